@@ -1,0 +1,1 @@
+//! One list of cases for every executor, and golden numbers.

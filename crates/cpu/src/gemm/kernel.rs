@@ -1,0 +1,165 @@
+//! What the micro-kernels of all instruction sets have in common.
+
+use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+use crate::isa::Isa;
+
+/// One call of a micro-kernel: a tile of C, a few rows by one or two vectors of columns, gains the sum of one
+/// chunk of k.
+///
+/// The sum starts at +0 and goes through k in order by fused multiply-add, and is then added to C. Vector lanes
+/// are columns of C, so every element sees the same operations whatever the size of its tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// Element (0, 0) of the tile's part of A, as if k started at 0.
+    pub a: *const f32,
+    /// The distance between rows of A for [`Form::Rows`], between its columns for [`Form::Columns`].
+    pub a_step: usize,
+    /// Where A jumps along k.
+    pub walk: Walk,
+    /// The chunk of k.
+    pub k_start: usize,
+    /// Its length.
+    pub k_len: usize,
+    /// The packed panel of B, at the chunk's start: one or two vectors for every k.
+    pub b: *const f32,
+    /// Element (0, 0) of the tile of C.
+    pub c: *mut f32,
+    /// The distance between rows of C.
+    pub ldc: usize,
+    /// How many columns the tile really has.
+    pub cols: usize,
+    /// Whether to add to what C holds rather than to +0.
+    pub load: bool,
+    /// What comes after the last chunk.
+    pub finish: Finish,
+}
+
+/// What a tile does with C after adding to it: `c + bias` unless the pointer is null, then relu.
+#[derive(Clone, Copy)]
+pub(crate) struct Finish {
+    pub bias: *const f32,
+    pub relu: bool,
+}
+
+impl Finish {
+    pub(crate) const NONE: Self = Self { bias: std::ptr::null(), relu: false };
+}
+
+/// The layout of A under the tile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Neighbouring rows are adjacent in memory: packed panels, and transposed operands.
+    Columns,
+    /// Neighbouring k are adjacent in memory: pixels of an image.
+    Rows,
+}
+
+/// The k axis of A as segments of `len`, each evenly spaced by itself: segment `s` starts at
+/// `s / inner * outer_step + s % inner * inner_step`. This is how a convolution's taps lie in an image.
+#[derive(Clone, Copy)]
+pub(crate) struct Walk {
+    pub len: usize,
+    pub inner: usize,
+    pub inner_step: isize,
+    pub outer_step: isize,
+}
+
+impl Walk {
+    /// No jumps.
+    pub(crate) const STRAIGHT: Self = Self { len: usize::MAX, inner: 1, inner_step: 0, outer_step: 0 };
+
+    #[inline(always)]
+    pub(crate) fn offset(&self, segment: usize) -> isize {
+        let (outer, inner) = if self.inner == 1 {
+            (segment, 0)
+        } else {
+            (segment / self.inner, segment % self.inner)
+        };
+        outer as isize * self.outer_step + inner as isize * self.inner_step
+    }
+}
+
+/// A micro-kernel for a fixed number of rows and vectors.
+///
+/// # Safety
+///
+/// The pointers of the tile must be good for all that its sizes say, nothing else may touch the tile of C
+/// meanwhile, and the machine must have the kernel's instructions.
+pub(crate) type Micro = unsafe fn(&Tile);
+
+/// The micro-kernels of one instruction set.
+pub(crate) struct Kernels {
+    /// Rows of the tallest tile.
+    pub mr: usize,
+    /// Columns of one vector; a panel of B is two vectors wide, or one where that covers its columns.
+    pub lanes: usize,
+    /// By form, by vectors - 1, by rows - 1.
+    pub micro: [[&'static [Micro]; 2]; 2],
+}
+
+impl Kernels {
+    pub(crate) fn of(isa: Isa) -> &'static Self {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &avx512::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &avx2::KERNELS,
+            _ => &portable::KERNELS,
+        }
+    }
+
+    /// Columns of a full panel of B.
+    pub(crate) fn nr(&self) -> usize {
+        2 * self.lanes
+    }
+
+    /// The width that a panel with `cols` columns is packed to.
+    pub(crate) fn panel_width(&self, cols: usize) -> usize {
+        if cols > self.lanes { 2 * self.lanes } else { self.lanes }
+    }
+
+    /// The kernel for a tile of `rows` by `cols`.
+    #[inline]
+    pub(crate) fn micro(&self, form: Form, rows: usize, cols: usize) -> Micro {
+        self.micro[form as usize][usize::from(cols > self.lanes)][rows - 1]
+    }
+}
+
+/// The kernels of one module for the given numbers of rows, as [`Kernels::micro`] wants them.
+macro_rules! micro_table {
+    ($kernel:ident; $($rows:literal)*) => {
+        [
+            [&[$($kernel::<$rows, 1, false>),*], &[$($kernel::<$rows, 2, false>),*]],
+            [&[$($kernel::<$rows, 1, true>),*], &[$($kernel::<$rows, 2, true>),*]],
+        ]
+    };
+}
+pub(crate) use micro_table;
+
+/// The walk along k that all micro-kernels share: `$step!(a, b)` for every k, in order, where `a` points at row 0
+/// of A and `b` at the panel's row. A macro, so that its body is compiled for the kernel's instruction set.
+macro_rules! walk_k {
+    ($tile:expr, $along_k:expr, $b_step:expr, |$a:ident, $b:ident| $step:block) => {{
+        let tile: &Tile = $tile;
+        let along_k: usize = $along_k;
+        let mut $b = tile.b;
+        let mut segment = tile.k_start / tile.walk.len;
+        let mut skip = tile.k_start % tile.walk.len;
+        let mut left = tile.k_len;
+        while left > 0 {
+            let run = left.min(tile.walk.len - skip);
+            let mut $a = tile.a.offset(tile.walk.offset(segment)).add(skip * along_k);
+            for _ in 0..run {
+                $step
+                $a = $a.add(along_k);
+                $b = $b.add($b_step);
+            }
+            left -= run;
+            skip = 0;
+            segment += 1;
+        }
+    }};
+}
+pub(crate) use walk_k;

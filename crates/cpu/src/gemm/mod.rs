@@ -1,0 +1,374 @@
+//! The matrix-product driver.
+//!
+//! The blocking follows Goto and BLIS: B is packed once, by all threads, into panels as wide as a micro-kernel's
+//! tile; every task packs a block of A and passes it over its panels of B. How the output is cut into tasks
+//! depends on the threads, what is summed in which order does not: see [`GemmSpec::fold`].
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod chunks;
+pub(crate) mod kernel;
+pub(crate) mod pack;
+mod portable;
+#[cfg(test)]
+mod tests;
+
+use crate::isa::{Context, Isa};
+use crate::pool::Pool;
+use chunks::{Chunks, KC};
+use kernel::{Finish, Form, Kernels, Tile, Walk};
+use pack::{Strip, pack};
+use std::ops::Range;
+
+/// Columns of B that are packed at a time: with KC rows, half of a second-level cache.
+const NC: usize = 1024;
+
+/// Tiles in the tallest block of A.
+const MC_TILES: usize = 16;
+
+/// Below so many multiply-adds a product is not worth waking anybody for.
+const WORTH_SHARING: usize = 1 << 16;
+
+/// A read-only matrix operand: element (i, j) is `data[i * row_stride + j * col_stride]`.
+#[derive(Clone, Copy)]
+pub struct Mat<'a> {
+    /// The elements.
+    pub data: &'a [f32],
+    /// Distance between rows.
+    pub row_stride: usize,
+    /// Distance between columns.
+    pub col_stride: usize,
+}
+
+impl Mat<'_> {
+    fn check(&self, rows: usize, cols: usize) {
+        if rows > 0 && cols > 0 {
+            let last = (rows - 1) * self.row_stride + (cols - 1) * self.col_stride;
+            assert!(last < self.data.len(), "a matrix operand is shorter than its shape");
+        }
+    }
+}
+
+/// What is applied to every element of an output at last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// `x` where `x > 0`, +0 elsewhere, also for NaN.
+    Relu,
+}
+
+/// What follows a product: `activation(c + bias)`, each step rounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Epilogue<'a> {
+    /// One value per column.
+    pub bias: Option<&'a [f32]>,
+    /// Applied last.
+    pub activation: Activation,
+}
+
+impl Epilogue<'_> {
+    /// Leaves the product as it is.
+    pub const NONE: Self = Self { bias: None, activation: Activation::None };
+
+    /// The micro-kernels' form, checked against the number of columns.
+    pub(crate) fn finish(&self, n: usize) -> Finish {
+        assert!(self.bias.is_none_or(|bias| bias.len() == n), "the bias has one value per column");
+        let bias = self.bias.map_or(std::ptr::null(), <[f32]>::as_ptr);
+        Finish { bias, relu: self.activation == Activation::Relu }
+    }
+}
+
+/// The sizes of a product C = A B, with A of m by k and B of k by n.
+#[derive(Clone, Copy, Debug)]
+pub struct GemmSpec {
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A, rows of B.
+    pub k: usize,
+    /// Chunk boundaries of the sum over k: at every multiple of `fold`, and inside a fold at every multiple of
+    /// 256 from the fold's start. A chunk is summed from +0, then added to C, in order. `usize::MAX` for no
+    /// boundaries of that kind.
+    pub fold: usize,
+    /// C += A B rather than C = A B.
+    pub accumulate: bool,
+}
+
+/// The bytes of workspace that [`gemm`] needs: a multiple of 64.
+pub fn gemm_workspace(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
+    Blocking::new(isa, threads, spec).workspace_floats(threads) * size_of::<f32>()
+}
+
+/// C = A B or C += A B, then the epilogue, on the threads of the context.
+///
+/// C is row-major without gaps. Bits depend on neither the threads nor the other rows of A.
+///
+/// # Panics
+///
+/// When an operand is shorter than the sizes say, or the workspace is too small or not aligned to 64 bytes.
+pub fn gemm(
+    ctx: Context<'_>,
+    spec: &GemmSpec,
+    a: Mat<'_>,
+    b: Mat<'_>,
+    c: &mut [f32],
+    epilogue: Epilogue<'_>,
+    workspace: &mut [f32],
+) {
+    let threads = ctx.pool.threads();
+    let work = spec.m.saturating_mul(spec.n).saturating_mul(spec.k);
+    let runner = if work < WORTH_SHARING { Runner::Caller } else { Runner::Pool(ctx.pool) };
+    product(runner, Blocking::new(ctx.isa, threads, spec), (a, b), (c, spec.n), epilogue, workspace);
+}
+
+/// The bytes of workspace that [`gemm_serial`] needs: a multiple of 64.
+pub fn gemm_serial_workspace(isa: Isa, spec: &GemmSpec) -> usize {
+    gemm_workspace(isa, 1, spec)
+}
+
+/// As [`gemm`], without epilogue and on the calling thread, for tiles inside another kernel; C has row stride `ldc`.
+///
+/// # Panics
+///
+/// As [`gemm`], and when rows of C overlap.
+pub fn gemm_serial(
+    isa: Isa,
+    spec: &GemmSpec,
+    a: Mat<'_>,
+    b: Mat<'_>,
+    c: &mut [f32],
+    ldc: usize,
+    workspace: &mut [f32],
+) {
+    product(Runner::Caller, Blocking::new(isa, 1, spec), (a, b), (c, ldc), Epilogue::NONE, workspace);
+}
+
+/// Who runs tasks.
+#[derive(Clone, Copy)]
+enum Runner<'a> {
+    Caller,
+    Pool(&'a Pool),
+}
+
+impl Runner<'_> {
+    fn run(self, tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+        match self {
+            Self::Caller => (0..tasks).for_each(|task| f(task, 0)),
+            Self::Pool(pool) => pool.run(tasks, f),
+        }
+    }
+}
+
+/// Memory that tasks write in disjoint parts.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedMut(pub *mut f32);
+
+// SAFETY: a pointer by itself; whoever writes through it says why the parts are disjoint.
+unsafe impl Send for SharedMut {}
+// SAFETY: likewise.
+unsafe impl Sync for SharedMut {}
+
+impl SharedMut {
+    /// A method, so that closures capture the wrapper and not its field.
+    pub(crate) fn at(&self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
+}
+
+/// Checks a workspace, and hands it out for sharing.
+pub(crate) fn shared_workspace(workspace: &mut [f32], floats: usize) -> SharedMut {
+    assert!(workspace.len() >= floats, "the workspace is too small");
+    assert!(floats == 0 || workspace.as_ptr().addr().is_multiple_of(64), "the workspace is not aligned");
+    SharedMut(workspace.as_mut_ptr())
+}
+
+/// Rounds a number of floats up to whole cache lines.
+pub(crate) fn whole_lines(floats: usize) -> usize {
+    floats.next_multiple_of(16)
+}
+
+/// How one product is cut up.
+struct Blocking {
+    isa: Isa,
+    kernels: &'static Kernels,
+    spec: GemmSpec,
+    /// Rows of a task's block: whole tiles.
+    block_rows: usize,
+    /// Columns of a task's block: whole panels.
+    block_cols: usize,
+    /// Floats of packed B, and of each worker's packed A.
+    packed_b: usize,
+    packed_a: usize,
+}
+
+impl Blocking {
+    fn new(isa: Isa, threads: usize, spec: &GemmSpec) -> Self {
+        let kernels = Kernels::of(isa);
+        let (mr, nr) = (kernels.mr, kernels.nr());
+        let (tiles, panels) = (spec.m.div_ceil(mr), spec.n.min(NC).div_ceil(nr));
+        // A few tasks per thread even out their speeds, in whole rounds. Rows are cut first: a cut between columns
+        // has every part pack the same rows of A.
+        let wanted = if threads == 1 { 1 } else { 4 * threads };
+        let shortest = 4.min(tiles).max(1);
+        let row_blocks = tiles.div_ceil(MC_TILES).max(wanted.min(tiles / shortest)).max(1);
+        let row_blocks = if row_blocks < threads { row_blocks } else { row_blocks.next_multiple_of(threads) };
+        let block_tiles = tiles.div_ceil(row_blocks).max(1);
+        let col_blocks = wanted.div_ceil(tiles.div_ceil(block_tiles).max(1)).clamp(1, panels.max(1));
+        let block_panels = panels.div_ceil(col_blocks).max(1);
+        let depth = spec.k.min(KC);
+        Self {
+            isa,
+            kernels,
+            spec: *spec,
+            block_rows: block_tiles * mr,
+            block_cols: block_panels * nr,
+            packed_b: whole_lines(depth * spec.n.min(NC).next_multiple_of(kernels.lanes)),
+            packed_a: whole_lines(depth * block_tiles * mr),
+        }
+    }
+
+    fn workspace_floats(&self, threads: usize) -> usize {
+        self.packed_b + threads * self.packed_a
+    }
+}
+
+/// The product over all blocks of columns and of k.
+fn product(
+    runner: Runner<'_>,
+    blocking: Blocking,
+    (a, b): (Mat<'_>, Mat<'_>),
+    (c, ldc): (&mut [f32], usize),
+    epilogue: Epilogue<'_>,
+    workspace: &mut [f32],
+) {
+    let spec = blocking.spec;
+    let finish = epilogue.finish(spec.n);
+    if spec.m == 0 || spec.n == 0 {
+        return;
+    }
+    a.check(spec.m, spec.k);
+    b.check(spec.k, spec.n);
+    assert!(ldc >= spec.n || spec.m == 1, "rows of C overlap");
+    assert!((spec.m - 1) * ldc + spec.n <= c.len(), "C is shorter than its shape");
+    let threads = if let Runner::Pool(pool) = runner { pool.threads() } else { 1 };
+    let space = shared_workspace(workspace, blocking.workspace_floats(threads));
+    let c = SharedMut(c.as_mut_ptr());
+    let chunks = Chunks::new(spec.k, spec.fold);
+
+    for n_start in (0..spec.n).step_by(NC) {
+        let columns = n_start..(n_start + NC).min(spec.n);
+        let nr = blocking.kernels.nr();
+        let panels = columns.len().div_ceil(nr);
+        let row_blocks = spec.m.div_ceil(blocking.block_rows);
+        let col_blocks = columns.len().div_ceil(blocking.block_cols);
+        for depth in chunks.blocks() {
+            let pass = Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns: columns.clone(), depth };
+            if !pass.depth.is_empty() {
+                // A panel alone is too little for a task.
+                const GROUP: usize = 4;
+                runner.run(panels.div_ceil(GROUP), &|group, _| {
+                    (group * GROUP..panels.min((group + 1) * GROUP)).for_each(|panel| pass.pack_b(panel));
+                });
+            }
+            runner.run(row_blocks * col_blocks, &|task, worker| {
+                // Neighbouring tasks share columns, whose packed panels are then still in the shared cache.
+                pass.multiply(task % row_blocks, task / row_blocks, worker);
+            });
+        }
+    }
+}
+
+/// One block of k over one block of columns.
+struct Pass<'a> {
+    blocking: &'a Blocking,
+    a: Mat<'a>,
+    b: Mat<'a>,
+    c: SharedMut,
+    ldc: usize,
+    finish: Finish,
+    space: SharedMut,
+    columns: Range<usize>,
+    depth: Range<usize>,
+}
+
+// SAFETY: `finish.bias` points into the bias slice, which is only read and outlives the product.
+unsafe impl Sync for Pass<'_> {}
+
+impl Pass<'_> {
+    fn pack_b(&self, panel: usize) {
+        let Self { blocking, b, depth, .. } = self;
+        let start = panel * blocking.kernels.nr();
+        let lanes = (self.columns.len() - start).min(blocking.kernels.nr());
+        let width = blocking.kernels.panel_width(lanes);
+        let first = &b.data[depth.start * b.row_stride + (self.columns.start + start) * b.col_stride..];
+        let strip = Strip { src: first.as_ptr(), lane_step: b.col_stride, k_step: b.row_stride, lanes };
+        // SAFETY: the operand covers its shape, all panels before this one are full, every panel has one packer.
+        unsafe { pack(blocking.isa, strip, self.space.at(start * depth.len()), width, depth.len()) };
+    }
+
+    /// One task: a block of rows by a block of columns.
+    fn multiply(&self, row_block: usize, col_block: usize, worker: usize) {
+        let Self { blocking, depth, .. } = self;
+        let (mr, nr, k_len) = (blocking.kernels.mr, blocking.kernels.nr(), depth.len());
+        let first_row = row_block * blocking.block_rows;
+        let rows = (blocking.spec.m - first_row).min(blocking.block_rows);
+        let packed_a = self.space.at(blocking.packed_b + worker * blocking.packed_a);
+        if k_len > 0 {
+            self.pack_a(first_row, rows, packed_a);
+        }
+        let first_col = col_block * blocking.block_cols;
+        let cols = (self.columns.len() - first_col).min(blocking.block_cols);
+        for col in (first_col..first_col + cols).step_by(nr) {
+            let packed_b = self.space.at(col * k_len);
+            for row in (0..rows).step_by(mr) {
+                let size = ((rows - row).min(mr), (first_col + cols - col).min(nr));
+                let at = (first_row + row, self.columns.start + col);
+                self.tile(at, size, packed_a.wrapping_add(row * k_len), packed_b);
+            }
+        }
+    }
+
+    fn pack_a(&self, first_row: usize, rows: usize, dst: *mut f32) {
+        let Self { blocking, a, depth, .. } = self;
+        let mr = blocking.kernels.mr;
+        for row in (0..rows).step_by(mr) {
+            let first = &a.data[(first_row + row) * a.row_stride + depth.start * a.col_stride..];
+            let lanes = (rows - row).min(mr);
+            let strip = Strip { src: first.as_ptr(), lane_step: a.row_stride, k_step: a.col_stride, lanes };
+            // SAFETY: the operand covers its shape; the block of A is the worker's own.
+            unsafe { pack(blocking.isa, strip, dst.add(row * depth.len()), mr, depth.len()) };
+        }
+    }
+
+    /// All chunks of the block for one tile, so that the tile stays in the first-level cache between them.
+    fn tile(&self, (row, col): (usize, usize), (rows, cols): (usize, usize), a: *const f32, b: *const f32) {
+        let Blocking { kernels, spec, .. } = self.blocking;
+        let micro = kernels.micro(Form::Columns, rows, cols);
+        let width = kernels.panel_width(cols);
+        for chunk in Chunks::new(spec.k, spec.fold).within(self.depth.clone()) {
+            let offset = chunk.start - self.depth.start;
+            let last = chunk.end == spec.k;
+            let bias = if self.finish.bias.is_null() { self.finish.bias } else { self.finish.bias.wrapping_add(col) };
+            let tile = Tile {
+                a: a.wrapping_add(offset * kernels.mr),
+                a_step: kernels.mr,
+                walk: Walk::STRAIGHT,
+                k_start: 0,
+                k_len: chunk.len(),
+                b: b.wrapping_add(offset * width),
+                c: self.c.at(row * self.ldc + col),
+                ldc: self.ldc,
+                cols,
+                load: spec.accumulate || chunk.start > 0,
+                finish: if last { Finish { bias, ..self.finish } } else { Finish::NONE },
+            };
+            // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a tile
+            // of it; an instruction set is only chosen on machines that have it.
+            unsafe { micro(&tile) };
+        }
+    }
+}

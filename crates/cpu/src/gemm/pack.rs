@@ -1,0 +1,63 @@
+//! Packing: operands copied into panels that the micro-kernels read from end to end.
+
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
+use crate::isa::Isa;
+
+/// A piece of an operand as its panel sees it: `lanes` rows of A or columns of B, along k.
+#[derive(Clone, Copy)]
+pub(crate) struct Strip {
+    /// Lane 0 at the first k.
+    pub src: *const f32,
+    /// The distance between lanes.
+    pub lane_step: usize,
+    /// The distance between neighbouring k.
+    pub k_step: usize,
+    /// How many lanes there are.
+    pub lanes: usize,
+}
+
+/// Fills a panel: `dst[k * width + lane]` is the strip's element, or zero for the lanes that it lacks.
+///
+/// # Safety
+///
+/// The strip must be good for reads, `dst` for `k * width` writes, and `strip.lanes <= width`.
+pub(crate) unsafe fn pack(isa: Isa, strip: Strip, dst: *mut f32, width: usize, k: usize) {
+    let Strip { src, lane_step, k_step, lanes } = strip;
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512 && lane_step == 1 {
+        // SAFETY: as the caller promises; an AVX-512 target is only chosen on machines that have it.
+        return unsafe { avx512::copy_lanes((src, k_step, lanes), (dst, width), k) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512 && k_step == 1 {
+        for lane in (0..width).step_by(16) {
+            let here = lanes.saturating_sub(lane).min(16);
+            for start in (0..k).step_by(16) {
+                // SAFETY: as the caller promises: the square lies inside the strip and inside the panel.
+                // Without lanes nothing is read, and the pointer stays where it is.
+                unsafe {
+                    let from = if here == 0 { src } else { src.add(lane * lane_step + start) };
+                    let to = dst.add(start * width + lane);
+                    let (width_here, k_here) = ((width - lane).min(16), (k - start).min(16));
+                    avx512::transpose((from, lane_step, here), (to, width, width_here), k_here);
+                }
+            }
+        }
+        return;
+    }
+    let _ = isa;
+    // Eight k at a time, so that a cache line of a row-major source is used up while it is at hand.
+    for start in (0..k).step_by(8) {
+        let end = (start + 8).min(k);
+        for lane in 0..width {
+            for at in start..end {
+                // SAFETY: as the caller promises: `lane < lanes` where the strip is read, `at < k`.
+                unsafe {
+                    let value = if lane < lanes { *src.add(lane * lane_step + at * k_step) } else { 0.0 };
+                    *dst.add(at * width + lane) = value;
+                }
+            }
+        }
+    }
+}

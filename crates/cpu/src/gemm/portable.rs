@@ -1,0 +1,48 @@
+//! Micro-kernels in plain code: 4 rows by 16 columns, which compilers turn into whatever vectors there are.
+
+use super::kernel::{Kernels, Tile, micro_table, walk_k};
+
+const LANES: usize = 8;
+
+pub(crate) static KERNELS: Kernels = Kernels { mr: 4, lanes: LANES, micro: micro_table!(micro; 1 2 3 4) };
+
+/// Fused where the build has the instruction; a call into a library for every term would be far too slow.
+#[inline(always)]
+fn multiply_add(a: f32, b: f32, sum: f32) -> f32 {
+    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, sum) } else { a * b + sum }
+}
+
+/// See [`Micro`](super::kernel::Micro); `A_ROWS` is whether A has [`Form::Rows`](super::kernel::Form::Rows).
+///
+/// # Safety
+///
+/// As for every micro-kernel.
+unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(tile: &Tile) {
+    let (between_rows, along_k) = if A_ROWS { (tile.a_step, 1) } else { (1, tile.a_step) };
+    let mut sums = [[[0.0f32; LANES]; VECTORS]; ROWS];
+    // SAFETY: the caller vouches for the pointers; the column loop stops at the tile's columns.
+    unsafe {
+        walk_k!(tile, along_k, LANES * VECTORS, |a, b| {
+            let bs = *b.cast::<[[f32; LANES]; VECTORS]>();
+            for (i, row) in sums.iter_mut().enumerate() {
+                let a = *a.add(i * between_rows);
+                for (sum, b) in row.as_flattened_mut().iter_mut().zip(bs.as_flattened()) {
+                    *sum = multiply_add(a, *b, *sum);
+                }
+            }
+        });
+        for (i, row) in sums.iter().enumerate() {
+            for (j, &sum) in row.as_flattened().iter().enumerate().take(tile.cols) {
+                let at = tile.c.add(i * tile.ldc + j);
+                let mut c = if tile.load { *at } else { 0.0 } + sum;
+                if !tile.finish.bias.is_null() {
+                    c += *tile.finish.bias.add(j);
+                }
+                if tile.finish.relu {
+                    c = if c > 0.0 { c } else { 0.0 };
+                }
+                *at = c;
+            }
+        }
+    }
+}

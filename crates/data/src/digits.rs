@@ -1,0 +1,148 @@
+//! Handwritten digits: MNIST from its four files, or the part of it that the binary carries.
+
+use crate::{
+    DataError, Dataset, Source,
+    budget::Budget,
+    idx::IdxReader,
+    source::{check_read, write_words},
+};
+use plimsoll_tensor::{DType, TensorType};
+use std::path::{Path, PathBuf};
+
+/// The embedded digits; `scripts/make_digits.py` makes the file, `assets/README.md` tells where they are from.
+pub(crate) static EMBEDDED: &[u8] = include_bytes!("../assets/digits.gz");
+pub(crate) const EMBEDDED_TRAIN: usize = 16_000;
+pub(crate) const EMBEDDED_TEST: usize = 2_500;
+
+const CLASSES: usize = 10;
+
+/// A pixel as the network sees it: with MNIST's mean taken off and divided by its deviation, in f32 as other frameworks do.
+static NORMALISED: [f32; 256] = {
+    let mut table = [0.0; 256];
+    let mut pixel = 0;
+    while pixel < 256 {
+        table[pixel] = (pixel as f32 / 255.0 - 0.1307) / 0.3081;
+        pixel += 1;
+    }
+    table
+};
+
+/// Digits kept as bytes and normalised when read: inputs f32 `[height, width, 1]`, labels i32 in `0..10`.
+///
+/// ```
+/// use plimsoll_data::{DEFAULT_MAX_BYTES, Digits, Source};
+/// let digits = Digits::embedded(DEFAULT_MAX_BYTES)?;
+/// assert_eq!(digits.train.input_type().to_string(), "f32[28,28,1]");
+/// assert_eq!(digits.train.classes(), 10);
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Debug)]
+pub struct Digits {
+    height: usize,
+    width: usize,
+    pixels: Vec<u8>,
+    labels: Vec<u8>,
+}
+
+impl Digits {
+    /// The digits the binary carries: the first 16,000 training and 2,500 test digits of MNIST. They are decompressed
+    /// straight into their place; the decompressor's own state is some 50 KiB while it runs.
+    pub fn embedded(max_bytes: usize) -> Result<Dataset, DataError> {
+        let budget = &mut Budget::new(max_bytes);
+        let mut reader = IdxReader::gzip("embedded digits".into(), EMBEDDED, EMBEDDED.len() as u64)?;
+        let mut part = || {
+            let images = reader.images(budget)?;
+            let labels = reader.labels(CLASSES, budget)?;
+            Ok(Self { height: images.height, width: images.width, pixels: images.pixels, labels })
+        };
+        let (train, test) = (part()?, part()?);
+        reader.finish()?;
+        dataset("mnist", train, test)
+    }
+
+    /// MNIST's four files in `folder`, under their usual names, each plain or with `.gz`. Both parts together hold at
+    /// most `max_bytes`.
+    ///
+    /// ```
+    /// use plimsoll_data::{DEFAULT_MAX_BYTES, Digits};
+    /// let error = Digits::open("no/such/folder", DEFAULT_MAX_BYTES).unwrap_err();
+    /// assert!(error.to_string().contains("`train-images-idx3-ubyte.gz`"));
+    /// ```
+    pub fn open(folder: impl AsRef<Path>, max_bytes: usize) -> Result<Dataset, DataError> {
+        let (folder, budget) = (folder.as_ref(), &mut Budget::new(max_bytes));
+        let train = Self::part(folder, "train", budget)?;
+        let test = Self::part(folder, "t10k", budget)?;
+        dataset(&format!("mnist:{}", folder.display()), train, test)
+    }
+
+    fn part(folder: &Path, stem: &str, budget: &mut Budget) -> Result<Self, DataError> {
+        let mut reader = IdxReader::open(&find(folder, &format!("{stem}-images-idx3-ubyte"))?)?;
+        let images = reader.images(budget)?;
+        let images_file = reader.file.clone();
+        reader.finish()?;
+
+        let mut reader = IdxReader::open(&find(folder, &format!("{stem}-labels-idx1-ubyte"))?)?;
+        let labels = reader.labels(CLASSES, budget)?;
+        let labels_file = reader.file.clone();
+        reader.finish()?;
+
+        if images.count != labels.len() {
+            return Err(DataError::Counts {
+                images_file,
+                images: images.count,
+                labels_file,
+                labels: labels.len(),
+            });
+        }
+        Ok(Self { height: images.height, width: images.width, pixels: images.pixels, labels })
+    }
+
+    fn pixels_each(&self) -> usize {
+        self.height * self.width
+    }
+}
+
+impl Source for Digits {
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn input_type(&self) -> TensorType {
+        TensorType::new(DType::F32, [self.height, self.width, 1])
+    }
+
+    fn label_type(&self) -> TensorType {
+        TensorType::scalar(DType::I32)
+    }
+
+    fn classes(&self) -> usize {
+        CLASSES
+    }
+
+    fn read(&self, index: usize, input: &mut [u8], label: &mut [u8]) -> Result<(), DataError> {
+        check_read((index, self.len()), (input, self.pixels_each() * 4), (label, 4))?;
+        let pixels = &self.pixels[index * self.pixels_each()..][..self.pixels_each()];
+        write_words(input, pixels.iter().map(|&pixel| NORMALISED[usize::from(pixel)].to_ne_bytes()));
+        label.copy_from_slice(&i32::from(self.labels[index]).to_ne_bytes());
+        Ok(())
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.pixels.capacity() + self.labels.capacity()
+    }
+}
+
+fn dataset(name: &str, train: Digits, test: Digits) -> Result<Dataset, DataError> {
+    if train.input_type() != test.input_type() {
+        return Err(DataError::PartsDiffer { train: train.input_type(), test: test.input_type() });
+    }
+    Ok(Dataset { name: name.into(), train: Box::new(train), test: Box::new(test) })
+}
+
+/// The file, plain or compressed.
+fn find(folder: &Path, name: &str) -> Result<PathBuf, DataError> {
+    [folder.join(name), folder.join(format!("{name}.gz"))]
+        .into_iter()
+        .find(|path| path.exists())
+        .ok_or_else(|| DataError::MissingFile { folder: folder.display().to_string(), name: name.into() })
+}

@@ -1,0 +1,191 @@
+//! What can be wrong with data, and what to change.
+
+use plimsoll_tensor::TensorType;
+use std::io;
+use thiserror::Error;
+
+/// Why a dataset could not be opened or read.
+///
+/// ```
+/// use plimsoll_data::{OpenOptions, open};
+/// let error = open("minst", &OpenOptions::default()).unwrap_err();
+/// assert_eq!(error.to_string(), "unknown dataset `minst`; known are mnist, mnist:DIR, text:FILE, synthetic");
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// No dataset has this name.
+    #[error("unknown dataset `{spec}`; known are {known}")]
+    UnknownDataset {
+        /// The name given.
+        spec: String,
+        /// The names there are.
+        known: String,
+    },
+    /// An option is missing or outside its range.
+    #[error("{option}: {reason}")]
+    Option {
+        /// The option to change.
+        option: &'static str,
+        /// What it must be.
+        reason: String,
+    },
+    /// Neither the file nor its compressed form is in the folder.
+    #[error("`{folder}` holds neither `{name}` nor `{name}.gz`; give the folder of the four MNIST files")]
+    MissingFile {
+        /// The folder searched.
+        folder: String,
+        /// The file looked for.
+        name: String,
+    },
+    /// The operating system or the decompression failed.
+    #[error("`{file}` cannot be read: {source}; check the path, and that the file is whole")]
+    Read {
+        /// The file.
+        file: String,
+        /// What was reported.
+        source: io::Error,
+    },
+    /// A file named `.gz` that is none.
+    #[error("`{file}` is not gzip; remove `.gz` from its name if it is not compressed, or fetch it again")]
+    NotGzip {
+        /// The file.
+        file: String,
+    },
+    /// The first four bytes are not those of the file expected.
+    #[error(
+        "`{file}` starts with {found:08x}, an IDX file of {content} with {expected:08x}; if it is gzip, name it `.gz`"
+    )]
+    Magic {
+        /// The file.
+        file: String,
+        /// What the file should hold.
+        content: &'static str,
+        /// The four bytes found, most significant first.
+        found: u32,
+        /// The four bytes expected.
+        expected: u32,
+    },
+    /// Fewer bytes than the header announces.
+    #[error(
+        "`{file}` is cut short: {promised} more bytes were announced, at most {found} follow; fetch it again"
+    )]
+    Truncated {
+        /// The file.
+        file: String,
+        /// Bytes announced.
+        promised: u64,
+        /// Bytes there, or the most that could be.
+        found: u64,
+    },
+    /// More bytes than the header announces.
+    #[error("`{file}` goes on after the {examples} examples its header announces; fetch it again")]
+    Trailing {
+        /// The file.
+        file: String,
+        /// Examples announced.
+        examples: usize,
+    },
+    /// Images of a size that is not served.
+    #[error("`{file}` holds images of {height}x{width} pixels; each side must be in 1..={limit}")]
+    ImageSize {
+        /// The file.
+        file: String,
+        /// Rows of an image.
+        height: u32,
+        /// Columns of an image.
+        width: u32,
+        /// The longest side allowed.
+        limit: u32,
+    },
+    /// No examples.
+    #[error("{what} holds no examples; at least one is needed")]
+    Empty {
+        /// What is empty.
+        what: String,
+    },
+    /// As many labels as images are needed.
+    #[error("`{images_file}` holds {images} images, `{labels_file}` {labels} labels; take both from one set")]
+    Counts {
+        /// The file of images.
+        images_file: String,
+        /// Its images.
+        images: usize,
+        /// The file of labels.
+        labels_file: String,
+        /// Its labels.
+        labels: usize,
+    },
+    /// Training and test examples differ in type.
+    #[error("training examples are {train}, test examples {test}; take both from one set")]
+    PartsDiffer {
+        /// One training example.
+        train: TensorType,
+        /// One test example.
+        test: TensorType,
+    },
+    /// A label that names no class.
+    #[error(
+        "`{file}`: label {label} of example {index} is outside 0..{classes}; correct or remove the example"
+    )]
+    Label {
+        /// The file.
+        file: String,
+        /// Index of the example.
+        index: usize,
+        /// The label found.
+        label: i64,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// A text too short for one training and one test window.
+    #[error(
+        "`{file}` holds {length} bytes, a context of {context} needs at least {needed}; shorten the context"
+    )]
+    TooShort {
+        /// The file.
+        file: String,
+        /// Its bytes.
+        length: u64,
+        /// Bytes needed.
+        needed: u64,
+        /// Tokens of a window.
+        context: usize,
+    },
+    /// More memory than allowed; nothing was allocated.
+    #[error("{what} needs {bytes} bytes in memory, {limit} are allowed; raise `max_bytes` or take less data")]
+    TooLarge {
+        /// What was to be held.
+        what: String,
+        /// Bytes needed, together with what is held already.
+        bytes: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The system has not as much memory.
+    #[error("the system refused {bytes} bytes for {what}; take a smaller batch or less data")]
+    OutOfMemory {
+        /// What was to be held.
+        what: String,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// An example that is not there.
+    #[error("example {index} of {len} was asked for; take an index in 0..{len}")]
+    Index {
+        /// The index given.
+        index: usize,
+        /// Examples there are.
+        len: usize,
+    },
+    /// A slice or batch of another size than the example's.
+    #[error("{what} takes {expected} bytes, {found} were given; take the sizes from the source's types")]
+    Buffer {
+        /// Which buffer.
+        what: &'static str,
+        /// Bytes needed.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+}

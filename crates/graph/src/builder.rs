@@ -1,0 +1,280 @@
+//! Builds graphs node by node, types checked as they grow.
+
+use crate::op::{Binary, Elementwise, MatMul, Movement, Reduce, Unary};
+use crate::{Carry, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role, State, ValueId};
+use plimsoll_tensor::{DType, Shape, TensorType};
+use std::sync::Arc;
+
+/// Builds a [`Graph`]. Every method that adds a node checks its types at once, so errors name the layer at fault.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    graph: Graph,
+    layer: Arc<str>,
+}
+
+impl Graph {
+    /// The output types of an op on these values, as an error that names the layer where they do not fit.
+    pub(crate) fn infer(&self, op: Op, inputs: &[ValueId], layer: &str) -> Result<Vec<TensorType>, GraphError> {
+        let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
+        op.infer(&types).map_err(|reason| GraphError::Type {
+            layer: layer.to_string(),
+            op: op.name(),
+            inputs: types.into_iter().cloned().collect(),
+            reason,
+        })
+    }
+}
+
+impl Builder {
+    /// A builder for batches of `examples`, whose sums over examples fold in blocks of `example_block`.
+    pub fn new(examples: usize, example_block: usize) -> Self {
+        let graph = Graph {
+            examples,
+            example_block,
+            micro_batches: 1,
+            inputs: Vec::new(),
+            states: Vec::new(),
+            carries: Vec::new(),
+            nodes: Vec::new(),
+            outputs: Vec::new(),
+            values: Vec::new(),
+        };
+        Self { graph, layer: Arc::from("") }
+    }
+
+    /// Goes on building a finished graph; new nodes come after its last.
+    pub fn extend(graph: Graph) -> Self {
+        Self { graph, layer: Arc::from("") }
+    }
+
+    /// The graph so far.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Type of a value.
+    pub fn ty(&self, value: ValueId) -> &TensorType {
+        self.graph.ty(value)
+    }
+
+    /// Shape of a value.
+    pub fn shape(&self, value: ValueId) -> &Shape {
+        &self.ty(value).shape
+    }
+
+    /// Runs `build` with `name` appended to the layer's path.
+    pub fn scope<T>(&mut self, name: &str, build: impl FnOnce(&mut Self) -> T) -> T {
+        let inner = if self.layer.is_empty() { name.to_string() } else { format!("{}/{name}", self.layer) };
+        self.within(Arc::from(inner), build)
+    }
+
+    /// Runs `build` with the layer's path set to `layer`.
+    pub fn within<T>(&mut self, layer: Arc<str>, build: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = std::mem::replace(&mut self.layer, layer);
+        let result = build(self);
+        self.layer = outer;
+        result
+    }
+
+    /// The current layer's path.
+    pub fn layer(&self) -> &Arc<str> {
+        &self.layer
+    }
+
+    fn value(&mut self, ty: TensorType, origin: Origin) -> ValueId {
+        self.graph.values.push((ty, origin));
+        ValueId(self.graph.values.len() as u32 - 1)
+    }
+
+    /// A value from outside whose first axis runs over the batch's examples.
+    pub fn batch_input(&mut self, name: &str, ty: TensorType) -> ValueId {
+        self.input(name, ty, true)
+    }
+
+    /// A value from outside that is the same for all examples, like a learning rate.
+    pub fn setting(&mut self, name: &str, ty: TensorType) -> ValueId {
+        self.input(name, ty, false)
+    }
+
+    /// A value from outside.
+    pub fn input(&mut self, name: &str, ty: TensorType, batched: bool) -> ValueId {
+        let value = self.value(ty, Origin::Input(self.graph.inputs.len()));
+        self.graph.inputs.push(Input { name: name.to_string(), value, batched });
+        value
+    }
+
+    /// A state of the current layer; its name is the layer's path and `name`.
+    pub fn state(&mut self, name: &str, ty: TensorType, role: Role, init: Init) -> ValueId {
+        let name = if self.layer.is_empty() { name.to_string() } else { format!("{}/{name}", self.layer) };
+        self.named_state(name, ty, role, init)
+    }
+
+    /// A state under its full name.
+    pub fn named_state(&mut self, name: String, ty: TensorType, role: Role, init: Init) -> ValueId {
+        let value = self.value(ty, Origin::State(self.graph.states.len()));
+        self.graph.states.push(State { name, role, init, input: value, output: None });
+        value
+    }
+
+    /// Says what the state that starts as `input` ends the step as.
+    ///
+    /// # Panics
+    /// If `input` is not a state's old version.
+    pub fn set_state(&mut self, input: ValueId, output: ValueId) {
+        let Origin::State(i) = self.graph.origin(input) else { panic!("{input} is not a state") };
+        self.graph.states[i].output = Some(output);
+    }
+
+    /// A sum carried between micro-batches; [`Builder::set_carry`] closes it.
+    pub fn carry(&mut self, ty: TensorType) -> ValueId {
+        let input = self.value(ty, Origin::Carry(self.graph.carries.len()));
+        self.graph.carries.push(Carry { input, output: input });
+        input
+    }
+
+    /// Says what a carried sum is after the micro-batch.
+    ///
+    /// # Panics
+    /// If `input` is not a carry.
+    pub fn set_carry(&mut self, input: ValueId, output: ValueId) {
+        let Origin::Carry(i) = self.graph.origin(input) else { panic!("{input} is not a carry") };
+        self.graph.carries[i].output = output;
+    }
+
+    /// Sets how often the body runs per step.
+    pub fn set_micro_batches(&mut self, count: usize) {
+        self.graph.micro_batches = count;
+    }
+
+    /// Hands a value to the caller after the step.
+    pub fn output(&mut self, name: &str, value: ValueId) {
+        self.graph.outputs.push(Output { name: name.to_string(), value });
+    }
+
+    /// Adds a node and returns its outputs.
+    pub fn node(&mut self, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+        self.accumulating(op, inputs, &[])
+    }
+
+    /// Adds a node whose folded outputs are added to running sums.
+    pub fn accumulating(
+        &mut self,
+        op: Op,
+        inputs: &[ValueId],
+        accumulate: &[ValueId],
+    ) -> Result<Vec<ValueId>, GraphError> {
+        let types = self.graph.infer(op.clone(), inputs, &self.layer)?;
+        let node = NodeId(self.graph.nodes.len() as u32);
+        let outputs: Vec<ValueId> = (types.into_iter().enumerate())
+            .map(|(output, ty)| self.value(ty, Origin::Node { node, output }))
+            .collect();
+        self.graph.nodes.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            accumulate: accumulate.to_vec(),
+            outputs: outputs.clone(),
+            layer: self.layer.clone(),
+        });
+        Ok(outputs)
+    }
+
+    /// Adds a node with one output and returns it.
+    pub fn one(&mut self, op: Op, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        self.node(op, inputs).map(|outputs| outputs[0])
+    }
+
+    /// A scalar constant.
+    pub fn constant(&mut self, value: f64, dtype: DType) -> Result<ValueId, GraphError> {
+        self.one(Op::Elementwise(Elementwise::Constant { value, dtype }), &[])
+    }
+
+    /// A function of one element.
+    pub fn unary(&mut self, op: Unary, x: ValueId) -> Result<ValueId, GraphError> {
+        self.one(Op::Elementwise(Elementwise::Unary(op)), &[x])
+    }
+
+    /// A function of two elements, with broadcasting.
+    pub fn binary(&mut self, op: Binary, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.one(Op::Elementwise(Elementwise::Binary(op)), &[a, b])
+    }
+
+    /// A function of an element and a constant of its type.
+    pub fn with_constant(&mut self, op: Binary, a: ValueId, constant: f64) -> Result<ValueId, GraphError> {
+        let constant = self.constant(constant, self.ty(a).dtype)?;
+        self.binary(op, a, constant)
+    }
+
+    /// `a + b`, with broadcasting.
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.binary(Binary::Add, a, b)
+    }
+
+    /// `a - b`, with broadcasting.
+    pub fn sub(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.binary(Binary::Sub, a, b)
+    }
+
+    /// `a · b` elementwise, with broadcasting.
+    pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.binary(Binary::Mul, a, b)
+    }
+
+    /// `a / b` elementwise, with broadcasting.
+    pub fn div(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.binary(Binary::Div, a, b)
+    }
+
+    /// `a · factor`.
+    pub fn scale(&mut self, a: ValueId, factor: f64) -> Result<ValueId, GraphError> {
+        self.with_constant(Binary::Mul, a, factor)
+    }
+
+    /// `a` where the condition is true, else `b`.
+    pub fn select(&mut self, condition: ValueId, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.one(Op::Elementwise(Elementwise::Select), &[condition, a, b])
+    }
+
+    /// Conversion to another element type.
+    pub fn cast(&mut self, x: ValueId, dtype: DType) -> Result<ValueId, GraphError> {
+        if self.ty(x).dtype == dtype { Ok(x) } else { self.one(Op::Elementwise(Elementwise::Cast(dtype)), &[x]) }
+    }
+
+    /// The same elements under another shape.
+    pub fn reshape(&mut self, x: ValueId, shape: impl Into<Shape>) -> Result<ValueId, GraphError> {
+        let shape = shape.into();
+        if *self.shape(x) == shape { Ok(x) } else { self.one(Op::Movement(Movement::Reshape(shape)), &[x]) }
+    }
+
+    /// Matrix product.
+    pub fn matmul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.one(Op::MatMul(MatMul::default()), &[a, b])
+    }
+
+    /// Sum over the axes `start..end`, each left with extent one.
+    pub fn sum(&mut self, x: ValueId, start: usize, end: usize) -> Result<ValueId, GraphError> {
+        self.one(Op::Reduce(Reduce::Sum { start, end }), &[x])
+    }
+
+    /// Sums a value down to a shape that broadcasts to its own: the gradient of broadcasting.
+    pub fn sum_to(&mut self, x: ValueId, shape: &Shape) -> Result<ValueId, GraphError> {
+        let full = self.shape(x).clone();
+        let missing = full.rank() - shape.rank();
+        let summed = |axis: usize| axis < missing || (shape[axis - missing] == 1 && full[axis] != 1);
+        let mut value = x;
+        let mut axis = 0;
+        while axis < full.rank() {
+            let end = (axis..full.rank()).find(|&a| !summed(a)).unwrap_or(full.rank());
+            if end > axis {
+                value = self.sum(value, axis, end)?;
+            }
+            axis = end + 1;
+        }
+        self.reshape(value, shape.clone())
+    }
+
+    /// The finished graph, checked.
+    pub fn finish(self) -> Result<Graph, GraphError> {
+        self.graph.check()?;
+        Ok(self.graph)
+    }
+}

@@ -1,0 +1,41 @@
+//! Errors that name the op, the layer and the shapes.
+
+use plimsoll_tensor::TensorType;
+use thiserror::Error;
+
+/// Why an op does not accept its inputs.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct TypeError(pub String);
+
+/// Why a graph could not be built, checked or parsed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum GraphError {
+    /// An op does not accept its inputs.
+    #[error("layer `{layer}`: {op}({}): {reason}", types(inputs))]
+    Type {
+        /// The layer's name.
+        layer: String,
+        /// The op's name.
+        op: &'static str,
+        /// The types it was given.
+        inputs: Vec<TensorType>,
+        /// What is wrong, and what would be right.
+        reason: TypeError,
+    },
+    /// A graph that breaks an invariant; `check` names it.
+    #[error("broken graph: {0}")]
+    Broken(String),
+    /// Text that is not a graph.
+    #[error("line {line}: {reason}")]
+    Parse {
+        /// One-based line number.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn types(list: &[TensorType]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,55 @@
+//! How values relate to the examples of a batch.
+//!
+//! Examples always run along the first axis, each owning the same number of rows. What sums over them (a weight's
+//! gradient, a loss) folds; what else mixes them (batch norm's statistics) cannot be split into micro-batches.
+
+use crate::{Graph, Origin};
+
+/// How a value relates to the batch's examples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// It does not depend on the batch.
+    Shared,
+    /// Its first axis runs over the examples, and each example's rows depend on that example alone.
+    PerExample,
+    /// A sum over the examples, folded block by block.
+    Folded,
+    /// It depends on several examples in another way.
+    Mixed,
+}
+
+impl Graph {
+    /// The flow of every value. A batch can be split if nothing is [`Flow::Mixed`] and no per-example value depends
+    /// on a folded one.
+    pub fn flows(&self) -> Vec<Flow> {
+        let mut flows = vec![Flow::Shared; self.value_count()];
+        // Whether the first axis runs over examples, whatever the value depends on.
+        let mut batched = vec![false; self.value_count()];
+        for value in self.value_ids() {
+            if let Origin::Input(i) = self.origin(value)
+                && self.inputs[i].batched
+            {
+                flows[value.index()] = Flow::PerExample;
+                batched[value.index()] = true;
+            }
+        }
+        for node in &self.nodes {
+            let from: Vec<bool> = node.inputs.iter().map(|v| batched[v.index()]).collect();
+            let mixed = node.inputs.iter().any(|v| flows[v.index()] == Flow::Mixed);
+            let folded = node.inputs.iter().any(|v| flows[v.index()] == Flow::Folded);
+            let outputs = node.op.flow(&from, &self.input_types(node), node.outputs.len());
+            for (&value, flow) in node.outputs.iter().zip(outputs) {
+                let whole = self.ty(value).shape.first().is_some_and(|rows| rows % self.examples.max(1) == 0);
+                batched[value.index()] = flow == Flow::PerExample && whole;
+                flows[value.index()] = match flow {
+                    _ if mixed => Flow::Mixed,
+                    Flow::PerExample if folded || !whole => Flow::Mixed,
+                    Flow::Folded if folded => Flow::Mixed,
+                    Flow::Shared if folded => Flow::Folded,
+                    flow => flow,
+                };
+            }
+        }
+        flows
+    }
+}

@@ -1,0 +1,277 @@
+//! Graph, nodes, values, states.
+
+use crate::Op;
+use plimsoll_tensor::TensorType;
+use serde::{Deserialize, Serialize};
+use std::{fmt, sync::Arc};
+
+/// Names a value of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub u32);
+
+/// Names a node of a graph; nodes stand in a topological order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl ValueId {
+    /// As an index into per-value tables.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NodeId {
+    /// As an index into per-node tables.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for ValueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// `Graph::inputs[i]`.
+    Input(usize),
+    /// The old version of `Graph::states[i]`.
+    State(usize),
+    /// The running sum of `Graph::carries[i]` before this micro-batch.
+    Carry(usize),
+    /// Output `output` of a node.
+    Node {
+        /// The node.
+        node: NodeId,
+        /// Which of its outputs.
+        output: usize,
+    },
+}
+
+/// One application of an op.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// The values read, in the op's order.
+    pub inputs: Vec<ValueId>,
+    /// Running sums that the op's folded outputs are added to, one for each of them; empty: the sums start at zero.
+    pub accumulate: Vec<ValueId>,
+    /// The values written.
+    pub outputs: Vec<ValueId>,
+    /// The layer that asked for it, like `block3/conv2`; backward and update nodes carry their layer's name too.
+    pub layer: Arc<str>,
+}
+
+impl Node {
+    /// Every value read: inputs, then accumulators.
+    pub fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
+        self.inputs.iter().chain(&self.accumulate).copied()
+    }
+}
+
+/// A value that enters from outside in every step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// Its name.
+    pub name: String,
+    /// The value.
+    pub value: ValueId,
+    /// Whether the first extent runs over the batch's examples (else it is a setting, like a learning rate).
+    pub batched: bool,
+}
+
+/// What a state is, for the load sheet and for checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A trained parameter.
+    Parameter,
+    /// An optimizer's moment.
+    Moment,
+    /// A running statistic of a norm.
+    Statistic,
+}
+
+/// How a state starts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Init {
+    /// All zero.
+    Zeros,
+    /// All ones.
+    Ones,
+    /// Normal with mean zero and this deviation.
+    Normal(f64),
+    /// Uniform in ± this bound.
+    Uniform(f64),
+}
+
+/// A (state in, state out) pair that lives across steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// Its name, like `block3/conv2/kernel`; the same in every graph of a model.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// How it starts.
+    pub init: Init,
+    /// The version the step reads.
+    pub input: ValueId,
+    /// The version the step leaves; `None`: the step does not write it.
+    pub output: Option<ValueId>,
+}
+
+/// A sum over examples carried from micro-batch to micro-batch; it starts each step at zero.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Carry {
+    /// The sum before this micro-batch.
+    pub input: ValueId,
+    /// The sum after it.
+    pub output: ValueId,
+}
+
+/// A value handed to the caller after the step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Its name.
+    pub name: String,
+    /// The value.
+    pub value: ValueId,
+}
+
+/// One step as data.
+///
+/// With `micro_batches > 1`, nodes that do not depend on a carry's final value run once per micro-batch on slices of
+/// the batched inputs; the others (the *tail*, see [`Graph::tail`]) run once, after the last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    /// Examples in one run of the body: the first extent of batched inputs.
+    pub examples: usize,
+    /// Sums over examples fold block by block of this many examples; batches may be split at its multiples.
+    pub example_block: usize,
+    /// How often the body runs per step.
+    pub micro_batches: usize,
+    /// Values from outside.
+    pub inputs: Vec<Input>,
+    /// States.
+    pub states: Vec<State>,
+    /// Sums carried between micro-batches.
+    pub carries: Vec<Carry>,
+    /// The work, in a topological order.
+    pub nodes: Vec<Node>,
+    /// Results.
+    pub outputs: Vec<Output>,
+    /// Type and origin of every value, by [`ValueId`].
+    pub(crate) values: Vec<(TensorType, Origin)>,
+}
+
+impl Graph {
+    /// Type of a value.
+    pub fn ty(&self, value: ValueId) -> &TensorType {
+        &self.values[value.index()].0
+    }
+
+    /// Origin of a value.
+    pub fn origin(&self, value: ValueId) -> Origin {
+        self.values[value.index()].1
+    }
+
+    /// Number of values.
+    pub fn value_count(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Every value.
+    pub fn value_ids(&self) -> impl Iterator<Item = ValueId> + use<> {
+        (0..self.values.len() as u32).map(ValueId)
+    }
+
+    /// A node.
+    pub fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node.index()]
+    }
+
+    /// Every node, in order.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId)
+    }
+
+    /// The node that writes a value, if one does.
+    pub fn producer(&self, value: ValueId) -> Option<NodeId> {
+        match self.origin(value) {
+            Origin::Node { node, .. } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// The types of a node's inputs.
+    pub fn input_types(&self, node: &Node) -> Vec<&TensorType> {
+        node.inputs.iter().map(|&v| self.ty(v)).collect()
+    }
+
+    /// The types of a node's outputs.
+    pub fn output_types(&self, node: &Node) -> Vec<&TensorType> {
+        node.outputs.iter().map(|&v| self.ty(v)).collect()
+    }
+
+    /// The nodes that read each value.
+    pub fn readers(&self) -> Vec<Vec<NodeId>> {
+        let mut readers = vec![Vec::new(); self.values.len()];
+        for id in self.node_ids() {
+            for value in self.node(id).reads() {
+                if readers[value.index()].last() != Some(&id) {
+                    readers[value.index()].push(id);
+                }
+            }
+        }
+        readers
+    }
+
+    /// For every node, whether it runs once after the last micro-batch because it reads a finished sum.
+    pub fn tail(&self) -> Vec<bool> {
+        let mut finished = vec![false; self.values.len()];
+        for carry in &self.carries {
+            finished[carry.output.index()] = true;
+        }
+        let mut tail = vec![false; self.nodes.len()];
+        for id in self.node_ids() {
+            let node = self.node(id);
+            tail[id.index()] = node.inputs.iter().any(|v| finished[v.index()]);
+            if tail[id.index()] {
+                node.outputs.iter().for_each(|v| finished[v.index()] = true);
+            }
+        }
+        tail
+    }
+
+    /// The named input.
+    pub fn input(&self, name: &str) -> Option<&Input> {
+        self.inputs.iter().find(|i| i.name == name)
+    }
+
+    /// The named output's value.
+    pub fn output(&self, name: &str) -> Option<ValueId> {
+        self.outputs.iter().find(|o| o.name == name).map(|o| o.value)
+    }
+
+    /// Bytes of all states of a role.
+    pub fn state_bytes(&self, role: Role) -> usize {
+        self.states.iter().filter(|s| s.role == role).map(|s| self.ty(s.input).bytes()).sum()
+    }
+
+    /// Elements of all parameters.
+    pub fn parameter_count(&self) -> usize {
+        let parameters = self.states.iter().filter(|s| s.role == Role::Parameter);
+        parameters.map(|s| self.ty(s.input).shape.elements()).sum()
+    }
+
+    /// Rows of a batched value that belong to one block of examples.
+    pub fn block_rows(&self, value: ValueId) -> usize {
+        let rows = self.ty(value).shape.first().copied().unwrap_or(0);
+        (rows / self.examples.max(1) * self.example_block).max(1)
+    }
+}

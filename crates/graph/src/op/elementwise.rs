@@ -1,0 +1,232 @@
+//! Scalar functions of every element, with broadcasting, alone or several in one pass.
+
+use super::{Family, require};
+use crate::{Flow, TypeError};
+use plimsoll_tensor::{DType, Shape, TensorType};
+use serde::{Deserialize, Serialize};
+
+/// A function of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "each is the function of its name")]
+pub enum Unary {
+    Neg,
+    Abs,
+    Square,
+    Sqrt,
+    /// 1 / sqrt(x).
+    Rsqrt,
+    Exp,
+    /// Natural logarithm.
+    Log,
+    Tanh,
+    /// 1 / (1 + exp(-x)).
+    Sigmoid,
+    Erf,
+    /// max(x, 0); NaN stays NaN.
+    Relu,
+}
+
+/// A function of two elements of the same type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "each is the function of its name")]
+pub enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    /// The larger; NaN if either is.
+    Max,
+    /// The smaller; NaN if either is.
+    Min,
+    /// Whether the first is greater; a truth value.
+    Greater,
+    /// Whether they are equal; a truth value.
+    Equal,
+}
+
+/// An elementwise op. Operands are broadcast against each other, aligned at the last axis.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Elementwise {
+    /// A function of one element.
+    Unary(Unary),
+    /// A function of two elements.
+    Binary(Binary),
+    /// `select(condition, a, b)`: a where the condition is true, else b.
+    Select,
+    /// Conversion to another element type, rounding to nearest even; floats to integers truncate.
+    Cast(DType),
+    /// `constant()`: this scalar, rounded to the element type.
+    Constant {
+        /// The value.
+        value: f64,
+        /// The element type.
+        dtype: DType,
+    },
+}
+
+impl Elementwise {
+    /// The element type of the result for operands of these types.
+    pub fn result(&self, operands: &[DType]) -> Result<DType, TypeError> {
+        let count = |n: usize| require(operands.len() == n, || format!("needs {n} inputs, has {}", operands.len()));
+        match self {
+            Self::Unary(_) => {
+                count(1)?;
+                require(operands[0].is_float(), || format!("needs a float, not {}", operands[0]))?;
+                Ok(operands[0])
+            }
+            Self::Binary(op) => {
+                count(2)?;
+                require(operands[0] == operands[1], || "operands must have one element type: cast one".into())?;
+                require(operands[0] != DType::Bool, || "not defined for truth values".into())?;
+                Ok(if matches!(op, Binary::Greater | Binary::Equal) { DType::Bool } else { operands[0] })
+            }
+            Self::Select => {
+                count(3)?;
+                require(operands[0] == DType::Bool, || "the condition must be bool".into())?;
+                require(operands[1] == operands[2], || "both choices must have one element type".into())?;
+                Ok(operands[1])
+            }
+            Self::Cast(dtype) => count(1).map(|()| *dtype),
+            Self::Constant { dtype, .. } => count(0).map(|()| *dtype),
+        }
+    }
+
+    /// Rough floating-point operations per element, for cost estimates.
+    fn cost(&self) -> u64 {
+        match self {
+            Self::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf) => 16,
+            Self::Unary(Unary::Sqrt | Unary::Rsqrt) | Self::Binary(Binary::Div) => 4,
+            Self::Constant { .. } => 0,
+            _ => 1,
+        }
+    }
+}
+
+impl Family for Elementwise {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Unary(op) => match op {
+                Unary::Neg => "neg",
+                Unary::Abs => "abs",
+                Unary::Square => "square",
+                Unary::Sqrt => "sqrt",
+                Unary::Rsqrt => "rsqrt",
+                Unary::Exp => "exp",
+                Unary::Log => "log",
+                Unary::Tanh => "tanh",
+                Unary::Sigmoid => "sigmoid",
+                Unary::Erf => "erf",
+                Unary::Relu => "relu",
+            },
+            Self::Binary(op) => match op {
+                Binary::Add => "add",
+                Binary::Sub => "sub",
+                Binary::Mul => "mul",
+                Binary::Div => "div",
+                Binary::Max => "max",
+                Binary::Min => "min",
+                Binary::Greater => "greater",
+                Binary::Equal => "equal",
+            },
+            Self::Select => "select",
+            Self::Cast(_) => "cast",
+            Self::Constant { .. } => "constant",
+        }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let dtype = self.result(&inputs.iter().map(|t| t.dtype).collect::<Vec<_>>())?;
+        Ok(vec![TensorType::new(dtype, broadcast(inputs)?)])
+    }
+
+    fn flops(&self, _: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        self.cost() * outputs[0].shape.elements() as u64
+    }
+
+    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+        elementwise_flow(batched, inputs, 1)
+    }
+}
+
+/// Where an instruction's operand comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operand {
+    /// The region's input, broadcast to the region's shape.
+    Input(usize),
+    /// The result of an earlier instruction.
+    Result(usize),
+}
+
+/// One elementwise op inside a region.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Instruction {
+    /// The function.
+    pub op: Elementwise,
+    /// Its operands.
+    pub operands: Vec<Operand>,
+    /// The element type that the result is rounded to.
+    pub dtype: DType,
+}
+
+/// Elementwise ops over one shape in one pass: the common broadcast shape of the inputs. Every instruction rounds to
+/// its element type, so a region has the bits of its ops run one by one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Region {
+    /// The instructions, each after its operands.
+    pub instructions: Vec<Instruction>,
+    /// Which instructions' results are written, one output each.
+    pub outputs: Vec<usize>,
+}
+
+impl Family for Region {
+    fn name(&self) -> &'static str {
+        "fused"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let shape = broadcast(inputs)?;
+        let mut dtypes: Vec<DType> = Vec::with_capacity(self.instructions.len());
+        for (i, instruction) in self.instructions.iter().enumerate() {
+            let operands = instruction.operands.iter().map(|operand| match *operand {
+                Operand::Input(k) => inputs.get(k).map(|t| t.dtype),
+                Operand::Result(k) => dtypes.get(k).copied(),
+            });
+            let operands = operands.collect::<Option<Vec<_>>>();
+            let operands = operands.ok_or_else(|| TypeError(format!("instruction {i} reads what is not there")))?;
+            require(instruction.op.result(&operands)? == instruction.dtype, || {
+                format!("instruction {i} does not give {}", instruction.dtype)
+            })?;
+            dtypes.push(instruction.dtype);
+        }
+        let output = |&i: &usize| dtypes.get(i).map(|&dtype| TensorType::new(dtype, shape.clone()));
+        let outputs = self.outputs.iter().map(output).collect::<Option<Vec<_>>>();
+        outputs.ok_or_else(|| TypeError("an output names no instruction".into()))
+    }
+
+    fn flops(&self, _: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        let per_element: u64 = self.instructions.iter().map(|i| i.op.cost()).sum();
+        per_element * outputs.first().map_or(0, |t| t.shape.elements() as u64)
+    }
+
+    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+        elementwise_flow(batched, inputs, self.outputs.len())
+    }
+}
+
+fn broadcast(inputs: &[&TensorType]) -> Result<Shape, TypeError> {
+    inputs.iter().try_fold(Shape::scalar(), |shape, t| {
+        let reason = || TypeError(format!("{} does not broadcast with {shape}", t.shape));
+        shape.broadcast(&t.shape).ok_or_else(reason)
+    })
+}
+
+/// Examples stay in place if every batched operand has the result's rank; else they meet another axis.
+fn elementwise_flow(batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<Flow> {
+    let rank = inputs.iter().map(|t| t.shape.rank()).max().unwrap_or(0);
+    let aligned = batched.iter().zip(inputs).all(|(&b, t)| !b || t.shape.rank() == rank);
+    vec![if aligned { Flow::PerExample } else { Flow::Mixed }; outputs]
+}

@@ -1,0 +1,81 @@
+//! Losses. Each is a weighted sum over rows; a mean is a weight of one over the number of rows.
+
+use super::{Family, rank, require, same_float};
+use crate::{Flow, TypeError};
+use plimsoll_tensor::{DType, TensorType};
+use serde::{Deserialize, Serialize};
+
+/// Softmax cross-entropy: `Σ_r weights[r] · (logsumexp(logits[r]) - logits[r, labels[r]])`. Labels are i32 and
+/// range-checked where they enter a run. The sum folds block of examples by block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// `(logits [r,c], labels [r], weights [r]) → (loss [], logsumexp [r])`.
+    CrossEntropy,
+    /// `(logits, labels, weights, logsumexp, dloss) → dlogits`: `(softmax - onehot) · weights · dloss`.
+    CrossEntropyGrad,
+    /// `(x [r,d], kernel [d,c], labels [r], weights [r]) → (loss [], logsumexp [r])` with logits `x · kernel`, made and
+    /// dropped in chunks of rows, so that they never exist whole.
+    LinearCrossEntropy,
+    /// `(x, kernel, labels, weights, logsumexp, dloss) → (dx, dkernel)`; the logits are made again, in chunks.
+    LinearCrossEntropyGrad,
+}
+
+impl Family for Loss {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::CrossEntropy => "cross_entropy",
+            Self::CrossEntropyGrad => "cross_entropy_grad",
+            Self::LinearCrossEntropy => "linear_cross_entropy",
+            Self::LinearCrossEntropyGrad => "linear_cross_entropy_grad",
+        }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let linear = matches!(self, Self::LinearCrossEntropy | Self::LinearCrossEntropyGrad);
+        let operands = if linear { 2 } else { 1 };
+        let backward = matches!(self, Self::CrossEntropyGrad | Self::LinearCrossEntropyGrad);
+        let expected = operands + 2 + if backward { 2 } else { 0 };
+        require(inputs.len() == expected, || format!("needs {expected} inputs, has {}", inputs.len()))?;
+        let (floats, rest) = inputs.split_at(operands);
+        let dtype = same_float(floats)?;
+        let [rows, _] = rank(if linear { "x" } else { "logits" }, floats[0])?;
+        if linear {
+            let [width, _] = rank("the kernel", floats[1])?;
+            require(floats[0].shape[1] == width, || {
+                format!("x has {} columns, the kernel takes {width}", floats[0].shape[1])
+            })?;
+        }
+        let per_row = |what: &str, ty: &TensorType, dtype: DType| {
+            let wanted = TensorType::new(dtype, [rows]);
+            require(*ty == wanted, || format!("{what} must be {wanted}, it is {ty}"))
+        };
+        per_row("labels", rest[0], DType::I32)?;
+        per_row("weights", rest[1], dtype)?;
+        if backward {
+            per_row("logsumexp", rest[2], dtype)?;
+            require(*rest[3] == TensorType::scalar(dtype), || format!("dloss must be a scalar, it is {}", rest[3]))?;
+            return Ok(floats.iter().map(|t| (*t).clone()).collect());
+        }
+        Ok(vec![TensorType::scalar(dtype), TensorType::new(dtype, [rows])])
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
+        let rows = inputs[0].shape.elements() as u64;
+        match self {
+            Self::CrossEntropy | Self::CrossEntropyGrad => 20 * rows,
+            Self::LinearCrossEntropy => 2 * rows * inputs[1].shape[1] as u64,
+            Self::LinearCrossEntropyGrad => 6 * rows * inputs[1].shape[1] as u64,
+        }
+    }
+
+    fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
+        let kernel_is_shared = !matches!(self, Self::LinearCrossEntropy | Self::LinearCrossEntropyGrad) || !batched[1];
+        match self {
+            _ if !(batched[0] && kernel_is_shared) => vec![Flow::Mixed; 2],
+            Self::CrossEntropy | Self::LinearCrossEntropy => vec![Flow::Folded, Flow::PerExample],
+            Self::CrossEntropyGrad => vec![Flow::PerExample],
+            Self::LinearCrossEntropyGrad => vec![Flow::PerExample, Flow::Folded],
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The ops: a closed set, one file per family.
+//!
+//! Each file holds a family's attributes, type rule, cost, and how it treats the batch's examples. What an op *means*
+//! is said in its doc comment and defined by the reference executor.
+
+mod attention;
+mod conv;
+mod elementwise;
+mod index;
+mod loss;
+mod matmul;
+mod movement;
+mod norm;
+mod reduce;
+
+pub use attention::Attention;
+pub use conv::{Conv, Geometry, Pool, same_padding};
+pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
+pub use index::Index;
+pub use loss::Loss;
+pub use matmul::{Epilogue, MatMul};
+pub use movement::Movement;
+pub use norm::{Norm, NormAxis};
+pub use reduce::Reduce;
+
+use crate::{Flow, TypeError};
+use plimsoll_tensor::{DType, TensorType};
+use serde::{Deserialize, Serialize};
+
+/// What a node computes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// One scalar function applied to every element.
+    Elementwise(Elementwise),
+    /// Several elementwise ops in one pass, made by the `fuse` pass.
+    Fused(Region),
+    /// Moving elements without changing them.
+    Movement(Movement),
+    /// Sums and the like over axes.
+    Reduce(Reduce),
+    /// Matrix product.
+    MatMul(MatMul),
+    /// Convolution and its gradients.
+    Conv(Conv),
+    /// Pooling and its gradients.
+    Pool(Pool),
+    /// Normalisation and its parts.
+    Norm(Norm),
+    /// Attention and its gradient.
+    Attention(Attention),
+    /// Look-ups by index.
+    Index(Index),
+    /// Losses and their gradients.
+    Loss(Loss),
+}
+
+/// What every family answers.
+pub(crate) trait Family {
+    /// The op's name in messages and the text form.
+    fn name(&self) -> &'static str;
+    /// The types of the outputs, or why the inputs do not fit.
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError>;
+    /// Floating-point operations (a fused multiply-add is two).
+    fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64;
+    /// How each output relates to the batch's examples, given which inputs run over examples; at least one does.
+    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow>;
+}
+
+impl Op {
+    fn family(&self) -> &dyn Family {
+        match self {
+            Self::Elementwise(op) => op,
+            Self::Fused(op) => op,
+            Self::Movement(op) => op,
+            Self::Reduce(op) => op,
+            Self::MatMul(op) => op,
+            Self::Conv(op) => op,
+            Self::Pool(op) => op,
+            Self::Norm(op) => op,
+            Self::Attention(op) => op,
+            Self::Index(op) => op,
+            Self::Loss(op) => op,
+        }
+    }
+
+    /// The op's name in messages.
+    pub fn name(&self) -> &'static str {
+        self.family().name()
+    }
+
+    /// The types of the outputs, or why the inputs do not fit.
+    pub fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        self.family().infer(inputs)
+    }
+
+    /// Floating-point operations (a fused multiply-add is two).
+    pub fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        self.family().flops(inputs, outputs)
+    }
+
+    /// Bytes read and written if every operand is touched once.
+    pub fn bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        inputs.iter().chain(outputs).map(|t| t.bytes() as u64).sum()
+    }
+
+    /// How each output relates to the batch's examples, given which inputs run over examples.
+    pub fn flow(&self, batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<Flow> {
+        if batched.contains(&true) { self.family().flow(batched, inputs) } else { vec![Flow::Shared; outputs] }
+    }
+
+    /// Whether the output is the input's bytes under another shape.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Self::Movement(Movement::Reshape(_)))
+    }
+}
+
+/// Checks the number of inputs.
+pub(crate) fn arity<'a, const N: usize>(inputs: &[&'a TensorType]) -> Result<[&'a TensorType; N], TypeError> {
+    inputs.try_into().map_err(|_| TypeError(format!("needs {N} inputs, has {}", inputs.len())))
+}
+
+/// Fails with a message unless a condition holds.
+pub(crate) fn require(condition: bool, reason: impl FnOnce() -> String) -> Result<(), TypeError> {
+    if condition { Ok(()) } else { Err(TypeError(reason())) }
+}
+
+/// Requires floats of one type and returns it.
+pub(crate) fn same_float(inputs: &[&TensorType]) -> Result<DType, TypeError> {
+    let dtype = inputs[0].dtype;
+    require(dtype.is_float() && inputs.iter().all(|t| t.dtype == dtype), || {
+        "needs floats of one type".to_string()
+    })?;
+    Ok(dtype)
+}
+
+/// Requires a rank.
+pub(crate) fn rank<const N: usize>(what: &str, ty: &TensorType) -> Result<[usize; N], TypeError> {
+    ty.shape[..].try_into().map_err(|_| TypeError(format!("{what} must have {N} axes, it is {ty}")))
+}
+
+/// Flow of an op whose outputs all run over the examples.
+pub(crate) fn per_example(outputs: usize) -> Vec<Flow> {
+    vec![Flow::PerExample; outputs]
+}

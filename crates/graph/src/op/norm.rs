@@ -1,0 +1,113 @@
+//! Normalisation. Layer and batch norm are composites: the `decompose` pass turns them into [`Norm::Stats`] and
+//! elementwise ops, so that recomputing a normalised value is cheap elementwise work from its saved statistics.
+
+use super::{Family, arity, require, same_float};
+use crate::{Flow, TypeError};
+use plimsoll_tensor::TensorType;
+use serde::{Deserialize, Serialize};
+
+/// Which elements share a statistic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormAxis {
+    /// Those of a row: over the last axis. Statistics have the input's shape with a last extent of one.
+    Row,
+    /// Those of a channel: over all axes but the last. Statistics have the shape `[channels]`.
+    Channel,
+}
+
+/// Normalisation and its parts. `x̂ = (x - mean) · rstd`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norm {
+    /// `(x, gain, bias) → (y, mean, rstd)` with `y = x̂ · gain + bias` over rows; gain and bias are `[last extent]`.
+    Layer {
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// `(x, gain, bias) → (y, mean, variance, rstd)` over channels, with the batch's own statistics.
+    Batch {
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// `x → (mean, variance)`: the variance is the mean squared distance from the mean.
+    Stats {
+        /// Which elements share a statistic.
+        axis: NormAxis,
+    },
+    /// `(dy, x, mean, rstd) → (Σ dy, Σ dy · x̂)`, statistics broadcast to x; what a norm's gradients are made of.
+    /// Over channels it folds block of examples by block.
+    Sums {
+        /// Which elements are summed together.
+        axis: NormAxis,
+    },
+}
+
+/// The type of a statistic of `x`.
+fn statistic(x: &TensorType, axis: NormAxis) -> Result<TensorType, TypeError> {
+    let channels = *x.shape.last().ok_or_else(|| TypeError("a scalar cannot be normalised".into()))?;
+    let shape = match axis {
+        NormAxis::Row => [&x.shape[..x.shape.rank() - 1], &[1]].concat(),
+        NormAxis::Channel => vec![channels],
+    };
+    Ok(TensorType::new(x.dtype, shape))
+}
+
+impl Family for Norm {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Layer { .. } => "layer_norm",
+            Self::Batch { .. } => "batch_norm",
+            Self::Stats { .. } => "norm_stats",
+            Self::Sums { .. } => "norm_sums",
+        }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        require(!inputs.is_empty(), || "needs inputs".into())?;
+        same_float(inputs)?;
+        match *self {
+            Self::Layer { .. } | Self::Batch { .. } => {
+                let [x, gain, bias] = arity(inputs)?;
+                let axis = if matches!(self, Self::Layer { .. }) { NormAxis::Row } else { NormAxis::Channel };
+                let channel = statistic(x, NormAxis::Channel)?;
+                require(*gain == channel && *bias == channel, || format!("gain and bias must be {channel}"))?;
+                let stat = statistic(x, axis)?;
+                let stats = if matches!(self, Self::Layer { .. }) { 2 } else { 3 };
+                Ok([x.clone()].into_iter().chain(std::iter::repeat_n(stat, stats)).collect())
+            }
+            Self::Stats { axis } => {
+                let [x] = arity(inputs)?;
+                Ok(vec![statistic(x, axis)?; 2])
+            }
+            Self::Sums { axis } => {
+                let [dy, x, mean, rstd] = arity(inputs)?;
+                require(dy == x, || format!("gradient {dy} and input {x} differ"))?;
+                let fits = [NormAxis::Row, NormAxis::Channel].into_iter().any(|a| statistic(x, a).as_ref() == Ok(mean));
+                require(fits && mean == rstd, || format!("{mean} and {rstd} are not statistics of {x}"))?;
+                Ok(vec![statistic(x, axis)?; 2])
+            }
+        }
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
+        6 * inputs[0].shape.elements() as u64
+    }
+
+    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+        match self {
+            Self::Layer { .. } => per_row(inputs, 3),
+            Self::Batch { .. } => vec![Flow::PerExample, Flow::Mixed, Flow::Mixed, Flow::Mixed],
+            Self::Stats { axis: NormAxis::Row } | Self::Sums { axis: NormAxis::Row } => per_row(inputs, 2),
+            Self::Stats { axis: NormAxis::Channel } => vec![Flow::Mixed; 2],
+            Self::Sums { axis: NormAxis::Channel } => {
+                vec![if batched[0] && batched[1] { Flow::Folded } else { Flow::Mixed }; 2]
+            }
+        }
+    }
+}
+
+/// Rows are whole inside an example unless the only axis is the examples' own.
+fn per_row(inputs: &[&TensorType], outputs: usize) -> Vec<Flow> {
+    vec![if inputs[0].shape.rank() > 1 { Flow::PerExample } else { Flow::Mixed }; outputs]
+}

@@ -1,0 +1,1 @@
+//! Layers, losses, optimizers and the model zoo as graph builders.

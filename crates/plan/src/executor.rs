@@ -1,0 +1,53 @@
+//! The contract between plans and what runs them.
+
+use crate::{PlanSet, Target};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why a run could not go on.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ExecuteError {
+    /// The arena could not be had.
+    #[error("the arena of {bytes} bytes could not be mapped: {reason}")]
+    Arena {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The system's answer.
+        reason: String,
+    },
+    /// A step failed.
+    #[error("layer `{layer}`: {op}: {reason}")]
+    Step {
+        /// The layer.
+        layer: String,
+        /// The op.
+        op: &'static str,
+        /// What went wrong.
+        reason: String,
+    },
+    /// What was handed in does not fit the plan.
+    #[error("{0}")]
+    Input(String),
+}
+
+/// Something that can run plans.
+pub trait Executor {
+    /// The target to plan for.
+    fn target(&self) -> &dyn Target;
+    /// Takes the memory and makes everything ready; afterwards running allocates nothing.
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
+}
+
+/// Plans with their memory, ready to run. Dropping it gives everything back.
+///
+/// Indices are those of [`PlanSet::plans`], its graphs' inputs and outputs, and [`PlanSet::states`].
+pub trait Prepared: Send {
+    /// Runs one step: copies the inputs in (all of the plan's, in the graph's order) and executes the plan.
+    fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError>;
+    /// Copies an output of the last run of a plan; valid until the next run.
+    fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError>;
+    /// Copies a state out.
+    fn read_state(&self, state: usize, into: &mut [u8]) -> Result<(), ExecuteError>;
+    /// Copies a state in.
+    fn write_state(&mut self, state: usize, from: &[u8]) -> Result<(), ExecuteError>;
+}

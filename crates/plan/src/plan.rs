@@ -1,0 +1,138 @@
+//! What a plan is.
+
+use crate::LoadSheet;
+use plimsoll_graph::{Graph, NodeId, ValueId};
+use plimsoll_tensor::TensorType;
+use std::sync::Arc;
+
+/// Names a buffer of an [`ExecutionPlan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+impl BufferId {
+    /// As an index into [`ExecutionPlan::buffers`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferKind {
+    /// State `i` of [`PlanSet::states`]; at the same offset in every plan.
+    State(usize),
+    /// Input `i` of the graph, for the whole batch.
+    Input(usize),
+    /// Running sum `i` of the graph.
+    Carry(usize),
+    /// A value; several values may pass through one buffer (views, in-place).
+    Value,
+    /// Scratch of one step.
+    Workspace,
+}
+
+/// A piece of the arena with a time in which it is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// What it is for.
+    pub kind: BufferKind,
+    /// The value it was made for; workspaces have none.
+    pub value: Option<ValueId>,
+    /// Where it starts in the arena.
+    pub offset: usize,
+    /// Its length.
+    pub bytes: usize,
+    /// First step in which it is taken; inputs and states are taken from step 0 on.
+    pub first: usize,
+    /// Last step in which it is taken, inclusive.
+    pub last: usize,
+    /// Bytes by which its start moves on from micro-batch to micro-batch (batched inputs), else 0.
+    pub micro_stride: usize,
+}
+
+/// What a step does. Recomputation is a second `Run` of a node into another buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Runs a node.
+    Run {
+        /// The node.
+        node: NodeId,
+        /// Where its inputs lie, then its running sums.
+        reads: Vec<BufferId>,
+        /// Where its outputs go. A folded output with a running sum goes into the sum's own buffer.
+        writes: Vec<BufferId>,
+        /// Its scratch.
+        workspace: Option<BufferId>,
+    },
+    /// Copies a value into another buffer: a state whose new version could not be written in place.
+    Copy {
+        /// The value copied.
+        value: ValueId,
+        /// Where it lies.
+        from: BufferId,
+        /// Where it goes.
+        to: BufferId,
+    },
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What is done.
+    pub action: Action,
+    /// Whether it is done once, after the last micro-batch, rather than in every micro-batch.
+    pub tail: bool,
+}
+
+/// The order and places of one batch type's step. Body steps come first, tail steps last.
+#[derive(Clone, Debug)]
+pub struct ExecutionPlan {
+    /// The batch type, like `train` or `evaluate remainder`.
+    pub name: String,
+    /// The graph it runs.
+    pub graph: Arc<Graph>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// The buffers.
+    pub buffers: Vec<Buffer>,
+    /// Where the graph's outputs lie after the last step.
+    pub outputs: Vec<BufferId>,
+    /// End of the highest buffer.
+    pub peak_bytes: usize,
+    /// The largest sum of bytes live at one time, alignment included: no placement can be lower.
+    pub live_bytes: usize,
+    /// The step at which that sum is reached.
+    pub peak_step: usize,
+    /// Predicted time of a step.
+    pub nanoseconds: u64,
+}
+
+/// Where a state lies, in every plan of the set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatePlacement {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: TensorType,
+    /// What it is.
+    pub role: plimsoll_graph::Role,
+    /// How it starts.
+    pub init: plimsoll_graph::Init,
+    /// Where it starts in the arena.
+    pub offset: usize,
+}
+
+/// The plans of every batch type over one arena.
+#[derive(Clone, Debug)]
+pub struct PlanSet {
+    /// The target's name.
+    pub target: String,
+    /// The plans.
+    pub plans: Vec<ExecutionPlan>,
+    /// The states, at the bottom of the arena.
+    pub states: Vec<StatePlacement>,
+    /// The arena: the largest plan's peak.
+    pub arena_bytes: usize,
+    /// The account of every byte.
+    pub sheet: LoadSheet,
+}

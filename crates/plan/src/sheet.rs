@@ -1,0 +1,88 @@
+//! The load sheet: the account of every byte under the line.
+
+use serde::Serialize;
+
+/// One entry of a load sheet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// What holds the bytes.
+    pub name: String,
+    /// How many.
+    pub bytes: usize,
+    /// A word of explanation, like `2 × 256 KiB`.
+    pub note: String,
+}
+
+impl Entry {
+    /// An entry.
+    pub fn new(name: impl Into<String>, bytes: usize, note: impl Into<String>) -> Self {
+        Self { name: name.into(), bytes, note: note.into() }
+    }
+}
+
+/// A holder of memory at the peak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// The layer.
+    pub layer: String,
+    /// What it holds, like `conv2d f32[128,32,32,16]`.
+    pub what: String,
+    /// How many bytes.
+    pub bytes: usize,
+}
+
+/// The moment at which the arena is fullest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Moment {
+    /// The plan.
+    pub plan: String,
+    /// The step's index.
+    pub step: usize,
+    /// Steps in that plan.
+    pub steps: usize,
+    /// The layer at work.
+    pub layer: String,
+    /// The op at work.
+    pub op: String,
+    /// The largest holders, largest first.
+    pub holders: Vec<Holder>,
+}
+
+/// One plan's figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanRow {
+    /// The batch type.
+    pub name: String,
+    /// Examples per step.
+    pub examples: usize,
+    /// Micro-batches per step.
+    pub micro_batches: usize,
+    /// Its peak in the arena.
+    pub peak_bytes: usize,
+    /// The lower bound of that peak for its order.
+    pub live_bytes: usize,
+    /// Predicted milliseconds per step.
+    pub predicted_ms: u64,
+}
+
+/// The account of every byte: the arena's content at its fullest moment, then everything outside the arena. The
+/// entries add up to the total.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LoadSheet {
+    /// The target's name.
+    pub target: String,
+    /// What the arena holds at its fullest moment; adds up to `arena_bytes`.
+    pub arena: Vec<Entry>,
+    /// The arena.
+    pub arena_bytes: usize,
+    /// What lies outside the arena.
+    pub outside: Vec<Entry>,
+    /// Arena and outside together: the planned peak.
+    pub total_bytes: usize,
+    /// The line.
+    pub line_bytes: usize,
+    /// The fullest moment.
+    pub peak: Moment,
+    /// Every plan.
+    pub plans: Vec<PlanRow>,
+}

@@ -1,0 +1,68 @@
+//! What the planner knows of a machine: pure and hardware-free.
+
+use plimsoll_graph::{Flow, Graph, Node, Op};
+use plimsoll_tensor::TensorType;
+use thiserror::Error;
+
+/// One op with everything a target may base its answer on. Not in here, on purpose: the line.
+#[derive(Clone, Debug)]
+pub struct KernelQuery<'a> {
+    /// The op.
+    pub op: &'a Op,
+    /// Types of its inputs.
+    pub inputs: Vec<&'a TensorType>,
+    /// Types of its outputs.
+    pub outputs: Vec<&'a TensorType>,
+    /// Whether folded outputs are added to running sums.
+    pub accumulate: bool,
+    /// Rows of the op's first batched input that belong to one block of examples; 0 if the op folds nothing.
+    pub fold_rows: usize,
+}
+
+impl<'a> KernelQuery<'a> {
+    /// The query for a node of a graph with these [`Graph::flows`].
+    pub fn new(graph: &'a Graph, flows: &[Flow], node: &'a Node) -> Self {
+        let folds = node.outputs.iter().any(|v| flows[v.index()] == Flow::Folded);
+        let batched = node.inputs.iter().find(|v| flows[v.index()] == Flow::PerExample);
+        Self {
+            op: &node.op,
+            inputs: graph.input_types(node),
+            outputs: graph.output_types(node),
+            accumulate: !node.accumulate.is_empty(),
+            fold_rows: batched.filter(|_| folds).map_or(0, |&v| graph.block_rows(v)),
+        }
+    }
+}
+
+/// A target's answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Scratch bytes needed while the op runs.
+    pub workspace: usize,
+    /// Pairs (output, input) of equal size such that the output may be written over the input.
+    pub in_place: Vec<(usize, usize)>,
+    /// Predicted time.
+    pub nanoseconds: u64,
+}
+
+/// An op that a target cannot run.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{target} has no {op} for {types}")]
+pub struct Unsupported {
+    /// The target.
+    pub target: String,
+    /// The op.
+    pub op: &'static str,
+    /// Its input types.
+    pub types: String,
+}
+
+/// A machine to plan for.
+pub trait Target: Send + Sync {
+    /// Its name in load sheets, like `cpu avx512, 2 threads`.
+    fn name(&self) -> String;
+    /// Alignment of every buffer in the arena, a power of two.
+    fn alignment(&self) -> usize;
+    /// Which kernel runs an op, and what it needs. A pure function.
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported>;
+}

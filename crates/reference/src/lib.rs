@@ -1,0 +1,1 @@
+//! The plain-loop executor that defines every op.

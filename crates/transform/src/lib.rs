@@ -1,0 +1,1 @@
+//! Graph to graph passes: gradient, decompose, simplify, save, fuse.
