@@ -3,6 +3,10 @@
 //! `cargo run --release -p plimsoll-cpu --example gemm_speed [threads] [portable|avx2|avx512]`
 #![allow(clippy::print_stdout)]
 
+use plimsoll_cpu::conv::{
+    ConvShape, conv2d, conv2d_input_grad, conv2d_input_grad_workspace, conv2d_weight_grad,
+    conv2d_weight_grad_workspace, conv2d_workspace,
+};
 use plimsoll_cpu::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace};
 use plimsoll_cpu::isa::{Context, Isa};
 use plimsoll_cpu::pool::Pool;
@@ -20,6 +24,7 @@ fn main() -> std::io::Result<()> {
     let ctx = Context { pool: &pool, isa };
     println!("{} on {threads} threads, GFLOP/s", isa.name());
     products(ctx);
+    convolutions(ctx);
     Ok(())
 }
 
@@ -78,5 +83,56 @@ fn products(ctx: Context<'_>) {
         let fold = if fold == none { "-".to_string() } else { fold.to_string() };
         let [nn, tn, nt] = speeds;
         println!("{m:>6} {n:>6} {k:>6} {fold:>6}  {nn:>7.1} {tn:>7.1} {nt:>7.1}");
+    }
+}
+
+fn convolutions(ctx: Context<'_>) {
+    println!("{:>12} {:>8} {:>6}  {:>7} {:>7} {:>7}", "image", "kernel", "stride", "y", "dx", "dw");
+    // Side, channels in and out, kernel, stride, padding.
+    let layers = [
+        (32, 3, 16, 3, 1, 1),
+        (32, 16, 16, 3, 1, 1),
+        (32, 16, 32, 3, 2, 1),
+        (32, 16, 32, 1, 2, 0),
+        (16, 32, 32, 3, 1, 1),
+        (16, 32, 64, 3, 2, 1),
+        (16, 32, 64, 1, 2, 0),
+        (8, 64, 64, 3, 1, 1),
+        (28, 1, 6, 5, 1, 2),
+        (14, 6, 16, 5, 1, 0),
+    ];
+    for (side, in_c, out_c, kernel, stride, pad) in layers {
+        let out = (side + 2 * pad - kernel) / stride + 1;
+        let shape = ConvShape {
+            examples: 128,
+            in_h: side,
+            in_w: side,
+            in_c,
+            out_h: out,
+            out_w: out,
+            out_c,
+            kernel_h: kernel,
+            kernel_w: kernel,
+            stride_h: stride,
+            stride_w: stride,
+            pad_top: pad,
+            pad_left: pad,
+        };
+        let mut x = data(128 * side * side * in_c);
+        let mut y = data(128 * out * out * out_c);
+        let mut w = data(kernel * kernel * in_c * out_c);
+        let flops = 2.0 * (w.len() * out * out * 128) as f64;
+        let threads = ctx.pool.threads();
+        let (mut space, at) = workspace(conv2d_workspace(ctx.isa, threads, &shape));
+        let forward = speed(flops, || conv2d(ctx, &shape, &x, &w, &mut y, Epilogue::NONE, &mut space[at..]));
+        let (mut space, at) = workspace(conv2d_input_grad_workspace(ctx.isa, threads, &shape));
+        let dx = speed(flops, || conv2d_input_grad(ctx, &shape, &y, &w, &mut x, &mut space[at..]));
+        let block = 32;
+        let (mut space, at) = workspace(conv2d_weight_grad_workspace(ctx.isa, threads, &shape, block));
+        let dw = speed(flops, || {
+            conv2d_weight_grad(ctx, &shape, &x, &y, &mut w, false, block, &mut space[at..]);
+        });
+        let (image, kernel) = (format!("{side}x{side}x{in_c}"), format!("{kernel}x{kernel}x{out_c}"));
+        println!("{image:>12} {kernel:>8} {stride:>6}  {forward:>7.1} {dx:>7.1} {dw:>7.1}");
     }
 }

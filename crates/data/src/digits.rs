@@ -3,7 +3,7 @@
 use crate::{
     DataError, Dataset, Source,
     budget::Budget,
-    idx::IdxReader,
+    idx::{IdxReader, Images},
     source::{check_read, write_words},
 };
 use plimsoll_tensor::{DType, TensorType};
@@ -53,7 +53,7 @@ impl Digits {
         let mut part = || {
             let images = reader.images(budget)?;
             let labels = reader.labels(CLASSES, budget)?;
-            Ok(Self { height: images.height, width: images.width, pixels: images.pixels, labels })
+            Self::new((&reader.file, images), (&reader.file, labels))
         };
         let (train, test) = (part()?, part()?);
         reader.finish()?;
@@ -86,11 +86,18 @@ impl Digits {
         let labels_file = reader.file.clone();
         reader.finish()?;
 
+        Self::new((&images_file, images), (&labels_file, labels))
+    }
+
+    fn new(
+        (images_file, images): (&str, Images),
+        (labels_file, labels): (&str, Vec<u8>),
+    ) -> Result<Self, DataError> {
         if images.count != labels.len() {
             return Err(DataError::Counts {
-                images_file,
+                images_file: images_file.into(),
                 images: images.count,
-                labels_file,
+                labels_file: labels_file.into(),
                 labels: labels.len(),
             });
         }

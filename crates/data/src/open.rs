@@ -66,44 +66,42 @@ pub struct DatasetInfo {
 /// assert_eq!((mnist.name, mnist.train, mnist.test), ("mnist", Some(16_000), Some(2_500)));
 /// ```
 pub fn catalogue() -> &'static [DatasetInfo] {
-    &[
-        DatasetInfo {
-            name: "mnist",
-            description: "handwritten digits, the first part of MNIST, carried in the binary",
-            input: Some("f32[28,28,1]"),
-            train: Some(EMBEDDED_TRAIN),
-            test: Some(EMBEDDED_TEST),
-            resident_bytes: Some((EMBEDDED_TRAIN + EMBEDDED_TEST) * (28 * 28 + 1)),
-            embedded_bytes: EMBEDDED.len(),
-        },
-        DatasetInfo {
-            name: "mnist:DIR",
-            description: "MNIST or a set like it: four IDX files in DIR, plain or gzip; a byte for each pixel",
+    &CATALOGUE
+}
+
+static CATALOGUE: [DatasetInfo; 4] = [
+    DatasetInfo {
+        input: Some("f32[28,28,1]"),
+        train: Some(EMBEDDED_TRAIN),
+        test: Some(EMBEDDED_TEST),
+        resident_bytes: Some((EMBEDDED_TRAIN + EMBEDDED_TEST) * (28 * 28 + 1)),
+        embedded_bytes: EMBEDDED.len(),
+        ..DatasetInfo::outside("mnist", "handwritten digits, the first part of MNIST, carried in the binary")
+    },
+    DatasetInfo::outside("mnist:DIR", "MNIST, or a set like it, as four IDX files in DIR, plain or gzip"),
+    DatasetInfo::outside("text:FILE", "next-byte prediction on FILE; its last tenth is the test part"),
+    DatasetInfo {
+        resident_bytes: Some(0),
+        ..DatasetInfo::outside(
+            "synthetic",
+            "random inputs and labels of the model's types, computed when read",
+        )
+    },
+];
+
+impl DatasetInfo {
+    /// A dataset about which nothing is known before it is opened.
+    const fn outside(name: &'static str, description: &'static str) -> Self {
+        Self {
+            name,
+            description,
             input: None,
             train: None,
             test: None,
             resident_bytes: None,
             embedded_bytes: 0,
-        },
-        DatasetInfo {
-            name: "text:FILE",
-            description: "next-byte prediction on FILE, which is read into memory; its last tenth is the test part",
-            input: None,
-            train: None,
-            test: None,
-            resident_bytes: None,
-            embedded_bytes: 0,
-        },
-        DatasetInfo {
-            name: "synthetic",
-            description: "random inputs and labels of the model's types, computed when read",
-            input: None,
-            train: None,
-            test: None,
-            resident_bytes: Some(0),
-            embedded_bytes: 0,
-        },
-    ]
+        }
+    }
 }
 
 /// Opens a dataset by its name: `mnist`, `mnist:DIR`, `text:FILE` or `synthetic`.

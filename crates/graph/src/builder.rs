@@ -14,7 +14,12 @@ pub struct Builder {
 
 impl Graph {
     /// The output types of an op on these values, as an error that names the layer where they do not fit.
-    pub(crate) fn infer(&self, op: Op, inputs: &[ValueId], layer: &str) -> Result<Vec<TensorType>, GraphError> {
+    pub(crate) fn infer(
+        &self,
+        op: Op,
+        inputs: &[ValueId],
+        layer: &str,
+    ) -> Result<Vec<TensorType>, GraphError> {
         let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
         op.infer(&types).map_err(|reason| GraphError::Type {
             layer: layer.to_string(),
@@ -64,21 +69,30 @@ impl Builder {
 
     /// Runs `build` with `name` appended to the layer's path.
     pub fn scope<T>(&mut self, name: &str, build: impl FnOnce(&mut Self) -> T) -> T {
-        let inner = if self.layer.is_empty() { name.to_string() } else { format!("{}/{name}", self.layer) };
-        self.within(Arc::from(inner), build)
+        self.within(Arc::from(self.path(name)), build)
     }
 
     /// Runs `build` with the layer's path set to `layer`.
     pub fn within<T>(&mut self, layer: Arc<str>, build: impl FnOnce(&mut Self) -> T) -> T {
-        let outer = std::mem::replace(&mut self.layer, layer);
+        let outer = self.set_layer(layer);
         let result = build(self);
         self.layer = outer;
         result
     }
 
+    /// Sets the layer's path and returns the one before; [`Builder::within`] sets it back by itself.
+    pub fn set_layer(&mut self, layer: Arc<str>) -> Arc<str> {
+        std::mem::replace(&mut self.layer, layer)
+    }
+
     /// The current layer's path.
     pub fn layer(&self) -> &Arc<str> {
         &self.layer
+    }
+
+    /// The path of `name` inside the current layer.
+    pub fn path(&self, name: &str) -> String {
+        if self.layer.is_empty() { name.to_string() } else { format!("{}/{name}", self.layer) }
     }
 
     fn value(&mut self, ty: TensorType, origin: Origin) -> ValueId {
@@ -105,8 +119,7 @@ impl Builder {
 
     /// A state of the current layer; its name is the layer's path and `name`.
     pub fn state(&mut self, name: &str, ty: TensorType, role: Role, init: Init) -> ValueId {
-        let name = if self.layer.is_empty() { name.to_string() } else { format!("{}/{name}", self.layer) };
-        self.named_state(name, ty, role, init)
+        self.named_state(self.path(name), ty, role, init)
     }
 
     /// A state under its full name.
@@ -236,7 +249,11 @@ impl Builder {
 
     /// Conversion to another element type.
     pub fn cast(&mut self, x: ValueId, dtype: DType) -> Result<ValueId, GraphError> {
-        if self.ty(x).dtype == dtype { Ok(x) } else { self.one(Op::Elementwise(Elementwise::Cast(dtype)), &[x]) }
+        if self.ty(x).dtype == dtype {
+            Ok(x)
+        } else {
+            self.one(Op::Elementwise(Elementwise::Cast(dtype)), &[x])
+        }
     }
 
     /// The same elements under another shape.

@@ -11,8 +11,12 @@ impl Graph {
         let mut defined = vec![false; self.values.len()];
         let mut define = |value: ValueId, origin: Origin| match self.values.get(value.index()) {
             None => broken(format!("{value} does not exist")),
-            Some((_, found)) if *found != origin => broken(format!("{value} should come from {origin:?}, not {found:?}")),
-            Some(_) if std::mem::replace(&mut defined[value.index()], true) => broken(format!("{value} is written twice")),
+            Some((_, found)) if *found != origin => {
+                broken(format!("{value} should come from {origin:?}, not {found:?}"))
+            }
+            Some(_) if std::mem::replace(&mut defined[value.index()], true) => {
+                broken(format!("{value} is written twice"))
+            }
             Some(_) => Ok(()),
         };
         for (i, input) in self.inputs.iter().enumerate() {
@@ -61,7 +65,9 @@ impl Graph {
 
     fn check_folds(&self) -> Result<(), GraphError> {
         if self.examples == 0 || self.example_block == 0 || self.micro_batches == 0 {
-            return Err(GraphError::Broken("examples, their block and the micro-batches must be at least 1".into()));
+            return Err(GraphError::Broken(
+                "examples, their block and the micro-batches must be at least 1".into(),
+            ));
         }
         for node in self.nodes.iter().filter(|n| !n.accumulate.is_empty()) {
             let types: Vec<&TensorType> = node.accumulate.iter().map(|&v| self.ty(v)).collect();

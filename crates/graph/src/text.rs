@@ -8,7 +8,11 @@ impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let json = |value: serde_json::Result<String>| value.map_err(|_| fmt::Error);
         let list = |values: &[ValueId]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        writeln!(f, "graph examples={} block={} micro_batches={}", self.examples, self.example_block, self.micro_batches)?;
+        writeln!(
+            f,
+            "graph examples={} block={} micro_batches={}",
+            self.examples, self.example_block, self.micro_batches
+        )?;
         for value in self.value_ids() {
             let ty = self.ty(value);
             match self.origin(value) {
@@ -25,8 +29,15 @@ impl fmt::Display for Graph {
                 Origin::Carry(_) => writeln!(f, "carry {value}: {ty}")?,
                 Origin::Node { node, output: 0 } => {
                     let node = self.node(node);
-                    let types: Vec<_> = node.outputs.iter().map(|&v| format!("{v}: {}", self.ty(v))).collect();
-                    write!(f, "{} = {}({})", types.join(", "), json(serde_json::to_string(&node.op))?, list(&node.inputs))?;
+                    let types: Vec<_> =
+                        node.outputs.iter().map(|&v| format!("{v}: {}", self.ty(v))).collect();
+                    write!(
+                        f,
+                        "{} = {}({})",
+                        types.join(", "),
+                        json(serde_json::to_string(&node.op))?,
+                        list(&node.inputs)
+                    )?;
                     if !node.accumulate.is_empty() {
                         write!(f, " += ({})", list(&node.accumulate))?;
                     }
@@ -53,7 +64,8 @@ impl fmt::Display for Graph {
 /// Parses the text form and checks the graph.
 pub fn parse(text: &str) -> Result<Graph, GraphError> {
     let mut lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
-    let (_, header) = lines.next().ok_or_else(|| GraphError::Parse { line: 1, reason: "empty text".into() })?;
+    let (_, header) =
+        lines.next().ok_or_else(|| GraphError::Parse { line: 1, reason: "empty text".into() })?;
     let mut parser = parse_header(header).map_err(|reason| GraphError::Parse { line: 1, reason })?;
     for (i, line) in lines {
         parser.line(line.trim()).map_err(|reason| GraphError::Parse { line: i + 1, reason })?;
@@ -83,7 +95,9 @@ fn parse_header(line: &str) -> Result<Parser, String> {
 }
 
 fn after<'a>(text: &'a str, mark: &str) -> Result<(&'a str, &'a str), String> {
-    text.split_once(mark).map(|(a, b)| (a.trim(), b.trim())).ok_or_else(|| format!("expected `{mark}` in `{text}`"))
+    text.split_once(mark)
+        .map(|(a, b)| (a.trim(), b.trim()))
+        .ok_or_else(|| format!("expected `{mark}` in `{text}`"))
 }
 
 fn json<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T, String> {

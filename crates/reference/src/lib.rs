@@ -1,1 +1,35 @@
 //! The plain-loop executor that defines every op.
+//!
+//! [`evaluate`] computes one op: one file per family, mirroring `plimsoll_graph::op`. Nothing here is fast on purpose.
+//! All arithmetic is f64, in the order the loops are written, and results are rounded once, to the output's element
+//! type. Other executors are right when they come close to it.
+//!
+//! ```
+//! use plimsoll_graph::{Op, op::{Elementwise, Unary}};
+//! use plimsoll_reference::evaluate;
+//! use plimsoll_tensor::{DType, HostTensor, TensorType};
+//! let ty = TensorType::new(DType::F32, [2]);
+//! let x = HostTensor::from_f64(ty.clone(), &[-1.0, 2.0]).unwrap();
+//! let relu = Op::Elementwise(Elementwise::Unary(Unary::Relu));
+//! let y = evaluate(&relu, &[&x], &[], &[&ty])?;
+//! assert_eq!(y[0].to_f64(), [0.0, 2.0]);
+//! # Ok::<(), plimsoll_reference::EvaluateError>(())
+//! ```
+
+mod attention;
+mod conv;
+mod elementwise;
+mod error;
+mod evaluate;
+mod index;
+mod loss;
+mod matmul;
+mod movement;
+mod norm;
+mod pool;
+mod reduce;
+mod round;
+mod tensor;
+
+pub use error::EvaluateError;
+pub use evaluate::evaluate;

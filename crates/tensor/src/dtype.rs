@@ -79,6 +79,9 @@ impl fmt::Display for DType {
 impl FromStr for DType {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|d| d.name() == text).ok_or_else(|| format!("unknown element type `{text}`"))
+        Self::ALL
+            .into_iter()
+            .find(|d| d.name() == text)
+            .ok_or_else(|| format!("unknown element type `{text}`"))
     }
 }

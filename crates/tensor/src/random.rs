@@ -23,7 +23,9 @@ impl Stream {
     /// The stream of the layer `name` in step `step` of a run with seed `seed`.
     pub fn new(seed: u64, step: u64, name: &str) -> Self {
         // FNV-1a: stable across builds and platforms, unlike the standard library's hashers.
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let key = seed ^ (hash & 0xffff_ffff_0000_0000);
         Self { key: [key as u32, (key >> 32) as u32], step: step as u32, stream: hash as u32 }
     }
@@ -64,7 +66,12 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
         let a = u64::from(counter[0]) * 0xD251_1F53;
         let b = u64::from(counter[2]) * 0xCD9E_8D57;
-        counter = [(b >> 32) as u32 ^ counter[1] ^ key[0], b as u32, (a >> 32) as u32 ^ counter[3] ^ key[1], a as u32];
+        counter = [
+            (b >> 32) as u32 ^ counter[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ counter[3] ^ key[1],
+            a as u32,
+        ];
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
     counter
@@ -78,7 +85,10 @@ mod tests {
     #[test]
     fn philox_gives_the_published_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
     }
 
     #[test]
@@ -100,7 +110,13 @@ mod tests {
     fn neighbouring_addresses_differ() {
         let word = |seed, step, name: &str, example| Stream::new(seed, step, name).word(example, 0);
         let base = word(1, 1, "a", 1);
-        for other in [word(2, 1, "a", 1), word(1, 2, "a", 1), word(1, 1, "b", 1), word(1, 1, "a", 2), word(1, 1, "a", 1 << 32)] {
+        for other in [
+            word(2, 1, "a", 1),
+            word(1, 2, "a", 1),
+            word(1, 1, "b", 1),
+            word(1, 1, "a", 2),
+            word(1, 1, "a", 1 << 32),
+        ] {
             assert_ne!(base, other);
         }
     }

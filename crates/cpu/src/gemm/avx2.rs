@@ -1,6 +1,6 @@
 //! Micro-kernels with AVX2 and FMA: up to 6 rows by 16 columns, 12 of the 16 registers being sums.
 
-use super::kernel::{Kernels, Tile, micro_table, walk_k};
+use super::kernel::{Kernels, Tile, micro_table, unroll, walk_k};
 use std::arch::x86_64::*;
 
 pub(crate) static KERNELS: Kernels = Kernels { mr: 6, lanes: 8, micro: micro_table!(micro; 1 2 3 4 5 6) };
@@ -21,27 +21,26 @@ fn mask(cols: usize, v: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(tile: &Tile) {
     let (between_rows, along_k) = if A_ROWS { (tile.a_step, 1) } else { (1, tile.a_step) };
-    let mut sums = [[_mm256_setzero_ps(); VECTORS]; ROWS];
+    let zero = _mm256_setzero_ps();
+    let mut sums = [[zero; VECTORS]; ROWS];
     // SAFETY: the caller vouches for the pointers; masks keep C and the bias inside the tile's columns.
     unsafe {
         walk_k!(tile, along_k, 8 * VECTORS, |a, b| {
-            let bs: [__m256; VECTORS] = std::array::from_fn(|v| _mm256_loadu_ps(b.add(8 * v)));
-            for (i, row) in sums.iter_mut().enumerate() {
-                let a = _mm256_broadcast_ss(&*a.add(i * between_rows));
-                for (sum, &b) in row.iter_mut().zip(&bs) {
-                    *sum = _mm256_fmadd_ps(a, b, *sum);
-                }
-            }
+            let mut bs = [zero; VECTORS];
+            unroll!(V < VECTORS, { bs[V] = _mm256_loadu_ps(b.add(8 * V)) });
+            unroll!(I < ROWS, {
+                let a = _mm256_broadcast_ss(&*a.add(I * between_rows));
+                unroll!(V < VECTORS, { sums[I][V] = _mm256_fmadd_ps(a, bs[V], sums[I][V]) });
+            });
         });
-        let zero = _mm256_setzero_ps();
-        for v in 0..VECTORS {
-            let mask = mask(tile.cols, v);
+        unroll!(V < VECTORS, {
+            let mask = mask(tile.cols, V);
             let bias = tile.finish.bias;
-            let bias_lanes = if bias.is_null() { zero } else { _mm256_maskload_ps(bias.add(8 * v), mask) };
-            for (i, row) in sums.iter().enumerate() {
-                let at = tile.c.add(i * tile.ldc + 8 * v);
+            let bias_lanes = if bias.is_null() { zero } else { _mm256_maskload_ps(bias.add(8 * V), mask) };
+            unroll!(I < ROWS, {
+                let at = tile.c.add(I * tile.ldc + 8 * V);
                 let old = if tile.load { _mm256_maskload_ps(at, mask) } else { zero };
-                let mut c = _mm256_add_ps(old, row[v]);
+                let mut c = _mm256_add_ps(old, sums[I][V]);
                 if !bias.is_null() {
                     c = _mm256_add_ps(c, bias_lanes);
                 }
@@ -49,7 +48,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                     c = _mm256_max_ps(c, zero);
                 }
                 _mm256_maskstore_ps(at, mask, c);
-            }
-        }
+            });
+        });
     }
 }

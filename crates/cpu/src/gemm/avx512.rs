@@ -1,6 +1,6 @@
 //! Micro-kernels with AVX-512: up to 14 rows by 32 columns, 28 of the 32 registers being sums.
 
-use super::kernel::{Kernels, Tile, micro_table, walk_k};
+use super::kernel::{Kernels, Tile, micro_table, unroll, walk_k};
 use std::arch::x86_64::*;
 
 pub(crate) static KERNELS: Kernels =
@@ -21,27 +21,31 @@ fn mask(cols: usize, v: usize) -> __mmask16 {
 #[target_feature(enable = "avx512f")]
 unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(tile: &Tile) {
     let (between_rows, along_k) = if A_ROWS { (tile.a_step, 1) } else { (1, tile.a_step) };
-    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    let zero = _mm512_setzero_ps();
+    let mut sums = [[zero; VECTORS]; ROWS];
     // SAFETY: the caller vouches for the pointers; masks keep C and the bias inside the tile's columns.
     unsafe {
-        walk_k!(tile, along_k, 16 * VECTORS, |a, b| {
-            let bs: [__m512; VECTORS] = std::array::from_fn(|v| _mm512_loadu_ps(b.add(16 * v)));
-            for (i, row) in sums.iter_mut().enumerate() {
-                let a = _mm512_set1_ps(*a.add(i * between_rows));
-                for (sum, &b) in row.iter_mut().zip(&bs) {
-                    *sum = _mm512_fmadd_ps(a, b, *sum);
-                }
-            }
+        // C is often far away, and is wanted only after the sums.
+        unroll!(I < ROWS, {
+            let row = tile.c.wrapping_add(I * tile.ldc);
+            unroll!(V < VECTORS, { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * V).cast()) });
         });
-        let zero = _mm512_setzero_ps();
-        for v in 0..VECTORS {
-            let mask = mask(tile.cols, v);
+        walk_k!(tile, along_k, 16 * VECTORS, |a, b| {
+            let mut bs = [zero; VECTORS];
+            unroll!(V < VECTORS, { bs[V] = _mm512_loadu_ps(b.add(16 * V)) });
+            unroll!(I < ROWS, {
+                let a = _mm512_set1_ps(*a.add(I * between_rows));
+                unroll!(V < VECTORS, { sums[I][V] = _mm512_fmadd_ps(a, bs[V], sums[I][V]) });
+            });
+        });
+        unroll!(V < VECTORS, {
+            let mask = mask(tile.cols, V);
             let bias = tile.finish.bias;
-            let bias_lanes = if bias.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, bias.add(16 * v)) };
-            for (i, row) in sums.iter().enumerate() {
-                let at = tile.c.add(i * tile.ldc + 16 * v);
+            let bias_lanes = if bias.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, bias.add(16 * V)) };
+            unroll!(I < ROWS, {
+                let at = tile.c.add(I * tile.ldc + 16 * V);
                 let old = if tile.load { _mm512_maskz_loadu_ps(mask, at) } else { zero };
-                let mut c = _mm512_add_ps(old, row[v]);
+                let mut c = _mm512_add_ps(old, sums[I][V]);
                 if !bias.is_null() {
                     c = _mm512_add_ps(c, bias_lanes);
                 }
@@ -49,8 +53,8 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                     c = _mm512_max_ps(c, zero);
                 }
                 _mm512_mask_storeu_ps(at, mask, c);
-            }
-        }
+            });
+        });
     }
 }
 

@@ -43,8 +43,19 @@ pub(crate) struct Finish {
     pub relu: bool,
 }
 
+// SAFETY: the bias is a shared slice that outlives the kernel, and it is only read.
+unsafe impl Send for Finish {}
+// SAFETY: likewise.
+unsafe impl Sync for Finish {}
+
 impl Finish {
     pub(crate) const NONE: Self = Self { bias: std::ptr::null(), relu: false };
+
+    /// The same for the columns from `column` on.
+    pub(crate) fn from_column(self, column: usize) -> Self {
+        let bias = if self.bias.is_null() { self.bias } else { self.bias.wrapping_add(column) };
+        Self { bias, ..self }
+    }
 }
 
 /// The layout of A under the tile.
@@ -79,6 +90,11 @@ impl Walk {
         };
         outer as isize * self.outer_step + inner as isize * self.inner_step
     }
+}
+
+/// Kernels may be planned for any machine, but only run on one that has their instructions.
+pub(crate) fn assert_available(isa: Isa) {
+    assert!(isa <= Isa::detect(), "this machine lacks {}", isa.name());
 }
 
 /// A micro-kernel for a fixed number of rows and vectors.
@@ -137,6 +153,23 @@ macro_rules! micro_table {
     };
 }
 pub(crate) use micro_table;
+
+/// Repeats a block for `$i` from 0 to `$count` (at most 14), a constant in each copy.
+///
+/// A loop would do, but whether the compiler unrolls it early enough to keep an array of sums in registers hangs on
+/// its thresholds.
+macro_rules! unroll {
+    ($i:ident < $count:expr, $body:block) => {
+        unroll!(@copies $i, $count, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    (@copies $i:ident, $count:expr, $body:block, $($n:literal)*) => {
+        $(if $n < $count {
+            const $i: usize = $n;
+            $body
+        })*
+    };
+}
+pub(crate) use unroll;
 
 /// The walk along k that all micro-kernels share: `$step!(a, b)` for every k, in order, where `a` points at row 0
 /// of A and `b` at the panel's row. A macro, so that its body is compiled for the kernel's instruction set.

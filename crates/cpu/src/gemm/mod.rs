@@ -13,6 +13,8 @@ pub(crate) mod kernel;
 pub(crate) mod pack;
 mod portable;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use crate::isa::{Context, Isa};
@@ -250,6 +252,7 @@ fn product(
     if spec.m == 0 || spec.n == 0 {
         return;
     }
+    kernel::assert_available(blocking.isa);
     a.check(spec.m, spec.k);
     b.check(spec.k, spec.n);
     assert!(ldc >= spec.n || spec.m == 1, "rows of C overlap");
@@ -294,9 +297,6 @@ struct Pass<'a> {
     columns: Range<usize>,
     depth: Range<usize>,
 }
-
-// SAFETY: `finish.bias` points into the bias slice, which is only read and outlives the product.
-unsafe impl Sync for Pass<'_> {}
 
 impl Pass<'_> {
     fn pack_b(&self, panel: usize) {
@@ -352,7 +352,6 @@ impl Pass<'_> {
         for chunk in Chunks::new(spec.k, spec.fold).within(self.depth.clone()) {
             let offset = chunk.start - self.depth.start;
             let last = chunk.end == spec.k;
-            let bias = if self.finish.bias.is_null() { self.finish.bias } else { self.finish.bias.wrapping_add(col) };
             let tile = Tile {
                 a: a.wrapping_add(offset * kernels.mr),
                 a_step: kernels.mr,
@@ -364,7 +363,7 @@ impl Pass<'_> {
                 ldc: self.ldc,
                 cols,
                 load: spec.accumulate || chunk.start > 0,
-                finish: if last { Finish { bias, ..self.finish } } else { Finish::NONE },
+                finish: if last { self.finish.from_column(col) } else { Finish::NONE },
             };
             // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a tile
             // of it; an instruction set is only chosen on machines that have it.

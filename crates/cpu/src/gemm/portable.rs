@@ -1,8 +1,9 @@
-//! Micro-kernels in plain code: 4 rows by 16 columns, which compilers turn into whatever vectors there are.
+//! Micro-kernels in plain code: 4 rows by 8 columns, which compilers turn into whatever vectors there are.
 
 use super::kernel::{Kernels, Tile, micro_table, walk_k};
 
-const LANES: usize = 8;
+/// Two vectors of four columns by four rows: eight of the sixteen registers that even the oldest x86-64 has.
+const LANES: usize = 4;
 
 pub(crate) static KERNELS: Kernels = Kernels { mr: 4, lanes: LANES, micro: micro_table!(micro; 1 2 3 4) };
 

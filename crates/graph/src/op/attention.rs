@@ -53,7 +53,9 @@ impl Family for Attention {
             }
             Self::Grad { .. } => {
                 let [_, k, v, y, saved, dy] = arity(inputs)?;
-                require([k, v, y, dy].iter().all(|t| *t == q), || "q, k, v, y and dy must have one shape".into())?;
+                require([k, v, y, dy].iter().all(|t| *t == q), || {
+                    "q, k, v, y and dy must have one shape".into()
+                })?;
                 require(*saved == lse, || format!("logsumexp must be {lse}, it is {saved}"))?;
                 Ok(vec![q.clone(); 3])
             }

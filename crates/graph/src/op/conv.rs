@@ -73,7 +73,9 @@ impl Conv {
     /// The geometry of the forward convolution.
     pub fn geometry(&self) -> Geometry {
         match self {
-            Self::Forward { geometry, .. } | Self::InputGrad { geometry, .. } | Self::WeightGrad { geometry } => *geometry,
+            Self::Forward { geometry, .. }
+            | Self::InputGrad { geometry, .. }
+            | Self::WeightGrad { geometry } => *geometry,
         }
     }
 }
@@ -97,7 +99,9 @@ impl Family for Conv {
                 let [n, h, w, c] = images("the image", inputs[0])?;
                 let [kh, kw, ci, co] = rank("the kernel", inputs[1])?;
                 require(epilogue.take(inputs, co)?.len() == 2, || "needs an image and a kernel".into())?;
-                require([kh, kw] == g.window, || format!("the kernel must be {:?}, it is [{kh},{kw}]", g.window))?;
+                require([kh, kw] == g.window, || {
+                    format!("the kernel must be {:?}, it is [{kh},{kw}]", g.window)
+                })?;
                 require(c == ci, || format!("the image has {c} channels, the kernel takes {ci}"))?;
                 let [oh, ow] = g.output([h, w])?;
                 [n, oh, ow, co]
@@ -176,7 +180,9 @@ impl Family for Pool {
                 let [x] = arity(inputs)?;
                 let dtype = same_float(inputs)?;
                 let [n, h, w, c] = rank("the image", x)?;
-                require(geometry.window[0] * geometry.window[1] <= 256, || "the window has over 256 places".into())?;
+                require(geometry.window[0] * geometry.window[1] <= 256, || {
+                    "the window has over 256 places".into()
+                })?;
                 let inside = (0..2).all(|a| geometry.padding[a].iter().all(|&p| p < geometry.window[a]));
                 require(inside, || "padding must be smaller than the window".into())?;
                 let [oh, ow] = geometry.output([h, w])?;

@@ -70,7 +70,8 @@ pub enum Elementwise {
 impl Elementwise {
     /// The element type of the result for operands of these types.
     pub fn result(&self, operands: &[DType]) -> Result<DType, TypeError> {
-        let count = |n: usize| require(operands.len() == n, || format!("needs {n} inputs, has {}", operands.len()));
+        let count =
+            |n: usize| require(operands.len() == n, || format!("needs {n} inputs, has {}", operands.len()));
         match self {
             Self::Unary(_) => {
                 count(1)?;
@@ -79,7 +80,9 @@ impl Elementwise {
             }
             Self::Binary(op) => {
                 count(2)?;
-                require(operands[0] == operands[1], || "operands must have one element type: cast one".into())?;
+                require(operands[0] == operands[1], || {
+                    "operands must have one element type: cast one".into()
+                })?;
                 require(operands[0] != DType::Bool, || "not defined for truth values".into())?;
                 Ok(if matches!(op, Binary::Greater | Binary::Equal) { DType::Bool } else { operands[0] })
             }
@@ -196,7 +199,8 @@ impl Family for Region {
                 Operand::Result(k) => dtypes.get(k).copied(),
             });
             let operands = operands.collect::<Option<Vec<_>>>();
-            let operands = operands.ok_or_else(|| TypeError(format!("instruction {i} reads what is not there")))?;
+            let operands =
+                operands.ok_or_else(|| TypeError(format!("instruction {i} reads what is not there")))?;
             require(instruction.op.result(&operands)? == instruction.dtype, || {
                 format!("instruction {i} does not give {}", instruction.dtype)
             })?;

@@ -28,7 +28,9 @@ impl Family for Index {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let [first, second] = arity(inputs)?;
-        let is_index = |t: &TensorType| require(t.dtype == DType::I32, || format!("indices must be i32, not {}", t.dtype));
+        let is_index = |t: &TensorType| {
+            require(t.dtype == DType::I32, || format!("indices must be i32, not {}", t.dtype))
+        };
         match *self {
             Self::Gather => {
                 is_index(second)?;
@@ -38,7 +40,8 @@ impl Family for Index {
             Self::ScatterAdd { rows } => {
                 is_index(first)?;
                 let split = second.shape.rank().checked_sub(1);
-                let fits = split.is_some_and(|r| second.shape[..r] == first.shape[..]) && second.dtype.is_float();
+                let fits =
+                    split.is_some_and(|r| second.shape[..r] == first.shape[..]) && second.dtype.is_float();
                 require(fits, || format!("{second} does not hold a row for each index of {first}"))?;
                 Ok(vec![TensorType::new(second.dtype, [rows, second.shape[second.shape.rank() - 1]])])
             }

@@ -54,7 +54,9 @@ impl Family for Loss {
         per_row("weights", rest[1], dtype)?;
         if backward {
             per_row("logsumexp", rest[2], dtype)?;
-            require(*rest[3] == TensorType::scalar(dtype), || format!("dloss must be a scalar, it is {}", rest[3]))?;
+            require(*rest[3] == TensorType::scalar(dtype), || {
+                format!("dloss must be a scalar, it is {}", rest[3])
+            })?;
             return Ok(floats.iter().map(|t| (*t).clone()).collect());
         }
         Ok(vec![TensorType::scalar(dtype), TensorType::new(dtype, [rows])])
@@ -70,7 +72,8 @@ impl Family for Loss {
     }
 
     fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
-        let kernel_is_shared = !matches!(self, Self::LinearCrossEntropy | Self::LinearCrossEntropyGrad) || !batched[1];
+        let kernel_is_shared =
+            !matches!(self, Self::LinearCrossEntropy | Self::LinearCrossEntropyGrad) || !batched[1];
         match self {
             _ if !(batched[0] && kernel_is_shared) => vec![Flow::Mixed; 2],
             Self::CrossEntropy | Self::LinearCrossEntropy => vec![Flow::Folded, Flow::PerExample],

@@ -106,7 +106,11 @@ impl Op {
 
     /// How each output relates to the batch's examples, given which inputs run over examples.
     pub fn flow(&self, batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<Flow> {
-        if batched.contains(&true) { self.family().flow(batched, inputs) } else { vec![Flow::Shared; outputs] }
+        if batched.contains(&true) {
+            self.family().flow(batched, inputs)
+        } else {
+            vec![Flow::Shared; outputs]
+        }
     }
 
     /// Whether the output is the input's bytes under another shape.

@@ -83,7 +83,9 @@ impl Family for Norm {
             Self::Sums { axis } => {
                 let [dy, x, mean, rstd] = arity(inputs)?;
                 require(dy == x, || format!("gradient {dy} and input {x} differ"))?;
-                let fits = [NormAxis::Row, NormAxis::Channel].into_iter().any(|a| statistic(x, a).as_ref() == Ok(mean));
+                let fits = [NormAxis::Row, NormAxis::Channel]
+                    .into_iter()
+                    .any(|a| statistic(x, a).as_ref() == Ok(mean));
                 require(fits && mean == rstd, || format!("{mean} and {rstd} are not statistics of {x}"))?;
                 Ok(vec![statistic(x, axis)?; 2])
             }

@@ -39,7 +39,9 @@ impl Family for Reduce {
                 Ok(vec![TensorType::new(x.dtype, shape)])
             }
             Self::Argmax => {
-                require(x.shape.last().is_some_and(|&n| n > 0), || format!("{x} has no last axis to search"))?;
+                require(x.shape.last().is_some_and(|&n| n > 0), || {
+                    format!("{x} has no last axis to search")
+                })?;
                 Ok(vec![TensorType::new(DType::I32, &x.shape[..x.shape.rank() - 1])])
             }
         }

@@ -1,0 +1,504 @@
+"""Freezes golden numbers for every op from PyTorch.
+
+    python freeze_ops.py FOLDER
+
+writes FOLDER/<family>.json, each a list of cases:
+
+    {"name": ..., "op": <the op as serde prints it>, "dtype": "f64",
+     "inputs": [{"type": "f64[2,3]", "data": [...]}, ...], "outputs": [...],
+     "upstream": <gradient of the first output>, "gradients": [<gradient of each input>, or null, ...]}
+
+`upstream` and `gradients` are there where an op is differentiable and has no ties; they are what a graph's backward
+pass must give. Ops that are themselves gradients (input_grad, max_grad, sums, ...) have their expected outputs from
+`torch.autograd.grad` with a random upstream gradient. Everything is f64 but the casts.
+
+Drawn inputs are multiples of 1/64 below 2 in magnitude: exact in f64, f32, f16 and bf16, so that a case can be given
+to an executor of any element type. Within a tensor they are distinct and not zero: no ties, no kinks. Images are NHWC
+and kernels HWIO here; PyTorch's are NCHW and OIHW, hence the permutes.
+"""
+
+import json
+import math
+import pathlib
+import random
+import sys
+
+import torch
+import torch.nn.functional as F
+
+torch.set_default_dtype(torch.float64)
+
+NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
+    torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+
+
+def described(tensor):
+    """A tensor as JSON."""
+    shape = ",".join(str(extent) for extent in tensor.shape)
+    flat = tensor.detach().reshape(-1)
+    data = flat.to(torch.uint8).tolist() if tensor.dtype == torch.bool else flat.tolist()
+    return {"type": f"{NAMES[tensor.dtype]}[{shape}]", "data": data}
+
+
+class Cases:
+    """The cases of one family, and the random numbers they are made of."""
+
+    def __init__(self, family):
+        self.family = family
+        self.random = random.Random(family)
+        self.cases = []
+
+    def values(self, *shape):
+        """Distinct multiples of 1/64 in (-2, 2), none of them zero."""
+        multiples = [k for k in range(-127, 128) if k != 0]
+        drawn = self.random.sample(multiples, math.prod(shape))
+        return torch.tensor(drawn).to(torch.float64).reshape(shape) / 64
+
+    def positive(self, *shape):
+        """Distinct multiples of 1/64 in (0, 4)."""
+        drawn = self.random.sample(range(1, 255), math.prod(shape))
+        return torch.tensor(drawn).to(torch.float64).reshape(shape) / 64
+
+    def indices(self, below, *shape):
+        """Random i32 indices, repeats included."""
+        drawn = [self.random.randrange(below) for _ in range(math.prod(shape))]
+        return torch.tensor(drawn, dtype=torch.int32).reshape(shape)
+
+    def add(self, name, op, inputs, outputs, dtype="f64", **more):
+        """Adds a case as it stands."""
+        tensors = {"inputs": [described(t) for t in inputs], "outputs": [described(t) for t in outputs]}
+        assert all(len(t["data"]) <= 200 for t in sum(tensors.values(), [])), name
+        self.cases.append({"name": f"{self.family}/{name}", "op": op, "dtype": dtype, **tensors, **more})
+
+    def forward(self, name, op, function, *inputs):
+        """Adds a case with its gradients; returns the outputs, the upstream gradient and the inputs' gradients."""
+        inputs = [t.clone().requires_grad_(t.dtype.is_floating_point) for t in inputs]
+        outputs = function(*inputs)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        upstream = self.values(*outputs[0].shape)
+        floats = [t for t in inputs if t.requires_grad]
+        found = iter(torch.autograd.grad(outputs[0], floats, upstream))
+        gradients = [next(found) if t.requires_grad else None for t in inputs]
+        frozen = [None if g is None else described(g) for g in gradients]
+        self.add(name, op, inputs, outputs, upstream=described(upstream), gradients=frozen)
+        return outputs, upstream, gradients
+
+    def write(self, folder):
+        """Writes one case a line."""
+        lines = ",\n".join(json.dumps(case, allow_nan=False) for case in self.cases)
+        (folder / f"{self.family}.json").write_text(f"[\n{lines}\n]\n")
+        print(f"{self.family}: {len(self.cases)} cases")
+
+
+def elementwise():
+    cases = Cases("elementwise")
+    unaries = {
+        "neg": torch.neg, "abs": torch.abs, "square": torch.square, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
+        "exp": torch.exp, "log": torch.log, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf,
+        "relu": torch.relu,
+    }  # fmt: skip
+    for name, function in unaries.items():
+        x = cases.positive(2, 5) if name in ("sqrt", "rsqrt", "log") else cases.values(2, 5)
+        cases.forward(name, {"elementwise": {"unary": name}}, function, x)
+    # Far from zero, where naive formulas overflow or lose everything.
+    far = torch.tensor([-40.0, -6.0, -0.0625, 0.0625, 6.0, 40.0])
+    for name in ("exp", "tanh", "sigmoid", "erf"):
+        cases.forward(f"{name}/far", {"elementwise": {"unary": name}}, unaries[name], far)
+
+    binaries = {
+        "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+        "max": torch.maximum, "min": torch.minimum, "greater": torch.gt, "equal": torch.eq,
+    }  # fmt: skip
+    shapes = [([2, 3], [2, 3]), ([2, 3], [3]), ([4, 1], [1, 3]), ([], [2, 2]), ([2, 1, 3], [4, 1])]
+    for name, function in binaries.items():
+        op = {"elementwise": {"binary": name}}
+        for a, b in shapes:
+            label = f"{name}/{a}{b}".replace(" ", "")
+            if name in ("greater", "equal"):
+                a, b = cases.indices(3, *a).to(torch.float64), cases.indices(3, *b).to(torch.float64)
+                cases.add(label, op, [a, b], [function(a, b)])
+            else:
+                # Half a step apart, so that no maximum is a tie.
+                cases.forward(label, op, function, cases.values(*a), cases.values(*b) + 1 / 128)
+    a, b = cases.indices(9, 2, 3) - 4, cases.indices(4, 3) + 1
+    for name, function in binaries.items():
+        result = torch.div(a, b, rounding_mode="trunc") if name == "div" else function(a, b)
+        cases.add(f"{name}/i32", {"elementwise": {"binary": name}}, [a, b], [result], "i32")
+
+    for c, a, b in [([2, 3], [2, 3], [2, 3]), ([2, 1], [3], []), ([3], [2, 1], [2, 3])]:
+        label = f"select/{c}{a}{b}".replace(" ", "")
+        condition = cases.indices(2, *c).to(torch.bool)
+        cases.forward(label, {"elementwise": "select"}, torch.where, condition, cases.values(*a), cases.values(*b))
+    constant = {"value": 0.1, "dtype": "f64"}
+    cases.add("constant", {"elementwise": {"constant": constant}}, [], [torch.tensor(0.1)])
+    rounded = torch.tensor(0.1, dtype=torch.bfloat16)
+    constant = {"value": 0.1, "dtype": "bf16"}
+    cases.add("constant/bf16", {"elementwise": {"constant": constant}}, [], [rounded], "bf16")
+    casts(cases)
+    return cases
+
+
+def casts(cases):
+    """Conversions: ties of every 16-bit float, both sides of them, subnormals, the ends of the range."""
+    floats = [0.0, 0.1, -0.1, 1.0, 2.9, -2.9, 1e-8, 3.1e-5, 65504.0, -65519.0, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8]
+    floats += [1 + 2**-8 + 2**-23, 1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-11 + 2**-23, 6e-8, 123456.0 / 16]
+    singles = torch.tensor(floats, dtype=torch.float32)
+    integers = torch.tensor([0, 1, -1, 127, 255, 16777217, -16777219, 2147483647], dtype=torch.int32)
+    sources = [
+        (singles, ["bf16", "f16", "f64", "i32", "i64", "bool"]),
+        # bf16 rounds the ends of f16's range past it.
+        (singles[singles.abs() < 60000].to(torch.bfloat16), ["f32", "f16", "i32"]),
+        (singles.to(torch.float16), ["f32", "bf16", "i32"]),
+        # The last three lie on, above and below a tie of f32.
+        (torch.tensor([0.1, 1e10, -7.5, 1 + 2**-24, 1 + 2**-24 + 2**-52, 1 + 3 * 2**-24]), ["f32", "i64"]),
+        (integers, ["f32", "f64", "i64", "bool"]),
+        (integers.to(torch.int64) * 3, ["f32", "f64"]),
+        (torch.tensor([0, 1, 200, 255], dtype=torch.uint8), ["f32", "bf16", "i32"]),
+        (torch.tensor([0.0, 1.9, 254.5, 255.0], dtype=torch.float32), ["u8"]),
+        (torch.tensor([True, False]), ["f32", "i32"]),
+    ]
+    for source, targets in sources:
+        for target in targets:
+            start = NAMES[source.dtype]
+            op = {"elementwise": {"cast": target}}
+            cases.add(f"cast/{start}-{target}", op, [source], [source.to(DTYPES[target])], start)
+
+
+def instruction(op, *operands, dtype="f64"):
+    """One instruction of a region; an operand is `x0` (input 0) or `r0` (result 0)."""
+    kinds = {"x": "input", "r": "result"}
+    return {"op": op, "operands": [{kinds[o[0]]: int(o[1:])} for o in operands], "dtype": dtype}
+
+
+def fused():
+    cases = Cases("fused")
+    gelu = [
+        instruction({"constant": {"value": math.sqrt(0.5), "dtype": "f64"}}),
+        instruction({"binary": "mul"}, "x0", "r0"),
+        instruction({"unary": "erf"}, "r1"),
+        instruction({"constant": {"value": 1.0, "dtype": "f64"}}),
+        instruction({"binary": "add"}, "r2", "r3"),
+        instruction({"constant": {"value": 0.5, "dtype": "f64"}}),
+        instruction({"binary": "mul"}, "r4", "r5"),
+        instruction({"binary": "mul"}, "x0", "r6"),
+    ]
+    cases.forward("gelu", {"fused": {"instructions": gelu, "outputs": [7]}}, F.gelu, cases.values(3, 4))
+
+    affine = [
+        instruction({"binary": "sub"}, "x0", "x1"),
+        instruction({"binary": "mul"}, "r0", "x2"),
+        instruction({"unary": "relu"}, "r1"),
+    ]
+    x, shift, gain = cases.values(2, 3, 4), cases.values(2, 3, 1), cases.values(4)
+    op = {"fused": {"instructions": affine, "outputs": [2, 1]}}
+    cases.forward("broadcast", op, lambda x, s, g: (torch.relu((x - s) * g), (x - s) * g), x, shift, gain)
+
+    gate = [
+        instruction({"binary": "greater"}, "x0", "x1", dtype="bool"),
+        instruction("select", "r0", "x0", "x1"),
+    ]
+    a, b = cases.values(2, 5), cases.values(5) + 1 / 128
+    op = {"fused": {"instructions": gate, "outputs": [0, 1]}}
+    cases.add("select", op, [a, b], [a > b, torch.maximum(a, b)])
+
+    # Every instruction rounds: bf16 all along, then f32.
+    rounding = [
+        instruction({"cast": "bf16"}, "x0", dtype="bf16"),
+        instruction({"unary": "square"}, "r0", dtype="bf16"),
+        instruction({"binary": "add"}, "r1", "r0", dtype="bf16"),
+        instruction({"cast": "f32"}, "r2", dtype="f32"),
+    ]
+    x = torch.tensor([1.01, -0.7, 3.3, 1 + 2**-8, 0.333], dtype=torch.float32)
+    y = x.to(torch.bfloat16)
+    y = (y * y) + y
+    op = {"fused": {"instructions": rounding, "outputs": [3, 2]}}
+    cases.add("rounding", op, [x], [y.to(torch.float32), y], "bf16")
+    return cases
+
+
+def movement():
+    cases = Cases("movement")
+    for shape, target in [([2, 6], [3, 4]), ([2, 3, 2], [12]), ([1], [])]:
+        reshape = lambda x: x.reshape(target)  # noqa: E731
+        label = f"reshape/{shape}{target}".replace(" ", "")
+        cases.forward(label, {"movement": {"reshape": target}}, reshape, cases.values(*shape))
+    for shape, axes in [([2, 3], [1, 0]), ([2, 3, 4], [2, 0, 1]), ([2, 3, 2, 2], [0, 2, 1, 3])]:
+        label = f"transpose/{axes}".replace(" ", "")
+        cases.forward(label, {"movement": {"transpose": axes}}, lambda x: x.permute(axes), cases.values(*shape))
+    for shape, target in [([3], [2, 3]), ([2, 1, 2], [2, 3, 2]), ([], [2, 2]), ([1, 4], [2, 3, 4])]:
+        broadcast = lambda x: x.broadcast_to(target)  # noqa: E731
+        label = f"broadcast/{shape}{target}".replace(" ", "")
+        cases.forward(label, {"movement": {"broadcast": target}}, broadcast, cases.values(*shape))
+    tokens = cases.indices(50, 2, 3)
+    cases.add("transpose/i32", {"movement": {"transpose": [1, 0]}}, [tokens], [tokens.T], "i32")
+    return cases
+
+
+def reduce():
+    cases = Cases("reduce")
+    for start, end in [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (0, 3)]:
+        op = {"reduce": {"sum": {"start": start, "end": end}}}
+        summed = lambda x: x.sum(tuple(range(start, end)), keepdim=True)  # noqa: E731
+        cases.forward(f"sum/{start}-{end}", op, summed, cases.values(3, 4, 5))
+    cases.forward("sum/vector", {"reduce": {"sum": {"start": 0, "end": 1}}}, lambda x: x.sum(0, True), cases.values(150))
+    for shape in [[7], [4, 5], [2, 3, 4]]:
+        x = cases.values(*shape)
+        label = f"argmax/{shape}".replace(" ", "")
+        cases.add(label, {"reduce": "argmax"}, [x], [x.argmax(-1).to(torch.int32)])
+    ties = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [-1.0, -2.0, -1.0]])
+    cases.add("argmax/ties", {"reduce": "argmax"}, [ties], [torch.tensor([1, 0, 0], dtype=torch.int32)])
+    return cases
+
+
+def matmul():
+    cases = Cases("matmul")
+
+    def product(a, b, *bias, transposes, relu):
+        y = (a.T if transposes[0] else a) @ (b.T if transposes[1] else b)
+        y = y + bias[0] if bias else y
+        return torch.relu(y) if relu else y
+
+    def add(label, m, n, k, transposes, bias=False, relu=False):
+        epilogue = {"bias": bias, "relu": relu}
+        op = {"mat_mul": {"transpose_a": transposes[0], "transpose_b": transposes[1], "epilogue": epilogue}}
+        a = cases.values(*((k, m) if transposes[0] else (m, k)))
+        b = cases.values(*((n, k) if transposes[1] else (k, n)))
+        function = lambda *inputs: product(*inputs, transposes=transposes, relu=relu)  # noqa: E731
+        cases.forward(label, op, function, a, b, *([cases.values(n)] if bias else []))
+
+    for transposes in [(False, False), (False, True), (True, False), (True, True)]:
+        label = "".join("t" if t else "n" for t in transposes)
+        for m, n, k in [(3, 4, 5), (1, 7, 2), (6, 1, 9), (2, 2, 60)]:
+            add(f"{label}/{m}x{n}x{k}", m, n, k, transposes)
+        add(f"{label}/bias_relu", 3, 5, 4, transposes, bias=True, relu=True)
+    add("nn/bias", 3, 5, 4, (False, False), bias=True)
+    add("nn/relu", 3, 5, 4, (False, False), relu=True)
+    return cases
+
+
+def channels_first(x):
+    return x.permute(0, 3, 1, 2)
+
+
+def channels_last(x):
+    return x.permute(0, 2, 3, 1)
+
+
+def padded(x, padding, value=0.0):
+    """A channels-first image with a border."""
+    (top, bottom), (left, right) = padding
+    return F.pad(x, (left, right, top, bottom), value=value)
+
+
+def conv():
+    cases = Cases("conv")
+    # image [n,h,w,in], kernel [kh,kw,in,out], stride, padding
+    geometries = {
+        "3x3": ([1, 4, 4, 2], [3, 3, 2, 3], [1, 1], [[1, 1], [1, 1]]),
+        "3x3/stride2_same": ([1, 5, 7, 2], [3, 3, 2, 2], [2, 2], [[1, 1], [1, 1]]),
+        "3x3/stride2_asymmetric": ([2, 4, 6, 2], [3, 3, 2, 2], [2, 2], [[0, 1], [0, 1]]),
+        "3x3/stride2_leaves_a_column": ([1, 6, 6, 1], [3, 3, 1, 2], [2, 2], [[0, 0], [0, 0]]),
+        "1x1": ([2, 3, 3, 4], [1, 1, 4, 3], [1, 1], [[0, 0], [0, 0]]),
+        "1x1/stride2": ([2, 4, 5, 3], [1, 1, 3, 2], [2, 2], [[0, 0], [0, 0]]),
+        "5x5/same": ([1, 6, 5, 1], [5, 5, 1, 2], [1, 1], [[2, 2], [2, 2]]),
+        "5x5/valid": ([2, 7, 6, 1], [5, 5, 1, 3], [1, 1], [[0, 0], [0, 0]]),
+        "2x3/uneven": ([2, 5, 4, 2], [2, 3, 2, 2], [2, 1], [[1, 0], [0, 2]]),
+        "3x3/larger_than_the_image": ([1, 2, 1, 2], [3, 3, 2, 2], [1, 1], [[1, 1], [1, 1]]),
+    }
+
+    def convolve(x, kernel, *bias, stride, padding, relu=False):
+        y = F.conv2d(padded(channels_first(x), padding), kernel.permute(3, 2, 0, 1), *bias, stride=stride)
+        return channels_last(torch.relu(y) if relu else y)
+
+    def add(label, image, kernel, stride, padding, bias=False, relu=False):
+        geometry = {"window": kernel[:2], "stride": stride, "padding": padding}
+        x, k = cases.values(*image), cases.values(*kernel)
+        op = {"conv": {"forward": {"geometry": geometry, "epilogue": {"bias": bias, "relu": relu}}}}
+        function = lambda *t: convolve(*t, stride=stride, padding=padding, relu=relu)  # noqa: E731
+        bias = [cases.values(kernel[3])] if bias else []
+        _, dy, gradients = cases.forward(label, op, function, x, k, *bias)
+        if not (bias or relu):
+            op = {"conv": {"input_grad": {"geometry": geometry, "image": image[1:3]}}}
+            cases.add(f"{label}/input_grad", op, [dy, k], gradients[:1])
+            op = {"conv": {"weight_grad": {"geometry": geometry}}}
+            cases.add(f"{label}/weight_grad", op, [x, dy], gradients[1:])
+
+    for label, geometry in geometries.items():
+        add(label, *geometry)
+    add("3x3/bias", *geometries["3x3"], bias=True)
+    add("3x3/relu", *geometries["3x3"], relu=True)
+    add("2x3/bias_relu", *geometries["2x3/uneven"], bias=True, relu=True)
+    return cases
+
+
+def pool():
+    cases = Cases("pool")
+
+    def largest(x, window, stride, padding):
+        """Maxima and their places in the window, from the places in the padded image that PyTorch gives."""
+        image = padded(channels_first(x), padding, value=-math.inf)
+        y, place = F.max_pool2d(image, window, stride, return_indices=True)
+        row, column = place // image.shape[3], place % image.shape[3]
+        row = row - torch.arange(y.shape[2])[:, None] * stride[0]
+        column = column - torch.arange(y.shape[3]) * stride[1]
+        return channels_last(y), channels_last(row * window[1] + column).to(torch.uint8)
+
+    def add(label, x, window, stride, padding):
+        geometry = {"window": window, "stride": stride, "padding": padding}
+        image = list(x.shape[1:3])
+        function = lambda x: largest(x, window, stride, padding)  # noqa: E731
+        (_, index), dy, (dx,) = cases.forward(label, {"pool": {"max": {"geometry": geometry}}}, function, x)
+        op = {"pool": {"max_grad": {"geometry": geometry, "image": image}}}
+        cases.add(f"{label}/grad", op, [dy, index], [dx])
+
+    none = [[0, 0], [0, 0]]
+    add("2x2", cases.values(2, 4, 4, 3), [2, 2], [2, 2], none)
+    add("2x2/odd", cases.values(1, 5, 7, 2), [2, 2], [2, 2], none)
+    add("3x3/stride2_padded", cases.values(2, 5, 6, 2), [3, 3], [2, 2], [[1, 1], [1, 1]])
+    add("3x3/stride1", cases.values(1, 5, 5, 2), [3, 3], [1, 1], none)
+    add("3x2/uneven", cases.values(1, 6, 5, 2), [3, 2], [1, 2], [[2, 0], [0, 1]])
+    add("1x1/stride2", cases.values(1, 4, 3, 2), [1, 1], [2, 2], none)
+    add("3x3/negative_padded", -cases.positive(1, 4, 4, 2), [3, 3], [2, 2], [[1, 1], [1, 1]])
+    # The first of several largest gets the gradient, in PyTorch too.
+    add("3x3/ties", cases.indices(3, 2, 5, 5, 2).to(torch.float64), [3, 3], [2, 2], [[1, 1], [1, 1]])
+    return cases
+
+
+def norm():
+    cases = Cases("norm")
+    eps = 1e-5
+
+    def layer(x, gain, bias):
+        mean, variance = x.mean(-1, True), x.var(-1, correction=0, keepdim=True)
+        return F.layer_norm(x, x.shape[-1:], gain, bias, eps), mean, (variance + eps).rsqrt()
+
+    def batch(x, gain, bias):
+        rows = x.reshape(-1, x.shape[-1])
+        y = F.batch_norm(rows, None, None, gain, bias, training=True, eps=eps).reshape(x.shape)
+        variance = rows.var(0, correction=0)
+        return y, rows.mean(0), variance, (variance + eps).rsqrt()
+
+    shapes = [[4, 6], [2, 3, 5], [2, 3, 3, 4]]
+    for shape in shapes:
+        label = str(shape).replace(" ", "")
+        channels = shape[-1]
+        parameters = lambda: (cases.values(channels), cases.values(channels))  # noqa: E731
+        x = cases.values(*shape)
+        (_, mean, rstd), dy, (_, dgain, dbias) = cases.forward(
+            f"layer/{label}", {"norm": {"layer": {"eps": eps}}}, layer, x, *parameters()
+        )
+        # A layer norm's gain and bias gradients: sums over channels, statistics of rows.
+        inputs = [dy, x, mean, rstd]
+        cases.add(f"sums/channel_of_rows/{label}", {"norm": {"sums": {"axis": "channel"}}}, inputs, [dbias, dgain])
+        add_row_sums(cases, f"sums/row/{label}", inputs)
+
+        x = cases.values(*shape)
+        (_, mean, _, rstd), dy, (_, dgain, dbias) = cases.forward(
+            f"batch/{label}", {"norm": {"batch": {"eps": eps}}}, batch, x, *parameters()
+        )
+        inputs = [dy, x, mean, rstd]
+        cases.add(f"sums/channel/{label}", {"norm": {"sums": {"axis": "channel"}}}, inputs, [dbias, dgain])
+        add_row_sums(cases, f"sums/row_of_channels/{label}", inputs)
+
+        stats = [x.mean(-1, True), x.var(-1, correction=0, keepdim=True)]
+        cases.add(f"stats/row/{label}", {"norm": {"stats": {"axis": "row"}}}, [x], stats)
+        rows = x.reshape(-1, channels)
+        stats = [rows.mean(0), rows.var(0, correction=0)]
+        cases.add(f"stats/channel/{label}", {"norm": {"stats": {"axis": "channel"}}}, [x], stats)
+    # Far from zero, where the mean of squares less the square of the mean has no digits left.
+    far = cases.values(4, 6) + 2.0**20
+    cases.add("stats/far", {"norm": {"stats": {"axis": "row"}}}, [far], [far.mean(-1, True), far.var(-1, correction=0, keepdim=True)])
+    return cases
+
+
+def add_row_sums(cases, name, inputs):
+    """Sums over rows are the gradients of a gain and a bias per row."""
+    dy, x, mean, rstd = (t.detach() for t in inputs)
+    gain = torch.ones(*x.shape[:-1], 1).requires_grad_()
+    bias = torch.zeros(*x.shape[:-1], 1).requires_grad_()
+    dgain, dbias = torch.autograd.grad((x - mean) * rstd * gain + bias, [gain, bias], dy)
+    cases.add(name, {"norm": {"sums": {"axis": "row"}}}, inputs, [dbias, dgain])
+
+
+def attention():
+    cases = Cases("attention")
+
+    def attend(q, k, v, causal):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+        if causal:
+            unseen = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(unseen, -math.inf)
+        return y.transpose(1, 2), scores.logsumexp(3).transpose(1, 2)
+
+    for shape in [[1, 4, 1, 3], [2, 5, 2, 4], [2, 1, 3, 2], [1, 9, 1, 8]]:
+        for causal in (False, True):
+            label = f"{shape}/{'causal' if causal else 'full'}".replace(" ", "")
+            q, k, v = (cases.values(*shape) for _ in range(3))
+            op = {"attention": {"forward": {"causal": causal}}}
+            function = lambda q, k, v: attend(q, k, v, causal)  # noqa: E731
+            (y, lse), dy, gradients = cases.forward(label, op, function, q, k, v)
+            op = {"attention": {"grad": {"causal": causal}}}
+            cases.add(f"{label}/grad", op, [q, k, v, y, lse, dy], gradients)
+    return cases
+
+
+def index():
+    cases = Cases("index")
+    for rows, width, shape in [(5, 3, [4]), (7, 4, [2, 5]), (3, 1, [2, 2, 3]), (2, 6, [])]:
+        label = f"{rows}x{width}{shape}".replace(" ", "")
+        table, indices = cases.values(rows, width), cases.indices(rows, *shape)
+        gather = lambda table, indices: F.embedding(indices, table)  # noqa: E731
+        _, dy, (dtable, _) = cases.forward(f"gather/{label}", {"index": "gather"}, gather, table, indices)
+        cases.add(f"scatter_add/{label}", {"index": {"scatter_add": {"rows": rows}}}, [indices, dy], [dtable])
+    return cases
+
+
+def loss():
+    cases = Cases("loss")
+
+    def entropy(logits, labels, weights):
+        each = F.cross_entropy(logits, labels.long(), reduction="none")
+        return (each * weights).sum(), logits.logsumexp(1)
+
+    def linear(x, kernel, labels, weights):
+        return entropy(x @ kernel, labels, weights)
+
+    def add(label, rows, classes, weights, scale=1.0):
+        labels = cases.indices(classes, rows)
+        logits = cases.values(rows, classes) * scale
+        (_, lse), dloss, gradients = cases.forward(
+            f"cross_entropy/{label}", {"loss": "cross_entropy"}, entropy, logits, labels, weights
+        )
+        inputs = [logits, labels, weights, lse, dloss]
+        cases.add(f"cross_entropy/{label}/grad", {"loss": "cross_entropy_grad"}, inputs, gradients[:1])
+
+        x, kernel = cases.values(rows, 3) * scale, cases.values(3, classes)
+        (_, lse), dloss, gradients = cases.forward(
+            f"linear/{label}", {"loss": "linear_cross_entropy"}, linear, x, kernel, labels, weights
+        )
+        inputs = [x, kernel, labels, weights, lse, dloss]
+        cases.add(f"linear/{label}/grad", {"loss": "linear_cross_entropy_grad"}, inputs, gradients[:2])
+
+    add("mean", 4, 5, torch.full([4], 0.25))
+    add("weighted", 6, 3, cases.positive(6))
+    add("a_row_without_weight", 3, 7, torch.tensor([1.0, 0.0, 0.5]))
+    add("one_class", 2, 1, torch.full([2], 0.5))
+    # Logits past the range of exp.
+    add("far", 4, 5, torch.full([4], 0.25), scale=1024.0)
+    return cases
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for family in (elementwise, fused, movement, reduce, matmul, conv, pool, norm, attention, index, loss):
+        family().write(folder)
+
+
+if __name__ == "__main__":
+    main()

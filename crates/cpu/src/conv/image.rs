@@ -1,0 +1,104 @@
+//! Images, and what windows see of them.
+
+use std::ops::Range;
+
+/// The sizes of an image: rows, columns, channels.
+#[derive(Clone, Copy)]
+pub(super) struct Image {
+    pub h: usize,
+    pub w: usize,
+    pub c: usize,
+}
+
+impl Image {
+    pub(super) fn floats(self) -> usize {
+        self.h * self.w * self.c
+    }
+}
+
+/// Evenly spaced windows over an image, in (rows, columns).
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    /// The corner of the first window; it may lie outside of the image.
+    pub corner: [isize; 2],
+    /// How far apart the windows are.
+    pub step: [usize; 2],
+    /// How big they are.
+    pub span: [usize; 2],
+}
+
+/// Rows of an image, or of a copy with zeros around it.
+pub(super) struct View {
+    /// The corner of the first window.
+    pub first: *const f32,
+    /// Floats between rows.
+    pub pitch: usize,
+}
+
+impl Window {
+    /// Rows of the source under so many rows of windows.
+    pub(super) fn source_rows(&self, rows: usize) -> usize {
+        rows.saturating_sub(1) * self.step[0] + self.span[0]
+    }
+
+    /// Floats of one source row under so many columns of windows.
+    pub(super) fn pitch(&self, columns: usize, source: Image) -> usize {
+        (columns.saturating_sub(1) * self.step[1] + self.span[1]) * source.c
+    }
+
+    /// How many rows of windows fit into so many floats of source: at least one.
+    pub(super) fn rows_within(&self, floats: usize, columns: usize, source: Image) -> usize {
+        let source_rows = floats / self.pitch(columns, source).max(1);
+        source_rows.saturating_sub(self.span[0]) / self.step[0] + 1
+    }
+
+    /// Whether no window of the grid reaches over an edge, so that the image needs no copy.
+    pub(super) fn stays_inside(&self, grid: [usize; 2], source: Image) -> bool {
+        let size = [source.h, source.w];
+        (0..2).all(|d| {
+            let end = self.corner[d] + (grid[d].saturating_sub(1) * self.step[d] + self.span[d]) as isize;
+            self.corner[d] >= 0 && end <= size[d] as isize
+        })
+    }
+
+    /// The source as these rows of windows see it: the image itself where all windows stay inside, otherwise a
+    /// copy of what they cover.
+    ///
+    /// # Safety
+    ///
+    /// `copy` must be good for writing `source_rows(rows.len()) * pitch(grid[1])` floats where a copy is needed.
+    pub(super) unsafe fn view(
+        &self,
+        image: &[f32],
+        source: Image,
+        rows: Range<usize>,
+        grid: [usize; 2],
+        copy: *mut f32,
+    ) -> View {
+        let top = self.corner[0] + (rows.start * self.step[0]) as isize;
+        let row_floats = source.w * source.c;
+        if self.stays_inside(grid, source) {
+            let corner = top as usize * row_floats + self.corner[1] as usize * source.c;
+            return View { first: image.as_ptr().wrapping_add(corner), pitch: row_floats };
+        }
+        let pitch = self.pitch(grid[1], source);
+        let columns = (pitch / source.c.max(1)) as isize;
+        // The columns of the copy that lie in the image.
+        let inside = |at: isize| at.clamp(0, columns) as usize * source.c;
+        let (begin, end) = (inside(-self.corner[1]), inside(source.w as isize - self.corner[1]));
+        let from = self.corner[1].max(0) as usize * source.c;
+        for row in 0..self.source_rows(rows.len()) {
+            // SAFETY: as the caller promises; rows do not overlap.
+            let to = unsafe { std::slice::from_raw_parts_mut(copy.add(row * pitch), pitch) };
+            let at = top + row as isize;
+            if at < 0 || at >= source.h as isize || begin >= end {
+                to.fill(0.0);
+                continue;
+            }
+            to[..begin].fill(0.0);
+            to[begin..end].copy_from_slice(&image[at as usize * row_floats + from..][..end - begin]);
+            to[end..].fill(0.0);
+        }
+        View { first: copy, pitch }
+    }
+}

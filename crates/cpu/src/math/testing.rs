@@ -1,0 +1,74 @@
+//! What the kernels' tests share.
+
+use crate::isa::{Context, Isa};
+use crate::pool::Pool;
+use plimsoll_tensor::random::Stream;
+
+/// The instruction sets that this machine has.
+pub(crate) fn isas() -> Vec<Isa> {
+    [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= Isa::detect()).collect()
+}
+
+/// Standard normal numbers, the same for the same seed.
+pub(crate) fn normal(seed: u64, len: usize) -> Vec<f32> {
+    let stream = Stream::new(seed, 0, "kernels");
+    (0..len as u64).map(|i| stream.normal(0, i)).collect()
+}
+
+/// Integers in `0..bound`, the same for the same seed.
+pub(crate) fn below(seed: u64, len: usize, bound: usize) -> Vec<i32> {
+    let stream = Stream::new(seed, 1, "kernels");
+    (0..len as u64).map(|i| stream.below(0, i, bound as u32) as i32).collect()
+}
+
+/// Aligned memory of so many bytes, filled with NaN to catch reads of what was never written.
+pub(crate) struct Workspace {
+    memory: Vec<f32>,
+    start: usize,
+    floats: usize,
+}
+
+impl Workspace {
+    pub(crate) fn new(bytes: usize) -> Self {
+        assert!(bytes.is_multiple_of(64), "a workspace is whole cache lines");
+        let memory = vec![f32::NAN; bytes / 4 + 16];
+        let start = memory.as_ptr().align_offset(64);
+        Self { memory, start, floats: bytes / 4 }
+    }
+
+    pub(crate) fn get(&mut self) -> &mut [f32] {
+        &mut self.memory[self.start..][..self.floats]
+    }
+}
+
+/// Runs a kernel on every instruction set with several numbers of threads, demands the same bits of all numbers of
+/// threads, and returns the results, one for each instruction set.
+pub(crate) fn on_all(run: impl Fn(Context<'_>) -> Vec<f32>) -> Vec<Vec<f32>> {
+    let pools = [1, 2, 3, 7].map(|threads| Pool::new(threads).expect("threads start"));
+    let of = |isa| {
+        let results = pools.each_ref().map(|pool| run(Context { pool, isa }));
+        for (result, pool) in results[1..].iter().zip(&pools[1..]) {
+            assert_bits(result, &results[0], &format!("{} threads, {isa:?}", pool.threads()));
+        }
+        let [first, ..] = results;
+        first
+    };
+    isas().into_iter().map(of).collect()
+}
+
+/// Demands equal bits.
+pub(crate) fn assert_bits(found: &[f32], wanted: &[f32], what: &str) {
+    assert_eq!(found.len(), wanted.len(), "{what}");
+    for (i, (a, b)) in found.iter().zip(wanted).enumerate() {
+        assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{what}: element {i} is {a:e}, not {b:e}");
+    }
+}
+
+/// Demands that results are near exact ones, relative to the larger of their magnitude and `scale`.
+pub(crate) fn assert_near(found: &[f32], exact: &[f64], scale: f64, tolerance: f64, what: &str) {
+    assert_eq!(found.len(), exact.len(), "{what}");
+    for (i, (&a, &b)) in found.iter().zip(exact).enumerate() {
+        let error = (f64::from(a) - b).abs() / b.abs().max(scale);
+        assert!(error <= tolerance, "{what}: element {i} is {a:e}, not {b:e} ({error:e})");
+    }
+}

@@ -1,0 +1,129 @@
+//! Datasets by name, texts and synthetic examples.
+
+use plimsoll_data::{DataError, Dataset, OpenOptions, Source, SyntheticSpec, open};
+use std::{fs, path::PathBuf};
+
+fn with_file(name: &str, content: &[u8], context: usize, check: impl FnOnce(Result<Dataset, DataError>)) {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    fs::write(&path, content).unwrap();
+    let options = OpenOptions { context, max_bytes: 1000, ..OpenOptions::default() };
+    check(open(&format!("text:{}", path.display()), &options));
+    fs::remove_file(path).unwrap();
+}
+
+fn read(source: &dyn Source, index: usize) -> (Vec<i32>, Vec<i32>) {
+    let (mut input, mut label) = (vec![0; source.input_type().bytes()], vec![0; source.label_type().bytes()]);
+    source.read(index, &mut input, &mut label).unwrap();
+    let words = |b: Vec<u8>| b.chunks_exact(4).map(|w| i32::from_ne_bytes(w.try_into().unwrap())).collect();
+    (words(input), words(label))
+}
+
+fn tokens(spec_input: &str) -> SyntheticSpec {
+    SyntheticSpec {
+        input: spec_input.parse().unwrap(),
+        label: "i32[5]".parse().unwrap(),
+        classes: 3,
+        input_bound: 40,
+    }
+}
+
+fn synthetic(seed: u64, spec: SyntheticSpec) -> Result<Dataset, DataError> {
+    open("synthetic", &OpenOptions { seed, synthetic: Some(spec), examples: 200, ..OpenOptions::default() })
+}
+
+#[test]
+fn labels_of_a_text_are_one_byte_ahead() {
+    // 23 windows of four tokens and three bytes left over; two windows are the test part.
+    let content: Vec<u8> = (160..255).collect();
+    with_file("ahead", &content, 4, |text| {
+        let text = text.unwrap();
+        assert_eq!((text.train.len(), text.test.len()), (21, 2));
+        assert_eq!(read(&*text.train, 0), (vec![160, 161, 162, 163], vec![161, 162, 163, 164]));
+        assert_eq!(read(&*text.train, 20), (vec![240, 241, 242, 243], vec![241, 242, 243, 244]));
+        assert_eq!(read(&*text.test, 0), (vec![244, 245, 246, 247], vec![245, 246, 247, 248]));
+        assert_eq!(read(&*text.test, 1), (vec![248, 249, 250, 251], vec![249, 250, 251, 252]));
+        assert!(text.test.read(2, &mut [0; 16], &mut [0; 16]).is_err());
+        assert_eq!((text.train.resident_bytes(), text.test.resident_bytes()), (85, 9));
+    });
+}
+
+#[test]
+fn too_short_a_text_names_the_length_needed() {
+    with_file("shortest", &[7; 21], 10, |text| {
+        let text = text.unwrap();
+        assert_eq!((text.train.len(), text.test.len()), (1, 1));
+    });
+    with_file("short", &[7; 20], 10, |text| {
+        let message = text.unwrap_err().to_string();
+        assert!(message.contains("holds 20 bytes, a context of 10 needs at least 21"), "{message}");
+    });
+    with_file("empty", &[], usize::MAX, |text| {
+        assert!(matches!(text, Err(DataError::TooShort { needed: u64::MAX, .. })));
+    });
+}
+
+#[test]
+fn a_text_past_the_limit_or_without_context_is_refused() {
+    with_file("limit", &[7; 1002], 10, |text| {
+        assert!(matches!(text, Err(DataError::TooLarge { bytes: 1002, limit: 1000, .. })), "{text:?}");
+    });
+    with_file("context", &[7; 50], 0, |text| {
+        assert!(matches!(text, Err(DataError::Option { option: "context", .. })));
+    });
+    let folder = format!("text:{}", env!("CARGO_TARGET_TMPDIR"));
+    assert!(matches!(open(&folder, &OpenOptions::default()), Err(DataError::Read { .. })));
+}
+
+#[test]
+fn unknown_names_list_the_known() {
+    for spec in ["", "cifar", "mnist:", "text", "text:", "synthetic:3", ":"] {
+        let message = open(spec, &OpenOptions::default()).unwrap_err().to_string();
+        assert!(message.contains("mnist, mnist:DIR, text:FILE, synthetic"), "{message}");
+    }
+}
+
+#[test]
+fn synthetic_examples_follow_from_seed_part_and_index() {
+    let open = |seed| synthetic(seed, tokens("i32[5]")).unwrap();
+    let (one, same, other) = (open(1), open(1), open(2));
+    assert_eq!((one.train.len(), one.test.len(), one.resident_bytes()), (200, 20, 0));
+    assert_eq!(read(&*one.train, 9), read(&*same.train, 9));
+    assert_ne!(read(&*one.train, 9), read(&*one.train, 8));
+    assert_ne!(read(&*one.train, 9), read(&*one.test, 9));
+    assert_ne!(read(&*one.train, 9), read(&*other.train, 9));
+}
+
+#[test]
+fn synthetic_values_fill_their_range() {
+    let set = synthetic(1, tokens("i32[5]")).unwrap();
+    let (mut inputs, mut labels) = ([0; 40], [0; 3]);
+    for index in 0..200 {
+        let (input, label) = read(&*set.train, index);
+        input.iter().for_each(|&x| inputs[x as usize] += 1);
+        label.iter().for_each(|&x| labels[x as usize] += 1);
+    }
+    assert!(inputs.iter().all(|&n| n > 5) && labels.iter().all(|&n| n > 250), "{inputs:?} {labels:?}");
+
+    let set = synthetic(1, tokens("f32[10,5]")).unwrap();
+    let values: Vec<f32> =
+        (0..200).flat_map(|i| read(&*set.train, i).0).map(|bits| f32::from_bits(bits as u32)).collect();
+    let mean = values.iter().sum::<f32>() / 10_000.0;
+    let variance = values.iter().map(|x| x * x).sum::<f32>() / 10_000.0;
+    assert!(mean.abs() < 0.04 && (variance - 1.0).abs() < 0.06, "{mean} {variance}");
+}
+
+#[test]
+fn synthetic_examples_need_types_that_can_be_made() {
+    let refused = |spec| synthetic(1, spec).unwrap_err().to_string();
+    assert!(refused(tokens("u8[5]")).contains("must be f32 or i32, not u8[5]"));
+    assert!(
+        refused(SyntheticSpec { label: "f32[]".parse().unwrap(), ..tokens("f32[5]") })
+            .contains("must be i32")
+    );
+    assert!(refused(SyntheticSpec { classes: 0, ..tokens("f32[5]") }).contains("classes"));
+    assert!(refused(SyntheticSpec { classes: 1 << 31, ..tokens("f32[5]") }).contains("classes"));
+    assert!(refused(SyntheticSpec { input_bound: 0, ..tokens("i32[5]") }).contains("input bound"));
+    assert!(synthetic(1, SyntheticSpec { input_bound: 0, ..tokens("f32[5]") }).is_ok());
+    let message = open("synthetic", &OpenOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("OpenOptions::synthetic"), "{message}");
+}

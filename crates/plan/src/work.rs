@@ -1,0 +1,385 @@
+//! What there is to do, before any order: tasks that read and write *items*, and what must come before what.
+//!
+//! An item is one content that needs a place: a value with all its views, or a copy of one. Items that enter from
+//! outside (inputs, states, running sums) have their place from the start. A result either gets a place of its own
+//! when it is made, or goes over an item that stands in its way: `claims.rs` decides which states, running sums and
+//! accumulated outputs can be written straight into their place, and makes copies where they cannot.
+
+use crate::{Kernel, KernelQuery, PlanError, Target, claims};
+use plimsoll_graph::{Flow, Graph, GraphError, Node, NodeId, Origin, ValueId};
+
+/// Index into [`Work::items`].
+pub(crate) type ItemId = usize;
+/// Index into [`Work::tasks`].
+pub(crate) type TaskId = usize;
+
+/// Where an item lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// In the place of the graph's state `i`.
+    State(usize),
+    /// In the place of the graph's input `i`.
+    Input(usize),
+    /// In the place of the graph's running sum `i`.
+    Carry(usize),
+    /// In a place of its own, or over an input that dies where it is made.
+    Own,
+    /// Over another item.
+    Over(ItemId),
+}
+
+/// One content that needs a place.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// The value it is, views looked through.
+    pub value: ValueId,
+    /// Bytes of its place.
+    pub bytes: usize,
+    /// The same, rounded up to the alignment.
+    pub size: usize,
+    /// Where it lies.
+    pub home: Home,
+    /// Whether it must outlive the last step.
+    pub pinned: bool,
+    /// Tasks that read it, each once.
+    pub readers: Vec<TaskId>,
+    /// The task that writes it; what enters from outside has none.
+    pub writer: Option<TaskId>,
+}
+
+/// What a task does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// Runs a node.
+    Run(NodeId),
+    /// Copies a value to another place.
+    Copy(ValueId),
+}
+
+/// One thing to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    /// What it does.
+    pub deed: Deed,
+    /// Items read, by position: inputs, then running sums.
+    pub reads: Vec<ItemId>,
+    /// Items written.
+    pub writes: Vec<ItemId>,
+    /// Pairs (output, input) such that the output may go over the input.
+    pub in_place: Vec<(usize, usize)>,
+    /// Scratch bytes.
+    pub workspace: usize,
+    /// Predicted time.
+    pub nanoseconds: u64,
+    /// Whether it runs once, after the last micro-batch.
+    pub tail: bool,
+    /// Its place in the program: node order, copies beside the nodes they belong to.
+    pub rank: usize,
+    /// Tasks that must come later.
+    pub after: Vec<TaskId>,
+}
+
+/// A graph as tasks and items.
+pub(crate) struct Work<'a> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// The items.
+    pub items: Vec<Item>,
+    /// The tasks, in no order that matters: see [`Task::rank`].
+    pub tasks: Vec<Task>,
+    /// The items handed out, one for each of the graph's outputs.
+    pub outputs: Vec<ItemId>,
+    /// Alignment of every place.
+    pub alignment: usize,
+    /// The value each value is a view of; itself where it is none.
+    pub roots: Vec<ValueId>,
+    /// The item of each root value; dead values have none.
+    item_of: Vec<Option<ItemId>>,
+    /// The copy that stands for an entering value whose place changes under it.
+    snapshots: Vec<Option<ItemId>>,
+}
+
+/// Rank of a node's run; copies that belong to it rank just around.
+pub(crate) const fn rank_of(node: NodeId) -> usize {
+    node.index() * 4 + 2
+}
+
+impl<'a> Work<'a> {
+    /// Everything that has to be done for one run of a graph.
+    pub fn new(name: &str, graph: &'a Graph, target: &dyn Target) -> Result<Self, PlanError> {
+        let broken = |source: GraphError| PlanError::Graph { plan: name.to_string(), source };
+        graph.check().map_err(broken)?;
+        let tail = graph.tail();
+        let roots = roots(graph);
+        let live = live(graph, &roots);
+        check_phases(graph, &tail, &live).map_err(|text| broken(GraphError::Broken(text)))?;
+        let mut work = Self {
+            graph,
+            items: Vec::new(),
+            tasks: Vec::new(),
+            outputs: Vec::new(),
+            alignment: target.alignment().max(1),
+            roots,
+            item_of: vec![None; graph.value_count()],
+            snapshots: vec![None; graph.value_count()],
+        };
+        work.enter();
+        let flows = graph.flows();
+        for id in graph.node_ids().filter(|id| live[id.index()] && !graph.node(*id).op.is_view()) {
+            let node = graph.node(id);
+            let kernel = target.kernel(&KernelQuery::new(graph, &flows, node));
+            let unsupported = |source| PlanError::Unsupported { layer: node.layer.to_string(), source };
+            work.add_run(id, kernel.map_err(unsupported)?, tail[id.index()]);
+        }
+        work.pin_outputs();
+        claims::settle(&mut work, &flows);
+        for task in &mut work.tasks {
+            task.after.sort_unstable();
+            task.after.dedup();
+        }
+        work.check_sizes(name)?;
+        Ok(work)
+    }
+
+    /// Whether the body runs more than once.
+    pub fn repeats(&self) -> bool {
+        self.graph.micro_batches > 1
+    }
+
+    /// The item that a root value is.
+    pub fn item(&self, root: ValueId) -> Option<ItemId> {
+        self.item_of[root.index()]
+    }
+
+    /// The place an item lies in, looked through [`Home::Over`].
+    pub fn base(&self, mut item: ItemId) -> Home {
+        while let Home::Over(under) = self.items[item].home {
+            item = under;
+        }
+        self.items[item].home
+    }
+
+    /// Adds an item.
+    pub fn add_item(&mut self, value: ValueId, bytes: usize, home: Home) -> ItemId {
+        let size = bytes.div_ceil(self.alignment).saturating_mul(self.alignment);
+        self.items.push(Item { value, bytes, size, home, pinned: false, readers: Vec::new(), writer: None });
+        self.items.len() - 1
+    }
+
+    /// Adds a task that copies an item once it is written.
+    pub fn add_copy(&mut self, from: ItemId, to: ItemId, tail: bool, rank: usize) -> TaskId {
+        let task = self.tasks.len();
+        // No target is asked: a copy moves each byte in and out once, at some 8 bytes a nanosecond.
+        let nanoseconds = self.items[to].bytes as u64 / 4;
+        self.tasks.push(Task {
+            deed: Deed::Copy(self.items[from].value),
+            reads: vec![from],
+            writes: vec![to],
+            in_place: Vec::new(),
+            workspace: 0,
+            nanoseconds,
+            tail,
+            rank,
+            after: Vec::new(),
+        });
+        self.items[from].readers.push(task);
+        self.items[to].writer = Some(task);
+        if let Some(writer) = self.items[from].writer {
+            self.tasks[writer].after.push(task);
+        }
+        task
+    }
+
+    /// A copy of a value that enters from outside, made before its place changes. It is made in the body, so that it
+    /// is the last micro-batch's after the last micro-batch.
+    pub fn snapshot(&mut self, root: ValueId) -> ItemId {
+        if let Some(item) = self.snapshots[root.index()] {
+            return item;
+        }
+        let from = self.item_of[root.index()].unwrap_or_default();
+        let to = self.add_item(root, self.graph.ty(root).bytes(), Home::Own);
+        // Just before the version that takes its place; one that nothing replaces can wait.
+        let replaced_by = match self.graph.origin(root) {
+            Origin::State(i) => self.graph.states[i].output,
+            Origin::Carry(i) => Some(self.graph.carries[i].output),
+            _ => None,
+        };
+        let node = replaced_by.and_then(|v| self.graph.producer(self.roots[v.index()]));
+        let rank = node.map_or(self.graph.nodes.len() * 4, |n| rank_of(n) - 2);
+        self.add_copy(from, to, false, rank);
+        self.snapshots[root.index()] = Some(to);
+        to
+    }
+
+    /// Whether a state or running sum ends as another value than it starts.
+    pub fn is_rewritten(&self, root: ValueId) -> bool {
+        let output = match self.graph.origin(root) {
+            Origin::State(i) => self.graph.states[i].output,
+            Origin::Carry(i) => Some(self.graph.carries[i].output),
+            _ => None,
+        };
+        output.is_some_and(|v| self.roots[v.index()] != root)
+    }
+
+    /// Makes the items that enter from outside.
+    fn enter(&mut self) {
+        let graph = self.graph;
+        for (i, state) in graph.states.iter().enumerate() {
+            self.enter_one(state.input, 1, Home::State(i));
+        }
+        for (i, input) in graph.inputs.iter().enumerate() {
+            let times = if input.batched { graph.micro_batches } else { 1 };
+            self.enter_one(input.value, times, Home::Input(i));
+        }
+        for (i, carry) in graph.carries.iter().enumerate() {
+            self.enter_one(carry.input, 1, Home::Carry(i));
+        }
+    }
+
+    fn enter_one(&mut self, value: ValueId, times: usize, home: Home) {
+        let bytes = self.graph.ty(value).bytes().saturating_mul(times);
+        self.item_of[value.index()] = Some(self.add_item(value, bytes, home));
+    }
+
+    /// Adds a node's run with its outputs and the edges from what it reads.
+    fn add_run(&mut self, id: NodeId, kernel: Kernel, tail: bool) {
+        let node = self.graph.node(id);
+        let reads: Vec<ItemId> = node.reads().map(|v| self.item_read(self.roots[v.index()], tail)).collect();
+        let task = self.tasks.len();
+        for &item in &reads {
+            if self.items[item].readers.last() != Some(&task) {
+                self.items[item].readers.push(task);
+                if let Some(writer) = self.items[item].writer {
+                    self.tasks[writer].after.push(task);
+                }
+            }
+        }
+        let (outputs, inputs) = (node.outputs.len(), node.inputs.len());
+        let writes = (node.outputs.iter())
+            .map(|&value| {
+                let item = self.add_item(value, self.graph.ty(value).bytes(), Home::Own);
+                self.items[item].writer = Some(task);
+                self.item_of[value.index()] = Some(item);
+                item
+            })
+            .collect();
+        let mut in_place = kernel.in_place;
+        in_place.retain(|&(output, input)| output < outputs && input < inputs);
+        self.tasks.push(Task {
+            deed: Deed::Run(id),
+            reads,
+            writes,
+            in_place,
+            workspace: kernel.workspace,
+            nanoseconds: kernel.nanoseconds,
+            tail,
+            rank: rank_of(id),
+            after: Vec::new(),
+        });
+    }
+
+    /// The item a task reads for a root value. After the last micro-batch a slice of the batch and a sum before its
+    /// last addition are no longer in their place: the tail reads a copy.
+    fn item_read(&mut self, root: ValueId, tail: bool) -> ItemId {
+        let moves_on = match self.graph.origin(root) {
+            Origin::Input(i) => self.graph.inputs[i].batched && self.repeats(),
+            Origin::Carry(_) => self.is_rewritten(root),
+            _ => false,
+        };
+        if tail && moves_on { self.snapshot(root) } else { self.item_of[root.index()].unwrap_or_default() }
+    }
+
+    fn pin_outputs(&mut self) {
+        for output in &self.graph.outputs {
+            let root = self.roots[output.value.index()];
+            let in_place = match self.graph.origin(root) {
+                Origin::Input(i) => !(self.graph.inputs[i].batched && self.repeats()),
+                Origin::State(_) | Origin::Carry(_) => !self.is_rewritten(root),
+                Origin::Node { .. } => true,
+            };
+            let item =
+                if in_place { self.item_of[root.index()].unwrap_or_default() } else { self.snapshot(root) };
+            self.items[item].pinned = true;
+            self.outputs.push(item);
+        }
+    }
+
+    /// Sums must not overflow; past this, no machine has the memory anyway.
+    fn check_sizes(&self, name: &str) -> Result<(), PlanError> {
+        let sizes = self.items.iter().map(|i| i.size).chain(self.tasks.iter().map(|t| t.workspace));
+        let total = sizes.map(|s| s.saturating_add(self.alignment) as u128).sum::<u128>();
+        if total < 1 << 62 {
+            return Ok(());
+        }
+        let Some(item) = self.items.iter().max_by_key(|i| i.size) else { return Ok(()) };
+        Err(PlanError::TooLarge { plan: name.to_string(), ty: self.graph.ty(item.value).clone() })
+    }
+}
+
+/// The value each value is a view of.
+fn roots(graph: &Graph) -> Vec<ValueId> {
+    let mut roots: Vec<ValueId> = graph.value_ids().collect();
+    for node in graph.nodes.iter().filter(|n| n.op.is_view()) {
+        if let (&[output], Some(input)) = (&node.outputs[..], node.inputs.first()) {
+            roots[output.index()] = roots[input.index()];
+        }
+    }
+    roots
+}
+
+/// Which nodes reach a state's new version, a running sum or a result.
+fn live(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
+    let mut wanted = vec![false; graph.value_count()];
+    let ends = (graph.states.iter().filter_map(|s| s.output))
+        .chain(graph.carries.iter().map(|c| c.output))
+        .chain(graph.outputs.iter().map(|o| o.value));
+    ends.for_each(|v| wanted[roots[v.index()].index()] = true);
+    let mut live = vec![false; graph.nodes.len()];
+    for id in graph.node_ids().rev() {
+        let node: &Node = graph.node(id);
+        if !node.op.is_view() && node.outputs.iter().any(|v| wanted[v.index()]) {
+            live[id.index()] = true;
+            node.reads().for_each(|v| wanted[roots[v.index()].index()] = true);
+        }
+    }
+    live
+}
+
+/// What runs in every micro-batch must not wait for what runs after the last.
+fn check_phases(graph: &Graph, tail: &[bool], live: &[bool]) -> Result<(), String> {
+    let in_tail = |v: ValueId| graph.producer(v).is_some_and(|n| tail[n.index()]);
+    for id in graph.node_ids().filter(|id| live[id.index()] && !tail[id.index()]) {
+        let node = graph.node(id);
+        if let Some(value) = node.accumulate.iter().find(|v| in_tail(**v)) {
+            return Err(format!(
+                "layer `{}`: {} adds to {value} in every micro-batch, but that exists only after the last",
+                node.layer,
+                node.op.name()
+            ));
+        }
+    }
+    match graph.carries.iter().find(|c| in_tail(c.output)) {
+        Some(carry) => Err(format!("carry {} depends on another carry's finished sum", carry.input)),
+        None => Ok(()),
+    }
+}
+
+/// Pairs (running sum, output) of a node: which output is added to which sum.
+pub(crate) fn folds(graph: &Graph, flows: &[Flow], node: &Node) -> Vec<(usize, usize)> {
+    let folded = |o: &usize| flows[node.outputs[*o].index()] == Flow::Folded;
+    let by_flow: Vec<usize> = (0..node.outputs.len()).filter(folded).collect();
+    let same_type = |sum: usize, output: usize| graph.ty(node.accumulate[sum]) == graph.ty(node.outputs[output]);
+    if by_flow.len() == node.accumulate.len() && by_flow.iter().enumerate().all(|(s, &o)| same_type(s, o)) {
+        return by_flow.into_iter().enumerate().collect();
+    }
+    // `Graph::check` holds the sums' types to be a subsequence of the outputs' types.
+    let mut next = 0;
+    let mut pairs = Vec::new();
+    for sum in 0..node.accumulate.len() {
+        if let Some(output) = (next..node.outputs.len()).find(|&o| same_type(sum, o)) {
+            pairs.push((sum, output));
+            next = output + 1;
+        }
+    }
+    pairs
+}

@@ -1,0 +1,107 @@
+//! One op: checks, the family's loops, running sums, rounding.
+
+use crate::tensor::Tensor;
+use crate::{EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, reduce};
+use plimsoll_graph::Op;
+use plimsoll_graph::op::{Conv, Epilogue, Index, Loss, Norm, Reduce};
+use plimsoll_tensor::{HostTensor, TensorType};
+
+/// What a family computes: the elements of each output, before running sums and rounding.
+pub(crate) type Values = Result<Vec<Vec<f64>>, EvaluateError>;
+
+/// Evaluates one op. `accumulate` holds the running sums for folded outputs (see [`Node::accumulate`]), empty for none:
+/// such an output is its running sum plus what the op sums up, rounded once.
+///
+/// [`Node::accumulate`]: plimsoll_graph::Node::accumulate
+pub fn evaluate(
+    op: &Op,
+    inputs: &[&HostTensor],
+    accumulate: &[&HostTensor],
+    outputs: &[&TensorType],
+) -> Result<Vec<HostTensor>, EvaluateError> {
+    check_types(op, inputs, outputs)?;
+    let folded = check_sums(op, accumulate, outputs)?;
+    let tensors: Vec<Tensor<'_>> = inputs.iter().map(|input| Tensor::new(input)).collect();
+    let mut values = match op {
+        Op::Elementwise(op) => elementwise::evaluate(op, &tensors, outputs[0]),
+        Op::Fused(region) => elementwise::evaluate_region(region, &tensors),
+        Op::Movement(op) => movement::evaluate(op, &tensors, outputs[0]),
+        Op::Reduce(op) => reduce::evaluate(op, &tensors, outputs[0]),
+        Op::MatMul(op) => matmul::evaluate(op, &tensors),
+        Op::Conv(op) => conv::evaluate(op, &tensors, outputs[0]),
+        Op::Pool(op) => pool::evaluate(op, &tensors, outputs[0]),
+        Op::Norm(op) => norm::evaluate(op, &tensors, outputs),
+        Op::Attention(op) => attention::evaluate(op, &tensors),
+        Op::Index(op) => index::evaluate(op, &tensors, outputs[0]),
+        Op::Loss(op) => loss::evaluate(op, &tensors),
+    }?;
+    for (&output, sum) in folded.iter().zip(accumulate) {
+        values[output].iter_mut().zip(sum.to_f64()).for_each(|(value, sum)| *value += sum);
+    }
+    Ok(values.into_iter().zip(outputs).map(|(values, ty)| host(&values, ty)).collect())
+}
+
+fn host(values: &[f64], ty: &TensorType) -> HostTensor {
+    let rounded: Vec<f64> = values.iter().map(|&x| crate::round::round(x, ty.dtype)).collect();
+    HostTensor::from_f64(ty.clone(), &rounded).expect("every family fills its outputs")
+}
+
+fn check_types(op: &Op, inputs: &[&HostTensor], outputs: &[&TensorType]) -> Result<(), EvaluateError> {
+    let types: Vec<&TensorType> = inputs.iter().map(|input| input.ty()).collect();
+    let given = op.infer(&types).map_err(|reason| EvaluateError::Type {
+        op: op.name(),
+        inputs: types.into_iter().cloned().collect(),
+        reason,
+    })?;
+    if given.iter().eq(outputs.iter().copied()) {
+        return Ok(());
+    }
+    Err(EvaluateError::Outputs {
+        op: op.name(),
+        given,
+        asked: outputs.iter().map(|&ty| ty.clone()).collect(),
+    })
+}
+
+/// The outputs that the running sums belong to, all of them or none.
+fn check_sums(
+    op: &Op,
+    accumulate: &[&HostTensor],
+    outputs: &[&TensorType],
+) -> Result<&'static [usize], EvaluateError> {
+    let folded = folded_outputs(op);
+    let types = || folded.iter().map(|&output| outputs[output]);
+    if accumulate.is_empty() || types().eq(accumulate.iter().map(|sum| sum.ty())) {
+        return Ok(folded);
+    }
+    Err(EvaluateError::RunningSums {
+        op: op.name(),
+        folded: types().cloned().collect(),
+        sums: accumulate.iter().map(|sum| sum.ty().clone()).collect(),
+    })
+}
+
+/// The outputs that sum over examples, where the inputs run over examples.
+fn folded_outputs(op: &Op) -> &'static [usize] {
+    match op {
+        // A bias or a maximum belongs to the whole sum, not to a block's part of it.
+        Op::MatMul(op) if op.epilogue != Epilogue::default() => &[],
+        Op::MatMul(_)
+        | Op::Reduce(Reduce::Sum { start: 0, .. })
+        | Op::Conv(Conv::WeightGrad { .. })
+        | Op::Index(Index::ScatterAdd { .. })
+        | Op::Loss(Loss::CrossEntropy | Loss::LinearCrossEntropy) => &[0],
+        Op::Loss(Loss::LinearCrossEntropyGrad) => &[1],
+        Op::Norm(Norm::Sums { .. }) => &[0, 1],
+        Op::Elementwise(_)
+        | Op::Fused(_)
+        | Op::Movement(_)
+        | Op::Reduce(_)
+        | Op::Conv(_)
+        | Op::Pool(_)
+        | Op::Norm(_)
+        | Op::Attention(_)
+        | Op::Index(Index::Gather)
+        | Op::Loss(Loss::CrossEntropyGrad) => &[],
+    }
+}

@@ -1,0 +1,33 @@
+//! Look-ups by index.
+
+use crate::evaluate::Values;
+use crate::tensor::Tensor;
+use plimsoll_graph::op::Index;
+use plimsoll_tensor::TensorType;
+
+pub(crate) fn evaluate(op: &Index, inputs: &[Tensor<'_>], output: &TensorType) -> Values {
+    Ok(vec![match *op {
+        Index::Gather => {
+            let (table, indices) = (&inputs[0], &inputs[1]);
+            let [rows, width] = table.extents();
+            let mut y = Vec::with_capacity(output.shape.elements());
+            for position in 0..indices.data.len() {
+                let row = indices.index("gather", "index", position, rows)?;
+                y.extend_from_slice(&table.data[row * width..(row + 1) * width]);
+            }
+            y
+        }
+        Index::ScatterAdd { rows } => {
+            let (indices, dy) = (&inputs[0], &inputs[1]);
+            let width = dy.columns();
+            let mut sums = vec![0.0; rows * width];
+            for position in 0..indices.data.len() {
+                let row = indices.index("scatter_add", "index", position, rows)?;
+                for c in 0..width {
+                    sums[row * width + c] += dy.data[position * width + c];
+                }
+            }
+            sums
+        }
+    }])
+}

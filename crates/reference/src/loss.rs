@@ -1,0 +1,113 @@
+//! Losses and their gradients.
+
+use crate::EvaluateError;
+use crate::evaluate::Values;
+use crate::tensor::{Tensor, at};
+use plimsoll_graph::op::Loss;
+
+pub(crate) fn evaluate(op: &Loss, inputs: &[Tensor<'_>]) -> Values {
+    match (op, inputs) {
+        (Loss::CrossEntropy, [logits, labels, weights]) => {
+            cross_entropy("cross_entropy", &logits.data, logits.columns(), labels, weights)
+        }
+        (Loss::CrossEntropyGrad, [logits, labels, weights, lse, dloss]) => {
+            let rows = Rows { op: "cross_entropy_grad", labels, weights, lse, dloss };
+            Ok(vec![dlogits(&rows, &logits.data, logits.columns())?])
+        }
+        (Loss::LinearCrossEntropy, [x, kernel, labels, weights]) => {
+            cross_entropy("linear_cross_entropy", &logits(x, kernel), kernel.columns(), labels, weights)
+        }
+        (Loss::LinearCrossEntropyGrad, [x, kernel, labels, weights, lse, dloss]) => {
+            let rows = Rows { op: "linear_cross_entropy_grad", labels, weights, lse, dloss };
+            linear_grad(&rows, x, kernel)
+        }
+        _ => unreachable!("the type rule checks the inputs"),
+    }
+}
+
+/// `ln Σ exp(x)`, shifted by the largest element so that nothing overflows; -∞ of nothing.
+pub(crate) fn logsumexp(values: &[f64]) -> f64 {
+    // Not f64::max, which drops a NaN.
+    let larger = |a: f64, b: f64| if a > b || a.is_nan() { a } else { b };
+    let largest = values.iter().copied().fold(f64::NEG_INFINITY, larger);
+    if largest.is_infinite() {
+        return largest;
+    }
+    largest + values.iter().map(|x| (x - largest).exp()).sum::<f64>().ln()
+}
+
+fn cross_entropy(
+    op: &'static str,
+    logits: &[f64],
+    classes: usize,
+    labels: &Tensor<'_>,
+    weights: &Tensor<'_>,
+) -> Values {
+    let mut loss = 0.0;
+    let mut lse = Vec::with_capacity(labels.data.len());
+    for (r, weight) in weights.data.iter().enumerate() {
+        let row = &logits[r * classes..(r + 1) * classes];
+        let label = labels.index(op, "label", r, classes)?;
+        let sum = logsumexp(row);
+        loss += weight * (sum - row[label]);
+        lse.push(sum);
+    }
+    Ok(vec![vec![loss], lse])
+}
+
+/// What a loss's gradient reads for each row.
+struct Rows<'a> {
+    op: &'static str,
+    labels: &'a Tensor<'a>,
+    weights: &'a Tensor<'a>,
+    lse: &'a Tensor<'a>,
+    dloss: &'a Tensor<'a>,
+}
+
+/// `(softmax - onehot) · weights · dloss`.
+fn dlogits(rows: &Rows<'_>, logits: &[f64], classes: usize) -> Result<Vec<f64>, EvaluateError> {
+    let mut gradient = Vec::with_capacity(logits.len());
+    for (r, weight) in rows.weights.data.iter().enumerate() {
+        let label = rows.labels.index(rows.op, "label", r, classes)?;
+        for c in 0..classes {
+            let softmax = (logits[r * classes + c] - rows.lse.data[r]).exp();
+            let onehot = if c == label { 1.0 } else { 0.0 };
+            gradient.push((softmax - onehot) * weight * rows.dloss.data[0]);
+        }
+    }
+    Ok(gradient)
+}
+
+/// `x · kernel`.
+fn logits(x: &Tensor<'_>, kernel: &Tensor<'_>) -> Vec<f64> {
+    let [rows, width] = x.extents();
+    let [_, classes] = kernel.extents();
+    let mut logits = vec![0.0; rows * classes];
+    for r in 0..rows {
+        for c in 0..classes {
+            for i in 0..width {
+                logits[r * classes + c] +=
+                    x.data[at([rows, width], [r, i])] * kernel.data[at([width, classes], [i, c])];
+            }
+        }
+    }
+    logits
+}
+
+fn linear_grad(rows: &Rows<'_>, x: &Tensor<'_>, kernel: &Tensor<'_>) -> Values {
+    let [count, width] = x.extents();
+    let [_, classes] = kernel.extents();
+    let dlogits = dlogits(rows, &logits(x, kernel), classes)?;
+    let mut dx = vec![0.0; x.data.len()];
+    let mut dkernel = vec![0.0; kernel.data.len()];
+    for r in 0..count {
+        for i in 0..width {
+            for c in 0..classes {
+                let gradient = dlogits[r * classes + c];
+                dx[at([count, width], [r, i])] += gradient * kernel.data[at([width, classes], [i, c])];
+                dkernel[at([width, classes], [i, c])] += gradient * x.data[at([count, width], [r, i])];
+            }
+        }
+    }
+    Ok(vec![dx, dkernel])
+}

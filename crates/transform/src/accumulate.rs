@@ -1,0 +1,64 @@
+//! Turns the step of one micro-batch into a step of several.
+
+use crate::rewriter::Rewriter;
+use plimsoll_graph::{Flow, Graph, GraphError};
+use thiserror::Error;
+
+/// Why a step cannot be split into micro-batches.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum SplitError {
+    /// An op mixes examples.
+    #[error("layer `{layer}`: {op} mixes the examples of a batch, so the batch cannot be split")]
+    Mixes {
+        /// The layer.
+        layer: String,
+        /// The op.
+        op: &'static str,
+    },
+    /// The micro-batch ends inside a block.
+    #[error(
+        "micro-batches of {examples} examples do not end at blocks of {block}: use a multiple of {block}"
+    )]
+    Block {
+        /// Examples of the micro-batch.
+        examples: usize,
+        /// Examples of a block.
+        block: usize,
+    },
+    /// The graph is broken.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// Makes of a step over `graph.examples` examples one over `micro_batches` times as many: sums over examples are
+/// carried from micro-batch to micro-batch, and what reads them runs once, after the last. Because sums fold block by
+/// block, the result has the bits of the whole batch run at once.
+pub fn accumulate(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitError> {
+    if micro_batches == 1 {
+        return Ok(graph.clone());
+    }
+    if !graph.examples.is_multiple_of(graph.example_block) {
+        return Err(SplitError::Block { examples: graph.examples, block: graph.example_block });
+    }
+    let flows = graph.flows();
+    let mut r = Rewriter::new(graph);
+    r.builder.set_micro_batches(micro_batches);
+    for node in &graph.nodes {
+        if node.outputs.iter().any(|v| flows[v.index()] == Flow::Mixed) {
+            return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
+        }
+        let reads_sum = node.inputs.iter().any(|v| flows[v.index()] == Flow::Folded);
+        let folded = node.outputs.iter().filter(|v| flows[v.index()] == Flow::Folded && !reads_sum);
+        let carries: Vec<_> = folded.map(|&v| (v, r.builder.carry(graph.ty(v).clone()))).collect();
+        let sums: Vec<_> = carries.iter().map(|&(_, carry)| carry).collect();
+        let inputs: Vec<_> = node.inputs.iter().map(|&v| r.get(v)).collect();
+        let emit = |b: &mut plimsoll_graph::Builder| b.accumulating(node.op.clone(), &inputs, &sums);
+        let outputs = r.builder.within(node.layer.clone(), emit)?;
+        r.set(node, &outputs);
+        for (value, carry) in carries {
+            let output = r.get(value);
+            r.builder.set_carry(carry, output);
+        }
+    }
+    Ok(r.finish()?)
+}

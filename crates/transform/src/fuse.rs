@@ -1,0 +1,310 @@
+//! Joins elementwise ops into regions, and bias and relu into the product before them.
+
+use crate::rewriter::{Rewriter, drop_dead};
+use plimsoll_graph::op::{Binary, Conv, Elementwise, Epilogue, Instruction, Operand, Region, Unary};
+use plimsoll_graph::{Graph, GraphError, Node, NodeId, Op, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Instructions in one region at most, so that its registers fit a cache.
+const MOST_INSTRUCTIONS: usize = 48;
+
+/// Joins elementwise ops over one shape into [`Region`]s, and bias and relu into the product or convolution before
+/// them. Every value keeps its rounding, so the numbers stay the same to the bit.
+pub fn fuse(graph: &Graph) -> Result<Graph, GraphError> {
+    // Constants that became instructions are left without readers.
+    drop_dead(&regions(&epilogues(graph)?)?)
+}
+
+/// How often each value is read, leaving the graph included.
+fn uses(graph: &Graph) -> Vec<usize> {
+    let mut uses = vec![0; graph.value_count()];
+    let inside = graph.nodes.iter().flat_map(Node::reads);
+    let leaving = graph.outputs.iter().map(|o| o.value);
+    let states = graph.states.iter().filter_map(|s| s.output);
+    let carries = graph.carries.iter().map(|c| c.output);
+    inside.chain(leaving).chain(states).chain(carries).for_each(|v| uses[v.index()] += 1);
+    uses
+}
+
+/// The same op with another epilogue, if it can have one.
+fn with_epilogue(op: &Op, change: impl FnOnce(&mut Epilogue)) -> Option<Op> {
+    let mut op = op.clone();
+    match &mut op {
+        Op::MatMul(product) => change(&mut product.epilogue),
+        Op::Conv(Conv::Forward { epilogue, .. }) => change(epilogue),
+        _ => return None,
+    }
+    Some(op)
+}
+
+fn epilogue_of(op: &Op) -> Option<Epilogue> {
+    let mut found = None;
+    with_epilogue(op, |e| found = Some(*e));
+    found
+}
+
+fn epilogues(graph: &Graph) -> Result<Graph, GraphError> {
+    let uses = uses(graph);
+    let mut r = Rewriter::new(graph);
+    // Products that wait for their epilogue: by the value that the next op of the epilogue would read.
+    let mut waiting: BTreeMap<ValueId, (Op, Vec<ValueId>, &Node)> = BTreeMap::new();
+    let flush =
+        |r: &mut Rewriter<'_>, waiting: &mut BTreeMap<ValueId, (Op, Vec<ValueId>, &Node)>, v: ValueId| {
+            let Some((op, inputs, node)) = waiting.remove(&v) else { return Ok(()) };
+            let outputs = r.replace(node, op, &inputs)?;
+            r.map[v.index()] = Some(outputs[0]);
+            Ok(())
+        };
+    for node in &graph.nodes {
+        let extended = extend(graph, &r, &waiting, node);
+        if let Some((from, op, inputs)) = extended {
+            let (_, _, product) = waiting.remove(&from).expect("found above");
+            if op_may_wait(&op) && uses[node.outputs[0].index()] == 1 {
+                waiting.insert(node.outputs[0], (op, inputs, product));
+            } else {
+                let outputs = r.replace(product, op, &inputs)?;
+                r.set(node, &outputs);
+            }
+            continue;
+        }
+        for value in node.reads() {
+            flush(&mut r, &mut waiting, value)?;
+        }
+        let may_wait =
+            epilogue_of(&node.op).is_some_and(|e| e == Epilogue::default()) && node.accumulate.is_empty();
+        if may_wait && uses[node.outputs[0].index()] == 1 {
+            let inputs = node.inputs.iter().map(|&v| r.get(v)).collect();
+            waiting.insert(node.outputs[0], (node.op.clone(), inputs, node));
+        } else {
+            r.copy(node)?;
+        }
+    }
+    for value in waiting.keys().copied().collect::<Vec<_>>() {
+        flush(&mut r, &mut waiting, value)?;
+    }
+    r.finish()
+}
+
+fn op_may_wait(op: &Op) -> bool {
+    epilogue_of(op).is_some_and(|e| !e.relu)
+}
+
+/// A waiting product extended by this node: (the value it was waiting under, its new op and inputs).
+#[allow(clippy::type_complexity, reason = "a name would say no more")]
+fn extend(
+    graph: &Graph,
+    r: &Rewriter<'_>,
+    waiting: &BTreeMap<ValueId, (Op, Vec<ValueId>, &Node)>,
+    node: &Node,
+) -> Option<(ValueId, Op, Vec<ValueId>)> {
+    let Op::Elementwise(elementwise) = &node.op else { return None };
+    let from = *node.inputs.iter().find(|v| waiting.contains_key(v))?;
+    let (op, inputs, _) = &waiting[&from];
+    let epilogue = epilogue_of(op)?;
+    match elementwise {
+        Elementwise::Binary(Binary::Add) if !epilogue.bias && !epilogue.relu => {
+            let bias = *node.inputs.iter().find(|v| **v != from)?;
+            let columns = *graph.ty(from).shape.last()?;
+            let fits = graph.ty(bias).shape[..] == [columns] && graph.ty(bias).dtype == graph.ty(from).dtype;
+            // A bias that is itself computed might come after the product; states and inputs never do.
+            let there = graph.producer(bias).is_none();
+            if !(fits && there) {
+                return None;
+            }
+            let op = with_epilogue(op, |e| e.bias = true)?;
+            Some((from, op, [&inputs[..], &[r.get(bias)]].concat()))
+        }
+        Elementwise::Unary(Unary::Relu) if !epilogue.relu => {
+            Some((from, with_epilogue(op, |e| e.relu = true)?, inputs.clone()))
+        }
+        _ => None,
+    }
+}
+
+fn is_constant(node: &Node) -> bool {
+    matches!(node.op, Op::Elementwise(Elementwise::Constant { .. }))
+}
+
+fn regions(graph: &Graph) -> Result<Graph, GraphError> {
+    let groups = Groups::new(graph);
+    let uses = uses(graph);
+    let mut r = Rewriter::new(graph);
+    for members in groups.ordered(graph) {
+        if let [only] = members[..] {
+            let node = graph.node(only);
+            r.copy(node)?;
+            continue;
+        }
+        emit_region(graph, &uses, &mut r, &members)?;
+    }
+    r.finish()
+}
+
+fn emit_region(
+    graph: &Graph,
+    uses: &[usize],
+    r: &mut Rewriter<'_>,
+    members: &[NodeId],
+) -> Result<(), GraphError> {
+    let mut inputs: Vec<ValueId> = Vec::new();
+    let mut results: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let mut instructions: Vec<Instruction> = Vec::new();
+    for &id in members {
+        let node = graph.node(id);
+        let Op::Elementwise(op) = node.op else { unreachable!("groups hold elementwise nodes") };
+        let mut operands = Vec::new();
+        for &value in &node.inputs {
+            let constant = graph.producer(value).map(|p| graph.node(p)).filter(|n| is_constant(n));
+            if let (Some(producer), false) = (constant, results.contains_key(&value)) {
+                // Constants become instructions of the region.
+                let Op::Elementwise(op) = producer.op else { unreachable!("constants are elementwise") };
+                results.insert(value, instructions.len());
+                instructions.push(Instruction { op, operands: Vec::new(), dtype: graph.ty(value).dtype });
+            }
+            operands.push(match results.get(&value) {
+                Some(&i) => Operand::Result(i),
+                None => {
+                    let place = inputs.iter().position(|&v| v == value);
+                    Operand::Input(place.unwrap_or_else(|| {
+                        inputs.push(value);
+                        inputs.len() - 1
+                    }))
+                }
+            });
+        }
+        results.insert(node.outputs[0], instructions.len());
+        instructions.push(Instruction { op, operands, dtype: graph.ty(node.outputs[0]).dtype });
+    }
+    // A result is written if anything outside the region reads it.
+    let inside =
+        |value: ValueId| members.iter().flat_map(|&m| graph.node(m).reads()).filter(|&v| v == value).count();
+    let written: Vec<ValueId> = members.iter().map(|&m| graph.node(m).outputs[0]).collect();
+    let written: Vec<ValueId> = written.into_iter().filter(|&v| uses[v.index()] > inside(v)).collect();
+    let region = Region { instructions, outputs: written.iter().map(|v| results[v]).collect() };
+    let last = graph.node(*members.last().expect("groups are not empty"));
+    let inputs: Vec<ValueId> = inputs.into_iter().map(|v| r.get(v)).collect();
+    let outputs = r.replace(last, Op::Fused(region), &inputs)?;
+    for (old, new) in written.into_iter().zip(outputs) {
+        r.map[old.index()] = Some(new);
+    }
+    Ok(())
+}
+
+/// Which nodes run together.
+struct Groups {
+    /// The group of each node; a node alone is its own group.
+    group: Vec<usize>,
+    members: Vec<Vec<NodeId>>,
+}
+
+impl Groups {
+    /// Grows groups along the graph: each elementwise node joins its producers' groups where nothing between them
+    /// would have to run both before and after the joined group.
+    fn new(graph: &Graph) -> Self {
+        let count = graph.nodes.len();
+        let mut groups = Self {
+            group: (0..count).collect(),
+            members: (0..count).map(|i| vec![NodeId(i as u32)]).collect(),
+        };
+        let readers = graph.readers();
+        let tail = graph.tail();
+        for id in graph.node_ids() {
+            let node = graph.node(id);
+            if !joins(node) {
+                continue;
+            }
+            let producers: BTreeSet<NodeId> = node.inputs.iter().filter_map(|&v| graph.producer(v)).collect();
+            for producer in producers {
+                let (a, b) = (groups.group[producer.index()], groups.group[id.index()]);
+                let fits = joins(graph.node(producer))
+                    && graph.ty(graph.node(producer).outputs[0]).shape == graph.ty(node.outputs[0]).shape
+                    && tail[producer.index()] == tail[id.index()];
+                let small = groups.members[a].len() + groups.members[b].len() <= MOST_INSTRUCTIONS;
+                if a != b && fits && small && groups.is_convex(graph, &readers, a, b) {
+                    groups.join(a, b);
+                }
+            }
+        }
+        groups
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        for member in std::mem::take(&mut self.members[a]) {
+            self.group[member.index()] = b;
+            self.members[b].push(member);
+        }
+        self.members[b].sort_unstable();
+    }
+
+    /// Whether no path leaves the two groups and comes back, with every other group taken as one node.
+    fn is_convex(&self, graph: &Graph, readers: &[Vec<NodeId>], a: usize, b: usize) -> bool {
+        let both = |node: NodeId| [a, b].contains(&self.group[node.index()]);
+        let last = self.members[a].iter().chain(&self.members[b]).max().copied();
+        let mut seen: BTreeSet<usize> = BTreeSet::new();
+        let mut stack: Vec<usize> = Vec::new();
+        let leave = |from: usize, stack: &mut Vec<usize>, seen: &mut BTreeSet<usize>, start: bool| {
+            for &member in &self.members[from] {
+                for &value in &graph.node(member).outputs {
+                    for &reader in &readers[value.index()] {
+                        if both(reader) {
+                            if !start {
+                                return false;
+                            }
+                        } else if seen.insert(self.group[reader.index()]) {
+                            stack.push(self.group[reader.index()]);
+                        }
+                    }
+                }
+            }
+            true
+        };
+        for from in [a, b] {
+            leave(from, &mut stack, &mut seen, true);
+        }
+        while let Some(group) = stack.pop() {
+            // A group whose first member comes after both cannot lead back into them.
+            if self.members[group].first().copied() > last {
+                continue;
+            }
+            if !leave(group, &mut stack, &mut seen, false) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The groups in an order in which each comes after what it reads, as near to the graph's order as that allows.
+    fn ordered(&self, graph: &Graph) -> Vec<Vec<NodeId>> {
+        let mut waits: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.members.len()];
+        let mut feeds: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.members.len()];
+        for id in graph.node_ids() {
+            for producer in graph.node(id).reads().filter_map(|v| graph.producer(v)) {
+                let (from, to) = (self.group[producer.index()], self.group[id.index()]);
+                if from != to {
+                    waits[to].insert(from);
+                    feeds[from].insert(to);
+                }
+            }
+        }
+        let key = |g: usize| (self.members[g].first().copied(), g);
+        let groups = (0..self.members.len()).filter(|&g| !self.members[g].is_empty());
+        let mut ready: BTreeSet<_> = groups.filter(|&g| waits[g].is_empty()).map(key).collect();
+        let mut order = Vec::new();
+        while let Some(next) = ready.pop_first() {
+            let group = next.1;
+            order.push(self.members[group].clone());
+            for &to in &feeds[group] {
+                waits[to].remove(&group);
+                if waits[to].is_empty() {
+                    ready.insert(key(to));
+                }
+            }
+        }
+        order
+    }
+}
+
+/// Whether a node can be part of a region. Constants join by being copied in.
+fn joins(node: &Node) -> bool {
+    matches!(node.op, Op::Elementwise(_)) && !is_constant(node)
+}

@@ -1,0 +1,116 @@
+//! Copies a graph node by node into a new one, with changes on the way.
+
+use plimsoll_graph::{Builder, Graph, GraphError, Node, Op, Origin, ValueId};
+
+/// A new graph in the making, with the place of every old value in it.
+pub(crate) struct Rewriter<'g> {
+    pub old: &'g Graph,
+    pub builder: Builder,
+    /// New values of old ones, where they are copied.
+    pub map: Vec<Option<ValueId>>,
+}
+
+impl<'g> Rewriter<'g> {
+    /// A new graph with the old one's inputs, states and carries, and no nodes.
+    pub fn new(old: &'g Graph) -> Self {
+        let mut builder = Builder::new(old.examples, old.example_block);
+        builder.set_micro_batches(old.micro_batches);
+        let mut map = vec![None; old.value_count()];
+        for value in old.value_ids() {
+            let ty = old.ty(value).clone();
+            map[value.index()] = match old.origin(value) {
+                Origin::Input(i) => Some(builder.input(&old.inputs[i].name, ty, old.inputs[i].batched)),
+                Origin::State(i) => {
+                    let state = &old.states[i];
+                    Some(builder.named_state(state.name.clone(), ty, state.role, state.init))
+                }
+                Origin::Carry(_) => Some(builder.carry(ty)),
+                Origin::Node { .. } => None,
+            };
+        }
+        Self { old, builder, map }
+    }
+
+    /// The new value of an old one.
+    ///
+    /// # Panics
+    /// If it has not been copied: passes copy in topological order.
+    pub fn get(&self, value: ValueId) -> ValueId {
+        self.map[value.index()].unwrap_or_else(|| panic!("{value} is read before it is copied"))
+    }
+
+    /// Copies a node with its inputs mapped.
+    pub fn copy(&mut self, node: &Node) -> Result<(), GraphError> {
+        let outputs = self.emit(node, |this, v| this.get(v))?;
+        self.set(node, &outputs);
+        Ok(())
+    }
+
+    /// Emits a node with inputs found by `find`; the map stays as it is.
+    pub fn emit(
+        &mut self,
+        node: &Node,
+        find: impl Fn(&Self, ValueId) -> ValueId,
+    ) -> Result<Vec<ValueId>, GraphError> {
+        let inputs: Vec<_> = node.inputs.iter().map(|&v| find(self, v)).collect();
+        let sums: Vec<_> = node.accumulate.iter().map(|&v| find(self, v)).collect();
+        self.builder.within(node.layer.clone(), |b| b.accumulating(node.op.clone(), &inputs, &sums))
+    }
+
+    /// Emits another op in a node's place and layer, on new values.
+    pub fn replace(&mut self, node: &Node, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+        self.builder.within(node.layer.clone(), |b| b.node(op, inputs))
+    }
+
+    /// Says where a node's outputs are.
+    pub fn set(&mut self, node: &Node, outputs: &[ValueId]) {
+        for (&old, &new) in node.outputs.iter().zip(outputs) {
+            self.map[old.index()] = Some(new);
+        }
+    }
+
+    /// The new graph, with the old one's state outputs, carries and outputs.
+    pub fn finish(mut self) -> Result<Graph, GraphError> {
+        for state in &self.old.states {
+            if let Some(output) = state.output {
+                let (input, output) = (self.get(state.input), self.get(output));
+                self.builder.set_state(input, output);
+            }
+        }
+        for carry in &self.old.carries {
+            let (input, output) = (self.get(carry.input), self.get(carry.output));
+            self.builder.set_carry(input, output);
+        }
+        for output in &self.old.outputs {
+            let value = self.get(output.value);
+            self.builder.output(&output.name, value);
+        }
+        self.builder.finish()
+    }
+}
+
+/// For every node, whether anything that leaves the graph depends on it.
+pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes.len()];
+    let mut stack: Vec<ValueId> = graph.outputs.iter().map(|o| o.value).collect();
+    stack.extend(graph.states.iter().filter_map(|s| s.output));
+    stack.extend(graph.carries.iter().map(|c| c.output));
+    while let Some(value) = stack.pop() {
+        if let Some(node) = graph.producer(value)
+            && !std::mem::replace(&mut live[node.index()], true)
+        {
+            stack.extend(graph.node(node).reads());
+        }
+    }
+    live
+}
+
+/// The graph without what nothing that leaves it depends on.
+pub(crate) fn drop_dead(graph: &Graph) -> Result<Graph, GraphError> {
+    let live = live_nodes(graph);
+    let mut r = Rewriter::new(graph);
+    for id in graph.node_ids().filter(|id| live[id.index()]) {
+        r.copy(graph.node(id))?;
+    }
+    r.finish()
+}
