@@ -1,1 +1,13 @@
 //! One list of cases for every executor, and golden numbers.
+//!
+//! `golden/` holds numbers frozen from another framework by the scripts beside it: [`golden_cases`] are single ops,
+//! [`golden_run`] ten training steps of a small model, whose weights and data [`formula`] makes again.
+//! [`tolerance`] says how far an executor may be off, [`compare`] whether it is.
+
+mod case;
+mod compare;
+mod run;
+
+pub use case::{Case, golden_cases};
+pub use compare::{compare, tolerance};
+pub use run::{GoldenRun, Summary, formula, golden_run};

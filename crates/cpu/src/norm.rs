@@ -1,1 +1,432 @@
-//! norm
+//! Statistics of rows and channels, and the sums that a norm's gradients are made of.
+//!
+//! A variance is always the mean squared distance from the mean, never the difference of two large moments.
+
+use crate::isa::{Context, Isa};
+use crate::math::{Shared, rows_per_task, simd_fn, sum_by, sum2_by, whole_lines};
+use crate::reduce::{Fold, STRIP, WIDEST_SUPER_ROW, fold, fold_workspace, sum_rows, super_rows, unit_rows};
+pub use plimsoll_graph::op::NormAxis;
+use std::ops::Range;
+
+/// Mean and variance of every row of x, `[rows, width]`.
+pub fn row_stats(ctx: Context<'_>, rows: usize, width: usize, x: &[f32], mean: &mut [f32], variance: &mut [f32]) {
+    assert!(x.len() >= rows * width && mean.len() >= rows && variance.len() >= rows, "operands are too short");
+    let group = rows_per_task(width);
+    let (mean, variance) = (Shared::new(mean), Shared::new(variance));
+    ctx.pool.run(rows.div_ceil(group), &|task, _| {
+        let rows = task * group..((task + 1) * group).min(rows);
+        // SAFETY: every task has its own rows.
+        let (mean, variance) =
+            unsafe { (mean.part(rows.start, rows.len()), variance.part(rows.start, rows.len())) };
+        stats_of_rows(ctx.isa, width, &x[rows.start * width..rows.end * width], mean, variance);
+    });
+}
+
+simd_fn! {
+    fn stats_of_rows(isa: Isa, width: usize, x: &[f32], mean: &mut [f32], variance: &mut [f32]) {
+        for (r, (mean, variance)) in mean.iter_mut().zip(variance).enumerate() {
+            let row = &x[r * width..(r + 1) * width];
+            // SAFETY: i is below the row's length.
+            let m = sum_by(width, |i| unsafe { *row.get_unchecked(i) }) / width as f32;
+            let squares = sum_by(width, |i| {
+                // SAFETY: likewise.
+                let distance = unsafe { *row.get_unchecked(i) } - m;
+                distance * distance
+            });
+            (*mean, *variance) = (m, squares / width as f32);
+        }
+    }
+}
+
+/// Where `x̂ = (x - mean) · rstd` comes from, for x of `[rows, width]`.
+#[derive(Clone, Copy)]
+pub struct Normalised<'a> {
+    /// The input.
+    pub x: &'a [f32],
+    /// Whose statistics they are: one for each row, or one for each channel.
+    pub axis: NormAxis,
+    /// The means.
+    pub mean: &'a [f32],
+    /// The reciprocal standard deviations.
+    pub rstd: &'a [f32],
+}
+
+impl Normalised<'_> {
+    fn check(&self, rows: usize, width: usize) {
+        let statistics = if self.axis == NormAxis::Row { rows } else { width };
+        let fits = self.x.len() >= rows * width && self.mean.len() >= statistics && self.rstd.len() >= statistics;
+        assert!(fits, "operands are too short");
+    }
+}
+
+/// `(Σ dy, Σ dy · x̂)` over every row.
+pub fn row_sums(
+    ctx: Context<'_>,
+    rows: usize,
+    width: usize,
+    dy: &[f32],
+    normalised: Normalised<'_>,
+    sum: &mut [f32],
+    sum_with_x: &mut [f32],
+) {
+    normalised.check(rows, width);
+    assert!(dy.len() >= rows * width && sum.len() >= rows && sum_with_x.len() >= rows, "operands are too short");
+    let group = rows_per_task(width);
+    let (sum, sum_with_x) = (Shared::new(sum), Shared::new(sum_with_x));
+    ctx.pool.run(rows.div_ceil(group), &|task, _| {
+        let rows = task * group..((task + 1) * group).min(rows);
+        // SAFETY: every task has its own rows.
+        let sums = unsafe { [sum.part(rows.start, rows.len()), sum_with_x.part(rows.start, rows.len())] };
+        sums_of_rows(ctx.isa, width, rows, dy, normalised, sums);
+    });
+}
+
+simd_fn! {
+    fn sums_of_rows(
+        isa: Isa, width: usize, rows: Range<usize>, dy: &[f32], normalised: Normalised<'_>, sums: [&mut [f32]; 2],
+    ) {
+        let Normalised { x, axis, mean, rstd } = normalised;
+        let [sum, sum_with_x] = sums;
+        for (out, r) in rows.enumerate() {
+            let (dy, x) = (&dy[r * width..(r + 1) * width], &x[r * width..(r + 1) * width]);
+            let totals = match axis {
+                NormAxis::Row => {
+                    let (mean, rstd) = (mean[r], rstd[r]);
+                    // SAFETY: i is below the row's length.
+                    sum2_by(width, |i| unsafe {
+                        let dy = *dy.get_unchecked(i);
+                        [dy, dy * ((*x.get_unchecked(i) - mean) * rstd)]
+                    })
+                }
+                NormAxis::Channel => {
+                    let (mean, rstd) = (&mean[..width], &rstd[..width]);
+                    // SAFETY: i is below the row's length, which is the number of channels.
+                    sum2_by(width, |i| unsafe {
+                        let dy = *dy.get_unchecked(i);
+                        [dy, dy * ((*x.get_unchecked(i) - *mean.get_unchecked(i)) * *rstd.get_unchecked(i))]
+                    })
+                }
+            };
+            [sum[out], sum_with_x[out]] = totals;
+        }
+    }
+}
+
+/// The bytes of workspace that [`channel_stats`] needs: a multiple of 64.
+pub fn channel_stats_workspace(rows: usize, channels: usize) -> usize {
+    2 * whole_lines(rows.div_ceil(unit_rows(channels)) * channels) * size_of::<f32>()
+}
+
+/// Mean and variance of every column of x, `[rows, channels]`.
+///
+/// Every unit of rows has its statistics taken while it is in cache; they are then combined in order, as Chan, Golub
+/// and LeVeque have it. So x is read from memory once.
+pub fn channel_stats(
+    ctx: Context<'_>,
+    rows: usize,
+    channels: usize,
+    x: &[f32],
+    mean: &mut [f32],
+    variance: &mut [f32],
+    workspace: &mut [f32],
+) {
+    assert!(x.len() >= rows * channels && mean.len() >= channels && variance.len() >= channels, "operands are too short");
+    let unit = unit_rows(channels);
+    let units = rows.div_ceil(unit);
+    let floats = whole_lines(units * channels);
+    let (means, squares) = workspace[..2 * floats].split_at_mut(floats);
+    let (unit_means, unit_squares) = (Shared::new(means), Shared::new(squares));
+    let strips = channels.div_ceil(STRIP);
+    ctx.pool.run(units * strips, &|task, _| {
+        let (u, strip) = (task / strips, task % strips);
+        let rows = u * unit..((u + 1) * unit).min(rows);
+        let columns = strip * STRIP..((strip + 1) * STRIP).min(channels);
+        let at = u * channels + columns.start;
+        // SAFETY: every task has its own columns of its own unit.
+        let out = unsafe { [unit_means.part(at, columns.len()), unit_squares.part(at, columns.len())] };
+        stats_of_unit(ctx.isa, channels, columns, &x[rows.start * channels..rows.end * channels], out);
+    });
+    for first in (0..channels).step_by(STRIP) {
+        let columns = first..(first + STRIP).min(channels);
+        combine_stats(rows, unit, channels, columns, [means, squares], [mean, variance]);
+    }
+}
+
+simd_fn! {
+    /// Mean and sum of squared distances of some columns of a unit.
+    fn stats_of_unit(isa: Isa, channels: usize, columns: Range<usize>, x: &[f32], out: [&mut [f32]; 2]) {
+        let [mean, squares] = out;
+        let rows = x.len() / channels;
+        sum_rows(rows, channels, columns.clone(), [&mut *mean], |r, j| {
+            // SAFETY: r and j lie inside the unit.
+            [unsafe { *x.get_unchecked(r * channels + j) }]
+        });
+        mean.iter_mut().for_each(|m| *m /= rows as f32);
+        let tiled = Tiled::new(channels, columns.clone(), mean);
+        sum_rows(rows, channels, columns.clone(), [squares], |r, j| {
+            // SAFETY: r and j lie inside the unit; the statistics are repeated as far as columns go.
+            let distance = unsafe { *x.get_unchecked(r * channels + j) - tiled.get(j - columns.start) };
+            [distance * distance]
+        });
+    }
+}
+
+/// The statistics of at most [`STRIP`] channels, repeated as often as narrow rows are taken together.
+struct Tiled([f32; STRIP]);
+
+const _: () = assert!(STRIP >= WIDEST_SUPER_ROW);
+
+impl Tiled {
+    #[inline(always)]
+    fn new(channels: usize, columns: Range<usize>, values: &[f32]) -> Self {
+        let mut tiled = [0.0; STRIP];
+        let width = columns.len();
+        for copy in 0..super_rows(channels) {
+            tiled[copy * width..(copy + 1) * width].copy_from_slice(&values[..width]);
+        }
+        Self(tiled)
+    }
+
+    /// # Safety
+    ///
+    /// `i` is below the columns times the rows taken together.
+    #[inline(always)]
+    unsafe fn get(&self, i: usize) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe { *self.0.get_unchecked(i) }
+    }
+}
+
+/// Combines the statistics of units in order, in f64: there are few, and their sums of squares are large.
+fn combine_stats(
+    rows: usize,
+    unit: usize,
+    channels: usize,
+    columns: Range<usize>,
+    [unit_means, unit_squares]: [&[f32]; 2],
+    [mean, variance]: [&mut [f32]; 2],
+) {
+    let (mut means, mut squares) = ([0.0f64; STRIP], [0.0f64; STRIP]);
+    for (u, start) in (0..rows).step_by(unit).enumerate() {
+        let (before, here) = (start as f64, unit.min(rows - start) as f64);
+        let (share, weight) = (here / (before + here), before * here / (before + here));
+        let at = u * channels + columns.start;
+        for (i, (mean, squares)) in means.iter_mut().zip(&mut squares).enumerate().take(columns.len()) {
+            let distance = f64::from(unit_means[at + i]) - *mean;
+            *mean += distance * share;
+            *squares += f64::from(unit_squares[at + i]) + distance * distance * weight;
+        }
+    }
+    for (i, column) in columns.enumerate() {
+        mean[column] = if rows == 0 { f32::NAN } else { means[i] as f32 };
+        variance[column] = (squares[i] / rows as f64) as f32;
+    }
+}
+
+/// The bytes of workspace that [`channel_sums`] needs: a multiple of 64.
+pub fn channel_sums_workspace(rows: usize, channels: usize, block_rows: usize) -> usize {
+    fold_workspace(2, &Fold { rows, inner: channels, block_rows, accumulate: false })
+}
+
+/// `(Σ dy, Σ dy · x̂)` over every column, added to what is there with `accumulate`, folded over blocks of
+/// `block_rows` rows.
+#[allow(clippy::too_many_arguments, reason = "sizes and operands")]
+pub fn channel_sums(
+    ctx: Context<'_>,
+    rows: usize,
+    channels: usize,
+    block_rows: usize,
+    accumulate: bool,
+    dy: &[f32],
+    normalised: Normalised<'_>,
+    sum: &mut [f32],
+    sum_with_x: &mut [f32],
+    workspace: &mut [f32],
+) {
+    normalised.check(rows, channels);
+    assert!(dy.len() >= rows * channels && sum.len() >= channels && sum_with_x.len() >= channels, "operands are too short");
+    let spec = Fold { rows, inner: channels, block_rows, accumulate };
+    fold(ctx, &spec, [sum, sum_with_x], workspace, &|rows, columns, out| {
+        sums_of_unit(ctx.isa, channels, rows, columns, dy, normalised, out);
+    });
+}
+
+simd_fn! {
+    fn sums_of_unit(
+        isa: Isa,
+        channels: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        dy: &[f32],
+        normalised: Normalised<'_>,
+        out: [&mut [f32]; 2],
+    ) {
+        let Normalised { x, axis, mean, rstd } = normalised;
+        let elements = rows.start * channels..rows.end * channels;
+        let (dy, x) = (&dy[elements.clone()], &x[elements]);
+        match axis {
+            NormAxis::Row => {
+                let (mean, rstd) = (&mean[rows.clone()], &rstd[rows.clone()]);
+                let narrow = super_rows(channels) > 1;
+                sum_rows(rows.len(), channels, columns, out, |r, j| {
+                    // Where narrow rows are taken together, column j may be one of a row below.
+                    let row = if narrow { r + j / channels } else { r };
+                    // SAFETY: r and j lie inside the unit.
+                    unsafe {
+                        let at = r * channels + j;
+                        let dy = *dy.get_unchecked(at);
+                        [dy, dy * ((*x.get_unchecked(at) - *mean.get_unchecked(row)) * *rstd.get_unchecked(row))]
+                    }
+                });
+            }
+            NormAxis::Channel if columns.len() <= STRIP => {
+                let mean = Tiled::new(channels, columns.clone(), &mean[columns.clone()]);
+                let rstd = Tiled::new(channels, columns.clone(), &rstd[columns.clone()]);
+                let first = columns.start;
+                sum_rows(rows.len(), channels, columns, out, |r, j| {
+                    // SAFETY: r and j lie inside the unit; the statistics are repeated as far as columns go.
+                    unsafe {
+                        let at = r * channels + j;
+                        let dy = *dy.get_unchecked(at);
+                        [dy, dy * ((*x.get_unchecked(at) - mean.get(j - first)) * rstd.get(j - first))]
+                    }
+                });
+            }
+            NormAxis::Channel => {
+                let (mean, rstd) = (&mean[..channels], &rstd[..channels]);
+                sum_rows(rows.len(), channels, columns, out, |r, j| {
+                    // SAFETY: r and j lie inside the unit; rows this wide are not taken together.
+                    unsafe {
+                        let at = r * channels + j;
+                        let dy = *dy.get_unchecked(at);
+                        [dy, dy * ((*x.get_unchecked(at) - *mean.get_unchecked(j)) * *rstd.get_unchecked(j))]
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::testing::{Workspace, assert_bits, assert_near, normal, on_all};
+
+    const SHAPES: [(usize, usize); 11] = [
+        (1, 1), (7, 1), (1, 9), (50, 3), (5, 64), (700, 16), (33, 100), (9, 1000), (3, 1500), (3000, 10), (200, 300),
+    ];
+
+    /// Far from zero, where a difference of moments would lose every digit.
+    fn shifted(rows: usize, width: usize) -> Vec<f32> {
+        normal(1, rows * width).iter().map(|x| x * 0.5 + 100.0).collect()
+    }
+
+    fn exact_stats(rows: usize, width: usize, x: &[f32], axis: NormAxis) -> (Vec<f64>, Vec<f64>) {
+        let (groups, size) = if axis == NormAxis::Row { (rows, width) } else { (width, rows) };
+        let at = |g, i| f64::from(if axis == NormAxis::Row { x[g * width + i] } else { x[i * width + g] });
+        let of = |g: usize| {
+            let mean = (0..size).map(|i| at(g, i)).sum::<f64>() / size as f64;
+            (mean, (0..size).map(|i| (at(g, i) - mean).powi(2)).sum::<f64>() / size as f64)
+        };
+        (0..groups).map(of).unzip()
+    }
+
+    #[test]
+    fn stats_far_from_zero() {
+        for (rows, width) in SHAPES {
+            let x = shifted(rows, width);
+            for axis in [NormAxis::Row, NormAxis::Channel] {
+                let (mean, variance) = exact_stats(rows, width, &x, axis);
+                let results = on_all(|ctx| {
+                    let (mut m, mut v) = (vec![f32::NAN; mean.len()], vec![f32::NAN; mean.len()]);
+                    match axis {
+                        NormAxis::Row => row_stats(ctx, rows, width, &x, &mut m, &mut v),
+                        NormAxis::Channel => {
+                            let mut space = Workspace::new(channel_stats_workspace(rows, width));
+                            channel_stats(ctx, rows, width, &x, &mut m, &mut v, space.get());
+                        }
+                    }
+                    [m, v].concat()
+                });
+                for result in results {
+                    let what = format!("{axis:?} of [{rows},{width}]");
+                    assert_near(&result[..mean.len()], &mean, 1.0, 2e-7, &what);
+                    assert_near(&result[mean.len()..], &variance, 0.01, 1e-4, &what);
+                }
+            }
+        }
+    }
+
+    fn sums(
+        ctx: Context<'_>, axis: NormAxis, rows: usize, width: usize, dy: &[f32], normalised: Normalised<'_>,
+    ) -> Vec<f32> {
+        let groups = if axis == NormAxis::Row { rows } else { width };
+        let (mut a, mut b) = (vec![f32::NAN; groups], vec![f32::NAN; groups]);
+        match axis {
+            NormAxis::Row => row_sums(ctx, rows, width, dy, normalised, &mut a, &mut b),
+            NormAxis::Channel => {
+                let mut space = Workspace::new(channel_sums_workspace(rows, width, 30));
+                channel_sums(ctx, rows, width, 30, false, dy, normalised, &mut a, &mut b, space.get());
+                // In two calls, cut at the end of a block.
+                let cut = rows / 2 / 30 * 30;
+                let (mut c, mut d) = (vec![f32::NAN; groups], vec![f32::NAN; groups]);
+                for part in [0..cut, cut..rows] {
+                    let elements = part.start * width..part.end * width;
+                    let statistics = if normalised.axis == NormAxis::Row { part.clone() } else { 0..width };
+                    let piece = Normalised {
+                        x: &normalised.x[elements.clone()],
+                        axis: normalised.axis,
+                        mean: &normalised.mean[statistics.clone()],
+                        rstd: &normalised.rstd[statistics],
+                    };
+                    let (accumulate, dy) = (part.start > 0 || cut == 0 && part.end > 0, &dy[elements]);
+                    channel_sums(ctx, part.len(), width, 30, accumulate, dy, piece, &mut c, &mut d, space.get());
+                }
+                assert_bits(&c, &a, "in two calls");
+                assert_bits(&d, &b, "in two calls");
+            }
+        }
+        [a, b].concat()
+    }
+
+    #[test]
+    fn sums_with_either_statistics() {
+        for (rows, width) in SHAPES {
+            let (x, dy) = (normal(2, rows * width), normal(3, rows * width));
+            for axis in [NormAxis::Row, NormAxis::Channel] {
+                for of in [NormAxis::Row, NormAxis::Channel] {
+                    let statistics = if of == NormAxis::Row { rows } else { width };
+                    let (mean, rstd) = (normal(4, statistics), normal(5, statistics));
+                    let normalised = Normalised { x: &x, axis: of, mean: &mean, rstd: &rstd };
+                    let groups = if axis == NormAxis::Row { rows } else { width };
+                    let mut exact = vec![0.0; 2 * groups];
+                    for (i, (&x, &dy)) in x.iter().zip(&dy).enumerate() {
+                        let pick = |axis| if axis == NormAxis::Row { i / width } else { i % width };
+                        let hat = (f64::from(x) - f64::from(mean[pick(of)])) * f64::from(rstd[pick(of)]);
+                        exact[pick(axis)] += f64::from(dy);
+                        exact[groups + pick(axis)] += f64::from(dy) * hat;
+                    }
+                    for result in on_all(|ctx| sums(ctx, axis, rows, width, &dy, normalised)) {
+                        let scale = ((rows * width / groups) as f64).sqrt() * 3.0;
+                        assert_near(&result, &exact, scale, 3e-6, &format!("{axis:?} of {of:?} [{rows},{width}]"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A row's bits must not depend on the rows beside it.
+    #[test]
+    fn a_row_is_normalised_as_if_alone() {
+        let (rows, width) = (40, 500);
+        let x = normal(6, rows * width);
+        on_all(|ctx| {
+            let (mut mean, mut variance) = (vec![0.0; rows], vec![0.0; rows]);
+            row_stats(ctx, rows, width, &x, &mut mean, &mut variance);
+            let (mut m, mut v) = ([0.0], [0.0]);
+            row_stats(ctx, 1, width, &x[35 * width..], &mut m, &mut v);
+            assert_bits(&[m[0], v[0]], &[mean[35], variance[35]], "row 35");
+            mean
+        });
+    }
+}

@@ -3,7 +3,7 @@
 mod columns;
 mod fold;
 
-pub(crate) use columns::{add_rows, super_rows, WIDEST_SUPER_ROW};
+pub(crate) use columns::{WIDEST_SUPER_ROW, sum_rows, super_rows};
 pub(crate) use fold::{Fold, fold, fold_workspace, unit_rows};
 
 use crate::isa::{Context, Isa};
@@ -96,7 +96,7 @@ simd_fn! {
     /// Sums rows of x in some columns, from +0.
     fn sum_unit(isa: Isa, inner: usize, rows: Range<usize>, columns: Range<usize>, x: &[f32], out: &mut [f32]) {
         let x = &x[rows.start * inner..rows.end * inner];
-        columns::sum_rows(rows.len(), inner, columns, [out], |r, j| {
+        sum_rows(rows.len(), inner, columns, [out], |r, j| {
             // SAFETY: r and j lie inside the rows and columns that were cut out above.
             [unsafe { *x.get_unchecked(r * inner + j) }]
         });

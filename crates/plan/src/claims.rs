@@ -95,7 +95,11 @@ fn settle_sums(
             Home::Own | Home::Over(_) => !finals[value.index()],
             Home::State(_) | Home::Input(_) => false,
         };
-        let free = is_running_sum && read_once && !work.items[under].pinned && !search.taken[under];
+        let free = is_running_sum
+            && read_once
+            && !work.items[under].pinned
+            && !search.taken[under]
+            && !outlives_carry(work, under, over, finals);
         if free && search.all_before(work, &[under], task) {
             work.items[over].home = Home::Over(under);
             search.take(under);
@@ -120,13 +124,27 @@ fn settle_sums(
     }
 }
 
+/// Whether an output over a carry's place is needed for longer than the place can be promised: the carry's final
+/// version, which may have to be copied in at the end of the body, would go over it.
+fn outlives_carry(work: &Work<'_>, under: ItemId, over: ItemId, finals: &[bool]) -> bool {
+    let Home::Carry(i) = work.base(under) else { return false };
+    let item = &work.items[over];
+    if work.roots[work.graph.carries[i].output.index()] == item.value {
+        return false;
+    }
+    finals[item.value.index()] || item.pinned || item.readers.iter().any(|&t| work.tasks[t].tail)
+}
+
 /// Lets the new version of a running sum or state be written into its place, or copies it there.
 fn settle_end(work: &mut Work<'_>, search: &mut Search, old: ItemId, new: ItemId, is_state: bool) {
     if work.base(new) == work.items[old].home {
         return;
     }
-    let here: Vec<ItemId> =
-        (0..work.items.len()).filter(|&i| work.base(i) == work.items[old].home).collect();
+    // Only running sums pass through several items in one place.
+    let here: Vec<ItemId> = match is_state {
+        true => vec![old],
+        false => (0..work.items.len()).filter(|&i| work.base(i) == work.items[old].home).collect(),
+    };
     if let Some(writer) = work.items[new].writer
         && can_write_into(work, search, old, new, writer, is_state)
         && search.all_before(work, &here, writer)

@@ -1,5 +1,6 @@
 //! Joins elementwise ops into regions, and bias and relu into the product before them.
 
+use crate::LOSS;
 use crate::rewriter::{Rewriter, drop_dead};
 use plimsoll_graph::op::{Binary, Conv, Elementwise, Epilogue, Instruction, Operand, Region, Unary};
 use plimsoll_graph::{Graph, GraphError, Node, NodeId, Op, ValueId};
@@ -149,7 +150,7 @@ fn emit_region(
     let mut inputs: Vec<ValueId> = Vec::new();
     let mut results: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut instructions: Vec<Instruction> = Vec::new();
-    for &id in members {
+    for &id in repeated.iter().chain(members) {
         let node = graph.node(id);
         let Op::Elementwise(op) = node.op else { unreachable!("groups hold elementwise nodes") };
         let mut operands = Vec::new();
@@ -195,6 +196,8 @@ struct Groups {
     /// The group of each node; a node alone is its own group.
     group: Vec<usize>,
     members: Vec<Vec<NodeId>>,
+    /// Nodes that run after the last micro-batch.
+    tail: Vec<bool>,
 }
 
 impl Groups {
@@ -205,9 +208,9 @@ impl Groups {
         let mut groups = Self {
             group: (0..count).collect(),
             members: (0..count).map(|i| vec![NodeId(i as u32)]).collect(),
+            tail: graph.tail(),
         };
         let readers = graph.readers();
-        let tail = graph.tail();
         for id in graph.node_ids() {
             let node = graph.node(id);
             if !joins(node) {
@@ -218,7 +221,9 @@ impl Groups {
                 let (a, b) = (groups.group[producer.index()], groups.group[id.index()]);
                 let fits = joins(graph.node(producer))
                     && graph.ty(graph.node(producer).outputs[0]).shape == graph.ty(node.outputs[0]).shape
-                    && tail[producer.index()] == tail[id.index()];
+                    // Joined across the loss, a mask that `save` had made in forward would be made in backward, and
+                    // what it is made of kept until then.
+                    && groups.same_time(graph, producer, id);
                 let small = groups.members[a].len() + groups.members[b].len() <= MOST_INSTRUCTIONS;
                 if a != b && fits && small && groups.is_convex(graph, &readers, a, b) {
                     groups.join(a, b);
@@ -273,6 +278,30 @@ impl Groups {
         true
     }
 
+    /// Nodes of other groups that a group runs for itself instead of reading what they make: short chains of cheap ops
+    /// on values that are as small as the one read, so that the chain's result need not be stored.
+    fn repeats(&self, graph: &Graph, members: &[NodeId]) -> Vec<NodeId> {
+        let mut repeated = BTreeSet::new();
+        for &id in members.iter().filter(|id| joins(graph.node(**id))) {
+            for &value in &graph.node(id).inputs {
+                let Some(producer) = graph.producer(value) else { continue };
+                let elsewhere = self.group[producer.index()] != self.group[id.index()];
+                let same = graph.ty(value).shape == graph.ty(graph.node(id).outputs[0]).shape;
+                if elsewhere && same && self.same_time(graph, producer, id) {
+                    repeated.extend(chain(graph, producer).unwrap_or_default());
+                }
+            }
+        }
+        repeated.into_iter().collect()
+    }
+
+    /// Whether two nodes run on the same side of the loss and of the last micro-batch.
+    fn same_time(&self, graph: &Graph, a: NodeId, b: NodeId) -> bool {
+        let loss = graph.output(LOSS).and_then(|v| graph.producer(v));
+        let backward = |id: NodeId| loss.is_some_and(|loss| id > loss);
+        self.tail[a.index()] == self.tail[b.index()] && backward(a) == backward(b)
+    }
+
     /// The groups in an order in which each comes after what it reads, as near to the graph's order as that allows.
     fn ordered(&self, graph: &Graph) -> Vec<Vec<NodeId>> {
         let mut waits: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.members.len()];
@@ -302,6 +331,40 @@ impl Groups {
         }
         order
     }
+}
+
+/// Ops in a chain that is rather run again than stored.
+const MOST_REPEATED: usize = 3;
+
+/// The cheap ops that make a value from at most one value as large as itself, if few do.
+fn chain(graph: &Graph, last: NodeId) -> Option<Vec<NodeId>> {
+    let size = graph.ty(graph.node(last).outputs[0]).shape.elements();
+    let mut nodes = BTreeSet::from([last]);
+    let mut large = BTreeSet::new();
+    let mut stack = vec![last];
+    while let Some(id) = stack.pop() {
+        let node = graph.node(id);
+        let cheap = matches!(node.op, Op::Elementwise(Elementwise::Binary(op)) if op != Binary::Div);
+        if !cheap || nodes.len() > MOST_REPEATED {
+            return None;
+        }
+        for &value in &node.inputs {
+            let producer = graph.producer(value).filter(|p| joins(graph.node(*p)));
+            let producer = producer.filter(|_| graph.ty(value).shape.elements() == size);
+            match producer {
+                Some(p) => {
+                    if nodes.insert(p) {
+                        stack.push(p);
+                    }
+                }
+                None if graph.ty(value).shape.elements() * 4 > size => {
+                    large.insert(value);
+                }
+                None => {}
+            }
+        }
+    }
+    (large.len() <= 1).then(|| nodes.into_iter().collect())
 }
 
 /// Whether a node can be part of a region. Constants join by being copied in.

@@ -81,6 +81,12 @@ impl Walk {
     /// No jumps.
     pub(crate) const STRAIGHT: Self = Self { len: usize::MAX, inner: 1, inner_step: 0, outer_step: 0 };
 
+    /// The segment that holds a k, and the place in it. Mostly the first one: a division costs as much as ten rows.
+    #[inline(always)]
+    pub(crate) fn find(&self, k: usize) -> (usize, usize) {
+        if k < self.len { (0, k) } else { (k / self.len, k % self.len) }
+    }
+
     #[inline(always)]
     pub(crate) fn offset(&self, segment: usize) -> isize {
         let (outer, inner) = if self.inner == 1 {
@@ -178,8 +184,7 @@ macro_rules! walk_k {
         let tile: &Tile = $tile;
         let along_k: usize = $along_k;
         let mut $b = tile.b;
-        let mut segment = tile.k_start / tile.walk.len;
-        let mut skip = tile.k_start % tile.walk.len;
+        let (mut segment, mut skip) = tile.walk.find(tile.k_start);
         let mut left = tile.k_len;
         while left > 0 {
             let run = left.min(tile.walk.len - skip);

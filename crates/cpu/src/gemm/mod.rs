@@ -349,25 +349,30 @@ impl Pass<'_> {
         let Blocking { kernels, spec, .. } = self.blocking;
         let micro = kernels.micro(Form::Columns, rows, cols);
         let width = kernels.panel_width(cols);
+        let mut tile = Tile {
+            a,
+            a_step: kernels.mr,
+            walk: Walk::STRAIGHT,
+            k_start: 0,
+            k_len: 0,
+            b,
+            c: self.c.at(row * self.ldc + col),
+            ldc: self.ldc,
+            cols,
+            load: spec.accumulate || self.depth.start > 0,
+            finish: Finish::NONE,
+        };
         for chunk in Chunks::new(spec.k, spec.fold).within(self.depth.clone()) {
-            let offset = chunk.start - self.depth.start;
-            let last = chunk.end == spec.k;
-            let tile = Tile {
-                a: a.wrapping_add(offset * kernels.mr),
-                a_step: kernels.mr,
-                walk: Walk::STRAIGHT,
-                k_start: 0,
-                k_len: chunk.len(),
-                b: b.wrapping_add(offset * width),
-                c: self.c.at(row * self.ldc + col),
-                ldc: self.ldc,
-                cols,
-                load: spec.accumulate || chunk.start > 0,
-                finish: if last { self.finish.from_column(col) } else { Finish::NONE },
-            };
+            tile.k_len = chunk.len();
+            if chunk.end == spec.k {
+                tile.finish = self.finish.from_column(col);
+            }
             // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a tile
             // of it; an instruction set is only chosen on machines that have it.
             unsafe { micro(&tile) };
+            tile.a = tile.a.wrapping_add(chunk.len() * kernels.mr);
+            tile.b = tile.b.wrapping_add(chunk.len() * width);
+            tile.load = true;
         }
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn assert_bits(found: &[f32], wanted: &[f32], what: &str) {
 pub(crate) fn assert_near(found: &[f32], exact: &[f64], scale: f64, tolerance: f64, what: &str) {
     assert_eq!(found.len(), exact.len(), "{what}");
     for (i, (&a, &b)) in found.iter().zip(exact).enumerate() {
-        let error = (f64::from(a) - b).abs() / b.abs().max(scale);
-        assert!(error <= tolerance, "{what}: element {i} is {a:e}, not {b:e} ({error:e})");
+        let (error, bound) = ((f64::from(a) - b).abs(), tolerance * b.abs().max(scale));
+        assert!(error <= bound, "{what}: element {i} is {a:e}, not {b:e} (off by {error:e}, allowed {bound:e})");
     }
 }

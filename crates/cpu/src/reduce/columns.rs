@@ -55,7 +55,7 @@ pub(crate) fn sum_rows<const N: usize>(
 
 /// `acc[n][j] += term(r, j)[n]` for every row r in order, `j` in `0..width`.
 #[inline(always)]
-pub(crate) fn add_rows<const N: usize>(
+fn add_rows<const N: usize>(
     mut acc: [&mut [f32]; N],
     width: usize,
     rows: usize,

@@ -1,0 +1,67 @@
+//! Single ops with frozen results.
+
+use plimsoll_graph::Op;
+use plimsoll_tensor::{DType, HostTensor};
+use serde::{Deserialize, Deserializer, de::Error};
+use std::path::PathBuf;
+
+/// One op with inputs and the outputs that another framework gives.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Case {
+    /// A unique name, like `conv/3x3/weight_grad`.
+    pub name: String,
+    /// The op.
+    pub op: Op,
+    /// The element type in which the outputs were computed; casts: the type they start from.
+    pub dtype: DType,
+    /// The op's inputs. Floats that no other op computed are exact in every float type.
+    #[serde(deserialize_with = "tensors")]
+    pub inputs: Vec<HostTensor>,
+    /// The outputs expected.
+    #[serde(deserialize_with = "tensors")]
+    pub outputs: Vec<HostTensor>,
+    /// A gradient of the first output, where the op is differentiable there.
+    #[serde(default, deserialize_with = "optional_tensor")]
+    pub upstream: Option<HostTensor>,
+    /// With [`Case::upstream`]: the gradient of each input, `None` for integers and truth values.
+    #[serde(default, deserialize_with = "optional_tensors")]
+    pub gradients: Vec<Option<HostTensor>>,
+}
+
+/// Every frozen case, in the order of file names.
+///
+/// # Panics
+/// If a file cannot be read: the folder is part of the crate.
+pub fn golden_cases() -> Vec<Case> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/ops");
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{folder}: {e}"));
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.sort();
+    paths.iter().flat_map(|path| crate::run::load::<Vec<Case>>(path)).collect()
+}
+
+/// A tensor as the files have it.
+#[derive(Deserialize)]
+struct Described {
+    #[serde(rename = "type")]
+    ty: String,
+    data: Vec<f64>,
+}
+
+fn tensor<E: Error>(described: &Described) -> Result<HostTensor, E> {
+    HostTensor::from_f64(described.ty.parse().map_err(E::custom)?, &described.data).map_err(E::custom)
+}
+
+fn tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HostTensor>, D::Error> {
+    Vec::<Described>::deserialize(deserializer)?.iter().map(tensor).collect()
+}
+
+fn optional_tensor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HostTensor>, D::Error> {
+    Option::<Described>::deserialize(deserializer)?.as_ref().map(tensor).transpose()
+}
+
+fn optional_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<HostTensor>>, D::Error> {
+    let all = Vec::<Option<Described>>::deserialize(deserializer)?;
+    all.iter().map(|described| described.as_ref().map(tensor).transpose()).collect()
+}

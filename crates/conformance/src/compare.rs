@@ -1,0 +1,110 @@
+//! How far a result may be off.
+
+use plimsoll_graph::Op;
+use plimsoll_graph::op::{
+    Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Reduce, Unary,
+};
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+
+/// Roundings beside the reduction's own: a library's function, a bias, a factor.
+const AROUND: usize = 4;
+
+/// How far an executor that computes in `dtype` may be off, relative to the largest magnitude of the expected output:
+/// n · ε, n the additions that lead to one element. Sums of 16-bit floats are held in f32, and rounded where they are
+/// stored. Zero where an op must be exact.
+pub fn tolerance(op: &Op, inputs: &[&TensorType], dtype: DType) -> f64 {
+    let roundings = roundings(op, inputs);
+    if roundings == 0 {
+        return 0.0;
+    }
+    let stored = match op {
+        Op::Fused(region) => region.instructions.len(),
+        _ => 1,
+    };
+    match dtype {
+        DType::F64 => roundings as f64 * f64::EPSILON,
+        DType::BF16 => roundings as f64 * f64::from(f32::EPSILON) + stored as f64 * 2f64.powi(-7),
+        DType::F16 => roundings as f64 * f64::from(f32::EPSILON) + stored as f64 * 2f64.powi(-10),
+        _ => roundings as f64 * f64::from(f32::EPSILON),
+    }
+}
+
+/// Checks a result against the expected one: floats within `relative` of the largest finite magnitude expected, other
+/// element types exactly. The message names the worst element. NaN is only near NaN.
+pub fn compare(found: &HostTensor, expected: &HostTensor, relative: f64) -> Result<(), String> {
+    if found.ty().shape != expected.ty().shape {
+        return Err(format!("found {}, expected {}", found.ty(), expected.ty()));
+    }
+    let (values, wanted) = (found.to_f64(), expected.to_f64());
+    let scale = wanted.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0.0, f64::max);
+    let allowed = if expected.ty().dtype.is_float() { relative * scale } else { 0.0 };
+    let distance = |(a, b): (&f64, &f64)| match a == b || (a.is_nan() && b.is_nan()) {
+        true => 0.0,
+        false if (a - b).is_nan() => f64::INFINITY,
+        false => (a - b).abs(),
+    };
+    let distances = values.iter().zip(&wanted).map(distance).enumerate();
+    match distances.max_by(|a, b| a.1.total_cmp(&b.1)) {
+        Some((i, distance)) if distance > allowed => Err(format!(
+            "element {i} of {}: found {:e}, expected {:e}, off by {distance:e}, allowed {allowed:e}",
+            expected.ty(),
+            values[i],
+            wanted[i],
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The roundings on the way to one element of the output, about; zero for ops that must be exact.
+fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
+    match op {
+        Op::Elementwise(op) => elementwise(op),
+        Op::Fused(region) => region.instructions.iter().map(|i| elementwise(&i.op)).sum(),
+        Op::Movement(_)
+        | Op::Reduce(Reduce::Argmax)
+        | Op::Pool(Pool::Max { .. })
+        | Op::Index(Index::Gather) => 0,
+        _ => reduction(op, inputs) + AROUND,
+    }
+}
+
+fn elementwise(op: &Elementwise) -> usize {
+    match op {
+        Elementwise::Unary(Unary::Neg | Unary::Abs | Unary::Relu) => 0,
+        Elementwise::Binary(Binary::Max | Binary::Min | Binary::Greater | Binary::Equal) => 0,
+        Elementwise::Select | Elementwise::Cast(_) | Elementwise::Constant { .. } => 0,
+        Elementwise::Unary(_) | Elementwise::Binary(_) => AROUND,
+    }
+}
+
+/// The number of elements that are summed into one.
+fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
+    let shape = |i: usize| &inputs[i].shape;
+    let last = |i: usize| shape(i).last().copied().unwrap_or(1);
+    match op {
+        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) => 0,
+        Op::Reduce(Reduce::Sum { start, end }) => shape(0)[*start..*end].iter().product(),
+        Op::Reduce(Reduce::Argmax) => 0,
+        Op::MatMul(op) => op.extents(inputs).map_or(0, |(_, _, k)| k),
+        Op::Conv(Conv::Forward { .. }) => shape(1)[..3].iter().product(),
+        Op::Conv(Conv::InputGrad { geometry, .. }) => geometry.window.iter().product::<usize>() * last(0),
+        Op::Conv(Conv::WeightGrad { .. }) => shape(1)[..3].iter().product(),
+        Op::Pool(Pool::Max { .. }) => 0,
+        Op::Pool(Pool::MaxGrad { geometry, .. }) => geometry.window.iter().product(),
+        Op::Norm(
+            Norm::Layer { .. } | Norm::Stats { axis: NormAxis::Row } | Norm::Sums { axis: NormAxis::Row },
+        ) => last(0),
+        Op::Norm(Norm::Batch { .. } | Norm::Stats { .. } | Norm::Sums { .. }) => {
+            shape(0).elements() / last(0).max(1)
+        }
+        // A score, then a sum over the keys; the gradient goes the same way back.
+        Op::Attention(Attention::Forward { .. }) => shape(0)[3] + shape(0)[1],
+        Op::Attention(Attention::Grad { .. }) => 2 * (shape(0)[3] + shape(0)[1]),
+        Op::Index(Index::Gather) => 0,
+        Op::Index(Index::ScatterAdd { .. }) => shape(0).elements(),
+        // Over classes, then over rows; linear: the logits before, and the way back through them.
+        Op::Loss(Loss::CrossEntropy | Loss::CrossEntropyGrad) => shape(0).iter().sum(),
+        Op::Loss(Loss::LinearCrossEntropy) => shape(0).iter().sum::<usize>() + last(1),
+        Op::Loss(Loss::LinearCrossEntropyGrad) => 2 * (shape(0).iter().sum::<usize>() + last(1)),
+    }
+}

@@ -1,0 +1,114 @@
+//! Ten training steps of small models with frozen results.
+
+use serde::{Deserialize, de::DeserializeOwned};
+use std::{collections::BTreeMap, path::Path};
+
+/// What ten steps of a model must give; `scripts/freeze_runs.py` says how model, data and optimizers are made.
+#[derive(Clone, Debug, Deserialize)]
+pub struct GoldenRun {
+    /// The loss of each step, before its update.
+    pub losses: Vec<f64>,
+    /// The parameters after the last step, by name.
+    pub parameters: BTreeMap<String, Summary>,
+    /// The running statistics after the last step, by name.
+    pub statistics: BTreeMap<String, Summary>,
+}
+
+/// A tensor in a few numbers.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Summary {
+    /// Its extents.
+    pub shape: Vec<usize>,
+    /// The sum of its elements.
+    pub sum: f64,
+    /// The sum of their squares.
+    pub squares: f64,
+    /// The first four, or all if there are fewer.
+    pub first: Vec<f64>,
+    /// The last four, or all if there are fewer.
+    pub last: Vec<f64>,
+}
+
+impl Summary {
+    /// The summary of a tensor's elements in row-major order.
+    pub fn of(shape: &[usize], values: &[f64]) -> Self {
+        Self {
+            shape: shape.to_vec(),
+            sum: values.iter().sum(),
+            squares: values.iter().map(|x| x * x).sum(),
+            first: values[..values.len().min(4)].to_vec(),
+            last: values[values.len().saturating_sub(4)..].to_vec(),
+        }
+    }
+}
+
+/// The frozen run of a model (`mlp`, `lenet`, `resnet20`, `gpt`) under an optimizer (`sgd`, `adamw`).
+///
+/// # Panics
+/// If there is no such run.
+pub fn golden_run(model: &str, optimizer: &str) -> GoldenRun {
+    let mut file = golden_file(model);
+    file.runs.remove(optimizer).unwrap_or_else(|| panic!("no run of {model} with {optimizer}"))
+}
+
+/// Element i of the tensor `name`, uniform in [0, 1): what frozen runs make weights and data from.
+pub fn formula(name: &str, i: usize) -> f64 {
+    let hash =
+        name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let x = (hash % 10007 + 1) as f64 * 0.618_033_988_749_894_9 + i as f64 * 0.754_877_666_246_692_7;
+    x - x.floor()
+}
+
+/// Reads a file of golden numbers.
+pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> T {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the test below reads it"))]
+    formula_check: Vec<(String, usize, f64)>,
+    runs: BTreeMap<String, GoldenRun>,
+}
+
+fn golden_file(model: &str) -> File {
+    load(Path::new(&format!("{}/golden/runs/{model}.json", env!("CARGO_MANIFEST_DIR"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODELS: [&str; 4] = ["mlp", "lenet", "resnet20", "gpt"];
+
+    #[test]
+    fn the_formula_gives_the_bits_of_the_script() {
+        for model in MODELS {
+            let check = golden_file(model).formula_check;
+            assert!(!check.is_empty());
+            for (name, i, value) in check {
+                assert_eq!(formula(&name, i), value, "{name} {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_run_has_ten_losses_and_its_parameters() {
+        for (model, parameters) in MODELS.into_iter().zip([6, 10, 65, 37]) {
+            for optimizer in ["sgd", "adamw"] {
+                let run = golden_run(model, optimizer);
+                assert_eq!(run.losses.len(), 10);
+                assert_eq!(run.parameters.len(), parameters, "{model}");
+                assert_eq!(run.statistics.len(), if model == "resnet20" { 2 } else { 0 });
+            }
+        }
+    }
+
+    #[test]
+    fn a_summary_of_a_short_tensor_holds_all_of_it() {
+        let summary = Summary::of(&[3], &[1.0, 2.0, 3.0]);
+        assert_eq!((summary.sum, summary.squares), (6.0, 14.0));
+        assert_eq!((summary.first, summary.last), (vec![1.0, 2.0, 3.0], vec![1.0, 2.0, 3.0]));
+    }
+}

@@ -1,0 +1,123 @@
+//! The reference executor against golden numbers of another framework.
+
+use plimsoll_conformance::{compare, golden_cases, tolerance};
+use plimsoll_graph::Op;
+use plimsoll_graph::op::{
+    Attention, Binary, Conv, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Reduce, Region, Unary,
+};
+use plimsoll_reference::evaluate;
+use plimsoll_tensor::TensorType;
+use std::collections::BTreeSet;
+
+#[test]
+fn every_case_is_met() {
+    let mut failures = Vec::new();
+    for case in golden_cases() {
+        let inputs: Vec<_> = case.inputs.iter().collect();
+        let types: Vec<&TensorType> = inputs.iter().map(|t| t.ty()).collect();
+        let outputs: Vec<&TensorType> = case.outputs.iter().map(|t| t.ty()).collect();
+        let relative = tolerance(&case.op, &types, case.dtype);
+        let found = match evaluate(&case.op, &inputs, &[], &outputs) {
+            Ok(found) => found,
+            Err(error) => {
+                failures.push(format!("{}: {error}", case.name));
+                continue;
+            }
+        };
+        for (i, (found, expected)) in found.iter().zip(&case.outputs).enumerate() {
+            if let Err(difference) = compare(found, expected, relative) {
+                failures.push(format!("{}: output {i}: {difference}", case.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn case_names_are_unique_and_gradients_have_their_inputs_types() {
+    let mut names = BTreeSet::new();
+    for case in golden_cases() {
+        assert!(names.insert(case.name.clone()), "{} twice", case.name);
+        let Some(upstream) = &case.upstream else { continue };
+        assert_eq!(upstream.ty(), case.outputs[0].ty(), "{}", case.name);
+        assert_eq!(case.gradients.len(), case.inputs.len(), "{}", case.name);
+        for (gradient, input) in case.gradients.iter().zip(&case.inputs) {
+            assert_eq!(
+                gradient.as_ref().map(|g| g.ty()),
+                Some(input.ty()).filter(|t| t.dtype.is_float()),
+                "{}",
+                case.name
+            );
+        }
+    }
+}
+
+/// From one list of patterns and names: all names, and the name of an op. The match has no wildcard, so an op that is
+/// not listed does not compile.
+macro_rules! variants {
+    ($($pattern:pat => $name:literal,)*) => {
+        const VARIANTS: &[&str] = &[$($name),*];
+
+        fn variant(op: &Op) -> &'static str {
+            match op {
+                $($pattern => $name,)*
+            }
+        }
+    };
+}
+
+variants! {
+    Op::Elementwise(Elementwise::Unary(Unary::Neg)) => "neg",
+    Op::Elementwise(Elementwise::Unary(Unary::Abs)) => "abs",
+    Op::Elementwise(Elementwise::Unary(Unary::Square)) => "square",
+    Op::Elementwise(Elementwise::Unary(Unary::Sqrt)) => "sqrt",
+    Op::Elementwise(Elementwise::Unary(Unary::Rsqrt)) => "rsqrt",
+    Op::Elementwise(Elementwise::Unary(Unary::Exp)) => "exp",
+    Op::Elementwise(Elementwise::Unary(Unary::Log)) => "log",
+    Op::Elementwise(Elementwise::Unary(Unary::Tanh)) => "tanh",
+    Op::Elementwise(Elementwise::Unary(Unary::Sigmoid)) => "sigmoid",
+    Op::Elementwise(Elementwise::Unary(Unary::Erf)) => "erf",
+    Op::Elementwise(Elementwise::Unary(Unary::Relu)) => "relu",
+    Op::Elementwise(Elementwise::Binary(Binary::Add)) => "add",
+    Op::Elementwise(Elementwise::Binary(Binary::Sub)) => "sub",
+    Op::Elementwise(Elementwise::Binary(Binary::Mul)) => "mul",
+    Op::Elementwise(Elementwise::Binary(Binary::Div)) => "div",
+    Op::Elementwise(Elementwise::Binary(Binary::Max)) => "max",
+    Op::Elementwise(Elementwise::Binary(Binary::Min)) => "min",
+    Op::Elementwise(Elementwise::Binary(Binary::Greater)) => "greater",
+    Op::Elementwise(Elementwise::Binary(Binary::Equal)) => "equal",
+    Op::Elementwise(Elementwise::Select) => "select",
+    Op::Elementwise(Elementwise::Cast(_)) => "cast",
+    Op::Elementwise(Elementwise::Constant { .. }) => "constant",
+    Op::Fused(Region { .. }) => "fused",
+    Op::Movement(Movement::Reshape(_)) => "reshape",
+    Op::Movement(Movement::Transpose(_)) => "transpose",
+    Op::Movement(Movement::Broadcast(_)) => "broadcast",
+    Op::Reduce(Reduce::Sum { .. }) => "sum",
+    Op::Reduce(Reduce::Argmax) => "argmax",
+    Op::MatMul(MatMul { .. }) => "matmul",
+    Op::Conv(Conv::Forward { .. }) => "conv2d",
+    Op::Conv(Conv::InputGrad { .. }) => "conv2d_input_grad",
+    Op::Conv(Conv::WeightGrad { .. }) => "conv2d_weight_grad",
+    Op::Pool(Pool::Max { .. }) => "max_pool",
+    Op::Pool(Pool::MaxGrad { .. }) => "max_pool_grad",
+    Op::Norm(Norm::Layer { .. }) => "layer_norm",
+    Op::Norm(Norm::Batch { .. }) => "batch_norm",
+    Op::Norm(Norm::Stats { .. }) => "norm_stats",
+    Op::Norm(Norm::Sums { .. }) => "norm_sums",
+    Op::Attention(Attention::Forward { .. }) => "attention",
+    Op::Attention(Attention::Grad { .. }) => "attention_grad",
+    Op::Index(Index::Gather) => "gather",
+    Op::Index(Index::ScatterAdd { .. }) => "scatter_add",
+    Op::Loss(Loss::CrossEntropy) => "cross_entropy",
+    Op::Loss(Loss::CrossEntropyGrad) => "cross_entropy_grad",
+    Op::Loss(Loss::LinearCrossEntropy) => "linear_cross_entropy",
+    Op::Loss(Loss::LinearCrossEntropyGrad) => "linear_cross_entropy_grad",
+}
+
+#[test]
+fn every_op_has_a_golden_case() {
+    let covered: BTreeSet<&str> = golden_cases().iter().map(|case| variant(&case.op)).collect();
+    let missing: Vec<_> = VARIANTS.iter().filter(|name| !covered.contains(*name)).collect();
+    assert!(missing.is_empty(), "no golden case for {missing:?}: add some to scripts/freeze_ops.py");
+}

@@ -1,0 +1,182 @@
+//! How live bytes rise and fall while tasks run, to the byte, without making any buffer.
+//!
+//! The search for an order asks this thousands of times. `lifetimes.rs` makes the same choices of what goes over
+//! what, because both ask [`Tide::reuses`].
+
+use crate::work::{Home, ItemId, TaskId, Work};
+
+/// What may happen to an item's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// States and running sums: there from beginning to end.
+    Fixed,
+    /// Inputs: there from the beginning until read for the last time, but never written over in place.
+    Input,
+    /// Values: made and freed.
+    Value,
+}
+
+/// What running a task would do to the live bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Effect {
+    /// Bytes added while it runs.
+    pub during: usize,
+    /// Bytes more, or less, once it has run.
+    pub after: isize,
+}
+
+/// The live bytes at a moment between tasks.
+pub(crate) struct Tide<'a> {
+    work: &'a Work<'a>,
+    rooms: Vec<Room>,
+    /// Readers still to come, by item.
+    remaining: Vec<u32>,
+    /// Live bytes now, states and running sums included.
+    pub live: usize,
+    /// The most so far.
+    pub peak: usize,
+    /// How many tasks ran at that most.
+    pub at_peak: usize,
+    /// Inputs that nothing reads are gone after the first task.
+    idle: usize,
+    /// Inputs stay while the body may run again.
+    inputs_stay: bool,
+    scratch: Vec<(usize, ItemId)>,
+}
+
+impl<'a> Tide<'a> {
+    /// Before the first task.
+    pub fn new(work: &'a Work<'a>) -> Self {
+        let room = |item: ItemId| match work.base(item) {
+            Home::State(_) | Home::Carry(_) => Room::Fixed,
+            Home::Input(_) => Room::Input,
+            Home::Own | Home::Over(_) => Room::Value,
+        };
+        let rooms: Vec<Room> = (0..work.items.len()).map(room).collect();
+        let mut tide = Self {
+            work,
+            rooms,
+            remaining: Vec::new(),
+            live: 0,
+            peak: 0,
+            at_peak: 0,
+            idle: 0,
+            inputs_stay: work.repeats(),
+            scratch: Vec::new(),
+        };
+        tide.restart();
+        tide
+    }
+
+    /// Goes back to before the first task.
+    pub fn restart(&mut self) {
+        let items = &self.work.items;
+        self.remaining.clear();
+        self.remaining.extend(items.iter().map(|i| i.readers.len() as u32));
+        let entering = |i: &&crate::work::Item| !matches!(i.home, Home::Own | Home::Over(_));
+        self.live = items.iter().filter(entering).map(|i| i.size).sum();
+        self.peak = self.live;
+        self.at_peak = 0;
+        self.inputs_stay = self.work.repeats();
+        self.idle = if self.inputs_stay { 0 } else { self.done_inputs() };
+    }
+
+    /// Which outputs of a task go over which of its inputs, as (output, item): inputs of the same bytes that die here
+    /// and that the kernel reads only where it may be overwritten.
+    pub fn reuses(&self, task: TaskId, into: &mut Vec<(usize, ItemId)>) {
+        into.clear();
+        let task = &self.work.tasks[task];
+        for &(output, input) in &task.in_place {
+            let (new, old) = (task.writes[output], task.reads[input]);
+            let item = &self.work.items[old];
+            let fits = self.work.items[new].home == Home::Own
+                && self.rooms[old] == Room::Value
+                && self.remaining[old] == 1
+                && !item.pinned
+                && item.bytes > 0
+                && item.bytes == self.work.items[new].bytes
+                && !into.iter().any(|&(o, i)| o == output || i == old)
+                && (task.reads.iter().enumerate())
+                    .all(|(p, &i)| i != old || task.in_place.contains(&(output, p)));
+            if fits {
+                into.push((output, old));
+            }
+        }
+    }
+
+    /// What running a task now would do.
+    pub fn effect(&mut self, task: TaskId) -> Effect {
+        let mut reuses = std::mem::take(&mut self.scratch);
+        self.reuses(task, &mut reuses);
+        let effect = self.effect_with(task, &reuses);
+        self.scratch = reuses;
+        effect
+    }
+
+    /// Runs a task.
+    pub fn run(&mut self, task: TaskId) {
+        let effect = self.effect(task);
+        let high = self.live + effect.during;
+        if high > self.peak {
+            (self.peak, self.at_peak) = (high, 0);
+        }
+        self.at_peak += usize::from(high == self.peak);
+        self.live = (self.live as isize + effect.after) as usize - std::mem::take(&mut self.idle);
+        let task = &self.work.tasks[task];
+        for (position, &item) in task.reads.iter().enumerate() {
+            if !task.reads[..position].contains(&item) {
+                self.remaining[item] -= 1;
+            }
+        }
+    }
+
+    /// The last micro-batch has run: inputs that only the body read are gone.
+    pub fn end_body(&mut self) {
+        if std::mem::take(&mut self.inputs_stay) {
+            self.live -= self.done_inputs();
+        }
+    }
+
+    fn done_inputs(&self) -> usize {
+        let items = self.work.items.iter().enumerate();
+        let done = items.filter(|&(i, item)| {
+            self.rooms[i] == Room::Input && self.remaining[i] == 0 && !item.pinned
+        });
+        done.map(|(_, item)| item.size).sum()
+    }
+
+    fn effect_with(&self, task: TaskId, reuses: &[(usize, ItemId)]) -> Effect {
+        let task = &self.work.tasks[task];
+        let items = &self.work.items;
+        let handed_on = |item: ItemId| {
+            reuses.iter().any(|r| r.1 == item) || task.writes.iter().any(|&w| items[w].home == Home::Over(item))
+        };
+        let mut made = 0;
+        let mut freed = 0;
+        for (output, &item) in task.writes.iter().enumerate() {
+            if items[item].home == Home::Own && !reuses.iter().any(|r| r.0 == output) {
+                made += items[item].size;
+            }
+            if self.rooms[item] == Room::Value && items[item].readers.is_empty() && !items[item].pinned {
+                freed += items[item].size;
+            }
+        }
+        for (position, &item) in task.reads.iter().enumerate() {
+            let dies = match self.rooms[item] {
+                Room::Fixed => false,
+                Room::Input => !self.inputs_stay,
+                Room::Value => true,
+            };
+            if dies
+                && self.remaining[item] == 1
+                && !items[item].pinned
+                && !task.reads[..position].contains(&item)
+                && !handed_on(item)
+            {
+                freed += items[item].size;
+            }
+        }
+        let workspace = task.workspace.next_multiple_of(self.work.alignment);
+        Effect { during: made + workspace, after: made as isize - freed as isize }
+    }
+}
