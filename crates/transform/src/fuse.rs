@@ -128,17 +128,34 @@ fn is_constant(node: &Node) -> bool {
 
 fn regions(graph: &Graph) -> Result<Graph, GraphError> {
     let groups = Groups::new(graph);
-    let uses = uses(graph);
-    let mut r = Rewriter::new(graph);
-    for members in groups.ordered(graph) {
-        if let [only] = members[..] {
-            let node = graph.node(only);
-            r.copy(node)?;
-            continue;
+    let order = groups.ordered(graph);
+    let mut uses = uses(graph);
+    let repeated: Vec<Vec<NodeId>> = order.iter().map(|members| groups.repeats(graph, members)).collect();
+    for (members, repeated) in order.iter().zip(&repeated) {
+        // A region that makes a value itself does not read it.
+        for value in repeated.iter().map(|&m| graph.node(m).outputs[0]) {
+            uses[value.index()] -= reads_of(graph, members, value);
         }
-        emit_region(graph, &uses, &mut r, &members)?;
+    }
+    let mut r = Rewriter::new(graph);
+    for (members, repeated) in order.iter().zip(&repeated) {
+        match members[..] {
+            [only] if repeated.is_empty() => {
+                // A value that every reader makes for itself is not made here.
+                let node = graph.node(only);
+                if !joins(node) || uses[node.outputs[0].index()] > 0 {
+                    r.copy(node)?;
+                }
+            }
+            _ => emit_region(graph, &uses, &mut r, members, repeated)?,
+        }
     }
     r.finish()
+}
+
+/// How often nodes read a value.
+fn reads_of(graph: &Graph, nodes: &[NodeId], value: ValueId) -> usize {
+    nodes.iter().flat_map(|&n| graph.node(n).reads()).filter(|&v| v == value).count()
 }
 
 fn emit_region(
@@ -146,6 +163,7 @@ fn emit_region(
     uses: &[usize],
     r: &mut Rewriter<'_>,
     members: &[NodeId],
+    repeated: &[NodeId],
 ) -> Result<(), GraphError> {
     let mut inputs: Vec<ValueId> = Vec::new();
     let mut results: BTreeMap<ValueId, usize> = BTreeMap::new();
@@ -177,8 +195,7 @@ fn emit_region(
         instructions.push(Instruction { op, operands, dtype: graph.ty(node.outputs[0]).dtype });
     }
     // A result is written if anything outside the region reads it.
-    let inside =
-        |value: ValueId| members.iter().flat_map(|&m| graph.node(m).reads()).filter(|&v| v == value).count();
+    let inside =        |value: ValueId| members.iter().flat_map(|&m| graph.node(m).reads()).filter(|&v| v == value).count();
     let written: Vec<ValueId> = members.iter().map(|&m| graph.node(m).outputs[0]).collect();
     let written: Vec<ValueId> = written.into_iter().filter(|&v| uses[v.index()] > inside(v)).collect();
     let region = Region { instructions, outputs: written.iter().map(|v| results[v]).collect() };
