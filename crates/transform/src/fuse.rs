@@ -19,6 +19,182 @@ pub fn fuse(graph: &Graph) -> Result<Graph, GraphError> {
 /// How often each value is read, leaving the graph included.
 fn uses(graph: &Graph) -> Vec<usize> {
     let mut uses = vec![0; graph.value_count()];
+    let inside = graph.nodes.iter().flat_map(Node::reads);
+    let leaving = graph.outputs.iter().map(|o| o.value);
+    let states = graph.states.iter().filter_map(|s| s.output);
+    let carries = graph.carries.iter().map(|c| c.output);
+    inside.chain(leaving).chain(states).chain(carries).for_each(|v| uses[v.index()] += 1);
+    uses
+}
+
+/// The same op with another epilogue, if it can have one.
+fn with_epilogue(op: &Op, change: impl FnOnce(&mut Epilogue)) -> Option<Op> {
+    let mut op = op.clone();
+    match &mut op {
+        Op::MatMul(product) => change(&mut product.epilogue),
+        Op::Conv(Conv::Forward { epilogue, .. }) => change(epilogue),
+        _ => return None,
+    }
+    Some(op)
+}
+
+fn epilogue_of(op: &Op) -> Option<Epilogue> {
+    let mut found = None;
+    with_epilogue(op, |e| found = Some(*e));
+    found
+}
+
+fn epilogues(graph: &Graph) -> Result<Graph, GraphError> {
+    let uses = uses(graph);
+    let mut r = Rewriter::new(graph);
+    // Products that wait for their epilogue: by the value that the next op of the epilogue would read.
+    let mut waiting: BTreeMap<ValueId, (Op, Vec<ValueId>, &Node)> = BTreeMap::new();
+    let flush =
+        |r: &mut Rewriter<'_>, waiting: &mut BTreeMap<ValueId, (Op, Vec<ValueId>, &Node)>, v: ValueId| {
+            let Some((op, inputs, node)) = waiting.remove(&v) else { return Ok(()) };
+            let outputs = r.replace(node, op, &inputs)?;
+            r.map[v.index()] = Some(outputs[0]);
+            Ok(())
+        };
+    for node in &graph.nodes {
+        let extended = extend(graph, &r, &waiting, node);
+        if let Some((from, op, inputs)) = extended {
+            let (_, _, product) = waiting.remove(&from).expect("found above");
+            if op_may_wait(&op) && uses[node.outputs[0].index()] == 1 {
+                waiting.insert(node.outputs[0], (op, inputs, product));
+            } else {
+                let outputs = r.replace(product, op, &inputs)?;
+                r.set(node, &outputs);
+            }
+            continue;
+        }
+        for value in node.reads() {
+            flush(&mut r, &mut waiting, value)?;
+        }
+        let may_wait =
+            epilogue_of(&node.op).is_some_and(|e| e == Epilogue::default()) && node.accumulate.is_empty();
+        if may_wait && uses[node.outputs[0].index()] == 1 {
+            let inputs = node.inputs.iter().map(|&v| r.get(v)).collect();
+            waiting.insert(node.outputs[0], (node.op.clone(), inputs, node));
+        } else {
+            r.copy(node)?;
+        }
+    }
+    for value in waiting.keys().copied().collect::<Vec<_>>() {
+        flush(&mut r, &mut waiting, value)?;
+    }
+    r.finish()
+}
+
+fn op_may_wait(op: &Op) -> bool {
+    epilogue_of(op).is_some_and(|e| !e.relu)
+}
+
+/// A waiting product extended by this node: (the value it was waiting under, its new op and inputs).
+#[allow(clippy::type_complexity, reason = "a name would say no more")]
+fn extend(
+    graph: &Graph,
+    r: &Rewriter<'_>,
+    waiting: &BTreeMap<ValueId, (Op, Vec<ValueId>, &Node)>,
+    node: &Node,
+) -> Option<(ValueId, Op, Vec<ValueId>)> {
+    let Op::Elementwise(elementwise) = &node.op else { return None };
+    let from = *node.inputs.iter().find(|v| waiting.contains_key(v))?;
+    let (op, inputs, _) = &waiting[&from];
+    let epilogue = epilogue_of(op)?;
+    match elementwise {
+        Elementwise::Binary(Binary::Add) if !epilogue.bias && !epilogue.relu => {
+            let bias = *node.inputs.iter().find(|v| **v != from)?;
+            let columns = *graph.ty(from).shape.last()?;
+            let fits = graph.ty(bias).shape[..] == [columns] && graph.ty(bias).dtype == graph.ty(from).dtype;
+            // A bias that is itself computed might come after the product; states and inputs never do.
+            let there = graph.producer(bias).is_none();
+            if !(fits && there) {
+                return None;
+            }
+            let op = with_epilogue(op, |e| e.bias = true)?;
+            Some((from, op, [&inputs[..], &[r.get(bias)]].concat()))
+        }
+        Elementwise::Unary(Unary::Relu) if !epilogue.relu => {
+            Some((from, with_epilogue(op, |e| e.relu = true)?, inputs.clone()))
+        }
+        _ => None,
+    }
+}
+
+fn is_constant(node: &Node) -> bool {
+    matches!(node.op, Op::Elementwise(Elementwise::Constant { .. }))
+}
+
+fn regions(graph: &Graph) -> Result<Graph, GraphError> {
+    let groups = Groups::new(graph);
+    let order = groups.ordered(graph);
+    let mut uses = uses(graph);
+    let repeated: Vec<Vec<NodeId>> = order.iter().map(|members| groups.repeats(graph, members)).collect();
+    for (members, repeated) in order.iter().zip(&repeated) {
+        // A region that makes a value itself does not read it.
+        for value in repeated.iter().map(|&m| graph.node(m).outputs[0]) {
+            uses[value.index()] -= reads_of(graph, members, value);
+        }
+    }
+    let mut r = Rewriter::new(graph);
+    for (members, repeated) in order.iter().zip(&repeated) {
+        match members[..] {
+            [only] if repeated.is_empty() => {
+                // A value that every reader makes for itself is not made here.
+                let node = graph.node(only);
+                if !joins(node) || uses[node.outputs[0].index()] > 0 {
+                    r.copy(node)?;
+                }
+            }
+            _ => emit_region(graph, &uses, &mut r, members, repeated)?,
+        }
+    }
+    r.finish()
+}
+
+/// How often nodes read a value.
+fn reads_of(graph: &Graph, nodes: &[NodeId], value: ValueId) -> usize {
+    nodes.iter().flat_map(|&n| graph.node(n).reads()).filter(|&v| v == value).count()
+}
+
+fn emit_region(
+    graph: &Graph,
+    uses: &[usize],
+    r: &mut Rewriter<'_>,
+    members: &[NodeId],
+    repeated: &[NodeId],
+) -> Result<(), GraphError> {
+    let mut inputs: Vec<ValueId> = Vec::new();
+    let mut results: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let mut instructions: Vec<Instruction> = Vec::new();
+    for &id in repeated.iter().chain(members) {
+        let node = graph.node(id);
+        let Op::Elementwise(op) = node.op else { unreachable!("groups hold elementwise nodes") };
+        let mut operands = Vec::new();
+        for &value in &node.inputs {
+            let constant = graph.producer(value).map(|p| graph.node(p)).filter(|n| is_constant(n));
+            if let (Some(producer), false) = (constant, results.contains_key(&value)) {
+                // Constants become instructions of the region.
+                let Op::Elementwise(op) = producer.op else { unreachable!("constants are elementwise") };
+                results.insert(value, instructions.len());
+                instructions.push(Instruction { op, operands: Vec::new(), dtype: graph.ty(value).dtype });
+            }
+            operands.push(match results.get(&value) {
+                Some(&i) => Operand::Result(i),
+                None => {
+                    let place = inputs.iter().position(|&v| v == value);
+                    Operand::Input(place.unwrap_or_else(|| {
+                        inputs.push(value);
+                        inputs.len() - 1
+                    }))
+                }
+            });
+        }
+        results.insert(node.outputs[0], instructions.len());
+        instructions.push(Instruction { op, operands, dtype: graph.ty(node.outputs[0]).dtype });
+    }
+    // A result is written if anything outside the region reads it.
     let written = members.iter().map(|&m| graph.node(m).outputs[0]);
     let written: Vec<ValueId> = written.filter(|&v| uses[v.index()] > reads_of(graph, members, v)).collect();
     if written.is_empty() {
