@@ -2,7 +2,8 @@
 
 use plimsoll_graph::Op;
 use plimsoll_tensor::{DType, HostTensor};
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
 use std::path::PathBuf;
 
 /// One op with inputs and the outputs that another framework gives.
@@ -33,12 +34,16 @@ pub struct Case {
 /// # Panics
 /// If a file cannot be read: the folder is part of the crate.
 pub fn golden_cases() -> Vec<Case> {
+    golden()
+}
+
+fn golden<T: DeserializeOwned>() -> Vec<T> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/ops");
     let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{folder}: {e}"));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     paths.sort();
-    paths.iter().flat_map(|path| crate::run::load::<Vec<Case>>(path)).collect()
+    paths.iter().flat_map(|path| crate::run::load::<Vec<T>>(path)).collect()
 }
 
 /// A tensor as the files have it.
@@ -64,4 +69,19 @@ fn optional_tensor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 fn optional_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<HostTensor>>, D::Error> {
     let all = Vec::<Option<Described>>::deserialize(deserializer)?;
     all.iter().map(|described| described.as_ref().map(tensor).transpose()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// A field that serde does not know would be ignored, and the case would test another op than it says.
+    #[test]
+    fn ops_are_written_as_serde_prints_them() {
+        let raw: Vec<Value> = golden();
+        for (raw, case) in raw.iter().zip(golden_cases()) {
+            assert_eq!(serde_json::to_value(&case.op).unwrap(), raw["op"], "{}", case.name);
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Two-dimensional convolution, NHWC by HWIO to NHWC, as a matrix product that is never written out.
 //!
-//! The rows of the product are pixels and k runs over the taps of the kernel and the channels. The micro-kernels
-//! read A straight from the image, or, where windows reach over the edge, from a copy of a few rows with zeros
-//! around them: a tap is then a constant distance, and nothing is gathered per pixel.
+//! The rows of the product are pixels and k runs over the taps of the kernel and the channels. The
+//! micro-kernels read A straight from the image, or, where windows reach over the edge, from a copy of a few
+//! rows with zeros around them: a tap is then a constant distance, and nothing is gathered per pixel.
 
 mod image;
 #[cfg(test)]
@@ -11,7 +11,7 @@ mod weight_grad;
 
 pub use weight_grad::{conv2d_weight_grad, conv2d_weight_grad_workspace};
 
-use crate::gemm::chunks::{Chunks, KC};
+use crate::gemm::chunks::Chunks;
 use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
 use crate::gemm::{Epilogue, SharedMut, shared_workspace, whole_lines};
@@ -19,8 +19,8 @@ use crate::isa::{Context, Isa};
 use image::{Image, Window};
 use std::ops::Range;
 
-/// Floats of the image that a task works on at a time: with a chunk of a panel of weights, what the first-level
-/// cache holds.
+/// Floats of the image that a task works on at a time: with a chunk of a panel of weights, what the
+/// first-level cache holds.
 const BAND_FLOATS: usize = 8192;
 
 /// The sizes of a convolution. Windows may reach over any edge of the input, which reads as zeros.
@@ -107,8 +107,8 @@ pub fn conv2d_input_grad_workspace(isa: Isa, threads: usize, shape: &ConvShape) 
 
 /// The gradient of [`conv2d`] with respect to its input.
 ///
-/// The sum runs over the taps that reach the pixel, by (kernel row, kernel column, output channel), cut at every
-/// multiple of 256.
+/// The sum runs over the taps that reach the pixel, by (kernel row, kernel column, output channel), cut at
+/// every multiple of 256.
 ///
 /// # Panics
 ///
@@ -127,8 +127,8 @@ pub fn conv2d_input_grad(
 
 /// A convolution in which every target pixel gathers from a window of the source image.
 ///
-/// Both directions are of this kind. Going back through a stride, the target pixels fall into classes by their
-/// position modulo the stride, and each class meets its own taps of the kernel.
+/// Both directions are of this kind. Going back through a stride, the target pixels fall into classes by
+/// their position modulo the stride, and each class meets its own taps of the kernel.
 struct Gather<'a> {
     isa: Isa,
     kernels: &'static Kernels,
@@ -183,7 +183,8 @@ impl<'a> Gather<'a> {
         let tap: [usize; 2] = std::array::from_fn(|d| (first[d] + pad[d]) % stride[d]);
         let taps = std::array::from_fn(|d| kernel[d].saturating_sub(tap[d]).div_ceil(stride[d]));
         // The window's last pixel meets the first tap: the taps run against the source.
-        let corner = std::array::from_fn(|d| ((first[d] + pad[d]) / stride[d] + 1) as isize - taps[d] as isize);
+        let corner =
+            std::array::from_fn(|d| ((first[d] + pad[d]) / stride[d] + 1) as isize - taps[d] as isize);
         let grid = std::array::from_fn(|d| size[d].saturating_sub(first[d]).div_ceil(stride[d]));
         let window = Window { corner, step: [1; 2], span: taps };
         Class { first, step: stride, grid, tap, taps, window }
@@ -274,8 +275,8 @@ impl<'a> Gather<'a> {
             let width = self.kernels.panel_width(lanes);
             let dst = weights.at(start * depth + tap * channels * width);
             let strip = Strip { src: w[start * lane_step..].as_ptr(), lane_step, k_step, lanes };
-            // SAFETY: the tap's weights are a matrix of channels by columns, in either order; a tap's rows of a
-            // panel have one writer.
+            // SAFETY: the tap's weights are a matrix of channels by columns, in either order; a tap's rows of
+            // a panel have one writer.
             unsafe { pack(self.isa, strip, dst, width, channels) };
         }
     }
@@ -311,7 +312,7 @@ impl<'a> Gather<'a> {
                     ldc: class.step[1] * columns,
                     cols,
                     load: chunk.start > 0,
-                    finish: if last { finish.from_column(start) } else { Finish::NONE },
+                    finish: if last { finish.at_column(start) } else { Finish::NONE },
                 };
                 for row in rows.clone() {
                     let a = a.wrapping_add((row - rows.start) * class.window.step[0] * view.pitch);
@@ -321,8 +322,9 @@ impl<'a> Gather<'a> {
                         let c_column = class.first[1] + pixels.start * class.step[1];
                         tile.a = a.wrapping_add(pixels.start * tile.a_step);
                         tile.c = target.at((c_row * self.target.w + c_column) * columns + start);
-                        // SAFETY: the view covers the windows of these pixels, the panel is packed, the pixels lie
-                        // in the target image and belong to this task; the machine has the instructions.
+                        // SAFETY: the view covers the windows of these pixels, the panel is packed, the
+                        // pixels lie in the target image and belong to this task; the machine has the
+                        // instructions.
                         unsafe { kernels.micro(Form::Rows, pixels.len(), cols)(&tile) };
                     }
                 }

@@ -8,31 +8,41 @@
 /// The body sees the constant `FMA`: whether a fused multiply-add is one instruction, for the functions of this
 /// module that depend on it.
 macro_rules! simd_fn {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $($rest:tt)*) => {
+        $crate::math::simd_fn! { @define [unsafe] [$(#[$meta])*] [$vis] $($rest)* }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
+        $crate::math::simd_fn! { @define [] [$(#[$meta])*] [$vis] $($rest)* }
+    };
     (
-        $(#[$meta:meta])*
-        $vis:vis fn $name:ident($isa:ident: Isa $(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)? $body:block
+        @define [$($safety:tt)?] [$(#[$meta:meta])*] [$vis:vis]
+        $name:ident($isa:ident: Isa $(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)? $body:block
     ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments, reason = "kernels take sizes and operands")]
-        $vis fn $name($isa: $crate::isa::Isa $(, $arg: $ty)*) $(-> $ret)? {
+        $vis $($safety)? fn $name($isa: $crate::isa::Isa $(, $arg: $ty)*) $(-> $ret)? {
             #[inline(always)]
-            #[allow(non_snake_case, unused_variables, clippy::too_many_arguments, reason = "see the outer function")]
-            fn body<const FMA: bool>($($arg: $ty),*) $(-> $ret)? $body
+            #[allow(clippy::too_many_arguments, reason = "see the outer function")]
+            #[allow(clippy::extra_unused_type_parameters, reason = "not every body needs to know")]
+            $($safety)? fn body<const FMA: bool>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-            #[allow(clippy::too_many_arguments, reason = "see the outer function")]
-            fn avx512($($arg: $ty),*) $(-> $ret)? {
-                body::<true>($($arg),*)
+            #[allow(unused_unsafe, clippy::too_many_arguments, reason = "see the outer function")]
+            $($safety)? fn avx512($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller's contract, if there is one.
+                unsafe { body::<true>($($arg),*) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            #[allow(clippy::too_many_arguments, reason = "see the outer function")]
-            fn avx2($($arg: $ty),*) $(-> $ret)? {
-                body::<true>($($arg),*)
+            #[allow(unused_unsafe, clippy::too_many_arguments, reason = "see the outer function")]
+            $($safety)? fn avx2($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller's contract, if there is one.
+                unsafe { body::<true>($($arg),*) }
             }
 
+            #[allow(unused_unsafe, reason = "not every function has a contract")]
             match $isa {
                 // SAFETY: an instruction set is only chosen on machines that have it.
                 #[cfg(target_arch = "x86_64")]
@@ -40,7 +50,8 @@ macro_rules! simd_fn {
                 // SAFETY: likewise.
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Isa::Avx2 => unsafe { avx2($($arg),*) },
-                _ => body::<false>($($arg),*),
+                // SAFETY: the caller's contract, if there is one.
+                _ => unsafe { body::<false>($($arg),*) },
             }
         }
     };

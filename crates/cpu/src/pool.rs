@@ -234,7 +234,8 @@ impl Shared {
             }
             let state = self.state.load(Ordering::Relaxed);
             if fresh(state) {
-                let joined = self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
+                let joined =
+                    self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
                 if joined.is_ok() {
                     return Some(state / EPOCH);
                 }

@@ -198,19 +198,8 @@ impl<'a> Batches<'a> {
     /// to the next epoch. If an example cannot be read, the batch is empty and the cursor stays.
     pub fn next_into(&mut self, batch: &mut Batch) -> Result<bool, DataError> {
         batch.examples = 0;
-        for (what, bytes, buffer) in [
-            ("the batch's inputs", self.input_bytes, &batch.inputs),
-            ("the batch's labels", self.label_bytes, &batch.labels),
-        ] {
-            if buffer.len() != bytes * self.batch_size {
-                return Err(DataError::Buffer {
-                    what,
-                    expected: bytes * self.batch_size,
-                    found: buffer.len(),
-                });
-            }
-        }
-        let left = self.source.len() as u64 - self.cursor.example;
+        self.check_made_here(batch)?;
+        let left = (self.source.len() as u64).saturating_sub(self.cursor.example);
         if left == 0 {
             self.cursor = Cursor { epoch: self.cursor.epoch.wrapping_add(1), example: 0 };
             return Ok(false);
@@ -232,6 +221,17 @@ impl<'a> Batches<'a> {
         (batch.examples, batch.first_example) = (examples, self.cursor.example);
         self.cursor.example += examples as u64;
         Ok(true)
+    }
+
+    /// A batch of another size or another source would be filled wrongly, even where its buffers are as long.
+    fn check_made_here(&self, batch: &Batch) -> Result<(), DataError> {
+        let check = |what, expected, found| {
+            if expected == found { Ok(()) } else { Err(DataError::Buffer { what, expected, found }) }
+        };
+        check("an input of the batch", self.input_bytes, batch.input_bytes)?;
+        check("a label of the batch", self.label_bytes, batch.label_bytes)?;
+        check("all inputs of the batch", self.input_bytes * self.batch_size, batch.inputs.len())?;
+        check("all labels of the batch", self.label_bytes * self.batch_size, batch.labels.len())
     }
 }
 

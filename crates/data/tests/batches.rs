@@ -135,15 +135,15 @@ fn what_cannot_work_is_refused() {
     assert!(refused(&Counting(7), 0, start).contains("batch size"));
     assert!(refused(&Counting(7), 3, Cursor { epoch: 0, example: 8 }).contains("cursor"));
     let spec = SyntheticSpec {
-        input: TensorType::new(plimsoll_tensor::DType::F32, [usize::MAX / 4]),
+        input: TensorType::new(plimsoll_tensor::DType::F32, [usize::MAX / 8]),
         label: "i32[]".parse().unwrap(),
         classes: 2,
         input_bound: 1,
     };
     let enormous = Synthetic::new(spec, 1000, 0, 0).unwrap();
     assert!(refused(&enormous, 3, start).contains("overflow"));
-    let one = Batches::new(&enormous, 1, SHUFFLED, start);
-    assert!(one.is_err() || matches!(one.unwrap().batch(), Err(DataError::OutOfMemory { .. })));
+    let one = Batches::new(&enormous, 1, SHUFFLED, start).unwrap();
+    assert!(matches!(one.batch(), Err(DataError::OutOfMemory { .. })));
 }
 
 #[test]
@@ -153,6 +153,18 @@ fn a_batch_of_other_batches_is_refused() {
     let mut other = batches(4).batch().unwrap();
     let error = batches(3).next_into(&mut other).unwrap_err();
     assert!(matches!(error, DataError::Buffer { expected: 24, found: 32, .. }), "{error}");
+
+    // Two examples of twelve bytes fill the inputs exactly as three of eight do.
+    let spec = SyntheticSpec {
+        input: "i32[3]".parse().unwrap(),
+        label: "i32[]".parse().unwrap(),
+        classes: 2,
+        input_bound: 9,
+    };
+    let longer = Synthetic::new(spec, 7, 0, 0).unwrap();
+    let mut other = Batches::new(&longer, 2, SHUFFLED, Cursor::default()).unwrap().batch().unwrap();
+    let error = batches(3).next_into(&mut other).unwrap_err();
+    assert!(matches!(error, DataError::Buffer { expected: 8, found: 12, .. }), "{error}");
 }
 
 /// A source whose example 4 is unreadable.

@@ -265,5 +265,6 @@ fn missing_files_are_named() {
         fs::remove_file(f.0.join(IMAGES)).unwrap();
         fs::create_dir(f.0.join(IMAGES)).unwrap();
     };
-    check_refused!("folder-for-file", folder_for_file, DataError::Read { .. });
+    let message = check_refused!("folder-for-file", folder_for_file, DataError::Read { .. });
+    assert!(message.contains("not a regular file"), "{message}");
 }

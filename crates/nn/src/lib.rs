@@ -27,4 +27,4 @@ pub use layers::{
 };
 pub use model::{Head, Model, Sequential};
 pub use net::{Mode, Net};
-pub use optimizer::{AdamW, Optimizer, Parameter, Setting, Sgd};
+pub use optimizer::{AdamW, Optimizer, Parameter, Sgd};

@@ -3,23 +3,15 @@
 use plimsoll_graph::{Builder, GraphError, Init, Role, ValueId, op::Unary};
 use plimsoll_tensor::{DType, TensorType};
 
-/// A number that the update reads and that changes from step to step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
-    /// Its name.
-    pub name: &'static str,
-    /// Its value in this step.
-    pub value: f64,
-}
-
 /// A rule that turns a gradient into a parameter's next version.
 pub trait Optimizer: Send + Sync {
     /// Its name.
     fn name(&self) -> &'static str;
-    /// The numbers of step `step` (from 0), computed in f64 and rounded once; always the same names in the same order.
-    fn settings(&self, step: u64) -> Vec<Setting>;
-    /// Adds the update of one parameter; `settings` are the values of [`Optimizer::settings`] in the graph.
-    /// Moments are made with [`moment`].
+    /// Names of the numbers that the update reads and that change from step to step.
+    fn setting_names(&self) -> &'static [&'static str];
+    /// Writes those numbers for step `step` (from 0); they are computed in f64 and rounded once.
+    fn settings(&self, step: u64, values: &mut [f64]);
+    /// Adds the update of one parameter; `settings` are the settings' values in the graph.
     fn update(
         &self,
         b: &mut Builder,
@@ -46,8 +38,8 @@ fn moment(b: &mut Builder, parameter: &Parameter, name: &str) -> ValueId {
 
 /// Adds the settings of an optimizer as inputs of the graph.
 pub(crate) fn setting_inputs(b: &mut Builder, optimizer: &dyn Optimizer, dtype: DType) -> Vec<ValueId> {
-    let settings = optimizer.settings(0);
-    settings.iter().map(|s| b.setting(&format!("optimizer/{}", s.name), TensorType::scalar(dtype))).collect()
+    let names = optimizer.setting_names().iter();
+    names.map(|name| b.setting(&format!("optimizer/{name}"), TensorType::scalar(dtype))).collect()
 }
 
 /// Stochastic gradient descent, with momentum if asked for: `v = momentum · v + g`, `p = p - rate · v`.
@@ -74,8 +66,12 @@ impl Optimizer for Sgd {
         "sgd"
     }
 
-    fn settings(&self, _: u64) -> Vec<Setting> {
-        vec![Setting { name: "rate", value: self.rate }]
+    fn setting_names(&self) -> &'static [&'static str] {
+        &["rate"]
+    }
+
+    fn settings(&self, _: u64, values: &mut [f64]) {
+        values.copy_from_slice(&[self.rate]);
     }
 
     fn update(
@@ -131,14 +127,15 @@ impl Optimizer for AdamW {
         "adamw"
     }
 
-    fn settings(&self, step: u64) -> Vec<Setting> {
+    fn setting_names(&self) -> &'static [&'static str] {
+        &["decay", "rate", "root"]
+    }
+
+    fn settings(&self, step: u64, values: &mut [f64]) {
         let t = i32::try_from(step + 1).unwrap_or(i32::MAX);
         let (correction1, correction2) = (1.0 - self.beta1.powi(t), 1.0 - self.beta2.powi(t));
-        vec![
-            Setting { name: "decay", value: 1.0 - self.rate * self.weight_decay },
-            Setting { name: "rate", value: self.rate / correction1 },
-            Setting { name: "root", value: 1.0 / correction2.sqrt() },
-        ]
+        let decay = 1.0 - self.rate * self.weight_decay;
+        values.copy_from_slice(&[decay, self.rate / correction1, 1.0 / correction2.sqrt()]);
     }
 
     fn update(

@@ -46,8 +46,8 @@ pub trait Prepared: Send {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError>;
     /// Copies an output of the last run of a plan; valid until the next run.
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError>;
-    /// Copies a state out.
-    fn read_state(&self, state: usize, into: &mut [u8]) -> Result<(), ExecuteError>;
-    /// Copies a state in.
-    fn write_state(&mut self, state: usize, from: &[u8]) -> Result<(), ExecuteError>;
+    /// Copies bytes of a state out, from `offset` on: a file is written piece by piece, without a second copy.
+    fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError>;
+    /// Copies bytes of a state in, from `offset` on.
+    fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError>;
 }

@@ -3,12 +3,27 @@
 //! [`plan`] is a pure function of graphs, target and line; it allocates nothing of what it plans. [`verify`] checks a
 //! plan without sharing code with what made it.
 
+mod account;
+mod claims;
+mod error;
 mod executor;
+mod lifetimes;
+mod null;
+mod order;
+mod placement;
 mod plan;
+mod planner;
 mod sheet;
 mod target;
+mod tide;
+mod verify;
+mod work;
 
+pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Prepared};
+pub use null::{NullExecutor, NullTarget};
 pub use plan::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, StatePlacement, Step};
+pub use planner::{Budget, plan};
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
+pub use verify::{At, VerifyError, verify};

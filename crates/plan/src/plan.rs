@@ -85,7 +85,7 @@ pub struct Step {
 }
 
 /// The order and places of one batch type's step. Body steps come first, tail steps last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExecutionPlan {
     /// The batch type, like `train` or `evaluate remainder`.
     pub name: String,
@@ -97,7 +97,7 @@ pub struct ExecutionPlan {
     pub buffers: Vec<Buffer>,
     /// Where the graph's outputs lie after the last step.
     pub outputs: Vec<BufferId>,
-    /// End of the highest buffer.
+    /// End of the highest buffer, and at least of all states, rounded up to the alignment.
     pub peak_bytes: usize,
     /// The largest sum of bytes live at one time, alignment included: no placement can be lower.
     pub live_bytes: usize,
@@ -123,7 +123,7 @@ pub struct StatePlacement {
 }
 
 /// The plans of every batch type over one arena.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PlanSet {
     /// The target's name.
     pub target: String,
@@ -131,6 +131,8 @@ pub struct PlanSet {
     pub plans: Vec<ExecutionPlan>,
     /// The states, at the bottom of the arena.
     pub states: Vec<StatePlacement>,
+    /// Every offset, every peak and the arena are multiples of this.
+    pub alignment: usize,
     /// The arena: the largest plan's peak.
     pub arena_bytes: usize,
     /// The account of every byte.

@@ -32,7 +32,7 @@ pub struct Holder {
 }
 
 /// The moment at which the arena is fullest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Moment {
     /// The plan.
     pub plan: String,
@@ -85,4 +85,13 @@ pub struct LoadSheet {
     pub peak: Moment,
     /// Every plan.
     pub plans: Vec<PlanRow>,
+}
+
+/// Bytes as people read them.
+pub(crate) fn in_words(bytes: usize) -> String {
+    let units = [("GiB", 1_usize << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.into_iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} bytes"),
+    }
 }

@@ -105,14 +105,13 @@ pub(crate) const fn rank_of(node: NodeId) -> usize {
 }
 
 impl<'a> Work<'a> {
-    /// Everything that has to be done for one run of a graph.
+    /// Everything that has to be done for one run of a graph that has been checked.
     pub fn new(name: &str, graph: &'a Graph, target: &dyn Target) -> Result<Self, PlanError> {
-        let broken = |source: GraphError| PlanError::Graph { plan: name.to_string(), source };
-        graph.check().map_err(broken)?;
+        let broken = |text| PlanError::Graph { plan: name.to_string(), source: GraphError::Broken(text) };
         let tail = graph.tail();
         let roots = roots(graph);
         let live = live(graph, &roots);
-        check_phases(graph, &tail, &live).map_err(|text| broken(GraphError::Broken(text)))?;
+        check_phases(graph, &tail, &live).map_err(broken)?;
         let mut work = Self {
             graph,
             items: Vec::new(),

@@ -1,1 +1,16 @@
 //! The training loop, state and events.
+//!
+//! A [`Trainer`] holds what a run is; [`Trainer::plan`] answers before anything is allocated, [`Trainer::prepare`]
+//! takes the arena, and the [`Session`] trains, evaluates and predicts in it.
+
+mod error;
+mod event;
+mod init;
+mod session;
+mod trainer;
+mod weights;
+
+pub use error::TrainError;
+pub use event::{Control, Evaluation, Report, TrainEvent};
+pub use session::Session;
+pub use trainer::{BatchKind, Trainer};

@@ -61,12 +61,13 @@ impl Window {
         })
     }
 
-    /// The source as these rows of windows see it: the image itself where all windows stay inside, otherwise a
-    /// copy of what they cover.
+    /// The source as these rows of windows see it: the image itself where all windows stay inside, otherwise
+    /// a copy of what they cover.
     ///
     /// # Safety
     ///
-    /// `copy` must be good for writing `source_rows(rows.len()) * pitch(grid[1])` floats where a copy is needed.
+    /// `copy` must be good for writing `source_rows(rows.len()) * pitch(grid[1])` floats where a copy is
+    /// needed.
     pub(super) unsafe fn view(
         &self,
         image: &[f32],

@@ -3,7 +3,14 @@ use crate::gemm::Activation;
 use crate::gemm::testing::{assert_near, bits, isas, random, with_workspace};
 use crate::pool::Pool;
 
-fn shape(examples: usize, input: [usize; 3], kernel: [usize; 2], out_c: usize, stride: usize, pad: usize) -> ConvShape {
+fn shape(
+    examples: usize,
+    input: [usize; 3],
+    kernel: [usize; 2],
+    out_c: usize,
+    stride: usize,
+    pad: usize,
+) -> ConvShape {
     let [in_h, in_w, in_c] = input;
     let [kernel_h, kernel_w] = kernel;
     ConvShape {
@@ -55,7 +62,11 @@ fn for_each_term(shape: &ConvShape, mut f: impl FnMut(usize, usize, usize)) {
                 for kh in 0..s.kernel_h {
                     for kw in 0..s.kernel_w {
                         let (h, w) = (oh * s.stride_h + kh, ow * s.stride_w + kw);
-                        if h < s.pad_top || w < s.pad_left || h - s.pad_top >= s.in_h || w - s.pad_left >= s.in_w {
+                        if h < s.pad_top
+                            || w < s.pad_left
+                            || h - s.pad_top >= s.in_h
+                            || w - s.pad_left >= s.in_w
+                        {
                             continue;
                         }
                         let x = (e * s.in_h + h - s.pad_top) * s.in_w + w - s.pad_left;
@@ -105,7 +116,14 @@ fn input_grad(ctx: Context<'_>, s: &ConvShape, dy: &[f32], w: &[f32]) -> Vec<f32
     dx
 }
 
-fn weight_grad(ctx: Context<'_>, s: &ConvShape, o: &Operands, dw: &mut [f32], accumulate: bool, block: usize) {
+fn weight_grad(
+    ctx: Context<'_>,
+    s: &ConvShape,
+    o: &Operands,
+    dw: &mut [f32],
+    accumulate: bool,
+    block: usize,
+) {
     let bytes = conv2d_weight_grad_workspace(ctx.isa, ctx.pool.threads(), s, block);
     with_workspace(bytes, |space| {
         conv2d_weight_grad(ctx, s, &o.x, &o.dy, dw, accumulate, block, space);
@@ -125,7 +143,12 @@ fn forward_agrees_with_naive_loops() {
         for isa in isas() {
             let ctx = Context { pool: &pool, isa };
             let terms = s.kernel_h * s.kernel_w * s.in_c;
-            assert_near(&forward(ctx, &s, &o.x, &o.w, Epilogue::NONE), &sums, terms, &format!("{isa:?} {s:?}"));
+            assert_near(
+                &forward(ctx, &s, &o.x, &o.w, Epilogue::NONE),
+                &sums,
+                terms,
+                &format!("{isa:?} {s:?}"),
+            );
             assert_near(&forward(ctx, &s, &o.x, &o.w, epilogue), &finished, terms, &format!("{isa:?} {s:?}"));
         }
     }

@@ -1,7 +1,8 @@
 //! The gradient of a convolution with respect to its weights.
 
 use super::image::{Image, View, Window};
-use super::{ConvShape, KC, share};
+use super::{ConvShape, share};
+use crate::gemm::chunks::KC;
 use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
 use crate::gemm::{SharedMut, shared_workspace, whole_lines};
@@ -9,15 +10,20 @@ use crate::isa::{Context, Isa};
 use std::ops::Range;
 
 /// The bytes of workspace that [`conv2d_weight_grad`] needs: a multiple of 64.
-pub fn conv2d_weight_grad_workspace(isa: Isa, threads: usize, shape: &ConvShape, block_examples: usize) -> usize {
+pub fn conv2d_weight_grad_workspace(
+    isa: Isa,
+    threads: usize,
+    shape: &ConvShape,
+    block_examples: usize,
+) -> usize {
     WeightGrad::new(isa, threads, shape, block_examples).workspace_floats(threads) * size_of::<f32>()
 }
 
 /// The gradient of [`conv2d`](super::conv2d) with respect to its weights, in `dw` or added to it.
 ///
 /// Every block of `block_examples` examples is summed by itself, from +0, by whole output rows of at most 256
-/// pixels together; the blocks are then added to `dw` in order. Splitting the examples at a block boundary into
-/// two calls, the second of which accumulates, gives the same bits.
+/// pixels together; the blocks are then added to `dw` in order. Splitting the examples at a block boundary
+/// into two calls, the second of which accumulates, gives the same bits.
 ///
 /// # Panics
 ///
@@ -209,8 +215,8 @@ impl<'a> WeightGrad<'a> {
                     load,
                     finish: Finish::NONE,
                 };
-                // SAFETY: the view covers the windows of these pixels, B has a row for each of them, and only this
-                // task writes these rows of the block's sums; the machine has the instructions.
+                // SAFETY: the view covers the windows of these pixels, B has a row for each of them, and only
+                // this task writes these rows of the block's sums; the machine has the instructions.
                 unsafe { kernels.micro(Form::Columns, adjacent_rows.len(), cols)(&tile) };
             }
         }

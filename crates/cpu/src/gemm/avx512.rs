@@ -41,7 +41,8 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
         unroll!(V < VECTORS, {
             let mask = mask(tile.cols, V);
             let bias = tile.finish.bias;
-            let bias_lanes = if bias.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, bias.add(16 * V)) };
+            let bias_lanes =
+                if bias.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, bias.add(16 * V)) };
             unroll!(I < ROWS, {
                 let at = tile.c.add(I * tile.ldc + 16 * V);
                 let old = if tile.load { _mm512_maskz_loadu_ps(mask, at) } else { zero };
@@ -58,13 +59,13 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     }
 }
 
-/// Transposes up to 16 lanes by 16 k: `dst[k * pitch + lane] = src[lane * lane_step + k]`; lanes from `lanes` to
-/// `width` become zero.
+/// Transposes up to 16 lanes by 16 k: `dst[k * pitch + lane] = src[lane * lane_step + k]`; lanes from `lanes`
+/// to `width` become zero.
 ///
 /// # Safety
 ///
-/// `src` must be good for reads and `dst` for writes of all those elements, `lanes <= width <= 16`, `k <= 16`,
-/// and the machine must have AVX-512F.
+/// `src` must be good for reads and `dst` for writes of all those elements, `lanes <= width <= 16`, `k <=
+/// 16`, and the machine must have AVX-512F.
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn transpose(
     (src, lane_step, lanes): (*const f32, usize, usize),
@@ -118,8 +119,8 @@ pub(crate) unsafe fn transpose(
 ///
 /// # Safety
 ///
-/// `src` must be good for reads and `dst` for writes of all those elements, `lanes <= width`, and the machine must
-/// have AVX-512F.
+/// `src` must be good for reads and `dst` for writes of all those elements, `lanes <= width`, and the machine
+/// must have AVX-512F.
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn copy_lanes(
     (src, k_step, lanes): (*const f32, usize, usize),

@@ -8,8 +8,8 @@ use crate::isa::Isa;
 /// One call of a micro-kernel: a tile of C, a few rows by one or two vectors of columns, gains the sum of one
 /// chunk of k.
 ///
-/// The sum starts at +0 and goes through k in order by fused multiply-add, and is then added to C. Vector lanes
-/// are columns of C, so every element sees the same operations whatever the size of its tile.
+/// The sum starts at +0 and goes through k in order by fused multiply-add, and is then added to C. Vector
+/// lanes are columns of C, so every element sees the same operations whatever the size of its tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     /// Element (0, 0) of the tile's part of A, as if k started at 0.
@@ -52,7 +52,7 @@ impl Finish {
     pub(crate) const NONE: Self = Self { bias: std::ptr::null(), relu: false };
 
     /// The same for the columns from `column` on.
-    pub(crate) fn from_column(self, column: usize) -> Self {
+    pub(crate) fn at_column(self, column: usize) -> Self {
         let bias = if self.bias.is_null() { self.bias } else { self.bias.wrapping_add(column) };
         Self { bias, ..self }
     }
@@ -81,7 +81,8 @@ impl Walk {
     /// No jumps.
     pub(crate) const STRAIGHT: Self = Self { len: usize::MAX, inner: 1, inner_step: 0, outer_step: 0 };
 
-    /// The segment that holds a k, and the place in it. Mostly the first one: a division costs as much as ten rows.
+    /// The segment that holds a k, and the place in it. Mostly the first one: a division costs as much as ten
+    /// rows.
     #[inline(always)]
     pub(crate) fn find(&self, k: usize) -> (usize, usize) {
         if k < self.len { (0, k) } else { (k / self.len, k % self.len) }
@@ -89,11 +90,8 @@ impl Walk {
 
     #[inline(always)]
     pub(crate) fn offset(&self, segment: usize) -> isize {
-        let (outer, inner) = if self.inner == 1 {
-            (segment, 0)
-        } else {
-            (segment / self.inner, segment % self.inner)
-        };
+        let (outer, inner) =
+            if self.inner == 1 { (segment, 0) } else { (segment / self.inner, segment % self.inner) };
         outer as isize * self.outer_step + inner as isize * self.inner_step
     }
 }
@@ -162,8 +160,8 @@ pub(crate) use micro_table;
 
 /// Repeats a block for `$i` from 0 to `$count` (at most 14), a constant in each copy.
 ///
-/// A loop would do, but whether the compiler unrolls it early enough to keep an array of sums in registers hangs on
-/// its thresholds.
+/// A loop would do, but whether the compiler unrolls it early enough to keep an array of sums in registers
+/// hangs on its thresholds.
 macro_rules! unroll {
     ($i:ident < $count:expr, $body:block) => {
         unroll!(@copies $i, $count, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
@@ -177,8 +175,9 @@ macro_rules! unroll {
 }
 pub(crate) use unroll;
 
-/// The walk along k that all micro-kernels share: `$step!(a, b)` for every k, in order, where `a` points at row 0
-/// of A and `b` at the panel's row. A macro, so that its body is compiled for the kernel's instruction set.
+/// The walk along k that all micro-kernels share: `$step!(a, b)` for every k, in order, where `a` points at
+/// row 0 of A and `b` at the panel's row. A macro, so that its body is compiled for the kernel's instruction
+/// set.
 macro_rules! walk_k {
     ($tile:expr, $along_k:expr, $b_step:expr, |$a:ident, $b:ident| $step:block) => {{
         let tile: &Tile = $tile;

@@ -1,8 +1,8 @@
 //! The matrix-product driver.
 //!
-//! The blocking follows Goto and BLIS: B is packed once, by all threads, into panels as wide as a micro-kernel's
-//! tile; every task packs a block of A and passes it over its panels of B. How the output is cut into tasks
-//! depends on the threads, what is summed in which order does not: see [`GemmSpec::fold`].
+//! The blocking follows Goto and BLIS: B is packed once, by all threads, into panels as wide as a
+//! micro-kernel's tile; every task packs a block of A and passes it over its panels of B. How the output is
+//! cut into tasks depends on the threads, what is summed in which order does not: see [`GemmSpec::fold`].
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -92,9 +92,9 @@ pub struct GemmSpec {
     pub n: usize,
     /// Columns of A, rows of B.
     pub k: usize,
-    /// Chunk boundaries of the sum over k: at every multiple of `fold`, and inside a fold at every multiple of
-    /// 256 from the fold's start. A chunk is summed from +0, then added to C, in order. `usize::MAX` for no
-    /// boundaries of that kind.
+    /// Chunk boundaries of the sum over k: at every multiple of `fold`, and inside a fold at every multiple
+    /// of 256 from the fold's start. A chunk is summed from +0, then added to C, in order. `usize::MAX` for
+    /// no boundaries of that kind.
     pub fold: usize,
     /// C += A B rather than C = A B.
     pub accumulate: bool,
@@ -132,7 +132,8 @@ pub fn gemm_serial_workspace(isa: Isa, spec: &GemmSpec) -> usize {
     gemm_workspace(isa, 1, spec)
 }
 
-/// As [`gemm`], without epilogue and on the calling thread, for tiles inside another kernel; C has row stride `ldc`.
+/// As [`gemm`], without epilogue and on the calling thread, for tiles inside another kernel; C has row stride
+/// `ldc`.
 ///
 /// # Panics
 ///
@@ -212,8 +213,8 @@ impl Blocking {
         let kernels = Kernels::of(isa);
         let (mr, nr) = (kernels.mr, kernels.nr());
         let (tiles, panels) = (spec.m.div_ceil(mr), spec.n.min(NC).div_ceil(nr));
-        // A few tasks per thread even out their speeds, in whole rounds. Rows are cut first: a cut between columns
-        // has every part pack the same rows of A.
+        // A few tasks per thread even out their speeds, in whole rounds. Rows are cut first: a cut between
+        // columns has every part pack the same rows of A.
         let wanted = if threads == 1 { 1 } else { 4 * threads };
         let shortest = 4.min(tiles).max(1);
         let row_blocks = tiles.div_ceil(MC_TILES).max(wanted.min(tiles / shortest)).max(1);
@@ -269,7 +270,8 @@ fn product(
         let row_blocks = spec.m.div_ceil(blocking.block_rows);
         let col_blocks = columns.len().div_ceil(blocking.block_cols);
         for depth in chunks.blocks() {
-            let pass = Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns: columns.clone(), depth };
+            let pass =
+                Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns: columns.clone(), depth };
             if !pass.depth.is_empty() {
                 // A panel alone is too little for a task.
                 const GROUP: usize = 4;
@@ -306,7 +308,8 @@ impl Pass<'_> {
         let width = blocking.kernels.panel_width(lanes);
         let first = &b.data[depth.start * b.row_stride + (self.columns.start + start) * b.col_stride..];
         let strip = Strip { src: first.as_ptr(), lane_step: b.col_stride, k_step: b.row_stride, lanes };
-        // SAFETY: the operand covers its shape, all panels before this one are full, every panel has one packer.
+        // SAFETY: the operand covers its shape, all panels before this one are full, every panel has one
+        // packer.
         unsafe { pack(blocking.isa, strip, self.space.at(start * depth.len()), width, depth.len()) };
     }
 
@@ -365,10 +368,10 @@ impl Pass<'_> {
         for chunk in Chunks::new(spec.k, spec.fold).within(self.depth.clone()) {
             tile.k_len = chunk.len();
             if chunk.end == spec.k {
-                tile.finish = self.finish.from_column(col);
+                tile.finish = self.finish.at_column(col);
             }
-            // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a tile
-            // of it; an instruction set is only chosen on machines that have it.
+            // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a
+            // tile of it; an instruction set is only chosen on machines that have it.
             unsafe { micro(&tile) };
             tile.a = tile.a.wrapping_add(chunk.len() * kernels.mr);
             tile.b = tile.b.wrapping_add(chunk.len() * width);

@@ -19,8 +19,8 @@ pub(crate) fn random(seed: u64, len: usize) -> Vec<f32> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// Calls `f` with an aligned workspace of exactly so many bytes, full of NaN: a kernel must not read what it has
-/// not written.
+/// Calls `f` with an aligned workspace of exactly so many bytes, full of NaN: a kernel must not read what it
+/// has not written.
 pub(crate) fn with_workspace<R>(bytes: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     assert!(bytes.is_multiple_of(64));
     let mut space = vec![f32::NAN; bytes / 4 + 16];
@@ -38,6 +38,9 @@ pub(crate) fn assert_near(got: &[f32], expected: &[f64], terms: usize, what: &st
     assert_eq!(got.len(), expected.len(), "{what}");
     let tolerance = 1e-6 * (4.0 + terms as f64);
     for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-        assert!((f64::from(got) - expected).abs() <= tolerance, "{what}: element {i} is {got}, not {expected}");
+        assert!(
+            (f64::from(got) - expected).abs() <= tolerance,
+            "{what}: element {i} is {got}, not {expected}"
+        );
     }
 }

@@ -125,9 +125,9 @@ fn bits_depend_on_neither_threads_nor_other_rows() {
             for layout in 0..2 {
                 let (a, b) = (Owned::new(1, m, k, layout), Owned::new(2, k, n, 1 - layout));
                 let spec = GemmSpec { m, n, k, fold, accumulate: false };
-                let all = pools.each_ref().map(|pool| {
-                    bits(&run(Context { pool, isa }, &spec, a.mat(), b.mat(), Epilogue::NONE))
-                });
+                let all = pools
+                    .each_ref()
+                    .map(|pool| bits(&run(Context { pool, isa }, &spec, a.mat(), b.mat(), Epilogue::NONE)));
                 assert!(all.iter().all(|bits| *bits == all[0]), "{isa:?} {spec:?}");
                 for row in (0..m).step_by(5) {
                     let spec = GemmSpec { m: 1, ..spec };

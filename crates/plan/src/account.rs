@@ -1,0 +1,161 @@
+//! Draws up the load sheet of finished plans.
+
+use crate::{Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, StatePlacement};
+use plimsoll_graph::{Role, ValueId};
+use std::cmp::Reverse;
+
+/// How many holders a moment lists.
+const HOLDERS: usize = 10;
+
+/// The account of an arena that these plans share.
+pub(crate) fn load_sheet(
+    target: String,
+    plans: &[ExecutionPlan],
+    states: &[StatePlacement],
+    arena_bytes: usize,
+    outside: &[Entry],
+    line_bytes: usize,
+) -> LoadSheet {
+    let largest = plans.iter().min_by_key(|p| Reverse(p.peak_bytes));
+    let row = |plan: &ExecutionPlan| PlanRow {
+        name: plan.name.clone(),
+        examples: plan.graph.examples * plan.graph.micro_batches,
+        micro_batches: plan.graph.micro_batches,
+        peak_bytes: plan.peak_bytes,
+        live_bytes: plan.live_bytes,
+        predicted_ms: plan.nanoseconds / 1_000_000,
+    };
+    LoadSheet {
+        target,
+        arena: entries(largest, states, arena_bytes),
+        arena_bytes,
+        outside: outside.to_vec(),
+        total_bytes: outside.iter().fold(arena_bytes, |sum, e| sum.saturating_add(e.bytes)),
+        line_bytes,
+        peak: largest.map_or_else(Moment::default, |plan| moment(plan, states)),
+        plans: plans.iter().map(row).collect(),
+    }
+}
+
+/// What the arena holds at the fullest moment of its largest plan.
+fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_bytes: usize) -> Vec<Entry> {
+    let role = |role: Role| -> (usize, usize) {
+        let of_role = states.iter().filter(|s| s.role == role);
+        of_role.fold((0, 0), |(bytes, count), s| (bytes + s.ty.bytes(), count + 1))
+    };
+    let live = |wanted: &dyn Fn(usize, &Buffer) -> bool| -> (usize, usize) {
+        let Some(plan) = largest else { return (0, 0) };
+        let wanted = |(i, b): &(usize, &Buffer)| is_live(plan, b) && b.bytes > 0 && wanted(*i, b);
+        plan.buffers.iter().enumerate().filter(wanted).fold((0, 0), |(bytes, count), (_, b)| (bytes + b.bytes, count + 1))
+    };
+    let touched = largest.map_or_else(Vec::new, touched);
+    let is_value = |b: &Buffer| b.kind == BufferKind::Value;
+    let rows = [
+        ("parameters", role(Role::Parameter), "tensors, in every plan"),
+        ("optimizer state", role(Role::Moment), "tensors, in every plan"),
+        ("statistics", role(Role::Statistic), "tensors, in every plan"),
+        ("batch", live(&|_, b| matches!(b.kind, BufferKind::Input(_))), "inputs"),
+        ("running sums", live(&|_, b| matches!(b.kind, BufferKind::Carry(_))), "sums over micro-batches"),
+        ("kept", live(&|i, b| is_value(b) && !touched.contains(&i)), "values made before the moment, read after it"),
+        ("in use", live(&|i, b| is_value(b) && touched.contains(&i)), "values the step at work reads or writes"),
+        ("workspace", live(&|_, b| b.kind == BufferKind::Workspace), "scratch of the step at work"),
+    ];
+    let known: usize = rows.iter().map(|(_, (bytes, _), _)| bytes).sum();
+    let mut entries: Vec<Entry> = (rows.into_iter().filter(|(_, (bytes, _), _)| *bytes > 0))
+        .map(|(name, (bytes, count), what)| Entry::new(name, bytes, format!("{count} {what}")))
+        .collect();
+    if arena_bytes > known {
+        entries.push(Entry::new("alignment and gaps", arena_bytes - known, "between the above"));
+    }
+    entries
+}
+
+fn is_live(plan: &ExecutionPlan, buffer: &Buffer) -> bool {
+    buffer.first <= plan.peak_step && plan.peak_step <= buffer.last
+}
+
+/// Indices of the buffers that the step at the peak reads or writes.
+fn touched(plan: &ExecutionPlan) -> Vec<usize> {
+    match plan.steps.get(plan.peak_step).map(|s| &s.action) {
+        Some(Action::Run { reads, writes, .. }) => reads.iter().chain(writes).map(|b| b.index()).collect(),
+        Some(Action::Copy { from, to, .. }) => vec![from.index(), to.index()],
+        None => Vec::new(),
+    }
+}
+
+fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Moment {
+    let (layer, op) = match plan.steps.get(plan.peak_step).map(|s| &s.action) {
+        Some(Action::Run { node, .. }) => {
+            let node = plan.graph.node(*node);
+            (node.layer.to_string(), node.op.name())
+        }
+        Some(Action::Copy { value, .. }) => (layer_of(plan, *value), "copy"),
+        None => (String::new(), "nothing"),
+    };
+    let content = content(plan);
+    let mut holders: Vec<Holder> = (plan.buffers.iter().zip(&content))
+        .filter(|(b, _)| is_live(plan, b) && b.bytes > 0)
+        .map(|(buffer, value)| {
+            let ty = value.map(|v| plan.graph.ty(v).to_string()).unwrap_or_default();
+            let (layer, what) = match buffer.kind {
+                BufferKind::State(i) => match states.get(i) {
+                    Some(state) => (state.name.clone(), format!("{} {ty}", role_name(state.role))),
+                    None => (String::new(), ty),
+                },
+                BufferKind::Input(i) => {
+                    let times = plan.graph.micro_batches;
+                    let times = if buffer.micro_stride > 0 { format!("{times} × ") } else { String::new() };
+                    (plan.graph.inputs[i].name.clone(), format!("input {times}{ty}"))
+                }
+                BufferKind::Carry(_) => {
+                    (value.map(|v| layer_of(plan, v)).unwrap_or_default(), format!("running sum {ty}"))
+                }
+                BufferKind::Value => {
+                    let producer = value.and_then(|v| plan.graph.producer(v)).map(|n| plan.graph.node(n));
+                    let op = producer.map_or("copy", |n| n.op.name());
+                    (value.map(|v| layer_of(plan, v)).unwrap_or_default(), format!("{op} {ty}"))
+                }
+                BufferKind::Workspace => (layer.clone(), format!("workspace of {op}")),
+            };
+            Holder { layer, what, bytes: buffer.bytes }
+        })
+        .collect();
+    holders.sort_by_key(|h| Reverse(h.bytes));
+    holders.truncate(HOLDERS);
+    Moment {
+        plan: plan.name.clone(),
+        step: plan.peak_step,
+        steps: plan.steps.len(),
+        layer,
+        op: op.to_string(),
+        holders,
+    }
+}
+
+/// What each buffer holds when the step at the peak has run: several values may pass through one.
+fn content(plan: &ExecutionPlan) -> Vec<Option<ValueId>> {
+    let mut content: Vec<Option<ValueId>> = plan.buffers.iter().map(|b| b.value).collect();
+    for step in plan.steps.iter().take(plan.peak_step + 1) {
+        match &step.action {
+            Action::Run { node, writes, .. } => {
+                for (buffer, &value) in writes.iter().zip(&plan.graph.node(*node).outputs) {
+                    content[buffer.index()] = Some(value);
+                }
+            }
+            Action::Copy { value, to, .. } => content[to.index()] = Some(*value),
+        }
+    }
+    content
+}
+
+fn layer_of(plan: &ExecutionPlan, value: ValueId) -> String {
+    plan.graph.producer(value).map_or_else(String::new, |n| plan.graph.node(n).layer.to_string())
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Parameter => "parameter",
+        Role::Moment => "moment",
+        Role::Statistic => "statistic",
+    }
+}

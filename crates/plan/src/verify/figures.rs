@@ -1,0 +1,264 @@
+//! Everything that can be checked without running a plan: ids, sizes, alignment, lifetimes, peaks, the sheet.
+
+use super::VerifyError;
+use super::memory::overlap;
+use crate::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet};
+use std::ops::Range;
+
+pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
+    if set.alignment == 0 {
+        let reason = "the alignment is 0".to_string();
+        return Err(VerifyError::Malformed { plan: String::new(), reason });
+    }
+    check_states(set)?;
+    for plan in &set.plans {
+        let malformed = |reason: String| VerifyError::Malformed { plan: plan.name.clone(), reason };
+        plan.graph.check().map_err(|e| malformed(e.to_string()))?;
+        check_ids(plan).map_err(malformed)?;
+        for (id, buffer) in plan.buffers.iter().enumerate() {
+            check_buffer(set, plan, id, buffer)?;
+        }
+        check_once(set, plan).map_err(malformed)?;
+        check_overlaps(plan)?;
+        check_peaks(set, plan)?;
+    }
+    let largest_peak = set.plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
+    if set.arena_bytes != largest_peak {
+        return Err(VerifyError::Arena { arena_bytes: set.arena_bytes, largest_peak });
+    }
+    check_sheet(set, &set.sheet).map_err(VerifyError::Sheet)
+}
+
+/// The bytes a state takes.
+pub(super) fn state_range(set: &PlanSet, state: usize) -> Range<usize> {
+    let placed = &set.states[state];
+    placed.offset..placed.offset + placed.ty.bytes()
+}
+
+/// A buffer, in words.
+pub(super) fn name_of(plan: &ExecutionPlan, buffer: &Buffer) -> String {
+    let kind = match buffer.kind {
+        BufferKind::State(i) => format!("state {i}"),
+        BufferKind::Input(i) => format!("input {i}"),
+        BufferKind::Carry(i) => format!("running sum {i}"),
+        BufferKind::Value => "buffer".to_string(),
+        BufferKind::Workspace => "workspace".to_string(),
+    };
+    match buffer.value {
+        Some(value) => match plan.graph.producer(value).map(|n| plan.graph.node(n)) {
+            Some(node) => format!("{kind} of {value} ({}, layer `{}`)", node.op.name(), node.layer),
+            None => format!("{kind} of {value}"),
+        },
+        None => kind,
+    }
+}
+
+fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
+    let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
+    for (i, state) in set.states.iter().enumerate() {
+        let wrong = |reason: String| VerifyError::StatePlace { plan: String::new(), state: state.name.clone(), reason };
+        if state.offset % set.alignment != 0 {
+            return Err(wrong(format!("starts at {}, which is not aligned", state.offset)));
+        }
+        if state.offset.checked_add(state.ty.bytes()).is_none_or(|end| end > set.arena_bytes) {
+            return Err(wrong("ends outside the arena".to_string()));
+        }
+        if set.states[..i].iter().any(|s| s.name == state.name) {
+            return Err(wrong("is there twice".to_string()));
+        }
+        ranges.push((state_range(set, i), &state.name));
+    }
+    ranges.sort_by_key(|(range, _)| (range.start, range.end));
+    let filled: Vec<_> = ranges.iter().filter(|(range, _)| !range.is_empty()).collect();
+    match filled.windows(2).find(|w| overlap(&w[0].0, &w[1].0)) {
+        Some(pair) => Err(VerifyError::StatePlace {
+            plan: String::new(),
+            state: pair[1].1.to_string(),
+            reason: format!("overlaps state `{}`", pair[0].1),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Every id names something, and every step has as many operands as its node.
+fn check_ids(plan: &ExecutionPlan) -> Result<(), String> {
+    let exists = |b: BufferId| match plan.buffers.get(b.index()) {
+        Some(_) => Ok(()),
+        None => Err(format!("there is no buffer {}", b.index())),
+    };
+    for (i, step) in plan.steps.iter().enumerate() {
+        match &step.action {
+            Action::Run { node, reads, writes, workspace } => {
+                let Some(found) = plan.graph.nodes.get(node.index()) else {
+                    return Err(format!("step {i} runs node {}, which does not exist", node.index()));
+                };
+                let counts = (reads.len(), writes.len());
+                let wanted = (found.inputs.len() + found.accumulate.len(), found.outputs.len());
+                if counts != wanted {
+                    return Err(format!("step {i} has {counts:?} operands, {} takes {wanted:?}", found.op.name()));
+                }
+                reads.iter().chain(writes).chain(workspace).try_for_each(|&b| exists(b))?;
+            }
+            Action::Copy { value, from, to } => {
+                if value.index() >= plan.graph.value_count() {
+                    return Err(format!("step {i} copies {value}, which does not exist"));
+                }
+                exists(*from).and_then(|()| exists(*to))?;
+            }
+        }
+    }
+    if plan.outputs.len() != plan.graph.outputs.len() {
+        return Err(format!("{} outputs are placed, the graph has {}", plan.outputs.len(), plan.graph.outputs.len()));
+    }
+    plan.outputs.iter().try_for_each(|&b| exists(b))
+}
+
+/// A buffer is aligned, inside the arena, and has the bytes and the place its kind asks for.
+fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer) -> Result<(), VerifyError> {
+    let graph = &plan.graph;
+    let malformed = |reason: String| {
+        let reason = format!("buffer {id}, {}: {reason}", name_of(plan, buffer));
+        Err(VerifyError::Malformed { plan: plan.name.clone(), reason })
+    };
+    if buffer.value.is_some_and(|v| v.index() >= graph.value_count()) {
+        let reason = format!("buffer {id} is for a value that does not exist");
+        return Err(VerifyError::Malformed { plan: plan.name.clone(), reason });
+    }
+    if buffer.offset % set.alignment != 0 {
+        return Err(VerifyError::Unaligned {
+            plan: plan.name.clone(),
+            buffer: name_of(plan, buffer),
+            offset: buffer.offset,
+            alignment: set.alignment,
+        });
+    }
+    if buffer.offset.checked_add(buffer.bytes).is_none_or(|end| end > set.arena_bytes) {
+        return malformed("ends outside the arena".to_string());
+    }
+    if buffer.first > buffer.last || buffer.last > plan.steps.len().saturating_sub(1) {
+        return malformed(format!("is taken from step {} to {}", buffer.first, buffer.last));
+    }
+    let (bytes, stride) = match buffer.kind {
+        BufferKind::State(i) => {
+            let Some(state) = set.states.get(i) else { return malformed("there is no such state".to_string()) };
+            let own = graph.states.iter().find(|s| s.name == state.name && *graph.ty(s.input) == state.ty);
+            if own.is_none_or(|s| Some(s.input) != buffer.value) {
+                return malformed("the graph's state is another".to_string());
+            }
+            if state.offset != buffer.offset {
+                return Err(VerifyError::StatePlace {
+                    plan: plan.name.clone(),
+                    state: state.name.clone(),
+                    reason: format!("lies at {} instead of {}", buffer.offset, state.offset),
+                });
+            }
+            (state.ty.bytes(), 0)
+        }
+        BufferKind::Input(i) => {
+            let Some(input) = graph.inputs.get(i) else { return malformed("there is no such input".to_string()) };
+            let slice = graph.ty(input.value).bytes();
+            if input.batched && graph.micro_batches > 1 { (slice * graph.micro_batches, slice) } else { (slice, 0) }
+        }
+        BufferKind::Carry(i) => {
+            let Some(carry) = graph.carries.get(i) else { return malformed("there is no such sum".to_string()) };
+            (graph.ty(carry.input).bytes(), 0)
+        }
+        BufferKind::Value => (buffer.value.map_or(0, |v| graph.ty(v).bytes()), 0),
+        BufferKind::Workspace => (buffer.bytes, 0),
+    };
+    if (buffer.bytes, buffer.micro_stride) != (bytes, stride) {
+        let found = (buffer.bytes, buffer.micro_stride);
+        return malformed(format!("bytes and stride are {found:?} instead of {:?}", (bytes, stride)));
+    }
+    Ok(())
+}
+
+/// Every state, input and running sum of the graph has exactly one buffer.
+fn check_once(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
+    let count = |kind: BufferKind| plan.buffers.iter().filter(|b| b.kind == kind).count();
+    for state in &plan.graph.states {
+        let index = set.states.iter().position(|s| s.name == state.name);
+        if index.is_none_or(|i| count(BufferKind::State(i)) != 1) {
+            return Err(format!("state `{}` does not have one buffer", state.name));
+        }
+    }
+    if let Some(i) = (0..plan.graph.inputs.len()).find(|&i| count(BufferKind::Input(i)) != 1) {
+        return Err(format!("input `{}` does not have one buffer", plan.graph.inputs[i].name));
+    }
+    match (0..plan.graph.carries.len()).find(|&i| count(BufferKind::Carry(i)) != 1) {
+        Some(i) => Err(format!("running sum {i} does not have one buffer")),
+        None => Ok(()),
+    }
+}
+
+/// No two buffers share a byte in a step in which both are taken.
+fn check_overlaps(plan: &ExecutionPlan) -> Result<(), VerifyError> {
+    let mut by_start: Vec<&Buffer> = plan.buffers.iter().filter(|b| b.bytes > 0).collect();
+    by_start.sort_by_key(|b| b.offset);
+    for (i, first) in by_start.iter().enumerate() {
+        let end = first.offset + first.bytes;
+        let touching = by_start[i + 1..].iter().take_while(|b| b.offset < end);
+        if let Some(second) = touching.into_iter().find(|b| b.first <= first.last && first.first <= b.last) {
+            return Err(VerifyError::Overlap {
+                plan: plan.name.clone(),
+                step: first.first.max(second.first),
+                first: name_of(plan, first),
+                second: name_of(plan, second),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_peaks(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyError> {
+    let states_end = (0..set.states.len()).map(|i| state_range(set, i).end).max().unwrap_or(0);
+    let states_end = states_end.next_multiple_of(set.alignment);
+    let end = plan.buffers.iter().map(|b| b.offset + b.bytes).fold(states_end, usize::max);
+    let found = end.next_multiple_of(set.alignment);
+    if plan.peak_bytes != found {
+        return Err(VerifyError::Peak { plan: plan.name.clone(), stated: plan.peak_bytes, found });
+    }
+    let mut live = vec![states_end as i128; plan.steps.len().max(1)];
+    let mut change = vec![0_i128; live.len() + 1];
+    for buffer in plan.buffers.iter().filter(|b| !matches!(b.kind, BufferKind::State(_))) {
+        let size = buffer.bytes.next_multiple_of(set.alignment) as i128;
+        change[buffer.first] += size;
+        change[buffer.last + 1] -= size;
+    }
+    let mut sum = 0;
+    for (step, live) in live.iter_mut().enumerate() {
+        sum += change[step];
+        *live += sum;
+    }
+    let most = live.iter().copied().max().unwrap_or(0);
+    if live.get(plan.peak_step) != Some(&most) || most != plan.live_bytes as i128 {
+        return Err(VerifyError::Live {
+            plan: plan.name.clone(),
+            step: plan.peak_step,
+            stated: plan.live_bytes,
+            found: usize::try_from(most).unwrap_or(0),
+        });
+    }
+    Ok(())
+}
+
+fn check_sheet(set: &PlanSet, sheet: &LoadSheet) -> Result<(), String> {
+    let sum = |entries: &[crate::Entry]| entries.iter().fold(0_usize, |sum, e| sum.saturating_add(e.bytes));
+    if sheet.arena_bytes != set.arena_bytes {
+        return Err(format!("it accounts for an arena of {} bytes, not {}", sheet.arena_bytes, set.arena_bytes));
+    }
+    if sum(&sheet.arena) != sheet.arena_bytes {
+        return Err(format!("the arena's entries sum to {}, not {}", sum(&sheet.arena), sheet.arena_bytes));
+    }
+    if sum(&sheet.outside).saturating_add(sheet.arena_bytes) != sheet.total_bytes {
+        return Err(format!("arena and outside are not {} together", sheet.total_bytes));
+    }
+    if sheet.total_bytes > sheet.line_bytes {
+        return Err(format!("{} bytes are over the line of {}", sheet.total_bytes, sheet.line_bytes));
+    }
+    let stated = sheet.plans.iter().map(|r| (&r.name, r.peak_bytes, r.live_bytes));
+    if !stated.eq(set.plans.iter().map(|p| (&p.name, p.peak_bytes, p.live_bytes))) {
+        return Err("its rows are not those of the plans".to_string());
+    }
+    Ok(())
+}

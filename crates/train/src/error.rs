@@ -1,0 +1,59 @@
+//! What can go wrong around a run.
+
+use plimsoll_data::DataError;
+use plimsoll_graph::GraphError;
+use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
+use plimsoll_transform::SplitError;
+use thiserror::Error;
+
+/// Why a run could not start or go on.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// The model does not make a graph.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The batch cannot be split as asked.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// The step cannot be planned under the line.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A plan that its checker refused: a bug, never the user's fault.
+    #[error("the plan failed its check, please report this: {0}")]
+    Verify(#[from] VerifyError),
+    /// The executor failed.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Model and data do not fit each other.
+    #[error("model `{model}` and data `{data}` do not fit: {reason}")]
+    Mismatch {
+        /// The model.
+        model: String,
+        /// The data set.
+        data: String,
+        /// What differs, and what to change.
+        reason: String,
+    },
+    /// The loss is not a number any more.
+    #[error("the loss became {loss} in step {step}: try a smaller learning rate")]
+    Diverged {
+        /// The step, from 0.
+        step: u64,
+        /// The loss.
+        loss: f64,
+    },
+    /// A setting that makes no sense.
+    #[error("{0}")]
+    Setting(String),
+    /// A file could not be written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}

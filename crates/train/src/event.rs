@@ -1,0 +1,71 @@
+//! What a run tells while it goes on.
+
+use std::time::Duration;
+
+/// Loss and accuracy over a source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Mean loss per row.
+    pub loss: f64,
+    /// Share of rows whose predicted class is the label; `None` for models that never hold all logits.
+    pub accuracy: Option<f64>,
+    /// Examples seen.
+    pub examples: u64,
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TrainEvent {
+    /// A step is done.
+    Step {
+        /// Steps done so far.
+        step: u64,
+        /// Steps of the whole run.
+        steps: u64,
+        /// The epoch, from 0.
+        epoch: u64,
+        /// The step's loss.
+        loss: f64,
+        /// Examples of the step.
+        examples: usize,
+        /// Time of the step, data included.
+        time: Duration,
+    },
+    /// An epoch is done and the test part was evaluated.
+    Epoch {
+        /// The epoch, from 0.
+        epoch: u64,
+        /// Mean loss over the epoch's steps.
+        train_loss: f64,
+        /// The test part's figures.
+        evaluation: Evaluation,
+    },
+}
+
+/// What a listener wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Go on.
+    Continue,
+    /// End the run after this event.
+    Stop,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Steps done.
+    pub steps: u64,
+    /// Examples trained on.
+    pub examples: u64,
+    /// Loss of the last step.
+    pub final_loss: f64,
+    /// The test part's figures after the last step.
+    pub evaluation: Evaluation,
+    /// Median time of a step, data included; the first, which warms the caches, is left out where there are others.
+    pub step_median: Duration,
+    /// Examples per second over all steps but the first.
+    pub samples_per_second: f64,
+    /// Micro-batches per step.
+    pub micro_batches: usize,
+}

@@ -1,0 +1,50 @@
+//! Starting values of states: counter-based, so a state's start depends on its name and the seed alone.
+
+use plimsoll_graph::Init;
+use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
+use plimsoll_tensor::random::Stream;
+use plimsoll_tensor::{DType, bf16, f16};
+
+/// Bytes that pass through the heap at once: states are filled piece by piece.
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+
+/// Fills every state with its start.
+pub(crate) fn initialise(
+    prepared: &mut dyn Prepared,
+    states: &[StatePlacement],
+    seed: u64,
+) -> Result<(), ExecuteError> {
+    let mut chunk: Vec<u8> = Vec::with_capacity(CHUNK_BYTES);
+    for (i, state) in states.iter().enumerate() {
+        let stream = Stream::new(seed, 0, &state.name);
+        let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
+        for first in (0..elements).step_by(CHUNK_BYTES / size) {
+            chunk.clear();
+            for element in first..elements.min(first + CHUNK_BYTES / size) {
+                let value = match state.init {
+                    Init::Zeros => 0.0,
+                    Init::Ones => 1.0,
+                    Init::Normal(deviation) => f64::from(stream.normal(0, element as u64)) * deviation,
+                    Init::Uniform(bound) => (f64::from(stream.uniform(0, element as u64)) * 2.0 - 1.0) * bound,
+                };
+                push(&mut chunk, state.ty.dtype, value);
+            }
+            prepared.write_state(i, first * size, &chunk)?;
+        }
+    }
+    Ok(())
+}
+
+/// Appends a number as an element.
+pub(crate) fn push(bytes: &mut Vec<u8>, dtype: DType, value: f64) {
+    match dtype {
+        DType::F32 => bytes.extend((value as f32).to_ne_bytes()),
+        DType::F64 => bytes.extend(value.to_ne_bytes()),
+        DType::BF16 => bytes.extend(bf16::from_f64(value).to_ne_bytes()),
+        DType::F16 => bytes.extend(f16::from_f64(value).to_ne_bytes()),
+        DType::I32 => bytes.extend((value as i32).to_ne_bytes()),
+        DType::I64 => bytes.extend((value as i64).to_ne_bytes()),
+        DType::U8 => bytes.push(value as u8),
+        DType::Bool => bytes.push(u8::from(value != 0.0)),
+    }
+}

@@ -1,0 +1,208 @@
+//! What a run is, before it has any memory.
+
+use crate::{Control, Report, Session, TrainError, TrainEvent};
+use plimsoll_data::{Dataset, Source};
+use plimsoll_graph::Graph;
+use plimsoll_nn::{Model, Optimizer, step};
+use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
+use plimsoll_transform::{Pass, accumulate, optimize};
+
+/// What a batch is for. With its number of examples, a batch type; every type is planned before step one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchKind {
+    /// Forward, backward, update.
+    Train,
+    /// Loss and predicted classes.
+    Evaluate,
+    /// Logits.
+    Predict,
+}
+
+impl BatchKind {
+    /// The name in load sheets.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Evaluate => "evaluate",
+            Self::Predict => "predict",
+        }
+    }
+}
+
+/// A model, an optimizer, an executor, and how to train.
+pub struct Trainer {
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) optimizer: Box<dyn Optimizer>,
+    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) batch: usize,
+    pub(crate) epochs: u64,
+    pub(crate) steps: Option<u64>,
+    pub(crate) seed: u64,
+    line_bytes: usize,
+    outside: Vec<Entry>,
+    micro_batches: usize,
+    without: Vec<Pass>,
+}
+
+impl Trainer {
+    /// A trainer with batches of 64, one epoch, seed 0 and no line.
+    pub fn new(model: Box<dyn Model>, optimizer: Box<dyn Optimizer>, executor: Box<dyn Executor>) -> Self {
+        Self {
+            model,
+            optimizer,
+            executor,
+            batch: 64,
+            epochs: 1,
+            steps: None,
+            seed: 0,
+            line_bytes: usize::MAX,
+            outside: Vec::new(),
+            micro_batches: 1,
+            without: Vec::new(),
+        }
+    }
+
+    /// Examples per step.
+    pub fn batch(self, batch: usize) -> Self {
+        Self { batch, ..self }
+    }
+
+    /// How often to go through the training part.
+    pub fn epochs(self, epochs: u64) -> Self {
+        Self { epochs, ..self }
+    }
+
+    /// Steps to do, whatever epochs that makes.
+    pub fn steps(self, steps: u64) -> Self {
+        Self { steps: Some(steps), ..self }
+    }
+
+    /// The seed that fixes initial values and the order of examples.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The memory line in bytes: arena and everything declared with [`Trainer::outside`] stay under it.
+    pub fn line(self, line_bytes: usize) -> Self {
+        Self { line_bytes, ..self }
+    }
+
+    /// Declares memory outside the arena: code, stacks, heap, data.
+    pub fn outside(mut self, entry: Entry) -> Self {
+        self.outside.push(entry);
+        self
+    }
+
+    /// Splits every training step into this many micro-batches; the numbers stay the same to the bit.
+    pub fn micro_batches(self, micro_batches: usize) -> Self {
+        Self { micro_batches, ..self }
+    }
+
+    /// Switches a pass off.
+    pub fn without(mut self, pass: Pass) -> Self {
+        self.without.push(pass);
+        self
+    }
+
+    /// The model.
+    pub fn model(&self) -> &dyn Model {
+        self.model.as_ref()
+    }
+
+    /// Whether model and data fit each other.
+    pub fn check(&self, data: &Dataset) -> Result<(), TrainError> {
+        let model = self.model.as_ref();
+        let mismatch = |reason| {
+            Err(TrainError::Mismatch { model: model.name().into(), data: data.name.clone(), reason })
+        };
+        for source in [&data.train, &data.test] {
+            if source.input_type() != model.input() {
+                let (wants, has) = (model.input(), source.input_type());
+                return mismatch(format!("the model takes {wants} inputs, the data has {has}"));
+            }
+            if source.label_type().shape != model.labels() {
+                let (wants, has) = (model.labels(), source.label_type());
+                return mismatch(format!("the model takes labels of shape {wants}, the data has {has}"));
+            }
+            if source.classes() > model.classes() {
+                let (wants, has) = (model.classes(), source.classes());
+                return mismatch(format!("the data has {has} classes, the model {wants}: give the model {has}"));
+            }
+            if source.is_empty() {
+                return mismatch("the data has no examples".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The batch types of a run over this data, the one that needs most first.
+    pub fn batch_types(&self, data: &Dataset) -> Vec<(BatchKind, usize)> {
+        let sizes = |kind, source: &dyn Source| {
+            let full = self.batch.min(source.len());
+            let rest = source.len() % full.max(1);
+            [full, rest].into_iter().filter(|&n| n > 0).map(move |n| (kind, n))
+        };
+        let mut types: Vec<_> = sizes(BatchKind::Train, data.train.as_ref()).collect();
+        types.extend(sizes(BatchKind::Evaluate, data.test.as_ref()));
+        types.extend(sizes(BatchKind::Predict, data.test.as_ref()));
+        types
+    }
+
+    /// The graph of a batch type, optimized and split.
+    pub fn graph(&self, kind: BatchKind, examples: usize) -> Result<Graph, TrainError> {
+        let model = self.model.as_ref();
+        if kind != BatchKind::Train {
+            let graph = match kind {
+                BatchKind::Evaluate => step::evaluation(model, examples)?,
+                _ => step::prediction(model, examples)?,
+            };
+            return Ok(optimize(&graph, &self.without)?);
+        }
+        let split = self.split(examples);
+        let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
+        Ok(accumulate(&optimize(&graph, &self.without)?, split)?)
+    }
+
+    /// In how many micro-batches a step of so many examples runs: as many as were asked for, or, for a remainder, the
+    /// fewest that keep each no larger than the full batch's and end at a block.
+    fn split(&self, examples: usize) -> usize {
+        let asked = self.micro_batches.clamp(1, examples.max(1));
+        if asked == 1 || examples == self.batch {
+            return if examples.is_multiple_of(asked) { asked } else { 1 };
+        }
+        let (block, most) = (step::example_block(self.model.as_ref()), self.batch / asked);
+        let fits = |k: &usize| examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= most;
+        (1..=examples).find(fits).unwrap_or(1)
+    }
+
+    /// Plans every batch type and checks the plan. Nothing of what is planned is allocated.
+    pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
+        if self.batch == 0 {
+            return Err(TrainError::Setting("a batch needs at least one example: set the batch size to 1 or more".into()));
+        }
+        if self.micro_batches > 1 && !self.batch.is_multiple_of(self.micro_batches) {
+            let (batch, parts) = (self.batch, self.micro_batches);
+            return Err(TrainError::Setting(format!("a batch of {batch} does not split into {parts} equal micro-batches")));
+        }
+        self.check(data)?;
+        let mut batches = Vec::new();
+        for (kind, examples) in self.batch_types(data) {
+            batches.push((format!("{} × {examples}", kind.name()), self.graph(kind, examples)?));
+        }
+        let budget = Budget { line_bytes: self.line_bytes, outside: self.outside.clone() };
+        let plans = plan(&batches, self.executor.target(), &budget)?;
+        verify(&plans)?;
+        Ok(plans)
+    }
+
+    /// Takes the memory of a plan that [`Trainer::plan`] made for the same data, and sets the states' initial values.
+    pub fn prepare(&self, plans: PlanSet, data: &Dataset) -> Result<Session<'_>, TrainError> {
+        Session::new(self, plans, data)
+    }
+
+    /// Plans, prepares and trains.
+    pub fn fit(&self, data: &Dataset, listen: &mut dyn FnMut(&TrainEvent) -> Control) -> Result<Report, TrainError> {
+        let plans = self.plan(data)?;
+        self.prepare(plans, data)?.fit(data, listen)
+    }
+}
