@@ -1,1 +1,48 @@
-//! Plimsoll.
+//! Plimsoll trains neural networks inside a memory line that you draw, and proves before the first step that the line
+//! holds.
+//!
+//! Describe a model, draw a line, read the load sheet, train:
+//!
+//! ```
+//! use plimsoll::prelude::*;
+//!
+//! let model = Sequential::classifier("digits", [28, 28, 1], 10)
+//!     .layer("flatten", Flatten)
+//!     .layer("hidden", Dense::new(32))
+//!     .layer("relu", Activation::Relu)
+//!     .layer("head", Dense::new(10));
+//! let data = open("mnist", &OpenOptions::default())?;
+//! let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(100).steps(20).line(64 << 20);
+//! let plans = trainer.plan(&data)?; // every byte is known here, and nothing is allocated yet
+//! assert!(plans.sheet.total_bytes <= 64 << 20);
+//! let report = trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;
+//! assert!(report.evaluation.accuracy > Some(0.3));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod memory;
+mod size;
+
+pub use size::{Size, SizeError};
+
+pub use plimsoll_cpu as cpu;
+pub use plimsoll_data as data;
+pub use plimsoll_graph as graph;
+pub use plimsoll_nn as nn;
+pub use plimsoll_plan as plan;
+pub use plimsoll_tensor as tensor;
+pub use plimsoll_train as train;
+pub use plimsoll_transform as transform;
+
+/// What most programs need.
+pub mod prelude {
+    pub use plimsoll_cpu::Cpu;
+    pub use plimsoll_data::{Batches, Cursor, Dataset, OpenOptions, Order, Source, open};
+    pub use plimsoll_graph::{GraphError, Init, ValueId};
+    pub use plimsoll_nn::{
+        Activation, AdamW, BatchNorm, Conv2d, Dense, Embedding, Flatten, GlobalAveragePool, Head, Layer, LayerNorm,
+        MaxPool2d, Model, Net, Optimizer, Padding, SelfAttention, Sequential, Sgd, zoo,
+    };
+    pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
+    pub use plimsoll_train::{Control, Evaluation, Report, Session, TrainError, TrainEvent, Trainer};
+}

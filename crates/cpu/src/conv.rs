@@ -308,10 +308,11 @@ impl<'a> Gather<'a> {
                     k_start: chunk.start,
                     k_len: chunk.len(),
                     b: weights.at(start * depth + chunk.start * width),
+                    old: std::ptr::null(),
+                    old_step: 0,
                     c: target.at(0),
                     ldc: class.step[1] * columns,
                     cols,
-                    load: chunk.start > 0,
                     finish: if last { finish.at_column(start) } else { Finish::NONE },
                 };
                 for row in rows.clone() {
@@ -322,6 +323,7 @@ impl<'a> Gather<'a> {
                         let c_column = class.first[1] + pixels.start * class.step[1];
                         tile.a = a.wrapping_add(pixels.start * tile.a_step);
                         tile.c = target.at((c_row * self.target.w + c_column) * columns + start);
+                        tile.load(chunk.start > 0);
                         // SAFETY: the view covers the windows of these pixels, the panel is packed, the
                         // pixels lie in the target image and belong to this task; the machine has the
                         // instructions.

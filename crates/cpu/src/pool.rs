@@ -298,16 +298,22 @@ mod tests {
 
     #[test]
     fn sleeping_workers_and_a_sleeping_caller_wake() {
-        let pool = Pool::new(3).expect("threads start");
-        let sum = AtomicUsize::new(0);
-        for _ in 0..20 {
+        let pool = Pool::new(2).expect("threads start");
+        let (entered, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        for round in 1..=20 {
             thread::sleep(Duration::from_micros(300));
-            pool.run(3, &|task, _| {
-                thread::sleep(Duration::from_micros(200 * task as u64));
-                sum.fetch_add(1, Ordering::Relaxed);
+            entered.store(0, Ordering::Relaxed);
+            pool.run(2, &|_, worker| {
+                // The caller leaves its task only when the worker, which is slow, is inside of its own.
+                entered.fetch_add(worker, Ordering::Relaxed);
+                while entered.load(Ordering::Relaxed) == 0 {
+                    thread::yield_now();
+                }
+                thread::sleep(Duration::from_millis(worker as u64));
+                done.fetch_add(1, Ordering::Relaxed);
             });
+            assert_eq!(done.load(Ordering::Relaxed), 2 * round);
         }
-        assert_eq!(sum.into_inner(), 60);
     }
 
     #[test]

@@ -38,6 +38,32 @@ pub trait Model: Send + Sync {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<Head, GraphError>;
 }
 
+impl Model for Box<dyn Model> {
+    fn name(&self) -> &str {
+        self.as_ref().name()
+    }
+
+    fn input(&self) -> TensorType {
+        self.as_ref().input()
+    }
+
+    fn input_bound(&self) -> Option<usize> {
+        self.as_ref().input_bound()
+    }
+
+    fn labels(&self) -> Shape {
+        self.as_ref().labels()
+    }
+
+    fn classes(&self) -> usize {
+        self.as_ref().classes()
+    }
+
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<Head, GraphError> {
+        self.as_ref().forward(net, x)
+    }
+}
+
 /// Layers one after another, ending in logits.
 ///
 /// ```

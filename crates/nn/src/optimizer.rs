@@ -21,6 +21,30 @@ pub trait Optimizer: Send + Sync {
     ) -> Result<(), GraphError>;
 }
 
+impl Optimizer for Box<dyn Optimizer> {
+    fn name(&self) -> &'static str {
+        self.as_ref().name()
+    }
+
+    fn setting_names(&self) -> &'static [&'static str] {
+        self.as_ref().setting_names()
+    }
+
+    fn settings(&self, step: u64, values: &mut [f64]) {
+        self.as_ref().settings(step, values);
+    }
+
+    fn update(
+        &self,
+        b: &mut Builder,
+        parameter: &Parameter,
+        gradient: ValueId,
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        self.as_ref().update(b, parameter, gradient, settings)
+    }
+}
+
 /// A parameter under update.
 #[derive(Clone, Debug)]
 pub struct Parameter {

@@ -14,6 +14,7 @@ mod placement;
 mod plan;
 mod planner;
 mod sheet;
+mod sheet_text;
 mod target;
 mod tide;
 mod verify;

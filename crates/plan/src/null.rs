@@ -90,9 +90,16 @@ impl NullPrepared {
         self.plans.plans.get(plan).ok_or_else(missing)
     }
 
-    fn state_bytes(&self, state: usize) -> Result<usize, ExecuteError> {
-        let missing = || ExecuteError::Input(format!("there is no state {state}: there are {}", self.plans.states.len()));
-        self.plans.states.get(state).map(|s| s.ty.bytes()).ok_or_else(missing)
+    fn check_state(&self, state: usize, offset: usize, bytes: usize) -> Result<(), ExecuteError> {
+        let Some(found) = self.plans.states.get(state) else {
+            let count = self.plans.states.len();
+            return Err(ExecuteError::Input(format!("there is no state {state}: there are {count}")));
+        };
+        if offset.checked_add(bytes).is_none_or(|end| end > found.ty.bytes()) {
+            let (name, all) = (&found.name, found.ty.bytes());
+            return Err(ExecuteError::Input(format!("state `{name}` has {all} bytes, not {bytes} from {offset} on")));
+        }
+        Ok(())
     }
 }
 
@@ -119,14 +126,14 @@ impl Prepared for NullPrepared {
         Ok(())
     }
 
-    fn read_state(&self, state: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
-        check_bytes(&format!("state {state}"), self.state_bytes(state)?, into.len())?;
+    fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
+        self.check_state(state, offset, into.len())?;
         into.fill(0);
         Ok(())
     }
 
-    fn write_state(&mut self, state: usize, from: &[u8]) -> Result<(), ExecuteError> {
-        check_bytes(&format!("state {state}"), self.state_bytes(state)?, from.len())
+    fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
+        self.check_state(state, offset, from.len())
     }
 }
 

@@ -334,10 +334,9 @@ fn live(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
         .chain(graph.outputs.iter().map(|o| o.value));
     ends.for_each(|v| wanted[roots[v.index()].index()] = true);
     let mut live = vec![false; graph.nodes.len()];
-    for id in graph.node_ids().rev() {
-        let node: &Node = graph.node(id);
+    for (id, node) in graph.nodes.iter().enumerate().rev() {
         if !node.op.is_view() && node.outputs.iter().any(|v| wanted[v.index()]) {
-            live[id.index()] = true;
+            live[id] = true;
             node.reads().for_each(|v| wanted[roots[v.index()].index()] = true);
         }
     }

@@ -21,6 +21,7 @@ mod conv;
 mod elementwise;
 mod error;
 mod evaluate;
+mod executor;
 mod index;
 mod loss;
 mod matmul;
@@ -33,3 +34,4 @@ mod tensor;
 
 pub use error::EvaluateError;
 pub use evaluate::evaluate;
+pub use executor::Reference;

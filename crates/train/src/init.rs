@@ -25,7 +25,9 @@ pub(crate) fn initialise(
                     Init::Zeros => 0.0,
                     Init::Ones => 1.0,
                     Init::Normal(deviation) => f64::from(stream.normal(0, element as u64)) * deviation,
-                    Init::Uniform(bound) => (f64::from(stream.uniform(0, element as u64)) * 2.0 - 1.0) * bound,
+                    Init::Uniform(bound) => {
+                        (f64::from(stream.uniform(0, element as u64)) * 2.0 - 1.0) * bound
+                    }
                 };
                 push(&mut chunk, state.ty.dtype, value);
             }

@@ -61,7 +61,8 @@ impl<'t> Session<'t> {
         let mut prepared = trainer.executor.prepare(plans.clone())?;
         initialise(prepared.as_mut(), &plans.states, trainer.seed)?;
         let settings = trainer.optimizer.setting_names().len();
-        let predictions = types.iter().filter_map(|t| t.predictions).map(|(_, bytes)| bytes).max().unwrap_or(0);
+        let predictions =
+            types.iter().filter_map(|t| t.predictions).map(|(_, bytes)| bytes).max().unwrap_or(0);
         Ok(Self {
             trainer,
             plans,
@@ -89,7 +90,9 @@ impl<'t> Session<'t> {
             let declared: Vec<_> =
                 self.types.iter().filter(|t| t.kind == kind).map(|t| t.examples.to_string()).collect();
             let (name, declared) = (kind.name(), declared.join(" and "));
-            TrainError::Setting(format!("no plan for {name} batches of {examples} examples: planned were {declared}"))
+            TrainError::Setting(format!(
+                "no plan for {name} batches of {examples} examples: planned were {declared}"
+            ))
         })
     }
 
@@ -128,9 +131,10 @@ impl<'t> Session<'t> {
     pub fn train_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         let plan = self.find(BatchKind::Train, batch.examples())?;
         self.trainer.optimizer.settings(self.steps_done, &mut self.settings.0);
+        let dtype = self.types[plan].loss.map_or(DType::F32, |(_, dtype)| dtype);
         for (value, bytes) in self.settings.0.iter().zip(&mut self.settings.1) {
             bytes.clear();
-            push(bytes, self.trainer_dtype(plan), *value);
+            push(bytes, dtype, *value);
         }
         self.run(plan, batch)?;
         let loss = self.read_loss(plan)?;
@@ -139,10 +143,6 @@ impl<'t> Session<'t> {
         }
         self.steps_done += 1;
         Ok(loss)
-    }
-
-    fn trainer_dtype(&self, plan: usize) -> DType {
-        self.types[plan].loss.map_or(DType::F32, |(_, dtype)| dtype)
     }
 
     /// Trains for the trainer's epochs or steps, evaluating the test part after every epoch and at the end.
@@ -156,7 +156,9 @@ impl<'t> Session<'t> {
         let mut batch = batches.batch()?;
         let steps = self.trainer.steps.unwrap_or(self.trainer.epochs * batches.per_epoch() as u64);
         if steps == 0 {
-            return Err(TrainError::Setting("a run needs at least one step: set epochs or steps to 1 or more".into()));
+            return Err(TrainError::Setting(
+                "a run needs at least one step: set epochs or steps to 1 or more".into(),
+            ));
         }
         let mut log = Log::default();
         let mut stopped = false;
@@ -218,7 +220,8 @@ impl<'t> Session<'t> {
         let plan = self.find(BatchKind::Predict, batch.examples())?;
         self.run(plan, batch)?;
         let graph = &self.plans.plans[plan].graph;
-        let output = self.types[plan].logits.ok_or_else(|| TrainError::Setting("the plan has no logits".into()))?;
+        let output =
+            self.types[plan].logits.ok_or_else(|| TrainError::Setting("the plan has no logits".into()))?;
         let mut logits = HostTensor::zeros(graph.ty(graph.outputs[output].value).clone());
         let mut bytes = vec![0; logits.ty().bytes()];
         self.prepared.read_output(plan, output, &mut bytes)?;
@@ -277,7 +280,8 @@ impl BatchType {
             }
         };
         let inputs = graph.inputs.iter().map(|input| {
-            role(&input.name).ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))
+            role(&input.name)
+                .ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))
         });
         let inputs: Vec<InputRole> = inputs.collect::<Result<_, _>>()?;
         let rows = examples * trainer.model.labels().elements();
@@ -308,7 +312,9 @@ fn check_range(what: &str, bytes: &[u8], bound: usize) -> Result<(), TrainError>
         if usize::try_from(value).is_ok_and(|v| v < bound) {
             continue;
         }
-        return Err(TrainError::Setting(format!("{what} {value} at place {i} of the batch is not in 0..{bound}")));
+        return Err(TrainError::Setting(format!(
+            "{what} {value} at place {i} of the batch is not in 0..{bound}"
+        )));
     }
     Ok(())
 }
@@ -336,7 +342,11 @@ impl Log {
         }
         // A long run keeps its latest times.
         let place = self.steps as usize % TIMES_KEPT;
-        if place < self.times.len() { self.times[place] = time } else { self.times.push(time) }
+        if place < self.times.len() {
+            self.times[place] = time
+        } else {
+            self.times.push(time)
+        }
         self.steps += 1;
         self.examples += examples as u64;
         self.last_loss = loss;
@@ -354,11 +364,8 @@ impl Log {
         let warm = if self.times.len() > 1 { &mut self.times[1..] } else { &mut self.times[..] };
         warm.sort_unstable();
         let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
-        let (examples, time) = if self.steps > 1 {
-            (self.warm_examples, self.warm_time)
-        } else {
-            (self.examples, step_median)
-        };
+        let (examples, time) =
+            if self.steps > 1 { (self.warm_examples, self.warm_time) } else { (self.examples, step_median) };
         Report {
             steps: self.steps,
             examples: self.examples,

@@ -46,11 +46,15 @@ pub struct Trainer {
 
 impl Trainer {
     /// A trainer with batches of 64, one epoch, seed 0 and no line.
-    pub fn new(model: Box<dyn Model>, optimizer: Box<dyn Optimizer>, executor: Box<dyn Executor>) -> Self {
+    pub fn new(
+        model: impl Model + 'static,
+        optimizer: impl Optimizer + 'static,
+        executor: impl Executor + 'static,
+    ) -> Self {
         Self {
-            model,
-            optimizer,
-            executor,
+            model: Box::new(model),
+            optimizer: Box::new(optimizer),
+            executor: Box::new(executor),
             batch: 64,
             epochs: 1,
             steps: None,
@@ -126,7 +130,9 @@ impl Trainer {
             }
             if source.classes() > model.classes() {
                 let (wants, has) = (model.classes(), source.classes());
-                return mismatch(format!("the data has {has} classes, the model {wants}: give the model {has}"));
+                return mismatch(format!(
+                    "the data has {has} classes, the model {wants}: give the model {has}"
+                ));
             }
             if source.is_empty() {
                 return mismatch("the data has no examples".into());
@@ -171,18 +177,24 @@ impl Trainer {
             return if examples.is_multiple_of(asked) { asked } else { 1 };
         }
         let (block, most) = (step::example_block(self.model.as_ref()), self.batch / asked);
-        let fits = |k: &usize| examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= most;
+        let fits = |k: &usize| {
+            examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= most
+        };
         (1..=examples).find(fits).unwrap_or(1)
     }
 
     /// Plans every batch type and checks the plan. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
         if self.batch == 0 {
-            return Err(TrainError::Setting("a batch needs at least one example: set the batch size to 1 or more".into()));
+            return Err(TrainError::Setting(
+                "a batch needs at least one example: set the batch size to 1 or more".into(),
+            ));
         }
         if self.micro_batches > 1 && !self.batch.is_multiple_of(self.micro_batches) {
             let (batch, parts) = (self.batch, self.micro_batches);
-            return Err(TrainError::Setting(format!("a batch of {batch} does not split into {parts} equal micro-batches")));
+            return Err(TrainError::Setting(format!(
+                "a batch of {batch} does not split into {parts} equal micro-batches"
+            )));
         }
         self.check(data)?;
         let mut batches = Vec::new();
@@ -201,7 +213,11 @@ impl Trainer {
     }
 
     /// Plans, prepares and trains.
-    pub fn fit(&self, data: &Dataset, listen: &mut dyn FnMut(&TrainEvent) -> Control) -> Result<Report, TrainError> {
+    pub fn fit(
+        &self,
+        data: &Dataset,
+        listen: &mut dyn FnMut(&TrainEvent) -> Control,
+    ) -> Result<Report, TrainError> {
         let plans = self.plan(data)?;
         self.prepare(plans, data)?.fit(data, listen)
     }

@@ -24,13 +24,15 @@ pub(crate) fn save(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Res
 }
 
 fn write(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Result<io::Result<()>, TrainError> {
-    let kept: Vec<usize> = (0..plans.states.len()).filter(|&i| plans.states[i].role != Role::Moment).collect();
+    let kept: Vec<usize> =
+        (0..plans.states.len()).filter(|&i| plans.states[i].role != Role::Moment).collect();
     let header = header(plans, &kept);
     let mut file = match File::create(path) {
         Ok(file) => BufWriter::with_capacity(CHUNK_BYTES, file),
         Err(e) => return Ok(Err(e)),
     };
-    let mut result = file.write_all(&(header.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&header));
+    let mut result =
+        file.write_all(&(header.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&header));
     let mut chunk = vec![0; CHUNK_BYTES];
     for &state in &kept {
         let bytes = plans.states[state].ty.bytes();
@@ -40,7 +42,9 @@ fn write(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Result<io::Re
             result = result.and_then(|()| file.write_all(piece));
         }
     }
-    Ok(result.and_then(|()| file.into_inner().map_err(io::IntoInnerError::into_error)).and_then(|f| f.sync_all()))
+    Ok(result
+        .and_then(|()| file.into_inner().map_err(io::IntoInnerError::into_error))
+        .and_then(|f| f.sync_all()))
 }
 
 /// The header: a JSON object of names, types, shapes and places, padded with spaces to a multiple of eight.

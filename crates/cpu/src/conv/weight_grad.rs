@@ -202,19 +202,21 @@ impl<'a> WeightGrad<'a> {
                 let adjacent_rows = share(adjacent, tiles, unit % tiles);
                 let from = kernel_row * view.pitch + columns.start * a_step + adjacent_rows.start;
                 let to = (kernel_row * adjacent + adjacent_rows.start) * n + start;
-                let tile = Tile {
+                let mut tile = Tile {
                     a: view.first.wrapping_add(from),
                     a_step,
                     walk,
                     k_start: 0,
                     k_len: pixels,
                     b,
+                    old: std::ptr::null(),
+                    old_step: n,
                     c: sums.wrapping_add(to),
                     ldc: n,
                     cols,
-                    load,
                     finish: Finish::NONE,
                 };
+                tile.load(load);
                 // SAFETY: the view covers the windows of these pixels, B has a row for each of them, and only
                 // this task writes these rows of the block's sums; the machine has the instructions.
                 unsafe { kernels.micro(Form::Columns, adjacent_rows.len(), cols)(&tile) };

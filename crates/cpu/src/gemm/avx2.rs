@@ -39,7 +39,8 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
             let bias_lanes = if bias.is_null() { zero } else { _mm256_maskload_ps(bias.add(8 * V), mask) };
             unroll!(I < ROWS, {
                 let at = tile.c.add(I * tile.ldc + 8 * V);
-                let old = if tile.load { _mm256_maskload_ps(at, mask) } else { zero };
+                let old = tile.old.wrapping_add(I * tile.old_step + 8 * V);
+                let old = if tile.old.is_null() { zero } else { _mm256_maskload_ps(old, mask) };
                 let mut c = _mm256_add_ps(old, sums[I][V]);
                 if !bias.is_null() {
                     c = _mm256_add_ps(c, bias_lanes);

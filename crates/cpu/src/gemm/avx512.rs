@@ -25,9 +25,9 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     let mut sums = [[zero; VECTORS]; ROWS];
     // SAFETY: the caller vouches for the pointers; masks keep C and the bias inside the tile's columns.
     unsafe {
-        // C is often far away, and is wanted only after the sums.
+        // It is often far away, and is wanted only after the sums.
         unroll!(I < ROWS, {
-            let row = tile.c.wrapping_add(I * tile.ldc);
+            let row = tile.old.wrapping_add(I * tile.old_step);
             unroll!(V < VECTORS, { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * V).cast()) });
         });
         walk_k!(tile, along_k, 16 * VECTORS, |a, b| {
@@ -45,7 +45,8 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                 if bias.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, bias.add(16 * V)) };
             unroll!(I < ROWS, {
                 let at = tile.c.add(I * tile.ldc + 16 * V);
-                let old = if tile.load { _mm512_maskz_loadu_ps(mask, at) } else { zero };
+                let old = tile.old.wrapping_add(I * tile.old_step + 16 * V);
+                let old = if tile.old.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, old) };
                 let mut c = _mm512_add_ps(old, sums[I][V]);
                 if !bias.is_null() {
                     c = _mm512_add_ps(c, bias_lanes);

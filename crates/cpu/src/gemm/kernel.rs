@@ -24,16 +24,26 @@ pub(crate) struct Tile {
     pub k_len: usize,
     /// The packed panel of B, at the chunk's start: one or two vectors for every k.
     pub b: *const f32,
-    /// Element (0, 0) of the tile of C.
+    /// Element (0, 0) of what the sum is added to; null for +0.
+    pub old: *const f32,
+    /// The distance between rows of it.
+    pub old_step: usize,
+    /// Element (0, 0) of the tile of C, which may be the same memory.
     pub c: *mut f32,
     /// The distance between rows of C.
     pub ldc: usize,
     /// How many columns the tile really has.
     pub cols: usize,
-    /// Whether to add to what C holds rather than to +0.
-    pub load: bool,
     /// What comes after the last chunk.
     pub finish: Finish,
+}
+
+impl Tile {
+    /// Adds to what the tile of C holds, or starts at +0.
+    pub(crate) fn load(&mut self, load: bool) {
+        self.old = if load { self.c } else { std::ptr::null() };
+        self.old_step = self.ldc;
+    }
 }
 
 /// What a tile does with C after adding to it: `c + bias` unless the pointer is null, then relu.
@@ -175,7 +185,7 @@ macro_rules! unroll {
 }
 pub(crate) use unroll;
 
-/// The walk along k that all micro-kernels share: `$step!(a, b)` for every k, in order, where `a` points at
+/// The walk along k that all micro-kernels share: `step` for every k, in order, where `a` points at
 /// row 0 of A and `b` at the panel's row. A macro, so that its body is compiled for the kernel's instruction
 /// set.
 macro_rules! walk_k {
@@ -190,8 +200,9 @@ macro_rules! walk_k {
             let mut $a = tile.a.offset(tile.walk.offset(segment)).add(skip * along_k);
             for _ in 0..run {
                 $step
-                $a = $a.add(along_k);
-                $b = $b.add($b_step);
+                // After the last step, these may point past the end of their memory.
+                $a = $a.wrapping_add(along_k);
+                $b = $b.wrapping_add($b_step);
             }
             left -= run;
             skip = 0;

@@ -22,6 +22,7 @@ use crate::pool::Pool;
 use chunks::{Chunks, KC};
 use kernel::{Finish, Form, Kernels, Tile, Walk};
 use pack::{Strip, pack};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Columns of B that are packed at a time: with KC rows, half of a second-level cache.
@@ -347,11 +348,15 @@ impl Pass<'_> {
         }
     }
 
-    /// All chunks of the block for one tile, so that the tile stays in the first-level cache between them.
+    /// All chunks of the block for one tile. Between chunks it lies in memory of its own: the rows of C are
+    /// often a power of two apart, and would push one another out of the first-level cache.
     fn tile(&self, (row, col): (usize, usize), (rows, cols): (usize, usize), a: *const f32, b: *const f32) {
         let Blocking { kernels, spec, .. } = self.blocking;
         let micro = kernels.micro(Form::Columns, rows, cols);
         let width = kernels.panel_width(cols);
+        let mut own = OwnTile([MaybeUninit::uninit(); MAX_TILE]);
+        let own = own.0.as_mut_ptr().cast::<f32>();
+        let c = self.c.at(row * self.ldc + col);
         let mut tile = Tile {
             a,
             a_step: kernels.mr,
@@ -359,23 +364,35 @@ impl Pass<'_> {
             k_start: 0,
             k_len: 0,
             b,
-            c: self.c.at(row * self.ldc + col),
-            ldc: self.ldc,
+            old: if spec.accumulate || self.depth.start > 0 { c } else { std::ptr::null() },
+            old_step: self.ldc,
+            c: own,
+            ldc: width,
             cols,
-            load: spec.accumulate || self.depth.start > 0,
             finish: Finish::NONE,
         };
         for chunk in Chunks::new(spec.k, spec.fold).within(self.depth.clone()) {
             tile.k_len = chunk.len();
+            if chunk.end == self.depth.end {
+                (tile.c, tile.ldc) = (c, self.ldc);
+            }
             if chunk.end == spec.k {
                 tile.finish = self.finish.at_column(col);
             }
             // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a
-            // tile of it; an instruction set is only chosen on machines that have it.
+            // tile of it, a tile fits its own memory; an instruction set is only chosen on machines that have
+            // it.
             unsafe { micro(&tile) };
             tile.a = tile.a.wrapping_add(chunk.len() * kernels.mr);
             tile.b = tile.b.wrapping_add(chunk.len() * width);
-            tile.load = true;
+            (tile.old, tile.old_step) = (own, width);
         }
     }
 }
+
+/// Room for the largest tile of any instruction set.
+#[repr(align(64))]
+struct OwnTile([MaybeUninit<f32>; MAX_TILE]);
+
+/// The floats of the largest tile: 14 rows of two vectors of 16.
+const MAX_TILE: usize = 14 * 32;

@@ -47,6 +47,17 @@ pub(crate) unsafe fn pack(isa: Isa, strip: Strip, dst: *mut f32, width: usize, k
         return;
     }
     let _ = isa;
+    if lane_step == 1 {
+        for at in 0..k {
+            // SAFETY: as the caller promises; the panel is no part of the operand.
+            unsafe {
+                let row = dst.add(at * width);
+                std::ptr::copy_nonoverlapping(src.add(at * k_step), row, lanes);
+                row.add(lanes).write_bytes(0, width - lanes);
+            }
+        }
+        return;
+    }
     // Eight k at a time, so that a cache line of a row-major source is used up while it is at hand.
     for start in (0..k).step_by(8) {
         let end = (start + 8).min(k);

@@ -1,6 +1,6 @@
 //! Micro-kernels in plain code: 4 rows by 8 columns, which compilers turn into whatever vectors there are.
 
-use super::kernel::{Kernels, Tile, micro_table, walk_k};
+use super::kernel::{Kernels, Tile, micro_table, unroll, walk_k};
 
 /// Two vectors of four columns by four rows: eight of the sixteen registers that even the oldest x86-64 has.
 const LANES: usize = 4;
@@ -9,8 +9,9 @@ pub(crate) static KERNELS: Kernels = Kernels { mr: 4, lanes: LANES, micro: micro
 
 /// Fused where the build has the instruction; a call into a library for every term would be far too slow.
 #[inline(always)]
-fn multiply_add(a: f32, b: f32, sum: f32) -> f32 {
-    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, sum) } else { a * b + sum }
+fn multiply_add(a: f32, b: [f32; LANES], sum: [f32; LANES]) -> [f32; LANES] {
+    let fused = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+    std::array::from_fn(|lane| if fused { a.mul_add(b[lane], sum[lane]) } else { a * b[lane] + sum[lane] })
 }
 
 /// See [`Micro`](super::kernel::Micro); `A_ROWS` is whether A has [`Form::Rows`](super::kernel::Form::Rows).
@@ -25,17 +26,16 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     unsafe {
         walk_k!(tile, along_k, LANES * VECTORS, |a, b| {
             let bs = *b.cast::<[[f32; LANES]; VECTORS]>();
-            for (i, row) in sums.iter_mut().enumerate() {
-                let a = *a.add(i * between_rows);
-                for (sum, b) in row.as_flattened_mut().iter_mut().zip(bs.as_flattened()) {
-                    *sum = multiply_add(a, *b, *sum);
-                }
-            }
+            unroll!(I < ROWS, {
+                let a = *a.add(I * between_rows);
+                unroll!(V < VECTORS, { sums[I][V] = multiply_add(a, bs[V], sums[I][V]) });
+            });
         });
         for (i, row) in sums.iter().enumerate() {
             for (j, &sum) in row.as_flattened().iter().enumerate().take(tile.cols) {
                 let at = tile.c.add(i * tile.ldc + j);
-                let mut c = if tile.load { *at } else { 0.0 } + sum;
+                let old = tile.old.wrapping_add(i * tile.old_step + j);
+                let mut c = if tile.old.is_null() { 0.0 } else { *old } + sum;
                 if !tile.finish.bias.is_null() {
                     c += *tile.finish.bias.add(j);
                 }

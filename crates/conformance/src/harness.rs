@@ -1,0 +1,112 @@
+//! Runs graphs on any executor, through the planner and its checker.
+
+use plimsoll_graph::{Builder, Graph, Op};
+use plimsoll_plan::{Budget, Executor, PlanSet, Prepared, plan, verify};
+use plimsoll_tensor::random::Stream;
+use plimsoll_tensor::{HostTensor, TensorType};
+use std::sync::Arc;
+
+/// A graph, planned, checked and ready to run.
+pub struct Harness {
+    plans: Arc<PlanSet>,
+    prepared: Box<dyn Prepared>,
+}
+
+impl Harness {
+    /// Plans a graph without a line, checks the plan, and prepares it.
+    pub fn new(executor: &dyn Executor, graph: Graph) -> Result<Self, String> {
+        let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+        let plans = plan(&[("test".into(), graph)], executor.target(), &budget).map_err(|e| e.to_string())?;
+        verify(&plans).map_err(|e| e.to_string())?;
+        let plans = Arc::new(plans);
+        let prepared = executor.prepare(plans.clone()).map_err(|e| e.to_string())?;
+        Ok(Self { plans, prepared })
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.plans.plans[0].graph
+    }
+
+    /// The plan.
+    pub fn plans(&self) -> &PlanSet {
+        &self.plans
+    }
+
+    /// Runs a step and returns the outputs.
+    pub fn run(&mut self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+        let bytes: Vec<&[u8]> = inputs.iter().map(HostTensor::as_bytes).collect();
+        self.prepared.run(0, &bytes).map_err(|e| e.to_string())?;
+        let graph = self.plans.plans[0].graph.clone();
+        let read = |i: usize, ty: &TensorType| {
+            let mut bytes = vec![0; ty.bytes()];
+            self.prepared.read_output(0, i, &mut bytes).map_err(|e| e.to_string())?;
+            Ok(tensor(ty, &bytes))
+        };
+        graph.outputs.iter().enumerate().map(|(i, o)| read(i, graph.ty(o.value))).collect()
+    }
+
+    /// Every state with its name.
+    pub fn states(&self) -> Vec<(String, HostTensor)> {
+        let read = |i: usize, ty: &TensorType| {
+            let mut bytes = vec![0; ty.bytes()];
+            self.prepared.read_state(i, 0, &mut bytes).expect("a planned state");
+            tensor(ty, &bytes)
+        };
+        self.plans.states.iter().enumerate().map(|(i, s)| (s.name.clone(), read(i, &s.ty))).collect()
+    }
+
+    /// Sets every state by a function of its name and type.
+    pub fn set_states(&mut self, mut value: impl FnMut(&str, &TensorType) -> HostTensor) {
+        for (i, state) in self.plans.states.iter().enumerate() {
+            let tensor = value(&state.name, &state.ty);
+            self.prepared.write_state(i, 0, tensor.as_bytes()).expect("a planned state");
+        }
+    }
+}
+
+fn tensor(ty: &TensorType, bytes: &[u8]) -> HostTensor {
+    let mut tensor = HostTensor::zeros(ty.clone());
+    tensor.copy_from_bytes(bytes);
+    tensor
+}
+
+/// Runs one op. `batched` says which inputs run over examples; then sums over examples fold in blocks of `block`.
+pub fn run_op(
+    executor: &dyn Executor,
+    op: &Op,
+    inputs: &[HostTensor],
+    batched: &[bool],
+    block: usize,
+) -> Result<Vec<HostTensor>, String> {
+    let first = batched.iter().position(|&b| b).map(|i| &inputs[i]);
+    let examples = first.and_then(|t| t.ty().shape.first().copied()).unwrap_or(1).max(1);
+    let mut b = Builder::new(examples, block);
+    let mut values = Vec::new();
+    for (i, input) in inputs.iter().enumerate() {
+        let is_batched = batched.get(i).copied().unwrap_or(false);
+        values.push(b.input(&format!("x{i}"), input.ty().clone(), is_batched));
+    }
+    let outputs = b.node(op.clone(), &values).map_err(|e| e.to_string())?;
+    outputs.into_iter().enumerate().for_each(|(i, v)| b.output(&format!("y{i}"), v));
+    Harness::new(executor, b.finish().map_err(|e| e.to_string())?)?.run(inputs)
+}
+
+/// A tensor with its floats in another float type.
+pub fn cast(tensor: &HostTensor, dtype: plimsoll_tensor::DType) -> HostTensor {
+    if !tensor.ty().dtype.is_float() {
+        return tensor.clone();
+    }
+    let ty = TensorType::new(dtype, tensor.ty().shape.clone());
+    HostTensor::from_f64(ty, &tensor.to_f64()).expect("the same number of elements")
+}
+
+/// A tensor of standard normal floats, or of integers below `bound`.
+pub fn random(name: &str, ty: &TensorType, bound: u32) -> HostTensor {
+    let stream = Stream::new(1, 0, name);
+    let value = |i: u64| {
+        if ty.dtype.is_float() { f64::from(stream.normal(0, i)) } else { f64::from(stream.below(0, i, bound)) }
+    };
+    let values: Vec<f64> = (0..ty.shape.elements() as u64).map(value).collect();
+    HostTensor::from_f64(ty.clone(), &values).expect("as many values as elements")
+}

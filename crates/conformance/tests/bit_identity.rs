@@ -1,0 +1,110 @@
+//! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
+
+use plimsoll_cpu::Cpu;
+use plimsoll_cpu::isa::Isa;
+use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_nn::{AdamW, Model, zoo};
+use plimsoll_tensor::{DType, TensorType};
+use plimsoll_train::{Control, Trainer};
+use plimsoll_transform::Pass;
+
+/// Models with odd sizes, so that edges are met everywhere.
+fn model(name: &str) -> Box<dyn Model> {
+    match name {
+        "mlp" => Box::new(zoo::mlp_of(&[37], &[61, 83], 7)),
+        "lenet" => Box::new(zoo::lenet_of([20, 20, 1], 5)),
+        "resnet20" => Box::new(zoo::resnet20_of([16, 16, 3], 10)),
+        _ => Box::new(zoo::Gpt { layers: 2, width: 48, heads: 3, context: 40, vocabulary: 53 }),
+    }
+}
+
+/// States after three steps, the last on a remainder.
+fn trained(name: &str, batch: usize, cpu: Cpu, change: impl Fn(Trainer) -> Trainer) -> Vec<(String, Vec<u8>)> {
+    let model = model(name);
+    let spec = SyntheticSpec {
+        input: model.input(),
+        label: TensorType::new(DType::I32, model.labels()),
+        classes: model.classes(),
+        input_bound: model.input_bound().unwrap_or(2),
+    };
+    let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
+    let data = Dataset { name: "synthetic".into(), train: source(2 * batch + batch / 2, 0), test: source(3, 1) };
+    let trainer = change(Trainer::new(model, AdamW::new(1e-2), cpu).batch(batch).steps(3).seed(9));
+    let plans = trainer.plan(&data).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
+    let mut session = trainer.prepare(plans, &data).unwrap();
+    session.fit(&data, &mut |_| Control::Continue).unwrap_or_else(|e| panic!("{name}: {e}"));
+    names.into_iter().map(|n| (n.clone(), session.state(&n).unwrap().as_bytes().to_vec())).collect()
+}
+
+fn same(name: &str, what: &str, found: &[(String, Vec<u8>)], expected: &[(String, Vec<u8>)]) {
+    assert_eq!(found.len(), expected.len());
+    for ((state, found), (other, expected)) in found.iter().zip(expected) {
+        assert_eq!(state, other);
+        assert!(found == expected, "{name}: {what} changed `{state}`");
+    }
+}
+
+const MODELS: [(&str, usize); 4] = [("mlp", 128), ("lenet", 64), ("resnet20", 10), ("gpt", 8)];
+
+#[test]
+fn threads_do_not_change_bits() {
+    for (name, batch) in MODELS {
+        let one = trained(name, batch, Cpu::new(1).unwrap(), |t| t);
+        for threads in [2, 3, 7] {
+            same(name, &format!("{threads} threads"), &trained(name, batch, Cpu::new(threads).unwrap(), |t| t), &one);
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_keeps_its_bits_over_threads() {
+    for isa in [Isa::Portable, Isa::Avx2] {
+        let cpu = |threads| Cpu::with_isa(threads, isa).unwrap();
+        for (name, batch) in MODELS {
+            same(name, isa.name(), &trained(name, batch, cpu(3), |t| t), &trained(name, batch, cpu(1), |t| t));
+        }
+    }
+}
+
+#[test]
+fn micro_batches_do_not_change_bits() {
+    for (name, batch, splits) in [("mlp", 128, &[2, 4][..]), ("lenet", 64, &[2]), ("gpt", 8, &[2, 4, 8])] {
+        let whole = trained(name, batch, Cpu::new(2).unwrap(), |t| t);
+        for &split in splits {
+            for threads in [1, 3] {
+                let parts = trained(name, batch, Cpu::new(threads).unwrap(), |t| t.micro_batches(split));
+                same(name, &format!("{split} micro-batches"), &parts, &whole);
+            }
+        }
+    }
+}
+
+#[test]
+fn batch_norm_is_not_split_silently() {
+    let result = std::panic::catch_unwind(|| trained("resnet20", 64, Cpu::new(1).unwrap(), |t| t.micro_batches(2)));
+    let message = *result.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("norm") && message.contains("cannot be split"), "{message}");
+}
+
+#[test]
+fn passes_do_not_change_bits() {
+    for (name, batch) in MODELS {
+        let all = trained(name, batch, Cpu::new(2).unwrap(), |t| t);
+        for pass in [Pass::Simplify, Pass::Save, Pass::Fuse] {
+            let less = trained(name, batch, Cpu::new(2).unwrap(), |t| t.without(pass));
+            same(name, &format!("switching {} off", pass.name()), &less, &all);
+        }
+    }
+}
+
+#[test]
+fn no_kernel_reads_or_writes_outside_its_buffers() {
+    for (name, batch) in MODELS {
+        let plain = trained(name, batch, Cpu::new(2).unwrap(), |t| t);
+        same(name, "the memory checker", &trained(name, batch, Cpu::new(3).unwrap().checked(), |t| t), &plain);
+    }
+    let split = |t: Trainer| t.micro_batches(4);
+    let plain = trained("gpt", 8, Cpu::new(2).unwrap(), |t| t);
+    same("gpt", "the memory checker", &trained("gpt", 8, Cpu::new(2).unwrap().checked(), split), &plain);
+}

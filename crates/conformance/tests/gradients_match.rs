@@ -1,0 +1,94 @@
+//! Gradient rules against frozen numbers and against finite differences.
+
+use plimsoll_conformance::{Case, Harness, compare, golden_cases, random, tolerance};
+use plimsoll_graph::{Builder, Graph, GraphError, Op, ValueId};
+use plimsoll_reference::{Reference, evaluate};
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_transform::gradient;
+
+/// The scalar `Σ y · upstream` of an op's first output, with the gradients of its float inputs as outputs.
+fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
+    let mut b = Builder::new(1, 1);
+    let inputs: Vec<ValueId> = (case.inputs.iter().enumerate())
+        .map(|(i, t)| b.setting(&format!("x{i}"), t.ty().clone()))
+        .collect();
+    let outer = b.setting("upstream", upstream.ty().clone());
+    let y = b.node(case.op.clone(), &inputs)?[0];
+    let product = b.mul(y, outer)?;
+    let rank = b.shape(product).rank();
+    let sum = if rank == 0 { product } else { b.sum(product, 0, rank)? };
+    let loss = b.reshape(sum, [])?;
+    let wanted: Vec<ValueId> = (case.gradients.iter().zip(&inputs)).filter(|(g, _)| g.is_some()).map(|(_, &v)| v).collect();
+    for (i, value) in gradient(&mut b, loss, &wanted)?.into_iter().enumerate() {
+        b.output(&format!("dx{i}"), value);
+    }
+    b.finish()
+}
+
+fn differentiable() -> Vec<Case> {
+    golden_cases().into_iter().filter(|c| c.upstream.is_some() && c.gradients.iter().any(Option::is_some)).collect()
+}
+
+#[test]
+fn gradient_rules_give_the_frozen_gradients() {
+    let cases = differentiable();
+    assert!(cases.len() > 30, "only {} cases have gradients", cases.len());
+    for case in cases {
+        let upstream = case.upstream.clone().unwrap();
+        let graph = graph_of(&case, &upstream).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let mut inputs = case.inputs.clone();
+        inputs.push(upstream);
+        let found = Harness::new(&Reference, graph).and_then(|mut h| h.run(&inputs));
+        let found = found.unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let types: Vec<&TensorType> = case.inputs.iter().map(HostTensor::ty).collect();
+        // Backward sums as many terms as forward, and broadcasting adds a sum over the output.
+        let terms = case.outputs[0].ty().shape.elements() as f64 * f64::EPSILON;
+        let allowed = 8.0 * (tolerance(&case.op, &types, DType::F64) + terms + f64::EPSILON);
+        for (found, expected) in found.iter().zip(case.gradients.iter().flatten()) {
+            compare(found, expected, allowed).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        }
+    }
+}
+
+/// The directional derivative along a random direction, by the rule and by a central difference.
+#[test]
+fn gradient_rules_agree_with_finite_differences() {
+    for case in differentiable() {
+        // A maximum has corners; its frozen gradients are checked above.
+        if matches!(case.op, Op::Pool(_)) || case.inputs.iter().any(|t| t.ty().dtype != DType::F64 && t.ty().dtype.is_float()) {
+            continue;
+        }
+        let upstream = case.upstream.clone().unwrap();
+        let directions: Vec<Option<HostTensor>> = (case.inputs.iter().zip(&case.gradients).enumerate())
+            .map(|(i, (t, g))| g.as_ref().map(|_| random(&format!("{} {i}", case.name), t.ty(), 1)))
+            .collect();
+        let value = |shift: f64| -> f64 {
+            let moved: Vec<HostTensor> = (case.inputs.iter().zip(&directions))
+                .map(|(x, d)| match d {
+                    Some(d) => {
+                        let values: Vec<f64> =
+                            x.to_f64().iter().zip(d.to_f64()).map(|(x, d)| x + shift * d).collect();
+                        HostTensor::from_f64(x.ty().clone(), &values).unwrap()
+                    }
+                    None => x.clone(),
+                })
+                .collect();
+            let inputs: Vec<&HostTensor> = moved.iter().collect();
+            let types: Vec<&TensorType> = case.outputs.iter().map(HostTensor::ty).collect();
+            let y = evaluate(&case.op, &inputs, &[], &types).unwrap();
+            y[0].to_f64().iter().zip(upstream.to_f64()).map(|(y, u)| y * u).sum()
+        };
+        let step = 1e-5;
+        let numeric = (value(step) - value(-step)) / (2.0 * step);
+        let exact: f64 = (case.gradients.iter().zip(&directions))
+            .filter_map(|(g, d)| Some((g.as_ref()?, d.as_ref()?)))
+            .flat_map(|(g, d)| g.to_f64().into_iter().zip(d.to_f64()))
+            .map(|(g, d)| g * d)
+            .sum();
+        // Corners of relu, abs, max and min may lie within a step of an element; smooth ops come out to eight digits.
+        let scale = exact.abs().max(1.0);
+        let smooth = (numeric - exact).abs() <= 1e-6 * scale;
+        let cornered = matches!(&case.op, Op::Elementwise(_) | Op::Fused(_) | Op::MatMul(_) | Op::Conv(_));
+        assert!(smooth || (cornered && (numeric - exact).abs() <= 1e-2 * scale), "{}: {numeric} and {exact}", case.name);
+    }
+}

@@ -1,0 +1,433 @@
+//! Steps over chunks.
+
+use super::Program;
+use super::compile::{Action, Place, Source, Step};
+use super::layout::{Chunk, Kind};
+use super::number::{Class, Number, erf_f64, to_bf16_bits};
+use crate::math::{erf, exp, ln, sigmoid, simd_fn, tanh};
+use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_tensor::{DType, f16};
+use std::ops::Range;
+
+/// Elements that are read before any of them is written: a step may run in place.
+const BLOCK: usize = 32;
+
+/// The memory of one run.
+pub(super) struct Operands<'a> {
+    pub inputs: &'a [*const u8],
+    pub outputs: &'a [*mut u8],
+    /// Outputs that are written where they are computed, one bit each.
+    pub direct: u64,
+}
+
+// SAFETY: pointers by themselves; whoever follows them says why the parts are disjoint.
+unsafe impl Sync for Operands<'_> {}
+
+simd_fn! {
+    /// Takes chunks through all steps.
+    ///
+    /// # Safety
+    ///
+    /// The operands are good for the program's types, the registers for what it needs, and no other thread touches
+    /// the registers or these chunks of the outputs.
+    pub(super) unsafe fn run_chunks(
+        isa: Isa, program: &Program, operands: &Operands<'_>, registers: *mut u8, chunks: Range<usize>,
+    ) {
+        // Rows that repeat are spread over the longest chunk.
+        let whole = Chunk { start: 0, len: program.layout.chunk_elements(), row: 0, column: 0 };
+        let frame = Frame { program, operands, registers, chunk: whole };
+        for step in &program.prologue {
+            // SAFETY: the caller's contract.
+            unsafe { frame.step::<FMA>(step) };
+        }
+        for chunk in chunks {
+            let frame = Frame { chunk: program.layout.chunk(chunk), ..frame };
+            for step in &program.body {
+                // SAFETY: the caller's contract.
+                unsafe { frame.step::<FMA>(step) };
+            }
+        }
+    }
+}
+
+/// What a step works on.
+#[derive(Clone, Copy)]
+struct Frame<'a> {
+    program: &'a Program,
+    operands: &'a Operands<'a>,
+    registers: *mut u8,
+    chunk: Chunk,
+}
+
+/// An operand: as many elements as the step has, or one for all.
+#[derive(Clone, Copy)]
+struct Arg<T> {
+    ptr: *const T,
+    scalar: bool,
+}
+
+impl Frame<'_> {
+    #[inline(always)]
+    fn is_direct(&self, output: usize) -> bool {
+        self.operands.direct >> output & 1 == 1
+    }
+
+    #[inline(always)]
+    fn address(&self, place: Place) -> *mut u8 {
+        let Self { program, operands, registers, chunk } = self;
+        match place {
+            Place::Slot(slot) => registers.wrapping_add(slot * program.slot_bytes),
+            Place::Cell(cell) => {
+                registers.wrapping_add(program.slots * program.slot_bytes + cell * size_of::<u64>())
+            }
+            Place::Input(k) => {
+                let offset = program.layout.offset(k, chunk) * program.inputs[k].bytes();
+                operands.inputs[k].wrapping_add(offset).cast_mut()
+            }
+            Place::OutputOr(o, slot) if !self.is_direct(o) => self.address(Place::Slot(slot)),
+            Place::Output(o) | Place::OutputOr(o, _) => {
+                operands.outputs[o].wrapping_add(chunk.start * program.outputs[o].dtype.bytes())
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn arg<T>(&self, source: Source) -> Arg<T> {
+        Arg { ptr: self.address(source.place).cast_const().cast(), scalar: source.scalar }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`run_chunks`].
+    #[inline(always)]
+    unsafe fn step<const FMA: bool>(&self, step: &Step) {
+        let len = if step.single { 1 } else { self.chunk.len };
+        let [a, b, c] = step.sources;
+        let target = self.address(step.target);
+        // SAFETY: places are good for a chunk by the caller's contract, and hold the class that the step names.
+        unsafe {
+            match step.action {
+                Action::Constant(bytes) => target.cast::<[u8; 8]>().write(bytes),
+                Action::Load(k) => self.load(k, len, target),
+                Action::Unary(op, Class::F32) => unary::<FMA>(op, len, target.cast(), self.arg(a).ptr),
+                Action::Unary(op, _) => unary_f64(op, len, target.cast(), self.arg(a).ptr),
+                Action::Binary(op, class) => match class {
+                    Class::F32 => binary::<f32>(op, len, target, self.arg(a), self.arg(b)),
+                    Class::F64 => binary::<f64>(op, len, target, self.arg(a), self.arg(b)),
+                    Class::I32 => binary::<i32>(op, len, target, self.arg(a), self.arg(b)),
+                    Class::I64 => binary::<i64>(op, len, target, self.arg(a), self.arg(b)),
+                },
+                Action::Select(class) if class.bytes() == 4 => {
+                    select::<u32>(len, target.cast(), self.arg(a), self.arg(b), self.arg(c));
+                }
+                Action::Select(_) => select::<u64>(len, target.cast(), self.arg(a), self.arg(b), self.arg(c)),
+                Action::Cast { from, to } => match from {
+                    Class::F32 => cast::<f32>(to, len, target, self.arg(a).ptr),
+                    Class::F64 => cast::<f64>(to, len, target, self.arg(a).ptr),
+                    Class::I32 => cast::<i32>(to, len, target, self.arg(a).ptr),
+                    Class::I64 => cast::<i64>(to, len, target, self.arg(a).ptr),
+                },
+                Action::Round(dtype) => round(dtype, len, target),
+                Action::Store(o) => {
+                    let stays = matches!(a.place, Place::OutputOr(own, _) if own == o && self.is_direct(o));
+                    if !stays {
+                        store(self.program.outputs[o].dtype, len, target, self.arg::<u8>(a));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings an input into a register.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run_chunks`].
+    #[inline(always)]
+    unsafe fn load(&self, k: usize, len: usize, target: *mut u8) {
+        let layout = &self.program.layout;
+        let dtype = self.program.inputs[k];
+        let access = &layout.inputs[k];
+        let base = self.operands.inputs[k];
+        let spread = len > 1 && !layout.has_long_rows() && matches!(access.kind, Kind::Tiled | Kind::Strided);
+        // SAFETY: offsets stay inside the input, targets inside the register.
+        unsafe {
+            if !spread {
+                let from = base.add(layout.offset(k, &self.chunk) * dtype.bytes());
+                return fetch(dtype, len, target, from, false);
+            }
+            let step = layout.row * Class::of(dtype).bytes();
+            for (i, row) in (self.chunk.row..).enumerate().take(len / layout.row) {
+                let offset = if access.kind == Kind::Tiled { 0 } else { layout.row_offset(k, row) };
+                let from = base.add(offset * dtype.bytes());
+                fetch(dtype, layout.row, target.add(i * step), from, access.along_row == 0);
+            }
+        }
+    }
+}
+
+/// Writes `f(i, j)` for blocks of elements that start at i; `f` reads what it needs before the block is written.
+///
+/// # Safety
+///
+/// `target` is good for `len` elements.
+#[inline(always)]
+unsafe fn blocks<R: Copy + Default>(len: usize, target: *mut R, f: impl Fn(usize) -> R) {
+    let mut i = 0;
+    while i + BLOCK <= len {
+        let mut block = [R::default(); BLOCK];
+        for (j, y) in block.iter_mut().enumerate() {
+            *y = f(i + j);
+        }
+        // SAFETY: inside the target.
+        unsafe { target.add(i).cast::<[R; BLOCK]>().write_unaligned(block) };
+        i += BLOCK;
+    }
+    while i < len {
+        // SAFETY: inside the target.
+        unsafe { target.add(i).write(f(i)) };
+        i += 1;
+    }
+}
+
+/// One element from `a`, one result.
+///
+/// # Safety
+///
+/// Both are good for `len` elements; they are the same memory with elements of one size, or apart.
+#[inline(always)]
+unsafe fn map<A: Copy, R: Copy + Default>(len: usize, target: *mut R, a: *const A, f: impl Fn(A) -> R) {
+    // SAFETY: the caller's contract.
+    unsafe { blocks(len, target, |i| f(*a.add(i))) }
+}
+
+/// One element from each of `a` and `b`, one result.
+///
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn map2<T: Copy, R: Copy + Default>(len: usize, target: *mut R, a: Arg<T>, b: Arg<T>, f: impl Fn(T, T) -> R) {
+    // SAFETY: the caller's contract; scalars are read before anything is written.
+    unsafe {
+        match (a.scalar, b.scalar) {
+            (false, false) => blocks(len, target, |i| f(*a.ptr.add(i), *b.ptr.add(i))),
+            (false, true) => {
+                let b = *b.ptr;
+                blocks(len, target, |i| f(*a.ptr.add(i), b));
+            }
+            (true, false) => {
+                let a = *a.ptr;
+                blocks(len, target, |i| f(a, *b.ptr.add(i)));
+            }
+            (true, true) => {
+                let value = f(*a.ptr, *b.ptr);
+                blocks(len, target, |_| value);
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn unary<const FMA: bool>(op: Unary, len: usize, y: *mut f32, x: *const f32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match op {
+            Unary::Neg => map(len, y, x, |x: f32| -x),
+            Unary::Abs => map(len, y, x, |x: f32| x.abs()),
+            Unary::Square => map(len, y, x, |x: f32| x * x),
+            Unary::Sqrt => map(len, y, x, |x: f32| x.sqrt()),
+            Unary::Rsqrt => map(len, y, x, |x: f32| 1.0 / x.sqrt()),
+            Unary::Exp => map(len, y, x, exp::<FMA>),
+            Unary::Log => map(len, y, x, ln::<FMA>),
+            Unary::Tanh => map(len, y, x, tanh::<FMA>),
+            Unary::Sigmoid => map(len, y, x, sigmoid::<FMA>),
+            Unary::Erf => map(len, y, x, erf::<FMA>),
+            Unary::Relu => map(len, y, x, |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 }),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`map`].
+#[inline(never)]
+unsafe fn unary_f64(op: Unary, len: usize, y: *mut f64, x: *const f64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match op {
+            Unary::Neg => map(len, y, x, |x: f64| -x),
+            Unary::Abs => map(len, y, x, |x: f64| x.abs()),
+            Unary::Square => map(len, y, x, |x: f64| x * x),
+            Unary::Sqrt => map(len, y, x, |x: f64| x.sqrt()),
+            Unary::Rsqrt => map(len, y, x, |x: f64| 1.0 / x.sqrt()),
+            Unary::Exp => map(len, y, x, |x: f64| x.exp()),
+            Unary::Log => map(len, y, x, |x: f64| x.ln()),
+            Unary::Tanh => map(len, y, x, |x: f64| x.tanh()),
+            Unary::Sigmoid => map(len, y, x, |x: f64| 1.0 / (1.0 + (-x).exp())),
+            Unary::Erf => map(len, y, x, erf_f64),
+            Unary::Relu => map(len, y, x, |x: f64| if x > 0.0 || x.is_nan() { x } else { 0.0 }),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn binary<T: Number>(op: Binary, len: usize, target: *mut u8, a: Arg<T>, b: Arg<T>) {
+    let (y, truth) = (target.cast::<T>(), target.cast::<f32>());
+    let bit = |b: bool| if b { 1.0 } else { 0.0 };
+    // SAFETY: the caller's contract.
+    unsafe {
+        match op {
+            Binary::Add => map2(len, y, a, b, T::add),
+            Binary::Sub => map2(len, y, a, b, T::sub),
+            Binary::Mul => map2(len, y, a, b, T::mul),
+            Binary::Div => map2(len, y, a, b, T::div),
+            Binary::Max => map2(len, y, a, b, T::max),
+            Binary::Min => map2(len, y, a, b, T::min),
+            Binary::Greater => map2(len, truth, a, b, |a, b| bit(a.greater(b))),
+            Binary::Equal => map2(len, truth, a, b, |a, b| bit(a.equal(b))),
+        }
+    }
+}
+
+/// Chooses between elements by their bits.
+///
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn select<T: Copy + Default>(len: usize, y: *mut T, condition: Arg<f32>, a: Arg<T>, b: Arg<T>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if condition.scalar {
+            let chosen = if *condition.ptr != 0.0 { a } else { b };
+            return map2(len, y, chosen, chosen, |chosen, _| chosen);
+        }
+        let pick = |i, a, b| if *condition.ptr.add(i) != 0.0 { a } else { b };
+        match (a.scalar, b.scalar) {
+            (false, false) => blocks(len, y, |i| pick(i, *a.ptr.add(i), *b.ptr.add(i))),
+            (false, true) => {
+                let b = *b.ptr;
+                blocks(len, y, |i| pick(i, *a.ptr.add(i), b));
+            }
+            (true, false) => {
+                let a = *a.ptr;
+                blocks(len, y, |i| pick(i, a, *b.ptr.add(i)));
+            }
+            (true, true) => {
+                let (a, b) = (*a.ptr, *b.ptr);
+                blocks(len, y, |i| pick(i, a, b));
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn cast<T: Number>(to: DType, len: usize, target: *mut u8, x: *const T) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match to {
+            DType::F32 => map(len, target.cast(), x, T::to_f32),
+            DType::BF16 => map(len, target.cast(), x, T::to_bf16),
+            DType::F16 => map(len, target.cast(), x, T::to_f16),
+            DType::F64 => map(len, target.cast(), x, T::to_f64),
+            DType::I32 => map(len, target.cast(), x, T::to_i32),
+            DType::I64 => map(len, target.cast(), x, T::to_i64),
+            DType::U8 => map(len, target.cast(), x, |x: T| i32::from(x.to_u8())),
+            DType::Bool => map(len, target.cast(), x, |x: T| if x.is_true() { 1.0f32 } else { 0.0 }),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn round(dtype: DType, len: usize, target: *mut u8) {
+    let (float, integer) = (target.cast::<f32>(), target.cast::<i32>());
+    // SAFETY: the caller's contract.
+    unsafe {
+        match dtype {
+            DType::BF16 => map(len, float, float, f32::to_bf16),
+            DType::F16 => map(len, float, float, f32::to_f16),
+            DType::U8 => map(len, integer, integer, |x: i32| x & 0xff),
+            _ => {}
+        }
+    }
+}
+
+/// Reads elements from memory into a register, or one element again and again.
+///
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn fetch(dtype: DType, len: usize, target: *mut u8, from: *const u8, repeat: bool) {
+    /// # Safety
+    ///
+    /// As for [`map`].
+    #[inline(always)]
+    unsafe fn convert<M: Copy, R: Copy + Default>(
+        len: usize, target: *mut u8, from: *const u8, repeat: bool, f: impl Fn(M) -> R,
+    ) {
+        let (target, from) = (target.cast::<R>(), from.cast::<M>());
+        // SAFETY: the caller's contract.
+        unsafe {
+            if repeat {
+                let value = f(*from);
+                blocks(len, target, |_| value);
+            } else {
+                map(len, target, from, f);
+            }
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        match dtype {
+            DType::F32 | DType::I32 => convert(len, target, from, repeat, |x: u32| x),
+            DType::F64 | DType::I64 => convert(len, target, from, repeat, |x: u64| x),
+            DType::BF16 => convert(len, target, from, repeat, |x: u16| f32::from_bits(u32::from(x) << 16)),
+            DType::F16 => convert(len, target, from, repeat, |x: f16| x.to_f32()),
+            DType::U8 => convert(len, target, from, repeat, |x: u8| i32::from(x)),
+            DType::Bool => convert(len, target, from, repeat, |x: u8| if x != 0 { 1.0f32 } else { 0.0 }),
+        }
+    }
+}
+
+/// Writes a register to memory.
+///
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn store(dtype: DType, len: usize, target: *mut u8, from: Arg<u8>) {
+    /// # Safety
+    ///
+    /// As for [`map`].
+    #[inline(always)]
+    unsafe fn convert<T: Copy, M: Copy + Default>(len: usize, target: *mut u8, from: Arg<u8>, f: impl Fn(T) -> M) {
+        let from = Arg { ptr: from.ptr.cast::<T>(), scalar: from.scalar };
+        // SAFETY: the caller's contract.
+        unsafe { map2(len, target.cast::<M>(), from, from, |x, _| f(x)) }
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        match dtype {
+            DType::F32 | DType::I32 => convert(len, target, from, |x: u32| x),
+            DType::F64 | DType::I64 => convert(len, target, from, |x: u64| x),
+            DType::BF16 => convert(len, target, from, to_bf16_bits),
+            DType::F16 => convert(len, target, from, f16::from_f32),
+            DType::U8 => convert(len, target, from, |x: i32| x as u8),
+            DType::Bool => convert(len, target, from, |x: f32| u8::from(x != 0.0)),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Finds kernels that touch what is not theirs: a second copy of the arena, and NaN in everything dead.
+
+use crate::arena::Arena;
+use plimsoll_plan::{Action, Buffer, BufferKind, ExecuteError, ExecutionPlan, PlanSet};
+
+/// What dead memory is filled with: a NaN in every float type, and a large negative index.
+const POISON: u8 = 0xFF;
+
+/// The arena as it was before a step.
+pub(crate) struct Shadow {
+    copy: Vec<u8>,
+}
+
+impl Shadow {
+    /// Poisons everything above the states.
+    pub fn new(arena: &Arena, plans: &PlanSet) -> Self {
+        let states = plans.states.iter().map(|s| s.offset + s.ty.bytes()).max().unwrap_or(0);
+        fill(arena, states, arena.bytes() - states);
+        Self { copy: vec![0; arena.bytes()] }
+    }
+
+    /// Remembers the arena.
+    pub fn before(&mut self, arena: &Arena) {
+        // SAFETY: no step runs, so nothing writes to the arena.
+        self.copy.copy_from_slice(unsafe { arena.view(0, arena.bytes()) });
+    }
+
+    /// Checks that the step wrote only where it may, and poisons what has died with it.
+    pub fn after(
+        &mut self,
+        arena: &Arena,
+        plan: &ExecutionPlan,
+        step: usize,
+        micro_batch: usize,
+    ) -> Result<(), ExecuteError> {
+        let mut allowed: Vec<(usize, usize)> = Vec::new();
+        let range = |b: &Buffer| (b.offset, b.offset + b.bytes);
+        match &plan.steps[step].action {
+            Action::Run { writes, workspace, .. } => {
+                allowed.extend(writes.iter().chain(workspace).map(|id| range(&plan.buffers[id.index()])));
+            }
+            Action::Copy { to, .. } => allowed.push(range(&plan.buffers[to.index()])),
+        }
+        allowed.sort_unstable();
+        // SAFETY: no step runs, so nothing writes to the arena.
+        let now: &[u8] = unsafe { arena.view(0, arena.bytes()) };
+        let mut from = 0;
+        for (start, end) in allowed.into_iter().chain([(arena.bytes(), arena.bytes())]) {
+            if start > from && now[from..start] != self.copy[from..start] {
+                let place = (from..start).find(|&i| now[i] != self.copy[i]).unwrap_or(from);
+                return Err(fault(plan, step, place));
+            }
+            from = from.max(end);
+        }
+        let last_round = micro_batch + 1 == plan.graph.micro_batches || plan.steps[step].tail;
+        for buffer in plan.buffers.iter().filter(|b| b.last == step) {
+            let stays = match buffer.kind {
+                BufferKind::State(_) => true,
+                BufferKind::Input(_) | BufferKind::Carry(_) => !last_round,
+                BufferKind::Value | BufferKind::Workspace => false,
+            };
+            // What the caller reads after the last step is not dead.
+            if !stays && step + 1 < plan.steps.len() {
+                fill(arena, buffer.offset, buffer.bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn fill(arena: &Arena, offset: usize, bytes: usize) {
+    // SAFETY: no step runs, and the range is dead.
+    unsafe { arena.view_mut::<u8>(offset, bytes) }.fill(POISON);
+}
+
+fn fault(plan: &ExecutionPlan, step: usize, place: usize) -> ExecuteError {
+    let (layer, op) = match &plan.steps[step].action {
+        Action::Run { node, .. } => (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name()),
+        Action::Copy { .. } => (String::new(), "copy"),
+    };
+    ExecuteError::Step { layer, op, reason: format!("step {step} wrote to byte {place}, outside its buffers") }
+}

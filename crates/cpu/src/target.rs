@@ -1,0 +1,75 @@
+//! The CPU as the planner sees it.
+
+use crate::call::Call;
+use crate::isa::Isa;
+use plimsoll_graph::Op;
+use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
+
+/// Alignment of buffers: a cache line, and a vector.
+const ALIGNMENT: usize = 64;
+/// Nanoseconds to hand a step to the threads.
+const HAND_OVER: u64 = 2_000;
+
+/// Instruction set, threads and ceilings of a CPU. Plain data: a laptop can plan for a machine it does not have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuTarget {
+    /// The instruction set.
+    pub isa: Isa,
+    /// Threads.
+    pub threads: usize,
+    /// Floating-point operations per nanosecond that one thread reaches in a matrix product.
+    pub flops_per_ns: f64,
+    /// Bytes per nanosecond that one thread moves.
+    pub bytes_per_ns: f64,
+}
+
+impl CpuTarget {
+    /// A target with typical ceilings of its instruction set.
+    pub fn new(isa: Isa, threads: usize) -> Self {
+        let flops_per_ns = match isa {
+            Isa::Portable => 4.0,
+            Isa::Avx2 => 50.0,
+            Isa::Avx512 => 100.0,
+        };
+        Self { isa, threads, flops_per_ns, bytes_per_ns: 10.0 }
+    }
+}
+
+impl Target for CpuTarget {
+    fn name(&self) -> String {
+        format!("cpu {}, {} thread{}", self.isa.name(), self.threads, if self.threads == 1 { "" } else { "s" })
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        let call = Call::new(query).ok_or_else(|| Unsupported {
+            target: self.name(),
+            op: query.op.name(),
+            types: query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        })?;
+        let threads = self.threads as f64;
+        let flops = query.op.flops(&query.inputs, &query.outputs) as f64 / (self.flops_per_ns * threads);
+        let bytes = query.op.bytes(&query.inputs, &query.outputs) as f64 / (self.bytes_per_ns * threads);
+        Ok(Kernel {
+            workspace: call.workspace(self.isa, self.threads),
+            in_place: in_place(query),
+            nanoseconds: HAND_OVER + flops.max(bytes) as u64,
+        })
+    }
+}
+
+/// Elementwise code reads a chunk of all its inputs before it writes, so results may go over operands of their shape.
+fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
+    if !matches!(query.op, Op::Elementwise(_) | Op::Fused(_)) {
+        return Vec::new();
+    }
+    let fits = |o: usize, i: usize| {
+        let (output, input) = (query.outputs[o], query.inputs[i]);
+        output.shape == input.shape && output.dtype.bytes() == input.dtype.bytes()
+    };
+    let pairs = (0..query.outputs.len()).flat_map(|o| (0..query.inputs.len()).map(move |i| (o, i)));
+    pairs.filter(|&(o, i)| fits(o, i)).collect()
+}

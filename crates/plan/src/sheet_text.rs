@@ -1,0 +1,51 @@
+//! The load sheet as people read it.
+
+use crate::sheet::{Entry, LoadSheet, in_words};
+use std::fmt;
+
+/// Holders shown of the fullest moment.
+const HOLDERS_SHOWN: usize = 5;
+
+impl fmt::Display for LoadSheet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |f: &mut fmt::Formatter<'_>, entry: &Entry| {
+            writeln!(f, "    {:<20} {:>11}   {}", entry.name, in_words(entry.bytes), entry.note)
+        };
+        writeln!(f, "Load sheet for {}", self.target)?;
+        writeln!(f, "  in the arena, at its fullest")?;
+        self.arena.iter().try_for_each(|entry| row(f, entry))?;
+        writeln!(f, "  {:<22} {:>11}", "arena", in_words(self.arena_bytes))?;
+        writeln!(f, "  outside the arena")?;
+        self.outside.iter().filter(|e| e.bytes > 0).try_for_each(|entry| row(f, entry))?;
+        writeln!(f, "  {:<22} {:>11}   planned peak, {} bytes", "total", in_words(self.total_bytes), self.total_bytes)?;
+        if self.line_bytes < usize::MAX {
+            let left = in_words(self.line_bytes.saturating_sub(self.total_bytes));
+            writeln!(f, "  {:<22} {:>11}   {left} left", "line", in_words(self.line_bytes))?;
+        }
+        let peak = &self.peak;
+        writeln!(
+            f,
+            "\nFullest in `{}` at step {} of {}: {} of `{}`. Largest there:",
+            peak.plan, peak.step, peak.steps, peak.op, peak.layer
+        )?;
+        for holder in peak.holders.iter().take(HOLDERS_SHOWN) {
+            writeln!(f, "    {:>11}   {} of `{}`", in_words(holder.bytes), holder.what, holder.layer)?;
+        }
+        writeln!(f, "\n  {:<18} {:>13} {:>12} {:>12} {:>10}", "plan", "micro-batches", "peak", "least", "predicted")?;
+        for (i, plan) in self.plans.iter().enumerate() {
+            write!(
+                f,
+                "  {:<18} {:>13} {:>12} {:>12} {:>7} ms",
+                plan.name,
+                plan.micro_batches,
+                in_words(plan.peak_bytes),
+                in_words(plan.live_bytes),
+                plan.predicted_ms
+            )?;
+            if i + 1 < self.plans.len() {
+                writeln!(f)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! The training loop by hand: every batch, every step, your own rule for stopping.
+//!
+//!     cargo run --release --example custom_loop
+
+use plimsoll::prelude::*;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let data = open("mnist", &OpenOptions::default())?;
+    let trainer = Trainer::new(zoo::lenet(), Sgd::new(0.02).momentum(0.9), Cpu::new(2)?).batch(100);
+    let mut session = trainer.prepare(trainer.plan(&data)?, &data)?;
+
+    let mut batches = Batches::new(data.train.as_ref(), 100, Order::Shuffled { seed: 1 }, Cursor::default())?;
+    let mut batch = batches.batch()?; // the buffers, filled again and again
+    let mut smoothed = 2.3;
+    while smoothed > 0.15 {
+        if !batches.next_into(&mut batch)? {
+            let test = session.evaluate(data.test.as_ref())?;
+            println!("epoch {} done, test loss {:.4}", batches.cursor().epoch, test.loss);
+            continue;
+        }
+        let loss = session.train_step(&batch)?;
+        smoothed += 0.02 * (loss - smoothed);
+    }
+    let test = session.evaluate(data.test.as_ref())?;
+    println!("{} steps, test accuracy {:.2} %", session.steps_done(), 100.0 * test.accuracy.unwrap_or(0.0));
+
+    let mut first = Batches::new(data.test.as_ref(), 100, Order::Sequential, Cursor::default())?;
+    first.next_into(&mut batch)?;
+    let logits = session.predict(&batch)?;
+    println!("logits of the first test digit: {:?}", &logits.as_f32().unwrap_or(&[])[..10]);
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! A model, a line, a load sheet, a training run.
+//!
+//!     cargo run --release --example quickstart
+
+use plimsoll::prelude::*;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = Sequential::classifier("digits", [28, 28, 1], 10)
+        .layer("conv", Conv2d::new(16, 3))
+        .layer("relu1", Activation::Relu)
+        .layer("pool", MaxPool2d::new(2))
+        .layer("flatten", Flatten)
+        .layer("hidden", Dense::new(64))
+        .layer("relu2", Activation::Relu)
+        .layer("head", Dense::new(10));
+    let data = open("mnist", &OpenOptions::default())?;
+    let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(64).epochs(2).line(128 << 20);
+    let plans = trainer.plan(&data)?; // refuses here, with the reason, if 128 MiB are not enough
+    println!("{}\n", plans.sheet);
+    let mut session = trainer.prepare(plans, &data)?;
+    let report = session.fit(&data, &mut |event| {
+        if let TrainEvent::Epoch { epoch, train_loss, evaluation } = event {
+            println!("epoch {}: loss {train_loss:.3}, test accuracy {:?}", epoch + 1, evaluation.accuracy);
+        }
+        Control::Continue
+    })?;
+    println!("{:.0} samples/s", report.samples_per_second);
+    Ok(())
+}

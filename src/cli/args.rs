@@ -1,0 +1,103 @@
+//! Every flag, defined once.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use plimsoll::Size;
+use plimsoll::transform::Pass;
+use std::path::PathBuf;
+
+/// Trains neural networks inside a memory line that you draw, and proves before the first step that the line holds.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model: prints the load sheet, trains, and prints planned next to measured peak
+    Train(RunOptions),
+    /// Print the load sheet of a run without running it
+    Plan(RunOptions),
+    /// List models and data sets
+    Zoo(ZooOptions),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerName {
+    /// Plain stochastic gradient descent
+    Sgd,
+    /// Descent with a momentum of 0.9
+    Momentum,
+    /// Adam with decoupled weight decay
+    Adamw,
+}
+
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// Model of the zoo: mlp, lenet, resnet20 or gpt
+    #[arg(long, default_value = "lenet")]
+    pub model: String,
+    /// Data: mnist (embedded), mnist:DIR (IDX files), text:FILE (for gpt) or synthetic [default: mnist for mlp and
+    /// lenet, else synthetic]
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Examples per step [default: 64; gpt: 16]
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// Times through the training data [default: 6; synthetic data: 1]
+    #[arg(long, conflicts_with = "steps")]
+    pub epochs: Option<u64>,
+    /// Steps to do, instead of whole epochs
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// Learning rate [default: 0.001 for adamw, 0.01 for sgd and momentum]
+    #[arg(long)]
+    pub lr: Option<f64>,
+    /// Optimizer
+    #[arg(long, value_enum, default_value = "adamw")]
+    pub optimizer: OptimizerName,
+    /// The line: a size like 512MiB or 4GB, or a share like 50% of the available memory
+    #[arg(long, value_name = "SIZE", default_value = "90%")]
+    pub memory: Size,
+    /// Threads; never changes results [default: the machine's cores]
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Fixes initial values and the order of examples
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Folder for the trained weights (weights.safetensors) and the report (report.json)
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+    /// Positions of an example (gpt)
+    #[arg(long)]
+    pub context: Option<usize>,
+    /// Blocks (gpt)
+    #[arg(long)]
+    pub layers: Option<usize>,
+    /// Width of the residual stream (gpt)
+    #[arg(long)]
+    pub width: Option<usize>,
+    /// Attention heads (gpt)
+    #[arg(long)]
+    pub heads: Option<usize>,
+    /// Switch a pass off, to find which one is at fault: decompose, simplify, save or fuse
+    #[arg(long, value_name = "PASS")]
+    pub without: Vec<Pass>,
+    /// Fill dead memory with NaN and check every step for writes outside its buffers; slow
+    #[arg(long)]
+    pub check_memory: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ZooOptions {
+    /// Batch for the training peaks
+    #[arg(long, default_value_t = 32)]
+    pub batch: usize,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+}

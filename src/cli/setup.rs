@@ -1,0 +1,124 @@
+//! From flags to a trainer and its data.
+
+use super::Failure;
+use super::args::{OptimizerName, RunOptions};
+use crate::HEAP;
+use crate::heap::Tag;
+use plimsoll::cpu::Cpu;
+use plimsoll::data::{Dataset, OpenOptions, SyntheticSpec, open};
+use plimsoll::memory;
+use plimsoll::nn::zoo::{ZOO, ZooOptions};
+use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
+use plimsoll::tensor::{DType, TensorType};
+use plimsoll::train::Trainer;
+
+/// Steps of a run on synthetic data, where epochs mean nothing.
+const SYNTHETIC_STEPS: u64 = 100;
+/// Epochs over real data.
+const EPOCHS: u64 = 6;
+
+/// A run that is ready to be planned.
+pub struct Setup {
+    pub trainer: Trainer,
+    pub data: Dataset,
+    pub line_bytes: usize,
+    pub threads: usize,
+}
+
+/// Builds the trainer and opens the data.
+pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
+    let threads = match options.threads {
+        Some(0) => return Err(Failure::usage("--threads must be at least 1")),
+        Some(threads) if threads > 1024 => return Err(Failure::usage("--threads must be at most 1024")),
+        Some(threads) => threads,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let name = options.data.clone().unwrap_or_else(|| default_data(&options.model).to_string());
+    let batch = options.batch.unwrap_or(if options.model == "gpt" { 16 } else { 64 });
+    if batch == 0 {
+        return Err(Failure::usage("--batch must be at least 1"));
+    }
+    let model = model(options, name.starts_with("text:").then_some(256))?;
+    let data = HEAP.tagged(Tag::Data, || open(&name, &open_options(options, model.as_ref(), batch)))?;
+    let line_bytes = options.memory.bytes(memory::available().unwrap_or(usize::MAX));
+    let executor = Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let executor = if options.check_memory { executor.checked() } else { executor };
+    let example = model.input().bytes() + 4 * model.labels().elements();
+    let size = |source: usize| batch.min(source) * example;
+    let batch_bytes = size(data.train.len()) + size(data.test.len());
+    let mut trainer = Trainer::new(model, optimizer(options)?, executor)
+        .batch(batch.min(data.train.len()))
+        .seed(options.seed)
+        .line(line_bytes);
+    for entry in memory::outside(threads, data.resident_bytes(), batch_bytes) {
+        trainer = trainer.outside(entry);
+    }
+    for &pass in &options.without {
+        trainer = trainer.without(pass);
+    }
+    trainer = match (options.steps, options.epochs) {
+        (Some(0), _) => return Err(Failure::usage("--steps must be at least 1")),
+        (_, Some(0)) => return Err(Failure::usage("--epochs must be at least 1")),
+        (Some(steps), _) => trainer.steps(steps),
+        (None, Some(epochs)) => trainer.epochs(epochs),
+        (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
+        (None, None) => trainer.epochs(EPOCHS),
+    };
+    Ok(Setup { trainer, data, line_bytes, threads })
+}
+
+fn default_data(model: &str) -> &'static str {
+    match model {
+        "mlp" | "lenet" => "mnist",
+        _ => "synthetic",
+    }
+}
+
+/// The model of the zoo with the flags' options.
+pub fn model(options: &RunOptions, classes: Option<usize>) -> Result<Box<dyn Model>, Failure> {
+    let Some(entry) = ZOO.iter().find(|e| e.name == options.model) else {
+        let known: Vec<_> = ZOO.iter().map(|e| e.name).collect();
+        let message = format!("unknown model `{}`: the zoo has {}", options.model, known.join(", "));
+        return Err(Failure::usage(message));
+    };
+    let (context, layers, width, heads) = (options.context, options.layers, options.width, options.heads);
+    let sizes = [("--context", context), ("--layers", layers), ("--width", width), ("--heads", heads)];
+    for (flag, value) in sizes {
+        if value.is_some() && options.model != "gpt" {
+            return Err(Failure::usage(format!("{flag} is for gpt; {} has no such option", options.model)));
+        }
+        if value.is_some_and(|v| v == 0 || v > 1 << 20) {
+            return Err(Failure::usage(format!("{flag} must be between 1 and {}", 1 << 20)));
+        }
+    }
+    Ok((entry.make)(&ZooOptions { classes, context, layers, width, heads }))
+}
+
+fn open_options(options: &RunOptions, model: &dyn Model, batch: usize) -> OpenOptions {
+    let synthetic = SyntheticSpec {
+        input: model.input(),
+        label: TensorType::new(DType::I32, model.labels()),
+        classes: model.classes(),
+        input_bound: model.input_bound().unwrap_or(model.classes()),
+    };
+    OpenOptions {
+        context: options.context.unwrap_or(256),
+        seed: options.seed,
+        synthetic: Some(synthetic),
+        // Whole batches, so that a benchmark sees one batch type.
+        examples: batch.saturating_mul(10),
+        ..OpenOptions::default()
+    }
+}
+
+fn optimizer(options: &RunOptions) -> Result<Box<dyn Optimizer>, Failure> {
+    let rate = options.lr.unwrap_or(if options.optimizer == OptimizerName::Adamw { 1e-3 } else { 1e-2 });
+    if !rate.is_finite() || rate <= 0.0 {
+        return Err(Failure::usage(format!("--lr must be a positive number, not {rate}")));
+    }
+    Ok(match options.optimizer {
+        OptimizerName::Sgd => Box::new(Sgd::new(rate)),
+        OptimizerName::Momentum => Box::new(Sgd::new(rate).momentum(0.9)),
+        OptimizerName::Adamw => Box::new(AdamW::new(rate)),
+    })
+}

@@ -1,0 +1,155 @@
+//! `plimsoll train`: load sheet, progress, planned next to measured peak.
+
+use super::args::RunOptions;
+use super::plan::planned;
+use super::setup::setup;
+use super::text::bytes;
+use super::{Failure, say};
+use crate::HEAP;
+use crate::heap::Tag;
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll::memory::{self, HEAP_CAP_BYTES, measured_peak};
+use plimsoll::train::{Control, Evaluation, Report, TrainEvent};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Plans, trains and reports.
+pub fn run(options: &RunOptions) -> Result<(), Failure> {
+    let start = Instant::now();
+    let setup = setup(options)?;
+    if let Some(folder) = &options.out {
+        std::fs::create_dir_all(folder).map_err(|e| Failure::usage(format!("--out {}: {e}", folder.display())))?;
+    }
+    let plans = HEAP.tagged(Tag::Planning, || setup.trainer.plan(&setup.data))?;
+    say(&plans.sheet.to_string());
+    let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);
+    // Planning's scratch goes back to the system before the arena is mapped.
+    memory::trim_heap();
+    HEAP.restart_peaks();
+    let mut session = setup.trainer.prepare(plans, &setup.data)?;
+    let mut progress = Progress::new(start);
+    let report = session.fit(&setup.data, &mut |event| progress.on(event))?;
+    progress.bar.finish_and_clear();
+    if let Some(folder) = &options.out {
+        session.save(&folder.join("weights.safetensors"))?;
+    }
+    let measured = measured_peak();
+    say(&summary(&report, total_bytes, measured, progress.first_step));
+    let mut object = planned_json;
+    let figures = json!({
+        "measured_peak_bytes": measured,
+        "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning),
+        "heap_cap_bytes": HEAP_CAP_BYTES,
+        "data_heap_peak_bytes": HEAP.peak(Tag::Data),
+        "threads": setup.threads,
+        "step_ms_median": report.step_median.as_secs_f64() * 1e3,
+        "samples_per_second": report.samples_per_second,
+        "time_to_first_step_s": progress.first_step.map(|t| t.as_secs_f64()),
+        "final_loss": report.final_loss,
+        "test_loss": report.evaluation.loss,
+        "test_accuracy": report.evaluation.accuracy,
+        "steps": report.steps,
+        "micro_batches": report.micro_batches,
+    });
+    if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
+        object.extend(figures.clone());
+    }
+    if let Some(folder) = &options.out {
+        write_report(folder, &object)?;
+    }
+    if options.json {
+        say(&object.to_string());
+    }
+    Ok(())
+}
+
+fn write_report(folder: &Path, report: &serde_json::Value) -> Result<(), Failure> {
+    let path = folder.join("report.json");
+    std::fs::write(&path, format!("{report:#}\n")).map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
+    say(&format!("Wrote weights.safetensors and report.json to {}", folder.display()));
+    Ok(())
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+fn accuracy(evaluation: &Evaluation) -> String {
+    let loss = evaluation.loss;
+    match evaluation.accuracy {
+        Some(share) => format!("test accuracy {}, loss {loss:.4}", percent(share)),
+        None => format!("test loss {loss:.4}, perplexity {:.1}", loss.exp()),
+    }
+}
+
+fn summary(report: &Report, planned: usize, measured: Option<usize>, first: Option<Duration>) -> String {
+    let mut text = format!(
+        "\n{} steps, {:.1} samples/s, {:.2} ms per step (median), first step after {:.2} s\n{}\n",
+        report.steps,
+        report.samples_per_second,
+        report.step_median.as_secs_f64() * 1e3,
+        first.unwrap_or_default().as_secs_f64(),
+        accuracy(&report.evaluation)
+    );
+    text += &format!("planned peak   {:>12}  ({planned} bytes)\n", bytes(planned));
+    match measured {
+        Some(measured) => {
+            let share = measured as f64 / planned.max(1) as f64;
+            text += &format!("measured peak  {:>12}  ({measured} bytes, {} of planned)", bytes(measured), percent(share));
+        }
+        None => text += "measured peak  not known on this system",
+    }
+    text
+}
+
+/// A bar on a terminal, a line per epoch elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    terminal: bool,
+    start: Instant,
+    first_step: Option<Duration>,
+    shown: Instant,
+    /// Examples and time since the figures were last shown.
+    recent: (usize, Duration),
+}
+
+impl Progress {
+    fn new(start: Instant) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} steps  {msg}  {eta} left") {
+            bar.set_style(style);
+        }
+        Self { bar, terminal, start, first_step: None, shown: start, recent: (0, Duration::ZERO) }
+    }
+
+    fn on(&mut self, event: &TrainEvent) -> Control {
+        match *event {
+            TrainEvent::Step { step, steps, loss, examples, time, .. } => {
+                self.first_step.get_or_insert_with(|| self.start.elapsed());
+                self.recent.0 += examples;
+                self.recent.1 += time;
+                if self.terminal && (self.shown.elapsed() > Duration::from_millis(100) || step == steps) {
+                    self.show(step, steps, loss);
+                }
+            }
+            TrainEvent::Epoch { epoch, train_loss, evaluation } => {
+                let line = format!("epoch {}: training loss {train_loss:.4}, {}", epoch + 1, accuracy(&evaluation));
+                self.bar.suspend(|| say(&line));
+            }
+        }
+        Control::Continue
+    }
+
+    fn show(&mut self, step: u64, steps: u64, loss: f64) {
+        let rate = self.recent.0 as f64 / self.recent.1.as_secs_f64().max(1e-9);
+        let memory = measured_peak().map_or(String::new(), bytes);
+        self.bar.set_length(steps);
+        self.bar.set_position(step);
+        self.bar.set_message(format!("loss {loss:.4}  {rate:.0} samples/s  {memory}"));
+        self.recent = (0, Duration::ZERO);
+        self.shown = Instant::now();
+    }
+}

@@ -1,0 +1,56 @@
+//! `plimsoll zoo`: models and data sets.
+
+use super::args::ZooOptions;
+use super::text::{bytes, count};
+use super::{Failure, say};
+use plimsoll::cpu::Cpu;
+use plimsoll::data::catalogue;
+use plimsoll::nn::zoo::ZOO;
+use plimsoll::nn::{AdamW, step};
+use plimsoll::plan::{Budget, Executor, plan};
+use plimsoll::train::TrainError;
+use plimsoll::transform::optimize;
+use serde_json::json;
+
+/// Prints every model with its parameters and training peak, and every data set with its size.
+pub fn run(options: &ZooOptions) -> Result<(), Failure> {
+    if options.batch == 0 {
+        return Err(Failure::usage("--batch must be at least 1"));
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let executor = Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let mut models = Vec::new();
+    say(&format!("{:<10} {:>12} {:>12} {:>16}", "model", "parameters", "state", "training arena"));
+    for entry in &ZOO {
+        let model = (entry.make)(&Default::default());
+        let build = || step::training(model.as_ref(), &AdamW::new(1e-3), options.batch);
+        let graph = build().and_then(|g| optimize(&g, &[])).map_err(TrainError::from)?;
+        let state: usize = graph.states.iter().map(|s| graph.ty(s.input).bytes()).sum();
+        let parameters = graph.parameter_count();
+        let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+        let plans = plan(&[("train".into(), graph)], executor.target(), &budget).map_err(TrainError::from)?;
+        say(&format!(
+            "{:<10} {:>12} {:>12} {:>16}   {}",
+            entry.name,
+            count(parameters),
+            bytes(state),
+            bytes(plans.arena_bytes),
+            entry.description
+        ));
+        models.push(json!({
+            "name": entry.name, "parameters": parameters, "state_bytes": state, "arena_bytes": plans.arena_bytes,
+        }));
+    }
+    say(&format!("Training arena: batch {}, adamw, {}.\n", options.batch, executor.target().name()));
+    say(&format!("{:<10} {:>8} {:>8} {:>12}", "data", "train", "test", "in memory"));
+    for set in catalogue() {
+        let number = |n: Option<usize>| n.map_or("".to_string(), count);
+        let memory = set.resident_bytes.map_or(String::new(), bytes);
+        let (train, test) = (number(set.train), number(set.test));
+        say(&format!("{:<10} {train:>8} {test:>8} {memory:>12}   {}", set.name, set.description));
+    }
+    if options.json {
+        say(&json!({ "batch": options.batch, "models": models }).to_string());
+    }
+    Ok(())
+}

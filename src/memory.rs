@@ -1,0 +1,97 @@
+//! What the system says of memory, and what a process needs besides its arena.
+
+use plimsoll_plan::Entry;
+use std::fs;
+
+/// Code, read-only data and libraries that are resident during a run.
+const PROGRAM_BYTES: usize = 5 << 20;
+/// What the heap may hold besides data: names, plans, buffers for printing.
+pub const HEAP_CAP_BYTES: usize = 4 << 20;
+/// Resident part of one thread's stack and its kernel-side records.
+const THREAD_BYTES: usize = 64 << 10;
+
+/// What a run needs outside its arena: program, threads, heap and data. Page tables are added by the planner, which
+/// knows the arena.
+pub fn outside(threads: usize, data_bytes: usize, batch_bytes: usize) -> Vec<Entry> {
+    let kib = THREAD_BYTES >> 10;
+    vec![
+        Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
+        Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
+        Entry::new("heap cap", HEAP_CAP_BYTES, "plans, names, text"),
+        Entry::new("data set", data_bytes, "examples held in memory"),
+        Entry::new("batch buffers", batch_bytes, "one training and one test batch on the way in"),
+    ]
+}
+
+/// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not
+/// say.
+pub fn measured_peak() -> Option<usize> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let field = |name: &str| -> Option<usize> {
+        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+        let kib: usize = line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().ok()?;
+        Some(kib << 10)
+    };
+    Some(field("VmHWM")? + field("VmSwap").unwrap_or(0))
+}
+
+/// Memory that a new process could have: what the host has available, or what the tightest control group leaves.
+pub fn available() -> Option<usize> {
+    let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
+    });
+    [host, group_limit()].into_iter().flatten().min()
+}
+
+/// What the tightest control group of this process leaves, cgroup v1 or v2, ancestors included.
+fn group_limit() -> Option<usize> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut left: Option<usize> = None;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (root, limit, usage) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+            c if c.split(',').any(|c| c == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            let read = |file: &str| -> Option<usize> {
+                fs::read_to_string(format!("{root}{path}/{file}")).ok()?.trim().parse().ok()
+            };
+            if let Some(limit) = read(limit) {
+                let free = limit.saturating_sub(read(usage).unwrap_or(0));
+                left = Some(left.map_or(free, |l| l.min(free)));
+            }
+            match path.rfind('/') {
+                Some(end) => path = &path[..end],
+                None => break,
+            }
+        }
+    }
+    left
+}
+
+/// Returns freed heap to the system, so that planning's memory does not count beside the arena.
+pub fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: asks the allocator to give back what is free; no pointer is involved.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// One heap for all threads and no lasting thresholds, so that the heap's size is what is in use.
+pub fn tame_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: sets parameters of the allocator; called before other threads exist.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
+    }
+}

@@ -1,0 +1,70 @@
+//! Sizes as people write them.
+
+use std::{fmt, str::FromStr};
+use thiserror::Error;
+
+/// An amount of memory: bytes, or a share of what there is.
+///
+/// ```
+/// use plimsoll::Size;
+/// assert_eq!("512MiB".parse(), Ok(Size::Bytes(512 << 20)));
+/// assert_eq!("4GB".parse(), Ok(Size::Bytes(4_000_000_000)));
+/// assert_eq!("50%".parse(), Ok(Size::Percent(50.0)));
+/// assert!("12parsecs".parse::<Size>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Size {
+    /// So many bytes.
+    Bytes(usize),
+    /// So many hundredths of what is available.
+    Percent(f64),
+}
+
+/// Text that is not a size.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is not a size: write a number with a unit, like 512MiB, 4GB or 50%")]
+pub struct SizeError(String);
+
+impl Size {
+    /// The size in bytes, where `available` is the whole.
+    pub fn bytes(self, available: usize) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => (available as f64 * percent / 100.0) as usize,
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = SizeError;
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let bad = || SizeError(text.to_string());
+        let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let number: f64 = number.parse().map_err(|_| bad())?;
+        let factor = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1.0,
+            "k" | "kib" => 1024.0,
+            "m" | "mib" => 1024.0 * 1024.0,
+            "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+            "t" | "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+            "kb" => 1e3,
+            "mb" => 1e6,
+            "gb" => 1e9,
+            "tb" => 1e12,
+            "%" if number > 0.0 && number <= 100.0 => return Ok(Self::Percent(number)),
+            _ => return Err(bad()),
+        };
+        let bytes = number * factor;
+        if bytes >= 1.0 && bytes < 1e18 { Ok(Self::Bytes(bytes as usize)) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{bytes}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What people type, rightly and wrongly.
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use support::{json, number, plimsoll};
+
+/// Asserts that the arguments are refused with status 2 and a message that has `words`.
+fn refused(arguments: &[&str], words: &[&str]) {
+    let output = plimsoll(arguments);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+    for word in words {
+        assert!(message.contains(word), "{arguments:?}: no `{word}` in: {message}");
+    }
+    assert!(!message.contains("panicked"), "{arguments:?}: {message}");
+}
+
+#[test]
+fn bad_input_is_refused_with_what_to_change() {
+    refused(&["train", "--model", "alexnet"], &["alexnet", "lenet", "resnet20"]);
+    refused(&["train", "--modle", "lenet"], &["--modle"]);
+    refused(&["trian"], &["trian", "train"]);
+    refused(&["train", "--memory", "12parsecs"], &["12parsecs", "512MiB"]);
+    refused(&["train", "--memory", "0MiB"], &["0MiB"]);
+    refused(&["train", "--batch", "0"], &["--batch"]);
+    refused(&["train", "--batch", "-3"], &["-3"]);
+    refused(&["train", "--threads", "0"], &["--threads"]);
+    refused(&["train", "--steps", "0"], &["--steps"]);
+    refused(&["train", "--steps", "3", "--epochs", "2"], &["--steps", "--epochs"]);
+    refused(&["train", "--lr", "nan"], &["--lr"]);
+    refused(&["train", "--optimizer", "adamm"], &["adamm", "adamw"]);
+    refused(&["train", "--data", "cifar"], &["cifar", "mnist"]);
+    refused(&["train", "--data", "mnist:no/such/folder"], &["no/such/folder"]);
+    refused(&["train", "--model", "gpt", "--data", "text:no-such-file"], &["no-such-file"]);
+    refused(&["train", "--model", "resnet20", "--data", "mnist"], &["resnet20", "[32,32,3]", "[28,28,1]"]);
+    refused(&["train", "--model", "gpt", "--heads", "3"], &["block1/attention", "256", "3 heads"]);
+    refused(&["train", "--context", "8"], &["--context", "gpt"]);
+    refused(&["train", "--without", "magic"], &["magic", "fuse"]);
+    refused(&["zoo", "--batch", "0"], &["--batch"]);
+}
+
+#[test]
+fn damaged_data_is_refused_by_name() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-damaged-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let names =
+        ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"];
+    let images = |count: u32| {
+        let mut bytes = vec![0, 0, 8, 3];
+        [count, 28, 28].iter().for_each(|n| bytes.extend(n.to_be_bytes()));
+        bytes.extend(vec![7; (count * 28 * 28) as usize]);
+        bytes
+    };
+    let labels = |values: &[u8]| {
+        let mut bytes = vec![0, 0, 8, 1];
+        bytes.extend((values.len() as u32).to_be_bytes());
+        bytes.extend(values);
+        bytes
+    };
+    let write = |i: usize, bytes: &[u8]| fs::write(folder.join(names[i]), bytes).unwrap();
+    let spec = format!("mnist:{}", folder.display());
+    let train = ["train", "--data", &spec, "--batch", "2", "--epochs", "1"];
+    for (i, bytes) in [images(4), labels(&[0, 1, 2, 9]), images(2), labels(&[3, 4])].iter().enumerate() {
+        write(i, bytes);
+    }
+    assert!(plimsoll(&train).status.success());
+    write(0, &images(4)[..100]);
+    refused(&train, &[names[0]]);
+    write(0, &images(4));
+    write(1, &labels(&[0, 1, 2, 10]));
+    refused(&train, &[names[1], "10"]);
+    write(1, &labels(&[0, 1, 2]));
+    refused(&train, &[names[1]]);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_json_line_has_every_field() {
+    let report = json(&plimsoll(&["train", "--json", "--model", "lenet", "--batch", "50", "--steps", "4", "--seed", "3"]));
+    for field in [
+        "planned_peak_bytes",
+        "measured_peak_bytes",
+        "arena_bytes",
+        "line_bytes",
+        "step_ms_median",
+        "samples_per_second",
+        "time_to_first_step_s",
+        "final_loss",
+        "test_accuracy",
+        "steps",
+        "micro_batches",
+    ] {
+        assert!(number(&report, field) >= 0.0, "{field}");
+    }
+    assert!(report["load_sheet"]["peak"]["holders"].as_array().is_some_and(|h| !h.is_empty()));
+}
+
+#[test]
+fn the_same_seed_trains_the_same_weights_and_another_line_changes_nothing() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-seed-{}", std::process::id()));
+    let weights = |name: &str, more: &[&str]| {
+        let out = folder.join(name);
+        let mut arguments = vec!["train", "--steps", "5", "--out", out.to_str().unwrap()];
+        arguments.extend(more);
+        assert!(plimsoll(&arguments).status.success());
+        fs::read(out.join("weights.safetensors")).unwrap()
+    };
+    let first = weights("first", &["--seed", "1", "--threads", "1"]);
+    assert!(first == weights("again", &["--seed", "1", "--threads", "3", "--memory", "1GiB"]));
+    assert!(first == weights("checked", &["--seed", "1", "--check-memory"]), "dead memory was read");
+    assert!(first != weights("other", &["--seed", "2"]));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn text_trains_a_language_model() {
+    let file = std::env::temp_dir().join(format!("plimsoll-text-{}.txt", std::process::id()));
+    fs::write(&file, "the ship sinks to her line and no further; ".repeat(60)).unwrap();
+    let spec = format!("text:{}", file.display());
+    let size = ["--context", "32", "--width", "32", "--heads", "2", "--layers", "1"];
+    let mut arguments = vec!["train", "--json", "--model", "gpt", "--data", &spec, "--batch", "4", "--epochs", "12"];
+    arguments.extend(size);
+    let report = json(&plimsoll(&arguments));
+    assert!(number(&report, "test_loss") < 3.0, "{report}");
+    assert!(report["test_accuracy"].is_null());
+    fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["zoo"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"));
+}
+
+#[test]
+fn plan_and_zoo_print_tables() {
+    let sheet = String::from_utf8(plimsoll(&["plan", "--model", "gpt", "--batch", "4"]).stdout).unwrap();
+    for word in ["parameters", "optimizer state", "workspace", "heap cap", "total", "fullest"] {
+        assert!(sheet.contains(word), "no `{word}` in\n{sheet}");
+    }
+    let zoo = String::from_utf8(plimsoll(&["zoo"]).stdout).unwrap();
+    for word in ["mlp", "61,706", "272,474", "5,322,240", "mnist", "16,000"] {
+        assert!(zoo.contains(word), "no `{word}` in\n{zoo}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Nothing allocates in the step loop, on any thread.
+
+use plimsoll::data::{Synthetic, SyntheticSpec};
+use plimsoll::nn::zoo::ZOO;
+use plimsoll::prelude::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// One test, because allocations of another on its own thread would be counted.
+#[test]
+fn steps_allocate_nothing_on_any_thread() {
+    for entry in &ZOO {
+        let make = || (entry.make)(&zoo::ZooOptions { context: Some(32), ..Default::default() });
+        let model = make();
+        let spec = SyntheticSpec {
+            input: model.input(),
+            label: TensorType::new(DType::I32, model.labels()),
+            classes: model.classes(),
+            input_bound: model.input_bound().unwrap_or(2),
+        };
+        let source = |part| Box::new(Synthetic::new(spec.clone(), 320, 0, part).unwrap());
+        let data = Dataset { name: "synthetic".into(), train: source(0), test: source(1) };
+        for split in [1, 2] {
+            if split > 1 && entry.name == "resnet20" {
+                continue;
+            }
+            let batch = if entry.name == "gpt" { 4 } else { 64 };
+            let executor = Cpu::new(3).unwrap();
+            let trainer = Trainer::new(make(), AdamW::new(1e-3), executor).batch(batch).micro_batches(split);
+            let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+            let order = Order::Shuffled { seed: 0 };
+            let mut batches = Batches::new(data.train.as_ref(), batch, order, Cursor::default()).unwrap();
+            let mut batch = batches.batch().unwrap();
+            let mut step = |session: &mut Session<'_>| {
+                batches.next_into(&mut batch).unwrap();
+                session.train_step(&batch).unwrap();
+            };
+            step(&mut session);
+            let before = ALLOCATIONS.load(Relaxed);
+            for _ in 0..3 {
+                step(&mut session);
+            }
+            assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{} in {split} micro-batches", entry.name);
+        }
+    }
+}
