@@ -1,0 +1,284 @@
+//! Prints how fast the kernels are on this machine: `cargo run --release --example kernel_speed [threads]`.
+#![allow(clippy::print_stdout, reason = "it is what the example is for")]
+
+use plimsoll_cpu::attention::{
+    AttentionSpec, attention, attention_grad, attention_grad_workspace, attention_workspace,
+};
+use plimsoll_cpu::elementwise::Program;
+use plimsoll_cpu::isa::{Context, Isa};
+use plimsoll_cpu::loss::{
+    LinearSpec, cross_entropy, cross_entropy_workspace, linear_cross_entropy, linear_cross_entropy_grad,
+    linear_cross_entropy_grad_workspace, linear_cross_entropy_workspace,
+};
+use plimsoll_cpu::norm::{
+    NormAxis, Normalised, channel_stats, channel_stats_workspace, channel_sums, channel_sums_workspace, row_stats, row_sums,
+};
+use plimsoll_cpu::pool::Pool;
+use plimsoll_cpu::reduce::{argmax, sum, sum_fold, sum_fold_workspace};
+use plimsoll_cpu::index::{gather, scatter_add};
+use plimsoll_graph::op::{Binary, Elementwise, Instruction, Operand, Region, Unary};
+use plimsoll_tensor::random::Stream;
+use plimsoll_tensor::{DType, TensorType};
+use std::time::Instant;
+
+fn main() {
+    let threads = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(2);
+    let pool = Pool::new(threads).expect("threads start");
+    let ctx = Context { pool: &pool, isa: Isa::detect() };
+    println!("{threads} threads, {}", ctx.isa.name());
+    copies(ctx);
+    elementwise(ctx);
+    reductions(ctx);
+    norms(ctx);
+    attentions(ctx);
+    losses(ctx);
+    look_ups(ctx);
+}
+
+fn random(len: usize) -> Vec<f32> {
+    let stream = Stream::new(1, 0, "speed");
+    (0..len as u64).map(|i| stream.uniform(0, i) - 0.5).collect()
+}
+
+/// Workspace of so many bytes, with room to align it.
+fn space(bytes: usize) -> Vec<f32> {
+    vec![0.0; bytes / 4 + 16]
+}
+
+/// The aligned part of a workspace.
+fn aligned(space: &mut [f32]) -> &mut [f32] {
+    let start = space.as_ptr().align_offset(64);
+    &mut space[start..]
+}
+
+/// What memory gives at best: copies by all threads.
+fn copies(ctx: Context<'_>) {
+    for n in [1usize << 21, 1 << 24, 1 << 25] {
+        let (x, y) = (random(n), random(n));
+        let to = y.as_ptr().expose_provenance();
+        time(&format!("copy of {} MiB", n >> 18), 8 * n, || {
+            ctx.pool.run(n >> 14, &|task, _| {
+                let part = &x[task << 14..(task + 1) << 14];
+                let to = std::ptr::with_exposed_provenance_mut::<f32>(to).wrapping_add(task << 14);
+                // SAFETY: every task has its own part of the vector, which outlives the run.
+                unsafe { to.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
+            });
+        });
+        std::hint::black_box(&y);
+    }
+}
+
+/// Prints the best of several runs, and the memory traffic it amounts to.
+fn time(name: &str, bytes: usize, mut run: impl FnMut()) {
+    let mut best = f64::INFINITY;
+    for _ in 0..7 {
+        let start = Instant::now();
+        run();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    println!("{name:44} {:9.3} ms {:8.1} GB/s", best * 1e3, bytes as f64 / best * 1e-9);
+}
+
+fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+fn binary(op: Binary, a: Operand, b: Operand) -> Instruction {
+    Instruction { op: Elementwise::Binary(op), operands: vec![a, b], dtype: DType::F32 }
+}
+
+fn unary(op: Unary, a: Operand) -> Instruction {
+    Instruction { op: Elementwise::Unary(op), operands: vec![a], dtype: DType::F32 }
+}
+
+fn constant(value: f64) -> Instruction {
+    Instruction { op: Elementwise::Constant { value, dtype: DType::F32 }, operands: vec![], dtype: DType::F32 }
+}
+
+/// Runs a region; `in_place` of its outputs take the memory of the inputs of the same number.
+fn region(ctx: Context<'_>, name: &str, region: &Region, inputs: &[TensorType], output: &TensorType, in_place: usize) {
+    let outputs = vec![output.clone(); region.outputs.len()];
+    let program = Program::new(region, inputs, &outputs).expect("compiles");
+    let mut sources: Vec<Vec<f32>> = inputs.iter().map(|t| random(t.shape.elements())).collect();
+    let mut targets: Vec<Vec<f32>> = outputs[in_place..].iter().map(|t| vec![0.0; t.shape.elements()]).collect();
+    let from: Vec<*const u8> = sources.iter_mut().map(|s| s.as_mut_ptr().cast_const().cast()).collect();
+    let to: Vec<*mut u8> = from[..in_place]
+        .iter()
+        .map(|p| p.cast_mut())
+        .chain(targets.iter_mut().map(|t| t.as_mut_ptr().cast()))
+        .collect();
+    let mut memory = space(program.workspace(ctx.pool.threads()));
+    let memory = aligned(&mut memory).as_mut_ptr();
+    let bytes: usize = inputs.iter().chain(&outputs).map(TensorType::bytes).sum();
+    // SAFETY: the memory has the operands' sizes.
+    time(name, bytes, || unsafe { program.run(ctx, &from, &to, memory.cast()) });
+}
+
+fn elementwise(ctx: Context<'_>) {
+    use Operand::{Input, Result};
+    let bias_relu = Region {
+        instructions: vec![binary(Binary::Add, Input(0), Input(1)), unary(Unary::Relu, Result(0))],
+        outputs: vec![1],
+    };
+    for (rows, columns) in [(16384, 1024), (131_072, 64), (524_288, 16)] {
+        let (x, bias) = (f32s(&[rows, columns]), f32s(&[columns]));
+        region(ctx, &format!("bias + relu [{rows},{columns}]"), &bias_relu, &[x.clone(), bias.clone()], &x, 0);
+        region(ctx, &format!("bias + relu [{rows},{columns}] in place"), &bias_relu, &[x.clone(), bias], &x, 1);
+    }
+    let adamw = Region {
+        instructions: vec![
+            constant(0.9),
+            constant(0.1),
+            constant(0.999),
+            constant(0.001),
+            constant(1e-8),
+            binary(Binary::Mul, Input(1), Result(0)),
+            binary(Binary::Mul, Input(3), Result(1)),
+            binary(Binary::Add, Result(5), Result(6)),
+            unary(Unary::Square, Input(3)),
+            binary(Binary::Mul, Input(2), Result(2)),
+            binary(Binary::Mul, Result(8), Result(3)),
+            binary(Binary::Add, Result(9), Result(10)),
+            unary(Unary::Sqrt, Result(11)),
+            binary(Binary::Add, Result(12), Result(4)),
+            binary(Binary::Div, Result(7), Result(13)),
+            binary(Binary::Mul, Input(0), Result(3)),
+            binary(Binary::Add, Result(14), Result(15)),
+            binary(Binary::Mul, Result(16), Input(4)),
+            binary(Binary::Sub, Input(0), Result(17)),
+        ],
+        outputs: vec![18, 7, 11],
+    };
+    let p = f32s(&[1 << 23]);
+    let inputs = [p.clone(), p.clone(), p.clone(), p.clone(), f32s(&[])];
+    region(ctx, "AdamW of 8M parameters, in place", &adamw, &inputs, &p, 3);
+    let apply = Region {
+        instructions: vec![
+            binary(Binary::Sub, Input(0), Input(1)),
+            binary(Binary::Mul, Result(0), Input(2)),
+            binary(Binary::Mul, Result(1), Input(3)),
+            binary(Binary::Add, Result(2), Input(4)),
+        ],
+        outputs: vec![3],
+    };
+    for (rows, columns) in [(16384, 768), (65536, 128)] {
+        let (x, stat, channel) = (f32s(&[rows, columns]), f32s(&[rows, 1]), f32s(&[columns]));
+        let inputs = [x.clone(), stat.clone(), stat, channel.clone(), channel];
+        region(ctx, &format!("layer norm's elementwise part [{rows},{columns}]"), &apply, &inputs, &x, 0);
+    }
+    let x = f32s(&[1 << 22]);
+    for op in [Unary::Exp, Unary::Log, Unary::Tanh, Unary::Sigmoid, Unary::Erf] {
+        let one = Region { instructions: vec![unary(op, Input(0))], outputs: vec![0] };
+        region(ctx, &format!("{op:?} of 4M"), &one, std::slice::from_ref(&x), &x, 0);
+    }
+}
+
+fn reductions(ctx: Context<'_>) {
+    for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512)] {
+        let (x, mut y) = (random(outer * reduce * inner), vec![0.0; outer * inner]);
+        time(&format!("sum [{outer},{reduce},{inner}]"), 4 * x.len(), || sum(ctx, outer, reduce, inner, &x, &mut y));
+    }
+    for (rows, inner, block) in [(131_072, 16, 4096), (65536, 128, 256), (8192, 2048, 64), (1 << 20, 10, 32)] {
+        let (x, mut y) = (random(rows * inner), vec![0.0; inner]);
+        let mut memory = space(sum_fold_workspace(rows, inner, block));
+        let memory = aligned(&mut memory);
+        let name = format!("sum_fold [{rows},{inner}] by {block}");
+        time(&name, 4 * x.len(), || sum_fold(ctx, rows, inner, block, false, &x, &mut y, memory));
+    }
+    let (x, mut y) = (random(1 << 22), vec![0; 1 << 22]);
+    time("argmax [419430,10]", 4 * x.len(), || argmax(ctx, 419_430, 10, &x, &mut y));
+    time("argmax [4096,1024]", 4 * x.len(), || argmax(ctx, 4096, 1024, &x, &mut y));
+}
+
+fn norms(ctx: Context<'_>) {
+    for (rows, width) in [(16384, 768), (131_072, 64)] {
+        let (x, dy) = (random(rows * width), random(rows * width));
+        let (mut a, mut b) = (vec![0.0; rows], vec![0.0; rows]);
+        time(&format!("row_stats [{rows},{width}]"), 4 * x.len(), || row_stats(ctx, rows, width, &x, &mut a, &mut b));
+        let (mean, rstd) = (random(rows), random(rows));
+        let hat = Normalised { x: &x, axis: NormAxis::Row, mean: &mean, rstd: &rstd };
+        time(&format!("row_sums [{rows},{width}]"), 8 * x.len(), || row_sums(ctx, rows, width, &dy, hat, &mut a, &mut b));
+        let mut memory = space(channel_sums_workspace(rows, width, 256));
+        let memory = aligned(&mut memory);
+        let name = format!("channel_sums of row statistics [{rows},{width}]");
+        let (mut a, mut b) = (vec![0.0; width], vec![0.0; width]);
+        time(&name, 8 * x.len(), || channel_sums(ctx, rows, width, 256, false, &dy, hat, &mut a, &mut b, memory));
+    }
+    for (rows, channels) in [(131_072, 16), (131_072, 64)] {
+        let (x, dy) = (random(rows * channels), random(rows * channels));
+        let (mut a, mut b) = (vec![0.0; channels], vec![0.0; channels]);
+        let mut memory = space(channel_stats_workspace(rows, channels));
+        let memory = aligned(&mut memory);
+        let name = format!("channel_stats [{rows},{channels}]");
+        time(&name, 4 * x.len(), || channel_stats(ctx, rows, channels, &x, &mut a, &mut b, memory));
+        let (mean, rstd) = (random(channels), random(channels));
+        let hat = Normalised { x: &x, axis: NormAxis::Channel, mean: &mean, rstd: &rstd };
+        let mut memory = space(channel_sums_workspace(rows, channels, 4096));
+        let memory = aligned(&mut memory);
+        let name = format!("channel_sums [{rows},{channels}]");
+        time(&name, 8 * x.len(), || channel_sums(ctx, rows, channels, 4096, false, &dy, hat, &mut a, &mut b, memory));
+    }
+}
+
+fn attentions(ctx: Context<'_>) {
+    for causal in [false, true] {
+        let spec = AttentionSpec { examples: 16, positions: 256, heads: 4, width: 64, causal };
+        let n = 16 * 256 * 4 * 64;
+        let [q, k, v, dy] = [0; 4].map(|_| random(n));
+        let (mut y, mut lse) = (vec![0.0; n], vec![0.0; n / 64]);
+        let mut memory = space(attention_workspace(ctx.isa, ctx.pool.threads(), &spec));
+        let memory = aligned(&mut memory);
+        time(&format!("attention 16x256x4x64, causal {causal}"), 16 * n, || {
+            attention(ctx, &spec, &q, &k, &v, &mut y, &mut lse, memory);
+        });
+        let [mut dq, mut dk, mut dv] = [0; 3].map(|_| vec![0.0; n]);
+        let mut memory = space(attention_grad_workspace(ctx.isa, ctx.pool.threads(), &spec));
+        let memory = aligned(&mut memory);
+        time(&format!("attention_grad 16x256x4x64, causal {causal}"), 32 * n, || {
+            attention_grad(ctx, &spec, &q, &k, &v, &y, &lse, &dy, &mut dq, &mut dk, &mut dv, memory);
+        });
+    }
+}
+
+fn losses(ctx: Context<'_>) {
+    let (rows, classes) = (4096, 1000);
+    let (logits, labels, weights) = (random(rows * classes), vec![7; rows], vec![1.0; rows]);
+    let (mut loss, mut lse) = (0.0, vec![0.0; rows]);
+    let mut memory = space(cross_entropy_workspace(rows));
+    let memory = aligned(&mut memory);
+    time(&format!("cross_entropy [{rows},{classes}]"), 4 * logits.len(), || {
+        cross_entropy(ctx, rows, classes, 64, false, &logits, &labels, &weights, &mut loss, &mut lse, memory)
+            .expect("in range");
+    });
+    let spec = LinearSpec { rows: 2048, width: 256, classes: 8192, block_rows: 128, accumulate: false };
+    let (x, kernel) = (random(2048 * 256), random(256 * 8192));
+    let (mut dx, mut dkernel) = (vec![0.0; x.len()], vec![0.0; kernel.len()]);
+    let mut memory = space(linear_cross_entropy_workspace(ctx.isa, ctx.pool.threads(), &spec));
+    let memory = aligned(&mut memory);
+    time("linear_cross_entropy 2048x256x8192 (8.6 GFlop)", 4 * kernel.len(), || {
+        linear_cross_entropy(ctx, &spec, &x, &kernel, &labels, &weights, &mut loss, &mut lse, memory).expect("in range");
+    });
+    let mut memory = space(linear_cross_entropy_grad_workspace(ctx.isa, ctx.pool.threads(), &spec));
+    let memory = aligned(&mut memory);
+    time("linear_cross_entropy_grad (25.8 GFlop)", 4 * kernel.len(), || {
+        linear_cross_entropy_grad(
+            ctx, &spec, &x, &kernel, &labels, &weights, &lse, 1.0, &mut dx, &mut dkernel, memory,
+        )
+        .expect("in range");
+    });
+}
+
+fn look_ups(ctx: Context<'_>) {
+    let (rows, width, count) = (8192, 256, 16384);
+    let stream = Stream::new(2, 0, "indices");
+    let indices: Vec<i32> = (0..count as u64).map(|i| stream.below(0, i, rows as u32) as i32).collect();
+    let table = vec![1u8; rows * width * 4];
+    let mut y = vec![0u8; count * width * 4];
+    time("gather 16384 rows of 256", 2 * y.len(), || {
+        gather(ctx, rows, width * 4, &table, &indices, &mut y).expect("in range");
+    });
+    let (dy, mut sums) = (random(count * width), vec![0.0; rows * width]);
+    time("scatter_add 16384 rows of 256", 8 * dy.len() + 4 * sums.len(), || {
+        scatter_add(ctx, rows, width, &indices, &dy, false, &mut sums).expect("in range");
+    });
+}

@@ -2,11 +2,12 @@
 //!
 //! Target and executor both ask here, so the workspace that is planned is the workspace that is used.
 
-use crate::attention::AttentionShape;
+use crate::attention::AttentionSpec;
 use crate::conv::{self, ConvShape};
 use crate::elementwise::Program;
 use crate::gemm::{self, Activation, GemmSpec, Mat};
 use crate::isa::{Context, Isa};
+use crate::loss::LinearSpec;
 use crate::movement::StridedCopy;
 use crate::norm::{self, Normalised};
 use crate::pooling::{self, PoolShape};
@@ -36,14 +37,14 @@ pub(crate) enum Call {
     ChannelStats { rows: usize, width: usize },
     RowSums { rows: usize, width: usize, axis: NormAxis },
     ChannelSums { rows: usize, width: usize, axis: NormAxis, block_rows: usize, accumulate: bool },
-    Attention { shape: AttentionShape },
-    AttentionGrad { shape: AttentionShape },
-    Gather { rows: usize, width: usize, indices: usize },
+    Attention { spec: AttentionSpec },
+    AttentionGrad { spec: AttentionSpec },
+    Gather { rows: usize, row_bytes: usize, indices: usize },
     ScatterAdd { rows: usize, width: usize, indices: usize, accumulate: bool },
     CrossEntropy { rows: usize, classes: usize, block_rows: usize, accumulate: bool },
     CrossEntropyGrad { rows: usize, classes: usize },
-    LinearCrossEntropy { sizes: [usize; 3], block_rows: usize, accumulate: bool },
-    LinearCrossEntropyGrad { sizes: [usize; 3], block_rows: usize, accumulate: bool },
+    LinearCrossEntropy { spec: LinearSpec },
+    LinearCrossEntropyGrad { spec: LinearSpec },
 }
 
 /// The memory of a step.
@@ -213,15 +214,15 @@ impl Call {
             }
             Op::Attention(op) if all_f32(x) => {
                 let &[examples, positions, heads, width] = &x[0].shape[..] else { return None };
-                let shape = AttentionShape { examples, positions, heads, width, causal: op.causal() };
+                let spec = AttentionSpec { examples, positions, heads, width, causal: op.causal() };
                 match op {
-                    Attention::Forward { .. } => Self::Attention { shape },
-                    Attention::Grad { .. } => Self::AttentionGrad { shape },
+                    Attention::Forward { .. } => Self::Attention { spec },
+                    Attention::Grad { .. } => Self::AttentionGrad { spec },
                 }
             }
-            Op::Index(Index::Gather) if x[0].dtype == DType::F32 => {
-                let (rows, width) = (x[0].shape[0], x[0].shape[1]);
-                Self::Gather { rows, width, indices: x[1].shape.elements() }
+            Op::Index(Index::Gather) => {
+                let (rows, row_bytes) = (x[0].shape[0], x[0].shape[1] * x[0].dtype.bytes());
+                Self::Gather { rows, row_bytes, indices: x[1].shape.elements() }
             }
             Op::Index(Index::ScatterAdd { rows }) if x[1].dtype == DType::F32 => {
                 Self::ScatterAdd { rows: *rows, width: y[0].shape[1], indices: x[0].shape.elements(), accumulate }
@@ -229,14 +230,14 @@ impl Call {
             Op::Loss(op) if x[0].dtype == DType::F32 => {
                 let (rows, columns) = (x[0].shape[0], x[0].shape[1]);
                 let block_rows = block(1, rows);
-                let sizes = || [rows, columns, x[1].shape[1]];
+                let spec = || {
+                    LinearSpec { rows, width: columns, classes: x[1].shape[1], block_rows, accumulate }
+                };
                 match op {
                     Loss::CrossEntropy => Self::CrossEntropy { rows, classes: columns, block_rows, accumulate },
                     Loss::CrossEntropyGrad => Self::CrossEntropyGrad { rows, classes: columns },
-                    Loss::LinearCrossEntropy => Self::LinearCrossEntropy { sizes: sizes(), block_rows, accumulate },
-                    Loss::LinearCrossEntropyGrad => {
-                        Self::LinearCrossEntropyGrad { sizes: sizes(), block_rows, accumulate }
-                    }
+                    Loss::LinearCrossEntropy => Self::LinearCrossEntropy { spec: spec() },
+                    Loss::LinearCrossEntropyGrad => Self::LinearCrossEntropyGrad { spec: spec() },
                 }
             }
             _ => return None,
@@ -264,17 +265,11 @@ impl Call {
             Self::ChannelSums { rows, width, block_rows, .. } => {
                 norm::channel_sums_workspace(*rows, *width, *block_rows)
             }
-            Self::Attention { shape } => attention::attention_workspace(isa, threads, shape),
-            Self::AttentionGrad { shape } => attention::attention_grad_workspace(isa, threads, shape),
-            Self::CrossEntropy { rows, classes, block_rows, .. } => {
-                loss::cross_entropy_workspace(isa, threads, *rows, *classes, *block_rows)
-            }
-            Self::LinearCrossEntropy { sizes: [rows, width, classes], block_rows, .. } => {
-                loss::linear_cross_entropy_workspace(isa, threads, *rows, *width, *classes, *block_rows)
-            }
-            Self::LinearCrossEntropyGrad { sizes: [rows, width, classes], block_rows, .. } => {
-                loss::linear_cross_entropy_grad_workspace(isa, threads, *rows, *width, *classes, *block_rows)
-            }
+            Self::Attention { spec } => attention::attention_workspace(isa, threads, spec),
+            Self::AttentionGrad { spec } => attention::attention_grad_workspace(isa, threads, spec),
+            Self::CrossEntropy { rows, .. } => loss::cross_entropy_workspace(*rows),
+            Self::LinearCrossEntropy { spec } => loss::linear_cross_entropy_workspace(isa, threads, spec),
+            Self::LinearCrossEntropyGrad { spec } => loss::linear_cross_entropy_grad_workspace(isa, threads, spec),
             _ => 0,
         }
     }
@@ -369,63 +364,67 @@ impl Call {
                 let (dy, sum, with_x) = (read!(0, rows * width), write!(0, width), write!(1, width));
                 norm::channel_sums(ctx, rows, width, block_rows, accumulate, dy, normalised, sum, with_x, scratch);
             }
-            Self::Attention { shape } => {
-                let n = shape.elements();
+            Self::Attention { spec } => {
+                let (n, rows) = (attention_rows(spec) * spec.width, attention_rows(spec));
                 let (q, k, v) = (read!(0, n), read!(1, n), read!(2, n));
-                attention::attention(ctx, shape, q, k, v, write!(0, n), write!(1, shape.rows()), scratch);
+                attention::attention(ctx, spec, q, k, v, write!(0, n), write!(1, rows), scratch);
             }
-            Self::AttentionGrad { shape } => {
-                let n = shape.elements();
-                let saved = [read!(0, n), read!(1, n), read!(2, n), read!(3, n), read!(4, shape.rows()), read!(5, n)];
-                let [dq, dk, dv] = [write!(0, n), write!(1, n), write!(2, n)];
-                attention::attention_grad(ctx, shape, saved, dq, dk, dv, scratch);
+            Self::AttentionGrad { spec } => {
+                let (n, rows) = (attention_rows(spec) * spec.width, attention_rows(spec));
+                let (q, k, v, y, lse, dy) =
+                    (read!(0, n), read!(1, n), read!(2, n), read!(3, n), read!(4, rows), read!(5, n));
+                let (dq, dk, dv) = (write!(0, n), write!(1, n), write!(2, n));
+                attention::attention_grad(ctx, spec, q, k, v, y, lse, dy, dq, dk, dv, scratch);
             }
-            &Self::Gather { rows, width, indices } => {
-                let (table, index) = (read!(0, rows * width), read!(1, indices));
-                return out_of_range(index::gather(ctx, width, table, index, write!(0, indices * width)), rows);
+            &Self::Gather { rows, row_bytes, indices } => {
+                let (table, index, y) = (read!(0, rows * row_bytes), read!(1, indices), write!(0, indices * row_bytes));
+                index::gather(ctx, rows, row_bytes, table, index, y).map_err(|e| e.to_string())?;
             }
             &Self::ScatterAdd { rows, width, indices, accumulate } => {
-                let (index, dy, out) = (read!(0, indices), read!(1, indices * width), write!(0, rows * width));
-                return out_of_range(index::scatter_add(ctx, width, accumulate, index, dy, out), rows);
+                let (index, dy, y) = (read!(0, indices), read!(1, indices * width), write!(0, rows * width));
+                index::scatter_add(ctx, rows, width, index, dy, accumulate, y).map_err(|e| e.to_string())?;
             }
             &Self::CrossEntropy { rows, classes, block_rows, accumulate } => {
                 let (logits, labels, weights) = (read!(0, rows * classes), read!(1, rows), read!(2, rows));
-                let (total, lse) = (write!(0, 1), write!(1, rows));
-                let sizes = (rows, classes, block_rows);
-                loss::cross_entropy(ctx, sizes, accumulate, logits, labels, weights, total, lse, scratch);
+                let (total, lse): (&mut [f32], _) = (write!(0, 1), write!(1, rows));
+                let total = &mut total[0];
+                loss::cross_entropy(
+                    ctx, rows, classes, block_rows, accumulate, logits, labels, weights, total, lse, scratch,
+                )
+                .map_err(|e| format!("label: {e}"))?;
             }
             &Self::CrossEntropyGrad { rows, classes } => {
                 let (logits, labels, weights) = (read!(0, rows * classes), read!(1, rows), read!(2, rows));
-                let (lse, dloss): (&[f32], &[f32]) = (read!(3, rows), read!(4, 1));
-                let out = write!(0, rows * classes);
-                loss::cross_entropy_grad(ctx, (rows, classes), logits, labels, weights, lse, dloss[0], out);
+                let (lse, dloss): (_, &[f32]) = (read!(3, rows), read!(4, 1));
+                let dlogits = write!(0, rows * classes);
+                loss::cross_entropy_grad(ctx, rows, classes, logits, labels, weights, lse, dloss[0], dlogits)
+                    .map_err(|e| format!("label: {e}"))?;
             }
-            &Self::LinearCrossEntropy { sizes, block_rows, accumulate } => {
-                let [rows, width, classes] = sizes;
-                let (x, kernel) = (read!(0, rows * width), read!(1, width * classes));
-                let (labels, weights) = (read!(2, rows), read!(3, rows));
-                let (total, lse) = (write!(0, 1), write!(1, rows));
-                let sizes = (rows, width, classes, block_rows);
-                loss::linear_cross_entropy(ctx, sizes, accumulate, x, kernel, labels, weights, total, lse, scratch);
+            Self::LinearCrossEntropy { spec } => {
+                let (x, kernel) = (read!(0, spec.rows * spec.width), read!(1, spec.width * spec.classes));
+                let (labels, weights) = (read!(2, spec.rows), read!(3, spec.rows));
+                let (total, lse): (&mut [f32], _) = (write!(0, 1), write!(1, spec.rows));
+                loss::linear_cross_entropy(ctx, spec, x, kernel, labels, weights, &mut total[0], lse, scratch)
+                    .map_err(|e| format!("label: {e}"))?;
             }
-            &Self::LinearCrossEntropyGrad { sizes, block_rows, accumulate } => {
-                let [rows, width, classes] = sizes;
-                let (x, kernel) = (read!(0, rows * width), read!(1, width * classes));
-                let (labels, weights) = (read!(2, rows), read!(3, rows));
-                let (lse, dloss): (&[f32], &[f32]) = (read!(4, rows), read!(5, 1));
-                let (dx, dkernel) = (write!(0, rows * width), write!(1, width * classes));
-                let sizes = (rows, width, classes, block_rows);
+            Self::LinearCrossEntropyGrad { spec } => {
+                let (inputs, weights) = (spec.rows * spec.width, spec.width * spec.classes);
+                let (x, kernel, labels) = (read!(0, inputs), read!(1, weights), read!(2, spec.rows));
+                let (row_weights, lse, dloss): (_, _, &[f32]) = (read!(3, spec.rows), read!(4, spec.rows), read!(5, 1));
+                let (dx, dkernel) = (write!(0, inputs), write!(1, weights));
                 loss::linear_cross_entropy_grad(
-                    ctx, sizes, accumulate, x, kernel, labels, weights, lse, dloss[0], dx, dkernel, scratch,
-                );
+                    ctx, spec, x, kernel, labels, row_weights, lse, dloss[0], dx, dkernel, scratch,
+                )
+                .map_err(|e| format!("label: {e}"))?;
             }
         }
         Ok(())
     }
 }
 
-fn out_of_range(result: Result<(), i32>, rows: usize) -> Result<(), String> {
-    result.map_err(|index| format!("index {index} is not in 0..{rows}"))
+/// Queries of all heads.
+fn attention_rows(spec: &AttentionSpec) -> usize {
+    spec.examples * spec.positions * spec.heads
 }
 
 fn finish(epilogue: Epilogue, bias: Option<&[f32]>) -> gemm::Epilogue<'_> {

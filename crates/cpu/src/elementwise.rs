@@ -37,8 +37,8 @@ pub struct Program {
 #[derive(Debug)]
 struct Output {
     dtype: DType,
-    /// Inputs that are read after the output could be written: if one of them is the same memory, the output has to
-    /// wait in its register until the end of the chunk.
+    /// Inputs that are read when the output could be written, or after: if one of them is the same memory, the output
+    /// has to wait in its register until the end of the chunk.
     late_inputs: Vec<usize>,
 }
 

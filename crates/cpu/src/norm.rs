@@ -4,7 +4,7 @@
 
 use crate::isa::{Context, Isa};
 use crate::math::{Shared, rows_per_task, simd_fn, sum_by, sum2_by, whole_lines};
-use crate::reduce::{Fold, STRIP, WIDEST_SUPER_ROW, fold, fold_workspace, sum_rows, super_rows, unit_rows};
+use crate::reduce::{Fold, STRIP, WIDEST, fold, fold_workspace, sum_rows, super_rows, unit_rows};
 pub use plimsoll_graph::op::NormAxis;
 use std::ops::Range;
 
@@ -174,7 +174,7 @@ simd_fn! {
 /// The statistics of at most [`STRIP`] channels, repeated as often as narrow rows are taken together.
 struct Tiled([f32; STRIP]);
 
-const _: () = assert!(STRIP >= WIDEST_SUPER_ROW);
+const _: () = assert!(STRIP >= WIDEST);
 
 impl Tiled {
     #[inline(always)]

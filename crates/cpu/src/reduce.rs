@@ -3,7 +3,7 @@
 mod columns;
 mod fold;
 
-pub(crate) use columns::{WIDEST_SUPER_ROW, sum_rows, super_rows};
+pub(crate) use columns::{WIDEST, sum_rows, super_rows};
 pub(crate) use fold::{Fold, fold, fold_workspace, unit_rows};
 
 use crate::isa::{Context, Isa};

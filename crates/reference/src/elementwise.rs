@@ -1,7 +1,7 @@
 //! Scalar functions of every element.
 
 use crate::evaluate::Values;
-use crate::round::round;
+use plimsoll_tensor::round;
 use crate::tensor::Tensor;
 use plimsoll_graph::op::{Binary, Elementwise, Operand, Region, Unary};
 use plimsoll_tensor::{Shape, TensorType};

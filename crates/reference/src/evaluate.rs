@@ -42,7 +42,7 @@ pub fn evaluate(
 }
 
 fn host(values: &[f64], ty: &TensorType) -> HostTensor {
-    let rounded: Vec<f64> = values.iter().map(|&x| crate::round::round(x, ty.dtype)).collect();
+    let rounded: Vec<f64> = values.iter().map(|&x| plimsoll_tensor::round(x, ty.dtype)).collect();
     HostTensor::from_f64(ty.clone(), &rounded).expect("every family fills its outputs")
 }
 

@@ -29,7 +29,6 @@ mod movement;
 mod norm;
 mod pool;
 mod reduce;
-mod round;
 mod tensor;
 
 pub use error::EvaluateError;

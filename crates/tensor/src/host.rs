@@ -1,5 +1,6 @@
 //! Tensors in host memory: what enters and leaves a run.
 
+use crate::round::narrow;
 use crate::{DType, TensorType, bf16, f16};
 use bytemuck::cast_slice;
 use thiserror::Error;
@@ -77,8 +78,8 @@ impl HostTensor {
         }
         let data = match ty.dtype {
             DType::F32 => Data::F32(values.iter().map(|&x| x as f32).collect()),
-            DType::BF16 => Data::BF16(values.iter().map(|&x| bf16::from_f64(x)).collect()),
-            DType::F16 => Data::F16(values.iter().map(|&x| f16::from_f64(x)).collect()),
+            DType::BF16 => Data::BF16(values.iter().map(|&x| bf16::from_f32(narrow(x))).collect()),
+            DType::F16 => Data::F16(values.iter().map(|&x| f16::from_f32(narrow(x))).collect()),
             DType::F64 => Data::F64(values.to_vec()),
             DType::I32 => Data::I32(values.iter().map(|&x| x as i32).collect()),
             DType::I64 => Data::I64(values.iter().map(|&x| x as i64).collect()),

@@ -147,18 +147,12 @@ impl Compiler<'_> {
                 Elementwise::Cast(to) => Action::Cast { from: operands[0].class, to },
                 Elementwise::Constant { value, dtype } => Action::Constant(constant_bytes(value, dtype)),
             };
-            // A result may take an operand's register, unless elements differ in size and would overtake each other.
-            let same_size = operands.iter().all(|v| v.class.bytes() == class.bytes());
-            if same_size {
-                self.release(instruction.operands.iter().copied(), i);
-            }
+            // Before its operands' registers are free: a loop whose result overlaps an operand is not vectorised.
             let place = match level {
                 Level::Full => self.target(i),
                 _ => self.cell(),
             };
-            if !same_size {
-                self.release(instruction.operands.iter().copied(), i);
-            }
+            self.release(instruction.operands.iter().copied(), i);
             let mut sources = [NOTHING; 3];
             sources.iter_mut().zip(&operands).for_each(|(s, v)| *s = v.source());
             self.push(level, Step { action, target: place, sources, single: level != Level::Full });
@@ -305,7 +299,7 @@ impl Compiler<'_> {
     fn finish(mut self, outputs: &[TensorType]) -> Program {
         let late = |write: Option<usize>| {
             let write = write.unwrap_or(usize::MAX);
-            let mut inputs: Vec<usize> = self.reads.iter().filter(|(at, _)| *at > write).map(|(_, k)| *k).collect();
+            let mut inputs: Vec<usize> = self.reads.iter().filter(|(at, _)| *at >= write).map(|(_, k)| *k).collect();
             inputs.sort_unstable();
             inputs.dedup();
             inputs

@@ -4,13 +4,11 @@ use super::Program;
 use super::compile::{Action, Place, Source, Step};
 use super::layout::{Chunk, Kind};
 use super::number::{Class, Number, erf_f64, to_bf16_bits};
+use crate::isa::Isa;
 use crate::math::{erf, exp, ln, sigmoid, simd_fn, tanh};
 use plimsoll_graph::op::{Binary, Unary};
 use plimsoll_tensor::{DType, f16};
 use std::ops::Range;
-
-/// Elements that are read before any of them is written: a step may run in place.
-const BLOCK: usize = 32;
 
 /// The memory of one run.
 pub(super) struct Operands<'a> {
@@ -23,29 +21,31 @@ pub(super) struct Operands<'a> {
 // SAFETY: pointers by themselves; whoever follows them says why the parts are disjoint.
 unsafe impl Sync for Operands<'_> {}
 
-simd_fn! {
-    /// Takes chunks through all steps.
-    ///
-    /// # Safety
-    ///
-    /// The operands are good for the program's types, the registers for what it needs, and no other thread touches
-    /// the registers or these chunks of the outputs.
-    pub(super) unsafe fn run_chunks(
-        isa: Isa, program: &Program, operands: &Operands<'_>, registers: *mut u8, chunks: Range<usize>,
-    ) {
-        // Rows that repeat are spread over the longest chunk.
-        let whole = Chunk { start: 0, len: program.layout.chunk_elements(), row: 0, column: 0 };
-        let frame = Frame { program, operands, registers, chunk: whole };
-        for step in &program.prologue {
+/// Takes chunks through all steps.
+///
+/// # Safety
+///
+/// The operands are good for the program's types, the registers for what it needs, and no other thread touches the
+/// registers or these chunks of the outputs.
+pub(super) unsafe fn run_chunks(
+    isa: Isa,
+    program: &Program,
+    operands: &Operands<'_>,
+    registers: *mut u8,
+    chunks: Range<usize>,
+) {
+    // Rows that repeat are spread over the longest chunk.
+    let whole = Chunk { start: 0, len: program.layout.chunk_elements(), row: 0, column: 0 };
+    let frame = Frame { isa, program, operands, registers, chunk: whole };
+    for step in &program.prologue {
+        // SAFETY: the caller's contract.
+        unsafe { frame.step(step) };
+    }
+    for chunk in chunks {
+        let frame = Frame { chunk: program.layout.chunk(chunk), ..frame };
+        for step in &program.body {
             // SAFETY: the caller's contract.
-            unsafe { frame.step::<FMA>(step) };
-        }
-        for chunk in chunks {
-            let frame = Frame { chunk: program.layout.chunk(chunk), ..frame };
-            for step in &program.body {
-                // SAFETY: the caller's contract.
-                unsafe { frame.step::<FMA>(step) };
-            }
+            unsafe { frame.step(step) };
         }
     }
 }
@@ -53,6 +53,7 @@ simd_fn! {
 /// What a step works on.
 #[derive(Clone, Copy)]
 struct Frame<'a> {
+    isa: Isa,
     program: &'a Program,
     operands: &'a Operands<'a>,
     registers: *mut u8,
@@ -66,6 +67,14 @@ struct Arg<T> {
     scalar: bool,
 }
 
+impl Arg<u8> {
+    /// The operand as what it holds.
+    #[inline(always)]
+    fn of<T>(self) -> Arg<T> {
+        Arg { ptr: self.ptr.cast(), scalar: self.scalar }
+    }
+}
+
 impl Frame<'_> {
     #[inline(always)]
     fn is_direct(&self, output: usize) -> bool {
@@ -74,7 +83,7 @@ impl Frame<'_> {
 
     #[inline(always)]
     fn address(&self, place: Place) -> *mut u8 {
-        let Self { program, operands, registers, chunk } = self;
+        let Self { program, operands, registers, chunk, .. } = self;
         match place {
             Place::Slot(slot) => registers.wrapping_add(slot * program.slot_bytes),
             Place::Cell(cell) => {
@@ -99,8 +108,7 @@ impl Frame<'_> {
     /// # Safety
     ///
     /// As for [`run_chunks`].
-    #[inline(always)]
-    unsafe fn step<const FMA: bool>(&self, step: &Step) {
+    unsafe fn step(&self, step: &Step) {
         let len = if step.single { 1 } else { self.chunk.len };
         let [a, b, c] = step.sources;
         let target = self.address(step.target);
@@ -109,29 +117,20 @@ impl Frame<'_> {
             match step.action {
                 Action::Constant(bytes) => target.cast::<[u8; 8]>().write(bytes),
                 Action::Load(k) => self.load(k, len, target),
-                Action::Unary(op, Class::F32) => unary::<FMA>(op, len, target.cast(), self.arg(a).ptr),
+                Action::Unary(op, Class::F32) => unary(self.isa, op, len, target.cast(), self.arg(a).ptr),
                 Action::Unary(op, _) => unary_f64(op, len, target.cast(), self.arg(a).ptr),
-                Action::Binary(op, class) => match class {
-                    Class::F32 => binary::<f32>(op, len, target, self.arg(a), self.arg(b)),
-                    Class::F64 => binary::<f64>(op, len, target, self.arg(a), self.arg(b)),
-                    Class::I32 => binary::<i32>(op, len, target, self.arg(a), self.arg(b)),
-                    Class::I64 => binary::<i64>(op, len, target, self.arg(a), self.arg(b)),
-                },
+                Action::Binary(op, Class::F32) => binary_f32(self.isa, op, len, target, self.arg(a), self.arg(b)),
+                Action::Binary(op, class) => binary_of(class, op, len, target, self.arg(a), self.arg(b)),
                 Action::Select(class) if class.bytes() == 4 => {
-                    select::<u32>(len, target.cast(), self.arg(a), self.arg(b), self.arg(c));
+                    select_32(self.isa, len, target.cast(), self.arg(a), self.arg(b), self.arg(c));
                 }
                 Action::Select(_) => select::<u64>(len, target.cast(), self.arg(a), self.arg(b), self.arg(c)),
-                Action::Cast { from, to } => match from {
-                    Class::F32 => cast::<f32>(to, len, target, self.arg(a).ptr),
-                    Class::F64 => cast::<f64>(to, len, target, self.arg(a).ptr),
-                    Class::I32 => cast::<i32>(to, len, target, self.arg(a).ptr),
-                    Class::I64 => cast::<i64>(to, len, target, self.arg(a).ptr),
-                },
-                Action::Round(dtype) => round(dtype, len, target),
+                Action::Cast { from, to } => cast_of(from, to, len, target, self.arg(a)),
+                Action::Round(dtype) => round(self.isa, dtype, len, target),
                 Action::Store(o) => {
                     let stays = matches!(a.place, Place::OutputOr(own, _) if own == o && self.is_direct(o));
                     if !stays {
-                        store(self.program.outputs[o].dtype, len, target, self.arg::<u8>(a));
+                        store(self.isa, self.program.outputs[o].dtype, len, target, self.arg::<u8>(a));
                     }
                 }
             }
@@ -143,7 +142,6 @@ impl Frame<'_> {
     /// # Safety
     ///
     /// As for [`run_chunks`].
-    #[inline(always)]
     unsafe fn load(&self, k: usize, len: usize, target: *mut u8) {
         let layout = &self.program.layout;
         let dtype = self.program.inputs[k];
@@ -154,39 +152,28 @@ impl Frame<'_> {
         unsafe {
             if !spread {
                 let from = base.add(layout.offset(k, &self.chunk) * dtype.bytes());
-                return fetch(dtype, len, target, from, false);
+                return fetch(self.isa, dtype, len, target, from, false);
             }
             let step = layout.row * Class::of(dtype).bytes();
             for (i, row) in (self.chunk.row..).enumerate().take(len / layout.row) {
                 let offset = if access.kind == Kind::Tiled { 0 } else { layout.row_offset(k, row) };
                 let from = base.add(offset * dtype.bytes());
-                fetch(dtype, layout.row, target.add(i * step), from, access.along_row == 0);
+                fetch(self.isa, dtype, layout.row, target.add(i * step), from, access.along_row == 0);
             }
         }
     }
 }
 
-/// Writes `f(i, j)` for blocks of elements that start at i; `f` reads what it needs before the block is written.
+/// Writes `f(i)` to every element.
 ///
 /// # Safety
 ///
 /// `target` is good for `len` elements.
 #[inline(always)]
-unsafe fn blocks<R: Copy + Default>(len: usize, target: *mut R, f: impl Fn(usize) -> R) {
-    let mut i = 0;
-    while i + BLOCK <= len {
-        let mut block = [R::default(); BLOCK];
-        for (j, y) in block.iter_mut().enumerate() {
-            *y = f(i + j);
-        }
-        // SAFETY: inside the target.
-        unsafe { target.add(i).cast::<[R; BLOCK]>().write_unaligned(block) };
-        i += BLOCK;
-    }
-    while i < len {
+unsafe fn fill<R>(len: usize, target: *mut R, f: impl Fn(usize) -> R) {
+    for i in 0..len {
         // SAFETY: inside the target.
         unsafe { target.add(i).write(f(i)) };
-        i += 1;
     }
 }
 
@@ -194,11 +181,12 @@ unsafe fn blocks<R: Copy + Default>(len: usize, target: *mut R, f: impl Fn(usize
 ///
 /// # Safety
 ///
-/// Both are good for `len` elements; they are the same memory with elements of one size, or apart.
+/// Both are good for `len` elements. They do not overlap, or loops would not be vectorised; only rounding is done in
+/// place.
 #[inline(always)]
-unsafe fn map<A: Copy, R: Copy + Default>(len: usize, target: *mut R, a: *const A, f: impl Fn(A) -> R) {
+unsafe fn map<A: Copy, R>(len: usize, target: *mut R, a: *const A, f: impl Fn(A) -> R) {
     // SAFETY: the caller's contract.
-    unsafe { blocks(len, target, |i| f(*a.add(i))) }
+    unsafe { fill(len, target, |i| f(*a.add(i))) }
 }
 
 /// One element from each of `a` and `b`, one result.
@@ -207,46 +195,47 @@ unsafe fn map<A: Copy, R: Copy + Default>(len: usize, target: *mut R, a: *const 
 ///
 /// As for [`map`].
 #[inline(always)]
-unsafe fn map2<T: Copy, R: Copy + Default>(len: usize, target: *mut R, a: Arg<T>, b: Arg<T>, f: impl Fn(T, T) -> R) {
+unsafe fn map2<T: Copy, R: Copy>(len: usize, target: *mut R, a: Arg<T>, b: Arg<T>, f: impl Fn(T, T) -> R) {
     // SAFETY: the caller's contract; scalars are read before anything is written.
     unsafe {
         match (a.scalar, b.scalar) {
-            (false, false) => blocks(len, target, |i| f(*a.ptr.add(i), *b.ptr.add(i))),
+            (false, false) => fill(len, target, |i| f(*a.ptr.add(i), *b.ptr.add(i))),
             (false, true) => {
                 let b = *b.ptr;
-                blocks(len, target, |i| f(*a.ptr.add(i), b));
+                fill(len, target, |i| f(*a.ptr.add(i), b));
             }
             (true, false) => {
                 let a = *a.ptr;
-                blocks(len, target, |i| f(a, *b.ptr.add(i)));
+                fill(len, target, |i| f(a, *b.ptr.add(i)));
             }
             (true, true) => {
                 let value = f(*a.ptr, *b.ptr);
-                blocks(len, target, |_| value);
+                fill(len, target, |_| value);
             }
         }
     }
 }
 
-/// # Safety
-///
-/// As for [`map`].
-#[inline(always)]
-unsafe fn unary<const FMA: bool>(op: Unary, len: usize, y: *mut f32, x: *const f32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match op {
-            Unary::Neg => map(len, y, x, |x: f32| -x),
-            Unary::Abs => map(len, y, x, |x: f32| x.abs()),
-            Unary::Square => map(len, y, x, |x: f32| x * x),
-            Unary::Sqrt => map(len, y, x, |x: f32| x.sqrt()),
-            Unary::Rsqrt => map(len, y, x, |x: f32| 1.0 / x.sqrt()),
-            Unary::Exp => map(len, y, x, exp::<FMA>),
-            Unary::Log => map(len, y, x, ln::<FMA>),
-            Unary::Tanh => map(len, y, x, tanh::<FMA>),
-            Unary::Sigmoid => map(len, y, x, sigmoid::<FMA>),
-            Unary::Erf => map(len, y, x, erf::<FMA>),
-            Unary::Relu => map(len, y, x, |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 }),
+simd_fn! {
+    /// # Safety
+    ///
+    /// As for [`map`].
+    unsafe fn unary(isa: Isa, op: Unary, len: usize, y: *mut f32, x: *const f32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match op {
+                Unary::Neg => map(len, y, x, |x: f32| -x),
+                Unary::Abs => map(len, y, x, |x: f32| x.abs()),
+                Unary::Square => map(len, y, x, |x: f32| x * x),
+                Unary::Sqrt => map(len, y, x, |x: f32| x.sqrt()),
+                Unary::Rsqrt => map(len, y, x, |x: f32| 1.0 / x.sqrt()),
+                Unary::Exp => map(len, y, x, exp::<FMA>),
+                Unary::Log => map(len, y, x, ln::<FMA>),
+                Unary::Tanh => map(len, y, x, tanh::<FMA>),
+                Unary::Sigmoid => map(len, y, x, sigmoid::<FMA>),
+                Unary::Erf => map(len, y, x, erf::<FMA>),
+                Unary::Relu => map(len, y, x, |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 }),
+            }
         }
     }
 }
@@ -296,34 +285,94 @@ unsafe fn binary<T: Number>(op: Binary, len: usize, target: *mut u8, a: Arg<T>, 
     }
 }
 
+simd_fn! {
+    /// # Safety
+    ///
+    /// As for [`map`].
+    unsafe fn binary_f32(isa: Isa, op: Binary, len: usize, target: *mut u8, a: Arg<f32>, b: Arg<f32>) {
+        // SAFETY: the caller's contract.
+        unsafe { binary::<f32>(op, len, target, a, b) }
+    }
+}
+
+/// For the rarer classes, whose bits no instruction set changes: compiled once.
+///
+/// # Safety
+///
+/// As for [`map`].
+#[inline(never)]
+unsafe fn binary_of(class: Class, op: Binary, len: usize, target: *mut u8, a: Arg<u8>, b: Arg<u8>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match class {
+            Class::F32 => binary::<f32>(op, len, target, a.of(), b.of()),
+            Class::F64 => binary::<f64>(op, len, target, a.of(), b.of()),
+            Class::I32 => binary::<i32>(op, len, target, a.of(), b.of()),
+            Class::I64 => binary::<i64>(op, len, target, a.of(), b.of()),
+        }
+    }
+}
+
 /// Chooses between elements by their bits.
 ///
 /// # Safety
 ///
 /// As for [`map`].
 #[inline(always)]
-unsafe fn select<T: Copy + Default>(len: usize, y: *mut T, condition: Arg<f32>, a: Arg<T>, b: Arg<T>) {
+unsafe fn select<T: Copy>(len: usize, y: *mut T, condition: Arg<f32>, a: Arg<T>, b: Arg<T>) {
     // SAFETY: the caller's contract.
     unsafe {
         if condition.scalar {
             let chosen = if *condition.ptr != 0.0 { a } else { b };
-            return map2(len, y, chosen, chosen, |chosen, _| chosen);
+            if chosen.scalar {
+                let value = *chosen.ptr;
+                return fill(len, y, |_| value);
+            }
+            return map(len, y, chosen.ptr, |x| x);
         }
         let pick = |i, a, b| if *condition.ptr.add(i) != 0.0 { a } else { b };
         match (a.scalar, b.scalar) {
-            (false, false) => blocks(len, y, |i| pick(i, *a.ptr.add(i), *b.ptr.add(i))),
+            (false, false) => fill(len, y, |i| pick(i, *a.ptr.add(i), *b.ptr.add(i))),
             (false, true) => {
                 let b = *b.ptr;
-                blocks(len, y, |i| pick(i, *a.ptr.add(i), b));
+                fill(len, y, |i| pick(i, *a.ptr.add(i), b));
             }
             (true, false) => {
                 let a = *a.ptr;
-                blocks(len, y, |i| pick(i, a, *b.ptr.add(i)));
+                fill(len, y, |i| pick(i, a, *b.ptr.add(i)));
             }
             (true, true) => {
                 let (a, b) = (*a.ptr, *b.ptr);
-                blocks(len, y, |i| pick(i, a, b));
+                fill(len, y, |i| pick(i, a, b));
             }
+        }
+    }
+}
+
+simd_fn! {
+    /// # Safety
+    ///
+    /// As for [`map`].
+    unsafe fn select_32(isa: Isa, len: usize, y: *mut u32, condition: Arg<f32>, a: Arg<u32>, b: Arg<u32>) {
+        // SAFETY: the caller's contract.
+        unsafe { select(len, y, condition, a, b) }
+    }
+}
+
+/// As [`binary_of`].
+///
+/// # Safety
+///
+/// As for [`map`].
+#[inline(never)]
+unsafe fn cast_of(from: Class, to: DType, len: usize, target: *mut u8, x: Arg<u8>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match from {
+            Class::F32 => cast::<f32>(to, len, target, x.of().ptr),
+            Class::F64 => cast::<f64>(to, len, target, x.of().ptr),
+            Class::I32 => cast::<i32>(to, len, target, x.of().ptr),
+            Class::I64 => cast::<i64>(to, len, target, x.of().ptr),
         }
     }
 }
@@ -348,86 +397,96 @@ unsafe fn cast<T: Number>(to: DType, len: usize, target: *mut u8, x: *const T) {
     }
 }
 
-/// # Safety
-///
-/// As for [`map`].
-#[inline(always)]
-unsafe fn round(dtype: DType, len: usize, target: *mut u8) {
-    let (float, integer) = (target.cast::<f32>(), target.cast::<i32>());
-    // SAFETY: the caller's contract.
-    unsafe {
-        match dtype {
-            DType::BF16 => map(len, float, float, f32::to_bf16),
-            DType::F16 => map(len, float, float, f32::to_f16),
-            DType::U8 => map(len, integer, integer, |x: i32| x & 0xff),
-            _ => {}
-        }
-    }
-}
-
-/// Reads elements from memory into a register, or one element again and again.
-///
-/// # Safety
-///
-/// As for [`map`].
-#[inline(always)]
-unsafe fn fetch(dtype: DType, len: usize, target: *mut u8, from: *const u8, repeat: bool) {
+simd_fn! {
     /// # Safety
     ///
     /// As for [`map`].
-    #[inline(always)]
-    unsafe fn convert<M: Copy, R: Copy + Default>(
-        len: usize, target: *mut u8, from: *const u8, repeat: bool, f: impl Fn(M) -> R,
-    ) {
-        let (target, from) = (target.cast::<R>(), from.cast::<M>());
+    unsafe fn round(isa: Isa, dtype: DType, len: usize, target: *mut u8) {
+        let (float, integer) = (target.cast::<f32>(), target.cast::<i32>());
         // SAFETY: the caller's contract.
         unsafe {
-            if repeat {
-                let value = f(*from);
-                blocks(len, target, |_| value);
-            } else {
-                map(len, target, from, f);
+            match dtype {
+                DType::BF16 => map(len, float, float, f32::to_bf16),
+                DType::F16 => map(len, float, float, f32::to_f16),
+                DType::U8 => map(len, integer, integer, |x: i32| x & 0xff),
+                _ => {}
             }
         }
     }
-    // SAFETY: the caller's contract.
-    unsafe {
-        match dtype {
-            DType::F32 | DType::I32 => convert(len, target, from, repeat, |x: u32| x),
-            DType::F64 | DType::I64 => convert(len, target, from, repeat, |x: u64| x),
-            DType::BF16 => convert(len, target, from, repeat, |x: u16| f32::from_bits(u32::from(x) << 16)),
-            DType::F16 => convert(len, target, from, repeat, |x: f16| x.to_f32()),
-            DType::U8 => convert(len, target, from, repeat, |x: u8| i32::from(x)),
-            DType::Bool => convert(len, target, from, repeat, |x: u8| if x != 0 { 1.0f32 } else { 0.0 }),
+}
+
+simd_fn! {
+    /// Reads elements from memory into a register, or one element again and again.
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`].
+    unsafe fn fetch(isa: Isa, dtype: DType, len: usize, target: *mut u8, from: *const u8, repeat: bool) {
+        /// # Safety
+        ///
+        /// As for [`map`].
+        #[inline(always)]
+        unsafe fn convert<M: Copy, R: Copy>(
+            len: usize, target: *mut u8, from: *const u8, repeat: bool, f: impl Fn(M) -> R,
+        ) {
+            let (target, from) = (target.cast::<R>(), from.cast::<M>());
+            // SAFETY: the caller's contract.
+            unsafe {
+                if repeat {
+                    let value = f(*from);
+                    fill(len, target, |_| value);
+                } else {
+                    map(len, target, from, f);
+                }
+            }
+        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            match dtype {
+                DType::F32 | DType::I32 => convert(len, target, from, repeat, |x: u32| x),
+                DType::F64 | DType::I64 => convert(len, target, from, repeat, |x: u64| x),
+                DType::BF16 => convert(len, target, from, repeat, |x: u16| f32::from_bits(u32::from(x) << 16)),
+                DType::F16 => convert(len, target, from, repeat, |x: f16| x.to_f32()),
+                DType::U8 => convert(len, target, from, repeat, |x: u8| i32::from(x)),
+                DType::Bool => convert(len, target, from, repeat, |x: u8| if x != 0 { 1.0f32 } else { 0.0 }),
+            }
         }
     }
 }
 
-/// Writes a register to memory.
-///
-/// # Safety
-///
-/// As for [`map`].
-#[inline(always)]
-unsafe fn store(dtype: DType, len: usize, target: *mut u8, from: Arg<u8>) {
+simd_fn! {
+    /// Writes a register to memory.
+    ///
     /// # Safety
     ///
     /// As for [`map`].
-    #[inline(always)]
-    unsafe fn convert<T: Copy, M: Copy + Default>(len: usize, target: *mut u8, from: Arg<u8>, f: impl Fn(T) -> M) {
-        let from = Arg { ptr: from.ptr.cast::<T>(), scalar: from.scalar };
+    unsafe fn store(isa: Isa, dtype: DType, len: usize, target: *mut u8, from: Arg<u8>) {
+        /// # Safety
+        ///
+        /// As for [`map`].
+        #[inline(always)]
+        unsafe fn convert<T: Copy, M: Copy>(len: usize, target: *mut u8, from: Arg<u8>, f: impl Fn(T) -> M) {
+            let target = target.cast::<M>();
+            // SAFETY: the caller's contract.
+            unsafe {
+                if from.scalar {
+                    let value = f(*from.ptr.cast::<T>());
+                    fill(len, target, |_| value);
+                } else {
+                    map(len, target, from.ptr.cast::<T>(), f);
+                }
+            }
+        }
         // SAFETY: the caller's contract.
-        unsafe { map2(len, target.cast::<M>(), from, from, |x, _| f(x)) }
-    }
-    // SAFETY: the caller's contract.
-    unsafe {
-        match dtype {
-            DType::F32 | DType::I32 => convert(len, target, from, |x: u32| x),
-            DType::F64 | DType::I64 => convert(len, target, from, |x: u64| x),
-            DType::BF16 => convert(len, target, from, to_bf16_bits),
-            DType::F16 => convert(len, target, from, f16::from_f32),
-            DType::U8 => convert(len, target, from, |x: i32| x as u8),
-            DType::Bool => convert(len, target, from, |x: f32| u8::from(x != 0.0)),
+        unsafe {
+            match dtype {
+                DType::F32 | DType::I32 => convert(len, target, from, |x: u32| x),
+                DType::F64 | DType::I64 => convert(len, target, from, |x: u64| x),
+                DType::BF16 => convert(len, target, from, to_bf16_bits),
+                DType::F16 => convert(len, target, from, f16::from_f32),
+                DType::U8 => convert(len, target, from, |x: i32| x as u8),
+                DType::Bool => convert(len, target, from, |x: f32| u8::from(x != 0.0)),
+            }
         }
     }
 }

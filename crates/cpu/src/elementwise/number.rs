@@ -71,7 +71,7 @@ pub(super) fn to_bf16_bits(x: f32) -> u16 {
 }
 
 /// Arithmetic of a class.
-pub(super) trait Number: Copy + Default {
+pub(super) trait Number: Copy {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;

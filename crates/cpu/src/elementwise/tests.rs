@@ -85,12 +85,11 @@ fn run(region: &Region, inputs: &[HostTensor], outputs: &[TensorType], in_place:
     isas().into_iter().map(of).collect()
 }
 
-/// The element of an input that meets element `i` of the result.
-fn element(input: &HostTensor, shape: &Shape, i: usize) -> f64 {
-    let strides = input.ty().shape.strides_in(shape);
-    let own = shape.strides();
-    let at: usize = (0..shape.rank()).map(|a| i / own[a] % shape[a] * strides[a]).sum();
-    input.to_f64()[at]
+/// An input's elements, repeated to a shape.
+fn broadcast(input: &HostTensor, shape: &Shape) -> Vec<f32> {
+    let (strides, own, values) = (input.ty().shape.strides_in(shape), shape.strides(), input.to_f64());
+    let at = |i: usize| (0..shape.rank()).map(|a| i / own[a] % shape[a] * strides[a]).sum::<usize>();
+    (0..shape.elements()).map(|i| values[at(i)] as f32).collect()
 }
 
 const INPUT: fn(usize) -> Operand = Operand::Input;
@@ -130,9 +129,10 @@ fn every_broadcast_pattern() {
                 shapes.iter().zip(1..).map(|(s, seed)| tensor(seed, &TensorType::new(dtype, *s))).collect();
             let shape = shapes.iter().fold(Shape::scalar(), |all, s| all.broadcast(&Shape::from(*s)).expect("fits"));
             let out = TensorType::new(dtype, shape.clone());
+            let operands: Vec<Vec<f32>> = inputs.iter().map(|t| broadcast(t, &shape)).collect();
             let wanted: Vec<[f32; 2]> = (0..shape.elements())
                 .map(|i| {
-                    let [a, b, c, d] = [0, 1, 2, 3].map(|k| element(&inputs[k], &shape, i) as f32);
+                    let [a, b, c, d] = [0, 1, 2, 3].map(|k| operands[k][i]);
                     let difference = rounded(a - b);
                     [rounded(rounded(difference * c) + d).max(0.0), difference]
                 })
@@ -281,9 +281,9 @@ fn select_chooses_among_vectors_and_scalars() {
                 instructions: vec![op(Elementwise::Select, &[INPUT(0), INPUT(1), INPUT(2)], DType::F32)],
                 outputs: vec![0],
             };
-            let wanted: Vec<f32> = (0..shape.elements())
-                .map(|i| element(&inputs[if element(&inputs[0], &shape, i) != 0.0 { 1 } else { 2 }], &shape, i) as f32)
-                .collect();
+            let [condition, a, b] = inputs.each_ref().map(|t| broadcast(t, &shape));
+            let pick = |(c, (a, b)): (f32, (f32, f32))| if c != 0.0 { a } else { b };
+            let wanted: Vec<f32> = condition.into_iter().zip(a.into_iter().zip(b)).map(pick).collect();
             for results in run(&region, &inputs, &[f32s(shape.clone())], &[]) {
                 assert_bits(results[0].as_f32().expect("f32"), &wanted, "select");
             }

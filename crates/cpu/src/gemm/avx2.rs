@@ -46,7 +46,8 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                     c = _mm256_add_ps(c, bias_lanes);
                 }
                 if tile.finish.relu {
-                    c = _mm256_max_ps(c, zero);
+                    // Of a NaN and another operand the second is the result, so NaN stays.
+                    c = _mm256_max_ps(zero, c);
                 }
                 _mm256_maskstore_ps(at, mask, c);
             });

@@ -52,7 +52,8 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                     c = _mm512_add_ps(c, bias_lanes);
                 }
                 if tile.finish.relu {
-                    c = _mm512_max_ps(c, zero);
+                    // Of a NaN and another operand the second is the result, so NaN stays.
+                    c = _mm512_max_ps(zero, c);
                 }
                 _mm512_mask_storeu_ps(at, mask, c);
             });

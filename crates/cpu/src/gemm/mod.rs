@@ -59,7 +59,7 @@ impl Mat<'_> {
 pub enum Activation {
     /// Nothing.
     None,
-    /// `x` where `x > 0`, +0 elsewhere, also for NaN.
+    /// `x` where it is positive or NaN, zero elsewhere.
     Relu,
 }
 

@@ -40,7 +40,8 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                     c += *tile.finish.bias.add(j);
                 }
                 if tile.finish.relu {
-                    c = if c > 0.0 { c } else { 0.0 };
+                    // Not `max`, which would turn NaN into a number.
+                    c = if c < 0.0 { 0.0 } else { c };
                 }
                 *at = c;
             }

@@ -5,8 +5,8 @@ use std::ops::Range;
 /// Below so many columns, several rows are taken together as one, to fill vectors.
 const NARROW: usize = 64;
 
-/// The longest row made of several.
-pub(crate) const WIDEST_SUPER_ROW: usize = 256;
+/// The longest row made of several, and the most columns that are summed at a time.
+pub(crate) const WIDEST: usize = 256;
 
 /// How many rows of `inner` columns are taken together: one if they are wide enough.
 pub(crate) fn super_rows(inner: usize) -> usize {
@@ -15,14 +15,14 @@ pub(crate) fn super_rows(inner: usize) -> usize {
     }
     let least = NARROW.div_ceil(inner.max(1));
     // Whole vectors, if that takes not too many rows.
-    let fits = (least..=WIDEST_SUPER_ROW / inner.max(1)).find(|k| (k * inner).is_multiple_of(16));
+    let fits = (least..=WIDEST / inner.max(1)).find(|k| (k * inner).is_multiple_of(16));
     fits.unwrap_or(least)
 }
 
 /// `out[n][j] = Σ_r term(r, columns.start + j)[n]` over `rows` rows, from +0.
 ///
-/// The tree of a column depends on `rows` and `inner` only. Narrow rows are taken together, so all their columns have
-/// to be asked for.
+/// The tree of a column depends on `rows` and `inner` only. Narrow rows are taken together: then all columns have to
+/// be asked for, and `term(r, j)` is also asked for columns past the row's end, which are those of the rows below.
 #[inline(always)]
 pub(crate) fn sum_rows<const N: usize>(
     rows: usize,
@@ -33,80 +33,61 @@ pub(crate) fn sum_rows<const N: usize>(
 ) {
     let together = super_rows(inner);
     if together == 1 {
-        out.iter_mut().for_each(|out| out.fill(0.0));
-        add_rows(out, columns.len(), rows, |r, j| term(r, columns.start + j));
+        for first in columns.clone().step_by(WIDEST) {
+            let strip = first..(first + WIDEST).min(columns.end);
+            let mut sums = [[0.0; WIDEST]; N];
+            add_rows(&mut sums, strip.len(), rows, |r, j| term(r, first + j));
+            for (out, sums) in out.iter_mut().zip(&sums) {
+                out[first - columns.start..strip.end - columns.start].copy_from_slice(&sums[..strip.len()]);
+            }
+        }
         return;
     }
     debug_assert_eq!(columns, 0..inner);
     let width = together * inner;
-    let mut lanes = [[0.0; WIDEST_SUPER_ROW]; N];
+    let mut sums = [[0.0; WIDEST]; N];
     let whole = rows / together;
-    // A column past the row's end is one of a row below: terms are addressed as r * inner + j.
-    add_rows(lanes.each_mut().map(|l| &mut l[..width]), width, whole, |r, j| term(r * together, j));
+    add_rows(&mut sums, width, whole, |r, j| term(r * together, j));
     let rest = (rows % together) * inner;
-    add_rows(lanes.each_mut().map(|l| &mut l[..rest]), rest, usize::from(rest > 0), |_, j| term(whole * together, j));
-    for (out, lanes) in out.iter_mut().zip(&lanes) {
-        out.copy_from_slice(&lanes[..inner]);
-        for row in lanes[..width].chunks_exact(inner).skip(1) {
+    add_rows(&mut sums, rest, usize::from(rest > 0), |_, j| term(whole * together, j));
+    for (out, sums) in out.iter_mut().zip(&sums) {
+        out.copy_from_slice(&sums[..inner]);
+        for row in sums[..width].chunks_exact(inner).skip(1) {
             out.iter_mut().zip(row).for_each(|(a, b)| *a += b);
         }
     }
 }
 
-/// `acc[n][j] += term(r, j)[n]` for every row r in order, `j` in `0..width`.
+/// `sums[n][j] += term(r, j)[n]` for every row r in order, `j` in `0..width`.
+///
+/// The sums are a local array of the caller, which the compiler knows to be apart from what terms are made of.
 #[inline(always)]
 fn add_rows<const N: usize>(
-    mut acc: [&mut [f32]; N],
+    sums: &mut [[f32; WIDEST]; N],
     width: usize,
     rows: usize,
     term: impl Fn(usize, usize) -> [f32; N],
 ) {
-    const ROWS: usize = 4;
-    acc.iter().for_each(|acc| assert!(acc.len() >= width, "a sum is shorter than its columns"));
-    let mut r = 0;
-    while r < rows {
+    const TOGETHER: usize = 4;
+    let width = width.min(WIDEST);
+    let whole = rows - rows % TOGETHER;
+    for r in (0..whole).step_by(TOGETHER) {
         // Several rows at a time, one after the other for every element: the sum stays in a register meanwhile.
-        let step = if rows - r >= ROWS { ROWS } else { 1 };
-        let mut j = 0;
-        if step == ROWS {
-            j = add_columns::<N, ROWS, 32>(&mut acc, j, width, r, &term);
-            j = add_columns::<N, ROWS, 8>(&mut acc, j, width, r, &term);
-            add_columns::<N, ROWS, 1>(&mut acc, j, width, r, &term);
-        } else {
-            j = add_columns::<N, 1, 32>(&mut acc, j, width, r, &term);
-            j = add_columns::<N, 1, 8>(&mut acc, j, width, r, &term);
-            add_columns::<N, 1, 1>(&mut acc, j, width, r, &term);
-        }
-        r += step;
-    }
-}
-
-/// Adds `ROWS` rows in whole blocks of columns from `j` on; returns the first column left.
-#[inline(always)]
-fn add_columns<const N: usize, const ROWS: usize, const BLOCK: usize>(
-    acc: &mut [&mut [f32]; N],
-    mut j: usize,
-    width: usize,
-    r: usize,
-    term: &impl Fn(usize, usize) -> [f32; N],
-) -> usize {
-    while j + BLOCK <= width {
-        let mut sums = [[0.0; BLOCK]; N];
-        for n in 0..N {
-            sums[n].copy_from_slice(&acc[n][j..j + BLOCK]);
-        }
-        for row in r..r + ROWS {
-            for i in 0..BLOCK {
-                let terms = term(row, j + i);
+        for j in 0..width {
+            for row in r..r + TOGETHER {
+                let terms = term(row, j);
                 for n in 0..N {
-                    sums[n][i] += terms[n];
+                    sums[n][j] += terms[n];
                 }
             }
         }
-        for n in 0..N {
-            acc[n][j..j + BLOCK].copy_from_slice(&sums[n]);
-        }
-        j += BLOCK;
     }
-    j
+    for r in whole..rows {
+        for j in 0..width {
+            let terms = term(r, j);
+            for n in 0..N {
+                sums[n][j] += terms[n];
+            }
+        }
+    }
 }

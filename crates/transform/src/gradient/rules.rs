@@ -61,11 +61,12 @@ pub(super) fn backward(b: &mut Builder, node: &Node, outer: &[Option<ValueId>], 
             let op = Op::Index(Index::ScatterAdd { rows: b.shape(x[0])[0] });
             Ok(vec![Some(b.one(op, &[x[1], dy])?), None])
         }
-        (Op::Loss(Loss::CrossEntropy), Some(dy)) if outer[1].is_none() => {
+        // Row weights are data: a gradient with respect to them is refused rather than left out.
+        (Op::Loss(Loss::CrossEntropy), Some(dy)) if outer[1].is_none() && !needs[2] => {
             let dx = b.one(Op::Loss(Loss::CrossEntropyGrad), &[x[0], x[1], x[2], y[1], dy])?;
             Ok(vec![Some(dx), None, None])
         }
-        (Op::Loss(Loss::LinearCrossEntropy), Some(dy)) if outer[1].is_none() => {
+        (Op::Loss(Loss::LinearCrossEntropy), Some(dy)) if outer[1].is_none() && !needs[3] => {
             let grads =
                 b.node(Op::Loss(Loss::LinearCrossEntropyGrad), &[x[0], x[1], x[2], x[3], y[1], dy])?;
             Ok(vec![Some(grads[0]), Some(grads[1]), None, None])

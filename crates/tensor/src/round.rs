@@ -1,9 +1,9 @@
 //! Rounding f64 results to element types.
 
-use plimsoll_tensor::{DType, bf16, f16};
+use crate::{DType, bf16, f16};
 
 /// Rounds to an element type: floats to nearest even, integers towards zero and saturating, NaN to integer zero.
-pub(crate) fn round(x: f64, dtype: DType) -> f64 {
+pub fn round(x: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F64 => x,
         DType::F32 => f64::from(x as f32),
@@ -18,7 +18,7 @@ pub(crate) fn round(x: f64, dtype: DType) -> f64 {
 
 /// The f32 from which rounding once more, to a 16-bit float, gives what rounding `x` at once would give: rounded to
 /// odd, so that no value comes to lie on a tie, or leaves one.
-fn narrow(x: f64) -> f32 {
+pub(crate) fn narrow(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || !nearest.is_finite() || nearest.to_bits() & 1 == 1 {
         return nearest;
