@@ -55,8 +55,11 @@ pub fn golden_run(model: &str, optimizer: &str) -> GoldenRun {
 pub fn formula(name: &str, i: usize) -> f64 {
     let hash =
         name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    let x = (hash % 10007 + 1) as f64 * 0.618_033_988_749_894_9 + i as f64 * 0.754_877_666_246_692_7;
-    x - x.floor()
+    // SplitMix64.
+    let mut z = hash.wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Reads a file of golden numbers.

@@ -14,7 +14,7 @@ fn models() -> [(&'static str, Box<dyn Model>, usize); 4] {
     [
         ("mlp", Box::new(zoo::mlp_of(&[12], &[16, 16], 10)), 6),
         ("lenet", Box::new(zoo::lenet_of([12, 12, 1], 10)), 4),
-        ("resnet20", Box::new(zoo::resnet20_of([8, 8, 3], 10)), 4),
+        ("resnet20", Box::new(zoo::resnet20_of([8, 8, 3], 10)), 8),
         ("gpt", Box::new(gpt), 3),
     ]
 }
@@ -97,7 +97,7 @@ fn check_states(golden: &GoldenRun, states: &[(String, HostTensor)], tolerance: 
 fn the_reference_trains_as_pytorch_does_in_f64() {
     for (name, model, batch) in models() {
         let optimizers: [(&str, Box<dyn Optimizer>); 2] =
-            [("sgd", Box::new(Sgd::new(0.05).momentum(0.9))), ("adamw", Box::new(AdamW::new(1e-3)))];
+            [("sgd", Box::new(Sgd::new(0.01).momentum(0.9))), ("adamw", Box::new(AdamW::new(1e-3)))];
         for (optimizer_name, optimizer) in optimizers {
             let golden = golden_run(name, optimizer_name);
             let (losses, states) = run(&Reference, DType::F64, model.as_ref(), optimizer.as_ref(), batch);
@@ -113,7 +113,7 @@ fn the_reference_trains_as_pytorch_does_in_f64() {
 fn the_cpu_trains_as_pytorch_does_in_f32_with_sgd() {
     for (name, model, batch) in models() {
         let golden = golden_run(name, "sgd");
-        let optimizer = Sgd::new(0.05).momentum(0.9);
+        let optimizer = Sgd::new(0.01).momentum(0.9);
         let (losses, _) = run(&Cpu::new(2).unwrap(), DType::F32, model.as_ref(), &optimizer, batch);
         for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate() {
             near(*found, *expected, 1e-4, &format!("{name} loss of step {step}"));

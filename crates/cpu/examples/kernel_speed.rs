@@ -5,17 +5,18 @@ use plimsoll_cpu::attention::{
     AttentionSpec, attention, attention_grad, attention_grad_workspace, attention_workspace,
 };
 use plimsoll_cpu::elementwise::Program;
+use plimsoll_cpu::index::{gather, scatter_add};
 use plimsoll_cpu::isa::{Context, Isa};
 use plimsoll_cpu::loss::{
     LinearSpec, cross_entropy, cross_entropy_workspace, linear_cross_entropy, linear_cross_entropy_grad,
     linear_cross_entropy_grad_workspace, linear_cross_entropy_workspace,
 };
 use plimsoll_cpu::norm::{
-    NormAxis, Normalised, channel_stats, channel_stats_workspace, channel_sums, channel_sums_workspace, row_stats, row_sums,
+    NormAxis, Normalised, channel_stats, channel_stats_workspace, channel_sums, channel_sums_workspace,
+    row_stats, row_sums,
 };
 use plimsoll_cpu::pool::Pool;
 use plimsoll_cpu::reduce::{argmax, sum, sum_fold, sum_fold_workspace};
-use plimsoll_cpu::index::{gather, scatter_add};
 use plimsoll_graph::op::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, TensorType};
@@ -92,15 +93,27 @@ fn unary(op: Unary, a: Operand) -> Instruction {
 }
 
 fn constant(value: f64) -> Instruction {
-    Instruction { op: Elementwise::Constant { value, dtype: DType::F32 }, operands: vec![], dtype: DType::F32 }
+    Instruction {
+        op: Elementwise::Constant { value, dtype: DType::F32 },
+        operands: vec![],
+        dtype: DType::F32,
+    }
 }
 
 /// Runs a region; `in_place` of its outputs take the memory of the inputs of the same number.
-fn region(ctx: Context<'_>, name: &str, region: &Region, inputs: &[TensorType], output: &TensorType, in_place: usize) {
+fn region(
+    ctx: Context<'_>,
+    name: &str,
+    region: &Region,
+    inputs: &[TensorType],
+    output: &TensorType,
+    in_place: usize,
+) {
     let outputs = vec![output.clone(); region.outputs.len()];
     let program = Program::new(region, inputs, &outputs).expect("compiles");
     let mut sources: Vec<Vec<f32>> = inputs.iter().map(|t| random(t.shape.elements())).collect();
-    let mut targets: Vec<Vec<f32>> = outputs[in_place..].iter().map(|t| vec![0.0; t.shape.elements()]).collect();
+    let mut targets: Vec<Vec<f32>> =
+        outputs[in_place..].iter().map(|t| vec![0.0; t.shape.elements()]).collect();
     let from: Vec<*const u8> = sources.iter_mut().map(|s| s.as_mut_ptr().cast_const().cast()).collect();
     let to: Vec<*mut u8> = from[..in_place]
         .iter()
@@ -122,8 +135,22 @@ fn elementwise(ctx: Context<'_>) {
     };
     for (rows, columns) in [(16384, 1024), (131_072, 64), (524_288, 16)] {
         let (x, bias) = (f32s(&[rows, columns]), f32s(&[columns]));
-        region(ctx, &format!("bias + relu [{rows},{columns}]"), &bias_relu, &[x.clone(), bias.clone()], &x, 0);
-        region(ctx, &format!("bias + relu [{rows},{columns}] in place"), &bias_relu, &[x.clone(), bias], &x, 1);
+        region(
+            ctx,
+            &format!("bias + relu [{rows},{columns}]"),
+            &bias_relu,
+            &[x.clone(), bias.clone()],
+            &x,
+            0,
+        );
+        region(
+            ctx,
+            &format!("bias + relu [{rows},{columns}] in place"),
+            &bias_relu,
+            &[x.clone(), bias],
+            &x,
+            1,
+        );
     }
     let adamw = Region {
         instructions: vec![
@@ -176,9 +203,12 @@ fn elementwise(ctx: Context<'_>) {
 fn reductions(ctx: Context<'_>) {
     for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512)] {
         let (x, mut y) = (random(outer * reduce * inner), vec![0.0; outer * inner]);
-        time(&format!("sum [{outer},{reduce},{inner}]"), 4 * x.len(), || sum(ctx, outer, reduce, inner, &x, &mut y));
+        time(&format!("sum [{outer},{reduce},{inner}]"), 4 * x.len(), || {
+            sum(ctx, outer, reduce, inner, &x, &mut y)
+        });
     }
-    for (rows, inner, block) in [(131_072, 16, 4096), (65536, 128, 256), (8192, 2048, 64), (1 << 20, 10, 32)] {
+    for (rows, inner, block) in [(131_072, 16, 4096), (65536, 128, 256), (8192, 2048, 64), (1 << 20, 10, 32)]
+    {
         let (x, mut y) = (random(rows * inner), vec![0.0; inner]);
         let mut memory = space(sum_fold_workspace(rows, inner, block));
         let memory = aligned(&mut memory);
@@ -194,15 +224,21 @@ fn norms(ctx: Context<'_>) {
     for (rows, width) in [(16384, 768), (131_072, 64)] {
         let (x, dy) = (random(rows * width), random(rows * width));
         let (mut a, mut b) = (vec![0.0; rows], vec![0.0; rows]);
-        time(&format!("row_stats [{rows},{width}]"), 4 * x.len(), || row_stats(ctx, rows, width, &x, &mut a, &mut b));
+        time(&format!("row_stats [{rows},{width}]"), 4 * x.len(), || {
+            row_stats(ctx, rows, width, &x, &mut a, &mut b)
+        });
         let (mean, rstd) = (random(rows), random(rows));
         let hat = Normalised { x: &x, axis: NormAxis::Row, mean: &mean, rstd: &rstd };
-        time(&format!("row_sums [{rows},{width}]"), 8 * x.len(), || row_sums(ctx, rows, width, &dy, hat, &mut a, &mut b));
+        time(&format!("row_sums [{rows},{width}]"), 8 * x.len(), || {
+            row_sums(ctx, rows, width, &dy, hat, &mut a, &mut b)
+        });
         let mut memory = space(channel_sums_workspace(rows, width, 256));
         let memory = aligned(&mut memory);
         let name = format!("channel_sums of row statistics [{rows},{width}]");
         let (mut a, mut b) = (vec![0.0; width], vec![0.0; width]);
-        time(&name, 8 * x.len(), || channel_sums(ctx, rows, width, 256, false, &dy, hat, &mut a, &mut b, memory));
+        time(&name, 8 * x.len(), || {
+            channel_sums(ctx, rows, width, 256, false, &dy, hat, &mut a, &mut b, memory)
+        });
     }
     for (rows, channels) in [(131_072, 16), (131_072, 64)] {
         let (x, dy) = (random(rows * channels), random(rows * channels));
@@ -216,7 +252,9 @@ fn norms(ctx: Context<'_>) {
         let mut memory = space(channel_sums_workspace(rows, channels, 4096));
         let memory = aligned(&mut memory);
         let name = format!("channel_sums [{rows},{channels}]");
-        time(&name, 8 * x.len(), || channel_sums(ctx, rows, channels, 4096, false, &dy, hat, &mut a, &mut b, memory));
+        time(&name, 8 * x.len(), || {
+            channel_sums(ctx, rows, channels, 4096, false, &dy, hat, &mut a, &mut b, memory)
+        });
     }
 }
 
@@ -256,13 +294,24 @@ fn losses(ctx: Context<'_>) {
     let mut memory = space(linear_cross_entropy_workspace(ctx.isa, ctx.pool.threads(), &spec));
     let memory = aligned(&mut memory);
     time("linear_cross_entropy 2048x256x8192 (8.6 GFlop)", 4 * kernel.len(), || {
-        linear_cross_entropy(ctx, &spec, &x, &kernel, &labels, &weights, &mut loss, &mut lse, memory).expect("in range");
+        linear_cross_entropy(ctx, &spec, &x, &kernel, &labels, &weights, &mut loss, &mut lse, memory)
+            .expect("in range");
     });
     let mut memory = space(linear_cross_entropy_grad_workspace(ctx.isa, ctx.pool.threads(), &spec));
     let memory = aligned(&mut memory);
     time("linear_cross_entropy_grad (25.8 GFlop)", 4 * kernel.len(), || {
         linear_cross_entropy_grad(
-            ctx, &spec, &x, &kernel, &labels, &weights, &lse, 1.0, &mut dx, &mut dkernel, memory,
+            ctx,
+            &spec,
+            &x,
+            &kernel,
+            &labels,
+            &weights,
+            &lse,
+            1.0,
+            &mut dx,
+            &mut dkernel,
+            memory,
         )
         .expect("in range");
     });

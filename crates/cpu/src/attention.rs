@@ -4,9 +4,9 @@
 
 mod backward;
 mod forward;
-mod tile;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 pub use backward::{attention_grad, attention_grad_workspace};
 pub use forward::{attention, attention_workspace};

@@ -72,8 +72,17 @@ impl Program {
     /// The pointers are aligned for their element types and good for the types that the program was compiled for, and
     /// the workspace, aligned to 64 bytes, for [`Program::workspace`]. An output may be the very memory of an input
     /// of the same number of elements and element size; otherwise outputs overlap nothing.
-    pub unsafe fn run(&self, ctx: Context<'_>, inputs: &[*const u8], outputs: &[*mut u8], workspace: *mut u8) {
-        assert!(inputs.len() == self.inputs.len() && outputs.len() == self.outputs.len(), "operands are missing");
+    pub unsafe fn run(
+        &self,
+        ctx: Context<'_>,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        workspace: *mut u8,
+    ) {
+        assert!(
+            inputs.len() == self.inputs.len() && outputs.len() == self.outputs.len(),
+            "operands are missing"
+        );
         let operands = execute::Operands { inputs, outputs, direct: self.direct_outputs(inputs, outputs) };
         let memory = crate::math::Shared::from_ptr(workspace);
         let chunks = self.layout.chunks();
@@ -88,7 +97,8 @@ impl Program {
 
     /// Which outputs may be written where they are computed, one bit each.
     fn direct_outputs(&self, inputs: &[*const u8], outputs: &[*mut u8]) -> u64 {
-        let free = |output: &Output, at: *mut u8| output.late_inputs.iter().all(|&k| inputs[k] != at.cast_const());
+        let free =
+            |output: &Output, at: *mut u8| output.late_inputs.iter().all(|&k| inputs[k] != at.cast_const());
         let bits = self.outputs.iter().zip(outputs).take(64).enumerate();
         bits.fold(0, |direct, (o, (output, &at))| direct | u64::from(free(output, at)) << o)
     }

@@ -37,7 +37,10 @@ pub fn gather(
     indices: &[i32],
     y: &mut [u8],
 ) -> Result<(), OutOfRange> {
-    assert!(table.len() >= rows * row_bytes && y.len() >= indices.len() * row_bytes, "operands are too short");
+    assert!(
+        table.len() >= rows * row_bytes && y.len() >= indices.len() * row_bytes,
+        "operands are too short"
+    );
     check_indices(indices, rows)?;
     let group = (4 * TASK_ELEMENTS / row_bytes.max(1)).max(1);
     let y = Shared::new(y);
@@ -134,8 +137,10 @@ mod tests {
             let results = on_all(|ctx| {
                 let mut y = vec![f32::NAN; rows * width];
                 let cut = count / 3;
-                scatter_add(ctx, rows, width, &indices[..cut], &dy[..cut * width], false, &mut y).expect("in range");
-                scatter_add(ctx, rows, width, &indices[cut..], &dy[cut * width..], true, &mut y).expect("in range");
+                scatter_add(ctx, rows, width, &indices[..cut], &dy[..cut * width], false, &mut y)
+                    .expect("in range");
+                scatter_add(ctx, rows, width, &indices[cut..], &dy[cut * width..], true, &mut y)
+                    .expect("in range");
                 y
             });
             results.iter().for_each(|y| assert_bits(y, &wanted, &format!("[{rows},{width}] {count}")));

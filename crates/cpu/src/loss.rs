@@ -65,6 +65,15 @@ pub fn cross_entropy_grad(
 ) -> Result<(), OutOfRange> {
     let labels = &labels[..rows];
     check_indices(labels, classes)?;
-    gradient_rows(ctx, classes, Some(logits), labels, &weights[..rows], &lse[..rows], dloss, &mut dlogits[..rows * classes]);
+    gradient_rows(
+        ctx,
+        classes,
+        Some(logits),
+        labels,
+        &weights[..rows],
+        &lse[..rows],
+        dloss,
+        &mut dlogits[..rows * classes],
+    );
     Ok(())
 }

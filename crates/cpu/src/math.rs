@@ -63,9 +63,8 @@ mod lanes;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub(crate) use functions::fma;
 pub use functions::{erf, exp, ln, sigmoid, tanh};
-pub(crate) use lanes::{LANES, map_row, max_by, sum_by, sum2_by};
+pub(crate) use lanes::{max_by, sum_by, sum2_by};
 
 /// Elements that one task of a kernel over plain memory takes: long enough to pay for handing it out, short enough
 /// to even out the threads' speeds. Never a function of the threads.

@@ -2,15 +2,25 @@
 //!
 //! A variance is always the mean squared distance from the mean, never the difference of two large moments.
 
-use crate::isa::{Context, Isa};
+use crate::isa::Context;
 use crate::math::{Shared, rows_per_task, simd_fn, sum_by, sum2_by, whole_lines};
 use crate::reduce::{Fold, STRIP, WIDEST, fold, fold_workspace, sum_rows, super_rows, unit_rows};
 pub use plimsoll_graph::op::NormAxis;
 use std::ops::Range;
 
 /// Mean and variance of every row of x, `[rows, width]`.
-pub fn row_stats(ctx: Context<'_>, rows: usize, width: usize, x: &[f32], mean: &mut [f32], variance: &mut [f32]) {
-    assert!(x.len() >= rows * width && mean.len() >= rows && variance.len() >= rows, "operands are too short");
+pub fn row_stats(
+    ctx: Context<'_>,
+    rows: usize,
+    width: usize,
+    x: &[f32],
+    mean: &mut [f32],
+    variance: &mut [f32],
+) {
+    assert!(
+        x.len() >= rows * width && mean.len() >= rows && variance.len() >= rows,
+        "operands are too short"
+    );
     let group = rows_per_task(width);
     let (mean, variance) = (Shared::new(mean), Shared::new(variance));
     ctx.pool.run(rows.div_ceil(group), &|task, _| {
@@ -54,7 +64,8 @@ pub struct Normalised<'a> {
 impl Normalised<'_> {
     fn check(&self, rows: usize, width: usize) {
         let statistics = if self.axis == NormAxis::Row { rows } else { width };
-        let fits = self.x.len() >= rows * width && self.mean.len() >= statistics && self.rstd.len() >= statistics;
+        let fits =
+            self.x.len() >= rows * width && self.mean.len() >= statistics && self.rstd.len() >= statistics;
         assert!(fits, "operands are too short");
     }
 }
@@ -70,7 +81,10 @@ pub fn row_sums(
     sum_with_x: &mut [f32],
 ) {
     normalised.check(rows, width);
-    assert!(dy.len() >= rows * width && sum.len() >= rows && sum_with_x.len() >= rows, "operands are too short");
+    assert!(
+        dy.len() >= rows * width && sum.len() >= rows && sum_with_x.len() >= rows,
+        "operands are too short"
+    );
     let group = rows_per_task(width);
     let (sum, sum_with_x) = (Shared::new(sum), Shared::new(sum_with_x));
     ctx.pool.run(rows.div_ceil(group), &|task, _| {
@@ -130,7 +144,10 @@ pub fn channel_stats(
     variance: &mut [f32],
     workspace: &mut [f32],
 ) {
-    assert!(x.len() >= rows * channels && mean.len() >= channels && variance.len() >= channels, "operands are too short");
+    assert!(
+        x.len() >= rows * channels && mean.len() >= channels && variance.len() >= channels,
+        "operands are too short"
+    );
     let unit = unit_rows(channels);
     let units = rows.div_ceil(unit);
     let floats = whole_lines(units * channels);
@@ -244,7 +261,10 @@ pub fn channel_sums(
     workspace: &mut [f32],
 ) {
     normalised.check(rows, channels);
-    assert!(dy.len() >= rows * channels && sum.len() >= channels && sum_with_x.len() >= channels, "operands are too short");
+    assert!(
+        dy.len() >= rows * channels && sum.len() >= channels && sum_with_x.len() >= channels,
+        "operands are too short"
+    );
     let spec = Fold { rows, inner: channels, block_rows, accumulate };
     fold(ctx, &spec, [sum, sum_with_x], workspace, &|rows, columns, out| {
         sums_of_unit(ctx.isa, channels, rows, columns, dy, normalised, out);
@@ -313,7 +333,17 @@ mod tests {
     use crate::math::testing::{Workspace, assert_bits, assert_near, normal, on_all};
 
     const SHAPES: [(usize, usize); 11] = [
-        (1, 1), (7, 1), (1, 9), (50, 3), (5, 64), (700, 16), (33, 100), (9, 1000), (3, 1500), (3000, 10), (200, 300),
+        (1, 1),
+        (7, 1),
+        (1, 9),
+        (50, 3),
+        (5, 64),
+        (700, 16),
+        (33, 100),
+        (9, 1000),
+        (3, 1500),
+        (3000, 10),
+        (200, 300),
     ];
 
     /// Far from zero, where a difference of moments would lose every digit.
@@ -358,7 +388,12 @@ mod tests {
     }
 
     fn sums(
-        ctx: Context<'_>, axis: NormAxis, rows: usize, width: usize, dy: &[f32], normalised: Normalised<'_>,
+        ctx: Context<'_>,
+        axis: NormAxis,
+        rows: usize,
+        width: usize,
+        dy: &[f32],
+        normalised: Normalised<'_>,
     ) -> Vec<f32> {
         let groups = if axis == NormAxis::Row { rows } else { width };
         let (mut a, mut b) = (vec![f32::NAN; groups], vec![f32::NAN; groups]);
@@ -380,7 +415,18 @@ mod tests {
                         rstd: &normalised.rstd[statistics],
                     };
                     let (accumulate, dy) = (part.start > 0 || cut == 0 && part.end > 0, &dy[elements]);
-                    channel_sums(ctx, part.len(), width, 30, accumulate, dy, piece, &mut c, &mut d, space.get());
+                    channel_sums(
+                        ctx,
+                        part.len(),
+                        width,
+                        30,
+                        accumulate,
+                        dy,
+                        piece,
+                        &mut c,
+                        &mut d,
+                        space.get(),
+                    );
                 }
                 assert_bits(&c, &a, "in two calls");
                 assert_bits(&d, &b, "in two calls");
@@ -408,7 +454,13 @@ mod tests {
                     }
                     for result in on_all(|ctx| sums(ctx, axis, rows, width, &dy, normalised)) {
                         let scale = ((rows * width / groups) as f64).sqrt() * 3.0;
-                        assert_near(&result, &exact, scale, 3e-6, &format!("{axis:?} of {of:?} [{rows},{width}]"));
+                        assert_near(
+                            &result,
+                            &exact,
+                            scale,
+                            3e-6,
+                            &format!("{axis:?} of {of:?} [{rows},{width}]"),
+                        );
                     }
                 }
             }

@@ -6,7 +6,7 @@ mod fold;
 pub(crate) use columns::{WIDEST, sum_rows, super_rows};
 pub(crate) use fold::{Fold, fold, fold_workspace, unit_rows};
 
-use crate::isa::{Context, Isa};
+use crate::isa::Context;
 use crate::math::{Shared, TASK_ELEMENTS, max_by, rows_per_task, simd_fn, sum_by};
 use std::ops::Range;
 
@@ -15,7 +15,10 @@ pub(crate) const STRIP: usize = 256;
 
 /// `y[o, i] = Σ_r x[o, r, i]`, with x of `[outer, reduce, inner]`.
 pub fn sum(ctx: Context<'_>, outer: usize, reduce: usize, inner: usize, x: &[f32], y: &mut [f32]) {
-    assert!(x.len() >= outer * reduce * inner && y.len() >= outer * inner, "operands are shorter than their shapes");
+    assert!(
+        x.len() >= outer * reduce * inner && y.len() >= outer * inner,
+        "operands are shorter than their shapes"
+    );
     let y = Shared::new(y);
     if inner == 1 {
         let rows = rows_per_task(reduce);
@@ -71,7 +74,10 @@ pub fn sum_fold(
 
 /// `y[r]` is the index of the first largest element of row r of x, `[rows, width]`; NaN counts as largest.
 pub fn argmax(ctx: Context<'_>, rows: usize, width: usize, x: &[f32], y: &mut [i32]) {
-    assert!(width > 0 && x.len() >= rows * width && y.len() >= rows, "operands are shorter than their shapes");
+    assert!(
+        width > 0 && x.len() >= rows * width && y.len() >= rows,
+        "operands are shorter than their shapes"
+    );
     let group = rows_per_task(width);
     let y = Shared::new(y);
     ctx.pool.run(rows.div_ceil(group), &|task, _| {
@@ -107,13 +113,15 @@ simd_fn! {
     fn argmax_rows(isa: Isa, width: usize, x: &[f32], y: &mut [i32]) {
         for (r, y) in y.iter_mut().enumerate() {
             let row = &x[r * width..(r + 1) * width];
-            // SAFETY: i is below the row's length.
-            let largest = max_by(width, |i| unsafe { *row.get_unchecked(i) });
-            // The first one that is not smaller: equal, or NaN.
-            *y = row.iter().position(|v| !(*v < largest)).unwrap_or(0) as i32;
-            if row.iter().fold(false, |any, v| any | v.is_nan()) {
-                *y = row.iter().position(|v| v.is_nan()).unwrap_or(0) as i32;
-            }
+            // Without an early exit, which would keep the compiler from vectorising what nearly always finds nothing.
+            let first = if row.iter().fold(false, |any, v| any | v.is_nan()) {
+                row.iter().position(|v| v.is_nan())
+            } else {
+                // SAFETY: i is below the row's length.
+                let largest = max_by(width, |i| unsafe { *row.get_unchecked(i) });
+                row.iter().position(|v| *v == largest)
+            };
+            *y = first.unwrap_or(0) as i32;
         }
     }
 }
@@ -121,14 +129,26 @@ simd_fn! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isa::Isa;
     use crate::math::testing::{Workspace, assert_bits, assert_near, normal, on_all};
     use crate::pool::Pool;
 
     #[test]
     fn sum_over_the_middle() {
         let shapes = [
-            (1, 1, 1), (3, 0, 5), (0, 4, 2), (5, 1, 7), (3, 100, 1), (2, 5000, 1), (40, 700, 1), (4, 300, 3),
-            (3, 257, 64), (2, 130, 65), (2, 9, 700), (70, 33, 100), (1, 20_000, 16),
+            (1, 1, 1),
+            (3, 0, 5),
+            (0, 4, 2),
+            (5, 1, 7),
+            (3, 100, 1),
+            (2, 5000, 1),
+            (40, 700, 1),
+            (4, 300, 3),
+            (3, 257, 64),
+            (2, 130, 65),
+            (2, 9, 700),
+            (70, 33, 100),
+            (1, 20_000, 16),
         ];
         for (outer, reduce, inner) in shapes {
             let x = normal(1, outer * reduce * inner);
@@ -163,9 +183,16 @@ mod tests {
 
     #[test]
     fn fold_is_the_same_in_one_call_or_two() {
-        for (rows, inner, block) in
-            [(0, 3, 4), (1, 1, 1), (37, 1, 5), (1000, 10, 1), (999, 3, 16), (5000, 16, 700), (130, 100, 64), (70, 1500, 32)]
-        {
+        for (rows, inner, block) in [
+            (0, 3, 4),
+            (1, 1, 1),
+            (37, 1, 5),
+            (1000, 10, 1),
+            (999, 3, 16),
+            (5000, 16, 700),
+            (130, 100, 64),
+            (70, 1500, 32),
+        ] {
             let x = normal(3, rows * inner);
             let mut exact = vec![0.0; inner];
             x.iter().enumerate().for_each(|(i, &x)| exact[i % inner] += f64::from(x));
@@ -193,7 +220,8 @@ mod tests {
     /// The fold is defined by its blocks: partial sums from +0, added in order.
     #[test]
     fn fold_adds_block_after_block() {
-        let (rows, inner, block) = (300, 33, 50);
+        // Blocks of several units: then it shows where blocks end.
+        let (rows, inner, block) = (1800, 33, 600);
         let x = normal(4, rows * inner);
         on_all(|ctx| {
             let (mut whole, mut by_hand) = (vec![0.0; inner], vec![0.0; inner]);
@@ -222,7 +250,9 @@ mod tests {
             }
             let exact: Vec<f32> = x
                 .chunks(width)
-                .map(|row| (1..width).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best }) as f32)
+                .map(|row| {
+                    (1..width).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best }) as f32
+                })
                 .collect();
             let results = on_all(|ctx| {
                 let mut y = vec![-1; rows];

@@ -28,3 +28,6 @@ pub use planner::{Budget, plan};
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use verify::{At, VerifyError, verify};
+
+#[cfg(test)]
+mod tests;

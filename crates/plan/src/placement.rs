@@ -1,8 +1,8 @@
 //! Offsets for buffers whose lifetimes are known: as low as possible, none on another while both are live.
 //!
 //! This is dynamic storage allocation, hard in general and easy on most training steps. Buffers are placed one by one,
-//! each as low as it fits (or into the tightest gap); what matters is the order. Several orders compete, and the best
-//! is improved by placing earlier what ends highest.
+//! each as low as it fits; what matters is the order. Several orders compete, and each is improved by placing earlier
+//! what ends highest, until the placement is as low as the live bytes allow or the allowance is used up.
 
 use std::cmp::Reverse;
 
@@ -44,41 +44,54 @@ pub(crate) fn live_peak(blocks: &[Block]) -> (usize, usize) {
 
 /// An offset for each block. Blocks of no bytes lie at 0.
 pub(crate) fn place(blocks: &[Block]) -> Vec<usize> {
-    let mut ids: Vec<usize> = (0..blocks.len()).filter(|&i| blocks[i].size > 0).collect();
     let (bound, fullest) = live_peak(blocks);
-    let mut packing = Packing { blocks, placed: Vec::with_capacity(ids.len()) };
-    let mut best: Option<Packed> = None;
-    let duration = |i: usize| blocks[i].last - blocks[i].first + 1;
-    let at_fullest = |i: usize| blocks[i].first <= fullest && fullest <= blocks[i].last;
-    for rule in 0..7 {
-        match rule {
-            0 => ids.sort_by_key(|&i| (Reverse(blocks[i].size), blocks[i].first, i)),
-            1 => ids.sort_by_key(|&i| (Reverse(blocks[i].size.saturating_mul(duration(i))), i)),
-            2 => ids.sort_by_key(|&i| (Reverse(duration(i)), Reverse(blocks[i].size), i)),
-            // What is live at the fullest moment first, longest at the bottom: then it is packed without a gap.
-            3 => ids.sort_by_key(|&i| (!at_fullest(i), Reverse(duration(i)), Reverse(blocks[i].size), i)),
-            4 => ids.sort_by_key(|&i| (!at_fullest(i), blocks[i].first, Reverse(blocks[i].last), i)),
-            _ => ids.sort_by_key(|&i| (blocks[i].first, Reverse(blocks[i].last), Reverse(blocks[i].size), i)),
+    let mut packing = Packing { blocks, placed: Vec::new() };
+    let mut starts: Vec<Packed> = Vec::new();
+    for order in orders(blocks, fullest) {
+        let packed = packing.pack(order);
+        if packed.height == bound {
+            return packed.offsets;
         }
-        let packed = packing.pack(&ids, if rule == 6 { Fit::Tightest } else { Fit::Lowest });
-        if best.as_ref().is_none_or(|b| packed.height < b.height) {
-            best = Some(packed);
+        starts.push(packed);
+    }
+    starts.sort_by_key(|packed| packed.height);
+    let rounds = (COMPARISONS / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / starts.len().max(1);
+    let mut best = starts.first().cloned();
+    for start in starts {
+        let improved = packing.improve(start, bound, rounds);
+        if best.as_ref().is_none_or(|b| improved.height < b.height) {
+            best = Some(improved);
         }
         if best.as_ref().is_some_and(|b| b.height == bound) {
             break;
         }
     }
-    match best {
-        Some(best) => packing.improve(best, bound).offsets,
-        None => Vec::new(),
-    }
+    best.map_or_else(Vec::new, |b| b.offsets)
 }
 
-/// Which gap a block goes into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fit {
-    Lowest,
-    Tightest,
+/// The orders that compete.
+fn orders(blocks: &[Block], fullest: usize) -> Vec<Vec<usize>> {
+    type Key = (bool, Reverse<usize>, usize, Reverse<usize>);
+    let duration = |b: &Block| b.last - b.first + 1;
+    let rest = |b: &Block| !(b.first <= fullest && fullest <= b.last);
+    let rules: [&dyn Fn(&Block) -> Key; 8] = [
+        &|b| (false, Reverse(b.size), b.first, Reverse(0)),
+        &|b| (false, Reverse(b.size.saturating_mul(duration(b))), 0, Reverse(0)),
+        &|b| (false, Reverse(duration(b)), 0, Reverse(b.size)),
+        &|b| (false, Reverse(0), b.first, Reverse(b.last)),
+        &|b| (false, Reverse(b.last), b.first, Reverse(0)),
+        // What is live at the fullest moment first: then it is packed without a gap.
+        &|b| (rest(b), Reverse(duration(b)), 0, Reverse(b.size)),
+        &|b| (rest(b), Reverse(0), b.first, Reverse(b.last)),
+        &|b| (rest(b), Reverse(b.last), 0, Reverse(0)),
+    ];
+    let ids: Vec<usize> = (0..blocks.len()).filter(|&i| blocks[i].size > 0).collect();
+    let sorted = rules.map(|rule| {
+        let mut order = ids.clone();
+        order.sort_by_key(|&i| (rule(&blocks[i]), i));
+        order
+    });
+    sorted.into()
 }
 
 /// A finished placement.
@@ -97,62 +110,55 @@ struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    fn pack(&mut self, order: &[usize], fit: Fit) -> Packed {
+    /// Places the blocks in an order, each as low as it fits.
+    fn pack(&mut self, order: Vec<usize>) -> Packed {
         self.placed.clear();
         let mut offsets = vec![0; self.blocks.len()];
         let mut height = 0;
-        for &id in order {
+        for &id in &order {
             let block = self.blocks[id];
-            let offset = self.fit(block, fit);
+            let offset = self.lowest_fit(block);
             let end = offset + block.size;
             let at = self.placed.partition_point(|p| p.0 <= offset);
             self.placed.insert(at, (offset, end, block.first, block.last));
             offsets[id] = offset;
             height = height.max(end);
         }
-        Packed { order: order.to_vec(), offsets, height }
+        Packed { order, offsets, height }
     }
 
-    /// Where a block goes among those already placed.
-    fn fit(&self, block: Block, fit: Fit) -> usize {
+    fn lowest_fit(&self, block: Block) -> usize {
         let mut floor = 0;
-        let mut tightest: Option<(usize, usize)> = None;
         for &(offset, end, first, last) in &self.placed {
             if first > block.last || last < block.first {
                 continue;
             }
             if offset >= floor && offset - floor >= block.size {
-                if fit == Fit::Lowest {
-                    return floor;
-                }
-                let gap = offset - floor;
-                if tightest.is_none_or(|(least, _)| gap < least) {
-                    tightest = Some((gap, floor));
-                }
+                break;
             }
             floor = floor.max(end);
         }
-        tightest.map_or(floor, |(_, offset)| offset)
+        floor
     }
 
-    /// Places earlier, round by round, one of the blocks that end highest.
-    fn improve(&mut self, mut best: Packed, bound: usize) -> Packed {
-        let count = best.order.len().max(1);
-        let rounds = (COMPARISONS / (count * count / 2 + 1)).min(ROUNDS);
+    /// Moves what ends highest forward in the order, each by up to a quarter of its distance from the front, and packs
+    /// again. Moving it all the way destroys what the order got right.
+    fn improve(&mut self, mut best: Packed, bound: usize, rounds: usize) -> Packed {
         let mut current = best.clone();
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for _ in 0..rounds {
             if best.height == bound {
                 break;
             }
-            let highest = |&(_, &id): &(usize, &usize)| current.offsets[id] + self.blocks[id].size == current.height;
-            let top: Vec<usize> = current.order.iter().enumerate().filter(highest).map(|(at, _)| at).collect();
-            let from = top[random.below(top.len())];
-            let to = random.below(from.max(1));
-            let mut order = current.order.clone();
-            order[to..=from].rotate_right(1);
-            let packed = self.pack(&order, Fit::Lowest);
-            // A little worse is allowed, so that a packing may be left; the best one is kept aside.
+            let key = |(at, &id): (usize, &usize)| {
+                let is_highest = current.offsets[id] + self.blocks[id].size == current.height;
+                let forward = if is_highest { at * random.below(256) } else { 0 };
+                (at * 1024 - forward, id)
+            };
+            let mut order: Vec<(usize, usize)> = current.order.iter().enumerate().map(key).collect();
+            order.sort_unstable();
+            let packed = self.pack(order.into_iter().map(|(_, id)| id).collect());
+            // A little worse is allowed, so that a dead end can be left; the best one is kept aside.
             if packed.height <= current.height + current.height / 64 {
                 current = packed;
             }

@@ -1,13 +1,18 @@
 //! The gradient: the weights are made again from the saved log-sum-exp, tile by tile.
 
 use super::AttentionSpec;
-use super::tile::{SCORES, TILE, mask, multiply, product_floats, rows, scores, tiles, transposed, weights_and_gradient};
+use super::tile::{
+    SCORES, TILE, mask, multiply, product_floats, rows, scores, tiles, transposed, weights_and_gradient,
+};
 use crate::isa::{Context, Isa};
 use crate::math::{Shared, simd_fn, sum_by, whole_lines};
 use std::ops::Range;
 
 fn worker_floats(isa: Isa, spec: &AttentionSpec) -> usize {
-    2 * SCORES + 3 * whole_lines(TILE * spec.width) + 2 * whole_lines(spec.positions) + product_floats(isa, spec)
+    2 * SCORES
+        + 3 * whole_lines(TILE * spec.width)
+        + 2 * whole_lines(spec.positions)
+        + product_floats(isa, spec)
 }
 
 /// The bytes of workspace that [`attention_grad`] needs: a multiple of 64.

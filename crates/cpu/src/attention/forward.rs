@@ -1,7 +1,9 @@
 //! The forward pass: a softmax that is brought up to date tile of keys by tile of keys.
 
 use super::AttentionSpec;
-use super::tile::{SCORES, TILE, mask, multiply, product_floats, rows, scores, softmax_step, tiles, transposed};
+use super::tile::{
+    SCORES, TILE, mask, multiply, product_floats, rows, scores, softmax_step, tiles, transposed,
+};
 use crate::isa::{Context, Isa};
 use crate::math::{Shared, ln, simd_fn, whole_lines};
 use std::ops::Range;
@@ -81,7 +83,8 @@ fn query_tile(
     }
     for (i, position) in queries.enumerate() {
         // SAFETY: every task has its own positions of its own pair.
-        let (y, lse) = unsafe { (y.part(spec.offset(pair, position), width), lse.part(spec.entry(pair, position), 1)) };
+        let (y, lse) =
+            unsafe { (y.part(spec.offset(pair, position), width), lse.part(spec.entry(pair, position), 1)) };
         finish_row(isa, &out[i * width..(i + 1) * width], maxima[i], sums[i], y, &mut lse[0]);
     }
 }

@@ -11,8 +11,11 @@ struct Exact {
 
 fn exact(spec: &AttentionSpec, [q, k, v, dy]: [&[f32]; 4]) -> Exact {
     let n = spec.elements();
-    let mut result =
-        Exact { y: vec![0.0; n], lse: vec![0.0; n / spec.width.max(1)], gradients: [vec![0.0; n], vec![0.0; n], vec![0.0; n]] };
+    let mut result = Exact {
+        y: vec![0.0; n],
+        lse: vec![0.0; n / spec.width.max(1)],
+        gradients: [vec![0.0; n], vec![0.0; n], vec![0.0; n]],
+    };
     let scale = 1.0 / (spec.width as f64).sqrt();
     let dot = |a: &[f32], at: usize, b: &[f32], bt: usize| -> f64 {
         (0..spec.width).map(|i| f64::from(a[at + i]) * f64::from(b[bt + i])).sum()
@@ -59,9 +62,15 @@ use crate::isa::Context;
 
 #[test]
 fn forward_and_gradient() {
-    for (examples, positions, heads, width) in
-        [(1, 1, 1, 1), (2, 3, 2, 5), (1, 64, 1, 16), (2, 65, 3, 7), (1, 130, 2, 33), (3, 200, 1, 64), (0, 5, 2, 4)]
-    {
+    for (examples, positions, heads, width) in [
+        (1, 1, 1, 1),
+        (2, 3, 2, 5),
+        (1, 64, 1, 16),
+        (2, 65, 3, 7),
+        (1, 130, 2, 33),
+        (3, 200, 1, 64),
+        (0, 5, 2, 4),
+    ] {
         for causal in [false, true] {
             let spec = AttentionSpec { examples, positions, heads, width, causal };
             let data = [1, 2, 3, 4].map(|seed| normal(seed, spec.elements()));

@@ -42,7 +42,10 @@ pub(super) enum Action {
     Unary(Unary, Class),
     Binary(Binary, Class),
     Select(Class),
-    Cast { from: Class, to: DType },
+    Cast {
+        from: Class,
+        to: DType,
+    },
     /// Rounds a register to a type narrower than its class.
     Round(DType),
     /// Writes a register to an output.
@@ -87,7 +90,11 @@ impl Value {
     }
 }
 
-pub(super) fn compile(region: &Region, inputs: &[TensorType], outputs: &[TensorType]) -> Result<Program, String> {
+pub(super) fn compile(
+    region: &Region,
+    inputs: &[TensorType],
+    outputs: &[TensorType],
+) -> Result<Program, String> {
     let types: Vec<&TensorType> = inputs.iter().collect();
     let inferred = Op::Fused(region.clone()).infer(&types).map_err(|e| e.to_string())?;
     if inferred != outputs {
@@ -215,7 +222,12 @@ impl Compiler<'_> {
             if once {
                 last_use = usize::MAX;
             }
-            let step = Step { action: Action::Load(k), target: place, sources: [NOTHING; 3], single: level != Level::Full };
+            let step = Step {
+                action: Action::Load(k),
+                target: place,
+                sources: [NOTHING; 3],
+                single: level != Level::Full,
+            };
             self.push(if once { Level::Uniform } else { level }, step);
         }
         let value = Value { class, level, place, last_use };
@@ -290,7 +302,8 @@ impl Compiler<'_> {
             let value = self.results[i];
             if value.place != Place::Output(o) {
                 let sources = [value.source(), NOTHING, NOTHING];
-                let step = Step { action: Action::Store(o), target: Place::Output(o), sources, single: false };
+                let step =
+                    Step { action: Action::Store(o), target: Place::Output(o), sources, single: false };
                 self.body.push(step);
             }
         }
@@ -299,7 +312,8 @@ impl Compiler<'_> {
     fn finish(mut self, outputs: &[TensorType]) -> Program {
         let late = |write: Option<usize>| {
             let write = write.unwrap_or(usize::MAX);
-            let mut inputs: Vec<usize> = self.reads.iter().filter(|(at, _)| *at >= write).map(|(_, k)| *k).collect();
+            let mut inputs: Vec<usize> =
+                self.reads.iter().filter(|(at, _)| *at >= write).map(|(_, k)| *k).collect();
             inputs.sort_unstable();
             inputs.dedup();
             inputs
@@ -314,7 +328,10 @@ impl Compiler<'_> {
         let idle = self.body.iter().filter(|step| matches!(step.target, Place::OutputOr(..))).count();
         let per_element = in_memory + self.slots.saturating_sub(idle) * slot_element;
         self.layout.cut((CACHE_BYTES / per_element.max(1) / 64 * 64).clamp(512, 2048));
-        let output = |(ty, write): (&TensorType, &Option<usize>)| Output { dtype: ty.dtype, late_inputs: late(*write) };
+        let output = |(ty, write): (&TensorType, &Option<usize>)| Output {
+            dtype: ty.dtype,
+            late_inputs: late(*write),
+        };
         Program {
             inputs: self.inputs.iter().map(|t| t.dtype).collect(),
             outputs: outputs.iter().zip(&self.writes).map(output).collect(),

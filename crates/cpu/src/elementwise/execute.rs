@@ -119,7 +119,9 @@ impl Frame<'_> {
                 Action::Load(k) => self.load(k, len, target),
                 Action::Unary(op, Class::F32) => unary(self.isa, op, len, target.cast(), self.arg(a).ptr),
                 Action::Unary(op, _) => unary_f64(op, len, target.cast(), self.arg(a).ptr),
-                Action::Binary(op, Class::F32) => binary_f32(self.isa, op, len, target, self.arg(a), self.arg(b)),
+                Action::Binary(op, Class::F32) => {
+                    binary_f32(self.isa, op, len, target, self.arg(a), self.arg(b))
+                }
                 Action::Binary(op, class) => binary_of(class, op, len, target, self.arg(a), self.arg(b)),
                 Action::Select(class) if class.bytes() == 4 => {
                     select_32(self.isa, len, target.cast(), self.arg(a), self.arg(b), self.arg(c));

@@ -225,7 +225,7 @@ integer!(i64);
 /// The error function in f64: its Taylor series around e^-x², whose terms are all positive.
 pub(super) fn erf_f64(x: f64) -> f64 {
     let magnitude = x.abs();
-    if !(magnitude < 6.0) {
+    if magnitude.is_nan() || magnitude > 6.0 {
         return if x.is_nan() { x } else { 1f64.copysign(x) };
     }
     let (mut term, mut sum, mut n) = (magnitude, magnitude, 1.0);

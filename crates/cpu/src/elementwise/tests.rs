@@ -7,6 +7,7 @@ use crate::math::{erf, exp, ln, sigmoid, tanh};
 use crate::pool::Pool;
 use plimsoll_graph::op::{Binary, Unary};
 use plimsoll_tensor::{HostTensor, Shape, bf16};
+use std::slice::from_ref;
 
 fn f32s(shape: impl Into<Shape>) -> TensorType {
     TensorType::new(DType::F32, shape)
@@ -69,7 +70,12 @@ fn run_on(
 }
 
 /// Runs a region on every instruction set and several numbers of threads; results must agree between threads.
-fn run(region: &Region, inputs: &[HostTensor], outputs: &[TensorType], in_place: &[Option<usize>]) -> Vec<Vec<HostTensor>> {
+fn run(
+    region: &Region,
+    inputs: &[HostTensor],
+    outputs: &[TensorType],
+    in_place: &[Option<usize>],
+) -> Vec<Vec<HostTensor>> {
     let types: Vec<TensorType> = inputs.iter().map(|t| t.ty().clone()).collect();
     let program = Program::new(region, &types, outputs).expect("compiles");
     let pools = [1, 2, 3, 7].map(|threads| Pool::new(threads).expect("threads start"));
@@ -127,7 +133,8 @@ fn every_broadcast_pattern() {
         for shapes in patterns {
             let inputs: Vec<HostTensor> =
                 shapes.iter().zip(1..).map(|(s, seed)| tensor(seed, &TensorType::new(dtype, *s))).collect();
-            let shape = shapes.iter().fold(Shape::scalar(), |all, s| all.broadcast(&Shape::from(*s)).expect("fits"));
+            let shape =
+                shapes.iter().fold(Shape::scalar(), |all, s| all.broadcast(&Shape::from(*s)).expect("fits"));
             let out = TensorType::new(dtype, shape.clone());
             let operands: Vec<Vec<f32>> = inputs.iter().map(|t| broadcast(t, &shape)).collect();
             let wanted: Vec<[f32; 2]> = (0..shape.elements())
@@ -155,7 +162,8 @@ fn unary_functions() {
     values.extend([0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
     let ty = f32s([values.len()]);
     let input = HostTensor::from_f64(ty.clone(), &values).expect("sizes agree");
-    let functions: [(Unary, fn(f32) -> f32, fn(f64) -> f64); 11] = [
+    type Function = (Unary, fn(f32) -> f32, fn(f64) -> f64);
+    let functions: [Function; 11] = [
         (Unary::Neg, |x| -x, |x| -x),
         (Unary::Abs, f32::abs, f64::abs),
         (Unary::Square, |x| x * x, |x| x * x),
@@ -166,11 +174,15 @@ fn unary_functions() {
         (Unary::Tanh, tanh::<true>, libm::tanh),
         (Unary::Sigmoid, sigmoid::<true>, |x| 1.0 / (1.0 + libm::exp(-x))),
         (Unary::Erf, erf::<true>, libm::erf),
-        (Unary::Relu, |x| if x.is_nan() { x } else { x.max(0.0) }, |x| if x.is_nan() { x } else { x.max(0.0) }),
+        (
+            Unary::Relu,
+            |x| if x.is_nan() { x } else { x.max(0.0) },
+            |x| if x.is_nan() { x } else { x.max(0.0) },
+        ),
     ];
     for (f, narrow, wide) in functions {
         let region = Region { instructions: vec![unary(f, INPUT(0))], outputs: vec![0] };
-        let results = run(&region, std::slice::from_ref(&input), std::slice::from_ref(&ty), &[]);
+        let results = run(&region, from_ref(&input), from_ref(&ty), &[]);
         for (results, isa) in results.iter().zip(isas()) {
             let found = results[0].as_f32().expect("f32");
             let wanted: Vec<f32> = input.as_f32().expect("f32").iter().map(|&x| narrow(x)).collect();
@@ -186,8 +198,12 @@ fn unary_functions() {
         for results in run(&region, &[input], &[ty], &[]) {
             for (found, &x) in results[0].to_f64().iter().zip(&values) {
                 let wanted = wide(x);
-                let near = (found - wanted).abs() <= 1e-14 * wanted.abs() || found.to_bits() == wanted.to_bits();
-                assert!(near || found.is_nan() && wanted.is_nan() || *found == wanted, "{f:?} of {x}: {found}, not {wanted}");
+                let near =
+                    (found - wanted).abs() <= 1e-14 * wanted.abs() || found.to_bits() == wanted.to_bits();
+                assert!(
+                    near || found.is_nan() && wanted.is_nan() || *found == wanted,
+                    "{f:?} of {x}: {found}, not {wanted}"
+                );
             }
         }
     }
@@ -205,7 +221,14 @@ fn binary_functions_of_every_type() {
         let inputs = [&a, &b].map(|v| HostTensor::from_f64(ty.clone(), v).expect("sizes agree"));
         let (a, b) = (inputs[0].to_f64(), inputs[1].to_f64());
         for f in [
-            Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Min, Binary::Greater, Binary::Equal,
+            Binary::Add,
+            Binary::Sub,
+            Binary::Mul,
+            Binary::Div,
+            Binary::Max,
+            Binary::Min,
+            Binary::Greater,
+            Binary::Equal,
         ] {
             let truth = matches!(f, Binary::Greater | Binary::Equal);
             let out = TensorType::new(if truth { DType::Bool } else { dtype }, [n]);
@@ -218,9 +241,27 @@ fn binary_functions_of_every_type() {
                     Binary::Mul if dtype == DType::U8 => f64::from((*a as u8).wrapping_mul(*b as u8)),
                     Binary::Mul => a * b,
                     Binary::Div if dtype.is_float() => a / b,
-                    Binary::Div => if *b == 0.0 { 0.0 } else { (a / b).trunc() },
-                    Binary::Max => if either_nan { f64::NAN } else { a.max(*b) },
-                    Binary::Min => if either_nan { f64::NAN } else { a.min(*b) },
+                    Binary::Div => {
+                        if *b == 0.0 {
+                            0.0
+                        } else {
+                            (a / b).trunc()
+                        }
+                    }
+                    Binary::Max => {
+                        if either_nan {
+                            f64::NAN
+                        } else {
+                            a.max(*b)
+                        }
+                    }
+                    Binary::Min => {
+                        if either_nan {
+                            f64::NAN
+                        } else {
+                            a.min(*b)
+                        }
+                    }
                     Binary::Greater => f64::from(u8::from(a > b)),
                     Binary::Equal => f64::from(u8::from(a == b)),
                 }
@@ -231,7 +272,7 @@ fn binary_functions_of_every_type() {
                 instructions: vec![op(Elementwise::Binary(f), &[INPUT(0), INPUT(1)], out.dtype)],
                 outputs: vec![0],
             };
-            for results in run(&program, &inputs, std::slice::from_ref(&out), &[]) {
+            for results in run(&program, &inputs, from_ref(&out), &[]) {
                 for (i, (found, wanted)) in results[0].to_f64().iter().zip(&wanted).enumerate() {
                     let same = found == wanted || found.is_nan() && wanted.is_nan();
                     assert!(same, "{f:?} of {dtype} {} and {}: {found}, not {wanted}", a[i], b[i]);
@@ -243,19 +284,24 @@ fn binary_functions_of_every_type() {
 
 #[test]
 fn casts_between_all_types() {
-    let values: Vec<f64> = (0..200).map(|i| f64::from(i) * 1.37 - 20.0).chain([0.0, 1.0, 300.0, -300.0]).collect();
+    let values: Vec<f64> =
+        (0..200).map(|i| f64::from(i) * 1.37 - 20.0).chain([0.0, 1.0, 300.0, -300.0]).collect();
     for from in DType::ALL {
         for to in DType::ALL {
-            let (source, target) = (TensorType::new(from, [values.len()]), TensorType::new(to, [values.len()]));
+            let (source, target) =
+                (TensorType::new(from, [values.len()]), TensorType::new(to, [values.len()]));
             let input = HostTensor::from_f64(source.clone(), &values).expect("sizes agree");
             // Between integers conversions wrap; from floats they saturate, as the host tensor's do.
-            let wrapped = |x: f64| if !from.is_float() && to == DType::U8 { f64::from(x as i64 as u8) } else { x };
+            let wrapped =
+                |x: f64| if !from.is_float() && to == DType::U8 { f64::from(x as i64 as u8) } else { x };
             let exact: Vec<f64> = input.to_f64().into_iter().map(wrapped).collect();
             let wanted = HostTensor::from_f64(target.clone(), &exact).expect("sizes agree");
-            let program = Program::single(Elementwise::Cast(to), std::slice::from_ref(&source), &target).expect("compiles");
+            let program = Program::single(Elementwise::Cast(to), from_ref(&source), &target)
+                .expect("compiles");
             let pool = Pool::new(2).expect("threads start");
             for isa in isas() {
-                let found = run_on(Context { pool: &pool, isa }, &program, &[input.clone()], &[target.clone()], &[]);
+                let found =
+                    run_on(Context { pool: &pool, isa }, &program, from_ref(&input), from_ref(&target), &[]);
                 assert_eq!(found[0].to_f64(), wanted.to_f64(), "{from} to {to}");
             }
         }
@@ -270,11 +316,17 @@ fn select_chooses_among_vectors_and_scalars() {
         TensorType::new(DType::Bool, shape),
         &normal(1, 2700).iter().map(|&x| f64::from(u8::from(x > 0.0))).collect::<Vec<_>>(),
     );
-    let column = HostTensor::from_f64(TensorType::new(DType::Bool, [90, 1]), &[vec![0.0; 45], vec![1.0; 45]].concat());
+    let column =
+        HostTensor::from_f64(TensorType::new(DType::Bool, [90, 1]), &[vec![0.0; 45], vec![1.0; 45]].concat());
     let scalar = HostTensor::from_f64(TensorType::scalar(DType::Bool), &[1.0]);
     for condition in [condition, column, scalar] {
         let condition = condition.expect("sizes agree");
-        for (a, b) in [(full.clone(), full.clone()), (f32s([]), full.clone()), (full.clone(), f32s([])), (f32s([]), f32s([30]))] {
+        for (a, b) in [
+            (full.clone(), full.clone()),
+            (f32s([]), full.clone()),
+            (full.clone(), f32s([])),
+            (f32s([]), f32s([30])),
+        ] {
             let inputs = [condition.clone(), tensor(2, &a), tensor(3, &b)];
             let shape = inputs.iter().fold(Shape::scalar(), |s, t| s.broadcast(&t.ty().shape).expect("fits"));
             let region = Region {
@@ -322,12 +374,14 @@ fn adamw() -> Region {
 }
 
 #[test]
+#[allow(clippy::needless_range_loop, reason = "several vectors go side by side")]
 fn an_update_in_place_is_the_update_out_of_place() {
     for n in [1, 31, 5000, 100_000] {
         let ty = f32s([n]);
         let mut inputs: Vec<HostTensor> = (1..5).map(|seed| tensor(seed, &ty)).collect();
-        inputs[2] = HostTensor::from_f64(ty.clone(), &inputs[2].to_f64().iter().map(|x| x * x).collect::<Vec<_>>())
-            .expect("sizes agree");
+        inputs[2] =
+            HostTensor::from_f64(ty.clone(), &inputs[2].to_f64().iter().map(|x| x * x).collect::<Vec<_>>())
+                .expect("sizes agree");
         inputs.push(HostTensor::from_f64(f32s([]), &[0.01]).expect("one"));
         let outputs = vec![ty; 3];
         let apart = run(&adamw(), &inputs, &outputs, &[]);
@@ -352,7 +406,11 @@ fn an_update_in_place_is_the_update_out_of_place() {
 #[test]
 fn outputs_that_no_element_changes() {
     let region = Region {
-        instructions: vec![constant(2.5), unary(Unary::Square, INPUT(1)), binary(Binary::Add, INPUT(0), RESULT(0))],
+        instructions: vec![
+            constant(2.5),
+            unary(Unary::Square, INPUT(1)),
+            binary(Binary::Add, INPUT(0), RESULT(0)),
+        ],
         outputs: vec![0, 1, 2, 2],
     };
     let (full, column) = (f32s([3, 700]), f32s([3, 1]));

@@ -167,12 +167,28 @@ pub fn linear_cross_entropy_grad(
     for chunk in spec.chunks() {
         let rows = chunk.len();
         let x = &x[chunk.start * width..chunk.end * width];
-        gemm(ctx, &spec.logits(rows), matrix(x, width), matrix(kernel, classes), logits, Epilogue::NONE, workspace);
+        gemm(
+            ctx,
+            &spec.logits(rows),
+            matrix(x, width),
+            matrix(kernel, classes),
+            logits,
+            Epilogue::NONE,
+            workspace,
+        );
         let (labels, weights, lse) = (&labels[chunk.clone()], &weights[chunk.clone()], &lse[chunk.clone()]);
         gradient_rows(ctx, classes, None, labels, weights, lse, dloss, logits);
         let dlogits = &logits[..rows * classes];
         let dx = &mut dx[chunk.start * width..chunk.end * width];
-        gemm(ctx, &spec.dx(rows), matrix(dlogits, classes), transposed(kernel, classes), dx, Epilogue::NONE, workspace);
+        gemm(
+            ctx,
+            &spec.dx(rows),
+            matrix(dlogits, classes),
+            transposed(kernel, classes),
+            dx,
+            Epilogue::NONE,
+            workspace,
+        );
         let sums = spec.dkernel(rows, spec.accumulate || chunk.start > 0);
         gemm(ctx, &sums, transposed(x, width), matrix(dlogits, classes), dkernel, Epilogue::NONE, workspace);
     }

@@ -59,7 +59,8 @@ pub(super) fn loss_rows(
     ctx.pool.run(rows.div_ceil(group), &|task, _| {
         let part = task * group..((task + 1) * group).min(rows);
         // SAFETY: every task has its own rows.
-        let (lse, losses) = unsafe { (lse.part(part.start, part.len()), losses.part(part.start, part.len())) };
+        let (lse, losses) =
+            unsafe { (lse.part(part.start, part.len()), losses.part(part.start, part.len())) };
         log_sum_exp(ctx.isa, classes, &logits[part.start * classes..part.end * classes], lse);
         for (r, (loss, lse)) in part.zip(losses.iter_mut().zip(lse)) {
             *loss = weights[r] * (*lse - logits[r * classes + labels[r] as usize]);
@@ -106,7 +107,14 @@ pub(super) fn gradient_rows(
             let label = labels[r] as usize;
             match logits {
                 Some(logits) => {
-                    gradient_row(ctx.isa, &logits[r * classes..(r + 1) * classes], label, lse[r], scale, dlogits);
+                    gradient_row(
+                        ctx.isa,
+                        &logits[r * classes..(r + 1) * classes],
+                        label,
+                        lse[r],
+                        scale,
+                        dlogits,
+                    );
                 }
                 None => gradient_row_in_place(ctx.isa, label, lse[r], scale, dlogits),
             }

@@ -31,7 +31,8 @@ impl Case {
         for r in 0..rows {
             for d in 0..width {
                 for c in 0..classes {
-                    logits[r * classes + c] += f64::from(self.x[r * width + d]) * f64::from(self.kernel[d * classes + c]);
+                    logits[r * classes + c] +=
+                        f64::from(self.x[r * width + d]) * f64::from(self.kernel[d * classes + c]);
                 }
             }
         }
@@ -56,25 +57,47 @@ impl Case {
     }
 
     /// Loss, lse, dx and dkernel of some rows; loss and dkernel go on from what is given.
-    fn linear(&self, ctx: Context<'_>, rows: Range<usize>, accumulate: bool, loss: &mut f32, dkernel: &mut [f32]) -> Vec<f32> {
+    fn linear(
+        &self,
+        ctx: Context<'_>,
+        rows: Range<usize>,
+        accumulate: bool,
+        loss: &mut f32,
+        dkernel: &mut [f32],
+    ) -> Vec<f32> {
         let spec = LinearSpec { rows: rows.len(), accumulate, ..self.spec };
         let x = &self.x[rows.start * spec.width..rows.end * spec.width];
         let (labels, weights) = (&self.labels[rows.clone()], &self.weights[rows.clone()]);
         let (mut lse, mut dx) = (vec![f32::NAN; rows.len()], vec![f32::NAN; x.len()]);
         let threads = ctx.pool.threads();
         let mut space = Workspace::new(linear_cross_entropy_workspace(ctx.isa, threads, &spec));
-        linear_cross_entropy(ctx, &spec, x, &self.kernel, labels, weights, loss, &mut lse, space.get()).expect("in range");
+        linear_cross_entropy(ctx, &spec, x, &self.kernel, labels, weights, loss, &mut lse, space.get())
+            .expect("in range");
         let mut space = Workspace::new(linear_cross_entropy_grad_workspace(ctx.isa, threads, &spec));
         let space = space.get();
-        linear_cross_entropy_grad(ctx, &spec, x, &self.kernel, labels, weights, &lse, DLOSS, &mut dx, dkernel, space)
-            .expect("in range");
+        linear_cross_entropy_grad(
+            ctx,
+            &spec,
+            x,
+            &self.kernel,
+            labels,
+            weights,
+            &lse,
+            DLOSS,
+            &mut dx,
+            dkernel,
+            space,
+        )
+        .expect("in range");
         [lse, dx].concat()
     }
 }
 
 #[test]
 fn of_logits() {
-    for (rows, classes, block) in [(1, 1, 1), (0, 3, 2), (7, 10, 2), (300, 65, 16), (5, 3000, 4), (1000, 10, 1000)] {
+    for (rows, classes, block) in
+        [(1, 1, 1), (0, 3, 2), (7, 10, 2), (300, 65, 16), (5, 3000, 4), (1000, 10, 1000)]
+    {
         let case = Case::new(rows, 1, classes, block);
         let logits: Vec<f32> = normal(5, rows * classes).iter().map(|x| x * 10.0).collect();
         let (loss, lse, gradient) = case.exact(&logits.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
@@ -85,8 +108,20 @@ fn of_logits() {
                 let mut space = Workspace::new(cross_entropy_workspace(rows.len()));
                 let logits = &logits[rows.start * classes..rows.end * classes];
                 let (labels, weights) = (&case.labels[rows.clone()], &case.weights[rows.clone()]);
-                cross_entropy(ctx, rows.len(), classes, block, accumulate, logits, labels, weights, loss, &mut lse, space.get())
-                    .expect("in range");
+                cross_entropy(
+                    ctx,
+                    rows.len(),
+                    classes,
+                    block,
+                    accumulate,
+                    logits,
+                    labels,
+                    weights,
+                    loss,
+                    &mut lse,
+                    space.get(),
+                )
+                .expect("in range");
                 lse
             };
             let mut loss = f32::NAN;
@@ -98,8 +133,18 @@ fn of_logits() {
             assert_bits(&[in_two], &[loss], "in two calls");
             let mut gradient = vec![f32::NAN; rows * classes];
             let weights = &case.weights;
-            cross_entropy_grad(ctx, rows, classes, &logits, &case.labels, weights, &lse, DLOSS, &mut gradient)
-                .expect("in range");
+            cross_entropy_grad(
+                ctx,
+                rows,
+                classes,
+                &logits,
+                &case.labels,
+                weights,
+                &lse,
+                DLOSS,
+                &mut gradient,
+            )
+            .expect("in range");
             [vec![loss], lse, gradient].concat()
         });
         for found in results {
@@ -110,9 +155,15 @@ fn of_logits() {
 
 #[test]
 fn of_a_linear_layer_in_one_call_or_two() {
-    for (rows, width, classes, block) in
-        [(1, 1, 1, 1), (0, 3, 4, 2), (37, 5, 11, 4), (600, 8, 30, 100), (700, 6, 17, 300), (530, 3, 70, 1), (300, 40, 3, 1000)]
-    {
+    for (rows, width, classes, block) in [
+        (1, 1, 1, 1),
+        (0, 3, 4, 2),
+        (37, 5, 11, 4),
+        (600, 8, 30, 100),
+        (700, 6, 17, 300),
+        (530, 3, 70, 1),
+        (300, 40, 3, 1000),
+    ] {
         let case = Case::new(rows, width, classes, block);
         let (loss, lse, gradient) = case.exact(&case.logits());
         let (mut dx, mut dkernel) = (vec![0.0; rows * width], vec![0.0; width * classes]);
@@ -140,7 +191,13 @@ fn of_a_linear_layer_in_one_call_or_two() {
         });
         for found in results {
             let scale = 1.0 + (rows as f64).sqrt() + (classes as f64).sqrt();
-            assert_near(&found, &wanted, scale, 2e-5, &format!("[{rows},{width}] · [{width},{classes}] by {block}"));
+            assert_near(
+                &found,
+                &wanted,
+                scale,
+                2e-5,
+                &format!("[{rows},{width}] · [{width},{classes}] by {block}"),
+            );
         }
     }
 }
@@ -151,7 +208,8 @@ fn rows_of_infinities() {
     on_all(|ctx| {
         let (mut loss, mut lse) = (0.0, [f32::NAN; 2]);
         let mut space = Workspace::new(cross_entropy_workspace(2));
-        cross_entropy(ctx, 2, 2, 1, false, &logits, &[0, 0], &[0.0, 1.0], &mut loss, &mut lse, space.get()).expect("in range");
+        cross_entropy(ctx, 2, 2, 1, false, &logits, &[0, 0], &[0.0, 1.0], &mut loss, &mut lse, space.get())
+            .expect("in range");
         assert_eq!(lse, [f32::NEG_INFINITY, 0.0]);
         Vec::new()
     });
@@ -161,8 +219,19 @@ fn rows_of_infinities() {
 fn labels_out_of_range_are_named() {
     on_all(|ctx| {
         let (mut loss, mut lse) = (3.0, [0.0; 2]);
-        let found =
-            cross_entropy(ctx, 2, 2, 1, false, &[0.0; 4], &[1, 2], &[1.0; 2], &mut loss, &mut lse, &mut [0.0; 16]);
+        let found = cross_entropy(
+            ctx,
+            2,
+            2,
+            1,
+            false,
+            &[0.0; 4],
+            &[1, 2],
+            &[1.0; 2],
+            &mut loss,
+            &mut lse,
+            &mut [0.0; 16],
+        );
         assert_eq!(found, Err(OutOfRange { position: 1, index: 2, rows: 2 }));
         assert_eq!(loss, 3.0);
         Vec::new()

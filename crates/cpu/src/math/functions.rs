@@ -3,6 +3,8 @@
 //! `FMA` says whether a fused multiply-add is an instruction. Where it is not, a multiplication and an addition stand
 //! in for it: the bits differ, within the same bounds.
 
+#![allow(clippy::excessive_precision, reason = "coefficients stand as they were published")]
+
 use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 
 /// ln 2 in two parts: the first has so few bits that its product with an exponent is exact.
@@ -14,7 +16,7 @@ const ROUND: f32 = 12_582_912.0;
 
 /// `a · b + c`, in one rounding if the instruction exists.
 #[inline(always)]
-pub(crate) fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
@@ -69,8 +71,15 @@ pub fn ln<const FMA: bool>(x: f32) -> f32 {
     let p = polynomial::<FMA, 9>(
         m,
         [
-            7.037_683_6e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_8e-1,
-            2.000_071_5e-1, -2.499_999_4e-1, 3.333_333_1e-1,
+            7.037_683_6e-2,
+            -1.151_461e-1,
+            1.167_699_9e-1,
+            -1.242_014_1e-1,
+            1.424_932_3e-1,
+            -1.666_805_8e-1,
+            2.000_071_5e-1,
+            -2.499_999_4e-1,
+            3.333_333_1e-1,
         ],
     );
     let tail = fma::<FMA>(e, LN2_LOW, p * (square * m));
@@ -130,7 +139,6 @@ pub fn erf<const FMA: bool>(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::math::simd_fn;
     use crate::math::testing::isas;
 
     type Function = (&'static str, f64, fn(f64) -> f64);
@@ -194,7 +202,10 @@ mod tests {
                 assert!(f(f32::NAN).is_nan());
             }
             assert_eq!([exp::<FMA>(0.0), exp::<FMA>(inf), exp::<FMA>(-inf)], [1.0, inf, 0.0]);
-            assert_eq!([ln::<FMA>(0.0), ln::<FMA>(-0.0), ln::<FMA>(1.0), ln::<FMA>(inf)], [-inf, -inf, 0.0, inf]);
+            assert_eq!(
+                [ln::<FMA>(0.0), ln::<FMA>(-0.0), ln::<FMA>(1.0), ln::<FMA>(inf)],
+                [-inf, -inf, 0.0, inf]
+            );
             assert!(ln::<FMA>(-1.0).is_nan() && ln::<FMA>(-inf).is_nan());
             assert_eq!([tanh::<FMA>(inf), tanh::<FMA>(-inf)], [1.0, -1.0]);
             assert_eq!([sigmoid::<FMA>(0.0), sigmoid::<FMA>(inf), sigmoid::<FMA>(-inf)], [0.5, 1.0, 0.0]);

@@ -60,7 +60,10 @@ pub(crate) fn on_all(run: impl Fn(Context<'_>) -> Vec<f32>) -> Vec<Vec<f32>> {
 pub(crate) fn assert_bits(found: &[f32], wanted: &[f32], what: &str) {
     assert_eq!(found.len(), wanted.len(), "{what}");
     for (i, (a, b)) in found.iter().zip(wanted).enumerate() {
-        assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{what}: element {i} is {a:e}, not {b:e}");
+        assert!(
+            a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+            "{what}: element {i} is {a:e}, not {b:e}"
+        );
     }
 }
 
@@ -69,6 +72,9 @@ pub(crate) fn assert_near(found: &[f32], exact: &[f64], scale: f64, tolerance: f
     assert_eq!(found.len(), exact.len(), "{what}");
     for (i, (&a, &b)) in found.iter().zip(exact).enumerate() {
         let (error, bound) = ((f64::from(a) - b).abs(), tolerance * b.abs().max(scale));
-        assert!(error <= bound, "{what}: element {i} is {a:e}, not {b:e} (off by {error:e}, allowed {bound:e})");
+        assert!(
+            error <= bound,
+            "{what}: element {i} is {a:e}, not {b:e} (off by {error:e}, allowed {bound:e})"
+        );
     }
 }

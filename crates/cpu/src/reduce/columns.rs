@@ -62,6 +62,7 @@ pub(crate) fn sum_rows<const N: usize>(
 ///
 /// The sums are a local array of the caller, which the compiler knows to be apart from what terms are made of.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "sums and terms go side by side")]
 fn add_rows<const N: usize>(
     sums: &mut [[f32; WIDEST]; N],
     width: usize,
