@@ -40,9 +40,11 @@ pub mod prelude {
     pub use plimsoll_data::{Batches, Cursor, Dataset, OpenOptions, Order, Source, open};
     pub use plimsoll_graph::{GraphError, Init, ValueId};
     pub use plimsoll_nn::{
-        Activation, AdamW, BatchNorm, Conv2d, Dense, Embedding, Flatten, GlobalAveragePool, Head, Layer, LayerNorm,
-        MaxPool2d, Model, Net, Optimizer, Padding, SelfAttention, Sequential, Sgd, zoo,
+        Activation, AdamW, BatchNorm, Conv2d, Dense, Embedding, Flatten, GlobalAveragePool, Head, Layer,
+        LayerNorm, MaxPool2d, Model, Net, Optimizer, Padding, SelfAttention, Sequential, Sgd, zoo,
     };
     pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
-    pub use plimsoll_train::{Control, Evaluation, Report, Session, TrainError, TrainEvent, Trainer};
+    pub use plimsoll_train::{
+        Control, Evaluation, Report, Schedule, Session, TrainError, TrainEvent, Trainer,
+    };
 }

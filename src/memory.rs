@@ -50,7 +50,9 @@ fn group_limit() -> Option<usize> {
     let mut left: Option<usize> = None;
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
         let (root, limit, usage) = match controllers {
             "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
             c if c.split(',').any(|c| c == "memory") => {

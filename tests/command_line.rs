@@ -45,8 +45,12 @@ fn bad_input_is_refused_with_what_to_change() {
 fn damaged_data_is_refused_by_name() {
     let folder = std::env::temp_dir().join(format!("plimsoll-damaged-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let names =
-        ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"];
+    let names = [
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ];
     let images = |count: u32| {
         let mut bytes = vec![0, 0, 8, 3];
         [count, 28, 28].iter().for_each(|n| bytes.extend(n.to_be_bytes()));
@@ -78,7 +82,9 @@ fn damaged_data_is_refused_by_name() {
 
 #[test]
 fn the_json_line_has_every_field() {
-    let report = json(&plimsoll(&["train", "--json", "--model", "lenet", "--batch", "50", "--steps", "4", "--seed", "3"]));
+    let report = json(&plimsoll(&[
+        "train", "--json", "--model", "lenet", "--batch", "50", "--steps", "4", "--seed", "3",
+    ]));
     for field in [
         "planned_peak_bytes",
         "measured_peak_bytes",
@@ -120,7 +126,8 @@ fn text_trains_a_language_model() {
     fs::write(&file, "the ship sinks to her line and no further; ".repeat(60)).unwrap();
     let spec = format!("text:{}", file.display());
     let size = ["--context", "32", "--width", "32", "--heads", "2", "--layers", "1"];
-    let mut arguments = vec!["train", "--json", "--model", "gpt", "--data", &spec, "--batch", "4", "--epochs", "12"];
+    let mut arguments =
+        vec!["train", "--json", "--model", "gpt", "--data", &spec, "--batch", "4", "--epochs", "12"];
     arguments.extend(size);
     let report = json(&plimsoll(&arguments));
     assert!(number(&report, "test_loss") < 3.0, "{report}");

@@ -29,14 +29,19 @@ fn total(report: &Value) -> usize {
 fn the_measured_peak_is_the_planned_one() {
     for (model, batch) in RUNS {
         let report = json(&plimsoll(&arguments(model, batch)));
-        let (planned, measured) = (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
+        let (planned, measured) =
+            (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
         let allowed = (0.02 * planned).max(4.0 * 1024.0 * 1024.0);
         let off = measured - planned;
-        assert!(off.abs() <= allowed, "{model} batch {batch}: planned {planned}, measured {measured}, off by {off}");
+        assert!(
+            off.abs() <= allowed,
+            "{model} batch {batch}: planned {planned}, measured {measured}, off by {off}"
+        );
         let (heap, cap) = (number(&report, "heap_peak_bytes"), number(&report, "heap_cap_bytes"));
         assert!(heap <= cap, "{model} batch {batch}: {heap} bytes on the heap, the cap is {cap}");
         let sheet = &report["load_sheet"];
-        let sum = |part: &str| -> f64 { sheet[part].as_array().unwrap().iter().map(|e| number(e, "bytes")).sum() };
+        let sum =
+            |part: &str| -> f64 { sheet[part].as_array().unwrap().iter().map(|e| number(e, "bytes")).sum() };
         assert_eq!(sum("arena"), number(&report, "arena_bytes"));
         assert_eq!(sum("arena") + sum("outside"), planned);
     }

@@ -33,6 +33,14 @@ pub enum OptimizerName {
     Adamw,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScheduleName {
+    /// It stays
+    Constant,
+    /// It falls to zero along half a cosine
+    Cosine,
+}
+
 #[derive(Debug, Args)]
 pub struct RunOptions {
     /// Model of the zoo: mlp, lenet, resnet20 or gpt
@@ -57,6 +65,9 @@ pub struct RunOptions {
     /// Optimizer
     #[arg(long, value_enum, default_value = "adamw")]
     pub optimizer: OptimizerName,
+    /// How the learning rate goes over the run
+    #[arg(long, value_enum, default_value = "cosine")]
+    pub schedule: ScheduleName,
     /// The line: a size like 512MiB or 4GB, or a share like 50% of the available memory
     #[arg(long, value_name = "SIZE", default_value = "90%")]
     pub memory: Size,

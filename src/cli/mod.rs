@@ -36,7 +36,10 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let status = match &error {
             TrainError::Plan(PlanError::Infeasible(_)) => 3,
-            TrainError::Execute(_) | TrainError::Verify(_) | TrainError::Diverged { .. } | TrainError::File { .. } => 1,
+            TrainError::Execute(_)
+            | TrainError::Verify(_)
+            | TrainError::Diverged { .. }
+            | TrainError::File { .. } => 1,
             _ => 2,
         };
         Self { message: error.to_string(), status }
@@ -71,7 +74,8 @@ pub fn run() -> ExitCode {
 /// Prints to standard output; a reader that went away ends the program quietly, like any filter.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).is_err() {
+    if out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).is_err()
+    {
         std::process::exit(141);
     }
 }

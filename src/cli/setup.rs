@@ -1,7 +1,7 @@
 //! From flags to a trainer and its data.
 
 use super::Failure;
-use super::args::{OptimizerName, RunOptions};
+use super::args::{OptimizerName, RunOptions, ScheduleName};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::cpu::Cpu;
@@ -10,7 +10,7 @@ use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
 use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
 use plimsoll::tensor::{DType, TensorType};
-use plimsoll::train::Trainer;
+use plimsoll::train::{Schedule, Trainer};
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
 const SYNTHETIC_STEPS: u64 = 100;
@@ -41,7 +41,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let model = model(options, name.starts_with("text:").then_some(256))?;
     let data = HEAP.tagged(Tag::Data, || open(&name, &open_options(options, model.as_ref(), batch)))?;
     let line_bytes = options.memory.bytes(memory::available().unwrap_or(usize::MAX));
-    let executor = Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let executor =
+        Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let example = model.input().bytes() + 4 * model.labels().elements();
     let size = |source: usize| batch.min(source) * example;
@@ -49,6 +50,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let mut trainer = Trainer::new(model, optimizer(options)?, executor)
         .batch(batch.min(data.train.len()))
         .seed(options.seed)
+        .schedule(match options.schedule {
+            ScheduleName::Constant => Schedule::Constant,
+            ScheduleName::Cosine => Schedule::Cosine,
+        })
         .line(line_bytes);
     for entry in memory::outside(threads, data.resident_bytes(), batch_bytes) {
         trainer = trainer.outside(entry);

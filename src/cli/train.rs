@@ -20,7 +20,8 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
     let setup = setup(options)?;
     if let Some(folder) = &options.out {
-        std::fs::create_dir_all(folder).map_err(|e| Failure::usage(format!("--out {}: {e}", folder.display())))?;
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Failure::usage(format!("--out {}: {e}", folder.display())))?;
     }
     let plans = HEAP.tagged(Tag::Planning, || setup.trainer.plan(&setup.data))?;
     say(&plans.sheet.to_string());
@@ -67,7 +68,8 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
 
 fn write_report(folder: &Path, report: &serde_json::Value) -> Result<(), Failure> {
     let path = folder.join("report.json");
-    std::fs::write(&path, format!("{report:#}\n")).map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
+    std::fs::write(&path, format!("{report:#}\n"))
+        .map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
     say(&format!("Wrote weights.safetensors and report.json to {}", folder.display()));
     Ok(())
 }
@@ -97,7 +99,11 @@ fn summary(report: &Report, planned: usize, measured: Option<usize>, first: Opti
     match measured {
         Some(measured) => {
             let share = measured as f64 / planned.max(1) as f64;
-            text += &format!("measured peak  {:>12}  ({measured} bytes, {} of planned)", bytes(measured), percent(share));
+            text += &format!(
+                "measured peak  {:>12}  ({measured} bytes, {} of planned)",
+                bytes(measured),
+                percent(share)
+            );
         }
         None => text += "measured peak  not known on this system",
     }
@@ -136,7 +142,8 @@ impl Progress {
                 }
             }
             TrainEvent::Epoch { epoch, train_loss, evaluation } => {
-                let line = format!("epoch {}: training loss {train_loss:.4}, {}", epoch + 1, accuracy(&evaluation));
+                let line =
+                    format!("epoch {}: training loss {train_loss:.4}, {}", epoch + 1, accuracy(&evaluation));
                 self.bar.suspend(|| say(&line));
             }
         }

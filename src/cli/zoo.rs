@@ -18,7 +18,8 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--batch must be at least 1"));
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let executor = Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let executor =
+        Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
     let mut models = Vec::new();
     say(&format!("{:<10} {:>12} {:>12} {:>16}", "model", "parameters", "state", "training arena"));
     for entry in &ZOO {

@@ -105,7 +105,11 @@ pub fn cast(tensor: &HostTensor, dtype: plimsoll_tensor::DType) -> HostTensor {
 pub fn random(name: &str, ty: &TensorType, bound: u32) -> HostTensor {
     let stream = Stream::new(1, 0, name);
     let value = |i: u64| {
-        if ty.dtype.is_float() { f64::from(stream.normal(0, i)) } else { f64::from(stream.below(0, i, bound)) }
+        if ty.dtype.is_float() {
+            f64::from(stream.normal(0, i))
+        } else {
+            f64::from(stream.below(0, i, bound))
+        }
     };
     let values: Vec<f64> = (0..ty.shape.elements() as u64).map(value).collect();
     HostTensor::from_f64(ty.clone(), &values).expect("as many values as elements")

@@ -19,7 +19,12 @@ fn model(name: &str) -> Box<dyn Model> {
 }
 
 /// States after three steps, the last on a remainder.
-fn trained(name: &str, batch: usize, cpu: Cpu, change: impl Fn(Trainer) -> Trainer) -> Vec<(String, Vec<u8>)> {
+fn trained(
+    name: &str,
+    batch: usize,
+    cpu: Cpu,
+    change: impl Fn(Trainer) -> Trainer,
+) -> Vec<(String, Vec<u8>)> {
     let model = model(name);
     let spec = SyntheticSpec {
         input: model.input(),
@@ -28,7 +33,8 @@ fn trained(name: &str, batch: usize, cpu: Cpu, change: impl Fn(Trainer) -> Train
         input_bound: model.input_bound().unwrap_or(2),
     };
     let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    let data = Dataset { name: "synthetic".into(), train: source(2 * batch + batch / 2, 0), test: source(3, 1) };
+    let data =
+        Dataset { name: "synthetic".into(), train: source(2 * batch + batch / 2, 0), test: source(3, 1) };
     let trainer = change(Trainer::new(model, AdamW::new(1e-2), cpu).batch(batch).steps(3).seed(9));
     let plans = trainer.plan(&data).unwrap_or_else(|e| panic!("{name}: {e}"));
     let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
@@ -52,7 +58,12 @@ fn threads_do_not_change_bits() {
     for (name, batch) in MODELS {
         let one = trained(name, batch, Cpu::new(1).unwrap(), |t| t);
         for threads in [2, 3, 7] {
-            same(name, &format!("{threads} threads"), &trained(name, batch, Cpu::new(threads).unwrap(), |t| t), &one);
+            same(
+                name,
+                &format!("{threads} threads"),
+                &trained(name, batch, Cpu::new(threads).unwrap(), |t| t),
+                &one,
+            );
         }
     }
 }
@@ -62,7 +73,12 @@ fn every_instruction_set_keeps_its_bits_over_threads() {
     for isa in [Isa::Portable, Isa::Avx2] {
         let cpu = |threads| Cpu::with_isa(threads, isa).unwrap();
         for (name, batch) in MODELS {
-            same(name, isa.name(), &trained(name, batch, cpu(3), |t| t), &trained(name, batch, cpu(1), |t| t));
+            same(
+                name,
+                isa.name(),
+                &trained(name, batch, cpu(3), |t| t),
+                &trained(name, batch, cpu(1), |t| t),
+            );
         }
     }
 }
@@ -82,7 +98,8 @@ fn micro_batches_do_not_change_bits() {
 
 #[test]
 fn batch_norm_is_not_split_silently() {
-    let result = std::panic::catch_unwind(|| trained("resnet20", 64, Cpu::new(1).unwrap(), |t| t.micro_batches(2)));
+    let result =
+        std::panic::catch_unwind(|| trained("resnet20", 64, Cpu::new(1).unwrap(), |t| t.micro_batches(2)));
     let message = *result.unwrap_err().downcast::<String>().unwrap();
     assert!(message.contains("norm") && message.contains("cannot be split"), "{message}");
 }
@@ -102,7 +119,12 @@ fn passes_do_not_change_bits() {
 fn no_kernel_reads_or_writes_outside_its_buffers() {
     for (name, batch) in MODELS {
         let plain = trained(name, batch, Cpu::new(2).unwrap(), |t| t);
-        same(name, "the memory checker", &trained(name, batch, Cpu::new(3).unwrap().checked(), |t| t), &plain);
+        same(
+            name,
+            "the memory checker",
+            &trained(name, batch, Cpu::new(3).unwrap().checked(), |t| t),
+            &plain,
+        );
     }
     let split = |t: Trainer| t.micro_batches(4);
     let plain = trained("gpt", 8, Cpu::new(2).unwrap(), |t| t);

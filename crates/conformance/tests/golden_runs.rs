@@ -35,7 +35,13 @@ fn start(name: &str, ty: &TensorType) -> HostTensor {
 }
 
 /// What an input is in step `step`.
-fn input(name: &str, ty: &TensorType, model: &dyn Model, optimizer: &dyn Optimizer, step: usize) -> HostTensor {
+fn input(
+    name: &str,
+    ty: &TensorType,
+    model: &dyn Model,
+    optimizer: &dyn Optimizer,
+    step: usize,
+) -> HostTensor {
     let elements = ty.shape.elements();
     let fill = |value: &dyn Fn(usize) -> f64| (0..elements).map(value).collect::<Vec<_>>();
     let values = match name {
@@ -46,7 +52,7 @@ fn input(name: &str, ty: &TensorType, model: &dyn Model, optimizer: &dyn Optimiz
         setting => {
             let names = optimizer.setting_names();
             let mut values = vec![0.0; names.len()];
-            optimizer.settings(step as u64, &mut values);
+            optimizer.settings(step as u64, 1.0, &mut values);
             let place = names.iter().position(|n| setting.ends_with(n)).expect("a setting of the optimizer");
             vec![values[place]]
         }
@@ -82,7 +88,8 @@ fn near(found: f64, expected: f64, tolerance: f64, what: &str) {
 
 fn check_states(golden: &GoldenRun, states: &[(String, HostTensor)], tolerance: f64, what: &str) {
     for (name, expected) in golden.parameters.iter().chain(&golden.statistics) {
-        let (_, tensor) = states.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{what}: no state {name}"));
+        let (_, tensor) =
+            states.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{what}: no state {name}"));
         let found = Summary::of(&tensor.ty().shape, &tensor.to_f64());
         assert_eq!(found.shape, expected.shape, "{what} {name}");
         near(found.sum, expected.sum, tolerance, &format!("{what} {name} sum"));

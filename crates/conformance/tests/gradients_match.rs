@@ -10,16 +10,16 @@ use plimsoll_transform::gradient;
 /// The scalar `Σ y · upstream` of an op's first output, with the gradients of its float inputs as outputs.
 fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
     let mut b = Builder::new(1, 1);
-    let inputs: Vec<ValueId> = (case.inputs.iter().enumerate())
-        .map(|(i, t)| b.setting(&format!("x{i}"), t.ty().clone()))
-        .collect();
+    let inputs: Vec<ValueId> =
+        (case.inputs.iter().enumerate()).map(|(i, t)| b.setting(&format!("x{i}"), t.ty().clone())).collect();
     let outer = b.setting("upstream", upstream.ty().clone());
     let y = b.node(case.op.clone(), &inputs)?[0];
     let product = b.mul(y, outer)?;
     let rank = b.shape(product).rank();
     let sum = if rank == 0 { product } else { b.sum(product, 0, rank)? };
     let loss = b.reshape(sum, [])?;
-    let wanted = inputs.iter().enumerate().filter(|(i, _)| case.gradients[*i].is_some() && has_rule(&case.op, *i));
+    let wanted =
+        inputs.iter().enumerate().filter(|(i, _)| case.gradients[*i].is_some() && has_rule(&case.op, *i));
     let wanted: Vec<ValueId> = wanted.map(|(_, &v)| v).collect();
     for (i, value) in gradient(&mut b, loss, &wanted)?.into_iter().enumerate() {
         b.output(&format!("dx{i}"), value);
@@ -71,7 +71,9 @@ fn gradient_rules_give_the_frozen_gradients() {
 fn gradient_rules_agree_with_finite_differences() {
     for case in differentiable() {
         // A maximum has corners; its frozen gradients are checked above.
-        if matches!(case.op, Op::Pool(_)) || case.inputs.iter().any(|t| t.ty().dtype != DType::F64 && t.ty().dtype.is_float()) {
+        if matches!(case.op, Op::Pool(_))
+            || case.inputs.iter().any(|t| t.ty().dtype != DType::F64 && t.ty().dtype.is_float())
+        {
             continue;
         }
         let upstream = case.upstream.clone().unwrap();
@@ -105,6 +107,10 @@ fn gradient_rules_agree_with_finite_differences() {
         let scale = exact.abs().max(1.0);
         let smooth = (numeric - exact).abs() <= 1e-6 * scale;
         let cornered = matches!(&case.op, Op::Elementwise(_) | Op::Fused(_) | Op::MatMul(_) | Op::Conv(_));
-        assert!(smooth || (cornered && (numeric - exact).abs() <= 1e-2 * scale), "{}: {numeric} and {exact}", case.name);
+        assert!(
+            smooth || (cornered && (numeric - exact).abs() <= 1e-2 * scale),
+            "{}: {numeric} and {exact}",
+            case.name
+        );
     }
 }

@@ -37,7 +37,10 @@ impl Arena {
     /// # Panics
     /// If the range is not inside the arena.
     pub fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
-        assert!(offset <= self.bytes && bytes <= self.bytes - offset, "{offset} + {bytes} is outside the arena");
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "{offset} + {bytes} is outside the arena"
+        );
         // SAFETY: the range was just checked to lie inside the mapping.
         unsafe { self.start.as_ptr().add(offset) }
     }

@@ -13,7 +13,9 @@ use crate::norm::{self, Normalised};
 use crate::pooling::{self, PoolShape};
 use crate::{attention, index, loss, reduce};
 use plimsoll_graph::Op;
-use plimsoll_graph::op::{Attention, Conv, Epilogue, Geometry, Index, Loss, Norm, NormAxis, Pool, Reduce, Region};
+use plimsoll_graph::op::{
+    Attention, Conv, Epilogue, Geometry, Index, Loss, Norm, NormAxis, Pool, Reduce, Region,
+};
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, TensorType};
 
@@ -144,7 +146,9 @@ impl Call {
             _ => {}
         }
         // Sums fold in blocks of the first operand's rows; an op over no examples is one block.
-        let block = |inside: usize, rows: usize| if query.fold_rows == 0 { rows.max(1) } else { query.fold_rows * inside };
+        let block = |inside: usize, rows: usize| {
+            if query.fold_rows == 0 { rows.max(1) } else { query.fold_rows * inside }
+        };
         let call = match query.op {
             Op::Reduce(Reduce::Sum { start, end }) if all_f32(x) => {
                 let shape = &x[0].shape;
@@ -200,7 +204,8 @@ impl Call {
                     Norm::Stats { axis: NormAxis::Channel } => Self::ChannelStats { rows, width },
                     Norm::Sums { axis } => {
                         // Whose statistics they are shows in their shape; `[1]` of one row of one channel is both.
-                        let statistics = if x[2].shape[..] == [width] { NormAxis::Channel } else { NormAxis::Row };
+                        let statistics =
+                            if x[2].shape[..] == [width] { NormAxis::Channel } else { NormAxis::Row };
                         match axis {
                             NormAxis::Row => Self::RowSums { rows, width, axis: statistics },
                             NormAxis::Channel => {
@@ -224,17 +229,21 @@ impl Call {
                 let (rows, row_bytes) = (x[0].shape[0], x[0].shape[1] * x[0].dtype.bytes());
                 Self::Gather { rows, row_bytes, indices: x[1].shape.elements() }
             }
-            Op::Index(Index::ScatterAdd { rows }) if x[1].dtype == DType::F32 => {
-                Self::ScatterAdd { rows: *rows, width: y[0].shape[1], indices: x[0].shape.elements(), accumulate }
-            }
+            Op::Index(Index::ScatterAdd { rows }) if x[1].dtype == DType::F32 => Self::ScatterAdd {
+                rows: *rows,
+                width: y[0].shape[1],
+                indices: x[0].shape.elements(),
+                accumulate,
+            },
             Op::Loss(op) if x[0].dtype == DType::F32 => {
                 let (rows, columns) = (x[0].shape[0], x[0].shape[1]);
                 let block_rows = block(1, rows);
-                let spec = || {
-                    LinearSpec { rows, width: columns, classes: x[1].shape[1], block_rows, accumulate }
-                };
+                let spec =
+                    || LinearSpec { rows, width: columns, classes: x[1].shape[1], block_rows, accumulate };
                 match op {
-                    Loss::CrossEntropy => Self::CrossEntropy { rows, classes: columns, block_rows, accumulate },
+                    Loss::CrossEntropy => {
+                        Self::CrossEntropy { rows, classes: columns, block_rows, accumulate }
+                    }
                     Loss::CrossEntropyGrad => Self::CrossEntropyGrad { rows, classes: columns },
                     Loss::LinearCrossEntropy => Self::LinearCrossEntropy { spec: spec() },
                     Loss::LinearCrossEntropyGrad => Self::LinearCrossEntropyGrad { spec: spec() },
@@ -254,7 +263,9 @@ impl Call {
     pub fn workspace(&self, isa: Isa, threads: usize) -> usize {
         match self {
             Self::Elementwise(program) => program.workspace(threads),
-            Self::SumFold { rows, inner, block_rows, .. } => reduce::sum_fold_workspace(*rows, *inner, *block_rows),
+            Self::SumFold { rows, inner, block_rows, .. } => {
+                reduce::sum_fold_workspace(*rows, *inner, *block_rows)
+            }
             Self::MatMul { spec, .. } => gemm::gemm_workspace(isa, threads, spec),
             Self::Conv { shape, .. } => conv::conv2d_workspace(isa, threads, shape),
             Self::ConvInputGrad { shape } => conv::conv2d_input_grad_workspace(isa, threads, shape),
@@ -269,7 +280,9 @@ impl Call {
             Self::AttentionGrad { spec } => attention::attention_grad_workspace(isa, threads, spec),
             Self::CrossEntropy { rows, .. } => loss::cross_entropy_workspace(*rows),
             Self::LinearCrossEntropy { spec } => loss::linear_cross_entropy_workspace(isa, threads, spec),
-            Self::LinearCrossEntropyGrad { spec } => loss::linear_cross_entropy_grad_workspace(isa, threads, spec),
+            Self::LinearCrossEntropyGrad { spec } => {
+                loss::linear_cross_entropy_grad_workspace(isa, threads, spec)
+            }
             _ => 0,
         }
     }
@@ -305,7 +318,14 @@ impl Call {
                 unsafe { copy.run(o.reads[0], o.writes[0]) };
             }
             &Self::Sum { outer, reduce, inner } => {
-                reduce::sum(ctx, outer, reduce, inner, read!(0, outer * reduce * inner), write!(0, outer * inner));
+                reduce::sum(
+                    ctx,
+                    outer,
+                    reduce,
+                    inner,
+                    read!(0, outer * reduce * inner),
+                    write!(0, outer * inner),
+                );
             }
             &Self::SumFold { rows, inner, block_rows, accumulate } => {
                 let (x, y) = (read!(0, rows * inner), write!(0, inner));
@@ -327,7 +347,15 @@ impl Call {
             Self::Conv { shape, epilogue } => {
                 let [x, w, y] = conv_sizes(shape);
                 let bias = if epilogue.bias { Some(read!(2, shape.out_c)) } else { None };
-                conv::conv2d(ctx, shape, read!(0, x), read!(1, w), write!(0, y), finish(*epilogue, bias), scratch);
+                conv::conv2d(
+                    ctx,
+                    shape,
+                    read!(0, x),
+                    read!(1, w),
+                    write!(0, y),
+                    finish(*epilogue, bias),
+                    scratch,
+                );
             }
             Self::ConvInputGrad { shape } => {
                 let [x, w, y] = conv_sizes(shape);
@@ -355,14 +383,26 @@ impl Call {
             }
             &Self::RowSums { rows, width, axis } => {
                 let n = if axis == NormAxis::Row { rows } else { width };
-                let normalised = Normalised { x: read!(1, rows * width), axis, mean: read!(2, n), rstd: read!(3, n) };
-                norm::row_sums(ctx, rows, width, read!(0, rows * width), normalised, write!(0, rows), write!(1, rows));
+                let normalised =
+                    Normalised { x: read!(1, rows * width), axis, mean: read!(2, n), rstd: read!(3, n) };
+                norm::row_sums(
+                    ctx,
+                    rows,
+                    width,
+                    read!(0, rows * width),
+                    normalised,
+                    write!(0, rows),
+                    write!(1, rows),
+                );
             }
             &Self::ChannelSums { rows, width, axis, block_rows, accumulate } => {
                 let n = if axis == NormAxis::Row { rows } else { width };
-                let normalised = Normalised { x: read!(1, rows * width), axis, mean: read!(2, n), rstd: read!(3, n) };
+                let normalised =
+                    Normalised { x: read!(1, rows * width), axis, mean: read!(2, n), rstd: read!(3, n) };
                 let (dy, sum, with_x) = (read!(0, rows * width), write!(0, width), write!(1, width));
-                norm::channel_sums(ctx, rows, width, block_rows, accumulate, dy, normalised, sum, with_x, scratch);
+                norm::channel_sums(
+                    ctx, rows, width, block_rows, accumulate, dy, normalised, sum, with_x, scratch,
+                );
             }
             Self::Attention { spec } => {
                 let (n, rows) = (attention_rows(spec) * spec.width, attention_rows(spec));
@@ -377,7 +417,8 @@ impl Call {
                 attention::attention_grad(ctx, spec, q, k, v, y, lse, dy, dq, dk, dv, scratch);
             }
             &Self::Gather { rows, row_bytes, indices } => {
-                let (table, index, y) = (read!(0, rows * row_bytes), read!(1, indices), write!(0, indices * row_bytes));
+                let (table, index, y) =
+                    (read!(0, rows * row_bytes), read!(1, indices), write!(0, indices * row_bytes));
                 index::gather(ctx, rows, row_bytes, table, index, y).map_err(|e| e.to_string())?;
             }
             &Self::ScatterAdd { rows, width, indices, accumulate } => {
@@ -404,16 +445,37 @@ impl Call {
                 let (x, kernel) = (read!(0, spec.rows * spec.width), read!(1, spec.width * spec.classes));
                 let (labels, weights) = (read!(2, spec.rows), read!(3, spec.rows));
                 let (total, lse): (&mut [f32], _) = (write!(0, 1), write!(1, spec.rows));
-                loss::linear_cross_entropy(ctx, spec, x, kernel, labels, weights, &mut total[0], lse, scratch)
-                    .map_err(|e| format!("label: {e}"))?;
+                loss::linear_cross_entropy(
+                    ctx,
+                    spec,
+                    x,
+                    kernel,
+                    labels,
+                    weights,
+                    &mut total[0],
+                    lse,
+                    scratch,
+                )
+                .map_err(|e| format!("label: {e}"))?;
             }
             Self::LinearCrossEntropyGrad { spec } => {
                 let (inputs, weights) = (spec.rows * spec.width, spec.width * spec.classes);
                 let (x, kernel, labels) = (read!(0, inputs), read!(1, weights), read!(2, spec.rows));
-                let (row_weights, lse, dloss): (_, _, &[f32]) = (read!(3, spec.rows), read!(4, spec.rows), read!(5, 1));
+                let (row_weights, lse, dloss): (_, _, &[f32]) =
+                    (read!(3, spec.rows), read!(4, spec.rows), read!(5, 1));
                 let (dx, dkernel) = (write!(0, inputs), write!(1, weights));
                 loss::linear_cross_entropy_grad(
-                    ctx, spec, x, kernel, labels, row_weights, lse, dloss[0], dx, dkernel, scratch,
+                    ctx,
+                    spec,
+                    x,
+                    kernel,
+                    labels,
+                    row_weights,
+                    lse,
+                    dloss[0],
+                    dx,
+                    dkernel,
+                    scratch,
                 )
                 .map_err(|e| format!("label: {e}"))?;
             }

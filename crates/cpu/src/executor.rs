@@ -7,7 +7,8 @@ use crate::pool::Pool;
 use crate::shadow::Shadow;
 use crate::target::CpuTarget;
 use plimsoll_plan::{
-    Action, BufferId, BufferKind, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet, Prepared, Target,
+    Action, BufferId, BufferKind, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet, Prepared,
+    Target,
 };
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ impl Executor for Cpu {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        let compiled = plans.plans.iter().map(|plan| compile(plan, &self.target)).collect::<Result<Vec<_>, _>>()?;
+        let compiled =
+            plans.plans.iter().map(|plan| compile(plan, &self.target)).collect::<Result<Vec<_>, _>>()?;
         let most = |count: fn(&Ready) -> usize| compiled.iter().flatten().map(count).max().unwrap_or(0);
         let (most_reads, most_writes) = (most(|r| r.reads.len()), most(|r| r.writes.len()));
         let bytes = plans.arena_bytes;
@@ -164,7 +166,9 @@ impl CpuPrepared {
         unsafe { call.run(context, &operands) }.map_err(|reason| {
             let plan = &self.plans.plans[plan];
             let (layer, op) = match &plan.steps[index].action {
-                Action::Run { node, .. } => (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name()),
+                Action::Run { node, .. } => {
+                    (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
+                }
                 Action::Copy { .. } => (String::new(), "copy"),
             };
             ExecuteError::Step { layer, op, reason }
@@ -175,14 +179,19 @@ impl CpuPrepared {
         let plan = &self.plans.plans[plan];
         if inputs.len() != plan.graph.inputs.len() {
             let (wants, has) = (plan.graph.inputs.len(), inputs.len());
-            return Err(ExecuteError::Input(format!("the plan `{}` takes {wants} inputs, {has} were given", plan.name)));
+            return Err(ExecuteError::Input(format!(
+                "the plan `{}` takes {wants} inputs, {has} were given",
+                plan.name
+            )));
         }
         for buffer in &plan.buffers {
             match buffer.kind {
                 BufferKind::Input(i) => {
                     if inputs[i].len() != buffer.bytes {
                         let (name, wants, has) = (&plan.graph.inputs[i].name, buffer.bytes, inputs[i].len());
-                        return Err(ExecuteError::Input(format!("input `{name}` takes {wants} bytes, {has} were given")));
+                        return Err(ExecuteError::Input(format!(
+                            "input `{name}` takes {wants} bytes, {has} were given"
+                        )));
                     }
                     // SAFETY: no step runs, so nothing else uses the arena.
                     unsafe { self.arena.view_mut(buffer.offset, buffer.bytes) }.copy_from_slice(inputs[i]);
@@ -201,7 +210,9 @@ impl CpuPrepared {
         let found = self.plans.states.get(state);
         let fits = found.is_some_and(|s| offset <= s.ty.bytes() && bytes <= s.ty.bytes() - offset);
         let place = found.filter(|_| fits).map(|s| s.offset + offset);
-        place.ok_or_else(|| ExecuteError::Input(format!("state {state} has no bytes {offset}..{}", offset + bytes)))
+        place.ok_or_else(|| {
+            ExecuteError::Input(format!("state {state} has no bytes {offset}..{}", offset + bytes))
+        })
     }
 }
 

@@ -114,7 +114,11 @@ simd_fn! {
         for (r, y) in y.iter_mut().enumerate() {
             let row = &x[r * width..(r + 1) * width];
             // Without an early exit, which would keep the compiler from vectorising what nearly always finds nothing.
-            let first = if row.iter().fold(false, |any, v| any | v.is_nan()) {
+            let first = if width < 32 {
+                // Too short to be worth two passes.
+                let beats = |a: f32, b: f32| a > b || a.is_nan() && !b.is_nan();
+                Some((1..width).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best }))
+            } else if row.iter().fold(false, |any, v| any | v.is_nan()) {
                 row.iter().position(|v| v.is_nan())
             } else {
                 // SAFETY: i is below the row's length.

@@ -75,8 +75,14 @@ fn fill(arena: &Arena, offset: usize, bytes: usize) {
 
 fn fault(plan: &ExecutionPlan, step: usize, place: usize) -> ExecuteError {
     let (layer, op) = match &plan.steps[step].action {
-        Action::Run { node, .. } => (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name()),
+        Action::Run { node, .. } => {
+            (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
+        }
         Action::Copy { .. } => (String::new(), "copy"),
     };
-    ExecuteError::Step { layer, op, reason: format!("step {step} wrote to byte {place}, outside its buffers") }
+    ExecuteError::Step {
+        layer,
+        op,
+        reason: format!("step {step} wrote to byte {place}, outside its buffers"),
+    }
 }

@@ -37,7 +37,12 @@ impl CpuTarget {
 
 impl Target for CpuTarget {
     fn name(&self) -> String {
-        format!("cpu {}, {} thread{}", self.isa.name(), self.threads, if self.threads == 1 { "" } else { "s" })
+        format!(
+            "cpu {}, {} thread{}",
+            self.isa.name(),
+            self.threads,
+            if self.threads == 1 { "" } else { "s" }
+        )
     }
 
     fn alignment(&self) -> usize {

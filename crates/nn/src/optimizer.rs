@@ -9,8 +9,9 @@ pub trait Optimizer: Send + Sync {
     fn name(&self) -> &'static str;
     /// Names of the numbers that the update reads and that change from step to step.
     fn setting_names(&self) -> &'static [&'static str];
-    /// Writes those numbers for step `step` (from 0); they are computed in f64 and rounded once.
-    fn settings(&self, step: u64, values: &mut [f64]);
+    /// Writes those numbers for step `step` (from 0), with the learning rate times `scale`; they are computed in f64
+    /// and rounded once.
+    fn settings(&self, step: u64, scale: f64, values: &mut [f64]);
     /// Adds the update of one parameter; `settings` are the settings' values in the graph.
     fn update(
         &self,
@@ -30,8 +31,8 @@ impl Optimizer for Box<dyn Optimizer> {
         self.as_ref().setting_names()
     }
 
-    fn settings(&self, step: u64, values: &mut [f64]) {
-        self.as_ref().settings(step, values);
+    fn settings(&self, step: u64, scale: f64, values: &mut [f64]) {
+        self.as_ref().settings(step, scale, values);
     }
 
     fn update(
@@ -94,8 +95,8 @@ impl Optimizer for Sgd {
         &["rate"]
     }
 
-    fn settings(&self, _: u64, values: &mut [f64]) {
-        values.copy_from_slice(&[self.rate]);
+    fn settings(&self, _: u64, scale: f64, values: &mut [f64]) {
+        values.copy_from_slice(&[self.rate * scale]);
     }
 
     fn update(
@@ -155,11 +156,12 @@ impl Optimizer for AdamW {
         &["decay", "rate", "root"]
     }
 
-    fn settings(&self, step: u64, values: &mut [f64]) {
+    fn settings(&self, step: u64, scale: f64, values: &mut [f64]) {
+        let rate = self.rate * scale;
         let t = i32::try_from(step + 1).unwrap_or(i32::MAX);
         let (correction1, correction2) = (1.0 - self.beta1.powi(t), 1.0 - self.beta2.powi(t));
-        let decay = 1.0 - self.rate * self.weight_decay;
-        values.copy_from_slice(&[decay, self.rate / correction1, 1.0 / correction2.sqrt()]);
+        let decay = 1.0 - rate * self.weight_decay;
+        values.copy_from_slice(&[decay, rate / correction1, 1.0 / correction2.sqrt()]);
     }
 
     fn update(

@@ -1,6 +1,8 @@
 //! Draws up the load sheet of finished plans.
 
-use crate::{Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, StatePlacement};
+use crate::{
+    Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, StatePlacement,
+};
 use plimsoll_graph::{Role, ValueId};
 use std::cmp::Reverse;
 
@@ -46,7 +48,11 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
     let live = |wanted: &dyn Fn(usize, &Buffer) -> bool| -> (usize, usize) {
         let Some(plan) = largest else { return (0, 0) };
         let wanted = |(i, b): &(usize, &Buffer)| is_live(plan, b) && b.bytes > 0 && wanted(*i, b);
-        plan.buffers.iter().enumerate().filter(wanted).fold((0, 0), |(bytes, count), (_, b)| (bytes + b.bytes, count + 1))
+        plan.buffers
+            .iter()
+            .enumerate()
+            .filter(wanted)
+            .fold((0, 0), |(bytes, count), (_, b)| (bytes + b.bytes, count + 1))
     };
     let touched = largest.map_or_else(Vec::new, touched);
     let is_value = |b: &Buffer| b.kind == BufferKind::Value;
@@ -56,8 +62,16 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
         ("statistics", role(Role::Statistic), "tensors, in every plan"),
         ("batch", live(&|_, b| matches!(b.kind, BufferKind::Input(_))), "inputs"),
         ("running sums", live(&|_, b| matches!(b.kind, BufferKind::Carry(_))), "sums over micro-batches"),
-        ("kept", live(&|i, b| is_value(b) && !touched.contains(&i)), "values made before the moment, read after it"),
-        ("in use", live(&|i, b| is_value(b) && touched.contains(&i)), "values the step at work reads or writes"),
+        (
+            "kept",
+            live(&|i, b| is_value(b) && !touched.contains(&i)),
+            "values made before the moment, read after it",
+        ),
+        (
+            "in use",
+            live(&|i, b| is_value(b) && touched.contains(&i)),
+            "values the step at work reads or writes",
+        ),
         ("workspace", live(&|_, b| b.kind == BufferKind::Workspace), "scratch of the step at work"),
     ];
     let known: usize = rows.iter().map(|(_, (bytes, _), _)| bytes).sum();

@@ -30,7 +30,9 @@ fn ends(work: &mut Work<'_>) -> Vec<(ItemId, ItemId, bool)> {
     let states = graph.states.iter().map(|s| (s.input, s.output, true));
     let mut ends = Vec::new();
     for (input, output, is_state) in carries.chain(states) {
-        let Some(root) = output.map(|v| work.roots[v.index()]).filter(|&root| root != input) else { continue };
+        let Some(root) = output.map(|v| work.roots[v.index()]).filter(|&root| root != input) else {
+            continue;
+        };
         let new = match graph.origin(root) {
             Origin::Node { .. } => work.item(root),
             _ => Some(work.snapshot(root)),
@@ -155,7 +157,8 @@ fn settle_end(work: &mut Work<'_>, search: &mut Search, old: ItemId, new: ItemId
     // A running sum must be in its place before the next micro-batch, a state only once, after the last.
     let reader_in_tail = |i: &ItemId| work.items[*i].readers.iter().any(|&t| work.tasks[t].tail);
     let writer = work.items[new].writer;
-    let late = work.repeats() || writer.is_some_and(|t| work.tasks[t].tail) || here.iter().any(reader_in_tail);
+    let late =
+        work.repeats() || writer.is_some_and(|t| work.tasks[t].tail) || here.iter().any(reader_in_tail);
     let rank = writer.map_or(0, |t| work.tasks[t].rank + 1);
     let into = work.add_item(work.items[new].value, work.items[old].bytes, Home::Over(old));
     let copying = work.add_copy(new, into, is_state && late, rank);

@@ -21,7 +21,9 @@ pub enum PlanError {
     #[error("{0}")]
     Infeasible(Box<Infeasible>),
     /// Two graphs disagree on a state.
-    #[error("state `{name}` is {first} in `{first_plan}` but {second} in `{second_plan}`: build both from one model")]
+    #[error(
+        "state `{name}` is {first} in `{first_plan}` but {second} in `{second_plan}`: build both from one model"
+    )]
     States {
         /// The state's name.
         name: String,

@@ -50,7 +50,8 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
             };
             let (value, bytes) = (work.items[item].value, work.items[item].bytes);
             let buffer = over.and_then(|under| table.place[under]);
-            table.place[item] = Some(buffer.unwrap_or_else(|| table.add(BufferKind::Value, Some(value), bytes, step)));
+            table.place[item] =
+                Some(buffer.unwrap_or_else(|| table.add(BufferKind::Value, Some(value), bytes, step)));
         }
         let writes: Vec<BufferId> = task.writes.iter().map(|&i| table.touch(i, step)).collect();
         let workspace =

@@ -36,7 +36,8 @@ impl Target for NullTarget {
                 let same = |t: &&plimsoll_tensor::TensorType| {
                     t.shape == output.shape && t.dtype.bytes() == output.dtype.bytes()
                 };
-                in_place.extend(query.inputs.iter().enumerate().filter(|(_, t)| same(t)).map(|(i, _)| (o, i)));
+                in_place
+                    .extend(query.inputs.iter().enumerate().filter(|(_, t)| same(t)).map(|(i, _)| (o, i)));
             }
         }
         Ok(Kernel {
@@ -86,7 +87,8 @@ struct NullPrepared {
 
 impl NullPrepared {
     fn plan(&self, plan: usize) -> Result<&crate::ExecutionPlan, ExecuteError> {
-        let missing = || ExecuteError::Input(format!("there is no plan {plan}: there are {}", self.plans.plans.len()));
+        let missing =
+            || ExecuteError::Input(format!("there is no plan {plan}: there are {}", self.plans.plans.len()));
         self.plans.plans.get(plan).ok_or_else(missing)
     }
 
@@ -97,7 +99,9 @@ impl NullPrepared {
         };
         if offset.checked_add(bytes).is_none_or(|end| end > found.ty.bytes()) {
             let (name, all) = (&found.name, found.ty.bytes());
-            return Err(ExecuteError::Input(format!("state `{name}` has {all} bytes, not {bytes} from {offset} on")));
+            return Err(ExecuteError::Input(format!(
+                "state `{name}` has {all} bytes, not {bytes} from {offset} on"
+            )));
         }
         Ok(())
     }
@@ -112,14 +116,19 @@ impl Prepared for NullPrepared {
         }
         for (input, given) in graph.inputs.iter().zip(inputs) {
             let times = if input.batched { graph.micro_batches } else { 1 };
-            check_bytes(&format!("input `{}`", input.name), graph.ty(input.value).bytes() * times, given.len())?;
+            check_bytes(
+                &format!("input `{}`", input.name),
+                graph.ty(input.value).bytes() * times,
+                given.len(),
+            )?;
         }
         Ok(())
     }
 
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
         let graph = &self.plan(plan)?.graph;
-        let missing = || ExecuteError::Input(format!("there is no output {output}: there are {}", graph.outputs.len()));
+        let missing =
+            || ExecuteError::Input(format!("there is no output {output}: there are {}", graph.outputs.len()));
         let found = graph.outputs.get(output).ok_or_else(missing)?;
         check_bytes(&format!("output `{}`", found.name), graph.ty(found.value).bytes(), into.len())?;
         into.fill(0);

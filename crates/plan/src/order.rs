@@ -2,15 +2,18 @@
 //!
 //! Training graphs leave little freedom in the large (forward, then backward) and much in the small: how early an
 //! update frees its gradient, how late a constant is made, which of two branches goes first. No single rule wins
-//! everywhere, and measuring is cheap, so the rules compete.
+//! everywhere, and measuring is cheap, so the rules compete. Around the fullest moment the order is then made exactly
+//! optimal, a window of tasks at a time, and single tasks are moved across it from further away.
+
+mod window;
 
 use crate::tide::Tide;
 use crate::work::{Home, TaskId, Work};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-/// Orders that the improvement at the peak may try; each is measured in a time linear in the tasks.
-const TRIES: usize = 400;
+/// Orders that the improvement of one schedule may try; each is measured in a time linear in the tasks.
+const TRIES: usize = 100;
 
 /// How many ready tasks a greedy schedule looks at, nearest in the program first.
 const WINDOW: usize = 64;
@@ -37,11 +40,11 @@ pub(crate) fn order(work: &Work<'_>) -> Vec<TaskId> {
         .collect();
     candidates.push(search.on_demand());
     // Ties go to the earlier candidate: the program's own order first.
-    let measured = candidates.into_iter().map(|order| (search.measure(&order), order));
-    match measured.min_by_key(|(cost, _)| cost.peak) {
-        Some((cost, order)) => search.improve(order, cost),
-        None => Vec::new(),
-    }
+    let measured = candidates.into_iter().map(|order| {
+        let cost = search.measure(&order);
+        search.improve(order, cost)
+    });
+    measured.min_by_key(|(_, cost)| cost.peak).map(|(order, _)| order).unwrap_or_default()
 }
 
 /// How good an order is: first its peak, then at how many tasks that is reached.
@@ -156,14 +159,22 @@ impl<'a> Search<'a> {
         order
     }
 
-    /// Moves tasks across the fullest moment as long as that lowers the peak, or makes it rarer.
-    fn improve(&mut self, mut order: Vec<TaskId>, mut cost: Cost) -> Vec<TaskId> {
+    /// Reorders the tasks around the fullest moment, and moves tasks across it, as long as that lowers the peak or
+    /// makes it rarer.
+    fn improve(&mut self, mut order: Vec<TaskId>, mut cost: Cost) -> (Vec<TaskId>, Cost) {
         let mut tries = 0;
-        'again: loop {
-            for wish in self.moves(&order, cost.peak) {
-                if tries == TRIES {
-                    break 'again;
+        'again: while tries < TRIES {
+            let full = self.first_at(&order, cost.peak);
+            let windows = window::around(&mut self.tide, self.work, &self.before, &order, full);
+            for candidate in windows {
+                tries += 1;
+                let new = self.measure(&candidate);
+                if new < cost {
+                    (order, cost) = (candidate, new);
+                    continue 'again;
                 }
+            }
+            for wish in self.moves(&order, full) {
                 tries += 1;
                 let candidate = self.moved(&order, &wish);
                 let new = self.measure(&candidate);
@@ -171,17 +182,19 @@ impl<'a> Search<'a> {
                     (order, cost) = (candidate, new);
                     continue 'again;
                 }
+                if tries >= TRIES {
+                    break;
+                }
             }
             break;
         }
-        order
+        (order, cost)
     }
 
-    /// What could make the first fullest moment less full: making later what is only read later, and reading earlier,
+    /// What could make a full moment less full: making later what is only read later, and reading earlier,
     /// for the last time, what is live across it. The largest items first.
-    fn moves(&mut self, order: &[TaskId], peak: usize) -> Vec<Move> {
+    fn moves(&self, order: &[TaskId], full: usize) -> Vec<Move> {
         let position = positions(order);
-        let full = self.first_at(order, peak);
         let Some(&at_work) = order.get(full) else { return Vec::new() };
         let items = self.work.items.iter().enumerate();
         let mut across: Vec<_> = items

@@ -3,8 +3,8 @@
 use crate::placement::{Block, live_peak, place};
 use crate::work::Work;
 use crate::{
-    Buffer, BufferKind, Entry, ExecutionPlan, Infeasible, PlanError, PlanSet, StatePlacement, Target, account,
-    lifetimes, order,
+    Buffer, BufferKind, Entry, ExecutionPlan, Infeasible, PlanError, PlanSet, StatePlacement, Target,
+    account, lifetimes, order,
 };
 use plimsoll_graph::Graph;
 use std::sync::Arc;
@@ -66,7 +66,10 @@ pub fn plan(batches: &[(String, Graph)], target: &dyn Target, budget: &Budget) -
 }
 
 /// Packs the states of all graphs at the bottom of the arena, in the order they first appear, and returns the end.
-fn place_states(batches: &[(String, Graph)], alignment: usize) -> Result<(Vec<StatePlacement>, usize), PlanError> {
+fn place_states(
+    batches: &[(String, Graph)],
+    alignment: usize,
+) -> Result<(Vec<StatePlacement>, usize), PlanError> {
     let mut states: Vec<StatePlacement> = Vec::new();
     let mut index = std::collections::BTreeMap::new();
     let mut end = 0_usize;
@@ -120,7 +123,8 @@ fn plan_one(
     let indices: Vec<usize> =
         graph.states.iter().filter_map(|s| by_name.get(s.name.as_str()).copied()).collect();
     let mut table = lifetimes::timetable(&work, &order, &indices);
-    let block = |b: &Buffer| Block { size: b.bytes.next_multiple_of(work.alignment), first: b.first, last: b.last };
+    let block =
+        |b: &Buffer| Block { size: b.bytes.next_multiple_of(work.alignment), first: b.first, last: b.last };
     let above: Vec<usize> = (0..table.buffers.len())
         .filter(|&i| !matches!(table.buffers[i].kind, BufferKind::State(_)))
         .collect();

@@ -17,7 +17,13 @@ impl fmt::Display for LoadSheet {
         writeln!(f, "  {:<22} {:>11}", "arena", in_words(self.arena_bytes))?;
         writeln!(f, "  outside the arena")?;
         self.outside.iter().filter(|e| e.bytes > 0).try_for_each(|entry| row(f, entry))?;
-        writeln!(f, "  {:<22} {:>11}   planned peak, {} bytes", "total", in_words(self.total_bytes), self.total_bytes)?;
+        writeln!(
+            f,
+            "  {:<22} {:>11}   planned peak, {} bytes",
+            "total",
+            in_words(self.total_bytes),
+            self.total_bytes
+        )?;
         if self.line_bytes < usize::MAX {
             let left = in_words(self.line_bytes.saturating_sub(self.total_bytes));
             writeln!(f, "  {:<22} {:>11}   {left} left", "line", in_words(self.line_bytes))?;
@@ -31,7 +37,11 @@ impl fmt::Display for LoadSheet {
         for holder in peak.holders.iter().take(HOLDERS_SHOWN) {
             writeln!(f, "    {:>11}   {} of `{}`", in_words(holder.bytes), holder.what, holder.layer)?;
         }
-        writeln!(f, "\n  {:<18} {:>13} {:>12} {:>12} {:>10}", "plan", "micro-batches", "peak", "least", "predicted")?;
+        writeln!(
+            f,
+            "\n  {:<18} {:>13} {:>12} {:>12} {:>10}",
+            "plan", "micro-batches", "peak", "least", "predicted"
+        )?;
         for (i, plan) in self.plans.iter().enumerate() {
             write!(
                 f,

@@ -121,13 +121,29 @@ impl<'a> Tide<'a> {
             (self.peak, self.at_peak) = (high, 0);
         }
         self.at_peak += usize::from(high == self.peak);
-        self.live = (self.live as isize + effect.after) as usize - std::mem::take(&mut self.idle);
-        let task = &self.work.tasks[task];
-        for (position, &item) in task.reads.iter().enumerate() {
-            if !task.reads[..position].contains(&item) {
-                self.remaining[item] -= 1;
-            }
+        self.live = self.live_after(effect);
+        self.idle = 0;
+        self.mark_read(task);
+    }
+
+    /// Counts a task's reads as done, without its effect on the live bytes: those after a set of tasks do not depend
+    /// on the order they ran in.
+    pub fn mark_read(&mut self, task: TaskId) {
+        for item in self.work.distinct_reads(task) {
+            self.remaining[item] -= 1;
         }
+    }
+
+    /// Takes [`Tide::mark_read`] back.
+    pub fn unmark_read(&mut self, task: TaskId) {
+        for item in self.work.distinct_reads(task) {
+            self.remaining[item] += 1;
+        }
+    }
+
+    /// Live bytes once a task with this effect has run.
+    pub fn live_after(&self, effect: Effect) -> usize {
+        (self.live as isize + effect.after) as usize - self.idle
     }
 
     /// The last micro-batch has run: inputs that only the body read are gone.
@@ -139,9 +155,8 @@ impl<'a> Tide<'a> {
 
     fn done_inputs(&self) -> usize {
         let items = self.work.items.iter().enumerate();
-        let done = items.filter(|&(i, item)| {
-            self.rooms[i] == Room::Input && self.remaining[i] == 0 && !item.pinned
-        });
+        let done =
+            items.filter(|&(i, item)| self.rooms[i] == Room::Input && self.remaining[i] == 0 && !item.pinned);
         done.map(|(_, item)| item.size).sum()
     }
 
@@ -149,7 +164,8 @@ impl<'a> Tide<'a> {
         let task = &self.work.tasks[task];
         let items = &self.work.items;
         let handed_on = |item: ItemId| {
-            reuses.iter().any(|r| r.1 == item) || task.writes.iter().any(|&w| items[w].home == Home::Over(item))
+            reuses.iter().any(|r| r.1 == item)
+                || task.writes.iter().any(|&w| items[w].home == Home::Over(item))
         };
         let mut made = 0;
         let mut freed = 0;

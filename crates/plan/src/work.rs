@@ -150,6 +150,12 @@ impl<'a> Work<'a> {
         self.item_of[root.index()]
     }
 
+    /// The items a task reads, each once.
+    pub fn distinct_reads(&self, task: TaskId) -> impl Iterator<Item = ItemId> + '_ {
+        let reads = &self.tasks[task].reads;
+        reads.iter().enumerate().filter(|(at, item)| !reads[..*at].contains(item)).map(|(_, &item)| item)
+    }
+
     /// The place an item lies in, looked through [`Home::Over`].
     pub fn base(&self, mut item: ItemId) -> Home {
         while let Home::Over(under) = self.items[item].home {
@@ -366,7 +372,8 @@ fn check_phases(graph: &Graph, tail: &[bool], live: &[bool]) -> Result<(), Strin
 pub(crate) fn folds(graph: &Graph, flows: &[Flow], node: &Node) -> Vec<(usize, usize)> {
     let folded = |o: &usize| flows[node.outputs[*o].index()] == Flow::Folded;
     let by_flow: Vec<usize> = (0..node.outputs.len()).filter(folded).collect();
-    let same_type = |sum: usize, output: usize| graph.ty(node.accumulate[sum]) == graph.ty(node.outputs[output]);
+    let same_type =
+        |sum: usize, output: usize| graph.ty(node.accumulate[sum]) == graph.ty(node.outputs[output]);
     if by_flow.len() == node.accumulate.len() && by_flow.iter().enumerate().all(|(s, &o)| same_type(s, o)) {
         return by_flow.into_iter().enumerate().collect();
     }

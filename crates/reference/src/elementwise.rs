@@ -1,9 +1,9 @@
 //! Scalar functions of every element.
 
 use crate::evaluate::Values;
-use plimsoll_tensor::round;
 use crate::tensor::Tensor;
 use plimsoll_graph::op::{Binary, Elementwise, Operand, Region, Unary};
+use plimsoll_tensor::round;
 use plimsoll_tensor::{Shape, TensorType};
 
 pub(crate) fn evaluate(op: &Elementwise, inputs: &[Tensor<'_>], output: &TensorType) -> Values {

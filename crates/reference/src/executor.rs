@@ -85,9 +85,14 @@ impl Prepared for ReferencePrepared {
         let plans = self.plans.clone();
         let graph = &plans.plans.get(plan).ok_or_else(|| wrong(format!("there is no plan {plan}")))?.graph;
         if inputs.len() != graph.inputs.len() {
-            return Err(wrong(format!("the plan takes {} inputs, {} were given", graph.inputs.len(), inputs.len())));
+            return Err(wrong(format!(
+                "the plan takes {} inputs, {} were given",
+                graph.inputs.len(),
+                inputs.len()
+            )));
         }
-        let index = |name: &str| plans.states.iter().position(|s| s.name == name).expect("planned states are known");
+        let index =
+            |name: &str| plans.states.iter().position(|s| s.name == name).expect("planned states are known");
         let mut values = Values { graph, tensors: vec![None; graph.value_count()] };
         for state in &graph.states {
             values.tensors[state.input.index()] = Some(self.states[index(&state.name)].clone());
@@ -99,7 +104,8 @@ impl Prepared for ReferencePrepared {
         for micro_batch in 0..graph.micro_batches {
             for (input, bytes) in graph.inputs.iter().zip(inputs) {
                 let mut tensor = HostTensor::zeros(graph.ty(input.value).clone());
-                let (size, parts) = (tensor.ty().bytes(), if input.batched { graph.micro_batches } else { 1 });
+                let (size, parts) =
+                    (tensor.ty().bytes(), if input.batched { graph.micro_batches } else { 1 });
                 if bytes.len() != size * parts {
                     let (name, wants, has) = (&input.name, size * parts, bytes.len());
                     return Err(wrong(format!("input `{name}` takes {wants} bytes, {has} were given")));
@@ -131,7 +137,8 @@ impl Prepared for ReferencePrepared {
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
         let found = self.outputs.get(plan).and_then(|outputs| outputs.get(output));
         let found = found.filter(|t| t.ty().bytes() == into.len());
-        let tensor = found.ok_or_else(|| wrong(format!("plan {plan} has no output {output} of {} bytes", into.len())))?;
+        let tensor = found
+            .ok_or_else(|| wrong(format!("plan {plan} has no output {output} of {} bytes", into.len())))?;
         into.copy_from_slice(tensor.as_bytes());
         Ok(())
     }

@@ -25,6 +25,8 @@ pub struct Session<'t> {
     /// Labels and predictions of one batch, for the accuracy.
     predictions: Vec<u8>,
     steps_done: u64,
+    /// Steps of the whole run, for the learning rate.
+    total_steps: u64,
 }
 
 /// One plan of the set, with what its inputs and outputs are.
@@ -71,6 +73,7 @@ impl<'t> Session<'t> {
             settings: (vec![0.0; settings], vec![Vec::with_capacity(8); settings]),
             predictions: vec![0; predictions],
             steps_done: 0,
+            total_steps: trainer.total_steps(data),
         })
     }
 
@@ -130,7 +133,8 @@ impl<'t> Session<'t> {
     /// One training step on a batch; returns its loss.
     pub fn train_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         let plan = self.find(BatchKind::Train, batch.examples())?;
-        self.trainer.optimizer.settings(self.steps_done, &mut self.settings.0);
+        let scale = self.trainer.schedule.scale(self.steps_done, self.total_steps);
+        self.trainer.optimizer.settings(self.steps_done, scale, &mut self.settings.0);
         let dtype = self.types[plan].loss.map_or(DType::F32, |(_, dtype)| dtype);
         for (value, bytes) in self.settings.0.iter().zip(&mut self.settings.1) {
             bytes.clear();
@@ -154,7 +158,7 @@ impl<'t> Session<'t> {
         let order = Order::Shuffled { seed: self.trainer.seed };
         let mut batches = Batches::new(data.train.as_ref(), self.trainer.batch, order, Cursor::default())?;
         let mut batch = batches.batch()?;
-        let steps = self.trainer.steps.unwrap_or(self.trainer.epochs * batches.per_epoch() as u64);
+        let steps = self.total_steps;
         if steps == 0 {
             return Err(TrainError::Setting(
                 "a run needs at least one step: set epochs or steps to 1 or more".into(),

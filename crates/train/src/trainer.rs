@@ -29,6 +29,28 @@ impl BatchKind {
     }
 }
 
+/// How the learning rate goes over a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// It stays.
+    #[default]
+    Constant,
+    /// It falls to zero along half a cosine.
+    Cosine,
+}
+
+impl Schedule {
+    /// The factor of the rate in step `step` (from 0) of `steps`.
+    pub fn scale(self, step: u64, steps: u64) -> f64 {
+        match self {
+            Self::Constant => 1.0,
+            Self::Cosine => {
+                0.5 + 0.5 * (std::f64::consts::PI * (step as f64 / steps.max(1) as f64).min(1.0)).cos()
+            }
+        }
+    }
+}
+
 /// A model, an optimizer, an executor, and how to train.
 pub struct Trainer {
     pub(crate) model: Box<dyn Model>,
@@ -38,6 +60,7 @@ pub struct Trainer {
     pub(crate) epochs: u64,
     pub(crate) steps: Option<u64>,
     pub(crate) seed: u64,
+    pub(crate) schedule: Schedule,
     line_bytes: usize,
     outside: Vec<Entry>,
     micro_batches: usize,
@@ -59,6 +82,7 @@ impl Trainer {
             epochs: 1,
             steps: None,
             seed: 0,
+            schedule: Schedule::Constant,
             line_bytes: usize::MAX,
             outside: Vec::new(),
             micro_batches: 1,
@@ -86,6 +110,11 @@ impl Trainer {
         Self { seed, ..self }
     }
 
+    /// How the learning rate goes over the run.
+    pub fn schedule(self, schedule: Schedule) -> Self {
+        Self { schedule, ..self }
+    }
+
     /// The memory line in bytes: arena and everything declared with [`Trainer::outside`] stay under it.
     pub fn line(self, line_bytes: usize) -> Self {
         Self { line_bytes, ..self }
@@ -111,6 +140,12 @@ impl Trainer {
     /// The model.
     pub fn model(&self) -> &dyn Model {
         self.model.as_ref()
+    }
+
+    /// Steps of a run over this data.
+    pub fn total_steps(&self, data: &Dataset) -> u64 {
+        let per_epoch = data.train.len().div_ceil(self.batch.max(1)) as u64;
+        self.steps.unwrap_or(self.epochs * per_epoch)
     }
 
     /// Whether model and data fit each other.

@@ -296,8 +296,8 @@ fn casts_between_all_types() {
                 |x: f64| if !from.is_float() && to == DType::U8 { f64::from(x as i64 as u8) } else { x };
             let exact: Vec<f64> = input.to_f64().into_iter().map(wrapped).collect();
             let wanted = HostTensor::from_f64(target.clone(), &exact).expect("sizes agree");
-            let program = Program::single(Elementwise::Cast(to), from_ref(&source), &target)
-                .expect("compiles");
+            let program =
+                Program::single(Elementwise::Cast(to), from_ref(&source), &target).expect("compiles");
             let pool = Pool::new(2).expect("threads start");
             for isa in isas() {
                 let found =

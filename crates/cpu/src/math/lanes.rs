@@ -8,7 +8,7 @@ const LANES: usize = 64;
 const FEW_LANES: usize = 16;
 
 #[inline(always)]
-fn halves<const L: usize>(mut lanes: [f32; L], combine: impl Fn(f32, f32) -> f32) -> f32 {
+fn halves<const L: usize>(lanes: &mut [f32; L], combine: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = L / 2;
     while width > 0 {
         for j in 0..width {
@@ -60,7 +60,12 @@ fn fold_lanes<const N: usize, const L: usize>(
             lanes[n][j] = combine(lanes[n][j], terms[n]);
         }
     }
-    lanes.map(|lanes| halves(lanes, &combine))
+    // Not `map`: its closure is compiled for no instruction set in particular.
+    let mut results = [start; N];
+    for n in 0..N {
+        results[n] = halves(&mut lanes[n], &combine);
+    }
+    results
 }
 
 /// The sum of `f(i)` for `i` in `0..len`; +0 if there are none.

@@ -1,1 +1,460 @@
-//! x
+//! Plans corrupted on purpose: `verify` must name what is wrong.
+
+use super::training::perceptron;
+use super::{FOLD, ty};
+use crate::{
+    Action, Budget, BufferId, BufferKind, Entry, ExecutionPlan, NullTarget, PlanSet, Step, VerifyError, plan,
+    verify,
+};
+use plimsoll_graph::op::Unary;
+use plimsoll_graph::{Builder, Graph, Init, NodeId, Role, ValueId};
+
+fn plans_of(batches: &[(String, Graph)]) -> PlanSet {
+    let budget = Budget { line_bytes: 1 << 40, outside: vec![Entry::new("code", 1_000, "")] };
+    let plans = plan(batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+    assert_eq!(verify(&plans), Ok(()));
+    plans
+}
+
+/// A training step and a prediction.
+fn trained() -> PlanSet {
+    plans_of(&[
+        ("train".to_string(), perceptron(2, 4, 16, true)),
+        ("predict".to_string(), perceptron(2, 4, 16, false)),
+    ])
+}
+
+/// Two states swapped, so that there are copies; an input through two ops in place; a result.
+fn swapped() -> PlanSet {
+    let mut b = Builder::new(4, 4);
+    let x = b.batch_input("x", ty("f32[4,16]"));
+    let [u, v] =
+        ["u", "v"].map(|name| b.named_state(name.to_string(), ty("f32[16]"), Role::Parameter, Init::Zeros));
+    b.set_state(u, v);
+    b.set_state(v, u);
+    let y = b.unary(Unary::Exp, x).unwrap();
+    let y = b.unary(Unary::Tanh, y).unwrap();
+    let y = b.unary(Unary::Abs, y).unwrap();
+    b.unary(Unary::Neg, y).unwrap();
+    b.output("y", y);
+    plans_of(&[("train".to_string(), b.finish().unwrap())])
+}
+
+/// A sum over three micro-batches that updates a state; another sum that needs a copy.
+fn folded() -> PlanSet {
+    let mut b = Builder::new(4, 4);
+    b.set_micro_batches(3);
+    let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
+    let w = b.named_state("w".to_string(), ty("f32[16,32]"), Role::Parameter, Init::Zeros);
+    let carry = b.carry(ty("f32[16,32]"));
+    let exp = b.unary(Unary::Exp, x).unwrap();
+    let sum = b.accumulating(FOLD, &[exp, y], &[carry]).unwrap()[0];
+    b.set_carry(carry, sum);
+    let other = b.carry(ty("f32[4,16]"));
+    let grown = b.add(x, other).unwrap();
+    b.set_carry(other, grown);
+    let both = b.mul(grown, other).unwrap();
+    b.output("both", both);
+    let new = b.sub(w, sum).unwrap();
+    b.set_state(w, new);
+    plans_of(&[("train".to_string(), b.finish().unwrap())])
+}
+
+/// Corrupts a plan, makes its figures true again, and returns what `verify` says.
+fn broken(mut plans: PlanSet, corrupt: impl FnOnce(&mut ExecutionPlan)) -> VerifyError {
+    corrupt(&mut plans.plans[0]);
+    refigure(&mut plans);
+    verify(&plans).unwrap_err()
+}
+
+/// Peaks, arena and sheet as they would be for these buffers: so that only the corruption is wrong.
+fn refigure(plans: &mut PlanSet) {
+    let states_end =
+        plans.states.iter().map(|s| s.offset + s.ty.bytes().next_multiple_of(64)).max().unwrap_or(0);
+    for plan in &mut plans.plans {
+        let end = plan.buffers.iter().map(|b| b.offset + b.bytes).fold(states_end, usize::max);
+        plan.peak_bytes = end.next_multiple_of(64);
+        let live = |step: usize| -> usize {
+            let above = plan.buffers.iter().filter(|b| !matches!(b.kind, BufferKind::State(_)));
+            let there = above.filter(|b| b.first <= step && step <= b.last);
+            there.map(|b| b.bytes.next_multiple_of(64)).sum::<usize>() + states_end
+        };
+        let steps = plan.steps.len().max(1);
+        let peak = (0..steps).max_by_key(|&s| live(s)).unwrap();
+        (plan.live_bytes, plan.peak_step) = (live(peak), peak);
+    }
+    plans.arena_bytes = plans.plans.iter().map(|p| p.peak_bytes).max().unwrap();
+    let sheet = &mut plans.sheet;
+    sheet.arena = vec![Entry::new("all", plans.arena_bytes, "")];
+    sheet.arena_bytes = plans.arena_bytes;
+    sheet.total_bytes = plans.arena_bytes + 1_000;
+    for (row, plan) in sheet.plans.iter_mut().zip(&plans.plans) {
+        (row.peak_bytes, row.live_bytes) = (plan.peak_bytes, plan.live_bytes);
+    }
+}
+
+macro_rules! assert_error {
+    ($error:expr, $pattern:pat) => {
+        let error = $error;
+        assert!(matches!(error, $pattern), "{error}");
+    };
+}
+
+/// The first step that runs an op.
+fn step_of(plan: &ExecutionPlan, op: &str) -> usize {
+    let is = |s: &Step| matches!(s.action, Action::Run { node, .. } if plan.graph.node(node).op.name() == op);
+    plan.steps.iter().position(is).unwrap()
+}
+
+fn copy_step(plan: &ExecutionPlan, to_state: bool) -> usize {
+    let into_state = |to: &BufferId| matches!(plan.buffers[to.index()].kind, BufferKind::State(_));
+    let is = |s: &Step| matches!(&s.action, Action::Copy { to, .. } if into_state(to) == to_state);
+    plan.steps.iter().position(is).unwrap()
+}
+
+/// Keeps every lifetime as it is while the steps change.
+fn take_step(plan: &mut ExecutionPlan, from: usize, to: usize) {
+    let step = plan.steps.remove(from);
+    plan.steps.insert(to, step);
+}
+
+fn run_mut(
+    plan: &mut ExecutionPlan,
+    step: usize,
+) -> (&mut Vec<BufferId>, &mut Vec<BufferId>, &mut Option<BufferId>) {
+    match &mut plan.steps[step].action {
+        Action::Run { reads, writes, workspace, .. } => (reads, writes, workspace),
+        Action::Copy { .. } => panic!("step {step} is a copy"),
+    }
+}
+
+#[test]
+fn two_live_buffers_on_one_place() {
+    let error = broken(trained(), |plan| {
+        let values: Vec<usize> = (0..plan.buffers.len())
+            .filter(|&i| plan.buffers[i].kind == BufferKind::Value && plan.buffers[i].bytes > 0)
+            .collect();
+        let (a, b) = (values[0], values[1]);
+        plan.buffers[b].offset = plan.buffers[a].offset;
+        plan.buffers[b].first = plan.buffers[a].first;
+    });
+    assert_error!(error, VerifyError::Overlap { .. });
+}
+
+#[test]
+fn steps_in_the_wrong_order() {
+    let error = broken(swapped(), |plan| {
+        let (tanh, abs) = (step_of(plan, "tanh"), step_of(plan, "abs"));
+        plan.steps.swap(tanh, abs);
+    });
+    assert_error!(error, VerifyError::Read { .. });
+}
+
+#[test]
+fn a_read_of_an_old_version_after_the_update() {
+    // The update runs before the product that reads the old version; lifetimes are stretched to allow it.
+    let mut b = Builder::new(4, 4);
+    let w = b.named_state("w".to_string(), ty("f32[4,16]"), Role::Parameter, Init::Zeros);
+    let x = b.batch_input("x", ty("f32[4,16]"));
+    let y = b.add(w, x).unwrap();
+    let new = b.sub(w, x).unwrap();
+    b.set_state(w, new);
+    b.output("y", y);
+    let error = broken(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
+        let end = plan.steps.len() - 1;
+        plan.buffers.iter_mut().for_each(|b| (b.first, b.last) = (0, end));
+        plan.steps.swap(0, 1);
+    });
+    assert_error!(error, VerifyError::Read { .. });
+}
+
+#[test]
+fn a_state_written_twice() {
+    let error = broken(swapped(), |plan| {
+        let copy = copy_step(plan, true);
+        let last = plan.steps.len();
+        plan.buffers.iter_mut().filter(|b| b.kind == BufferKind::Value).for_each(|b| b.last = last);
+        plan.steps.push(plan.steps[copy].clone());
+    });
+    assert_error!(error, VerifyError::StateWrites { writes: 2, expected: 1, .. });
+}
+
+#[test]
+fn a_state_not_written() {
+    let error = broken(swapped(), |plan| {
+        // A step that changes nothing takes the copy's place, so that lifetimes stay.
+        let (copy, snapshot) = (copy_step(plan, true), copy_step(plan, false));
+        let Action::Copy { to: kept, .. } = plan.steps[snapshot].action else { panic!() };
+        let Action::Copy { value, from, .. } = plan.steps[copy].action else { panic!() };
+        let spare = BufferId(plan.buffers.len() as u32);
+        let mut buffer = plan.buffers[kept.index()].clone();
+        (buffer.first, buffer.last, buffer.offset) = (copy, copy, 1 << 20);
+        plan.buffers.push(buffer);
+        plan.steps[copy].action = Action::Copy { value, from, to: spare };
+    });
+    assert_error!(error, VerifyError::StateWrites { writes: 0, expected: 1, .. });
+}
+
+#[test]
+fn a_peak_that_is_not_the_highest_end() {
+    let mut plans = trained();
+    plans.plans[0].peak_bytes -= 64;
+    assert_error!(verify(&plans).unwrap_err(), VerifyError::Peak { .. });
+}
+
+#[test]
+fn live_bytes_that_are_not_the_lifetimes_sum() {
+    let mut plans = trained();
+    plans.plans[0].live_bytes -= 64;
+    assert_error!(verify(&plans).unwrap_err(), VerifyError::Live { .. });
+}
+
+#[test]
+fn an_arena_that_is_not_the_largest_peak() {
+    let mut plans = trained();
+    plans.arena_bytes += 64;
+    assert_error!(verify(&plans).unwrap_err(), VerifyError::Arena { .. });
+}
+
+#[test]
+fn a_state_moved_in_one_plan() {
+    let mut plans = trained();
+    let other = plans.plans[1].buffers.iter_mut().find(|b| b.kind == BufferKind::State(1)).unwrap();
+    other.offset += 64;
+    refigure(&mut plans);
+    assert_error!(verify(&plans).unwrap_err(), VerifyError::StatePlace { .. });
+}
+
+#[test]
+fn states_on_each_other() {
+    let mut plans = trained();
+    plans.states[1].offset = plans.states[0].offset;
+    assert_error!(verify(&plans).unwrap_err(), VerifyError::StatePlace { .. });
+}
+
+#[test]
+fn a_workspace_on_an_input() {
+    let error = broken(trained(), |plan| {
+        let step = step_of(plan, "matmul");
+        let (reads, _, workspace) = run_mut(plan, step);
+        *workspace = Some(reads[0]);
+    });
+    assert_error!(error, VerifyError::Workspace { .. });
+    let error = broken(trained(), |plan| {
+        let step = step_of(plan, "matmul");
+        let (reads, _, workspace) = run_mut(plan, step);
+        let (read, scratch) = (reads[0].index(), workspace.unwrap().index());
+        plan.buffers[scratch].offset = plan.buffers[read].offset;
+    });
+    assert_error!(error, VerifyError::Overlap { .. });
+}
+
+#[test]
+fn a_step_left_out() {
+    let error = broken(trained(), |plan| {
+        let last = plan.steps.len() - 2;
+        plan.steps.pop();
+        plan.buffers.iter_mut().for_each(|b| (b.first, b.last) = (b.first.min(last), b.last.min(last)));
+    });
+    assert_error!(error, VerifyError::Runs { runs: 0, expected: 1, .. });
+}
+
+#[test]
+fn an_update_run_twice() {
+    let error = broken(trained(), |plan| {
+        let update = step_of(plan, "sub");
+        let step = plan.steps[update].clone();
+        plan.steps.push(step);
+    });
+    assert_error!(error, VerifyError::Runs { runs: 2, expected: 1, .. });
+}
+
+#[test]
+fn a_dead_node_run() {
+    let error = broken(swapped(), |plan| {
+        let step = step_of(plan, "abs");
+        let mut again = plan.steps[step].clone();
+        let Action::Run { node, .. } = &mut again.action else { panic!() };
+        *node = NodeId(3);
+        plan.steps.push(again);
+    });
+    assert_error!(error, VerifyError::Runs { expected: 0, .. });
+}
+
+#[test]
+fn an_output_in_the_wrong_buffer() {
+    let error = broken(trained(), |plan| {
+        let input = plan.buffers.iter().position(|b| b.kind == BufferKind::Input(0)).unwrap();
+        plan.outputs[0] = BufferId(input as u32);
+    });
+    assert_error!(error, VerifyError::Output { .. });
+}
+
+#[test]
+fn an_offset_that_is_not_aligned() {
+    let error = broken(trained(), |plan| {
+        plan.buffers.iter_mut().find(|b| b.kind == BufferKind::Value).unwrap().offset += 32;
+    });
+    assert_error!(error, VerifyError::Unaligned { .. });
+}
+
+#[test]
+fn a_sheet_that_does_not_add_up() {
+    let spoil: [fn(&mut PlanSet); 5] = [
+        |p| p.sheet.arena[0].bytes += 1,
+        |p| p.sheet.outside[0].bytes += 1,
+        |p| p.sheet.total_bytes -= 1,
+        |p| p.sheet.line_bytes = p.sheet.total_bytes - 1,
+        |p| p.sheet.plans[0].peak_bytes += 1,
+    ];
+    for spoil in spoil {
+        let mut plans = trained();
+        spoil(&mut plans);
+        assert_error!(verify(&plans).unwrap_err(), VerifyError::Sheet(_));
+    }
+}
+
+#[test]
+fn a_body_step_after_the_tail() {
+    let error = broken(folded(), |plan| {
+        let last = plan.steps.len() - 1;
+        plan.buffers.iter_mut().for_each(|b| (b.first, b.last) = (b.first, last));
+        take_step(plan, last, 0);
+    });
+    assert_error!(error, VerifyError::Phase { .. });
+}
+
+#[test]
+fn a_tail_node_in_every_micro_batch() {
+    let error = broken(folded(), |plan| plan.steps.iter_mut().for_each(|s| s.tail = false));
+    assert_error!(error, VerifyError::Phase { .. });
+}
+
+#[test]
+fn a_copy_of_the_wrong_value() {
+    let error = broken(swapped(), |plan| {
+        let copy = copy_step(plan, true);
+        let Action::Copy { value, .. } = &mut plan.steps[copy].action else { panic!() };
+        *value = ValueId(if value.0 == 1 { 2 } else { 1 });
+    });
+    assert_error!(error, VerifyError::Read { .. });
+}
+
+#[test]
+fn a_copy_into_the_wrong_state() {
+    let error = broken(swapped(), |plan| {
+        let copy = copy_step(plan, true);
+        let states: Vec<u32> = (0..plan.buffers.len() as u32)
+            .filter(|&i| matches!(plan.buffers[i as usize].kind, BufferKind::State(_)))
+            .collect();
+        let Action::Copy { to, .. } = &mut plan.steps[copy].action else { panic!() };
+        *to = BufferId(if to.0 == states[0] { states[1] } else { states[0] });
+    });
+    assert_error!(error, VerifyError::StateBytes { .. });
+}
+
+#[test]
+fn a_product_over_its_own_operand() {
+    let error = broken(trained(), |plan| {
+        let step = step_of(plan, "matmul");
+        let (reads, writes, _) = run_mut(plan, step);
+        writes[0] = reads[0];
+    });
+    assert_error!(error, VerifyError::InPlace { .. });
+}
+
+#[test]
+fn a_value_over_a_state_of_another_plan() {
+    let mut plans = trained();
+    let moment = plans.states.iter().find(|s| s.role == Role::Moment).unwrap().offset;
+    let predict = &mut plans.plans[1];
+    predict.buffers.iter_mut().find(|b| b.kind == BufferKind::Value).unwrap().offset = moment;
+    refigure(&mut plans);
+    assert_error!(verify(&plans).unwrap_err(), VerifyError::StateBytes { .. });
+}
+
+#[test]
+fn a_sum_that_goes_elsewhere() {
+    let error = broken(folded(), |plan| {
+        let step = step_of(plan, "matmul");
+        let state = plan.buffers.iter().position(|b| matches!(b.kind, BufferKind::Carry(0))).unwrap();
+        let mut elsewhere = plan.buffers[state].clone();
+        elsewhere.kind = BufferKind::Value;
+        elsewhere.offset = 1 << 20;
+        plan.buffers.push(elsewhere);
+        let place = BufferId(plan.buffers.len() as u32 - 1);
+        run_mut(plan, step).1[0] = place;
+    });
+    assert_error!(error, VerifyError::Sum { .. });
+}
+
+#[test]
+fn a_sum_that_the_next_micro_batch_does_not_find() {
+    let error = broken(folded(), |plan| {
+        let is_copy = |s: &Step| matches!(s.action, Action::Copy { .. });
+        let copy = plan.steps.iter().position(is_copy).unwrap();
+        let Action::Copy { value, from, .. } = plan.steps[copy].action else { panic!() };
+        let mut spare = plan.buffers[from.index()].clone();
+        (spare.first, spare.last, spare.offset) = (copy, copy, 1 << 20);
+        plan.buffers.push(spare);
+        plan.steps[copy].action = Action::Copy { value, from, to: BufferId(plan.buffers.len() as u32 - 1) };
+    });
+    assert_error!(error, VerifyError::CarryEnd { .. });
+}
+
+#[test]
+fn a_slice_of_the_batch_spoiled_before_its_micro_batch() {
+    let error = broken(folded(), |plan| {
+        let exp = step_of(plan, "exp");
+        let place = run_mut(plan, exp).1[0].index();
+        let x = plan.buffers.iter().position(|b| b.kind == BufferKind::Input(0)).unwrap();
+        let slice = plan.buffers[x].offset + 2 * plan.buffers[x].micro_stride;
+        // The lifetimes are made to allow it: a plan that forgets that the body repeats would look like this.
+        plan.steps.swap(0, exp);
+        let uses = plan.steps.iter().enumerate().filter(|(_, s)| match &s.action {
+            Action::Run { reads, .. } => reads.contains(&BufferId(x as u32)),
+            Action::Copy { from, .. } => from.index() == x,
+        });
+        let last_read = uses.map(|(i, _)| i).max().unwrap();
+        take_step(plan, 0, last_read);
+        let end = plan.steps.len() - 1;
+        for (i, buffer) in plan.buffers.iter_mut().enumerate() {
+            if i == x {
+                buffer.last = last_read - 1;
+            } else if i == place {
+                (buffer.first, buffer.last, buffer.offset) = (last_read, end, slice);
+            } else if buffer.kind == BufferKind::Value {
+                (buffer.first, buffer.last, buffer.offset) = (0, end, buffer.offset + (1 << 20));
+            } else if buffer.kind == BufferKind::Workspace {
+                (buffer.first, buffer.last, buffer.offset) = (0, end, buffer.offset + (1 << 21));
+            }
+        }
+    });
+    assert_error!(error, VerifyError::Batch { .. } | VerifyError::Lifetime { .. });
+}
+
+#[test]
+fn a_buffer_used_after_its_time() {
+    let error = broken(trained(), |plan| {
+        let used = |b: &&mut crate::Buffer| b.kind == BufferKind::Value && b.last > b.first;
+        plan.buffers.iter_mut().find(used).unwrap().last -= 1;
+    });
+    assert_error!(error, VerifyError::Lifetime { .. });
+}
+
+#[test]
+fn ids_that_name_nothing() {
+    let spoil: [fn(&mut ExecutionPlan); 4] = [
+        |p| p.outputs[0] = BufferId(9_999),
+        |p| p.buffers[0].value = Some(ValueId(9_999)),
+        |p| p.buffers[0].kind = BufferKind::State(9_999),
+        |p| {
+            if let Action::Run { node, .. } = &mut p.steps[0].action {
+                *node = NodeId(9_999);
+            }
+        },
+    ];
+    for spoil in spoil {
+        assert_error!(broken(trained(), spoil), VerifyError::Malformed { .. });
+    }
+}

@@ -38,7 +38,8 @@ const FOLD: Op = Op::MatMul(MatMul {
 
 /// `(a, b) → (a + b, exp(a + b))` in one pass.
 fn fused() -> Op {
-    let instruction = |op, operands: &[Operand]| Instruction { op, operands: operands.to_vec(), dtype: DType::F32 };
+    let instruction =
+        |op, operands: &[Operand]| Instruction { op, operands: operands.to_vec(), dtype: DType::F32 };
     Op::Fused(Region {
         instructions: vec![
             instruction(Elementwise::Binary(Binary::Add), &[Operand::Input(0), Operand::Input(1)]),
@@ -102,7 +103,8 @@ fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
     }
     let mut taken = Vec::new();
     for &state in &states {
-        let same = |v: &ValueId| b.ty(*v).shape.elements() == b.ty(state).shape.elements() && !taken.contains(v);
+        let same =
+            |v: &ValueId| b.ty(*v).shape.elements() == b.ty(state).shape.elements() && !taken.contains(v);
         let ends: Vec<ValueId> = values.iter().copied().filter(same).collect();
         if c.below(5) > 0 && !ends.is_empty() {
             let end = c.one(&ends);
@@ -152,7 +154,8 @@ fn random_node(
             b.node(Op::Norm(Norm::Layer { eps: 1e-5 }), &[x, scales[0], c.one(&scales)])
         }
         7 if !sums.is_empty() => {
-            let matrices = |shape: &str| values.iter().copied().filter(|v| *b.ty(*v) == ty(shape)).collect::<Vec<_>>();
+            let matrices =
+                |shape: &str| values.iter().copied().filter(|v| *b.ty(*v) == ty(shape)).collect::<Vec<_>>();
             let (x, y) = (c.one(&matrices("f32[4,16]")), c.one(&matrices("f32[4,32]")));
             let at = c.below(sums.len());
             // Sometimes not onto the last sum but onto the first: then both go on to be needed.

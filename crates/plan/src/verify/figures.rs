@@ -56,7 +56,11 @@ pub(super) fn name_of(plan: &ExecutionPlan, buffer: &Buffer) -> String {
 fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
     let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
     for (i, state) in set.states.iter().enumerate() {
-        let wrong = |reason: String| VerifyError::StatePlace { plan: String::new(), state: state.name.clone(), reason };
+        let wrong = |reason: String| VerifyError::StatePlace {
+            plan: String::new(),
+            state: state.name.clone(),
+            reason,
+        };
         if state.offset % set.alignment != 0 {
             return Err(wrong(format!("starts at {}, which is not aligned", state.offset)));
         }
@@ -95,7 +99,10 @@ fn check_ids(plan: &ExecutionPlan) -> Result<(), String> {
                 let counts = (reads.len(), writes.len());
                 let wanted = (found.inputs.len() + found.accumulate.len(), found.outputs.len());
                 if counts != wanted {
-                    return Err(format!("step {i} has {counts:?} operands, {} takes {wanted:?}", found.op.name()));
+                    return Err(format!(
+                        "step {i} has {counts:?} operands, {} takes {wanted:?}",
+                        found.op.name()
+                    ));
                 }
                 reads.iter().chain(writes).chain(workspace).try_for_each(|&b| exists(b))?;
             }
@@ -108,7 +115,11 @@ fn check_ids(plan: &ExecutionPlan) -> Result<(), String> {
         }
     }
     if plan.outputs.len() != plan.graph.outputs.len() {
-        return Err(format!("{} outputs are placed, the graph has {}", plan.outputs.len(), plan.graph.outputs.len()));
+        return Err(format!(
+            "{} outputs are placed, the graph has {}",
+            plan.outputs.len(),
+            plan.graph.outputs.len()
+        ));
     }
     plan.outputs.iter().try_for_each(|&b| exists(b))
 }
@@ -140,7 +151,9 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
     }
     let (bytes, stride) = match buffer.kind {
         BufferKind::State(i) => {
-            let Some(state) = set.states.get(i) else { return malformed("there is no such state".to_string()) };
+            let Some(state) = set.states.get(i) else {
+                return malformed("there is no such state".to_string());
+            };
             let own = graph.states.iter().find(|s| s.name == state.name && *graph.ty(s.input) == state.ty);
             if own.is_none_or(|s| Some(s.input) != buffer.value) {
                 return malformed("the graph's state is another".to_string());
@@ -155,12 +168,20 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
             (state.ty.bytes(), 0)
         }
         BufferKind::Input(i) => {
-            let Some(input) = graph.inputs.get(i) else { return malformed("there is no such input".to_string()) };
+            let Some(input) = graph.inputs.get(i) else {
+                return malformed("there is no such input".to_string());
+            };
             let slice = graph.ty(input.value).bytes();
-            if input.batched && graph.micro_batches > 1 { (slice * graph.micro_batches, slice) } else { (slice, 0) }
+            if input.batched && graph.micro_batches > 1 {
+                (slice * graph.micro_batches, slice)
+            } else {
+                (slice, 0)
+            }
         }
         BufferKind::Carry(i) => {
-            let Some(carry) = graph.carries.get(i) else { return malformed("there is no such sum".to_string()) };
+            let Some(carry) = graph.carries.get(i) else {
+                return malformed("there is no such sum".to_string());
+            };
             (graph.ty(carry.input).bytes(), 0)
         }
         BufferKind::Value => (buffer.value.map_or(0, |v| graph.ty(v).bytes()), 0),
@@ -245,7 +266,10 @@ fn check_peaks(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyError> {
 fn check_sheet(set: &PlanSet, sheet: &LoadSheet) -> Result<(), String> {
     let sum = |entries: &[crate::Entry]| entries.iter().fold(0_usize, |sum, e| sum.saturating_add(e.bytes));
     if sheet.arena_bytes != set.arena_bytes {
-        return Err(format!("it accounts for an arena of {} bytes, not {}", sheet.arena_bytes, set.arena_bytes));
+        return Err(format!(
+            "it accounts for an arena of {} bytes, not {}",
+            sheet.arena_bytes, set.arena_bytes
+        ));
     }
     if sum(&sheet.arena) != sheet.arena_bytes {
         return Err(format!("the arena's entries sum to {}, not {}", sum(&sheet.arena), sheet.arena_bytes));

@@ -36,7 +36,8 @@ fn check_runs(plan: &ExecutionPlan) -> Result<(), VerifyError> {
     let graph = &plan.graph;
     let needed = needed(graph);
     let in_tail = graph.tail();
-    let finals: Vec<ValueId> = graph.states.iter().filter_map(|s| s.output).map(|v| source(graph, v)).collect();
+    let finals: Vec<ValueId> =
+        graph.states.iter().filter_map(|s| s.output).map(|v| source(graph, v)).collect();
     let mut runs = vec![0_usize; graph.nodes.len()];
     let mut tail_begun = false;
     for (i, step) in plan.steps.iter().enumerate() {
@@ -215,13 +216,19 @@ impl Replay<'_> {
     fn step(&mut self, index: usize) -> Result<(), VerifyError> {
         let step = &self.plan.steps[index];
         match &step.action {
-            Action::Run { node, reads, writes, workspace } => self.run(index, step, *node, reads, writes, *workspace),
+            Action::Run { node, reads, writes, workspace } => {
+                self.run(index, step, *node, reads, writes, *workspace)
+            }
             Action::Copy { value, from, to } => {
                 let read = self.read(index, step, *value, *from)?;
                 let written = self.range(index, *to, *value)?;
                 if overlap(&read, &written) {
                     let at = at(self.plan, index);
-                    return Err(VerifyError::InPlace { at, value: value.to_string(), other: "itself".to_string() });
+                    return Err(VerifyError::InPlace {
+                        at,
+                        value: value.to_string(),
+                        other: "itself".to_string(),
+                    });
                 }
                 self.write(index, *value, &written)
             }
@@ -271,7 +278,8 @@ impl Replay<'_> {
         if position >= node.inputs.len() {
             return operand == result;
         }
-        let same_elements = operand.shape.elements() == result.shape.elements() && operand.bytes() == result.bytes();
+        let same_elements =
+            operand.shape.elements() == result.shape.elements() && operand.bytes() == result.bytes();
         matches!(node.op, Op::Elementwise(_) | Op::Fused(_)) && same_elements
     }
 
@@ -336,14 +344,21 @@ impl Replay<'_> {
         let bytes = self.graph.ty(value).bytes();
         let room = if buffer.micro_stride > 0 { buffer.micro_stride } else { buffer.bytes };
         if room != bytes || buffer.kind == BufferKind::Workspace {
-            let reason = format!("step {index} puts {value} of {bytes} bytes into {}", name_of(self.plan, buffer));
+            let reason =
+                format!("step {index} puts {value} of {bytes} bytes into {}", name_of(self.plan, buffer));
             return Err(VerifyError::Malformed { plan: self.plan.name.clone(), reason });
         }
         Ok(start..start + bytes)
     }
 
     /// Checks that a read sees the version it names.
-    fn read(&self, index: usize, step: &Step, value: ValueId, id: BufferId) -> Result<Range<usize>, VerifyError> {
+    fn read(
+        &self,
+        index: usize,
+        step: &Step,
+        value: ValueId,
+        id: BufferId,
+    ) -> Result<Range<usize>, VerifyError> {
         let range = self.range(index, id, value)?;
         let error = |found: String| {
             let value = self.now(value).to_string();

@@ -1,0 +1,89 @@
+//! The best order of a few neighbouring tasks, exactly.
+//!
+//! Live bytes after a set of tasks do not depend on the order they ran in, so reordering a window changes nothing
+//! outside it, and inside it is a path through the sets of tasks done: the path whose highest moment is lowest.
+
+use crate::tide::Tide;
+use crate::work::{TaskId, Work};
+
+/// Tasks in a window; its sets of tasks double with each.
+const WIDTH: usize = 10;
+
+/// Orders in which one window around a position is as low as it can be, for windows that begin at different tasks
+/// before it. Only windows in which that position's height is beaten.
+pub(super) fn around(
+    tide: &mut Tide<'_>,
+    work: &Work<'_>,
+    before: &[Vec<TaskId>],
+    order: &[TaskId],
+    position: usize,
+) -> Vec<Vec<TaskId>> {
+    let body = order.iter().take_while(|&&t| !work.tasks[t].tail).count();
+    let (from, to) = if position < body { (0, body) } else { (body, order.len()) };
+    let mut orders = Vec::new();
+    for back in [WIDTH / 2, WIDTH - 1, 0] {
+        let start = position.saturating_sub(back).max(from);
+        let window = &order[start..to.min(start + WIDTH)];
+        tide.restart();
+        order[..start.min(body)].iter().for_each(|&t| tide.run(t));
+        if start >= body {
+            tide.end_body();
+            order[body..start].iter().for_each(|&t| tide.run(t));
+        }
+        if let Some(best) = lowest(tide, before, window) {
+            let mut whole = order.to_vec();
+            whole[start..start + best.len()].copy_from_slice(&best);
+            orders.push(whole);
+        }
+    }
+    orders
+}
+
+/// The lowest order of a window's tasks, if it is lower than the one they are in.
+fn lowest(tide: &mut Tide<'_>, before: &[Vec<TaskId>], window: &[TaskId]) -> Option<Vec<TaskId>> {
+    let count = window.len();
+    let inside = |t: &TaskId| window.iter().position(|w| w == t);
+    let needs: Vec<usize> = window
+        .iter()
+        .map(|&t| before[t].iter().filter_map(inside).fold(0, |set, at| set | 1 << at))
+        .collect();
+    // By set of tasks done: the lowest height on a way there, the last task of that way, and the live bytes.
+    let mut ways: Vec<Option<(usize, usize, usize)>> = vec![None; 1 << count];
+    ways[0] = Some((0, 0, tide.live));
+    let start = tide.live;
+    let mut height_now = 0;
+    for done in 0..ways.len() {
+        let Some((height, _, live)) = ways[done] else { continue };
+        let tasks = |done: usize| (0..count).filter(move |at| done & (1 << at) != 0);
+        tasks(done).for_each(|at| tide.mark_read(window[at]));
+        tide.live = live;
+        for at in (0..count).filter(|&at| done & (1 << at) == 0 && needs[at] & !done == 0) {
+            let effect = tide.effect(window[at]);
+            let high = height.max(live + effect.during);
+            // Inputs that nothing reads are gone after the very first task.
+            let after =
+                if done == 0 { tide.live_after(effect) } else { (live as isize + effect.after) as usize };
+            let way = &mut ways[done | 1 << at];
+            if way.is_none_or(|(known, ..)| high < known) {
+                *way = Some((high, at, after));
+            }
+            // The order they are in now takes them one after the other.
+            if done + 1 == 1 << at {
+                height_now = height_now.max(live + effect.during);
+            }
+        }
+        tasks(done).for_each(|at| tide.unmark_read(window[at]));
+    }
+    tide.live = start;
+    let mut done = ways.len() - 1;
+    if ways[done].is_none_or(|(height, ..)| height >= height_now) {
+        return None;
+    }
+    let mut order = Vec::with_capacity(count);
+    while let Some((_, at, _)) = ways[done].filter(|_| done > 0) {
+        order.push(window[at]);
+        done &= !(1 << at);
+    }
+    order.reverse();
+    Some(order)
+}
