@@ -1,25 +1,30 @@
 //! What the system says of memory, and what a process needs besides its arena.
 
+use plimsoll_data::{Dataset, catalogue};
 use plimsoll_plan::Entry;
 use std::fs;
 
 /// Code, read-only data and libraries that are resident during a run.
 const PROGRAM_BYTES: usize = 5 << 20;
-/// What the heap may hold besides data: names, plans, buffers for printing.
-pub const HEAP_CAP_BYTES: usize = 4 << 20;
+/// What the heap may hold besides plans and data: arguments, text, buffers for printing.
+pub const HEAP_BYTES: usize = 3 << 19;
+/// The load sheet's entry for examples held in memory.
+pub const DATA_SET: &str = "data set";
+/// The load sheet's entry for batches on their way to the arena.
+pub const BATCH_BUFFERS: &str = "batch buffers";
 /// Resident part of one thread's stack and its kernel-side records.
 const THREAD_BYTES: usize = 64 << 10;
 
-/// What a run needs outside its arena: program, threads, heap and data. Page tables are added by the planner, which
-/// knows the arena.
-pub fn outside(threads: usize, data_bytes: usize, batch_bytes: usize) -> Vec<Entry> {
+/// What a run needs outside its arena and heap: program, threads and data.
+pub fn outside(threads: usize, data: &Dataset, batch_bytes: usize) -> Vec<Entry> {
+    let embedded = catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes);
     let kib = THREAD_BYTES >> 10;
     vec![
         Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
+        Entry::new("embedded data", embedded, "compressed, inside the program"),
         Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
-        Entry::new("heap cap", HEAP_CAP_BYTES, "plans, names, text"),
-        Entry::new("data set", data_bytes, "examples held in memory"),
-        Entry::new("batch buffers", batch_bytes, "one training and one test batch on the way in"),
+        Entry::new(DATA_SET, data.resident_bytes(), "examples held in memory"),
+        Entry::new(BATCH_BUFFERS, batch_bytes, "one training and one test batch on the way in"),
     ]
 }
 

@@ -33,6 +33,10 @@ fn the_measured_peak_is_the_planned_one() {
             (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
         let allowed = (0.02 * planned).max(4.0 * 1024.0 * 1024.0);
         let off = measured - planned;
+        let heap = report["heap_peak_bytes"].as_u64();
+        println!(
+            "{model:9} batch {batch:>4}: planned {planned:>10}, measured {measured:>10}, off by {off:>8}, heap {heap:?}"
+        );
         assert!(
             off.abs() <= allowed,
             "{model} batch {batch}: planned {planned}, measured {measured}, off by {off}"
@@ -58,7 +62,9 @@ fn a_run_finishes_inside_a_kernel_limit_at_its_planned_total() {
             eprintln!("skipped: this user or system cannot make a memory control group");
             return;
         };
-        let report = json(&group.plimsoll(&arguments(model, batch)));
+        let line = limit.to_string();
+        let inside = [&arguments(model, batch)[..], &["--memory", &line]].concat();
+        let report = json(&group.plimsoll(&inside));
         assert_eq!(total(&report), planned, "{model} batch {batch}");
         assert_eq!(number(&report, "steps"), 3.0);
     }

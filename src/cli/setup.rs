@@ -54,8 +54,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
             ScheduleName::Constant => Schedule::Constant,
             ScheduleName::Cosine => Schedule::Cosine,
         })
+        .heap(memory::HEAP_BYTES)
         .line(line_bytes);
-    for entry in memory::outside(threads, data.resident_bytes(), batch_bytes) {
+    for entry in memory::outside(threads, &data, batch_bytes) {
         trainer = trainer.outside(entry);
     }
     for &pass in &options.without {

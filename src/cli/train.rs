@@ -8,8 +8,8 @@ use super::{Failure, say};
 use crate::HEAP;
 use crate::heap::Tag;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::memory::{self, HEAP_CAP_BYTES, measured_peak};
-use plimsoll::train::{Control, Evaluation, Report, TrainEvent};
+use plimsoll::memory::{self, BATCH_BUFFERS, DATA_SET, measured_peak};
+use plimsoll::train::{Control, Evaluation, HEAP_CAP, Report, TrainEvent};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -26,6 +26,9 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let plans = HEAP.tagged(Tag::Planning, || setup.trainer.plan(&setup.data))?;
     say(&plans.sheet.to_string());
     let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);
+    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS];
+    let heap_cap: usize =
+        plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.
     memory::trim_heap();
     HEAP.restart_peaks();
@@ -41,9 +44,8 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let mut object = planned_json;
     let figures = json!({
         "measured_peak_bytes": measured,
-        "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning),
-        "heap_cap_bytes": HEAP_CAP_BYTES,
-        "data_heap_peak_bytes": HEAP.peak(Tag::Data),
+        "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
+        "heap_cap_bytes": heap_cap,
         "threads": setup.threads,
         "step_ms_median": report.step_median.as_secs_f64() * 1e3,
         "samples_per_second": report.samples_per_second,

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the digits that are embedded in the binary: the first N of MNIST's training and test files.
+"""Makes the digits that are embedded in the binary: N of MNIST's training and test files, evenly spaced, so that easy
+and hard stretches of the files are represented alike.
 
     python3 make_digits.py FOLDER OUTPUT [--train N] [--test N]
 
@@ -19,24 +20,31 @@ import zlib
 LARGEST_OUTPUT = 3_000_000
 
 
-def first_images(path, count):
-    """The first `count` images of an IDX file, as an IDX file."""
+def spread(count, total):
+    """`count` evenly spaced indices below `total`."""
+    return [i * total // count for i in range(count)]
+
+
+def some_images(path, count):
+    """`count` images of an IDX file, as an IDX file."""
     content = gzip.decompress(path.read_bytes())
     magic, total, height, width = struct.unpack(">4I", content[:16])
     pixels = content[16:]
     if magic != 0x803 or len(pixels) != total * height * width or total < count:
         sys.exit(f"{path}: not an IDX file with at least {count} images")
-    return struct.pack(">4I", magic, count, height, width) + pixels[: count * height * width]
+    size = height * width
+    chosen = b"".join(pixels[i * size : (i + 1) * size] for i in spread(count, total))
+    return struct.pack(">4I", magic, count, height, width) + chosen
 
 
-def first_labels(path, count):
-    """The first `count` labels of an IDX file, as an IDX file."""
+def some_labels(path, count):
+    """`count` labels of an IDX file, as an IDX file."""
     content = gzip.decompress(path.read_bytes())
     magic, total = struct.unpack(">2I", content[:8])
     labels = content[8:]
     if magic != 0x801 or len(labels) != total or total < count:
         sys.exit(f"{path}: not an IDX file with at least {count} labels")
-    return struct.pack(">2I", magic, count) + labels[:count]
+    return struct.pack(">2I", magic, count) + bytes(labels[i] for i in spread(count, total))
 
 
 def main():
@@ -50,7 +58,7 @@ def main():
     content = b"".join(
         part(args.folder / f"{stem}-{name}.gz", count)
         for stem, count in [("train", args.train), ("t10k", args.test)]
-        for part, name in [(first_images, "images-idx3-ubyte"), (first_labels, "labels-idx1-ubyte")]
+        for part, name in [(some_images, "images-idx3-ubyte"), (some_labels, "labels-idx1-ubyte")]
     )
     # 31 asks for a gzip frame around the stream; zlib's own frame carries no time and no name.
     compressor = zlib.compressobj(9, zlib.DEFLATED, 31, 9)

@@ -45,7 +45,7 @@ pub enum Order {
 /// assert_eq!(batch.examples(), 0);
 /// batches.next_into(&mut batch)?;
 /// assert_eq!(batch.labels().len(), 2 * 4);
-/// assert_eq!(batch.label_tensor().as_i32(), Some(&[7, 2][..]));
+/// assert_eq!(batch.label_tensor().as_i32(), Some(&[7, 4][..]));
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 #[derive(Debug)]

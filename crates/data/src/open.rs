@@ -76,7 +76,7 @@ static CATALOGUE: [DatasetInfo; 4] = [
         test: Some(EMBEDDED_TEST),
         resident_bytes: Some((EMBEDDED_TRAIN + EMBEDDED_TEST) * (28 * 28 + 1)),
         embedded_bytes: EMBEDDED.len(),
-        ..DatasetInfo::outside("mnist", "handwritten digits, the first part of MNIST, carried in the binary")
+        ..DatasetInfo::outside("mnist", "handwritten digits, a part of MNIST, carried in the binary")
     },
     DatasetInfo::outside("mnist:DIR", "MNIST, or a set like it, as four IDX files in DIR, plain or gzip"),
     DatasetInfo::outside("text:FILE", "next-byte prediction on FILE; its last tenth is the test part"),

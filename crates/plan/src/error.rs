@@ -28,11 +28,11 @@ pub enum PlanError {
         /// The state's name.
         name: String,
         /// Its type in the first graph that has it.
-        first: TensorType,
+        first: String,
         /// The batch type of that graph.
         first_plan: String,
         /// Its type in another graph.
-        second: TensorType,
+        second: String,
         /// The batch type of that graph.
         second_plan: String,
     },

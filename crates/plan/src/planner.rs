@@ -82,9 +82,9 @@ fn place_states(
                 if known.ty != ty {
                     return Err(PlanError::States {
                         name: state.name.clone(),
-                        first: known.ty.clone(),
+                        first: known.ty.to_string(),
                         first_plan: String::clone(first_plan),
-                        second: ty,
+                        second: ty.to_string(),
                         second_plan: plan.clone(),
                     });
                 }

@@ -4,8 +4,32 @@ use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::Graph;
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
+use plimsoll_plan::{Budget, Entry, Executor, Infeasible, PlanError, PlanSet, plan, verify};
 use plimsoll_transform::{Pass, accumulate, optimize};
+
+/// Heap that a plan and its prepared form hold for each node, measured on the zoo's models and rounded up.
+const PLAN_BYTES_PER_NODE: usize = 4 << 10;
+
+/// The load sheet's entry for the heap.
+pub const HEAP_CAP: &str = "heap cap";
+
+/// Adds the page tables of the arena, whose size only the plan knows: eight bytes for every page of 4 KiB. Huge pages
+/// need fewer, but the system may have none to give.
+fn add_page_tables(plans: &mut PlanSet) -> Result<(), PlanError> {
+    let sheet = &mut plans.sheet;
+    let bytes = sheet.arena_bytes.div_ceil(4 << 10) * 8;
+    sheet.outside.push(Entry::new("page tables", bytes, "of the arena, in the kernel"));
+    sheet.total_bytes += bytes;
+    match sheet.total_bytes.checked_sub(sheet.line_bytes) {
+        None | Some(0) => Ok(()),
+        Some(missing_bytes) => Err(PlanError::Infeasible(Box::new(Infeasible {
+            line_bytes: sheet.line_bytes,
+            needed_bytes: sheet.total_bytes,
+            missing_bytes,
+            sheet: sheet.clone(),
+        }))),
+    }
+}
 
 /// What a batch is for. With its number of examples, a batch type; every type is planned before step one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +87,7 @@ pub struct Trainer {
     pub(crate) schedule: Schedule,
     line_bytes: usize,
     outside: Vec<Entry>,
+    heap_bytes: Option<usize>,
     micro_batches: usize,
     without: Vec<Pass>,
 }
@@ -85,6 +110,7 @@ impl Trainer {
             schedule: Schedule::Constant,
             line_bytes: usize::MAX,
             outside: Vec::new(),
+            heap_bytes: None,
             micro_batches: 1,
             without: Vec::new(),
         }
@@ -124,6 +150,11 @@ impl Trainer {
     pub fn outside(mut self, entry: Entry) -> Self {
         self.outside.push(entry);
         self
+    }
+
+    /// Declares a cap for the program's heap: `bytes`, and what the plans themselves hold there.
+    pub fn heap(self, bytes: usize) -> Self {
+        Self { heap_bytes: Some(bytes), ..self }
     }
 
     /// Splits every training step into this many micro-batches; the numbers stay the same to the bit.
@@ -236,8 +267,15 @@ impl Trainer {
         for (kind, examples) in self.batch_types(data) {
             batches.push((format!("{} × {examples}", kind.name()), self.graph(kind, examples)?));
         }
-        let budget = Budget { line_bytes: self.line_bytes, outside: self.outside.clone() };
-        let plans = plan(&batches, self.executor.target(), &budget)?;
+        let mut outside = self.outside.clone();
+        if let Some(heap) = self.heap_bytes {
+            let nodes: usize = batches.iter().map(|(_, graph)| graph.nodes.len()).sum();
+            let bytes = heap + nodes * PLAN_BYTES_PER_NODE;
+            outside.push(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} nodes, names, text")));
+        }
+        let budget = Budget { line_bytes: self.line_bytes, outside };
+        let mut plans = plan(&batches, self.executor.target(), &budget)?;
+        add_page_tables(&mut plans)?;
         verify(&plans)?;
         Ok(plans)
     }

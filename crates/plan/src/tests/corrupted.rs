@@ -50,11 +50,11 @@ fn folded() -> PlanSet {
     let exp = b.unary(Unary::Exp, x).unwrap();
     let sum = b.accumulating(FOLD, &[exp, y], &[carry]).unwrap()[0];
     b.set_carry(carry, sum);
-    let other = b.carry(ty("f32[4,16]"));
-    let grown = b.add(x, other).unwrap();
+    let other = b.carry(ty("f32[16,16]"));
+    let product = b.one(FOLD, &[exp, x]).unwrap();
+    let grown = b.matmul(other, product).unwrap();
     b.set_carry(other, grown);
-    let both = b.mul(grown, other).unwrap();
-    b.output("both", both);
+    b.output("grown", grown);
     let new = b.sub(w, sum).unwrap();
     b.set_state(w, new);
     plans_of(&[("train".to_string(), b.finish().unwrap())])
@@ -172,8 +172,11 @@ fn a_read_of_an_old_version_after_the_update() {
 fn a_state_written_twice() {
     let error = broken(swapped(), |plan| {
         let copy = copy_step(plan, true);
-        let last = plan.steps.len();
-        plan.buffers.iter_mut().filter(|b| b.kind == BufferKind::Value).for_each(|b| b.last = last);
+        let end = plan.steps.len();
+        let Action::Copy { from, to, .. } = plan.steps[copy].action else { panic!() };
+        plan.buffers[from.index()].offset = 1 << 20;
+        let stays = [from, to, plan.outputs[0]];
+        stays.iter().for_each(|b| plan.buffers[b.index()].last = end);
         plan.steps.push(plan.steps[copy].clone());
     });
     assert_error!(error, VerifyError::StateWrites { writes: 2, expected: 1, .. });
@@ -318,7 +321,6 @@ fn a_sheet_that_does_not_add_up() {
 fn a_body_step_after_the_tail() {
     let error = broken(folded(), |plan| {
         let last = plan.steps.len() - 1;
-        plan.buffers.iter_mut().for_each(|b| (b.first, b.last) = (b.first, last));
         take_step(plan, last, 0);
     });
     assert_error!(error, VerifyError::Phase { .. });
@@ -391,8 +393,7 @@ fn a_sum_that_goes_elsewhere() {
 #[test]
 fn a_sum_that_the_next_micro_batch_does_not_find() {
     let error = broken(folded(), |plan| {
-        let is_copy = |s: &Step| matches!(s.action, Action::Copy { .. });
-        let copy = plan.steps.iter().position(is_copy).unwrap();
+        let copy = copy_step(plan, false);
         let Action::Copy { value, from, .. } = plan.steps[copy].action else { panic!() };
         let mut spare = plan.buffers[from.index()].clone();
         (spare.first, spare.last, spare.offset) = (copy, copy, 1 << 20);
@@ -404,33 +405,22 @@ fn a_sum_that_the_next_micro_batch_does_not_find() {
 
 #[test]
 fn a_slice_of_the_batch_spoiled_before_its_micro_batch() {
-    let error = broken(folded(), |plan| {
-        let exp = step_of(plan, "exp");
-        let place = run_mut(plan, exp).1[0].index();
-        let x = plan.buffers.iter().position(|b| b.kind == BufferKind::Input(0)).unwrap();
-        let slice = plan.buffers[x].offset + 2 * plan.buffers[x].micro_stride;
-        // The lifetimes are made to allow it: a plan that forgets that the body repeats would look like this.
-        plan.steps.swap(0, exp);
-        let uses = plan.steps.iter().enumerate().filter(|(_, s)| match &s.action {
-            Action::Run { reads, .. } => reads.contains(&BufferId(x as u32)),
-            Action::Copy { from, .. } => from.index() == x,
-        });
-        let last_read = uses.map(|(i, _)| i).max().unwrap();
-        take_step(plan, 0, last_read);
-        let end = plan.steps.len() - 1;
-        for (i, buffer) in plan.buffers.iter_mut().enumerate() {
-            if i == x {
-                buffer.last = last_read - 1;
-            } else if i == place {
-                (buffer.first, buffer.last, buffer.offset) = (last_read, end, slice);
-            } else if buffer.kind == BufferKind::Value {
-                (buffer.first, buffer.last, buffer.offset) = (0, end, buffer.offset + (1 << 20));
-            } else if buffer.kind == BufferKind::Workspace {
-                (buffer.first, buffer.last, buffer.offset) = (0, end, buffer.offset + (1 << 21));
-            }
-        }
+    let mut b = Builder::new(4, 4);
+    b.set_micro_batches(3);
+    let x = b.batch_input("x", ty("f32[4,16]"));
+    let y = b.unary(Unary::Exp, x).unwrap();
+    let z = b.unary(Unary::Tanh, y).unwrap();
+    b.output("y", y);
+    b.output("z", z);
+    let error = broken(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
+        // A plan that forgets that the body repeats: it takes the batch's place after the last read.
+        let x = plan.buffers.iter_mut().find(|b| b.kind == BufferKind::Input(0)).unwrap();
+        x.last = 0;
+        let slice = x.offset + 2 * x.micro_stride;
+        let z = plan.outputs[1].index();
+        plan.buffers[z].offset = slice;
     });
-    assert_error!(error, VerifyError::Batch { .. } | VerifyError::Lifetime { .. });
+    assert_error!(error, VerifyError::Batch { micro_batch: 2, .. });
 }
 
 #[test]

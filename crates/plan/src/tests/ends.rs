@@ -234,15 +234,9 @@ fn a_sum_may_be_carried_by_ordinary_ops() {
         let sum = b.add(x, carry).unwrap();
         b.set_carry(carry, sum);
         if !in_place {
-            // A reader of both versions.
-            let both = b.mul(x, carry).unwrap();
-            let carry2 = b.carry(ty("f32[4,16]"));
-            let sum2 = b.node(fused(), &[both, carry2]).unwrap();
-            b.set_carry(carry2, sum2[0]);
-            b.output("exp", sum2[1]);
-            let swapped = b.carry(ty("f32[4,16]"));
-            b.set_carry(swapped, carry);
-            b.output("before", swapped);
+            // After the last micro-batch the sum before it is no longer in its place.
+            let both = b.mul(sum, carry).unwrap();
+            b.output("both", both);
         }
         b.output("sum", sum);
         assert_eq!(copies(&planned(&b.finish().unwrap())) == 0, in_place);
@@ -259,9 +253,8 @@ fn sums_may_start_from_any_value() {
     let onto_state = b.accumulating(FOLD, &[x, y], &[w]).unwrap()[0];
     b.output("value", onto_value);
     b.set_state(w, onto_state);
-    let plans = planned(&b.finish().unwrap());
-    let Action::Run { reads, writes, .. } = run_of(&plans.plans[0], "matmul") else { panic!() };
-    assert!(!reads.contains(&writes[0]));
+    // The value is grown where it lies; the state is copied out and back.
+    assert_eq!(copies(&planned(&b.finish().unwrap())), 2);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn try_all(work: &Work<'_>, order: &mut Vec<TaskId>, best: &mut usize) {
     let body_left = left.iter().any(|&t| !work.tasks[t].tail);
     for &task in &left {
         let waits = left.iter().any(|&t| work.tasks[t].after.contains(&task));
-        if !waits && !(body_left && work.tasks[task].tail) {
+        if !(waits || body_left && work.tasks[task].tail) {
             order.push(task);
             try_all(work, order, best);
             order.pop();

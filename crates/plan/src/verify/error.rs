@@ -52,22 +52,22 @@ pub enum VerifyError {
     Overlap { plan: String, step: usize, first: String, second: String },
     /// A buffer used when it is not taken.
     #[error("{at}: {buffer} is used outside the steps in which it is taken")]
-    Lifetime { at: At, buffer: String },
+    Lifetime { at: Box<At>, buffer: String },
     /// A read that would not see the value it names.
     #[error("{at}: reads {value} where {found} lies")]
-    Read { at: At, value: String, found: String },
+    Read { at: Box<At>, value: String, found: String },
     /// A write over something that the same step still reads or writes.
     #[error("{at}: {value} is written over what the same step uses: {other}")]
-    InPlace { at: At, value: String, other: String },
+    InPlace { at: Box<At>, value: String, other: String },
     /// Scratch on something that the same step reads or writes.
     #[error("{at}: the workspace overlaps {other}")]
-    Workspace { at: At, other: String },
+    Workspace { at: Box<At>, other: String },
     /// An accumulated output that does not go into its running sum.
     #[error("{at}: running sum {sum} is not where any output of its type goes")]
-    Sum { at: At, sum: String },
+    Sum { at: Box<At>, sum: String },
     /// A write into a state's bytes that is not a write of that state.
     #[error("{at}: {what} is written into the bytes of state `{state}`")]
-    StateBytes { at: At, state: String, what: String },
+    StateBytes { at: Box<At>, state: String, what: String },
     /// A state written more or less often than once a step.
     #[error("plan `{plan}`: state `{state}` is written {writes} times a step instead of {expected}")]
     StateWrites { plan: String, state: String, writes: usize, expected: usize },
@@ -88,5 +88,5 @@ pub enum VerifyError {
     Runs { plan: String, layer: String, op: String, node: usize, runs: usize, expected: usize },
     /// A step in the wrong phase: tail before body, or a tail node in every micro-batch.
     #[error("{at}: {reason}")]
-    Phase { at: At, reason: String },
+    Phase { at: Box<At>, reason: String },
 }

@@ -61,7 +61,7 @@ fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
             state: state.name.clone(),
             reason,
         };
-        if state.offset % set.alignment != 0 {
+        if !state.offset.is_multiple_of(set.alignment) {
             return Err(wrong(format!("starts at {}, which is not aligned", state.offset)));
         }
         if state.offset.checked_add(state.ty.bytes()).is_none_or(|end| end > set.arena_bytes) {
@@ -135,7 +135,7 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
         let reason = format!("buffer {id} is for a value that does not exist");
         return Err(VerifyError::Malformed { plan: plan.name.clone(), reason });
     }
-    if buffer.offset % set.alignment != 0 {
+    if !buffer.offset.is_multiple_of(set.alignment) {
         return Err(VerifyError::Unaligned {
             plan: plan.name.clone(),
             buffer: name_of(plan, buffer),

@@ -99,7 +99,7 @@ fn source(graph: &Graph, mut value: ValueId) -> ValueId {
     value
 }
 
-fn at(plan: &ExecutionPlan, step: usize) -> At {
+fn at(plan: &ExecutionPlan, step: usize) -> Box<At> {
     let (layer, op) = match &plan.steps[step].action {
         Action::Run { node, .. } => {
             let node = plan.graph.node(*node);
@@ -110,7 +110,7 @@ fn at(plan: &ExecutionPlan, step: usize) -> At {
             (node.map_or_else(String::new, |n| n.layer.to_string()), format!("copy of {value}"))
         }
     };
-    At { plan: plan.name.clone(), step, layer, op }
+    Box::new(At { plan: plan.name.clone(), step, layer, op })
 }
 
 struct Replay<'a> {

@@ -1,0 +1,254 @@
+//! The CPU executor against the reference: the frozen cases, and shapes that are empty, single, odd and broadcast.
+
+use plimsoll_conformance::{cast, compare, golden_cases, random, run_op, tolerance};
+use plimsoll_cpu::Cpu;
+use plimsoll_cpu::isa::Isa;
+use plimsoll_graph::Op;
+use plimsoll_graph::op::{
+    Attention, Binary, Conv, Elementwise, Epilogue, Geometry, Index, Loss, MatMul, Movement, Norm, NormAxis,
+    Pool, Reduce, Unary,
+};
+use plimsoll_reference::evaluate;
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+
+/// Composites that only the reference runs: `decompose` has turned them into other ops before the CPU sees a graph.
+fn is_composite(op: &Op) -> bool {
+    matches!(op, Op::Norm(Norm::Layer { .. } | Norm::Batch { .. }))
+}
+
+/// Runs an op on every instruction set and compares with the reference on the same inputs.
+fn check(name: &str, op: &Op, inputs: &[HostTensor], batched: &[bool], block: usize) {
+    let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+    let outputs = op.infer(&types).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let operands: Vec<&HostTensor> = inputs.iter().collect();
+    let expected = evaluate(op, &operands, &[], &outputs.iter().collect::<Vec<_>>()).unwrap();
+    // The CPU computes in f32, whatever float it stores; functions may be off by a few units in the last place.
+    let dtype = types.iter().map(|t| t.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
+    let allowed = 2.0 * tolerance(op, &types, dtype);
+    for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+        let cpu = Cpu::with_isa(2, isa).unwrap().checked();
+        let found =
+            run_op(&cpu, op, inputs, batched, block).unwrap_or_else(|e| panic!("{name} on {isa:?}: {e}"));
+        for (found, expected) in found.iter().zip(&expected) {
+            compare(found, expected, allowed).unwrap_or_else(|e| panic!("{name} on {isa:?}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn frozen_cases_hold_in_f32() {
+    let mut checked = 0;
+    for case in golden_cases().iter().filter(|c| !is_composite(&c.op)) {
+        if case.inputs.iter().any(|t| matches!(t.ty().dtype, DType::BF16 | DType::F16 | DType::I64)) {
+            continue;
+        }
+        let op = match &case.op {
+            Op::Elementwise(Elementwise::Constant { value, dtype: DType::F64 }) => {
+                Op::Elementwise(Elementwise::Constant { value: *value, dtype: DType::F32 })
+            }
+            Op::Elementwise(Elementwise::Cast(DType::F64)) => Op::Elementwise(Elementwise::Cast(DType::F32)),
+            Op::Fused(_) => continue,
+            op => op.clone(),
+        };
+        let inputs: Vec<HostTensor> = case.inputs.iter().map(|t| cast(t, DType::F32)).collect();
+        check(&case.name, &op, &inputs, &[], 1);
+        checked += 1;
+    }
+    assert!(checked > 150, "only {checked} cases");
+}
+
+/// Inputs by their types; integers are below `bound`.
+fn inputs(name: &str, types: &[&str], bound: u32) -> Vec<HostTensor> {
+    let make = |(i, ty): (usize, &&str)| random(&format!("{name} {i}"), &ty.parse().unwrap(), bound);
+    types.iter().enumerate().map(make).collect()
+}
+
+fn each(op: Op, cases: &[&[&str]]) {
+    for types in cases {
+        let name = format!("{} {types:?}", op.name());
+        check(&name, &op, &inputs(&name, types, 3), &[], 1);
+    }
+}
+
+#[test]
+fn elementwise_over_awkward_shapes() {
+    for op in
+        [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Greater, Binary::Equal]
+    {
+        each(
+            Op::Elementwise(Elementwise::Binary(op)),
+            &[
+                &["f32[]", "f32[]"],
+                &["f32[0]", "f32[0]"],
+                &["f32[1]", "f32[7]"],
+                &["f32[3,1]", "f32[1,5]"],
+                &["f32[2,3,33]", "f32[33]"],
+                &["f32[4,1,9]", "f32[3,1]"],
+                &["f32[0,5]", "f32[5]"],
+                &["f32[2049]", "f32[]"],
+                &["f32[67,31]", "f32[67,1]"],
+                &["f32[1000,3]", "f32[3]"],
+            ],
+        );
+    }
+    for op in [
+        Unary::Exp,
+        Unary::Tanh,
+        Unary::Erf,
+        Unary::Sigmoid,
+        Unary::Relu,
+        Unary::Square,
+        Unary::Neg,
+        Unary::Abs,
+    ] {
+        each(
+            Op::Elementwise(Elementwise::Unary(op)),
+            &[&["f32[]"], &["f32[0,4]"], &["f32[1]"], &["f32[13,77]"]],
+        );
+    }
+    each(
+        Op::Elementwise(Elementwise::Select),
+        &[
+            &["bool[5]", "f32[5]", "f32[5]"],
+            &["bool[4,1]", "f32[3]", "f32[]"],
+            &["bool[0]", "f32[0]", "f32[1]"],
+        ],
+    );
+}
+
+#[test]
+fn movement_and_reductions_over_awkward_shapes() {
+    each(
+        Op::Movement(Movement::Transpose(vec![2, 0, 1])),
+        &[&["f32[3,4,5]"], &["i32[1,7,2]"], &["u8[0,2,3]"]],
+    );
+    each(Op::Movement(Movement::Broadcast([4, 3, 5].into())), &[&["f32[3,1]"], &["f32[]"], &["bool[4,3,5]"]]);
+    for (start, end) in [(0, 1), (1, 2), (0, 2), (1, 3), (2, 3), (0, 3)] {
+        let shapes: &[&[&str]] =
+            &[&["f32[3,4,5]"], &["f32[1,1,1]"], &["f32[130,3,17]"], &["f32[2,0,3]"], &["f32[5,300,1]"]];
+        each(Op::Reduce(Reduce::Sum { start, end }), shapes);
+    }
+    each(Op::Reduce(Reduce::Argmax), &[&["f32[7]"], &["f32[5,1]"], &["f32[0,3]"], &["f32[33,65]"]]);
+}
+
+#[test]
+fn products_over_awkward_shapes() {
+    for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (m, n, k) in
+            [(1, 1, 1), (0, 3, 2), (3, 0, 2), (2, 3, 0), (5, 17, 3), (31, 33, 300), (1, 65, 513), (70, 1, 19)]
+        {
+            for epilogue in [Epilogue::default(), Epilogue { bias: true, relu: true }] {
+                let op = Op::MatMul(MatMul { transpose_a, transpose_b, epilogue });
+                let a = if transpose_a { format!("f32[{k},{m}]") } else { format!("f32[{m},{k}]") };
+                let b = if transpose_b { format!("f32[{n},{k}]") } else { format!("f32[{k},{n}]") };
+                let bias = format!("f32[{n}]");
+                let types: Vec<&str> = if epilogue.bias { vec![&a, &b, &bias] } else { vec![&a, &b] };
+                each(op, &[&types]);
+            }
+        }
+    }
+}
+
+#[test]
+fn convolutions_and_pools_over_awkward_shapes() {
+    let geometry = |window, stride, padding| Geometry { window, stride, padding };
+    let geometries = [
+        geometry([1, 1], [1, 1], [[0, 0], [0, 0]]),
+        geometry([3, 3], [1, 1], [[1, 1], [1, 1]]),
+        geometry([3, 2], [2, 1], [[0, 1], [1, 0]]),
+        geometry([5, 5], [2, 3], [[2, 2], [1, 3]]),
+        geometry([1, 1], [2, 2], [[0, 0], [0, 0]]),
+    ];
+    for g in geometries {
+        for (n, h, w, ci, co) in
+            [(1, 5, 5, 1, 1), (2, 7, 9, 3, 5), (3, 6, 5, 17, 2), (0, 6, 6, 2, 3), (2, 8, 6, 4, 33)]
+        {
+            let [oh, ow] = g.output([h, w]).unwrap();
+            let x = format!("f32[{n},{h},{w},{ci}]");
+            let y = format!("f32[{n},{oh},{ow},{co}]");
+            let kernel = format!("f32[{},{},{ci},{co}]", g.window[0], g.window[1]);
+            let bias = format!("f32[{co}]");
+            let epilogue = Epilogue { bias: true, relu: true };
+            each(Op::Conv(Conv::Forward { geometry: g, epilogue: Epilogue::default() }), &[&[&x, &kernel]]);
+            each(Op::Conv(Conv::Forward { geometry: g, epilogue }), &[&[&x, &kernel, &bias]]);
+            each(Op::Conv(Conv::InputGrad { geometry: g, image: [h, w] }), &[&[&y, &kernel]]);
+            each(Op::Conv(Conv::WeightGrad { geometry: g }), &[&[&x, &y]]);
+            if (0..2).all(|a| g.padding[a].iter().all(|&p| p < g.window[a])) {
+                each(Op::Pool(Pool::Max { geometry: g }), &[&[&x]]);
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_attention_look_ups_and_losses_over_awkward_shapes() {
+    let shapes: &[&[&str]] =
+        &[&["f32[1,1]"], &["f32[5,3]"], &["f32[2,3,65]"], &["f32[300,17]"], &["f32[2,1,4,16]"]];
+    for axis in [NormAxis::Row, NormAxis::Channel] {
+        each(Op::Norm(Norm::Stats { axis }), shapes);
+        for (x, row, channel) in [
+            ("f32[5,3]", "f32[5,1]", "f32[3]"),
+            ("f32[2,3,65]", "f32[2,3,1]", "f32[65]"),
+            ("f32[301,17]", "f32[301,1]", "f32[17]"),
+        ] {
+            each(Op::Norm(Norm::Sums { axis }), &[&[x, x, row, row], &[x, x, channel, channel]]);
+        }
+    }
+    for causal in [false, true] {
+        for q in ["f32[1,1,1,1]", "f32[2,5,3,7]", "f32[1,70,2,16]", "f32[3,65,1,33]", "f32[0,4,2,8]"] {
+            each(Op::Attention(Attention::Forward { causal }), &[&[q, q, q]]);
+        }
+    }
+    each(
+        Op::Index(Index::Gather),
+        &[&["f32[3,5]", "i32[7]"], &["f32[4,1]", "i32[2,3]"], &["f32[3,2]", "i32[0]"]],
+    );
+    each(Op::Index(Index::ScatterAdd { rows: 4 }), &[&["i32[9]", "f32[9,5]"], &["i32[2,3]", "f32[2,3,1]"]]);
+    each(
+        Op::Loss(Loss::CrossEntropy),
+        &[
+            &["f32[1,3]", "i32[1]", "f32[1]"],
+            &["f32[70,13]", "i32[70]", "f32[70]"],
+            &["f32[5,129]", "i32[5]", "f32[5]"],
+        ],
+    );
+    each(
+        Op::Loss(Loss::LinearCrossEntropy),
+        &[
+            &["f32[1,2]", "f32[2,3]", "i32[1]", "f32[1]"],
+            &["f32[300,9]", "f32[9,37]", "i32[300]", "f32[300]"],
+        ],
+    );
+}
+
+/// Sums over examples fold in blocks: another order, the same sum.
+#[test]
+fn folded_sums_match_for_every_block() {
+    for block in [1, 2, 8, 64] {
+        let run = |op: Op, types: &[&str]| {
+            let name = format!("{} {types:?} in blocks of {block}", op.name());
+            check(&name, &op, &inputs(&name, types, 3), &vec![true; types.len()], block);
+        };
+        run(Op::Reduce(Reduce::Sum { start: 0, end: 1 }), &["f32[50,9]"]);
+        run(Op::Reduce(Reduce::Sum { start: 0, end: 2 }), &["f32[50,3,9]"]);
+        let transposed = MatMul { transpose_a: true, ..MatMul::default() };
+        run(Op::MatMul(transposed), &["f32[50,9]", "f32[50,33]"]);
+        let geometry = Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1], [1, 1]] };
+        run(Op::Conv(Conv::WeightGrad { geometry }), &["f32[10,6,6,3]", "f32[10,6,6,5]"]);
+        run(Op::Index(Index::ScatterAdd { rows: 3 }), &["i32[50]", "f32[50,4]"]);
+        run(
+            Op::Norm(Norm::Sums { axis: NormAxis::Channel }),
+            &["f32[50,7]", "f32[50,7]", "f32[50,1]", "f32[50,1]"],
+        );
+        run(Op::Loss(Loss::CrossEntropy), &["f32[50,3]", "i32[50]", "f32[50]"]);
+    }
+}
+
+#[test]
+fn an_index_out_of_range_is_an_error_that_names_it() {
+    let table = random("table", &"f32[3,2]".parse().unwrap(), 1);
+    let index = HostTensor::from_f64("i32[2]".parse().unwrap(), &[1.0, 3.0]).unwrap();
+    let error =
+        run_op(&Cpu::new(1).unwrap(), &Op::Index(Index::Gather), &[table, index], &[], 1).unwrap_err();
+    assert!(error.contains("gather") && error.contains('3'), "{error}");
+}
