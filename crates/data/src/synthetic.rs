@@ -105,7 +105,8 @@ impl Source for Synthetic {
         check_read((index, self.len), (input, self.input_bytes), (label, self.label_bytes))?;
         let example = index as u64;
         if self.spec.input.dtype == DType::F32 {
-            write_words(input, (0..).map(|element| self.inputs.normal(example, element).to_ne_bytes()));
+            let normals = (0..).flat_map(|block| self.inputs.normal_block(example, block));
+            write_words(input, normals.map(f32::to_ne_bytes));
         } else {
             let bound = self.spec.input_bound as u32;
             write_words(input, (0..).map(|element| self.inputs.below(example, element, bound).to_ne_bytes()));

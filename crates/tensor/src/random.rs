@@ -43,16 +43,30 @@ impl Stream {
 
     /// Uniform in [0, 1) with 24 random bits.
     pub fn uniform(&self, example: u64, element: u64) -> f32 {
-        (self.word(example, element) >> 8) as f32 * (1.0 / 16_777_216.0)
+        self.uniform_block(example, (element / 4) as u32)[(element % 4) as usize]
     }
 
-    /// Standard normal by the Box-Muller transform, from two words of the element's block.
+    /// Four of [`Stream::uniform`] for a block of four elements.
+    pub fn uniform_block(&self, example: u64, block: u32) -> [f32; 4] {
+        self.block(example, block).map(|word| (word >> 8) as f32 * (1.0 / 16_777_216.0))
+    }
+
+    /// Standard normal.
     pub fn normal(&self, example: u64, element: u64) -> f32 {
-        let words = self.block(example, (element / 2) as u32);
-        let pair = (element % 2) as usize * 2;
+        self.normal_block(example, (element / 4) as u32)[(element % 4) as usize]
+    }
+
+    /// Four standard normals for a block of four elements, by the Box-Muller transform: each two words give two.
+    pub fn normal_block(&self, example: u64, block: u32) -> [f32; 4] {
+        let words = self.block(example, block);
         let unit = |w: u32| (f64::from(w) + 0.5) / 4_294_967_296.0;
-        let radius = (-2.0 * unit(words[pair]).ln()).sqrt();
-        (radius * (std::f64::consts::TAU * unit(words[pair + 1])).cos()) as f32
+        let pair = |a: u32, b: u32| {
+            let (radius, angle) = ((-2.0 * unit(a).ln()).sqrt(), std::f64::consts::TAU * unit(b));
+            let (sin, cos) = angle.sin_cos();
+            ((radius * cos) as f32, (radius * sin) as f32)
+        };
+        let ((a, b), (c, d)) = (pair(words[0], words[1]), pair(words[2], words[3]));
+        [a, b, c, d]
     }
 
     /// Uniform integer in `0..bound` (bias below 2^-32 · bound).
