@@ -121,6 +121,31 @@ fn the_same_seed_trains_the_same_weights_and_another_line_changes_nothing() {
 }
 
 #[test]
+fn trained_weights_open_in_the_safetensors_library() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-weights-{}", std::process::id()));
+    let out = folder.to_str().unwrap();
+    let output = plimsoll(&["train", "--model", "resnet20", "--steps", "2", "--batch", "8", "--out", out]);
+    assert!(output.status.success());
+    let bytes = fs::read(folder.join("weights.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let kernel = tensors.tensor("stage2/block1/conv1/kernel").unwrap();
+    assert_eq!(kernel.shape(), [3, 3, 16, 32]);
+    assert_eq!(kernel.dtype(), safetensors::Dtype::F32);
+    let spread = kernel.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+    assert!(
+        spread.clone().all(f32::is_finite)
+            && spread.clone().any(|x| x > 0.05)
+            && spread.clone().any(|x| x < -0.05)
+    );
+    // 65 parameters and the running mean and variance of 21 norms; moments are not weights.
+    assert_eq!(tensors.len(), 65 + 42);
+    let report: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("report.json")).unwrap()).unwrap();
+    assert_eq!(number(&report, "steps"), 2.0);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn text_trains_a_language_model() {
     let file = std::env::temp_dir().join(format!("plimsoll-text-{}.txt", std::process::id()));
     fs::write(&file, "the ship sinks to her line and no further; ".repeat(60)).unwrap();

@@ -9,24 +9,14 @@ impl Graph {
     pub fn check(&self) -> Result<(), GraphError> {
         let broken = |text: String| Err(GraphError::Broken(text));
         let mut defined = vec![false; self.values.len()];
-        let mut define = |value: ValueId, origin: Origin| match self.values.get(value.index()) {
-            None => broken(format!("{value} does not exist")),
-            Some((_, found)) if *found != origin => {
-                broken(format!("{value} should come from {origin:?}, not {found:?}"))
-            }
-            Some(_) if std::mem::replace(&mut defined[value.index()], true) => {
-                broken(format!("{value} is written twice"))
-            }
-            Some(_) => Ok(()),
-        };
         for (i, input) in self.inputs.iter().enumerate() {
-            define(input.value, Origin::Input(i))?;
+            self.define(&mut defined, input.value, Origin::Input(i))?;
         }
         for (i, state) in self.states.iter().enumerate() {
-            define(state.input, Origin::State(i))?;
+            self.define(&mut defined, state.input, Origin::State(i))?;
         }
         for (i, carry) in self.carries.iter().enumerate() {
-            define(carry.input, Origin::Carry(i))?;
+            self.define(&mut defined, carry.input, Origin::Carry(i))?;
         }
         let entering = self.inputs.len() + self.states.len() + self.carries.len();
         let mut written = 0;
@@ -40,19 +30,9 @@ impl Graph {
             }
             written += outputs.len();
             for (output, (&value, ty)) in node.outputs.iter().zip(&outputs).enumerate() {
-                let origin = Origin::Node { node: NodeId(i as u32), output };
-                match self.values.get(value.index()) {
-                    None => return broken(format!("{value} does not exist")),
-                    Some((_, found)) if *found != origin => {
-                        return broken(format!("{value} should come from {origin:?}, not {found:?}"));
-                    }
-                    Some((found, _)) if found != ty => {
-                        return broken(format!("{value} is {found}, its op gives {ty}"));
-                    }
-                    Some(_) if std::mem::replace(&mut defined[value.index()], true) => {
-                        return broken(format!("{value} is written twice"));
-                    }
-                    Some(_) => {}
+                self.define(&mut defined, value, Origin::Node { node: NodeId(i as u32), output })?;
+                if self.ty(value) != ty {
+                    return broken(format!("{value} is {}, its op gives {ty}", self.ty(value)));
                 }
             }
         }
@@ -61,6 +41,21 @@ impl Graph {
         }
         self.check_folds()?;
         self.check_ends(&defined)
+    }
+
+    /// Marks a value as written, once and by where it says it comes from.
+    fn define(&self, defined: &mut [bool], value: ValueId, origin: Origin) -> Result<(), GraphError> {
+        let reason = match self.values.get(value.index()) {
+            None => format!("{value} does not exist"),
+            Some((_, found)) if *found != origin => {
+                format!("{value} should come from {origin:?}, not {found:?}")
+            }
+            Some(_) if std::mem::replace(&mut defined[value.index()], true) => {
+                format!("{value} is written twice")
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(GraphError::Broken(reason))
     }
 
     fn check_folds(&self) -> Result<(), GraphError> {
@@ -110,5 +105,59 @@ impl Graph {
             Some(output) => broken(format!("output `{}` is not written", output.name)),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Builder, Init, Op, Role, op::MatMul};
+    use plimsoll_tensor::DType;
+
+    /// `y = x · w`, and w ends as itself doubled.
+    fn graph() -> Graph {
+        let mut b = Builder::new(4, 4);
+        let x = b.batch_input("x", TensorType::new(DType::F32, [4, 3]));
+        let w = b.state("w", TensorType::new(DType::F32, [3, 2]), Role::Parameter, Init::Ones);
+        let y = b.matmul(x, w).unwrap();
+        let next = b.add(w, w).unwrap();
+        b.set_state(w, next);
+        b.output("y", y);
+        b.finish().unwrap()
+    }
+
+    fn refused(change: impl FnOnce(&mut Graph), words: &str) {
+        let mut graph = graph();
+        change(&mut graph);
+        let error = graph.check().unwrap_err().to_string();
+        assert!(error.contains(words), "no `{words}` in: {error}");
+    }
+
+    #[test]
+    fn broken_graphs_are_refused() {
+        refused(|g| g.nodes.swap(0, 1), "should come from");
+        refused(|g| g.nodes[0].inputs[0] = ValueId(2), "before it is written");
+        refused(|g| g.nodes[0].inputs[0] = ValueId(99), "before it is written");
+        refused(|g| g.nodes[1].outputs[0] = ValueId(2), "should come from");
+        refused(|g| g.values[2].0 = TensorType::new(DType::F32, [9]), "its op gives");
+        refused(
+            |g| g.nodes[0].op = Op::MatMul(MatMul { transpose_a: true, ..MatMul::default() }),
+            "inner extents",
+        );
+        refused(|g| g.states[0].output = Some(ValueId(2)), "another type");
+        refused(|g| g.states.push(g.states[0].clone()), "should come from");
+        refused(|g| g.outputs[0].value = ValueId(50), "is not written");
+        refused(|g| g.examples = 0, "at least 1");
+        refused(|g| g.nodes[0].accumulate = vec![ValueId(0)], "running sums");
+        refused(|g| drop(g.nodes.pop()), "are written");
+        refused(|g| g.values.push(g.values[0].clone()), "are written");
+    }
+
+    #[test]
+    fn errors_name_the_layer_and_the_shapes() {
+        let mut b = Builder::new(1, 1);
+        let x = b.batch_input("x", TensorType::new(DType::F32, [1, 3]));
+        let error = b.scope("block1", |b| b.scope("dense", |b| b.matmul(x, x))).unwrap_err().to_string();
+        assert_eq!(error, "layer `block1/dense`: matmul(f32[1,3], f32[1,3]): inner extents differ: 3 and 1");
     }
 }

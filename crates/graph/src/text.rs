@@ -198,3 +198,56 @@ fn typed(definition: &str) -> Result<(u32, TensorType), String> {
     let (value, ty) = after(definition, ":")?;
     Ok((id(value)?, ty.parse()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TEXT: &str = r#"graph examples=2 block=1 micro_batches=2
+batch %0: f32[2,3] = "x, the \"input\""
+state %1: f32[3,2] = ["dense/kernel","parameter",{"uniform":0.1}]
+carry %2: f32[3,2]
+%3: f32[2,2] = {"mat_mul":{"transpose_a":false,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %1) @dense
+%4: f32[3,2] = {"mat_mul":{"transpose_a":true,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %3) += (%2) @dense
+%5: f32[3,2] = {"elementwise":{"binary":"sub"}}(%1, %4) @dense
+write %1 = %5
+fold %2 = %4
+output "y" = %3
+"#;
+
+    #[test]
+    fn the_text_form_prints_and_parses() {
+        assert_eq!(parse(TEXT).unwrap().to_string(), TEXT);
+    }
+
+    #[test]
+    fn mistakes_are_named_by_line() {
+        let wrong = |from: &str, to: &str| parse(&TEXT.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(wrong("graph", "graf").contains("line 1"));
+        assert!(wrong("%3: f32[2,2]", "%3: f32[2,3]").contains("line 5"));
+        assert!(wrong("(%0, %1)", "(%0, %9)").contains("%9 is not written yet"));
+        assert!(wrong("mat_mul", "mat_mull").contains("line 5"));
+        assert!(wrong("%5: f32[3,2] =", "%4: f32[3,2] =").contains("written twice"));
+        assert!(wrong("write %1", "write %0").contains("cannot be written"));
+        assert!(wrong("f32[3,2] = [", "f99[3,2] = [").contains("f99"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,200}") {
+            let _ = parse(&text);
+        }
+
+        /// Damage to a graph that is otherwise right reaches deeper than noise does.
+        #[test]
+        fn damaged_graphs_do_not_panic(at in 0..TEXT.len(), len in 0usize..40, with in ".{0,12}") {
+            let mut text = TEXT.to_string();
+            let end = (at + len).min(text.len());
+            if text.is_char_boundary(at) && text.is_char_boundary(end) {
+                text.replace_range(at..end, &with);
+                let _ = parse(&text);
+            }
+        }
+    }
+}

@@ -266,7 +266,9 @@ mod tests {
             let train = step::training(model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
             let small = plimsoll_transform::optimize(&train, &[]).unwrap();
             assert!(small.nodes.len() < train.nodes.len());
-            step::evaluation(model.as_ref(), 3).unwrap();
+            for graph in [train, small, step::evaluation(model.as_ref(), 3).unwrap()] {
+                assert_eq!(plimsoll_graph::parse(&graph.to_string()).unwrap(), graph, "{}", entry.name);
+            }
         }
     }
 }

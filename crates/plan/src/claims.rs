@@ -100,7 +100,6 @@ fn settle_sums(
         let free = is_running_sum
             && read_once
             && !work.items[under].pinned
-            && !search.taken[under]
             && !outlives_carry(work, under, over, finals);
         if free && search.all_before(work, &[under], task) {
             work.items[over].home = Home::Over(under);
@@ -118,11 +117,6 @@ fn settle_sums(
         work.items[over].home = Home::Over(copy);
         search.grow(work);
         search.take(copy);
-        // Whoever goes over the sum itself must now wait for the copy.
-        if let Some(taker) = (0..work.items.len()).find(|&i| work.items[i].home == Home::Over(under)) {
-            let taker = work.items[taker].writer;
-            work.tasks[copying].after.extend(taker);
-        }
     }
 }
 

@@ -23,7 +23,8 @@ impl Geometry {
         for axis in 0..2 {
             let (window, stride) = (self.window[axis], self.stride[axis]);
             require(window > 0 && stride > 0, || "window and stride must be at least 1".into())?;
-            let padded = image[axis] + self.padding[axis][0] + self.padding[axis][1];
+            let padded =
+                image[axis].saturating_add(self.padding[axis][0]).saturating_add(self.padding[axis][1]);
             require(padded >= window, || {
                 format!("a window of {window} does not fit an image of {} (padded {padded})", image[axis])
             })?;
@@ -135,7 +136,7 @@ impl Family for Conv {
             Self::WeightGrad { .. } => (inputs[1], &inputs[0].shape[3]),
         };
         let [kh, kw] = self.geometry().window;
-        2 * (y.shape.elements() * kh * kw * other) as u64
+        [kh, kw, *other].iter().fold(2 * y.shape.elements() as u64, |n, &f| n.saturating_mul(f as u64))
     }
 
     fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
@@ -180,7 +181,7 @@ impl Family for Pool {
                 let [x] = arity(inputs)?;
                 let dtype = same_float(inputs)?;
                 let [n, h, w, c] = rank("the image", x)?;
-                require(geometry.window[0] * geometry.window[1] <= 256, || {
+                require(geometry.window[0].saturating_mul(geometry.window[1]) <= 256, || {
                     "the window has over 256 places".into()
                 })?;
                 let inside = (0..2).all(|a| geometry.padding[a].iter().all(|&p| p < geometry.window[a]));

@@ -1,7 +1,10 @@
 //! Where states, running sums and results end up, in graphs made by hand.
 
 use super::{FOLD, fused, planned, ty};
-use crate::{Action, Budget, BufferKind, ExecutionPlan, NullTarget, PlanError, PlanSet, plan};
+use crate::{
+    Action, Budget, BufferKind, ExecutionPlan, Kernel, KernelQuery, NullTarget, PlanError, PlanSet, Target,
+    Unsupported, plan, verify,
+};
 use plimsoll_graph::op::Unary;
 use plimsoll_graph::{Builder, Init, Role, ValueId};
 
@@ -270,4 +273,71 @@ fn a_sum_that_waits_for_a_finished_sum_is_refused() {
     let batches = [("train".to_string(), b.finish().unwrap())];
     let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
     assert!(matches!(plan(&batches, &NullTarget::default(), &budget), Err(PlanError::Graph { .. })));
+}
+
+#[test]
+fn two_additions_onto_one_sum_cost_one_copy() {
+    let mut b = Builder::new(4, 4);
+    let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
+    let first = b.one(FOLD, &[x, y]).unwrap();
+    for name in ["a", "b"] {
+        let sum = b.accumulating(FOLD, &[x, y], &[first]).unwrap()[0];
+        b.output(name, sum);
+    }
+    assert_eq!(copies(&planned(&b.finish().unwrap())), 1);
+}
+
+#[test]
+fn a_sum_that_its_own_addition_reads_is_copied() {
+    let mut b = Builder::new(4, 4);
+    let x = b.batch_input("x", ty("f32[4,4]"));
+    let v = b.unary(Unary::Exp, x).unwrap();
+    let sum = b.accumulating(FOLD, &[v, v], &[v]).unwrap()[0];
+    b.output("sum", sum);
+    assert_eq!(copies(&planned(&b.finish().unwrap())), 1);
+}
+
+#[test]
+fn only_the_sum_that_goes_on_is_added_to_in_the_carrys_place() {
+    let mut b = Builder::new(4, 4);
+    b.set_micro_batches(2);
+    let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
+    let carry = b.carry(ty("f32[16,32]"));
+    let aside = b.accumulating(FOLD, &[x, y], &[carry]).unwrap()[0];
+    let norm = b.sum(aside, 0, 2).unwrap();
+    b.output("norm", norm);
+    let sum = b.accumulating(FOLD, &[x, y], &[carry]).unwrap()[0];
+    b.set_carry(carry, sum);
+    b.output("sum", sum);
+    assert_eq!(copies(&planned(&b.finish().unwrap())), 1);
+}
+
+#[test]
+fn pairs_of_unequal_size_are_not_taken_in_place() {
+    /// Says that any output may go over any input.
+    struct Careless;
+    impl Target for Careless {
+        fn name(&self) -> String {
+            "careless".into()
+        }
+        fn alignment(&self) -> usize {
+            64
+        }
+        fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+            let pairs = (0..9).flat_map(|o| (0..9).map(move |i| (o, i)));
+            Ok(Kernel {
+                in_place: pairs.collect(),
+                nanoseconds: query.outputs.len() as u64,
+                ..Kernel::default()
+            })
+        }
+    }
+    let mut b = Builder::new(4, 4);
+    let (x, row) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("row", ty("f32[4,1]")));
+    let row = b.unary(Unary::Exp, row).unwrap();
+    let sum = b.add(row, x).unwrap();
+    b.output("sum", sum);
+    let batches = [("test".to_string(), b.finish().unwrap())];
+    let plans = plan(&batches, &Careless, &Budget { line_bytes: usize::MAX, outside: Vec::new() }).unwrap();
+    assert_eq!(verify(&plans), Ok(()));
 }

@@ -3,7 +3,7 @@
 use super::VerifyError;
 use super::memory::overlap;
 use crate::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet};
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
     if set.alignment == 0 {
@@ -196,17 +196,26 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
 
 /// Every state, input and running sum of the graph has exactly one buffer.
 fn check_once(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
-    let count = |kind: BufferKind| plan.buffers.iter().filter(|b| b.kind == kind).count();
-    for state in &plan.graph.states {
-        let index = set.states.iter().position(|s| s.name == state.name);
-        if index.is_none_or(|i| count(BufferKind::State(i)) != 1) {
-            return Err(format!("state `{}` does not have one buffer", state.name));
+    let graph = &plan.graph;
+    let mut counts = (vec![0; set.states.len()], vec![0; graph.inputs.len()], vec![0; graph.carries.len()]);
+    for buffer in &plan.buffers {
+        match buffer.kind {
+            BufferKind::State(i) => counts.0[i] += 1,
+            BufferKind::Input(i) => counts.1[i] += 1,
+            BufferKind::Carry(i) => counts.2[i] += 1,
+            BufferKind::Value | BufferKind::Workspace => {}
         }
     }
-    if let Some(i) = (0..plan.graph.inputs.len()).find(|&i| count(BufferKind::Input(i)) != 1) {
-        return Err(format!("input `{}` does not have one buffer", plan.graph.inputs[i].name));
+    let index: BTreeMap<&str, usize> =
+        set.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
+    let has_one = |name: &str| index.get(name).is_some_and(|&i| counts.0[i] == 1);
+    if let Some(state) = graph.states.iter().find(|s| !has_one(&s.name)) {
+        return Err(format!("state `{}` does not have one buffer", state.name));
     }
-    match (0..plan.graph.carries.len()).find(|&i| count(BufferKind::Carry(i)) != 1) {
+    if let Some(i) = counts.1.iter().position(|&n| n != 1) {
+        return Err(format!("input `{}` does not have one buffer", graph.inputs[i].name));
+    }
+    match counts.2.iter().position(|&n| n != 1) {
         Some(i) => Err(format!("running sum {i} does not have one buffer")),
         None => Ok(()),
     }

@@ -1,0 +1,75 @@
+//! What the passes save, and how near placement comes to its bound, on the four models.
+
+use plimsoll_cpu::{Cpu, CpuTarget, isa::Isa};
+use plimsoll_nn::{AdamW, Model, step, zoo};
+use plimsoll_plan::{Budget, Executor, PlanSet, Target, plan, verify};
+use plimsoll_reference::Reference;
+use plimsoll_transform::{Pass, optimize};
+
+fn models() -> Vec<(Box<dyn Model>, usize)> {
+    let batches = [("mlp", 512), ("lenet", 64), ("resnet20", 128), ("gpt", 16)];
+    let make =
+        |name: &str| zoo::ZOO.iter().find(|e| e.name == name).map(|e| (e.make)(&Default::default())).unwrap();
+    batches.into_iter().map(|(name, batch)| (make(name), batch)).collect()
+}
+
+fn planned(model: &dyn Model, batch: usize, target: &dyn Target, without: &[Pass]) -> PlanSet {
+    let train = step::training(model, &AdamW::new(1e-3), batch).unwrap();
+    let rest = step::training(model, &AdamW::new(1e-3), batch / 2 + 1).unwrap();
+    let test = step::evaluation(model, batch).unwrap();
+    let graphs = [("train", train), ("rest", rest), ("evaluate", test)];
+    let graphs: Vec<_> = graphs.map(|(n, g)| (n.to_string(), optimize(&g, without).unwrap())).into();
+    let plans = plan(&graphs, target, &Budget { line_bytes: usize::MAX, outside: Vec::new() }).unwrap();
+    verify(&plans).unwrap();
+    plans
+}
+
+#[test]
+fn placement_is_within_three_percent_of_the_largest_live_sum() {
+    for (model, batch) in models() {
+        for target in [
+            &CpuTarget::new(Isa::Avx512, 2) as &dyn Target,
+            &CpuTarget::new(Isa::Avx2, 7),
+            Reference.target(),
+        ] {
+            for plan in &planned(model.as_ref(), batch, target, &[]).plans {
+                let gap = plan.peak_bytes as f64 / plan.live_bytes as f64 - 1.0;
+                assert!(gap <= 0.03, "{} {}: {:.2} % above the bound", model.name(), plan.name, gap * 100.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_is_the_same_on_every_run() {
+    let target = CpuTarget::new(Isa::Avx512, 2);
+    for (model, batch) in models() {
+        let (a, b) =
+            (planned(model.as_ref(), batch, &target, &[]), planned(model.as_ref(), batch, &target, &[]));
+        assert_eq!(a.sheet, b.sheet);
+        for (a, b) in a.plans.iter().zip(&b.plans) {
+            assert!(a.steps == b.steps && a.buffers == b.buffers, "{}", model.name());
+        }
+    }
+}
+
+/// Activations beside states: what `save` is for.
+#[test]
+fn saving_less_makes_the_arena_smaller() {
+    let cpu = Cpu::new(2).unwrap();
+    let least = [("mlp", 0.0), ("lenet", 0.2), ("resnet20", 0.3), ("gpt", 0.2)];
+    for ((model, batch), (name, saved)) in models().into_iter().zip(least) {
+        assert_eq!(model.name(), name);
+        let [with, less] = [vec![], vec![Pass::Save]].map(|without| {
+            let plans = planned(model.as_ref(), batch, cpu.target(), &without);
+            let states: usize = plans.states.iter().map(|s| s.ty.bytes()).sum();
+            (plans.arena_bytes - states) as f64
+        });
+        println!(
+            "{name}: {:.1} MiB beside the states, {:.1} without `save`",
+            with / 1048576.0,
+            less / 1048576.0
+        );
+        assert!(with <= less * (1.0 - saved), "{name}: {with} with `save`, {less} without");
+    }
+}
