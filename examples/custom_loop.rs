@@ -2,6 +2,8 @@
 //!
 //!     cargo run --release --example custom_loop
 
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
 use plimsoll::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

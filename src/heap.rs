@@ -35,8 +35,7 @@ thread_local! {
 impl Heap {
     /// An allocator with empty accounts.
     pub const fn new() -> Self {
-        const EMPTY: Account = Account { live: AtomicUsize::new(0), peak: AtomicUsize::new(0) };
-        Self { accounts: [EMPTY; TAGS] }
+        Self { accounts: [const { Account { live: AtomicUsize::new(0), peak: AtomicUsize::new(0) } }; TAGS] }
     }
 
     /// Runs `work` with this thread's allocations under a tag.
@@ -45,11 +44,6 @@ impl Heap {
         let result = work();
         CURRENT.set(outer);
         result
-    }
-
-    /// Bytes a tag holds now.
-    pub fn live(&self, tag: Tag) -> usize {
-        self.accounts[tag as usize].live.load(Relaxed)
     }
 
     /// The most bytes a tag ever held since [`Heap::restart_peaks`].

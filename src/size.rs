@@ -56,7 +56,7 @@ impl FromStr for Size {
             _ => return Err(bad()),
         };
         let bytes = number * factor;
-        if bytes >= 1.0 && bytes < 1e18 { Ok(Self::Bytes(bytes as usize)) } else { Err(bad()) }
+        if (1.0..1e18).contains(&bytes) { Ok(Self::Bytes(bytes as usize)) } else { Err(bad()) }
     }
 }
 

@@ -21,7 +21,6 @@ const EPOCHS: u64 = 6;
 pub struct Setup {
     pub trainer: Trainer,
     pub data: Dataset,
-    pub line_bytes: usize,
     pub threads: usize,
 }
 
@@ -70,7 +69,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
-    Ok(Setup { trainer, data, line_bytes, threads })
+    Ok(Setup { trainer, data, threads })
 }
 
 fn default_data(model: &str) -> &'static str {

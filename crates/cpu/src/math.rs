@@ -1,6 +1,6 @@
 //! What the vector kernels share: dispatch on the instruction set, elementary functions, sums over a row.
 //!
-//! Kernels are plain loops that the compiler vectorises. [`simd_fn`] compiles such a loop once for every instruction
+//! Kernels are plain loops that the compiler vectorises. `simd_fn!` compiles such a loop once for every instruction
 //! set; what it calls is `#[inline(always)]`, so that it is compiled along.
 
 /// Defines a function that is compiled for every instruction set and picks one by its first argument.
