@@ -3,8 +3,8 @@
 use crate::placement::{Block, live_peak, place};
 use crate::work::Work;
 use crate::{
-    Buffer, BufferKind, Entry, ExecutionPlan, Infeasible, PlanError, PlanSet, StatePlacement, Target,
-    account, lifetimes, order,
+    Buffer, BufferKind, Entry, ExecutionPlan, PlanError, PlanSet, StatePlacement, Target, account, lifetimes,
+    order,
 };
 use plimsoll_graph::Graph;
 use std::sync::Arc;
@@ -54,14 +54,7 @@ pub fn plan(batches: &[(String, Graph)], target: &dyn Target, budget: &Budget) -
     let arena_bytes = plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
     let sheet =
         account::load_sheet(target.name(), &plans, &states, arena_bytes, &budget.outside, budget.line_bytes);
-    if sheet.total_bytes > budget.line_bytes {
-        return Err(PlanError::Infeasible(Box::new(Infeasible {
-            line_bytes: budget.line_bytes,
-            needed_bytes: sheet.total_bytes,
-            missing_bytes: sheet.total_bytes - budget.line_bytes,
-            sheet,
-        })));
-    }
+    sheet.check_line()?;
     Ok(PlanSet { target: target.name(), plans, states, alignment, arena_bytes, sheet })
 }
 

@@ -1,5 +1,6 @@
 //! The load sheet: the account of every byte under the line.
 
+use crate::{Infeasible, PlanError};
 use serde::Serialize;
 
 /// One entry of a load sheet.
@@ -85,6 +86,27 @@ pub struct LoadSheet {
     pub peak: Moment,
     /// Every plan.
     pub plans: Vec<PlanRow>,
+}
+
+impl LoadSheet {
+    /// Adds something that lies outside the arena.
+    pub fn add_outside(&mut self, entry: Entry) {
+        self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
+        self.outside.push(entry);
+    }
+
+    /// Whether the total is under the line; if not, the answer says what is missing and who holds the memory.
+    pub fn check_line(&self) -> Result<(), PlanError> {
+        match self.total_bytes.checked_sub(self.line_bytes) {
+            None | Some(0) => Ok(()),
+            Some(missing_bytes) => Err(PlanError::Infeasible(Box::new(Infeasible {
+                line_bytes: self.line_bytes,
+                needed_bytes: self.total_bytes,
+                missing_bytes,
+                sheet: self.clone(),
+            }))),
+        }
+    }
 }
 
 /// Bytes as people read them.

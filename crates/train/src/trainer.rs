@@ -4,7 +4,7 @@ use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::Graph;
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{Budget, Entry, Executor, Infeasible, PlanError, PlanSet, plan, verify};
+use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
 use plimsoll_transform::{Pass, accumulate, optimize};
 
 /// Heap that a plan and its prepared form hold for each node, measured on the zoo's models and rounded up.
@@ -13,22 +13,10 @@ const PLAN_BYTES_PER_NODE: usize = 4 << 10;
 /// The load sheet's entry for the heap.
 pub const HEAP_CAP: &str = "heap cap";
 
-/// Adds the page tables of the arena, whose size only the plan knows: eight bytes for every page of 4 KiB. Huge pages
-/// need fewer, but the system may have none to give.
-fn add_page_tables(plans: &mut PlanSet) -> Result<(), PlanError> {
-    let sheet = &mut plans.sheet;
-    let bytes = sheet.arena_bytes.div_ceil(4 << 10) * 8;
-    sheet.outside.push(Entry::new("page tables", bytes, "of the arena, in the kernel"));
-    sheet.total_bytes += bytes;
-    match sheet.total_bytes.checked_sub(sheet.line_bytes) {
-        None | Some(0) => Ok(()),
-        Some(missing_bytes) => Err(PlanError::Infeasible(Box::new(Infeasible {
-            line_bytes: sheet.line_bytes,
-            needed_bytes: sheet.total_bytes,
-            missing_bytes,
-            sheet: sheet.clone(),
-        }))),
-    }
+/// Page tables of an arena: eight bytes for every page of 4 KiB. Huge pages need fewer, but the system may have none to
+/// give.
+fn page_tables(arena_bytes: usize) -> Entry {
+    Entry::new("page tables", arena_bytes.div_ceil(4 << 10) * 8, "of the arena, in the kernel")
 }
 
 /// What a batch is for. With its number of examples, a batch type; every type is planned before step one.
@@ -273,9 +261,12 @@ impl Trainer {
             let bytes = heap + nodes * PLAN_BYTES_PER_NODE;
             outside.push(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} nodes, names, text")));
         }
-        let budget = Budget { line_bytes: self.line_bytes, outside };
+        // The line is checked once everything is known: page tables depend on the arena.
+        let budget = Budget { line_bytes: usize::MAX, outside };
         let mut plans = plan(&batches, self.executor.target(), &budget)?;
-        add_page_tables(&mut plans)?;
+        plans.sheet.add_outside(page_tables(plans.arena_bytes));
+        plans.sheet.line_bytes = self.line_bytes;
+        plans.sheet.check_line()?;
         verify(&plans)?;
         Ok(plans)
     }

@@ -232,6 +232,11 @@ fn a_state_moved_in_one_plan() {
 fn states_on_each_other() {
     let mut plans = trained();
     plans.states[1].offset = plans.states[0].offset;
+    for plan in &mut plans.plans {
+        plan.buffers.iter_mut().find(|b| b.kind == BufferKind::State(1)).unwrap().offset =
+            plans.states[0].offset;
+    }
+    refigure(&mut plans);
     assert_error!(verify(&plans).unwrap_err(), VerifyError::StatePlace { .. });
 }
 
@@ -430,6 +435,19 @@ fn a_buffer_used_after_its_time() {
         plan.buffers.iter_mut().find(used).unwrap().last -= 1;
     });
     assert_error!(error, VerifyError::Lifetime { .. });
+}
+
+#[test]
+fn an_input_without_room() {
+    let mut b = Builder::new(4, 4);
+    let x = b.batch_input("x", ty("f32[4,16]"));
+    b.batch_input("unread", ty("f32[4,16]"));
+    let y = b.unary(Unary::Exp, x).unwrap();
+    b.output("y", y);
+    let error = broken(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
+        plan.buffers.iter_mut().find(|b| b.kind == BufferKind::Input(1)).unwrap().bytes = 64;
+    });
+    assert_error!(error, VerifyError::Malformed { .. });
 }
 
 #[test]

@@ -108,6 +108,19 @@ fn states_lie_at_the_same_place_in_every_plan() {
 }
 
 #[test]
+fn a_plan_that_holds_nothing_still_ends_above_all_states() {
+    let mut b = Builder::new(1, 1);
+    let kernel = b.named_state("layer0/kernel".into(), ty("f32[16,16]"), Role::Parameter, Init::Zeros);
+    b.output("kernel", kernel);
+    let batches =
+        [("look".to_string(), b.finish().unwrap()), ("train".to_string(), perceptron(3, 4, 16, true))];
+    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let plans = plan(&batches, &NullTarget::default(), &budget).unwrap();
+    assert_eq!(verify(&plans), Ok(()));
+    assert_eq!(plans.plans[0].peak_bytes, 6 * 1_024);
+}
+
+#[test]
 fn a_line_that_is_too_low_is_answered_with_what_is_missing() {
     let batches = [("train".to_string(), perceptron(3, 32, 16, true))];
     let budget = |line_bytes| Budget { line_bytes, outside: vec![Entry::new("stacks", 5_000, "")] };
