@@ -4,7 +4,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
-use plimsoll::prelude::*;
+use plimsoll::{memory, prelude::*};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = Sequential::classifier("digits", [28, 28, 1], 10)
@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layer("head", Dense::new(10));
     let data = open("mnist", &OpenOptions::default())?;
     let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(64).epochs(2).line(128 << 20);
+    let trainer = memory::declare(trainer, 2, &data); // the line covers program, threads, heap and data, too
     let plans = trainer.plan(&data)?; // refuses here, with the reason, if 128 MiB are not enough
     println!("{}\n", plans.sheet);
     let mut session = trainer.prepare(plans, &data)?;

@@ -4,7 +4,7 @@
 //! Describe a model, draw a line, read the load sheet, train:
 //!
 //! ```
-//! use plimsoll::prelude::*;
+//! use plimsoll::{memory, prelude::*};
 //!
 //! let model = Sequential::classifier("digits", [28, 28, 1], 10)
 //!     .layer("flatten", Flatten)
@@ -13,6 +13,7 @@
 //!     .layer("head", Dense::new(10));
 //! let data = open("mnist", &OpenOptions::default())?;
 //! let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(100).steps(20).line(64 << 20);
+//! let trainer = memory::declare(trainer, 2, &data); // the line covers program, threads, heap and data, too
 //! let plans = trainer.plan(&data)?; // every byte is known here, and nothing is allocated yet
 //! assert!(plans.sheet.total_bytes <= 64 << 20);
 //! let report = trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;

@@ -2,12 +2,13 @@
 
 use plimsoll_data::{Dataset, catalogue};
 use plimsoll_plan::Entry;
+use plimsoll_train::Trainer;
 use std::fs;
 
 /// Code, read-only data and libraries that are resident during a run.
 const PROGRAM_BYTES: usize = 5 << 20;
 /// What the heap may hold besides plans and data: arguments, text, buffers for printing.
-pub const HEAP_BYTES: usize = 3 << 19;
+const HEAP_BYTES: usize = 3 << 19;
 /// The load sheet's entry for examples held in memory.
 pub const DATA_SET: &str = "data set";
 /// The load sheet's entry for batches on their way to the arena.
@@ -15,17 +16,29 @@ pub const BATCH_BUFFERS: &str = "batch buffers";
 /// Resident part of one thread's stack and its kernel-side records.
 const THREAD_BYTES: usize = 64 << 10;
 
-/// What a run needs outside its arena and heap: program, threads and data.
-pub fn outside(threads: usize, data: &Dataset, batch_bytes: usize) -> Vec<Entry> {
+/// Declares what a program needs besides its arena, so that a trainer's line covers the whole process: code, threads,
+/// heap, data set and batches. What your own code holds, declare with [`Trainer::outside`].
+///
+/// ```
+/// use plimsoll::{memory, prelude::*};
+/// let data = open("mnist", &OpenOptions::default())?;
+/// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(1)?).line(40 << 20);
+/// let sheet = memory::declare(trainer, 1, &data).plan(&data)?.sheet;
+/// assert!(sheet.total_bytes > sheet.arena_bytes + data.resident_bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
     let embedded = catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes);
     let kib = THREAD_BYTES >> 10;
-    vec![
+    let batches = trainer.batch_bytes(data);
+    let entries = [
         Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
         Entry::new("embedded data", embedded, "compressed, inside the program"),
         Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
         Entry::new(DATA_SET, data.resident_bytes(), "examples held in memory"),
-        Entry::new(BATCH_BUFFERS, batch_bytes, "one training and one test batch on the way in"),
-    ]
+        Entry::new(BATCH_BUFFERS, batches, "batches on the way in, row weights"),
+    ];
+    entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES)
 }
 
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not
@@ -71,7 +84,10 @@ fn group_limit() -> Option<usize> {
                 fs::read_to_string(format!("{root}{path}/{file}")).ok()?.trim().parse().ok()
             };
             if let Some(limit) = read(limit) {
-                let free = limit.saturating_sub(read(usage).unwrap_or(0));
+                // File cache that can be dropped is not in the way.
+                let used =
+                    read(usage).unwrap_or(0).saturating_sub(droppable(&format!("{root}{path}/memory.stat")));
+                let free = limit.saturating_sub(used);
                 left = Some(left.map_or(free, |l| l.min(free)));
             }
             match path.rfind('/') {
@@ -81,6 +97,15 @@ fn group_limit() -> Option<usize> {
         }
     }
     left
+}
+
+/// Bytes of a control group that the kernel drops when memory is short.
+fn droppable(stat: &str) -> usize {
+    let text = fs::read_to_string(stat).unwrap_or_default();
+    let field = |name: &str| {
+        text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse::<usize>().ok())
+    };
+    field("total_inactive_file").or_else(|| field("inactive_file")).unwrap_or(0)
 }
 
 /// Returns freed heap to the system, so that planning's memory does not count beside the arena.

@@ -53,7 +53,7 @@ pub struct RunOptions {
     /// Examples per step [default: 64; gpt: 16]
     #[arg(long)]
     pub batch: Option<usize>,
-    /// Times through the training data [default: 6; synthetic data: 1]
+    /// Times through the training data [default: 6; synthetic data: 100 steps]
     #[arg(long, conflicts_with = "steps")]
     pub epochs: Option<u64>,
     /// Steps to do, instead of whole epochs
@@ -95,10 +95,11 @@ pub struct RunOptions {
     /// Attention heads (gpt)
     #[arg(long)]
     pub heads: Option<usize>,
-    /// Switch a pass off, to find which one is at fault: decompose, simplify, save or fuse
+    /// Switch a pass off, to find which one is at fault: simplify, save or fuse (decompose, too, for models without norms)
     #[arg(long, value_name = "PASS")]
     pub without: Vec<Pass>,
-    /// Fill dead memory with NaN and check every step for writes outside its buffers; slow
+    /// Fill dead memory with NaN and check every step for writes outside its buffers; slow, and takes a second arena
+    /// beside the line
     #[arg(long)]
     pub check_memory: bool,
 }

@@ -38,26 +38,22 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         return Err(Failure::usage("--batch must be at least 1"));
     }
     let model = model(options, name.starts_with("text:").then_some(256))?;
-    let data = HEAP.tagged(Tag::Data, || open(&name, &open_options(options, model.as_ref(), batch)))?;
+    // The line comes first: data that would go past it is refused before it is loaded.
     let line_bytes = options.memory.bytes(memory::available().unwrap_or(usize::MAX));
+    let open_options = open_options(options, model.as_ref(), batch, line_bytes);
+    let data = HEAP.tagged(Tag::Data, || open(&name, &open_options))?;
     let executor =
         Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
     let executor = if options.check_memory { executor.checked() } else { executor };
-    let example = model.input().bytes() + 4 * model.labels().elements();
-    let size = |source: usize| batch.min(source) * example;
-    let batch_bytes = size(data.train.len()) + size(data.test.len());
-    let mut trainer = Trainer::new(model, optimizer(options)?, executor)
+    let trainer = Trainer::new(model, optimizer(options)?, executor)
         .batch(batch.min(data.train.len()))
         .seed(options.seed)
         .schedule(match options.schedule {
             ScheduleName::Constant => Schedule::Constant,
             ScheduleName::Cosine => Schedule::Cosine,
         })
-        .heap(memory::HEAP_BYTES)
         .line(line_bytes);
-    for entry in memory::outside(threads, &data, batch_bytes) {
-        trainer = trainer.outside(entry);
-    }
+    let mut trainer = memory::declare(trainer, threads, &data);
     for &pass in &options.without {
         trainer = trainer.without(pass);
     }
@@ -87,19 +83,24 @@ pub fn model(options: &RunOptions, classes: Option<usize>) -> Result<Box<dyn Mod
         return Err(Failure::usage(message));
     };
     let (context, layers, width, heads) = (options.context, options.layers, options.width, options.heads);
-    let sizes = [("--context", context), ("--layers", layers), ("--width", width), ("--heads", heads)];
-    for (flag, value) in sizes {
+    let sizes = [
+        ("--context", context, 1 << 20),
+        ("--layers", layers, 1 << 10),
+        ("--width", width, 1 << 20),
+        ("--heads", heads, 1 << 20),
+    ];
+    for (flag, value, most) in sizes {
         if value.is_some() && options.model != "gpt" {
             return Err(Failure::usage(format!("{flag} is for gpt; {} has no such option", options.model)));
         }
-        if value.is_some_and(|v| v == 0 || v > 1 << 20) {
-            return Err(Failure::usage(format!("{flag} must be between 1 and {}", 1 << 20)));
+        if value.is_some_and(|v| v == 0 || v > most) {
+            return Err(Failure::usage(format!("{flag} must be between 1 and {most}")));
         }
     }
     Ok((entry.make)(&ZooOptions { classes, context, layers, width, heads }))
 }
 
-fn open_options(options: &RunOptions, model: &dyn Model, batch: usize) -> OpenOptions {
+fn open_options(options: &RunOptions, model: &dyn Model, batch: usize, max_bytes: usize) -> OpenOptions {
     let synthetic = SyntheticSpec {
         input: model.input(),
         label: TensorType::new(DType::I32, model.labels()),
@@ -112,7 +113,7 @@ fn open_options(options: &RunOptions, model: &dyn Model, batch: usize) -> OpenOp
         synthetic: Some(synthetic),
         // Whole batches, so that a benchmark sees one batch type.
         examples: batch.saturating_mul(10),
-        ..OpenOptions::default()
+        max_bytes,
     }
 }
 

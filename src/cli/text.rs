@@ -1,16 +1,5 @@
 //! Numbers as people read them.
 
-use plimsoll::tensor::BYTES_PER_MIB;
-
-/// Bytes in MiB with one decimal, or in KiB where that would be zero.
-pub fn bytes(bytes: usize) -> String {
-    if bytes >= BYTES_PER_MIB / 10 {
-        format!("{:.1} MiB", bytes as f64 / BYTES_PER_MIB as f64)
-    } else {
-        format!("{:.1} KiB", bytes as f64 / 1024.0)
-    }
-}
-
 /// A number with its thousands apart.
 pub fn count(number: usize) -> String {
     let digits = number.to_string();

@@ -3,12 +3,12 @@
 use super::args::RunOptions;
 use super::plan::planned;
 use super::setup::setup;
-use super::text::bytes;
 use super::{Failure, say};
 use crate::HEAP;
 use crate::heap::Tag;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::memory::{self, BATCH_BUFFERS, DATA_SET, measured_peak};
+use plimsoll::plan::in_words;
 use plimsoll::train::{Control, Evaluation, HEAP_CAP, Report, TrainEvent};
 use serde_json::json;
 use std::io::IsTerminal;
@@ -97,13 +97,13 @@ fn summary(report: &Report, planned: usize, measured: Option<usize>, first: Opti
         first.unwrap_or_default().as_secs_f64(),
         accuracy(&report.evaluation)
     );
-    text += &format!("planned peak   {:>12}  ({planned} bytes)\n", bytes(planned));
+    text += &format!("planned peak   {:>12}  ({planned} bytes)\n", in_words(planned));
     match measured {
         Some(measured) => {
             let share = measured as f64 / planned.max(1) as f64;
             text += &format!(
                 "measured peak  {:>12}  ({measured} bytes, {} of planned)",
-                bytes(measured),
+                in_words(measured),
                 percent(share)
             );
         }
@@ -154,7 +154,7 @@ impl Progress {
 
     fn show(&mut self, step: u64, steps: u64, loss: f64) {
         let rate = self.recent.0 as f64 / self.recent.1.as_secs_f64().max(1e-9);
-        let memory = measured_peak().map_or(String::new(), bytes);
+        let memory = measured_peak().map_or(String::new(), in_words);
         self.bar.set_length(steps);
         self.bar.set_position(step);
         self.bar.set_message(format!("loss {loss:.4}  {rate:.0} samples/s  {memory}"));

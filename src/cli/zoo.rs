@@ -1,13 +1,13 @@
 //! `plimsoll zoo`: models and data sets.
 
 use super::args::ZooOptions;
-use super::text::{bytes, count};
+use super::text::count;
 use super::{Failure, say};
 use plimsoll::cpu::Cpu;
 use plimsoll::data::catalogue;
 use plimsoll::nn::zoo::ZOO;
 use plimsoll::nn::{AdamW, step};
-use plimsoll::plan::{Budget, Executor, plan};
+use plimsoll::plan::{Budget, Executor, in_words, plan};
 use plimsoll::train::TrainError;
 use plimsoll::transform::optimize;
 use serde_json::json;
@@ -34,8 +34,8 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
             "{:<10} {:>12} {:>12} {:>16}   {}",
             entry.name,
             count(parameters),
-            bytes(state),
-            bytes(plans.arena_bytes),
+            in_words(state),
+            in_words(plans.arena_bytes),
             entry.description
         ));
         models.push(json!({
@@ -46,7 +46,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
     say(&format!("{:<10} {:>8} {:>8} {:>12}", "data", "train", "test", "in memory"));
     for set in catalogue() {
         let number = |n: Option<usize>| n.map_or("".to_string(), count);
-        let memory = set.resident_bytes.map_or(String::new(), bytes);
+        let memory = set.resident_bytes.map_or(String::new(), in_words);
         let (train, test) = (number(set.train), number(set.test));
         say(&format!("{:<10} {train:>8} {test:>8} {memory:>12}   {}", set.name, set.description));
     }

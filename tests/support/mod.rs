@@ -18,7 +18,7 @@ pub fn json(output: &Output) -> Value {
     serde_json::from_str(last).unwrap_or_else(|e| panic!("{e} in `{last}`"))
 }
 
-/// What a run needs, in bytes.
+/// A number of a report.
 #[allow(dead_code, reason = "not every test file asks")]
 pub fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("`{field}` is not a number in {value}"))

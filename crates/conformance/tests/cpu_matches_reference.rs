@@ -221,6 +221,64 @@ fn norms_attention_look_ups_and_losses_over_awkward_shapes() {
     );
 }
 
+/// Gradient ops on what their forward ops gave, with a random gradient of the first output.
+fn with_gradient(
+    forward: Op,
+    backward: Op,
+    types: &[&str],
+    saved: &[usize],
+    order: &dyn Fn(Vec<HostTensor>, Vec<HostTensor>, HostTensor) -> Vec<HostTensor>,
+) {
+    let name = format!("{} {types:?}", backward.name());
+    let given = inputs(&name, types, 3);
+    let kinds: Vec<&TensorType> = given.iter().map(HostTensor::ty).collect();
+    let outputs = forward.infer(&kinds).unwrap();
+    let made =
+        evaluate(&forward, &given.iter().collect::<Vec<_>>(), &[], &outputs.iter().collect::<Vec<_>>())
+            .unwrap();
+    let outer = random(&format!("{name} dy"), &outputs[0], 3);
+    let kept = saved.iter().map(|&i| made[i].clone()).collect();
+    check(&name, &backward, &order(given, kept, outer), &[], 1);
+}
+
+#[test]
+fn gradient_ops_over_awkward_shapes() {
+    let all = |x: Vec<HostTensor>, kept: Vec<HostTensor>, dy: HostTensor| [x, kept, vec![dy]].concat();
+    for causal in [false, true] {
+        for q in ["f32[1,1,1,1]", "f32[2,5,3,7]", "f32[1,70,2,16]", "f32[3,65,1,33]", "f32[0,4,2,8]"] {
+            let [forward, backward] =
+                [Attention::Forward { causal }, Attention::Grad { causal }].map(Op::Attention);
+            with_gradient(forward, backward, &[q, q, q], &[0, 1], &all);
+        }
+    }
+    for types in [
+        ["f32[1,3]", "i32[1]", "f32[1]"],
+        ["f32[70,13]", "i32[70]", "f32[70]"],
+        ["f32[5,129]", "i32[5]", "f32[5]"],
+    ] {
+        with_gradient(Op::Loss(Loss::CrossEntropy), Op::Loss(Loss::CrossEntropyGrad), &types, &[1], &all);
+    }
+    for types in [
+        ["f32[1,2]", "f32[2,3]", "i32[1]", "f32[1]"],
+        ["f32[300,9]", "f32[9,37]", "i32[300]", "f32[300]"],
+        ["f32[3,40]", "f32[40,5]", "i32[3]", "f32[3]"],
+    ] {
+        with_gradient(
+            Op::Loss(Loss::LinearCrossEntropy),
+            Op::Loss(Loss::LinearCrossEntropyGrad),
+            &types,
+            &[1],
+            &all,
+        );
+    }
+    for (window, stride, padding, image) in [(2, 2, 0, [6, 7]), (3, 1, 1, [5, 4]), (3, 2, 1, [1, 9])] {
+        let geometry = Geometry { window: [window; 2], stride: [stride; 2], padding: [[padding; 2]; 2] };
+        let [forward, backward] = [Pool::Max { geometry }, Pool::MaxGrad { geometry, image }].map(Op::Pool);
+        let x = format!("f32[2,{},{},5]", image[0], image[1]);
+        with_gradient(forward, backward, &[&x], &[1], &|_, kept, dy| [vec![dy], kept].concat());
+    }
+}
+
 /// Sums over examples fold in blocks: another order, the same sum.
 #[test]
 fn folded_sums_match_for_every_block() {

@@ -121,9 +121,10 @@ fn the_cpu_trains_as_pytorch_does_in_f32_with_sgd() {
     for (name, model, batch) in models() {
         let golden = golden_run(name, "sgd");
         let optimizer = Sgd::new(0.01).momentum(0.9);
-        let (losses, _) = run(&Cpu::new(2).unwrap(), DType::F32, model.as_ref(), &optimizer, batch);
+        let (losses, states) = run(&Cpu::new(2).unwrap(), DType::F32, model.as_ref(), &optimizer, batch);
         for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate() {
             near(*found, *expected, 1e-4, &format!("{name} loss of step {step}"));
         }
+        check_states(&golden, &states, 1e-4, name);
     }
 }

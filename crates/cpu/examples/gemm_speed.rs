@@ -21,7 +21,7 @@ fn main() -> std::io::Result<()> {
         _ => Isa::detect(),
     };
     let pool = Pool::new(threads)?;
-    let ctx = Context { pool: &pool, isa };
+    let ctx = Context::new(&pool, isa);
     println!("{} on {threads} threads, GFLOP/s", isa.name());
     products(ctx);
     convolutions(ctx);
@@ -70,7 +70,7 @@ fn products(ctx: Context<'_>) {
         let (a, b) = (data(m * k), data(k * n));
         let mut c = vec![0.0; m * n];
         let spec = GemmSpec { m, n, k, fold, accumulate: false };
-        let bytes = gemm_workspace(ctx.isa, ctx.pool.threads(), &spec);
+        let bytes = gemm_workspace(ctx.isa(), ctx.threads(), &spec);
         let (mut space, start) = workspace(bytes);
         let flops = 2.0 * (m * n * k) as f64;
         let speeds = [(false, false), (true, false), (false, true)].map(|(a_turned, b_turned)| {
@@ -122,13 +122,13 @@ fn convolutions(ctx: Context<'_>) {
         let mut y = data(128 * out * out * out_c);
         let mut w = data(kernel * kernel * in_c * out_c);
         let flops = 2.0 * (w.len() * out * out * 128) as f64;
-        let threads = ctx.pool.threads();
-        let (mut space, at) = workspace(conv2d_workspace(ctx.isa, threads, &shape));
+        let threads = ctx.threads();
+        let (mut space, at) = workspace(conv2d_workspace(ctx.isa(), threads, &shape));
         let forward = speed(flops, || conv2d(ctx, &shape, &x, &w, &mut y, Epilogue::NONE, &mut space[at..]));
-        let (mut space, at) = workspace(conv2d_input_grad_workspace(ctx.isa, threads, &shape));
+        let (mut space, at) = workspace(conv2d_input_grad_workspace(ctx.isa(), threads, &shape));
         let dx = speed(flops, || conv2d_input_grad(ctx, &shape, &y, &w, &mut x, &mut space[at..]));
         let block = 32;
-        let (mut space, at) = workspace(conv2d_weight_grad_workspace(ctx.isa, threads, &shape, block));
+        let (mut space, at) = workspace(conv2d_weight_grad_workspace(ctx.isa(), threads, &shape, block));
         let dw = speed(flops, || {
             conv2d_weight_grad(ctx, &shape, &x, &y, &mut w, false, block, &mut space[at..]);
         });

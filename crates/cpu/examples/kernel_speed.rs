@@ -25,7 +25,7 @@ use std::time::Instant;
 fn main() {
     let threads = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(2);
     let pool = Pool::new(threads).expect("threads start");
-    let ctx = Context { pool: &pool, isa: Isa::detect() };
+    let ctx = Context::new(&pool, Isa::detect());
     println!("{threads} threads, {}", ctx.isa.name());
     copies(ctx);
     elementwise(ctx);
@@ -120,7 +120,7 @@ fn region(
         .map(|p| p.cast_mut())
         .chain(targets.iter_mut().map(|t| t.as_mut_ptr().cast()))
         .collect();
-    let mut memory = space(program.workspace(ctx.pool.threads()));
+    let mut memory = space(program.workspace(ctx.threads()));
     let memory = aligned(&mut memory).as_mut_ptr();
     let bytes: usize = inputs.iter().chain(&outputs).map(TensorType::bytes).sum();
     // SAFETY: the memory has the operands' sizes.
@@ -264,13 +264,13 @@ fn attentions(ctx: Context<'_>) {
         let n = 16 * 256 * 4 * 64;
         let [q, k, v, dy] = [0; 4].map(|_| random(n));
         let (mut y, mut lse) = (vec![0.0; n], vec![0.0; n / 64]);
-        let mut memory = space(attention_workspace(ctx.isa, ctx.pool.threads(), &spec));
+        let mut memory = space(attention_workspace(ctx.isa(), ctx.threads(), &spec));
         let memory = aligned(&mut memory);
         time(&format!("attention 16x256x4x64, causal {causal}"), 16 * n, || {
             attention(ctx, &spec, &q, &k, &v, &mut y, &mut lse, memory);
         });
         let [mut dq, mut dk, mut dv] = [0; 3].map(|_| vec![0.0; n]);
-        let mut memory = space(attention_grad_workspace(ctx.isa, ctx.pool.threads(), &spec));
+        let mut memory = space(attention_grad_workspace(ctx.isa(), ctx.threads(), &spec));
         let memory = aligned(&mut memory);
         time(&format!("attention_grad 16x256x4x64, causal {causal}"), 32 * n, || {
             attention_grad(ctx, &spec, &q, &k, &v, &y, &lse, &dy, &mut dq, &mut dk, &mut dv, memory);
@@ -291,13 +291,13 @@ fn losses(ctx: Context<'_>) {
     let spec = LinearSpec { rows: 2048, width: 256, classes: 8192, block_rows: 128, accumulate: false };
     let (x, kernel) = (random(2048 * 256), random(256 * 8192));
     let (mut dx, mut dkernel) = (vec![0.0; x.len()], vec![0.0; kernel.len()]);
-    let mut memory = space(linear_cross_entropy_workspace(ctx.isa, ctx.pool.threads(), &spec));
+    let mut memory = space(linear_cross_entropy_workspace(ctx.isa(), ctx.threads(), &spec));
     let memory = aligned(&mut memory);
     time("linear_cross_entropy 2048x256x8192 (8.6 GFlop)", 4 * kernel.len(), || {
         linear_cross_entropy(ctx, &spec, &x, &kernel, &labels, &weights, &mut loss, &mut lse, memory)
             .expect("in range");
     });
-    let mut memory = space(linear_cross_entropy_grad_workspace(ctx.isa, ctx.pool.threads(), &spec));
+    let mut memory = space(linear_cross_entropy_grad_workspace(ctx.isa(), ctx.threads(), &spec));
     let memory = aligned(&mut memory);
     time("linear_cross_entropy_grad (25.8 GFlop)", 4 * kernel.len(), || {
         linear_cross_entropy_grad(

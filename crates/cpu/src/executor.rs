@@ -8,7 +8,7 @@ use crate::shadow::Shadow;
 use crate::target::CpuTarget;
 use plimsoll_plan::{
     Action, BufferId, BufferKind, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet, Prepared,
-    Target,
+    Target, verify,
 };
 use std::sync::Arc;
 
@@ -53,6 +53,8 @@ impl Executor for Cpu {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
+        verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
         let compiled =
             plans.plans.iter().map(|plan| compile(plan, &self.target)).collect::<Result<Vec<_>, _>>()?;
         let most = |count: fn(&Ready) -> usize| compiled.iter().flatten().map(count).max().unwrap_or(0);
@@ -161,7 +163,7 @@ impl CpuPrepared {
             workspace: at(&ready.workspace),
             workspace_bytes: ready.workspace.bytes,
         };
-        let context = Context { pool: &self.pool, isa: self.isa };
+        let context = Context::new(&self.pool, self.isa);
         // SAFETY: the places are the plan's for this node; `verify` has shown that they do not overlap wrongly.
         unsafe { call.run(context, &operands) }.map_err(|reason| {
             let plan = &self.plans.plans[plan];

@@ -22,6 +22,7 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("fma")
             {
                 return Self::Avx512;
             }
@@ -46,7 +47,24 @@ impl Isa {
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The threads.
-    pub pool: &'a Pool,
+    pub(crate) pool: &'a Pool,
+    /// The instruction set, which the machine has.
+    pub(crate) isa: Isa,
+}
+
+impl<'a> Context<'a> {
+    /// These threads with this instruction set, or the machine's best if that is less: kernels rely on having it.
+    pub fn new(pool: &'a Pool, isa: Isa) -> Self {
+        Self { pool, isa: isa.min(Isa::detect()) }
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
     /// The instruction set.
-    pub isa: Isa,
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
 }

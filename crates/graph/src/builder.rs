@@ -47,11 +47,6 @@ impl Builder {
         Self { graph, layer: Arc::from("") }
     }
 
-    /// Goes on building a finished graph; new nodes come after its last.
-    pub fn extend(graph: Graph) -> Self {
-        Self { graph, layer: Arc::from("") }
-    }
-
     /// The graph so far.
     pub fn graph(&self) -> &Graph {
         &self.graph

@@ -258,11 +258,6 @@ impl Graph {
         self.outputs.iter().find(|o| o.name == name).map(|o| o.value)
     }
 
-    /// Bytes of all states of a role.
-    pub fn state_bytes(&self, role: Role) -> usize {
-        self.states.iter().filter(|s| s.role == role).map(|s| self.ty(s.input).bytes()).sum()
-    }
-
     /// Elements of all parameters.
     pub fn parameter_count(&self) -> usize {
         let parameters = self.states.iter().filter(|s| s.role == Role::Parameter);

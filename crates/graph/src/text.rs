@@ -41,7 +41,7 @@ impl fmt::Display for Graph {
                     if !node.accumulate.is_empty() {
                         write!(f, " += ({})", list(&node.accumulate))?;
                     }
-                    writeln!(f, " @{}", node.layer)?;
+                    writeln!(f, " @{}", json(serde_json::to_string(&*node.layer))?)?;
                 }
                 Origin::Node { .. } => {}
             }
@@ -153,14 +153,16 @@ impl Parser {
 
     fn node(&mut self, line: &str) -> Result<(), String> {
         let (definitions, rest) = after(line, " = ")?;
-        let (call, layer) = rest.rsplit_once('@').ok_or("expected `@layer`")?;
+        // Inside the quotes a quote is escaped, so the last of these marks is the layer's.
+        let (call, layer) = rest.rsplit_once(" @\"").ok_or("expected `@\"layer\"`")?;
+        let layer: String = json(&format!("\"{layer}"))?;
         let (call, sums) = call.split_once(" += ").map_or((call, None), |(c, s)| (c, Some(s)));
         let (op, inputs) = call.trim().rsplit_once('(').ok_or("expected `op(inputs)`")?;
         let op: Op = json(op)?;
         let inputs = self.values(inputs)?;
         let sums = sums.map_or(Ok(Vec::new()), |s| self.values(s.trim().trim_start_matches('(')))?;
         let build = |b: &mut Builder| b.accumulating(op, &inputs, &sums);
-        let outputs = self.builder.within(Arc::from(layer.trim()), build).map_err(|e| e.to_string())?;
+        let outputs = self.builder.within(Arc::from(layer), build).map_err(|e| e.to_string())?;
         // Types contain commas, so the definitions are cut where a new value begins.
         let definitions: Vec<_> = definitions.split(", %").collect();
         if definitions.len() != outputs.len() {
@@ -208,9 +210,9 @@ mod tests {
 batch %0: f32[2,3] = "x, the \"input\""
 state %1: f32[3,2] = ["dense/kernel","parameter",{"uniform":0.1}]
 carry %2: f32[3,2]
-%3: f32[2,2] = {"mat_mul":{"transpose_a":false,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %1) @dense
-%4: f32[3,2] = {"mat_mul":{"transpose_a":true,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %3) += (%2) @dense
-%5: f32[3,2] = {"elementwise":{"binary":"sub"}}(%1, %4) @dense
+%3: f32[2,2] = {"mat_mul":{"transpose_a":false,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %1) @"dense, @ \"home\""
+%4: f32[3,2] = {"mat_mul":{"transpose_a":true,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %3) += (%2) @"dense, @ \"home\""
+%5: f32[3,2] = {"elementwise":{"binary":"sub"}}(%1, %4) @"dense, @ \"home\""
 write %1 = %5
 fold %2 = %4
 output "y" = %3

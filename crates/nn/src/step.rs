@@ -104,7 +104,7 @@ impl Step {
 
     fn loss(&mut self, model: &dyn Model) -> Result<ValueId, GraphError> {
         let (net, labels) = (&mut self.net, model.labels());
-        let rows = self.examples * labels.elements();
+        let rows = self.examples.saturating_mul(labels.elements());
         let (dtype, examples) = (net.dtype, self.examples);
         let targets = net.batch_input(LABELS, batch_type(DType::I32, examples, &labels));
         let weights = net.batch_input(WEIGHTS, batch_type(dtype, examples, &labels));

@@ -25,7 +25,7 @@ pub use executor::{ExecuteError, Executor, Prepared};
 pub use null::{NullExecutor, NullTarget};
 pub use plan::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, StatePlacement, Step};
 pub use planner::{Budget, plan};
-pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow};
+pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use verify::{At, VerifyError, verify};
 

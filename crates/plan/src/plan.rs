@@ -87,7 +87,7 @@ pub struct Step {
 /// The order and places of one batch type's step. Body steps come first, tail steps last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecutionPlan {
-    /// The batch type, like `train` or `evaluate remainder`.
+    /// The batch type, like `train × 64`.
     pub name: String,
     /// The graph it runs.
     pub graph: Arc<Graph>,

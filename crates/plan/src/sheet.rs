@@ -110,7 +110,7 @@ impl LoadSheet {
 }
 
 /// Bytes as people read them.
-pub(crate) fn in_words(bytes: usize) -> String {
+pub fn in_words(bytes: usize) -> String {
     let units = [("GiB", 1_usize << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units.into_iter().find(|(_, unit)| bytes >= *unit) {
         Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / unit as f64),

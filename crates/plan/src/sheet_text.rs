@@ -32,7 +32,11 @@ impl fmt::Display for LoadSheet {
         writeln!(
             f,
             "\nFullest in `{}` at step {} of {}: {} of `{}`. Largest there:",
-            peak.plan, peak.step, peak.steps, peak.op, peak.layer
+            peak.plan,
+            peak.step + 1,
+            peak.steps,
+            peak.op,
+            peak.layer
         )?;
         for holder in peak.holders.iter().take(HOLDERS_SHOWN) {
             writeln!(f, "    {:>11}   {} of `{}`", in_words(holder.bytes), holder.what, holder.layer)?;

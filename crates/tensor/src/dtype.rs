@@ -4,9 +4,6 @@ pub use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Bytes in one MiB, the unit in which memory is shown.
-pub const BYTES_PER_MIB: usize = 1 << 20;
-
 /// The type of one element of a tensor.
 ///
 /// ```

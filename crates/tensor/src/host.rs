@@ -129,18 +129,8 @@ impl HostTensor {
         if let Data::F32(v) = &self.data { Some(v) } else { None }
     }
 
-    /// The elements for writing, if they are f32.
-    pub fn as_f32_mut(&mut self) -> Option<&mut [f32]> {
-        if let Data::F32(v) = &mut self.data { Some(v) } else { None }
-    }
-
     /// The elements, if they are i32.
     pub fn as_i32(&self) -> Option<&[i32]> {
         if let Data::I32(v) = &self.data { Some(v) } else { None }
-    }
-
-    /// The elements for writing, if they are i32.
-    pub fn as_i32_mut(&mut self) -> Option<&mut [i32]> {
-        if let Data::I32(v) = &mut self.data { Some(v) } else { None }
     }
 }

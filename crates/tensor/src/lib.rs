@@ -13,7 +13,7 @@ pub mod random;
 mod round;
 mod shape;
 
-pub use dtype::{BYTES_PER_MIB, DType, bf16, f16};
+pub use dtype::{DType, bf16, f16};
 pub use host::{HostTensor, TensorError};
 pub use round::round;
 pub use shape::{Shape, TensorType};

@@ -66,15 +66,6 @@ impl Shape {
             })
             .collect()
     }
-
-    /// This shape with the first extent replaced.
-    pub fn with_first(&self, extent: usize) -> Self {
-        let mut dims = self.0.clone();
-        if let Some(first) = dims.first_mut() {
-            *first = extent;
-        }
-        Self(dims)
-    }
 }
 
 impl Deref for Shape {

@@ -38,7 +38,7 @@ pub enum TrainError {
         reason: String,
     },
     /// The loss is not a number any more.
-    #[error("the loss became {loss} in step {step}: try a smaller learning rate")]
+    #[error("the loss became {loss} in step {}: try a smaller learning rate", step + 1)]
     Diverged {
         /// The step, from 0.
         step: u64,

@@ -11,6 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Inputs of a step at most: examples, labels, weights, and the optimizer's settings.
+const MOST_INPUTS: usize = 16;
+
 /// Step times kept for the median.
 const TIMES_KEPT: usize = 4096;
 
@@ -25,8 +28,14 @@ pub struct Session<'t> {
     /// Labels and predictions of one batch, for the accuracy.
     predictions: Vec<u8>,
     steps_done: u64,
+    /// Where the learning rate's schedule started: each `fit` runs one of its own.
+    schedule_start: u64,
     /// Steps of the whole run, for the learning rate.
     total_steps: u64,
+    /// Where the training data goes on.
+    cursor: Cursor,
+    /// Whether a step went wrong after it had begun to write states.
+    spoilt: bool,
 }
 
 /// One plan of the set, with what its inputs and outputs are.
@@ -52,6 +61,12 @@ enum InputRole {
 
 impl<'t> Session<'t> {
     pub(crate) fn new(trainer: &'t Trainer, plans: PlanSet, data: &Dataset) -> Result<Self, TrainError> {
+        if trainer.optimizer.setting_names().len() + 3 > MOST_INPUTS {
+            return Err(TrainError::Setting(format!(
+                "an optimizer may have at most {} settings",
+                MOST_INPUTS - 3
+            )));
+        }
         let plans = Arc::new(plans);
         let declared = trainer.batch_types(data);
         if declared.len() != plans.plans.len() {
@@ -70,10 +85,13 @@ impl<'t> Session<'t> {
             plans,
             prepared,
             types,
-            settings: (vec![0.0; settings], vec![Vec::with_capacity(8); settings]),
+            settings: (vec![0.0; settings], (0..settings).map(|_| Vec::with_capacity(8)).collect()),
             predictions: vec![0; predictions],
             steps_done: 0,
+            schedule_start: 0,
             total_steps: trainer.total_steps(data),
+            cursor: Cursor::default(),
+            spoilt: false,
         })
     }
 
@@ -106,7 +124,7 @@ impl<'t> Session<'t> {
             check_range("token", batch.inputs(), bound)?;
         }
         // A fixed array, because the step loop allocates nothing.
-        let mut inputs: [&[u8]; 16] = [&[]; 16];
+        let mut inputs: [&[u8]; MOST_INPUTS] = [&[]; MOST_INPUTS];
         let batch_type = &self.types[plan];
         for (slot, role) in inputs.iter_mut().zip(&batch_type.inputs) {
             *slot = match *role {
@@ -133,38 +151,43 @@ impl<'t> Session<'t> {
     /// One training step on a batch; returns its loss.
     pub fn train_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         let plan = self.find(BatchKind::Train, batch.examples())?;
-        let scale = self.trainer.schedule.scale(self.steps_done, self.total_steps);
+        let scale = self.trainer.schedule.scale(self.steps_done - self.schedule_start, self.total_steps);
         self.trainer.optimizer.settings(self.steps_done, scale, &mut self.settings.0);
         let dtype = self.types[plan].loss.map_or(DType::F32, |(_, dtype)| dtype);
         for (value, bytes) in self.settings.0.iter().zip(&mut self.settings.1) {
             bytes.clear();
             push(bytes, dtype, *value);
         }
+        // States may be half written from here on; only a whole step with a finite loss makes them good again.
+        let spoilt = std::mem::replace(&mut self.spoilt, true);
         self.run(plan, batch)?;
         let loss = self.read_loss(plan)?;
         if !loss.is_finite() {
             return Err(TrainError::Diverged { step: self.steps_done, loss });
         }
+        self.spoilt = spoilt;
         self.steps_done += 1;
         Ok(loss)
     }
 
-    /// Trains for the trainer's epochs or steps, evaluating the test part after every epoch and at the end.
+    /// Trains for the trainer's epochs or steps, evaluating the test part after every epoch and at the end. Called
+    /// again, it goes on with the data where it stopped, and the learning rate's schedule starts anew.
     pub fn fit(
         &mut self,
         data: &Dataset,
         listen: &mut dyn FnMut(&TrainEvent) -> Control,
     ) -> Result<Report, TrainError> {
         let order = Order::Shuffled { seed: self.trainer.seed };
-        let mut batches = Batches::new(data.train.as_ref(), self.trainer.batch, order, Cursor::default())?;
+        let mut batches = Batches::new(data.train.as_ref(), self.trainer.batch, order, self.cursor)?;
         let mut batch = batches.batch()?;
+        self.schedule_start = self.steps_done;
         let steps = self.total_steps;
         if steps == 0 {
             return Err(TrainError::Setting(
                 "a run needs at least one step: set epochs or steps to 1 or more".into(),
             ));
         }
-        let mut log = Log::default();
+        let mut log = Log { times: Vec::with_capacity(TIMES_KEPT), ..Log::default() };
         let mut stopped = false;
         let mut evaluation = None;
         while log.steps < steps && !stopped {
@@ -188,6 +211,7 @@ impl<'t> Session<'t> {
                 stopped |= listen(&event) == Control::Stop;
             }
         }
+        self.cursor = batches.cursor();
         let evaluation = match evaluation {
             Some(evaluation) => evaluation,
             None => self.evaluate(data.test.as_ref())?,
@@ -260,6 +284,9 @@ impl<'t> Session<'t> {
 
     /// Writes parameters and running statistics as a safetensors file.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        if self.spoilt {
+            return Err(TrainError::Setting("the last step failed, so the weights are not saved".into()));
+        }
         weights::save(self.prepared.as_ref(), &self.plans, path)
     }
 }
@@ -338,9 +365,7 @@ struct Log {
 
 impl Log {
     fn step(&mut self, loss: f64, examples: usize, time: Duration) {
-        if self.steps == 0 {
-            self.times.reserve_exact(TIMES_KEPT);
-        } else {
+        if self.steps > 0 {
             self.warm_examples += examples as u64;
             self.warm_time += time;
         }

@@ -156,15 +156,10 @@ impl Trainer {
         self
     }
 
-    /// The model.
-    pub fn model(&self) -> &dyn Model {
-        self.model.as_ref()
-    }
-
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
         let per_epoch = data.train.len().div_ceil(self.batch.max(1)) as u64;
-        self.steps.unwrap_or(self.epochs * per_epoch)
+        self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
     /// Whether model and data fit each other.
@@ -206,6 +201,16 @@ impl Trainer {
         types.extend(sizes(BatchKind::Evaluate, data.test.as_ref()));
         types.extend(sizes(BatchKind::Predict, data.test.as_ref()));
         types
+    }
+
+    /// Heap bytes of a run's batches: one buffer for training, one for evaluation, and the rows' weights of every type.
+    pub fn batch_bytes(&self, data: &Dataset) -> usize {
+        let rows = self.model.labels().elements();
+        let example = self.model.input().bytes().saturating_add(rows.saturating_mul(4));
+        let buffers = [&data.train, &data.test].map(|s| self.batch.min(s.len()).saturating_mul(example));
+        let types = self.batch_types(data).into_iter().filter(|(kind, _)| *kind != BatchKind::Predict);
+        let weights = types.map(|(_, examples)| examples.saturating_mul(rows.saturating_mul(4)));
+        weights.chain(buffers).fold(0, usize::saturating_add)
     }
 
     /// The graph of a batch type, optimized and split.

@@ -6,7 +6,7 @@ use plimsoll_graph::op::{Binary, Conv, Elementwise, Epilogue, Instruction, Opera
 use plimsoll_graph::{Graph, GraphError, Node, NodeId, Op, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Instructions in one region at most, so that its registers fit a cache.
+/// Nodes that grow into one region at most, so that its registers fit a cache.
 const MOST_INSTRUCTIONS: usize = 48;
 
 /// Joins elementwise ops over one shape into [`Region`]s, and bias and relu into the product or convolution before

@@ -1,7 +1,8 @@
 //! Graph to graph passes: gradient, decompose, simplify, save, fuse; and the split into micro-batches.
 //!
 //! [`optimize`] runs the [`Pass`]es of a finished step in order and checks the graph after each. Every pass keeps the
-//! numbers: a step gives the same bits with any of them switched off.
+//! numbers: a step gives the same bits with any of them switched off. Without `decompose`, norms need an executor that
+//! runs them whole, as the reference does.
 
 mod accumulate;
 mod decompose;

@@ -57,7 +57,7 @@ impl<'g> Split<'g> {
         for id in graph.node_ids() {
             let node = graph.node(id);
             let known = |v: &ValueId| graph.producer(*v).is_none_or(|p| early[p.index()]);
-            // Constants are neither: they cost nothing wherever they are.
+            // Constants come along: they cost nothing wherever they are.
             early[id.index()] |= is_cheap(&node.op) && node.inputs.iter().all(known);
         }
         let mut split = Self { graph, forward, early, repeatable: Vec::new() };

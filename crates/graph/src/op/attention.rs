@@ -68,7 +68,7 @@ impl Family for Attention {
             Self::Forward { .. } => 4,
             Self::Grad { .. } => 10,
         };
-        let all = products * (shape.elements() * shape[1]) as u64;
+        let all = (shape.elements() as u64).saturating_mul(products).saturating_mul(shape[1] as u64);
         if self.causal() { all / 2 } else { all }
     }
 

@@ -65,9 +65,9 @@ impl Family for Loss {
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
         let rows = inputs[0].shape.elements() as u64;
         match self {
-            Self::CrossEntropy | Self::CrossEntropyGrad => 20 * rows,
-            Self::LinearCrossEntropy => 2 * rows * inputs[1].shape[1] as u64,
-            Self::LinearCrossEntropyGrad => 6 * rows * inputs[1].shape[1] as u64,
+            Self::CrossEntropy | Self::CrossEntropyGrad => rows.saturating_mul(20),
+            Self::LinearCrossEntropy => rows.saturating_mul(2).saturating_mul(inputs[1].shape[1] as u64),
+            Self::LinearCrossEntropyGrad => rows.saturating_mul(6).saturating_mul(inputs[1].shape[1] as u64),
         }
     }
 

@@ -69,7 +69,9 @@ impl Family for MatMul {
     }
 
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
-        self.extents(inputs).map_or(0, |(m, n, k)| 2 * m as u64 * n as u64 * k as u64)
+        let product =
+            |(m, n, k)| [m, n, k].iter().fold(2u64, |flops, &n: &usize| flops.saturating_mul(n as u64));
+        self.extents(inputs).map_or(0, product)
     }
 
     fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
