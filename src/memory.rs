@@ -14,7 +14,7 @@ pub const DATA_SET: &str = "data set";
 /// The load sheet's entry for batches on their way to the arena.
 pub const BATCH_BUFFERS: &str = "batch buffers";
 /// Resident part of one thread's stack and its kernel-side records.
-const THREAD_BYTES: usize = 64 << 10;
+const THREAD_BYTES: usize = 12 << 10;
 
 /// Declares what a program needs besides its arena, so that a trainer's line covers the whole process: code, threads,
 /// heap, data set and batches. What your own code holds, declare with [`Trainer::outside`].
@@ -44,22 +44,24 @@ pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not
 /// say.
 pub fn measured_peak() -> Option<usize> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let field = |name: &str| -> Option<usize> {
-        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-        let kib: usize = line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().ok()?;
-        Some(kib << 10)
-    };
-    Some(field("VmHWM")? + field("VmSwap").unwrap_or(0))
+    Some(status("VmHWM")? + status("VmSwap").unwrap_or(0))
 }
 
-/// Memory that a new process could have: what the host has available, or what the tightest control group leaves.
+/// A size that the system states about this process, in bytes.
+fn status(name: &str) -> Option<usize> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
+}
+
+/// Memory that this process could have in all: what it has, and what the host or the tightest control group leaves.
 pub fn available() -> Option<usize> {
     let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
         Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
     });
-    [host, group_limit()].into_iter().flatten().min()
+    let own = status("VmRSS").unwrap_or(0);
+    [host, group_limit()].into_iter().flatten().min().map(|left| left.saturating_add(own))
 }
 
 /// What the tightest control group of this process leaves, cgroup v1 or v2, ancestors included.
@@ -105,7 +107,9 @@ fn droppable(stat: &str) -> usize {
     let field = |name: &str| {
         text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse::<usize>().ok())
     };
-    field("total_inactive_file").or_else(|| field("inactive_file")).unwrap_or(0)
+    let cached =
+        |state: &str| field(&format!("total_{state}_file")).or_else(|| field(&format!("{state}_file")));
+    cached("inactive").unwrap_or(0) + cached("active").unwrap_or(0)
 }
 
 /// Returns freed heap to the system, so that planning's memory does not count beside the arena.

@@ -22,8 +22,11 @@ pub enum Size {
 
 /// Text that is not a size.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("`{0}` is not a size: write a number with a unit, like 512MiB, 4GB or 50%")]
-pub struct SizeError(String);
+#[error("`{text}` {reason}: write a number with a unit, like 512MiB, 4GB or 50%")]
+pub struct SizeError {
+    text: String,
+    reason: &'static str,
+}
 
 impl Size {
     /// The size in bytes, where `available` is the whole.
@@ -38,7 +41,8 @@ impl Size {
 impl FromStr for Size {
     type Err = SizeError;
     fn from_str(text: &str) -> Result<Self, SizeError> {
-        let bad = || SizeError(text.to_string());
+        let refuse = |reason| SizeError { text: text.to_string(), reason };
+        let bad = || refuse("is not a size");
         let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
         let (number, unit) = text.split_at(split);
         let number: f64 = number.parse().map_err(|_| bad())?;
@@ -53,10 +57,15 @@ impl FromStr for Size {
             "gb" => 1e9,
             "tb" => 1e12,
             "%" if number > 0.0 && number <= 100.0 => return Ok(Self::Percent(number)),
+            "%" => return Err(refuse("is not a share of more than 0 and at most 100%")),
             _ => return Err(bad()),
         };
         let bytes = number * factor;
-        if (1.0..1e18).contains(&bytes) { Ok(Self::Bytes(bytes as usize)) } else { Err(bad()) }
+        match bytes {
+            b if b < 1.0 => Err(refuse("is no memory at all")),
+            b if b >= 1e18 => Err(refuse("is more than any machine has")),
+            b => Ok(Self::Bytes(b as usize)),
+        }
     }
 }
 

@@ -24,6 +24,12 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["trian"], &["trian", "train"]);
     refused(&["train", "--memory", "12parsecs"], &["12parsecs", "512MiB"]);
     refused(&["train", "--memory", "0MiB"], &["0MiB"]);
+    refused(&["train", "--memory", "-5"], &["-5", "512MiB"]);
+    refused(&["train", "--memory", "200%"], &["200%", "100%"]);
+    refused(&["train", "--data", "text:README.md"], &["--model gpt"]);
+    refused(&["plan", "--out", "somewhere"], &["--out"]);
+    refused(&["train", "--out", "Cargo.toml"], &["Cargo.toml", "folder"]);
+    refused(&["train", "--micro-batches", "3"], &["64", "3"]);
     refused(&["train", "--batch", "0"], &["--batch"]);
     refused(&["train", "--batch", "-3"], &["-3"]);
     refused(&["train", "--threads", "0"], &["--threads"]);
@@ -115,6 +121,7 @@ fn the_same_seed_trains_the_same_weights_and_another_line_changes_nothing() {
     };
     let first = weights("first", &["--seed", "1", "--threads", "1"]);
     assert!(first == weights("again", &["--seed", "1", "--threads", "3", "--memory", "1GiB"]));
+    assert!(first == weights("split", &["--seed", "1", "--micro-batches", "2"]));
     assert!(first == weights("checked", &["--seed", "1", "--check-memory"]), "dead memory was read");
     assert!(first != weights("other", &["--seed", "2"]));
     fs::remove_dir_all(&folder).unwrap();
@@ -143,6 +150,41 @@ fn trained_weights_open_in_the_safetensors_library() {
         serde_json::from_str(&fs::read_to_string(folder.join("report.json")).unwrap()).unwrap();
     assert_eq!(number(&report, "steps"), 2.0);
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_line_above_what_there_is_does_not_kill_the_run() {
+    let output = plimsoll(&[
+        "train",
+        "--model",
+        "mlp",
+        "--data",
+        "synthetic",
+        "--batch",
+        "100000000",
+        "--memory",
+        "100000GiB",
+        "--steps",
+        "1",
+    ]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("available here"));
+}
+
+#[test]
+fn data_past_the_line_is_refused_before_it_is_loaded() {
+    let output = plimsoll(&["train", "--memory", "1MiB"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{message}");
+    assert!(message.contains("1048576"), "{message}");
+}
+
+#[test]
+fn a_refusal_is_json_too() {
+    let output = plimsoll(&["plan", "--json", "--data", "synthetic", "--memory", "1MiB"]);
+    assert_eq!(output.status.code(), Some(3));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(number(&answer, "missing_bytes"), number(&answer, "needed_bytes") - 1_048_576.0);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn the_measured_peak_is_the_planned_one() {
             off.abs() <= allowed,
             "{model} batch {batch}: planned {planned}, measured {measured}, off by {off}"
         );
-        let (heap, cap) = (number(&report, "heap_peak_bytes"), number(&report, "heap_cap_bytes"));
+        let (heap, cap) = (number(&report, "heap_peak_bytes"), number(&report, "heap_limit_bytes"));
         assert!(heap <= cap, "{model} batch {batch}: {heap} bytes on the heap, the cap is {cap}");
         let sheet = &report["load_sheet"];
         let sum =

@@ -17,7 +17,7 @@ pub struct Arguments {
 pub enum Command {
     /// Train a model: prints the load sheet, trains, and prints planned next to measured peak
     Train(RunOptions),
-    /// Print the load sheet of a run without running it
+    /// Print the load sheet of a run without running it, for any line
     Plan(RunOptions),
     /// List models and data sets
     Zoo(ZooOptions),
@@ -51,16 +51,19 @@ pub struct RunOptions {
     #[arg(long)]
     pub data: Option<String>,
     /// Examples per step [default: 64; gpt: 16]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub batch: Option<usize>,
     /// Times through the training data [default: 6; synthetic data: 100 steps]
-    #[arg(long, conflicts_with = "steps")]
+    #[arg(long, conflicts_with = "steps", allow_negative_numbers = true)]
     pub epochs: Option<u64>,
     /// Steps to do, instead of whole epochs
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub steps: Option<u64>,
+    /// Split every step into this many micro-batches, which never changes results
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    pub micro_batches: usize,
     /// Learning rate [default: 0.001 for adamw, 0.01 for sgd and momentum]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// Optimizer
     #[arg(long, value_enum, default_value = "adamw")]
@@ -69,10 +72,10 @@ pub struct RunOptions {
     #[arg(long, value_enum, default_value = "cosine")]
     pub schedule: ScheduleName,
     /// The line: a size like 512MiB or 4GB, or a share like 50% of the available memory
-    #[arg(long, value_name = "SIZE", default_value = "90%")]
+    #[arg(long, value_name = "SIZE", default_value = "90%", allow_negative_numbers = true)]
     pub memory: Size,
     /// Threads; never changes results [default: the machine's cores]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub threads: Option<usize>,
     /// Fixes initial values and the order of examples
     #[arg(long, default_value_t = 0)]
@@ -83,16 +86,16 @@ pub struct RunOptions {
     /// Print one JSON object as the last line
     #[arg(long)]
     pub json: bool,
-    /// Positions of an example (gpt)
+    /// Positions of an example (gpt) [default: 256]
     #[arg(long)]
     pub context: Option<usize>,
-    /// Blocks (gpt)
+    /// Blocks (gpt) [default: 4]
     #[arg(long)]
     pub layers: Option<usize>,
-    /// Width of the residual stream (gpt)
+    /// Width of the residual stream (gpt) [default: 256]
     #[arg(long)]
     pub width: Option<usize>,
-    /// Attention heads (gpt)
+    /// Attention heads (gpt) [default: 4]
     #[arg(long)]
     pub heads: Option<usize>,
     /// Switch a pass off, to find which one is at fault: simplify, save or fuse (decompose, too, for models without norms)

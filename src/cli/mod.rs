@@ -8,6 +8,7 @@ mod train;
 mod zoo;
 
 use clap::Parser;
+use plimsoll::data::DataError;
 use plimsoll::plan::PlanError;
 use plimsoll::train::TrainError;
 use std::fmt;
@@ -24,6 +25,11 @@ impl Failure {
     /// Bad input: exit status 2.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), status: 2 }
+    }
+
+    /// More memory than there is: exit status 3.
+    pub fn memory(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), status: 3 }
     }
 
     /// A failure while running: exit status 1.
@@ -46,9 +52,15 @@ impl From<TrainError> for Failure {
     }
 }
 
-impl From<plimsoll::data::DataError> for Failure {
-    fn from(error: plimsoll::data::DataError) -> Self {
-        Self::usage(error)
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        match &error {
+            // Read with the line as its limit.
+            DataError::TooLarge { what, bytes, limit } => Self::memory(format!(
+                "{what} needs {bytes} bytes, the line is {limit}: raise it, or take less data"
+            )),
+            _ => Self::usage(error),
+        }
     }
 }
 
@@ -64,8 +76,7 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A closed pipe must not turn a failure into a panic.
-            let _ = writeln!(std::io::stderr(), "plimsoll: {}", failure.message);
+            hint(&failure.message);
             ExitCode::from(failure.status)
         }
     }
@@ -74,8 +85,33 @@ pub fn run() -> ExitCode {
 /// Prints to standard output; a reader that went away ends the program quietly, like any filter.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).is_err()
-    {
-        std::process::exit(141);
+    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
+        Err(e) => {
+            hint(&format!("cannot write the output: {e}"));
+            std::process::exit(1);
+        }
     }
+}
+
+/// Prints a word beside the output.
+pub fn hint(text: &str) {
+    // A closed pipe must not turn a hint into a panic.
+    let _ = writeln!(std::io::stderr(), "plimsoll: {text}");
+}
+
+/// The answer to a line that is too low: besides the message, JSON if it was asked for.
+pub fn answer(error: TrainError, json: bool) -> Failure {
+    if let (true, TrainError::Plan(PlanError::Infeasible(short))) = (json, &error) {
+        let object = serde_json::json!({
+            "error": "the line is too low",
+            "line_bytes": short.line_bytes,
+            "needed_bytes": short.needed_bytes,
+            "missing_bytes": short.missing_bytes,
+            "load_sheet": short.sheet,
+        });
+        say(&object.to_string());
+    }
+    error.into()
 }

@@ -1,14 +1,17 @@
 //! `plimsoll plan`: the load sheet without running.
 
 use super::args::RunOptions;
-use super::{Failure, say, setup::setup};
+use super::{Failure, answer, say, setup::setup};
 use plimsoll::plan::PlanSet;
 use serde_json::{Value, json};
 
 /// Plans and prints.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
+    if options.out.is_some() {
+        return Err(Failure::usage("--out is for train: a plan writes nothing"));
+    }
     let setup = setup(options)?;
-    let plans = setup.trainer.plan(&setup.data)?;
+    let plans = setup.trainer.plan(&setup.data).map_err(|e| answer(e, options.json))?;
     say(&plans.sheet.to_string());
     if options.json {
         say(&planned(&plans).to_string());

@@ -22,31 +22,46 @@ pub struct Setup {
     pub trainer: Trainer,
     pub data: Dataset,
     pub threads: usize,
+    pub batch: usize,
+    /// What was available before anything was loaded.
+    pub available_bytes: Option<usize>,
 }
 
 /// Builds the trainer and opens the data.
 pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let threads = match options.threads {
         Some(0) => return Err(Failure::usage("--threads must be at least 1")),
-        Some(threads) if threads > 1024 => return Err(Failure::usage("--threads must be at most 1024")),
+        Some(threads) if threads > 256 => return Err(Failure::usage("--threads must be at most 256")),
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
+    if options.micro_batches == 0 {
+        return Err(Failure::usage("--micro-batches must be at least 1"));
+    }
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model).to_string());
     let batch = options.batch.unwrap_or(if options.model == "gpt" { 16 } else { 64 });
     if batch == 0 {
         return Err(Failure::usage("--batch must be at least 1"));
     }
+    if name.starts_with("text:") && options.model != "gpt" {
+        return Err(Failure::usage(format!("text is for gpt, not {}: add --model gpt", options.model)));
+    }
     let model = model(options, name.starts_with("text:").then_some(256))?;
     // The line comes first: data that would go past it is refused before it is loaded.
-    let line_bytes = options.memory.bytes(memory::available().unwrap_or(usize::MAX));
+    let available_bytes = memory::available();
+    let line_bytes = options.memory.bytes(available_bytes.unwrap_or(usize::MAX));
     let open_options = open_options(options, model.as_ref(), batch, line_bytes);
     let data = HEAP.tagged(Tag::Data, || open(&name, &open_options))?;
+    if batch > data.train.len() {
+        super::hint(&format!("the data has {0} training examples: the batch is {0}", data.train.len()));
+    }
+    let batch = batch.min(data.train.len());
     let executor =
         Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let trainer = Trainer::new(model, optimizer(options)?, executor)
-        .batch(batch.min(data.train.len()))
+        .batch(batch)
+        .micro_batches(options.micro_batches)
         .seed(options.seed)
         .schedule(match options.schedule {
             ScheduleName::Constant => Schedule::Constant,
@@ -65,7 +80,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
-    Ok(Setup { trainer, data, threads })
+    Ok(Setup { trainer, data, threads, batch, available_bytes })
 }
 
 fn default_data(model: &str) -> &'static str {
@@ -85,7 +100,7 @@ pub fn model(options: &RunOptions, classes: Option<usize>) -> Result<Box<dyn Mod
     let (context, layers, width, heads) = (options.context, options.layers, options.width, options.heads);
     let sizes = [
         ("--context", context, 1 << 20),
-        ("--layers", layers, 1 << 10),
+        ("--layers", layers, 1 << 8),
         ("--width", width, 1 << 20),
         ("--heads", heads, 1 << 20),
     ];

@@ -3,7 +3,7 @@
 use super::args::RunOptions;
 use super::plan::planned;
 use super::setup::setup;
-use super::{Failure, say};
+use super::{Failure, answer, say};
 use crate::HEAP;
 use crate::heap::Tag;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,11 +20,22 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
     let setup = setup(options)?;
     if let Some(folder) = &options.out {
-        std::fs::create_dir_all(folder)
-            .map_err(|e| Failure::usage(format!("--out {}: {e}", folder.display())))?;
+        let failed = |e| Failure::usage(format!("--out {}: cannot make this folder: {e}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    let plans = HEAP.tagged(Tag::Planning, || setup.trainer.plan(&setup.data))?;
+    let plans = HEAP
+        .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
+        .map_err(|e| answer(e, options.json))?;
     say(&plans.sheet.to_string());
+    // What is available is an estimate; only a plan well above it is refused.
+    let enough = |available: usize| available + available / 16 >= plans.sheet.total_bytes;
+    if let Some(available) = setup.available_bytes.filter(|&a| !enough(a)) {
+        let (needs, has) = (in_words(plans.sheet.total_bytes), in_words(available));
+        let message = format!(
+            "the plan needs {needs}, and only {has} are available here: lower the batch or free memory"
+        );
+        return Err(Failure::memory(message));
+    }
     let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);
     let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS];
     let heap_cap: usize =
@@ -43,9 +54,10 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     say(&summary(&report, total_bytes, measured, progress.first_step));
     let mut object = planned_json;
     let figures = json!({
+        "model": options.model, "data": setup.data.name, "batch": setup.batch, "seed": options.seed,
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
-        "heap_cap_bytes": heap_cap,
+        "heap_limit_bytes": heap_cap,
         "threads": setup.threads,
         "step_ms_median": report.step_median.as_secs_f64() * 1e3,
         "samples_per_second": report.samples_per_second,
@@ -90,8 +102,9 @@ fn accuracy(evaluation: &Evaluation) -> String {
 
 fn summary(report: &Report, planned: usize, measured: Option<usize>, first: Option<Duration>) -> String {
     let mut text = format!(
-        "\n{} steps, {:.1} samples/s, {:.2} ms per step (median), first step after {:.2} s\n{}\n",
+        "\n{} step{}, {:.1} samples/s, {:.2} ms per step (median), first step after {:.2} s\n{}\n",
         report.steps,
+        if report.steps == 1 { "" } else { "s" },
         report.samples_per_second,
         report.step_median.as_secs_f64() * 1e3,
         first.unwrap_or_default().as_secs_f64(),
@@ -127,7 +140,7 @@ impl Progress {
     fn new(start: Instant) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} steps  {msg}  {eta} left") {
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}  {eta} left") {
             bar.set_style(style);
         }
         Self { bar, terminal, start, first_step: None, shown: start, recent: (0, Duration::ZERO) }

@@ -26,8 +26,8 @@ fn main() {
     let threads = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(2);
     let pool = Pool::new(threads).expect("threads start");
     let ctx = Context::new(&pool, Isa::detect());
-    println!("{threads} threads, {}", ctx.isa.name());
-    copies(ctx);
+    println!("{threads} threads, {}", ctx.isa().name());
+    copies(&pool);
     elementwise(ctx);
     reductions(ctx);
     norms(ctx);
@@ -53,12 +53,12 @@ fn aligned(space: &mut [f32]) -> &mut [f32] {
 }
 
 /// What memory gives at best: copies by all threads.
-fn copies(ctx: Context<'_>) {
+fn copies(pool: &Pool) {
     for n in [1usize << 21, 1 << 24, 1 << 25] {
         let (x, y) = (random(n), random(n));
         let to = y.as_ptr().expose_provenance();
         time(&format!("copy of {} MiB", n >> 18), 8 * n, || {
-            ctx.pool.run(n >> 14, &|task, _| {
+            pool.run(n >> 14, &|task, _| {
                 let part = &x[task << 14..(task + 1) << 14];
                 let to = std::ptr::with_exposed_provenance_mut::<f32>(to).wrapping_add(task << 14);
                 // SAFETY: every task has its own part of the vector, which outlives the run.

@@ -25,7 +25,7 @@ pub(crate) fn load_sheet(
         micro_batches: plan.graph.micro_batches,
         peak_bytes: plan.peak_bytes,
         live_bytes: plan.live_bytes,
-        predicted_ms: plan.nanoseconds / 1_000_000,
+        predicted_us: plan.nanoseconds / 1_000,
     };
     LoadSheet {
         target,

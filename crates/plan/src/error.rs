@@ -69,32 +69,32 @@ pub struct Infeasible {
 
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let peak = &self.sheet.peak;
-        write!(
+        let (sheet, peak) = (&self.sheet, &self.sheet.peak);
+        let outside = sheet.total_bytes - sheet.arena_bytes;
+        writeln!(
             f,
-            "{} are missing: the line is {}, the plan needs {} ({} bytes), {} of it in the arena. The arena is fullest \
-             in `{}` at step {} of {}, layer `{}`, {}",
+            "the line is {} too low: it is {}, the plan needs {}. Raise it to {} bytes{}",
             in_words(self.missing_bytes),
             in_words(self.line_bytes),
             in_words(self.needed_bytes),
             self.needed_bytes,
-            in_words(self.sheet.arena_bytes),
-            peak.plan,
-            peak.step,
-            peak.steps,
-            peak.layer,
-            peak.op,
+            if self.missing_bytes < sheet.arena_bytes { ", or make the batch smaller." } else { "." },
         )?;
-        for (i, holder) in peak.holders.iter().take(3).enumerate() {
-            let before = if i == 0 { "; largest there: " } else { ", " };
-            write!(f, "{before}{} of `{}` ({})", holder.what, holder.layer, in_words(holder.bytes))?;
+        writeln!(
+            f,
+            "  {} are in the arena, fullest in `{}` at step {} of {}: {} of `{}`. Largest there:",
+            in_words(sheet.arena_bytes),
+            peak.plan,
+            peak.step + 1,
+            peak.steps,
+            peak.op,
+            peak.layer,
+        )?;
+        for holder in peak.holders.iter().take(3) {
+            writeln!(f, "    {:>11}   {} of `{}`", in_words(holder.bytes), holder.what, holder.layer)?;
         }
-        let outside: Vec<_> = (self.sheet.outside.iter().filter(|e| e.bytes > 0))
-            .map(|e| format!("{} {}", e.name, in_words(e.bytes)))
-            .collect();
-        if !outside.is_empty() {
-            write!(f, "; outside the arena: {}", outside.join(", "))?;
-        }
-        write!(f, ". Raise the line to {} bytes, or make the batch smaller", self.needed_bytes)
+        let entries = sheet.outside.iter().filter(|e| e.bytes > 0);
+        let entries: Vec<_> = entries.map(|e| format!("{} {}", e.name, in_words(e.bytes))).collect();
+        write!(f, "  {} are outside it: {}", in_words(outside), entries.join(", "))
     }
 }

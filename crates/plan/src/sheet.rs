@@ -62,8 +62,8 @@ pub struct PlanRow {
     pub peak_bytes: usize,
     /// The lower bound of that peak for its order.
     pub live_bytes: usize,
-    /// Predicted milliseconds per step.
-    pub predicted_ms: u64,
+    /// Predicted microseconds per step, from a rough model of the machine.
+    pub predicted_us: u64,
 }
 
 /// The account of every byte: the arena's content at its fullest moment, then everything outside the arena. The

@@ -44,17 +44,17 @@ impl fmt::Display for LoadSheet {
         writeln!(
             f,
             "\n  {:<18} {:>13} {:>12} {:>12} {:>10}",
-            "plan", "micro-batches", "peak", "least", "predicted"
+            "plan", "micro-batches", "peak", "least", "estimate"
         )?;
         for (i, plan) in self.plans.iter().enumerate() {
             write!(
                 f,
-                "  {:<18} {:>13} {:>12} {:>12} {:>7} ms",
+                "  {:<18} {:>13} {:>12} {:>12} {:>7.1} ms",
                 plan.name,
                 plan.micro_batches,
                 in_words(plan.peak_bytes),
                 in_words(plan.live_bytes),
-                plan.predicted_ms
+                plan.predicted_us as f64 / 1e3
             )?;
             if i + 1 < self.plans.len() {
                 writeln!(f)?;

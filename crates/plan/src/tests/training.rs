@@ -132,9 +132,7 @@ fn a_line_that_is_too_low_is_answered_with_what_is_missing() {
     };
     assert_eq!((short.missing_bytes, short.needed_bytes), (1_536, needed));
     let text = short.to_string();
-    for part in
-        ["1.5 KiB are missing", "`train`", "layer `layer", "f32[", "stacks 4.9 KiB", &needed.to_string()]
-    {
+    for part in ["1.5 KiB too low", "`train`", "of `layer", "f32[", "stacks 4.9 KiB", &needed.to_string()] {
         assert!(text.contains(part), "`{part}` is not in: {text}");
     }
 }
