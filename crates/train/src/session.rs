@@ -221,7 +221,8 @@ impl<'t> Session<'t> {
 
     /// Loss and accuracy over a source.
     pub fn evaluate(&mut self, source: &dyn Source) -> Result<Evaluation, TrainError> {
-        let mut batches = Batches::new(source, self.trainer.batch, Order::Sequential, Cursor::default())?;
+        let size = self.trainer.inference_batch();
+        let mut batches = Batches::new(source, size, Order::Sequential, Cursor::default())?;
         let mut batch = batches.batch()?;
         let (mut loss, mut right, mut rows, mut examples) = (0.0, 0u64, 0u64, 0u64);
         let mut counted = false;

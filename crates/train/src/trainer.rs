@@ -190,10 +190,16 @@ impl Trainer {
         Ok(())
     }
 
+    /// Examples of an evaluation or prediction batch: one micro-batch, so that neither needs more than training.
+    pub fn inference_batch(&self) -> usize {
+        (self.batch / self.micro_batches.max(1)).max(1)
+    }
+
     /// The batch types of a run over this data, the one that needs most first.
     pub fn batch_types(&self, data: &Dataset) -> Vec<(BatchKind, usize)> {
         let sizes = |kind, source: &dyn Source| {
-            let full = self.batch.min(source.len());
+            let wanted = if kind == BatchKind::Train { self.batch } else { self.inference_batch() };
+            let full = wanted.min(source.len());
             let rest = source.len() % full.max(1);
             [full, rest].into_iter().filter(|&n| n > 0).map(move |n| (kind, n))
         };
@@ -207,7 +213,8 @@ impl Trainer {
     pub fn batch_bytes(&self, data: &Dataset) -> usize {
         let rows = self.model.labels().elements();
         let example = self.model.input().bytes().saturating_add(rows.saturating_mul(4));
-        let buffers = [&data.train, &data.test].map(|s| self.batch.min(s.len()).saturating_mul(example));
+        let sizes = [self.batch.min(data.train.len()), self.inference_batch().min(data.test.len())];
+        let buffers = sizes.map(|examples| examples.saturating_mul(example));
         let types = self.batch_types(data).into_iter().filter(|(kind, _)| *kind != BatchKind::Predict);
         let weights = types.map(|(_, examples)| examples.saturating_mul(rows.saturating_mul(4)));
         weights.chain(buffers).fold(0, usize::saturating_add)
