@@ -244,6 +244,8 @@ pub const ZOO: [ZooEntry; 4] = [
 mod tests {
     use super::*;
     use crate::{AdamW, step};
+    use plimsoll_graph::op::{Conv, Elementwise, Unary};
+    use plimsoll_graph::{Op, Role};
 
     fn parameters(model: &dyn Model) -> usize {
         step::prediction(model, 2).unwrap().parameter_count()
@@ -270,5 +272,70 @@ mod tests {
                 assert_eq!(plimsoll_graph::parse(&graph.to_string()).unwrap(), graph, "{}", entry.name);
             }
         }
+    }
+
+    fn lean(model: &dyn Model) -> plimsoll_graph::Graph {
+        plimsoll_transform::optimize(&step::training(model, &AdamW::new(1e-3), 4).unwrap(), &[]).unwrap()
+    }
+
+    #[test]
+    fn bias_and_relu_end_in_the_product_before_them() {
+        let graph = lean(&lenet());
+        let with_epilogue = |n: &&plimsoll_graph::Node| match &n.op {
+            Op::MatMul(op) => op.epilogue.bias,
+            Op::Conv(Conv::Forward { epilogue, .. }) => epilogue.bias && epilogue.relu,
+            _ => false,
+        };
+        assert_eq!(graph.nodes.iter().filter(with_epilogue).count(), 5);
+        let alone =
+            |n: &&plimsoll_graph::Node| matches!(n.op, Op::Elementwise(Elementwise::Unary(Unary::Relu)));
+        assert_eq!(graph.nodes.iter().filter(alone).count(), 0);
+    }
+
+    #[test]
+    fn a_relu_before_a_pool_keeps_a_byte_for_each_element() {
+        let graph = lean(&lenet());
+        let loss = graph.producer(graph.output("loss").unwrap()).unwrap();
+        let masks = graph.value_ids().filter(|&v| graph.ty(v).dtype == DType::Bool);
+        let early: Vec<_> = masks.filter(|&v| graph.producer(v).is_some_and(|p| p < loss)).collect();
+        let shapes: Vec<_> = early.iter().map(|&v| graph.ty(v).to_string()).collect();
+        assert_eq!(shapes, ["bool[4,28,28,6]", "bool[4,10,10,16]"]);
+    }
+
+    #[test]
+    fn each_update_is_one_pass_over_its_parameter() {
+        let graph = lean(&lenet());
+        let updates = graph.states.iter().filter(|s| s.role == Role::Parameter).map(|s| s.output.unwrap());
+        for value in updates {
+            let node = graph.node(graph.producer(value).unwrap());
+            assert!(matches!(node.op, Op::Fused(_)) && node.outputs.len() == 3, "{}", node.layer);
+        }
+    }
+
+    /// Norms and gelu are made again from what is kept; of a block only its products' results stay.
+    #[test]
+    fn a_transformer_block_keeps_ten_units() {
+        let gpt = Gpt { layers: 3, ..Gpt::default() };
+        let graph = lean(&gpt);
+        let loss = graph.producer(graph.output("loss").unwrap()).unwrap();
+        let unit = 4 * 256 * 256 * 4;
+        let readers = graph.readers();
+        let mut kept = 0;
+        for value in graph.value_ids() {
+            let in_block =
+                graph.producer(value).is_some_and(|p| p < loss && graph.node(p).layer.starts_with("block2"));
+            let is_view = graph.producer(value).is_some_and(|p| graph.node(p).op.is_view());
+            // A view's readers read what it is a view of.
+            let mut late = readers[value.index()].iter().any(|&r| r > loss);
+            for &reader in &readers[value.index()] {
+                let node = graph.node(reader);
+                late |= node.op.is_view() && readers[node.outputs[0].index()].iter().any(|&r| r > loss);
+            }
+            if in_block && !is_view && late && graph.ty(value).bytes() >= unit {
+                kept += graph.ty(value).bytes();
+            }
+        }
+        // q, k, v, the attention's result, two sums of the residual stream, and four for the wide layer.
+        assert_eq!(kept, 10 * unit);
     }
 }
