@@ -55,6 +55,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let mut object = planned_json;
     let figures = json!({
         "model": options.model, "data": setup.data.name, "batch": setup.batch, "seed": options.seed,
+        "optimizer": format!("{:?}", options.optimizer).to_lowercase(),
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,

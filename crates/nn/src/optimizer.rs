@@ -5,8 +5,6 @@ use plimsoll_tensor::{DType, TensorType};
 
 /// A rule that turns a gradient into a parameter's next version.
 pub trait Optimizer: Send + Sync {
-    /// Its name.
-    fn name(&self) -> &'static str;
     /// Names of the numbers that the update reads and that change from step to step.
     fn setting_names(&self) -> &'static [&'static str];
     /// Writes those numbers for step `step` (from 0), with the learning rate times `scale`; they are computed in f64
@@ -23,10 +21,6 @@ pub trait Optimizer: Send + Sync {
 }
 
 impl Optimizer for Box<dyn Optimizer> {
-    fn name(&self) -> &'static str {
-        self.as_ref().name()
-    }
-
     fn setting_names(&self) -> &'static [&'static str] {
         self.as_ref().setting_names()
     }
@@ -87,10 +81,6 @@ impl Sgd {
 }
 
 impl Optimizer for Sgd {
-    fn name(&self) -> &'static str {
-        "sgd"
-    }
-
     fn setting_names(&self) -> &'static [&'static str] {
         &["rate"]
     }
@@ -148,10 +138,6 @@ impl AdamW {
 }
 
 impl Optimizer for AdamW {
-    fn name(&self) -> &'static str {
-        "adamw"
-    }
-
     fn setting_names(&self) -> &'static [&'static str] {
         &["decay", "rate", "root"]
     }
