@@ -28,11 +28,6 @@ impl Harness {
         &self.plans.plans[0].graph
     }
 
-    /// The plan.
-    pub fn plans(&self) -> &PlanSet {
-        &self.plans
-    }
-
     /// Runs a step and returns the outputs.
     pub fn run(&mut self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
         let bytes: Vec<&[u8]> = inputs.iter().map(HostTensor::as_bytes).collect();

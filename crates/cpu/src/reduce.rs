@@ -137,9 +137,9 @@ mod tests {
     use crate::math::testing::{Workspace, assert_bits, assert_near, normal, on_all};
     use crate::pool::Pool;
 
-    /// How far a sum of so many terms may be off: a rounding for each.
+    /// How far a sum of so many terms may be off: roundings of random sign add up like the root of their number.
     fn roundings(terms: usize) -> f64 {
-        terms.max(1) as f64 * f64::from(f32::EPSILON)
+        2.0 * (terms.max(1) as f64).sqrt() * f64::from(f32::EPSILON)
     }
 
     #[test]
