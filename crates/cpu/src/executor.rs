@@ -1,7 +1,7 @@
 //! Runs plans in one arena.
 
 use crate::arena::Arena;
-use crate::call::{Call, Operands};
+use crate::call::{self, Call, Operands};
 use crate::isa::{Context, Isa};
 use crate::pool::Pool;
 use crate::shadow::Shadow;
@@ -87,7 +87,7 @@ struct Place {
 /// A step made ready.
 struct Ready {
     /// `None`: a copy of the first read into the first write.
-    call: Option<Call>,
+    call: Option<Box<dyn Call>>,
     reads: Vec<Place>,
     writes: Vec<Place>,
     workspace: Place,
@@ -111,7 +111,7 @@ fn compile(plan: &ExecutionPlan, target: &CpuTarget) -> Result<Vec<Ready>, Execu
         }
         Action::Run { node, reads, writes, workspace } => {
             let node = plan.graph.node(*node);
-            let call = Call::new(&KernelQuery::new(&plan.graph, &flows, node));
+            let call = call::find(&KernelQuery::new(&plan.graph, &flows, node));
             let workspace = workspace.map_or(nowhere, |id| place(plan, id));
             let failed = |reason: &str| ExecuteError::Step {
                 layer: node.layer.to_string(),

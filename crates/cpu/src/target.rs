@@ -1,6 +1,6 @@
 //! The CPU as the planner sees it.
 
-use crate::call::Call;
+use crate::call;
 use crate::isa::Isa;
 use plimsoll_graph::Op;
 use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
@@ -50,7 +50,7 @@ impl Target for CpuTarget {
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
-        let call = Call::new(query).ok_or_else(|| Unsupported {
+        let call = call::find(query).ok_or_else(|| Unsupported {
             target: self.name(),
             op: query.op.name(),
             types: query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),

@@ -3,7 +3,6 @@
 use crate::tensor::Tensor;
 use crate::{EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, reduce};
 use plimsoll_graph::Op;
-use plimsoll_graph::op::{Conv, Epilogue, Index, Loss, Norm, Reduce};
 use plimsoll_tensor::{HostTensor, TensorType};
 
 /// What a family computes: the elements of each output, before running sums and rounding.
@@ -69,7 +68,7 @@ fn check_sums(
     accumulate: &[&HostTensor],
     outputs: &[&TensorType],
 ) -> Result<&'static [usize], EvaluateError> {
-    let folded = folded_outputs(op);
+    let folded = op.folds();
     let types = || folded.iter().map(|&output| outputs[output]);
     if accumulate.is_empty() || types().eq(accumulate.iter().map(|sum| sum.ty())) {
         return Ok(folded);
@@ -79,29 +78,4 @@ fn check_sums(
         folded: types().cloned().collect(),
         sums: accumulate.iter().map(|sum| sum.ty().clone()).collect(),
     })
-}
-
-/// The outputs that sum over examples, where the inputs run over examples.
-fn folded_outputs(op: &Op) -> &'static [usize] {
-    match op {
-        // A bias or a maximum belongs to the whole sum, not to a block's part of it.
-        Op::MatMul(op) if op.epilogue != Epilogue::default() => &[],
-        Op::MatMul(_)
-        | Op::Reduce(Reduce::Sum { start: 0, .. })
-        | Op::Conv(Conv::WeightGrad { .. })
-        | Op::Index(Index::ScatterAdd { .. })
-        | Op::Loss(Loss::CrossEntropy | Loss::LinearCrossEntropy) => &[0],
-        Op::Loss(Loss::LinearCrossEntropyGrad) => &[1],
-        Op::Norm(Norm::Sums { .. }) => &[0, 1],
-        Op::Elementwise(_)
-        | Op::Fused(_)
-        | Op::Movement(_)
-        | Op::Reduce(_)
-        | Op::Conv(_)
-        | Op::Pool(_)
-        | Op::Norm(_)
-        | Op::Attention(_)
-        | Op::Index(Index::Gather)
-        | Op::Loss(Loss::CrossEntropyGrad) => &[],
-    }
 }

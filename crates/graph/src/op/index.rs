@@ -62,4 +62,8 @@ impl Family for Index {
             _ => Flow::Mixed,
         }]
     }
+
+    fn folds(&self) -> &'static [usize] {
+        if matches!(self, Self::ScatterAdd { .. }) { &[0] } else { &[] }
+    }
 }

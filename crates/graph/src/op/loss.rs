@@ -81,4 +81,12 @@ impl Family for Loss {
             Self::LinearCrossEntropyGrad => vec![Flow::PerExample, Flow::Folded],
         }
     }
+
+    fn folds(&self) -> &'static [usize] {
+        match self {
+            Self::CrossEntropy | Self::LinearCrossEntropy => &[0],
+            Self::LinearCrossEntropyGrad => &[1],
+            Self::CrossEntropyGrad => &[],
+        }
+    }
 }

@@ -81,4 +81,9 @@ impl Family for MatMul {
             _ => Flow::Mixed,
         }]
     }
+
+    fn folds(&self) -> &'static [usize] {
+        // A bias or a maximum belongs to the whole sum, not to a block's part of it.
+        if self.epilogue == Epilogue::default() { &[0] } else { &[] }
+    }
 }

@@ -11,16 +11,18 @@ mod loss;
 mod matmul;
 mod movement;
 mod norm;
+mod pool;
 mod reduce;
 
 pub use attention::Attention;
-pub use conv::{Conv, Geometry, Pool, same_padding};
+pub use conv::{Conv, Geometry, same_padding};
 pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 pub use index::Index;
 pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
 pub use movement::Movement;
 pub use norm::{Norm, NormAxis};
+pub use pool::Pool;
 pub use reduce::Reduce;
 
 use crate::{Flow, TypeError};
@@ -65,6 +67,10 @@ pub(crate) trait Family {
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64;
     /// How each output relates to the batch's examples, given which inputs run over examples; at least one does.
     fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow>;
+    /// The outputs that are sums over examples where the inputs run over examples.
+    fn folds(&self) -> &'static [usize] {
+        &[]
+    }
 }
 
 impl Op {
@@ -111,6 +117,11 @@ impl Op {
         } else {
             vec![Flow::Shared; outputs]
         }
+    }
+
+    /// The outputs that are sums over examples where the inputs run over examples: they can take running sums.
+    pub fn folds(&self) -> &'static [usize] {
+        self.family().folds()
     }
 
     /// Whether the output is the input's bytes under another shape.

@@ -107,6 +107,10 @@ impl Family for Norm {
             }
         }
     }
+
+    fn folds(&self) -> &'static [usize] {
+        if matches!(self, Self::Sums { .. }) { &[0, 1] } else { &[] }
+    }
 }
 
 /// Rows are whole inside an example unless the only axis is the examples' own.

@@ -1,0 +1,121 @@
+//! Kernels for the conv family.
+
+use super::matmul::finish;
+use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use crate::conv::{self, ConvShape};
+use crate::isa::{Context, Isa};
+use plimsoll_graph::op::{Conv, Epilogue, Geometry};
+use plimsoll_plan::KernelQuery;
+
+/// Output pixels that a block of a weight gradient should have.
+const BLOCK_PIXELS: usize = 256;
+
+pub(super) fn find(op: &Conv, query: &KernelQuery<'_>) -> Found {
+    let (x, y) = (&query.inputs[..], &query.outputs[..]);
+    if !all_f32(x) {
+        return None;
+    }
+    match op {
+        Conv::Forward { geometry, epilogue } => {
+            found(Forward { shape: shape(geometry, &x[0].shape, &y[0].shape), epilogue: *epilogue })
+        }
+        Conv::InputGrad { geometry, .. } => {
+            found(InputGrad { shape: shape(geometry, &y[0].shape, &x[0].shape) })
+        }
+        Conv::WeightGrad { geometry } => {
+            let shape = shape(geometry, &x[0].shape, &x[1].shape);
+            let pixels = (shape.out_h * shape.out_w).max(1);
+            let wanted = (BLOCK_PIXELS / pixels).max(1).next_power_of_two();
+            // A divisor of the block of examples, so that splits at blocks fall between these, too.
+            let block_examples = greatest_common_divisor(query.fold_rows, wanted).max(1);
+            found(WeightGrad { shape, block_examples, accumulate: query.accumulate })
+        }
+    }
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+fn shape(geometry: &Geometry, x: &[usize], y: &[usize]) -> ConvShape {
+    ConvShape {
+        examples: x[0],
+        in_h: x[1],
+        in_w: x[2],
+        in_c: x[3],
+        out_h: y[1],
+        out_w: y[2],
+        out_c: y[3],
+        kernel_h: geometry.window[0],
+        kernel_w: geometry.window[1],
+        stride_h: geometry.stride[0],
+        stride_w: geometry.stride[1],
+        pad_top: geometry.padding[0][0],
+        pad_left: geometry.padding[1][0],
+    }
+}
+
+/// Elements of image, kernel and result.
+fn sizes(s: &ConvShape) -> [usize; 3] {
+    [
+        s.examples * s.in_h * s.in_w * s.in_c,
+        s.kernel_h * s.kernel_w * s.in_c * s.out_c,
+        s.examples * s.out_h * s.out_w * s.out_c,
+    ]
+}
+
+struct Forward {
+    shape: ConvShape,
+    epilogue: Epilogue,
+}
+
+impl Call for Forward {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        conv::conv2d_workspace(isa, threads, &self.shape)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let [x, w, y] = sizes(&self.shape);
+        let bias = if self.epilogue.bias { Some(read!(o, 2, self.shape.out_c)) } else { None };
+        let (x, w, y) = (read!(o, 0, x), read!(o, 1, w), write!(o, 0, y));
+        conv::conv2d(ctx, &self.shape, x, w, y, finish(self.epilogue, bias), scratch!(o));
+        Ok(())
+    }
+}
+
+struct InputGrad {
+    shape: ConvShape,
+}
+
+impl Call for InputGrad {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        conv::conv2d_input_grad_workspace(isa, threads, &self.shape)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let [x, w, y] = sizes(&self.shape);
+        let (dy, w, dx) = (read!(o, 0, y), read!(o, 1, w), write!(o, 0, x));
+        conv::conv2d_input_grad(ctx, &self.shape, dy, w, dx, scratch!(o));
+        Ok(())
+    }
+}
+
+struct WeightGrad {
+    shape: ConvShape,
+    block_examples: usize,
+    accumulate: bool,
+}
+
+impl Call for WeightGrad {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        conv::conv2d_weight_grad_workspace(isa, threads, &self.shape, self.block_examples)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let [x, w, y] = sizes(&self.shape);
+        let (x, dy, dw) = (read!(o, 0, x), read!(o, 1, y), write!(o, 0, w));
+        let (block, accumulate) = (self.block_examples, self.accumulate);
+        conv::conv2d_weight_grad(ctx, &self.shape, x, dy, dw, accumulate, block, scratch!(o));
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Kernels for the loss family.
+
+use super::{Call, Found, Operands, block_rows, found, read, scratch, write};
+use crate::isa::{Context, Isa};
+use crate::loss::{self, LinearSpec};
+use plimsoll_graph::op::Loss;
+use plimsoll_plan::KernelQuery;
+use plimsoll_tensor::DType;
+
+pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Found {
+    let x = &query.inputs[..];
+    if x[0].dtype != DType::F32 {
+        return None;
+    }
+    let (rows, columns, accumulate) = (x[0].shape[0], x[0].shape[1], query.accumulate);
+    let block_rows = block_rows(query, 1, rows);
+    let spec = || LinearSpec { rows, width: columns, classes: x[1].shape[1], block_rows, accumulate };
+    match op {
+        Loss::CrossEntropy => found(CrossEntropy { rows, classes: columns, block_rows, accumulate }),
+        Loss::CrossEntropyGrad => found(CrossEntropyGrad { rows, classes: columns }),
+        Loss::LinearCrossEntropy => found(LinearCrossEntropy { spec: spec() }),
+        Loss::LinearCrossEntropyGrad => found(LinearCrossEntropyGrad { spec: spec() }),
+    }
+}
+
+fn of_label(error: impl std::fmt::Display) -> String {
+    format!("label: {error}")
+}
+
+struct CrossEntropy {
+    rows: usize,
+    classes: usize,
+    block_rows: usize,
+    accumulate: bool,
+}
+
+impl Call for CrossEntropy {
+    fn workspace(&self, _: Isa, _: usize) -> usize {
+        loss::cross_entropy_workspace(self.rows)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let &Self { rows, classes, block_rows, accumulate } = self;
+        let (logits, labels, weights) = (read!(o, 0, rows * classes), read!(o, 1, rows), read!(o, 2, rows));
+        let (total, lse): (&mut [f32], _) = (write!(o, 0, 1), write!(o, 1, rows));
+        let (total, scratch) = (&mut total[0], scratch!(o));
+        loss::cross_entropy(
+            ctx, rows, classes, block_rows, accumulate, logits, labels, weights, total, lse, scratch,
+        )
+        .map_err(of_label)
+    }
+}
+
+struct CrossEntropyGrad {
+    rows: usize,
+    classes: usize,
+}
+
+impl Call for CrossEntropyGrad {
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let &Self { rows, classes } = self;
+        let (logits, labels, weights) = (read!(o, 0, rows * classes), read!(o, 1, rows), read!(o, 2, rows));
+        let (lse, dloss): (_, &[f32]) = (read!(o, 3, rows), read!(o, 4, 1));
+        let dlogits = write!(o, 0, rows * classes);
+        loss::cross_entropy_grad(ctx, rows, classes, logits, labels, weights, lse, dloss[0], dlogits)
+            .map_err(of_label)
+    }
+}
+
+struct LinearCrossEntropy {
+    spec: LinearSpec,
+}
+
+impl Call for LinearCrossEntropy {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        loss::linear_cross_entropy_workspace(isa, threads, &self.spec)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let spec = &self.spec;
+        let (x, kernel) = (read!(o, 0, spec.rows * spec.width), read!(o, 1, spec.width * spec.classes));
+        let (labels, weights) = (read!(o, 2, spec.rows), read!(o, 3, spec.rows));
+        let (total, lse): (&mut [f32], _) = (write!(o, 0, 1), write!(o, 1, spec.rows));
+        let total = &mut total[0];
+        loss::linear_cross_entropy(ctx, spec, x, kernel, labels, weights, total, lse, scratch!(o))
+            .map_err(of_label)
+    }
+}
+
+struct LinearCrossEntropyGrad {
+    spec: LinearSpec,
+}
+
+impl Call for LinearCrossEntropyGrad {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        loss::linear_cross_entropy_grad_workspace(isa, threads, &self.spec)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let spec = &self.spec;
+        let (inputs, kernel) = (spec.rows * spec.width, spec.width * spec.classes);
+        let (x, w, labels) = (read!(o, 0, inputs), read!(o, 1, kernel), read!(o, 2, spec.rows));
+        let (weights, lse, dloss): (_, _, &[f32]) =
+            (read!(o, 3, spec.rows), read!(o, 4, spec.rows), read!(o, 5, 1));
+        let (dx, dw, scratch) = (write!(o, 0, inputs), write!(o, 1, kernel), scratch!(o));
+        let dloss = dloss[0];
+        loss::linear_cross_entropy_grad(ctx, spec, x, w, labels, weights, lse, dloss, dx, dw, scratch)
+            .map_err(of_label)
+    }
+}

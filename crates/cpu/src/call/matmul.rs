@@ -1,0 +1,47 @@
+//! Kernels for the matmul family.
+
+use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use crate::gemm::{self, Activation, GemmSpec, Mat};
+use crate::isa::{Context, Isa};
+use plimsoll_graph::op::{Epilogue, MatMul};
+use plimsoll_plan::KernelQuery;
+
+pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
+    if !all_f32(&query.inputs) {
+        return None;
+    }
+    let (m, n, k) = op.extents(&query.inputs).ok()?;
+    let fold = if query.fold_rows > 0 { query.fold_rows } else { usize::MAX };
+    let spec = GemmSpec { m, n, k, fold, accumulate: query.accumulate };
+    found(Product { spec, op: *op })
+}
+
+/// What a kernel does to its results, from an op's epilogue and its bias.
+pub(super) fn finish(epilogue: Epilogue, bias: Option<&[f32]>) -> gemm::Epilogue<'_> {
+    gemm::Epilogue { bias, activation: if epilogue.relu { Activation::Relu } else { Activation::None } }
+}
+
+struct Product {
+    spec: GemmSpec,
+    op: MatMul,
+}
+
+impl Call for Product {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        gemm::gemm_workspace(isa, threads, &self.spec)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let matrix = |data, transposed: bool, rows: usize, columns: usize| {
+            let (row_stride, col_stride) = if transposed { (1, rows) } else { (columns, 1) };
+            Mat { data, row_stride, col_stride }
+        };
+        let (spec, op) = (&self.spec, &self.op);
+        let a = matrix(read!(o, 0, spec.m * spec.k), op.transpose_a, spec.m, spec.k);
+        let b = matrix(read!(o, 1, spec.k * spec.n), op.transpose_b, spec.k, spec.n);
+        let bias = if op.epilogue.bias { Some(read!(o, 2, spec.n)) } else { None };
+        let y = write!(o, 0, spec.m * spec.n);
+        gemm::gemm(ctx, spec, a, b, y, finish(op.epilogue, bias), scratch!(o));
+        Ok(())
+    }
+}
