@@ -98,26 +98,33 @@ def elementwise():
     unaries = {
         "neg": torch.neg, "abs": torch.abs, "square": torch.square, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
         "exp": torch.exp, "log": torch.log, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf,
-        "relu": torch.relu,
+        "relu": torch.relu, "sin": torch.sin, "cos": torch.cos, "log1p": torch.log1p, "expm1": torch.expm1,
+        "softplus": F.softplus,
     }  # fmt: skip
     for name, function in unaries.items():
-        x = cases.positive(2, 5) if name in ("sqrt", "rsqrt", "log") else cases.values(2, 5)
+        x = cases.positive(2, 5) if name in ("sqrt", "rsqrt", "log", "log1p") else cases.values(2, 5)
         cases.forward(name, {"elementwise": {"unary": name}}, function, x)
+    # Steps have no gradient: halves, both zeros, both sides of an integer.
+    steps = {"floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "sign": torch.sign}
+    x = torch.tensor([-2.5, -1.5, -1.0, -0.5, -0.25, 0.0, 0.5, 0.75, 1.5, 2.5, 3.0])
+    for name, function in steps.items():
+        cases.add(name, {"elementwise": {"unary": name}}, [x], [function(x)])
     # Far from zero, where naive formulas overflow or lose everything.
     far = torch.tensor([-40.0, -6.0, -0.0625, 0.0625, 6.0, 40.0])
-    for name in ("exp", "tanh", "sigmoid", "erf"):
+    for name in ("exp", "tanh", "sigmoid", "erf", "softplus", "expm1", "sin", "cos"):
         cases.forward(f"{name}/far", {"elementwise": {"unary": name}}, unaries[name], far)
 
     binaries = {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
-        "max": torch.maximum, "min": torch.minimum, "greater": torch.gt, "equal": torch.eq,
+        "max": torch.maximum, "min": torch.minimum, "greater": torch.gt, "greater_equal": torch.ge,
+        "equal": torch.eq,
     }  # fmt: skip
     shapes = [([2, 3], [2, 3]), ([2, 3], [3]), ([4, 1], [1, 3]), ([], [2, 2]), ([2, 1, 3], [4, 1])]
     for name, function in binaries.items():
         op = {"elementwise": {"binary": name}}
         for a, b in shapes:
             label = f"{name}/{a}{b}".replace(" ", "")
-            if name in ("greater", "equal"):
+            if name in ("greater", "greater_equal", "equal"):
                 a, b = cases.indices(3, *a).to(torch.float64), cases.indices(3, *b).to(torch.float64)
                 cases.add(label, op, [a, b], [function(a, b)])
             else:
@@ -127,6 +134,14 @@ def elementwise():
     for name, function in binaries.items():
         result = torch.div(a, b, rounding_mode="trunc") if name == "div" else function(a, b)
         cases.add(f"{name}/i32", {"elementwise": {"binary": name}}, [a, b], [result], "i32")
+
+    for a, b in shapes:
+        label = f"pow/{a}{b}".replace(" ", "")
+        op = {"elementwise": {"binary": "pow"}}
+        cases.forward(label, op, torch.pow, cases.positive(*a), cases.values(*b) + 1 / 128)
+    truth = torch.tensor([[True, False], [True, True]]), torch.tensor([True, False])
+    for name, function in {"min": torch.logical_and, "max": torch.logical_or, "equal": torch.eq}.items():
+        cases.add(f"{name}/bool", {"elementwise": {"binary": name}}, truth, [function(*truth)], "bool")
 
     for c, a, b in [([2, 3], [2, 3], [2, 3]), ([2, 1], [3], []), ([3], [2, 1], [2, 3])]:
         label = f"select/{c}{a}{b}".replace(" ", "")
@@ -232,7 +247,51 @@ def movement():
         broadcast = lambda x: x.broadcast_to(target)  # noqa: E731
         label = f"broadcast/{shape}{target}".replace(" ", "")
         cases.forward(label, {"movement": {"broadcast": target}}, broadcast, cases.values(*shape))
+
+    def span(start, extent, step=1):
+        return {"start": start, "extent": extent, "step": step}
+
+    # Spans as slices of Python; a backward one is a flip of a forward one.
+    def cut(x, spans):
+        for axis, s in enumerate(spans):
+            places = [s["start"] + i * s["step"] for i in range(s["extent"])]
+            x = x.index_select(axis, torch.tensor(places, dtype=torch.int64))
+        return x
+
+    cuts = {
+        "rows": ([4, 3], [span(1, 2), span(0, 3)]),
+        "columns": ([2, 5], [span(0, 2), span(1, 3)]),
+        "steps": ([7, 4], [span(1, 3, 2), span(0, 2, 3)]),
+        "flip": ([3, 4], [span(0, 3), span(3, 4, -1)]),
+        "backwards": ([2, 7, 2], [span(0, 2), span(5, 3, -2), span(1, 1)]),
+        "nothing": ([2, 3], [span(0, 2), span(1, 0)]),
+    }
+    for label, (shape, spans) in cuts.items():
+        cases.forward(f"slice/{label}", {"movement": {"slice": spans}}, lambda x: cut(x, spans), cases.values(*shape))
+
+        def laid(x, value=0.5):
+            whole = torch.full(shape, value, dtype=x.dtype)
+            index = [torch.tensor([s["start"] + i * s["step"] for i in range(s["extent"])]) for s in spans]
+            if x.numel() == 0:
+                return whole + 0 * x.sum()
+            return whole.index_put(torch.meshgrid(*index, indexing="ij"), x)
+
+        pad = {"movement": {"pad": {"shape": shape, "spans": spans, "value": 0.5}}}
+        cases.forward(f"pad/{label}", pad, laid, cases.values(*[s["extent"] for s in spans]))
+    for axis, shapes in [(0, [[2, 3], [1, 3]]), (1, [[2, 3], [2, 1], [2, 2]]), (2, [[2, 2, 3], [2, 2, 1]]), (0, [[4]])]:
+        label = f"concat/{axis}/{len(shapes)}"
+        op = {"movement": {"concat": {"axis": axis}}}
+        cases.forward(label, op, lambda *x: torch.cat(x, axis), *[cases.values(*s) for s in shapes])
+    for axis, shape, extents in [(0, [5, 2], [2, 3]), (1, [2, 6], [1, 2, 3]), (2, [2, 2, 4], [3, 1]), (1, [3, 2], [2])]:
+        op = {"movement": {"split": {"axis": axis, "extents": extents}}}
+        label = f"split/{axis}/{extents}".replace(" ", "")
+        cases.forward(label, op, lambda x: tuple(x.split(extents, axis)), cases.values(*shape))
+    x = cases.values(2, 3)
+    cases.add("detach", {"movement": "detach"}, [x], [x])
     tokens = cases.indices(50, 2, 3)
+    flags = tokens > 25
+    cases.add("slice/bool", {"movement": {"slice": [span(0, 2), span(2, 2, -1)]}}, [flags], [flags[:, [2, 1]]], "bool")
+    cases.add("concat/i32", {"movement": {"concat": {"axis": 1}}}, [tokens, tokens], [torch.cat([tokens] * 2, 1)], "i32")
     cases.add("transpose/i32", {"movement": {"transpose": [1, 0]}}, [tokens], [tokens.T], "i32")
     return cases
 
@@ -277,6 +336,53 @@ def matmul():
         add(f"{label}/bias_relu", 3, 5, 4, transposes, bias=True, relu=True)
     add("nn/bias", 3, 5, 4, (False, False), bias=True)
     add("nn/relu", 3, 5, 4, (False, False), relu=True)
+    return cases
+
+
+def philox(counter, key):
+    """Ten rounds of Philox4x32 (Salmon et al. 2011), written from the paper."""
+    low = 0xFFFFFFFF
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        first, second = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(second >> 32) ^ c[1] ^ k[0], second & low, (first >> 32) ^ c[3] ^ k[1], first & low]
+        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
+    return c
+
+
+def draws():
+    """Random numbers: the generator is written out here, from what the op's comment says."""
+    cases = Cases("random")
+
+    def words(seed, step, stream, example, elements):
+        name = 0xCBF29CE484222325
+        for byte in stream.encode():
+            name = ((name ^ byte) * 0x100000001B3) & (2**64 - 1)
+        key = (seed & (2**64 - 1)) ^ (name & ~0xFFFFFFFF)
+        counter = lambda block: [block, example, step & 0xFFFFFFFF, name & 0xFFFFFFFF]  # noqa: E731
+        blocks = [philox(counter(b), [key & 0xFFFFFFFF, key >> 32]) for b in range((elements + 3) // 4)]
+        return sum(blocks, [])
+
+    def numbers(kind, words, p=0.3):
+        uniform = [(w >> 8) / 2**24 for w in words]
+        if kind == "uniform":
+            return uniform
+        if kind == "bernoulli":
+            return [u < p for u in uniform]
+        pairs = []
+        for a, b in zip(words[::2], words[1::2]):
+            radius, angle = math.sqrt(-2 * math.log((a + 0.5) / 2**32)), 2 * math.pi * (b + 0.5) / 2**32
+            pairs += [radius * math.cos(angle), radius * math.sin(angle)]
+        return pairs
+
+    for kind, attribute, dtype in [("uniform", "f32", torch.float32), ("normal", "f32", torch.float32), ("bernoulli", 0.3, torch.bool)]:
+        for shape, examples, seed, step in [([6], [0, 1, 5], 7, 0), ([2, 3], [4], -1, 12345), ([], [3, 2], 2**40 + 5, 1)]:
+            elements = math.prod(shape)
+            rows = [numbers(kind, words(seed, step, "block1/dropout", e, elements))[:elements] for e in examples]
+            y = torch.tensor(rows, dtype=dtype).reshape(len(examples), *shape)
+            op = {"random": {"distribution": {kind: attribute}, "stream": "block1/dropout", "shape": shape}}
+            inputs = [torch.tensor([seed, step], dtype=torch.int64), torch.tensor(examples, dtype=torch.int32)]
+            cases.add(f"{kind}/{len(examples)}x{elements}", op, inputs, [y], "f32")
     return cases
 
 
@@ -381,6 +487,12 @@ def norm():
         y = F.batch_norm(rows, None, None, gain, bias, training=True, eps=eps).reshape(x.shape)
         variance = rows.var(0, correction=0)
         return y, rows.mean(0), variance, (variance + eps).rsqrt()
+
+    for shape in [[4, 6], [2, 3, 5], [7], [3, 1]]:
+        label = f"logsumexp/{shape}".replace(" ", "")
+        cases.forward(label, {"norm": "log_sum_exp"}, lambda x: x.logsumexp(-1, True), cases.values(*shape))
+    far = torch.tensor([[1000.0, 1001.0, -1000.0], [-1e4, -1e4, -1e4], [0.0, 88.0, 89.0]])
+    cases.forward("logsumexp/far", {"norm": "log_sum_exp"}, lambda x: x.logsumexp(-1, True), far)
 
     shapes = [[4, 6], [2, 3, 5], [2, 3, 3, 4]]
     for shape in shapes:
@@ -499,7 +611,8 @@ def loss():
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for family in (elementwise, fused, movement, reduce, matmul, conv, pool, norm, attention, index, loss):
+    families = (elementwise, fused, movement, reduce, matmul, conv, pool, norm, attention, index, loss, draws)
+    for family in families:
         family().write(folder)
 
 

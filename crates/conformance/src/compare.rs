@@ -61,6 +61,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Elementwise(op) => elementwise(op),
         Op::Fused(region) => region.instructions.iter().map(|i| elementwise(&i.op)).sum(),
         Op::Movement(_)
+        | Op::Random(_)
         | Op::Reduce(Reduce::Argmax)
         | Op::Pool(Pool::Max { .. })
         | Op::Index(Index::Gather) => 0,
@@ -71,7 +72,9 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
 fn elementwise(op: &Elementwise) -> usize {
     match op {
         Elementwise::Unary(Unary::Neg | Unary::Abs | Unary::Relu) => 0,
-        Elementwise::Binary(Binary::Max | Binary::Min | Binary::Greater | Binary::Equal) => 0,
+        Elementwise::Unary(op) if op.is_step() => 0,
+        Elementwise::Binary(Binary::Max | Binary::Min) => 0,
+        Elementwise::Binary(op) if op.is_comparison() => 0,
         Elementwise::Select | Elementwise::Cast(_) | Elementwise::Constant { .. } => 0,
         Elementwise::Unary(_) | Elementwise::Binary(_) => AROUND,
     }
@@ -82,7 +85,7 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
     let shape = |i: usize| &inputs[i].shape;
     let last = |i: usize| shape(i).last().copied().unwrap_or(1);
     match op {
-        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) => 0,
+        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) => 0,
         Op::Reduce(Reduce::Sum { start, end }) => shape(0)[*start..*end].iter().product(),
         Op::Reduce(Reduce::Argmax) => 0,
         Op::MatMul(op) => op.extents(inputs).map_or(0, |(_, _, k)| k),
@@ -92,7 +95,10 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Pool(Pool::Max { .. }) => 0,
         Op::Pool(Pool::MaxGrad { geometry, .. }) => geometry.window.iter().product(),
         Op::Norm(
-            Norm::Layer { .. } | Norm::Stats { axis: NormAxis::Row } | Norm::Sums { axis: NormAxis::Row },
+            Norm::Layer { .. }
+            | Norm::LogSumExp
+            | Norm::Stats { axis: NormAxis::Row }
+            | Norm::Sums { axis: NormAxis::Row },
         ) => last(0),
         Op::Norm(Norm::Batch { .. } | Norm::Stats { .. } | Norm::Sums { .. }) => {
             shape(0).elements() / last(0).max(1)

@@ -12,6 +12,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pooling;
+mod random;
 mod reduce;
 
 use crate::isa::{Context, Isa};
@@ -57,6 +58,7 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Attention(op) => attention::find(op, query),
         Op::Index(op) => index::find(op, query),
         Op::Loss(op) => loss::find(op, query),
+        Op::Random(op) => random::find(op, query),
     }
 }
 

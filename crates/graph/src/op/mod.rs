@@ -12,6 +12,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod random;
 mod reduce;
 
 pub use attention::Attention;
@@ -20,9 +21,10 @@ pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 pub use index::Index;
 pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
-pub use movement::Movement;
+pub use movement::{Movement, Span};
 pub use norm::{Norm, NormAxis};
 pub use pool::Pool;
+pub use random::{Distribution, Random};
 pub use reduce::Reduce;
 
 use crate::{Flow, TypeError};
@@ -55,6 +57,8 @@ pub enum Op {
     Index(Index),
     /// Losses and their gradients.
     Loss(Loss),
+    /// Random numbers.
+    Random(Random),
 }
 
 /// What every family answers.
@@ -87,6 +91,7 @@ impl Op {
             Self::Attention(op) => op,
             Self::Index(op) => op,
             Self::Loss(op) => op,
+            Self::Random(op) => op,
         }
     }
 
@@ -126,7 +131,7 @@ impl Op {
 
     /// Whether the output is the input's bytes under another shape.
     pub fn is_view(&self) -> bool {
-        matches!(self, Self::Movement(Movement::Reshape(_)))
+        matches!(self, Self::Movement(Movement::Reshape(_) | Movement::Detach))
     }
 }
 
