@@ -49,7 +49,7 @@ fn figures_are_scikit_learns() {
     });
 }
 
-/// Logits of single rows fall into bins of their own, those of many classes' log-odds with enough bins.
+/// Single logits fall into bins of their own by themselves, the log-odds of many classes where there are enough bins.
 #[test]
 fn areas_are_exact_where_bins_tell_scores_apart() {
     each_figure(|case, metric, figure, _, frozen| {
@@ -90,6 +90,19 @@ fn chosen_classes_count_as_their_scores_do() {
         };
         let scored = told(Outputs::Scores { values: &scores, width: 3 });
         assert_eq!(scored, told(Outputs::Classes(&[1, 0, 2])), "{name}");
+    }
+}
+
+#[test]
+fn the_first_of_equal_scores_is_the_highest() {
+    let outputs = Outputs::Scores { values: &[1.0, 2.0, 2.0, 2.0], width: 4 };
+    for (label, expected) in [(0, [0.0, 0.0, 0.0]), (1, [1.0; 3]), (2, [0.0, 1.0, 1.0]), (3, [0.0, 0.0, 1.0])]
+    {
+        for (name, expected) in ["accuracy", "top2", "top3"].into_iter().zip(expected) {
+            let mut metric = metrics::from_name(name, 4).unwrap();
+            metric.update(&Rows::new(outputs, Targets::Classes(&[label]), &[]).unwrap()).unwrap();
+            assert_eq!(metrics::figures(metric.as_ref())[0].1, expected, "{name} of {label}");
+        }
     }
 }
 

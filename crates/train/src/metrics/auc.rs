@@ -11,9 +11,9 @@ use std::fmt;
 /// scores counting a half. Pairs in different bins of the histogram are told apart exactly. Pairs in one bin are counted
 /// a half each, whatever they are, so that the area is off by at most half their share. That is `auc/error`: **the exact
 /// area lies within `auc ± auc/error`**, but for the rounding of the sums, and no narrower bound follows from the
-/// histogram (equal scores are in it too, though the half is right for them). It depends on the rows (all scores might fall into one bin), so it is told with the figure; it shrinks with
-/// the share of pairs in one bin, for smooth scores as 1 / bins. A class without positive or without negative rows is NaN
-/// and in no mean.
+/// histogram, which cannot tell equal scores from near ones. The error depends on the rows (all scores might fall into one
+/// bin), so it is told with the figure; for smooth scores it shrinks as 1 / bins. A class without positive or without
+/// negative rows is NaN and in no mean.
 ///
 /// Rows of scores are logits. The score of a class is its log-odds against the rest under softmax, which ranks rows as
 /// their probabilities do; give logarithms of probabilities where a model gives those. A single score per row may be
