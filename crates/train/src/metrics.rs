@@ -1,7 +1,7 @@
 //! Figures over any number of rows, in memory that is fixed when they are made.
 //!
-//! A [`Metric`] takes batches of [`Rows`] one after the other and tells its figures whenever asked. It allocates when it
-//! is made and then never again: [`Metric::bytes`] is its memory, and [`MetricSpec::bytes`] says it beforehand.
+//! A [`Metric`] takes batches of [`Rows`] one after the other and tells its figures whenever asked. It allocates when
+//! it is made and then never again: [`Metric::bytes`] is its memory, and [`MetricSpec::bytes`] says it beforehand.
 //!
 //! ```
 //! use plimsoll_train::metrics::{self, Outputs, Rows, Targets};
@@ -24,9 +24,10 @@
 //!
 //! # How exact
 //!
-//! Rows are counted one by one in order, so the same rows in the same order give the same bits, however they are cut into
-//! batches. In another order, sums of weights are exact where the weights are whole numbers (below 2⁵³ in all); any other
-//! sum of n terms is within n · 2⁻⁵³ of the sum of the terms' magnitudes. [`Auc`] adds an error of its own, and tells it.
+//! Rows are counted one by one in order, so the same rows in the same order give the same bits, however they are cut
+//! into batches. In another order, sums of weights are exact where the weights are whole numbers (below 2⁵³ in all);
+//! any other sum of n terms is within n · 2⁻⁵³ of the sum of the terms' magnitudes. [`Auc`] adds an error of its own,
+//! and tells it.
 
 mod auc;
 mod class_scores;

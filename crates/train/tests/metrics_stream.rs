@@ -186,12 +186,12 @@ fn infinite_scores_rank_at_the_ends() {
     let outputs = Outputs::Scores { values: &[f32::NEG_INFINITY, 0.0, f32::INFINITY], width: 1 };
     auc.update(&Rows::new(outputs, Targets::Classes(&[0, 0, 1]), &[]).unwrap()).unwrap();
     assert_eq!((auc.value(), auc.error()), (1.0, 0.0));
-    let mut auc = Auc::new(3, 8).unwrap();
+    let mut auc = Auc::new(3, Auc::BINS).unwrap();
     let hidden = f32::NEG_INFINITY;
-    let values = [1.0, hidden, hidden, hidden, 1.0, hidden, hidden, hidden, 1.0];
+    let values = [1.0, hidden, hidden, 5.0, 0.0, 0.0, 0.0, hidden, 0.0];
     let outputs = Outputs::Scores { values: &values, width: 3 };
-    auc.update(&Rows::new(outputs, Targets::Classes(&[0, 1, 2]), &[]).unwrap()).unwrap();
-    assert_eq!((auc.value(), auc.error()), (1.0, 0.0));
+    auc.update(&Rows::new(outputs, Targets::Classes(&[0, 2, 2]), &[]).unwrap()).unwrap();
+    assert_eq!(auc.class(0), (1.0, 0.0));
 }
 
 #[test]

@@ -4,16 +4,16 @@ use super::decision::highest;
 use super::{Metric, MetricError, Rows, share, zeros};
 use std::fmt;
 
-/// The area under the ROC curve, from a histogram of scores: `auc` for two classes; `auc/macro`, the mean of every class
-/// against the rest, for more; `auc/error` beside either; where asked for, `auc/0`, `auc/1` and so on.
+/// The area under the ROC curve, from a histogram of scores: `auc` for two classes; `auc/macro`, the mean of every
+/// class against the rest, for more; `auc/error` beside either; where asked for, `auc/0`, `auc/1` and so on.
 ///
-/// The area is the share of pairs of a positive and a negative row in which the positive one has the higher score, equal
-/// scores counting a half. Pairs in different bins of the histogram are told apart exactly. Pairs in one bin are counted
-/// a half each, whatever they are, so that the area is off by at most half their share. That is `auc/error`: **the exact
-/// area lies within `auc ± auc/error`**, but for the rounding of the sums, and no narrower bound follows from the
-/// histogram, which cannot tell equal scores from near ones. The error depends on the rows (all scores might fall into one
-/// bin), so it is told with the figure; for smooth scores it shrinks as 1 / bins. A class without positive or without
-/// negative rows is NaN and in no mean.
+/// The area is the share of pairs of a positive and a negative row in which the positive one has the higher score,
+/// equal scores counting a half. Pairs in different bins of the histogram are told apart exactly. Pairs in one bin are
+/// counted a half each, whatever they are, so that the area is off by at most half their share. That is `auc/error`:
+/// **the exact area lies within `auc ± auc/error`**, but for the rounding of the sums, and no narrower bound follows
+/// from the histogram, which cannot tell equal scores from near ones. The error depends on the rows (all scores might
+/// fall into one bin), so it is told with the figure; for smooth scores it shrinks as 1 / bins. A class without
+/// positive or without negative rows is NaN and in no mean.
 ///
 /// Rows of scores are logits. The score of a class is its log-odds against the rest under softmax, which ranks rows as
 /// their probabilities do; give logarithms of probabilities where a model gives those. A single score per row may be

@@ -3,8 +3,8 @@
 use super::{Decision, Metric, MetricError, Rows, share, zeros};
 use std::fmt;
 
-/// A class's figure, from the weights of its hits (label and choice), of the rows it was chosen for, and of the rows whose
-/// label it is.
+/// A class's figure, from the weights of its hits (label and choice), of the rows it was chosen for, and of the rows
+/// whose label it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Hits of the chosen.
@@ -73,8 +73,8 @@ impl Tally {
     }
 }
 
-/// Precision, recall, F1, IoU or Dice of every class, in three numbers per class: `f1/macro`, `f1/micro`, `f1/weighted`,
-/// for two classes `f1/binary`, which is class 1's, and where asked for `f1/0`, `f1/1` and so on.
+/// Precision, recall, F1, IoU or Dice of every class, in three numbers per class: `f1/macro`, `f1/micro`,
+/// `f1/weighted`, for two classes `f1/binary`, which is class 1's, and where asked for `f1/0`, `f1/1` and so on.
 ///
 /// As scikit-learn has it, nothing over nothing is 0 (the precision of a class that is never chosen), and a class that
 /// no row has is in no average. `iou/macro` is the mean IoU.
