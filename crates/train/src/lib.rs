@@ -6,6 +6,7 @@
 mod error;
 mod event;
 mod init;
+pub mod metrics;
 mod session;
 mod trainer;
 mod weights;

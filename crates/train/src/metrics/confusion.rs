@@ -1,0 +1,68 @@
+//! Which class is taken for which.
+
+use super::{Decision, Metric, MetricError, Rows, zeros};
+use std::fmt;
+
+/// Rows of each label by the class chosen for them: `confusion/LABEL/CHOSEN`. Classes × classes counts of rows; weights
+/// only say whether a row counts.
+///
+/// ```
+/// use plimsoll_train::metrics::{Confusion, Decision, Metric, Outputs, Rows, Targets};
+///
+/// let mut confusion = Confusion::new(Decision::highest(3))?;
+/// let rows = Rows::new(Outputs::Classes(&[0, 2, 2]), Targets::Classes(&[0, 1, 2]), &[0.5, 2.0, 0.0])?;
+/// confusion.update(&rows)?;
+/// assert_eq!(confusion.counts(), [1, 0, 0, 0, 0, 1, 0, 0, 0]);
+/// # Ok::<(), plimsoll_train::metrics::MetricError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Confusion {
+    decision: Decision,
+    counts: Box<[u64]>,
+}
+
+impl Confusion {
+    /// No rows yet, of classes chosen so.
+    pub fn new(decision: Decision) -> Result<Self, MetricError> {
+        let counts = zeros("confusion", decision.classes.checked_mul(decision.classes))?;
+        Ok(Self { decision, counts })
+    }
+
+    /// The counts, a row per label and a column per chosen class.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    pub(super) fn bytes_of(classes: usize) -> usize {
+        classes.saturating_mul(classes).saturating_mul(size_of::<u64>()).saturating_add(size_of::<Self>())
+    }
+}
+
+impl Metric for Confusion {
+    fn name(&self) -> &str {
+        "confusion"
+    }
+
+    fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
+        for (label, chosen, _) in self.decision.pairs("confusion", rows)? {
+            self.counts[label * self.decision.classes + chosen] += 1;
+        }
+        Ok(())
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        for (label, row) in self.counts.chunks_exact(self.decision.classes.max(1)).enumerate() {
+            for (chosen, count) in row.iter().enumerate() {
+                tell(format_args!("confusion/{label}/{chosen}"), *count as f64);
+            }
+        }
+    }
+
+    fn reset(&mut self) {
+        self.counts.fill(0);
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(self) + size_of_val(&*self.counts)
+    }
+}

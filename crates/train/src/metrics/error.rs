@@ -1,0 +1,83 @@
+//! What can go wrong with rows and metrics.
+
+use super::spec::NAMES;
+use thiserror::Error;
+
+/// Why rows cannot be counted or a metric cannot be made.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum MetricError {
+    /// Slices that do not fit each other.
+    #[error("{what}: {found} elements were given, {wanted} were expected")]
+    Length {
+        /// What has the wrong length.
+        what: &'static str,
+        /// Its length.
+        found: usize,
+        /// The length that fits the outputs.
+        wanted: usize,
+    },
+    /// Outputs or targets of another kind than the metric is of.
+    #[error("`{metric}` needs {needs}")]
+    Needs {
+        /// The metric.
+        metric: &'static str,
+        /// What it is made of.
+        needs: &'static str,
+    },
+    /// Another number of scores per row than there are classes.
+    #[error("`{metric}` over {classes} classes cannot be told from rows of {width} scores")]
+    Width {
+        /// The metric.
+        metric: &'static str,
+        /// Its classes.
+        classes: usize,
+        /// Scores per row.
+        width: usize,
+    },
+    /// A class that is none.
+    #[error(
+        "{what} {value} of row {row} is not in 0..{classes}: give rows that shall not count the weight 0"
+    )]
+    Class {
+        /// `label`, or `predicted class`.
+        what: &'static str,
+        /// The class.
+        value: i32,
+        /// The row of the batch.
+        row: usize,
+        /// The number of classes.
+        classes: usize,
+    },
+    /// A number that no figure can be made of.
+    #[error("{what} of row {row} is {value}: {wanted}")]
+    Value {
+        /// What the number is.
+        what: &'static str,
+        /// The row of the batch.
+        row: usize,
+        /// The number.
+        value: f32,
+        /// What it may be.
+        wanted: &'static str,
+    },
+    /// A name that no metric has.
+    #[error("unknown metric `{name}`: the metrics are {}", NAMES.join(", "))]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A metric that makes no sense.
+    #[error("`{metric}`: {reason}")]
+    Setting {
+        /// The metric.
+        metric: &'static str,
+        /// What to change.
+        reason: String,
+    },
+    /// More memory than there is.
+    #[error("`{metric}` over so many classes takes more memory than the system has")]
+    Memory {
+        /// The metric.
+        metric: &'static str,
+    },
+}

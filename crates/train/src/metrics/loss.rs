@@ -1,0 +1,119 @@
+//! Mean loss and perplexity.
+
+use super::{Metric, MetricError, Outputs, Rows, share};
+use std::fmt;
+
+/// What is told of the losses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossFigure {
+    /// The weighted mean: `loss`.
+    Mean,
+    /// exp of the weighted mean: `perplexity`.
+    Perplexity,
+}
+
+/// The mean loss per row, or the perplexity.
+///
+/// Takes losses as they are ([`Outputs::Losses`]), or logits with labels, whose cross-entropy it computes in f64; a
+/// single logit is that of class 1 against class 0. A loss may be infinite (a label whose logit is -∞), a row's highest
+/// logit must not.
+///
+/// ```
+/// use plimsoll_train::metrics::{Loss, LossFigure, Metric, Outputs, Rows, Targets};
+///
+/// let mut perplexity = Loss::new(LossFigure::Perplexity, 4);
+/// let scores = Outputs::Scores { values: &[0.0; 8], width: 4 };
+/// perplexity.update(&Rows::new(scores, Targets::Classes(&[3, 0]), &[])?)?;
+/// assert!((perplexity.value() - 4.0).abs() < 1e-12);
+/// # Ok::<(), plimsoll_train::metrics::MetricError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Loss {
+    figure: LossFigure,
+    classes: usize,
+    sum: f64,
+    weight: f64,
+}
+
+impl Loss {
+    /// No rows yet, of so many classes; losses that come as such have none.
+    pub fn new(figure: LossFigure, classes: usize) -> Self {
+        Self { figure, classes, sum: 0.0, weight: 0.0 }
+    }
+
+    /// The figure, so far.
+    pub fn value(&self) -> f64 {
+        let mean = share(self.sum, self.weight);
+        match self.figure {
+            LossFigure::Mean => mean,
+            LossFigure::Perplexity => mean.exp(),
+        }
+    }
+
+    fn count(&mut self, loss: f64, weight: f64) {
+        self.sum += loss * weight;
+        self.weight += weight;
+    }
+}
+
+impl LossFigure {
+    /// The figure's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "loss",
+            Self::Perplexity => "perplexity",
+        }
+    }
+}
+
+impl Metric for Loss {
+    fn name(&self) -> &str {
+        self.figure.name()
+    }
+
+    fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
+        let metric = self.figure.name();
+        if let Outputs::Losses(losses) = rows.outputs {
+            // Sums of +∞ and -∞ are NaN; a loss of -∞ is none.
+            rows.refuse("a loss", losses, |loss| loss == f32::NEG_INFINITY, "losses are above -∞")?;
+            rows.counted().for_each(|(row, weight)| self.count(f64::from(losses[row]), weight));
+            return Ok(());
+        }
+        if let Outputs::Classes(_) = rows.outputs {
+            return Err(MetricError::Needs { metric, needs: "losses, or logits and labels" });
+        }
+        let labels = rows.labels(metric, self.classes)?;
+        let (values, width) = rows.scores(metric, self.classes)?;
+        rows.check_softmax(values, width)?;
+        for (row, weight) in rows.counted() {
+            self.count(
+                cross_entropy(&values[row * width..][..width], labels[row] as usize, self.classes),
+                weight,
+            );
+        }
+        Ok(())
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        tell(format_args!("{}", self.figure.name()), self.value());
+    }
+
+    fn reset(&mut self) {
+        (self.sum, self.weight) = (0.0, 0.0);
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(self)
+    }
+}
+
+/// -log of the label's probability; all logits are below +∞, one is finite.
+fn cross_entropy(logits: &[f32], label: usize, classes: usize) -> f64 {
+    if let ([logit], 2) = (logits, classes) {
+        let against = if label == 1 { -f64::from(*logit) } else { f64::from(*logit) };
+        return against.max(0.0) + (-against.abs()).exp().ln_1p();
+    }
+    let highest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - highest).exp()).sum();
+    sum.ln() + highest - f64::from(logits[label])
+}
