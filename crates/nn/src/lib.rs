@@ -15,6 +15,7 @@
 //! ```
 
 mod layers;
+mod loss;
 mod model;
 mod net;
 mod optimizer;
@@ -22,9 +23,16 @@ pub mod step;
 pub mod zoo;
 
 pub use layers::{
-    Activation, BatchNorm, Conv2d, Dense, Embedding, Flatten, GlobalAveragePool, Layer, LayerNorm, MaxPool2d,
-    Padding, SelfAttention,
+    Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, Conv1d, Conv2d, ConvTranspose2d,
+    Dense, DepthwiseConv2d, Dropout, Embedding, Flatten, GaussianNoise, GlobalAveragePool, GlobalMaxPool, GroupNorm,
+    Gru, Layer, LayerNorm, Lstm, MaxPool2d, Mlp, MultiHeadAttention, NormPlace, Padding, Permute, Recurrent, Reshape,
+    Residual, RmsNorm, SeparableConv2d, SimpleRnn, SpatialDropout, TransformerBlock, Upsample,
 };
-pub use model::{Head, Model, Sequential};
-pub use net::{Mode, Net};
+pub use loss::{
+    BinaryCrossEntropy, CosineDistance, CrossEntropy, Dice, Focal, Huber, KlDivergence, Loss, MeanAbsoluteError,
+    MeanSquaredError, SoftCrossEntropy,
+};
+pub use model::{Field, Head, Model, Sequential, WithLoss};
+pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};
 pub use optimizer::{AdamW, Optimizer, Parameter, Sgd};
+pub use plimsoll_graph::op::ResizeMode;

@@ -1,15 +1,36 @@
 //! Models: what goes in, what comes out, and the layers between.
 
-use crate::{Layer, Net};
+use crate::{CrossEntropy, Layer, Loss, MeanSquaredError, Net};
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 
-/// What a model ends in: scores for every class, for every row of labels.
-#[derive(Clone, Copy, Debug)]
+/// What one example brings: an input or a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its type. f32 stands for the run's float type.
+    pub ty: TensorType,
+    /// For integers: they are below this (tokens, classes).
+    pub bound: Option<usize>,
+}
+
+impl Field {
+    /// Floats of this shape.
+    pub fn floats(shape: impl Into<Shape>) -> Self {
+        Self { ty: TensorType::new(DType::F32, shape), bound: None }
+    }
+
+    /// Integers below `bound`: tokens or classes.
+    pub fn below(bound: usize, shape: impl Into<Shape>) -> Self {
+        Self { ty: TensorType::new(DType::I32, shape), bound: Some(bound) }
+    }
+}
+
+/// What a model ends in.
+#[derive(Clone, Debug)]
 pub enum Head {
-    /// Logits `[rows, classes]`.
-    Logits(ValueId),
-    /// Features `[rows, width]` and a kernel `[width, classes]`, so that training need never hold all logits.
+    /// Its outputs. For targets that are classes the first holds a score for each class on its last axis.
+    Outputs(Vec<ValueId>),
+    /// Features `[rows, width]` and a kernel `[width, classes]`, so that training need never hold all scores.
     Linear {
         /// The features.
         features: ValueId,
@@ -18,53 +39,123 @@ pub enum Head {
     },
 }
 
-/// A model that classifies: each example once, or each of its positions.
+/// A model: a description that adds itself to a [`Net`].
+///
+/// ```
+/// use plimsoll_nn::{Dense, Field, Head, Layer, Model, Net, Sgd, step};
+/// use plimsoll_graph::{GraphError, ValueId};
+///
+/// /// Two towers that share nothing, and a score for the pair.
+/// struct Towers;
+///
+/// impl Model for Towers {
+///     fn name(&self) -> &str {
+///         "towers"
+///     }
+///     fn inputs(&self) -> Vec<Field> {
+///         vec![Field::floats([8]), Field::floats([5])]
+///     }
+///     fn target(&self) -> Field {
+///         Field::floats([1])
+///     }
+///     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
+///         let left = net.scope("left", |net| Dense::new(4).forward(net, inputs[0]))?;
+///         let right = net.scope("right", |net| Dense::new(4).forward(net, inputs[1]))?;
+///         let both = net.mul(left, right)?;
+///         let score = net.scope("score", |net| Dense::new(1).forward(net, both))?;
+///         Ok(Head::Outputs(vec![score]))
+///     }
+/// }
+///
+/// let graph = step::training(&Towers, &Sgd::new(0.1), 16)?;
+/// assert_eq!(graph.parameter_count(), 8 * 4 + 4 + 5 * 4 + 4 + 4 + 1);
+/// # Ok::<(), GraphError>(())
+/// ```
 pub trait Model: Send + Sync {
     /// Its name.
     fn name(&self) -> &str;
-    /// Type of one example's input. f32 stands for the run's float type.
-    fn input(&self) -> TensorType;
-    /// For integer inputs: they are below this.
-    fn input_bound(&self) -> Option<usize> {
-        None
+    /// One example's inputs.
+    fn inputs(&self) -> Vec<Field>;
+    /// One example's target: classes (one, or one per position or pixel) or values.
+    fn target(&self) -> Field;
+    /// Adds the model to the net; `inputs` are batches of [`Model::inputs`].
+    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError>;
+    /// What is made small: cross-entropy for classes and the mean squared error for values, unless the model says
+    /// otherwise.
+    fn loss(&self) -> &dyn Loss {
+        default_loss(&self.target())
     }
-    /// Shape of one example's labels: `[]` for one class, `[positions]` for one per position.
-    fn labels(&self) -> Shape {
-        Shape::scalar()
-    }
-    /// Number of classes: labels are below this.
-    fn classes(&self) -> usize;
-    /// Adds the model to the net; x is a batch of inputs.
-    fn forward(&self, net: &mut Net, x: ValueId) -> Result<Head, GraphError>;
 }
 
-impl Model for Box<dyn Model> {
+fn default_loss(target: &Field) -> &'static dyn Loss {
+    if target.bound.is_some() { &CrossEntropy::PLAIN } else { &MeanSquaredError }
+}
+
+impl<M: Model + ?Sized> Model for Box<M> {
     fn name(&self) -> &str {
         self.as_ref().name()
     }
 
-    fn input(&self) -> TensorType {
-        self.as_ref().input()
+    fn inputs(&self) -> Vec<Field> {
+        self.as_ref().inputs()
     }
 
-    fn input_bound(&self) -> Option<usize> {
-        self.as_ref().input_bound()
+    fn target(&self) -> Field {
+        self.as_ref().target()
     }
 
-    fn labels(&self) -> Shape {
-        self.as_ref().labels()
+    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
+        self.as_ref().forward(net, inputs)
     }
 
-    fn classes(&self) -> usize {
-        self.as_ref().classes()
-    }
-
-    fn forward(&self, net: &mut Net, x: ValueId) -> Result<Head, GraphError> {
-        self.as_ref().forward(net, x)
+    fn loss(&self) -> &dyn Loss {
+        self.as_ref().loss()
     }
 }
 
-/// Layers one after another, ending in logits.
+/// A model with another loss.
+///
+/// ```
+/// use plimsoll_nn::{CrossEntropy, Model, Sgd, WithLoss, step, zoo};
+/// let model = WithLoss::new(zoo::lenet(), CrossEntropy::default().smoothing(0.1));
+/// step::training(&model, &Sgd::new(0.1), 8)?;
+/// # Ok::<(), plimsoll_graph::GraphError>(())
+/// ```
+pub struct WithLoss<M> {
+    model: M,
+    loss: Box<dyn Loss>,
+}
+
+impl<M: Model> WithLoss<M> {
+    /// The model with this loss.
+    pub fn new(model: M, loss: impl Loss + 'static) -> Self {
+        Self { model, loss: Box::new(loss) }
+    }
+}
+
+impl<M: Model> Model for WithLoss<M> {
+    fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    fn inputs(&self) -> Vec<Field> {
+        self.model.inputs()
+    }
+
+    fn target(&self) -> Field {
+        self.model.target()
+    }
+
+    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
+        self.model.forward(net, inputs)
+    }
+
+    fn loss(&self) -> &dyn Loss {
+        self.loss.as_ref()
+    }
+}
+
+/// Layers one after another. As a [`Layer`] it is part of a larger model.
 ///
 /// ```
 /// use plimsoll_nn::{Activation, Dense, Sequential};
@@ -75,16 +166,25 @@ impl Model for Box<dyn Model> {
 /// ```
 pub struct Sequential {
     name: String,
-    input: TensorType,
-    classes: usize,
+    input: Field,
+    target: Field,
     layers: Vec<(String, Box<dyn Layer>)>,
 }
 
 impl Sequential {
-    /// A classifier for inputs of this shape (one example's, f32).
+    /// A model from one input to one target.
+    pub fn new(name: &str, input: Field, target: Field) -> Self {
+        Self { name: name.to_string(), input, target, layers: Vec::new() }
+    }
+
+    /// A classifier of float inputs of this shape (one example's).
     pub fn classifier(name: &str, input: impl Into<Shape>, classes: usize) -> Self {
-        let input = TensorType::new(DType::F32, input);
-        Self { name: name.to_string(), input, classes, layers: Vec::new() }
+        Self::new(name, Field::floats(input), Field::below(classes, []))
+    }
+
+    /// A regression from float inputs to float targets of these shapes (one example's).
+    pub fn regression(name: &str, input: impl Into<Shape>, target: impl Into<Shape>) -> Self {
+        Self::new(name, Field::floats(input), Field::floats(target))
     }
 
     /// Appends a layer under a name, which its parameters carry.
@@ -94,32 +194,41 @@ impl Sequential {
     }
 }
 
+impl Layer for Sequential {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        self.layers.iter().try_fold(x, |x, (name, layer)| net.scope(name, |net| layer.forward(net, x)))
+    }
+}
+
 impl Model for Sequential {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn input(&self) -> TensorType {
-        self.input.clone()
+    fn inputs(&self) -> Vec<Field> {
+        vec![self.input.clone()]
     }
 
-    fn classes(&self) -> usize {
-        self.classes
+    fn target(&self) -> Field {
+        self.target.clone()
     }
 
-    fn forward(&self, net: &mut Net, x: ValueId) -> Result<Head, GraphError> {
-        let mut value = x;
-        for (name, layer) in &self.layers {
-            value = net.scope(name, |net| layer.forward(net, value))?;
-        }
-        let wanted = [net.shape(x).first().copied().unwrap_or(0), self.classes];
+    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
+        let value = Layer::forward(self, net, inputs[0])?;
+        let examples = net.shape(inputs[0]).first().copied().unwrap_or(0);
+        let wanted = [&[examples], &self.target.ty.shape[..], self.target.bound.as_slice()].concat();
         if net.shape(value)[..] != wanted {
             let (found, last) = (net.shape(value), self.layers.last().map_or("", |(name, _)| name));
+            let needs = match self.target.bound {
+                Some(classes) => format!("{classes} classes need"),
+                None => "the target needs".to_string(),
+            };
             return Err(GraphError::Broken(format!(
-                "layer `{last}` of model `{}` ends in {found}; {} classes need [{},{}]",
-                self.name, self.classes, wanted[0], wanted[1]
+                "layer `{last}` of model `{}` ends in {found}; {needs} {}",
+                self.name,
+                Shape::from(wanted)
             )));
         }
-        Ok(Head::Logits(value))
+        Ok(Head::Outputs(vec![value]))
     }
 }

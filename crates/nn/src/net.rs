@@ -1,15 +1,22 @@
 //! What layers build into.
 
-use plimsoll_graph::{Builder, GraphError, Init, Role, ValueId};
+use plimsoll_graph::op::{Distribution, Random, Unary};
+use plimsoll_graph::{Builder, GraphError, Init, Op, Role, TypeError, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+
+/// The name of the input that holds seed and step, in graphs that draw random numbers.
+pub const RANDOM: &str = "random";
+/// The name of the input that numbers the batch's examples, in graphs that draw random numbers.
+pub const EXAMPLES: &str = "examples";
 
 /// What a graph is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Training: batch norm uses the batch's statistics and moves its running ones.
+    /// Training: batch norm uses the batch's statistics and moves its running ones, dropout drops.
     Train,
-    /// Evaluation and prediction: running statistics are used, nothing is written.
+    /// Evaluation and prediction: running statistics are used, nothing is dropped, nothing is written.
     Infer,
 }
 
@@ -21,12 +28,26 @@ pub struct Net {
     pub mode: Mode,
     /// Element type of parameters and activations.
     pub dtype: DType,
+    /// Seed and step, and the examples' numbers, once a layer has asked for random numbers.
+    random: Option<[ValueId; 2]>,
+    /// How often each layer has drawn.
+    draws: BTreeMap<String, usize>,
+    penalties: Vec<ValueId>,
+}
+
+/// A penalty on the size of a parameter, added to the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Penalty {
+    /// Factor of the sum of magnitudes.
+    pub l1: f64,
+    /// Factor of the sum of squares.
+    pub l2: f64,
 }
 
 impl Net {
     /// An empty net.
     pub fn new(builder: Builder, mode: Mode, dtype: DType) -> Self {
-        Self { builder, mode, dtype }
+        Self { builder, mode, dtype, random: None, draws: BTreeMap::new(), penalties: Vec::new() }
     }
 
     /// Runs `build` with `name` appended to the layer's path.
@@ -66,6 +87,84 @@ impl Net {
         }
         let units = self.shape(kernel)[1];
         self.reshape(y, [&shape[..shape.rank().saturating_sub(1)], &[units]].concat())
+    }
+
+    /// Random numbers of this shape for every example. They depend on the run's seed, the step, the layer's name and
+    /// how often it has drawn, the example and the element, and on nothing else.
+    pub fn draw(&mut self, distribution: Distribution, shape: impl Into<Shape>) -> Result<ValueId, GraphError> {
+        let examples = self.graph().examples;
+        let inputs = *self.random.get_or_insert_with(|| {
+            let key = self.builder.setting(RANDOM, TensorType::new(DType::I64, [2]));
+            [key, self.builder.batch_input(EXAMPLES, TensorType::new(DType::I32, [examples]))]
+        });
+        let layer = self.layer().to_string();
+        let count = self.draws.entry(layer.clone()).or_default();
+        let stream = if *count == 0 { layer } else { format!("{layer}#{count}") };
+        *count += 1;
+        self.one(Op::Random(Random { distribution, stream, shape: shape.into() }), &inputs)
+    }
+
+    /// Adds a scalar to the training loss.
+    pub fn add_penalty(&mut self, value: ValueId) -> Result<(), GraphError> {
+        if self.shape(value).rank() != 0 {
+            return Err(self.refuse("penalty", value, "must be a scalar: sum it over its axes".into()));
+        }
+        self.penalties.push(value);
+        Ok(())
+    }
+
+    /// Penalises the size of a parameter while training.
+    pub fn penalise(&mut self, parameter: ValueId, penalty: Penalty) -> Result<(), GraphError> {
+        if self.mode == Mode::Infer {
+            return Ok(());
+        }
+        for (factor, size) in [(penalty.l1, Unary::Abs), (penalty.l2, Unary::Square)] {
+            if factor != 0.0 {
+                let sizes = self.unary(size, parameter)?;
+                let rank = self.shape(sizes).rank();
+                let sum = if rank == 0 { sizes } else { self.sum(sizes, 0, rank)? };
+                let sum = self.reshape(sum, [])?;
+                let value = self.scale(sum, factor)?;
+                self.add_penalty(value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the layers have asked to add to the loss.
+    pub(crate) fn penalties(&mut self) -> Vec<ValueId> {
+        std::mem::take(&mut self.penalties)
+    }
+
+    /// An error in the current layer, for what an op's own type rule cannot say.
+    pub fn refuse(&self, op: &'static str, x: ValueId, reason: String) -> GraphError {
+        let layer = self.layer().to_string();
+        GraphError::Type { layer, op, inputs: vec![self.ty(x).clone()], reason: TypeError(reason) }
+    }
+
+    /// The extents of a value of a known rank, or an error that says what they should be.
+    pub fn extents<const N: usize>(
+        &self,
+        op: &'static str,
+        x: ValueId,
+        wanted: &str,
+    ) -> Result<[usize; N], GraphError> {
+        self.shape(x)[..].try_into().map_err(|_| self.refuse(op, x, format!("needs {wanted}")))
+    }
+
+    /// The extents of an image.
+    pub(crate) fn image(&self, op: &'static str, x: ValueId) -> Result<[usize; 4], GraphError> {
+        self.extents(op, x, "an image [examples, height, width, channels]")
+    }
+
+    /// The extents of a sequence of vectors.
+    pub(crate) fn sequence(&self, op: &'static str, x: ValueId) -> Result<[usize; 3], GraphError> {
+        self.extents(op, x, "a sequence [examples, positions, width]")
+    }
+
+    /// The last extent.
+    pub(crate) fn width(&self, op: &'static str, x: ValueId) -> Result<usize, GraphError> {
+        self.shape(x).last().copied().ok_or_else(|| self.refuse(op, x, "needs at least one axis".into()))
     }
 
     /// The builder, to finish the graph.

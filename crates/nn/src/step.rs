@@ -4,13 +4,13 @@
 //! remainder, a micro-batch and a masked row are all a matter of weights.
 
 use crate::optimizer::setting_inputs;
-use crate::{Head, Mode, Model, Net, Optimizer, Parameter};
-use plimsoll_graph::op::{Loss, Reduce};
+use crate::{Field, Head, Mode, Model, Net, Optimizer, Parameter};
+use plimsoll_graph::op::Reduce;
 use plimsoll_graph::{Builder, Graph, GraphError, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use plimsoll_transform::{LOSS, gradient};
 
-/// The names of a step's batch inputs.
+/// The name of a step's first batch input; see [`input_name`] for the others'.
 pub const INPUTS: &str = "inputs";
 /// The labels' name.
 pub const LABELS: &str = "labels";
@@ -18,15 +18,30 @@ pub const LABELS: &str = "labels";
 pub const WEIGHTS: &str = "weights";
 /// Output of an evaluation: the predicted class of every row.
 pub const PREDICTIONS: &str = "predictions";
-/// Output of a prediction: the logits of every row.
-pub const LOGITS: &str = "logits";
+/// Output of evaluation and prediction: the model's first output, scores or values.
+pub const OUTPUT: &str = "output";
+
+/// The name of batch input i.
+pub fn input_name(i: usize) -> String {
+    if i == 0 { INPUTS.to_string() } else { format!("{INPUTS}{i}") }
+}
+
+/// The name of output i of a prediction.
+pub fn output_name(i: usize) -> String {
+    if i == 0 { OUTPUT.to_string() } else { format!("{OUTPUT}{i}") }
+}
 
 /// Rows that one block of examples should at least have, so that sums over examples run on full registers.
 const BLOCK_ROWS: usize = 32;
 
+/// The rows of one example that a model's loss is a sum over.
+pub fn rows(model: &dyn Model) -> Shape {
+    model.loss().rows(&model.target().ty)
+}
+
 /// Examples whose sums are folded as one block: a function of the model alone, so that every batch size folds alike.
 pub fn example_block(model: &dyn Model) -> usize {
-    BLOCK_ROWS.div_ceil(model.labels().elements().max(1)).next_power_of_two()
+    BLOCK_ROWS.div_ceil(rows(model).elements().max(1)).next_power_of_two()
 }
 
 /// One training step (forward, backward, update) in f32.
@@ -42,7 +57,10 @@ pub fn training_in(
     examples: usize,
 ) -> Result<Graph, GraphError> {
     let mut step = Step::new(dtype, model, examples, Mode::Train)?;
-    let loss = step.loss(model)?;
+    let mut loss = step.loss(model)?;
+    for penalty in step.net.penalties() {
+        loss = step.net.add(loss, penalty)?;
+    }
     step.net.output(LOSS, loss);
     let mut b = step.net.into_builder();
     let states = b.graph().states.iter().filter(|s| s.role == Role::Parameter);
@@ -58,26 +76,43 @@ pub fn training_in(
     b.finish()
 }
 
-/// Loss and, for models that end in logits, the predicted classes.
-pub fn evaluation(model: &dyn Model, examples: usize) -> Result<Graph, GraphError> {
+/// What an evaluation gives besides the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Report {
+    /// The predicted class of every row, for models that hold all scores anyway; else nothing.
+    #[default]
+    Classes,
+    /// The model's first output, for metrics that look at scores or values.
+    Output,
+}
+
+/// The loss, and what [`Report`] says.
+pub fn evaluation(model: &dyn Model, examples: usize, report: Report) -> Result<Graph, GraphError> {
     let mut step = Step::new(DType::F32, model, examples, Mode::Infer)?;
     let loss = step.loss(model)?;
-    step.net.output(LOSS, loss);
-    if let Head::Logits(logits) = step.head {
-        let predictions = step.net.one(Op::Reduce(Reduce::Argmax), &[logits])?;
-        step.net.output(PREDICTIONS, predictions);
+    let net = &mut step.net;
+    net.output(LOSS, loss);
+    match (&step.head, report) {
+        (Head::Outputs(outputs), Report::Classes) if model.target().bound.is_some() => {
+            let predictions = net.one(Op::Reduce(Reduce::Argmax), &[outputs[0]])?;
+            net.output(PREDICTIONS, predictions);
+        }
+        (_, Report::Classes) => {}
+        (head, Report::Output) => {
+            let outputs = crate::loss::outputs(net, head)?;
+            net.output(OUTPUT, outputs[0]);
+        }
     }
     step.net.into_builder().finish()
 }
 
-/// The logits of every row.
+/// The outputs of the model.
 pub fn prediction(model: &dyn Model, examples: usize) -> Result<Graph, GraphError> {
     let mut step = Step::new(DType::F32, model, examples, Mode::Infer)?;
-    let logits = match step.head {
-        Head::Logits(logits) => logits,
-        Head::Linear { features, kernel } => step.net.matmul(features, kernel)?,
-    };
-    step.net.output(LOGITS, logits);
+    let outputs = crate::loss::outputs(&mut step.net, &step.head)?;
+    for (i, &value) in outputs.iter().enumerate() {
+        step.net.output(&output_name(i), value);
+    }
     step.net.into_builder().finish()
 }
 
@@ -95,31 +130,28 @@ impl Step {
             ));
         }
         let mut net = Net::new(Builder::new(examples, example_block(model)), mode, dtype);
-        let one = model.input();
-        let ty = batch_type(if one.dtype == DType::F32 { dtype } else { one.dtype }, examples, &one.shape);
-        let x = net.batch_input(INPUTS, ty);
-        let head = model.forward(&mut net, x)?;
+        let inputs: Vec<ValueId> = (model.inputs().iter().enumerate())
+            .map(|(i, field)| net.batch_input(&input_name(i), batch_type(dtype, examples, field)))
+            .collect();
+        let head = model.forward(&mut net, &inputs)?;
+        if matches!(&head, Head::Outputs(outputs) if outputs.is_empty()) {
+            return Err(GraphError::Broken(format!("model `{}` has no output", model.name())));
+        }
         Ok(Self { net, head, examples })
     }
 
     fn loss(&mut self, model: &dyn Model) -> Result<ValueId, GraphError> {
-        let (net, labels) = (&mut self.net, model.labels());
-        let rows = self.examples.saturating_mul(labels.elements());
+        let (net, target) = (&mut self.net, model.target());
         let (dtype, examples) = (net.dtype, self.examples);
-        let targets = net.batch_input(LABELS, batch_type(DType::I32, examples, &labels));
-        let weights = net.batch_input(WEIGHTS, batch_type(dtype, examples, &labels));
-        net.scope("loss", |net| {
-            let (targets, weights) = (net.reshape(targets, [rows])?, net.reshape(weights, [rows])?);
-            match self.head {
-                Head::Logits(logits) => net.one(Op::Loss(Loss::CrossEntropy), &[logits, targets, weights]),
-                Head::Linear { features, kernel } => {
-                    net.one(Op::Loss(Loss::LinearCrossEntropy), &[features, kernel, targets, weights])
-                }
-            }
-        })
+        let rows = Field::floats(model.loss().rows(&target.ty));
+        let targets = net.batch_input(LABELS, batch_type(dtype, examples, &target));
+        let weights = net.batch_input(WEIGHTS, batch_type(dtype, examples, &rows));
+        net.scope("loss", |net| model.loss().total(net, &self.head, targets, weights))
     }
 }
 
-fn batch_type(dtype: DType, examples: usize, one: &Shape) -> TensorType {
-    TensorType::new(dtype, [&[examples], &one[..]].concat())
+/// The type of a batch of a field.
+fn batch_type(dtype: DType, examples: usize, field: &Field) -> TensorType {
+    let dtype = if field.ty.dtype == DType::F32 { dtype } else { field.ty.dtype };
+    TensorType::new(dtype, [&[examples], &field.ty.shape[..]].concat())
 }

@@ -1,0 +1,119 @@
+//! Functions of every element.
+
+use super::Layer;
+use crate::Net;
+use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::{GraphError, ValueId};
+
+/// A function applied to every element (softmax: to every row).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// max(x, 0).
+    Relu,
+    /// min(max(x, 0), 6).
+    Relu6,
+    /// x, times this slope below zero.
+    LeakyRelu(f64),
+    /// x, and `α · (exp(x) - 1)` below zero.
+    Elu(f64),
+    /// x · Φ(x), exact.
+    Gelu,
+    /// x · Φ(x) by its tanh approximation, as GPT-2 has it.
+    GeluTanh,
+    /// x · sigmoid(x), also called swish.
+    Silu,
+    /// x · tanh(softplus(x)).
+    Mish,
+    /// x · min(max(x + 3, 0), 6) / 6.
+    HardSwish,
+    /// min(max(x + 3, 0), 6) / 6.
+    HardSigmoid,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// 1 / (1 + exp(-x)).
+    Sigmoid,
+    /// ln(1 + exp(x)).
+    Softplus,
+    /// exp(x) / Σ exp(x) over the last axis.
+    Softmax,
+    /// The logarithm of softmax.
+    LogSoftmax,
+}
+
+fn relu6(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+    let above = net.relu(x)?;
+    net.with_constant(Binary::Min, above, 6.0)
+}
+
+/// min(max(x + 3, 0), 6) / 6.
+fn hard_sigmoid(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+    let shifted = net.shift(x, 3.0)?;
+    let gate = relu6(net, shifted)?;
+    net.scale(gate, 1.0 / 6.0)
+}
+
+impl Layer for Activation {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        match *self {
+            Self::Relu => net.relu(x),
+            Self::Tanh => net.tanh(x),
+            Self::Sigmoid => net.sigmoid(x),
+            Self::Softplus => net.unary(Unary::Softplus, x),
+            Self::Softmax => net.softmax(x),
+            Self::LogSoftmax => net.log_softmax(x),
+            Self::Relu6 => relu6(net, x),
+            Self::HardSigmoid => hard_sigmoid(net, x),
+            Self::HardSwish => {
+                let gate = hard_sigmoid(net, x)?;
+                net.mul(x, gate)
+            }
+            Self::LeakyRelu(slope) => {
+                let below = net.scale(x, slope)?;
+                below_zero(net, x, below)
+            }
+            Self::Elu(alpha) => {
+                // Of the negative part alone: exp of a large x would be infinite, and its slope with it.
+                let negative = net.with_constant(Binary::Min, x, 0.0)?;
+                let curve = net.unary(Unary::Expm1, negative)?;
+                let curve = net.scale(curve, alpha)?;
+                below_zero(net, x, curve)
+            }
+            Self::Gelu => {
+                let scaled = net.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
+                let erf = net.unary(Unary::Erf, scaled)?;
+                half_of_one_plus(net, x, erf)
+            }
+            Self::GeluTanh => {
+                let cube = net.power(x, 3.0)?;
+                let bent = net.scale(cube, 0.044_715)?;
+                let sum = net.add(x, bent)?;
+                let scaled = net.scale(sum, (2.0 / std::f64::consts::PI).sqrt())?;
+                let tanh = net.tanh(scaled)?;
+                half_of_one_plus(net, x, tanh)
+            }
+            Self::Silu => {
+                let gate = net.sigmoid(x)?;
+                net.mul(x, gate)
+            }
+            Self::Mish => {
+                let softplus = net.unary(Unary::Softplus, x)?;
+                let gate = net.tanh(softplus)?;
+                net.mul(x, gate)
+            }
+        }
+    }
+}
+
+/// x above zero, `below` elsewhere.
+fn below_zero(net: &mut Net, x: ValueId, below: ValueId) -> Result<ValueId, GraphError> {
+    let zero = net.constant(0.0, net.ty(x).dtype)?;
+    let positive = net.binary(Binary::Greater, x, zero)?;
+    net.select(positive, x, below)
+}
+
+/// x · (1 + y) / 2.
+fn half_of_one_plus(net: &mut Net, x: ValueId, y: ValueId) -> Result<ValueId, GraphError> {
+    let above = net.shift(y, 1.0)?;
+    let half = net.scale(above, 0.5)?;
+    net.mul(x, half)
+}

@@ -1,0 +1,196 @@
+//! Attention and the blocks around it.
+
+use super::{Activation, Dense, Dropout, Layer, LayerNorm};
+use crate::Net;
+use plimsoll_graph::op::Attention;
+use plimsoll_graph::{GraphError, Init, Op, ValueId};
+
+/// Multi-head attention of a sequence `[examples, positions, width]` to itself or to another.
+#[derive(Clone, Copy, Debug)]
+pub struct MultiHeadAttention {
+    heads: usize,
+    key_heads: usize,
+    causal: bool,
+    bias: bool,
+    rotary: Option<f64>,
+}
+
+impl MultiHeadAttention {
+    /// So many heads, each seeing everything; the width must be a multiple of them.
+    pub fn new(heads: usize) -> Self {
+        Self { heads, key_heads: heads, causal: false, bias: true, rotary: None }
+    }
+
+    /// The layer with positions that see only themselves and those before them.
+    pub fn causal(self) -> Self {
+        Self { causal: true, ..self }
+    }
+
+    /// The layer with fewer heads for keys and values, shared by groups of query heads.
+    pub fn key_heads(self, key_heads: usize) -> Self {
+        Self { key_heads, ..self }
+    }
+
+    /// The layer with queries and keys rotated by their positions; 10 000 is the usual base.
+    pub fn rotary(self, base: f64) -> Self {
+        Self { rotary: Some(base), ..self }
+    }
+
+    /// The layer without biases.
+    pub fn without_bias(self) -> Self {
+        Self { bias: false, ..self }
+    }
+
+    /// Attention of `x` to `memory`. A mask (bool, true: may be seen) is broadcast to
+    /// `[examples, heads, positions of x, positions of memory]`.
+    pub fn attend(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        memory: ValueId,
+        mask: Option<ValueId>,
+    ) -> Result<ValueId, GraphError> {
+        let [n, positions, width] = net.sequence("attention", x)?;
+        let [_, keys, _] = net.sequence("attention", memory)?;
+        let (heads, key_heads) = (self.heads, self.key_heads);
+        if heads == 0 || width % heads != 0 || key_heads == 0 || heads % key_heads != 0 {
+            let reason = format!("a width of {width} does not split into {heads} heads, {key_heads} of them for keys");
+            return Err(net.refuse("attention", x, reason));
+        }
+        let size = width / heads;
+        let dense = |units| {
+            let dense = Dense::new(units).init(Init::Normal(0.02));
+            if self.bias { dense } else { dense.without_bias() }
+        };
+        let mut project = |name: &str, from: ValueId, positions: usize, heads: usize| {
+            let y = net.scope(name, |net| dense(heads * size).forward(net, from))?;
+            net.reshape(y, [n, positions, heads, size])
+        };
+        let (mut q, mut k, v) = (
+            project("query", x, positions, heads)?,
+            project("key", memory, keys, key_heads)?,
+            project("value", memory, keys, key_heads)?,
+        );
+        if let Some(base) = self.rotary {
+            let rotary = Op::Attention(Attention::Rotary { base, inverse: false, start: 0 });
+            (q, k) = (net.one(rotary.clone(), &[q])?, net.one(rotary, &[k])?);
+        }
+        let op = Op::Attention(Attention::Forward { causal: self.causal, masked: mask.is_some() });
+        let inputs: Vec<ValueId> = [q, k, v].into_iter().chain(mask).collect();
+        let y = net.one(op, &inputs)?;
+        let y = net.reshape(y, [n, positions, width])?;
+        net.scope("output", |net| dense(width).forward(net, y))
+    }
+}
+
+impl Layer for MultiHeadAttention {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        self.attend(net, x, x, None)
+    }
+}
+
+/// Two products with a function between: `width → hidden → width`.
+#[derive(Clone, Copy, Debug)]
+pub struct Mlp {
+    /// Units between.
+    pub hidden: usize,
+    /// The function.
+    pub activation: Activation,
+}
+
+impl Layer for Mlp {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let width = net.width("mlp", x)?;
+        let dense = |units| Dense::new(units).init(Init::Normal(0.02));
+        let y = net.scope("up", |net| dense(self.hidden).forward(net, x))?;
+        let y = self.activation.forward(net, y)?;
+        net.scope("down", |net| dense(width).forward(net, y))
+    }
+}
+
+/// Where a block normalises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// What goes into attention and mlp, as GPT-2 and ViT do.
+    Before,
+    /// The sums after them, as BERT does.
+    After,
+}
+
+/// Attention and a perceptron around a residual stream.
+#[derive(Clone, Copy, Debug)]
+pub struct TransformerBlock {
+    attention: MultiHeadAttention,
+    expansion: usize,
+    activation: Activation,
+    norm: NormPlace,
+    eps: f64,
+    dropout: f64,
+}
+
+impl TransformerBlock {
+    /// A block with this attention: norms before, gelu, a perceptron four times as wide, no dropout.
+    pub fn new(attention: MultiHeadAttention) -> Self {
+        Self { attention, expansion: 4, activation: Activation::Gelu, norm: NormPlace::Before, eps: 1e-5, dropout: 0.0 }
+    }
+
+    /// The block with a perceptron so many times as wide as the stream.
+    pub fn expansion(self, expansion: usize) -> Self {
+        Self { expansion, ..self }
+    }
+
+    /// The block with another function in its perceptron.
+    pub fn activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
+
+    /// The block with its norms elsewhere.
+    pub fn norm(self, norm: NormPlace) -> Self {
+        Self { norm, ..self }
+    }
+
+    /// The block with another number added to its norms' variances.
+    pub fn eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// The block with dropout after attention and perceptron.
+    pub fn dropout(self, dropout: f64) -> Self {
+        Self { dropout, ..self }
+    }
+
+    fn residual(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        names: [&str; 2],
+        layer: &dyn Fn(&mut Net, ValueId) -> Result<ValueId, GraphError>,
+    ) -> Result<ValueId, GraphError> {
+        let norm = |net: &mut Net, x| net.scope(names[0], |net| LayerNorm { eps: self.eps }.forward(net, x));
+        let before = self.norm == NormPlace::Before;
+        let y = if before { norm(net, x)? } else { x };
+        let y = net.scope(names[1], |net| {
+            let y = layer(net, y)?;
+            Dropout(self.dropout).forward(net, y)
+        })?;
+        let sum = net.add(x, y)?;
+        if before { Ok(sum) } else { norm(net, sum) }
+    }
+}
+
+impl TransformerBlock {
+    /// The block with a mask on its attention, see [`MultiHeadAttention::attend`].
+    pub fn masked(&self, net: &mut Net, x: ValueId, mask: Option<ValueId>) -> Result<ValueId, GraphError> {
+        let attention = self.attention;
+        let x = self.residual(net, x, ["norm1", "attention"], &|net, y| attention.attend(net, y, y, mask))?;
+        let hidden = self.expansion * net.width("block", x)?;
+        let mlp = Mlp { hidden, activation: self.activation };
+        self.residual(net, x, ["norm2", "mlp"], &|net, y| mlp.forward(net, y))
+    }
+}
+
+impl Layer for TransformerBlock {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        self.masked(net, x, None)
+    }
+}

@@ -1,0 +1,311 @@
+//! Convolution.
+
+use super::{Layer, he_uniform};
+use crate::{Net, Penalty};
+use plimsoll_graph::op::{Conv, Epilogue, Geometry, same_padding};
+use plimsoll_graph::{GraphError, Init, Op, ValueId};
+
+/// How a window treats the border of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// No padding.
+    Valid,
+    /// As much as gives `ceil(extent / stride)` outputs, the odd element after.
+    Same,
+    /// This much on every side.
+    Around(usize),
+    /// `[[top, bottom], [left, right]]`.
+    Explicit([[usize; 2]; 2]),
+}
+
+pub(super) fn geometry(
+    padding: Padding,
+    image: [usize; 2],
+    window: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+) -> Geometry {
+    let padding = match padding {
+        Padding::Valid => [[0; 2]; 2],
+        Padding::Same => same_padding(image, window, stride.map(|s| s.max(1)), dilation),
+        Padding::Around(p) => [[p; 2]; 2],
+        Padding::Explicit(padding) => padding,
+    };
+    Geometry { window, stride, padding, dilation }
+}
+
+/// What the convolutions have in common.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    stride: usize,
+    padding: Padding,
+    dilation: usize,
+    bias: bool,
+    penalty: Penalty,
+}
+
+const OPTIONS: Options =
+    Options { stride: 1, padding: Padding::Same, dilation: 1, bias: true, penalty: Penalty { l1: 0.0, l2: 0.0 } };
+
+/// Methods that every convolution has.
+macro_rules! options {
+    () => {
+        /// The layer with another stride.
+        pub fn stride(mut self, stride: usize) -> Self {
+            self.options.stride = stride;
+            self
+        }
+
+        /// The layer with another padding.
+        pub fn padding(mut self, padding: Padding) -> Self {
+            self.options.padding = padding;
+            self
+        }
+
+        /// The layer without a bias.
+        pub fn without_bias(mut self) -> Self {
+            self.options.bias = false;
+            self
+        }
+
+        /// The layer with a penalty on the size of its kernel.
+        pub fn penalty(mut self, penalty: Penalty) -> Self {
+            self.options.penalty = penalty;
+            self
+        }
+    };
+    (dilation) => {
+        options!();
+
+        /// The layer with its kernel's taps this far apart.
+        pub fn dilation(mut self, dilation: usize) -> Self {
+            self.options.dilation = dilation;
+            self
+        }
+    };
+}
+
+impl Options {
+    /// Convolves an image with a kernel of `[window, channels in / groups, channels]`, and adds the bias.
+    fn convolve(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        window: [usize; 2],
+        stride: [usize; 2],
+        dilation: [usize; 2],
+        channels: usize,
+        groups: usize,
+    ) -> Result<ValueId, GraphError> {
+        let [_, h, w, c] = net.image("conv2d", x)?;
+        if groups == 0 || c % groups != 0 || channels % groups != 0 {
+            let reason = format!("{c} channels in and {channels} out do not split into {groups} groups");
+            return Err(net.refuse("conv2d", x, reason));
+        }
+        let inputs = c / groups;
+        let fan_in = window[0] * window[1] * inputs;
+        let kernel = net.parameter("kernel", [window[0], window[1], inputs, channels], he_uniform(fan_in));
+        net.penalise(kernel, self.penalty)?;
+        let geometry = geometry(self.padding, [h, w], window, stride, dilation);
+        let op = Conv::Forward { geometry, groups, epilogue: Epilogue::default() };
+        let y = net.one(Op::Conv(op), &[x, kernel])?;
+        self.add_bias(net, y, channels)
+    }
+
+    fn add_bias(&self, net: &mut Net, y: ValueId, channels: usize) -> Result<ValueId, GraphError> {
+        if !self.bias {
+            return Ok(y);
+        }
+        let bias = net.parameter("bias", [channels], Init::Zeros);
+        net.add(y, bias)
+    }
+}
+
+/// 2-D convolution over NHWC images.
+#[derive(Clone, Debug)]
+pub struct Conv2d {
+    channels: usize,
+    window: [usize; 2],
+    groups: usize,
+    options: Options,
+}
+
+impl Conv2d {
+    /// `channels` outputs from a square window; stride 1, same padding, a bias. The kernel starts He-uniform.
+    pub fn new(channels: usize, window: usize) -> Self {
+        Self { channels, window: [window; 2], groups: 1, options: OPTIONS }
+    }
+
+    /// The layer with another window: height, width.
+    pub fn window(self, window: [usize; 2]) -> Self {
+        Self { window, ..self }
+    }
+
+    /// The layer with its channels in groups that do not see each other.
+    pub fn groups(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
+    options!(dilation);
+}
+
+impl Layer for Conv2d {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let Options { stride, dilation, .. } = self.options;
+        let (stride, dilation) = ([stride; 2], [dilation; 2]);
+        self.options.convolve(net, x, self.window, stride, dilation, self.channels, self.groups)
+    }
+}
+
+/// 1-D convolution over sequences `[examples, positions, channels]`.
+#[derive(Clone, Debug)]
+pub struct Conv1d {
+    channels: usize,
+    window: usize,
+    groups: usize,
+    causal: bool,
+    options: Options,
+}
+
+impl Conv1d {
+    /// `channels` outputs from a window of positions; stride 1, same padding, a bias. The kernel starts He-uniform.
+    pub fn new(channels: usize, window: usize) -> Self {
+        Self { channels, window, groups: 1, causal: false, options: OPTIONS }
+    }
+
+    /// The layer with its channels in groups that do not see each other.
+    pub fn groups(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// The layer padded before the first position alone, so that no position sees a later one.
+    pub fn causal(self) -> Self {
+        Self { causal: true, ..self }
+    }
+
+    options!(dilation);
+}
+
+impl Layer for Conv1d {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let [n, positions, channels] = net.sequence("conv1d", x)?;
+        let image = net.reshape(x, [n, 1, positions, channels])?;
+        let mut options = self.options;
+        options.padding = match options.padding {
+            _ if self.causal => Padding::Explicit([[0, 0], [self.window.saturating_sub(1) * options.dilation, 0]]),
+            Padding::Around(p) => Padding::Explicit([[0, 0], [p, p]]),
+            other => other,
+        };
+        let (stride, dilation) = ([1, options.stride], [1, options.dilation]);
+        let window = [1, self.window];
+        let y = options.convolve(net, image, window, stride, dilation, self.channels, self.groups)?;
+        let &[_, _, positions, channels] = &net.shape(y)[..] else { return Ok(y) };
+        net.reshape(y, [n, positions, channels])
+    }
+}
+
+/// A convolution of every channel by itself.
+#[derive(Clone, Debug)]
+pub struct DepthwiseConv2d {
+    window: usize,
+    multiplier: usize,
+    options: Options,
+}
+
+impl DepthwiseConv2d {
+    /// One output channel for each input channel; stride 1, same padding, a bias.
+    pub fn new(window: usize) -> Self {
+        Self { window, multiplier: 1, options: OPTIONS }
+    }
+
+    /// The layer with so many output channels for each input channel.
+    pub fn multiplier(self, multiplier: usize) -> Self {
+        Self { multiplier, ..self }
+    }
+
+    options!(dilation);
+}
+
+impl Layer for DepthwiseConv2d {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let [_, _, _, c] = net.image("depthwise_conv2d", x)?;
+        let Options { stride, dilation, .. } = self.options;
+        let (window, stride, dilation) = ([self.window; 2], [stride; 2], [dilation; 2]);
+        self.options.convolve(net, x, window, stride, dilation, c * self.multiplier, c)
+    }
+}
+
+/// A depthwise convolution, then a 1×1 convolution over the channels.
+#[derive(Clone, Debug)]
+pub struct SeparableConv2d {
+    channels: usize,
+    window: usize,
+    options: Options,
+}
+
+impl SeparableConv2d {
+    /// `channels` outputs from a square window; stride 1, same padding, a bias at the end.
+    pub fn new(channels: usize, window: usize) -> Self {
+        Self { channels, window, options: OPTIONS }
+    }
+
+    options!(dilation);
+}
+
+impl Layer for SeparableConv2d {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let options = Options { bias: false, ..self.options };
+        let depthwise = DepthwiseConv2d { window: self.window, multiplier: 1, options };
+        let x = net.scope("depthwise", |net| depthwise.forward(net, x))?;
+        let pointwise = Conv2d {
+            channels: self.channels,
+            window: [1; 2],
+            groups: 1,
+            options: Options { bias: self.options.bias, penalty: self.options.penalty, ..OPTIONS },
+        };
+        net.scope("pointwise", |net| pointwise.forward(net, x))
+    }
+}
+
+/// Transposed convolution: what a convolution's gradient does to images, as a layer. The kernel is
+/// `[height, width, channels out, channels in]`.
+#[derive(Clone, Debug)]
+pub struct ConvTranspose2d {
+    channels: usize,
+    window: usize,
+    options: Options,
+}
+
+impl ConvTranspose2d {
+    /// `channels` outputs from a square window, a bias. With `stride` and same padding, images grow by the stride;
+    /// with valid padding by the stride, and the window's overhang.
+    pub fn new(channels: usize, window: usize) -> Self {
+        Self { channels, window, options: OPTIONS }
+    }
+
+    options!();
+}
+
+impl Layer for ConvTranspose2d {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let [_, h, w, c] = net.image("conv_transpose2d", x)?;
+        let (window, stride) = (self.window, self.options.stride);
+        let around = match self.options.padding {
+            Padding::Around(p) => 2 * p,
+            Padding::Explicit([[top, bottom], _]) => top + bottom,
+            Padding::Valid | Padding::Same => 0,
+        };
+        // The image whose convolution has the extents of x.
+        let grown = |extent: usize| match self.options.padding {
+            Padding::Same => extent * stride,
+            _ => ((extent.max(1) - 1) * stride + window).saturating_sub(around),
+        };
+        let image = [grown(h), grown(w)];
+        let geometry = geometry(self.options.padding, image, [window; 2], [stride; 2], [1; 2]);
+        let fan_in = window * window * c;
+        let kernel = net.parameter("kernel", [window, window, self.channels, c], he_uniform(fan_in));
+        net.penalise(kernel, self.options.penalty)?;
+        let y = net.one(Op::Conv(Conv::InputGrad { geometry, groups: 1, image }), &[x, kernel])?;
+        self.options.add_bias(net, y, self.channels)
+    }
+}

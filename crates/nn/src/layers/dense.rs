@@ -1,0 +1,64 @@
+//! Products with the last axis, and tables.
+
+use super::{Layer, he_uniform};
+use crate::{Net, Penalty};
+use plimsoll_graph::op::Index;
+use plimsoll_graph::{GraphError, Init, Op, ValueId};
+
+/// `y = x · kernel + bias` along the last axis.
+#[derive(Clone, Debug)]
+pub struct Dense {
+    units: usize,
+    bias: bool,
+    init: Option<Init>,
+    penalty: Penalty,
+}
+
+impl Dense {
+    /// A layer with this many outputs. The kernel starts uniform in ±√(6 / inputs) (He), the bias at zero.
+    pub fn new(units: usize) -> Self {
+        Self { units, bias: true, init: None, penalty: Penalty::default() }
+    }
+
+    /// The layer without a bias.
+    pub fn without_bias(self) -> Self {
+        Self { bias: false, ..self }
+    }
+
+    /// The layer with another start for its kernel.
+    pub fn init(self, init: Init) -> Self {
+        Self { init: Some(init), ..self }
+    }
+
+    /// The layer with a penalty on the size of its kernel.
+    pub fn penalty(self, penalty: Penalty) -> Self {
+        Self { penalty, ..self }
+    }
+}
+
+impl Layer for Dense {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let width = net.width("dense", x)?;
+        let init = self.init.unwrap_or(he_uniform(width));
+        let kernel = net.parameter("kernel", [width, self.units], init);
+        let bias = self.bias.then(|| net.parameter("bias", [self.units], Init::Zeros));
+        net.penalise(kernel, self.penalty)?;
+        net.linear(x, kernel, bias)
+    }
+}
+
+/// A table of vectors looked up by i32 tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedding {
+    /// Rows of the table: tokens are below it.
+    pub rows: usize,
+    /// Width of a vector.
+    pub width: usize,
+}
+
+impl Layer for Embedding {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let table = net.parameter("table", [self.rows, self.width], Init::Normal(0.02));
+        net.one(Op::Index(Index::Gather), &[table, x])
+    }
+}

@@ -1,0 +1,157 @@
+//! Normalisation.
+
+use super::Layer;
+use crate::{Mode, Net};
+use plimsoll_graph::op::{Norm, Unary};
+use plimsoll_graph::{GraphError, Init, Op, ValueId};
+
+/// Layer norm over the last axis.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNorm {
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+impl Default for LayerNorm {
+    fn default() -> Self {
+        Self { eps: 1e-5 }
+    }
+}
+
+impl Layer for LayerNorm {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let width = net.width("layer_norm", x)?;
+        let gain = net.parameter("gain", [width], Init::Ones);
+        let bias = net.parameter("bias", [width], Init::Zeros);
+        net.one(Op::Norm(Norm::Layer { eps: self.eps }), &[x, gain, bias])
+    }
+}
+
+/// RMS norm over the last axis: `x / √(mean(x²) + eps) · gain`.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNorm {
+    /// Added to the mean square.
+    pub eps: f64,
+}
+
+impl Default for RmsNorm {
+    fn default() -> Self {
+        Self { eps: 1e-6 }
+    }
+}
+
+impl Layer for RmsNorm {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let width = net.width("rms_norm", x)?;
+        let gain = net.parameter("gain", [width], Init::Ones);
+        let rank = net.shape(x).rank();
+        let square = net.unary(Unary::Square, x)?;
+        let sum = net.sum(square, rank - 1, rank)?;
+        let mean = net.scale(sum, 1.0 / width.max(1) as f64)?;
+        let shifted = net.shift(mean, self.eps)?;
+        let factor = net.unary(Unary::Rsqrt, shifted)?;
+        let normal = net.mul(x, factor)?;
+        net.mul(normal, gain)
+    }
+}
+
+/// Group norm: each example's channels (the last axis) in groups, each normalised over its channels and all places.
+/// One group is layer norm over the whole example; as many groups as channels are instance norm.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupNorm {
+    /// Number of groups; the channels must be a multiple of it.
+    pub groups: usize,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+impl GroupNorm {
+    /// So many groups.
+    pub fn new(groups: usize) -> Self {
+        Self { groups, eps: 1e-5 }
+    }
+}
+
+impl Layer for GroupNorm {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let channels = net.width("group_norm", x)?;
+        let shape = net.shape(x).clone();
+        if self.groups == 0 || channels % self.groups != 0 || shape.rank() < 2 {
+            let reason = format!("{channels} channels of an example do not split into {} groups", self.groups);
+            return Err(net.refuse("group_norm", x, reason));
+        }
+        let gain = net.parameter("gain", [channels], Init::Ones);
+        let bias = net.parameter("bias", [channels], Init::Zeros);
+        let places: usize = shape[1..shape.rank() - 1].iter().product();
+        let inside = channels / self.groups;
+        let grouped = net.reshape(x, [shape[0], places, self.groups, inside])?;
+        let share = 1.0 / (places * inside).max(1) as f64;
+        // Over a group's channels, then over places: the axes between are the groups.
+        let mut mean = |net: &mut Net, x: ValueId| {
+            let channels = net.sum(x, 3, 4)?;
+            let all = net.sum(channels, 1, 2)?;
+            net.scale(all, share)
+        };
+        let centre = mean(net, grouped)?;
+        let centred = net.sub(grouped, centre)?;
+        let square = net.unary(Unary::Square, centred)?;
+        let variance = mean(net, square)?;
+        let shifted = net.shift(variance, self.eps)?;
+        let rstd = net.unary(Unary::Rsqrt, shifted)?;
+        let normal = net.mul(centred, rstd)?;
+        let normal = net.reshape(normal, shape)?;
+        let scaled = net.mul(normal, gain)?;
+        net.add(scaled, bias)
+    }
+}
+
+/// Batch norm over all axes but the last. Training uses the batch's statistics and moves the running ones towards
+/// them by `momentum`; evaluation uses the running ones.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchNorm {
+    /// Added to the variance.
+    pub eps: f64,
+    /// Share of the new statistics in the running ones.
+    pub momentum: f64,
+}
+
+impl Default for BatchNorm {
+    fn default() -> Self {
+        Self { eps: 1e-5, momentum: 0.1 }
+    }
+}
+
+impl BatchNorm {
+    /// `running · (1 - momentum) + new · momentum · factor`.
+    fn moved(&self, net: &mut Net, running: ValueId, new: ValueId, factor: f64) -> Result<(), GraphError> {
+        let old = net.scale(running, 1.0 - self.momentum)?;
+        let share = net.scale(new, self.momentum * factor)?;
+        let moved = net.add(old, share)?;
+        net.set_state(running, moved);
+        Ok(())
+    }
+}
+
+impl Layer for BatchNorm {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let channels = net.width("batch_norm", x)?;
+        let gain = net.parameter("gain", [channels], Init::Ones);
+        let bias = net.parameter("bias", [channels], Init::Zeros);
+        let mean = net.statistic("running_mean", [channels], Init::Zeros);
+        let variance = net.statistic("running_variance", [channels], Init::Ones);
+        if net.mode == Mode::Train {
+            let outputs = net.node(Op::Norm(Norm::Batch { eps: self.eps }), &[x, gain, bias])?;
+            // The running variance estimates the population's, hence n / (n - 1).
+            let n = (net.shape(x).elements() / channels.max(1)) as f64;
+            self.moved(net, mean, outputs[1], 1.0)?;
+            self.moved(net, variance, outputs[2], n / (n - 1.0).max(1.0))?;
+            return Ok(outputs[0]);
+        }
+        let shifted = net.shift(variance, self.eps)?;
+        let rstd = net.unary(Unary::Rsqrt, shifted)?;
+        let centred = net.sub(x, mean)?;
+        let normal = net.mul(centred, rstd)?;
+        let scaled = net.mul(normal, gain)?;
+        net.add(scaled, bias)
+    }
+}

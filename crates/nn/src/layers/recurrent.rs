@@ -1,0 +1,256 @@
+//! Recurrent layers, unrolled over the positions of a sequence `[examples, positions, width]`.
+//!
+//! What does not depend on the step before is one product over all positions; the gradient of the recurrent kernel is
+//! one product over the stacked steps (see `plimsoll_transform`).
+
+use super::{Layer, glorot_uniform};
+use crate::Net;
+use plimsoll_graph::{GraphError, Init, ValueId};
+
+/// What a recurrence carries from step to step: the first is what the layer shows.
+pub type Memory = Vec<ValueId>;
+
+/// A layer that goes through a sequence step by step.
+pub trait Recurrent: Send + Sync {
+    /// Width of the result.
+    fn units(&self) -> usize;
+    /// Goes through the sequence, backwards if `reverse`, from a memory if one is given. Returns the result of every
+    /// position, in the sequence's order, and the memory after the last step.
+    fn run(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        start: Option<Memory>,
+        reverse: bool,
+    ) -> Result<(Vec<ValueId>, Memory), GraphError>;
+    /// Whether the layer shows every position, or the last one alone.
+    fn shows_all(&self) -> bool;
+}
+
+/// `x · kernel + bias` for every position, by position; each is `[examples, gates · units]`.
+fn inputs(net: &mut Net, op: &'static str, x: ValueId, gates: usize, units: usize) -> Result<Vec<ValueId>, GraphError> {
+    let [_, positions, width] = net.sequence(op, x)?;
+    if positions < 2 {
+        return Err(net.refuse(op, x, "a recurrence needs at least two positions".into()));
+    }
+    let kernel = net.parameter("kernel", [width, gates * units], glorot_uniform(width, units));
+    let bias = net.parameter("bias", [gates * units], Init::Zeros);
+    let all = net.linear(x, kernel, Some(bias))?;
+    net.unstack(all, 1)
+}
+
+/// The recurrent kernel: orthogonal matrices have columns of this size.
+fn recurrent_kernel(net: &mut Net, gates: usize, units: usize) -> ValueId {
+    net.parameter("recurrent_kernel", [units, gates * units], glorot_uniform(units, units))
+}
+
+/// Applies `step` position after position.
+fn unroll(
+    net: &mut Net,
+    mut inputs: Vec<ValueId>,
+    start: Option<Memory>,
+    reverse: bool,
+    step: &dyn Fn(&mut Net, ValueId, Option<&Memory>) -> Result<Memory, GraphError>,
+) -> Result<(Vec<ValueId>, Memory), GraphError> {
+    if reverse {
+        inputs.reverse();
+    }
+    let mut memory = start;
+    let mut shown = Vec::with_capacity(inputs.len());
+    for x in inputs {
+        let next = step(net, x, memory.as_ref())?;
+        shown.push(next[0]);
+        memory = Some(next);
+    }
+    if reverse {
+        shown.reverse();
+    }
+    Ok((shown, memory.unwrap_or_default()))
+}
+
+/// The whole result, or its last step.
+fn forward(layer: &dyn Recurrent, net: &mut Net, x: ValueId, reverse: bool) -> Result<ValueId, GraphError> {
+    let (shown, memory) = layer.run(net, x, None, reverse)?;
+    if layer.shows_all() { net.stack(&shown, 1) } else { Ok(memory[0]) }
+}
+
+macro_rules! recurrent {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            units: usize,
+            all: bool,
+        }
+
+        impl $name {
+            /// So many units, the last position's shown.
+            pub fn new(units: usize) -> Self {
+                Self { units, all: false }
+            }
+
+            /// The layer with every position shown: `[examples, positions, units]`.
+            pub fn all(self) -> Self {
+                Self { all: true, ..self }
+            }
+        }
+
+        impl Layer for $name {
+            fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+                forward(self, net, x, false)
+            }
+        }
+    };
+}
+
+recurrent!(
+    /// `h = tanh(x · kernel + h · recurrent_kernel + bias)`.
+    SimpleRnn
+);
+
+recurrent!(
+    /// Long short-term memory (Hochreiter and Schmidhuber 1997). Gates in the order input, forget, cell, output; the
+    /// memory is the result and the cell.
+    Lstm
+);
+
+recurrent!(
+    /// Gated recurrent unit (Cho et al. 2014), reset after the product. Gates in the order reset, update, new; the
+    /// recurrent product has a bias of its own.
+    Gru
+);
+
+impl Recurrent for SimpleRnn {
+    fn units(&self) -> usize {
+        self.units
+    }
+
+    fn shows_all(&self) -> bool {
+        self.all
+    }
+
+    fn run(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        start: Option<Memory>,
+        reverse: bool,
+    ) -> Result<(Vec<ValueId>, Memory), GraphError> {
+        let inputs = inputs(net, "simple_rnn", x, 1, self.units)?;
+        let kernel = recurrent_kernel(net, 1, self.units);
+        unroll(net, inputs, start, reverse, &|net, x, memory| {
+            let sum = match memory {
+                Some(memory) => {
+                    let recurrent = net.matmul(memory[0], kernel)?;
+                    net.add(x, recurrent)?
+                }
+                None => x,
+            };
+            Ok(vec![net.tanh(sum)?])
+        })
+    }
+}
+
+impl Recurrent for Lstm {
+    fn units(&self) -> usize {
+        self.units
+    }
+
+    fn shows_all(&self) -> bool {
+        self.all
+    }
+
+    fn run(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        start: Option<Memory>,
+        reverse: bool,
+    ) -> Result<(Vec<ValueId>, Memory), GraphError> {
+        let units = self.units;
+        let inputs = inputs(net, "lstm", x, 4, units)?;
+        let kernel = recurrent_kernel(net, 4, units);
+        unroll(net, inputs, start, reverse, &|net, x, memory| {
+            let gates = match memory {
+                Some(memory) => {
+                    let recurrent = net.matmul(memory[0], kernel)?;
+                    net.add(x, recurrent)?
+                }
+                None => x,
+            };
+            let gates = net.split(gates, 1, &[units; 4])?;
+            let (input, new) = (net.sigmoid(gates[0])?, net.tanh(gates[2])?);
+            let mut cell = net.mul(input, new)?;
+            if let Some(memory) = memory {
+                let forget = net.sigmoid(gates[1])?;
+                let kept = net.mul(forget, memory[1])?;
+                cell = net.add(kept, cell)?;
+            }
+            let (output, shown) = (net.sigmoid(gates[3])?, net.tanh(cell)?);
+            Ok(vec![net.mul(output, shown)?, cell])
+        })
+    }
+}
+
+impl Recurrent for Gru {
+    fn units(&self) -> usize {
+        self.units
+    }
+
+    fn shows_all(&self) -> bool {
+        self.all
+    }
+
+    fn run(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        start: Option<Memory>,
+        reverse: bool,
+    ) -> Result<(Vec<ValueId>, Memory), GraphError> {
+        let units = self.units;
+        let inputs = inputs(net, "gru", x, 3, units)?;
+        let kernel = recurrent_kernel(net, 3, units);
+        let bias = net.parameter("recurrent_bias", [3 * units], Init::Zeros);
+        unroll(net, inputs, start, reverse, &|net, x, memory| {
+            let recurrent = match memory {
+                Some(memory) => {
+                    let product = net.matmul(memory[0], kernel)?;
+                    net.add(product, bias)?
+                }
+                None => net.broadcast_to(bias, net.shape(x).clone())?,
+            };
+            let (x, recurrent) = (net.split(x, 1, &[units; 3])?, net.split(recurrent, 1, &[units; 3])?);
+            let reset = net.add(x[0], recurrent[0])?;
+            let reset = net.sigmoid(reset)?;
+            let update = net.add(x[1], recurrent[1])?;
+            let update = net.sigmoid(update)?;
+            let kept = net.mul(reset, recurrent[2])?;
+            let new = net.add(x[2], kept)?;
+            let new = net.tanh(new)?;
+            let rest = net.subtract_from(1.0, update)?;
+            let mut h = net.mul(rest, new)?;
+            if let Some(memory) = memory {
+                let old = net.mul(update, memory[0])?;
+                h = net.add(h, old)?;
+            }
+            Ok(vec![h])
+        })
+    }
+}
+
+/// A recurrence in both directions, side by side: twice the units.
+#[derive(Clone, Copy, Debug)]
+pub struct Bidirectional<L>(
+    /// The recurrence.
+    pub L,
+);
+
+impl<L: Recurrent> Layer for Bidirectional<L> {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let ahead = net.scope("forward", |net| forward(&self.0, net, x, false))?;
+        let back = net.scope("backward", |net| forward(&self.0, net, x, true))?;
+        let axis = net.shape(ahead).rank() - 1;
+        net.concat(&[ahead, back], axis)
+    }
+}
