@@ -16,7 +16,7 @@ use plimsoll_cpu::norm::{
     row_stats, row_sums,
 };
 use plimsoll_cpu::pool::Pool;
-use plimsoll_cpu::reduce::{argmax, sum, sum_fold, sum_fold_workspace};
+use plimsoll_cpu::reduce::{Extreme, arg_extreme, sum, sum_fold, sum_fold_workspace};
 use plimsoll_graph::op::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, TensorType};
@@ -216,8 +216,8 @@ fn reductions(ctx: Context<'_>) {
         time(&name, 4 * x.len(), || sum_fold(ctx, rows, inner, block, false, &x, &mut y, memory));
     }
     let (x, mut y) = (random(1 << 22), vec![0; 1 << 22]);
-    time("argmax [419430,10]", 4 * x.len(), || argmax(ctx, 419_430, 10, &x, &mut y));
-    time("argmax [4096,1024]", 4 * x.len(), || argmax(ctx, 4096, 1024, &x, &mut y));
+    time("argmax [419430,10]", 4 * x.len(), || arg_extreme(ctx, Extreme::Largest, 419_430, 10, &x, &mut y));
+    time("argmax [4096,1024]", 4 * x.len(), || arg_extreme(ctx, Extreme::Largest, 4096, 1024, &x, &mut y));
 }
 
 fn norms(ctx: Context<'_>) {

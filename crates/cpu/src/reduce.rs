@@ -1,7 +1,14 @@
-//! Sums and arg-maxima.
+//! Reductions.
 
 mod columns;
+mod extremes;
 mod fold;
+mod scan;
+mod topk;
+
+pub use extremes::{Element, Extreme, extreme, product};
+pub use scan::{cumulative_sum, product_grad};
+pub use topk::top_k;
 
 pub(crate) use columns::{WIDEST, sum_rows, super_rows};
 pub(crate) use fold::{Fold, fold, fold_workspace, unit_rows};
@@ -72,19 +79,21 @@ pub fn sum_fold(
     fold(ctx, &spec, [y], workspace, &|rows, columns, [out]| sum_unit(ctx.isa, inner, rows, columns, x, out));
 }
 
-/// `y[r]` is the index of the first largest element of row r of x, `[rows, width]`; NaN counts as largest.
-pub fn argmax(ctx: Context<'_>, rows: usize, width: usize, x: &[f32], y: &mut [i32]) {
+/// `y[r]` is the index of the first largest or smallest element of row r of x, `[rows, width]`; NaN counts as either.
+pub fn arg_extreme(ctx: Context<'_>, which: Extreme, rows: usize, width: usize, x: &[f32], y: &mut [i32]) {
     assert!(
         width > 0 && x.len() >= rows * width && y.len() >= rows,
         "operands are shorter than their shapes"
     );
     let group = rows_per_task(width);
+    // The smallest is the largest of the negated.
+    let sign = if which == Extreme::Largest { 1.0 } else { -1.0 };
     let y = Shared::new(y);
     ctx.pool.run(rows.div_ceil(group), &|task, _| {
         let rows = task * group..((task + 1) * group).min(rows);
         // SAFETY: every task has its own rows.
         let y = unsafe { y.part(rows.start, rows.len()) };
-        argmax_rows(ctx.isa, width, &x[rows.start * width..rows.end * width], y);
+        arg_largest_rows(ctx.isa, width, sign, &x[rows.start * width..rows.end * width], y);
     });
 }
 
@@ -110,20 +119,21 @@ simd_fn! {
 }
 
 simd_fn! {
-    fn argmax_rows(isa: Isa, width: usize, x: &[f32], y: &mut [i32]) {
+    /// The first largest of each row, times a sign.
+    fn arg_largest_rows(isa: Isa, width: usize, sign: f32, x: &[f32], y: &mut [i32]) {
         for (r, y) in y.iter_mut().enumerate() {
             let row = &x[r * width..(r + 1) * width];
             // Without an early exit, which would keep the compiler from vectorising what nearly always finds nothing.
             let first = if width < 32 {
                 // Too short to be worth two passes.
                 let beats = |a: f32, b: f32| a > b || a.is_nan() && !b.is_nan();
-                Some((1..width).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best }))
+                Some((1..width).fold(0, |best, i| if beats(sign * row[i], sign * row[best]) { i } else { best }))
             } else if row.iter().fold(false, |any, v| any | v.is_nan()) {
                 row.iter().position(|v| v.is_nan())
             } else {
                 // SAFETY: i is below the row's length.
-                let largest = max_by(width, |i| unsafe { *row.get_unchecked(i) });
-                row.iter().position(|v| *v == largest)
+                let largest = max_by(width, |i| unsafe { sign * *row.get_unchecked(i) });
+                row.iter().position(|v| sign * *v == largest)
             };
             *y = first.unwrap_or(0) as i32;
         }
@@ -259,31 +269,29 @@ mod tests {
     }
 
     #[test]
-    fn argmax_takes_the_first_largest_and_nan_first() {
-        for width in [1, 2, 10, 64, 65, 300] {
-            let rows = 50;
-            let mut x: Vec<f32> = normal(5, rows * width).iter().map(|v| (v * 2.0).round()).collect();
-            if width > 2 {
-                x[3 * width + 1] = f32::NAN;
-                x[3 * width + 2] = f32::NAN;
-                x[4 * width..5 * width].fill(f32::NEG_INFINITY);
-                x[5 * width + 2] = f32::INFINITY;
+    fn the_first_extreme_is_found_and_nan_first() {
+        for (which, sign) in [(Extreme::Largest, 1.0), (Extreme::Smallest, -1.0)] {
+            for width in [1, 2, 10, 64, 65, 300] {
+                let rows = 50;
+                let mut x: Vec<f32> = normal(5, rows * width).iter().map(|v| (v * 2.0).round()).collect();
+                if width > 2 {
+                    x[3 * width + 1] = f32::NAN;
+                    x[3 * width + 2] = f32::NAN;
+                    x[4 * width..5 * width].fill(f32::NEG_INFINITY);
+                    x[5 * width + 2] = f32::INFINITY;
+                }
+                let first = |row: &[f32]| {
+                    let beats = |a: f32, b: f32| sign * a > sign * b || a.is_nan() && !b.is_nan();
+                    (1..width).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best })
+                };
+                let exact: Vec<f32> = x.chunks(width).map(|row| first(row) as f32).collect();
+                let results = on_all(|ctx| {
+                    let mut y = vec![-1; rows];
+                    arg_extreme(ctx, which, rows, width, &x, &mut y);
+                    y.iter().map(|&i| i as f32).collect()
+                });
+                results.iter().for_each(|y| assert_bits(y, &exact, &format!("{which:?}, width {width}")));
             }
-            let exact: Vec<f32> = x
-                .chunks(width)
-                .map(|row| {
-                    (1..width).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best }) as f32
-                })
-                .collect();
-            let results = on_all(|ctx| {
-                let mut y = vec![-1; rows];
-                argmax(ctx, rows, width, &x, &mut y);
-                y.iter().map(|&i| i as f32).collect()
-            });
-            results.iter().for_each(|y| assert_bits(y, &exact, &format!("width {width}")));
-        }
-        fn beats(a: f32, b: f32) -> bool {
-            a > b || a.is_nan() && !b.is_nan()
         }
     }
 }

@@ -9,13 +9,17 @@ pub(crate) fn evaluate(op: &MatMul, inputs: &[Tensor<'_>]) -> Values {
     let (a, b) = (&inputs[0], &inputs[1]);
     let types: Vec<_> = inputs.iter().map(|input| input.ty).collect();
     let (m, n, k) = op.extents(&types).expect("the type rule checks the extents");
-    let mut y = vec![0.0; m * n];
-    for i in 0..m {
-        for j in 0..n {
-            for l in 0..k {
-                let left = if op.transpose_a { at([k, m], [l, i]) } else { at([m, k], [i, l]) };
-                let right = if op.transpose_b { at([n, k], [j, l]) } else { at([k, n], [l, j]) };
-                y[at([m, n], [i, j])] += a.data[left] * b.data[right];
+    let products: usize = a.shape()[..a.shape().rank() - 2].iter().product();
+    let mut y = vec![0.0; products * m * n];
+    for p in 0..products {
+        for i in 0..m {
+            for j in 0..n {
+                for l in 0..k {
+                    let left = if op.transpose_a { at([k, m], [l, i]) } else { at([m, k], [i, l]) };
+                    let right = if op.transpose_b { at([n, k], [j, l]) } else { at([k, n], [l, j]) };
+                    y[at([products, m, n], [p, i, j])] +=
+                        a.data[p * m * k + left] * b.data[p * k * n + right];
+                }
             }
         }
     }

@@ -71,8 +71,7 @@ fn epilogues(graph: &Graph) -> Result<Graph, GraphError> {
         for value in node.reads() {
             flush(&mut r, &mut waiting, value)?;
         }
-        let may_wait =
-            epilogue_of(&node.op).is_some_and(|e| e == Epilogue::default()) && node.accumulate.is_empty();
+        let may_wait = may_have_epilogue(graph, node) && node.accumulate.is_empty();
         if may_wait && uses[node.outputs[0].index()] == 1 {
             let inputs = node.inputs.iter().map(|&v| r.get(v)).collect();
             waiting.insert(node.outputs[0], (node.op.clone(), inputs, node));
@@ -84,6 +83,12 @@ fn epilogues(graph: &Graph) -> Result<Graph, GraphError> {
         flush(&mut r, &mut waiting, value)?;
     }
     r.finish()
+}
+
+/// Whether a node is a product or convolution without epilogue that may get one: of products, only of two matrices.
+fn may_have_epilogue(graph: &Graph, node: &Node) -> bool {
+    let many = matches!(node.op, Op::MatMul(_)) && graph.ty(node.outputs[0]).shape.rank() > 2;
+    !many && epilogue_of(&node.op).is_some_and(|e| e == Epilogue::default())
 }
 
 fn op_may_wait(op: &Op) -> bool {

@@ -11,6 +11,11 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
         return None;
     }
     let (m, n, k) = op.extents(&query.inputs).ok()?;
+    let shape = &query.outputs[0].shape;
+    if shape.rank() > 2 {
+        let spec = GemmSpec { m, n, k, fold: usize::MAX, accumulate: false };
+        return found(Products { count: shape[..shape.rank() - 2].iter().product(), spec, op: *op });
+    }
     let fold = if query.fold_rows > 0 { query.fold_rows } else { usize::MAX };
     let spec = GemmSpec { m, n, k, fold, accumulate: query.accumulate };
     found(Product { spec, op: *op })
@@ -19,6 +24,12 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
 /// What a kernel does to its results, from an op's epilogue and its bias.
 pub(super) fn finish(epilogue: Epilogue, bias: Option<&[f32]>) -> gemm::Epilogue<'_> {
     gemm::Epilogue { bias, activation: if epilogue.relu { Activation::Relu } else { Activation::None } }
+}
+
+/// A dense matrix, read transposed or not.
+fn matrix(data: &[f32], transposed: bool, rows: usize, columns: usize) -> Mat<'_> {
+    let (row_stride, col_stride) = if transposed { (1, rows) } else { (columns, 1) };
+    Mat { data, row_stride, col_stride }
 }
 
 struct Product {
@@ -32,16 +43,33 @@ impl Call for Product {
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let matrix = |data, transposed: bool, rows: usize, columns: usize| {
-            let (row_stride, col_stride) = if transposed { (1, rows) } else { (columns, 1) };
-            Mat { data, row_stride, col_stride }
-        };
         let (spec, op) = (&self.spec, &self.op);
         let a = matrix(read!(o, 0, spec.m * spec.k), op.transpose_a, spec.m, spec.k);
         let b = matrix(read!(o, 1, spec.k * spec.n), op.transpose_b, spec.k, spec.n);
         let bias = if op.epilogue.bias { Some(read!(o, 2, spec.n)) } else { None };
         let y = write!(o, 0, spec.m * spec.n);
         gemm::gemm(ctx, spec, a, b, y, finish(op.epilogue, bias), scratch!(o));
+        Ok(())
+    }
+}
+
+/// One product after another, all of the same sizes.
+struct Products {
+    count: usize,
+    spec: GemmSpec,
+    op: MatMul,
+}
+
+impl Call for Products {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        gemm::gemm_batch_workspace(isa, threads, self.count, &self.spec)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let Self { count, spec, op } = self;
+        let a = matrix(read!(o, 0, count * spec.m * spec.k), op.transpose_a, spec.m, spec.k);
+        let b = matrix(read!(o, 1, count * spec.k * spec.n), op.transpose_b, spec.k, spec.n);
+        gemm::gemm_batch(ctx, *count, spec, a, b, write!(o, 0, count * spec.m * spec.n), scratch!(o));
         Ok(())
     }
 }

@@ -2,43 +2,80 @@
 
 use super::{Call, Found, Operands, all_f32, block_rows, found, read, scratch, write};
 use crate::isa::{Context, Isa};
-use crate::reduce;
+use crate::reduce::{self, Element, Extreme};
 use plimsoll_graph::op::Reduce;
 use plimsoll_plan::KernelQuery;
+use plimsoll_tensor::{DType, TensorType};
+use std::marker::PhantomData;
 
 pub(super) fn find(op: &Reduce, query: &KernelQuery<'_>) -> Found {
     let x = query.inputs[0];
-    if !all_f32(&query.inputs) {
-        return None;
-    }
     match *op {
-        Reduce::Sum { start, end } => {
-            let product = |range: &[usize]| range.iter().product::<usize>();
-            let (outer, reduce, inner) =
-                (product(&x.shape[..start]), product(&x.shape[start..end]), product(&x.shape[end..]));
-            if start == 0 && query.fold_rows > 0 {
-                let block_rows = block_rows(query, product(&x.shape[1..end]), reduce);
-                return found(SumFold { rows: reduce, inner, block_rows, accumulate: query.accumulate });
-            }
-            found(Sum { outer, reduce, inner })
+        Reduce::Max { start, end } => extreme(Extreme::Largest, x, start, end),
+        Reduce::Min { start, end } => extreme(Extreme::Smallest, x, start, end),
+        _ if !all_f32(&query.inputs) => None,
+        Reduce::Sum { start: 0, end } if query.fold_rows > 0 => {
+            let Middle { reduce, inner, .. } = Middle::new(x, 0, end);
+            let block_rows = block_rows(query, x.shape[1..end].iter().product(), reduce);
+            found(SumFold { rows: reduce, inner, block_rows, accumulate: query.accumulate })
         }
-        Reduce::Argmax => {
-            let width = *x.shape.last()?;
-            found(Argmax { rows: x.shape.elements() / width, width })
+        Reduce::Sum { start, end } => found(Sum(Middle::new(x, start, end))),
+        Reduce::Product { start, end } => found(Product(Middle::new(x, start, end))),
+        Reduce::ProductGrad { start, end } => found(ProductGrad(Middle::new(x, start, end))),
+        Reduce::Argmax => found(ArgExtreme(Extreme::Largest, Middle::last(x)?)),
+        Reduce::Argmin => found(ArgExtreme(Extreme::Smallest, Middle::last(x)?)),
+        Reduce::CumulativeSum { axis, reverse } => {
+            found(CumulativeSum { size: Middle::new(x, axis, axis + 1), reverse })
         }
+        Reduce::TopK { k } => found(TopK { k, size: Middle::last(x)? }),
     }
 }
 
-struct Sum {
+fn extreme(which: Extreme, x: &TensorType, start: usize, end: usize) -> Found {
+    let size = Middle::new(x, start, end);
+    match x.dtype {
+        DType::F32 => found(ExtremeOf::<f32>(which, size, PhantomData)),
+        DType::I32 => found(ExtremeOf::<i32>(which, size, PhantomData)),
+        DType::Bool => found(ExtremeOf::<u8>(which, size, PhantomData)),
+        _ => None,
+    }
+}
+
+/// The sizes before, in and behind the axes that are reduced.
+#[derive(Clone, Copy)]
+struct Middle {
     outer: usize,
     reduce: usize,
     inner: usize,
 }
 
+impl Middle {
+    fn new(x: &TensorType, start: usize, end: usize) -> Self {
+        let product = |range: &[usize]| range.iter().product::<usize>();
+        Self {
+            outer: product(&x.shape[..start]),
+            reduce: product(&x.shape[start..end]),
+            inner: product(&x.shape[end..]),
+        }
+    }
+
+    /// With the last axis reduced; `None` for a scalar.
+    fn last(x: &TensorType) -> Option<Self> {
+        let rank = x.shape.rank();
+        (rank > 0).then(|| Self::new(x, rank - 1, rank))
+    }
+
+    fn elements(self) -> usize {
+        self.outer * self.reduce * self.inner
+    }
+}
+
+struct Sum(Middle);
+
 impl Call for Sum {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let &Self { outer, reduce, inner } = self;
-        let (x, y) = (read!(o, 0, outer * reduce * inner), write!(o, 0, outer * inner));
+        let Middle { outer, reduce, inner } = self.0;
+        let (x, y) = (read!(o, 0, self.0.elements()), write!(o, 0, outer * inner));
         reduce::sum(ctx, outer, reduce, inner, x, y);
         Ok(())
     }
@@ -64,15 +101,75 @@ impl Call for SumFold {
     }
 }
 
-struct Argmax {
-    rows: usize,
-    width: usize,
+/// Of elements that lie in memory as `T`.
+struct ExtremeOf<T>(Extreme, Middle, PhantomData<T>);
+
+impl<T: Element> Call for ExtremeOf<T> {
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let Middle { outer, reduce, inner } = self.1;
+        let (x, y): (&[T], _) = (read!(o, 0, self.1.elements()), write!(o, 0, outer * inner));
+        reduce::extreme(ctx, self.0, outer, reduce, inner, x, y);
+        Ok(())
+    }
 }
 
-impl Call for Argmax {
+struct Product(Middle);
+
+impl Call for Product {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let &Self { rows, width } = self;
-        reduce::argmax(ctx, rows, width, read!(o, 0, rows * width), write!(o, 0, rows));
+        let Middle { outer, reduce, inner } = self.0;
+        let (x, y) = (read!(o, 0, self.0.elements()), write!(o, 0, outer * inner));
+        reduce::product(ctx, outer, reduce, inner, x, y);
+        Ok(())
+    }
+}
+
+struct ProductGrad(Middle);
+
+impl Call for ProductGrad {
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let Middle { outer, reduce, inner } = self.0;
+        let (x, dy) = (read!(o, 0, self.0.elements()), read!(o, 1, outer * inner));
+        reduce::product_grad(ctx, outer, reduce, inner, x, dy, write!(o, 0, self.0.elements()));
+        Ok(())
+    }
+}
+
+struct ArgExtreme(Extreme, Middle);
+
+impl Call for ArgExtreme {
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let Middle { outer, reduce, .. } = self.1;
+        let (x, y) = (read!(o, 0, outer * reduce), write!(o, 0, outer));
+        reduce::arg_extreme(ctx, self.0, outer, reduce, x, y);
+        Ok(())
+    }
+}
+
+struct CumulativeSum {
+    size: Middle,
+    reverse: bool,
+}
+
+impl Call for CumulativeSum {
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let Middle { outer, reduce, inner } = self.size;
+        let (x, y) = (read!(o, 0, self.size.elements()), write!(o, 0, self.size.elements()));
+        reduce::cumulative_sum(ctx, outer, reduce, inner, self.reverse, x, y);
+        Ok(())
+    }
+}
+
+struct TopK {
+    k: usize,
+    size: Middle,
+}
+
+impl Call for TopK {
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let (Middle { outer, reduce, .. }, k) = (self.size, self.k);
+        let (values, indices) = (write!(o, 0, outer * k), write!(o, 1, outer * k));
+        reduce::top_k(ctx, outer, reduce, k, read!(o, 0, outer * reduce), values, indices);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod batch;
 pub(crate) mod chunks;
 pub(crate) mod kernel;
 pub(crate) mod pack;
@@ -16,6 +17,8 @@ mod portable;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+
+pub use batch::{gemm_batch, gemm_batch_workspace};
 
 use crate::isa::{Context, Isa};
 use crate::pool::Pool;

@@ -16,6 +16,26 @@ pub enum Index {
         /// Rows of the result.
         rows: usize,
     },
+    /// `(x [.., n], indices [.., k]) → [.., k]`: element `indices[.., i]` of each row.
+    Take,
+    /// `(indices [.., k], dy [.., k]) → [.., extent]`: adds element i of each row of dy to element `indices[.., i]`, in
+    /// order.
+    Put {
+        /// Last extent of the result.
+        extent: usize,
+    },
+    /// `(indices [..]) → [.., classes]`: one at each index, zero elsewhere.
+    OneHot {
+        /// Last extent of the result.
+        classes: usize,
+        /// Element type of the result.
+        dtype: DType,
+    },
+    /// `() → i32 [extent]`: 0, 1, 2, ..
+    Range {
+        /// How many.
+        extent: usize,
+    },
 }
 
 impl Family for Index {
@@ -23,42 +43,74 @@ impl Family for Index {
         match self {
             Self::Gather => "gather",
             Self::ScatterAdd { .. } => "scatter_add",
+            Self::Take => "take",
+            Self::Put { .. } => "put",
+            Self::OneHot { .. } => "one_hot",
+            Self::Range { .. } => "range",
         }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        let [first, second] = arity(inputs)?;
         let is_index = |t: &TensorType| {
             require(t.dtype == DType::I32, || format!("indices must be i32, not {}", t.dtype))
         };
         match *self {
             Self::Gather => {
-                is_index(second)?;
-                let [_, width] = rank("the table", first)?;
-                Ok(vec![TensorType::new(first.dtype, [&second.shape[..], &[width]].concat())])
+                let [table, indices] = arity(inputs)?;
+                is_index(indices)?;
+                let [_, width] = rank("the table", table)?;
+                Ok(vec![TensorType::new(table.dtype, [&indices.shape[..], &[width]].concat())])
             }
             Self::ScatterAdd { rows } => {
-                is_index(first)?;
-                let split = second.shape.rank().checked_sub(1);
-                let fits =
-                    split.is_some_and(|r| second.shape[..r] == first.shape[..]) && second.dtype.is_float();
-                require(fits, || format!("{second} does not hold a row for each index of {first}"))?;
-                Ok(vec![TensorType::new(second.dtype, [rows, second.shape[second.shape.rank() - 1]])])
+                let [indices, dy] = arity(inputs)?;
+                is_index(indices)?;
+                let split = dy.shape.rank().checked_sub(1);
+                let fits = split.is_some_and(|r| dy.shape[..r] == indices.shape[..]) && dy.dtype.is_float();
+                require(fits, || format!("{dy} does not hold a row for each index of {indices}"))?;
+                Ok(vec![TensorType::new(dy.dtype, [rows, dy.shape[dy.shape.rank() - 1]])])
+            }
+            Self::Take => {
+                let [x, indices] = arity(inputs)?;
+                is_index(indices)?;
+                let fits = rows_of(x).is_some() && rows_of(x) == rows_of(indices);
+                require(fits, || format!("{x} does not have a row for each row of {indices}"))?;
+                Ok(vec![TensorType::new(x.dtype, indices.shape.clone())])
+            }
+            Self::Put { extent } => {
+                let [indices, dy] = arity(inputs)?;
+                is_index(indices)?;
+                let fits = dy.shape == indices.shape && dy.dtype.is_float();
+                require(fits, || format!("{dy} does not hold a float for each index of {indices}"))?;
+                let rows = rows_of(indices).ok_or_else(|| TypeError("needs an axis to put along".into()))?;
+                Ok(vec![TensorType::new(dy.dtype, [rows, &[extent]].concat())])
+            }
+            Self::OneHot { classes, dtype } => {
+                let [indices] = arity(inputs)?;
+                is_index(indices)?;
+                Ok(vec![TensorType::new(dtype, [&indices.shape[..], &[classes]].concat())])
+            }
+            Self::Range { extent } => {
+                let [] = arity(inputs)?;
+                require(i32::try_from(extent).is_ok(), || format!("{extent} is past the range of i32"))?;
+                Ok(vec![TensorType::new(DType::I32, [extent])])
             }
         }
     }
 
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
         match self {
-            Self::Gather => 0,
-            Self::ScatterAdd { .. } => inputs[1].shape.elements() as u64,
+            Self::ScatterAdd { .. } | Self::Put { .. } => inputs[1].shape.elements() as u64,
+            Self::Gather | Self::Take | Self::OneHot { .. } | Self::Range { .. } => 0,
         }
     }
 
-    fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
-        vec![match (self, batched[0], batched[1]) {
-            (Self::Gather, false, true) => Flow::PerExample,
-            (Self::ScatterAdd { .. }, true, true) => Flow::Folded,
+    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+        vec![match (self, batched) {
+            (Self::Gather, [false, true]) | (Self::OneHot { .. }, _) => Flow::PerExample,
+            (Self::ScatterAdd { .. }, [true, true]) => Flow::Folded,
+            (Self::Take | Self::Put { .. }, _) if inputs[0].shape.rank() > 1 => Flow::PerExample,
+            // Elements of a shared row, one for each example.
+            (Self::Take, [false, true]) => Flow::PerExample,
             _ => Flow::Mixed,
         }]
     }
@@ -66,4 +118,9 @@ impl Family for Index {
     fn folds(&self) -> &'static [usize] {
         if matches!(self, Self::ScatterAdd { .. }) { &[0] } else { &[] }
     }
+}
+
+/// All extents but the last; `None` for a scalar.
+fn rows_of(ty: &TensorType) -> Option<&[usize]> {
+    ty.shape.split_last().map(|(_, rows)| rows)
 }

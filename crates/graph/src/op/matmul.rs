@@ -1,6 +1,6 @@
 //! Matrix product.
 
-use super::{Family, rank, require, same_float};
+use super::{Family, require, same_float};
 use crate::{Flow, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ impl Epilogue {
 
 /// `A · B` for matrices, either read transposed, `[m,k] · [k,n] → [m,n]`. Accumulation is f32 at least. A product of
 /// two batched operands over their rows (a weight's gradient, `Aᵀ · B`) folds block of examples by block.
+///
+/// With equal extents before the last two, one product for each: `[..,m,k] · [..,k,n] → [..,m,n]`, without epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MatMul {
     /// A is stored as `[k,m]`.
@@ -44,16 +46,23 @@ pub struct MatMul {
 }
 
 impl MatMul {
-    /// `(m, n, k)` for operands of these types.
+    /// `(m, n, k)` of each product for operands of these types.
     pub fn extents(&self, inputs: &[&TensorType]) -> Result<(usize, usize, usize), TypeError> {
         require(inputs.len() >= 2, || "needs two matrices".into())?;
-        let [a0, a1] = rank("the first matrix", inputs[0])?;
-        let [b0, b1] = rank("the second matrix", inputs[1])?;
+        let (a_lead, [a0, a1]) = split("first", inputs[0])?;
+        let (b_lead, [b0, b1]) = split("second", inputs[1])?;
+        require(a_lead == b_lead, || "extents before the last two differ".into())?;
         let (m, k) = if self.transpose_a { (a1, a0) } else { (a0, a1) };
         let (k2, n) = if self.transpose_b { (b1, b0) } else { (b0, b1) };
         require(k == k2, || format!("inner extents differ: {k} and {k2}"))?;
         Ok((m, n, k))
     }
+}
+
+/// The extents before the last two, and the last two.
+fn split<'a>(what: &str, ty: &'a TensorType) -> Result<(&'a [usize], [usize; 2]), TypeError> {
+    let too_few = || TypeError(format!("the {what} matrix must have 2 axes or more, it is {ty}"));
+    ty.shape.split_last_chunk().map(|(lead, &matrix)| (lead, matrix)).ok_or_else(too_few)
 }
 
 impl Family for MatMul {
@@ -65,17 +74,23 @@ impl Family for MatMul {
         let (m, n, _) = self.extents(inputs)?;
         let matrices = self.epilogue.take(inputs, n)?;
         require(matrices.len() == 2, || format!("needs two matrices, has {}", matrices.len()))?;
-        Ok(vec![TensorType::new(same_float(inputs)?, [m, n])])
+        let (lead, _) = split("first", inputs[0])?;
+        require(lead.is_empty() || self.epilogue == Epilogue::default(), || {
+            "only a product of two matrices can have an epilogue".into()
+        })?;
+        Ok(vec![TensorType::new(same_float(inputs)?, [lead, &[m, n]].concat())])
     }
 
-    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
-        let product =
-            |(m, n, k)| [m, n, k].iter().fold(2u64, |flops, &n: &usize| flops.saturating_mul(n as u64));
-        self.extents(inputs).map_or(0, product)
+    fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        let depth = self.extents(inputs).map_or(0, |(_, _, k)| k as u64);
+        (outputs[0].shape.elements() as u64).saturating_mul(depth).saturating_mul(2)
     }
 
-    fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
+    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
         vec![match (batched[0], batched[1]) {
+            // One product for each example, or several; only if both operands have theirs.
+            (true, true) if inputs[0].shape.rank() > 2 => Flow::PerExample,
+            _ if inputs[0].shape.rank() > 2 => Flow::Mixed,
             (true, false) if !self.transpose_a => Flow::PerExample,
             (true, true) if self.transpose_a && !self.transpose_b => Flow::Folded,
             _ => Flow::Mixed,
