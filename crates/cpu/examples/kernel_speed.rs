@@ -374,7 +374,10 @@ fn convolutions(ctx: Context<'_>) {
             dilation_w: 1,
             groups,
         };
-        let (mut x, mut y) = (random(32 * side * side * in_c), random(32 * out * out * out_c));
+        // Aligned, as in an arena.
+        let (floats_in, floats_out) = (32 * side * side * in_c, 32 * out * out * out_c);
+        let (mut x, mut y) = (random(floats_in + 16), random(floats_out + 16));
+        let (x, y) = (&mut aligned(&mut x)[..floats_in], &mut aligned(&mut y)[..floats_out]);
         let mut w = random(kernel * kernel * in_c / groups * out_c);
         let bytes = 4 * (x.len() + y.len());
         let flops = 2.0 * (w.len() * out * out * 32) as f64 * 1e-9;
@@ -382,15 +385,15 @@ fn convolutions(ctx: Context<'_>) {
         let (isa, threads) = (ctx.isa(), ctx.threads());
         let mut memory = space(conv2d_workspace(isa, threads, &shape));
         time("  conv2d", bytes, || {
-            conv2d(ctx, &shape, &x, &w, &mut y, Epilogue::NONE, aligned(&mut memory));
+            conv2d(ctx, &shape, x, &w, y, Epilogue::NONE, aligned(&mut memory));
         });
         let mut memory = space(conv2d_input_grad_workspace(isa, threads, &shape));
         time("  conv2d_input_grad", bytes, || {
-            conv2d_input_grad(ctx, &shape, &y, &w, &mut x, aligned(&mut memory));
+            conv2d_input_grad(ctx, &shape, y, &w, x, aligned(&mut memory));
         });
         let mut memory = space(conv2d_weight_grad_workspace(isa, threads, &shape, 1));
         time("  conv2d_weight_grad", bytes, || {
-            conv2d_weight_grad(ctx, &shape, &x, &y, &mut w, false, 1, aligned(&mut memory));
+            conv2d_weight_grad(ctx, &shape, x, y, &mut w, false, 1, aligned(&mut memory));
         });
     }
 }

@@ -381,10 +381,12 @@ unsafe fn grad_taps<const FMA: bool, const L: usize, const TAPS: usize>(
             dy = dy.wrapping_add(c);
         }
         unroll!(T < TAPS, {
-            let sums = &mut *sums.add(T * c).cast::<[f32; L]>();
+            let at = sums.add(T * c).cast::<[f32; L]>();
+            let mut sums = *at;
             for lane in 0..L {
                 sums[lane] += own[T][lane];
             }
+            *at = sums;
         });
     }
     TAPS
