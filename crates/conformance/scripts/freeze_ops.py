@@ -416,28 +416,85 @@ def conv():
         "3x3/larger_than_the_image": ([1, 2, 1, 2], [3, 3, 2, 2], [1, 1], [[1, 1], [1, 1]]),
     }
 
-    def convolve(x, kernel, *bias, stride, padding, relu=False):
-        y = F.conv2d(padded(channels_first(x), padding), kernel.permute(3, 2, 0, 1), *bias, stride=stride)
+    def convolve(x, kernel, *bias, stride, padding, dilation, groups, relu=False):
+        x, kernel = padded(channels_first(x), padding), kernel.permute(3, 2, 0, 1)
+        y = F.conv2d(x, kernel, *bias, stride=stride, dilation=dilation, groups=groups)
         return channels_last(torch.relu(y) if relu else y)
 
-    def add(label, image, kernel, stride, padding, bias=False, relu=False):
+    def slide(kernel, stride, padding, dilation, groups):
+        """A geometry and the groups, as ops have them; what is one is left out."""
         geometry = {"window": kernel[:2], "stride": stride, "padding": padding}
+        geometry |= {} if dilation == [1, 1] else {"dilation": dilation}
+        return {"geometry": geometry} | ({} if groups == 1 else {"groups": groups})
+
+    def add(label, image, kernel, stride, padding, dilation=(1, 1), groups=1, bias=False, relu=False):
+        how = {"stride": stride, "padding": padding, "dilation": list(dilation), "groups": groups}
+        common = slide(kernel, **how)
         x, k = cases.values(*image), cases.values(*kernel)
-        op = {"conv": {"forward": {"geometry": geometry, "epilogue": {"bias": bias, "relu": relu}}}}
-        function = lambda *t: convolve(*t, stride=stride, padding=padding, relu=relu)  # noqa: E731
+        op = {"conv": {"forward": {**common, "epilogue": {"bias": bias, "relu": relu}}}}
+        function = lambda *t: convolve(*t, **how, relu=relu)  # noqa: E731
         bias = [cases.values(kernel[3])] if bias else []
-        _, dy, gradients = cases.forward(label, op, function, x, k, *bias)
+        (y,), dy, gradients = cases.forward(label, op, function, x, k, *bias)
         if not (bias or relu):
-            op = {"conv": {"input_grad": {"geometry": geometry, "image": image[1:3]}}}
-            cases.add(f"{label}/input_grad", op, [dy, k], gradients[:1])
-            op = {"conv": {"weight_grad": {"geometry": geometry}}}
-            cases.add(f"{label}/weight_grad", op, [x, dy], gradients[1:])
+            input_grad = {"conv": {"input_grad": {**common, "image": image[1:3]}}}
+            cases.add(f"{label}/input_grad", input_grad, [dy, k], gradients[:1])
+            weight_grad = {"conv": {"weight_grad": common}}
+            cases.add(f"{label}/weight_grad", weight_grad, [x, dy], gradients[1:])
+            return (op, [x, k], y), (input_grad, [dy, k], gradients[0]), (weight_grad, [x, dy], gradients[1])
 
     for label, geometry in geometries.items():
         add(label, *geometry)
     add("3x3/bias", *geometries["3x3"], bias=True)
     add("3x3/relu", *geometries["3x3"], relu=True)
     add("2x3/bias_relu", *geometries["2x3/uneven"], bias=True, relu=True)
+
+    # As above, then dilation and groups.
+    none, around = [[0, 0], [0, 0]], [[1, 1], [1, 1]]
+    spread = {
+        "3x3/dilated": ([1, 6, 5, 2], [3, 3, 2, 2], [1, 1], [[2, 2], [1, 2]], [2, 1], 1),
+        "3x2/dilated_stride2": ([1, 8, 7, 2], [3, 2, 2, 2], [2, 2], [[2, 1], [0, 3]], [2, 3], 1),
+        "2x3/dilated_stride4": ([1, 9, 8, 1], [2, 3, 1, 2], [2, 4], [[3, 3], [1, 3]], [3, 2], 1),
+        "3x3/groups2": ([1, 5, 4, 4], [3, 3, 2, 6], [1, 1], around, [1, 1], 2),
+        "1x1/groups3": ([2, 2, 3, 6], [1, 1, 2, 3], [1, 1], none, [1, 1], 3),
+        "2x2/groups2_dilated_stride2": ([1, 6, 7, 4], [2, 2, 2, 4], [2, 2], around, [2, 3], 2),
+        "3x3/depthwise": ([2, 4, 5, 4], [3, 3, 1, 4], [1, 1], around, [1, 1], 4),
+        "3x3/depthwise_stride2": ([1, 6, 5, 5], [3, 3, 1, 5], [2, 2], [[0, 1], [1, 1]], [1, 1], 5),
+        "3x3/depthwise_dilated": ([1, 6, 7, 3], [3, 3, 1, 3], [1, 1], [[2, 2], [2, 2]], [2, 2], 3),
+        "3x3/depthwise_of_two": ([1, 4, 4, 3], [3, 3, 1, 6], [1, 1], around, [1, 1], 3),
+    }
+    for label, geometry in spread.items():
+        found = add(label, *geometry)
+        if label in ("2x2/groups2_dilated_stride2", "3x3/depthwise"):
+            # Inputs are exact in every float; what is stored is rounded once.
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                for op, inputs, output in found:
+                    name = f"{label}/{next(iter(op['conv']))}/{NAMES[dtype]}"
+                    cases.add(name, op, [t.to(dtype) for t in inputs], [output.to(dtype)], NAMES[dtype])
+    add("3x3/depthwise_bias_relu", *spread["3x3/depthwise"], bias=True, relu=True)
+    add("3x3/groups2_bias", *spread["3x3/groups2"], bias=True)
+
+    # Transposed convolution: the gradient with respect to the image as an op by itself. Image [n,h,w,in], kernel
+    # [kh,kw,out / groups,in], stride, padding, padding of the result, dilation, groups.
+    def transposed(label, image, kernel, stride, padding, more, dilation, groups):
+        result = [
+            (image[1 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + more[d] + 1
+            for d in range(2)
+        ]
+        common = slide(kernel, stride, [[p, p] for p in padding], dilation, groups)
+        op = {"conv": {"input_grad": {**common, "image": result}}}
+
+        def function(x, k):
+            x, k = channels_first(x), k.permute(3, 2, 0, 1)
+            return channels_last(F.conv_transpose2d(x, k, None, stride, padding, more, groups, dilation))
+
+        cases.forward(f"transposed/{label}", op, function, cases.values(*image), cases.values(*kernel))
+
+    transposed("3x3", [1, 4, 3, 3], [3, 3, 2, 3], [1, 1], [1, 1], [0, 0], [1, 1], 1)
+    transposed("4x4_stride2", [1, 3, 3, 2], [4, 4, 2, 2], [2, 2], [1, 1], [0, 0], [1, 1], 1)
+    transposed("3x2_stride2", [2, 3, 2, 2], [3, 2, 3, 2], [2, 2], [1, 0], [1, 0], [1, 1], 1)
+    transposed("2x3_dilated", [1, 3, 4, 2], [2, 3, 2, 2], [1, 2], [1, 2], [0, 1], [3, 2], 1)
+    transposed("3x3_groups2", [1, 3, 2, 4], [3, 3, 3, 4], [2, 2], [1, 1], [1, 1], [1, 1], 2)
+    transposed("2x2_depthwise", [1, 3, 3, 5], [2, 2, 1, 5], [2, 2], [0, 0], [0, 0], [1, 1], 5)
     return cases
 
 

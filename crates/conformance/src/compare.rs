@@ -90,7 +90,9 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Reduce(Reduce::Argmax) => 0,
         Op::MatMul(op) => op.extents(inputs).map_or(0, |(_, _, k)| k),
         Op::Conv(Conv::Forward { .. }) => shape(1)[..3].iter().product(),
-        Op::Conv(Conv::InputGrad { geometry, .. }) => geometry.window.iter().product::<usize>() * last(0),
+        Op::Conv(Conv::InputGrad { geometry, groups, .. }) => {
+            geometry.window.iter().product::<usize>() * last(0) / groups
+        }
         Op::Conv(Conv::WeightGrad { .. }) => shape(1)[..3].iter().product(),
         Op::Pool(Pool::Max { .. }) => 0,
         Op::Pool(Pool::MaxGrad { geometry, .. }) => geometry.window.iter().product(),

@@ -16,7 +16,7 @@ mod random;
 mod reduce;
 
 pub use attention::Attention;
-pub use conv::{Conv, Geometry, same_padding};
+pub use conv::{Conv, Geometry, reach, same_padding};
 pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 pub use index::Index;
 pub use loss::Loss;
