@@ -637,8 +637,8 @@ def loss():
         each = F.cross_entropy(logits, labels.long(), reduction="none")
         return (each * weights).sum(), logits.logsumexp(1)
 
-    def linear(x, kernel, labels, weights):
-        return entropy(x @ kernel, labels, weights)
+    def linear(x, kernel, labels, weights, transposed):
+        return entropy(x @ (kernel.T if transposed else kernel), labels, weights)
 
     def add(label, rows, classes, weights, scale=1.0):
         labels = cases.indices(classes, rows)
@@ -649,12 +649,16 @@ def loss():
         inputs = [logits, labels, weights, lse, dloss]
         cases.add(f"cross_entropy/{label}/grad", {"loss": "cross_entropy_grad"}, inputs, gradients[:1])
 
-        x, kernel = cases.values(rows, 3) * scale, cases.values(3, classes)
-        (_, lse), dloss, gradients = cases.forward(
-            f"linear/{label}", {"loss": "linear_cross_entropy"}, linear, x, kernel, labels, weights
-        )
-        inputs = [x, kernel, labels, weights, lse, dloss]
-        cases.add(f"linear/{label}/grad", {"loss": "linear_cross_entropy_grad"}, inputs, gradients[:2])
+        for transposed in (False, True):
+            x = cases.values(rows, 3) * scale
+            kernel = cases.values(classes, 3) if transposed else cases.values(3, classes)
+            name = f"linear/{label}/transposed" if transposed else f"linear/{label}"
+            op = {"loss": {"linear_cross_entropy": {"transposed": transposed}}}
+            function = lambda *inputs: linear(*inputs, transposed)  # noqa: E731
+            (_, lse), dloss, gradients = cases.forward(name, op, function, x, kernel, labels, weights)
+            inputs = [x, kernel, labels, weights, lse, dloss]
+            op = {"loss": {"linear_cross_entropy_grad": {"transposed": transposed}}}
+            cases.add(f"{name}/grad", op, inputs, gradients[:2])
 
     add("mean", 4, 5, torch.full([4], 0.25))
     add("weighted", 6, 3, cases.positive(6))

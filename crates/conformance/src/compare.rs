@@ -112,7 +112,11 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Index(Index::ScatterAdd { .. }) => shape(0).elements(),
         // Over classes, then over rows; linear: the logits before, and the way back through them.
         Op::Loss(Loss::CrossEntropy | Loss::CrossEntropyGrad) => shape(0).iter().sum(),
-        Op::Loss(Loss::LinearCrossEntropy) => shape(0).iter().sum::<usize>() + last(1),
-        Op::Loss(Loss::LinearCrossEntropyGrad) => 2 * (shape(0).iter().sum::<usize>() + last(1)),
+        Op::Loss(op @ Loss::LinearCrossEntropy { .. }) => {
+            shape(0).iter().sum::<usize>() + op.classes(inputs[1])
+        }
+        Op::Loss(op @ Loss::LinearCrossEntropyGrad { .. }) => {
+            2 * (shape(0).iter().sum::<usize>() + op.classes(inputs[1]))
+        }
     }
 }

@@ -232,10 +232,17 @@ fn norms_attention_look_ups_and_losses_over_awkward_shapes() {
         ],
     );
     each(
-        Op::Loss(Loss::LinearCrossEntropy),
+        Op::Loss(Loss::LinearCrossEntropy { transposed: false }),
         &[
             &["f32[1,2]", "f32[2,3]", "i32[1]", "f32[1]"],
             &["f32[300,9]", "f32[9,37]", "i32[300]", "f32[300]"],
+        ],
+    );
+    each(
+        Op::Loss(Loss::LinearCrossEntropy { transposed: true }),
+        &[
+            &["f32[1,2]", "f32[3,2]", "i32[1]", "f32[1]"],
+            &["f32[300,9]", "f32[37,9]", "i32[300]", "f32[300]"],
         ],
     );
 }
@@ -277,18 +284,16 @@ fn gradient_ops_over_awkward_shapes() {
     ] {
         with_gradient(Op::Loss(Loss::CrossEntropy), Op::Loss(Loss::CrossEntropyGrad), &types, &[1], &all);
     }
-    for types in [
-        ["f32[1,2]", "f32[2,3]", "i32[1]", "f32[1]"],
-        ["f32[300,9]", "f32[9,37]", "i32[300]", "f32[300]"],
-        ["f32[3,40]", "f32[40,5]", "i32[3]", "f32[3]"],
+    for (transposed, types) in [
+        (false, ["f32[1,2]", "f32[2,3]", "i32[1]", "f32[1]"]),
+        (false, ["f32[300,9]", "f32[9,37]", "i32[300]", "f32[300]"]),
+        (false, ["f32[3,40]", "f32[40,5]", "i32[3]", "f32[3]"]),
+        (true, ["f32[300,9]", "f32[37,9]", "i32[300]", "f32[300]"]),
+        (true, ["f32[3,40]", "f32[5,40]", "i32[3]", "f32[3]"]),
     ] {
-        with_gradient(
-            Op::Loss(Loss::LinearCrossEntropy),
-            Op::Loss(Loss::LinearCrossEntropyGrad),
-            &types,
-            &[1],
-            &all,
-        );
+        let forward = Loss::LinearCrossEntropy { transposed };
+        let backward = Loss::LinearCrossEntropyGrad { transposed };
+        with_gradient(Op::Loss(forward), Op::Loss(backward), &types, &[1], &all);
     }
     for (window, stride, padding, image) in [(2, 2, 0, [6, 7]), (3, 1, 1, [5, 4]), (3, 2, 1, [1, 9])] {
         let geometry = Geometry {

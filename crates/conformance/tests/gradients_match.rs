@@ -29,7 +29,7 @@ fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
 
 /// Whether `gradient` has a rule for this input: row weights of losses are data.
 fn has_rule(op: &Op, input: usize) -> bool {
-    !matches!((op, input), (Op::Loss(Loss::CrossEntropy), 2) | (Op::Loss(Loss::LinearCrossEntropy), 3))
+    !matches!((op, input), (Op::Loss(Loss::CrossEntropy), 2) | (Op::Loss(Loss::LinearCrossEntropy { .. }), 3))
 }
 
 /// Cases with frozen gradients. Regions and epilogues have none of their own: `fuse` makes them after `gradient`.

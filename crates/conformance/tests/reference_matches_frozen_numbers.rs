@@ -132,8 +132,8 @@ variants! {
     Op::Index(Index::ScatterAdd { .. }) => "scatter_add",
     Op::Loss(Loss::CrossEntropy) => "cross_entropy",
     Op::Loss(Loss::CrossEntropyGrad) => "cross_entropy_grad",
-    Op::Loss(Loss::LinearCrossEntropy) => "linear_cross_entropy",
-    Op::Loss(Loss::LinearCrossEntropyGrad) => "linear_cross_entropy_grad",
+    Op::Loss(Loss::LinearCrossEntropy { .. }) => "linear_cross_entropy",
+    Op::Loss(Loss::LinearCrossEntropyGrad { .. }) => "linear_cross_entropy_grad",
 }
 
 #[test]

@@ -294,7 +294,14 @@ fn losses(ctx: Context<'_>) {
         cross_entropy(ctx, rows, classes, 64, false, &logits, &labels, &weights, &mut loss, &mut lse, memory)
             .expect("in range");
     });
-    let spec = LinearSpec { rows: 2048, width: 256, classes: 8192, block_rows: 128, accumulate: false };
+    let spec = LinearSpec {
+        rows: 2048,
+        width: 256,
+        classes: 8192,
+        transposed: false,
+        block_rows: 128,
+        accumulate: false,
+    };
     let (x, kernel) = (random(2048 * 256), random(256 * 8192));
     let (mut dx, mut dkernel) = (vec![0.0; x.len()], vec![0.0; kernel.len()]);
     let mut memory = space(linear_cross_entropy_workspace(ctx.isa(), ctx.threads(), &spec));

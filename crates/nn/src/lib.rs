@@ -23,14 +23,15 @@ pub mod step;
 pub mod zoo;
 
 pub use layers::{
-    Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, Conv1d, Conv2d, ConvTranspose2d,
-    Dense, DepthwiseConv2d, Dropout, Embedding, Flatten, GaussianNoise, GlobalAveragePool, GlobalMaxPool, GroupNorm,
-    Gru, Layer, LayerNorm, Lstm, MaxPool2d, Mlp, MultiHeadAttention, NormPlace, Padding, Permute, Recurrent, Reshape,
-    Residual, RmsNorm, SeparableConv2d, SimpleRnn, SpatialDropout, TransformerBlock, Upsample,
+    Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, Conv1d, Conv2d,
+    ConvTranspose2d, Dense, DepthwiseConv2d, Dropout, Embedding, Flatten, GaussianNoise, GlobalAveragePool,
+    GlobalMaxPool, GroupNorm, Gru, Layer, LayerNorm, Lstm, MaxPool2d, Mlp, MultiHeadAttention, NormPlace,
+    Padding, Permute, Recurrent, Reshape, Residual, RmsNorm, SeparableConv2d, SimpleRnn, SpatialDropout,
+    TransformerBlock, Upsample,
 };
 pub use loss::{
-    BinaryCrossEntropy, CosineDistance, CrossEntropy, Dice, Focal, Huber, KlDivergence, Loss, MeanAbsoluteError,
-    MeanSquaredError, SoftCrossEntropy,
+    BinaryCrossEntropy, CosineDistance, CrossEntropy, Dice, Focal, Huber, KlDivergence, Loss,
+    MeanAbsoluteError, MeanSquaredError, SoftCrossEntropy,
 };
 pub use model::{Field, Head, Model, Sequential, WithLoss};
 pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};

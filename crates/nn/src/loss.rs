@@ -3,7 +3,7 @@
 //! weights, too, so they cost nothing here.
 
 use crate::{Head, Net};
-use plimsoll_graph::op::{Binary, Index, Loss as LossOp, Unary};
+use plimsoll_graph::op::{Binary, Index, Loss as LossOp, MatMul, Unary};
 use plimsoll_graph::{GraphError, Op, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 
@@ -65,7 +65,10 @@ where
 pub(crate) fn outputs(net: &mut Net, head: &Head) -> Result<Vec<ValueId>, GraphError> {
     match head {
         Head::Outputs(values) => Ok(values.clone()),
-        Head::Linear { features, kernel } => Ok(vec![net.matmul(*features, *kernel)?]),
+        Head::Linear { features, kernel, transposed } => {
+            let product = MatMul { transpose_b: *transposed, ..MatMul::default() };
+            Ok(vec![net.one(Op::MatMul(product), &[*features, *kernel])?])
+        }
     }
 }
 
@@ -73,7 +76,8 @@ pub(crate) fn outputs(net: &mut Net, head: &Head) -> Result<Vec<ValueId>, GraphE
 fn weighted_sum(net: &mut Net, each: ValueId, weights: ValueId) -> Result<ValueId, GraphError> {
     let rows = net.shape(weights).clone();
     if net.shape(each).elements() != rows.elements() || !net.ty(each).dtype.is_float() {
-        let wanted = format!("a loss gives one float for each of the rows {rows}: sum or average over other axes");
+        let wanted =
+            format!("a loss gives one float for each of the rows {rows}: sum or average over other axes");
         return Err(net.refuse("loss", each, wanted));
     }
     let each = net.reshape(each, rows.clone())?;
@@ -175,7 +179,7 @@ impl Loss for CrossEntropy {
 
     fn share(&self, label: i32) -> f64 {
         match usize::try_from(label) {
-            Ok(label) if self.class_weights.is_empty() => { let _ = label; 1.0 }
+            Ok(_) if self.class_weights.is_empty() => 1.0,
             Ok(label) => self.class_weights.get(label).copied().unwrap_or(0.0),
             Err(_) => 0.0,
         }
@@ -201,8 +205,9 @@ impl Loss for CrossEntropy {
                 let scores = score_rows(net, scores, target)?;
                 net.one(Op::Loss(LossOp::CrossEntropy), &[scores, labels, weights])
             }
-            Head::Linear { features, kernel } => {
-                net.one(Op::Loss(LossOp::LinearCrossEntropy), &[*features, *kernel, labels, weights])
+            Head::Linear { features, kernel, transposed } => {
+                let op = LossOp::LinearCrossEntropy { transposed: *transposed };
+                net.one(Op::Loss(op), &[*features, *kernel, labels, weights])
             }
         }
     }

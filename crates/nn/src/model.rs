@@ -36,6 +36,8 @@ pub enum Head {
         features: ValueId,
         /// The kernel.
         kernel: ValueId,
+        /// Whether the kernel is stored as `[classes, width]`, as the table of an embedding is.
+        transposed: bool,
     },
 }
 

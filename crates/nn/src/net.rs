@@ -91,7 +91,11 @@ impl Net {
 
     /// Random numbers of this shape for every example. They depend on the run's seed, the step, the layer's name and
     /// how often it has drawn, the example and the element, and on nothing else.
-    pub fn draw(&mut self, distribution: Distribution, shape: impl Into<Shape>) -> Result<ValueId, GraphError> {
+    pub fn draw(
+        &mut self,
+        distribution: Distribution,
+        shape: impl Into<Shape>,
+    ) -> Result<ValueId, GraphError> {
         let examples = self.graph().examples;
         let inputs = *self.random.get_or_insert_with(|| {
             let key = self.builder.setting(RANDOM, TensorType::new(DType::I64, [2]));

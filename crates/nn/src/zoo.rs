@@ -1,185 +1,23 @@
 //! The models that come with the library.
 
-use crate::{
-    Activation, BatchNorm, Conv2d, Dense, Embedding, Flatten, GlobalAveragePool, Head, Layer, LayerNorm,
-    MaxPool2d, Model, Net, Padding, SelfAttention, Sequential,
-};
-use plimsoll_graph::{GraphError, Init, ValueId};
-use plimsoll_tensor::{DType, Shape, TensorType};
+mod small;
+mod text;
+mod unet;
+mod vision;
+mod vit;
 
-/// Two hidden layers of 2048 for 28×28 images: 784-2048-2048-10.
-pub fn mlp() -> Sequential {
-    mlp_of(&[28, 28, 1], &[2048, 2048], 10)
-}
+pub use small::{autoencoder_of, lenet, lenet_of, mlp, mlp_of, resnet20, resnet20_of};
+pub use text::{Bert, CharLstm, Gpt, Seq2Seq};
+pub use unet::Unet;
+pub use vision::{densenet121_of, efficientnet_b0_of, mobilenet_v2_of, resnet18_of, resnet50_of, vgg16_of};
+pub use vit::Vit;
 
-/// A perceptron with relu between its layers, named `dense1`, `dense2`, ….
-pub fn mlp_of(input: &[usize], hidden: &[usize], classes: usize) -> Sequential {
-    let mut model = Sequential::classifier("mlp", input, classes);
-    if input.len() > 1 {
-        model = model.layer("flatten", Flatten);
-    }
-    for (i, &units) in hidden.iter().enumerate() {
-        model = model.layer(&format!("dense{}", i + 1), Dense::new(units));
-        model = model.layer(&format!("relu{}", i + 1), Activation::Relu);
-    }
-    model.layer(&format!("dense{}", hidden.len() + 1), Dense::new(classes))
-}
+use crate::Model;
 
-/// LeNet-5 for 28×28 images, with relu and max pooling as it is used today.
-pub fn lenet() -> Sequential {
-    lenet_of([28, 28, 1], 10)
-}
-
-/// LeNet-5 for images of another size.
-pub fn lenet_of(input: [usize; 3], classes: usize) -> Sequential {
-    Sequential::classifier("lenet", input, classes)
-        .layer("conv1", Conv2d::new(6, 5).padding(Padding::Around(2)))
-        .layer("relu1", Activation::Relu)
-        .layer("pool1", MaxPool2d::new(2))
-        .layer("conv2", Conv2d::new(16, 5).padding(Padding::Valid))
-        .layer("relu2", Activation::Relu)
-        .layer("pool2", MaxPool2d::new(2))
-        .layer("flatten", Flatten)
-        .layer("dense1", Dense::new(120))
-        .layer("relu3", Activation::Relu)
-        .layer("dense2", Dense::new(84))
-        .layer("relu4", Activation::Relu)
-        .layer("dense3", Dense::new(classes))
-}
-
-/// ResNet-20 for 32×32 colour images (He et al. 2015), with projection shortcuts.
-pub fn resnet20() -> Sequential {
-    resnet20_of([32, 32, 3], 10)
-}
-
-/// ResNet-20 for images of another size.
-pub fn resnet20_of(input: [usize; 3], classes: usize) -> Sequential {
-    let mut model = Sequential::classifier("resnet20", input, classes)
-        .layer("conv", Conv2d::new(16, 3).padding(Padding::Around(1)).without_bias())
-        .layer("norm", BatchNorm::default())
-        .layer("relu", Activation::Relu);
-    for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
-        for block in 0..3 {
-            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-            let name = format!("stage{}/block{}", stage + 1, block + 1);
-            model = model.layer(&name, ResidualBlock { channels, stride });
-        }
-    }
-    model.layer("pool", GlobalAveragePool).layer("head", Dense::new(classes))
-}
-
-/// Two 3×3 convolutions with batch norm around a shortcut.
-struct ResidualBlock {
-    channels: usize,
-    stride: usize,
-}
-
-impl ResidualBlock {
-    fn conv(
-        &self,
-        net: &mut Net,
-        names: [&str; 2],
-        x: ValueId,
-        window: usize,
-        stride: usize,
-    ) -> Result<ValueId, GraphError> {
-        let conv = Conv2d::new(self.channels, window)
-            .stride(stride)
-            .padding(Padding::Around(window / 2))
-            .without_bias();
-        let y = net.scope(names[0], |net| conv.forward(net, x))?;
-        net.scope(names[1], |net| BatchNorm::default().forward(net, y))
-    }
-}
-
-impl Layer for ResidualBlock {
-    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let y = self.conv(net, ["conv1", "norm1"], x, 3, self.stride)?;
-        let y = Activation::Relu.forward(net, y)?;
-        let y = self.conv(net, ["conv2", "norm2"], y, 3, 1)?;
-        let changes = net.shape(x) != net.shape(y);
-        let shortcut =
-            if changes { self.conv(net, ["shortcut", "shortcut_norm"], x, 1, self.stride)? } else { x };
-        let sum = net.add(y, shortcut)?;
-        Activation::Relu.forward(net, sum)
-    }
-}
-
-/// A decoder-only transformer with learned positions and an untied head.
-#[derive(Clone, Copy, Debug)]
-pub struct Gpt {
-    /// Number of blocks.
-    pub layers: usize,
-    /// Width of the residual stream.
-    pub width: usize,
-    /// Attention heads.
-    pub heads: usize,
-    /// Positions of an example.
-    pub context: usize,
-    /// Number of tokens.
-    pub vocabulary: usize,
-}
-
-impl Default for Gpt {
-    fn default() -> Self {
-        Self { layers: 4, width: 256, heads: 4, context: 256, vocabulary: 4096 }
-    }
-}
-
-impl Gpt {
-    fn block(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let y = net.scope("norm1", |net| LayerNorm::default().forward(net, x))?;
-        let attention = SelfAttention { heads: self.heads, causal: true };
-        let y = net.scope("attention", |net| attention.forward(net, y))?;
-        let x = net.add(x, y)?;
-        let y = net.scope("norm2", |net| LayerNorm::default().forward(net, x))?;
-        let dense = |units| Dense::new(units).init(Init::Normal(0.02));
-        let y = net.scope("mlp", |net| {
-            let y = net.scope("up", |net| dense(4 * self.width).forward(net, y))?;
-            let y = Activation::Gelu.forward(net, y)?;
-            net.scope("down", |net| dense(self.width).forward(net, y))
-        })?;
-        net.add(x, y)
-    }
-}
-
-impl Model for Gpt {
-    fn name(&self) -> &str {
-        "gpt"
-    }
-
-    fn input(&self) -> TensorType {
-        TensorType::new(DType::I32, [self.context])
-    }
-
-    fn input_bound(&self) -> Option<usize> {
-        Some(self.vocabulary)
-    }
-
-    fn labels(&self) -> Shape {
-        Shape::from([self.context])
-    }
-
-    fn classes(&self) -> usize {
-        self.vocabulary
-    }
-
-    fn forward(&self, net: &mut Net, x: ValueId) -> Result<Head, GraphError> {
-        let tokens = Embedding { rows: self.vocabulary, width: self.width };
-        let tokens = net.scope("tokens", |net| tokens.forward(net, x))?;
-        let table = [self.context, self.width];
-        let positions = net.scope("positions", |net| net.parameter("table", table, Init::Normal(0.02)));
-        let mut h = net.add(tokens, positions)?;
-        for i in 1..=self.layers {
-            h = net.scope(&format!("block{i}"), |net| self.block(net, h))?;
-        }
-        let h = net.scope("norm", |net| LayerNorm::default().forward(net, h))?;
-        let rows = net.shape(h).elements() / self.width.max(1);
-        let features = net.reshape(h, [rows, self.width])?;
-        let kernel = [self.width, self.vocabulary];
-        let kernel = net.scope("head", |net| net.parameter("kernel", kernel, Init::Normal(0.02)));
-        Ok(Head::Linear { features, kernel })
-    }
+/// The multiple of eight nearest to a number of channels, not more than a tenth below it.
+fn divisible(channels: usize) -> usize {
+    let near = ((channels + 4) / 8 * 8).max(8);
+    if near * 10 < channels * 9 { near + 8 } else { near }
 }
 
 /// A model of the zoo, for listings and for the command line.
@@ -192,50 +30,193 @@ pub struct ZooEntry {
     pub make: fn(&ZooOptions) -> Box<dyn Model>,
 }
 
-/// What can be chosen about a zoo model.
+/// What can be chosen about a zoo model; the model's own number where it is `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ZooOptions {
-    /// Classes, or tokens of a language model; the model's own number if `None`.
+    /// Classes, or tokens of a language model.
     pub classes: Option<usize>,
+    /// Height and width of an image.
+    pub image: Option<usize>,
+    /// Channels of an image.
+    pub channels: Option<usize>,
     /// Positions of a language model.
     pub context: Option<usize>,
-    /// Blocks of a language model.
+    /// Blocks of a transformer, or recurrences on top of each other.
     pub layers: Option<usize>,
-    /// Width of a language model.
+    /// Width of a stream, or channels of the first convolution (densenet: its growth).
     pub width: Option<usize>,
-    /// Attention heads of a language model.
+    /// Attention heads.
     pub heads: Option<usize>,
+    /// Share of activations that training drops.
+    pub dropout: Option<f64>,
+}
+
+impl ZooOptions {
+    /// An image with this side and so many channels unless chosen otherwise.
+    fn image(&self, side: usize, channels: usize) -> [usize; 3] {
+        let side = self.image.unwrap_or(side);
+        [side, side, self.channels.unwrap_or(channels)]
+    }
+
+    fn classes(&self, classes: usize) -> usize {
+        self.classes.unwrap_or(classes)
+    }
+
+    fn width(&self, width: usize) -> usize {
+        self.width.unwrap_or(width)
+    }
+
+    fn dropout(&self, dropout: f64) -> f64 {
+        self.dropout.unwrap_or(dropout)
+    }
+
+    fn gpt(&self, d: Gpt) -> Gpt {
+        Gpt {
+            layers: self.layers.unwrap_or(d.layers),
+            width: self.width(d.width),
+            heads: self.heads.unwrap_or(d.heads),
+            context: self.context.unwrap_or(d.context),
+            vocabulary: self.classes(d.vocabulary),
+            gpt2: d.gpt2,
+        }
+    }
+
+    fn unet(&self, norm: bool) -> Unet {
+        let d = Unet::default();
+        Unet { image: self.image(d.image[0], 3), classes: self.classes(d.classes), width: self.width(d.width), norm }
+    }
 }
 
 /// Every model of the zoo.
-pub const ZOO: [ZooEntry; 4] = [
+pub const ZOO: [ZooEntry; 18] = [
     ZooEntry {
         name: "mlp",
         description: "perceptron 784-2048-2048-10 for 28×28 digits",
-        make: |o| Box::new(mlp_of(&[28, 28, 1], &[2048, 2048], o.classes.unwrap_or(10))),
+        make: |o| {
+            let width = o.width(2048);
+            Box::new(mlp_of(&o.image(28, 1), &[width, width], o.classes(10)))
+        },
     },
     ZooEntry {
         name: "lenet",
         description: "LeNet-5 for 28×28 digits",
-        make: |o| Box::new(lenet_of([28, 28, 1], o.classes.unwrap_or(10))),
+        make: |o| Box::new(lenet_of(o.image(28, 1), o.classes(10))),
+    },
+    ZooEntry {
+        name: "autoencoder",
+        description: "convolutional autoencoder for 28×28 digits",
+        make: |o| Box::new(autoencoder_of(o.image(28, 1), o.width(32))),
     },
     ZooEntry {
         name: "resnet20",
         description: "ResNet-20 for 32×32 colour images",
-        make: |o| Box::new(resnet20_of([32, 32, 3], o.classes.unwrap_or(10))),
+        make: |o| Box::new(resnet20_of(o.image(32, 3), o.classes(10))),
+    },
+    ZooEntry {
+        name: "resnet18",
+        description: "ResNet-18 for 224×224 colour images",
+        make: |o| Box::new(resnet18_of(o.image(224, 3), o.classes(1000), o.width(64))),
+    },
+    ZooEntry {
+        name: "resnet50",
+        description: "ResNet-50 for 224×224 colour images",
+        make: |o| Box::new(resnet50_of(o.image(224, 3), o.classes(1000), o.width(64))),
+    },
+    ZooEntry {
+        name: "vgg16",
+        description: "VGG-16 for 224×224 colour images",
+        make: |o| Box::new(vgg16_of(o.image(224, 3), o.classes(1000), o.width(64), o.dropout(0.5))),
+    },
+    ZooEntry {
+        name: "mobilenet_v2",
+        description: "MobileNetV2 for 224×224 colour images",
+        make: |o| Box::new(mobilenet_v2_of(o.image(224, 3), o.classes(1000), o.width(32), o.dropout(0.2))),
+    },
+    ZooEntry {
+        name: "efficientnet_b0",
+        description: "EfficientNet-B0 for 224×224 colour images",
+        make: |o| Box::new(efficientnet_b0_of(o.image(224, 3), o.classes(1000), o.width(32), o.dropout(0.2))),
+    },
+    ZooEntry {
+        name: "densenet121",
+        description: "DenseNet-121 for 224×224 colour images",
+        make: |o| Box::new(densenet121_of(o.image(224, 3), o.classes(1000), o.width(32))),
+    },
+    ZooEntry {
+        name: "unet",
+        description: "U-Net with batch norm, a class per pixel of 128×128",
+        make: |o| Box::new(o.unet(true)),
+    },
+    ZooEntry {
+        name: "unet_plain",
+        description: "U-Net without batch norm: its batches can be split",
+        make: |o| Box::new(o.unet(false)),
+    },
+    ZooEntry {
+        name: "vit_tiny",
+        description: "ViT-Tiny, patches of 16, for 224×224 colour images",
+        make: |o| {
+            let d = Vit::default();
+            let side = o.image.unwrap_or(d.image[0]);
+            Box::new(Vit {
+                image: o.image(d.image[0], 3),
+                // Patches of small pictures are small.
+                patch: if side < 64 { 4 } else { d.patch },
+                classes: o.classes(d.classes),
+                layers: o.layers.unwrap_or(d.layers),
+                width: o.width(d.width),
+                heads: o.heads.unwrap_or(d.heads),
+            })
+        },
     },
     ZooEntry {
         name: "gpt",
         description: "decoder-only transformer, 4 layers of width 256",
+        make: |o| Box::new(o.gpt(Gpt::default())),
+    },
+    ZooEntry {
+        name: "gpt2",
+        description: "GPT-2 of 124 million parameters, tied head",
+        make: |o| Box::new(o.gpt(Gpt::gpt2())),
+    },
+    ZooEntry {
+        name: "bert_tiny",
+        description: "BERT-Tiny as a masked language model",
         make: |o| {
-            let d = Gpt::default();
-            Box::new(Gpt {
+            let d = Bert::default();
+            let context = o.context.unwrap_or(d.context);
+            Box::new(Bert {
                 layers: o.layers.unwrap_or(d.layers),
-                width: o.width.unwrap_or(d.width),
+                width: o.width(d.width),
                 heads: o.heads.unwrap_or(d.heads),
-                context: o.context.unwrap_or(d.context),
-                vocabulary: o.classes.unwrap_or(d.vocabulary),
+                context,
+                positions: d.positions.max(context),
+                vocabulary: o.classes(d.vocabulary),
+                dropout: o.dropout(d.dropout),
             })
+        },
+    },
+    ZooEntry {
+        name: "lstm",
+        description: "character model, 2 LSTMs of 256 units",
+        make: |o| {
+            let d = CharLstm::default();
+            Box::new(CharLstm {
+                layers: o.layers.unwrap_or(d.layers),
+                width: o.width(d.width),
+                context: o.context.unwrap_or(d.context),
+                vocabulary: o.classes(d.vocabulary),
+            })
+        },
+    },
+    ZooEntry {
+        name: "seq2seq",
+        description: "GRU encoder and decoder with attention",
+        make: |o| {
+            let d = Seq2Seq::default();
+            let context = o.context.unwrap_or(d.source);
+            let (width, vocabulary) = (o.width(d.width), o.classes(d.vocabulary));
+            Box::new(Seq2Seq { width, source: context, target: context, vocabulary })
         },
     },
 ];
@@ -258,6 +239,22 @@ mod tests {
         assert_eq!(parameters(&lenet()), 61_706);
         assert_eq!(parameters(&resnet20()), 272_474);
         assert_eq!(parameters(&Gpt::default()), 5_322_240);
+        for (name, count) in [
+            ("resnet18", 11_689_512),
+            ("resnet50", 25_557_032),
+            ("vgg16", 138_357_544),
+            ("mobilenet_v2", 3_504_872),
+            ("efficientnet_b0", 5_288_548),
+            ("densenet121", 7_978_856),
+            ("unet", 31_037_698),
+            ("vit_tiny", 5_717_416),
+            ("gpt2", 124_439_808),
+            // BertForMaskedLM's 4 416 698 without the decoder's bias of 30 522.
+            ("bert_tiny", 4_386_176),
+        ] {
+            let entry = ZOO.iter().find(|e| e.name == name).unwrap();
+            assert_eq!(parameters((entry.make)(&ZooOptions::default()).as_ref()), count, "{name}");
+        }
     }
 
     #[test]

@@ -14,12 +14,13 @@ pub(crate) fn evaluate(op: &Loss, inputs: &[Tensor<'_>]) -> Values {
             let rows = Rows { op: "cross_entropy_grad", labels, weights, lse, dloss };
             Ok(vec![dlogits(&rows, &logits.data, logits.columns())?])
         }
-        (Loss::LinearCrossEntropy, [x, kernel, labels, weights]) => {
-            cross_entropy("linear_cross_entropy", &logits(x, kernel), kernel.columns(), labels, weights)
+        (Loss::LinearCrossEntropy { transposed }, [x, kernel, labels, weights]) => {
+            let kernel = Kernel::new(kernel, *transposed);
+            cross_entropy("linear_cross_entropy", &logits(x, &kernel), kernel.classes, labels, weights)
         }
-        (Loss::LinearCrossEntropyGrad, [x, kernel, labels, weights, lse, dloss]) => {
+        (Loss::LinearCrossEntropyGrad { transposed }, [x, kernel, labels, weights, lse, dloss]) => {
             let rows = Rows { op: "linear_cross_entropy_grad", labels, weights, lse, dloss };
-            linear_grad(&rows, x, kernel)
+            linear_grad(&rows, x, &Kernel::new(kernel, *transposed))
         }
         _ => unreachable!("the type rule checks the inputs"),
     }
@@ -78,25 +79,49 @@ fn dlogits(rows: &Rows<'_>, logits: &[f64], classes: usize) -> Result<Vec<f64>, 
     Ok(gradient)
 }
 
+/// A kernel stored one way or the other.
+struct Kernel<'a> {
+    data: &'a [f64],
+    width: usize,
+    classes: usize,
+    transposed: bool,
+}
+
+impl<'a> Kernel<'a> {
+    fn new(kernel: &'a Tensor<'_>, transposed: bool) -> Self {
+        let [rows, columns] = kernel.extents();
+        let (width, classes) = if transposed { (columns, rows) } else { (rows, columns) };
+        Self { data: &kernel.data, width, classes, transposed }
+    }
+
+    fn place(&self, i: usize, c: usize) -> usize {
+        if self.transposed {
+            at([self.classes, self.width], [c, i])
+        } else {
+            at([self.width, self.classes], [i, c])
+        }
+    }
+}
+
 /// `x · kernel`.
-fn logits(x: &Tensor<'_>, kernel: &Tensor<'_>) -> Vec<f64> {
+fn logits(x: &Tensor<'_>, kernel: &Kernel<'_>) -> Vec<f64> {
     let [rows, width] = x.extents();
-    let [_, classes] = kernel.extents();
+    let classes = kernel.classes;
     let mut logits = vec![0.0; rows * classes];
     for r in 0..rows {
         for c in 0..classes {
             for i in 0..width {
                 logits[r * classes + c] +=
-                    x.data[at([rows, width], [r, i])] * kernel.data[at([width, classes], [i, c])];
+                    x.data[at([rows, width], [r, i])] * kernel.data[kernel.place(i, c)];
             }
         }
     }
     logits
 }
 
-fn linear_grad(rows: &Rows<'_>, x: &Tensor<'_>, kernel: &Tensor<'_>) -> Values {
+fn linear_grad(rows: &Rows<'_>, x: &Tensor<'_>, kernel: &Kernel<'_>) -> Values {
     let [count, width] = x.extents();
-    let [_, classes] = kernel.extents();
+    let classes = kernel.classes;
     let dlogits = dlogits(rows, &logits(x, kernel), classes)?;
     let mut dx = vec![0.0; x.data.len()];
     let mut dkernel = vec![0.0; kernel.data.len()];
@@ -104,8 +129,8 @@ fn linear_grad(rows: &Rows<'_>, x: &Tensor<'_>, kernel: &Tensor<'_>) -> Values {
         for i in 0..width {
             for c in 0..classes {
                 let gradient = dlogits[r * classes + c];
-                dx[at([count, width], [r, i])] += gradient * kernel.data[at([width, classes], [i, c])];
-                dkernel[at([width, classes], [i, c])] += gradient * x.data[at([count, width], [r, i])];
+                dx[at([count, width], [r, i])] += gradient * kernel.data[kernel.place(i, c)];
+                dkernel[kernel.place(i, c)] += gradient * x.data[at([count, width], [r, i])];
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Normalisation and its parts.
 
 use crate::evaluate::Values;
+use crate::loss::logsumexp;
 use crate::tensor::{Tensor, offsets};
 use plimsoll_graph::op::{Norm, NormAxis};
 use plimsoll_tensor::{Shape, TensorType};
@@ -14,16 +15,9 @@ pub(crate) fn evaluate(op: &Norm, inputs: &[Tensor<'_>], outputs: &[&TensorType]
         }
         Norm::Batch { eps } => normalise(inputs, NormAxis::Channel, outputs[1], eps).into(),
         Norm::LogSumExp => {
-            let columns = x.columns().max(1);
-            let row = |row: &[f64]| {
-                let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let shift = if largest.is_finite() { largest } else { 0.0 };
-                shift + row.iter().map(|x| (x - shift).exp()).sum::<f64>().ln()
-            };
+            let columns = x.columns();
             let rows = outputs[0].shape.elements();
-            let of = |i: usize| {
-                row(&x.data[(i * columns).min(x.data.len())..((i + 1) * columns).min(x.data.len())])
-            };
+            let of = |i: usize| logsumexp(&x.data[i * columns..(i + 1) * columns]);
             vec![(0..rows).map(of).collect()]
         }
         Norm::Stats { axis } => {

@@ -55,13 +55,18 @@ fn a_linear_loss_folds_its_kernel_gradient_and_its_sum() {
     let weights = tensor("f64[2]", &[1.0, 1.0]);
     let lse = tensor("f64[2]", &[2f64.ln(); 2]);
     let (one, loss) = (tensor("f64[]", &[1.0]), tensor("f64[]", &[5.0]));
-    let forward =
-        run(&Op::Loss(Loss::LinearCrossEntropy), &[&x, &kernel, &labels, &weights], &[&loss]).unwrap();
+    let forward = run(
+        &Op::Loss(Loss::LinearCrossEntropy { transposed: false }),
+        &[&x, &kernel, &labels, &weights],
+        &[&loss],
+    )
+    .unwrap();
     assert_eq!(forward[0], [5.0 + 2.0 * 2f64.ln()]);
     // dx and dkernel have one type here; the running sum belongs to dkernel.
     let sum = tensor("f64[2,2]", &[100.0; 4]);
     let inputs = [&x, &kernel, &labels, &weights, &lse, &one];
-    let gradients = run(&Op::Loss(Loss::LinearCrossEntropyGrad), &inputs, &[&sum]).unwrap();
+    let gradients =
+        run(&Op::Loss(Loss::LinearCrossEntropyGrad { transposed: false }), &inputs, &[&sum]).unwrap();
     assert_eq!(gradients[0], [0.0; 4]);
     let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12);
     assert!(near(&gradients[1], &[101.0, 99.0, 101.0, 99.0]), "{:?}", gradients[1]);

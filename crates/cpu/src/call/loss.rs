@@ -14,12 +14,17 @@ pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Found {
     }
     let (rows, columns, accumulate) = (x[0].shape[0], x[0].shape[1], query.accumulate);
     let block_rows = block_rows(query, 1, rows);
-    let spec = || LinearSpec { rows, width: columns, classes: x[1].shape[1], block_rows, accumulate };
-    match op {
+    let spec = |transposed| {
+        let classes = op.classes(x[1]);
+        LinearSpec { rows, width: columns, classes, transposed, block_rows, accumulate }
+    };
+    match *op {
         Loss::CrossEntropy => found(CrossEntropy { rows, classes: columns, block_rows, accumulate }),
         Loss::CrossEntropyGrad => found(CrossEntropyGrad { rows, classes: columns }),
-        Loss::LinearCrossEntropy => found(LinearCrossEntropy { spec: spec() }),
-        Loss::LinearCrossEntropyGrad => found(LinearCrossEntropyGrad { spec: spec() }),
+        Loss::LinearCrossEntropy { transposed } => found(LinearCrossEntropy { spec: spec(transposed) }),
+        Loss::LinearCrossEntropyGrad { transposed } => {
+            found(LinearCrossEntropyGrad { spec: spec(transposed) })
+        }
     }
 }
 

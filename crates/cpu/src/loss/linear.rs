@@ -15,10 +15,12 @@ const CHUNK: usize = 256;
 pub struct LinearSpec {
     /// Rows of x.
     pub rows: usize,
-    /// Columns of x, rows of the kernel.
+    /// Columns of x, rows of the kernel (as it multiplies).
     pub width: usize,
     /// Columns of the kernel.
     pub classes: usize,
+    /// Whether the kernel is stored as `[classes, width]`.
+    pub transposed: bool,
     /// Rows of a block: sums over rows fold block by block.
     pub block_rows: usize,
     /// Whether the sums go on from what is there.
@@ -57,7 +59,18 @@ impl LinearSpec {
     }
 
     fn dkernel(&self, rows: usize, accumulate: bool) -> GemmSpec {
-        GemmSpec { m: self.width, n: self.classes, k: rows, fold: self.block_rows, accumulate }
+        let (m, n) = if self.transposed { (self.classes, self.width) } else { (self.width, self.classes) };
+        GemmSpec { m, n, k: rows, fold: self.block_rows, accumulate }
+    }
+
+    /// The kernel as `[width, classes]`.
+    fn kernel<'a>(&self, kernel: &'a [f32]) -> Mat<'a> {
+        if self.transposed { transposed(kernel, self.width) } else { matrix(kernel, self.classes) }
+    }
+
+    /// The kernel as `[classes, width]`.
+    fn kernel_back<'a>(&self, kernel: &'a [f32]) -> Mat<'a> {
+        if self.transposed { matrix(kernel, self.width) } else { transposed(kernel, self.classes) }
     }
 
     /// The largest need of a product over the chunks, whose lengths differ.
@@ -124,8 +137,7 @@ pub fn linear_cross_entropy(
     for chunk in spec.chunks() {
         let rows = chunk.len();
         let x = matrix(&x[chunk.start * spec.width..], spec.width);
-        let kernel = matrix(kernel, spec.classes);
-        gemm(ctx, &spec.logits(rows), x, kernel, logits, Epilogue::NONE, workspace);
+        gemm(ctx, &spec.logits(rows), x, spec.kernel(kernel), logits, Epilogue::NONE, workspace);
         let (labels, weights) = (&labels[chunk.clone()], &weights[chunk.clone()]);
         loss_rows(ctx, spec.classes, logits, labels, weights, &mut lse[chunk], &mut losses[..rows]);
         fold.add(&losses[..rows]);
@@ -171,7 +183,7 @@ pub fn linear_cross_entropy_grad(
             ctx,
             &spec.logits(rows),
             matrix(x, width),
-            matrix(kernel, classes),
+            spec.kernel(kernel),
             logits,
             Epilogue::NONE,
             workspace,
@@ -184,13 +196,18 @@ pub fn linear_cross_entropy_grad(
             ctx,
             &spec.dx(rows),
             matrix(dlogits, classes),
-            transposed(kernel, classes),
+            spec.kernel_back(kernel),
             dx,
             Epilogue::NONE,
             workspace,
         );
         let sums = spec.dkernel(rows, spec.accumulate || chunk.start > 0);
-        gemm(ctx, &sums, transposed(x, width), matrix(dlogits, classes), dkernel, Epilogue::NONE, workspace);
+        let (a, b) = if spec.transposed {
+            (transposed(dlogits, classes), matrix(x, width))
+        } else {
+            (transposed(x, width), matrix(dlogits, classes))
+        };
+        gemm(ctx, &sums, a, b, dkernel, Epilogue::NONE, workspace);
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ const DLOSS: f32 = 0.7;
 impl Case {
     fn new(rows: usize, width: usize, classes: usize, block_rows: usize) -> Self {
         Self {
-            spec: LinearSpec { rows, width, classes, block_rows, accumulate: false },
+            spec: LinearSpec { rows, width, classes, transposed: false, block_rows, accumulate: false },
             x: normal(1, rows * width),
             kernel: normal(2, width * classes),
             labels: below(3, rows, classes),

@@ -16,9 +16,29 @@ pub enum Loss {
     CrossEntropyGrad,
     /// `(x [r,d], kernel [d,c], labels [r], weights [r]) → (loss [], logsumexp [r])` with logits `x · kernel`, made and
     /// dropped in chunks of rows, so that they never exist whole.
-    LinearCrossEntropy,
+    LinearCrossEntropy {
+        /// The kernel is stored as `[c,d]`: the table of an embedding serves as it is.
+        transposed: bool,
+    },
     /// `(x, kernel, labels, weights, logsumexp, dloss) → (dx, dkernel)`; the logits are made again, in chunks.
-    LinearCrossEntropyGrad,
+    LinearCrossEntropyGrad {
+        /// As in forward.
+        transposed: bool,
+    },
+}
+
+impl Loss {
+    fn is_transposed(&self) -> bool {
+        matches!(
+            self,
+            Self::LinearCrossEntropy { transposed: true } | Self::LinearCrossEntropyGrad { transposed: true }
+        )
+    }
+
+    /// Classes of a kernel, for losses that have one.
+    pub fn classes(&self, kernel: &TensorType) -> usize {
+        kernel.shape[if self.is_transposed() { 0 } else { 1 }]
+    }
 }
 
 impl Family for Loss {
@@ -26,22 +46,23 @@ impl Family for Loss {
         match self {
             Self::CrossEntropy => "cross_entropy",
             Self::CrossEntropyGrad => "cross_entropy_grad",
-            Self::LinearCrossEntropy => "linear_cross_entropy",
-            Self::LinearCrossEntropyGrad => "linear_cross_entropy_grad",
+            Self::LinearCrossEntropy { .. } => "linear_cross_entropy",
+            Self::LinearCrossEntropyGrad { .. } => "linear_cross_entropy_grad",
         }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        let linear = matches!(self, Self::LinearCrossEntropy | Self::LinearCrossEntropyGrad);
+        let linear = matches!(self, Self::LinearCrossEntropy { .. } | Self::LinearCrossEntropyGrad { .. });
         let operands = if linear { 2 } else { 1 };
-        let backward = matches!(self, Self::CrossEntropyGrad | Self::LinearCrossEntropyGrad);
+        let backward = matches!(self, Self::CrossEntropyGrad | Self::LinearCrossEntropyGrad { .. });
         let expected = operands + 2 + if backward { 2 } else { 0 };
         require(inputs.len() == expected, || format!("needs {expected} inputs, has {}", inputs.len()))?;
         let (floats, rest) = inputs.split_at(operands);
         let dtype = same_float(floats)?;
         let [rows, _] = rank(if linear { "x" } else { "logits" }, floats[0])?;
         if linear {
-            let [width, _] = rank("the kernel", floats[1])?;
+            let [rows, columns] = rank("the kernel", floats[1])?;
+            let width = if self.is_transposed() { columns } else { rows };
             require(floats[0].shape[1] == width, || {
                 format!("x has {} columns, the kernel takes {width}", floats[0].shape[1])
             })?;
@@ -66,26 +87,31 @@ impl Family for Loss {
         let rows = inputs[0].shape.elements() as u64;
         match self {
             Self::CrossEntropy | Self::CrossEntropyGrad => rows.saturating_mul(20),
-            Self::LinearCrossEntropy => rows.saturating_mul(2).saturating_mul(inputs[1].shape[1] as u64),
-            Self::LinearCrossEntropyGrad => rows.saturating_mul(6).saturating_mul(inputs[1].shape[1] as u64),
+            Self::LinearCrossEntropy { .. } => {
+                rows.saturating_mul(2).saturating_mul(self.classes(inputs[1]) as u64)
+            }
+            Self::LinearCrossEntropyGrad { .. } => {
+                rows.saturating_mul(6).saturating_mul(self.classes(inputs[1]) as u64)
+            }
         }
     }
 
     fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
         let kernel_is_shared =
-            !matches!(self, Self::LinearCrossEntropy | Self::LinearCrossEntropyGrad) || !batched[1];
+            !matches!(self, Self::LinearCrossEntropy { .. } | Self::LinearCrossEntropyGrad { .. })
+                || !batched[1];
         match self {
             _ if !(batched[0] && kernel_is_shared) => vec![Flow::Mixed; 2],
-            Self::CrossEntropy | Self::LinearCrossEntropy => vec![Flow::Folded, Flow::PerExample],
+            Self::CrossEntropy | Self::LinearCrossEntropy { .. } => vec![Flow::Folded, Flow::PerExample],
             Self::CrossEntropyGrad => vec![Flow::PerExample],
-            Self::LinearCrossEntropyGrad => vec![Flow::PerExample, Flow::Folded],
+            Self::LinearCrossEntropyGrad { .. } => vec![Flow::PerExample, Flow::Folded],
         }
     }
 
     fn folds(&self) -> &'static [usize] {
         match self {
-            Self::CrossEntropy | Self::LinearCrossEntropy => &[0],
-            Self::LinearCrossEntropyGrad => &[1],
+            Self::CrossEntropy | Self::LinearCrossEntropy { .. } => &[0],
+            Self::LinearCrossEntropyGrad { .. } => &[1],
             Self::CrossEntropyGrad => &[],
         }
     }

@@ -54,7 +54,8 @@ impl MultiHeadAttention {
         let [_, keys, _] = net.sequence("attention", memory)?;
         let (heads, key_heads) = (self.heads, self.key_heads);
         if heads == 0 || width % heads != 0 || key_heads == 0 || heads % key_heads != 0 {
-            let reason = format!("a width of {width} does not split into {heads} heads, {key_heads} of them for keys");
+            let reason =
+                format!("a width of {width} does not split into {heads} heads, {key_heads} of them for keys");
             return Err(net.refuse("attention", x, reason));
         }
         let size = width / heads;
@@ -131,7 +132,14 @@ pub struct TransformerBlock {
 impl TransformerBlock {
     /// A block with this attention: norms before, gelu, a perceptron four times as wide, no dropout.
     pub fn new(attention: MultiHeadAttention) -> Self {
-        Self { attention, expansion: 4, activation: Activation::Gelu, norm: NormPlace::Before, eps: 1e-5, dropout: 0.0 }
+        Self {
+            attention,
+            expansion: 4,
+            activation: Activation::Gelu,
+            norm: NormPlace::Before,
+            eps: 1e-5,
+            dropout: 0.0,
+        }
     }
 
     /// The block with a perceptron so many times as wide as the stream.

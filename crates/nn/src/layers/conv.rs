@@ -27,7 +27,11 @@ pub(super) fn geometry(
 ) -> Geometry {
     let padding = match padding {
         Padding::Valid => [[0; 2]; 2],
-        Padding::Same => same_padding(image, window, stride.map(|s| s.max(1)), dilation),
+        Padding::Same => {
+            // Taps apart reach as far as a larger window.
+            let reach = [0, 1].map(|a| window[a].saturating_sub(1) * dilation[a] + 1);
+            same_padding(image, reach, stride.map(|s| s.max(1)))
+        }
         Padding::Around(p) => [[p; 2]; 2],
         Padding::Explicit(padding) => padding,
     };
@@ -44,8 +48,13 @@ struct Options {
     penalty: Penalty,
 }
 
-const OPTIONS: Options =
-    Options { stride: 1, padding: Padding::Same, dilation: 1, bias: true, penalty: Penalty { l1: 0.0, l2: 0.0 } };
+const OPTIONS: Options = Options {
+    stride: 1,
+    padding: Padding::Same,
+    dilation: 1,
+    bias: true,
+    penalty: Penalty { l1: 0.0, l2: 0.0 },
+};
 
 /// Methods that every convolution has.
 macro_rules! options {
@@ -192,7 +201,9 @@ impl Layer for Conv1d {
         let image = net.reshape(x, [n, 1, positions, channels])?;
         let mut options = self.options;
         options.padding = match options.padding {
-            _ if self.causal => Padding::Explicit([[0, 0], [self.window.saturating_sub(1) * options.dilation, 0]]),
+            _ if self.causal => {
+                Padding::Explicit([[0, 0], [self.window.saturating_sub(1) * options.dilation, 0]])
+            }
             Padding::Around(p) => Padding::Explicit([[0, 0], [p, p]]),
             other => other,
         };

@@ -77,7 +77,8 @@ impl Layer for GroupNorm {
         let channels = net.width("group_norm", x)?;
         let shape = net.shape(x).clone();
         if self.groups == 0 || channels % self.groups != 0 || shape.rank() < 2 {
-            let reason = format!("{channels} channels of an example do not split into {} groups", self.groups);
+            let reason =
+                format!("{channels} channels of an example do not split into {} groups", self.groups);
             return Err(net.refuse("group_norm", x, reason));
         }
         let gain = net.parameter("gain", [channels], Init::Ones);

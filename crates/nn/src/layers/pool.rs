@@ -1,7 +1,7 @@
 //! Pooling.
 
-use super::conv::{Padding, geometry};
 use super::Layer;
+use super::conv::{Padding, geometry};
 use crate::Net;
 use plimsoll_graph::op::{Pool, Windows};
 use plimsoll_graph::{GraphError, Op, ValueId};
@@ -34,7 +34,8 @@ impl MaxPool2d {
 impl Layer for MaxPool2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [_, h, w, _] = net.image("max_pool", x)?;
-        let windows = Windows::Sliding(geometry(self.padding, [h, w], [self.window; 2], [self.stride; 2], [1; 2]));
+        let windows =
+            Windows::Sliding(geometry(self.padding, [h, w], [self.window; 2], [self.stride; 2], [1; 2]));
         net.one(Op::Pool(Pool::Max { windows }), &[x])
     }
 }
@@ -73,7 +74,8 @@ impl AveragePool2d {
 impl Layer for AveragePool2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [_, h, w, _] = net.image("average_pool", x)?;
-        let windows = Windows::Sliding(geometry(self.padding, [h, w], [self.window; 2], [self.stride; 2], [1; 2]));
+        let windows =
+            Windows::Sliding(geometry(self.padding, [h, w], [self.window; 2], [self.stride; 2], [1; 2]));
         net.one(Op::Pool(Pool::Average { windows, count_padding: self.count_padding }), &[x])
     }
 }

@@ -28,7 +28,13 @@ pub trait Recurrent: Send + Sync {
 }
 
 /// `x · kernel + bias` for every position, by position; each is `[examples, gates · units]`.
-fn inputs(net: &mut Net, op: &'static str, x: ValueId, gates: usize, units: usize) -> Result<Vec<ValueId>, GraphError> {
+fn inputs(
+    net: &mut Net,
+    op: &'static str,
+    x: ValueId,
+    gates: usize,
+    units: usize,
+) -> Result<Vec<ValueId>, GraphError> {
     let [_, positions, width] = net.sequence(op, x)?;
     if positions < 2 {
         return Err(net.refuse(op, x, "a recurrence needs at least two positions".into()));

@@ -74,7 +74,8 @@ impl<L: Layer> Layer for Residual<L> {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let y = self.0.forward(net, x)?;
         if net.shape(x) != net.shape(y) {
-            let reason = format!("the layer inside gives {}: a residual needs the shape it was given", net.ty(y));
+            let reason =
+                format!("the layer inside gives {}: a residual needs the shape it was given", net.ty(y));
             return Err(net.refuse("residual", x, reason));
         }
         net.add(x, y)
