@@ -344,7 +344,8 @@ impl Layer for SelfAttention {
             net.reshape(y, [n, positions, self.heads, width / self.heads])
         };
         let (q, k, v) = (head("query")?, head("key")?, head("value")?);
-        let y = net.one(Op::Attention(Attention::Forward { causal: self.causal }), &[q, k, v])?;
+        let y =
+            net.one(Op::Attention(Attention::Forward { causal: self.causal, masked: false }), &[q, k, v])?;
         let y = net.reshape(y, [n, positions, width])?;
         net.scope("output", |net| dense.forward(net, y))
     }
