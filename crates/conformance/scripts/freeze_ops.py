@@ -598,25 +598,74 @@ def add_row_sums(cases, name, inputs):
 def attention():
     cases = Cases("attention")
 
-    def attend(q, k, v, causal):
+    def attend(q, k, v, mask, causal):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
-        if causal:
-            unseen = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
-            scores = scores.masked_fill(unseen, -math.inf)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        seen = seen.tril() if causal else seen
+        if mask is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+        else:
+            seen = seen & mask
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+        keys = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        scores = q @ keys.transpose(2, 3) / math.sqrt(q.shape[3])
+        scores = scores.masked_fill(~seen, -math.inf)
         return y.transpose(1, 2), scores.logsumexp(3).transpose(1, 2)
+
+    def add(label, causal, q, k, mask=None):
+        q, k, v = (cases.values(*shape) for shape in (q, k, k))
+        masks = [] if mask is None else [mask]
+        attributes = {"causal": causal, "masked": mask is not None}
+        op = {"attention": {"forward": attributes}}
+        function = lambda q, k, v, *mask: attend(q, k, v, mask[0] if mask else None, causal)  # noqa: E731
+        label = f"{label}/{'causal' if causal else 'full'}".replace(" ", "")
+        (y, lse), dy, gradients = cases.forward(label, op, function, q, k, v, *masks)
+        op = {"attention": {"grad": attributes}}
+        cases.add(f"{label}/grad", op, [q, k, v, y, lse, dy, *masks], gradients[:3])
 
     for shape in [[1, 4, 1, 3], [2, 5, 2, 4], [2, 1, 3, 2], [1, 9, 1, 8]]:
         for causal in (False, True):
-            label = f"{shape}/{'causal' if causal else 'full'}".replace(" ", "")
-            q, k, v = (cases.values(*shape) for _ in range(3))
-            op = {"attention": {"forward": {"causal": causal}}}
-            function = lambda q, k, v: attend(q, k, v, causal)  # noqa: E731
-            (y, lse), dy, gradients = cases.forward(label, op, function, q, k, v)
-            op = {"attention": {"grad": {"causal": causal}}}
-            cases.add(f"{label}/grad", op, [q, k, v, y, lse, dy], gradients)
+            add(f"{shape}", causal, shape, shape)
+    # Keys of another length, then key heads that several heads share.
+    pairs = [
+        ([2, 3, 2, 4], [2, 5, 2, 4]),
+        ([1, 7, 1, 3], [1, 4, 1, 3]),
+        ([2, 1, 2, 3], [2, 6, 2, 3]),
+        ([2, 4, 4, 2], [2, 4, 2, 2]),
+        ([1, 3, 6, 2], [1, 5, 1, 2]),
+        ([1, 5, 6, 3], [1, 2, 3, 3]),
+    ]
+    for q, k in pairs:
+        for causal in (False, True):
+            add(f"{q}{k}", causal, q, k)
+    masks = [[2, 4, 3, 5], [1, 4, 3, 5], [2, 1, 3, 5], [2, 4, 1, 5], [1, 1, 3, 5], [2, 1, 1, 5], [1, 1, 1, 5]]
+    for shape in masks:
+        for causal in (False, True):
+            mask = cases.indices(2, *shape).to(torch.bool)
+            # A query that sees nothing is NaN there, and zero here.
+            mask[..., 0] = True
+            add(f"mask{shape}", causal, [2, 3, 4, 3], [2, 5, 2, 3], mask)
+    rotary(cases)
     return cases
+
+
+def rotary(cases):
+    """Rotary positions in halves, as Llama has them."""
+
+    def turned(x, base, inverse, start):
+        positions, width = x.shape[1], x.shape[3]
+        frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        angles = torch.outer(torch.arange(start, start + positions, dtype=torch.float64), frequencies)
+        angles = torch.cat([angles, angles], 1)[:, None, :]
+        a, b = x.chunk(2, -1)
+        turn = torch.cat([-b, a], -1) * angles.sin()
+        return x * angles.cos() + (-turn if inverse else turn)
+
+    for shape, base, start in [([2, 5, 3, 4], 10000.0, 0), ([1, 4, 2, 10], 100.0, 3), ([2, 1, 1, 2], 10.0, 1)]:
+        for inverse in (False, True):
+            label = f"rotary/{shape}/{'back' if inverse else 'forth'}".replace(" ", "")
+            op = {"attention": {"rotary": {"base": base, "inverse": inverse, "start": start}}}
+            cases.forward(label, op, lambda x: turned(x, base, inverse, start), cases.values(*shape))
 
 
 def index():

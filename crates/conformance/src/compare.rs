@@ -105,9 +105,13 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Norm(Norm::Batch { .. } | Norm::Stats { .. } | Norm::Sums { .. }) => {
             shape(0).elements() / last(0).max(1)
         }
-        // A score, then a sum over the keys; the gradient goes the same way back.
-        Op::Attention(Attention::Forward { .. }) => shape(0)[3] + shape(0)[1],
-        Op::Attention(Attention::Grad { .. }) => 2 * (shape(0)[3] + shape(0)[1]),
+        // A score, then a sum over the keys; the gradient goes the same way back, and sums over the heads of a key head.
+        Op::Attention(Attention::Forward { .. }) => shape(0)[3] + shape(1)[1],
+        Op::Attention(Attention::Grad { .. }) => {
+            let queries = shape(0)[1] * shape(0)[2] / shape(1)[2].max(1);
+            2 * (shape(0)[3] + queries.max(shape(1)[1]))
+        }
+        Op::Attention(Attention::Rotary { .. }) => 2,
         Op::Index(Index::Gather) => 0,
         Op::Index(Index::ScatterAdd { .. }) => shape(0).elements(),
         // Over classes, then over rows; linear: the logits before, and the way back through them.

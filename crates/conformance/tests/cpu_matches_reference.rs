@@ -200,7 +200,7 @@ fn convolutions_and_pools_over_awkward_shapes() {
 }
 
 #[test]
-fn norms_attention_look_ups_and_losses_over_awkward_shapes() {
+fn norms_look_ups_and_losses_over_awkward_shapes() {
     let shapes: &[&[&str]] =
         &[&["f32[1,1]"], &["f32[5,3]"], &["f32[2,3,65]"], &["f32[300,17]"], &["f32[2,1,4,16]"]];
     for axis in [NormAxis::Row, NormAxis::Channel] {
@@ -211,11 +211,6 @@ fn norms_attention_look_ups_and_losses_over_awkward_shapes() {
             ("f32[301,17]", "f32[301,1]", "f32[17]"),
         ] {
             each(Op::Norm(Norm::Sums { axis }), &[&[x, x, row, row], &[x, x, channel, channel]]);
-        }
-    }
-    for causal in [false, true] {
-        for q in ["f32[1,1,1,1]", "f32[2,5,3,7]", "f32[1,70,2,16]", "f32[3,65,1,33]", "f32[0,4,2,8]"] {
-            each(Op::Attention(Attention::Forward { causal }), &[&[q, q, q]]);
         }
     }
     each(
@@ -270,13 +265,6 @@ fn with_gradient(
 #[test]
 fn gradient_ops_over_awkward_shapes() {
     let all = |x: Vec<HostTensor>, kept: Vec<HostTensor>, dy: HostTensor| [x, kept, vec![dy]].concat();
-    for causal in [false, true] {
-        for q in ["f32[1,1,1,1]", "f32[2,5,3,7]", "f32[1,70,2,16]", "f32[3,65,1,33]", "f32[0,4,2,8]"] {
-            let [forward, backward] =
-                [Attention::Forward { causal }, Attention::Grad { causal }].map(Op::Attention);
-            with_gradient(forward, backward, &[q, q, q], &[0, 1], &all);
-        }
-    }
     for types in [
         ["f32[1,3]", "i32[1]", "f32[1]"],
         ["f32[70,13]", "i32[70]", "f32[70]"],
@@ -306,6 +294,116 @@ fn gradient_ops_over_awkward_shapes() {
         let x = format!("f32[2,{},{},5]", image[0], image[1]);
         with_gradient(forward, backward, &[&x], &[1], &|_, kept, dy| [vec![dy], kept].concat());
     }
+}
+
+/// Attention and its gradient; a fourth type is the mask's.
+fn attention(causal: bool, types: &[&str]) {
+    let masked = types.len() == 4;
+    let [forward, backward] =
+        [Attention::Forward { causal, masked }, Attention::Grad { causal, masked }].map(Op::Attention);
+    let name = format!("attention {types:?}, causal {causal}");
+    let given: Vec<HostTensor> = inputs(&name, types, 3).iter().map(coarse).collect();
+    check(&name, &forward, &given, &[], 1);
+    let kinds: Vec<&TensorType> = given.iter().map(HostTensor::ty).collect();
+    let outputs = forward.infer(&kinds).unwrap();
+    let operands: Vec<&HostTensor> = given.iter().collect();
+    let made = evaluate(&forward, &operands, &[], &outputs.iter().collect::<Vec<_>>()).unwrap();
+    let dy = coarse(&random(&format!("{name} dy"), &outputs[0], 3));
+    check(&name, &backward, &[&given[..3], &made[..], &[dy], &given[3..]].concat(), &[], 1);
+}
+
+/// Multiples of 1/16: sums of their products are exact, and so is a gradient that is zero because one key is seen.
+fn coarse(tensor: &HostTensor) -> HostTensor {
+    if !tensor.ty().dtype.is_float() {
+        return tensor.clone();
+    }
+    let values: Vec<f64> = tensor.to_f64().iter().map(|x| (x * 16.0).round() / 16.0).collect();
+    HostTensor::from_f64(tensor.ty().clone(), &values).unwrap()
+}
+
+#[test]
+fn attention_over_awkward_shapes() {
+    for causal in [false, true] {
+        for q in ["f32[1,1,1,1]", "f32[2,5,3,7]", "f32[1,70,2,16]", "f32[3,65,1,33]", "f32[0,4,2,8]"] {
+            attention(causal, &[q, q, q]);
+        }
+        for (q, k) in [
+            ("f32[2,1,3,7]", "f32[2,70,3,7]"),
+            ("f32[2,70,2,9]", "f32[2,1,2,9]"),
+            ("f32[2,70,2,9]", "f32[2,33,2,9]"),
+            ("f32[1,33,2,9]", "f32[1,70,2,9]"),
+            ("f32[2,70,6,5]", "f32[2,33,2,5]"),
+            ("f32[1,65,4,16]", "f32[1,130,1,16]"),
+            ("f32[0,3,4,8]", "f32[0,5,2,8]"),
+            ("f32[2,0,4,8]", "f32[2,5,2,8]"),
+            ("f32[2,3,4,8]", "f32[2,0,2,8]"),
+        ] {
+            attention(causal, &[q, k, k]);
+        }
+    }
+}
+
+/// With masks that hide every key from some queries.
+#[test]
+fn masked_attention_over_awkward_shapes() {
+    for causal in [false, true] {
+        for ones in 0..8 {
+            for (n, queries, keys) in [(3, 5, 2), (2, 70, 33), (1, 1, 65), (0, 3, 4)] {
+                let extent = |axis: usize, whole: usize| if ones >> axis & 1 == 1 { 1 } else { whole };
+                let mask = format!("bool[{},{},{},{keys}]", extent(0, n), extent(1, 4), extent(2, queries));
+                let (q, k) = (format!("f32[{n},{queries},4,3]"), format!("f32[{n},{keys},2,3]"));
+                attention(causal, &[&q, &k, &k, &mask]);
+            }
+        }
+    }
+}
+
+#[test]
+fn rotary_positions_over_awkward_shapes() {
+    for (inverse, start) in [(false, 0), (true, 0), (false, 5)] {
+        each(
+            Op::Attention(Attention::Rotary { base: 10_000.0, inverse, start }),
+            &[
+                &["f32[1,1,1,2]"],
+                &["f32[3,65,2,34]"],
+                &["f32[2,7,3,16]"],
+                &["f32[0,4,2,8]"],
+                &["f32[2,0,1,4]"],
+            ],
+        );
+    }
+}
+
+/// A mask may run over the examples or be one for all of them, and an example has its bits in any batch.
+#[test]
+fn an_example_attends_as_if_alone() {
+    for (own, mask) in [(true, "bool[5,1,7,9]"), (false, "bool[1,4,1,9]")] {
+        let op = Op::Attention(Attention::Forward { causal: false, masked: true });
+        let all = inputs("batch", &["f32[5,7,4,6]", "f32[5,9,2,6]", "f32[5,9,2,6]", mask], 3);
+        let batched = [true, true, true, own];
+        let cpu = Cpu::new(2).unwrap();
+        let whole = run_op(&cpu, &op, &all, &batched, 1).unwrap();
+        for example in 0..5 {
+            let one: Vec<HostTensor> = all
+                .iter()
+                .zip(batched)
+                .map(|(t, own)| if own { row(t, example) } else { t.clone() })
+                .collect();
+            let alone = run_op(&cpu, &op, &one, &batched, 1).unwrap();
+            for (whole, alone) in whole.iter().zip(&alone) {
+                assert_eq!(row(whole, example).as_bytes(), alone.as_bytes());
+            }
+        }
+    }
+}
+
+/// One example of a tensor, as a batch of its own.
+fn row(tensor: &HostTensor, example: usize) -> HostTensor {
+    let mut extents = tensor.ty().shape.to_vec();
+    let each = tensor.ty().shape.elements() / extents[0];
+    extents[0] = 1;
+    let values = &tensor.to_f64()[example * each..][..each];
+    HostTensor::from_f64(TensorType::new(tensor.ty().dtype, &extents[..]), values).unwrap()
 }
 
 /// Sums over examples fold in blocks: another order, the same sum.

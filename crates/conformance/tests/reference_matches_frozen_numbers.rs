@@ -128,6 +128,7 @@ variants! {
     Op::Norm(Norm::Sums { .. }) => "norm_sums",
     Op::Attention(Attention::Forward { .. }) => "attention",
     Op::Attention(Attention::Grad { .. }) => "attention_grad",
+    Op::Attention(Attention::Rotary { .. }) => "rotary",
     Op::Index(Index::Gather) => "gather",
     Op::Index(Index::ScatterAdd { .. }) => "scatter_add",
     Op::Loss(Loss::CrossEntropy) => "cross_entropy",

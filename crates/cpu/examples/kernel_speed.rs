@@ -2,7 +2,8 @@
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 use plimsoll_cpu::attention::{
-    AttentionSpec, attention, attention_grad, attention_grad_workspace, attention_workspace,
+    AttentionSpec, RotarySpec, attention, attention_grad, attention_grad_workspace, attention_workspace,
+    rotary, rotary_workspace,
 };
 use plimsoll_cpu::conv::{
     ConvShape, conv2d, conv2d_input_grad, conv2d_input_grad_workspace, conv2d_weight_grad,
@@ -265,23 +266,61 @@ fn norms(ctx: Context<'_>) {
 }
 
 fn attentions(ctx: Context<'_>) {
-    for causal in [false, true] {
-        let spec = AttentionSpec { examples: 16, positions: 256, heads: 4, width: 64, causal };
-        let n = 16 * 256 * 4 * 64;
-        let [q, k, v, dy] = [0; 4].map(|_| random(n));
-        let (mut y, mut lse) = (vec![0.0; n], vec![0.0; n / 64]);
-        let mut memory = space(attention_workspace(ctx.isa(), ctx.threads(), &spec));
-        let memory = aligned(&mut memory);
-        time(&format!("attention 16x256x4x64, causal {causal}"), 16 * n, || {
-            attention(ctx, &spec, &q, &k, &v, &mut y, &mut lse, memory);
-        });
-        let [mut dq, mut dk, mut dv] = [0; 3].map(|_| vec![0.0; n]);
-        let mut memory = space(attention_grad_workspace(ctx.isa(), ctx.threads(), &spec));
-        let memory = aligned(&mut memory);
-        time(&format!("attention_grad 16x256x4x64, causal {causal}"), 32 * n, || {
-            attention_grad(ctx, &spec, &q, &k, &v, &y, &lse, &dy, &mut dq, &mut dk, &mut dv, memory);
-        });
-    }
+    let plain = AttentionSpec {
+        examples: 16,
+        queries: 256,
+        keys: 256,
+        heads: 4,
+        key_heads: 4,
+        width: 64,
+        causal: false,
+        mask: None,
+    };
+    let causal = AttentionSpec { causal: true, ..plain };
+    attention_speed(ctx, "16x256x4x64, causal false", &plain);
+    attention_speed(ctx, "16x256x4x64, causal true", &causal);
+    attention_speed(ctx, "16x256x4x64, masked", &AttentionSpec { mask: Some([16, 1, 1, 256]), ..plain });
+    attention_speed(ctx, "16x256x4x64, one key head", &AttentionSpec { key_heads: 1, ..causal });
+    attention_speed(ctx, "16x256x4x64, 77 keys", &AttentionSpec { keys: 77, ..plain });
+    rotary_speed(ctx);
+}
+
+fn attention_speed(ctx: Context<'_>, name: &str, spec: &AttentionSpec) {
+    let (n, keys) = (spec.query_elements(), spec.key_elements());
+    let ([q, dy], [k, v]) = ([0; 2].map(|_| random(n)), [0; 2].map(|_| random(keys)));
+    let mask = vec![1; spec.mask_elements()];
+    let (mut y, mut lse) = (vec![0.0; n], vec![0.0; spec.rows()]);
+    let mut memory = space(attention_workspace(ctx.isa(), ctx.threads(), spec));
+    let memory = aligned(&mut memory);
+    time(&format!("attention {name}"), 8 * (n + keys), || {
+        attention(ctx, spec, &q, &k, &v, &mask, &mut y, &mut lse, memory);
+    });
+    let (mut dq, [mut dk, mut dv]) = (vec![0.0; n], [0; 2].map(|_| vec![0.0; keys]));
+    let mut memory = space(attention_grad_workspace(ctx.isa(), ctx.threads(), spec));
+    let memory = aligned(&mut memory);
+    time(&format!("attention_grad {name}"), 16 * (n + keys), || {
+        attention_grad(ctx, spec, &q, &k, &v, &y, &lse, &dy, &mask, &mut dq, &mut dk, &mut dv, memory);
+    });
+}
+
+fn rotary_speed(ctx: Context<'_>) {
+    let spec = RotarySpec {
+        examples: 16,
+        positions: 1024,
+        heads: 12,
+        width: 64,
+        base: 10_000.0,
+        inverse: false,
+        start: 0,
+    };
+    let x = random(16 * 1024 * 12 * 64);
+    let mut y = vec![0.0; x.len()];
+    let mut memory = space(rotary_workspace(&spec));
+    let memory = aligned(&mut memory);
+    time("rotary 16x1024x12x64", 8 * x.len(), || {
+        // SAFETY: x and y have the spec's elements.
+        unsafe { rotary(ctx, &spec, x.as_ptr(), y.as_mut_ptr(), memory) };
+    });
 }
 
 fn losses(ctx: Context<'_>) {

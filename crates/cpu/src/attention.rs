@@ -1,55 +1,124 @@
-//! Attention in tiles: scores exist for a tile of queries by a tile of keys at a time.
+//! Attention in tiles: scores exist for a tile of queries by a tile of keys at a time. Rotary positions.
 //!
-//! Every pair of example and head is computed by itself, so bits depend on nothing else.
+//! Every pair of example and head is computed by itself, gradients every pair of example and key head, so bits depend
+//! on nothing else.
 
 mod backward;
 mod forward;
+mod rotary;
 #[cfg(test)]
 mod tests;
 mod tile;
 
 pub use backward::{attention_grad, attention_grad_workspace};
 pub use forward::{attention, attention_workspace};
+pub use rotary::{RotarySpec, rotary, rotary_workspace};
 
-/// The sizes of q, k and v, `[examples, positions, heads, width]`, and who sees whom.
+/// The sizes of q, `[examples, queries, heads, width]`, and of k and v, `[examples, keys, key_heads, width]`; who sees
+/// whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionSpec {
     /// Examples.
     pub examples: usize,
-    /// Positions.
-    pub positions: usize,
-    /// Heads.
+    /// Positions of q.
+    pub queries: usize,
+    /// Positions of k and v.
+    pub keys: usize,
+    /// Heads of q, a multiple of `key_heads`.
     pub heads: usize,
+    /// Heads of k and v.
+    pub key_heads: usize,
     /// Width of a head.
     pub width: usize,
     /// Whether a query sees keys up to its own position only.
     pub causal: bool,
+    /// The extents of a mask, `[examples or 1, heads or 1, queries or 1, keys]`: a query sees keys whose byte is not
+    /// zero. The kernels take an empty mask where there is none.
+    pub mask: Option<[usize; 4]>,
 }
 
 impl AttentionSpec {
-    fn elements(&self) -> usize {
-        self.examples * self.positions * self.heads * self.width
+    /// Queries of all heads.
+    pub fn rows(&self) -> usize {
+        self.examples * self.queries * self.heads
     }
 
-    /// Distance between the positions of a head.
-    fn stride(&self) -> usize {
-        self.heads * self.width
+    /// Elements of q.
+    pub fn query_elements(&self) -> usize {
+        self.rows() * self.width
     }
 
-    /// Where a position of an example and head starts.
-    fn offset(&self, pair: usize, position: usize) -> usize {
-        let (example, head) = (pair / self.heads, pair % self.heads);
-        ((example * self.positions + position) * self.heads + head) * self.width
+    /// Elements of k, and of v.
+    pub fn key_elements(&self) -> usize {
+        self.examples * self.keys * self.key_heads * self.width
     }
 
-    /// Where a position's entry in a `[examples, positions, heads]` tensor is.
-    fn entry(&self, pair: usize, position: usize) -> usize {
-        let (example, head) = (pair / self.heads, pair % self.heads);
-        (example * self.positions + position) * self.heads + head
+    /// Elements of the mask.
+    pub fn mask_elements(&self) -> usize {
+        self.mask.map_or(0, |extents| extents.iter().product())
+    }
+
+    /// Heads that share a key head.
+    fn group(&self) -> usize {
+        self.heads.checked_div(self.key_heads).unwrap_or(0)
+    }
+
+    /// A head of q.
+    fn query_head(&self, example: usize, head: usize) -> Head {
+        Head::new(example * self.queries, [self.heads, head], self.width)
+    }
+
+    /// A head of a `[examples, queries, heads]` tensor.
+    fn entries(&self, example: usize, head: usize) -> Head {
+        Head::new(example * self.queries, [self.heads, head], 1)
+    }
+
+    /// A head of k and v.
+    fn key_head(&self, example: usize, key_head: usize) -> Head {
+        Head::new(example * self.keys, [self.key_heads, key_head], self.width)
+    }
+
+    /// What a head's queries see, if there is a mask.
+    fn mask_of<'a>(&self, mask: &'a [u8], example: usize, head: usize) -> Option<Mask<'a>> {
+        let [examples, heads, queries, keys] = self.mask?;
+        let along = |extent: usize, index: usize| if extent == 1 { 0 } else { index };
+        let start = (along(examples, example) * heads + along(heads, head)) * queries * keys;
+        Some(Mask { bytes: &mask[start..], stride: along(queries, keys) })
     }
 
     /// What scores are multiplied by.
     fn scale(&self) -> f32 {
         1.0 / (self.width as f32).sqrt()
     }
+
+    fn check(&self, queries: &[&[f32]], keys: &[&[f32]], rows: &[&[f32]], mask: &[u8]) {
+        let long = |operands: &[&[f32]], elements: usize| operands.iter().all(|x| x.len() >= elements);
+        let floats = long(queries, self.query_elements()) && long(keys, self.key_elements());
+        let rest = long(rows, self.rows()) && mask.len() >= self.mask_elements();
+        assert!(floats && rest, "operands are too short");
+    }
+}
+
+/// One head of one example: where its first position is, and how far from one to the next.
+#[derive(Clone, Copy)]
+struct Head {
+    start: usize,
+    stride: usize,
+}
+
+impl Head {
+    fn new(position: usize, [heads, head]: [usize; 2], width: usize) -> Self {
+        Self { start: (position * heads + head) * width, stride: heads * width }
+    }
+
+    fn at(&self, position: usize) -> usize {
+        self.start + position * self.stride
+    }
+}
+
+/// The mask of one head of one example: a row of keys for each query, or the same row for all.
+#[derive(Clone, Copy)]
+struct Mask<'a> {
+    bytes: &'a [u8],
+    stride: usize,
 }

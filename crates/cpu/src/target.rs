@@ -3,6 +3,7 @@
 use crate::call;
 use crate::isa::Isa;
 use plimsoll_graph::Op;
+use plimsoll_graph::op::Attention;
 use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
 
 /// Alignment of buffers: a cache line, and a vector.
@@ -66,9 +67,11 @@ impl Target for CpuTarget {
     }
 }
 
-/// Elementwise code reads a chunk of all its inputs before it writes, so results may go over operands of their shape.
+/// Elementwise code reads a chunk of all its inputs before it writes, and so do rotations: results may go over operands
+/// of their shape.
 fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
-    if !matches!(query.op, Op::Elementwise(_) | Op::Fused(_)) {
+    let rotary = matches!(query.op, Op::Attention(Attention::Rotary { .. }));
+    if !rotary && !matches!(query.op, Op::Elementwise(_) | Op::Fused(_)) {
         return Vec::new();
     }
     let fits = |o: usize, i: usize| {

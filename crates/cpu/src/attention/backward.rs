@@ -1,9 +1,9 @@
 //! The gradient: the weights are made again from the saved log-sum-exp, tile by tile.
 
-use super::AttentionSpec;
 use super::tile::{
-    SCORES, TILE, mask, multiply, product_floats, rows, scores, tiles, transposed, weights_and_gradient,
+    SCORES, TILE, hide, mask, multiply, product_floats, rows, scores, tiles, transposed, weights_and_gradient,
 };
+use super::{AttentionSpec, Head};
 use crate::isa::{Context, Isa};
 use crate::math::{Shared, simd_fn, sum_by, whole_lines};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::ops::Range;
 fn worker_floats(isa: Isa, spec: &AttentionSpec) -> usize {
     2 * SCORES
         + 3 * whole_lines(TILE * spec.width)
-        + 2 * whole_lines(spec.positions)
+        + 2 * spec.group() * whole_lines(spec.queries)
         + product_floats(isa, spec)
 }
 
@@ -29,9 +29,11 @@ struct Saved<'a> {
     y: &'a [f32],
     lse: &'a [f32],
     dy: &'a [f32],
+    mask: &'a [u8],
 }
 
-/// The gradients of q, k and v, from those and y, its log-sum-exp and its gradient.
+/// The gradients of q, k and v, from those and y, its log-sum-exp and its gradient. Those of a key head are summed over
+/// the heads that share it, in their order.
 #[allow(clippy::too_many_arguments, reason = "operands")]
 pub fn attention_grad(
     ctx: Context<'_>,
@@ -42,29 +44,27 @@ pub fn attention_grad(
     y: &[f32],
     lse: &[f32],
     dy: &[f32],
+    mask: &[u8],
     dq: &mut [f32],
     dk: &mut [f32],
     dv: &mut [f32],
     workspace: &mut [f32],
 ) {
-    let n = spec.elements();
-    assert!([q, k, v, y, dy].iter().all(|x| x.len() >= n), "operands are too short");
-    assert!([&dq, &dk, &dv].iter().all(|x| x.len() >= n), "operands are too short");
-    assert!(lse.len() >= spec.examples * spec.positions * spec.heads, "operands are too short");
+    spec.check(&[q, y, dy, dq], &[k, v, dk, dv], &[lse], mask);
     let each = worker_floats(ctx.isa, spec);
     assert!(workspace.len() >= each * ctx.pool.threads(), "the workspace is too small");
-    let saved = Saved { q, k, v, y, lse, dy };
+    let saved = Saved { q, k, v, y, lse, dy, mask };
     let gradients = [Shared::new(dq), Shared::new(dk), Shared::new(dv)];
     let space = Shared::new(workspace);
-    ctx.pool.run(spec.examples * spec.heads, &|pair, worker| {
+    ctx.pool.run(spec.examples * spec.key_heads, &|pair, worker| {
         // SAFETY: the worker's own part.
         let space = unsafe { space.part(worker * each, each) };
-        head(ctx.isa, spec, pair, saved, gradients, space);
+        key_head(ctx.isa, spec, pair, saved, gradients, space);
     });
 }
 
-/// The gradients of one head of one example.
-fn head(
+/// The gradients of one key head of one example, and of the heads that share it.
+fn key_head(
     isa: Isa,
     spec: &AttentionSpec,
     pair: usize,
@@ -72,40 +72,63 @@ fn head(
     [dq, dk, dv]: [Shared<f32>; 3],
     space: &mut [f32],
 ) {
-    let width = spec.width;
+    let (width, group, padded) = (spec.width, spec.group(), whole_lines(spec.queries));
+    let (example, key_head) = (pair / spec.key_heads, pair % spec.key_heads);
+    let heads = key_head * group..(key_head + 1) * group;
+    let key_head = spec.key_head(example, key_head);
     let (p, space) = space.split_at_mut(SCORES);
     let (ds, space) = space.split_at_mut(SCORES);
     let (dk_tile, space) = space.split_at_mut(whole_lines(TILE * width));
     let (dv_tile, space) = space.split_at_mut(whole_lines(TILE * width));
     let (dq_tile, space) = space.split_at_mut(whole_lines(TILE * width));
-    let (lse, space) = space.split_at_mut(whole_lines(spec.positions));
-    let (delta, space) = space.split_at_mut(whole_lines(spec.positions));
-    for (position, (lse, delta)) in lse.iter_mut().zip(&mut *delta).enumerate().take(spec.positions) {
-        let row = spec.offset(pair, position)..spec.offset(pair, position) + width;
-        *lse = saved.lse[spec.entry(pair, position)];
-        *delta = dot(isa, &saved.y[row.clone()], &saved.dy[row]);
-    }
-    for keys in tiles(spec.positions) {
-        let (k, v) = (rows(spec, pair, &keys, saved.k), rows(spec, pair, &keys, saved.v));
-        let mut started = false;
-        for queries in tiles(spec.positions).filter(|q| !spec.causal || q.end > keys.start) {
-            let (q, dy) = (rows(spec, pair, &queries, saved.q), rows(spec, pair, &queries, saved.dy));
-            let (m, n) = (queries.len(), keys.len());
-            multiply(isa, [m, n, width], false, q, transposed(k), p, TILE, space);
-            multiply(isa, [m, n, width], false, dy, transposed(v), ds, TILE, space);
-            mask(isa, p, spec.scale(), queries.clone(), keys.clone(), spec.causal);
-            clear_past(ds, m, n);
-            let used = m * TILE;
-            let (lse, delta) = (&lse[queries.clone()], &delta[queries.clone()]);
-            weights_and_gradient(isa, &mut p[..used], &mut ds[..used], lse, delta, spec.scale());
-            multiply(isa, [n, width, m], started, transposed(scores(p)), dy, dv_tile, width, space);
-            multiply(isa, [n, width, m], started, transposed(scores(ds)), q, dk_tile, width, space);
-            multiply(isa, [m, width, n], false, scores(ds), k, dq_tile, width, space);
-            write_rows(isa, spec, pair, queries, dq_tile, dq, keys.start > 0);
-            started = true;
+    let (lse, space) = space.split_at_mut(group * padded);
+    let (delta, space) = space.split_at_mut(group * padded);
+    for (i, head) in heads.clone().enumerate() {
+        let (query_head, entries) = (spec.query_head(example, head), spec.entries(example, head));
+        for position in 0..spec.queries {
+            let row = query_head.at(position)..query_head.at(position) + width;
+            let sum = saved.lse[entries.at(position)];
+            // A query that sees nothing has no weights: less than any sum is zero, and not NaN.
+            lse[i * padded + position] = if sum == f32::NEG_INFINITY { f32::INFINITY } else { sum };
+            delta[i * padded + position] = dot(isa, &saved.y[row.clone()], &saved.dy[row.clone()]);
+            if spec.keys == 0 {
+                // SAFETY: every task has its own heads.
+                unsafe { dq.part(row.start, width) }.fill(0.0);
+            }
         }
-        write_rows(isa, spec, pair, keys.clone(), dk_tile, dk, false);
-        write_rows(isa, spec, pair, keys, dv_tile, dv, false);
+    }
+    for keys in tiles(spec.keys) {
+        let (k, v) = (rows(key_head, &keys, saved.k), rows(key_head, &keys, saved.v));
+        let mut started = false;
+        for (i, head) in heads.clone().enumerate() {
+            let query_head = spec.query_head(example, head);
+            let seen = spec.mask_of(saved.mask, example, head);
+            for queries in tiles(spec.queries).filter(|q| !spec.causal || q.end > keys.start) {
+                let (q, dy) = (rows(query_head, &queries, saved.q), rows(query_head, &queries, saved.dy));
+                let (m, n) = (queries.len(), keys.len());
+                multiply(isa, [m, n, width], false, q, transposed(k), p, TILE, space);
+                multiply(isa, [m, n, width], false, dy, transposed(v), ds, TILE, space);
+                mask(isa, p, spec.scale(), queries.clone(), keys.clone(), spec.causal);
+                if let Some(seen) = seen {
+                    hide(isa, p, queries.clone(), keys.clone(), seen);
+                }
+                clear_past(ds, m, n);
+                let (used, of) = (m * TILE, i * padded + queries.start..i * padded + queries.end);
+                let (lse, delta) = (&lse[of.clone()], &delta[of]);
+                weights_and_gradient(isa, &mut p[..used], &mut ds[..used], lse, delta, spec.scale());
+                multiply(isa, [n, width, m], started, transposed(scores(p)), dy, dv_tile, width, space);
+                multiply(isa, [n, width, m], started, transposed(scores(ds)), q, dk_tile, width, space);
+                multiply(isa, [m, width, n], false, scores(ds), k, dq_tile, width, space);
+                write_rows(isa, query_head, queries, width, dq_tile, dq, keys.start > 0);
+                started = true;
+            }
+        }
+        if !started {
+            dk_tile.fill(0.0);
+            dv_tile.fill(0.0);
+        }
+        write_rows(isa, key_head, keys.clone(), width, dk_tile, dk, false);
+        write_rows(isa, key_head, keys, width, dv_tile, dv, false);
     }
 }
 
@@ -127,11 +150,11 @@ simd_fn! {
 simd_fn! {
     /// Writes, or adds, the rows of a tile to the positions of a head.
     fn write_rows(
-        isa: Isa, spec: &AttentionSpec, pair: usize, positions: Range<usize>, tile: &[f32], to: Shared<f32>, add: bool,
+        isa: Isa, head: Head, positions: Range<usize>, width: usize, tile: &[f32], to: Shared<f32>, add: bool,
     ) {
-        for (row, position) in tile.chunks_exact(spec.width.max(1)).zip(positions) {
-            // SAFETY: every task has its own pair of example and head.
-            let to = unsafe { to.part(spec.offset(pair, position), spec.width) };
+        for (row, position) in tile.chunks_exact(width.max(1)).zip(positions) {
+            // SAFETY: every task has its own heads of its own example.
+            let to = unsafe { to.part(head.at(position), width) };
             if add {
                 to.iter_mut().zip(row).for_each(|(a, b)| *a += b);
             } else {

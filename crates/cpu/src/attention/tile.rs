@@ -1,6 +1,6 @@
 //! Tiles of scores, and the products between them and tiles of q, k and v.
 
-use super::AttentionSpec;
+use super::{AttentionSpec, Head, Mask};
 use crate::gemm::{GemmSpec, Mat, gemm_serial, gemm_serial_workspace};
 use crate::isa::Isa;
 use crate::math::{exp, max_by, simd_fn, sum_by, whole_lines};
@@ -17,9 +17,9 @@ pub(super) fn tiles(positions: usize) -> impl DoubleEndedIterator<Item = Range<u
     (0..positions.div_ceil(TILE)).map(move |i| i * TILE..((i + 1) * TILE).min(positions))
 }
 
-/// The positions of a tile in one of q, k, v: a matrix of positions by width.
-pub(super) fn rows<'a>(spec: &AttentionSpec, pair: usize, tile: &Range<usize>, data: &'a [f32]) -> Mat<'a> {
-    Mat { data: &data[spec.offset(pair, tile.start)..], row_stride: spec.stride(), col_stride: 1 }
+/// The positions of a tile in a head of one of q, k, v: a matrix of positions by width.
+pub(super) fn rows<'a>(head: Head, tile: &Range<usize>, data: &'a [f32]) -> Mat<'a> {
+    Mat { data: &data[head.at(tile.start)..], row_stride: head.stride, col_stride: 1 }
 }
 
 /// A matrix read the other way.
@@ -54,12 +54,12 @@ pub(super) fn multiply(
 /// Floats of workspace that any product of tiles needs.
 pub(super) fn product_floats(isa: Isa, spec: &AttentionSpec) -> usize {
     // A last tile may be of any size, and a smaller product need not be content with less.
-    let (tile, width) = (TILE.min(spec.positions.max(1)), spec.width);
-    let last = [tile, (spec.positions.max(1) - 1) % TILE + 1];
+    let lengths = |positions: usize| [TILE.min(positions.max(1)), (positions.max(1) - 1) % TILE + 1];
+    let width = spec.width;
     let mut bytes = 0;
-    for m in last {
-        for n in last {
-            for spec in [sizes(m, n, width, false), sizes(m, width, n, false)] {
+    for m in lengths(spec.queries) {
+        for n in lengths(spec.keys) {
+            for spec in [sizes(m, n, width, false), sizes(m, width, n, false), sizes(n, width, m, false)] {
                 bytes = bytes.max(gemm_serial_workspace(isa, &spec));
             }
         }
@@ -74,6 +74,18 @@ simd_fn! {
             row.iter_mut().for_each(|s| *s *= scale);
             let visible = if causal { keys.len().min((queries.start + i + 1).saturating_sub(keys.start)) } else { keys.len() };
             row[visible..].fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+simd_fn! {
+    /// Hides the keys where a mask is zero.
+    pub(super) fn hide(isa: Isa, scores: &mut [f32], queries: Range<usize>, keys: Range<usize>, mask: Mask<'_>) {
+        for (query, row) in queries.zip(scores.chunks_exact_mut(TILE)) {
+            let seen = &mask.bytes[query * mask.stride..][keys.clone()];
+            for (s, &seen) in row.iter_mut().zip(seen) {
+                *s = if seen == 0 { f32::NEG_INFINITY } else { *s };
+            }
         }
     }
 }

@@ -1,27 +1,43 @@
 //! Kernels for the attention family.
 
 use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
-use crate::attention::{self, AttentionSpec};
+use crate::attention::{self, AttentionSpec, RotarySpec};
 use crate::isa::{Context, Isa};
 use plimsoll_graph::op::Attention;
 use plimsoll_plan::KernelQuery;
 
 pub(super) fn find(op: &Attention, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];
-    let &[examples, positions, heads, width] = &x[0].shape[..] else { return None };
-    if !all_f32(x) {
+    let &[examples, queries, heads, width] = &x[0].shape[..] else { return None };
+    let (causal, masked) = match *op {
+        Attention::Forward { causal, masked } | Attention::Grad { causal, masked } => (causal, masked),
+        Attention::Rotary { base, inverse, start } => {
+            let spec = RotarySpec { examples, positions: queries, heads, width, base, inverse, start };
+            return if all_f32(x) { found(Rotary { spec }) } else { None };
+        }
+    };
+    let (floats, mask) = x.split_at(x.len() - usize::from(masked));
+    let &[_, keys, key_heads, _] = &x[1].shape[..] else { return None };
+    if !all_f32(floats) {
         return None;
     }
-    let spec = AttentionSpec { examples, positions, heads, width, causal: op.causal() };
+    let mask = match mask {
+        [mask] => Some(mask.shape[..].try_into().ok()?),
+        _ => None,
+    };
+    let spec = AttentionSpec { examples, queries, keys, heads, key_heads, width, causal, mask };
     match op {
         Attention::Forward { .. } => found(Forward { spec }),
-        Attention::Grad { .. } => found(Grad { spec }),
+        _ => found(Grad { spec }),
     }
 }
 
-/// Queries of all heads.
-fn rows(spec: &AttentionSpec) -> usize {
-    spec.examples * spec.positions * spec.heads
+/// The mask, if there is one.
+///
+/// # Safety
+/// As for `read!`.
+unsafe fn mask<'a>(o: &'a Operands<'_>, input: usize, spec: &AttentionSpec) -> &'a [u8] {
+    if spec.mask.is_some() { read!(o, input, spec.mask_elements()) } else { &[] }
 }
 
 struct Forward {
@@ -34,9 +50,13 @@ impl Call for Forward {
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let (n, rows) = (rows(&self.spec) * self.spec.width, rows(&self.spec));
-        let (q, k, v) = (read!(o, 0, n), read!(o, 1, n), read!(o, 2, n));
-        attention::attention(ctx, &self.spec, q, k, v, write!(o, 0, n), write!(o, 1, rows), scratch!(o));
+        let spec = &self.spec;
+        let (queries, keys) = (spec.query_elements(), spec.key_elements());
+        let (q, k, v) = (read!(o, 0, queries), read!(o, 1, keys), read!(o, 2, keys));
+        // SAFETY: the mask is the last input.
+        let mask = unsafe { mask(o, 3, spec) };
+        let (y, lse) = (write!(o, 0, queries), write!(o, 1, spec.rows()));
+        attention::attention(ctx, spec, q, k, v, mask, y, lse, scratch!(o));
         Ok(())
     }
 }
@@ -51,11 +71,31 @@ impl Call for Grad {
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let (n, rows) = (rows(&self.spec) * self.spec.width, rows(&self.spec));
-        let (q, k, v) = (read!(o, 0, n), read!(o, 1, n), read!(o, 2, n));
-        let (y, lse, dy) = (read!(o, 3, n), read!(o, 4, rows), read!(o, 5, n));
-        let (dq, dk, dv) = (write!(o, 0, n), write!(o, 1, n), write!(o, 2, n));
-        attention::attention_grad(ctx, &self.spec, q, k, v, y, lse, dy, dq, dk, dv, scratch!(o));
+        let spec = &self.spec;
+        let (queries, keys) = (spec.query_elements(), spec.key_elements());
+        let (q, k, v) = (read!(o, 0, queries), read!(o, 1, keys), read!(o, 2, keys));
+        let (y, lse, dy) = (read!(o, 3, queries), read!(o, 4, spec.rows()), read!(o, 5, queries));
+        // SAFETY: the mask is the last input.
+        let mask = unsafe { mask(o, 6, spec) };
+        let (dq, dk, dv) = (write!(o, 0, queries), write!(o, 1, keys), write!(o, 2, keys));
+        attention::attention_grad(ctx, spec, q, k, v, y, lse, dy, mask, dq, dk, dv, scratch!(o));
+        Ok(())
+    }
+}
+
+struct Rotary {
+    spec: RotarySpec,
+}
+
+impl Call for Rotary {
+    fn workspace(&self, _: Isa, _: usize) -> usize {
+        attention::rotary_workspace(&self.spec)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let (x, y, space) = (o.reads[0].cast(), o.writes[0].cast(), scratch!(o));
+        // SAFETY: the operands are the node's, of its types; y is apart from x or, as the target allows, lies over it.
+        unsafe { attention::rotary(ctx, &self.spec, x, y, space) };
         Ok(())
     }
 }

@@ -1,34 +1,48 @@
-//! Attention without the score matrix.
+//! Attention without the score matrix, and rotary positions.
 
 use super::{Family, arity, per_example, rank, require, same_float};
 use crate::{Flow, TypeError};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// Scaled dot-product attention over `[n, positions, heads, width]`, computed in tiles: scores `q · kᵀ / √width`,
-/// a softmax over the keys, and the weighted sum of v. `causal`: a query sees keys up to its own position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Scaled dot-product attention of q `[n, queries, heads, width]` to k and v `[n, keys, key heads, width]`, computed in
+/// tiles: scores `q · kᵀ / √width`, a softmax over the keys, and the weighted sum of v. Heads are a multiple of key
+/// heads: as many heads as that in a row share a key head.
+///
+/// `causal`: a query sees keys up to its own position, both counted from zero. `masked`: the last input is a mask
+/// `[n or 1, heads or 1, queries or 1, keys]` of truth values; a query sees the keys where it is true. With both, both
+/// must allow it. A query that sees nothing gives zeros, a logsumexp of -infinity, and no gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
-    /// `(q, k, v) → (y, logsumexp)`; logsumexp is `[n, positions, heads]`, natural logarithm of the softmax's sum.
+    /// `(q, k, v) → (y, logsumexp)` or `(q, k, v, mask) → …`; y has q's shape, logsumexp is `[n, queries, heads]`,
+    /// natural logarithm of the softmax's sum.
     Forward {
         /// Whether a query sees keys up to its own position only.
         causal: bool,
+        /// Whether the last input is a mask.
+        #[serde(default)]
+        masked: bool,
     },
-    /// `(q, k, v, y, logsumexp, dy) → (dq, dk, dv)`.
+    /// `(q, k, v, y, logsumexp, dy) → (dq, dk, dv)` or `(q, k, v, y, logsumexp, dy, mask) → …`.
     Grad {
         /// Whether a query sees keys up to its own position only.
         causal: bool,
+        /// Whether the last input is a mask.
+        #[serde(default)]
+        masked: bool,
     },
-}
-
-impl Attention {
-    /// Whether a query sees keys up to its own position only.
-    pub fn causal(&self) -> bool {
-        match *self {
-            Self::Forward { causal } | Self::Grad { causal } => causal,
-        }
-    }
+    /// Rotary positions, `(x) → y`: in each head of x `[n, positions, heads, width]` the pair of elements
+    /// `(i, i + width / 2)` is rotated by the angle `position · base^(-2i / width)`.
+    Rotary {
+        /// What the angles' frequencies are powers of.
+        base: f64,
+        /// Whether it rotates back, which is also the gradient.
+        inverse: bool,
+        /// The position of the first.
+        #[serde(default)]
+        start: usize,
+    },
 }
 
 impl Family for Attention {
@@ -36,46 +50,191 @@ impl Family for Attention {
         match self {
             Self::Forward { .. } => "attention",
             Self::Grad { .. } => "attention_grad",
+            Self::Rotary { .. } => "rotary",
         }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        require(!inputs.is_empty(), || "needs inputs".into())?;
-        let dtype = same_float(inputs)?;
-        let q = inputs[0];
-        let [n, positions, heads, _] = rank("q", q)?;
-        let lse = TensorType::new(dtype, [n, positions, heads]);
-        match self {
-            Self::Forward { .. } => {
-                let [_, k, v] = arity(inputs)?;
-                require(k == q && v == q, || "q, k and v must have one shape".into())?;
-                Ok(vec![q.clone(), lse])
+        match *self {
+            Self::Forward { masked: false, .. } => {
+                let [q, k, v] = arity(inputs)?;
+                Ok(vec![q.clone(), attend(q, k, v, None)?])
             }
-            Self::Grad { .. } => {
-                let [_, k, v, y, saved, dy] = arity(inputs)?;
-                require([k, v, y, dy].iter().all(|t| *t == q), || {
-                    "q, k, v, y and dy must have one shape".into()
-                })?;
-                require(*saved == lse, || format!("logsumexp must be {lse}, it is {saved}"))?;
-                Ok(vec![q.clone(); 3])
+            Self::Forward { masked: true, .. } => {
+                let [q, k, v, mask] = arity(inputs)?;
+                Ok(vec![q.clone(), attend(q, k, v, Some(mask))?])
+            }
+            Self::Grad { masked: false, .. } => grad(arity(inputs)?, None),
+            Self::Grad { masked: true, .. } => {
+                let [q, k, v, y, lse, dy, mask] = arity(inputs)?;
+                grad([q, k, v, y, lse, dy], Some(mask))
+            }
+            Self::Rotary { base, start, .. } => {
+                let [x] = arity(inputs)?;
+                same_float(inputs)?;
+                let [_, positions, _, width] = rank("x", x)?;
+                require(start.checked_add(positions).is_some(), || format!("there is no position {start}"))?;
+                require(width % 2 == 0, || format!("needs an even width, it is {width}"))?;
+                require(base > 0.0 && base.is_finite(), || format!("needs a base above zero, it is {base}"))?;
+                Ok(vec![x.clone()])
             }
         }
     }
 
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
-        let shape = &inputs[0].shape;
-        let products = match self {
-            Self::Forward { .. } => 4,
-            Self::Grad { .. } => 10,
+        let elements = inputs[0].shape.elements() as u64;
+        let (products, causal) = match *self {
+            Self::Forward { causal, .. } => (2, causal),
+            Self::Grad { causal, .. } => (5, causal),
+            Self::Rotary { .. } => return elements.saturating_mul(3),
         };
-        let all = (shape.elements() as u64).saturating_mul(products).saturating_mul(shape[1] as u64);
-        if self.causal() { all / 2 } else { all }
+        let (queries, keys) = (inputs[0].shape[1] as u64, inputs[1].shape[1] as u64);
+        // Of as many queries as keys half the pairs see each other; queries past the last key see every key.
+        let level = if causal { queries.min(keys) } else { 0 };
+        let pairs_twice = level * level + 2 * (queries - level).saturating_mul(keys);
+        (elements / queries.max(1)).saturating_mul(2 * products).saturating_mul(pairs_twice) / 2
     }
 
-    fn flow(&self, _: &[bool], _: &[&TensorType]) -> Vec<Flow> {
-        per_example(match self {
-            Self::Forward { .. } => 2,
-            Self::Grad { .. } => 3,
-        })
+    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+        let (outputs, masked) = match *self {
+            Self::Forward { masked, .. } => (2, masked),
+            Self::Grad { masked, .. } => (3, masked),
+            Self::Rotary { .. } => (1, false),
+        };
+        // A mask that is not the examples' own must be the same for all of them.
+        let foreign = masked
+            && matches!((batched.last(), inputs.last()), (Some(false), Some(mask)) if mask.shape[0] != 1);
+        if foreign { vec![Flow::Mixed; outputs] } else { per_example(outputs) }
+    }
+}
+
+/// Checks the operands of attention; the type of its logsumexp.
+fn attend(
+    q: &TensorType,
+    k: &TensorType,
+    v: &TensorType,
+    mask: Option<&TensorType>,
+) -> Result<TensorType, TypeError> {
+    let dtype = same_float(&[q, k, v])?;
+    let [n, queries, heads, width] = rank("q", q)?;
+    let [key_n, keys, key_heads, key_width] = rank("k", k)?;
+    require(k == v, || "k and v must have one shape".into())?;
+    require(n == key_n && width == key_width, || {
+        format!("q is {q}, k {k}: they must have as many examples and one width")
+    })?;
+    require(heads.is_multiple_of(key_heads), || {
+        format!("{heads} heads are not a multiple of {key_heads} key heads")
+    })?;
+    if let Some(mask) = mask {
+        let extents: [usize; 4] = rank("the mask", mask)?;
+        let fits =
+            extents.iter().zip([n, heads, queries]).all(|(&extent, whole)| [1, whole].contains(&extent));
+        require(mask.dtype == DType::Bool && fits && extents[3] == keys, || {
+            format!("the mask must be bool[{n} or 1,{heads} or 1,{queries} or 1,{keys}], it is {mask}")
+        })?;
+    }
+    Ok(TensorType::new(dtype, [n, queries, heads]))
+}
+
+/// Checks the operands of attention's gradient; the types of its outputs.
+fn grad(
+    [q, k, v, y, saved, dy]: [&TensorType; 6],
+    mask: Option<&TensorType>,
+) -> Result<Vec<TensorType>, TypeError> {
+    let lse = attend(q, k, v, mask)?;
+    require(y == q && dy == q, || "q, y and dy must have one shape".into())?;
+    require(*saved == lse, || format!("logsumexp must be {lse}, it is {saved}"))?;
+    Ok(vec![q.clone(), k.clone(), v.clone()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn infer(op: Attention, types: &[&str]) -> Result<Vec<String>, String> {
+        let types: Vec<TensorType> = types.iter().map(|t| t.parse().unwrap()).collect();
+        let found = op.infer(&types.iter().collect::<Vec<_>>()).map_err(|e| e.0)?;
+        Ok(found.iter().map(ToString::to_string).collect())
+    }
+
+    fn forward(types: &[&str]) -> Result<Vec<String>, String> {
+        infer(Attention::Forward { causal: false, masked: types.len() == 4 }, types)
+    }
+
+    #[test]
+    fn keys_may_have_another_length_and_fewer_heads() {
+        let (q, k) = ("f32[2,5,6,8]", "f32[2,3,2,8]");
+        assert_eq!(forward(&[q, k, k]).unwrap(), [q, "f32[2,5,6]"]);
+        let grad = Attention::Grad { causal: true, masked: false };
+        assert_eq!(infer(grad, &[q, k, k, q, "f32[2,5,6]", q]).unwrap(), [q, k, k]);
+        for (k, v, reason) in [
+            ("f32[2,3,4,8]", "f32[2,3,4,8]", "multiple"),
+            ("f32[1,3,2,8]", "f32[1,3,2,8]", "examples"),
+            ("f32[2,3,2,4]", "f32[2,3,2,4]", "width"),
+            ("f32[2,3,2,8]", "f32[2,4,2,8]", "one shape"),
+            ("f64[2,3,2,8]", "f64[2,3,2,8]", "floats of one type"),
+            ("f32[2,3,0,8]", "f32[2,3,0,8]", "multiple"),
+        ] {
+            let error = forward(&[q, k, v]).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_mask_broadcasts_along_extents_of_one() {
+        let (q, k) = ("f32[2,5,6,8]", "f32[2,3,2,8]");
+        for mask in ["bool[2,6,5,3]", "bool[1,6,5,3]", "bool[2,1,5,3]", "bool[2,6,1,3]", "bool[1,1,1,3]"] {
+            assert_eq!(forward(&[q, k, k, mask]).unwrap(), [q, "f32[2,5,6]"]);
+        }
+        for mask in ["bool[2,2,5,3]", "bool[2,6,5,1]", "bool[5,3]", "f32[2,6,5,3]", "bool[3,6,5,3]"] {
+            let error = forward(&[q, k, k, mask]).unwrap_err();
+            assert!(error.contains("mask"), "{error}");
+        }
+        assert!(infer(Attention::Forward { causal: false, masked: true }, &[q, k, k]).is_err());
+        assert!(
+            infer(Attention::Forward { causal: false, masked: false }, &[q, k, k, "bool[1,1,1,3]"]).is_err()
+        );
+    }
+
+    /// A mask runs over the examples, or is one for all of them.
+    #[test]
+    fn a_mask_of_examples_that_is_not_theirs_cannot_be_split() {
+        let flow = |mask: &str, batched: bool| {
+            let types = ["f32[4,5,2,8]", "f32[4,3,2,8]", "f32[4,3,2,8]", mask];
+            let types = types.map(|t| t.parse::<TensorType>().unwrap());
+            let op = Attention::Forward { causal: false, masked: true };
+            op.flow(&[true, true, true, batched], &types.each_ref())
+        };
+        assert_eq!(flow("bool[4,1,1,3]", true), [Flow::PerExample; 2]);
+        assert_eq!(flow("bool[1,2,5,3]", false), [Flow::PerExample; 2]);
+        assert_eq!(flow("bool[4,1,1,3]", false), [Flow::Mixed; 2]);
+    }
+
+    #[test]
+    fn causal_work_is_that_of_the_pairs_that_see_each_other() {
+        let flops = |queries: usize, keys: usize| {
+            let q: TensorType = format!("f32[1,{queries},1,1]").parse().unwrap();
+            let k: TensorType = format!("f32[1,{keys},1,1]").parse().unwrap();
+            Attention::Forward { causal: true, masked: false }.flops(&[&q, &k, &k], &[])
+        };
+        assert_eq!(flops(8, 8), 4 * 32);
+        assert_eq!(flops(8, 100), 4 * 32);
+        assert_eq!(flops(100, 8), 4 * (32 + 92 * 8));
+        assert_eq!(flops(0, 8), 0);
+    }
+
+    #[test]
+    fn rotary_needs_pairs_and_a_base() {
+        let rotary = |base, x| infer(Attention::Rotary { base, inverse: false, start: 0 }, &[x]);
+        assert_eq!(rotary(10_000.0, "bf16[2,3,4,6]").unwrap(), ["bf16[2,3,4,6]"]);
+        for (base, x) in [
+            (10_000.0, "f32[2,3,4,5]"),
+            (0.0, "f32[2,3,4,6]"),
+            (f64::NAN, "f32[2,3,4,6]"),
+            (10.0, "f32[2,3,4]"),
+            (10.0, "i32[2,3,4,6]"),
+        ] {
+            assert!(rotary(base, x).is_err(), "{base} {x}");
+        }
     }
 }

@@ -6,12 +6,17 @@ use plimsoll_graph::{Builder, Op};
 
 pub(super) fn backward(b: &mut Builder, op: Attention, r: &Rule<'_>) -> Gradients {
     match op {
-        Attention::Forward { causal } => {
+        Attention::Forward { causal, masked } => {
             let (x, y, dy) = (r.x, r.y, r.dy()?);
-            let op = Op::Attention(Attention::Grad { causal });
-            let gradients = b.node(op, &[x[0], x[1], x[2], y[0], y[1], dy])?;
-            Ok(gradients.into_iter().map(Some).collect())
+            let (operands, mask) = x.split_at(3);
+            let op = Op::Attention(Attention::Grad { causal, masked });
+            let gradients = b.node(op, &[operands, &[y[0], y[1], dy], mask].concat())?;
+            Ok(gradients.into_iter().map(Some).chain(mask.iter().map(|_| None)).collect())
         }
         Attention::Grad { .. } => Err(r.refuse("it is itself a gradient")),
+        Attention::Rotary { base, inverse, start } => {
+            let op = Op::Attention(Attention::Rotary { base, inverse: !inverse, start });
+            Ok(vec![Some(b.node(op, &[r.dy()?])?[0])])
+        }
     }
 }
