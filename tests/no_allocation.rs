@@ -1,6 +1,6 @@
 //! Nothing allocates in the step loop, on any thread.
 
-use plimsoll::data::{Synthetic, SyntheticSpec};
+use plimsoll::data::{Field, Memory, Synthetic, SyntheticSpec};
 use plimsoll::nn::zoo::ZOO;
 use plimsoll::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -30,14 +30,14 @@ static COUNTING: Counting = Counting;
 /// One test, because allocations of another on its own thread would be counted.
 #[test]
 fn steps_allocate_nothing_on_any_thread() {
+    batches_of_several_inputs_allocate_nothing();
     for entry in &ZOO {
         let make = || (entry.make)(&zoo::ZooOptions { context: Some(32), ..Default::default() });
         let model = make();
         let spec = SyntheticSpec {
-            input: model.input(),
+            inputs: vec![Field { ty: model.input(), bound: model.input_bound().unwrap_or(2) }],
             label: TensorType::new(DType::I32, model.labels()),
-            classes: model.classes(),
-            input_bound: model.input_bound().unwrap_or(2),
+            classes: Some(model.classes()),
         };
         let source = |part| Box::new(Synthetic::new(spec.clone(), 320, 0, part).unwrap());
         let data = Dataset { name: "synthetic".into(), train: source(0), test: source(1) };
@@ -62,5 +62,27 @@ fn steps_allocate_nothing_on_any_thread() {
             }
             assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{} in {split} micro-batches", entry.name);
         }
+    }
+}
+
+fn batches_of_several_inputs_allocate_nothing() {
+    let types = ["f32[5]", "i32[3]", "f32[]"].map(|ty| ty.parse::<TensorType>().unwrap());
+    let inputs = types.iter().map(|ty| Field { ty: ty.clone(), bound: 9 }).collect();
+    let spec = SyntheticSpec { inputs, label: "f32[2]".parse().unwrap(), classes: None };
+    let tensors = ["f32[40,5]", "i32[40]"].map(|ty| HostTensor::zeros(ty.parse().unwrap()));
+    let labels = HostTensor::zeros("i32[40,3]".parse().unwrap());
+    let sources: [Box<dyn Source>; 2] = [
+        Box::new(Synthetic::new(spec, 40, 0, 0).unwrap()),
+        Box::new(Memory::new(tensors.into(), labels, Some(7)).unwrap()),
+    ];
+    for source in &sources {
+        let order = Order::Shuffled { seed: 0 };
+        let mut batches = Batches::new(source.as_ref(), 7, order, Cursor::default()).unwrap();
+        let mut batch = batches.batch().unwrap();
+        let before = ALLOCATIONS.load(Relaxed);
+        for _ in 0..20 {
+            batches.next_into(&mut batch).unwrap();
+        }
+        assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{} inputs", source.input_types().len());
     }
 }

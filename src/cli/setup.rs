@@ -5,7 +5,7 @@ use super::args::{OptimizerName, RunOptions, ScheduleName};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, OpenOptions, SyntheticSpec, open};
+use plimsoll::data::{Dataset, Field, OpenOptions, SyntheticSpec, open};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
 use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
@@ -117,10 +117,9 @@ pub fn model(options: &RunOptions, classes: Option<usize>) -> Result<Box<dyn Mod
 
 fn open_options(options: &RunOptions, model: &dyn Model, batch: usize, max_bytes: usize) -> OpenOptions {
     let synthetic = SyntheticSpec {
-        input: model.input(),
+        inputs: vec![Field { ty: model.input(), bound: model.input_bound().unwrap_or(model.classes()) }],
         label: TensorType::new(DType::I32, model.labels()),
-        classes: model.classes(),
-        input_bound: model.input_bound().unwrap_or(model.classes()),
+        classes: Some(model.classes()),
     };
     OpenOptions {
         context: options.context.unwrap_or(256),

@@ -2,7 +2,7 @@
 
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
-use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_data::{Dataset, Field, Synthetic, SyntheticSpec};
 use plimsoll_nn::{AdamW, Model, zoo};
 use plimsoll_tensor::{DType, TensorType};
 use plimsoll_train::{Control, Trainer};
@@ -27,10 +27,9 @@ fn trained(
 ) -> Vec<(String, Vec<u8>)> {
     let model = model(name);
     let spec = SyntheticSpec {
-        input: model.input(),
+        inputs: vec![Field { ty: model.input(), bound: model.input_bound().unwrap_or(2) }],
         label: TensorType::new(DType::I32, model.labels()),
-        classes: model.classes(),
-        input_bound: model.input_bound().unwrap_or(2),
+        classes: Some(model.classes()),
     };
     let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
     let data =

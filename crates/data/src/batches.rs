@@ -1,6 +1,6 @@
 //! Batches in buffers that are used again.
 
-use crate::{DataError, Permutation, Source, budget::zeroed};
+use crate::{DataError, MOST_INPUTS, Permutation, Source, budget::zeroed, source::check_types};
 use plimsoll_tensor::{HostTensor, TensorType};
 
 /// Where the loop is; small enough for a checkpoint.
@@ -50,14 +50,48 @@ pub enum Order {
 /// ```
 #[derive(Debug)]
 pub struct Batch {
-    input_type: TensorType,
-    label_type: TensorType,
-    inputs: Vec<u8>,
-    labels: Vec<u8>,
-    input_bytes: usize,
-    label_bytes: usize,
+    inputs: Vec<Column>,
+    labels: Column,
+    /// Examples that the buffers have room for.
+    size: usize,
     examples: usize,
     first_example: u64,
+}
+
+/// One of the inputs, or the label, of all examples of a batch, one after another.
+#[derive(Debug)]
+struct Column {
+    /// Of one example.
+    ty: TensorType,
+    /// Bytes of one example.
+    each: usize,
+    bytes: Vec<u8>,
+}
+
+impl Column {
+    fn new(what: &str, ty: &TensorType, size: usize) -> Result<Self, DataError> {
+        let each = ty.bytes();
+        Ok(Self { ty: ty.clone(), each, bytes: zeroed(what, (each * size) as u64)? })
+    }
+
+    fn example(&mut self, i: usize) -> &mut [u8] {
+        &mut self.bytes[i * self.each..][..self.each]
+    }
+
+    fn first(&self, examples: usize) -> &[u8] {
+        &self.bytes[..examples * self.each]
+    }
+
+    fn ty(&self, examples: usize) -> TensorType {
+        let extents: Vec<usize> = std::iter::once(examples).chain(self.ty.shape.iter().copied()).collect();
+        TensorType::new(self.ty.dtype, extents)
+    }
+
+    fn tensor(&self, examples: usize) -> HostTensor {
+        let mut tensor = HostTensor::zeros(self.ty(examples));
+        tensor.copy_from_bytes(self.first(examples));
+        tensor
+    }
 }
 
 impl Batch {
@@ -72,34 +106,39 @@ impl Batch {
         self.first_example
     }
 
-    /// The inputs one after another, as native bytes.
-    pub fn inputs(&self) -> &[u8] {
-        &self.inputs[..self.examples * self.input_bytes]
+    /// For each input of the source the bytes of all examples, one after another, in native order.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.inputs.iter().map(|column| column.first(self.examples))
+    }
+
+    /// One of [`Batch::inputs`]; `None` where the source has not as many.
+    pub fn input(&self, i: usize) -> Option<&[u8]> {
+        Some(self.inputs.get(i)?.first(self.examples))
     }
 
     /// The labels one after another, as native bytes.
     pub fn labels(&self) -> &[u8] {
-        &self.labels[..self.examples * self.label_bytes]
+        self.labels.first(self.examples)
     }
 
-    /// Type of the inputs, the examples on the first axis.
-    pub fn input_type(&self) -> TensorType {
-        batched(&self.input_type, self.examples)
+    /// Types of the inputs, the examples on the first axis.
+    pub fn input_types(&self) -> Vec<TensorType> {
+        self.inputs.iter().map(|column| column.ty(self.examples)).collect()
     }
 
     /// Type of the labels, the examples on the first axis.
     pub fn label_type(&self) -> TensorType {
-        batched(&self.label_type, self.examples)
+        self.labels.ty(self.examples)
     }
 
-    /// A copy of the inputs as a tensor. It allocates: the training loop copies [`Batch::inputs`] instead.
-    pub fn input_tensor(&self) -> HostTensor {
-        tensor(self.input_type(), self.inputs())
+    /// Copies of the inputs as tensors. It allocates: the training loop copies [`Batch::inputs`] instead.
+    pub fn input_tensors(&self) -> Vec<HostTensor> {
+        self.inputs.iter().map(|column| column.tensor(self.examples)).collect()
     }
 
     /// A copy of the labels as a tensor. It allocates, too.
     pub fn label_tensor(&self) -> HostTensor {
-        tensor(self.label_type(), self.labels())
+        self.labels.tensor(self.examples)
     }
 }
 
@@ -121,8 +160,10 @@ impl Batch {
 pub struct Batches<'a> {
     source: &'a dyn Source,
     /// Asked once: the source builds its types anew each time.
-    input_bytes: usize,
-    label_bytes: usize,
+    inputs: Vec<TensorType>,
+    labels: TensorType,
+    /// Bytes of one example with its label.
+    example_bytes: usize,
     batch_size: usize,
     order: Order,
     cursor: Cursor,
@@ -138,21 +179,22 @@ impl<'a> Batches<'a> {
         start: Cursor,
     ) -> Result<Self, DataError> {
         let invalid = |option, reason| Err(DataError::Option { option, reason });
-        let (input_bytes, label_bytes) = (source.input_type().bytes(), source.label_type().bytes());
         if source.is_empty() {
             return Err(DataError::Empty { what: "the source".into() });
         }
+        let (inputs, labels) = (source.input_types(), source.label_type());
+        check_types(inputs.len(), &labels, source.classes())?;
         if batch_size == 0 {
             return invalid("batch size", "must be at least 1".into());
         }
         // Past the length a batch can only be a remainder, so no buffer is longer than the source.
         let batch_size = batch_size.min(source.len());
-        if input_bytes.checked_add(label_bytes).and_then(|bytes| bytes.checked_mul(batch_size)).is_none() {
-            return invalid(
-                "batch size",
-                format!("{batch_size} examples of {input_bytes} bytes overflow; take fewer"),
-            );
-        }
+        let example_bytes = inputs.iter().try_fold(labels.bytes(), |sum, ty| sum.checked_add(ty.bytes()));
+        let Some(example_bytes) = example_bytes.filter(|bytes| bytes.checked_mul(batch_size).is_some())
+        else {
+            let what = listed(batch_size, inputs.iter(), &labels);
+            return invalid("batch size", format!("the bytes of {what} overflow; take fewer"));
+        };
         if start.example > source.len() as u64 {
             let reason = format!(
                 "example {} is past the {} of an epoch; resume with the same data",
@@ -161,19 +203,17 @@ impl<'a> Batches<'a> {
             );
             return invalid("cursor", reason);
         }
-        Ok(Self { source, input_bytes, label_bytes, batch_size, order, cursor: start })
+        Ok(Self { source, inputs, labels, example_bytes, batch_size, order, cursor: start })
     }
 
     /// The buffers for one batch, allocated here and never again.
     pub fn batch(&self) -> Result<Batch, DataError> {
-        let buffer = |what, bytes: usize| zeroed(what, (bytes * self.batch_size) as u64);
+        let column = |what, ty| Column::new(what, ty, self.batch_size);
+        let inputs = self.inputs.iter().map(|ty| column("the inputs of a batch", ty));
         Ok(Batch {
-            input_type: self.source.input_type(),
-            label_type: self.source.label_type(),
-            inputs: buffer("the inputs of a batch", self.input_bytes)?,
-            labels: buffer("the labels of a batch", self.label_bytes)?,
-            input_bytes: self.input_bytes,
-            label_bytes: self.label_bytes,
+            inputs: inputs.collect::<Result<_, _>>()?,
+            labels: column("the labels of a batch", &self.labels)?,
+            size: self.batch_size,
             examples: 0,
             first_example: 0,
         })
@@ -181,7 +221,7 @@ impl<'a> Batches<'a> {
 
     /// Heap bytes of one [`Batch`], known before it is made.
     pub fn resident_bytes(&self) -> usize {
-        (self.input_bytes + self.label_bytes) * self.batch_size
+        self.example_bytes * self.batch_size
     }
 
     /// Batches in a whole epoch.
@@ -214,9 +254,12 @@ impl<'a> Batches<'a> {
         for i in 0..examples {
             let place = self.cursor.example + i as u64;
             let index = permutation.map_or(place, |order| order.at(place)) as usize;
-            let input = &mut batch.inputs[i * self.input_bytes..][..self.input_bytes];
-            let label = &mut batch.labels[i * self.label_bytes..][..self.label_bytes];
-            self.source.read(index, input, label)?;
+            // A fixed array, because nothing is allocated here.
+            let mut inputs: [&mut [u8]; MOST_INPUTS] = Default::default();
+            for (slot, column) in inputs.iter_mut().zip(&mut batch.inputs) {
+                *slot = column.example(i);
+            }
+            self.source.read(index, &mut inputs[..self.inputs.len()], batch.labels.example(i))?;
         }
         (batch.examples, batch.first_example) = (examples, self.cursor.example);
         self.cursor.example += examples as u64;
@@ -225,23 +268,21 @@ impl<'a> Batches<'a> {
 
     /// A batch of another size or another source would be filled wrongly, even where its buffers are as long.
     fn check_made_here(&self, batch: &Batch) -> Result<(), DataError> {
-        let check = |what, expected, found| {
-            if expected == found { Ok(()) } else { Err(DataError::Buffer { what, expected, found }) }
-        };
-        check("an input of the batch", self.input_bytes, batch.input_bytes)?;
-        check("a label of the batch", self.label_bytes, batch.label_bytes)?;
-        check("all inputs of the batch", self.input_bytes * self.batch_size, batch.inputs.len())?;
-        check("all labels of the batch", self.label_bytes * self.batch_size, batch.labels.len())
+        let made_here = batch.size == self.batch_size
+            && batch.inputs.iter().map(|column| &column.ty).eq(&self.inputs)
+            && batch.labels.ty == self.labels;
+        if made_here {
+            return Ok(());
+        }
+        Err(DataError::OtherBatch {
+            expected: listed(self.batch_size, self.inputs.iter(), &self.labels),
+            found: listed(batch.size, batch.inputs.iter().map(|column| &column.ty), &batch.labels.ty),
+        })
     }
 }
 
-fn batched(one: &TensorType, examples: usize) -> TensorType {
-    let extents: Vec<usize> = std::iter::once(examples).chain(one.shape.iter().copied()).collect();
-    TensorType::new(one.dtype, extents)
-}
-
-fn tensor(ty: TensorType, bytes: &[u8]) -> HostTensor {
-    let mut tensor = HostTensor::zeros(ty);
-    tensor.copy_from_bytes(bytes);
-    tensor
+/// A batch in words.
+fn listed<'t>(size: usize, inputs: impl Iterator<Item = &'t TensorType>, labels: &TensorType) -> String {
+    let inputs: Vec<String> = inputs.map(ToString::to_string).collect();
+    format!("{size} examples of {} with labels {labels}", inputs.join(", "))
 }

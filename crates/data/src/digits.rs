@@ -32,8 +32,8 @@ static NORMALISED: [f32; 256] = {
 /// ```
 /// use plimsoll_data::{DEFAULT_MAX_BYTES, Digits, Source};
 /// let digits = Digits::embedded(DEFAULT_MAX_BYTES)?;
-/// assert_eq!(digits.train.input_type().to_string(), "f32[28,28,1]");
-/// assert_eq!(digits.train.classes(), 10);
+/// assert_eq!(digits.train.input_types()[0].to_string(), "f32[28,28,1]");
+/// assert_eq!(digits.train.classes(), Some(10));
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 #[derive(Debug)]
@@ -104,6 +104,10 @@ impl Digits {
         Ok(Self { height: images.height, width: images.width, pixels: images.pixels, labels })
     }
 
+    fn image(&self) -> TensorType {
+        TensorType::new(DType::F32, [self.height, self.width, 1])
+    }
+
     fn pixels_each(&self) -> usize {
         self.height * self.width
     }
@@ -114,22 +118,22 @@ impl Source for Digits {
         self.labels.len()
     }
 
-    fn input_type(&self) -> TensorType {
-        TensorType::new(DType::F32, [self.height, self.width, 1])
+    fn input_types(&self) -> Vec<TensorType> {
+        vec![self.image()]
     }
 
     fn label_type(&self) -> TensorType {
         TensorType::scalar(DType::I32)
     }
 
-    fn classes(&self) -> usize {
-        CLASSES
+    fn classes(&self) -> Option<usize> {
+        Some(CLASSES)
     }
 
-    fn read(&self, index: usize, input: &mut [u8], label: &mut [u8]) -> Result<(), DataError> {
-        check_read((index, self.len()), (input, self.pixels_each() * 4), (label, 4))?;
+    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
+        check_read((index, self.len()), (inputs, &[self.pixels_each() * 4]), (label, 4))?;
         let pixels = &self.pixels[index * self.pixels_each()..][..self.pixels_each()];
-        write_words(input, pixels.iter().map(|&pixel| NORMALISED[usize::from(pixel)].to_ne_bytes()));
+        write_words(inputs[0], pixels.iter().map(|&pixel| NORMALISED[usize::from(pixel)].to_ne_bytes()));
         label.copy_from_slice(&i32::from(self.labels[index]).to_ne_bytes());
         Ok(())
     }
@@ -140,8 +144,8 @@ impl Source for Digits {
 }
 
 fn dataset(name: &str, train: Digits, test: Digits) -> Result<Dataset, DataError> {
-    if train.input_type() != test.input_type() {
-        return Err(DataError::PartsDiffer { train: train.input_type(), test: test.input_type() });
+    if train.image() != test.image() {
+        return Err(DataError::PartsDiffer { train: train.image(), test: test.image() });
     }
     Ok(Dataset { name: name.into(), train: Box::new(train), test: Box::new(test) })
 }

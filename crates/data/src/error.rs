@@ -1,6 +1,6 @@
 //! What can be wrong with data, and what to change.
 
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{DType, TensorType};
 use std::io;
 use thiserror::Error;
 
@@ -129,7 +129,7 @@ pub enum DataError {
         "`{file}`: label {label} of example {index} is outside 0..{classes}; correct or remove the example"
     )]
     Label {
-        /// The file.
+        /// The file, or `labels` where they were in memory.
         file: String,
         /// Index of the example.
         index: usize,
@@ -178,14 +178,69 @@ pub enum DataError {
         /// Examples there are.
         len: usize,
     },
-    /// A slice or batch of another size than the example's.
+    /// A slice of another length than the input's or label's.
     #[error("{what} takes {expected} bytes, {found} were given; take the sizes from the source's types")]
     Buffer {
         /// Which buffer.
-        what: &'static str,
+        what: String,
         /// Bytes needed.
         expected: usize,
         /// Bytes given.
+        found: usize,
+    },
+    /// More or fewer slices than an example has inputs.
+    #[error("an example has {expected} inputs, {found} buffers were given; give one for each")]
+    BufferCount {
+        /// Inputs of an example.
+        expected: usize,
+        /// Buffers given.
+        found: usize,
+    },
+    /// A batch that was made for another source or another batch size.
+    #[error("the batch holds {found}, {expected} are to come; take the batch from these `Batches`")]
+    OtherBatch {
+        /// What the batches give.
+        expected: String,
+        /// What the batch was made for.
+        found: String,
+    },
+    /// Examples without inputs, or with too many.
+    #[error("examples with {found} inputs; from 1 to {most} are possible")]
+    InputCount {
+        /// Inputs found.
+        found: usize,
+        /// The most that are possible.
+        most: usize,
+    },
+    /// Labels that do not go with the classes stated.
+    #[error(
+        "labels are {found}, must be {expected} {}; i32 labels go with a number of classes, f32 labels with none",
+        classes.map_or("without classes".into(), |n| format!("with {n} classes"))
+    )]
+    LabelType {
+        /// Type of the labels.
+        found: TensorType,
+        /// The element type needed.
+        expected: DType,
+        /// The classes stated.
+        classes: Option<usize>,
+    },
+    /// A tensor of examples that is a scalar.
+    #[error("{what} is {found}, without a first axis for the examples; reshape it")]
+    NoExamplesAxis {
+        /// Which tensor.
+        what: String,
+        /// Its type.
+        found: TensorType,
+    },
+    /// Tensors whose first axes differ.
+    #[error("input 0 holds {expected} examples, {what} {found}; give all tensors the same first axis")]
+    Examples {
+        /// Which tensor.
+        what: String,
+        /// Examples of the first input.
+        expected: usize,
+        /// Examples of this tensor.
         found: usize,
     },
 }

@@ -11,7 +11,7 @@
 //! let mut batch = batches.batch()?;
 //! assert_eq!(batches.resident_bytes(), 64 * (28 * 28 * 4 + 4));
 //! assert!(batches.next_into(&mut batch)?);
-//! assert_eq!(batch.input_type().to_string(), "f32[64,28,28,1]");
+//! assert_eq!(batch.input_types()[0].to_string(), "f32[64,28,28,1]");
 //! # Ok::<(), plimsoll_data::DataError>(())
 //! ```
 
@@ -20,6 +20,7 @@ mod budget;
 mod digits;
 mod error;
 mod idx;
+mod memory;
 mod open;
 mod permutation;
 mod source;
@@ -29,8 +30,9 @@ mod text;
 pub use batches::{Batch, Batches, Cursor, Order};
 pub use digits::Digits;
 pub use error::DataError;
+pub use memory::Memory;
 pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, OpenOptions, catalogue, open};
 pub use permutation::Permutation;
-pub use source::{Dataset, Source};
-pub use synthetic::{Synthetic, SyntheticSpec};
+pub use source::{Dataset, MOST_INPUTS, Source};
+pub use synthetic::{Field, Synthetic, SyntheticSpec};
 pub use text::Text;

@@ -1,24 +1,31 @@
 //! What every dataset offers.
 
 use crate::DataError;
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{DType, TensorType};
 use std::fmt;
+
+/// The most inputs an example may have: a batch is filled through a fixed array of this length, so that nothing is
+/// allocated.
+pub const MOST_INPUTS: usize = 8;
 
 /// Examples of fixed shape, each reachable by its index.
 ///
 /// ```
-/// use plimsoll_data::{Source, Synthetic, SyntheticSpec};
+/// use plimsoll_data::{Field, Source, Synthetic, SyntheticSpec};
 /// let spec = SyntheticSpec {
-///     input: "f32[3]".parse().unwrap(),
+///     inputs: vec![
+///         Field { ty: "f32[3]".parse().unwrap(), bound: 0 },
+///         Field { ty: "i32[2]".parse().unwrap(), bound: 50 },
+///     ],
 ///     label: "i32[]".parse().unwrap(),
-///     classes: 2,
-///     input_bound: 1,
+///     classes: Some(2),
 /// };
 /// let source = Synthetic::new(spec, 10, 7, 0)?;
-/// let (mut input, mut label) = ([0; 12], [0; 4]);
-/// source.read(9, &mut input, &mut label)?;
+/// let (mut floats, mut tokens, mut label) = ([0; 12], [0; 8], [0; 4]);
+/// source.read(9, &mut [&mut floats, &mut tokens], &mut label)?;
 /// assert!(i32::from_ne_bytes(label) < 2);
-/// assert!(source.read(10, &mut input, &mut label).is_err());
+/// assert!(source.read(10, &mut [&mut floats, &mut tokens], &mut label).is_err());
+/// assert!(source.read(9, &mut [&mut floats], &mut label).is_err());
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub trait Source: Send + Sync {
@@ -30,17 +37,19 @@ pub trait Source: Send + Sync {
         self.len() == 0
     }
 
-    /// Type of one example's input, without a batch axis.
-    fn input_type(&self) -> TensorType;
+    /// Types of one example's inputs in their order, without a batch axis: at least one, at most [`MOST_INPUTS`].
+    fn input_types(&self) -> Vec<TensorType>;
 
-    /// Type of one example's label: a scalar class, or one class for each token.
+    /// Type of one example's label: i32 classes or f32 values, a scalar or one for each position.
     fn label_type(&self) -> TensorType;
 
-    /// Number of classes; every label is in `0..classes`.
-    fn classes(&self) -> usize;
+    /// Number of classes where labels are i32: each is below it, and a negative one means "no label", so that its row
+    /// is to count nothing. `None` where labels are f32 values.
+    fn classes(&self) -> Option<usize>;
 
-    /// Writes example `index` as native bytes of the two types. Allocates nothing unless it fails.
-    fn read(&self, index: usize, input: &mut [u8], label: &mut [u8]) -> Result<(), DataError>;
+    /// Writes example `index` as native bytes: one buffer for each input, as long as its type, and one for the label.
+    /// Allocates nothing unless it fails.
+    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError>;
 
     /// Heap bytes this source holds, exact to a few KiB.
     fn resident_bytes(&self) -> usize;
@@ -76,21 +85,47 @@ impl fmt::Debug for Dataset {
     }
 }
 
-/// Refuses an index past the end and slices of the wrong length; every source asks it first.
+/// Refuses a number of inputs, a type of labels or a number of classes that no source may have.
+pub(crate) fn check_types(
+    inputs: usize,
+    label: &TensorType,
+    classes: Option<usize>,
+) -> Result<(), DataError> {
+    if !(1..=MOST_INPUTS).contains(&inputs) {
+        return Err(DataError::InputCount { found: inputs, most: MOST_INPUTS });
+    }
+    let expected = if classes.is_some() { DType::I32 } else { DType::F32 };
+    if label.dtype != expected {
+        return Err(DataError::LabelType { found: label.clone(), expected, classes });
+    }
+    match classes {
+        Some(classes) if !(1..=i32::MAX as usize).contains(&classes) => {
+            Err(DataError::Option { option: "classes", reason: format!("must be in 1..2^31, not {classes}") })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an index past the end, and buffers of another number or length; every source asks it first.
 pub(crate) fn check_read(
     (index, len): (usize, usize),
-    (input, input_bytes): (&[u8], usize),
+    (inputs, input_bytes): (&[&mut [u8]], &[usize]),
     (label, label_bytes): (&[u8], usize),
 ) -> Result<(), DataError> {
     if index >= len {
         return Err(DataError::Index { index, len });
     }
-    for (what, expected, found) in
-        [("the input", input_bytes, input.len()), ("the label", label_bytes, label.len())]
-    {
-        if expected != found {
-            return Err(DataError::Buffer { what, expected, found });
+    if inputs.len() != input_bytes.len() {
+        return Err(DataError::BufferCount { expected: input_bytes.len(), found: inputs.len() });
+    }
+    for (i, (input, &expected)) in inputs.iter().zip(input_bytes).enumerate() {
+        if input.len() != expected {
+            return Err(DataError::Buffer { what: format!("input {i}"), expected, found: input.len() });
         }
+    }
+    if label.len() != label_bytes {
+        let (what, expected, found) = ("the label".into(), label_bytes, label.len());
+        return Err(DataError::Buffer { what, expected, found });
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use std::{
 /// std::fs::write(&path, "the quick brown fox jumps over the lazy dog").unwrap();
 /// let text = Text::open(&path, 4, DEFAULT_MAX_BYTES)?;
 /// assert_eq!((text.train.len(), text.test.len()), (9, 1));
-/// assert_eq!(text.train.classes(), 256);
+/// assert_eq!(text.train.classes(), Some(256));
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
@@ -78,23 +78,23 @@ impl Source for Text {
         self.windows
     }
 
-    fn input_type(&self) -> TensorType {
-        TensorType::new(DType::I32, [self.context])
+    fn input_types(&self) -> Vec<TensorType> {
+        vec![self.label_type()]
     }
 
     fn label_type(&self) -> TensorType {
-        self.input_type()
+        TensorType::new(DType::I32, [self.context])
     }
 
-    fn classes(&self) -> usize {
-        256
+    fn classes(&self) -> Option<usize> {
+        Some(256)
     }
 
-    fn read(&self, index: usize, input: &mut [u8], label: &mut [u8]) -> Result<(), DataError> {
+    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
         let bytes = self.context.saturating_mul(4);
-        check_read((index, self.windows), (input, bytes), (label, bytes))?;
+        check_read((index, self.windows), (inputs, &[bytes]), (label, bytes))?;
         let window = &self.bytes[index * self.context..][..self.context + 1];
-        write_words(input, window.iter().map(token));
+        write_words(inputs[0], window.iter().map(token));
         write_words(label, window[1..].iter().map(token));
         Ok(())
     }

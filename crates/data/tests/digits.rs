@@ -64,8 +64,8 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn example(source: &dyn Source, index: usize) -> (Vec<f32>, i32) {
-    let (mut input, mut label) = (vec![0; source.input_type().bytes()], [0; 4]);
-    source.read(index, &mut input, &mut label).unwrap();
+    let (mut input, mut label) = (vec![0; source.input_types()[0].bytes()], [0; 4]);
+    source.read(index, &mut [&mut input], &mut label).unwrap();
     let input = input.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
     (input, i32::from_ne_bytes(label))
 }
@@ -87,7 +87,7 @@ fn the_embedded_digits_are_as_listed() {
     let (digits, listed) = (Digits::embedded(DEFAULT_MAX_BYTES).unwrap(), catalogue()[0]);
     assert_eq!((Some(digits.train.len()), Some(digits.test.len())), (listed.train, listed.test));
     assert_eq!(Some(digits.resident_bytes()), listed.resident_bytes);
-    assert_eq!(Some(digits.train.input_type().to_string().as_str()), listed.input);
+    assert_eq!(Some(digits.train.input_types()[0].to_string().as_str()), listed.input);
     assert!(digits.train.len() >= 10_000 && digits.test.len() >= 2_000 && listed.embedded_bytes <= 3_000_000);
 }
 
@@ -124,7 +124,7 @@ fn plain_and_gzip_files_are_read() {
     let folder = Folder::new("plain-and-gzip");
     folder.replace_by_gzip(IMAGES, &compress(&images(3, 2, 4)));
     let set = folder.open().unwrap();
-    assert_eq!(set.train.input_type().to_string(), "f32[2,4,1]");
+    assert_eq!(set.train.input_types()[0].to_string(), "f32[2,4,1]");
     for part in [&set.train, &set.test] {
         let (pixels, label) = example(&**part, 1);
         assert_eq!(label, 9);
@@ -137,11 +137,13 @@ fn plain_and_gzip_files_are_read() {
 #[test]
 fn reading_checks_index_and_lengths() {
     let set = Folder::new("reading").open().unwrap();
-    let read = |index, input, label| set.train.read(index, &mut vec![0; input], &mut vec![0; label]);
+    let read = |index, input, label| set.train.read(index, &mut [&mut vec![0; input]], &mut vec![0; label]);
     assert!(read(2, 32, 4).is_ok());
     assert!(matches!(read(3, 32, 4), Err(DataError::Index { index: 3, len: 3 })));
-    assert!(matches!(read(0, 31, 4), Err(DataError::Buffer { what: "the input", .. })));
-    assert!(matches!(read(0, 32, 8), Err(DataError::Buffer { what: "the label", .. })));
+    assert!(matches!(read(0, 31, 4), Err(DataError::Buffer { what, .. }) if what == "input 0"));
+    assert!(matches!(read(0, 32, 8), Err(DataError::Buffer { what, .. }) if what == "the label"));
+    let none = set.train.read(0, &mut [], &mut [0; 4]);
+    assert!(matches!(none, Err(DataError::BufferCount { expected: 1, found: 0 })));
 }
 
 #[test]

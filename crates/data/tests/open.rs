@@ -1,6 +1,6 @@
 //! Datasets by name, texts and synthetic examples.
 
-use plimsoll_data::{DataError, Dataset, OpenOptions, Source, SyntheticSpec, open};
+use plimsoll_data::{DataError, Dataset, Field, OpenOptions, Source, SyntheticSpec, open};
 use std::{fs, path::PathBuf};
 
 fn with_file(name: &str, content: &[u8], context: usize, check: impl FnOnce(Result<Dataset, DataError>)) {
@@ -12,19 +12,27 @@ fn with_file(name: &str, content: &[u8], context: usize, check: impl FnOnce(Resu
 }
 
 fn read(source: &dyn Source, index: usize) -> (Vec<i32>, Vec<i32>) {
-    let (mut input, mut label) = (vec![0; source.input_type().bytes()], vec![0; source.label_type().bytes()]);
-    source.read(index, &mut input, &mut label).unwrap();
+    let (mut inputs, label) = read_all(source, index);
+    assert_eq!(inputs.len(), 1);
+    (inputs.remove(0), label)
+}
+
+fn read_all(source: &dyn Source, index: usize) -> (Vec<Vec<i32>>, Vec<i32>) {
+    let mut inputs: Vec<Vec<u8>> = source.input_types().iter().map(|ty| vec![0; ty.bytes()]).collect();
+    let mut label = vec![0; source.label_type().bytes()];
+    let mut buffers: Vec<&mut [u8]> = inputs.iter_mut().map(|input| &mut input[..]).collect();
+    source.read(index, &mut buffers, &mut label).unwrap();
     let words = |b: Vec<u8>| b.chunks_exact(4).map(|w| i32::from_ne_bytes(w.try_into().unwrap())).collect();
-    (words(input), words(label))
+    (inputs.into_iter().map(words).collect(), words(label))
 }
 
 fn tokens(spec_input: &str) -> SyntheticSpec {
-    SyntheticSpec {
-        input: spec_input.parse().unwrap(),
-        label: "i32[5]".parse().unwrap(),
-        classes: 3,
-        input_bound: 40,
-    }
+    several(&[(spec_input, 40)], "i32[5]", Some(3))
+}
+
+fn several(inputs: &[(&str, usize)], label: &str, classes: Option<usize>) -> SyntheticSpec {
+    let inputs = inputs.iter().map(|&(ty, bound)| Field { ty: ty.parse().unwrap(), bound }).collect();
+    SyntheticSpec { inputs, label: label.parse().unwrap(), classes }
 }
 
 fn synthetic(seed: u64, spec: SyntheticSpec) -> Result<Dataset, DataError> {
@@ -42,7 +50,7 @@ fn labels_of_a_text_are_one_byte_ahead() {
         assert_eq!(read(&*text.train, 20), (vec![240, 241, 242, 243], vec![241, 242, 243, 244]));
         assert_eq!(read(&*text.test, 0), (vec![244, 245, 246, 247], vec![245, 246, 247, 248]));
         assert_eq!(read(&*text.test, 1), (vec![248, 249, 250, 251], vec![249, 250, 251, 252]));
-        assert!(text.test.read(2, &mut [0; 16], &mut [0; 16]).is_err());
+        assert!(text.test.read(2, &mut [&mut [0; 16]], &mut [0; 16]).is_err());
         assert_eq!((text.train.resident_bytes(), text.test.resident_bytes()), (85, 9));
     });
 }
@@ -108,23 +116,52 @@ fn synthetic_values_fill_their_range() {
     let set = synthetic(1, tokens("f32[10,5]")).unwrap();
     let values: Vec<f32> =
         (0..200).flat_map(|i| read(&*set.train, i).0).map(|bits| f32::from_bits(bits as u32)).collect();
-    let mean = values.iter().sum::<f32>() / 10_000.0;
-    let variance = values.iter().map(|x| x * x).sum::<f32>() / 10_000.0;
+    check_standard_normal(&values);
+}
+
+fn check_standard_normal(values: &[f32]) {
+    let count = values.len() as f32;
+    assert_eq!(count, 10_000.0);
+    let mean = values.iter().sum::<f32>() / count;
+    let variance = values.iter().map(|x| x * x).sum::<f32>() / count;
     assert!(mean.abs() < 0.04 && (variance - 1.0).abs() < 0.06, "{mean} {variance}");
+}
+
+#[test]
+fn synthetic_float_labels_are_standard_normal() {
+    let set = synthetic(1, several(&[("i32[]", 4)], "f32[50]", None)).unwrap();
+    assert_eq!(set.train.classes(), None);
+    let labels = (0..200).flat_map(|i| read(&*set.train, i).1);
+    check_standard_normal(&labels.map(|bits| f32::from_bits(bits as u32)).collect::<Vec<_>>());
+}
+
+#[test]
+fn synthetic_inputs_are_of_their_own_and_the_first_does_not_depend_on_the_others() {
+    let fields = [("i32[50]", 1000), ("i32[50]", 1000), ("f32[2]", 0), ("i32[20]", 3)];
+    let set = synthetic(1, several(&fields, "i32[]", Some(2))).unwrap();
+    let alone = synthetic(1, several(&fields[..1], "i32[]", Some(2))).unwrap();
+    let types: Vec<String> = set.train.input_types().iter().map(ToString::to_string).collect();
+    assert_eq!(types, ["i32[50]", "i32[50]", "f32[2]", "i32[20]"]);
+    let ((inputs, label), (first, same_label)) = (read_all(&*set.train, 9), read(&*alone.train, 9));
+    assert_eq!((&inputs[0], label), (&first, same_label));
+    assert_ne!(inputs[0], inputs[1]);
+    assert!(inputs[3].iter().all(|token| (0..3).contains(token)), "{:?}", inputs[3]);
 }
 
 #[test]
 fn synthetic_examples_need_types_that_can_be_made() {
     let refused = |spec| synthetic(1, spec).unwrap_err().to_string();
     assert!(refused(tokens("u8[5]")).contains("must be f32 or i32, not u8[5]"));
-    assert!(
-        refused(SyntheticSpec { label: "f32[]".parse().unwrap(), ..tokens("f32[5]") })
-            .contains("must be i32")
-    );
-    assert!(refused(SyntheticSpec { classes: 0, ..tokens("f32[5]") }).contains("classes"));
-    assert!(refused(SyntheticSpec { classes: 1 << 31, ..tokens("f32[5]") }).contains("classes"));
-    assert!(refused(SyntheticSpec { input_bound: 0, ..tokens("i32[5]") }).contains("input bound"));
-    assert!(synthetic(1, SyntheticSpec { input_bound: 0, ..tokens("f32[5]") }).is_ok());
+    let one = [("f32[5]", 0)];
+    assert!(refused(several(&one, "f32[]", Some(3))).contains("must be i32"));
+    assert!(refused(several(&one, "i32[]", None)).contains("must be f32"));
+    assert!(refused(several(&one, "f64[]", None)).contains("must be f32"));
+    assert!(refused(several(&one, "i32[]", Some(0))).contains("classes"));
+    assert!(refused(several(&one, "i32[]", Some(1 << 31))).contains("classes"));
+    assert!(refused(several(&[("f32[5]", 0), ("i32[5]", 0)], "f32[]", None)).contains("input bound"));
+    assert!(refused(several(&[], "f32[]", None)).contains("from 1 to 8"));
+    assert!(refused(several(&[("f32[]", 0); 9], "f32[]", None)).contains("from 1 to 8"));
+    assert!(synthetic(1, several(&one, "f32[]", None)).is_ok());
     let message = open("synthetic", &OpenOptions::default()).unwrap_err().to_string();
     assert!(message.contains("OpenOptions::synthetic"), "{message}");
 }

@@ -119,16 +119,20 @@ impl<'t> Session<'t> {
 
     fn run(&mut self, plan: usize, batch: &Batch) -> Result<(), TrainError> {
         let model = self.trainer.model.as_ref();
+        let (Some(examples), None) = (batch.input(0), batch.input(1)) else {
+            let has = batch.inputs().len();
+            return Err(TrainError::Setting(format!("the model takes one input, the batch has {has}")));
+        };
         check_range("label", batch.labels(), model.classes())?;
         if let Some(bound) = model.input_bound() {
-            check_range("token", batch.inputs(), bound)?;
+            check_range("token", examples, bound)?;
         }
         // A fixed array, because the step loop allocates nothing.
         let mut inputs: [&[u8]; MOST_INPUTS] = [&[]; MOST_INPUTS];
         let batch_type = &self.types[plan];
         for (slot, role) in inputs.iter_mut().zip(&batch_type.inputs) {
             *slot = match *role {
-                InputRole::Inputs => batch.inputs(),
+                InputRole::Inputs => examples,
                 InputRole::Labels => batch.labels(),
                 InputRole::Weights => &batch_type.weights,
                 InputRole::Setting(i) => &self.settings.1[i],

@@ -169,16 +169,20 @@ impl Trainer {
             Err(TrainError::Mismatch { model: model.name().into(), data: data.name.clone(), reason })
         };
         for source in [&data.train, &data.test] {
-            if source.input_type() != model.input() {
-                let (wants, has) = (model.input(), source.input_type());
+            if source.input_types() != [model.input()] {
+                let has: Vec<String> = source.input_types().iter().map(ToString::to_string).collect();
+                let (wants, has) = (model.input(), has.join(", "));
                 return mismatch(format!("the model takes {wants} inputs, the data has {has}"));
             }
             if source.label_type().shape != model.labels() {
                 let (wants, has) = (model.labels(), source.label_type());
                 return mismatch(format!("the model takes labels of shape {wants}, the data has {has}"));
             }
-            if source.classes() > model.classes() {
-                let (wants, has) = (model.classes(), source.classes());
+            let Some(has) = source.classes() else {
+                return mismatch("the model takes classes as labels, the data has values".into());
+            };
+            if has > model.classes() {
+                let wants = model.classes();
                 return mismatch(format!(
                     "the data has {has} classes, the model {wants}: give the model {has}"
                 ));
