@@ -1,7 +1,9 @@
 //! Builds graphs node by node, types checked as they grow.
 
+mod einsum;
 mod elementwise;
 mod movement;
+mod reduce;
 
 use crate::op::{Binary, Elementwise, MatMul, Movement, Reduce, Unary};
 use crate::{Carry, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role, State, ValueId};
