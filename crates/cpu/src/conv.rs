@@ -217,13 +217,20 @@ impl<'a> Gather<'a> {
         Self { isa, kernels: Kernels::of(isa), shape, source, target, backward: true }
     }
 
+    /// Classes of rows and of columns; there are no more than those.
+    fn class_grid(&self) -> [usize; 2] {
+        let Image { h, w, .. } = self.target;
+        if self.backward { [self.shape.stride_h.min(h), self.shape.stride_w.min(w)] } else { [1, 1] }
+    }
+
     fn classes(&self) -> usize {
-        if self.backward { self.shape.stride_h * self.shape.stride_w } else { 1 }
+        self.class_grid().iter().product()
     }
 
     fn class(&self, index: usize) -> Class {
         let extents = self.shape.extents();
-        let first = [index / self.shape.stride_w, index % self.shape.stride_w];
+        let [_, columns] = self.class_grid();
+        let first = [index / columns, index % columns];
         let axes = if self.backward {
             std::array::from_fn(|d| Axis::backward(extents[d], first[d]))
         } else {

@@ -50,7 +50,8 @@ impl Axis {
         // A tap meets the class where its distance from the window's corner is the class's, modulo the stride.
         let meets = |tap: &usize| (tap * dilation) % stride == (first + pad) % stride;
         let tap = (0..stride.min(kernel)).find(meets).unwrap_or(kernel);
-        let tap_pitch = (1..stride).find(|n| (n * dilation).is_multiple_of(stride)).unwrap_or(stride);
+        let tap_pitch =
+            (1..stride.min(kernel)).find(|n| (n * dilation).is_multiple_of(stride)).unwrap_or(stride);
         Self {
             first,
             pitch: stride,

@@ -65,7 +65,7 @@ fn gather(
             let (rows, at) = (axis(0, row % classes[0]), row / classes[0]);
             let taps = rows.taps_inside(at, source.h);
             let source_row = if taps.is_empty() { 0 } else { rows.source(at, taps.start).unsigned_abs() };
-            for class in 0..classes[1] {
+            for class in 0..classes[1].min(target.w) {
                 let part = Row {
                     source: image.as_ptr().wrapping_add(source_row * source.w * source.c),
                     source_width: source.w,

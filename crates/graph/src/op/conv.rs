@@ -224,3 +224,93 @@ fn window_is(kernel: [usize; 2], geometry: Geometry) -> Result<(), TypeError> {
         format!("the kernel must be {:?}, it is [{h},{w}]", geometry.window)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Geometry =
+        Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1], [1, 1]], dilation: [1, 1] };
+
+    fn forward(groups: usize) -> Conv {
+        Conv::Forward { geometry: PLAIN, groups, epilogue: Epilogue::default() }
+    }
+
+    fn types(types: &[&str]) -> Vec<TensorType> {
+        types.iter().map(|ty| ty.parse().unwrap()).collect()
+    }
+
+    fn infer(op: &Conv, inputs: &[&str]) -> Result<String, String> {
+        let inputs = types(inputs);
+        let found = op.infer(&inputs.iter().collect::<Vec<_>>());
+        found.map(|types| types[0].to_string()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn kernels_take_the_channels_of_a_group() {
+        assert_eq!(infer(&forward(3), &["f32[2,5,4,6]", "f32[3,3,2,9]"]).unwrap(), "f32[2,5,4,9]");
+        let input = Conv::InputGrad { geometry: PLAIN, groups: 3, image: [5, 4] };
+        assert_eq!(infer(&input, &["f32[2,5,4,9]", "f32[3,3,2,9]"]).unwrap(), "f32[2,5,4,6]");
+        let weight = Conv::WeightGrad { geometry: PLAIN, groups: 3 };
+        assert_eq!(infer(&weight, &["f32[2,5,4,6]", "f32[2,5,4,9]"]).unwrap(), "f32[3,3,2,9]");
+        for (op, inputs, output) in [
+            (forward(3), ["f32[2,5,4,6]", "f32[3,3,2,9]"], "f32[2,5,4,9]"),
+            (input, ["f32[2,5,4,9]", "f32[3,3,2,9]"], "f32[2,5,4,6]"),
+            (weight, ["f32[2,5,4,6]", "f32[2,5,4,9]"], "f32[3,3,2,9]"),
+        ] {
+            let (inputs, output) = (types(&inputs), types(&[output]));
+            let flops = op.flops(&inputs.iter().collect::<Vec<_>>(), &[&output[0]]);
+            assert_eq!(flops, 2 * (2 * 5 * 4 * 9) * (3 * 3 * 2), "{}", op.name());
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_channels() {
+        let wrong = |op: &Conv, inputs: [&str; 2], words: &str| {
+            let error = infer(op, &inputs).unwrap_err();
+            assert!(error.contains(words), "no `{words}` in: {error}");
+        };
+        let (x, y) = ("f32[2,5,4,6]", "f32[2,5,4,9]");
+        wrong(&forward(1), [x, "f32[3,3,2,9]"], "the image has 6 channels, the kernel takes 2");
+        wrong(
+            &forward(2),
+            [x, "f32[3,3,2,8]"],
+            "the image has 6 channels, the kernel takes 2 for each of 2 groups",
+        );
+        wrong(&forward(3), [x, "f32[3,3,2,8]"], "the kernel gives 8 channels, which 3 groups do not divide");
+        wrong(&forward(0), [x, "f32[3,3,2,8]"], "at least one group");
+        let input = Conv::InputGrad { geometry: PLAIN, groups: 1, image: [5, 4] };
+        wrong(&input, [y, "f32[3,3,6,8]"], "the gradient has 9 channels, the kernel gives 8");
+        wrong(&input, [y, "f32[3,2,6,9]"], "the kernel must be [3, 3], it is [3,2]");
+        let weight = Conv::WeightGrad { geometry: PLAIN, groups: 2 };
+        wrong(&weight, [x, y], "the gradient has 9 channels, which 2 groups do not divide");
+    }
+
+    #[test]
+    fn dilation_widens_what_a_window_reaches() {
+        let g = Geometry { dilation: [2, 3], ..PLAIN };
+        assert_eq!(g.output([7, 9]).unwrap(), [5, 5]);
+        let error = g.output([7, 4]).unwrap_err().to_string();
+        assert!(
+            error.contains("a window of 3 that reaches over 7 does not fit an image of 4 (padded 6)"),
+            "{error}"
+        );
+        assert!(Geometry { dilation: [1, 0], ..PLAIN }.output([7, 9]).is_err());
+        for stride in [1, 2, 3] {
+            let padding = same_padding([7, 9], reach(g.window, g.dilation), [stride; 2]);
+            let same = Geometry { stride: [stride; 2], padding, ..g };
+            assert_eq!(same.output([7, 9]).unwrap(), [7_usize.div_ceil(stride), 9_usize.div_ceil(stride)]);
+        }
+    }
+
+    #[test]
+    fn text_without_dilation_and_groups_still_parses() {
+        let text = r#"{"weight_grad":{"geometry":{"window":[3,3],"stride":[1,1],"padding":[[1,1],[1,1]]}}}"#;
+        let op: Conv = serde_json::from_str(text).unwrap();
+        assert_eq!(op, Conv::WeightGrad { geometry: PLAIN, groups: 1 });
+        assert_eq!(serde_json::to_string(&op).unwrap(), text);
+        let spread = Conv::WeightGrad { geometry: Geometry { dilation: [2, 1], ..PLAIN }, groups: 4 };
+        let text = serde_json::to_string(&spread).unwrap();
+        assert_eq!(serde_json::from_str::<Conv>(&text).unwrap(), spread);
+    }
+}
