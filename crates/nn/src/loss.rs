@@ -78,7 +78,7 @@ fn weighted_sum(net: &mut Net, each: ValueId, weights: ValueId) -> Result<ValueI
     if net.shape(each).elements() != rows.elements() || !net.ty(each).dtype.is_float() {
         let wanted =
             format!("a loss gives one float for each of the rows {rows}: sum or average over other axes");
-        return Err(net.refuse("loss", each, wanted));
+        return Err(net.refuse("loss", &[each], wanted));
     }
     let each = net.reshape(each, rows.clone())?;
     let product = net.mul(each, weights)?;
@@ -118,7 +118,7 @@ fn alike(net: &Net, outputs: &[ValueId], target: ValueId) -> Result<ValueId, Gra
     let output = only(net, outputs)?;
     if net.ty(output) != net.ty(target) || net.shape(output).rank() == 0 {
         let reason = format!("the target is {}: they must be alike", net.ty(target));
-        return Err(net.refuse("loss", output, reason));
+        return Err(net.refuse("loss", &[output], reason));
     }
     Ok(output)
 }
@@ -155,7 +155,7 @@ fn score_rows(net: &mut Net, scores: ValueId, target: ValueId) -> Result<ValueId
         }
         _ => {
             let reason = format!("needs scores of every class for each label of {}", net.ty(target));
-            Err(net.refuse("cross_entropy", scores, reason))
+            Err(net.refuse("cross_entropy", &[scores], reason))
         }
     }
 }

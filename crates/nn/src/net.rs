@@ -1,7 +1,7 @@
 //! What layers build into.
 
 use plimsoll_graph::op::{Distribution, Random, Unary};
-use plimsoll_graph::{Builder, GraphError, Init, Op, Role, TypeError, ValueId};
+use plimsoll_graph::{Builder, GraphError, Init, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -111,7 +111,7 @@ impl Net {
     /// Adds a scalar to the training loss.
     pub fn add_penalty(&mut self, value: ValueId) -> Result<(), GraphError> {
         if self.shape(value).rank() != 0 {
-            return Err(self.refuse("penalty", value, "must be a scalar: sum it over its axes".into()));
+            return Err(self.refuse("penalty", &[value], "must be a scalar: sum it over its axes".into()));
         }
         self.penalties.push(value);
         Ok(())
@@ -140,12 +140,6 @@ impl Net {
         std::mem::take(&mut self.penalties)
     }
 
-    /// An error in the current layer, for what an op's own type rule cannot say.
-    pub fn refuse(&self, op: &'static str, x: ValueId, reason: String) -> GraphError {
-        let layer = self.layer().to_string();
-        GraphError::Type { layer, op, inputs: vec![self.ty(x).clone()], reason: TypeError(reason) }
-    }
-
     /// The extents of a value of a known rank, or an error that says what they should be.
     pub fn extents<const N: usize>(
         &self,
@@ -153,7 +147,7 @@ impl Net {
         x: ValueId,
         wanted: &str,
     ) -> Result<[usize; N], GraphError> {
-        self.shape(x)[..].try_into().map_err(|_| self.refuse(op, x, format!("needs {wanted}")))
+        self.shape(x)[..].try_into().map_err(|_| self.refuse(op, &[x], format!("needs {wanted}")))
     }
 
     /// The extents of an image.
@@ -168,7 +162,7 @@ impl Net {
 
     /// The last extent.
     pub(crate) fn width(&self, op: &'static str, x: ValueId) -> Result<usize, GraphError> {
-        self.shape(x).last().copied().ok_or_else(|| self.refuse(op, x, "needs at least one axis".into()))
+        self.shape(x).last().copied().ok_or_else(|| self.refuse(op, &[x], "needs at least one axis".into()))
     }
 
     /// The builder, to finish the graph.

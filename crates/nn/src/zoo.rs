@@ -83,7 +83,12 @@ impl ZooOptions {
 
     fn unet(&self, norm: bool) -> Unet {
         let d = Unet::default();
-        Unet { image: self.image(d.image[0], 3), classes: self.classes(d.classes), width: self.width(d.width), norm }
+        Unet {
+            image: self.image(d.image[0], 3),
+            classes: self.classes(d.classes),
+            width: self.width(d.width),
+            norm,
+        }
     }
 }
 

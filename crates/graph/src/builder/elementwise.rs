@@ -1,8 +1,8 @@
 //! Functions of elements, made of ordinary ops.
 
 use super::Builder;
-use crate::op::{Binary, Norm, Unary};
-use crate::{GraphError, Op, ValueId};
+use crate::op::{Binary, Unary};
+use crate::{GraphError, ValueId};
 use plimsoll_tensor::DType;
 
 impl Builder {
@@ -79,11 +79,6 @@ impl Builder {
         self.unary(Unary::Tanh, x)
     }
 
-    /// `ln Σ exp(x)` over the last axis, which stays with extent one.
-    pub fn log_sum_exp(&mut self, x: ValueId) -> Result<ValueId, GraphError> {
-        self.one(Op::Norm(Norm::LogSumExp), &[x])
-    }
-
     /// `exp(x) / Σ exp(x)` over the last axis.
     pub fn softmax(&mut self, x: ValueId) -> Result<ValueId, GraphError> {
         let logs = self.log_softmax(x)?;
@@ -92,7 +87,8 @@ impl Builder {
 
     /// The logarithm of [`Builder::softmax`].
     pub fn log_softmax(&mut self, x: ValueId) -> Result<ValueId, GraphError> {
-        let lse = self.log_sum_exp(x)?;
+        let last = self.shape(x).rank().saturating_sub(1);
+        let lse = self.logsumexp(x, &[last], true)?;
         self.sub(x, lse)
     }
 }

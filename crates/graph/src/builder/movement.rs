@@ -2,21 +2,15 @@
 
 use super::Builder;
 use crate::op::{Movement, Span};
-use crate::{GraphError, Op, TypeError, ValueId};
+use crate::{GraphError, Op, ValueId};
 use plimsoll_tensor::Shape;
 use std::ops::Range;
 
 impl Builder {
-    /// An error of the current layer for a value that an axis or an extent does not fit.
-    pub(crate) fn refuse(&self, op: &'static str, x: ValueId, reason: String) -> GraphError {
-        let layer = self.layer().to_string();
-        GraphError::Type { layer, op, inputs: vec![self.ty(x).clone()], reason: TypeError(reason) }
-    }
-
     /// The extent of an axis, or an error that names it.
     pub(crate) fn extent(&self, op: &'static str, x: ValueId, axis: usize) -> Result<usize, GraphError> {
         let extent = self.shape(x).get(axis).copied();
-        extent.ok_or_else(|| self.refuse(op, x, format!("there is no axis {axis}")))
+        extent.ok_or_else(|| self.refuse(op, &[x], format!("there is no axis {axis}")))
     }
 
     fn moved(&mut self, op: Movement, x: ValueId) -> Result<ValueId, GraphError> {
@@ -68,7 +62,11 @@ impl Builder {
     /// `[before, after]` elements of a value around every axis.
     pub fn pad(&mut self, x: ValueId, around: &[[usize; 2]], value: f64) -> Result<ValueId, GraphError> {
         if around.len() != self.shape(x).rank() {
-            return Err(self.refuse("pad", x, format!("needs a pair for every axis, has {}", around.len())));
+            return Err(self.refuse(
+                "pad",
+                &[x],
+                format!("needs a pair for every axis, has {}", around.len()),
+            ));
         }
         let pairs = self.shape(x).iter().zip(around);
         let shape: Vec<usize> = pairs.map(|(n, [a, b])| n.saturating_add(*a).saturating_add(*b)).collect();
@@ -108,7 +106,7 @@ impl Builder {
         for &value in values {
             let mut shape = self.shape(value).to_vec();
             if axis > shape.len() {
-                return Err(self.refuse("stack", value, format!("there is no place {axis} for an axis")));
+                return Err(self.refuse("stack", &[value], format!("there is no place {axis} for an axis")));
             }
             shape.insert(axis, 1);
             pieces.push(self.reshape(value, shape)?);

@@ -141,7 +141,7 @@ impl Builder {
     }
 
     /// An error of an op of this name on these values, in the current layer.
-    pub(super) fn refuse(&self, op: &'static str, inputs: &[ValueId], reason: String) -> GraphError {
+    pub fn refuse(&self, op: &'static str, inputs: &[ValueId], reason: String) -> GraphError {
         GraphError::Type {
             layer: self.layer.to_string(),
             op,

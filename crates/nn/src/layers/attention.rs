@@ -56,7 +56,7 @@ impl MultiHeadAttention {
         if heads == 0 || width % heads != 0 || key_heads == 0 || heads % key_heads != 0 {
             let reason =
                 format!("a width of {width} does not split into {heads} heads, {key_heads} of them for keys");
-            return Err(net.refuse("attention", x, reason));
+            return Err(net.refuse("attention", &[x], reason));
         }
         let size = width / heads;
         let dense = |units| {

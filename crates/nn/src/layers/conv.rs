@@ -109,7 +109,7 @@ impl Options {
         let [_, h, w, c] = net.image("conv2d", x)?;
         if groups == 0 || c % groups != 0 || channels % groups != 0 {
             let reason = format!("{c} channels in and {channels} out do not split into {groups} groups");
-            return Err(net.refuse("conv2d", x, reason));
+            return Err(net.refuse("conv2d", &[x], reason));
         }
         let inputs = c / groups;
         let fan_in = window[0] * window[1] * inputs;

@@ -33,7 +33,7 @@ pub struct GaussianNoise(
 /// `x / (1 - rate)` where a mask of this shape per example is true, else zero.
 fn drop(net: &mut Net, x: ValueId, rate: f64, shape: &[usize]) -> Result<ValueId, GraphError> {
     if !(0.0..1.0).contains(&rate) {
-        return Err(net.refuse("dropout", x, format!("a rate is at least 0 and below 1, not {rate}")));
+        return Err(net.refuse("dropout", &[x], format!("a rate is at least 0 and below 1, not {rate}")));
     }
     if net.mode == Mode::Infer || rate == 0.0 {
         return Ok(x);

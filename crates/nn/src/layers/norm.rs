@@ -79,7 +79,7 @@ impl Layer for GroupNorm {
         if self.groups == 0 || channels % self.groups != 0 || shape.rank() < 2 {
             let reason =
                 format!("{channels} channels of an example do not split into {} groups", self.groups);
-            return Err(net.refuse("group_norm", x, reason));
+            return Err(net.refuse("group_norm", &[x], reason));
         }
         let gain = net.parameter("gain", [channels], Init::Ones);
         let bias = net.parameter("bias", [channels], Init::Zeros);

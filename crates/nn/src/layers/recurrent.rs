@@ -37,7 +37,7 @@ fn inputs(
 ) -> Result<Vec<ValueId>, GraphError> {
     let [_, positions, width] = net.sequence(op, x)?;
     if positions < 2 {
-        return Err(net.refuse(op, x, "a recurrence needs at least two positions".into()));
+        return Err(net.refuse(op, &[x], "a recurrence needs at least two positions".into()));
     }
     let kernel = net.parameter("kernel", [width, gates * units], glorot_uniform(width, units));
     let bias = net.parameter("bias", [gates * units], Init::Zeros);

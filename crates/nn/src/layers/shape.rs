@@ -13,7 +13,7 @@ impl Layer for Flatten {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let shape = net.shape(x).clone();
         let Some((&examples, rest)) = shape.split_first() else {
-            return Err(net.refuse("flatten", x, "needs at least one axis".into()));
+            return Err(net.refuse("flatten", &[x], "needs at least one axis".into()));
         };
         net.reshape(x, [examples, rest.iter().product()])
     }
@@ -76,7 +76,7 @@ impl<L: Layer> Layer for Residual<L> {
         if net.shape(x) != net.shape(y) {
             let reason =
                 format!("the layer inside gives {}: a residual needs the shape it was given", net.ty(y));
-            return Err(net.refuse("residual", x, reason));
+            return Err(net.refuse("residual", &[x], reason));
         }
         net.add(x, y)
     }

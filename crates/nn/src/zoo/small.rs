@@ -1,8 +1,8 @@
 //! Small models for digits and small pictures.
 
 use crate::{
-    Activation, BatchNorm, Conv2d, ConvTranspose2d, Dense, Flatten, GlobalAveragePool, Layer, MaxPool2d, Net, Padding,
-    Sequential,
+    Activation, BatchNorm, Conv2d, ConvTranspose2d, Dense, Flatten, GlobalAveragePool, Layer, MaxPool2d, Net,
+    Padding, Sequential,
 };
 use plimsoll_graph::{GraphError, ValueId};
 

@@ -1,8 +1,8 @@
 //! Models of text.
 
 use crate::{
-    Activation, Dense, Dropout, Embedding, Field, Gru, Head, Layer, LayerNorm, Lstm, Model, MultiHeadAttention, Net,
-    NormPlace, Recurrent, TransformerBlock,
+    Activation, Dense, Dropout, Embedding, Field, Gru, Head, Layer, LayerNorm, Lstm, Model,
+    MultiHeadAttention, Net, NormPlace, Recurrent, TransformerBlock,
 };
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{GraphError, Init, Op, ValueId};
@@ -38,7 +38,13 @@ impl Gpt {
 }
 
 /// A table of vectors and a look-up in it.
-fn embed(net: &mut Net, name: &str, rows: usize, width: usize, x: ValueId) -> Result<[ValueId; 2], GraphError> {
+fn embed(
+    net: &mut Net,
+    name: &str,
+    rows: usize,
+    width: usize,
+    x: ValueId,
+) -> Result<[ValueId; 2], GraphError> {
     let table = net.scope(name, |net| net.parameter("table", [rows, width], Init::Normal(0.02)));
     Ok([table, net.scope(name, |net| net.one(Op::Index(plimsoll_graph::op::Index::Gather), &[table, x]))?])
 }
@@ -112,7 +118,15 @@ pub struct Bert {
 impl Default for Bert {
     /// BERT-Tiny (Turc et al. 2019), one segment, without the bias of its decoder.
     fn default() -> Self {
-        Self { layers: 2, width: 128, heads: 2, context: 128, positions: 512, vocabulary: 30522, dropout: 0.1 }
+        Self {
+            layers: 2,
+            width: 128,
+            heads: 2,
+            context: 128,
+            positions: 512,
+            vocabulary: 30522,
+            dropout: 0.1,
+        }
     }
 }
 
@@ -134,7 +148,8 @@ impl Model for Bert {
         let (table, h) = net.scope("embeddings", |net| {
             let [table, tokens] = embed(net, "tokens", self.vocabulary, width, inputs[0])?;
             let init = Init::Normal(0.02);
-            let positions = net.scope("positions", |net| net.parameter("table", [self.positions, width], init));
+            let positions =
+                net.scope("positions", |net| net.parameter("table", [self.positions, width], init));
             let segments = net.scope("segments", |net| net.parameter("table", [2, width], init));
             let positions = net.slice(positions, 0, 0..self.context)?;
             let segment = net.slice(segments, 0, 0..1)?;

@@ -1,6 +1,8 @@
 //! U-Net: a class for every pixel.
 
-use crate::{Activation, BatchNorm, Conv2d, ConvTranspose2d, Field, Head, Layer, MaxPool2d, Model, Net, Padding};
+use crate::{
+    Activation, BatchNorm, Conv2d, ConvTranspose2d, Field, Head, Layer, MaxPool2d, Model, Net, Padding,
+};
 use plimsoll_graph::{GraphError, ValueId};
 
 /// U-Net (Ronneberger et al. 2015) with padded convolutions: four halvings and back, with what was seen on the way
@@ -56,7 +58,7 @@ impl Model for Unet {
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
         if self.image[..2].iter().any(|extent| extent % 16 != 0) {
             let reason = "height and width must be multiples of 16: each is halved four times".to_string();
-            return Err(net.refuse("unet", inputs[0], reason));
+            return Err(net.refuse("unet", &[inputs[0]], reason));
         }
         let mut y = net.scope("down0", |net| self.twice(net, inputs[0], self.width))?;
         let mut seen = Vec::new();

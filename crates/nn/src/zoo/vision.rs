@@ -3,8 +3,8 @@
 
 use super::divisible;
 use crate::{
-    Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Conv2d, Dense, DepthwiseConv2d, Dropout, Flatten,
-    GlobalAveragePool, Layer, MaxPool2d, Net, Padding, Sequential,
+    Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Conv2d, Dense, DepthwiseConv2d, Dropout,
+    Flatten, GlobalAveragePool, Layer, MaxPool2d, Net, Padding, Sequential,
 };
 use plimsoll_graph::{GraphError, ValueId};
 
@@ -54,7 +54,14 @@ impl Layer for ResidualBlock {
     }
 }
 
-fn resnet(name: &str, image: [usize; 3], classes: usize, width: usize, blocks: [usize; 4], bottleneck: bool) -> Sequential {
+fn resnet(
+    name: &str,
+    image: [usize; 3],
+    classes: usize,
+    width: usize,
+    blocks: [usize; 4],
+    bottleneck: bool,
+) -> Sequential {
     let mut model = Sequential::classifier(name, image, classes)
         .layer("conv1", conv(width, 7, 2))
         .layer("bn1", BatchNorm::default())
@@ -125,7 +132,8 @@ impl Layer for InvertedResidual {
             y = conv_norm(net, ["conv/0/0", "conv/0/1"], y, conv(c * self.expansion, 1, 1), relu6)?;
             place = 1;
         }
-        let depthwise = DepthwiseConv2d::new(3).stride(self.stride).padding(Padding::Around(1)).without_bias();
+        let depthwise =
+            DepthwiseConv2d::new(3).stride(self.stride).padding(Padding::Around(1)).without_bias();
         let name = |part: usize| format!("conv/{place}/{part}");
         y = conv_norm(net, [&name(0), &name(1)], y, depthwise, relu6)?;
         let name = |offset: usize| format!("conv/{}", place + offset);
@@ -149,8 +157,15 @@ impl Layer for ConvNorm {
 /// MobileNetV2 (Sandler et al. 2018); published with a first width of 32 and a dropout of 0.2.
 pub fn mobilenet_v2_of(image: [usize; 3], classes: usize, width: usize, dropout: f64) -> Sequential {
     // Expansion, channels, blocks, stride.
-    const STAGES: [[usize; 4]; 7] =
-        [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 3, 2], [6, 64, 4, 2], [6, 96, 3, 1], [6, 160, 3, 2], [6, 320, 1, 1]];
+    const STAGES: [[usize; 4]; 7] = [
+        [1, 16, 1, 1],
+        [6, 24, 2, 2],
+        [6, 32, 3, 2],
+        [6, 64, 4, 2],
+        [6, 96, 3, 1],
+        [6, 160, 3, 2],
+        [6, 320, 1, 1],
+    ];
     let scaled = |channels: usize| divisible(channels * width / 32);
     let first = ConvNorm { conv: conv(scaled(32), 3, 2), activation: Activation::Relu6 };
     let mut model = Sequential::classifier("mobilenet_v2", image, classes).layer("features/0", first);

@@ -1,6 +1,8 @@
 //! Vision transformer.
 
-use crate::{Conv2d, Dense, Field, Head, Layer, LayerNorm, Model, MultiHeadAttention, Net, Padding, TransformerBlock};
+use crate::{
+    Conv2d, Dense, Field, Head, Layer, LayerNorm, Model, MultiHeadAttention, Net, Padding, TransformerBlock,
+};
 use plimsoll_graph::{GraphError, Init, ValueId};
 
 /// A vision transformer (Dosovitskiy et al. 2020): patches as tokens, and one token more that gathers the answer.
@@ -44,12 +46,12 @@ impl Model for Vit {
         let (x, patch, width) = (inputs[0], self.patch, self.width);
         if patch == 0 || self.image[..2].iter().any(|extent| extent % patch != 0) {
             let reason = format!("height and width must be multiples of the patch, {patch}");
-            return Err(net.refuse("vit", x, reason));
+            return Err(net.refuse("vit", &[x], reason));
         }
         let patches = Conv2d::new(width, patch).stride(patch).padding(Padding::Valid);
         let y = net.scope("patches", |net| patches.forward(net, x))?;
         let &[n, rows, columns, _] = &net.shape(y)[..] else {
-            return Err(net.refuse("vit", y, "needs an image".into()));
+            return Err(net.refuse("vit", &[y], "needs an image".into()));
         };
         let tokens = net.reshape(y, [n, rows * columns, width])?;
         let class = net.parameter("class_token", [1, 1, width], Init::Zeros);
@@ -66,7 +68,8 @@ impl Model for Vit {
         let first = net.slice(h, 1, 0..1)?;
         let first = net.reshape(first, [n, width])?;
         let y = net.scope("norm", |net| LayerNorm { eps: 1e-6 }.forward(net, first))?;
-        let scores = net.scope("head", |net| Dense::new(self.classes).init(Init::Normal(0.02)).forward(net, y))?;
+        let scores =
+            net.scope("head", |net| Dense::new(self.classes).init(Init::Normal(0.02)).forward(net, y))?;
         Ok(Head::Outputs(vec![scores]))
     }
 }
