@@ -34,5 +34,5 @@ pub use memory::Memory;
 pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, OpenOptions, catalogue, open};
 pub use permutation::Permutation;
 pub use source::{Dataset, MOST_INPUTS, Source};
-pub use synthetic::{Field, Synthetic, SyntheticSpec};
+pub use synthetic::{Synthetic, SyntheticSpec};
 pub use text::Text;

@@ -11,14 +11,11 @@ pub const MOST_INPUTS: usize = 8;
 /// Examples of fixed shape, each reachable by its index.
 ///
 /// ```
-/// use plimsoll_data::{Field, Source, Synthetic, SyntheticSpec};
+/// use plimsoll_data::{Source, Synthetic, SyntheticSpec};
+/// use plimsoll_tensor::Field;
 /// let spec = SyntheticSpec {
-///     inputs: vec![
-///         Field { ty: "f32[3]".parse().unwrap(), bound: 0 },
-///         Field { ty: "i32[2]".parse().unwrap(), bound: 50 },
-///     ],
-///     label: "i32[]".parse().unwrap(),
-///     classes: Some(2),
+///     inputs: vec![Field::floats([3]), Field::below(50, [2])],
+///     label: Field::below(2, []),
 /// };
 /// let source = Synthetic::new(spec, 10, 7, 0)?;
 /// let (mut floats, mut tokens, mut label) = ([0; 12], [0; 8], [0; 4]);

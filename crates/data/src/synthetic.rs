@@ -4,54 +4,30 @@ use crate::{
     DataError, Source,
     source::{check_read, check_types, write_words},
 };
-use plimsoll_tensor::{DType, TensorType, random::Stream};
+use plimsoll_tensor::{DType, Field, TensorType, random::Stream};
 
-/// What synthetic examples look like.
+/// What synthetic examples look like: i32 values are uniform below their bounds, f32 values standard normal.
 ///
 /// ```
-/// use plimsoll_data::{Field, SyntheticSpec};
-/// let tokens = SyntheticSpec {
-///     inputs: vec![Field { ty: "i32[256]".parse().unwrap(), bound: 256 }],
-///     label: "i32[256]".parse().unwrap(),
-///     classes: Some(256),
-/// };
-/// assert_eq!(tokens.inputs[0].ty.bytes(), 1024);
+/// use plimsoll_data::SyntheticSpec;
+/// use plimsoll_tensor::Field;
+/// let tokens = SyntheticSpec { inputs: vec![Field::below(256, [64])], label: Field::below(256, [64]) };
+/// assert_eq!(tokens.inputs[0].ty.bytes(), 256);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntheticSpec {
     /// The inputs of one example.
     pub inputs: Vec<Field>,
-    /// One label: i32, uniform in `0..classes`, or f32, standard normal.
-    pub label: TensorType,
-    /// Number of classes of i32 labels; `None` for f32 labels.
-    pub classes: Option<usize>,
-}
-
-/// One input of synthetic examples.
-///
-/// ```
-/// use plimsoll_data::Field;
-/// let image = Field { ty: "f32[28,28,1]".parse().unwrap(), bound: 0 };
-/// let token = Field { ty: "i32[]".parse().unwrap(), bound: 256 };
-/// assert_ne!(image, token);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// f32, standard normal, or i32, uniform in `0..bound`.
-    pub ty: TensorType,
-    /// Bound of i32 values; f32 values do without.
-    pub bound: usize,
+    /// One label.
+    pub label: Field,
 }
 
 /// Random examples that hold no memory: each is a function of seed, part and index.
 ///
 /// ```
-/// use plimsoll_data::{Field, Source, Synthetic, SyntheticSpec};
-/// let spec = SyntheticSpec {
-///     inputs: vec![Field { ty: "i32[4]".parse().unwrap(), bound: 50 }],
-///     label: "f32[]".parse().unwrap(),
-///     classes: None,
-/// };
+/// use plimsoll_data::{Source, Synthetic, SyntheticSpec};
+/// use plimsoll_tensor::Field;
+/// let spec = SyntheticSpec { inputs: vec![Field::below(50, [4])], label: Field::floats([]) };
 /// let source = Synthetic::new(spec, 1_000_000, 7, 0)?;
 /// assert_eq!((source.len(), source.resident_bytes()), (1_000_000, 0));
 /// # Ok::<(), plimsoll_data::DataError>(())
@@ -69,7 +45,7 @@ pub struct Synthetic {
 impl Synthetic {
     /// `len` examples; `part` tells training (0) from test (1) examples of one seed.
     pub fn new(spec: SyntheticSpec, len: usize, seed: u64, part: u64) -> Result<Self, DataError> {
-        check_types(spec.inputs.len(), &spec.label, spec.classes)?;
+        check_types(spec.inputs.len(), &spec.label.ty, spec.label.bound)?;
         let stream = |name: &str| Stream::new(seed, part, name);
         let mut inputs = Vec::with_capacity(spec.inputs.len());
         for (i, field) in spec.inputs.iter().enumerate() {
@@ -77,25 +53,22 @@ impl Synthetic {
                 0 => stream("synthetic inputs"),
                 _ => stream(&format!("synthetic inputs {i}")),
             };
-            inputs.push(Values { stream, bound: field.bound()? });
+            inputs.push(Values { stream, bound: bound(field)? });
         }
-        let labels =
-            Values { stream: stream("synthetic labels"), bound: spec.classes.map(|classes| classes as u32) };
+        let labels = Values { stream: stream("synthetic labels"), bound: bound(&spec.label)? };
         let input_bytes = spec.inputs.iter().map(|field| field.ty.bytes()).collect();
-        Ok(Self { label_bytes: spec.label.bytes(), spec, len, inputs, input_bytes, labels })
+        Ok(Self { label_bytes: spec.label.ty.bytes(), spec, len, inputs, input_bytes, labels })
     }
 }
 
-impl Field {
-    /// The bound of integers, `None` for floats.
-    fn bound(&self) -> Result<Option<u32>, DataError> {
-        let invalid = |option, reason| Err(DataError::Option { option, reason });
-        match self.ty.dtype {
-            DType::F32 => Ok(None),
-            DType::I32 if (1..=i32::MAX as usize).contains(&self.bound) => Ok(Some(self.bound as u32)),
-            DType::I32 => invalid("synthetic input bound", format!("must be in 1..2^31, not {}", self.bound)),
-            _ => invalid("synthetic input", format!("must be f32 or i32, not {}", self.ty)),
-        }
+/// The bound of integers, `None` for floats.
+fn bound(field: &Field) -> Result<Option<u32>, DataError> {
+    let invalid = |option, reason| Err(DataError::Option { option, reason });
+    match (field.ty.dtype, field.bound.unwrap_or(0)) {
+        (DType::F32, _) => Ok(None),
+        (DType::I32, bound) if (1..=i32::MAX as usize).contains(&bound) => Ok(Some(bound as u32)),
+        (DType::I32, bound) => invalid("synthetic input bound", format!("must be in 1..2^31, not {bound}")),
+        _ => invalid("synthetic input", format!("must be f32 or i32, not {}", field.ty)),
     }
 }
 
@@ -131,11 +104,11 @@ impl Source for Synthetic {
     }
 
     fn label_type(&self) -> TensorType {
-        self.spec.label.clone()
+        self.spec.label.ty.clone()
     }
 
     fn classes(&self) -> Option<usize> {
-        self.spec.classes
+        self.spec.label.bound
     }
 
     fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {

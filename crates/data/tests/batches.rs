@@ -1,9 +1,9 @@
 //! The batches that come, and that they come the same after a resume.
 
 use plimsoll_data::{
-    Batch, Batches, Cursor, DataError, Field, MOST_INPUTS, Order, Source, Synthetic, SyntheticSpec,
+    Batch, Batches, Cursor, DataError, MOST_INPUTS, Order, Source, Synthetic, SyntheticSpec,
 };
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{Field, TensorType};
 
 const SHUFFLED: Order = Order::Shuffled { seed: 5 };
 
@@ -154,8 +154,8 @@ fn what_cannot_work_is_refused() {
 
 /// Random examples with these inputs and a class of two.
 fn synthetic(inputs: Vec<TensorType>) -> Synthetic {
-    let inputs = inputs.into_iter().map(|ty| Field { ty, bound: 9 }).collect();
-    let spec = SyntheticSpec { inputs, label: "i32[]".parse().unwrap(), classes: Some(2) };
+    let inputs = inputs.into_iter().map(|ty| Field { ty, bound: Some(9) }).collect();
+    let spec = SyntheticSpec { inputs, label: Field::below(2, []) };
     Synthetic::new(spec, 7, 0, 0).unwrap()
 }
 

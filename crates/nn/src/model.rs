@@ -2,28 +2,7 @@
 
 use crate::{CrossEntropy, Layer, Loss, MeanSquaredError, Net};
 use plimsoll_graph::{GraphError, ValueId};
-use plimsoll_tensor::{DType, Shape, TensorType};
-
-/// What one example brings: an input or a target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// Its type. f32 stands for the run's float type.
-    pub ty: TensorType,
-    /// For integers: they are below this (tokens, classes).
-    pub bound: Option<usize>,
-}
-
-impl Field {
-    /// Floats of this shape.
-    pub fn floats(shape: impl Into<Shape>) -> Self {
-        Self { ty: TensorType::new(DType::F32, shape), bound: None }
-    }
-
-    /// Integers below `bound`: tokens or classes.
-    pub fn below(bound: usize, shape: impl Into<Shape>) -> Self {
-        Self { ty: TensorType::new(DType::I32, shape), bound: Some(bound) }
-    }
-}
+use plimsoll_tensor::{Field, Shape};
 
 /// What a model ends in.
 #[derive(Clone, Debug)]

@@ -8,12 +8,14 @@
 //! ```
 
 mod dtype;
+mod field;
 mod host;
 pub mod random;
 mod round;
 mod shape;
 
 pub use dtype::{DType, bf16, f16};
+pub use field::Field;
 pub use host::{HostTensor, TensorError};
 pub use round::round;
 pub use shape::{Shape, TensorType};

@@ -1,5 +1,6 @@
 //! What can go wrong around a run.
 
+use crate::metrics::MetricError;
 use plimsoll_data::DataError;
 use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
@@ -27,6 +28,17 @@ pub enum TrainError {
     /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A metric refused a batch.
+    #[error(transparent)]
+    Metric(#[from] MetricError),
+    /// A weights file does not hold what the model needs.
+    #[error("{path}: {reason}")]
+    Weights {
+        /// The file.
+        path: String,
+        /// What is wrong, and with which tensor.
+        reason: String,
+    },
     /// Model and data do not fit each other.
     #[error("model `{model}` and data `{data}` do not fit: {reason}")]
     Mismatch {

@@ -5,6 +5,7 @@
 
 mod error;
 mod event;
+mod feed;
 mod init;
 pub mod metrics;
 mod session;

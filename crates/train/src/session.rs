@@ -2,8 +2,12 @@
 
 use crate::init::{initialise, push};
 use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
+use crate::feed::Feed;
+use crate::metrics::{Metric, Outputs, Rows, Targets};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
-use plimsoll_nn::step::{INPUTS, LABELS, LOGITS, PREDICTIONS, WEIGHTS};
+use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
+use plimsoll_nn::{EXAMPLES, RANDOM};
+use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
 use plimsoll_tensor::{DType, HostTensor};
 use plimsoll_transform::LOSS;
@@ -11,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Inputs of a step at most: examples, labels, weights, and the optimizer's settings.
-const MOST_INPUTS: usize = 16;
+/// Inputs of a step at most: the batch's, what random numbers are made of, and the optimizer's settings.
+const MOST_INPUTS: usize = 24;
 
 /// Step times kept for the median.
 const TIMES_KEPT: usize = 4096;
@@ -25,8 +29,10 @@ pub struct Session<'t> {
     types: Vec<BatchType>,
     /// The optimizer's numbers for this step, and the same as elements.
     settings: (Vec<f64>, Vec<Vec<u8>>),
-    /// Labels and predictions of one batch, for the accuracy.
-    predictions: Vec<u8>,
+    /// Labels, weights and numbers of the batch at work.
+    feed: Feed,
+    /// Predictions or outputs of one batch: words of four bytes.
+    results: Vec<f32>,
     steps_done: u64,
     /// Where the learning rate's schedule started: each `fit` runs one of its own.
     schedule_start: u64,
@@ -43,28 +49,29 @@ struct BatchType {
     kind: BatchKind,
     examples: usize,
     inputs: Vec<InputRole>,
-    /// Row weights, `1 / rows` each.
-    weights: Vec<u8>,
     /// Place and type of the loss output.
     loss: Option<(usize, DType)>,
+    /// Place and bytes of the predicted classes, and of the model's first output.
     predictions: Option<(usize, usize)>,
-    logits: Option<usize>,
+    output: Option<(usize, usize)>,
 }
 
 #[derive(Clone, Copy)]
 enum InputRole {
-    Inputs,
+    Input(usize),
     Labels,
     Weights,
+    Random,
+    Examples,
     Setting(usize),
 }
 
 impl<'t> Session<'t> {
     pub(crate) fn new(trainer: &'t Trainer, plans: PlanSet, data: &Dataset) -> Result<Self, TrainError> {
-        if trainer.optimizer.setting_names().len() + 3 > MOST_INPUTS {
+        let inputs = trainer.model.inputs().len() + 4 + trainer.optimizer.setting_names().len();
+        if inputs > MOST_INPUTS {
             return Err(TrainError::Setting(format!(
-                "an optimizer may have at most {} settings",
-                MOST_INPUTS - 3
+                "a step takes at most {MOST_INPUTS} inputs, model and optimizer have {inputs}"
             )));
         }
         let plans = Arc::new(plans);
@@ -78,15 +85,17 @@ impl<'t> Session<'t> {
         let mut prepared = trainer.executor.prepare(plans.clone())?;
         initialise(prepared.as_mut(), &plans.states, trainer.seed)?;
         let settings = trainer.optimizer.setting_names().len();
-        let predictions =
-            types.iter().filter_map(|t| t.predictions).map(|(_, bytes)| bytes).max().unwrap_or(0);
+        let results = types.iter().filter(|t| t.kind == BatchKind::Evaluate);
+        let results = results.flat_map(|t| [t.predictions, t.output]).flatten().map(|(_, bytes)| bytes).max();
+        let largest = types.iter().map(|t| t.examples).max().unwrap_or(0);
         Ok(Self {
             trainer,
             plans,
             prepared,
             types,
             settings: (vec![0.0; settings], (0..settings).map(|_| Vec::with_capacity(8)).collect()),
-            predictions: vec![0; predictions],
+            feed: Feed::new(trainer.model.as_ref(), largest),
+            results: vec![0.0; results.unwrap_or(0) / 4],
             steps_done: 0,
             schedule_start: 0,
             total_steps: trainer.total_steps(data),
@@ -117,28 +126,24 @@ impl<'t> Session<'t> {
         })
     }
 
-    fn run(&mut self, plan: usize, batch: &Batch) -> Result<(), TrainError> {
-        let model = self.trainer.model.as_ref();
-        let (Some(examples), None) = (batch.input(0), batch.input(1)) else {
-            let has = batch.inputs().len();
-            return Err(TrainError::Setting(format!("the model takes one input, the batch has {has}")));
-        };
-        check_range("label", batch.labels(), model.classes())?;
-        if let Some(bound) = model.input_bound() {
-            check_range("token", examples, bound)?;
-        }
+    /// Runs a plan on a batch; returns how much the batch's rows count, beside those of others.
+    fn run(&mut self, plan: usize, batch: &Batch) -> Result<f64, TrainError> {
+        let share = self.feed.take(self.trainer.model.as_ref(), batch, self.trainer.seed, self.steps_done)?;
         // A fixed array, because the step loop allocates nothing.
         let mut inputs: [&[u8]; MOST_INPUTS] = [&[]; MOST_INPUTS];
         let batch_type = &self.types[plan];
         for (slot, role) in inputs.iter_mut().zip(&batch_type.inputs) {
             *slot = match *role {
-                InputRole::Inputs => examples,
-                InputRole::Labels => batch.labels(),
-                InputRole::Weights => &batch_type.weights,
+                InputRole::Input(i) => batch.input(i).unwrap_or(&[]),
+                InputRole::Labels => cast_slice(self.feed.labels()),
+                InputRole::Weights => cast_slice(self.feed.weights()),
+                InputRole::Random => cast_slice(self.feed.key()),
+                InputRole::Examples => cast_slice(self.feed.examples()),
                 InputRole::Setting(i) => &self.settings.1[i],
             };
         }
-        Ok(self.prepared.run(plan, &inputs[..batch_type.inputs.len()])?)
+        self.prepared.run(plan, &inputs[..batch_type.inputs.len()])?;
+        Ok(share)
     }
 
     fn read_loss(&self, plan: usize) -> Result<f64, TrainError> {
@@ -223,43 +228,73 @@ impl<'t> Session<'t> {
         Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches))
     }
 
-    /// Loss and accuracy over a source.
+    /// Loss and, for classes, accuracy over a source.
     pub fn evaluate(&mut self, source: &dyn Source) -> Result<Evaluation, TrainError> {
+        self.evaluate_with(source, &mut [])
+    }
+
+    /// As [`Session::evaluate`], and metrics beside it. They need plans that give the model's output
+    /// ([`Trainer::report`]).
+    pub fn evaluate_with(
+        &mut self,
+        source: &dyn Source,
+        metrics: &mut [Box<dyn Metric>],
+    ) -> Result<Evaluation, TrainError> {
         let size = self.trainer.inference_batch();
         let mut batches = Batches::new(source, size, Order::Sequential, Cursor::default())?;
         let mut batch = batches.batch()?;
-        let (mut loss, mut right, mut rows, mut examples) = (0.0, 0u64, 0u64, 0u64);
-        let mut counted = false;
+        let (mut loss, mut shares, mut examples) = (0.0, 0.0, 0u64);
+        let mut hits = Hits::default();
         while batches.next_into(&mut batch)? {
             let plan = self.find(BatchKind::Evaluate, batch.examples())?;
-            self.run(plan, &batch)?;
-            loss += self.read_loss(plan)? * batch.examples() as f64;
+            let share = self.run(plan, &batch)?;
+            loss += self.read_loss(plan)? * share;
+            shares += share;
             examples += batch.examples() as u64;
             if let Some((output, bytes)) = self.types[plan].predictions {
-                counted = true;
-                let predictions = &mut self.predictions[..bytes];
-                self.prepared.read_output(plan, output, predictions)?;
-                let pairs = predictions.chunks_exact(4).zip(batch.labels().chunks_exact(4));
-                right += pairs.filter(|(p, l)| p == l).count() as u64;
-                rows += (bytes / 4) as u64;
+                let predictions = &mut self.results[..bytes / 4];
+                self.prepared.read_output(plan, output, cast_slice_mut(predictions))?;
+                hits.count(cast_slice(predictions), batch.labels());
+            }
+            if !metrics.is_empty() {
+                self.tell(plan, &batch, metrics)?;
             }
         }
-        let accuracy = counted.then(|| right as f64 / rows.max(1) as f64);
-        Ok(Evaluation { loss: loss / examples.max(1) as f64, accuracy, examples })
+        Ok(Evaluation { loss: loss / shares.max(f64::MIN_POSITIVE), accuracy: hits.accuracy(), examples })
     }
 
-    /// The logits of one batch, row by row.
-    pub fn predict(&mut self, batch: &Batch) -> Result<HostTensor, TrainError> {
+    /// Gives a batch's outputs to metrics.
+    fn tell(&mut self, plan: usize, batch: &Batch, metrics: &mut [Box<dyn Metric>]) -> Result<(), TrainError> {
+        let (output, bytes) = self.types[plan].output.ok_or_else(|| {
+            TrainError::Setting("metrics need the model's output: plan with `Trainer::report(Report::Output)`".into())
+        })?;
+        let values = &mut self.results[..bytes / 4];
+        self.prepared.read_output(plan, output, cast_slice_mut(values))?;
+        let labels = self.feed.labels();
+        let (targets, width) = match self.trainer.model.target().bound {
+            Some(_) => (Targets::Classes(labels), values.len() / labels.len().max(1)),
+            None => (Targets::Values(cast_slice(labels)), values.len() / batch.examples().max(1)),
+        };
+        let outputs = Outputs::Scores { values, width };
+        let rows = Rows::new(outputs, targets, self.feed.shares())?;
+        metrics.iter_mut().try_for_each(|metric| metric.update(&rows))?;
+        Ok(())
+    }
+
+    /// The model's outputs for one batch.
+    pub fn predict(&mut self, batch: &Batch) -> Result<Vec<HostTensor>, TrainError> {
         let plan = self.find(BatchKind::Predict, batch.examples())?;
         self.run(plan, batch)?;
-        let graph = &self.plans.plans[plan].graph;
-        let output =
-            self.types[plan].logits.ok_or_else(|| TrainError::Setting("the plan has no logits".into()))?;
-        let mut logits = HostTensor::zeros(graph.ty(graph.outputs[output].value).clone());
-        let mut bytes = vec![0; logits.ty().bytes()];
-        self.prepared.read_output(plan, output, &mut bytes)?;
-        logits.copy_from_bytes(&bytes);
-        Ok(logits)
+        let plans = self.plans.clone();
+        let graph = &plans.plans[plan].graph;
+        let read = |(i, output): (usize, &plimsoll_graph::Output)| {
+            let mut tensor = HostTensor::zeros(graph.ty(output.value).clone());
+            let mut bytes = vec![0; tensor.ty().bytes()];
+            self.prepared.read_output(plan, i, &mut bytes)?;
+            tensor.copy_from_bytes(&bytes);
+            Ok(tensor)
+        };
+        graph.outputs.iter().enumerate().map(read).collect()
     }
 
     /// A state by its name, like `dense1/kernel`.
@@ -287,10 +322,21 @@ impl<'t> Session<'t> {
         found.ok_or_else(|| TrainError::Setting(format!("the model has no state named `{name}`")))
     }
 
+    /// Sets parameters and running statistics from a safetensors file, under this program's names or PyTorch's
+    /// (`layer1.0.conv1.weight` for `layer1/0/conv1/kernel`, with its axes in PyTorch's order). A tensor that is missing,
+    /// of another shape, or that the model does not have is an error that names it.
+    pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
+        // Nothing may be half loaded and then saved.
+        let spoilt = std::mem::replace(&mut self.spoilt, true);
+        weights::load(self.prepared.as_mut(), &self.plans, path)?;
+        self.spoilt = spoilt;
+        Ok(())
+    }
+
     /// Writes parameters and running statistics as a safetensors file.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
         if self.spoilt {
-            return Err(TrainError::Setting("the last step failed, so the weights are not saved".into()));
+            return Err(TrainError::Setting("the last step or load failed, so the weights are not saved".into()));
         }
         weights::save(self.prepared.as_ref(), &self.plans, path)
     }
@@ -306,53 +352,55 @@ impl BatchType {
     ) -> Result<Self, TrainError> {
         let graph = &plans.plans[plan].graph;
         let names = trainer.optimizer.setting_names();
+        let fields = trainer.model.inputs().len();
         let role = |name: &str| match name {
-            INPUTS => Some(InputRole::Inputs),
             LABELS => Some(InputRole::Labels),
             WEIGHTS => Some(InputRole::Weights),
-            _ => {
-                let setting = name.strip_prefix("optimizer/")?;
-                names.iter().position(|n| *n == setting).map(InputRole::Setting)
-            }
+            RANDOM => Some(InputRole::Random),
+            EXAMPLES => Some(InputRole::Examples),
+            _ => match name.strip_prefix("optimizer/") {
+                Some(setting) => names.iter().position(|n| *n == setting).map(InputRole::Setting),
+                None => (0..fields).find(|&i| input_name(i) == name).map(InputRole::Input),
+            },
         };
         let inputs = graph.inputs.iter().map(|input| {
             role(&input.name)
                 .ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))
         });
         let inputs: Vec<InputRole> = inputs.collect::<Result<_, _>>()?;
-        let rows = examples * trainer.model.labels().elements();
-        let mut weights = Vec::new();
-        if let Some(input) = graph.input(WEIGHTS) {
-            let dtype = graph.ty(input.value).dtype;
-            weights.reserve_exact(rows * dtype.bytes());
-            (0..rows).for_each(|_| push(&mut weights, dtype, 1.0 / rows as f64));
-        }
         let output = |name: &str| graph.outputs.iter().position(|o| o.name == name);
         let ty = |i: usize| graph.ty(graph.outputs[i].value);
         Ok(Self {
             kind,
             examples,
             inputs,
-            weights,
             loss: output(LOSS).map(|i| (i, ty(i).dtype)),
             predictions: output(PREDICTIONS).map(|i| (i, ty(i).bytes())),
-            logits: output(LOGITS),
+            output: output(OUTPUT).map(|i| (i, ty(i).bytes())),
         })
     }
 }
 
-/// Refuses i32 elements outside `0..bound`.
-fn check_range(what: &str, bytes: &[u8], bound: usize) -> Result<(), TrainError> {
-    for (i, element) in bytes.chunks_exact(4).enumerate() {
-        let value = i32::from_ne_bytes([element[0], element[1], element[2], element[3]]);
-        if usize::try_from(value).is_ok_and(|v| v < bound) {
-            continue;
+/// How many predictions were right.
+#[derive(Default)]
+struct Hits {
+    right: u64,
+    rows: u64,
+}
+
+impl Hits {
+    /// Counts predictions beside labels, both i32; a negative label is none.
+    fn count(&mut self, predictions: &[i32], labels: &[u8]) {
+        let labels = labels.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+        for (&prediction, label) in predictions.iter().zip(labels).filter(|(_, label)| *label >= 0) {
+            self.rows += 1;
+            self.right += u64::from(prediction == label);
         }
-        return Err(TrainError::Setting(format!(
-            "{what} {value} at place {i} of the batch is not in 0..{bound}"
-        )));
     }
-    Ok(())
+
+    fn accuracy(&self) -> Option<f64> {
+        (self.rows > 0).then(|| self.right as f64 / self.rows as f64)
+    }
 }
 
 /// Figures of a run in the making.

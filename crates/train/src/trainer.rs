@@ -5,6 +5,7 @@ use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::Graph;
 use plimsoll_nn::{Model, Optimizer, step};
 use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
+use plimsoll_tensor::TensorType;
 use plimsoll_transform::{Pass, accumulate, optimize};
 
 /// Heap that a plan and its prepared form hold for each node, measured on the zoo's models and rounded up.
@@ -78,6 +79,7 @@ pub struct Trainer {
     heap_bytes: Option<usize>,
     micro_batches: usize,
     without: Vec<Pass>,
+    report: step::Report,
 }
 
 impl Trainer {
@@ -101,6 +103,7 @@ impl Trainer {
             heap_bytes: None,
             micro_batches: 1,
             without: Vec::new(),
+            report: step::Report::Classes,
         }
     }
 
@@ -156,6 +159,11 @@ impl Trainer {
         self
     }
 
+    /// What evaluations give besides the loss: [`step::Report::Output`] for metrics that look at scores or values.
+    pub fn report(self, report: step::Report) -> Self {
+        Self { report, ..self }
+    }
+
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
         let per_epoch = data.train.len().div_ceil(self.batch.max(1)) as u64;
@@ -168,21 +176,20 @@ impl Trainer {
         let mismatch = |reason| {
             Err(TrainError::Mismatch { model: model.name().into(), data: data.name.clone(), reason })
         };
+        let types = |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let wanted: Vec<TensorType> = model.inputs().into_iter().map(|field| field.ty).collect();
+        let target = model.target();
         for source in [&data.train, &data.test] {
-            if source.input_types() != [model.input()] {
-                let has: Vec<String> = source.input_types().iter().map(ToString::to_string).collect();
-                let (wants, has) = (model.input(), has.join(", "));
+            if source.input_types() != wanted {
+                let (wants, has) = (types(&wanted), types(&source.input_types()));
                 return mismatch(format!("the model takes {wants} inputs, the data has {has}"));
             }
-            if source.label_type().shape != model.labels() {
-                let (wants, has) = (model.labels(), source.label_type());
-                return mismatch(format!("the model takes labels of shape {wants}, the data has {has}"));
+            if source.label_type() != target.ty {
+                let (wants, has) = (&target.ty, source.label_type());
+                return mismatch(format!("the model takes {wants} labels, the data has {has}"));
             }
-            let Some(has) = source.classes() else {
-                return mismatch("the model takes classes as labels, the data has values".into());
-            };
-            if has > model.classes() {
-                let wants = model.classes();
+            if source.classes().unwrap_or(0) > target.bound.unwrap_or(usize::MAX) {
+                let (wants, has) = (target.bound.unwrap_or(0), source.classes().unwrap_or(0));
                 return mismatch(format!(
                     "the data has {has} classes, the model {wants}: give the model {has}"
                 ));
@@ -213,15 +220,18 @@ impl Trainer {
         types
     }
 
-    /// Heap bytes of a run's batches: one buffer for training, one for evaluation, and the rows' weights of every type.
+    /// Heap bytes of a run's batches: one buffer for training, one for evaluation, and labels, weights and numbers of
+    /// the largest batch.
     pub fn batch_bytes(&self, data: &Dataset) -> usize {
-        let rows = self.model.labels().elements();
-        let example = self.model.input().bytes().saturating_add(rows.saturating_mul(4));
+        let inputs = self.model.inputs().iter().fold(0, |sum: usize, f| sum.saturating_add(f.ty.bytes()));
+        let label = self.model.target().ty.bytes();
+        let example = inputs.saturating_add(label);
         let sizes = [self.batch.min(data.train.len()), self.inference_batch().min(data.test.len())];
         let buffers = sizes.map(|examples| examples.saturating_mul(example));
-        let types = self.batch_types(data).into_iter().filter(|(kind, _)| *kind != BatchKind::Predict);
-        let weights = types.map(|(_, examples)| examples.saturating_mul(rows.saturating_mul(4)));
-        weights.chain(buffers).fold(0, usize::saturating_add)
+        let row_bytes = step::rows(self.model.as_ref()).elements().saturating_mul(4);
+        // The labels once more, a weight for each row, and a number for each example.
+        let feed = label.saturating_add(row_bytes).saturating_add(4).saturating_mul(sizes[0].max(sizes[1]));
+        buffers.into_iter().fold(feed, usize::saturating_add)
     }
 
     /// The graph of a batch type, optimized and split.
@@ -229,7 +239,7 @@ impl Trainer {
         let model = self.model.as_ref();
         if kind != BatchKind::Train {
             let graph = match kind {
-                BatchKind::Evaluate => step::evaluation(model, examples)?,
+                BatchKind::Evaluate => step::evaluation(model, examples, self.report)?,
                 _ => step::prediction(model, examples)?,
             };
             return Ok(optimize(&graph, &self.without)?);

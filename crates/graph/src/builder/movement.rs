@@ -120,7 +120,7 @@ impl Builder {
         if times.len() != shape.rank() {
             return Err(self.refuse(
                 "tile",
-                x,
+                &[x],
                 format!("needs a number for every axis, has {}", times.len()),
             ));
         }

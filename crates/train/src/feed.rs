@@ -1,0 +1,116 @@
+//! What a step is fed besides a batch's inputs: labels made safe, row weights, and what random numbers are made of.
+
+use crate::TrainError;
+use plimsoll_data::Batch;
+use plimsoll_nn::{Model, step};
+use plimsoll_tensor::Field;
+
+/// Buffers of one batch, filled again and again without allocating.
+pub(crate) struct Feed {
+    inputs: Vec<Field>,
+    target: Field,
+    /// Rows of an example.
+    rows: usize,
+    /// The bits of the labels, classes with zero where there is none.
+    labels: Vec<i32>,
+    /// How much each row counts, beside the others.
+    shares: Vec<f32>,
+    /// The same, adding up to one.
+    weights: Vec<f32>,
+    /// The examples' numbers.
+    examples: Vec<i32>,
+    /// Seed and step.
+    key: [u64; 2],
+}
+
+impl Feed {
+    /// Room for batches of at most so many examples.
+    pub fn new(model: &dyn Model, examples: usize) -> Self {
+        let (target, rows) = (model.target(), step::rows(model).elements());
+        Self {
+            inputs: model.inputs(),
+            labels: Vec::with_capacity(examples * target.ty.shape.elements()),
+            target,
+            rows,
+            shares: Vec::with_capacity(examples * rows),
+            weights: Vec::with_capacity(examples * rows),
+            examples: Vec::with_capacity(examples),
+            key: [0; 2],
+        }
+    }
+
+    /// Fills the buffers for a batch; returns the sum of the rows' shares, by which batches are to be averaged.
+    pub fn take(&mut self, model: &dyn Model, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
+        if batch.inputs().len() != self.inputs.len() {
+            let (wants, has) = (self.inputs.len(), batch.inputs().len());
+            return Err(TrainError::Setting(format!("the model takes {wants} inputs, the batch has {has}")));
+        }
+        for (bytes, field) in batch.inputs().zip(&self.inputs) {
+            if let Some(bound) = field.bound {
+                words(bytes).enumerate().try_for_each(|(i, token)| in_range("token", token, i, bound))?;
+            }
+        }
+        self.key = [seed, step];
+        let examples = batch.examples();
+        self.examples.clear();
+        self.examples.extend((0..examples as u64).map(|i| (batch.first_example() + i) as i32));
+        self.labels.clear();
+        self.shares.clear();
+        match self.target.bound {
+            Some(classes) => {
+                for (i, label) in words(batch.labels()).enumerate() {
+                    in_range("label", label.max(0), i, classes)?;
+                    self.labels.push(label.max(0));
+                    self.shares.push(model.loss().share(label) as f32);
+                }
+            }
+            None => self.labels.extend(words(batch.labels())),
+        }
+        if self.shares.len() != examples * self.rows {
+            // One row for several labels, or for values.
+            self.shares.clear();
+            self.shares.resize(examples * self.rows, 1.0);
+        }
+        let total: f64 = self.shares.iter().copied().map(f64::from).sum();
+        let scale = if total > 0.0 { 1.0 / total } else { 0.0 };
+        self.weights.clear();
+        self.weights.extend(self.shares.iter().map(|&share| (f64::from(share) * scale) as f32));
+        Ok(total)
+    }
+
+    /// The labels' bits: classes, or values.
+    pub fn labels(&self) -> &[i32] {
+        &self.labels
+    }
+
+    /// How much each row counts, beside the others.
+    pub fn shares(&self) -> &[f32] {
+        &self.shares
+    }
+
+    /// How much each row counts, adding up to one.
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
+    /// The examples' numbers.
+    pub fn examples(&self) -> &[i32] {
+        &self.examples
+    }
+
+    /// Seed and step.
+    pub fn key(&self) -> &[u64; 2] {
+        &self.key
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = i32> + '_ {
+    bytes.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+fn in_range(what: &str, value: i32, place: usize, bound: usize) -> Result<(), TrainError> {
+    if usize::try_from(value).is_ok_and(|v| v < bound) {
+        return Ok(());
+    }
+    Err(TrainError::Setting(format!("{what} {value} at place {place} of the batch is not in 0..{bound}")))
+}
