@@ -19,6 +19,7 @@ pub mod norm;
 pub mod pool;
 pub mod pooling;
 pub mod reduce;
+pub mod resize;
 mod shadow;
 mod target;
 

@@ -2,7 +2,7 @@
 
 use crate::{Mode, Net};
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Epilogue, Geometry, Index, Norm, Pool, Unary, same_padding,
+    Attention, Binary, Conv, Epilogue, Geometry, Index, Norm, Pool, Unary, Windows, same_padding,
 };
 use plimsoll_graph::{GraphError, Init, Op, TypeError, ValueId};
 
@@ -170,7 +170,7 @@ impl Layer for MaxPool2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [_, h, w, _] = image(net, "max_pool", x)?;
         let geometry = geometry(self.padding, [h, w], self.window, self.stride);
-        net.one(Op::Pool(Pool::Max { geometry }), &[x])
+        net.one(Op::Pool(Pool::Max { windows: Windows::Sliding(geometry) }), &[x])
     }
 }
 

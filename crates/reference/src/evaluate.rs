@@ -1,7 +1,9 @@
 //! One op: checks, the family's loops, running sums, rounding.
 
 use crate::tensor::Tensor;
-use crate::{EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, reduce};
+use crate::{
+    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, reduce, resize,
+};
 use plimsoll_graph::Op;
 use plimsoll_tensor::{HostTensor, TensorType};
 
@@ -29,6 +31,7 @@ pub fn evaluate(
         Op::MatMul(op) => matmul::evaluate(op, &tensors),
         Op::Conv(op) => conv::evaluate(op, &tensors, outputs[0]),
         Op::Pool(op) => pool::evaluate(op, &tensors, outputs[0]),
+        Op::Resize(op) => resize::evaluate(op, &tensors, outputs[0]),
         Op::Norm(op) => norm::evaluate(op, &tensors, outputs),
         Op::Attention(op) => attention::evaluate(op, &tensors),
         Op::Index(op) => index::evaluate(op, &tensors, outputs[0]),

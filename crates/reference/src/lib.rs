@@ -29,6 +29,7 @@ mod movement;
 mod norm;
 mod pool;
 mod reduce;
+mod resize;
 mod tensor;
 
 pub use error::EvaluateError;

@@ -13,6 +13,7 @@ mod movement;
 mod norm;
 mod pool;
 mod reduce;
+mod resize;
 
 pub use attention::Attention;
 pub use conv::{Conv, Geometry, same_padding};
@@ -22,8 +23,9 @@ pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
 pub use movement::Movement;
 pub use norm::{Norm, NormAxis};
-pub use pool::Pool;
+pub use pool::{Pool, Windows};
 pub use reduce::Reduce;
+pub use resize::{Resize, ResizeMode};
 
 use crate::{Flow, TypeError};
 use plimsoll_tensor::{DType, TensorType};
@@ -47,6 +49,8 @@ pub enum Op {
     Conv(Conv),
     /// Pooling and its gradients.
     Pool(Pool),
+    /// Resizing images and its gradient.
+    Resize(Resize),
     /// Normalisation and its parts.
     Norm(Norm),
     /// Attention and its gradient.
@@ -83,6 +87,7 @@ impl Op {
             Self::MatMul(op) => op,
             Self::Conv(op) => op,
             Self::Pool(op) => op,
+            Self::Resize(op) => op,
             Self::Norm(op) => op,
             Self::Attention(op) => op,
             Self::Index(op) => op,
