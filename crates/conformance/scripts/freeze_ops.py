@@ -86,6 +86,13 @@ class Cases:
         self.add(name, op, inputs, outputs, upstream=described(upstream), gradients=frozen)
         return outputs, upstream, gradients
 
+    def linear(self, name, op, adjoint, function, x):
+        """Adds a linear op and its adjoint, each with its gradients."""
+        _, dy, _ = self.forward(name, op, function, x)
+        x = x.clone().requires_grad_()
+        gradient = lambda dy: torch.autograd.grad(function(x), x, dy, create_graph=True)[0]  # noqa: E731
+        self.forward(f"{name}/grad", adjoint, gradient, dy)
+
     def write(self, folder):
         """Writes one case a line."""
         lines = ",\n".join(json.dumps(case, allow_nan=False) for case in self.cases)
@@ -510,13 +517,25 @@ def pool():
         column = column - torch.arange(y.shape[3]) * stride[1]
         return channels_last(y), channels_last(row * window[1] + column).to(torch.uint8)
 
-    def add(label, x, window, stride, padding):
-        geometry = {"window": window, "stride": stride, "padding": padding}
+    def largest_adaptive(x, output):
+        """The same for adaptive windows, in places of the largest window."""
         image = list(x.shape[1:3])
-        function = lambda x: largest(x, window, stride, padding)  # noqa: E731
-        (_, index), dy, (dx,) = cases.forward(label, {"pool": {"max": {"geometry": geometry}}}, function, x)
-        op = {"pool": {"max_grad": {"geometry": geometry, "image": image}}}
+        y, place = F.adaptive_max_pool2d(channels_first(x), output, return_indices=True)
+        starts = [torch.arange(o) * n // o for n, o in zip(image, output)]
+        ends = [-(-(torch.arange(o) + 1) * n // o) for n, o in zip(image, output)]
+        row, column = place // image[1] - starts[0][:, None], place % image[1] - starts[1]
+        widest = int((ends[1] - starts[1]).max())
+        return channels_last(y), channels_last(row * widest + column).to(torch.uint8)
+
+    def add_max(label, x, windows, function):
+        image = list(x.shape[1:3])
+        (_, index), dy, (dx,) = cases.forward(label, {"pool": {"max": {"windows": windows}}}, function, x)
+        op = {"pool": {"max_grad": {"windows": windows, "image": image}}}
         cases.add(f"{label}/grad", op, [dy, index], [dx])
+
+    def add(label, x, window, stride, padding):
+        windows = {"sliding": {"window": window, "stride": stride, "padding": padding}}
+        add_max(label, x, windows, lambda x: largest(x, window, stride, padding))
 
     none = [[0, 0], [0, 0]]
     add("2x2", cases.values(2, 4, 4, 3), [2, 2], [2, 2], none)
@@ -528,6 +547,56 @@ def pool():
     add("3x3/negative_padded", -cases.positive(1, 4, 4, 2), [3, 3], [2, 2], [[1, 1], [1, 1]])
     # The first of several largest gets the gradient, in PyTorch too.
     add("3x3/ties", cases.indices(3, 2, 5, 5, 2).to(torch.float64), [3, 3], [2, 2], [[1, 1], [1, 1]])
+
+    # Adaptive windows: ones that share elements, ones side by side, more windows than elements, one.
+    adaptive = [([1, 7, 10, 2], [3, 4]), ([2, 6, 4, 3], [3, 2]), ([1, 3, 5, 2], [5, 3]), ([2, 4, 3, 5], [1, 1])]
+    for shape, output in adaptive:
+        label = f"{shape[1]}x{shape[2]}_to_{output[0]}x{output[1]}"
+        windows = {"adaptive": {"output": output}}
+        add_max(f"adaptive_max/{label}", cases.values(*shape), windows, lambda x: largest_adaptive(x, output))
+        average = lambda x: channels_last(F.adaptive_avg_pool2d(channels_first(x), output))  # noqa: E731
+        op = lambda name, **more: {"pool": {name: {"windows": windows, "count_padding": False, **more}}}  # noqa: E731
+        adjoint = op("average_grad", image=shape[1:3])
+        cases.linear(f"adaptive_average/{label}", op("average"), adjoint, average, cases.values(*shape))
+
+    # Averages: PyTorch pads both sides alike.
+    for label, shape, window, stride, padding in [
+        ("2x2", [2, 4, 4, 3], [2, 2], [2, 2], [0, 0]),
+        ("3x3/stride2_padded", [2, 5, 6, 2], [3, 3], [2, 2], [1, 1]),
+        ("3x2/stride1", [1, 5, 5, 3], [3, 2], [1, 1], [1, 0]),
+        ("2x3/leaves_a_row", [1, 5, 8, 2], [2, 3], [2, 3], [0, 1]),
+        ("1x1/stride2", [1, 4, 3, 2], [1, 1], [2, 2], [0, 0]),
+    ]:
+        geometry = {"window": window, "stride": stride, "padding": [[p, p] for p in padding]}
+        for count in (False, True):
+            function = lambda x: channels_last(  # noqa: E731
+                F.avg_pool2d(channels_first(x), window, stride, padding, count_include_pad=count)
+            )
+            op = lambda name, **more: {  # noqa: E731
+                "pool": {name: {"windows": {"sliding": geometry}, "count_padding": count, **more}}
+            }
+            name = f"average/{label}/{'window' if count else 'image'}"
+            adjoint = op("average_grad", image=shape[1:3])
+            cases.linear(name, op("average"), adjoint, function, cases.values(*shape))
+    return cases
+
+
+def resize():
+    cases = Cases("resize")
+    sizes = [([2, 3, 4], [6, 8]), ([1, 5, 7], [7, 10]), ([2, 6, 8], [3, 4]), ([1, 7, 9], [4, 5]),
+             ([1, 3, 8], [5, 3]), ([2, 1, 1], [3, 2]), ([1, 4, 5], [1, 1]), ([1, 3, 2], [3, 2])]  # fmt: skip
+    modes = {
+        "nearest": ("nearest", {"mode": "nearest"}),
+        "bilinear": ({"bilinear": {"align_corners": False}}, {"mode": "bilinear", "align_corners": False}),
+        "bilinear/corners": ({"bilinear": {"align_corners": True}}, {"mode": "bilinear", "align_corners": True}),
+    }
+    for label, (mode, options) in modes.items():
+        for (n, h, w), output in sizes:
+            resized = lambda x: channels_last(F.interpolate(channels_first(x), output, **options))  # noqa: E731
+            op = {"resize": {"forward": {"mode": mode, "output": output}}}
+            adjoint = {"resize": {"grad": {"mode": mode, "image": [h, w]}}}
+            name = f"{label}/{h}x{w}_to_{output[0]}x{output[1]}"
+            cases.linear(name, op, adjoint, resized, cases.values(n, h, w, 2))
     return cases
 
 
@@ -721,7 +790,7 @@ def loss():
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    families = (elementwise, fused, movement, reduce, matmul, conv, pool, norm, attention, index, loss, draws)
+    families = (elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, index, loss, draws)
     for family in families:
         family().write(folder)
 

@@ -2,7 +2,8 @@
 
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Reduce, Unary,
+    Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Reduce, Resize, ResizeMode,
+    Unary, Windows,
 };
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 
@@ -64,6 +65,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         | Op::Random(_)
         | Op::Reduce(Reduce::Argmax)
         | Op::Pool(Pool::Max { .. })
+        | Op::Resize(Resize::Forward { mode: ResizeMode::Nearest, .. })
         | Op::Index(Index::Gather) => 0,
         _ => reduction(op, inputs) + AROUND,
     }
@@ -95,7 +97,23 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         }
         Op::Conv(Conv::WeightGrad { .. }) => shape(1)[..3].iter().product(),
         Op::Pool(Pool::Max { .. }) => 0,
-        Op::Pool(Pool::MaxGrad { geometry, .. }) => geometry.window.iter().product(),
+        Op::Pool(Pool::Average { windows, .. }) => {
+            windows.largest([shape(0)[1], shape(0)[2]]).iter().product()
+        }
+        Op::Pool(Pool::MaxGrad { windows, image } | Pool::AverageGrad { windows, image, .. }) => {
+            let over_one = match windows {
+                Windows::Sliding(geometry) => geometry.window,
+                // As many windows have an element as elements would have a window the other way round.
+                Windows::Adaptive { output } => Windows::Adaptive { output: *image }.largest(*output),
+            };
+            over_one.iter().product()
+        }
+        // A place between two elements is off by roundings of its distance from the edge.
+        Op::Resize(Resize::Forward { .. }) => 4 + shape(0)[1] + shape(0)[2],
+        Op::Resize(Resize::Grad { image: [h, w], .. }) => {
+            let made = |axis: usize, extent: usize| 2 * shape(0)[axis].div_ceil(extent) + 1;
+            made(1, *h) * made(2, *w) + h + w
+        }
         Op::Norm(
             Norm::Layer { .. }
             | Norm::LogSumExp

@@ -6,7 +6,7 @@ use plimsoll_cpu::isa::Isa;
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
     Attention, Binary, Conv, Elementwise, Epilogue, Geometry, Index, Loss, MatMul, Movement, Norm, NormAxis,
-    Pool, Reduce, Unary,
+    Pool, Reduce, Resize, ResizeMode, Unary, Windows,
 };
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
@@ -189,11 +189,47 @@ fn convolutions_and_pools_over_awkward_shapes() {
             each(forward(epilogue), &[&[&x, &kernel, &bias]]);
             each(Op::Conv(Conv::InputGrad { geometry: g, groups, image: [h, w] }), &[&[&y, &kernel]]);
             each(Op::Conv(Conv::WeightGrad { geometry: g, groups }), &[&[&x, &y]]);
-            if groups == 1
-                && g.dilation == [1, 1]
-                && (0..2).all(|a| g.padding[a].iter().all(|&p| p < g.window[a]))
-            {
-                each(Op::Pool(Pool::Max { geometry: g }), &[&[&x]]);
+            if groups == 1 && (0..2).all(|a| g.padding[a].iter().all(|&p| p < g.window[a])) {
+                pools(Windows::Sliding(g), [n, h, w, ci]);
+            }
+        }
+    }
+    for output in [[1, 1], [2, 3], [5, 4], [7, 9]] {
+        for image in [[1, 5, 5, 1], [2, 7, 9, 3], [3, 1, 1, 17], [0, 6, 6, 2], [2, 8, 6, 33]] {
+            pools(Windows::Adaptive { output }, image);
+        }
+    }
+}
+
+/// Every pool over these windows, with its gradient.
+fn pools(windows: Windows, [n, h, w, c]: [usize; 4]) {
+    let image = [h, w];
+    let [oh, ow] = windows.output(image).unwrap();
+    let (x, y) = (format!("f32[{n},{h},{w},{c}]"), format!("f32[{n},{oh},{ow},{c}]"));
+    let [max, max_grad] = [Pool::Max { windows }, Pool::MaxGrad { windows, image }].map(Op::Pool);
+    each(max.clone(), &[&[&x]]);
+    with_gradient(max, max_grad, &[&x], &[1], &|_, kept, dy| [vec![dy], kept].concat());
+    for count_padding in [false, true] {
+        each(Op::Pool(Pool::Average { windows, count_padding }), &[&[&x]]);
+        each(Op::Pool(Pool::AverageGrad { windows, count_padding, image }), &[&[&y]]);
+    }
+}
+
+#[test]
+fn resizing_over_awkward_shapes() {
+    let modes = [
+        ResizeMode::Nearest,
+        ResizeMode::Bilinear { align_corners: false },
+        ResizeMode::Bilinear { align_corners: true },
+    ];
+    for mode in modes {
+        for (from, to) in
+            [([1, 1], [1, 1]), ([1, 1], [4, 3]), ([6, 5], [1, 1]), ([5, 7], [13, 3]), ([9, 4], [4, 16])]
+        {
+            for (n, c) in [(2, 1), (1, 17), (0, 3), (3, 64)] {
+                let [x, y] = [from, to].map(|[h, w]| format!("f32[{n},{h},{w},{c}]"));
+                each(Op::Resize(Resize::Forward { mode, output: to }), &[&[&x]]);
+                each(Op::Resize(Resize::Grad { mode, image: from }), &[&[&y]]);
             }
         }
     }
@@ -283,16 +319,14 @@ fn gradient_ops_over_awkward_shapes() {
         let backward = Loss::LinearCrossEntropyGrad { transposed };
         with_gradient(Op::Loss(forward), Op::Loss(backward), &types, &[1], &all);
     }
-    for (window, stride, padding, image) in [(2, 2, 0, [6, 7]), (3, 1, 1, [5, 4]), (3, 2, 1, [1, 9])] {
+    for (window, stride, padding, [h, w]) in [(2, 2, 0, [6, 7]), (3, 1, 1, [5, 4]), (3, 2, 1, [1, 9])] {
         let geometry = Geometry {
             window: [window; 2],
             stride: [stride; 2],
             padding: [[padding; 2]; 2],
             dilation: [1; 2],
         };
-        let [forward, backward] = [Pool::Max { geometry }, Pool::MaxGrad { geometry, image }].map(Op::Pool);
-        let x = format!("f32[2,{},{},5]", image[0], image[1]);
-        with_gradient(forward, backward, &[&x], &[1], &|_, kept, dy| [vec![dy], kept].concat());
+        pools(Windows::Sliding(geometry), [2, h, w, 5]);
     }
 }
 

@@ -4,7 +4,7 @@ use plimsoll_conformance::{compare, golden_cases, tolerance};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
     Attention, Binary, Conv, Distribution, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Random,
-    Reduce, Region, Unary,
+    Reduce, Region, Resize, Unary,
 };
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::TensorType;
@@ -121,6 +121,10 @@ variants! {
     Op::Conv(Conv::WeightGrad { .. }) => "conv2d_weight_grad",
     Op::Pool(Pool::Max { .. }) => "max_pool",
     Op::Pool(Pool::MaxGrad { .. }) => "max_pool_grad",
+    Op::Pool(Pool::Average { .. }) => "average_pool",
+    Op::Pool(Pool::AverageGrad { .. }) => "average_pool_grad",
+    Op::Resize(Resize::Forward { .. }) => "resize",
+    Op::Resize(Resize::Grad { .. }) => "resize_grad",
     Op::Norm(Norm::Layer { .. }) => "layer_norm",
     Op::Norm(Norm::Batch { .. }) => "batch_norm",
     Op::Norm(Norm::LogSumExp) => "logsumexp",

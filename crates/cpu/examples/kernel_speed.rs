@@ -22,7 +22,14 @@ use plimsoll_cpu::norm::{
     row_stats, row_sums,
 };
 use plimsoll_cpu::pool::Pool;
+use plimsoll_cpu::pooling::{
+    Axis, PoolShape, Spacing, average_pool, average_pool_grad, average_pool_grad_workspace,
+    average_pool_workspace, max_pool, max_pool_grad,
+};
 use plimsoll_cpu::reduce::{Extreme, arg_extreme, sum, sum_fold, sum_fold_workspace};
+use plimsoll_cpu::resize::{
+    ResizeMode, ResizeShape, resize, resize_grad, resize_grad_workspace, resize_workspace,
+};
 use plimsoll_graph::op::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, TensorType};
@@ -41,6 +48,8 @@ fn main() {
     losses(ctx);
     look_ups(ctx);
     convolutions(ctx);
+    pools(ctx);
+    resizes(ctx);
 }
 
 fn random(len: usize) -> Vec<f32> {
@@ -441,5 +450,52 @@ fn convolutions(ctx: Context<'_>) {
         time("  conv2d_weight_grad", bytes, || {
             conv2d_weight_grad(ctx, &shape, x, y, &mut w, false, 1, aligned(&mut memory));
         });
+    }
+}
+
+fn pools(ctx: Context<'_>) {
+    for (examples, size, channels, window, stride, before) in [
+        (64, 28, 6, 2, 2, 0),
+        (64, 10, 16, 2, 2, 0),
+        (64, 32, 16, 2, 2, 0),
+        (16, 56, 64, 2, 2, 0),
+        (16, 112, 64, 3, 2, 1),
+        (16, 28, 64, 3, 1, 1),
+    ] {
+        let output = (size + 2 * before - window) / stride + 1;
+        let spacing = Spacing::Sliding { stride, before, dilation: 1 };
+        let axis = Axis { input: size, output, places: window, spacing };
+        let shape = PoolShape { examples, height: axis, width: axis, channels };
+        let x = random(examples * size * size * channels);
+        let n = examples * output * output * channels;
+        let (mut y, mut index, mut dx) = (vec![0.0; n], vec![0; n], vec![0.0; x.len()]);
+        let bytes = 4 * (x.len() + n);
+        let name = |name: &str| format!("{name} {window}/{stride} [{examples},{size},{size},{channels}]");
+        time(&name("max_pool"), bytes + n, || max_pool(ctx, &shape, &x, &mut y, &mut index));
+        time(&name("max_pool_grad"), bytes + n, || max_pool_grad(ctx, &shape, &y, &index, &mut dx));
+        let mut memory = space(average_pool_workspace(ctx.threads(), &shape));
+        let memory = aligned(&mut memory);
+        time(&name("average_pool"), bytes, || average_pool(ctx, &shape, true, &x, &mut y, memory));
+        let mut memory = space(average_pool_grad_workspace(ctx.threads(), &shape));
+        let memory = aligned(&mut memory);
+        time(&name("average_pool_grad"), bytes, || average_pool_grad(ctx, &shape, true, &y, &mut dx, memory));
+    }
+}
+
+fn resizes(ctx: Context<'_>) {
+    for mode in [ResizeMode::Nearest, ResizeMode::Bilinear { align_corners: false }] {
+        for (from, to, channels) in [(28, 56, 64), (56, 40, 64), (256, 224, 3)] {
+            let shape = ResizeShape { mode, examples: 16, from: [from; 2], to: [to; 2], channels };
+            let [x, y] = shape.floats();
+            let (x, mut y) = (random(x), vec![0.0; y]);
+            let mut dx = vec![0.0; x.len()];
+            let (name, bytes) = (format!("{mode:?} {from} to {to} by {channels}"), 4 * (x.len() + y.len()));
+            let mut memory = space(resize_workspace(ctx.threads(), &shape));
+            let memory = aligned(&mut memory);
+            time(&name, bytes, || resize(ctx, &shape, &x, &mut y, memory));
+            let mut memory = space(resize_grad_workspace(ctx.threads(), &shape));
+            let memory = aligned(&mut memory);
+            time(&format!("{name}, gradient"), bytes, || resize_grad(ctx, &shape, &y, &mut dx, memory));
+        }
     }
 }

@@ -14,6 +14,7 @@ mod norm;
 mod pooling;
 mod random;
 mod reduce;
+mod resize;
 
 use crate::isa::{Context, Isa};
 use plimsoll_graph::Op;
@@ -54,6 +55,7 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::MatMul(op) => matmul::find(op, query),
         Op::Conv(op) => conv::find(op, query),
         Op::Pool(op) => pooling::find(op, query),
+        Op::Resize(op) => resize::find(op, query),
         Op::Norm(op) => norm::find(op, query),
         Op::Attention(op) => attention::find(op, query),
         Op::Index(op) => index::find(op, query),

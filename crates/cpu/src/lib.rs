@@ -20,6 +20,7 @@ pub mod pool;
 pub mod pooling;
 pub mod random;
 pub mod reduce;
+pub mod resize;
 mod shadow;
 mod target;
 

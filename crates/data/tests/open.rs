@@ -1,7 +1,7 @@
 //! Datasets by name, texts and synthetic examples.
 
-use plimsoll_tensor::Field;
 use plimsoll_data::{DataError, Dataset, OpenOptions, Source, SyntheticSpec, open};
+use plimsoll_tensor::Field;
 use std::{fs, path::PathBuf};
 
 fn with_file(name: &str, content: &[u8], context: usize, check: impl FnOnce(Result<Dataset, DataError>)) {
@@ -32,7 +32,8 @@ fn tokens(spec_input: &str) -> SyntheticSpec {
 }
 
 fn several(inputs: &[(&str, usize)], label: &str, classes: Option<usize>) -> SyntheticSpec {
-    let inputs = inputs.iter().map(|&(ty, bound)| Field { ty: ty.parse().unwrap(), bound: Some(bound) }).collect();
+    let inputs =
+        inputs.iter().map(|&(ty, bound)| Field { ty: ty.parse().unwrap(), bound: Some(bound) }).collect();
     SyntheticSpec { inputs, label: Field { ty: label.parse().unwrap(), bound: classes } }
 }
 

@@ -3,6 +3,7 @@
 use crate::tensor::Tensor;
 use crate::{
     EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, random, reduce,
+    resize,
 };
 use plimsoll_graph::Op;
 use plimsoll_tensor::{HostTensor, TensorType};
@@ -31,6 +32,7 @@ pub fn evaluate(
         Op::MatMul(op) => matmul::evaluate(op, &tensors),
         Op::Conv(op) => conv::evaluate(op, &tensors, outputs[0]),
         Op::Pool(op) => pool::evaluate(op, &tensors, outputs[0]),
+        Op::Resize(op) => resize::evaluate(op, &tensors, outputs[0]),
         Op::Norm(op) => norm::evaluate(op, &tensors, outputs),
         Op::Attention(op) => attention::evaluate(op, &tensors),
         Op::Index(op) => index::evaluate(op, &tensors, outputs[0]),

@@ -30,6 +30,7 @@ mod norm;
 mod pool;
 mod random;
 mod reduce;
+mod resize;
 mod tensor;
 
 pub use error::EvaluateError;

@@ -3,7 +3,7 @@
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
     Binary, Conv, Elementwise, Epilogue, Geometry, Index, Instruction, Loss, MatMul, Norm, NormAxis, Operand,
-    Pool, Reduce, Region, Unary,
+    Pool, Reduce, Region, Unary, Windows,
 };
 use plimsoll_reference::{EvaluateError, evaluate};
 use plimsoll_tensor::{DType, HostTensor, TensorType};
@@ -114,7 +114,8 @@ fn indices_and_labels_outside_their_range_are_named() {
 
     let geometry = Geometry { window: [2, 2], stride: [2, 2], padding: [[0; 2]; 2], dilation: [1; 2] };
     let (dy, index) = (tensor("f32[1,1,1,1]", &[1.0]), tensor("u8[1,1,1,1]", &[4.0]));
-    let error = run(&Op::Pool(Pool::MaxGrad { geometry, image: [2, 2] }), &[&dy, &index], &[]).unwrap_err();
+    let op = Op::Pool(Pool::MaxGrad { windows: Windows::Sliding(geometry), image: [2, 2] });
+    let error = run(&op, &[&dy, &index], &[]).unwrap_err();
     assert_eq!(error.to_string(), "max_pool_grad: window index 4 at position 0 is outside 0..4");
 }
 
@@ -132,7 +133,8 @@ fn nan_is_largest_and_never_lost() {
 
     let image = tensor("f64[1,2,2,1]", &[1.0, f64::NAN, 7.0, f64::NAN]);
     let geometry = Geometry { window: [2, 2], stride: [2, 2], padding: [[0; 2]; 2], dilation: [1; 2] };
-    let pooled = run(&Op::Pool(Pool::Max { geometry }), &[&image], &[]).unwrap();
+    let op = Op::Pool(Pool::Max { windows: Windows::Sliding(geometry) });
+    let pooled = run(&op, &[&image], &[]).unwrap();
     assert!(pooled[0][0].is_nan());
     assert_eq!(pooled[1], [1.0]);
 

@@ -40,7 +40,13 @@ impl Feed {
     }
 
     /// Fills the buffers for a batch; returns the sum of the rows' shares, by which batches are to be averaged.
-    pub fn take(&mut self, model: &dyn Model, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
+    pub fn take(
+        &mut self,
+        model: &dyn Model,
+        batch: &Batch,
+        seed: u64,
+        step: u64,
+    ) -> Result<f64, TrainError> {
         if batch.inputs().len() != self.inputs.len() {
             let (wants, has) = (self.inputs.len(), batch.inputs().len());
             return Err(TrainError::Setting(format!("the model takes {wants} inputs, the batch has {has}")));

@@ -1,13 +1,13 @@
 //! A run with its memory.
 
-use crate::init::{initialise, push};
-use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
 use crate::feed::Feed;
+use crate::init::{initialise, push};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
+use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
+use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
 use plimsoll_nn::{EXAMPLES, RANDOM};
-use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
 use plimsoll_tensor::{DType, HostTensor};
 use plimsoll_transform::LOSS;
@@ -264,9 +264,16 @@ impl<'t> Session<'t> {
     }
 
     /// Gives a batch's outputs to metrics.
-    fn tell(&mut self, plan: usize, batch: &Batch, metrics: &mut [Box<dyn Metric>]) -> Result<(), TrainError> {
+    fn tell(
+        &mut self,
+        plan: usize,
+        batch: &Batch,
+        metrics: &mut [Box<dyn Metric>],
+    ) -> Result<(), TrainError> {
         let (output, bytes) = self.types[plan].output.ok_or_else(|| {
-            TrainError::Setting("metrics need the model's output: plan with `Trainer::report(Report::Output)`".into())
+            TrainError::Setting(
+                "metrics need the model's output: plan with `Trainer::report(Report::Output)`".into(),
+            )
         })?;
         let values = &mut self.results[..bytes / 4];
         self.prepared.read_output(plan, output, cast_slice_mut(values))?;
@@ -336,7 +343,9 @@ impl<'t> Session<'t> {
     /// Writes parameters and running statistics as a safetensors file.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
         if self.spoilt {
-            return Err(TrainError::Setting("the last step or load failed, so the weights are not saved".into()));
+            return Err(TrainError::Setting(
+                "the last step or load failed, so the weights are not saved".into(),
+            ));
         }
         weights::save(self.prepared.as_ref(), &self.plans, path)
     }

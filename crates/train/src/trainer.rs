@@ -176,7 +176,8 @@ impl Trainer {
         let mismatch = |reason| {
             Err(TrainError::Mismatch { model: model.name().into(), data: data.name.clone(), reason })
         };
-        let types = |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let types =
+            |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let wanted: Vec<TensorType> = model.inputs().into_iter().map(|field| field.ty).collect();
         let target = model.target();
         for source in [&data.train, &data.test] {

@@ -1,44 +1,46 @@
 //! Kernels for the pooling family.
 
-use super::{Call, Found, Operands, all_f32, found, read, write};
-use crate::isa::Context;
-use crate::pooling::{self, PoolShape};
-use plimsoll_graph::op::{Geometry, Pool};
+use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use crate::isa::{Context, Isa};
+use crate::pooling::{self, Axis, PoolShape, Spacing};
+use plimsoll_graph::op::{Pool, Windows};
 use plimsoll_plan::KernelQuery;
 
 pub(super) fn find(op: &Pool, query: &KernelQuery<'_>) -> Found {
     let (x, y) = (&query.inputs[..], &query.outputs[..]);
-    match op {
-        Pool::Max { geometry } if all_f32(x) => {
-            found(Max { shape: shape(geometry, &x[0].shape, &y[0].shape) })
+    match *op {
+        Pool::Max { windows } if all_f32(x) => found(Max { shape: shape(windows, &x[0].shape, &y[0].shape) }),
+        Pool::MaxGrad { windows, .. } if all_f32(y) => {
+            found(MaxGrad { shape: shape(windows, &y[0].shape, &x[0].shape) })
         }
-        Pool::MaxGrad { geometry, .. } if all_f32(y) => {
-            found(MaxGrad { shape: shape(geometry, &y[0].shape, &x[0].shape) })
+        Pool::Average { windows, count_padding } if all_f32(x) => {
+            found(Average { shape: shape(windows, &x[0].shape, &y[0].shape), count_padding })
+        }
+        Pool::AverageGrad { windows, count_padding, .. } if all_f32(y) => {
+            found(AverageGrad { shape: shape(windows, &y[0].shape, &x[0].shape), count_padding })
         }
         _ => None,
     }
 }
 
-fn shape(geometry: &Geometry, x: &[usize], y: &[usize]) -> PoolShape {
-    PoolShape {
-        examples: x[0],
-        in_h: x[1],
-        in_w: x[2],
-        channels: x[3],
-        out_h: y[1],
-        out_w: y[2],
-        window_h: geometry.window[0],
-        window_w: geometry.window[1],
-        stride_h: geometry.stride[0],
-        stride_w: geometry.stride[1],
-        pad_top: geometry.padding[0][0],
-        pad_left: geometry.padding[1][0],
-    }
+fn shape(windows: Windows, x: &[usize], y: &[usize]) -> PoolShape {
+    let places = windows.largest([x[1], x[2]]);
+    let [height, width] = [0, 1].map(|a| {
+        let spacing = match windows {
+            Windows::Sliding(geometry) => {
+                Spacing::Sliding { stride: geometry.stride[a], before: geometry.padding[a][0], dilation: 1 }
+            }
+            Windows::Adaptive { .. } => Spacing::Adaptive,
+        };
+        Axis { input: x[a + 1], output: y[a + 1], places: places[a], spacing }
+    });
+    PoolShape { examples: x[0], height, width, channels: x[3] }
 }
 
 /// Elements of image and result.
 fn sizes(s: &PoolShape) -> [usize; 2] {
-    [s.examples * s.in_h * s.in_w * s.channels, s.examples * s.out_h * s.out_w * s.channels]
+    let pixels = s.examples * s.channels;
+    [pixels * s.height.input * s.width.input, pixels * s.height.output * s.width.output]
 }
 
 struct Max {
@@ -61,6 +63,42 @@ impl Call for MaxGrad {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, y] = sizes(&self.shape);
         pooling::max_pool_grad(ctx, &self.shape, read!(o, 0, y), read!(o, 1, y), write!(o, 0, x));
+        Ok(())
+    }
+}
+
+struct Average {
+    shape: PoolShape,
+    count_padding: bool,
+}
+
+impl Call for Average {
+    fn workspace(&self, _: Isa, threads: usize) -> usize {
+        pooling::average_pool_workspace(threads, &self.shape)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let [x, y] = sizes(&self.shape);
+        let (x, y) = (read!(o, 0, x), write!(o, 0, y));
+        pooling::average_pool(ctx, &self.shape, self.count_padding, x, y, scratch!(o));
+        Ok(())
+    }
+}
+
+struct AverageGrad {
+    shape: PoolShape,
+    count_padding: bool,
+}
+
+impl Call for AverageGrad {
+    fn workspace(&self, _: Isa, threads: usize) -> usize {
+        pooling::average_pool_grad_workspace(threads, &self.shape)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let [x, y] = sizes(&self.shape);
+        let (dy, dx) = (read!(o, 0, y), write!(o, 0, x));
+        pooling::average_pool_grad(ctx, &self.shape, self.count_padding, dy, dx, scratch!(o));
         Ok(())
     }
 }

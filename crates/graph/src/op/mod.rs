@@ -14,6 +14,7 @@ mod norm;
 mod pool;
 mod random;
 mod reduce;
+mod resize;
 
 pub use attention::Attention;
 pub use conv::{Conv, Geometry, reach, same_padding};
@@ -23,9 +24,10 @@ pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
 pub use movement::{Movement, Span};
 pub use norm::{Norm, NormAxis};
-pub use pool::Pool;
+pub use pool::{Pool, Windows};
 pub use random::{Distribution, Random};
 pub use reduce::Reduce;
+pub use resize::{Resize, ResizeMode};
 
 use crate::{Flow, TypeError};
 use plimsoll_tensor::{DType, TensorType};
@@ -49,6 +51,8 @@ pub enum Op {
     Conv(Conv),
     /// Pooling and its gradients.
     Pool(Pool),
+    /// Resizing images and its gradient.
+    Resize(Resize),
     /// Normalisation and its parts.
     Norm(Norm),
     /// Attention and its gradient.
@@ -87,6 +91,7 @@ impl Op {
             Self::MatMul(op) => op,
             Self::Conv(op) => op,
             Self::Pool(op) => op,
+            Self::Resize(op) => op,
             Self::Norm(op) => op,
             Self::Attention(op) => op,
             Self::Index(op) => op,

@@ -10,6 +10,7 @@ mod movement;
 mod norm;
 mod pool;
 mod reduce;
+mod resize;
 
 use plimsoll_graph::{Builder, GraphError, Node, Op, ValueId};
 
@@ -68,6 +69,7 @@ pub(super) fn backward(b: &mut Builder, node: &Node, outer: &[Option<ValueId>], 
         Op::MatMul(op) => matmul::backward(b, *op, &rule),
         Op::Conv(op) => conv::backward(b, op, &rule),
         Op::Pool(op) => pool::backward(b, op, &rule),
+        Op::Resize(op) => resize::backward(b, op, &rule),
         Op::Norm(op) => norm::backward(b, op, &rule),
         Op::Attention(op) => attention::backward(b, *op, &rule),
         Op::Index(op) => index::backward(b, *op, &rule),

@@ -5,13 +5,18 @@ use plimsoll_graph::op::Pool;
 use plimsoll_graph::{Builder, Op};
 
 pub(super) fn backward(b: &mut Builder, op: &Pool, r: &Rule<'_>) -> Gradients {
-    match *op {
-        Pool::Max { geometry } => {
-            let image = [b.shape(r.x[0])[1], b.shape(r.x[0])[2]];
-            let op = Op::Pool(Pool::MaxGrad { geometry, image });
-            let dy = r.dy()?;
-            Ok(vec![Some(b.one(op, &[dy, r.y[1]])?)])
+    let image = [b.shape(r.x[0])[1], b.shape(r.x[0])[2]];
+    let (op, more) = match *op {
+        Pool::Max { windows } => (Pool::MaxGrad { windows, image }, &r.y[1..]),
+        Pool::Average { windows, count_padding } => {
+            (Pool::AverageGrad { windows, count_padding, image }, &[][..])
         }
-        Pool::MaxGrad { .. } => Err(r.refuse("it is itself a gradient")),
-    }
+        // A linear function's adjoint has the function as its own.
+        Pool::AverageGrad { windows, count_padding, .. } => {
+            (Pool::Average { windows, count_padding }, &[][..])
+        }
+        Pool::MaxGrad { .. } => return Err(r.refuse("it is itself a gradient")),
+    };
+    let inputs = [&[r.dy()?], more].concat();
+    Ok(vec![Some(b.one(Op::Pool(op), &inputs)?)])
 }
