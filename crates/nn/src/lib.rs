@@ -33,7 +33,8 @@ pub use loss::{
     BinaryCrossEntropy, CosineDistance, CrossEntropy, Dice, Focal, Huber, KlDivergence, Loss,
     MeanAbsoluteError, MeanSquaredError, SoftCrossEntropy,
 };
-pub use model::{Field, Head, Model, Sequential, WithLoss};
+pub use model::{Head, Model, Sequential, WithLoss};
 pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};
 pub use optimizer::{AdamW, Optimizer, Parameter, Sgd};
 pub use plimsoll_graph::op::ResizeMode;
+pub use plimsoll_tensor::Field;

@@ -166,7 +166,8 @@ impl Loss for CrossEntropy {
         let scores = score_rows(net, scores, target)?;
         let classes = net.shape(scores)[1];
         let logs = net.log_softmax(scores)?;
-        let labels = net.reshape(target, [net.shape(scores)[0], 1])?;
+        let rows = net.shape(scores)[0];
+        let labels = net.reshape(target, [rows, 1])?;
         let chosen = net.one(Op::Index(Index::Take), &[logs, labels])?;
         let chosen = net.scale(chosen, self.smoothing - 1.0)?;
         if self.smoothing == 0.0 {
@@ -384,7 +385,7 @@ impl Loss for Dice {
         let labels = net.reshape(target, [examples * pixels])?;
         let dtype = net.dtype;
         let t = net.one(Op::Index(Index::OneHot { classes, dtype }), &[labels])?;
-        let mut over_pixels = |net: &mut Net, x: ValueId| {
+        let over_pixels = |net: &mut Net, x: ValueId| {
             let x = net.reshape(x, [examples, pixels, classes])?;
             let sum = net.sum(x, 1, 2)?;
             net.reshape(sum, [examples, classes])
@@ -411,7 +412,7 @@ impl Loss for CosineDistance {
         let x = alike(net, outputs, target)?;
         let product = net.mul(x, target)?;
         let product = example_sum(net, product)?;
-        let mut length = |net: &mut Net, x: ValueId| {
+        let length = |net: &mut Net, x: ValueId| {
             let square = net.unary(Unary::Square, x)?;
             let sum = example_sum(net, square)?;
             // As PyTorch bounds each length from below.

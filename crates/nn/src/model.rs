@@ -69,7 +69,8 @@ pub trait Model: Send + Sync {
 }
 
 fn default_loss(target: &Field) -> &'static dyn Loss {
-    if target.bound.is_some() { &CrossEntropy::PLAIN } else { &MeanSquaredError }
+    static ENTROPY: CrossEntropy = CrossEntropy::PLAIN;
+    if target.bound.is_some() { &ENTROPY } else { &MeanSquaredError }
 }
 
 impl<M: Model + ?Sized> Model for Box<M> {

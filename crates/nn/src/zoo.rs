@@ -232,6 +232,7 @@ mod tests {
     use crate::{AdamW, step};
     use plimsoll_graph::op::{Conv, Elementwise, Unary};
     use plimsoll_graph::{Op, Role};
+    use plimsoll_tensor::DType;
 
     fn parameters(model: &dyn Model) -> usize {
         step::prediction(model, 2).unwrap().parameter_count()
@@ -270,7 +271,7 @@ mod tests {
             let train = step::training(model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
             let small = plimsoll_transform::optimize(&train, &[]).unwrap();
             assert!(small.nodes.len() < train.nodes.len());
-            for graph in [train, small, step::evaluation(model.as_ref(), 3).unwrap()] {
+            for graph in [train, small, step::evaluation(model.as_ref(), 3, step::Report::Classes).unwrap()] {
                 assert_eq!(plimsoll_graph::parse(&graph.to_string()).unwrap(), graph, "{}", entry.name);
             }
         }

@@ -1,12 +1,14 @@
-//! Trained parameters as a safetensors file, written piece by piece.
+//! Parameters and statistics as a safetensors file, written and read piece by piece.
 
 use crate::TrainError;
 use crate::init::CHUNK_BYTES;
 use plimsoll_graph::Role;
 use plimsoll_plan::{PlanSet, Prepared};
 use plimsoll_tensor::DType;
+use safetensors::tensor::Metadata;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// Writes parameters and running statistics. The file appears whole or not at all: it is written beside its place,
@@ -47,6 +49,164 @@ fn write(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Result<io::Re
         .and_then(|f| f.sync_all()))
 }
 
+/// Bytes of a header that is still read: a name and a shape take about a hundred.
+const MOST_HEADER_BYTES: u64 = 16 << 20;
+
+/// Where a state's elements lie in a file.
+struct Entry {
+    offset: u64,
+    layout: Layout,
+}
+
+/// How a tensor of a file is laid out, beside the state's own order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// The same.
+    Same,
+    /// The state's last axis first, as PyTorch has its kernels; then, for images, the others in the order 2, 0, 1.
+    LastFirst,
+}
+
+/// Reads parameters and running statistics, under this program's names or PyTorch's.
+pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
+    let wrong = |reason: String| TrainError::Weights { path: path.display().to_string(), reason };
+    let failed = |source| TrainError::File { path: path.display().to_string(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut size = [0; 8];
+    file.read_exact(&mut size).map_err(failed)?;
+    let size = u64::from_le_bytes(size);
+    if size > MOST_HEADER_BYTES || size > length.saturating_sub(8) {
+        return Err(wrong(format!("a header of {size} bytes does not fit: this is no safetensors file")));
+    }
+    let mut header = vec![0; size as usize];
+    file.read_exact(&mut header).map_err(failed)?;
+    let tensors: Metadata = serde_json::from_slice(&header).map_err(|e| wrong(format!("the header: {e}")))?;
+    let start = 8 + size;
+    let mut unused: BTreeSet<String> = tensors.tensors().into_keys().collect();
+    // PyTorch counts batches; nothing here does.
+    unused.retain(|name| !name.ends_with("num_batches_tracked"));
+    let mut found = Vec::new();
+    for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
+        let names = [state.name.clone(), torch_name(&state.name)];
+        let Some((name, info)) = names.iter().find_map(|name| Some((name, tensors.info(name)?))) else {
+            return Err(wrong(format!("there is no `{}`, nor `{}`", names[0], names[1])));
+        };
+        unused.remove(name);
+        let layout = layout(&state.ty.shape, *name != state.name, &state.name);
+        let wanted = layout.shape(&state.ty.shape);
+        if info.shape != wanted || dtype_name(state.ty.dtype) != format!("{:?}", info.dtype) {
+            let (has, wants) = (format!("{:?} {:?}", info.dtype, info.shape), dtype_name(state.ty.dtype));
+            return Err(wrong(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
+        }
+        let (offset, end) = (start + info.data_offsets.0 as u64, start + info.data_offsets.1 as u64);
+        if end > length || end - offset != state.ty.bytes() as u64 {
+            return Err(wrong(format!("`{name}` ends at byte {end}, the file has {length}")));
+        }
+        found.push((i, Entry { offset, layout }));
+    }
+    if let Some(name) = unused.first() {
+        let others = unused.len() - 1;
+        return Err(wrong(format!(
+            "the model has no `{name}` ({others} more like it): it is another model's file"
+        )));
+    }
+    let mut chunk = vec![0; CHUNK_BYTES];
+    for (state, entry) in found {
+        read(prepared, plans, state, &entry, &mut file, &mut chunk)?.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Reads one state.
+fn read(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    state: usize,
+    entry: &Entry,
+    file: &mut File,
+    chunk: &mut Vec<u8>,
+) -> Result<io::Result<()>, TrainError> {
+    let ty = &plans.states[state].ty;
+    if let Err(e) = file.seek(SeekFrom::Start(entry.offset)) {
+        return Ok(Err(e));
+    }
+    let (bytes, size) = (ty.bytes(), ty.dtype.bytes());
+    if entry.layout == Layout::Same {
+        for first in (0..bytes).step_by(CHUNK_BYTES) {
+            let piece = &mut chunk[..CHUNK_BYTES.min(bytes - first)];
+            if let Err(e) = file.read_exact(piece) {
+                return Ok(Err(e));
+            }
+            prepared.write_state(state, first, piece)?;
+        }
+        return Ok(Ok(()));
+    }
+    // Several of the file's outermost slices at a time: they are neighbours in the state.
+    let last = ty.shape.last().copied().unwrap_or(1).max(1);
+    let rest = bytes / size / last;
+    let together = (CHUNK_BYTES / (rest * size).max(1)).clamp(1, last);
+    chunk.resize(chunk.len().max(together * rest * size), 0);
+    let mut run = Vec::with_capacity(together * size);
+    for first in (0..last).step_by(together) {
+        let count = together.min(last - first);
+        let slices = &mut chunk[..count * rest * size];
+        if let Err(e) = file.read_exact(slices) {
+            return Ok(Err(e));
+        }
+        for place in 0..rest {
+            run.clear();
+            for slice in 0..count {
+                let at = (slice * rest + place) * size;
+                run.extend_from_slice(&slices[at..at + size]);
+            }
+            let row = own_row(&ty.shape, place);
+            prepared.write_state(state, (row * last + first) * size, &run)?;
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// The row of a state, `[.., last]`, that a place of one of the file's slices belongs to.
+fn own_row(shape: &[usize], place: usize) -> usize {
+    match *shape {
+        // [in, height, width] there, [height, width, in] here.
+        [height, width, inputs, _] => {
+            let (channel, pixel) = (place / (height * width), place % (height * width));
+            pixel * inputs + channel
+        }
+        _ => place,
+    }
+}
+
+/// Kernels are laid out the other way in PyTorch's files; everything else is alike.
+fn layout(shape: &[usize], torch: bool, name: &str) -> Layout {
+    let kernel = name.rsplit('/').next() == Some("kernel");
+    if torch && kernel && matches!(shape.len(), 2 | 4) { Layout::LastFirst } else { Layout::Same }
+}
+
+impl Layout {
+    /// The shape in the file of a state of this shape.
+    fn shape(self, own: &[usize]) -> Vec<usize> {
+        match (self, own) {
+            (Self::LastFirst, [h, w, i, o]) => vec![*o, *i, *h, *w],
+            (Self::LastFirst, [i, o]) => vec![*o, *i],
+            _ => own.to_vec(),
+        }
+    }
+}
+
+/// A state's name as PyTorch would have it.
+fn torch_name(name: &str) -> String {
+    let (layer, leaf) = name.rsplit_once('/').unwrap_or(("", name));
+    let leaf = match leaf {
+        "kernel" | "gain" | "table" => "weight",
+        "running_variance" => "running_var",
+        other => other,
+    };
+    if layer.is_empty() { leaf.to_string() } else { format!("{}.{leaf}", layer.replace('/', ".")) }
+}
+
 /// The header: a JSON object of names, types, shapes and places, padded with spaces to a multiple of eight.
 fn header(plans: &PlanSet, kept: &[usize]) -> Vec<u8> {
     let mut entries = Vec::new();
@@ -54,16 +214,7 @@ fn header(plans: &PlanSet, kept: &[usize]) -> Vec<u8> {
     for &state in kept {
         let state = &plans.states[state];
         let end = offset + state.ty.bytes();
-        let dtype = match state.ty.dtype {
-            DType::F32 => "F32",
-            DType::F64 => "F64",
-            DType::BF16 => "BF16",
-            DType::F16 => "F16",
-            DType::I32 => "I32",
-            DType::I64 => "I64",
-            DType::U8 => "U8",
-            DType::Bool => "BOOL",
-        };
+        let dtype = dtype_name(state.ty.dtype);
         let name = serde_json::Value::from(state.name.as_str());
         entries.push(format!(
             "{name}:{{\"dtype\":\"{dtype}\",\"shape\":{},\"data_offsets\":[{offset},{end}]}}",
@@ -74,4 +225,17 @@ fn header(plans: &PlanSet, kept: &[usize]) -> Vec<u8> {
     let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     header
+}
+
+fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::F64 => "F64",
+        DType::BF16 => "BF16",
+        DType::F16 => "F16",
+        DType::I32 => "I32",
+        DType::I64 => "I64",
+        DType::U8 => "U8",
+        DType::Bool => "BOOL",
+    }
 }

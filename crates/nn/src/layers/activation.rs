@@ -106,7 +106,8 @@ impl Layer for Activation {
 
 /// x above zero, `below` elsewhere.
 fn below_zero(net: &mut Net, x: ValueId, below: ValueId) -> Result<ValueId, GraphError> {
-    let zero = net.constant(0.0, net.ty(x).dtype)?;
+    let dtype = net.ty(x).dtype;
+    let zero = net.constant(0.0, dtype)?;
     let positive = net.binary(Binary::Greater, x, zero)?;
     net.select(positive, x, below)
 }

@@ -40,7 +40,8 @@ fn drop(net: &mut Net, x: ValueId, rate: f64, shape: &[usize]) -> Result<ValueId
     }
     let keep = net.draw(Distribution::Bernoulli(1.0 - rate), shape)?;
     let scaled = net.scale(x, 1.0 / (1.0 - rate))?;
-    let zero = net.constant(0.0, net.ty(x).dtype)?;
+    let dtype = net.ty(x).dtype;
+    let zero = net.constant(0.0, dtype)?;
     net.select(keep, scaled, zero)
 }
 
@@ -67,7 +68,8 @@ impl Layer for GaussianNoise {
         }
         let shape = net.shape(x).get(1..).unwrap_or(&[]).to_vec();
         let noise = net.draw(Distribution::Normal(DType::F32), shape)?;
-        let noise = net.cast(noise, net.ty(x).dtype)?;
+        let dtype = net.ty(x).dtype;
+        let noise = net.cast(noise, dtype)?;
         let noise = net.scale(noise, self.0)?;
         net.add(x, noise)
     }

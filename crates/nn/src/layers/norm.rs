@@ -88,7 +88,7 @@ impl Layer for GroupNorm {
         let grouped = net.reshape(x, [shape[0], places, self.groups, inside])?;
         let share = 1.0 / (places * inside).max(1) as f64;
         // Over a group's channels, then over places: the axes between are the groups.
-        let mut mean = |net: &mut Net, x: ValueId| {
+        let mean = |net: &mut Net, x: ValueId| {
             let channels = net.sum(x, 3, 4)?;
             let all = net.sum(channels, 1, 2)?;
             net.scale(all, share)

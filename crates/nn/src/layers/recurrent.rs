@@ -224,7 +224,10 @@ impl Recurrent for Gru {
                     let product = net.matmul(memory[0], kernel)?;
                     net.add(product, bias)?
                 }
-                None => net.broadcast_to(bias, net.shape(x).clone())?,
+                None => {
+                    let shape = net.shape(x).clone();
+                    net.broadcast_to(bias, shape)?
+                }
             };
             let (x, recurrent) = (net.split(x, 1, &[units; 3])?, net.split(recurrent, 1, &[units; 3])?);
             let reset = net.add(x[0], recurrent[0])?;
