@@ -38,14 +38,16 @@ pub use plimsoll_transform as transform;
 /// What most programs need.
 pub mod prelude {
     pub use plimsoll_cpu::Cpu;
-    pub use plimsoll_data::{Batches, Cursor, Dataset, OpenOptions, Order, Source, open};
+    pub use plimsoll_data::{Batches, Cursor, Dataset, Memory, OpenOptions, Order, Source, open};
     pub use plimsoll_graph::{GraphError, Init, ValueId};
     pub use plimsoll_nn::{
-        Activation, AdamW, BatchNorm, Conv2d, Dense, Embedding, Flatten, GlobalAveragePool, Head, Layer,
-        LayerNorm, MaxPool2d, Model, Net, Optimizer, Padding, SelfAttention, Sequential, Sgd, zoo,
+        Activation, AdamW, AveragePool2d, BatchNorm, BinaryCrossEntropy, Conv1d, Conv2d, CrossEntropy, Dense,
+        DepthwiseConv2d, Dice, Dropout, Embedding, Field, Flatten, GlobalAveragePool, GroupNorm, Gru, Head,
+        Layer, LayerNorm, Loss, Lstm, MaxPool2d, MeanSquaredError, Model, MultiHeadAttention, Net, Optimizer,
+        Padding, Residual, RmsNorm, Sequential, Sgd, TransformerBlock, WithLoss, step, zoo,
     };
     pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
     pub use plimsoll_train::{
-        Control, Evaluation, Report, Schedule, Session, TrainError, TrainEvent, Trainer,
+        Control, Evaluation, Report, Schedule, Session, TrainError, TrainEvent, Trainer, metrics,
     };
 }

@@ -19,8 +19,128 @@ pub enum Command {
     Train(RunOptions),
     /// Print the load sheet of a run without running it, for any line
     Plan(RunOptions),
+    /// Measure a trained model on data: loss, accuracy and other metrics
+    Evaluate(EvaluateOptions),
+    /// Write what a trained model says of data
+    Predict(PredictOptions),
+    /// Print the graph of a step
+    Graph(GraphOptions),
     /// List models and data sets
     Zoo(ZooOptions),
+}
+
+/// Which model of the zoo, and its sizes.
+#[derive(Clone, Debug, Args)]
+pub struct ModelOptions {
+    /// Model of the zoo; `plimsoll zoo` lists them
+    #[arg(long, default_value = "lenet")]
+    pub model: String,
+    /// Classes, or tokens of a language model
+    #[arg(long)]
+    pub classes: Option<usize>,
+    /// Height and width of images
+    #[arg(long, value_name = "PIXELS")]
+    pub image_size: Option<usize>,
+    /// Channels of images
+    #[arg(long)]
+    pub channels: Option<usize>,
+    /// Positions of an example, for models of text
+    #[arg(long)]
+    pub context: Option<usize>,
+    /// Blocks of a transformer, or recurrences on top of each other
+    #[arg(long)]
+    pub layers: Option<usize>,
+    /// Width of a transformer's stream, units of a recurrence, or channels of the first convolution
+    #[arg(long)]
+    pub width: Option<usize>,
+    /// Attention heads
+    #[arg(long)]
+    pub heads: Option<usize>,
+    /// Share of activations that training drops
+    #[arg(long)]
+    pub dropout: Option<f64>,
+}
+
+/// The line and the machine.
+#[derive(Clone, Debug, Args)]
+pub struct MachineOptions {
+    /// The line: a size like 512MiB or 4GB, or a share like 50% of the available memory
+    #[arg(long, value_name = "SIZE", default_value = "90%", allow_negative_numbers = true)]
+    pub memory: Size,
+    /// Threads; never changes results [default: the machine's cores]
+    #[arg(long, allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+}
+
+/// A trained model and what to look at.
+#[derive(Clone, Debug, Args)]
+pub struct TrainedOptions {
+    /// Folder that `train --out` wrote
+    pub run: PathBuf,
+    /// Data, as for train [default: what the model was trained on]
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Look at the training part instead of the test part
+    #[arg(long)]
+    pub train_part: bool,
+    /// Examples at a time [default: what it was trained with]
+    #[arg(long, allow_negative_numbers = true)]
+    pub batch: Option<usize>,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EvaluateOptions {
+    #[command(flatten)]
+    pub trained: TrainedOptions,
+    /// Metrics besides the loss: accuracy, topK, f1, precision, recall, iou, dice, auc, confusion, perplexity, mse, mae,
+    /// cosine; several with commas [default: accuracy for classes, mse for values]
+    #[arg(long, value_delimiter = ',')]
+    pub metrics: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PredictOptions {
+    #[command(flatten)]
+    pub trained: TrainedOptions,
+    /// File for the outputs: a table (.csv) or an array (.npy) [default: a table on standard output]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepName {
+    /// Forward, backward, update
+    Train,
+    /// Loss and predicted classes
+    Evaluate,
+    /// Outputs
+    Predict,
+}
+
+#[derive(Debug, Args)]
+pub struct GraphOptions {
+    #[command(flatten)]
+    pub model: ModelOptions,
+    /// Examples of the batch
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Which step
+    #[arg(long, value_enum, default_value = "train")]
+    pub step: StepName,
+    /// For Graphviz
+    #[arg(long, conflicts_with = "text")]
+    pub dot: bool,
+    /// The text form, which parses back [default]
+    #[arg(long)]
+    pub text: bool,
+    /// Switch a pass off; all four show the graph as the layers wrote it
+    #[arg(long, value_name = "PASS")]
+    pub without: Vec<Pass>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,14 +163,13 @@ pub enum ScheduleName {
 
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// Model of the zoo: mlp, lenet, resnet20 or gpt
-    #[arg(long, default_value = "lenet")]
-    pub model: String,
-    /// Data: mnist (embedded), mnist:DIR (IDX files), text:FILE (for gpt) or synthetic [default: mnist for mlp and
-    /// lenet, else synthetic]
+    #[command(flatten)]
+    pub model: ModelOptions,
+    /// Data: mnist (embedded), mnist:DIR (IDX files), text:FILE (for models of text) or synthetic [default: mnist for
+    /// models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,
-    /// Examples per step [default: 64; gpt: 16]
+    /// Examples per step [default: the model's own, from 4 to 64]
     #[arg(long, allow_negative_numbers = true)]
     pub batch: Option<usize>,
     /// Times through the training data [default: 6; synthetic data: 100 steps]
@@ -71,12 +190,8 @@ pub struct RunOptions {
     /// How the learning rate goes over the run
     #[arg(long, value_enum, default_value = "cosine")]
     pub schedule: ScheduleName,
-    /// The line: a size like 512MiB or 4GB, or a share like 50% of the available memory
-    #[arg(long, value_name = "SIZE", default_value = "90%", allow_negative_numbers = true)]
-    pub memory: Size,
-    /// Threads; never changes results [default: the machine's cores]
-    #[arg(long, allow_negative_numbers = true)]
-    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub machine: MachineOptions,
     /// Fixes initial values and the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -86,18 +201,6 @@ pub struct RunOptions {
     /// Print one JSON object as the last line
     #[arg(long)]
     pub json: bool,
-    /// Positions of an example (gpt) [default: 256]
-    #[arg(long)]
-    pub context: Option<usize>,
-    /// Blocks (gpt) [default: 4]
-    #[arg(long)]
-    pub layers: Option<usize>,
-    /// Width of the residual stream (gpt) [default: 256]
-    #[arg(long)]
-    pub width: Option<usize>,
-    /// Attention heads (gpt) [default: 4]
-    #[arg(long)]
-    pub heads: Option<usize>,
     /// Switch a pass off, to find which one is at fault: simplify, save or fuse (decompose, too, for models without norms)
     #[arg(long, value_name = "PASS")]
     pub without: Vec<Pass>,

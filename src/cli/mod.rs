@@ -1,10 +1,14 @@
 //! The command line: arguments in, text out.
 
 mod args;
+mod evaluate;
+mod graph;
 mod plan;
+mod predict;
 mod setup;
 mod text;
 mod train;
+mod trained;
 mod zoo;
 
 use clap::Parser;
@@ -45,7 +49,8 @@ impl From<TrainError> for Failure {
             TrainError::Execute(_)
             | TrainError::Verify(_)
             | TrainError::Diverged { .. }
-            | TrainError::File { .. } => 1,
+            | TrainError::File { .. }
+            | TrainError::Weights { .. } => 1,
             _ => 2,
         };
         Self { message: error.to_string(), status }
@@ -71,6 +76,9 @@ pub fn run() -> ExitCode {
     let result = match &arguments.command {
         args::Command::Train(options) => train::run(options),
         args::Command::Plan(options) => plan::run(options),
+        args::Command::Evaluate(options) => evaluate::run(options),
+        args::Command::Predict(options) => predict::run(options),
+        args::Command::Graph(options) => graph::run(options),
         args::Command::Zoo(options) => zoo::run(options),
     };
     match result {

@@ -1,15 +1,14 @@
 //! From flags to a trainer and its data.
 
 use super::Failure;
-use super::args::{OptimizerName, RunOptions, ScheduleName};
+use super::args::{MachineOptions, ModelOptions, OptimizerName, RunOptions, ScheduleName};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, Field, OpenOptions, SyntheticSpec, open};
+use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec, open};
 use plimsoll::memory;
-use plimsoll::nn::zoo::{ZOO, ZooOptions};
+use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
-use plimsoll::tensor::{DType, TensorType};
 use plimsoll::train::{Schedule, Trainer};
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
@@ -29,35 +28,21 @@ pub struct Setup {
 
 /// Builds the trainer and opens the data.
 pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
-    let threads = match options.threads {
-        Some(0) => return Err(Failure::usage("--threads must be at least 1")),
-        Some(threads) if threads > 256 => return Err(Failure::usage("--threads must be at most 256")),
-        Some(threads) => threads,
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
+    let threads = threads(&options.machine)?;
     if options.micro_batches == 0 {
         return Err(Failure::usage("--micro-batches must be at least 1"));
     }
-    let name = options.data.clone().unwrap_or_else(|| default_data(&options.model).to_string());
-    let batch = options.batch.unwrap_or(if options.model == "gpt" { 16 } else { 64 });
-    if batch == 0 {
-        return Err(Failure::usage("--batch must be at least 1"));
-    }
-    if name.starts_with("text:") && options.model != "gpt" {
-        return Err(Failure::usage(format!("text is for gpt, not {}: add --model gpt", options.model)));
-    }
-    let model = model(options, name.starts_with("text:").then_some(256))?;
+    let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
+    let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
+    let model = model(&options.model, Some(&name))?;
     // The line comes first: data that would go past it is refused before it is loaded.
-    let available_bytes = memory::available();
-    let line_bytes = options.memory.bytes(available_bytes.unwrap_or(usize::MAX));
-    let open_options = open_options(options, model.as_ref(), batch, line_bytes);
-    let data = HEAP.tagged(Tag::Data, || open(&name, &open_options))?;
+    let (available_bytes, line_bytes) = line(&options.machine);
+    let data = dataset(&name, model.as_ref(), options.seed, batch, line_bytes)?;
     if batch > data.train.len() {
         super::hint(&format!("the data has {0} training examples: the batch is {0}", data.train.len()));
     }
     let batch = batch.min(data.train.len());
-    let executor =
-        Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let trainer = Trainer::new(model, optimizer(options)?, executor)
         .batch(batch)
@@ -83,52 +68,129 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     Ok(Setup { trainer, data, threads, batch, available_bytes })
 }
 
+/// The number of threads.
+pub fn threads(machine: &MachineOptions) -> Result<usize, Failure> {
+    match machine.threads {
+        Some(0) => Err(Failure::usage("--threads must be at least 1")),
+        Some(threads) if threads > 256 => Err(Failure::usage("--threads must be at most 256")),
+        Some(threads) => Ok(threads),
+        None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+    }
+}
+
+/// What is available, and the line.
+pub fn line(machine: &MachineOptions) -> (Option<usize>, usize) {
+    let available = memory::available();
+    (available, machine.memory.bytes(available.unwrap_or(usize::MAX)))
+}
+
+/// A batch of at least one example.
+pub fn batch(batch: usize) -> Result<usize, Failure> {
+    if batch == 0 { Err(Failure::usage("--batch must be at least 1")) } else { Ok(batch) }
+}
+
+/// Threads that wait for work.
+pub fn executor(threads: usize) -> Result<Cpu, Failure> {
+    Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
+}
+
+/// Opens data for a model: with the input as its own label for a model whose target is its input, and with hidden
+/// tokens for a masked language model.
+pub fn dataset(
+    name: &str,
+    model: &dyn Model,
+    seed: u64,
+    batch: usize,
+    max_bytes: usize,
+) -> Result<Dataset, Failure> {
+    let (inputs, target) = (model.inputs(), model.target());
+    let options = OpenOptions {
+        context: inputs.first().and_then(|field| field.ty.shape.first().copied()).unwrap_or(1),
+        seed,
+        synthetic: Some(SyntheticSpec { inputs: inputs.clone(), label: target.clone() }),
+        // Whole batches, so that a benchmark sees one batch type.
+        examples: batch.saturating_mul(10),
+        max_bytes,
+    };
+    let data = HEAP.tagged(Tag::Data, || open(name, &options))?;
+    let Dataset { name, train, test } = data;
+    let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && train.classes().is_some();
+    let (train, test): (Box<dyn Source>, Box<dyn Source>) = if own {
+        (Box::new(Itself::new(train)?), Box::new(Itself::new(test)?))
+    } else if is_masked(model.name()) && name != "synthetic" {
+        (Box::new(Masked::new(train, seed)?), Box::new(Masked::new(test, seed ^ 1)?))
+    } else {
+        (train, test)
+    };
+    Ok(Dataset { name, train, test })
+}
+
+/// Whether a model is trained on text with hidden tokens.
+fn is_masked(model: &str) -> bool {
+    model == "bert_tiny"
+}
+
 fn default_data(model: &str) -> &'static str {
     match model {
-        "mlp" | "lenet" => "mnist",
+        "mlp" | "lenet" | "autoencoder" => "mnist",
         _ => "synthetic",
     }
 }
 
-/// The model of the zoo with the flags' options.
-pub fn model(options: &RunOptions, classes: Option<usize>) -> Result<Box<dyn Model>, Failure> {
-    let Some(entry) = ZOO.iter().find(|e| e.name == options.model) else {
+/// The zoo's entry of this name.
+pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
+    ZOO.iter().find(|e| e.name == name).ok_or_else(|| {
         let known: Vec<_> = ZOO.iter().map(|e| e.name).collect();
-        let message = format!("unknown model `{}`: the zoo has {}", options.model, known.join(", "));
-        return Err(Failure::usage(message));
-    };
-    let (context, layers, width, heads) = (options.context, options.layers, options.width, options.heads);
+        Failure::usage(format!("unknown model `{name}`: the zoo has {}", known.join(", ")))
+    })
+}
+
+/// The model of the zoo with the flags' options, and as many tokens as the data has.
+pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
+    let entry = entry(&options.model)?;
     let sizes = [
-        ("--context", context, 1 << 20),
-        ("--layers", layers, 1 << 8),
-        ("--width", width, 1 << 20),
-        ("--heads", heads, 1 << 20),
+        ("--classes", "classes", options.classes, 1 << 24),
+        ("--image-size", "image", options.image_size, 1 << 14),
+        ("--channels", "channels", options.channels, 1 << 14),
+        ("--context", "context", options.context, 1 << 20),
+        ("--layers", "layers", options.layers, 1 << 8),
+        ("--width", "width", options.width, 1 << 20),
+        ("--heads", "heads", options.heads, 1 << 20),
+        ("--dropout", "dropout", options.dropout.map(|_| 1), 1),
     ];
-    for (flag, value, most) in sizes {
-        if value.is_some() && options.model != "gpt" {
-            return Err(Failure::usage(format!("{flag} is for gpt; {} has no such option", options.model)));
+    for (flag, name, value, most) in sizes {
+        if value.is_some() && !entry.options.contains(&name) {
+            let others: Vec<_> = sizes.iter().filter(|s| entry.options.contains(&s.1)).map(|s| s.0).collect();
+            let others = others.join(", ");
+            return Err(Failure::usage(format!("{} has no {flag}; it has {others}", entry.name)));
         }
         if value.is_some_and(|v| v == 0 || v > most) {
             return Err(Failure::usage(format!("{flag} must be between 1 and {most}")));
         }
     }
-    Ok((entry.make)(&ZooOptions { classes, context, layers, width, heads }))
-}
-
-fn open_options(options: &RunOptions, model: &dyn Model, batch: usize, max_bytes: usize) -> OpenOptions {
-    let synthetic = SyntheticSpec {
-        inputs: vec![Field { ty: model.input(), bound: model.input_bound().unwrap_or(model.classes()) }],
-        label: TensorType::new(DType::I32, model.labels()),
-        classes: Some(model.classes()),
-    };
-    OpenOptions {
-        context: options.context.unwrap_or(256),
-        seed: options.seed,
-        synthetic: Some(synthetic),
-        // Whole batches, so that a benchmark sees one batch type.
-        examples: batch.saturating_mul(10),
-        max_bytes,
+    if options.dropout.is_some_and(|rate| !(0.0..1.0).contains(&rate)) {
+        return Err(Failure::usage("--dropout must be at least 0 and below 1"));
     }
+    let mut sizes = ZooOptions {
+        classes: options.classes,
+        image: options.image_size,
+        channels: options.channels,
+        context: options.context,
+        layers: options.layers,
+        width: options.width,
+        heads: options.heads,
+        dropout: options.dropout,
+    };
+    if data.is_some_and(|data| data.starts_with("text:")) {
+        let texts: Vec<_> = ZOO.iter().filter(|e| e.options.contains(&"context")).map(|e| e.name).collect();
+        if !texts.contains(&entry.name) || entry.name == "seq2seq" {
+            let texts: Vec<_> = texts.into_iter().filter(|name| *name != "seq2seq").collect();
+            return Err(Failure::usage(format!("text is for {}, not {}", texts.join(", "), entry.name)));
+        }
+        // Bytes, and for masked models the mask.
+        sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
+    }
+    Ok((entry.make)(&sizes))
 }
 
 fn optimizer(options: &RunOptions) -> Result<Box<dyn Optimizer>, Failure> {

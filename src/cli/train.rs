@@ -1,6 +1,6 @@
 //! `plimsoll train`: load sheet, progress, planned next to measured peak.
 
-use super::args::RunOptions;
+use super::args::{ModelOptions, RunOptions};
 use super::plan::planned;
 use super::setup::setup;
 use super::{Failure, answer, say};
@@ -54,7 +54,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     say(&summary(&report, total_bytes, measured, progress.first_step));
     let mut object = planned_json;
     let figures = json!({
-        "model": options.model, "data": setup.data.name, "batch": setup.batch, "seed": options.seed,
+        "model": options.model.model, "model_options": model_options(&options.model), "data": setup.data.name, "batch": setup.batch, "seed": options.seed,
         "optimizer": format!("{:?}", options.optimizer).to_lowercase(),
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
@@ -79,6 +79,15 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
         say(&object.to_string());
     }
     Ok(())
+}
+
+/// What `evaluate` and `predict` need to build the model again.
+fn model_options(options: &ModelOptions) -> serde_json::Value {
+    json!({
+        "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
+        "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
+        "dropout": options.dropout,
+    })
 }
 
 fn write_report(folder: &Path, report: &serde_json::Value) -> Result<(), Failure> {

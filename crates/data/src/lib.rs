@@ -26,6 +26,7 @@ mod permutation;
 mod source;
 mod synthetic;
 mod text;
+mod wrap;
 
 pub use batches::{Batch, Batches, Cursor, Order};
 pub use digits::Digits;
@@ -33,6 +34,8 @@ pub use error::DataError;
 pub use memory::Memory;
 pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, OpenOptions, catalogue, open};
 pub use permutation::Permutation;
+pub use plimsoll_tensor::Field;
 pub use source::{Dataset, MOST_INPUTS, Source};
 pub use synthetic::{Synthetic, SyntheticSpec};
 pub use text::Text;
+pub use wrap::{Itself, Masked};

@@ -19,6 +19,7 @@
 
 mod builder;
 mod check;
+mod dot;
 mod error;
 mod flow;
 mod graph;
@@ -26,6 +27,7 @@ pub mod op;
 mod text;
 
 pub use builder::Builder;
+pub use dot::Dot;
 pub use error::{GraphError, TypeError};
 pub use flow::Flow;
 pub use graph::{Carry, Graph, Init, Input, Node, NodeId, Origin, Output, Role, State, ValueId};

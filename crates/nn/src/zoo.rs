@@ -26,6 +26,10 @@ pub struct ZooEntry {
     pub name: &'static str,
     /// What it is.
     pub description: &'static str,
+    /// The options that it has, by their names in [`ZooOptions`].
+    pub options: &'static [&'static str],
+    /// A batch to start with.
+    pub batch: usize,
     /// Makes it; the options apply where a model has them.
     pub make: fn(&ZooOptions) -> Box<dyn Model>,
 }
@@ -92,11 +96,17 @@ impl ZooOptions {
     }
 }
 
+const PHOTO: &[&str] = &["classes", "image", "channels", "width"];
+const PHOTO_DROPOUT: &[&str] = &["classes", "image", "channels", "width", "dropout"];
+const TEXT: &[&str] = &["classes", "context", "layers", "width", "heads"];
+
 /// Every model of the zoo.
 pub const ZOO: [ZooEntry; 18] = [
     ZooEntry {
         name: "mlp",
         description: "perceptron 784-2048-2048-10 for 28×28 digits",
+        options: &["classes", "image", "channels", "width"],
+        batch: 64,
         make: |o| {
             let width = o.width(2048);
             Box::new(mlp_of(&o.image(28, 1), &[width, width], o.classes(10)))
@@ -105,61 +115,85 @@ pub const ZOO: [ZooEntry; 18] = [
     ZooEntry {
         name: "lenet",
         description: "LeNet-5 for 28×28 digits",
+        options: &["classes", "image", "channels"],
+        batch: 64,
         make: |o| Box::new(lenet_of(o.image(28, 1), o.classes(10))),
     },
     ZooEntry {
         name: "autoencoder",
         description: "convolutional autoencoder for 28×28 digits",
+        options: &["image", "channels", "width"],
+        batch: 64,
         make: |o| Box::new(autoencoder_of(o.image(28, 1), o.width(32))),
     },
     ZooEntry {
         name: "resnet20",
         description: "ResNet-20 for 32×32 colour images",
+        options: &["classes", "image", "channels"],
+        batch: 64,
         make: |o| Box::new(resnet20_of(o.image(32, 3), o.classes(10))),
     },
     ZooEntry {
         name: "resnet18",
         description: "ResNet-18 for 224×224 colour images",
+        options: PHOTO,
+        batch: 32,
         make: |o| Box::new(resnet18_of(o.image(224, 3), o.classes(1000), o.width(64))),
     },
     ZooEntry {
         name: "resnet50",
         description: "ResNet-50 for 224×224 colour images",
+        options: PHOTO,
+        batch: 32,
         make: |o| Box::new(resnet50_of(o.image(224, 3), o.classes(1000), o.width(64))),
     },
     ZooEntry {
         name: "vgg16",
         description: "VGG-16 for 224×224 colour images",
+        options: PHOTO_DROPOUT,
+        batch: 16,
         make: |o| Box::new(vgg16_of(o.image(224, 3), o.classes(1000), o.width(64), o.dropout(0.5))),
     },
     ZooEntry {
         name: "mobilenet_v2",
         description: "MobileNetV2 for 224×224 colour images",
+        options: PHOTO_DROPOUT,
+        batch: 32,
         make: |o| Box::new(mobilenet_v2_of(o.image(224, 3), o.classes(1000), o.width(32), o.dropout(0.2))),
     },
     ZooEntry {
         name: "efficientnet_b0",
         description: "EfficientNet-B0 for 224×224 colour images",
+        options: PHOTO_DROPOUT,
+        batch: 32,
         make: |o| Box::new(efficientnet_b0_of(o.image(224, 3), o.classes(1000), o.width(32), o.dropout(0.2))),
     },
     ZooEntry {
         name: "densenet121",
         description: "DenseNet-121 for 224×224 colour images",
+        options: PHOTO,
+        batch: 32,
         make: |o| Box::new(densenet121_of(o.image(224, 3), o.classes(1000), o.width(32))),
     },
     ZooEntry {
         name: "unet",
         description: "U-Net with batch norm, a class per pixel of 128×128",
+        options: PHOTO,
+        batch: 8,
         make: |o| Box::new(o.unet(true)),
     },
     ZooEntry {
         name: "unet_plain",
         description: "U-Net without batch norm: its batches can be split",
+        options: PHOTO,
+        batch: 8,
         make: |o| Box::new(o.unet(false)),
     },
     ZooEntry {
         name: "vit_tiny",
         description: "ViT-Tiny, patches of 16, for 224×224 colour images",
+        options: &["classes", "image", "channels", "layers", "width", "heads"],
+        batch: 32,
         make: |o| {
             let d = Vit::default();
             let side = o.image.unwrap_or(d.image[0]);
@@ -177,16 +211,22 @@ pub const ZOO: [ZooEntry; 18] = [
     ZooEntry {
         name: "gpt",
         description: "decoder-only transformer, 4 layers of width 256",
+        options: TEXT,
+        batch: 16,
         make: |o| Box::new(o.gpt(Gpt::default())),
     },
     ZooEntry {
         name: "gpt2",
         description: "GPT-2 of 124 million parameters, tied head",
+        options: TEXT,
+        batch: 4,
         make: |o| Box::new(o.gpt(Gpt::gpt2())),
     },
     ZooEntry {
         name: "bert_tiny",
         description: "BERT-Tiny as a masked language model",
+        options: &["classes", "context", "layers", "width", "heads", "dropout"],
+        batch: 32,
         make: |o| {
             let d = Bert::default();
             let context = o.context.unwrap_or(d.context);
@@ -204,6 +244,8 @@ pub const ZOO: [ZooEntry; 18] = [
     ZooEntry {
         name: "lstm",
         description: "character model, 2 LSTMs of 256 units",
+        options: &["classes", "context", "layers", "width"],
+        batch: 32,
         make: |o| {
             let d = CharLstm::default();
             Box::new(CharLstm {
@@ -217,6 +259,8 @@ pub const ZOO: [ZooEntry; 18] = [
     ZooEntry {
         name: "seq2seq",
         description: "GRU encoder and decoder with attention",
+        options: &["classes", "context", "width"],
+        batch: 32,
         make: |o| {
             let d = Seq2Seq::default();
             let context = o.context.unwrap_or(d.source);

@@ -80,6 +80,7 @@ pub struct Trainer {
     micro_batches: usize,
     without: Vec<Pass>,
     report: step::Report,
+    kinds: Vec<BatchKind>,
 }
 
 impl Trainer {
@@ -104,6 +105,7 @@ impl Trainer {
             micro_batches: 1,
             without: Vec::new(),
             report: step::Report::Classes,
+            kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
         }
     }
 
@@ -164,6 +166,11 @@ impl Trainer {
         Self { report, ..self }
     }
 
+    /// Plans only batches of these kinds: a trained model that is only looked at needs no optimizer's state.
+    pub fn kinds(self, kinds: &[BatchKind]) -> Self {
+        Self { kinds: kinds.to_vec(), ..self }
+    }
+
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
         let per_epoch = data.train.len().div_ceil(self.batch.max(1)) as u64;
@@ -218,6 +225,7 @@ impl Trainer {
         let mut types: Vec<_> = sizes(BatchKind::Train, data.train.as_ref()).collect();
         types.extend(sizes(BatchKind::Evaluate, data.test.as_ref()));
         types.extend(sizes(BatchKind::Predict, data.test.as_ref()));
+        types.retain(|(kind, _)| self.kinds.contains(kind));
         types
     }
 

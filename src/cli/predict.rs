@@ -1,0 +1,134 @@
+//! `plimsoll predict`: a trained model's outputs as a table or an array.
+
+use super::args::PredictOptions;
+use super::trained::{open, peaks};
+use super::{Failure, hint, say};
+use plimsoll::data::{Batches, Cursor, Order};
+use plimsoll::memory::measured_peak;
+use plimsoll::nn::step::Report;
+use plimsoll::train::BatchKind;
+use serde_json::json;
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// Plans, loads, predicts batch after batch, and writes as it goes.
+pub fn run(options: &PredictOptions) -> Result<(), Failure> {
+    let trained = open(&options.trained, BatchKind::Predict, Report::Classes)?;
+    let mut sink = match &options.out {
+        None => Sink::Table(Box::new(std::io::stdout().lock())),
+        Some(path) => Sink::create(path)?,
+    };
+    let quiet = options.out.is_none();
+    let (mut session, planned) = trained.session(options.trained.json, !quiet)?;
+    let source = trained.source();
+    let size = trained.trainer.inference_batch();
+    let mut batches = Batches::new(source, size, Order::Sequential, Cursor::default())?;
+    let mut batch = batches.batch()?;
+    let named = |e: std::io::Error| match &options.out {
+        Some(path) => Failure::run(format!("{}: {e}", path.display())),
+        None if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
+        None => Failure::run(format!("cannot write the output: {e}")),
+    };
+    let mut rows = 0;
+    while batches.next_into(&mut batch)? {
+        let output = session.predict(&batch)?.swap_remove(0);
+        let shape = output.ty().shape.clone();
+        let width = if trained.classes.is_some() {
+            shape.last().copied().unwrap_or(1)
+        } else {
+            shape.iter().skip(1).product()
+        };
+        for row in output.as_f32().unwrap_or_default().chunks(width.max(1)) {
+            sink.row(rows, row, trained.classes.is_some()).map_err(named)?;
+            rows += 1;
+        }
+    }
+    sink.finish(rows).map_err(named)?;
+    let measured = measured_peak();
+    let said = peaks(planned, measured);
+    if quiet {
+        hint(&said)
+    } else {
+        say(&format!("\n{rows} rows\n{said}"))
+    }
+    if options.trained.json && !quiet {
+        let object = json!({ "rows": rows, "planned_peak_bytes": planned, "measured_peak_bytes": measured });
+        say(&object.to_string());
+    }
+    Ok(())
+}
+
+/// Where rows go.
+enum Sink {
+    /// Comma-separated values: the row's number, the predicted class, the scores.
+    Table(Box<dyn Write>),
+    /// A NumPy array of f32, `[rows, width]`; its header is written at the end, when the rows are known.
+    Array { file: BufWriter<File>, width: usize },
+}
+
+/// Bytes of an array's header: room for any shape.
+const HEADER_BYTES: usize = 128;
+
+impl Sink {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let array = match path.extension().and_then(|e| e.to_str()) {
+            Some("csv") => false,
+            Some("npy") => true,
+            _ => {
+                let message = format!("--out {}: end it in .csv or .npy", path.display());
+                return Err(Failure::usage(message));
+            }
+        };
+        let failed = |e| Failure::usage(format!("--out {}: {e}", path.display()));
+        let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+        if !array {
+            return Ok(Self::Table(Box::new(file)));
+        }
+        file.write_all(&[b' '; HEADER_BYTES]).map_err(failed)?;
+        Ok(Self::Array { file, width: 0 })
+    }
+
+    fn row(&mut self, number: usize, row: &[f32], classes: bool) -> std::io::Result<()> {
+        match self {
+            Self::Table(file) => {
+                if number == 0 {
+                    write!(file, "row{}", if classes { ",class" } else { "" })?;
+                    (0..row.len()).try_for_each(|i| write!(file, ",output{i}"))?;
+                    writeln!(file)?;
+                }
+                write!(file, "{number}")?;
+                if classes {
+                    // The first largest, as the accuracy counts it.
+                    let best = (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+                    write!(file, ",{best}")?;
+                }
+                row.iter().try_for_each(|value| write!(file, ",{value}"))?;
+                writeln!(file)
+            }
+            Self::Array { file, width } => {
+                *width = row.len();
+                row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))
+            }
+        }
+    }
+
+    fn finish(self, rows: usize) -> std::io::Result<()> {
+        match self {
+            Self::Table(mut file) => file.flush(),
+            Self::Array { mut file, width } => {
+                let mut header = b"\x93NUMPY\x01\x00".to_vec();
+                header.extend(((HEADER_BYTES - 10) as u16).to_le_bytes());
+                header.extend(
+                    format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}")
+                        .bytes(),
+                );
+                header.resize(HEADER_BYTES - 1, b' ');
+                header.push(b'\n');
+                file.seek(SeekFrom::Start(0))?;
+                file.write_all(&header)?;
+                file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A trained model from its folder, ready to look at data.
+
+use super::args::{ModelOptions, TrainedOptions};
+use super::setup::{batch, dataset, executor, line, model, threads};
+use super::{Failure, answer, say};
+use crate::HEAP;
+use crate::heap::Tag;
+use plimsoll::data::{Dataset, Source};
+use plimsoll::memory;
+use plimsoll::nn::{Sgd, step};
+use plimsoll::plan::in_words;
+use plimsoll::train::{BatchKind, Session, Trainer};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// What a run's folder says, with data opened for it.
+pub struct Trained {
+    pub trainer: Trainer,
+    pub data: Dataset,
+    /// Classes of the model's labels; `None` for values.
+    pub classes: Option<usize>,
+    weights: PathBuf,
+}
+
+/// Reads the report that `train` wrote, builds the model again, and opens the data.
+pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
+    let path = options.run.join("report.json");
+    let shown = path.display();
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| Failure::usage(format!("{shown}: {e}; give a folder that `train --out` wrote")))?;
+    let manifest: Value = serde_json::from_str(&text).map_err(|e| Failure::usage(format!("{shown}: {e}")))?;
+    let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
+    let missing = |key: &str| Failure::usage(format!("{shown}: there is no \"{key}\""));
+    let name = known("model").ok_or_else(|| missing("model"))?;
+    let size = |key: &str| {
+        let value = manifest.get("model_options").and_then(|options| options.get(key));
+        value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
+    };
+    let sizes = ModelOptions {
+        model: name,
+        classes: size("classes"),
+        image_size: size("image_size"),
+        channels: size("channels"),
+        context: size("context"),
+        layers: size("layers"),
+        width: size("width"),
+        heads: size("heads"),
+        dropout: None,
+    };
+    let trained_on = known("data");
+    let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(|| missing("data"))?;
+    // The model is as it was trained, whatever it looks at now.
+    let model = model(&sizes, trained_on.as_deref())?;
+    let trained_batch = manifest.get("batch").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
+    let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
+    let threads = threads(&options.machine)?;
+    let (_, line_bytes) = line(&options.machine);
+    let mut data = dataset(&data_name, model.as_ref(), seed, examples, line_bytes)?;
+    if options.train_part {
+        std::mem::swap(&mut data.train, &mut data.test);
+    }
+    let classes = model.target().bound;
+    let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
+    let trainer = trainer.batch(examples.min(data.test.len().max(1))).seed(seed).line(line_bytes);
+    let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
+    Ok(Trained { trainer, data, classes, weights: options.run.join("weights.safetensors") })
+}
+
+impl Trained {
+    /// Plans, prints the load sheet unless the output is data, and loads the weights.
+    pub fn session(&self, json: bool, show: bool) -> Result<(Session<'_>, usize), Failure> {
+        let plans =
+            HEAP.tagged(Tag::Planning, || self.trainer.plan(&self.data)).map_err(|e| answer(e, json))?;
+        let total = plans.sheet.total_bytes;
+        if show {
+            say(&plans.sheet.to_string());
+        }
+        memory::trim_heap();
+        let mut session = self.trainer.prepare(plans, &self.data)?;
+        session.load(&self.weights)?;
+        Ok((session, total))
+    }
+
+    /// The part of the data to look at.
+    pub fn source(&self) -> &dyn Source {
+        self.data.test.as_ref()
+    }
+}
+
+/// Planned beside measured peak, in words.
+pub fn peaks(planned: usize, measured: Option<usize>) -> String {
+    let measured = measured.map_or("unknown".to_string(), in_words);
+    format!("peak memory: planned {}, measured {measured}", in_words(planned))
+}
