@@ -1,13 +1,14 @@
 //! The CPU executor against the reference: the frozen cases, and shapes that are empty, single, odd and broadcast.
 
-use plimsoll_conformance::{cast, compare, golden_cases, random, run_op, tolerance};
+use plimsoll_conformance::{Harness, cast, compare, golden_cases, random, run_op, tolerance};
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
-use plimsoll_graph::Op;
 use plimsoll_graph::op::{
     Attention, Binary, Conv, Elementwise, Epilogue, Geometry, Index, Loss, MatMul, Movement, Norm, NormAxis,
     Pool, Reduce, Resize, ResizeMode, Unary, Windows,
 };
+use plimsoll_graph::{Builder, Op};
+use plimsoll_plan::{Budget, Executor, plan};
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 
@@ -406,6 +407,31 @@ fn rotary_positions_over_awkward_shapes() {
             ],
         );
     }
+}
+
+/// Rotations may go over what they rotate: beside the input there is one value, however often it is turned.
+#[test]
+fn rotary_positions_go_over_their_input() {
+    let x_type: TensorType = "f32[3,65,2,34]".parse().unwrap();
+    let mut b = Builder::new(1, 1);
+    let x = b.input("x", x_type.clone(), false);
+    let mut y = b.one(Op::Elementwise(Elementwise::Unary(Unary::Neg)), &[x]).unwrap();
+    for inverse in [false, true] {
+        let op = Op::Attention(Attention::Rotary { base: 10_000.0, inverse, start: 2 });
+        y = b.one(op, &[y]).unwrap();
+    }
+    b.output("y", y);
+    let graph = b.finish().unwrap();
+    let cpu = Cpu::new(2).unwrap().checked();
+    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let plans = plan(&[("test".into(), graph.clone())], cpu.target(), &budget).unwrap();
+    let value = x_type.bytes();
+    assert!(plans.arena_bytes < 3 * value, "{} for values of {value}", plans.arena_bytes);
+    let x = random("x", &x_type, 1);
+    let found = Harness::new(&cpu, graph).unwrap().run(std::slice::from_ref(&x)).unwrap();
+    let wanted: Vec<f64> = x.to_f64().iter().map(|x| -x).collect();
+    let wanted = HostTensor::from_f64(x.ty().clone(), &wanted).unwrap();
+    compare(&found[0], &wanted, 1e-6).unwrap();
 }
 
 /// A mask may run over the examples or be one for all of them, and an example has its bits in any batch.
