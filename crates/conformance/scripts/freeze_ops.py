@@ -105,26 +105,33 @@ def elementwise():
     unaries = {
         "neg": torch.neg, "abs": torch.abs, "square": torch.square, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
         "exp": torch.exp, "log": torch.log, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf,
-        "relu": torch.relu,
+        "relu": torch.relu, "sin": torch.sin, "cos": torch.cos, "log1p": torch.log1p, "expm1": torch.expm1,
+        "softplus": F.softplus,
     }  # fmt: skip
     for name, function in unaries.items():
-        x = cases.positive(2, 5) if name in ("sqrt", "rsqrt", "log") else cases.values(2, 5)
+        x = cases.positive(2, 5) if name in ("sqrt", "rsqrt", "log", "log1p") else cases.values(2, 5)
         cases.forward(name, {"elementwise": {"unary": name}}, function, x)
+    # Steps have no gradient: halves, both zeros, both sides of an integer.
+    steps = {"floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "sign": torch.sign}
+    x = torch.tensor([-2.5, -1.5, -1.0, -0.5, -0.25, 0.0, 0.5, 0.75, 1.5, 2.5, 3.0])
+    for name, function in steps.items():
+        cases.add(name, {"elementwise": {"unary": name}}, [x], [function(x)])
     # Far from zero, where naive formulas overflow or lose everything.
     far = torch.tensor([-40.0, -6.0, -0.0625, 0.0625, 6.0, 40.0])
-    for name in ("exp", "tanh", "sigmoid", "erf"):
+    for name in ("exp", "tanh", "sigmoid", "erf", "softplus", "expm1", "sin", "cos"):
         cases.forward(f"{name}/far", {"elementwise": {"unary": name}}, unaries[name], far)
 
     binaries = {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
-        "max": torch.maximum, "min": torch.minimum, "greater": torch.gt, "equal": torch.eq,
+        "max": torch.maximum, "min": torch.minimum, "greater": torch.gt, "greater_equal": torch.ge,
+        "equal": torch.eq,
     }  # fmt: skip
     shapes = [([2, 3], [2, 3]), ([2, 3], [3]), ([4, 1], [1, 3]), ([], [2, 2]), ([2, 1, 3], [4, 1])]
     for name, function in binaries.items():
         op = {"elementwise": {"binary": name}}
         for a, b in shapes:
             label = f"{name}/{a}{b}".replace(" ", "")
-            if name in ("greater", "equal"):
+            if name in ("greater", "greater_equal", "equal"):
                 a, b = cases.indices(3, *a).to(torch.float64), cases.indices(3, *b).to(torch.float64)
                 cases.add(label, op, [a, b], [function(a, b)])
             else:
@@ -134,6 +141,14 @@ def elementwise():
     for name, function in binaries.items():
         result = torch.div(a, b, rounding_mode="trunc") if name == "div" else function(a, b)
         cases.add(f"{name}/i32", {"elementwise": {"binary": name}}, [a, b], [result], "i32")
+
+    for a, b in shapes:
+        label = f"pow/{a}{b}".replace(" ", "")
+        op = {"elementwise": {"binary": "pow"}}
+        cases.forward(label, op, torch.pow, cases.positive(*a), cases.values(*b) + 1 / 128)
+    truth = torch.tensor([[True, False], [True, True]]), torch.tensor([True, False])
+    for name, function in {"min": torch.logical_and, "max": torch.logical_or, "equal": torch.eq}.items():
+        cases.add(f"{name}/bool", {"elementwise": {"binary": name}}, truth, [function(*truth)], "bool")
 
     for c, a, b in [([2, 3], [2, 3], [2, 3]), ([2, 1], [3], []), ([3], [2, 1], [2, 3])]:
         label = f"select/{c}{a}{b}".replace(" ", "")
@@ -239,7 +254,51 @@ def movement():
         broadcast = lambda x: x.broadcast_to(target)  # noqa: E731
         label = f"broadcast/{shape}{target}".replace(" ", "")
         cases.forward(label, {"movement": {"broadcast": target}}, broadcast, cases.values(*shape))
+
+    def span(start, extent, step=1):
+        return {"start": start, "extent": extent, "step": step}
+
+    # Spans as slices of Python; a backward one is a flip of a forward one.
+    def cut(x, spans):
+        for axis, s in enumerate(spans):
+            places = [s["start"] + i * s["step"] for i in range(s["extent"])]
+            x = x.index_select(axis, torch.tensor(places, dtype=torch.int64))
+        return x
+
+    cuts = {
+        "rows": ([4, 3], [span(1, 2), span(0, 3)]),
+        "columns": ([2, 5], [span(0, 2), span(1, 3)]),
+        "steps": ([7, 4], [span(1, 3, 2), span(0, 2, 3)]),
+        "flip": ([3, 4], [span(0, 3), span(3, 4, -1)]),
+        "backwards": ([2, 7, 2], [span(0, 2), span(5, 3, -2), span(1, 1)]),
+        "nothing": ([2, 3], [span(0, 2), span(1, 0)]),
+    }
+    for label, (shape, spans) in cuts.items():
+        cases.forward(f"slice/{label}", {"movement": {"slice": spans}}, lambda x: cut(x, spans), cases.values(*shape))
+
+        def laid(x, value=0.5):
+            whole = torch.full(shape, value, dtype=x.dtype)
+            index = [torch.tensor([s["start"] + i * s["step"] for i in range(s["extent"])]) for s in spans]
+            if x.numel() == 0:
+                return whole + 0 * x.sum()
+            return whole.index_put(torch.meshgrid(*index, indexing="ij"), x)
+
+        pad = {"movement": {"pad": {"shape": shape, "spans": spans, "value": 0.5}}}
+        cases.forward(f"pad/{label}", pad, laid, cases.values(*[s["extent"] for s in spans]))
+    for axis, shapes in [(0, [[2, 3], [1, 3]]), (1, [[2, 3], [2, 1], [2, 2]]), (2, [[2, 2, 3], [2, 2, 1]]), (0, [[4]])]:
+        label = f"concat/{axis}/{len(shapes)}"
+        op = {"movement": {"concat": {"axis": axis}}}
+        cases.forward(label, op, lambda *x: torch.cat(x, axis), *[cases.values(*s) for s in shapes])
+    for axis, shape, extents in [(0, [5, 2], [2, 3]), (1, [2, 6], [1, 2, 3]), (2, [2, 2, 4], [3, 1]), (1, [3, 2], [2])]:
+        op = {"movement": {"split": {"axis": axis, "extents": extents}}}
+        label = f"split/{axis}/{extents}".replace(" ", "")
+        cases.forward(label, op, lambda x: tuple(x.split(extents, axis)), cases.values(*shape))
+    x = cases.values(2, 3)
+    cases.add("detach", {"movement": "detach"}, [x], [x])
     tokens = cases.indices(50, 2, 3)
+    flags = tokens > 25
+    cases.add("slice/bool", {"movement": {"slice": [span(0, 2), span(2, 2, -1)]}}, [flags], [flags[:, [2, 1]]], "bool")
+    cases.add("concat/i32", {"movement": {"concat": {"axis": 1}}}, [tokens, tokens], [torch.cat([tokens] * 2, 1)], "i32")
     cases.add("transpose/i32", {"movement": {"transpose": [1, 0]}}, [tokens], [tokens.T], "i32")
     return cases
 
@@ -287,6 +346,53 @@ def matmul():
     return cases
 
 
+def philox(counter, key):
+    """Ten rounds of Philox4x32 (Salmon et al. 2011), written from the paper."""
+    low = 0xFFFFFFFF
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        first, second = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(second >> 32) ^ c[1] ^ k[0], second & low, (first >> 32) ^ c[3] ^ k[1], first & low]
+        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
+    return c
+
+
+def draws():
+    """Random numbers: the generator is written out here, from what the op's comment says."""
+    cases = Cases("random")
+
+    def words(seed, step, stream, example, elements):
+        name = 0xCBF29CE484222325
+        for byte in stream.encode():
+            name = ((name ^ byte) * 0x100000001B3) & (2**64 - 1)
+        key = (seed & (2**64 - 1)) ^ (name & ~0xFFFFFFFF)
+        counter = lambda block: [block, example, step & 0xFFFFFFFF, name & 0xFFFFFFFF]  # noqa: E731
+        blocks = [philox(counter(b), [key & 0xFFFFFFFF, key >> 32]) for b in range((elements + 3) // 4)]
+        return sum(blocks, [])
+
+    def numbers(kind, words, p=0.3):
+        uniform = [(w >> 8) / 2**24 for w in words]
+        if kind == "uniform":
+            return uniform
+        if kind == "bernoulli":
+            return [u < p for u in uniform]
+        pairs = []
+        for a, b in zip(words[::2], words[1::2]):
+            radius, angle = math.sqrt(-2 * math.log((a + 0.5) / 2**32)), 2 * math.pi * (b + 0.5) / 2**32
+            pairs += [radius * math.cos(angle), radius * math.sin(angle)]
+        return pairs
+
+    for kind, attribute, dtype in [("uniform", "f32", torch.float32), ("normal", "f32", torch.float32), ("bernoulli", 0.3, torch.bool)]:
+        for shape, examples, seed, step in [([6], [0, 1, 5], 7, 0), ([2, 3], [4], -1, 12345), ([], [3, 2], 2**40 + 5, 1)]:
+            elements = math.prod(shape)
+            rows = [numbers(kind, words(seed, step, "block1/dropout", e, elements))[:elements] for e in examples]
+            y = torch.tensor(rows, dtype=dtype).reshape(len(examples), *shape)
+            op = {"random": {"distribution": {kind: attribute}, "stream": "block1/dropout", "shape": shape}}
+            inputs = [torch.tensor([seed, step], dtype=torch.int64), torch.tensor(examples, dtype=torch.int32)]
+            cases.add(f"{kind}/{len(examples)}x{elements}", op, inputs, [y], "f32")
+    return cases
+
+
 def channels_first(x):
     return x.permute(0, 3, 1, 2)
 
@@ -317,41 +423,98 @@ def conv():
         "3x3/larger_than_the_image": ([1, 2, 1, 2], [3, 3, 2, 2], [1, 1], [[1, 1], [1, 1]]),
     }
 
-    def convolve(x, kernel, *bias, stride, padding, relu=False):
-        y = F.conv2d(padded(channels_first(x), padding), kernel.permute(3, 2, 0, 1), *bias, stride=stride)
+    def convolve(x, kernel, *bias, stride, padding, dilation, groups, relu=False):
+        x, kernel = padded(channels_first(x), padding), kernel.permute(3, 2, 0, 1)
+        y = F.conv2d(x, kernel, *bias, stride=stride, dilation=dilation, groups=groups)
         return channels_last(torch.relu(y) if relu else y)
 
-    def add(label, image, kernel, stride, padding, bias=False, relu=False):
+    def slide(kernel, stride, padding, dilation, groups):
+        """A geometry and the groups, as ops have them; what is one is left out."""
         geometry = {"window": kernel[:2], "stride": stride, "padding": padding}
+        geometry |= {} if dilation == [1, 1] else {"dilation": dilation}
+        return {"geometry": geometry} | ({} if groups == 1 else {"groups": groups})
+
+    def add(label, image, kernel, stride, padding, dilation=(1, 1), groups=1, bias=False, relu=False):
+        how = {"stride": stride, "padding": padding, "dilation": list(dilation), "groups": groups}
+        common = slide(kernel, **how)
         x, k = cases.values(*image), cases.values(*kernel)
-        op = {"conv": {"forward": {"geometry": geometry, "epilogue": {"bias": bias, "relu": relu}}}}
-        function = lambda *t: convolve(*t, stride=stride, padding=padding, relu=relu)  # noqa: E731
+        op = {"conv": {"forward": {**common, "epilogue": {"bias": bias, "relu": relu}}}}
+        function = lambda *t: convolve(*t, **how, relu=relu)  # noqa: E731
         bias = [cases.values(kernel[3])] if bias else []
-        _, dy, gradients = cases.forward(label, op, function, x, k, *bias)
+        (y,), dy, gradients = cases.forward(label, op, function, x, k, *bias)
         if not (bias or relu):
-            op = {"conv": {"input_grad": {"geometry": geometry, "image": image[1:3]}}}
-            cases.add(f"{label}/input_grad", op, [dy, k], gradients[:1])
-            op = {"conv": {"weight_grad": {"geometry": geometry}}}
-            cases.add(f"{label}/weight_grad", op, [x, dy], gradients[1:])
+            input_grad = {"conv": {"input_grad": {**common, "image": image[1:3]}}}
+            cases.add(f"{label}/input_grad", input_grad, [dy, k], gradients[:1])
+            weight_grad = {"conv": {"weight_grad": common}}
+            cases.add(f"{label}/weight_grad", weight_grad, [x, dy], gradients[1:])
+            return (op, [x, k], y), (input_grad, [dy, k], gradients[0]), (weight_grad, [x, dy], gradients[1])
 
     for label, geometry in geometries.items():
         add(label, *geometry)
     add("3x3/bias", *geometries["3x3"], bias=True)
     add("3x3/relu", *geometries["3x3"], relu=True)
     add("2x3/bias_relu", *geometries["2x3/uneven"], bias=True, relu=True)
+
+    # As above, then dilation and groups.
+    none, around = [[0, 0], [0, 0]], [[1, 1], [1, 1]]
+    spread = {
+        "3x3/dilated": ([1, 6, 5, 2], [3, 3, 2, 2], [1, 1], [[2, 2], [1, 2]], [2, 1], 1),
+        "3x2/dilated_stride2": ([1, 8, 7, 2], [3, 2, 2, 2], [2, 2], [[2, 1], [0, 3]], [2, 3], 1),
+        "2x3/dilated_stride4": ([1, 9, 8, 1], [2, 3, 1, 2], [2, 4], [[3, 3], [1, 3]], [3, 2], 1),
+        "3x3/groups2": ([1, 5, 4, 4], [3, 3, 2, 6], [1, 1], around, [1, 1], 2),
+        "1x1/groups3": ([2, 2, 3, 6], [1, 1, 2, 3], [1, 1], none, [1, 1], 3),
+        "2x2/groups2_dilated_stride2": ([1, 6, 7, 4], [2, 2, 2, 4], [2, 2], around, [2, 3], 2),
+        "3x3/depthwise": ([2, 4, 5, 4], [3, 3, 1, 4], [1, 1], around, [1, 1], 4),
+        "3x3/depthwise_stride2": ([1, 6, 5, 5], [3, 3, 1, 5], [2, 2], [[0, 1], [1, 1]], [1, 1], 5),
+        "3x3/depthwise_dilated": ([1, 6, 7, 3], [3, 3, 1, 3], [1, 1], [[2, 2], [2, 2]], [2, 2], 3),
+        "3x3/depthwise_of_two": ([1, 4, 4, 3], [3, 3, 1, 6], [1, 1], around, [1, 1], 3),
+    }
+    for label, geometry in spread.items():
+        found = add(label, *geometry)
+        if label in ("2x2/groups2_dilated_stride2", "3x3/depthwise"):
+            # Inputs are exact in every float; what is stored is rounded once.
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                for op, inputs, output in found:
+                    name = f"{label}/{next(iter(op['conv']))}/{NAMES[dtype]}"
+                    cases.add(name, op, [t.to(dtype) for t in inputs], [output.to(dtype)], NAMES[dtype])
+    add("3x3/depthwise_bias_relu", *spread["3x3/depthwise"], bias=True, relu=True)
+    add("3x3/groups2_bias", *spread["3x3/groups2"], bias=True)
+
+    # Transposed convolution: the gradient with respect to the image as an op by itself. Image [n,h,w,in], kernel
+    # [kh,kw,out / groups,in], stride, padding, padding of the result, dilation, groups.
+    def transposed(label, image, kernel, stride, padding, more, dilation, groups):
+        result = [
+            (image[1 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + more[d] + 1
+            for d in range(2)
+        ]
+        common = slide(kernel, stride, [[p, p] for p in padding], dilation, groups)
+        op = {"conv": {"input_grad": {**common, "image": result}}}
+
+        def function(x, k):
+            x, k = channels_first(x), k.permute(3, 2, 0, 1)
+            return channels_last(F.conv_transpose2d(x, k, None, stride, padding, more, groups, dilation))
+
+        cases.forward(f"transposed/{label}", op, function, cases.values(*image), cases.values(*kernel))
+
+    transposed("3x3", [1, 4, 3, 3], [3, 3, 2, 3], [1, 1], [1, 1], [0, 0], [1, 1], 1)
+    transposed("4x4_stride2", [1, 3, 3, 2], [4, 4, 2, 2], [2, 2], [1, 1], [0, 0], [1, 1], 1)
+    transposed("3x2_stride2", [2, 3, 2, 2], [3, 2, 3, 2], [2, 2], [1, 0], [1, 0], [1, 1], 1)
+    transposed("2x3_dilated", [1, 3, 4, 2], [2, 3, 2, 2], [1, 2], [1, 2], [0, 1], [3, 2], 1)
+    transposed("3x3_groups2", [1, 3, 2, 4], [3, 3, 3, 4], [2, 2], [1, 1], [1, 1], [1, 1], 2)
+    transposed("2x2_depthwise", [1, 3, 3, 5], [2, 2, 1, 5], [2, 2], [0, 0], [0, 0], [1, 1], 5)
     return cases
 
 
 def pool():
     cases = Cases("pool")
 
-    def largest(x, window, stride, padding):
+    def largest(x, window, stride, padding, dilation):
         """Maxima and their places in the window, from the places in the padded image that PyTorch gives."""
         image = padded(channels_first(x), padding, value=-math.inf)
-        y, place = F.max_pool2d(image, window, stride, return_indices=True)
+        y, place = F.max_pool2d(image, window, stride, dilation=dilation, return_indices=True)
         row, column = place // image.shape[3], place % image.shape[3]
-        row = row - torch.arange(y.shape[2])[:, None] * stride[0]
-        column = column - torch.arange(y.shape[3]) * stride[1]
+        row = (row - torch.arange(y.shape[2])[:, None] * stride[0]) // dilation[0]
+        column = (column - torch.arange(y.shape[3]) * stride[1]) // dilation[1]
         return channels_last(y), channels_last(row * window[1] + column).to(torch.uint8)
 
     def largest_adaptive(x, output):
@@ -370,9 +533,11 @@ def pool():
         op = {"pool": {"max_grad": {"windows": windows, "image": image}}}
         cases.add(f"{label}/grad", op, [dy, index], [dx])
 
-    def add(label, x, window, stride, padding):
-        windows = {"sliding": {"window": window, "stride": stride, "padding": padding}}
-        add_max(label, x, windows, lambda x: largest(x, window, stride, padding))
+    def add(label, x, window, stride, padding, dilation=(1, 1)):
+        geometry = {"window": window, "stride": stride, "padding": padding}
+        if dilation != (1, 1):
+            geometry["dilation"] = dilation
+        add_max(label, x, {"sliding": geometry}, lambda x: largest(x, window, stride, padding, dilation))
 
     none = [[0, 0], [0, 0]]
     add("2x2", cases.values(2, 4, 4, 3), [2, 2], [2, 2], none)
@@ -384,6 +549,8 @@ def pool():
     add("3x3/negative_padded", -cases.positive(1, 4, 4, 2), [3, 3], [2, 2], [[1, 1], [1, 1]])
     # The first of several largest gets the gradient, in PyTorch too.
     add("3x3/ties", cases.indices(3, 2, 5, 5, 2).to(torch.float64), [3, 3], [2, 2], [[1, 1], [1, 1]])
+
+    add("3x2/dilated", cases.values(1, 7, 6, 3), [3, 2], [1, 2], [[1, 2], [2, 0]], (2, 3))
 
     # Adaptive windows: ones that share elements, ones side by side, more windows than elements, one.
     adaptive = [([1, 7, 10, 2], [3, 4]), ([2, 6, 4, 3], [3, 2]), ([1, 3, 5, 2], [5, 3]), ([2, 4, 3, 5], [1, 1])]
@@ -450,6 +617,12 @@ def norm():
         y = F.batch_norm(rows, None, None, gain, bias, training=True, eps=eps).reshape(x.shape)
         variance = rows.var(0, correction=0)
         return y, rows.mean(0), variance, (variance + eps).rsqrt()
+
+    for shape in [[4, 6], [2, 3, 5], [7], [3, 1]]:
+        label = f"logsumexp/{shape}".replace(" ", "")
+        cases.forward(label, {"norm": "log_sum_exp"}, lambda x: x.logsumexp(-1, True), cases.values(*shape))
+    far = torch.tensor([[1000.0, 1001.0, -1000.0], [-1e4, -1e4, -1e4], [0.0, 88.0, 89.0]])
+    cases.forward("logsumexp/far", {"norm": "log_sum_exp"}, lambda x: x.logsumexp(-1, True), far)
 
     shapes = [[4, 6], [2, 3, 5], [2, 3, 3, 4]]
     for shape in shapes:
@@ -568,7 +741,10 @@ def loss():
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for family in (elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, index, loss):
+    families = (
+        elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, index, loss, draws,
+    )  # fmt: skip
+    for family in families:
         family().write(folder)
 
 

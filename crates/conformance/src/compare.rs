@@ -62,6 +62,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Elementwise(op) => elementwise(op),
         Op::Fused(region) => region.instructions.iter().map(|i| elementwise(&i.op)).sum(),
         Op::Movement(_)
+        | Op::Random(_)
         | Op::Reduce(Reduce::Argmax)
         | Op::Pool(Pool::Max { .. })
         | Op::Resize(Resize::Forward { mode: ResizeMode::Nearest, .. })
@@ -73,7 +74,9 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
 fn elementwise(op: &Elementwise) -> usize {
     match op {
         Elementwise::Unary(Unary::Neg | Unary::Abs | Unary::Relu) => 0,
-        Elementwise::Binary(Binary::Max | Binary::Min | Binary::Greater | Binary::Equal) => 0,
+        Elementwise::Unary(op) if op.is_step() => 0,
+        Elementwise::Binary(Binary::Max | Binary::Min) => 0,
+        Elementwise::Binary(op) if op.is_comparison() => 0,
         Elementwise::Select | Elementwise::Cast(_) | Elementwise::Constant { .. } => 0,
         Elementwise::Unary(_) | Elementwise::Binary(_) => AROUND,
     }
@@ -84,12 +87,14 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
     let shape = |i: usize| &inputs[i].shape;
     let last = |i: usize| shape(i).last().copied().unwrap_or(1);
     match op {
-        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) => 0,
+        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) => 0,
         Op::Reduce(Reduce::Sum { start, end }) => shape(0)[*start..*end].iter().product(),
         Op::Reduce(Reduce::Argmax) => 0,
         Op::MatMul(op) => op.extents(inputs).map_or(0, |(_, _, k)| k),
         Op::Conv(Conv::Forward { .. }) => shape(1)[..3].iter().product(),
-        Op::Conv(Conv::InputGrad { geometry, .. }) => geometry.window.iter().product::<usize>() * last(0),
+        Op::Conv(Conv::InputGrad { geometry, groups, .. }) => {
+            geometry.window.iter().product::<usize>() * last(0) / groups
+        }
         Op::Conv(Conv::WeightGrad { .. }) => shape(1)[..3].iter().product(),
         Op::Pool(Pool::Max { .. }) => 0,
         Op::Pool(Pool::Average { windows, .. }) => {
@@ -110,7 +115,10 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
             made(1, *h) * made(2, *w) + h + w
         }
         Op::Norm(
-            Norm::Layer { .. } | Norm::Stats { axis: NormAxis::Row } | Norm::Sums { axis: NormAxis::Row },
+            Norm::Layer { .. }
+            | Norm::LogSumExp
+            | Norm::Stats { axis: NormAxis::Row }
+            | Norm::Sums { axis: NormAxis::Row },
         ) => last(0),
         Op::Norm(Norm::Batch { .. } | Norm::Stats { .. } | Norm::Sums { .. }) => {
             shape(0).elements() / last(0).max(1)

@@ -151,29 +151,45 @@ fn products_over_awkward_shapes() {
 
 #[test]
 fn convolutions_and_pools_over_awkward_shapes() {
-    let geometry = |window, stride, padding| Geometry { window, stride, padding };
+    let geometry = |window, stride, padding| Geometry { window, stride, padding, dilation: [1, 1] };
     let geometries = [
         geometry([1, 1], [1, 1], [[0, 0], [0, 0]]),
         geometry([3, 3], [1, 1], [[1, 1], [1, 1]]),
         geometry([3, 2], [2, 1], [[0, 1], [1, 0]]),
         geometry([5, 5], [2, 3], [[2, 2], [1, 3]]),
         geometry([1, 1], [2, 2], [[0, 0], [0, 0]]),
+        Geometry { dilation: [2, 1], ..geometry([2, 3], [1, 1], [[1, 1], [1, 1]]) },
+        Geometry { dilation: [2, 3], ..geometry([3, 2], [2, 2], [[2, 0], [1, 3]]) },
+        Geometry { dilation: [3, 2], ..geometry([2, 3], [2, 4], [[3, 3], [3, 3]]) },
     ];
     for g in geometries {
-        for (n, h, w, ci, co) in
-            [(1, 5, 5, 1, 1), (2, 7, 9, 3, 5), (3, 6, 5, 17, 2), (0, 6, 6, 2, 3), (2, 8, 6, 4, 33)]
-        {
+        for (n, h, w, ci, co, groups) in [
+            (1, 5, 5, 1, 1, 1),
+            (2, 7, 9, 3, 5, 1),
+            (3, 6, 5, 17, 2, 1),
+            (0, 6, 6, 2, 3, 1),
+            (2, 8, 6, 4, 33, 1),
+            // Two groups of more and of fewer channels than a vector has; every channel by itself, with one kernel and
+            // with two; no examples.
+            (2, 7, 6, 40, 36, 2),
+            (3, 6, 5, 6, 9, 3),
+            (2, 7, 9, 21, 21, 21),
+            (2, 6, 5, 5, 10, 5),
+            (0, 6, 6, 4, 4, 4),
+            (0, 6, 6, 4, 6, 2),
+        ] {
             let [oh, ow] = g.output([h, w]).unwrap();
             let x = format!("f32[{n},{h},{w},{ci}]");
             let y = format!("f32[{n},{oh},{ow},{co}]");
-            let kernel = format!("f32[{},{},{ci},{co}]", g.window[0], g.window[1]);
+            let kernel = format!("f32[{},{},{},{co}]", g.window[0], g.window[1], ci / groups);
             let bias = format!("f32[{co}]");
             let epilogue = Epilogue { bias: true, relu: true };
-            each(Op::Conv(Conv::Forward { geometry: g, epilogue: Epilogue::default() }), &[&[&x, &kernel]]);
-            each(Op::Conv(Conv::Forward { geometry: g, epilogue }), &[&[&x, &kernel, &bias]]);
-            each(Op::Conv(Conv::InputGrad { geometry: g, image: [h, w] }), &[&[&y, &kernel]]);
-            each(Op::Conv(Conv::WeightGrad { geometry: g }), &[&[&x, &y]]);
-            if (0..2).all(|a| g.padding[a].iter().all(|&p| p < g.window[a])) {
+            let forward = |epilogue| Op::Conv(Conv::Forward { geometry: g, groups, epilogue });
+            each(forward(Epilogue::default()), &[&[&x, &kernel]]);
+            each(forward(epilogue), &[&[&x, &kernel, &bias]]);
+            each(Op::Conv(Conv::InputGrad { geometry: g, groups, image: [h, w] }), &[&[&y, &kernel]]);
+            each(Op::Conv(Conv::WeightGrad { geometry: g, groups }), &[&[&x, &y]]);
+            if groups == 1 && Windows::Sliding(g).output([h, w]).is_ok() {
                 pools(Windows::Sliding(g), [n, h, w, ci]);
             }
         }
@@ -311,7 +327,12 @@ fn gradient_ops_over_awkward_shapes() {
         );
     }
     for (window, stride, padding, [h, w]) in [(2, 2, 0, [6, 7]), (3, 1, 1, [5, 4]), (3, 2, 1, [1, 9])] {
-        let geometry = Geometry { window: [window; 2], stride: [stride; 2], padding: [[padding; 2]; 2] };
+        let geometry = Geometry {
+            window: [window; 2],
+            stride: [stride; 2],
+            padding: [[padding; 2]; 2],
+            dilation: [1; 2],
+        };
         pools(Windows::Sliding(geometry), [2, h, w, 5]);
     }
 }
@@ -328,8 +349,12 @@ fn folded_sums_match_for_every_block() {
         run(Op::Reduce(Reduce::Sum { start: 0, end: 2 }), &["f32[50,3,9]"]);
         let transposed = MatMul { transpose_a: true, ..MatMul::default() };
         run(Op::MatMul(transposed), &["f32[50,9]", "f32[50,33]"]);
-        let geometry = Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1], [1, 1]] };
-        run(Op::Conv(Conv::WeightGrad { geometry }), &["f32[10,6,6,3]", "f32[10,6,6,5]"]);
+        let geometry =
+            Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1], [1, 1]], dilation: [1, 1] };
+        let weight_grad = |groups| Op::Conv(Conv::WeightGrad { geometry, groups });
+        run(weight_grad(1), &["f32[10,6,6,3]", "f32[10,6,6,5]"]);
+        run(weight_grad(3), &["f32[10,6,6,6]", "f32[10,6,6,9]"]);
+        run(weight_grad(20), &["f32[10,6,6,20]", "f32[10,6,6,20]"]);
         run(Op::Index(Index::ScatterAdd { rows: 3 }), &["i32[50]", "f32[50,4]"]);
         run(
             Op::Norm(Norm::Sums { axis: NormAxis::Channel }),

@@ -117,6 +117,9 @@ fn convolutions(ctx: Context<'_>) {
             stride_w: stride,
             pad_top: pad,
             pad_left: pad,
+            dilation_h: 1,
+            dilation_w: 1,
+            groups: 1,
         };
         let mut x = data(128 * side * side * in_c);
         let mut y = data(128 * out * out * out_c);

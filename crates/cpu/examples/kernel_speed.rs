@@ -4,7 +4,12 @@
 use plimsoll_cpu::attention::{
     AttentionSpec, attention, attention_grad, attention_grad_workspace, attention_workspace,
 };
+use plimsoll_cpu::conv::{
+    ConvShape, conv2d, conv2d_input_grad, conv2d_input_grad_workspace, conv2d_weight_grad,
+    conv2d_weight_grad_workspace, conv2d_workspace,
+};
 use plimsoll_cpu::elementwise::Program;
+use plimsoll_cpu::gemm::Epilogue;
 use plimsoll_cpu::index::{gather, scatter_add};
 use plimsoll_cpu::isa::{Context, Isa};
 use plimsoll_cpu::loss::{
@@ -43,6 +48,7 @@ fn main() {
     look_ups(ctx);
     pools(ctx);
     resizes(ctx);
+    convolutions(ctx);
 }
 
 fn random(len: usize) -> Vec<f32> {
@@ -385,5 +391,65 @@ fn resizes(ctx: Context<'_>) {
             let memory = aligned(&mut memory);
             time(&format!("{name}, gradient"), bytes, || resize_grad(ctx, &shape, &y, &mut dx, memory));
         }
+    }
+}
+
+/// Depthwise, grouped and pointwise layers of 32 images. The bytes are those of input and output once: a depthwise
+/// layer is near its floor where it has the speed of the copies above.
+fn convolutions(ctx: Context<'_>) {
+    // Name, side, channels in and out, kernel, stride, groups.
+    let layers = [
+        ("depthwise 3x3, 56x56x144", 56, 144, 144, 3, 1, 144),
+        ("depthwise 3x3 by 2, 56x56x144", 56, 144, 144, 3, 2, 144),
+        ("depthwise 3x3, 14x14x576", 14, 576, 576, 3, 1, 576),
+        ("1x1, 56x56x24 to 144", 56, 24, 144, 1, 1, 1),
+        ("1x1, 56x56x144 to 24", 56, 144, 24, 1, 1, 1),
+        ("1x1, 14x14x96 to 576", 14, 96, 576, 1, 1, 1),
+        ("1x1, 14x14x576 to 96", 14, 576, 96, 1, 1, 1),
+        ("3x3 in 8 groups, 28x28x256", 28, 256, 256, 3, 1, 8),
+        ("3x3 in 16 groups, 28x28x256", 28, 256, 256, 3, 1, 16),
+    ];
+    for (name, side, in_c, out_c, kernel, stride, groups) in layers {
+        let pad = kernel / 2;
+        let out = (side + 2 * pad - kernel) / stride + 1;
+        let shape = ConvShape {
+            examples: 32,
+            in_h: side,
+            in_w: side,
+            in_c,
+            out_h: out,
+            out_w: out,
+            out_c,
+            kernel_h: kernel,
+            kernel_w: kernel,
+            stride_h: stride,
+            stride_w: stride,
+            pad_top: pad,
+            pad_left: pad,
+            dilation_h: 1,
+            dilation_w: 1,
+            groups,
+        };
+        // Aligned, as in an arena.
+        let (floats_in, floats_out) = (32 * side * side * in_c, 32 * out * out * out_c);
+        let (mut x, mut y) = (random(floats_in + 16), random(floats_out + 16));
+        let (x, y) = (&mut aligned(&mut x)[..floats_in], &mut aligned(&mut y)[..floats_out]);
+        let mut w = random(kernel * kernel * in_c / groups * out_c);
+        let bytes = 4 * (x.len() + y.len());
+        let flops = 2.0 * (w.len() * out * out * 32) as f64 * 1e-9;
+        println!("{name}: {flops:.3} GFlop");
+        let (isa, threads) = (ctx.isa(), ctx.threads());
+        let mut memory = space(conv2d_workspace(isa, threads, &shape));
+        time("  conv2d", bytes, || {
+            conv2d(ctx, &shape, x, &w, y, Epilogue::NONE, aligned(&mut memory));
+        });
+        let mut memory = space(conv2d_input_grad_workspace(isa, threads, &shape));
+        time("  conv2d_input_grad", bytes, || {
+            conv2d_input_grad(ctx, &shape, y, &w, x, aligned(&mut memory));
+        });
+        let mut memory = space(conv2d_weight_grad_workspace(isa, threads, &shape, 1));
+        time("  conv2d_weight_grad", bytes, || {
+            conv2d_weight_grad(ctx, &shape, x, y, &mut w, false, 1, aligned(&mut memory));
+        });
     }
 }

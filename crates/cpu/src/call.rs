@@ -12,6 +12,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pooling;
+mod random;
 mod reduce;
 mod resize;
 
@@ -59,6 +60,7 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Attention(op) => attention::find(op, query),
         Op::Index(op) => index::find(op, query),
         Op::Loss(op) => loss::find(op, query),
+        Op::Random(op) => random::find(op, query),
     }
 }
 

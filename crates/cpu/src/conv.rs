@@ -2,8 +2,12 @@
 //!
 //! The rows of the product are pixels and k runs over the taps of the kernel and the channels. The
 //! micro-kernels read A straight from the image, or, where windows reach over the edge, from a copy of a few
-//! rows with zeros around them: a tap is then a constant distance, and nothing is gathered per pixel.
+//! rows with zeros around them: a tap is then a constant distance, and nothing is gathered per pixel. Groups of
+//! channels are products of their own; where a group is one channel ([`depthwise`]) there is nothing to multiply as
+//! a matrix, and vectors run over the channels instead.
 
+mod axis;
+mod depthwise;
 mod image;
 #[cfg(test)]
 mod tests;
@@ -16,6 +20,7 @@ use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
 use crate::gemm::{Epilogue, SharedMut, shared_workspace, whole_lines};
 use crate::isa::{Context, Isa};
+use axis::{Axis, Extent};
 use image::{Image, Window};
 use std::ops::Range;
 
@@ -24,6 +29,9 @@ use std::ops::Range;
 const BAND_FLOATS: usize = 8192;
 
 /// The sizes of a convolution. Windows may reach over any edge of the input, which reads as zeros.
+///
+/// Kernels are stored by (kernel row, kernel column, input channel of the group, output channel). Output channel `o`
+/// sees the input channels of group `o / (out_c / groups)`.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvShape {
     /// Images.
@@ -52,6 +60,12 @@ pub struct ConvShape {
     pub pad_top: usize,
     /// Columns of the first window left of the image.
     pub pad_left: usize,
+    /// Rows between the taps of a kernel; 1 for side by side.
+    pub dilation_h: usize,
+    /// Columns between the taps of a kernel; 1 for side by side.
+    pub dilation_w: usize,
+    /// Groups of channels; they divide the channels of input and output.
+    pub groups: usize,
 }
 
 impl ConvShape {
@@ -64,11 +78,40 @@ impl ConvShape {
     }
 
     fn weights(&self) -> usize {
-        self.kernel_h * self.kernel_w * self.in_c * self.out_c
+        self.kernel_h * self.kernel_w * self.in_c / self.groups * self.out_c
+    }
+
+    /// Whether every channel is convolved by itself, with one kernel.
+    fn is_depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.in_c && self.groups == self.out_c
+    }
+
+    /// The sizes along rows and along columns.
+    fn extents(&self) -> [Extent; 2] {
+        let rows = Extent {
+            input: self.in_h,
+            output: self.out_h,
+            kernel: self.kernel_h,
+            stride: self.stride_h,
+            dilation: self.dilation_h,
+            pad: self.pad_top,
+        };
+        let columns = Extent {
+            input: self.in_w,
+            output: self.out_w,
+            kernel: self.kernel_w,
+            stride: self.stride_w,
+            dilation: self.dilation_w,
+            pad: self.pad_left,
+        };
+        [rows, columns]
     }
 
     fn check(&self, x: usize, w: usize, y: usize) {
         assert!(self.stride_h > 0 && self.stride_w > 0, "a stride is at least one");
+        assert!(self.dilation_h > 0 && self.dilation_w > 0, "a dilation is at least one");
+        let whole = |channels: usize| self.groups > 0 && channels.is_multiple_of(self.groups);
+        assert!(whole(self.in_c) && whole(self.out_c), "groups divide the channels");
         assert_eq!(x, self.examples * self.input().floats(), "the input's length");
         assert_eq!(w, self.weights(), "the weights' length");
         assert_eq!(y, self.examples * self.output().floats(), "the output's length");
@@ -77,12 +120,16 @@ impl ConvShape {
 
 /// The bytes of workspace that [`conv2d`] needs: a multiple of 64.
 pub fn conv2d_workspace(isa: Isa, threads: usize, shape: &ConvShape) -> usize {
+    if shape.is_depthwise() {
+        return 0;
+    }
     Gather::forward(isa, shape).workspace_floats(threads) * size_of::<f32>()
 }
 
 /// Convolves every image of `x` with the weights `w`, then applies the epilogue per output channel.
 ///
-/// The sum runs over (kernel row, kernel column, input channel) in that order, cut at every multiple of 256.
+/// The sum runs over (kernel row, kernel column, input channel of the group) in that order, cut at every multiple
+/// of 256.
 ///
 /// # Panics
 ///
@@ -97,18 +144,25 @@ pub fn conv2d(
     workspace: &mut [f32],
 ) {
     shape.check(x.len(), w.len(), y.len());
-    Gather::forward(ctx.isa, shape).run(ctx, x, w, y, epilogue.finish(shape.out_c), workspace);
+    let finish = epilogue.finish(shape.out_c);
+    if shape.is_depthwise() {
+        return depthwise::forward(ctx, shape, x, w, y, finish);
+    }
+    Gather::forward(ctx.isa, shape).run(ctx, x, w, y, finish, workspace);
 }
 
 /// The bytes of workspace that [`conv2d_input_grad`] needs: a multiple of 64.
 pub fn conv2d_input_grad_workspace(isa: Isa, threads: usize, shape: &ConvShape) -> usize {
+    if shape.is_depthwise() {
+        return 0;
+    }
     Gather::input_grad(isa, shape).workspace_floats(threads) * size_of::<f32>()
 }
 
 /// The gradient of [`conv2d`] with respect to its input.
 ///
-/// The sum runs over the taps that reach the pixel, by (kernel row, kernel column, output channel), cut at
-/// every multiple of 256.
+/// The sum runs over the taps that reach the pixel, by (kernel row, kernel column, output channel of the group), cut
+/// at every multiple of 256.
 ///
 /// # Panics
 ///
@@ -122,13 +176,16 @@ pub fn conv2d_input_grad(
     workspace: &mut [f32],
 ) {
     shape.check(dx.len(), w.len(), dy.len());
+    if shape.is_depthwise() {
+        return depthwise::input_grad(ctx, shape, dy, w, dx);
+    }
     Gather::input_grad(ctx.isa, shape).run(ctx, dy, w, dx, Finish::NONE, workspace);
 }
 
 /// A convolution in which every target pixel gathers from a window of the source image.
 ///
 /// Both directions are of this kind. Going back through a stride, the target pixels fall into classes by
-/// their position modulo the stride, and each class meets its own taps of the kernel.
+/// their position modulo the stride, and each class meets its own taps of the kernel; see [`Axis`].
 struct Gather<'a> {
     isa: Isa,
     kernels: &'static Kernels,
@@ -141,14 +198,10 @@ struct Gather<'a> {
 /// One class of target pixels: an evenly spaced grid of them, and the taps that they meet.
 #[derive(Clone, Copy)]
 struct Class {
-    /// Where the class starts, and how far apart its pixels lie, in the target image.
-    first: [usize; 2],
-    step: [usize; 2],
+    /// Along rows and along columns.
+    axes: [Axis; 2],
     /// The number of its rows and columns.
     grid: [usize; 2],
-    /// The first tap, and how many there are, `step` apart going backward and side by side going forward.
-    tap: [usize; 2],
-    taps: [usize; 2],
     /// What its pixels see of the source.
     window: Window,
 }
@@ -164,35 +217,46 @@ impl<'a> Gather<'a> {
         Self { isa, kernels: Kernels::of(isa), shape, source, target, backward: true }
     }
 
+    /// Classes of rows and of columns; there are no more than those.
+    fn class_grid(&self) -> [usize; 2] {
+        let Image { h, w, .. } = self.target;
+        if self.backward { [self.shape.stride_h.min(h), self.shape.stride_w.min(w)] } else { [1, 1] }
+    }
+
     fn classes(&self) -> usize {
-        if self.backward { self.shape.stride_h * self.shape.stride_w } else { 1 }
+        self.class_grid().iter().product()
     }
 
     fn class(&self, index: usize) -> Class {
-        let shape = self.shape;
-        let stride = [shape.stride_h, shape.stride_w];
-        let pad = [shape.pad_top, shape.pad_left];
-        let kernel = [shape.kernel_h, shape.kernel_w];
-        let size = [self.target.h, self.target.w];
-        if !self.backward {
-            let corner = pad.map(|pad| -(pad as isize));
-            let window = Window { corner, step: stride, span: kernel };
-            return Class { first: [0; 2], step: [1; 2], grid: size, tap: [0; 2], taps: kernel, window };
-        }
-        let first = [index / stride[1], index % stride[1]];
-        let tap: [usize; 2] = std::array::from_fn(|d| (first[d] + pad[d]) % stride[d]);
-        let taps = std::array::from_fn(|d| kernel[d].saturating_sub(tap[d]).div_ceil(stride[d]));
-        // The window's last pixel meets the first tap: the taps run against the source.
-        let corner =
-            std::array::from_fn(|d| ((first[d] + pad[d]) / stride[d] + 1) as isize - taps[d] as isize);
-        let grid = std::array::from_fn(|d| size[d].saturating_sub(first[d]).div_ceil(stride[d]));
-        let window = Window { corner, step: [1; 2], span: taps };
-        Class { first, step: stride, grid, tap, taps, window }
+        let extents = self.shape.extents();
+        let [_, columns] = self.class_grid();
+        let first = [index / columns, index % columns];
+        let axes = if self.backward {
+            std::array::from_fn(|d| Axis::backward(extents[d], first[d]))
+        } else {
+            extents.map(Axis::forward)
+        };
+        Class { axes, grid: axes.map(|axis| axis.count), window: Window::of(axes) }
+    }
+
+    /// Channels of the source that a target pixel sees.
+    fn channels(&self) -> usize {
+        self.source.c / self.shape.groups
+    }
+
+    /// Channels of the target that see them.
+    fn columns(&self) -> usize {
+        self.target.c / self.shape.groups
     }
 
     /// The length of a class's sum.
     fn depth(&self, class: &Class) -> usize {
-        class.taps[0] * class.taps[1] * self.source.c
+        class.axes[0].taps * class.axes[1].taps * self.channels()
+    }
+
+    /// Floats of a group's packed weights.
+    fn packed_floats(&self, class: &Class) -> usize {
+        whole_lines(self.depth(class) * self.columns().next_multiple_of(self.kernels.lanes))
     }
 
     /// Target rows that a task takes: a share of the rows as even as possible.
@@ -204,16 +268,15 @@ impl<'a> Gather<'a> {
 
     /// Floats of packed weights of all classes before this one.
     fn packed_before(&self, class: usize) -> usize {
-        let columns = self.target.c.next_multiple_of(self.kernels.lanes);
-        (0..class).map(|class| whole_lines(self.depth(&self.class(class)) * columns)).sum()
+        (0..class).map(|class| self.shape.groups * self.packed_floats(&self.class(class))).sum()
     }
 
     /// Floats of each worker's copy of a few rows with zeros around them.
     fn copy_floats(&self) -> usize {
         let floats = |class: Class| {
             let inside = class.window.stays_inside(class.grid, self.source);
-            let rows = class.window.source_rows(self.band(&class));
-            if inside { 0 } else { whole_lines(rows * class.window.pitch(class.grid[1], self.source)) }
+            let floats = class.window.copy_floats(self.band(&class), class.grid[1], self.source);
+            if inside { 0 } else { whole_lines(floats) }
         };
         (0..self.classes()).map(|class| floats(self.class(class))).max().unwrap_or(0)
     }
@@ -242,9 +305,13 @@ impl<'a> Gather<'a> {
         for index in 0..self.classes() {
             let class = self.class(index);
             let weights = SharedMut(space.at(self.packed_before(index)));
-            let taps = class.taps[0] * class.taps[1];
+            let taps = class.axes[0].taps * class.axes[1].taps;
+            let packed = self.packed_floats(&class);
             if self.source.c > 0 {
-                ctx.pool.run(taps, &|tap, _| self.pack_tap(&class, tap, w, weights));
+                ctx.pool.run(self.shape.groups * taps, &|task, _| {
+                    let (group, tap) = (task / taps, task % taps);
+                    self.pack_tap(&class, (group, tap), w, SharedMut(weights.at(group * packed)));
+                });
             }
             let band = self.band(&class);
             let bands = class.grid[0].div_ceil(band);
@@ -257,42 +324,52 @@ impl<'a> Gather<'a> {
                 // SAFETY: the copy is the worker's own, and big enough for a band of any class.
                 let view = unsafe { class.window.view(image, self.source, rows.clone(), class.grid, copy) };
                 let corner = SharedMut(target.at(example * self.target.floats()));
-                self.band_product(&class, rows, view, weights, corner, finish);
+                for group in 0..self.shape.groups {
+                    let weights = SharedMut(weights.at(group * packed));
+                    self.band_product(&class, rows.clone(), group, &view, weights, corner, finish);
+                }
             });
         }
     }
 
-    /// Packs the rows of B that belong to one tap, in all panels.
-    fn pack_tap(&self, class: &Class, tap: usize, w: &[f32], weights: SharedMut) {
-        let (depth, channels, columns) = (self.depth(class), self.source.c, self.target.c);
-        let tap_step = if self.backward { class.step } else { [1; 2] };
-        let row = class.tap[0] + tap / class.taps[1] * tap_step[0];
-        let column = class.tap[1] + tap % class.taps[1] * tap_step[1];
-        let w = &w[(row * self.shape.kernel_w + column) * channels * columns..][..channels * columns];
-        let (lane_step, k_step) = if self.backward { (channels, 1) } else { (1, columns) };
+    /// Packs the rows of B that belong to one tap of one group, in all panels.
+    fn pack_tap(&self, class: &Class, (group, tap): (usize, usize), w: &[f32], weights: SharedMut) {
+        let (depth, channels, columns) = (self.depth(class), self.channels(), self.columns());
+        let [rows, cols] = class.axes;
+        let row = rows.tap + tap / cols.taps * rows.tap_pitch;
+        let column = cols.tap + tap % cols.taps * cols.tap_pitch;
+        let (in_c, out_c) = (self.shape.in_c / self.shape.groups, self.shape.out_c);
+        let w = &w[(row * self.shape.kernel_w + column) * in_c * out_c..][..in_c * out_c];
+        let w = &w[group * (out_c / self.shape.groups)..];
+        let (lane_step, k_step) = if self.backward { (out_c, 1) } else { (1, out_c) };
         for start in (0..columns).step_by(self.kernels.nr()) {
             let lanes = (columns - start).min(self.kernels.nr());
             let width = self.kernels.panel_width(lanes);
             let dst = weights.at(start * depth + tap * channels * width);
             let strip = Strip { src: w[start * lane_step..].as_ptr(), lane_step, k_step, lanes };
-            // SAFETY: the tap's weights are a matrix of channels by columns, in either order; a tap's rows of
-            // a panel have one writer.
+            // SAFETY: a group's weights of the tap are a matrix of channels by columns, in either order, inside the
+            // matrix of all groups; a tap's rows of a panel have one writer.
             unsafe { pack(self.isa, strip, dst, width, channels) };
         }
     }
 
-    /// All target pixels in a few rows of one class.
+    /// A group's channels of all target pixels in a few rows of one class.
+    #[expect(clippy::too_many_arguments, reason = "the part, its operands and its result")]
     fn band_product(
         &self,
         class: &Class,
         rows: Range<usize>,
-        view: image::View,
+        group: usize,
+        view: &image::View,
         weights: SharedMut,
         target: SharedMut,
         finish: Finish,
     ) {
-        let (kernels, depth, columns) = (self.kernels, self.depth(class), self.target.c);
-        let (a, walk) = self.walk(class, &view);
+        let (kernels, depth, columns) = (self.kernels, self.depth(class), self.columns());
+        let (a, walk) = self.walk(class, view);
+        let a = a.wrapping_add(group * self.channels());
+        let first_column = group * columns;
+        let [row_axis, column_axis] = class.axes;
         let tiles = class.grid[1].div_ceil(kernels.mr);
         let chunks = Chunks::new(depth, usize::MAX);
         // A chunk of one panel of weights stays in the first-level cache for the whole band.
@@ -311,18 +388,19 @@ impl<'a> Gather<'a> {
                     old: std::ptr::null(),
                     old_step: 0,
                     c: target.at(0),
-                    ldc: class.step[1] * columns,
+                    ldc: column_axis.pitch * self.target.c,
                     cols,
-                    finish: if last { finish.at_column(start) } else { Finish::NONE },
+                    finish: if last { finish.at_column(first_column + start) } else { Finish::NONE },
                 };
                 for row in rows.clone() {
-                    let a = a.wrapping_add((row - rows.start) * class.window.step[0] * view.pitch);
-                    let c_row = class.first[0] + row * class.step[0];
+                    let a = a.wrapping_add((row - rows.start) * view.window_pitch);
+                    let c_row = row_axis.first + row * row_axis.pitch;
                     for index in 0..tiles {
                         let pixels = share(class.grid[1], tiles, index);
-                        let c_column = class.first[1] + pixels.start * class.step[1];
+                        let c_column = column_axis.first + pixels.start * column_axis.pitch;
                         tile.a = a.wrapping_add(pixels.start * tile.a_step);
-                        tile.c = target.at((c_row * self.target.w + c_column) * columns + start);
+                        let pixel = (c_row * self.target.w + c_column) * self.target.c;
+                        tile.c = target.at(pixel + first_column + start);
                         tile.load(chunk.start > 0);
                         // SAFETY: the view covers the windows of these pixels, the panel is packed, the
                         // pixels lie in the target image and belong to this task; the machine has the
@@ -334,18 +412,22 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Where the sum of the view's first pixel starts, and how it goes on.
+    /// Where the first group's sum of the view's first pixel starts, and how it goes on.
     fn walk(&self, class: &Class, view: &image::View) -> (*const f32, Walk) {
-        let (c, pitch) = (self.source.c, view.pitch);
-        if !self.backward {
+        let [rows, columns] = class.axes;
+        let c = self.source.c as isize;
+        if columns.spread == 1 && self.shape.groups == 1 {
             // Side by side in the kernel is side by side in the image.
-            let len = (class.taps[1] * c).max(1);
-            return (view.first, Walk { len, inner: 1, inner_step: 0, outer_step: pitch as isize });
+            let len = (columns.taps * self.source.c).max(1);
+            let outer_step = rows.spread.signum() * view.tap_pitch as isize;
+            return (view.first, Walk { len, inner: 1, inner_step: 0, outer_step });
         }
-        let last = class.taps[0].saturating_sub(1) * pitch + class.taps[1].saturating_sub(1) * c;
-        let (inner_step, outer_step) = (-(c as isize), -(pitch as isize));
-        let walk = Walk { len: c.max(1), inner: class.taps[1].max(1), inner_step, outer_step };
-        (view.first.wrapping_add(last), walk)
+        let (inner_step, outer_step) = (columns.spread * c, rows.spread.signum() * view.tap_pitch as isize);
+        let walk = Walk { len: self.channels().max(1), inner: columns.taps.max(1), inner_step, outer_step };
+        // Where the taps run against the source, the window's last pixel meets the first of them.
+        let last = |taps: usize, step: isize| taps.saturating_sub(1) * step.min(0).unsigned_abs();
+        let first = last(rows.taps, outer_step) + last(columns.taps, inner_step);
+        (view.first.wrapping_add(first), walk)
     }
 }
 

@@ -18,6 +18,7 @@ mod movement;
 pub mod norm;
 pub mod pool;
 pub mod pooling;
+pub mod random;
 pub mod reduce;
 pub mod resize;
 mod shadow;

@@ -63,7 +63,7 @@ mod lanes;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use functions::{erf, exp, ln, sigmoid, tanh};
+pub use functions::{REACH, cos, erf, exp, exp_m1, ln, ln_1p, sigmoid, sin, softplus, tanh};
 pub(crate) use lanes::{max_by, sum_by, sum2_by};
 
 /// Elements that one task of a kernel over plain memory takes: long enough to pay for handing it out, short enough

@@ -1,64 +1,235 @@
-//! Copies under another order of axes.
+//! Copies under another order of axes, of parts, and of several tensors into one.
 
-use plimsoll_graph::op::Movement;
-use plimsoll_tensor::Shape;
+use crate::isa::Context;
+use crate::math::Shared;
+use plimsoll_graph::op::{Movement, Span};
+use plimsoll_tensor::{DType, Shape, TensorType};
 
-/// Most axes that a copy can have.
+/// Most axes that a copy can have once neighbours are joined.
 const MOST_AXES: usize = 8;
 
-/// A copy of a tensor with its axes in another order or repeated: where each output element comes from.
+/// Bytes that one task copies, about.
+const TASK_BYTES: usize = 64 * 1024;
+
+/// What a movement copies from where to where.
 #[derive(Clone, Debug)]
-pub struct StridedCopy {
-    extents: Vec<usize>,
-    /// Input strides in elements, 0 along repeated axes.
-    strides: Vec<usize>,
+pub struct Moves {
+    pieces: Vec<Piece>,
     element_bytes: usize,
+    /// For outputs that the pieces do not cover: the element that fills the rest, and the bytes to fill.
+    fill: Option<([u8; 8], usize)>,
 }
 
-impl StridedCopy {
-    /// The copy that a movement of an input of this shape is; `None` for more than eight axes.
-    pub fn new(op: &Movement, input: &Shape, output: &Shape, element_bytes: usize) -> Option<Self> {
-        let strides = match op {
-            Movement::Reshape(_) => output.strides(),
-            Movement::Transpose(axes) => {
-                let own = input.strides();
-                axes.iter().map(|&a| own[a]).collect()
+/// A box of elements, with strides of its own on either side.
+#[derive(Clone, Debug)]
+struct Piece {
+    input: usize,
+    output: usize,
+    axes: Vec<Axis>,
+    /// Where it starts on either side, in elements.
+    from: usize,
+    to: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    extent: usize,
+    from: isize,
+    to: isize,
+}
+
+fn signed(strides: Vec<usize>) -> Vec<isize> {
+    strides.into_iter().map(|s| s as isize).collect()
+}
+
+/// Offset and strides of the elements at these spans of a tensor of this shape.
+fn spread(shape: &Shape, spans: &[Span]) -> (usize, Vec<isize>) {
+    let strides = shape.strides();
+    let start = spans.iter().zip(&strides).map(|(span, stride)| span.start * stride).sum();
+    (start, spans.iter().zip(&strides).map(|(span, &stride)| span.step * stride as isize).collect())
+}
+
+impl Piece {
+    fn new(
+        extents: &[usize],
+        (from, from_strides): (usize, Vec<isize>),
+        (to, to_strides): (usize, Vec<isize>),
+    ) -> Self {
+        let mut axes: Vec<Axis> = Vec::new();
+        for (i, &extent) in extents.iter().enumerate().filter(|(_, extent)| **extent != 1) {
+            let axis = Axis { extent, from: from_strides[i], to: to_strides[i] };
+            // An axis that goes on where the next one ends is one axis with it.
+            match axes.last_mut() {
+                Some(outer)
+                    if outer.from == axis.from * extent as isize && outer.to == axis.to * extent as isize =>
+                {
+                    *outer = Axis { extent: outer.extent * extent, ..axis };
+                }
+                _ => axes.push(axis),
             }
-            Movement::Broadcast(_) => input.strides_in(output),
+        }
+        Self { input: 0, output: 0, axes, from, to }
+    }
+}
+
+impl Moves {
+    /// The copies that a movement is; `None` where it has too many axes.
+    pub fn new(op: &Movement, inputs: &[&TensorType], outputs: &[&TensorType]) -> Option<Self> {
+        let (x, y) = (&inputs[0].shape, &outputs[0].shape);
+        let dense = |shape: &Shape| (0, signed(shape.strides()));
+        let mut fill = None;
+        let pieces = match op {
+            Movement::Reshape(_) | Movement::Detach => vec![Piece::new(y, dense(y), dense(y))],
+            Movement::Transpose(axes) => {
+                let own = x.strides();
+                let moved = axes.iter().map(|&a| own[a] as isize).collect();
+                vec![Piece::new(y, (0, moved), dense(y))]
+            }
+            Movement::Broadcast(_) => vec![Piece::new(y, (0, signed(x.strides_in(y))), dense(y))],
+            Movement::Slice(spans) => vec![Piece::new(y, spread(x, spans), dense(y))],
+            Movement::Pad { spans, value, .. } => {
+                fill = Some((element(*value, outputs[0].dtype), outputs[0].bytes()));
+                vec![Piece::new(x, dense(x), spread(y, spans))]
+            }
+            Movement::Concat { axis } => {
+                let mut start = 0;
+                let mut piece = |(input, part): (usize, &&TensorType)| {
+                    let to = (start * y.strides()[*axis], signed(y.strides()));
+                    start += part.shape[*axis];
+                    Piece { input, ..Piece::new(&part.shape, dense(&part.shape), to) }
+                };
+                inputs.iter().enumerate().map(&mut piece).collect()
+            }
+            Movement::Split { axis, .. } => {
+                let mut start = 0;
+                let mut piece = |(output, part): (usize, &&TensorType)| {
+                    let from = (start * x.strides()[*axis], signed(x.strides()));
+                    start += part.shape[*axis];
+                    Piece { output, ..Piece::new(&part.shape, from, dense(&part.shape)) }
+                };
+                outputs.iter().enumerate().map(&mut piece).collect()
+            }
         };
-        (output.rank() <= MOST_AXES).then(|| Self { extents: output.to_vec(), strides, element_bytes })
+        let few = pieces.iter().all(|piece: &Piece| piece.axes.len() <= MOST_AXES);
+        few.then_some(Self { pieces, element_bytes: inputs[0].dtype.bytes(), fill })
     }
 
     /// Copies.
     ///
     /// # Safety
-    /// Both pointers are good for the elements that the shapes say and do not overlap.
-    pub unsafe fn run(&self, from: *const u8, to: *mut u8) {
-        let rank = self.extents.len();
-        let total: usize = self.extents.iter().product();
-        let (inner, inner_stride) = match rank {
-            0 => (1, 1),
-            _ => (self.extents[rank - 1], self.strides[rank - 1]),
-        };
-        let mut index = [0; MOST_AXES];
-        let mut start = 0;
-        let size = self.element_bytes;
-        for row in 0..total.checked_div(inner).unwrap_or(0) {
-            for i in 0..inner {
-                // SAFETY: inside the tensors, by the strides of their shapes.
-                unsafe {
-                    let source = from.add((start + i * inner_stride) * size);
-                    std::ptr::copy_nonoverlapping(source, to.add((row * inner + i) * size), size);
+    /// The pointers are aligned and good for the types that the moves were made for, and outputs overlap nothing.
+    pub unsafe fn run(&self, ctx: Context<'_>, inputs: &[*const u8], outputs: &[*mut u8]) {
+        // SAFETY: the caller's contract; the element size is the type's.
+        unsafe {
+            match self.element_bytes {
+                1 => self.run_as::<u8>(ctx, inputs, outputs),
+                2 => self.run_as::<u16>(ctx, inputs, outputs),
+                4 => self.run_as::<u32>(ctx, inputs, outputs),
+                _ => self.run_as::<u64>(ctx, inputs, outputs),
+            }
+        }
+    }
+
+    unsafe fn run_as<T: Copy + Send + Sync>(
+        &self,
+        ctx: Context<'_>,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+    ) {
+        if let Some((value, bytes)) = self.fill {
+            let target = Shared::from_ptr(outputs[0].cast::<T>());
+            // SAFETY: eight bytes hold any element.
+            let value = unsafe { value.as_ptr().cast::<T>().read_unaligned() };
+            let (count, group) = (bytes / size_of::<T>(), TASK_BYTES / size_of::<T>());
+            ctx.pool.run(count.div_ceil(group), &|task, _| {
+                let start = task * group;
+                // SAFETY: every task has its own part of the output.
+                unsafe { target.part(start, group.min(count - start)) }.fill(value);
+            });
+        }
+        for piece in &self.pieces {
+            // SAFETY: the caller's contract.
+            unsafe { piece.run::<T>(ctx, inputs[piece.input].cast(), outputs[piece.output].cast()) };
+        }
+    }
+}
+
+/// An element as its bytes, in the first of eight.
+fn element(value: f64, dtype: DType) -> [u8; 8] {
+    let tensor = plimsoll_tensor::HostTensor::from_f64(
+        TensorType::scalar(dtype),
+        &[plimsoll_tensor::round(value, dtype)],
+    );
+    let mut bytes = [0; 8];
+    if let Ok(tensor) = tensor {
+        bytes[..dtype.bytes()].copy_from_slice(tensor.as_bytes());
+    }
+    bytes
+}
+
+impl Piece {
+    /// # Safety
+    /// As for [`Moves::run`].
+    unsafe fn run<T: Copy + Send + Sync>(&self, ctx: Context<'_>, from: *const T, to: *mut T) {
+        let unit = Axis { extent: 1, from: 1, to: 1 };
+        let (outer, inner) = self.axes.split_last().map_or((&[][..], unit), |(last, rest)| (rest, *last));
+        let rows: usize = outer.iter().map(|axis| axis.extent).product();
+        let (from, to) = (
+            Shared::from_ptr(from.cast_mut().wrapping_add(self.from)),
+            Shared::from_ptr(to.wrapping_add(self.to)),
+        );
+        let group = (TASK_BYTES / (inner.extent * size_of::<T>()).max(1)).max(1);
+        ctx.pool.run(rows.div_ceil(group), &|task, _| {
+            let first = task * group;
+            let mut index = [0; MOST_AXES];
+            let (mut source, mut target) = (0isize, 0isize);
+            let mut rest = first;
+            for (axis, place) in outer.iter().zip(&mut index).rev() {
+                *place = rest % axis.extent;
+                rest /= axis.extent;
+                source += *place as isize * axis.from;
+                target += *place as isize * axis.to;
+            }
+            for _ in first..(first + group).min(rows) {
+                let (source_row, target_row) =
+                    (from.at(0).wrapping_offset(source), to.at(0).wrapping_offset(target));
+                // SAFETY: inside the tensors, by the strides of their shapes; rows of the target are disjoint.
+                unsafe { copy_row(inner, source_row.cast_const(), target_row) };
+                for (axis, place) in outer.iter().zip(&mut index).rev() {
+                    *place += 1;
+                    source += axis.from;
+                    target += axis.to;
+                    if *place < axis.extent {
+                        break;
+                    }
+                    source -= axis.from * axis.extent as isize;
+                    target -= axis.to * axis.extent as isize;
+                    *place = 0;
                 }
             }
-            for axis in (0..rank.saturating_sub(1)).rev() {
-                index[axis] += 1;
-                start += self.strides[axis];
-                if index[axis] < self.extents[axis] {
-                    break;
+        });
+    }
+}
+
+/// Copies one row.
+///
+/// # Safety
+/// Both pointers are good for the axis, and do not overlap.
+#[inline(always)]
+unsafe fn copy_row<T: Copy>(axis: Axis, from: *const T, to: *mut T) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match (axis.from, axis.to) {
+            (1, 1) => std::ptr::copy_nonoverlapping(from, to, axis.extent),
+            (0, 1) => {
+                let value = *from;
+                std::slice::from_raw_parts_mut(to.cast::<std::mem::MaybeUninit<T>>(), axis.extent)
+                    .fill(std::mem::MaybeUninit::new(value));
+            }
+            _ => {
+                for i in 0..axis.extent as isize {
+                    to.offset(i * axis.to).write(*from.offset(i * axis.from));
                 }
-                start -= self.strides[axis] * self.extents[axis];
-                index[axis] = 0;
             }
         }
     }

@@ -3,10 +3,38 @@
 //! A variance is always the mean squared distance from the mean, never the difference of two large moments.
 
 use crate::isa::Context;
-use crate::math::{Shared, rows_per_task, simd_fn, sum_by, sum2_by, whole_lines};
+use crate::math::{Shared, exp, ln, max_by, rows_per_task, simd_fn, sum_by, sum2_by, whole_lines};
 use crate::reduce::{Fold, STRIP, WIDEST, fold, fold_workspace, sum_rows, super_rows, unit_rows};
 pub use plimsoll_graph::op::NormAxis;
 use std::ops::Range;
+
+/// `y[r] = ln Σ exp(x[r])` for x of `[rows, width]`, without overflow.
+pub fn log_sum_exp(ctx: Context<'_>, rows: usize, width: usize, x: &[f32], y: &mut [f32]) {
+    assert!(x.len() >= rows * width && y.len() >= rows, "operands are too short");
+    let group = rows_per_task(width);
+    let y = Shared::new(y);
+    ctx.pool.run(rows.div_ceil(group), &|task, _| {
+        let rows = task * group..((task + 1) * group).min(rows);
+        // SAFETY: every task has its own rows.
+        let y = unsafe { y.part(rows.start, rows.len()) };
+        log_sum_exp_rows(ctx.isa, width, &x[rows.start * width..rows.end * width], y);
+    });
+}
+
+simd_fn! {
+    pub(crate) fn log_sum_exp_rows(isa: Isa, width: usize, x: &[f32], y: &mut [f32]) {
+        for (r, y) in y.iter_mut().enumerate() {
+            let row = &x[r * width..(r + 1) * width];
+            // SAFETY: i is below the row's length.
+            let largest = max_by(width, |i| unsafe { *row.get_unchecked(i) });
+            // Where there is nothing but -infinity, so is the result, and not NaN; likewise for +infinity.
+            let base = if largest.is_infinite() { 0.0 } else { largest };
+            // SAFETY: likewise.
+            let sum = sum_by(width, |i| exp::<FMA>(unsafe { *row.get_unchecked(i) } - base));
+            *y = base + ln::<FMA>(sum);
+        }
+    }
+}
 
 /// Mean and variance of every row of x, `[rows, width]`.
 pub fn row_stats(

@@ -90,7 +90,7 @@ fn geometry(padding: Padding, image: [usize; 2], window: usize, stride: usize) -
         Padding::Same => same_padding(image, window, stride.map(|s| s.max(1))),
         Padding::Around(p) => [[p; 2]; 2],
     };
-    Geometry { window, stride, padding }
+    Geometry { window, stride, padding, dilation: [1, 1] }
 }
 
 /// 2-D convolution over NHWC images.
@@ -132,7 +132,10 @@ impl Layer for Conv2d {
         let kernel =
             net.parameter("kernel", [self.window, self.window, c, self.channels], he_uniform(fan_in));
         let geometry = geometry(self.padding, [h, w], self.window, self.stride);
-        let y = net.one(Op::Conv(Conv::Forward { geometry, epilogue: Epilogue::default() }), &[x, kernel])?;
+        let y = net.one(
+            Op::Conv(Conv::Forward { geometry, groups: 1, epilogue: Epilogue::default() }),
+            &[x, kernel],
+        )?;
         if !self.bias {
             return Ok(y);
         }

@@ -65,12 +65,26 @@ fn unary(op: Unary, x: f64) -> f64 {
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Unary::Erf => libm::erf(x),
         Unary::Relu => relu(x),
+        Unary::Sin => x.sin(),
+        Unary::Cos => x.cos(),
+        Unary::Log1p => x.ln_1p(),
+        Unary::Expm1 => x.exp_m1(),
+        Unary::Softplus => relu(x) + (-x.abs()).exp().ln_1p(),
+        Unary::Floor => x.floor(),
+        Unary::Ceil => x.ceil(),
+        Unary::Round => x.round_ties_even(),
+        Unary::Sign => sign(x),
     }
 }
 
 /// max(x, 0); NaN stays NaN.
 pub(crate) fn relu(x: f64) -> f64 {
     if x < 0.0 { 0.0 } else { x }
+}
+
+/// -1, 0 or 1; NaN stays NaN.
+fn sign(x: f64) -> f64 {
+    if x == 0.0 || x.is_nan() { x.abs() } else { x.signum() }
 }
 
 fn binary(op: Binary, a: f64, b: f64) -> f64 {
@@ -94,7 +108,9 @@ fn binary(op: Binary, a: f64, b: f64) -> f64 {
                 b
             }
         }
+        Binary::Pow => a.powf(b),
         Binary::Greater => f64::from(u8::from(a > b)),
+        Binary::GreaterEqual => f64::from(u8::from(a >= b)),
         Binary::Equal => f64::from(u8::from(a == b)),
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::tensor::Tensor;
 use crate::{
-    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, reduce, resize,
+    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, random, reduce,
+    resize,
 };
 use plimsoll_graph::Op;
 use plimsoll_tensor::{HostTensor, TensorType};
@@ -26,7 +27,7 @@ pub fn evaluate(
     let mut values = match op {
         Op::Elementwise(op) => elementwise::evaluate(op, &tensors, outputs[0]),
         Op::Fused(region) => elementwise::evaluate_region(region, &tensors),
-        Op::Movement(op) => movement::evaluate(op, &tensors, outputs[0]),
+        Op::Movement(op) => movement::evaluate(op, &tensors, outputs),
         Op::Reduce(op) => reduce::evaluate(op, &tensors, outputs[0]),
         Op::MatMul(op) => matmul::evaluate(op, &tensors),
         Op::Conv(op) => conv::evaluate(op, &tensors, outputs[0]),
@@ -36,6 +37,7 @@ pub fn evaluate(
         Op::Attention(op) => attention::evaluate(op, &tensors),
         Op::Index(op) => index::evaluate(op, &tensors, outputs[0]),
         Op::Loss(op) => loss::evaluate(op, &tensors),
+        Op::Random(op) => random::evaluate(op, inputs),
     }?;
     for (&output, sum) in folded.iter().zip(accumulate) {
         values[output].iter_mut().zip(sum.to_f64()).for_each(|(value, sum)| *value += sum);

@@ -28,6 +28,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod random;
 mod reduce;
 mod resize;
 mod tensor;

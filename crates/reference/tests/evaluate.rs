@@ -39,10 +39,10 @@ fn folded_outputs_are_added_to_their_running_sums() {
     let scatter = Op::Index(Index::ScatterAdd { rows: 2 });
     assert_eq!(run(&scatter, &[&indices, &x], &[&matrix]).unwrap(), [[104.0, 106.0, 100.0, 100.0]]);
 
-    let geometry = Geometry { window: [1, 1], stride: [1, 1], padding: [[0; 2]; 2] };
+    let geometry = Geometry { window: [1, 1], stride: [1, 1], padding: [[0; 2]; 2], dilation: [1; 2] };
     let (image, gradient) = (tensor("f64[1,1,2,1]", &[1.0, 2.0]), tensor("f64[1,1,2,1]", &[3.0, 4.0]));
     let kernel = tensor("f64[1,1,1,1]", &[0.5]);
-    let weight = Op::Conv(Conv::WeightGrad { geometry });
+    let weight = Op::Conv(Conv::WeightGrad { geometry, groups: 1 });
     assert_eq!(run(&weight, &[&image, &gradient], &[&kernel]).unwrap(), [[11.5]]);
 }
 
@@ -107,7 +107,7 @@ fn indices_and_labels_outside_their_range_are_named() {
     let error = run(&Op::Loss(Loss::CrossEntropy), &[&table, &labels, &weights], &[]).unwrap_err();
     assert_eq!(error.to_string(), "cross_entropy: label -1 at position 2 is outside 0..2");
 
-    let geometry = Geometry { window: [2, 2], stride: [2, 2], padding: [[0; 2]; 2] };
+    let geometry = Geometry { window: [2, 2], stride: [2, 2], padding: [[0; 2]; 2], dilation: [1; 2] };
     let (dy, index) = (tensor("f32[1,1,1,1]", &[1.0]), tensor("u8[1,1,1,1]", &[4.0]));
     let op = Op::Pool(Pool::MaxGrad { windows: Windows::Sliding(geometry), image: [2, 2] });
     let error = run(&op, &[&dy, &index], &[]).unwrap_err();
@@ -127,7 +127,7 @@ fn nan_is_largest_and_never_lost() {
     assert!(run(&Op::Elementwise(Elementwise::Unary(Unary::Relu)), &[&x], &[]).unwrap()[0][1].is_nan());
 
     let image = tensor("f64[1,2,2,1]", &[1.0, f64::NAN, 7.0, f64::NAN]);
-    let geometry = Geometry { window: [2, 2], stride: [2, 2], padding: [[0; 2]; 2] };
+    let geometry = Geometry { window: [2, 2], stride: [2, 2], padding: [[0; 2]; 2], dilation: [1; 2] };
     let op = Op::Pool(Pool::Max { windows: Windows::Sliding(geometry) });
     let pooled = run(&op, &[&image], &[]).unwrap();
     assert!(pooled[0][0].is_nan());

@@ -23,9 +23,13 @@ pub fn save(graph: &Graph) -> Result<Graph, GraphError> {
     split.rebuild(&kept)
 }
 
-/// Whether an op is cheap enough to run twice.
+/// Whether an op is cheap enough to run twice. Ops of several outputs never are: a cut has one value for each.
 fn is_cheap(op: &Op) -> bool {
-    matches!(op, Op::Elementwise(_) | Op::Movement(Movement::Reshape(_) | Movement::Broadcast(_)))
+    match op {
+        Op::Elementwise(_) | Op::Random(_) => true,
+        Op::Movement(op) => !matches!(op, Movement::Split { .. }),
+        _ => false,
+    }
 }
 
 fn is_constant(op: &Op) -> bool {

@@ -88,7 +88,7 @@ fn idle(r: &Rewriter<'_>, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
             _ => return None,
         },
         Op::Elementwise(Elementwise::Binary(Binary::Div)) if constant(inputs[1]) == Some(1.0) => inputs[0],
-        Op::Movement(Movement::Reshape(_) | Movement::Broadcast(_)) => inputs[0],
+        Op::Movement(Movement::Reshape(_) | Movement::Broadcast(_) | Movement::Detach) => inputs[0],
         _ => return None,
     };
     (built.ty(same) == output).then_some(same)

@@ -16,14 +16,15 @@ pub(super) fn find(op: &Conv, query: &KernelQuery<'_>) -> Found {
         return None;
     }
     match op {
-        Conv::Forward { geometry, epilogue } => {
-            found(Forward { shape: shape(geometry, &x[0].shape, &y[0].shape), epilogue: *epilogue })
+        Conv::Forward { geometry, groups, epilogue } => {
+            let shape = shape(geometry, *groups, &x[0].shape, &y[0].shape);
+            found(Forward { shape, epilogue: *epilogue })
         }
-        Conv::InputGrad { geometry, .. } => {
-            found(InputGrad { shape: shape(geometry, &y[0].shape, &x[0].shape) })
+        Conv::InputGrad { geometry, groups, .. } => {
+            found(InputGrad { shape: shape(geometry, *groups, &y[0].shape, &x[0].shape) })
         }
-        Conv::WeightGrad { geometry } => {
-            let shape = shape(geometry, &x[0].shape, &x[1].shape);
+        Conv::WeightGrad { geometry, groups } => {
+            let shape = shape(geometry, *groups, &x[0].shape, &x[1].shape);
             let pixels = (shape.out_h * shape.out_w).max(1);
             let wanted = (BLOCK_PIXELS / pixels).max(1).next_power_of_two();
             // A divisor of the block of examples, so that splits at blocks fall between these, too.
@@ -37,7 +38,7 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-fn shape(geometry: &Geometry, x: &[usize], y: &[usize]) -> ConvShape {
+fn shape(geometry: &Geometry, groups: usize, x: &[usize], y: &[usize]) -> ConvShape {
     ConvShape {
         examples: x[0],
         in_h: x[1],
@@ -52,6 +53,9 @@ fn shape(geometry: &Geometry, x: &[usize], y: &[usize]) -> ConvShape {
         stride_w: geometry.stride[1],
         pad_top: geometry.padding[0][0],
         pad_left: geometry.padding[1][0],
+        dilation_h: geometry.dilation[0],
+        dilation_w: geometry.dilation[1],
+        groups,
     }
 }
 
@@ -59,7 +63,7 @@ fn shape(geometry: &Geometry, x: &[usize], y: &[usize]) -> ConvShape {
 fn sizes(s: &ConvShape) -> [usize; 3] {
     [
         s.examples * s.in_h * s.in_w * s.in_c,
-        s.kernel_h * s.kernel_w * s.in_c * s.out_c,
+        s.kernel_h * s.kernel_w * (s.in_c / s.groups) * s.out_c,
         s.examples * s.out_h * s.out_w * s.out_c,
     ]
 }

@@ -17,6 +17,7 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Found {
     let inside = shape.get(1..shape.rank() - 1).map_or(1, |inner| inner.iter().product());
     let size = Size { rows, width };
     match op {
+        Norm::LogSumExp => found(LogSumExp(size)),
         Norm::Stats { axis: NormAxis::Row } => found(RowStats(size)),
         Norm::Stats { axis: NormAxis::Channel } => found(ChannelStats(size)),
         Norm::Sums { axis } => {
@@ -52,6 +53,16 @@ impl Size {
             NormAxis::Row => self.rows,
             NormAxis::Channel => self.width,
         }
+    }
+}
+
+struct LogSumExp(Size);
+
+impl Call for LogSumExp {
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let Size { rows, width } = self.0;
+        norm::log_sum_exp(ctx, rows, width, read!(o, 0, rows * width), write!(o, 0, rows));
+        Ok(())
     }
 }
 

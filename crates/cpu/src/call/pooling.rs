@@ -28,7 +28,8 @@ fn shape(windows: Windows, x: &[usize], y: &[usize]) -> PoolShape {
     let [height, width] = [0, 1].map(|a| {
         let spacing = match windows {
             Windows::Sliding(geometry) => {
-                Spacing::Sliding { stride: geometry.stride[a], before: geometry.padding[a][0], dilation: 1 }
+                let (stride, dilation) = (geometry.stride[a], geometry.dilation[a]);
+                Spacing::Sliding { stride, before: geometry.padding[a][0], dilation }
             }
             Windows::Adaptive { .. } => Spacing::Adaptive,
         };

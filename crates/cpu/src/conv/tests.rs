@@ -27,6 +27,25 @@ fn shape(
         stride_w: stride,
         pad_top: pad,
         pad_left: pad,
+        dilation_h: 1,
+        dilation_w: 1,
+        groups: 1,
+    }
+}
+
+/// The shape with its taps apart, and as many groups.
+fn spread(s: ConvShape, dilation: [usize; 2], groups: usize) -> ConvShape {
+    let [dilation_h, dilation_w] = dilation;
+    let positions = |input: usize, pad: usize, kernel: usize, dilation: usize, stride: usize| {
+        (input + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1
+    };
+    ConvShape {
+        out_h: positions(s.in_h, s.pad_top, s.kernel_h, dilation_h, s.stride_h),
+        out_w: positions(s.in_w, s.pad_left, s.kernel_w, dilation_w, s.stride_w),
+        dilation_h,
+        dilation_w,
+        groups,
+        ..s
     }
 }
 
@@ -50,6 +69,27 @@ fn shapes() -> Vec<ConvShape> {
         shape(2, [4, 4, 3], [3, 3], 0, 1, 1),
         uneven,
         far_over,
+        // Taps apart, with and without a common divisor of stride and dilation.
+        spread(shape(2, [9, 10, 5], [3, 3], 7, 1, 2), [2, 3], 1),
+        spread(shape(2, [13, 12, 4], [3, 2], 18, 2, 3), [2, 3], 1),
+        spread(shape(1, [20, 17, 3], [4, 3], 5, 6, 4), [4, 3], 1),
+        spread(shape(2, [20, 19, 3], [3, 3], 5, 1, 0), [4, 5], 1),
+        spread(shape(1, [30, 3, 2], [3, 1], 3, 1, 12), [12, 100], 1),
+        // Groups, of more and of fewer channels than a vector has.
+        spread(shape(2, [8, 7, 64], [3, 3], 96, 1, 1), [1, 1], 2),
+        spread(shape(2, [9, 8, 32], [3, 3], 32, 2, 1), [1, 1], 2),
+        spread(shape(3, [7, 7, 12], [3, 2], 8, 1, 1), [2, 1], 4),
+        spread(shape(2, [6, 5, 12], [1, 1], 18, 1, 0), [1, 1], 6),
+        spread(shape(0, [6, 5, 12], [1, 1], 18, 1, 0), [1, 1], 6),
+        // One channel for each group, with one kernel or several.
+        spread(shape(3, [9, 8, 16], [3, 3], 16, 1, 1), [1, 1], 16),
+        spread(shape(2, [14, 37, 39], [3, 3], 39, 2, 1), [1, 1], 39),
+        spread(shape(2, [12, 12, 23], [5, 5], 23, 1, 2), [1, 1], 23),
+        spread(shape(3, [13, 12, 7], [3, 4], 7, 2, 4), [2, 3], 7),
+        spread(shape(1, [3, 3, 5], [2, 2], 5, 3, 5), [1, 1], 5),
+        spread(shape(0, [3, 3, 5], [2, 2], 5, 1, 1), [1, 1], 5),
+        spread(shape(2, [7, 6, 6], [3, 3], 12, 1, 1), [1, 1], 6),
+        spread(shape(2, [7, 6, 6], [3, 3], 12, 2, 1), [2, 2], 6),
     ]
 }
 
@@ -61,7 +101,8 @@ fn for_each_term(shape: &ConvShape, mut f: impl FnMut(usize, usize, usize)) {
             for ow in 0..s.out_w {
                 for kh in 0..s.kernel_h {
                     for kw in 0..s.kernel_w {
-                        let (h, w) = (oh * s.stride_h + kh, ow * s.stride_w + kw);
+                        let (h, w) =
+                            (oh * s.stride_h + kh * s.dilation_h, ow * s.stride_w + kw * s.dilation_w);
                         if h < s.pad_top
                             || w < s.pad_left
                             || h - s.pad_top >= s.in_h
@@ -71,10 +112,12 @@ fn for_each_term(shape: &ConvShape, mut f: impl FnMut(usize, usize, usize)) {
                         }
                         let x = (e * s.in_h + h - s.pad_top) * s.in_w + w - s.pad_left;
                         let y = (e * s.out_h + oh) * s.out_w + ow;
-                        for ic in 0..s.in_c {
+                        let channels = s.in_c / s.groups;
+                        for ic in 0..channels {
                             for oc in 0..s.out_c {
-                                let weight = ((kh * s.kernel_w + kw) * s.in_c + ic) * s.out_c + oc;
-                                f(x * s.in_c + ic, weight, y * s.out_c + oc);
+                                let weight = ((kh * s.kernel_w + kw) * channels + ic) * s.out_c + oc;
+                                let group = oc / (s.out_c / s.groups);
+                                f(x * s.in_c + group * channels + ic, weight, y * s.out_c + oc);
                             }
                         }
                     }
@@ -228,18 +271,22 @@ fn weight_grad_of_two_calls_has_the_bits_of_one() {
     let pool = Pool::new(2).expect("threads start");
     for isa in isas() {
         let ctx = Context { pool: &pool, isa };
-        let whole = shape(7, [9, 9, 5], [3, 3], 18, 1, 1);
-        let o = operands(&whole);
-        let mut expected = vec![0.0; o.w.len()];
-        weight_grad(ctx, &whole, &o, &mut expected, false, 2);
-        let mut dw = vec![f32::NAN; o.w.len()];
-        for (examples, accumulate) in [(0..4, false), (4..7, true)] {
-            let part = ConvShape { examples: examples.len(), ..whole };
-            let floats = |image: Image| examples.start * image.floats()..examples.end * image.floats();
-            let (x, dy) = (o.x[floats(whole.input())].to_vec(), o.dy[floats(whole.output())].to_vec());
-            let o = Operands { x, dy, w: vec![], bias: vec![] };
-            weight_grad(ctx, &part, &o, &mut dw, accumulate, 2);
+        let dense = shape(7, [9, 9, 5], [3, 3], 18, 1, 1);
+        let depthwise = spread(shape(7, [9, 9, 18], [3, 3], 18, 1, 1), [1, 1], 18);
+        let grouped = spread(shape(7, [9, 9, 20], [3, 3], 10, 1, 1), [2, 1], 5);
+        for whole in [dense, depthwise, grouped] {
+            let o = operands(&whole);
+            let mut expected = vec![0.0; o.w.len()];
+            weight_grad(ctx, &whole, &o, &mut expected, false, 2);
+            let mut dw = vec![f32::NAN; o.w.len()];
+            for (examples, accumulate) in [(0..4, false), (4..7, true)] {
+                let part = ConvShape { examples: examples.len(), ..whole };
+                let floats = |image: Image| examples.start * image.floats()..examples.end * image.floats();
+                let (x, dy) = (o.x[floats(whole.input())].to_vec(), o.dy[floats(whole.output())].to_vec());
+                let o = Operands { x, dy, w: vec![], bias: vec![] };
+                weight_grad(ctx, &part, &o, &mut dw, accumulate, 2);
+            }
+            assert_eq!(bits(&expected), bits(&dw));
         }
-        assert_eq!(bits(&expected), bits(&dw));
     }
 }

@@ -1,7 +1,8 @@
 //! The gradient of a convolution with respect to its weights.
 
-use super::image::{Image, View, Window};
-use super::{ConvShape, share};
+use super::axis::Axis;
+use super::image::{View, Window};
+use super::{ConvShape, depthwise, share};
 use crate::gemm::chunks::KC;
 use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
@@ -16,7 +17,13 @@ pub fn conv2d_weight_grad_workspace(
     shape: &ConvShape,
     block_examples: usize,
 ) -> usize {
-    WeightGrad::new(isa, threads, shape, block_examples).workspace_floats(threads) * size_of::<f32>()
+    let split = Split::new(threads, shape, block_examples);
+    let floats = if shape.is_depthwise() {
+        depthwise::WeightGrad::new(isa, shape, split).workspace_floats()
+    } else {
+        WeightGrad::new(isa, shape, split).workspace_floats(threads)
+    };
+    floats * size_of::<f32>()
 }
 
 /// The gradient of [`conv2d`](super::conv2d) with respect to its weights, in `dw` or added to it.
@@ -48,46 +55,84 @@ pub fn conv2d_weight_grad(
     }
     assert_available(ctx.isa);
     let threads = ctx.pool.threads();
-    let grad = WeightGrad::new(ctx.isa, threads, shape, block_examples);
+    let split = Split::new(threads, shape, block_examples);
+    if shape.is_depthwise() {
+        let grad = depthwise::WeightGrad::new(ctx.isa, shape, split);
+        let space = shared_workspace(workspace, grad.workspace_floats());
+        return split.fold(ctx, shape, dw, (space, grad.slot_floats), &|examples, slice, slot, _| {
+            grad.block(x, dy, examples, slice, space.at(slot * grad.slot_floats));
+        });
+    }
+    let grad = WeightGrad::new(ctx.isa, shape, split);
     let space = shared_workspace(workspace, grad.workspace_floats(threads));
-    let blocks = shape.examples.div_ceil(block_examples);
-    let dw = SharedMut(dw.as_mut_ptr());
+    split.fold(ctx, shape, dw, (space, grad.sums_floats), &|examples, slice, slot, worker| {
+        grad.block(x, dy, examples, slice, space, (slot, worker));
+    });
+}
 
-    for first in (0..blocks).step_by(grad.together) {
-        let together = grad.together.min(blocks - first);
-        ctx.pool.run(together * grad.slices, &|task, worker| {
-            let (slot, slice) = (task / grad.slices, task % grad.slices);
-            let start = (first + slot) * block_examples;
-            let examples = start..(start + block_examples).min(shape.examples);
-            grad.block(x, dy, examples, slice, space, (slot, worker));
-        });
-        const GROUP: usize = 8192;
-        let weights = shape.weights();
-        ctx.pool.run(weights.div_ceil(GROUP), &|task, _| {
-            let start = task * GROUP;
-            let len = GROUP.min(weights - start);
-            // SAFETY: every element has one task, and the blocks' sums are complete and only read.
-            let dw = unsafe { std::slice::from_raw_parts_mut(dw.at(start), len) };
-            for slot in 0..together {
-                let sums = space.at(slot * grad.sums_floats + start);
-                // SAFETY: as above.
-                let sums = unsafe { std::slice::from_raw_parts(sums, len) };
-                dw.iter_mut().zip(sums).for_each(|(dw, sum)| *dw += sum);
-            }
-        });
+/// How the examples are cut up.
+#[derive(Clone, Copy)]
+pub(super) struct Split {
+    block_examples: usize,
+    /// How many blocks are summed at a time, each in its own memory.
+    pub together: usize,
+    /// Into how many slices a block's sums are cut, so that all threads have work when blocks are few.
+    pub slices: usize,
+}
+
+impl Split {
+    fn new(threads: usize, shape: &ConvShape, block_examples: usize) -> Self {
+        assert!(block_examples > 0, "a block has at least one example");
+        let together = shape.examples.div_ceil(block_examples).clamp(1, threads);
+        Self { block_examples, together, slices: threads.div_ceil(together) }
+    }
+
+    /// Adds the sums of all blocks to `dw`, in order. `block(examples, slice, slot, worker)` leaves a slice of a block's
+    /// sums at the start of its slot of the space.
+    fn fold(
+        &self,
+        ctx: Context<'_>,
+        shape: &ConvShape,
+        dw: &mut [f32],
+        (space, slot_floats): (SharedMut, usize),
+        block: &(dyn Fn(Range<usize>, usize, usize, usize) + Sync),
+    ) {
+        let blocks = shape.examples.div_ceil(self.block_examples);
+        let dw = SharedMut(dw.as_mut_ptr());
+        for first in (0..blocks).step_by(self.together) {
+            let together = self.together.min(blocks - first);
+            ctx.pool.run(together * self.slices, &|task, worker| {
+                let (slot, slice) = (task / self.slices, task % self.slices);
+                let start = (first + slot) * self.block_examples;
+                let end = start.saturating_add(self.block_examples).min(shape.examples);
+                block(start..end, slice, slot, worker);
+            });
+            const GROUP: usize = 8192;
+            let weights = shape.weights();
+            ctx.pool.run(weights.div_ceil(GROUP), &|task, _| {
+                let start = task * GROUP;
+                let len = GROUP.min(weights - start);
+                // SAFETY: every element has one task, and the blocks' sums are complete and only read.
+                let dw = unsafe { std::slice::from_raw_parts_mut(dw.at(start), len) };
+                for slot in 0..together {
+                    let sums = space.at(slot * slot_floats + start);
+                    // SAFETY: as above.
+                    let sums = unsafe { std::slice::from_raw_parts(sums, len) };
+                    dw.iter_mut().zip(sums).for_each(|(dw, sum)| *dw += sum);
+                }
+            });
+        }
     }
 }
 
-/// A product whose rows are (tap, input channel), whose columns are output channels, and whose k are pixels.
+/// A product whose rows are (tap, input channel), whose columns are output channels, and whose k are pixels; one for
+/// every group.
 struct WeightGrad<'a> {
     isa: Isa,
     kernels: &'static Kernels,
     shape: &'a ConvShape,
     window: Window,
-    /// How many blocks are summed at a time, each in its own memory.
-    together: usize,
-    /// Into how many slices the rows are cut, so that all threads have work when blocks are few.
-    slices: usize,
+    split: Split,
     /// Output rows, and columns of them, of one chunk.
     chunk_rows: usize,
     chunk_columns: usize,
@@ -98,28 +143,21 @@ struct WeightGrad<'a> {
 }
 
 impl<'a> WeightGrad<'a> {
-    fn new(isa: Isa, threads: usize, shape: &'a ConvShape, block_examples: usize) -> Self {
-        assert!(block_examples > 0, "a block has at least one example");
+    fn new(isa: Isa, shape: &'a ConvShape, split: Split) -> Self {
         let kernels = Kernels::of(isa);
-        let window = Window {
-            corner: [-(shape.pad_top as isize), -(shape.pad_left as isize)],
-            step: [shape.stride_h, shape.stride_w],
-            span: [shape.kernel_h, shape.kernel_w],
-        };
-        let together = shape.examples.div_ceil(block_examples).clamp(1, threads);
+        let window = Window::of(shape.extents().map(Axis::forward));
         let chunk_columns = shape.out_w.clamp(1, KC);
-        let chunk_rows = (KC / shape.out_w.max(1)).clamp(1, shape.out_h.max(1));
-        let Image { h, w, .. } = shape.output();
-        let inside = window.stays_inside([h, w], shape.input());
-        let copy = window.source_rows(chunk_rows) * window.pitch(w, shape.input());
-        let packed = chunk_rows * chunk_columns * shape.out_c.next_multiple_of(kernels.lanes);
+        let chunk_rows = chunk_rows(shape);
+        let inside = window.stays_inside([shape.out_h, shape.out_w], shape.input());
+        let copy = window.copy_floats(chunk_rows, shape.out_w, shape.input());
+        let columns = (shape.out_c / shape.groups).next_multiple_of(kernels.lanes);
+        let packed = chunk_rows * chunk_columns * columns;
         Self {
             isa,
             kernels,
             shape,
             window,
-            together,
-            slices: threads.div_ceil(together),
+            split,
             chunk_rows,
             chunk_columns,
             sums_floats: whole_lines(shape.weights()),
@@ -129,7 +167,7 @@ impl<'a> WeightGrad<'a> {
     }
 
     fn workspace_floats(&self, threads: usize) -> usize {
-        self.together * self.sums_floats + threads * (self.copy_floats + self.packed_floats)
+        self.split.together * self.sums_floats + threads * (self.copy_floats + self.packed_floats)
     }
 
     /// One slice of the rows of one block's sums.
@@ -144,7 +182,7 @@ impl<'a> WeightGrad<'a> {
     ) {
         let (input, output) = (self.shape.input(), self.shape.output());
         let sums = space.at(slot * self.sums_floats);
-        let own = self.together * self.sums_floats + worker * (self.copy_floats + self.packed_floats);
+        let own = self.split.together * self.sums_floats + worker * (self.copy_floats + self.packed_floats);
         let (copy, packed) = (space.at(own), space.at(own + self.copy_floats));
         let first_example = examples.start;
         for example in examples {
@@ -157,51 +195,58 @@ impl<'a> WeightGrad<'a> {
                 for column in (0..output.w).step_by(self.chunk_columns) {
                     let columns = column..(column + self.chunk_columns).min(output.w);
                     let first = example == first_example && row == 0 && column == 0;
-                    self.chunk(&view, dy, (rows.clone(), columns), slice, (packed, sums), !first);
+                    for group in 0..self.shape.groups {
+                        let part = (rows.clone(), columns.clone(), group);
+                        self.chunk(&view, dy, part, slice, (packed, sums), !first);
+                    }
                 }
             }
         }
     }
 
-    /// Adds the pixels of a rectangle of the output, which either spans whole rows or lies in one.
+    /// Adds the pixels of a rectangle of the output, which either spans whole rows or lies in one, to a group's sums.
     fn chunk(
         &self,
         view: &View,
         dy: &[f32],
-        (rows, columns): (Range<usize>, Range<usize>),
+        (rows, columns, group): (Range<usize>, Range<usize>, usize),
         slice: usize,
         (packed, sums): (*mut f32, *mut f32),
         load: bool,
     ) {
         let Self { kernels, shape, .. } = self;
-        let (n, pixels) = (shape.out_c, rows.len() * columns.len());
-        let dy = &dy[(rows.start * shape.out_w + columns.start) * n..][..pixels * n];
+        let (channels, n) = (shape.in_c / shape.groups, shape.out_c / shape.groups);
+        let pixels = rows.len() * columns.len();
+        let dy = &dy[(rows.start * shape.out_w + columns.start) * shape.out_c..][..pixels * shape.out_c];
         let a_step = shape.stride_w * shape.in_c;
-        let walk = Walk {
-            len: columns.len(),
-            inner: 1,
-            inner_step: 0,
-            outer_step: (shape.stride_h * view.pitch) as isize,
-        };
-        // The rows of the product under one row of the kernel are side by side in the image.
-        let adjacent = shape.kernel_w * shape.in_c;
+        let walk =
+            Walk { len: columns.len(), inner: 1, inner_step: 0, outer_step: view.window_pitch as isize };
+        // The rows of the product that are side by side in the image: those under one row of the kernel, or only
+        // those of one tap where others lie between the taps.
+        let whole_rows = shape.groups == 1 && self.window.spread[1] == 1;
+        let (steps, adjacent) =
+            if whole_rows { (1, shape.kernel_w * channels) } else { (shape.kernel_w, channels) };
+        let tap_step = self.window.spread[1] * shape.in_c;
         let tiles = adjacent.div_ceil(kernels.mr);
         for start in (0..n).step_by(kernels.nr()) {
             let cols = (n - start).min(kernels.nr());
             let width = kernels.panel_width(cols);
-            let b = if n == width {
+            let column = group * n + start;
+            let b = if shape.groups == 1 && n == width {
                 dy.as_ptr()
             } else {
-                let strip = Strip { src: dy[start..].as_ptr(), lane_step: 1, k_step: n, lanes: cols };
+                let (src, k_step) = (dy[column..].as_ptr(), shape.out_c);
+                let strip = Strip { src, lane_step: 1, k_step, lanes: cols };
                 // SAFETY: the strip lies in the output's gradient, and the panel has room for a chunk.
                 unsafe { pack(self.isa, strip, packed.add(start * pixels), width, pixels) };
                 packed.wrapping_add(start * pixels)
             };
-            for unit in share(shape.kernel_h * tiles, self.slices, slice) {
-                let kernel_row = unit / tiles;
-                let adjacent_rows = share(adjacent, tiles, unit % tiles);
-                let from = kernel_row * view.pitch + columns.start * a_step + adjacent_rows.start;
-                let to = (kernel_row * adjacent + adjacent_rows.start) * n + start;
+            for unit in share(shape.kernel_h * steps * tiles, self.split.slices, slice) {
+                let (tap, tile) = (unit / tiles, unit % tiles);
+                let adjacent_rows = share(adjacent, tiles, tile);
+                let corner = tap / steps * view.tap_pitch + tap % steps * tap_step + group * channels;
+                let from = corner + columns.start * a_step + adjacent_rows.start;
+                let to = (tap * adjacent + adjacent_rows.start) * shape.out_c + column;
                 let mut tile = Tile {
                     a: view.first.wrapping_add(from),
                     a_step,
@@ -210,9 +255,9 @@ impl<'a> WeightGrad<'a> {
                     k_len: pixels,
                     b,
                     old: std::ptr::null(),
-                    old_step: n,
+                    old_step: shape.out_c,
                     c: sums.wrapping_add(to),
-                    ldc: n,
+                    ldc: shape.out_c,
                     cols,
                     finish: Finish::NONE,
                 };
@@ -223,4 +268,9 @@ impl<'a> WeightGrad<'a> {
             }
         }
     }
+}
+
+/// Output rows that are summed by themselves: as many as 256 pixels have, at least one.
+pub(super) fn chunk_rows(shape: &ConvShape) -> usize {
+    (KC / shape.out_w.max(1)).clamp(1, shape.out_h.max(1))
 }

@@ -5,7 +5,7 @@ use super::compile::{Action, Place, Source, Step};
 use super::layout::{Chunk, Kind};
 use super::number::{Class, Number, erf_f64, to_bf16_bits};
 use crate::isa::Isa;
-use crate::math::{erf, exp, ln, sigmoid, simd_fn, tanh};
+use crate::math::{REACH, cos, erf, exp, exp_m1, ln, ln_1p, sigmoid, simd_fn, sin, softplus, tanh};
 use plimsoll_graph::op::{Binary, Unary};
 use plimsoll_tensor::{DType, f16};
 use std::ops::Range;
@@ -218,6 +218,26 @@ unsafe fn map2<T: Copy, R: Copy>(len: usize, target: *mut R, a: Arg<T>, b: Arg<T
     }
 }
 
+/// As [`map`], with `far` for the rare elements beyond the reach of the fast function.
+///
+/// # Safety
+///
+/// As for [`map`].
+#[inline(always)]
+unsafe fn turn(len: usize, y: *mut f32, x: *const f32, near: impl Fn(f32) -> f32, far: fn(f64) -> f64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        map(len, y, x, near);
+        // Without an early exit, so that the search is vector code.
+        let beyond = |x: f32| x.abs() > REACH;
+        if (0..len).fold(false, |any, i| any | beyond(*x.add(i))) {
+            for i in (0..len).filter(|&i| beyond(*x.add(i))) {
+                y.add(i).write(far(f64::from(*x.add(i))) as f32);
+            }
+        }
+    }
+}
+
 simd_fn! {
     /// # Safety
     ///
@@ -237,6 +257,15 @@ simd_fn! {
                 Unary::Sigmoid => map(len, y, x, sigmoid::<FMA>),
                 Unary::Erf => map(len, y, x, erf::<FMA>),
                 Unary::Relu => map(len, y, x, |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 }),
+                Unary::Sin => turn(len, y, x, sin::<FMA>, f64::sin),
+                Unary::Cos => turn(len, y, x, cos::<FMA>, f64::cos),
+                Unary::Log1p => map(len, y, x, ln_1p::<FMA>),
+                Unary::Expm1 => map(len, y, x, exp_m1::<FMA>),
+                Unary::Softplus => map(len, y, x, softplus::<FMA>),
+                Unary::Floor => map(len, y, x, |x: f32| x.floor()),
+                Unary::Ceil => map(len, y, x, |x: f32| x.ceil()),
+                Unary::Round => map(len, y, x, |x: f32| x.round_ties_even()),
+                Unary::Sign => map(len, y, x, |x: f32| if x == 0.0 || x.is_nan() { x.abs() } else { x.signum() }),
             }
         }
     }
@@ -261,6 +290,17 @@ unsafe fn unary_f64(op: Unary, len: usize, y: *mut f64, x: *const f64) {
             Unary::Sigmoid => map(len, y, x, |x: f64| 1.0 / (1.0 + (-x).exp())),
             Unary::Erf => map(len, y, x, erf_f64),
             Unary::Relu => map(len, y, x, |x: f64| if x > 0.0 || x.is_nan() { x } else { 0.0 }),
+            Unary::Sin => map(len, y, x, |x: f64| x.sin()),
+            Unary::Cos => map(len, y, x, |x: f64| x.cos()),
+            Unary::Log1p => map(len, y, x, |x: f64| x.ln_1p()),
+            Unary::Expm1 => map(len, y, x, |x: f64| x.exp_m1()),
+            Unary::Softplus => {
+                map(len, y, x, |x: f64| (if x < 0.0 { 0.0 } else { x }) + (-x.abs()).exp().ln_1p())
+            }
+            Unary::Floor => map(len, y, x, |x: f64| x.floor()),
+            Unary::Ceil => map(len, y, x, |x: f64| x.ceil()),
+            Unary::Round => map(len, y, x, |x: f64| x.round_ties_even()),
+            Unary::Sign => map(len, y, x, |x: f64| if x == 0.0 || x.is_nan() { x.abs() } else { x.signum() }),
         }
     }
 }
@@ -281,7 +321,9 @@ unsafe fn binary<T: Number>(op: Binary, len: usize, target: *mut u8, a: Arg<T>, 
             Binary::Div => map2(len, y, a, b, T::div),
             Binary::Max => map2(len, y, a, b, T::max),
             Binary::Min => map2(len, y, a, b, T::min),
+            Binary::Pow => map2(len, y, a, b, T::pow),
             Binary::Greater => map2(len, truth, a, b, |a, b| bit(a.greater(b))),
+            Binary::GreaterEqual => map2(len, truth, a, b, |a, b| bit(a.greater_equal(b))),
             Binary::Equal => map2(len, truth, a, b, |a, b| bit(a.equal(b))),
         }
     }

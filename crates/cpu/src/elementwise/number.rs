@@ -78,7 +78,10 @@ pub(super) trait Number: Copy {
     fn div(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
+    /// Floats alone, by the type rule.
+    fn pow(self, other: Self) -> Self;
     fn greater(self, other: Self) -> bool;
+    fn greater_equal(self, other: Self) -> bool;
     fn equal(self, other: Self) -> bool;
 
     fn to_f32(self) -> f32;
@@ -149,8 +152,16 @@ macro_rules! float {
                 if self < other || self.is_nan() { self } else { other }
             }
             #[inline(always)]
+            fn pow(self, other: Self) -> Self {
+                self.powf(other)
+            }
+            #[inline(always)]
             fn greater(self, other: Self) -> bool {
                 self > other
+            }
+            #[inline(always)]
+            fn greater_equal(self, other: Self) -> bool {
+                self >= other
             }
             #[inline(always)]
             fn equal(self, other: Self) -> bool {
@@ -200,8 +211,16 @@ macro_rules! integer {
                 Ord::min(self, other)
             }
             #[inline(always)]
+            fn pow(self, other: Self) -> Self {
+                self.wrapping_pow(other as u32)
+            }
+            #[inline(always)]
             fn greater(self, other: Self) -> bool {
                 self > other
+            }
+            #[inline(always)]
+            fn greater_equal(self, other: Self) -> bool {
+                self >= other
             }
             #[inline(always)]
             fn equal(self, other: Self) -> bool {

@@ -227,10 +227,15 @@ fn binary_functions_of_every_type() {
             Binary::Div,
             Binary::Max,
             Binary::Min,
+            Binary::Pow,
             Binary::Greater,
+            Binary::GreaterEqual,
             Binary::Equal,
         ] {
-            let truth = matches!(f, Binary::Greater | Binary::Equal);
+            if f == Binary::Pow && !dtype.is_float() {
+                continue;
+            }
+            let truth = f.is_comparison();
             let out = TensorType::new(if truth { DType::Bool } else { dtype }, [n]);
             let exact = |(a, b): (&f64, &f64)| {
                 let either_nan = a.is_nan() || b.is_nan();
@@ -262,7 +267,9 @@ fn binary_functions_of_every_type() {
                             a.min(*b)
                         }
                     }
+                    Binary::Pow => a.powf(*b),
                     Binary::Greater => f64::from(u8::from(a > b)),
+                    Binary::GreaterEqual => f64::from(u8::from(a >= b)),
                     Binary::Equal => f64::from(u8::from(a == b)),
                 }
             };

@@ -1,7 +1,8 @@
 //! Rows of logits: their log-sum-exp, loss and gradient.
 
 use crate::isa::Context;
-use crate::math::{Shared, exp, ln, max_by, rows_per_task, simd_fn, sum_by};
+use crate::math::{Shared, exp, rows_per_task, simd_fn};
+use crate::norm::log_sum_exp_rows;
 
 /// The sum of row losses: a left fold over blocks of rows.
 pub(super) struct LossFold {
@@ -61,26 +62,11 @@ pub(super) fn loss_rows(
         // SAFETY: every task has its own rows.
         let (lse, losses) =
             unsafe { (lse.part(part.start, part.len()), losses.part(part.start, part.len())) };
-        log_sum_exp(ctx.isa, classes, &logits[part.start * classes..part.end * classes], lse);
+        log_sum_exp_rows(ctx.isa, classes, &logits[part.start * classes..part.end * classes], lse);
         for (r, (loss, lse)) in part.zip(losses.iter_mut().zip(lse)) {
             *loss = weights[r] * (*lse - logits[r * classes + labels[r] as usize]);
         }
     });
-}
-
-simd_fn! {
-    fn log_sum_exp(isa: Isa, classes: usize, logits: &[f32], lse: &mut [f32]) {
-        for (r, lse) in lse.iter_mut().enumerate() {
-            let row = &logits[r * classes..(r + 1) * classes];
-            // SAFETY: i is below the row's length.
-            let largest = max_by(classes, |i| unsafe { *row.get_unchecked(i) });
-            // Where there is nothing but -infinity, so is the result, and not NaN.
-            let base = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-            // SAFETY: likewise.
-            let sum = sum_by(classes, |i| exp::<FMA>(unsafe { *row.get_unchecked(i) } - base));
-            *lse = base + ln::<FMA>(sum);
-        }
-    }
 }
 
 /// Logits become, or give, their gradients: `(e^(logit - lse) - onehot) · (weight · dloss)`.

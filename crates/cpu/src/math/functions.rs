@@ -136,6 +136,92 @@ pub fn erf<const FMA: bool>(x: f32) -> f32 {
     if magnitude > 0.927_734_4 { far } else { near }
 }
 
+/// ln(1 + x), within 4 ulp.
+#[inline(always)]
+pub fn ln_1p<const FMA: bool>(x: f32) -> f32 {
+    let above = 1.0 + x;
+    // What the sum lost: ln(1 + x) = ln(above) + lost / above, to first order.
+    let lost = x - (above - 1.0);
+    let sum = ln::<FMA>(above) + lost / above;
+    // Near zero the logarithm has no digits of its own: a series in x.
+    let tail = polynomial::<FMA, 7>(
+        x,
+        [1.0 / 9.0, -1.0 / 8.0, 1.0 / 7.0, -1.0 / 6.0, 1.0 / 5.0, -1.0 / 4.0, 1.0 / 3.0],
+    );
+    let square = x * x;
+    let series = fma::<FMA>(fma::<FMA>(tail, x, -0.5), square, x);
+    let result = if x.abs() < 0.1 { series } else { sum };
+    // The lost part is no number where the sum is infinite or zero.
+    if above < f32::INFINITY && above > 0.0 { result } else { ln::<FMA>(above) }
+}
+
+/// e^x - 1, within 4 ulp.
+#[inline(always)]
+pub fn exp_m1<const FMA: bool>(x: f32) -> f32 {
+    // Taylor's series below 0.35, where the difference cancels.
+    let tail = polynomial::<FMA, 8>(
+        x,
+        [
+            1.0 / 362_880.0,
+            1.0 / 40_320.0,
+            1.0 / 5_040.0,
+            1.0 / 720.0,
+            1.0 / 120.0,
+            1.0 / 24.0,
+            1.0 / 6.0,
+            1.0 / 2.0,
+        ],
+    );
+    let near = fma::<FMA>(tail, x * x, x);
+    if x.abs() < 0.35 { near } else { exp::<FMA>(x) - 1.0 }
+}
+
+/// ln(1 + e^x), within 4 ulp.
+#[inline(always)]
+pub fn softplus<const FMA: bool>(x: f32) -> f32 {
+    let above = if x < 0.0 { 0.0 } else { x };
+    above + ln_1p::<FMA>(exp::<FMA>(-x.abs()))
+}
+
+/// How far from zero [`sin`] and [`cos`] keep their bounds.
+pub const REACH: f32 = 1e5;
+
+/// sin(x + quarter · π / 2).
+#[inline(always)]
+fn turned<const FMA: bool>(x: f32, quarter: i64) -> f32 {
+    /// π / 2 in two parts, the first of 33 bits: its product with a count of quarters is exact.
+    const HIGH: f64 = 1.570_796_326_734_125_6;
+    const LOW: f64 = 6.077_100_506_506_192e-11;
+    /// 1.5 · 2^52: adding it rounds to an integer, which is then in the low bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    let wide = f64::from(x);
+    let rounded = wide * std::f64::consts::FRAC_2_PI + ROUND;
+    let n = (rounded.to_bits() as i64).wrapping_add(quarter);
+    let whole = rounded - ROUND;
+    let r = ((wide - whole * HIGH) - whole * LOW) as f32;
+    let square = r * r;
+    // Cephes' minimax polynomials over |r| <= π / 4.
+    let s = polynomial::<FMA, 3>(square, [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]);
+    let s = fma::<FMA>(s * square, r, r);
+    let c = polynomial::<FMA, 3>(square, [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]);
+    let c = fma::<FMA>(c, square * square, fma::<FMA>(-0.5, square, 1.0));
+    let value = if n & 1 == 0 { s } else { c };
+    if n & 2 == 0 { value } else { -value }
+}
+
+/// The sine, within 2 ulp up to [`REACH`].
+#[inline(always)]
+pub fn sin<const FMA: bool>(x: f32) -> f32 {
+    // The sign of zero is lost on the way.
+    if x == 0.0 { x } else { turned::<FMA>(x, 0) }
+}
+
+/// The cosine, within 2 ulp up to [`REACH`].
+#[inline(always)]
+pub fn cos<const FMA: bool>(x: f32) -> f32 {
+    turned::<FMA>(x, 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,12 +229,17 @@ mod tests {
 
     type Function = (&'static str, f64, fn(f64) -> f64);
 
-    const FUNCTIONS: [Function; 5] = [
+    const FUNCTIONS: [Function; 10] = [
         ("exp", 2.0, libm::exp),
         ("ln", 2.0, libm::log),
         ("tanh", 4.0, libm::tanh),
         ("sigmoid", 4.0, |x| 1.0 / (1.0 + libm::exp(-x))),
         ("erf", 4.0, libm::erf),
+        ("ln_1p", 4.0, libm::log1p),
+        ("exp_m1", 4.0, libm::expm1),
+        ("softplus", 4.0, |x| x.max(0.0) + libm::log1p(libm::exp(-x.abs()))),
+        ("sin", 2.0, libm::sin),
+        ("cos", 2.0, libm::cos),
     ];
 
     simd_fn! {
@@ -159,7 +250,12 @@ mod tests {
                 1 => pairs.for_each(|(x, y)| *y = ln::<FMA>(*x)),
                 2 => pairs.for_each(|(x, y)| *y = tanh::<FMA>(*x)),
                 3 => pairs.for_each(|(x, y)| *y = sigmoid::<FMA>(*x)),
-                _ => pairs.for_each(|(x, y)| *y = erf::<FMA>(*x)),
+                4 => pairs.for_each(|(x, y)| *y = erf::<FMA>(*x)),
+                5 => pairs.for_each(|(x, y)| *y = ln_1p::<FMA>(*x)),
+                6 => pairs.for_each(|(x, y)| *y = exp_m1::<FMA>(*x)),
+                7 => pairs.for_each(|(x, y)| *y = softplus::<FMA>(*x)),
+                8 => pairs.for_each(|(x, y)| *y = sin::<FMA>(*x)),
+                _ => pairs.for_each(|(x, y)| *y = cos::<FMA>(*x)),
             }
         }
     }
@@ -186,7 +282,9 @@ mod tests {
             let exact: Vec<f64> = x.iter().map(|x| exact(f64::from(*x))).collect();
             for isa in isas() {
                 apply(isa, function, &x, &mut y);
-                for (i, found) in y.iter().enumerate() {
+                let reach = if ["sin", "cos"].contains(&name) { REACH } else { f32::INFINITY };
+                for (i, found) in y.iter().enumerate().filter(|(i, _)| x[*i].is_nan() || x[*i].abs() <= reach)
+                {
                     let error = error(*found, exact[i]);
                     assert!(error <= bound, "{name} on {isa:?} is off by {error:.2} ulp at {:e}", x[i]);
                 }

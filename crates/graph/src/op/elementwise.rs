@@ -25,6 +25,29 @@ pub enum Unary {
     Erf,
     /// max(x, 0); NaN stays NaN.
     Relu,
+    Sin,
+    Cos,
+    /// ln(1 + x), exact near zero.
+    Log1p,
+    /// exp(x) - 1, exact near zero.
+    Expm1,
+    /// ln(1 + exp(x)) without overflow.
+    Softplus,
+    /// The largest integer not above.
+    Floor,
+    /// The smallest integer not below.
+    Ceil,
+    /// The nearest integer, halves to even.
+    Round,
+    /// -1, 0 or 1; NaN stays NaN.
+    Sign,
+}
+
+impl Unary {
+    /// Whether the slope is zero wherever there is one.
+    pub const fn is_step(self) -> bool {
+        matches!(self, Self::Floor | Self::Ceil | Self::Round | Self::Sign)
+    }
 }
 
 /// A function of two elements of the same type.
@@ -40,10 +63,21 @@ pub enum Binary {
     Max,
     /// The smaller; NaN if either is.
     Min,
+    /// The first to the power of the second; floats alone.
+    Pow,
     /// Whether the first is greater; a truth value.
     Greater,
+    /// Whether the first is greater or they are equal; a truth value.
+    GreaterEqual,
     /// Whether they are equal; a truth value.
     Equal,
+}
+
+impl Binary {
+    /// Whether the result is a truth value, whatever the operands are.
+    pub const fn is_comparison(self) -> bool {
+        matches!(self, Self::Greater | Self::GreaterEqual | Self::Equal)
+    }
 }
 
 /// An elementwise op. Operands are broadcast against each other, aligned at the last axis.
@@ -83,8 +117,13 @@ impl Elementwise {
                 require(operands[0] == operands[1], || {
                     "operands must have one element type: cast one".into()
                 })?;
-                require(operands[0] != DType::Bool, || "not defined for truth values".into())?;
-                Ok(if matches!(op, Binary::Greater | Binary::Equal) { DType::Bool } else { operands[0] })
+                // Of truth values the smaller is `and`, the larger `or`.
+                let of_truth = matches!(op, Binary::Max | Binary::Min | Binary::Equal);
+                require(operands[0] != DType::Bool || of_truth, || "not defined for truth values".into())?;
+                require(*op != Binary::Pow || operands[0].is_float(), || {
+                    format!("needs floats, not {}", operands[0])
+                })?;
+                Ok(if op.is_comparison() { DType::Bool } else { operands[0] })
             }
             Self::Select => {
                 count(3)?;
@@ -100,7 +139,19 @@ impl Elementwise {
     /// Rough floating-point operations per element, for cost estimates.
     fn cost(&self) -> u64 {
         match self {
-            Self::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf) => 16,
+            Self::Binary(Binary::Pow) => 64,
+            Self::Unary(
+                Unary::Exp
+                | Unary::Log
+                | Unary::Tanh
+                | Unary::Sigmoid
+                | Unary::Erf
+                | Unary::Sin
+                | Unary::Cos
+                | Unary::Log1p
+                | Unary::Expm1
+                | Unary::Softplus,
+            ) => 16,
             Self::Unary(Unary::Sqrt | Unary::Rsqrt) | Self::Binary(Binary::Div) => 4,
             Self::Constant { .. } => 0,
             _ => 1,
@@ -123,6 +174,15 @@ impl Family for Elementwise {
                 Unary::Sigmoid => "sigmoid",
                 Unary::Erf => "erf",
                 Unary::Relu => "relu",
+                Unary::Sin => "sin",
+                Unary::Cos => "cos",
+                Unary::Log1p => "log1p",
+                Unary::Expm1 => "expm1",
+                Unary::Softplus => "softplus",
+                Unary::Floor => "floor",
+                Unary::Ceil => "ceil",
+                Unary::Round => "round",
+                Unary::Sign => "sign",
             },
             Self::Binary(op) => match op {
                 Binary::Add => "add",
@@ -131,7 +191,9 @@ impl Family for Elementwise {
                 Binary::Div => "div",
                 Binary::Max => "max",
                 Binary::Min => "min",
+                Binary::Pow => "pow",
                 Binary::Greater => "greater",
+                Binary::GreaterEqual => "greater_equal",
                 Binary::Equal => "equal",
             },
             Self::Select => "select",

@@ -12,18 +12,20 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod random;
 mod reduce;
 mod resize;
 
 pub use attention::Attention;
-pub use conv::{Conv, Geometry, same_padding};
+pub use conv::{Conv, Geometry, reach, same_padding};
 pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 pub use index::Index;
 pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
-pub use movement::Movement;
+pub use movement::{Movement, Span};
 pub use norm::{Norm, NormAxis};
 pub use pool::{Pool, Windows};
+pub use random::{Distribution, Random};
 pub use reduce::Reduce;
 pub use resize::{Resize, ResizeMode};
 
@@ -59,6 +61,8 @@ pub enum Op {
     Index(Index),
     /// Losses and their gradients.
     Loss(Loss),
+    /// Random numbers.
+    Random(Random),
 }
 
 /// What every family answers.
@@ -92,6 +96,7 @@ impl Op {
             Self::Attention(op) => op,
             Self::Index(op) => op,
             Self::Loss(op) => op,
+            Self::Random(op) => op,
         }
     }
 
@@ -131,7 +136,7 @@ impl Op {
 
     /// Whether the output is the input's bytes under another shape.
     pub fn is_view(&self) -> bool {
-        matches!(self, Self::Movement(Movement::Reshape(_)))
+        matches!(self, Self::Movement(Movement::Reshape(_) | Movement::Detach))
     }
 }
 

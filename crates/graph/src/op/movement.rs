@@ -5,6 +5,31 @@ use crate::{Flow, TypeError};
 use plimsoll_tensor::{Shape, TensorType};
 use serde::{Deserialize, Serialize};
 
+/// Evenly spaced places along an axis: `start`, `start + step`, …, as many as `extent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The first place.
+    pub start: usize,
+    /// How many.
+    pub extent: usize,
+    /// The distance between them; negative goes backwards.
+    pub step: isize,
+}
+
+impl Span {
+    /// All places of an axis.
+    pub const fn whole(extent: usize) -> Self {
+        Self { start: 0, extent, step: 1 }
+    }
+
+    /// Whether every place is on an axis of this extent.
+    fn fits(&self, axis: usize) -> bool {
+        let last = isize::try_from(self.extent.saturating_sub(1)).ok().and_then(|n| n.checked_mul(self.step));
+        let last = last.and_then(|distance| self.start.checked_add_signed(distance));
+        self.step != 0 && (self.extent == 0 || (self.start < axis && last.is_some_and(|last| last < axis)))
+    }
+}
+
 /// Moving elements without changing them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -15,20 +40,44 @@ pub enum Movement {
     Transpose(Vec<usize>),
     /// Repeats along axes of extent one and new leading axes.
     Broadcast(Shape),
+    /// The elements at a span of every axis.
+    Slice(Vec<Span>),
+    /// A tensor of this shape filled with a value, with the input laid at a span of every axis.
+    Pad {
+        /// Shape of the result.
+        shape: Shape,
+        /// Where the input lies.
+        spans: Vec<Span>,
+        /// What lies elsewhere, rounded to the element type.
+        value: f64,
+    },
+    /// The inputs one after another along an axis.
+    Concat {
+        /// The axis.
+        axis: usize,
+    },
+    /// Pieces along an axis, an output each: the inverse of [`Movement::Concat`].
+    Split {
+        /// The axis.
+        axis: usize,
+        /// Extents of the pieces.
+        extents: Vec<usize>,
+    },
+    /// The input itself, through which no gradient flows; costs nothing.
+    Detach,
 }
 
-impl Family for Movement {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Reshape(_) => "reshape",
-            Self::Transpose(_) => "transpose",
-            Self::Broadcast(_) => "broadcast",
+impl Movement {
+    fn shapes(&self, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> {
+        if let Self::Concat { axis } = self {
+            return concatenated(*axis, inputs).map(|shape| vec![shape]);
         }
-    }
-
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let [x] = arity(inputs)?;
-        let shape = match self {
+        let spans_fit = |spans: &[Span], shape: &Shape| {
+            let fits = spans.len() == shape.rank() && spans.iter().zip(shape.iter()).all(|(s, &n)| s.fits(n));
+            require(fits, || format!("the spans {} do not lie in {shape}", in_words(spans)))
+        };
+        Ok(vec![match self {
             Self::Reshape(shape) => {
                 require(shape.elements() == x.shape.elements(), || {
                     format!("{shape} has {} elements, {x} has {}", shape.elements(), x.shape.elements())
@@ -49,8 +98,69 @@ impl Family for Movement {
                 })?;
                 shape.clone()
             }
-        };
-        Ok(vec![TensorType::new(x.dtype, shape)])
+            Self::Slice(spans) => {
+                spans_fit(spans, &x.shape)?;
+                spans.iter().map(|s| s.extent).collect::<Vec<_>>().into()
+            }
+            Self::Pad { shape, spans, .. } => {
+                spans_fit(spans, shape)?;
+                require(spans.iter().map(|s| s.extent).eq(x.shape.iter().copied()), || {
+                    format!("the spans {} do not hold {x}", in_words(spans))
+                })?;
+                shape.clone()
+            }
+            Self::Split { axis, extents } => {
+                let whole = extents.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
+                require(x.shape.get(*axis).copied() == whole && !extents.is_empty(), || {
+                    format!("{extents:?} do not add up to axis {axis} of {x}")
+                })?;
+                let piece = |&extent: &usize| {
+                    let mut shape = x.shape.to_vec();
+                    shape[*axis] = extent;
+                    shape.into()
+                };
+                return Ok(extents.iter().map(piece).collect());
+            }
+            Self::Detach | Self::Concat { .. } => x.shape.clone(),
+        }])
+    }
+}
+
+fn in_words(spans: &[Span]) -> String {
+    let span = |s: &Span| format!("{}+{}·{}", s.start, s.extent, s.step);
+    format!("[{}]", spans.iter().map(span).collect::<Vec<_>>().join(", "))
+}
+
+fn concatenated(axis: usize, inputs: &[&TensorType]) -> Result<Shape, TypeError> {
+    let first = *inputs.first().ok_or_else(|| TypeError("needs at least one input".into()))?;
+    require(axis < first.shape.rank(), || format!("{first} has no axis {axis}"))?;
+    let mut shape = first.shape.to_vec();
+    for x in &inputs[1..] {
+        let same = |a: usize| a == axis || x.shape[a] == shape[a];
+        let fits = x.dtype == first.dtype && x.shape.rank() == shape.len() && (0..shape.len()).all(same);
+        require(fits, || format!("{first} and {x} differ beside axis {axis}"))?;
+        shape[axis] = shape[axis].saturating_add(x.shape[axis]);
+    }
+    Ok(shape.into())
+}
+
+impl Family for Movement {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Reshape(_) => "reshape",
+            Self::Transpose(_) => "transpose",
+            Self::Broadcast(_) => "broadcast",
+            Self::Slice(_) => "slice",
+            Self::Pad { .. } => "pad",
+            Self::Concat { .. } => "concat",
+            Self::Split { .. } => "split",
+            Self::Detach => "detach",
+        }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let shapes = self.shapes(inputs)?;
+        Ok(shapes.into_iter().map(|shape| TensorType::new(inputs[0].dtype, shape)).collect())
     }
 
     fn flops(&self, _: &[&TensorType], _: &[&TensorType]) -> u64 {
@@ -58,13 +168,20 @@ impl Family for Movement {
     }
 
     fn flow(&self, _: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+        let examples = inputs[0].shape.first().copied().unwrap_or(0);
+        let whole = |spans: &[Span]| spans.first() == Some(&Span::whole(examples));
         let stays = match self {
             // Rows may be cut or joined as long as whole examples stay together: checked against the example count
             // by `Graph::flows`, which sees it.
             Self::Reshape(shape) => shape.rank() > 0,
             Self::Transpose(axes) => axes.first() == Some(&0),
             Self::Broadcast(shape) => shape.rank() == inputs[0].shape.rank(),
+            Self::Slice(spans) => whole(spans),
+            Self::Pad { spans, shape, .. } => whole(spans) && shape.first() == Some(&examples),
+            Self::Concat { axis } | Self::Split { axis, .. } => *axis > 0,
+            Self::Detach => true,
         };
-        vec![if stays { Flow::PerExample } else { Flow::Mixed }]
+        let outputs = if let Self::Split { extents, .. } = self { extents.len() } else { 1 };
+        vec![if stays { Flow::PerExample } else { Flow::Mixed }; outputs]
     }
 }

@@ -30,6 +30,8 @@ pub enum Norm {
         /// Added to the variance.
         eps: f64,
     },
+    /// `x → ln Σ exp(x)` over rows, without overflow; -infinity for an empty row. Softmax is `exp(x - logsumexp(x))`.
+    LogSumExp,
     /// `x → (mean, variance)`: the variance is the mean squared distance from the mean.
     Stats {
         /// Which elements share a statistic.
@@ -58,6 +60,7 @@ impl Family for Norm {
         match self {
             Self::Layer { .. } => "layer_norm",
             Self::Batch { .. } => "batch_norm",
+            Self::LogSumExp => "logsumexp",
             Self::Stats { .. } => "norm_stats",
             Self::Sums { .. } => "norm_sums",
         }
@@ -76,6 +79,10 @@ impl Family for Norm {
                 let stats = if matches!(self, Self::Layer { .. }) { 2 } else { 3 };
                 Ok([x.clone()].into_iter().chain(std::iter::repeat_n(stat, stats)).collect())
             }
+            Self::LogSumExp => {
+                let [x] = arity(inputs)?;
+                Ok(vec![statistic(x, NormAxis::Row)?])
+            }
             Self::Stats { axis } => {
                 let [x] = arity(inputs)?;
                 Ok(vec![statistic(x, axis)?; 2])
@@ -93,12 +100,14 @@ impl Family for Norm {
     }
 
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
-        6 * inputs[0].shape.elements() as u64
+        let per_element = if matches!(self, Self::LogSumExp) { 20 } else { 6 };
+        per_element * inputs[0].shape.elements() as u64
     }
 
     fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
         match self {
             Self::Layer { .. } => per_row(inputs, 3),
+            Self::LogSumExp => per_row(inputs, 1),
             Self::Batch { .. } => vec![Flow::PerExample, Flow::Mixed, Flow::Mixed, Flow::Mixed],
             Self::Stats { axis: NormAxis::Row } | Self::Sums { axis: NormAxis::Row } => per_row(inputs, 2),
             Self::Stats { axis: NormAxis::Channel } => vec![Flow::Mixed; 2],

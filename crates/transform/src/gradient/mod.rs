@@ -1,12 +1,14 @@
 //! Reverse-mode differentiation: gradient rules emit ordinary ops, so backward is planned and fused like forward.
 
+mod repeated;
 mod rules;
 
-use plimsoll_graph::{Builder, GraphError, ValueId};
+use plimsoll_graph::{Builder, GraphError, Node, ValueId};
+use repeated::Repeated;
 
 /// Appends the gradient of the scalar `loss` with respect to `parameters` and returns one value for each.
 ///
-/// A parameter that the loss does not depend on is an error that names it.
+/// A parameter that no gradient reaches is an error that names it, and the op that stops it if one does.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, Init, Role, op::Unary};
@@ -19,45 +21,77 @@ use plimsoll_graph::{Builder, GraphError, ValueId};
 /// # Ok::<(), plimsoll_graph::GraphError>(())
 /// ```
 pub fn gradient(b: &mut Builder, loss: ValueId, parameters: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
-    if b.shape(loss).rank() != 0 {
-        return Err(GraphError::Broken(format!("a loss must be a scalar, this one is {}", b.ty(loss))));
+    if b.shape(loss).rank() != 0 || !b.ty(loss).dtype.is_float() {
+        let layer = b.graph().producer(loss).map_or("", |id| &*b.graph().node(id).layer);
+        return Err(GraphError::Broken(format!(
+            "a loss must be one float, that of layer `{layer}` is {}: sum it over its axes",
+            b.ty(loss)
+        )));
     }
     let nodes = b.graph().nodes.clone();
     let count = b.graph().value_count();
-    // Values that depend on a parameter: only they need gradients.
-    let mut wanted = vec![false; count];
-    parameters.iter().for_each(|v| wanted[v.index()] = true);
-    for node in &nodes {
-        if node.inputs.iter().any(|v| wanted[v.index()]) {
-            node.outputs.iter().for_each(|v| wanted[v.index()] = true);
-        }
-    }
+    let wanted = dependents(&nodes, parameters, count);
+    let mut repeated = Repeated::new(b, &nodes, &wanted);
     let mut gradients: Vec<Option<ValueId>> = vec![None; count];
     gradients[loss.index()] = Some(b.constant(1.0, b.ty(loss).dtype)?);
-    for node in nodes.iter().rev() {
+    // Nodes that let a wanted gradient end.
+    let mut ends: Vec<usize> = Vec::new();
+    for (place, node) in nodes.iter().enumerate().rev() {
         let outer: Vec<Option<ValueId>> = node.outputs.iter().map(|v| gradients[v.index()]).collect();
-        let needs: Vec<bool> = node.inputs.iter().map(|v| wanted[v.index()]).collect();
-        if outer.iter().all(Option::is_none) || !needs.contains(&true) {
-            continue;
-        }
+        let mut needs: Vec<bool> = node.inputs.iter().map(|v| wanted[v.index()]).collect();
+        let mut add = |b: &mut Builder, input: ValueId, gradient: Option<ValueId>| {
+            let slot = &mut gradients[input.index()];
+            *slot = match (*slot, gradient) {
+                (Some(sum), Some(gradient)) => Some(b.add(sum, gradient)?),
+                (sum, gradient) => sum.or(gradient),
+            };
+            Ok::<(), GraphError>(())
+        };
         b.within(node.layer.clone(), |b| {
-            let inner = rules::backward(b, node, &outer, &needs)?;
-            for (&input, gradient) in node.inputs.iter().zip(inner) {
-                let slot = &mut gradients[input.index()];
-                *slot = match (*slot, gradient) {
-                    (Some(sum), Some(gradient)) => Some(b.add(sum, gradient)?),
-                    (sum, gradient) => sum.or(gradient),
-                };
+            if outer.iter().any(Option::is_some) && needs.contains(&true) {
+                repeated.take(place, node, outer[0], &mut needs);
+                let inner = rules::backward(b, node, &outer, &needs)?;
+                if inner.iter().zip(&needs).any(|(gradient, &needed)| needed && gradient.is_none()) {
+                    ends.push(place);
+                }
+                for (&input, gradient) in node.inputs.iter().zip(inner) {
+                    add(b, input, gradient)?;
+                }
             }
-            Ok(())
+            if let Some((weight, gradient)) = repeated.finish(b, place)? {
+                add(b, weight, Some(gradient))?;
+            }
+            Ok::<(), GraphError>(())
         })?;
     }
-    let found = |&v: &ValueId| {
-        let name =
-            || b.graph().states.iter().find(|s| s.input == v).map_or(v.to_string(), |s| s.name.clone());
-        gradients[v.index()].ok_or_else(|| {
-            GraphError::Broken(format!("the loss does not depend on `{}`: remove it or use it", name()))
-        })
-    };
+    let found = |&v: &ValueId| gradients[v.index()].ok_or_else(|| unreached(b, &nodes, &ends, v));
     parameters.iter().map(found).collect()
+}
+
+/// Values that depend on one of `sources`: only they need gradients.
+fn dependents(nodes: &[Node], sources: &[ValueId], count: usize) -> Vec<bool> {
+    let mut depends = vec![false; count];
+    sources.iter().for_each(|v| depends[v.index()] = true);
+    for node in nodes {
+        if node.inputs.iter().any(|v| depends[v.index()]) {
+            node.outputs.iter().for_each(|v| depends[v.index()] = true);
+        }
+    }
+    depends
+}
+
+/// Why no gradient reaches a parameter.
+fn unreached(b: &Builder, nodes: &[Node], ends: &[usize], parameter: ValueId) -> GraphError {
+    let state = b.graph().states.iter().find(|s| s.input == parameter);
+    let name = state.map_or(parameter.to_string(), |s| s.name.clone());
+    let depends = dependents(nodes, &[parameter], b.graph().value_count());
+    let on_path = |&&place: &&usize| nodes[place].inputs.iter().any(|v| depends[v.index()]);
+    GraphError::Broken(match ends.iter().find(on_path).map(|&place| &nodes[place]) {
+        Some(node) => format!(
+            "no gradient reaches `{name}`: `{}` in layer `{}` is not differentiable",
+            node.op.name(),
+            node.layer
+        ),
+        None => format!("the loss does not depend on `{name}`: remove it or use it"),
+    })
 }

@@ -74,5 +74,7 @@ pub(super) fn backward(b: &mut Builder, node: &Node, outer: &[Option<ValueId>], 
         Op::Attention(op) => attention::backward(b, *op, &rule),
         Op::Index(op) => index::backward(b, *op, &rule),
         Op::Loss(op) => loss::backward(b, *op, &rule),
+        // A seed has no slope.
+        Op::Random(_) => Ok(vec![None, None]),
     }
 }

@@ -7,16 +7,25 @@ use plimsoll_graph::{Builder, Op};
 pub(super) fn backward(b: &mut Builder, op: &Conv, r: &Rule<'_>) -> Gradients {
     let (x, dy) = (r.x, r.dy()?);
     match *op {
-        Conv::Forward { geometry, epilogue } if epilogue == Epilogue::default() => {
+        Conv::Forward { geometry, groups, epilogue } if epilogue == Epilogue::default() => {
             let image = [b.shape(x[0])[1], b.shape(x[0])[2]];
-            let input = Op::Conv(Conv::InputGrad { geometry, image });
-            let weight = Op::Conv(Conv::WeightGrad { geometry });
+            let input = Op::Conv(Conv::InputGrad { geometry, groups, image });
+            let weight = Op::Conv(Conv::WeightGrad { geometry, groups });
             Ok(vec![
                 r.want(b, 0, |b| b.one(input, &[dy, x[1]]))?,
                 r.want(b, 1, |b| b.one(weight, &[x[0], dy]))?,
             ])
         }
         Conv::Forward { .. } => Err(r.refuse("`fuse` runs after `gradient`")),
-        Conv::InputGrad { .. } | Conv::WeightGrad { .. } => Err(r.refuse("it is itself a gradient")),
+        // The same sums of products with image and result in each other's place.
+        Conv::InputGrad { geometry, groups, .. } => {
+            let input = Op::Conv(Conv::Forward { geometry, groups, epilogue: Epilogue::default() });
+            let weight = Op::Conv(Conv::WeightGrad { geometry, groups });
+            Ok(vec![
+                r.want(b, 0, |b| b.one(input, &[dy, x[1]]))?,
+                r.want(b, 1, |b| b.one(weight, &[dy, x[0]]))?,
+            ])
+        }
+        Conv::WeightGrad { .. } => Err(r.refuse("it is itself a gradient")),
     }
 }

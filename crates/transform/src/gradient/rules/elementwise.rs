@@ -8,6 +8,8 @@ pub(super) fn backward(b: &mut Builder, op: Elementwise, r: &Rule<'_>) -> Gradie
     let (x, y, dy) = (r.x, r.y[0], r.dy()?);
     let dtype = b.ty(dy).dtype;
     let mut gradients: Vec<Option<ValueId>> = match op {
+        // A step has no slope: nothing flows, and `gradient` names it if that cuts a parameter off.
+        Elementwise::Unary(op) if op.is_step() => vec![None],
         Elementwise::Unary(op) => vec![Some(unary(b, op, x[0], y, dy)?)],
         Elementwise::Binary(op) => binary(b, op, y, dy, r)?,
         Elementwise::Select => {
@@ -73,12 +75,34 @@ fn unary(b: &mut Builder, op: Unary, x: ValueId, y: ValueId, dy: ValueId) -> Res
             let slope = b.scale(bell, std::f64::consts::FRAC_2_SQRT_PI)?;
             b.mul(dy, slope)
         }
+        Unary::Sin => {
+            let slope = b.unary(Unary::Cos, x)?;
+            b.mul(dy, slope)
+        }
+        Unary::Cos => {
+            let sin = b.unary(Unary::Sin, x)?;
+            let slope = b.unary(Unary::Neg, sin)?;
+            b.mul(dy, slope)
+        }
+        Unary::Log1p => {
+            let above = b.with_constant(Binary::Add, x, 1.0)?;
+            b.div(dy, above)
+        }
+        Unary::Expm1 => {
+            let slope = b.with_constant(Binary::Add, y, 1.0)?;
+            b.mul(dy, slope)
+        }
+        Unary::Softplus => {
+            let slope = b.unary(Unary::Sigmoid, x)?;
+            b.mul(dy, slope)
+        }
         // From the output, so that the input need not be kept.
         Unary::Relu => {
             let zero = b.constant(0.0, dtype)?;
             let positive = b.binary(Binary::Greater, y, zero)?;
             b.select(positive, dy, zero)
         }
+        Unary::Floor | Unary::Ceil | Unary::Round | Unary::Sign => unreachable!("a step has no slope"),
     }
 }
 
@@ -102,8 +126,30 @@ fn binary(b: &mut Builder, op: Binary, y: ValueId, dy: ValueId, r: &Rule<'_>) ->
         Binary::Min => {
             vec![r.want(b, 0, |b| loser(b, x[0], x[1], dy))?, r.want(b, 1, |b| loser(b, x[1], x[0], dy))?]
         }
-        Binary::Greater | Binary::Equal => vec![None, None],
+        Binary::Pow => vec![
+            // The slope is 0 where a power of zero is taken, and where zero is the base: never 0 · infinity.
+            r.want(b, 0, |b| {
+                let less = b.with_constant(Binary::Sub, x[1], 1.0)?;
+                let power = b.binary(Binary::Pow, x[0], less)?;
+                let slope = b.mul(x[1], power)?;
+                where_not_zero(b, x[1], dy, slope)
+            })?,
+            r.want(b, 1, |b| {
+                let log = b.unary(Unary::Log, x[0])?;
+                let slope = b.mul(y, log)?;
+                where_not_zero(b, x[0], dy, slope)
+            })?,
+        ],
+        Binary::Greater | Binary::GreaterEqual | Binary::Equal => vec![None, None],
     })
+}
+
+/// `dy · slope` where x is not zero, else zero.
+fn where_not_zero(b: &mut Builder, x: ValueId, dy: ValueId, slope: ValueId) -> Result<ValueId, GraphError> {
+    let zero = b.constant(0.0, b.ty(dy).dtype)?;
+    let is_zero = b.binary(Binary::Equal, x, zero)?;
+    let product = b.mul(dy, slope)?;
+    b.select(is_zero, zero, product)
 }
 
 /// The gradient of the operand `a` of a maximum: all of it where `a` is greater, half where they are equal.

@@ -1,13 +1,20 @@
 //! Normalisation.
 
 use super::{Gradients, Rule};
-use plimsoll_graph::op::{Norm, NormAxis};
+use plimsoll_graph::op::{Norm, NormAxis, Unary};
 use plimsoll_graph::{Builder, GraphError, Op, ValueId};
 
 pub(super) fn backward(b: &mut Builder, op: &Norm, r: &Rule<'_>) -> Gradients {
     match op {
         Norm::Layer { .. } => layer(b, r.x, r.y, r.dy()?),
         Norm::Batch { .. } => batch(b, r.x, r.y, r.dy()?),
+        Norm::LogSumExp => {
+            // Softmax, in the form that a forward softmax has, so that the two are one.
+            let dy = r.dy()?;
+            let below = b.sub(r.x[0], r.y[0])?;
+            let softmax = b.unary(Unary::Exp, below)?;
+            Ok(vec![Some(b.mul(dy, softmax)?)])
+        }
         Norm::Stats { .. } | Norm::Sums { .. } => Err(r.refuse("it is part of a norm's own gradient")),
     }
 }

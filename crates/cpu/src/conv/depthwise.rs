@@ -1,0 +1,393 @@
+//! Depthwise convolution: every channel by itself, with one kernel.
+//!
+//! There are few operations for every float, so what counts is to read memory from end to end and only once. Vectors
+//! run over the channels, and a few pixels side by side share the weights; nothing is copied, and taps that lie
+//! outside of the image are left out.
+
+use super::ConvShape;
+use super::axis::Axis;
+use super::image::Image;
+use super::weight_grad::{Split, chunk_rows};
+use crate::gemm::kernel::{Finish, assert_available, unroll};
+use crate::gemm::{SharedMut, whole_lines};
+use crate::isa::{Context, Isa};
+use crate::math::simd_fn;
+use std::ops::Range;
+
+/// Channels of a strip, whose sums are in registers.
+const LANES: usize = 16;
+
+/// Output floats that a task makes: neighbouring tasks read the same rows, so they should not be too short.
+const BAND_FLOATS: usize = 65536;
+
+/// See [`conv2d`](super::conv2d). The sum of a pixel runs over the taps that lie in the image.
+pub(super) fn forward(
+    ctx: Context<'_>,
+    shape: &ConvShape,
+    x: &[f32],
+    w: &[f32],
+    y: &mut [f32],
+    finish: Finish,
+) {
+    let axis = |d: usize, _: usize| Axis::forward(shape.extents()[d]);
+    gather(ctx, shape, (shape.input(), x), w, (shape.output(), y), finish, ([1, 1], &axis));
+}
+
+/// See [`conv2d_input_grad`](super::conv2d_input_grad).
+pub(super) fn input_grad(ctx: Context<'_>, shape: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+    let axis = |d: usize, class: usize| Axis::backward(shape.extents()[d], class);
+    let classes = [shape.stride_h, shape.stride_w];
+    gather(ctx, shape, (shape.output(), dy), w, (shape.input(), dx), Finish::NONE, (classes, &axis));
+}
+
+/// Every target pixel gathers from a window of the source image. `axis` gives the classes of its rows and columns.
+fn gather(
+    ctx: Context<'_>,
+    shape: &ConvShape,
+    (source, from): (Image, &[f32]),
+    w: &[f32],
+    (target, to): (Image, &mut [f32]),
+    finish: Finish,
+    (classes, axis): ([usize; 2], &(dyn Fn(usize, usize) -> Axis + Sync)),
+) {
+    if to.is_empty() {
+        return;
+    }
+    assert_available(ctx.isa);
+    let row_floats = target.w * target.c;
+    let band = (BAND_FLOATS / row_floats).clamp(1, target.h);
+    let bands = target.h.div_ceil(band);
+    let to = SharedMut(to.as_mut_ptr());
+    ctx.pool.run(shape.examples * bands, &|task, _| {
+        let (example, first) = (task / bands, task % bands * band);
+        let image = &from[example * source.floats()..][..source.floats()];
+        for row in first..(first + band).min(target.h) {
+            let (rows, at) = (axis(0, row % classes[0]), row / classes[0]);
+            let taps = rows.taps_inside(at, source.h);
+            let source_row = if taps.is_empty() { 0 } else { rows.source(at, taps.start).unsigned_abs() };
+            for class in 0..classes[1].min(target.w) {
+                let part = Row {
+                    source: image.as_ptr().wrapping_add(source_row * source.w * source.c),
+                    source_width: source.w,
+                    source_step: rows.spread * (source.w * source.c) as isize,
+                    weights: w
+                        .as_ptr()
+                        .wrapping_add((rows.tap + taps.start * rows.tap_pitch) * shape.kernel_w * source.c),
+                    weights_step: rows.tap_pitch * shape.kernel_w * source.c,
+                    taps: taps.len(),
+                    columns: axis(1, class),
+                    channels: source.c,
+                    target: to.at((example * target.h + row) * row_floats),
+                    finish,
+                };
+                // SAFETY: the taps of this row lie in the image and in the kernel, every row of the target has one
+                // task, and the machine has the instructions.
+                unsafe { gather_row(ctx.isa, &part) };
+            }
+        }
+    });
+}
+
+/// The pixels of one class in one row of the target.
+struct Row {
+    /// The source row that the first tap meets, how wide it is, and how far the next tap's is.
+    source: *const f32,
+    source_width: usize,
+    source_step: isize,
+    /// The first tap's row of the kernel, and how far the next one is.
+    weights: *const f32,
+    weights_step: usize,
+    /// How many rows of taps lie in the image.
+    taps: usize,
+    columns: Axis,
+    channels: usize,
+    /// The target row.
+    target: *mut f32,
+    finish: Finish,
+}
+
+simd_fn! {
+    /// Gathers one row.
+    ///
+    /// # Safety
+    ///
+    /// The pointers must be good for what the sizes say, and nothing else may touch the target row meanwhile.
+    unsafe fn gather_row(isa: Isa, row: &Row) {
+        const TOGETHER: usize = 4;
+        let columns = &row.columns;
+        let whole = columns.whole(row.source_width);
+        let mut at = 0;
+        while at < columns.count {
+            // SAFETY: as the caller promises.
+            unsafe {
+                if at >= whole.start && at + TOGETHER <= whole.end {
+                    gather_pixels::<FMA, TOGETHER>(row, at, 0..columns.taps);
+                    at += TOGETHER;
+                } else {
+                    gather_pixels::<FMA, 1>(row, at, columns.taps_inside(at, row.source_width));
+                    at += 1;
+                }
+            }
+        }
+    }
+}
+
+/// A few pixels side by side that meet the same taps.
+///
+/// # Safety
+///
+/// As for [`gather_row`], and the taps must lie in the image.
+#[inline(always)]
+unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize>(row: &Row, at: usize, taps: Range<usize>) {
+    let (axis, c) = (&row.columns, row.channels);
+    let source = if taps.is_empty() { 0 } else { axis.source(at, taps.start) * c as isize };
+    let source = row.source.wrapping_offset(source);
+    let weights = row.weights.wrapping_add((axis.tap + taps.start * axis.tap_pitch) * c);
+    let target = row.target.wrapping_add((axis.first + at * axis.pitch) * c);
+    let mut channel = 0;
+    while channel < c {
+        let (x, w, y) =
+            (source.wrapping_add(channel), weights.wrapping_add(channel), target.wrapping_add(channel));
+        let finish = row.finish.at_column(channel);
+        // SAFETY: as the caller promises, and so many channels are left.
+        channel += unsafe {
+            match c - channel {
+                LANES.. => gather_strip::<FMA, PIXELS, LANES>(row, taps.len(), x, w, y, finish),
+                4.. => gather_strip::<FMA, PIXELS, 4>(row, taps.len(), x, w, y, finish),
+                _ => gather_strip::<FMA, PIXELS, 1>(row, taps.len(), x, w, y, finish),
+            }
+        };
+    }
+}
+
+/// A strip of channels of those pixels; says how many.
+///
+/// # Safety
+///
+/// As for [`gather_pixels`], from the strip's first channel on.
+#[inline(always)]
+unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize>(
+    row: &Row,
+    taps: usize,
+    source: *const f32,
+    weights: *const f32,
+    target: *mut f32,
+    finish: Finish,
+) -> usize {
+    let (axis, c) = (&row.columns, row.channels);
+    let between_pixels = axis.step * c;
+    let (source_step, weights_step) = (axis.spread * c as isize, axis.tap_pitch * c);
+    let mut sums = [[0.0f32; L]; PIXELS];
+    // SAFETY: the caller vouches for the pointers.
+    unsafe {
+        for i in 0..row.taps {
+            let mut x = source.wrapping_offset(i as isize * row.source_step);
+            let mut w = weights.wrapping_add(i * row.weights_step);
+            for _ in 0..taps {
+                let weights = *w.cast::<[f32; L]>();
+                unroll!(P < PIXELS, {
+                    multiply_add::<FMA, L>(&mut sums[P], &*x.add(P * between_pixels).cast(), &weights);
+                });
+                x = x.wrapping_offset(source_step);
+                w = w.wrapping_add(weights_step);
+            }
+        }
+        if !finish.bias.is_null() {
+            let bias = *finish.bias.cast::<[f32; L]>();
+            unroll!(P < PIXELS, {
+                for lane in 0..L {
+                    sums[P][lane] += bias[lane];
+                }
+            });
+        }
+        unroll!(P < PIXELS, {
+            if finish.relu {
+                for lane in 0..L {
+                    // Not `max`, which would turn NaN into a number.
+                    sums[P][lane] = if sums[P][lane] < 0.0 { 0.0 } else { sums[P][lane] };
+                }
+            }
+            *target.add(P * axis.pitch * c).cast() = sums[P];
+        });
+    }
+    L
+}
+
+/// `sums += a * b`, fused where that is one instruction.
+#[inline(always)]
+fn multiply_add<const FMA: bool, const L: usize>(sums: &mut [f32; L], a: &[f32; L], b: &[f32; L]) {
+    for lane in 0..L {
+        let product = if FMA { a[lane].mul_add(b[lane], sums[lane]) } else { a[lane] * b[lane] + sums[lane] };
+        sums[lane] = product;
+    }
+}
+
+/// See [`conv2d_weight_grad`](super::conv2d_weight_grad).
+///
+/// Rows are summed a few at a time, as everywhere; inside, a few pixels side by side at a time.
+pub(super) struct WeightGrad<'a> {
+    isa: Isa,
+    shape: &'a ConvShape,
+    split: Split,
+    /// Floats of one block's memory: its sums, then those of a few rows.
+    pub slot_floats: usize,
+}
+
+impl<'a> WeightGrad<'a> {
+    pub(super) fn new(isa: Isa, shape: &'a ConvShape, split: Split) -> Self {
+        Self { isa, shape, split, slot_floats: 2 * whole_lines(shape.weights()) }
+    }
+
+    pub(super) fn workspace_floats(&self) -> usize {
+        self.split.together * self.slot_floats
+    }
+
+    /// One slice of the channels of one block's sums, left at the start of its slot.
+    pub(super) fn block(&self, x: &[f32], dy: &[f32], examples: Range<usize>, slice: usize, slot: *mut f32) {
+        let shape = self.shape;
+        let (input, output, c) = (shape.input(), shape.output(), shape.in_c);
+        let cut = |slice: usize| (c.div_ceil(LANES) * slice / self.split.slices * LANES).min(c);
+        let channels = cut(slice)..cut(slice + 1);
+        let [rows, columns] = shape.extents().map(Axis::forward);
+        let (sums, few) = (slot, slot.wrapping_add(whole_lines(shape.weights())));
+        let taps = shape.kernel_h * shape.kernel_w;
+        // SAFETY: a slot has room for two kernels, and only this task touches these channels of them.
+        let part = |kernel: *mut f32, tap: usize| unsafe {
+            std::slice::from_raw_parts_mut(kernel.add(tap * c + channels.start), channels.len())
+        };
+        (0..taps).for_each(|tap| part(sums, tap).fill(0.0));
+        for example in examples {
+            let x = &x[example * input.floats()..][..input.floats()];
+            let dy = &dy[example * output.floats()..][..output.floats()];
+            for first in (0..output.h).step_by(chunk_rows(shape)) {
+                (0..taps).for_each(|tap| part(few, tap).fill(0.0));
+                for row in first..(first + chunk_rows(shape)).min(output.h) {
+                    let dy = dy[row * output.w * c..].as_ptr();
+                    for tap in rows.taps_inside(row, input.h) {
+                        let x = x[rows.source(row, tap).unsigned_abs() * input.w * c..].as_ptr();
+                        let sums = few.wrapping_add(tap * shape.kernel_w * c);
+                        let row = GradRow { x, dy, sums, columns, width: input.w, channels: c };
+                        // SAFETY: the source row lies in the image, the sums have room for the kernel's row, of which
+                        // only this task touches these channels; the machine has the instructions.
+                        unsafe { grad_row(self.isa, &row, channels.clone()) };
+                    }
+                }
+                for tap in 0..taps {
+                    part(sums, tap).iter_mut().zip(part(few, tap)).for_each(|(sum, few)| *sum += *few);
+                }
+            }
+        }
+    }
+}
+
+/// One row of the output that meets one row of the input by one row of the kernel.
+struct GradRow {
+    x: *const f32,
+    dy: *const f32,
+    sums: *mut f32,
+    columns: Axis,
+    /// Columns of the input.
+    width: usize,
+    channels: usize,
+}
+
+simd_fn! {
+    /// Adds the products of one row, for some channels.
+    ///
+    /// # Safety
+    ///
+    /// The pointers must be good for what the sizes say, and nothing else may touch these channels of the sums
+    /// meanwhile.
+    unsafe fn grad_row(isa: Isa, row: &GradRow, channels: Range<usize>) {
+        const TOGETHER: usize = 16;
+        let columns = &row.columns;
+        let whole = columns.whole(row.width);
+        let mut at = 0;
+        while at < columns.count {
+            let (pixels, taps) = if whole.contains(&at) {
+                ((whole.end - at).min(TOGETHER), 0..columns.taps)
+            } else {
+                (1, columns.taps_inside(at, row.width))
+            };
+            let mut channel = channels.start;
+            while channel < channels.end {
+                // SAFETY: as the caller promises, and so many channels are left.
+                channel += unsafe {
+                    match channels.end - channel {
+                        LANES.. => grad_strip::<FMA, LANES>(row, (at, pixels), taps.clone(), channel),
+                        4.. => grad_strip::<FMA, 4>(row, (at, pixels), taps.clone(), channel),
+                        _ => grad_strip::<FMA, 1>(row, (at, pixels), taps.clone(), channel),
+                    }
+                };
+            }
+            at += pixels;
+        }
+    }
+}
+
+/// A strip of channels of a few pixels that meet the same taps; says how many channels.
+///
+/// # Safety
+///
+/// As for [`grad_row`], and the taps must lie in the image.
+#[inline(always)]
+unsafe fn grad_strip<const FMA: bool, const L: usize>(
+    row: &GradRow,
+    (at, pixels): (usize, usize),
+    taps: Range<usize>,
+    channel: usize,
+) -> usize {
+    let dy = row.dy.wrapping_add(at * row.channels + channel);
+    let mut tap = taps.start;
+    while tap < taps.end {
+        let x = row.x.wrapping_offset(row.columns.source(at, tap) * row.channels as isize + channel as isize);
+        let sums = row.sums.wrapping_add(tap * row.channels + channel);
+        // SAFETY: as the caller promises, and so many taps are left.
+        tap += unsafe {
+            match taps.end - tap {
+                3.. => grad_taps::<FMA, L, 3>(row, x, dy, sums, pixels),
+                2 => grad_taps::<FMA, L, 2>(row, x, dy, sums, pixels),
+                _ => grad_taps::<FMA, L, 1>(row, x, dy, sums, pixels),
+            }
+        };
+    }
+    L
+}
+
+/// A few taps side by side of them; says how many.
+///
+/// # Safety
+///
+/// As for [`grad_strip`], from the first tap on.
+#[inline(always)]
+unsafe fn grad_taps<const FMA: bool, const L: usize, const TAPS: usize>(
+    row: &GradRow,
+    mut x: *const f32,
+    mut dy: *const f32,
+    sums: *mut f32,
+    pixels: usize,
+) -> usize {
+    let c = row.channels;
+    let between_taps = row.columns.spread.unsigned_abs() * c;
+    let mut own = [[0.0f32; L]; TAPS];
+    // SAFETY: the caller vouches for the pointers.
+    unsafe {
+        for _ in 0..pixels {
+            let gradient = *dy.cast::<[f32; L]>();
+            unroll!(T < TAPS, {
+                multiply_add::<FMA, L>(&mut own[T], &*x.add(T * between_taps).cast(), &gradient);
+            });
+            x = x.wrapping_add(row.columns.step * c);
+            dy = dy.wrapping_add(c);
+        }
+        unroll!(T < TAPS, {
+            let at = sums.add(T * c).cast::<[f32; L]>();
+            let mut sums = *at;
+            for lane in 0..L {
+                sums[lane] += own[T][lane];
+            }
+            *at = sums;
+        });
+    }
+    TAPS
+}

@@ -1,0 +1,79 @@
+//! Weights that several products share, as those of an unrolled recurrence do: one product over the stacked rows of
+//! all of them gives the gradient, in place of one product and one addition for each.
+
+use plimsoll_graph::op::{Epilogue, MatMul, Movement};
+use plimsoll_graph::{Builder, Flow, GraphError, Node, Op, ValueId};
+use std::collections::BTreeMap;
+
+/// Uses from which on products are stacked. A number of the graph alone: were it to depend on the batch, so would bits.
+const FEWEST: usize = 3;
+
+/// The products of each such weight, and what is known of them so far.
+pub(super) struct Repeated {
+    /// By node: the weight that it shares.
+    weight: BTreeMap<usize, ValueId>,
+    /// By weight: its first product, which is the last to be visited.
+    first: BTreeMap<ValueId, usize>,
+    /// By weight: rows and their results' gradients, the last product first.
+    pending: BTreeMap<ValueId, Vec<(ValueId, ValueId)>>,
+}
+
+impl Repeated {
+    /// Finds the weights among the values whose gradients are wanted.
+    pub fn new(b: &Builder, nodes: &[Node], wanted: &[bool]) -> Self {
+        let mut uses: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
+        let flows = b.graph().flows();
+        for (place, node) in nodes.iter().enumerate() {
+            let plain = Op::MatMul(MatMul::default());
+            // Rows have to run over the examples to be stacked example by example.
+            let per_example = |v: ValueId| flows[v.index()] == Flow::PerExample && b.shape(v).rank() == 2;
+            if node.op == plain && wanted[node.inputs[1].index()] && per_example(node.inputs[0]) {
+                uses.entry(node.inputs[1]).or_default().push(place);
+            }
+        }
+        uses.retain(|_, places| places.len() >= FEWEST);
+        let weight = uses.iter().flat_map(|(&v, places)| places.iter().map(move |&p| (p, v))).collect();
+        let first = uses.iter().map(|(&v, places)| (v, places[0])).collect();
+        Self { weight, first, pending: BTreeMap::new() }
+    }
+
+    /// Notes a product of a shared weight, whose gradient is then no longer needed from the node itself.
+    pub fn take(&mut self, place: usize, node: &Node, dy: Option<ValueId>, needs: &mut [bool]) {
+        if let (Some(&weight), Some(dy)) = (self.weight.get(&place), dy) {
+            needs[1] = false;
+            self.pending.entry(weight).or_default().push((node.inputs[0], dy));
+        }
+    }
+
+    /// After the first product of a weight, the weight and its gradient.
+    pub fn finish(
+        &mut self,
+        b: &mut Builder,
+        place: usize,
+    ) -> Result<Option<(ValueId, ValueId)>, GraphError> {
+        let Some(&weight) = self.weight.get(&place) else { return Ok(None) };
+        if self.first[&weight] != place {
+            return Ok(None);
+        }
+        let Some(mut products) = self.pending.remove(&weight) else { return Ok(None) };
+        products.reverse();
+        let (rows, gradients): (Vec<_>, Vec<_>) = products.into_iter().unzip();
+        let (rows, gradients) = (stack(b, &rows)?, stack(b, &gradients)?);
+        let product = MatMul { transpose_a: true, transpose_b: false, epilogue: Epilogue::default() };
+        Ok(Some((weight, b.one(Op::MatMul(product), &[rows, gradients])?)))
+    }
+}
+
+/// The rows of several matrices, those of an example together.
+fn stack(b: &mut Builder, matrices: &[ValueId]) -> Result<ValueId, GraphError> {
+    let examples = b.graph().examples.max(1);
+    let width = b.shape(matrices[0])[1];
+    let mut pieces = Vec::new();
+    for &matrix in matrices {
+        let rows = b.shape(matrix)[0] / examples;
+        pieces.push(b.reshape(matrix, [examples, rows, width])?);
+    }
+    let all = b.one(Op::Movement(Movement::Concat { axis: 1 }), &pieces)?;
+    let rows = b.shape(all).elements() / width.max(1);
+    b.reshape(all, [rows, width])
+}
