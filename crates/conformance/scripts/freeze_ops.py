@@ -508,13 +508,13 @@ def conv():
 def pool():
     cases = Cases("pool")
 
-    def largest(x, window, stride, padding):
+    def largest(x, window, stride, padding, dilation):
         """Maxima and their places in the window, from the places in the padded image that PyTorch gives."""
         image = padded(channels_first(x), padding, value=-math.inf)
-        y, place = F.max_pool2d(image, window, stride, return_indices=True)
+        y, place = F.max_pool2d(image, window, stride, dilation=dilation, return_indices=True)
         row, column = place // image.shape[3], place % image.shape[3]
-        row = row - torch.arange(y.shape[2])[:, None] * stride[0]
-        column = column - torch.arange(y.shape[3]) * stride[1]
+        row = (row - torch.arange(y.shape[2])[:, None] * stride[0]) // dilation[0]
+        column = (column - torch.arange(y.shape[3]) * stride[1]) // dilation[1]
         return channels_last(y), channels_last(row * window[1] + column).to(torch.uint8)
 
     def largest_adaptive(x, output):
@@ -533,9 +533,11 @@ def pool():
         op = {"pool": {"max_grad": {"windows": windows, "image": image}}}
         cases.add(f"{label}/grad", op, [dy, index], [dx])
 
-    def add(label, x, window, stride, padding):
-        windows = {"sliding": {"window": window, "stride": stride, "padding": padding}}
-        add_max(label, x, windows, lambda x: largest(x, window, stride, padding))
+    def add(label, x, window, stride, padding, dilation=(1, 1)):
+        geometry = {"window": window, "stride": stride, "padding": padding}
+        if dilation != (1, 1):
+            geometry["dilation"] = dilation
+        add_max(label, x, {"sliding": geometry}, lambda x: largest(x, window, stride, padding, dilation))
 
     none = [[0, 0], [0, 0]]
     add("2x2", cases.values(2, 4, 4, 3), [2, 2], [2, 2], none)
@@ -547,6 +549,8 @@ def pool():
     add("3x3/negative_padded", -cases.positive(1, 4, 4, 2), [3, 3], [2, 2], [[1, 1], [1, 1]])
     # The first of several largest gets the gradient, in PyTorch too.
     add("3x3/ties", cases.indices(3, 2, 5, 5, 2).to(torch.float64), [3, 3], [2, 2], [[1, 1], [1, 1]])
+
+    add("3x2/dilated", cases.values(1, 7, 6, 3), [3, 2], [1, 2], [[1, 2], [2, 0]], (2, 3))
 
     # Adaptive windows: ones that share elements, ones side by side, more windows than elements, one.
     adaptive = [([1, 7, 10, 2], [3, 4]), ([2, 6, 4, 3], [3, 2]), ([1, 3, 5, 2], [5, 3]), ([2, 4, 3, 5], [1, 1])]
@@ -790,7 +794,9 @@ def loss():
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    families = (elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, index, loss, draws)
+    families = (
+        elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, index, loss, draws,
+    )  # fmt: skip
     for family in families:
         family().write(folder)
 

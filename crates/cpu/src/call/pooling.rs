@@ -27,11 +27,10 @@ fn shape(windows: Windows, x: &[usize], y: &[usize]) -> PoolShape {
     let places = windows.largest([x[1], x[2]]);
     let [height, width] = [0, 1].map(|a| {
         let spacing = match windows {
-            Windows::Sliding(geometry) => Spacing::Sliding {
-                stride: geometry.stride[a],
-                before: geometry.padding[a][0],
-                dilation: geometry.dilation[a],
-            },
+            Windows::Sliding(geometry) => {
+                let (stride, dilation) = (geometry.stride[a], geometry.dilation[a]);
+                Spacing::Sliding { stride, before: geometry.padding[a][0], dilation }
+            }
             Windows::Adaptive { .. } => Spacing::Adaptive,
         };
         Axis { input: x[a + 1], output: y[a + 1], places: places[a], spacing }

@@ -1,6 +1,6 @@
 //! Pooling over images in NHWC order.
 
-use super::{Family, Geometry, arity, per_example, rank, require, same_float};
+use super::{Family, Geometry, arity, per_example, rank, reach, require, same_float};
 use crate::{Flow, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,14 @@ impl Windows {
         require(!image.contains(&0), || format!("an image {image:?} has no elements"))?;
         match self {
             Self::Sliding(geometry) => {
-                let inside = (0..2).all(|a| geometry.padding[a].iter().all(|&p| p < geometry.window[a]));
-                require(inside, || "padding must be smaller than the window".into())?;
+                let reach = reach(geometry.window, geometry.dilation);
+                let inside = (0..2).all(|a| geometry.padding[a].iter().all(|&p| p < reach[a]));
+                require(inside, || "padding must be smaller than what the window reaches over".into())?;
+                // A window that starts before the image could step over all of it.
+                let met = (0..2).all(|a| geometry.padding[a][0] == 0 || geometry.dilation[a] <= image[a]);
+                require(met, || {
+                    format!("padded, a dilation of {:?} steps over an image {image:?}", geometry.dilation)
+                })?;
                 geometry.output(image)
             }
             Self::Adaptive { output } => {
@@ -194,6 +200,13 @@ mod tests {
         assert!(refusal(average([2, 0]), &image).contains("output [2, 0]"));
         let empty = TensorType::new(DType::F32, [1, 4, 0, 2]);
         assert!(refusal(average([2, 2]), &empty).contains("image [4, 0]"));
+        let apart = Geometry { window: [2, 2], stride: [1, 1], padding: [[1, 1]; 2], dilation: [2, 2] };
+        let windows_apart = Pool::Max { windows: Windows::Sliding(apart) };
+        let pixel = TensorType::new(DType::F32, [1, 1, 1, 2]);
+        assert!(refusal(windows_apart.clone(), &pixel).contains("dilation of [2, 2] steps over"));
+        assert!(windows_apart.infer(&[&image]).is_ok());
+        let padded = Pool::Max { windows: Windows::Sliding(Geometry { padding: [[3, 3]; 2], ..apart }) };
+        assert!(refusal(padded, &image).contains("padding must be smaller"));
         let grad = Pool::AverageGrad { windows: windows([3, 3]), count_padding: false, image: [8, 8] };
         assert!(refusal(grad, &image).contains("does not come from an image [8, 8]"));
     }
