@@ -2,12 +2,13 @@
 
 use plimsoll_conformance::{Harness, compare, random};
 use plimsoll_cpu::Cpu;
-use plimsoll_graph::{Builder, GraphError, ValueId};
+use plimsoll_graph::op::Unary;
+use plimsoll_graph::{Builder, Graph, GraphError, ValueId};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
-use plimsoll_transform::accumulate;
+use plimsoll_transform::{accumulate, fuse};
 
 /// Builds a graph of these inputs and runs it.
 fn run(
@@ -302,4 +303,27 @@ fn what_mixes_examples_is_not_split() {
         let error = accumulate(&b.finish().unwrap(), 2).unwrap_err().to_string();
         assert!(error.contains("mixes the examples") && error.contains(op), "{op}: {error}");
     }
+}
+
+/// Bias and relu go into products of two matrices only.
+#[test]
+fn many_products_are_left_without_epilogue() {
+    let build = |lead: &[usize]| {
+        let mut b = Builder::new(2, 1);
+        let x = b.batch_input("x", TensorType::new(DType::F32, [lead, &[2, 3]].concat()));
+        let bias = b.setting("bias", TensorType::new(DType::F32, [2]));
+        let y = b.matmul_transposed(x, x, false, true).unwrap();
+        let y = b.add(y, bias).unwrap();
+        let y = b.unary(Unary::Relu, y).unwrap();
+        b.output("y", y);
+        b.finish().unwrap()
+    };
+    let ops = |graph: &Graph| graph.nodes.iter().map(|n| n.op.name()).collect::<Vec<_>>();
+    assert_eq!(ops(&fuse(&build(&[])).unwrap()), ["matmul"]);
+    let graph = build(&[2]);
+    assert_eq!(ops(&fuse(&graph).unwrap()), ["matmul", "fused"]);
+    let inputs =
+        [random("x", &"f32[2,2,3]".parse().unwrap(), 1), random("bias", &"f32[2]".parse().unwrap(), 1)];
+    let run = |graph| Harness::new(&Cpu::new(2).unwrap(), graph).unwrap().run(&inputs).unwrap();
+    assert_eq!(run(fuse(&graph).unwrap()), run(graph));
 }

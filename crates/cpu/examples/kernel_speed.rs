@@ -16,7 +16,9 @@ use plimsoll_cpu::norm::{
     row_stats, row_sums,
 };
 use plimsoll_cpu::pool::Pool;
-use plimsoll_cpu::reduce::{Extreme, arg_extreme, sum, sum_fold, sum_fold_workspace};
+use plimsoll_cpu::reduce::{
+    Extreme, arg_extreme, cumulative_sum, extreme, product, sum, sum_fold, sum_fold_workspace, top_k,
+};
 use plimsoll_graph::op::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, TensorType};
@@ -207,6 +209,19 @@ fn reductions(ctx: Context<'_>) {
             sum(ctx, outer, reduce, inner, &x, &mut y)
         });
     }
+    for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512), (1, 1 << 20, 4)] {
+        let (x, mut y) = (random(outer * reduce * inner), vec![0.0; outer * inner]);
+        let (name, mut all) = (format!("[{outer},{reduce},{inner}]"), vec![0.0; x.len()]);
+        time(&format!("max {name}"), 4 * x.len(), || {
+            extreme(ctx, Extreme::Largest, outer, reduce, inner, &x, &mut y)
+        });
+        time(&format!("product {name}"), 4 * x.len(), || product(ctx, outer, reduce, inner, &x, &mut y));
+        time(&format!("cumulative_sum {name}"), 8 * x.len(), || {
+            cumulative_sum(ctx, outer, reduce, inner, false, &x, &mut all)
+        });
+    }
+    let (x, mut values, mut places) = (random(1 << 22), vec![0.0; 4096 * 50], vec![0; 4096 * 50]);
+    time("top 50 of [4096,1024]", 4 * x.len(), || top_k(ctx, 4096, 1024, 50, &x, &mut values, &mut places));
     for (rows, inner, block) in [(131_072, 16, 4096), (65536, 128, 256), (8192, 2048, 64), (1 << 20, 10, 32)]
     {
         let (x, mut y) = (random(rows * inner), vec![0.0; inner]);
