@@ -317,7 +317,77 @@ def reduce():
         cases.add(label, {"reduce": "argmax"}, [x], [x.argmax(-1).to(torch.int32)])
     ties = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [-1.0, -2.0, -1.0]])
     cases.add("argmax/ties", {"reduce": "argmax"}, [ties], [torch.tensor([1, 0, 0], dtype=torch.int32)])
+    for shape in [[7], [4, 5], [2, 3, 4]]:
+        x = cases.values(*shape)
+        label = f"argmin/{shape}".replace(" ", "")
+        cases.add(label, {"reduce": "argmin"}, [x], [x.argmin(-1).to(torch.int32)])
+    cases.add("argmin/ties", {"reduce": "argmin"}, [ties], [torch.tensor([0, 0, 1], dtype=torch.int32)])
+    extremes(cases)
+    products(cases)
+    for axis, shape in [(0, [7]), (0, [3, 4]), (1, [3, 4]), (1, [2, 5, 3]), (2, [2, 3, 4]), (0, [1, 2]), (1, [2, 0])]:
+        for reverse in (False, True):
+            op = {"reduce": {"cumulative_sum": {"axis": axis, "reverse": reverse}}}
+            summed = lambda x: (x.flip(axis).cumsum(axis).flip(axis) if reverse else x.cumsum(axis))  # noqa: E731
+            label = f"cumulative_sum/{axis}/{shape}{'/reverse' if reverse else ''}".replace(" ", "")
+            cases.forward(label, op, summed, cases.values(*shape))
+    for k, shape in [(1, [5]), (3, [2, 7]), (4, [2, 3, 4]), (0, [2, 3]), (1, [3, 1])]:
+        def largest(x):
+            values, indices = x.topk(k)
+            return values, indices.to(torch.int32)
+
+        label = f"top_k/{k}/{shape}".replace(" ", "")
+        cases.forward(label, {"reduce": {"top_k": {"k": k}}}, largest, cases.values(*shape))
+    # `topk` does not say which of equal elements comes first, a stable sort does.
+    ties = cases.indices(4, 3, 9).to(torch.float64)
+    values, indices = ties.sort(dim=-1, descending=True, stable=True)
+    outputs = [values[:, :6], indices[:, :6].to(torch.int32)]
+    cases.add("top_k/ties", {"reduce": {"top_k": {"k": 6}}}, [ties], outputs)
     return cases
+
+
+RANGES = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (0, 3)]
+
+
+def extremes(cases):
+    for name, function in {"max": torch.amax, "min": torch.amin}.items():
+        op = lambda start, end: {"reduce": {name: {"start": start, "end": end}}}  # noqa: E731
+        over = lambda x, start, end: function(x, tuple(range(start, end)), keepdim=True)  # noqa: E731
+        for start, end in RANGES:
+            cases.forward(f"{name}/{start}-{end}", op(start, end), lambda x: over(x, start, end), cases.values(3, 4, 5))
+        cases.forward(f"{name}/one", op(0, 1), lambda x: over(x, 0, 1), cases.values(1))
+        # Two share the gradient.
+        ties = torch.tensor([[1.0, 3.0, 3.0, -1.0, -1.0], [2.0, 2.0, 0.5, 0.5, 1.0]])
+        cases.forward(f"{name}/ties", op(1, 2), lambda x: over(x, 1, 2), ties)
+        whole = cases.indices(50, 3, 4) - 25
+        cases.add(f"{name}/i32", op(1, 2), [whole], [over(whole, 1, 2)], "i32")
+        truth = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+        cases.add(f"{name}/bool", op(1, 2), [truth], [over(truth, 1, 2)], "bool")
+        cases.add(f"{name}/bool/columns", op(0, 1), [truth], [over(truth, 0, 1)], "bool")
+
+
+def products(cases):
+    def over(x, start, end):
+        shape = [1 if start <= axis < end else extent for axis, extent in enumerate(x.shape)]
+        return x.flatten(start, end - 1).prod(start).reshape(shape)
+
+    def add(label, x, start, end):
+        op = {"reduce": {"product": {"start": start, "end": end}}}
+        _, dy, gradients = cases.forward(f"product/{label}", op, lambda x: over(x, start, end), x)
+        op = {"reduce": {"product_grad": {"start": start, "end": end}}}
+        cases.add(f"product_grad/{label}", op, [x, dy], gradients)
+
+    for start, end in RANGES:
+        add(f"{start}-{end}", cases.values(3, 4, 5), start, end)
+    add("one", cases.values(1), 0, 1)
+    zeros = cases.values(4, 5)
+    # No zero, one, two, all.
+    zeros[1, 2] = 0
+    zeros[2, 0] = zeros[2, 4] = 0
+    zeros[3] = 0
+    add("zeros", zeros, 1, 2)
+    add("zeros/columns", zeros.T.contiguous(), 0, 1)
+    op = {"reduce": {"product": {"start": 1, "end": 2}}}
+    cases.add("product/nothing", op, [torch.zeros(2, 0)], [torch.ones(2, 1)])
 
 
 def matmul():
@@ -343,6 +413,19 @@ def matmul():
         add(f"{label}/bias_relu", 3, 5, 4, transposes, bias=True, relu=True)
     add("nn/bias", 3, 5, 4, (False, False), bias=True)
     add("nn/relu", 3, 5, 4, (False, False), relu=True)
+
+    def batched(a, b, transposes):
+        return (a.mT if transposes[0] else a) @ (b.mT if transposes[1] else b)
+
+    for transposes in [(False, False), (False, True), (True, False), (True, True)]:
+        label = "".join("t" if t else "n" for t in transposes)
+        for lead, m, n, k in [([2], 3, 4, 5), ([3, 2], 2, 3, 4), ([1], 4, 1, 3), ([2, 1, 2], 1, 3, 2)]:
+            op = {"transpose_a": transposes[0], "transpose_b": transposes[1]}
+            op = {"mat_mul": {**op, "epilogue": {"bias": False, "relu": False}}}
+            a = cases.values(*lead, *((k, m) if transposes[0] else (m, k)))
+            b = cases.values(*lead, *((n, k) if transposes[1] else (k, n)))
+            name = f"{label}/{lead}{m}x{n}x{k}".replace(" ", "")
+            cases.forward(name, op, lambda a, b: batched(a, b, transposes), a, b)
     return cases
 
 
@@ -749,6 +832,26 @@ def index():
         gather = lambda table, indices: F.embedding(indices, table)  # noqa: E731
         _, dy, (dtable, _) = cases.forward(f"gather/{label}", {"index": "gather"}, gather, table, indices)
         cases.add(f"scatter_add/{label}", {"index": {"scatter_add": {"rows": rows}}}, [indices, dy], [dtable])
+    for lead, extent, count in [([], 5, 3), ([2], 4, 6), ([2, 3], 5, 2), ([3], 1, 1), ([2], 3, 0)]:
+        label = f"{lead}{extent}x{count}".replace(" ", "")
+        x, indices = cases.values(*lead, extent), cases.indices(extent, *lead, count)
+        take = lambda x, indices: x.gather(-1, indices.long())  # noqa: E731
+        cases.forward(f"take/{label}", {"index": "take"}, take, x, indices)
+
+        def put(indices, dy):
+            return torch.zeros(*lead, extent).scatter_add(-1, indices.long(), dy)
+
+        cases.forward(f"put/{label}", {"index": {"put": {"extent": extent}}}, put, indices, cases.values(*lead, count))
+    tokens, indices = cases.indices(50, 3, 4), cases.indices(4, 3, 2)
+    cases.add("take/i32", {"index": "take"}, [tokens, indices], [tokens.gather(-1, indices.long())], "i32")
+    for classes, shape, dtype in [(4, [3], "f64"), (5, [2, 3], "i32"), (3, [4], "bool"), (1, [2], "u8"), (6, [], "f64")]:
+        indices = cases.indices(classes, *shape)
+        op = {"index": {"one_hot": {"classes": classes, "dtype": dtype}}}
+        label = f"one_hot/{classes}/{shape}".replace(" ", "")
+        cases.add(label, op, [indices], [F.one_hot(indices.long(), classes).to(DTYPES[dtype])], "i32")
+    for extent in (0, 1, 9):
+        numbers = torch.arange(extent, dtype=torch.int32)
+        cases.add(f"range/{extent}", {"index": {"range": {"extent": extent}}}, [], [numbers], "i32")
     return cases
 
 

@@ -63,10 +63,12 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Fused(region) => region.instructions.iter().map(|i| elementwise(&i.op)).sum(),
         Op::Movement(_)
         | Op::Random(_)
-        | Op::Reduce(Reduce::Argmax)
+        | Op::Reduce(
+            Reduce::Max { .. } | Reduce::Min { .. } | Reduce::Argmax | Reduce::Argmin | Reduce::TopK { .. },
+        )
         | Op::Pool(Pool::Max { .. })
         | Op::Resize(Resize::Forward { mode: ResizeMode::Nearest, .. })
-        | Op::Index(Index::Gather) => 0,
+        | Op::Index(Index::Gather | Index::Take | Index::OneHot { .. } | Index::Range { .. }) => 0,
         _ => reduction(op, inputs) + AROUND,
     }
 }
@@ -88,8 +90,11 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
     let last = |i: usize| shape(i).last().copied().unwrap_or(1);
     match op {
         Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) => 0,
-        Op::Reduce(Reduce::Sum { start, end }) => shape(0)[*start..*end].iter().product(),
-        Op::Reduce(Reduce::Argmax) => 0,
+        Op::Reduce(
+            Reduce::Sum { start, end } | Reduce::Product { start, end } | Reduce::ProductGrad { start, end },
+        ) => shape(0)[*start..*end].iter().product(),
+        Op::Reduce(Reduce::CumulativeSum { axis, .. }) => shape(0)[*axis],
+        Op::Reduce(_) => 0,
         Op::MatMul(op) => op.extents(inputs).map_or(0, |(_, _, k)| k),
         Op::Conv(Conv::Forward { .. }) => shape(1)[..3].iter().product(),
         Op::Conv(Conv::InputGrad { geometry, groups, .. }) => {
@@ -130,8 +135,9 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
             2 * (shape(0)[3] + queries.max(shape(1)[1]))
         }
         Op::Attention(Attention::Rotary { .. }) => 2,
-        Op::Index(Index::Gather) => 0,
         Op::Index(Index::ScatterAdd { .. }) => shape(0).elements(),
+        Op::Index(Index::Put { .. }) => last(0),
+        Op::Index(_) => 0,
         // Over classes, then over rows; linear: the logits before, and the way back through them.
         Op::Loss(Loss::CrossEntropy | Loss::CrossEntropyGrad) => shape(0).iter().sum(),
         Op::Loss(op @ Loss::LinearCrossEntropy { .. }) => {

@@ -501,3 +501,158 @@ fn an_index_out_of_range_is_an_error_that_names_it() {
         run_op(&Cpu::new(1).unwrap(), &Op::Index(Index::Gather), &[table, index], &[], 1).unwrap_err();
     assert!(error.contains("gather") && error.contains('3'), "{error}");
 }
+
+#[test]
+fn reductions_of_every_kind_over_awkward_shapes() {
+    for (start, end) in [(0, 1), (1, 2), (0, 2), (1, 3), (2, 3), (0, 3)] {
+        let shapes: &[&[&str]] =
+            &[&["f32[3,4,5]"], &["f32[1,1,1]"], &["f32[130,3,17]"], &["f32[5,300,1]"], &["f32[2,7,300]"]];
+        each(Op::Reduce(Reduce::Product { start, end }), shapes);
+        each(Op::Reduce(Reduce::Product { start, end }), &[&["f32[2,0,3]"]]);
+        for op in [Reduce::Max { start, end }, Reduce::Min { start, end }] {
+            each(Op::Reduce(op.clone()), shapes);
+            each(Op::Reduce(op), &[&["i32[3,4,65]"], &["bool[5,2,9]"], &["bool[70,1,66]"]]);
+        }
+        for x in ["f32[3,4,5]", "f32[1,1,1]", "f32[9,3,17]", "f32[2,0,3]", "f32[2,5,300]"] {
+            let forward = Op::Reduce(Reduce::Product { start, end });
+            let backward = Op::Reduce(Reduce::ProductGrad { start, end });
+            with_gradient(forward, backward, &[x], &[], &|x, _, dy| [x, vec![dy]].concat());
+        }
+    }
+    // Nothing to choose from is refused; nothing for nobody to choose from is not.
+    each(Op::Reduce(Reduce::Max { start: 1, end: 2 }), &[&["f32[0,3]"], &["bool[0,3,2]"]]);
+    for axis in 0..3 {
+        for reverse in [false, true] {
+            each(
+                Op::Reduce(Reduce::CumulativeSum { axis, reverse }),
+                &[&["f32[3,4,5]"], &["f32[1,1,1]"], &["f32[2,0,3]"], &["f32[33,2,300]"], &["f32[2,700,1]"]],
+            );
+        }
+    }
+    each(Op::Reduce(Reduce::Argmin), &[&["f32[7]"], &["f32[5,1]"], &["f32[0,3]"], &["f32[33,65]"]]);
+    for k in [0, 1, 3] {
+        each(Op::Reduce(Reduce::TopK { k }), &[&["f32[3]"], &["f32[5,7]"], &["f32[0,3]"], &["f32[2,9,65]"]]);
+    }
+    each(Op::Reduce(Reduce::TopK { k: 65 }), &[&["f32[3,65]"]]);
+}
+
+#[test]
+fn large_reductions_match() {
+    let large: &[&[&str]] = &[&["f32[1000003]"], &["f32[1000,1000]"], &["f32[7,150001]"]];
+    for op in [
+        Reduce::Sum { start: 0, end: 1 },
+        Reduce::Max { start: 0, end: 1 },
+        Reduce::Min { start: 0, end: 1 },
+        Reduce::Product { start: 0, end: 1 },
+        Reduce::Argmin,
+        Reduce::CumulativeSum { axis: 0, reverse: true },
+        Reduce::TopK { k: 100 },
+    ] {
+        each(Op::Reduce(op), large);
+    }
+}
+
+/// Floats of which many are equal, and some are no numbers.
+fn difficult(ty: &str) -> HostTensor {
+    let ty: TensorType = ty.parse().unwrap();
+    let values = [0.0, -0.0, 1.0, 1.0, -1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    let picks = random("difficult", &TensorType::new(DType::I32, ty.shape.clone()), 200).to_f64();
+    // The first six are the most, so that there are rows without the others.
+    let pick = |p: f64| values[if p < 9.0 { p as usize } else { p as usize % 6 }];
+    HostTensor::from_f64(ty, &picks.into_iter().map(pick).collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn ties_infinities_and_nan_go_the_same_way() {
+    for ty in ["f32[40,5]", "f32[9,33]", "f32[5,300]", "f32[3,2,70]"] {
+        let x = [difficult(ty)];
+        let last = x[0].ty().shape.rank() - 1;
+        for op in [
+            Reduce::Max { start: 0, end: 1 },
+            Reduce::Min { start: 0, end: 1 },
+            Reduce::Max { start: last, end: last + 1 },
+            Reduce::Min { start: last, end: last + 1 },
+            Reduce::Argmax,
+            Reduce::Argmin,
+            Reduce::CumulativeSum { axis: last, reverse: false },
+            Reduce::TopK { k: 5 },
+        ] {
+            check(&format!("{op:?} of {ty}"), &Op::Reduce(op), &x, &[], 1);
+        }
+    }
+}
+
+#[test]
+fn look_ups_inside_rows_over_awkward_shapes() {
+    each(
+        Op::Index(Index::Take),
+        &[
+            &["f32[3]", "i32[5]"],
+            &["f32[2,3]", "i32[2,1]"],
+            &["f32[0,3]", "i32[0,2]"],
+            &["f32[2,3]", "i32[2,0]"],
+            &["i32[5,4,7]", "i32[5,4,33]"],
+            &["bool[2,5]", "i32[2,9]"],
+            &["f32[300,70]", "i32[300,3]"],
+        ],
+    );
+    for extent in [3, 17] {
+        each(
+            Op::Index(Index::Put { extent }),
+            &[
+                &["i32[5]", "f32[5]"],
+                &["i32[2,1]", "f32[2,1]"],
+                &["i32[0,2]", "f32[0,2]"],
+                &["i32[2,0]", "f32[2,0]"],
+                &["i32[50,4,33]", "f32[50,4,33]"],
+            ],
+        );
+    }
+    for dtype in DType::ALL {
+        each(
+            Op::Index(Index::OneHot { classes: 5, dtype }),
+            &[&["i32[]"], &["i32[0]"], &["i32[3,7]"], &["i32[900]"]],
+        );
+    }
+    for extent in [0, 1, 5, 40_000] {
+        each(Op::Index(Index::Range { extent }), &[&[]]);
+    }
+}
+
+#[test]
+fn many_products_over_awkward_shapes() {
+    for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+        let op = Op::MatMul(MatMul { transpose_a, transpose_b, ..MatMul::default() });
+        for (lead, m, n, k) in [
+            ("1", 1, 1, 1),
+            ("0", 3, 4, 5),
+            ("2", 0, 3, 2),
+            ("2", 2, 3, 0),
+            ("5", 17, 3, 9),
+            ("2,3", 31, 33, 20),
+            ("100", 4, 5, 6),
+            ("2", 130, 70, 300),
+            ("2,1,9", 40, 50, 60),
+        ] {
+            let a = if transpose_a { format!("f32[{lead},{k},{m}]") } else { format!("f32[{lead},{m},{k}]") };
+            let b = if transpose_b { format!("f32[{lead},{n},{k}]") } else { format!("f32[{lead},{k},{n}]") };
+            each(op.clone(), &[&[&a, &b]]);
+        }
+    }
+}
+
+#[test]
+fn every_look_up_names_an_index_out_of_range() {
+    let cpu = Cpu::new(1).unwrap();
+    let index = HostTensor::from_f64("i32[2,2]".parse().unwrap(), &[1.0, 0.0, 2.0, -7.0]).unwrap();
+    let floats = |ty: &str| random("floats", &ty.parse().unwrap(), 1);
+    for (op, inputs) in [
+        (Index::Take, vec![floats("f32[2,3]"), index.clone()]),
+        (Index::Put { extent: 3 }, vec![index.clone(), floats("f32[2,2]")]),
+        (Index::OneHot { classes: 3, dtype: DType::F32 }, vec![index.clone()]),
+    ] {
+        let error = run_op(&cpu, &Op::Index(op), &inputs, &[], 1).unwrap_err();
+        let named = error.contains(Op::Index(op).name()) && error.contains("-7 at position 3");
+        assert!(named, "{error}");
+    }
+}

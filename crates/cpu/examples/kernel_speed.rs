@@ -26,7 +26,9 @@ use plimsoll_cpu::pooling::{
     Axis, PoolShape, Spacing, average_pool, average_pool_grad, average_pool_grad_workspace,
     average_pool_workspace, max_pool, max_pool_grad,
 };
-use plimsoll_cpu::reduce::{Extreme, arg_extreme, sum, sum_fold, sum_fold_workspace};
+use plimsoll_cpu::reduce::{
+    Extreme, arg_extreme, cumulative_sum, extreme, product, sum, sum_fold, sum_fold_workspace, top_k,
+};
 use plimsoll_cpu::resize::{
     ResizeMode, ResizeShape, resize, resize_grad, resize_grad_workspace, resize_workspace,
 };
@@ -223,6 +225,19 @@ fn reductions(ctx: Context<'_>) {
             sum(ctx, outer, reduce, inner, &x, &mut y)
         });
     }
+    for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512), (1, 1 << 20, 4)] {
+        let (x, mut y) = (random(outer * reduce * inner), vec![0.0; outer * inner]);
+        let (name, mut all) = (format!("[{outer},{reduce},{inner}]"), vec![0.0; x.len()]);
+        time(&format!("max {name}"), 4 * x.len(), || {
+            extreme(ctx, Extreme::Largest, outer, reduce, inner, &x, &mut y)
+        });
+        time(&format!("product {name}"), 4 * x.len(), || product(ctx, outer, reduce, inner, &x, &mut y));
+        time(&format!("cumulative_sum {name}"), 8 * x.len(), || {
+            cumulative_sum(ctx, outer, reduce, inner, false, &x, &mut all)
+        });
+    }
+    let (x, mut values, mut places) = (random(1 << 22), vec![0.0; 4096 * 50], vec![0; 4096 * 50]);
+    time("top 50 of [4096,1024]", 4 * x.len(), || top_k(ctx, 4096, 1024, 50, &x, &mut values, &mut places));
     for (rows, inner, block) in [(131_072, 16, 4096), (65536, 128, 256), (8192, 2048, 64), (1 << 20, 10, 32)]
     {
         let (x, mut y) = (random(rows * inner), vec![0.0; inner]);

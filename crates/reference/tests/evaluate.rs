@@ -91,6 +91,25 @@ fn wrong_types_are_refused_by_name() {
     let product = Op::MatMul(MatMul::default());
     let error = evaluate(&product, &[&x, &y], &[], &[]).unwrap_err();
     assert_eq!(error.to_string(), "matmul(f64[2,3], f64[2,2]): inner extents differ: 3 and 2");
+    let refused = |op: Op, inputs: &[&HostTensor], words: &str| {
+        let error = evaluate(&op, inputs, &[], &[]).unwrap_err().to_string();
+        assert!(error.contains(words), "no `{words}` in: {error}");
+    };
+    let (many, fewer) = (tensor("f64[2,1,3]", &[0.0; 6]), tensor("f64[1,3,1]", &[0.0; 3]));
+    refused(product, &[&many, &fewer], "extents before the last two differ");
+    let with_relu = MatMul { epilogue: Epilogue { bias: false, relu: true }, ..MatMul::default() };
+    refused(Op::MatMul(MatMul { transpose_b: true, ..with_relu }), &[&many, &many], "can have an epilogue");
+    let empty = tensor("f64[2,0]", &[]);
+    refused(Op::Reduce(Reduce::Max { start: 1, end: 2 }), &[&empty], "nothing to choose from");
+    refused(Op::Reduce(Reduce::Argmin), &[&empty], "no last axis to search");
+    refused(Op::Reduce(Reduce::TopK { k: 3 }), &[&y], "at least 3");
+    refused(Op::Reduce(Reduce::CumulativeSum { axis: 2, reverse: false }), &[&y], "no axis 2");
+    refused(Op::Reduce(Reduce::ProductGrad { start: 0, end: 1 }), &[&x, &y], "the gradient must be f64[1,3]");
+    let index = tensor("i32[3,1]", &[0.0; 3]);
+    refused(Op::Index(Index::Take), &[&x, &index], "does not have a row for each row");
+    refused(Op::Index(Index::Put { extent: 4 }), &[&index, &x], "a float for each index");
+    refused(Op::Index(Index::Range { extent: 1 << 31 }), &[], "past the range of i32");
+
     let neg = Op::Elementwise(Elementwise::Unary(Unary::Neg));
     let error = evaluate(&neg, &[&x], &[], &[y.ty()]).unwrap_err();
     assert_eq!(error.to_string(), "neg gives (f64[2,3]), not (f64[2,2])");
@@ -106,6 +125,16 @@ fn indices_and_labels_outside_their_range_are_named() {
     let rows = tensor("f32[2,2,1]", &[0.0; 4]);
     let error = run(&Op::Index(Index::ScatterAdd { rows: 3 }), &[&indices, &rows], &[]).unwrap_err();
     assert_eq!(error.to_string(), "scatter_add: index 3 at position 2 is outside 0..3");
+
+    let columns = tensor("f32[2,3]", &[0.0; 6]);
+    let error = run(&Op::Index(Index::Take), &[&columns, &indices], &[]).unwrap_err();
+    assert_eq!(error.to_string(), "take: index 3 at position 2 is outside 0..3");
+    let dy = tensor("f32[2,2]", &[0.0; 4]);
+    let error = run(&Op::Index(Index::Put { extent: 3 }), &[&indices, &dy], &[]).unwrap_err();
+    assert_eq!(error.to_string(), "put: index 3 at position 2 is outside 0..3");
+    let one_hot = Op::Index(Index::OneHot { classes: 3, dtype: DType::F32 });
+    let error = run(&one_hot, &[&indices], &[]).unwrap_err();
+    assert_eq!(error.to_string(), "one_hot: index 3 at position 2 is outside 0..3");
 
     let labels = tensor("i32[3]", &[0.0, 1.0, -1.0]);
     let weights = tensor("f32[3]", &[1.0; 3]);
@@ -123,6 +152,13 @@ fn indices_and_labels_outside_their_range_are_named() {
 fn nan_is_largest_and_never_lost() {
     let x = tensor("f64[4]", &[1.0, f64::NAN, 7.0, f64::NAN]);
     assert_eq!(run(&Op::Reduce(Reduce::Argmax), &[&x], &[]).unwrap(), [[1.0]]);
+    assert_eq!(run(&Op::Reduce(Reduce::Argmin), &[&x], &[]).unwrap(), [[1.0]]);
+    let best = run(&Op::Reduce(Reduce::TopK { k: 3 }), &[&x], &[]).unwrap();
+    assert!(best[0][0].is_nan() && best[0][1].is_nan() && best[0][2] == 7.0);
+    assert_eq!(best[1], [1.0, 3.0, 2.0]);
+    for op in [Reduce::Max { start: 0, end: 1 }, Reduce::Min { start: 0, end: 1 }] {
+        assert!(run(&Op::Reduce(op), &[&x], &[]).unwrap()[0][0].is_nan());
+    }
     let one = tensor("f64[]", &[1.0]);
     for op in [Binary::Max, Binary::Min] {
         let op = Op::Elementwise(Elementwise::Binary(op));

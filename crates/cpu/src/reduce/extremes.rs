@@ -123,7 +123,17 @@ fn fold_columns<T: Copy>(
     // A local array, which the compiler knows to be apart from x.
     let mut results = [start; STRIP];
     let results = &mut results[..columns.len()];
-    for row in x.chunks_exact(inner) {
+    let mut fours = x.chunks_exact(4 * inner);
+    for rows in &mut fours {
+        // Several rows at a time, one after the other for every element: the result stays in a register meanwhile.
+        let (a, b) = rows.split_at(2 * inner);
+        let [(a, b), (c, d)] = [a.split_at(inner), b.split_at(inner)];
+        let [a, b, c, d] = [a, b, c, d].map(|row| &row[columns.clone()]);
+        for ((((result, &a), &b), &c), &d) in results.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *result = combine(combine(combine(combine(*result, a), b), c), d);
+        }
+    }
+    for row in fours.remainder().chunks_exact(inner) {
         for (result, &value) in results.iter_mut().zip(&row[columns.clone()]) {
             *result = combine(*result, value);
         }

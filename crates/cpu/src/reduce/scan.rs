@@ -79,6 +79,16 @@ unsafe fn row<'a>(y: *mut f32, r: usize, inner: usize, columns: &Range<usize>) -
     unsafe { std::slice::from_raw_parts_mut(y.add(r * inner + columns.start), columns.len()) }
 }
 
+/// The running sums of one row.
+#[inline(always)]
+fn sum_row<'a>(row: impl Iterator<Item = (&'a mut f32, &'a f32)>) {
+    let mut sum = 0.0f64;
+    for (y, &x) in row {
+        sum += f64::from(x);
+        *y = sum as f32;
+    }
+}
+
 simd_fn! {
     /// # Safety
     /// `y` is as long as x, and nobody else touches these columns meanwhile.
@@ -91,6 +101,15 @@ simd_fn! {
         x: &[f32],
         y: *mut f32,
     ) {
+        if inner == 1 {
+            // SAFETY: the caller's contract.
+            let y = unsafe { std::slice::from_raw_parts_mut(y, extent) };
+            return if reverse {
+                sum_row(y.iter_mut().zip(x).rev());
+            } else {
+                sum_row(y.iter_mut().zip(x));
+            };
+        }
         let mut sums = [0.0f64; STRIP];
         let sums = &mut sums[..columns.len()];
         for step in 0..extent {
@@ -106,6 +125,21 @@ simd_fn! {
     }
 }
 
+/// The gradient of the product of one row.
+#[inline(always)]
+fn product_row(x: &[f32], dy: f32, dx: &mut [f32]) {
+    let mut before = 1.0f64;
+    for (dx, &x) in dx.iter_mut().zip(x) {
+        *dx = before as f32;
+        before *= f64::from(x);
+    }
+    let mut after = f64::from(dy);
+    for (dx, &x) in dx.iter_mut().zip(x).rev() {
+        *dx = (f64::from(*dx) * after) as f32;
+        after *= f64::from(x);
+    }
+}
+
 simd_fn! {
     /// # Safety
     /// `dx` is as long as x, and nobody else touches these columns meanwhile.
@@ -118,6 +152,10 @@ simd_fn! {
         dy: &[f32],
         dx: *mut f32,
     ) {
+        if inner == 1 {
+            // SAFETY: the caller's contract.
+            return product_row(x, dy[0], unsafe { std::slice::from_raw_parts_mut(dx, reduce) });
+        }
         let (mut before, mut after) = ([1.0f64; STRIP], [1.0f64; STRIP]);
         let (before, after) = (&mut before[..columns.len()], &mut after[..columns.len()]);
         let dy = &dy[columns.clone()];

@@ -46,11 +46,13 @@ impl Heap<'_> {
             (self.values[i], self.indices[i]) = (value, i as i32);
         }
         (0..k / 2).rev().for_each(|i| self.sink(i, k));
+        let mut worst = order(self.values[0]);
         for (i, &value) in row.iter().enumerate().skip(k) {
             // An equal element stands further behind than all that are here.
-            if above(value, self.values[0]) {
+            if order(value) > worst {
                 (self.values[0], self.indices[0]) = (value, i as i32);
                 self.sink(0, k);
+                worst = order(self.values[0]);
             }
         }
         // The worst goes last, then the worst of the rest before it.
@@ -63,31 +65,33 @@ impl Heap<'_> {
 
     /// Moves an element down among the first `len` until none below it is worse.
     fn sink(&mut self, mut at: usize, len: usize) {
-        loop {
-            let mut worst = at;
-            for child in [2 * at + 1, 2 * at + 2] {
-                if child < len && self.is_worse(child, worst) {
-                    worst = child;
-                }
+        let (value, index, own) = (self.values[at], self.indices[at], self.key(at));
+        while 2 * at + 1 < len {
+            let (first, second) = (2 * at + 1, (2 * at + 2).min(len - 1));
+            let child = if self.key(second) < self.key(first) { second } else { first };
+            if self.key(child) > own {
+                break;
             }
-            if worst == at {
-                return;
-            }
-            self.values.swap(at, worst);
-            self.indices.swap(at, worst);
-            at = worst;
+            (self.values[at], self.indices[at]) = (self.values[child], self.indices[child]);
+            at = child;
         }
+        (self.values[at], self.indices[at]) = (value, index);
     }
 
-    fn is_worse(&self, a: usize, b: usize) -> bool {
-        let (x, y) = (self.values[a], self.values[b]);
-        above(y, x) || !above(x, y) && self.indices[a] > self.indices[b]
+    /// What elements are compared by: the larger, and of equal ones the first, has the larger key.
+    fn key(&self, at: usize) -> i64 {
+        i64::from(order(self.values[at])) << 32 | i64::from(!self.indices[at] as u32)
     }
 }
 
-/// Whether one value is larger than another; NaN is larger than every number.
-fn above(a: f32, b: f32) -> bool {
-    a > b || a.is_nan() && !b.is_nan()
+/// A number that is larger for larger floats, equal for both zeros, and largest for NaN.
+fn order(value: f32) -> i32 {
+    if value.is_nan() {
+        return i32::MAX;
+    }
+    let bits = (value + 0.0).to_bits() as i32;
+    // The other bits of a negative float grow with its magnitude.
+    bits ^ (((bits >> 31) as u32) >> 1) as i32
 }
 
 #[cfg(test)]
@@ -114,10 +118,13 @@ mod tests {
                 x[13] = f32::NAN;
                 x[20] = f32::INFINITY;
                 x[40] = f32::NEG_INFINITY;
+                x[41..45].fill(-0.0);
+                x[45..48].fill(0.0);
             }
             let mut wanted = Vec::new();
             for row in x.chunks(width.max(1)) {
                 let mut order: Vec<usize> = (0..row.len()).collect();
+                let above = |a: f32, b: f32| a > b || a.is_nan() && !b.is_nan();
                 order.sort_by(|&a, &b| match (above(row[a], row[b]), above(row[b], row[a])) {
                     (true, _) => std::cmp::Ordering::Less,
                     (_, true) => std::cmp::Ordering::Greater,
