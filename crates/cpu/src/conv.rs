@@ -81,9 +81,13 @@ impl ConvShape {
         self.kernel_h * self.kernel_w * self.in_c / self.groups * self.out_c
     }
 
-    /// Whether every channel is convolved by itself, with one kernel.
+    /// Whether every channel is convolved by itself, with one kernel of not too many taps.
     fn is_depthwise(&self) -> bool {
-        self.groups > 1 && self.groups == self.in_c && self.groups == self.out_c
+        let taps = self.kernel_h.saturating_mul(self.kernel_w);
+        self.groups > 1
+            && self.groups == self.in_c
+            && self.groups == self.out_c
+            && taps <= depthwise::MAX_TAPS
     }
 
     /// The sizes along rows and along columns.

@@ -20,6 +20,9 @@ const LANES: usize = 16;
 /// Output floats that a task makes: neighbouring tasks read the same rows, so they should not be too short.
 const BAND_FLOATS: usize = 65536;
 
+/// The most taps of a kernel.
+pub(super) const MAX_TAPS: usize = 256;
+
 /// See [`conv2d`](super::conv2d). The sum of a pixel runs over the taps that lie in the image.
 pub(super) fn forward(
     ctx: Context<'_>,
@@ -106,6 +109,35 @@ struct Row {
     finish: Finish,
 }
 
+/// How far the source pixel of a tap is from that of the first tap, and the weights from the row's.
+///
+/// A table of them, because from loops over rows and columns the compiler makes a pointer for every pixel and tap, which
+/// are more than there are registers.
+#[derive(Clone, Copy)]
+struct Tap {
+    source: isize,
+    weights: usize,
+}
+
+impl Row {
+    /// Writes down the taps of these columns; says how many there are.
+    #[inline(always)]
+    fn list(&self, columns: Range<usize>, taps: &mut [Tap; MAX_TAPS]) -> usize {
+        let (axis, c) = (&self.columns, self.channels);
+        let mut len = 0;
+        for i in 0..self.taps {
+            for (j, column) in columns.clone().enumerate() {
+                taps[len] = Tap {
+                    source: i as isize * self.source_step + j as isize * axis.spread * c as isize,
+                    weights: i * self.weights_step + (axis.tap + column * axis.tap_pitch) * c,
+                };
+                len += 1;
+            }
+        }
+        len
+    }
+}
+
 simd_fn! {
     /// Gathers one row.
     ///
@@ -116,48 +148,58 @@ simd_fn! {
         const TOGETHER: usize = 4;
         let columns = &row.columns;
         let whole = columns.whole(row.source_width);
+        let mut taps = [Tap { source: 0, weights: 0 }; MAX_TAPS];
+        let mut listed = (0..0, 0);
         let mut at = 0;
         while at < columns.count {
-            // SAFETY: as the caller promises.
-            unsafe {
-                if at >= whole.start && at + TOGETHER <= whole.end {
-                    gather_pixels::<FMA, TOGETHER>(row, at, 0..columns.taps);
-                    at += TOGETHER;
-                } else {
-                    gather_pixels::<FMA, 1>(row, at, columns.taps_inside(at, row.source_width));
-                    at += 1;
-                }
+            let inside =
+                if whole.contains(&at) { 0..columns.taps } else { columns.taps_inside(at, row.source_width) };
+            if listed.0 != inside {
+                listed = (inside.clone(), row.list(inside.clone(), &mut taps));
             }
+            let taps = &taps[..listed.1];
+            let source = if inside.is_empty() { 0 } else { columns.source(at, inside.start) };
+            let source = row.source.wrapping_offset(source * row.channels as isize);
+            // SAFETY: as the caller promises; these taps lie in the image, for all of the pixels.
+            at += unsafe {
+                if at + TOGETHER <= whole.end && at >= whole.start {
+                    gather_pixels::<FMA, TOGETHER>(row, at, source, taps)
+                } else {
+                    gather_pixels::<FMA, 1>(row, at, source, taps)
+                }
+            };
         }
     }
 }
 
-/// A few pixels side by side that meet the same taps.
+/// A few pixels side by side that meet the same taps, all inside of the image; says how many.
 ///
 /// # Safety
 ///
-/// As for [`gather_row`], and the taps must lie in the image.
+/// As for [`gather_row`].
 #[inline(always)]
-unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize>(row: &Row, at: usize, taps: Range<usize>) {
+unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize>(
+    row: &Row,
+    at: usize,
+    source: *const f32,
+    taps: &[Tap],
+) -> usize {
     let (axis, c) = (&row.columns, row.channels);
-    let source = if taps.is_empty() { 0 } else { axis.source(at, taps.start) * c as isize };
-    let source = row.source.wrapping_offset(source);
-    let weights = row.weights.wrapping_add((axis.tap + taps.start * axis.tap_pitch) * c);
     let target = row.target.wrapping_add((axis.first + at * axis.pitch) * c);
     let mut channel = 0;
     while channel < c {
-        let (x, w, y) =
-            (source.wrapping_add(channel), weights.wrapping_add(channel), target.wrapping_add(channel));
-        let finish = row.finish.at_column(channel);
+        let (x, w) = (source.wrapping_add(channel), row.weights.wrapping_add(channel));
+        let (y, finish) = (target.wrapping_add(channel), row.finish.at_column(channel));
         // SAFETY: as the caller promises, and so many channels are left.
         channel += unsafe {
             match c - channel {
-                LANES.. => gather_strip::<FMA, PIXELS, LANES>(row, taps.len(), x, w, y, finish),
-                4.. => gather_strip::<FMA, PIXELS, 4>(row, taps.len(), x, w, y, finish),
-                _ => gather_strip::<FMA, PIXELS, 1>(row, taps.len(), x, w, y, finish),
+                LANES.. => gather_strip::<FMA, PIXELS, LANES>(row, taps, x, w, y, finish),
+                4.. => gather_strip::<FMA, PIXELS, 4>(row, taps, x, w, y, finish),
+                _ => gather_strip::<FMA, PIXELS, 1>(row, taps, x, w, y, finish),
             }
         };
     }
+    PIXELS
 }
 
 /// A strip of channels of those pixels; says how many.
@@ -168,29 +210,22 @@ unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize>(row: &Row, at: usi
 #[inline(always)]
 unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize>(
     row: &Row,
-    taps: usize,
+    taps: &[Tap],
     source: *const f32,
     weights: *const f32,
     target: *mut f32,
     finish: Finish,
 ) -> usize {
-    let (axis, c) = (&row.columns, row.channels);
-    let between_pixels = axis.step * c;
-    let (source_step, weights_step) = (axis.spread * c as isize, axis.tap_pitch * c);
+    let between_pixels = row.columns.step * row.channels;
     let mut sums = [[0.0f32; L]; PIXELS];
     // SAFETY: the caller vouches for the pointers.
     unsafe {
-        for i in 0..row.taps {
-            let mut x = source.wrapping_offset(i as isize * row.source_step);
-            let mut w = weights.wrapping_add(i * row.weights_step);
-            for _ in 0..taps {
-                let weights = *w.cast::<[f32; L]>();
-                unroll!(P < PIXELS, {
-                    multiply_add::<FMA, L>(&mut sums[P], &*x.add(P * between_pixels).cast(), &weights);
-                });
-                x = x.wrapping_offset(source_step);
-                w = w.wrapping_add(weights_step);
-            }
+        for tap in taps {
+            let x = source.offset(tap.source);
+            let weights = *weights.add(tap.weights).cast::<[f32; L]>();
+            unroll!(P < PIXELS, {
+                multiply_add::<FMA, L>(&mut sums[P], &*x.add(P * between_pixels).cast(), &weights);
+            });
         }
         if !finish.bias.is_null() {
             let bias = *finish.bias.cast::<[f32; L]>();
@@ -207,7 +242,7 @@ unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize>(
                     sums[P][lane] = if sums[P][lane] < 0.0 { 0.0 } else { sums[P][lane] };
                 }
             }
-            *target.add(P * axis.pitch * c).cast() = sums[P];
+            *target.add(P * row.columns.pitch * row.channels).cast() = sums[P];
         });
     }
     L
@@ -262,15 +297,24 @@ impl<'a> WeightGrad<'a> {
             for first in (0..output.h).step_by(chunk_rows(shape)) {
                 (0..taps).for_each(|tap| part(few, tap).fill(0.0));
                 for row in first..(first + chunk_rows(shape)).min(output.h) {
-                    let dy = dy[row * output.w * c..].as_ptr();
-                    for tap in rows.taps_inside(row, input.h) {
-                        let x = x[rows.source(row, tap).unsigned_abs() * input.w * c..].as_ptr();
-                        let sums = few.wrapping_add(tap * shape.kernel_w * c);
-                        let row = GradRow { x, dy, sums, columns, width: input.w, channels: c };
-                        // SAFETY: the source row lies in the image, the sums have room for the kernel's row, of which
-                        // only this task touches these channels; the machine has the instructions.
-                        unsafe { grad_row(self.isa, &row, channels.clone()) };
+                    let taps = rows.taps_inside(row, input.h);
+                    if taps.is_empty() {
+                        continue;
                     }
+                    let row = GradRow {
+                        x: x[rows.source(row, taps.start).unsigned_abs() * input.w * c..].as_ptr(),
+                        x_step: rows.spread.unsigned_abs() * input.w * c,
+                        width: input.w,
+                        dy: dy[row * output.w * c..].as_ptr(),
+                        sums: few.wrapping_add(taps.start * shape.kernel_w * c),
+                        sums_step: shape.kernel_w * c,
+                        taps: taps.len(),
+                        columns,
+                        channels: c,
+                    };
+                    // SAFETY: the taps of this row lie in the image and in the kernel, only this task touches these
+                    // channels of the sums, and the machine has the instructions.
+                    unsafe { grad_row(self.isa, &row, channels.clone()) };
                 }
                 for tap in 0..taps {
                     part(sums, tap).iter_mut().zip(part(few, tap)).for_each(|(sum, few)| *sum += *few);
@@ -280,14 +324,19 @@ impl<'a> WeightGrad<'a> {
     }
 }
 
-/// One row of the output that meets one row of the input by one row of the kernel.
+/// One row of the output and the rows of the input that it meets.
 struct GradRow {
+    /// The input row that the first tap meets, how far the next tap's is, and how wide they are.
     x: *const f32,
-    dy: *const f32,
-    sums: *mut f32,
-    columns: Axis,
-    /// Columns of the input.
+    x_step: usize,
     width: usize,
+    dy: *const f32,
+    /// The sums of the first tap's row of the kernel, and how far the next one's are.
+    sums: *mut f32,
+    sums_step: usize,
+    /// How many rows of taps lie in the image.
+    taps: usize,
+    columns: Axis,
     channels: usize,
 }
 
@@ -338,18 +387,21 @@ unsafe fn grad_strip<const FMA: bool, const L: usize>(
     channel: usize,
 ) -> usize {
     let dy = row.dy.wrapping_add(at * row.channels + channel);
-    let mut tap = taps.start;
-    while tap < taps.end {
-        let x = row.x.wrapping_offset(row.columns.source(at, tap) * row.channels as isize + channel as isize);
-        let sums = row.sums.wrapping_add(tap * row.channels + channel);
-        // SAFETY: as the caller promises, and so many taps are left.
-        tap += unsafe {
-            match taps.end - tap {
-                3.. => grad_taps::<FMA, L, 3>(row, x, dy, sums, pixels),
-                2 => grad_taps::<FMA, L, 2>(row, x, dy, sums, pixels),
-                _ => grad_taps::<FMA, L, 1>(row, x, dy, sums, pixels),
-            }
-        };
+    for i in 0..row.taps {
+        let mut tap = taps.start;
+        while tap < taps.end {
+            let x = row.columns.source(at, tap) * row.channels as isize + channel as isize;
+            let x = row.x.wrapping_add(i * row.x_step).wrapping_offset(x);
+            let sums = row.sums.wrapping_add(i * row.sums_step + tap * row.channels + channel);
+            // SAFETY: as the caller promises, and so many taps are left.
+            tap += unsafe {
+                match taps.end - tap {
+                    3.. => grad_taps::<FMA, L, 3>(row, x, dy, sums, pixels),
+                    2 => grad_taps::<FMA, L, 2>(row, x, dy, sums, pixels),
+                    _ => grad_taps::<FMA, L, 1>(row, x, dy, sums, pixels),
+                }
+            };
+        }
     }
     L
 }
