@@ -29,6 +29,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut first = Batches::new(data.test.as_ref(), 100, Order::Sequential, Cursor::default())?;
     first.next_into(&mut batch)?;
     let logits = session.predict(&batch)?;
-    println!("logits of the first test digit: {:?}", &logits.as_f32().unwrap_or(&[])[..10]);
+    println!("logits of the first test digit: {:?}", &logits[0].as_f32().unwrap_or(&[])[..10]);
     Ok(())
 }

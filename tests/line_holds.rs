@@ -2,11 +2,12 @@
 
 mod support;
 
+use plimsoll::nn::zoo::{ZOO, ZooOptions};
 use serde_json::Value;
 use support::{Group, json, number, plimsoll};
 
-/// The four models at two batch sizes each.
-const RUNS: [(&str, &str); 8] = [
+/// Four models at two batch sizes each.
+const SIZES: [(&str, &str); 8] = [
     ("mlp", "64"),
     ("mlp", "512"),
     ("lenet", "32"),
@@ -17,8 +18,35 @@ const RUNS: [(&str, &str); 8] = [
     ("gpt", "8"),
 ];
 
-fn arguments<'a>(model: &'a str, batch: &'a str) -> [&'a str; 9] {
-    ["train", "--json", "--model", model, "--batch", batch, "--steps", "3", "--threads=2"]
+/// Those runs, and every model of the zoo at its smallest: a name and the arguments after the command.
+fn runs() -> Vec<(String, Vec<String>)> {
+    let own = |arguments: &[&str]| arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let common =
+        |model: &str| own(&["--json", "--steps=3", "--threads=2", "--data=synthetic", "--model", model]);
+    let sized = SIZES.iter().map(|(model, batch)| {
+        let arguments = [common(model), own(&["--batch", batch])].concat();
+        (format!("{model}-{batch}"), arguments)
+    });
+    let small = ZOO.iter().map(|entry| {
+        let ZooOptions { classes, image, context, layers, width, heads, .. } = entry.small;
+        let sizes = [
+            ("--classes", classes),
+            ("--image-size", image),
+            ("--context", context),
+            ("--layers", layers),
+            ("--width", width),
+            ("--heads", heads),
+        ];
+        let flags =
+            sizes.iter().filter_map(|(flag, size)| Some([flag.to_string(), size.as_ref()?.to_string()]));
+        (entry.name.to_string(), [common(entry.name), flags.flatten().collect()].concat())
+    });
+    sized.chain(small).collect()
+}
+
+/// A command with its arguments.
+fn with<'a>(command: &'a str, arguments: &'a [String]) -> Vec<&'a str> {
+    std::iter::once(command).chain(arguments.iter().map(String::as_str)).collect()
 }
 
 fn total(report: &Value) -> usize {
@@ -27,22 +55,17 @@ fn total(report: &Value) -> usize {
 
 #[test]
 fn the_measured_peak_is_the_planned_one() {
-    for (model, batch) in RUNS {
-        let report = json(&plimsoll(&arguments(model, batch)));
+    for (name, arguments) in runs() {
+        let report = json(&plimsoll(&with("train", &arguments)));
         let (planned, measured) =
             (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
         let allowed = (0.02 * planned).max(4.0 * 1024.0 * 1024.0);
         let off = measured - planned;
         let heap = report["heap_peak_bytes"].as_u64();
-        println!(
-            "{model:9} batch {batch:>4}: planned {planned:>10}, measured {measured:>10}, off by {off:>8}, heap {heap:?}"
-        );
-        assert!(
-            off.abs() <= allowed,
-            "{model} batch {batch}: planned {planned}, measured {measured}, off by {off}"
-        );
+        println!("{name:16}: planned {planned:>10}, measured {measured:>10}, off by {off:>8}, heap {heap:?}");
+        assert!(off.abs() <= allowed, "{name}: planned {planned}, measured {measured}, off by {off}");
         let (heap, cap) = (number(&report, "heap_peak_bytes"), number(&report, "heap_limit_bytes"));
-        assert!(heap <= cap, "{model} batch {batch}: {heap} bytes on the heap, the cap is {cap}");
+        assert!(heap <= cap, "{name}: {heap} bytes on the heap, the cap is {cap}");
         let sheet = &report["load_sheet"];
         let sum =
             |part: &str| -> f64 { sheet[part].as_array().unwrap().iter().map(|e| number(e, "bytes")).sum() };
@@ -53,21 +76,19 @@ fn the_measured_peak_is_the_planned_one() {
 
 #[test]
 fn a_run_finishes_inside_a_kernel_limit_at_its_planned_total() {
-    for (model, batch) in RUNS {
-        let mut plan = arguments(model, batch);
-        plan[0] = "plan";
-        let planned = total(&json(&plimsoll(&plan)));
+    for (name, arguments) in runs() {
+        let planned = total(&json(&plimsoll(&with("plan", &arguments))));
         let limit = planned.next_multiple_of(1 << 20);
-        let Some(group) = Group::new(&format!("{model}-{batch}"), limit) else {
+        let Some(group) = Group::new(&name, limit) else {
             let needed = std::env::var_os("PLIMSOLL_REQUIRE_CGROUP").is_some();
             assert!(!needed, "a memory control group could not be made");
             eprintln!("skipped: this user or system cannot make a memory control group");
             return;
         };
         let line = limit.to_string();
-        let inside = [&arguments(model, batch)[..], &["--memory", &line]].concat();
+        let inside = [&with("train", &arguments)[..], &["--memory", &line]].concat();
         let report = json(&group.plimsoll(&inside));
-        assert_eq!(total(&report), planned, "{model} batch {batch}");
+        assert_eq!(total(&report), planned, "{name}");
         assert_eq!(number(&report, "steps"), 3.0);
     }
 }

@@ -1,6 +1,6 @@
 //! Nothing allocates in the step loop, on any thread.
 
-use plimsoll::data::{Field, Memory, Synthetic, SyntheticSpec};
+use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::nn::zoo::ZOO;
 use plimsoll::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -32,20 +32,16 @@ static COUNTING: Counting = Counting;
 fn steps_allocate_nothing_on_any_thread() {
     batches_of_several_inputs_allocate_nothing();
     for entry in &ZOO {
-        let make = || (entry.make)(&zoo::ZooOptions { context: Some(32), ..Default::default() });
+        let make = || (entry.make)(&entry.small);
         let model = make();
-        let spec = SyntheticSpec {
-            inputs: vec![Field { ty: model.input(), bound: model.input_bound().unwrap_or(2) }],
-            label: TensorType::new(DType::I32, model.labels()),
-            classes: Some(model.classes()),
-        };
+        let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
         let source = |part| Box::new(Synthetic::new(spec.clone(), 320, 0, part).unwrap());
         let data = Dataset { name: "synthetic".into(), train: source(0), test: source(1) };
         for split in [1, 2] {
-            if split > 1 && entry.name == "resnet20" {
+            if split > 1 && !entry.splits {
                 continue;
             }
-            let batch = if entry.name == "gpt" { 4 } else { 64 };
+            let batch = 2 * step::example_block(model.as_ref());
             let executor = Cpu::new(3).unwrap();
             let trainer = Trainer::new(make(), AdamW::new(1e-3), executor).batch(batch).micro_batches(split);
             let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
@@ -67,8 +63,8 @@ fn steps_allocate_nothing_on_any_thread() {
 
 fn batches_of_several_inputs_allocate_nothing() {
     let types = ["f32[5]", "i32[3]", "f32[]"].map(|ty| ty.parse::<TensorType>().unwrap());
-    let inputs = types.iter().map(|ty| Field { ty: ty.clone(), bound: 9 }).collect();
-    let spec = SyntheticSpec { inputs, label: "f32[2]".parse().unwrap(), classes: None };
+    let inputs = types.iter().map(|ty| Field { ty: ty.clone(), bound: Some(9) }).collect();
+    let spec = SyntheticSpec { inputs, label: Field::floats([2]) };
     let tensors = ["f32[40,5]", "i32[40]"].map(|ty| HostTensor::zeros(ty.parse().unwrap()));
     let labels = HostTensor::zeros("i32[40,3]".parse().unwrap());
     let sources: [Box<dyn Source>; 2] = [

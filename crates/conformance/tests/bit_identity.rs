@@ -2,19 +2,18 @@
 
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
-use plimsoll_data::{Dataset, Field, Synthetic, SyntheticSpec};
-use plimsoll_nn::{AdamW, Model, zoo};
-use plimsoll_tensor::{DType, TensorType};
+use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_nn::{AdamW, Model, step, zoo};
 use plimsoll_train::{Control, Trainer};
 use plimsoll_transform::Pass;
 
 /// Models with odd sizes, so that edges are met everywhere.
-fn model(name: &str) -> Box<dyn Model> {
+fn odd(name: &str) -> Box<dyn Model> {
     match name {
         "mlp" => Box::new(zoo::mlp_of(&[37], &[61, 83], 7)),
         "lenet" => Box::new(zoo::lenet_of([20, 20, 1], 5)),
         "resnet20" => Box::new(zoo::resnet20_of([16, 16, 3], 10)),
-        _ => Box::new(zoo::Gpt { layers: 2, width: 48, heads: 3, context: 40, vocabulary: 53 }),
+        _ => Box::new(zoo::Gpt { layers: 2, width: 48, heads: 3, context: 40, vocabulary: 53, gpt2: false }),
     }
 }
 
@@ -25,12 +24,17 @@ fn trained(
     cpu: Cpu,
     change: impl Fn(Trainer) -> Trainer,
 ) -> Vec<(String, Vec<u8>)> {
-    let model = model(name);
-    let spec = SyntheticSpec {
-        inputs: vec![Field { ty: model.input(), bound: model.input_bound().unwrap_or(2) }],
-        label: TensorType::new(DType::I32, model.labels()),
-        classes: Some(model.classes()),
-    };
+    run(name, odd(name), batch, cpu, change)
+}
+
+fn run(
+    name: &str,
+    model: Box<dyn Model>,
+    batch: usize,
+    cpu: Cpu,
+    change: impl Fn(Trainer) -> Trainer,
+) -> Vec<(String, Vec<u8>)> {
+    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
     let data =
         Dataset { name: "synthetic".into(), train: source(2 * batch + batch / 2, 0), test: source(3, 1) };
@@ -128,4 +132,33 @@ fn no_kernel_reads_or_writes_outside_its_buffers() {
     let split = |t: Trainer| t.micro_batches(4);
     let plain = trained("gpt", 8, Cpu::new(2).unwrap(), |t| t);
     same("gpt", "the memory checker", &trained("gpt", 8, Cpu::new(2).unwrap().checked(), split), &plain);
+}
+
+/// Every promise about bits, for every model of the zoo at its smallest.
+#[test]
+fn the_whole_zoo_keeps_its_bits() {
+    for entry in &zoo::ZOO {
+        let name = entry.name;
+        let block = step::example_block((entry.make)(&entry.small).as_ref());
+        let batch = 2 * block;
+        let one = |cpu: Cpu, change: &dyn Fn(Trainer) -> Trainer| {
+            run(name, (entry.make)(&entry.small), batch, cpu, change)
+        };
+        let cpu = |threads| Cpu::new(threads).unwrap();
+        let plain = one(cpu(1), &|t| t);
+        same(name, "three threads", &one(cpu(3), &|t| t), &plain);
+        same(name, "the memory checker", &one(cpu(2).checked(), &|t| t), &plain);
+        for pass in [Pass::Simplify, Pass::Save, Pass::Fuse] {
+            same(name, pass.name(), &one(cpu(2), &|t| t.without(pass)), &plain);
+        }
+        for isa in [Isa::Portable, Isa::Avx2] {
+            let on = |threads| Cpu::with_isa(threads, isa).unwrap();
+            same(name, isa.name(), &one(on(3), &|t| t), &one(on(1), &|t| t));
+        }
+        if entry.splits {
+            same(name, "two micro-batches", &one(cpu(2), &|t| t.micro_batches(2)), &plain);
+            let checked = cpu(3).checked();
+            same(name, "micro-batches, checked", &one(checked, &|t| t.micro_batches(2)), &plain);
+        }
+    }
 }

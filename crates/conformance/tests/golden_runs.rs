@@ -10,7 +10,7 @@ use plimsoll_transform::optimize;
 
 /// The models as the script has them, with their batch sizes.
 fn models() -> [(&'static str, Box<dyn Model>, usize); 4] {
-    let gpt = zoo::Gpt { layers: 2, width: 16, heads: 2, context: 8, vocabulary: 11 };
+    let gpt = zoo::Gpt { layers: 2, width: 16, heads: 2, context: 8, vocabulary: 11, gpt2: false };
     [
         ("mlp", Box::new(zoo::mlp_of(&[12], &[16, 16], 10)), 6),
         ("lenet", Box::new(zoo::lenet_of([12, 12, 1], 10)), 4),
@@ -43,11 +43,12 @@ fn input(
     step: usize,
 ) -> HostTensor {
     let elements = ty.shape.elements();
+    let classes = model.target().bound.unwrap_or(0) as f64;
     let fill = |value: &dyn Fn(usize) -> f64| (0..elements).map(value).collect::<Vec<_>>();
     let values = match name {
         "inputs" if ty.dtype.is_float() => fill(&|i| (formula(&format!("x{step}"), i) - 0.5) * 2.0),
-        "inputs" => fill(&|i| (formula(&format!("x{step}"), i) * model.classes() as f64).floor()),
-        "labels" => fill(&|i| (formula(&format!("labels{step}"), i) * model.classes() as f64).floor()),
+        "inputs" => fill(&|i| (formula(&format!("x{step}"), i) * classes).floor()),
+        "labels" => fill(&|i| (formula(&format!("labels{step}"), i) * classes).floor()),
         "weights" => fill(&|_| 1.0 / elements as f64),
         setting => {
             let names = optimizer.setting_names();

@@ -16,7 +16,7 @@ fn models() -> Vec<(Box<dyn Model>, usize)> {
 fn planned(model: &dyn Model, batch: usize, target: &dyn Target, without: &[Pass]) -> PlanSet {
     let train = step::training(model, &AdamW::new(1e-3), batch).unwrap();
     let rest = step::training(model, &AdamW::new(1e-3), batch / 2 + 1).unwrap();
-    let test = step::evaluation(model, batch).unwrap();
+    let test = step::evaluation(model, batch, step::Report::Classes).unwrap();
     let graphs = [("train", train), ("rest", rest), ("evaluate", test)];
     let graphs: Vec<_> = graphs.map(|(n, g)| (n.to_string(), optimize(&g, without).unwrap())).into();
     let plans = plan(&graphs, target, &Budget { line_bytes: usize::MAX, outside: Vec::new() }).unwrap();

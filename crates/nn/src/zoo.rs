@@ -30,6 +30,10 @@ pub struct ZooEntry {
     pub options: &'static [&'static str],
     /// A batch to start with.
     pub batch: usize,
+    /// Small sizes that keep the whole structure: for tests and first tries.
+    pub small: ZooOptions,
+    /// Whether batches can be split: nothing mixes examples, as batch norm does.
+    pub splits: bool,
     /// Makes it; the options apply where a model has them.
     pub make: fn(&ZooOptions) -> Box<dyn Model>,
 }
@@ -96,6 +100,18 @@ impl ZooOptions {
     }
 }
 
+/// Every model as it was published.
+const NONE: ZooOptions = ZooOptions {
+    classes: None,
+    image: None,
+    channels: None,
+    context: None,
+    layers: None,
+    width: None,
+    heads: None,
+    dropout: None,
+};
+
 const PHOTO: &[&str] = &["classes", "image", "channels", "width"];
 const PHOTO_DROPOUT: &[&str] = &["classes", "image", "channels", "width", "dropout"];
 const TEXT: &[&str] = &["classes", "context", "layers", "width", "heads"];
@@ -107,6 +123,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "perceptron 784-2048-2048-10 for 28×28 digits",
         options: &["classes", "image", "channels", "width"],
         batch: 64,
+        small: ZooOptions { image: Some(8), width: Some(40), ..NONE },
+        splits: true,
         make: |o| {
             let width = o.width(2048);
             Box::new(mlp_of(&o.image(28, 1), &[width, width], o.classes(10)))
@@ -117,6 +135,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "LeNet-5 for 28×28 digits",
         options: &["classes", "image", "channels"],
         batch: 64,
+        small: ZooOptions { image: Some(12), ..NONE },
+        splits: true,
         make: |o| Box::new(lenet_of(o.image(28, 1), o.classes(10))),
     },
     ZooEntry {
@@ -124,6 +144,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "convolutional autoencoder for 28×28 digits",
         options: &["image", "channels", "width"],
         batch: 64,
+        small: ZooOptions { image: Some(12), width: Some(8), ..NONE },
+        splits: true,
         make: |o| Box::new(autoencoder_of(o.image(28, 1), o.width(32))),
     },
     ZooEntry {
@@ -131,6 +153,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "ResNet-20 for 32×32 colour images",
         options: &["classes", "image", "channels"],
         batch: 64,
+        small: ZooOptions { image: Some(8), ..NONE },
+        splits: false,
         make: |o| Box::new(resnet20_of(o.image(32, 3), o.classes(10))),
     },
     ZooEntry {
@@ -138,6 +162,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "ResNet-18 for 224×224 colour images",
         options: PHOTO,
         batch: 32,
+        small: ZooOptions { image: Some(32), width: Some(8), classes: Some(10), ..NONE },
+        splits: false,
         make: |o| Box::new(resnet18_of(o.image(224, 3), o.classes(1000), o.width(64))),
     },
     ZooEntry {
@@ -145,6 +171,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "ResNet-50 for 224×224 colour images",
         options: PHOTO,
         batch: 32,
+        small: ZooOptions { image: Some(32), width: Some(8), classes: Some(10), ..NONE },
+        splits: false,
         make: |o| Box::new(resnet50_of(o.image(224, 3), o.classes(1000), o.width(64))),
     },
     ZooEntry {
@@ -152,6 +180,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "VGG-16 for 224×224 colour images",
         options: PHOTO_DROPOUT,
         batch: 16,
+        small: ZooOptions { image: Some(32), width: Some(4), classes: Some(10), ..NONE },
+        splits: true,
         make: |o| Box::new(vgg16_of(o.image(224, 3), o.classes(1000), o.width(64), o.dropout(0.5))),
     },
     ZooEntry {
@@ -159,6 +189,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "MobileNetV2 for 224×224 colour images",
         options: PHOTO_DROPOUT,
         batch: 32,
+        small: ZooOptions { image: Some(32), width: Some(8), classes: Some(10), ..NONE },
+        splits: false,
         make: |o| Box::new(mobilenet_v2_of(o.image(224, 3), o.classes(1000), o.width(32), o.dropout(0.2))),
     },
     ZooEntry {
@@ -166,6 +198,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "EfficientNet-B0 for 224×224 colour images",
         options: PHOTO_DROPOUT,
         batch: 32,
+        small: ZooOptions { image: Some(32), width: Some(8), classes: Some(10), ..NONE },
+        splits: false,
         make: |o| Box::new(efficientnet_b0_of(o.image(224, 3), o.classes(1000), o.width(32), o.dropout(0.2))),
     },
     ZooEntry {
@@ -173,6 +207,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "DenseNet-121 for 224×224 colour images",
         options: PHOTO,
         batch: 32,
+        small: ZooOptions { image: Some(32), width: Some(4), classes: Some(10), ..NONE },
+        splits: false,
         make: |o| Box::new(densenet121_of(o.image(224, 3), o.classes(1000), o.width(32))),
     },
     ZooEntry {
@@ -180,6 +216,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "U-Net with batch norm, a class per pixel of 128×128",
         options: PHOTO,
         batch: 8,
+        small: ZooOptions { image: Some(16), width: Some(4), ..NONE },
+        splits: false,
         make: |o| Box::new(o.unet(true)),
     },
     ZooEntry {
@@ -187,6 +225,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "U-Net without batch norm: its batches can be split",
         options: PHOTO,
         batch: 8,
+        small: ZooOptions { image: Some(16), width: Some(4), ..NONE },
+        splits: true,
         make: |o| Box::new(o.unet(false)),
     },
     ZooEntry {
@@ -194,6 +234,15 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "ViT-Tiny, patches of 16, for 224×224 colour images",
         options: &["classes", "image", "channels", "layers", "width", "heads"],
         batch: 32,
+        small: ZooOptions {
+            image: Some(16),
+            layers: Some(2),
+            width: Some(24),
+            heads: Some(3),
+            classes: Some(10),
+            ..NONE
+        },
+        splits: true,
         make: |o| {
             let d = Vit::default();
             let side = o.image.unwrap_or(d.image[0]);
@@ -213,6 +262,15 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "decoder-only transformer, 4 layers of width 256",
         options: TEXT,
         batch: 16,
+        small: ZooOptions {
+            context: Some(16),
+            layers: Some(2),
+            width: Some(32),
+            heads: Some(2),
+            classes: Some(50),
+            ..NONE
+        },
+        splits: true,
         make: |o| Box::new(o.gpt(Gpt::default())),
     },
     ZooEntry {
@@ -220,6 +278,15 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "GPT-2 of 124 million parameters, tied head",
         options: TEXT,
         batch: 4,
+        small: ZooOptions {
+            context: Some(16),
+            layers: Some(2),
+            width: Some(32),
+            heads: Some(2),
+            classes: Some(50),
+            ..NONE
+        },
+        splits: true,
         make: |o| Box::new(o.gpt(Gpt::gpt2())),
     },
     ZooEntry {
@@ -227,6 +294,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "BERT-Tiny as a masked language model",
         options: &["classes", "context", "layers", "width", "heads", "dropout"],
         batch: 32,
+        small: ZooOptions { context: Some(16), width: Some(32), classes: Some(50), ..NONE },
+        splits: true,
         make: |o| {
             let d = Bert::default();
             let context = o.context.unwrap_or(d.context);
@@ -246,6 +315,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "character model, 2 LSTMs of 256 units",
         options: &["classes", "context", "layers", "width"],
         batch: 32,
+        small: ZooOptions { context: Some(8), width: Some(16), classes: Some(50), ..NONE },
+        splits: true,
         make: |o| {
             let d = CharLstm::default();
             Box::new(CharLstm {
@@ -261,6 +332,8 @@ pub const ZOO: [ZooEntry; 18] = [
         description: "GRU encoder and decoder with attention",
         options: &["classes", "context", "width"],
         batch: 32,
+        small: ZooOptions { context: Some(6), width: Some(16), classes: Some(50), ..NONE },
+        splits: true,
         make: |o| {
             let d = Seq2Seq::default();
             let context = o.context.unwrap_or(d.source);
@@ -309,8 +382,8 @@ mod tests {
 
     #[test]
     fn every_zoo_model_makes_all_its_steps() {
-        for entry in &ZOO {
-            let model = (entry.make)(&ZooOptions::default());
+        for (entry, options) in ZOO.iter().flat_map(|entry| [(entry, NONE), (entry, entry.small)]) {
+            let model = (entry.make)(&options);
             assert_eq!(model.name(), entry.name);
             let train = step::training(model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
             let small = plimsoll_transform::optimize(&train, &[]).unwrap();
@@ -318,6 +391,17 @@ mod tests {
             for graph in [train, small, step::evaluation(model.as_ref(), 3, step::Report::Classes).unwrap()] {
                 assert_eq!(plimsoll_graph::parse(&graph.to_string()).unwrap(), graph, "{}", entry.name);
             }
+        }
+    }
+
+    #[test]
+    fn batches_split_where_the_zoo_says_so() {
+        for entry in &ZOO {
+            let model = (entry.make)(&entry.small);
+            let block = step::example_block(model.as_ref());
+            let graph = step::training(model.as_ref(), &AdamW::new(1e-3), block).unwrap();
+            let split = plimsoll_transform::accumulate(&graph, 2);
+            assert_eq!(split.is_ok(), entry.splits, "{}: {:?}", entry.name, split.err());
         }
     }
 
