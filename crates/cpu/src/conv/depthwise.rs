@@ -237,9 +237,9 @@ unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize>(
         }
         unroll!(P < PIXELS, {
             if finish.relu {
-                for lane in 0..L {
+                for sum in &mut sums[P] {
                     // Not `max`, which would turn NaN into a number.
-                    sums[P][lane] = if sums[P][lane] < 0.0 { 0.0 } else { sums[P][lane] };
+                    *sum = if *sum < 0.0 { 0.0 } else { *sum };
                 }
             }
             *target.add(P * row.columns.pitch * row.channels).cast() = sums[P];

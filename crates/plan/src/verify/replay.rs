@@ -4,6 +4,7 @@ use super::figures::{name_of, state_range};
 use super::memory::{Content, Memory, overlap};
 use super::{At, VerifyError};
 use crate::{Action, BufferId, BufferKind, ExecutionPlan, PlanSet, Step};
+use plimsoll_graph::op::Attention;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use std::ops::Range;
 
@@ -272,7 +273,8 @@ impl Replay<'_> {
         written.iter().try_for_each(|(value, range)| self.write(index, *value, range))
     }
 
-    /// Whether an op may write a result over the operand at a position: element by element, or onto a running sum.
+    /// Whether an op may write a result over the operand at a position: element by element, pair by pair, or onto a
+    /// running sum.
     fn may_overwrite(&self, node: &Node, position: usize, result: ValueId) -> bool {
         let operand = node.reads().nth(position);
         let types = operand.map(|v| (self.graph.ty(v), self.graph.ty(result)));
@@ -282,7 +284,9 @@ impl Replay<'_> {
         }
         let same_elements =
             operand.shape.elements() == result.shape.elements() && operand.bytes() == result.bytes();
-        matches!(node.op, Op::Elementwise(_) | Op::Fused(_)) && same_elements
+        let local =
+            matches!(node.op, Op::Elementwise(_) | Op::Fused(_) | Op::Attention(Attention::Rotary { .. }));
+        local && same_elements
     }
 
     /// Each running sum is where an output of its type goes, in order.
