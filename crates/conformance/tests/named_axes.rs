@@ -59,6 +59,7 @@ fn subsets() -> Vec<Vec<usize>> {
     (0..16usize).map(|bits| (0..4).filter(|axis| bits >> axis & 1 == 1).collect()).collect()
 }
 
+type Meaning<'a> = &'a dyn Fn(&[f64]) -> f64;
 type Reduced = fn(&mut Builder, ValueId, &[usize], bool) -> Result<ValueId, GraphError>;
 
 #[test]
@@ -67,7 +68,7 @@ fn reductions_over_every_set_of_axes() {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (values.len() as f64 - less)
     };
-    let cases: [(&str, Reduced, &dyn Fn(&[f64]) -> f64); 8] = [
+    let cases: [(&str, Reduced, Meaning<'_>); 8] = [
         ("sum", Builder::sum_axes, &|v| v.iter().sum()),
         ("mean", Builder::mean, &|v| v.iter().sum::<f64>() / v.len() as f64),
         ("product", Builder::product_axes, &|v| v.iter().product()),
@@ -87,7 +88,7 @@ fn reductions_over_every_set_of_axes() {
             let expected = tensor(&left, &values);
             let kept: Vec<usize> =
                 (0..4).map(|axis| if axes.contains(&axis) { 1 } else { SHAPE[axis] }).collect();
-            let found = run(&Reference, &[x.clone()], |b, v| {
+            let found = run(&Reference, std::slice::from_ref(&x), |b, v| {
                 Ok(vec![build(b, v[0], &axes, false)?, build(b, v[0], &axes, true)?])
             });
             compare(&found[0], &expected, 1e-12).unwrap_or_else(|e| panic!("{name} over {axes:?}: {e}"));
@@ -95,7 +96,7 @@ fn reductions_over_every_set_of_axes() {
                 .unwrap_or_else(|e| panic!("{name} {axes:?}: {e}"));
         }
     }
-    let same = run(&Reference, &[x.clone()], |b, v| Ok(vec![b.max_axes(v[0], &[], false)?]));
+    let same = run(&Reference, std::slice::from_ref(&x), |b, v| Ok(vec![b.max_axes(v[0], &[], false)?]));
     assert_eq!(same[0], x);
 }
 
@@ -108,7 +109,7 @@ fn any_and_all_over_every_set_of_axes() {
         let x = HostTensor::from_f64(ty.clone(), &values).unwrap();
         for axes in subsets() {
             let (_, groups) = groups(&x, &axes);
-            let found = run(&Reference, &[x.clone()], |b, v| {
+            let found = run(&Reference, std::slice::from_ref(&x), |b, v| {
                 Ok(vec![b.any(v[0], &axes, false)?, b.all(v[0], &axes, false)?])
             });
             let any: Vec<f64> = groups.iter().map(|g| f64::from(g.contains(&1.0))).collect();
@@ -134,7 +135,7 @@ fn orders_along_every_axis() {
             order.sort_by(|&a, &b| (sign * group[b]).total_cmp(&(sign * group[a])).then(a.cmp(&b)));
             order
         };
-        let found = run(&Reference, &[x.clone()], |b, v| {
+        let found = run(&Reference, std::slice::from_ref(&x), |b, v| {
             let (values, places) = b.top_k(v[0], 2, axis)?;
             let sums = [b.cumulative_sum(v[0], axis, false)?, b.cumulative_sum(v[0], axis, true)?];
             Ok(vec![b.argmax(v[0], axis)?, b.argmin(v[0], axis)?, values, places, sums[0], sums[1]])
@@ -244,8 +245,9 @@ fn einsum_of_one_value_moves_and_sums() {
     let one = tensor(&[], &[1.0]);
     for output in ["ijk", "kji", "ki", "j", "", "jik"] {
         let expected = naive((&x, "ijk"), (&one, ""), output);
-        let found =
-            run(&Reference, &[x.clone()], |b, v| Ok(vec![b.einsum1(&format!("ijk->{output}"), v[0])?]));
+        let found = run(&Reference, std::slice::from_ref(&x), |b, v| {
+            Ok(vec![b.einsum1(&format!("ijk->{output}"), v[0])?])
+        });
         compare(&found[0], &expected, 1e-12).unwrap_or_else(|e| panic!("{output}: {e}"));
     }
 }

@@ -61,10 +61,10 @@ fn cumulative_sum(x: &Tensor<'_>, axis: usize, reverse: bool) -> Vec<f64> {
     let stride: usize = x.shape()[axis + 1..].iter().product();
     let mut sums = x.data.clone();
     for i in 0..sums.len() {
-        // The position along the axis, counted from where the sums start.
         let last = sums.len() - 1;
         let (at, before) = if reverse { (last - i, last - i + stride) } else { (i, i.wrapping_sub(stride)) };
-        if i / stride % extent > 0 {
+        // All but the first along the axis, counted from where the sums start.
+        if !(i / stride).is_multiple_of(extent) {
             sums[at] += sums[before];
         }
     }

@@ -45,14 +45,20 @@ pub fn product(ctx: Context<'_>, outer: usize, reduce: usize, inner: usize, x: &
     over_the_middle(ctx, [outer, reduce, inner], x, y, &rows, &columns);
 }
 
+/// Reduces rows, each to an element.
+type Rows<'a, T> = &'a (dyn Fn(&[T], &mut [T]) + Sync);
+
+/// Reduces some columns over all rows, each to an element.
+type Columns<'a, T> = &'a (dyn Fn(Range<usize>, &[T], &mut [T]) + Sync);
+
 /// Shares out rows where the last axis is what is reduced, and strips of columns elsewhere.
 fn over_the_middle<T: Send + Sync>(
     ctx: Context<'_>,
     [outer, reduce, inner]: [usize; 3],
     x: &[T],
     y: &mut [T],
-    rows: &(dyn Fn(&[T], &mut [T]) + Sync),
-    columns: &(dyn Fn(Range<usize>, &[T], &mut [T]) + Sync),
+    rows: Rows<'_, T>,
+    columns: Columns<'_, T>,
 ) {
     assert!(
         x.len() >= outer * reduce * inner && y.len() >= outer * inner,
