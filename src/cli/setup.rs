@@ -185,7 +185,8 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         let texts: Vec<_> = ZOO.iter().filter(|e| e.options.contains(&"context")).map(|e| e.name).collect();
         if !texts.contains(&entry.name) || entry.name == "seq2seq" {
             let texts: Vec<_> = texts.into_iter().filter(|name| *name != "seq2seq").collect();
-            return Err(Failure::usage(format!("text is for {}, not {}", texts.join(", "), entry.name)));
+            let message = format!("text is for {}, not {}: add --model gpt", texts.join(", "), entry.name);
+            return Err(Failure::usage(message));
         }
         // Bytes, and for masked models the mask.
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));

@@ -40,6 +40,8 @@ struct Shared {
     /// The run in progress. Written only while no worker is inside a run.
     job: UnsafeCell<Job>,
     busy: AtomicBool,
+    /// Workers that have started.
+    started: AtomicUsize,
     stop: AtomicBool,
     /// Spinning threads give way when there are more of them than cores.
     crowded: bool,
@@ -73,6 +75,7 @@ impl Pool {
             next: AtomicUsize::new(0),
             job: UnsafeCell::new(Job { tasks: 0, f: None }),
             busy: AtomicBool::new(false),
+            started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             crowded: threads > cores,
             sleepers: AtomicUsize::new(0),
@@ -88,8 +91,15 @@ impl Pool {
             let handle = thread::Builder::new()
                 .name(format!("plimsoll-worker-{worker}"))
                 .stack_size(STACK_BYTES)
-                .spawn(move || shared.work(worker))?;
+                .spawn(move || {
+                    shared.started.fetch_add(1, Ordering::Release);
+                    shared.work(worker);
+                })?;
             pool.workers.push(handle);
+        }
+        // A thread allocates while it starts, and its stack grows: all of that is over before the first run.
+        while pool.shared.started.load(Ordering::Acquire) + 1 < threads {
+            thread::yield_now();
         }
         Ok(pool)
     }

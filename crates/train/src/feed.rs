@@ -2,11 +2,12 @@
 
 use crate::TrainError;
 use plimsoll_data::Batch;
-use plimsoll_nn::{Model, step};
+use plimsoll_nn::{Loss, Model, step};
 use plimsoll_tensor::Field;
 
 /// Buffers of one batch, filled again and again without allocating.
-pub(crate) struct Feed {
+pub(crate) struct Feed<'m> {
+    loss: &'m dyn Loss,
     inputs: Vec<Field>,
     target: Field,
     /// Rows of an example.
@@ -23,11 +24,12 @@ pub(crate) struct Feed {
     key: [u64; 2],
 }
 
-impl Feed {
+impl<'m> Feed<'m> {
     /// Room for batches of at most so many examples.
-    pub fn new(model: &dyn Model, examples: usize) -> Self {
+    pub fn new(model: &'m dyn Model, examples: usize) -> Self {
         let (target, rows) = (model.target(), step::rows(model).elements());
         Self {
+            loss: model.loss(),
             inputs: model.inputs(),
             labels: Vec::with_capacity(examples * target.ty.shape.elements()),
             target,
@@ -40,13 +42,7 @@ impl Feed {
     }
 
     /// Fills the buffers for a batch; returns the sum of the rows' shares, by which batches are to be averaged.
-    pub fn take(
-        &mut self,
-        model: &dyn Model,
-        batch: &Batch,
-        seed: u64,
-        step: u64,
-    ) -> Result<f64, TrainError> {
+    pub fn take(&mut self, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
         if batch.inputs().len() != self.inputs.len() {
             let (wants, has) = (self.inputs.len(), batch.inputs().len());
             return Err(TrainError::Setting(format!("the model takes {wants} inputs, the batch has {has}")));
@@ -67,7 +63,7 @@ impl Feed {
                 for (i, label) in words(batch.labels()).enumerate() {
                     in_range("label", label.max(0), i, classes)?;
                     self.labels.push(label.max(0));
-                    self.shares.push(model.loss().share(label) as f32);
+                    self.shares.push(self.loss.share(label) as f32);
                 }
             }
             None => self.labels.extend(words(batch.labels())),

@@ -30,7 +30,7 @@ pub struct Session<'t> {
     /// The optimizer's numbers for this step, and the same as elements.
     settings: (Vec<f64>, Vec<Vec<u8>>),
     /// Labels, weights and numbers of the batch at work.
-    feed: Feed,
+    feed: Feed<'t>,
     /// Predictions or outputs of one batch: words of four bytes.
     results: Vec<f32>,
     steps_done: u64,
@@ -128,7 +128,7 @@ impl<'t> Session<'t> {
 
     /// Runs a plan on a batch; returns how much the batch's rows count, beside those of others.
     fn run(&mut self, plan: usize, batch: &Batch) -> Result<f64, TrainError> {
-        let share = self.feed.take(self.trainer.model.as_ref(), batch, self.trainer.seed, self.steps_done)?;
+        let share = self.feed.take(batch, self.trainer.seed, self.steps_done)?;
         // A fixed array, because the step loop allocates nothing.
         let mut inputs: [&[u8]; MOST_INPUTS] = [&[]; MOST_INPUTS];
         let batch_type = &self.types[plan];
