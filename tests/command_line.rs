@@ -42,9 +42,89 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["train", "--model", "gpt", "--data", "text:no-such-file"], &["no-such-file"]);
     refused(&["train", "--model", "resnet20", "--data", "mnist"], &["resnet20", "[32,32,3]", "[28,28,1]"]);
     refused(&["train", "--model", "gpt", "--heads", "3"], &["block1/attention", "256", "3 heads"]);
-    refused(&["train", "--context", "8"], &["--context", "gpt"]);
+    refused(&["train", "--context", "8"], &["lenet", "--context", "--classes"]);
+    refused(&["train", "--model", "vgg16", "--dropout", "1.5"], &["--dropout"]);
+    refused(&["train", "--model", "unet", "--image-size", "20"], &["20,20,3", "multiples of 16"]);
+    refused(&["train", "--model", "vit_tiny", "--image-size", "30"], &["30,30,3", "patch"]);
+    refused(&["train", "--model", "resnet18", "--image-size", "0"], &["--image-size"]);
+    refused(&["train", "--model", "seq2seq", "--data", "text:README.md"], &["seq2seq", "gpt"]);
+    refused(&["evaluate", "no/such/run"], &["no/such/run", "train --out"]);
+    refused(&["graph", "--dot", "--text"], &["--dot", "--text"]);
+    refused(&["graph", "--model", "nothing"], &["nothing", "lenet"]);
     refused(&["train", "--without", "magic"], &["magic", "fuse"]);
     refused(&["zoo", "--batch", "0"], &["--batch"]);
+}
+
+#[test]
+fn a_trained_model_is_measured_and_asked() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-trained-{}", std::process::id()));
+    let run = folder.join("run");
+    let run = run.to_str().unwrap();
+    let report = json(&plimsoll(&["train", "--json", "--steps", "60", "--out", run]));
+    let names = "accuracy,top3,f1,auc,confusion,perplexity";
+    let found = json(&plimsoll(&["evaluate", run, "--json", "--metrics", names]));
+    assert_eq!(number(&found, "loss"), number(&report, "test_loss"));
+    assert_eq!(number(&found["metrics"], "accuracy"), number(&report, "test_accuracy"));
+    assert!(number(&found["metrics"], "top3") > number(&found["metrics"], "accuracy"));
+    let perplexity = number(&found["metrics"], "perplexity");
+    assert!((perplexity - number(&found, "loss").exp()).abs() < 1e-4 * perplexity);
+    // Another batch asks the same model.
+    let other = json(&plimsoll(&["evaluate", run, "--json", "--batch", "77", "--threads", "1"]));
+    assert_eq!(number(&other["metrics"], "accuracy"), number(&report, "test_accuracy"));
+
+    let (table, array) = (folder.join("scores.csv"), folder.join("scores.npy"));
+    for file in [&table, &array] {
+        let said = json(&plimsoll(&["predict", run, "--json", "--out", file.to_str().unwrap()]));
+        assert_eq!(number(&said, "rows"), 2500.0);
+        let (planned, measured) = (number(&said, "planned_peak_bytes"), number(&said, "measured_peak_bytes"));
+        assert!(
+            (measured - planned).abs() <= 4.0 * 1024.0 * 1024.0,
+            "planned {planned}, measured {measured}"
+        );
+    }
+    let text = fs::read_to_string(&table).unwrap();
+    assert_eq!(text.lines().count(), 2501);
+    assert_eq!(text.lines().next().unwrap().split(',').count(), 12);
+    let bytes = fs::read(&array).unwrap();
+    assert_eq!(bytes.len(), 128 + 2500 * 10 * 4);
+    assert!(String::from_utf8_lossy(&bytes[..128]).contains("'shape': (2500, 10)"));
+    // The same numbers in both.
+    let row: Vec<f32> = text.lines().nth(7).unwrap().split(',').skip(2).map(|n| n.parse().unwrap()).collect();
+    let start = 128 + 6 * 40;
+    let same: Vec<f32> = (0..10)
+        .map(|i| f32::from_le_bytes(bytes[start + 4 * i..start + 4 * i + 4].try_into().unwrap()))
+        .collect();
+    assert_eq!(row, same);
+    // On a pipe the table alone.
+    let printed = plimsoll(&["predict", run]);
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), text);
+
+    refused(&["evaluate", run, "--metrics", "acuracy"], &["acuracy", "accuracy"]);
+    refused(&["evaluate", run, "--metrics", "auc,auc"], &["twice"]);
+    refused(&["evaluate", run, "--data", "synthetic", "--batch", "0"], &["--batch"]);
+    refused(&["predict", run, "--out", "scores.xml"], &["scores.xml", ".csv", ".npy"]);
+    let short = plimsoll(&["evaluate", run, "--memory", "5MiB"]);
+    assert_eq!(short.status.code(), Some(3));
+    // Weights that are damaged or another model's are refused by name.
+    let weights = folder.join("run/weights.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    fs::write(&weights, &whole[..whole.len() / 2]).unwrap();
+    let output = plimsoll(&["evaluate", run]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && message.contains("weights.safetensors"), "{message}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn graphs_print_for_people_and_for_graphviz() {
+    let text = String::from_utf8(plimsoll(&["graph", "--model", "resnet20", "--batch", "2"]).stdout).unwrap();
+    let graph = plimsoll::graph::parse(&text).unwrap();
+    assert_eq!(graph.examples, 2);
+    let raw = ["graph", "--without=simplify", "--without=save", "--without=fuse", "--without=decompose"];
+    let raw = String::from_utf8(plimsoll(&raw).stdout).unwrap();
+    assert!(plimsoll::graph::parse(&raw).unwrap().nodes.len() > 60);
+    let dot = String::from_utf8(plimsoll(&["graph", "--dot", "--step", "predict"]).stdout).unwrap();
+    assert!(dot.starts_with("digraph") && dot.trim_end().ends_with('}') && dot.contains("conv2d"), "{dot}");
 }
 
 #[test]

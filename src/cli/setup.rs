@@ -9,7 +9,7 @@ use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
-use plimsoll::train::{Schedule, Trainer};
+use plimsoll::train::{BatchKind, Schedule, Trainer};
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
 const SYNTHETIC_STEPS: u64 = 100;
@@ -46,6 +46,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let executor = if options.check_memory { executor.checked() } else { executor };
     let trainer = Trainer::new(model, optimizer(options)?, executor)
         .batch(batch)
+        .kinds(&[BatchKind::Train, BatchKind::Evaluate])
         .micro_batches(options.micro_batches)
         .seed(options.seed)
         .schedule(match options.schedule {

@@ -112,6 +112,11 @@ impl HostTensor {
         each!(&self.data, v => cast_slice(v))
     }
 
+    /// The bytes to write to, in native order. Truth values must stay 0 or 1.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        each!(&mut self.data, v => bytemuck::cast_slice_mut(v))
+    }
+
     /// Overwrites the content with bytes in native order; the length must be the type's.
     ///
     /// # Panics

@@ -15,4 +15,4 @@ mod weights;
 pub use error::TrainError;
 pub use event::{Control, Evaluation, Report, TrainEvent};
 pub use session::Session;
-pub use trainer::{BatchKind, HEAP_CAP, Schedule, Trainer};
+pub use trainer::{BatchKind, HEAP_CAP, OUTPUTS, Schedule, Trainer};

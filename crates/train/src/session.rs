@@ -296,9 +296,7 @@ impl<'t> Session<'t> {
         let graph = &plans.plans[plan].graph;
         let read = |(i, output): (usize, &plimsoll_graph::Output)| {
             let mut tensor = HostTensor::zeros(graph.ty(output.value).clone());
-            let mut bytes = vec![0; tensor.ty().bytes()];
-            self.prepared.read_output(plan, i, &mut bytes)?;
-            tensor.copy_from_bytes(&bytes);
+            self.prepared.read_output(plan, i, tensor.as_bytes_mut())?;
             Ok(tensor)
         };
         graph.outputs.iter().enumerate().map(read).collect()

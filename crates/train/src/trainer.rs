@@ -6,10 +6,13 @@ use plimsoll_graph::Graph;
 use plimsoll_nn::{Model, Optimizer, step};
 use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{Pass, accumulate, optimize};
+use plimsoll_transform::{LOSS, Pass, accumulate, optimize};
 
 /// Heap that a plan and its prepared form hold for each node, measured on the zoo's models and rounded up.
 const PLAN_BYTES_PER_NODE: usize = 4 << 10;
+
+/// The load sheet's entry for a model's outputs.
+pub const OUTPUTS: &str = "outputs";
 
 /// The load sheet's entry for the heap.
 pub const HEAP_CAP: &str = "heap cap";
@@ -296,6 +299,10 @@ impl Trainer {
             let bytes = heap + nodes * PLAN_BYTES_PER_NODE;
             outside.push(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} nodes, names, text")));
         }
+        let outputs = self.output_bytes(&batches);
+        if outputs > 0 {
+            outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
+        }
         // The line is checked once everything is known: page tables depend on the arena.
         let budget = Budget { line_bytes: usize::MAX, outside };
         let mut plans = plan(&batches, self.executor.target(), &budget)?;
@@ -304,6 +311,18 @@ impl Trainer {
         plans.sheet.check_line()?;
         verify(&plans)?;
         Ok(plans)
+    }
+
+    /// Heap bytes of what evaluations report and predictions give. A run that trains predicts when its program asks for
+    /// it, and holds the result itself.
+    fn output_bytes(&self, batches: &[(String, Graph)]) -> usize {
+        let trains = self.kinds.contains(&BatchKind::Train);
+        let of = |graph: &Graph| {
+            let read = graph.outputs.iter().filter(|o| o.name.starts_with(step::OUTPUT));
+            read.map(|o| graph.ty(o.value).bytes()).sum::<usize>()
+        };
+        let reported = batches.iter().filter(|(_, g)| g.output(LOSS).is_some() || !trains);
+        reported.map(|(_, graph)| of(graph)).max().unwrap_or(0)
     }
 
     /// Takes the memory of a plan that [`Trainer::plan`] made for the same data, and sets the states' initial values.
