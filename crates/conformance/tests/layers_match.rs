@@ -330,6 +330,28 @@ fn layers_are_pytorchs_on_the_cpu() {
     check_layers(&Cpu::new(2).unwrap().checked(), DType::F32, true, F32);
 }
 
+/// Large values, and rows without a spread.
+#[test]
+fn layers_and_their_gradients_stay_finite() {
+    let cases = cases(|name| !name.starts_with("loss/") && !name.starts_with("penalty/"));
+    let of_interest = ["activation/", "norm", "attention/", "lstm/", "gru/", "simple_rnn/"];
+    for (name, build) in layers().into_iter().filter(|(n, _)| of_interest.iter().any(|i| n.contains(i))) {
+        let case = &cases[name];
+        let graph = optimize(&layer_graph(case, &build, DType::F32).unwrap(), &[]).unwrap();
+        for (size, alike) in [(0.0, true), (100.0, false), (100.0, true), (1e4, false), (1e4, true)] {
+            let mut values = layer_values(case);
+            let sized = |x: f64| if alike { size } else { x.signum() * size };
+            values.get_mut("x").unwrap().iter_mut().for_each(|x| *x = sized(*x));
+            for executor in [&Cpu::new(1).unwrap() as &dyn Executor, &Reference] {
+                let found = run(executor, graph.clone(), case, &values);
+                let finite = |t: &HostTensor| t.to_f64().iter().all(|x| x.is_finite());
+                let all = finite(&found.output) && found.gradients.values().all(finite);
+                assert!(all, "{name} at {size}: {:?} {:?}", found.output, found.gradients);
+            }
+        }
+    }
+}
+
 fn loss_graph(case: &LayerCase, loss: &dyn Loss, dtype: DType) -> Result<Graph, GraphError> {
     let examples = case.inputs[0].ty.shape[0];
     let mut net = Net::new(Builder::new(examples, 2), Mode::Train, dtype);
@@ -397,18 +419,20 @@ fn losses_are_pytorchs_on_the_cpu() {
     check_losses(&Cpu::new(2).unwrap().checked(), DType::F32, true, F32);
 }
 
-/// Scores far beyond what f32 tells apart from certainty, right and wrong ones; vectors without length.
+/// Scores far beyond what f32 tells apart from certainty, right and wrong ones; vectors without length or nearly so.
 #[test]
 fn losses_and_their_gradients_stay_finite() {
     let cases = cases(|name| name.starts_with("loss/"));
     for (name, loss) in losses() {
         let case = &cases[name];
         let graph = optimize(&loss_graph(case, loss.as_ref(), DType::F32).unwrap(), &[]).unwrap();
-        for size in [0.0, 1e-30, 20.0, 100.0, 1e4] {
+        for size in [0.0, 1e-30, 1e-7, 20.0, 100.0, 1e4] {
             let mut values = loss_values(case, loss.as_ref());
             values.get_mut("output").unwrap().iter_mut().for_each(|x| *x = x.signum() * size);
             if name.contains("cosine") || name.contains("kl_divergence") {
-                values.get_mut("target").unwrap()[..5].fill(0.0);
+                let target = values.get_mut("target").unwrap();
+                target[..5].fill(0.0);
+                target[5..10].fill(1e-7);
             }
             for executor in [&Cpu::new(1).unwrap() as &dyn Executor, &Reference] {
                 let found = run(executor, graph.clone(), case, &values);
