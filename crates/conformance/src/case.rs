@@ -48,13 +48,13 @@ fn golden<T: DeserializeOwned>() -> Vec<T> {
 
 /// A tensor as the files have it.
 #[derive(Deserialize)]
-struct Described {
+pub(crate) struct Described {
     #[serde(rename = "type")]
     ty: String,
     data: Vec<f64>,
 }
 
-fn tensor<E: Error>(described: &Described) -> Result<HostTensor, E> {
+pub(crate) fn tensor<E: Error>(described: &Described) -> Result<HostTensor, E> {
     HostTensor::from_f64(described.ty.parse().map_err(E::custom)?, &described.data).map_err(E::custom)
 }
 

@@ -139,9 +139,23 @@ impl CrossEntropy {
         Self { smoothing, ..self }
     }
 
-    /// Rows count by the weight of their class, as PyTorch's mean has it: over the sum of the weights.
+    /// Rows count by the weight of their class, as PyTorch's mean has it: over the sum of the weights. One weight for
+    /// each class. With smoothing the whole row counts by its label's weight; PyTorch weighs what is spread class by class.
     pub fn class_weights(self, class_weights: Vec<f64>) -> Self {
         Self { class_weights, ..self }
+    }
+
+    /// Whether the settings fit so many classes.
+    fn check(&self, net: &Net, value: ValueId, classes: usize) -> Result<(), GraphError> {
+        let weights = self.class_weights.len();
+        let reason = if !(0.0..=1.0).contains(&self.smoothing) {
+            format!("smoothing is a share between 0 and 1, not {}", self.smoothing)
+        } else if weights != 0 && weights != classes {
+            format!("{weights} class weights for {classes} classes: give one for each")
+        } else {
+            return Ok(());
+        };
+        Err(net.refuse("cross_entropy", &[value], reason))
     }
 }
 
@@ -164,6 +178,7 @@ impl Loss for CrossEntropy {
     fn each(&self, net: &mut Net, outputs: &[ValueId], target: ValueId) -> Result<ValueId, GraphError> {
         let scores = only(net, outputs)?;
         let scores = score_rows(net, scores, target)?;
+        self.check(net, scores, net.shape(scores)[1])?;
         let classes = net.shape(scores)[1];
         let logs = net.log_softmax(scores)?;
         let rows = net.shape(scores)[0];
@@ -204,9 +219,13 @@ impl Loss for CrossEntropy {
             Head::Outputs(outputs) => {
                 let scores = only(net, outputs)?;
                 let scores = score_rows(net, scores, target)?;
+                self.check(net, scores, net.shape(scores)[1])?;
                 net.one(Op::Loss(LossOp::CrossEntropy), &[scores, labels, weights])
             }
             Head::Linear { features, kernel, transposed } => {
+                let shape = net.shape(*kernel);
+                let classes = if *transposed { shape.first() } else { shape.last() };
+                self.check(net, *kernel, classes.copied().unwrap_or(0))?;
                 let op = LossOp::LinearCrossEntropy { transposed: *transposed };
                 net.one(Op::Loss(op), &[*features, *kernel, labels, weights])
             }
@@ -275,6 +294,10 @@ impl Loss for Focal {
         let product = net.mul(p, target)?;
         let double = net.scale(product, 2.0)?;
         let miss = net.sub(sum, double)?;
+        // A power below one has an infinite slope at zero, where a sure answer comes to in f32.
+        let steep = 0.0 < self.gamma && self.gamma < 1.0;
+        let least = f64::from(f32::MIN_POSITIVE);
+        let miss = if steep { net.with_constant(Binary::Max, miss, least)? } else { miss };
         let factor = net.power(miss, self.gamma)?;
         let alpha = net.scale(target, 2.0 * self.alpha - 1.0)?;
         let alpha = net.shift(alpha, 1.0 - self.alpha)?;
@@ -412,16 +435,17 @@ impl Loss for CosineDistance {
         let x = alike(net, outputs, target)?;
         let product = net.mul(x, target)?;
         let product = example_sum(net, product)?;
-        let length = |net: &mut Net, x: ValueId| {
+        let over_length = |net: &mut Net, x: ValueId| {
             let square = net.unary(Unary::Square, x)?;
             let sum = example_sum(net, square)?;
             // As PyTorch bounds each length from below.
-            net.with_constant(Binary::Max, sum, 1e-16)
+            let bounded = net.with_constant(Binary::Max, sum, 1e-16)?;
+            net.unary(Unary::Rsqrt, bounded)
         };
-        let (a, b) = (length(net, x)?, length(net, target)?);
-        let lengths = net.mul(a, b)?;
-        let scale = net.unary(Unary::Rsqrt, lengths)?;
-        let cosine = net.mul(product, scale)?;
+        let (a, b) = (over_length(net, x)?, over_length(net, target)?);
+        // One after the other: the slope of the product's root is beyond f32 where both are short.
+        let cosine = net.mul(product, a)?;
+        let cosine = net.mul(cosine, b)?;
         net.subtract_from(1.0, cosine)
     }
 }

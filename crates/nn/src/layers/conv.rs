@@ -280,6 +280,10 @@ impl Layer for SeparableConv2d {
 
 /// Transposed convolution: what a convolution's gradient does to images, as a layer. The kernel is
 /// `[height, width, channels out, channels in]`.
+///
+/// Padding is cropped from the result. Same padding crops `window - stride`, the odd element after, as Keras does: where
+/// the number is even it is PyTorch's `padding` of half of it; where it is odd PyTorch (`output_padding` 1) crops the odd
+/// element before. A window smaller than the stride is PyTorch's `output_padding` of the difference.
 #[derive(Clone, Debug)]
 pub struct ConvTranspose2d {
     channels: usize,
@@ -302,16 +306,16 @@ impl Layer for ConvTranspose2d {
         let [_, h, w, c] = net.image("conv_transpose2d", x)?;
         let (window, stride) = (self.window, self.options.stride);
         let around = match self.options.padding {
-            Padding::Around(p) => 2 * p,
-            Padding::Explicit([[top, bottom], _]) => top + bottom,
-            Padding::Valid | Padding::Same => 0,
+            Padding::Around(p) => [2 * p; 2],
+            Padding::Explicit(padding) => padding.map(|[before, after]| before + after),
+            Padding::Valid | Padding::Same => [0; 2],
         };
         // The image whose convolution has the extents of x.
-        let grown = |extent: usize| match self.options.padding {
+        let grown = |extent: usize, around: usize| match self.options.padding {
             Padding::Same => extent * stride,
             _ => ((extent.max(1) - 1) * stride + window).saturating_sub(around),
         };
-        let image = [grown(h), grown(w)];
+        let image = [grown(h, around[0]), grown(w, around[1])];
         let geometry = geometry(self.options.padding, image, [window; 2], [stride; 2], [1; 2]);
         let fan_in = window * window * c;
         let kernel = net.parameter("kernel", [window, window, self.channels, c], he_uniform(fan_in));

@@ -55,7 +55,12 @@ impl Layer for Dropout {
 impl Layer for SpatialDropout {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let channels = net.width("spatial_dropout", x)?;
-        let mut shape = vec![1; net.shape(x).rank().saturating_sub(2)];
+        let rank = net.shape(x).rank();
+        if rank < 2 {
+            let reason = "needs [examples, .., channels]".to_string();
+            return Err(net.refuse("spatial_dropout", &[x], reason));
+        }
+        let mut shape = vec![1; rank - 2];
         shape.push(channels);
         drop(net, x, self.0, &shape)
     }
@@ -63,7 +68,11 @@ impl Layer for SpatialDropout {
 
 impl Layer for GaussianNoise {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        if net.mode == Mode::Infer {
+        if !(self.0 >= 0.0 && self.0.is_finite()) {
+            let reason = format!("a deviation is a number of at least 0, not {}", self.0);
+            return Err(net.refuse("gaussian_noise", &[x], reason));
+        }
+        if net.mode == Mode::Infer || self.0 == 0.0 {
             return Ok(x);
         }
         let shape = net.shape(x).get(1..).unwrap_or(&[]).to_vec();

@@ -42,7 +42,7 @@ pub struct Permute(
 
 impl Layer for Permute {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let axes: Vec<usize> = std::iter::once(0).chain(self.0.iter().map(|a| a + 1)).collect();
+        let axes: Vec<usize> = std::iter::once(0).chain(self.0.iter().map(|a| a.saturating_add(1))).collect();
         net.transpose(x, &axes)
     }
 }

@@ -1,0 +1,460 @@
+//! Every layer and loss against PyTorch's numbers, forward and gradient.
+
+use plimsoll_conformance::{Harness, LayerCase, compare, golden_layers};
+use plimsoll_cpu::Cpu;
+use plimsoll_graph::{Builder, Graph, GraphError, Role, ValueId};
+use plimsoll_nn::{
+    Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, BinaryCrossEntropy, Conv1d,
+    Conv2d, ConvTranspose2d, CosineDistance, CrossEntropy, Dense, DepthwiseConv2d, Dice, Embedding, Flatten,
+    Focal, GlobalAveragePool, GlobalMaxPool, GroupNorm, Gru, Head, Huber, KlDivergence, Layer, LayerNorm,
+    Loss, Lstm, MaxPool2d, MeanAbsoluteError, MeanSquaredError, Mlp, Mode, MultiHeadAttention, Net,
+    NormPlace, Padding, Penalty, Permute, Reshape, Residual, ResizeMode, RmsNorm, SeparableConv2d,
+    Sequential, Sgd, SimpleRnn, SoftCrossEntropy, TransformerBlock, Upsample, WithLoss, step,
+};
+use plimsoll_plan::Executor;
+use plimsoll_reference::Reference;
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_transform::{LOSS, gradient, optimize};
+use std::collections::BTreeMap;
+
+/// Frozen numbers have thirteen digits, and a case sums a few hundred terms at most: far below this.
+const F64: f64 = 1e-10;
+/// About eighty roundings of f32 on the way to an element, beside the largest of its tensor. The longest way, through a
+/// block and back, has some forty ops, whose roundings do not all point one way; scores of a hundred carry as much by
+/// themselves, half an ulp of them being 4e-6.
+const F32: f64 = 1e-5;
+
+/// The name under which a graph gives a layer's result; gradients are under the names of what they belong to.
+const RESULT: &str = "result";
+
+type Build = Box<dyn Fn(&mut Net, &[ValueId]) -> Result<ValueId, GraphError>>;
+
+fn of(layer: impl Layer + 'static) -> Build {
+    Box::new(move |net, inputs| layer.forward(net, inputs[0]))
+}
+
+fn activations() -> Vec<(&'static str, Build)> {
+    use Activation as A;
+    vec![
+        ("activation/relu", of(A::Relu)),
+        ("activation/relu6", of(A::Relu6)),
+        ("activation/leaky_relu", of(A::LeakyRelu(0.1))),
+        ("activation/elu", of(A::Elu(0.7))),
+        ("activation/gelu", of(A::Gelu)),
+        ("activation/gelu_tanh", of(A::GeluTanh)),
+        ("activation/silu", of(A::Silu)),
+        ("activation/mish", of(A::Mish)),
+        ("activation/hard_swish", of(A::HardSwish)),
+        ("activation/hard_sigmoid", of(A::HardSigmoid)),
+        ("activation/tanh", of(A::Tanh)),
+        ("activation/sigmoid", of(A::Sigmoid)),
+        ("activation/softplus", of(A::Softplus)),
+        ("activation/softmax", of(A::Softmax)),
+        ("activation/log_softmax", of(A::LogSoftmax)),
+    ]
+}
+
+fn products() -> Vec<(&'static str, Build)> {
+    let line = || Conv1d::new(2, 4);
+    let transposed = |window, padding| ConvTranspose2d::new(2, window).padding(padding);
+    vec![
+        ("dense/bias", of(Dense::new(5))),
+        ("dense/plain", of(Dense::new(5).without_bias())),
+        ("embedding", of(Embedding { rows: 5, width: 3 })),
+        ("conv1d/valid", of(line().padding(Padding::Valid))),
+        ("conv1d/same", of(line())),
+        ("conv1d/causal", of(line().causal())),
+        ("conv1d/dilation", of(line().dilation(2))),
+        ("conv1d/causal_dilation", of(line().causal().dilation(2))),
+        ("conv1d/stride", of(line().stride(2))),
+        ("conv1d/groups", of(line().groups(2))),
+        ("conv2d/same", of(Conv2d::new(4, 3))),
+        ("conv2d/valid", of(Conv2d::new(4, 3).window([3, 2]).padding(Padding::Valid))),
+        ("conv2d/stride", of(Conv2d::new(4, 3).stride(2))),
+        ("conv2d/dilation", of(Conv2d::new(4, 2).dilation(2))),
+        ("conv2d/groups", of(Conv2d::new(4, 3).groups(2).padding(Padding::Around(1)))),
+        ("conv2d/explicit", of(Conv2d::new(4, 3).padding(Padding::Explicit([[0, 2], [1, 0]])))),
+        ("conv2d/plain", of(Conv2d::new(4, 1).without_bias())),
+        ("depthwise_conv2d", of(DepthwiseConv2d::new(3).multiplier(2))),
+        ("separable_conv2d", of(SeparableConv2d::new(3, 3).stride(2))),
+        ("conv_transpose2d/valid", of(transposed(3, Padding::Valid))),
+        ("conv_transpose2d/valid_stride", of(transposed(3, Padding::Valid).stride(2))),
+        ("conv_transpose2d/same", of(transposed(3, Padding::Same))),
+        ("conv_transpose2d/same_even", of(transposed(4, Padding::Same).stride(2))),
+        ("conv_transpose2d/same_odd", of(transposed(3, Padding::Same).stride(2))),
+        ("conv_transpose2d/same_window_below_stride", of(transposed(2, Padding::Same).stride(3))),
+        ("conv_transpose2d/around", of(transposed(3, Padding::Around(1)).stride(2))),
+        ("conv_transpose2d/explicit", of(transposed(3, Padding::Explicit([[1, 0], [2, 1]])).stride(2))),
+    ]
+}
+
+fn images() -> Vec<(&'static str, Build)> {
+    let upsample = |mode| of(Upsample { factor: 2, mode });
+    let average = || AveragePool2d::new(3).stride(2).padding(Padding::Around(1));
+    vec![
+        ("max_pool2d/valid", of(MaxPool2d::new(2))),
+        ("max_pool2d/padded", of(MaxPool2d::new(3).stride(2).padding(Padding::Around(1)))),
+        ("average_pool2d/valid", of(AveragePool2d::new(2))),
+        ("average_pool2d/inside", of(average())),
+        ("average_pool2d/all", of(average().count_padding())),
+        ("adaptive_average_pool2d", of(AdaptiveAveragePool2d([3, 2]))),
+        ("global_average_pool", of(GlobalAveragePool)),
+        ("global_max_pool", of(GlobalMaxPool)),
+        ("upsample/nearest", upsample(ResizeMode::Nearest)),
+        ("upsample/bilinear", upsample(ResizeMode::Bilinear { align_corners: false })),
+        ("upsample/aligned", upsample(ResizeMode::Bilinear { align_corners: true })),
+        ("batch_norm/train", of(BatchNorm::default())),
+        ("batch_norm/infer", of(BatchNorm::default())),
+        ("layer_norm", of(LayerNorm::default())),
+        ("rms_norm", of(RmsNorm::default())),
+        ("group_norm/1", of(GroupNorm::new(1))),
+        ("group_norm/2", of(GroupNorm::new(2))),
+        ("group_norm/4", of(GroupNorm::new(4))),
+        ("flatten", of(Flatten)),
+        ("reshape", of(Reshape(vec![4, 2]))),
+        ("permute", of(Permute(vec![2, 0, 1]))),
+        ("residual", of(Residual(Dense::new(4)))),
+    ]
+}
+
+fn sequences() -> Vec<(&'static str, Build)> {
+    let heads = MultiHeadAttention::new;
+    let block = || TransformerBlock::new(heads(2)).expansion(2);
+    vec![
+        ("attention/plain", of(heads(2))),
+        ("attention/causal", of(heads(2).causal())),
+        ("attention/mask", Box::new(|net, x| MultiHeadAttention::new(2).attend(net, x[0], x[0], Some(x[1])))),
+        ("attention/cross", Box::new(|net, x| MultiHeadAttention::new(2).attend(net, x[0], x[1], None))),
+        ("attention/grouped", of(heads(4).key_heads(2))),
+        ("attention/rotary", of(heads(2).rotary(10_000.0))),
+        ("attention/grouped_rotary_causal", of(heads(2).key_heads(1).rotary(10_000.0).causal())),
+        ("mlp", of(Mlp { hidden: 6, activation: Activation::Tanh })),
+        ("transformer_block/before", of(block())),
+        ("transformer_block/after", of(block().norm(NormPlace::After))),
+        ("simple_rnn/last", of(SimpleRnn::new(2))),
+        ("simple_rnn/all", of(SimpleRnn::new(2).all())),
+        ("simple_rnn/bidirectional_last", of(Bidirectional(SimpleRnn::new(2)))),
+        ("simple_rnn/bidirectional_all", of(Bidirectional(SimpleRnn::new(2).all()))),
+        ("lstm/last", of(Lstm::new(2))),
+        ("lstm/all", of(Lstm::new(2).all())),
+        ("lstm/bidirectional_last", of(Bidirectional(Lstm::new(2)))),
+        ("lstm/bidirectional_all", of(Bidirectional(Lstm::new(2).all()))),
+        ("gru/last", of(Gru::new(2))),
+        ("gru/all", of(Gru::new(2).all())),
+        ("gru/bidirectional_last", of(Bidirectional(Gru::new(2)))),
+        ("gru/bidirectional_all", of(Bidirectional(Gru::new(2).all()))),
+    ]
+}
+
+fn layers() -> Vec<(&'static str, Build)> {
+    [activations(), products(), images(), sequences()].into_iter().flatten().collect()
+}
+
+fn losses() -> Vec<(&'static str, Box<dyn Loss>)> {
+    let entropy = CrossEntropy::default;
+    let focal = |gamma| Box::new(Focal { gamma, ..Focal::default() });
+    vec![
+        ("loss/cross_entropy/plain", Box::new(entropy())),
+        ("loss/cross_entropy/plain_extreme", Box::new(entropy())),
+        ("loss/cross_entropy/smoothing", Box::new(entropy().smoothing(0.1))),
+        ("loss/cross_entropy/smoothing_extreme", Box::new(entropy().smoothing(0.1))),
+        (
+            "loss/cross_entropy/class_weights",
+            Box::new(entropy().class_weights(vec![0.5, 2.0, 1.0, 0.25, 1.5])),
+        ),
+        ("loss/cross_entropy/ignore", Box::new(entropy())),
+        ("loss/cross_entropy/ignore_smoothing", Box::new(entropy().smoothing(0.1))),
+        ("loss/soft_cross_entropy", Box::new(SoftCrossEntropy)),
+        ("loss/soft_cross_entropy_extreme", Box::new(SoftCrossEntropy)),
+        ("loss/kl_divergence", Box::new(KlDivergence)),
+        ("loss/kl_divergence_extreme", Box::new(KlDivergence)),
+        ("loss/binary_cross_entropy", Box::new(BinaryCrossEntropy)),
+        ("loss/binary_cross_entropy_extreme", Box::new(BinaryCrossEntropy)),
+        ("loss/focal", focal(2.0)),
+        ("loss/focal_extreme", focal(2.0)),
+        ("loss/focal_half", focal(0.5)),
+        ("loss/focal_half_extreme", focal(0.5)),
+        ("loss/focal_zero", focal(0.0)),
+        ("loss/focal_zero_extreme", focal(0.0)),
+        ("loss/dice", Box::new(Dice::default())),
+        ("loss/dice_extreme", Box::new(Dice::default())),
+        ("loss/mean_squared_error", Box::new(MeanSquaredError)),
+        ("loss/mean_absolute_error", Box::new(MeanAbsoluteError)),
+        ("loss/huber", Box::new(Huber { delta: 0.7 })),
+        ("loss/cosine_distance", Box::new(CosineDistance)),
+    ]
+}
+
+/// What a case gives: the output, and gradients by name.
+struct Found {
+    output: HostTensor,
+    gradients: BTreeMap<String, HostTensor>,
+    states: BTreeMap<String, HostTensor>,
+}
+
+/// Finishes a graph whose loss has been built, with the gradients of these values and of all parameters beside it.
+fn with_gradients(
+    mut net: Net,
+    output: ValueId,
+    loss: ValueId,
+    inputs: Vec<(String, ValueId)>,
+) -> Result<Graph, GraphError> {
+    net.output(RESULT, output);
+    net.output(LOSS, loss);
+    let mut b = net.into_builder();
+    let parameters = b.graph().states.iter().filter(|s| s.role == Role::Parameter);
+    let wanted: Vec<(String, ValueId)> =
+        inputs.into_iter().chain(parameters.map(|s| (s.name.clone(), s.input))).collect();
+    let values: Vec<ValueId> = wanted.iter().map(|(_, v)| *v).collect();
+    for ((name, _), value) in wanted.iter().zip(gradient(&mut b, loss, &values)?) {
+        b.output(name, value);
+    }
+    b.finish()
+}
+
+/// Runs a graph on values by the name of its inputs.
+fn run(
+    executor: &dyn Executor,
+    graph: Graph,
+    case: &LayerCase,
+    values: &BTreeMap<String, Vec<f64>>,
+) -> Found {
+    let fail = |e: &dyn std::fmt::Display| -> ! { panic!("{}: {e}", case.name) };
+    let mut harness = Harness::new(executor, graph).unwrap_or_else(|e| fail(&e));
+    harness.set_states(|name, ty| case.state(name, ty));
+    let graph = harness.graph();
+    let inputs = graph.inputs.iter().map(|i| (graph.ty(i.value), &values[&i.name]));
+    let inputs: Vec<HostTensor> =
+        inputs.map(|(ty, values)| HostTensor::from_f64(ty.clone(), values).unwrap()).collect();
+    let names: Vec<String> = graph.outputs.iter().map(|o| o.name.clone()).collect();
+    let outputs = harness.run(&inputs).unwrap_or_else(|e| fail(&e));
+    let mut gradients: BTreeMap<String, HostTensor> = names.into_iter().zip(outputs).collect();
+    gradients.remove(LOSS);
+    let output = gradients.remove(RESULT).unwrap();
+    Found { output, gradients, states: harness.states().into_iter().collect() }
+}
+
+/// Compares to `relative` of a tensor's largest element. A gradient that is zero in exact numbers (that of a key's bias)
+/// is compared to the largest of all.
+fn check(case: &LayerCase, found: &Found, relative: f64) -> Result<(), String> {
+    let near = |name: &str, found: &HostTensor, expected: &HostTensor| {
+        compare(found, expected, relative).map_err(|e| format!("{} {name}: {e}", case.name))
+    };
+    near(RESULT, &found.output, &case.output)?;
+    let names = |map: &BTreeMap<String, HostTensor>| map.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&found.gradients), names(&case.gradients), "{}", case.name);
+    let size = |t: &HostTensor| t.to_f64().iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+    let largest = case.gradients.values().map(size).fold(0.0, f64::max);
+    for (name, expected) in &case.gradients {
+        let gradient = &found.gradients[name];
+        if size(expected) >= 1e-9 * largest {
+            near(name, gradient, expected)?;
+        } else if size(gradient) > relative * largest {
+            return Err(format!("{} {name}: {} is not zero", case.name, size(gradient)));
+        }
+    }
+    case.statistics.iter().try_for_each(|(name, expected)| near(name, &found.states[name], expected))
+}
+
+/// A case's inputs as a graph has them, floats in this type.
+fn declare(net: &mut Net, case: &LayerCase) -> Vec<ValueId> {
+    let dtype = net.dtype;
+    let ty = |ty: &TensorType| match ty.dtype {
+        DType::F64 => TensorType::new(dtype, ty.shape.clone()),
+        _ => ty.clone(),
+    };
+    case.inputs.iter().map(|i| net.batch_input(&i.name, ty(&i.ty))).collect()
+}
+
+fn inputs(case: &LayerCase) -> BTreeMap<String, Vec<f64>> {
+    case.inputs.iter().map(|i| (i.name.clone(), case.input(i))).collect()
+}
+
+/// `Σ y · upstream` of a layer.
+fn layer_graph(case: &LayerCase, build: &Build, dtype: DType) -> Result<Graph, GraphError> {
+    let mode = if case.name.ends_with("/infer") { Mode::Infer } else { Mode::Train };
+    let mut net = Net::new(Builder::new(case.inputs[0].ty.shape[0], 2), mode, dtype);
+    let values = declare(&mut net, case);
+    let y = build(&mut net, &values)?;
+    let ty = net.ty(y).clone();
+    let upstream = net.batch_input("upstream", ty);
+    let product = net.mul(y, upstream)?;
+    let rank = net.shape(product).rank();
+    let sum = net.sum(product, 0, rank)?;
+    let loss = net.reshape(sum, [])?;
+    let floats = case.inputs.iter().zip(values).filter(|(i, _)| i.ty.dtype.is_float());
+    let floats = floats.map(|(i, v)| (i.name.clone(), v)).collect();
+    with_gradients(net, y, loss, floats)
+}
+
+fn layer_values(case: &LayerCase) -> BTreeMap<String, Vec<f64>> {
+    let mut values = inputs(case);
+    values.insert("upstream".into(), case.upstream());
+    if let Some(mask) = values.get_mut("mask") {
+        // Everybody sees themselves.
+        (0..mask.len()).filter(|i| i / 3 % 3 == i % 3).for_each(|i| mask[i] = 1.0);
+    }
+    values
+}
+
+fn cases(part: impl Fn(&str) -> bool) -> BTreeMap<String, LayerCase> {
+    golden_layers().into_iter().filter(|c| part(&c.name)).map(|c| (c.name.clone(), c)).collect()
+}
+
+/// Checks every layer, and that every frozen one is checked.
+fn check_layers(executor: &dyn Executor, dtype: DType, passes: bool, relative: f64) {
+    let mut cases = cases(|name| !name.starts_with("loss/") && !name.starts_with("penalty/"));
+    let mut failures = Vec::new();
+    for (name, build) in layers() {
+        let case = cases.remove(name).unwrap_or_else(|| panic!("{name} is not frozen"));
+        let mut graph = layer_graph(&case, &build, dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
+        if passes {
+            graph = optimize(&graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        let found = run(executor, graph, &case, &layer_values(&case));
+        failures.extend(check(&case, &found, relative).err());
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(cases.is_empty(), "frozen and not checked: {:?}", cases.keys());
+}
+
+#[test]
+fn layers_are_pytorchs_on_the_reference() {
+    check_layers(&Reference, DType::F64, false, F64);
+}
+
+#[test]
+fn layers_are_pytorchs_on_the_cpu() {
+    check_layers(&Cpu::new(2).unwrap().checked(), DType::F32, true, F32);
+}
+
+fn loss_graph(case: &LayerCase, loss: &dyn Loss, dtype: DType) -> Result<Graph, GraphError> {
+    let examples = case.inputs[0].ty.shape[0];
+    let mut net = Net::new(Builder::new(examples, 2), Mode::Train, dtype);
+    let output = net.batch_input("output", TensorType::new(dtype, case.inputs[0].ty.shape.clone()));
+    let mut target = case.inputs[1].ty.clone();
+    // Two classes are 0.0 and 1.0.
+    if target.dtype == DType::F64 || is_binary(case) {
+        target.dtype = dtype;
+    }
+    let rows = TensorType::new(target.dtype, target.shape[1..].to_vec());
+    let rows = [&[examples], &loss.rows(&rows)[..]].concat();
+    let target = net.batch_input("target", target);
+    let weights = net.batch_input("weights", TensorType::new(dtype, rows));
+    let total = loss.total(&mut net, &Head::Outputs(vec![output]), target, weights)?;
+    with_gradients(net, total, total, vec![("output".into(), output)])
+}
+
+fn is_binary(case: &LayerCase) -> bool {
+    case.inputs[1].scale == 2.0
+}
+
+fn loss_values(case: &LayerCase, loss: &dyn Loss) -> BTreeMap<String, Vec<f64>> {
+    let mut values = inputs(case);
+    let target = values.get_mut("target").unwrap();
+    if case.name.starts_with("loss/soft_cross_entropy") || case.name.starts_with("loss/kl_divergence") {
+        for row in target.chunks_mut(5) {
+            let sum: f64 = row.iter().map(|x| x.exp()).sum();
+            row.iter_mut().for_each(|x| *x = x.exp() / sum);
+        }
+    }
+    if case.inputs.len() == 2 {
+        // As a training step feeds labels and weights.
+        let ignored = |label: f64| case.name.contains("/ignore") && label == 0.0;
+        let share = |&label: &f64| loss.share(if ignored(label) { -100 } else { label as i32 });
+        let shares: Vec<f64> = target.iter().map(share).collect();
+        let sum: f64 = shares.iter().sum();
+        values.insert("weights".into(), shares.iter().map(|s| s / sum).collect());
+    }
+    values
+}
+
+fn check_losses(executor: &dyn Executor, dtype: DType, passes: bool, relative: f64) {
+    let mut cases = cases(|name| name.starts_with("loss/"));
+    let mut failures = Vec::new();
+    for (name, loss) in losses() {
+        let case = cases.remove(name).unwrap_or_else(|| panic!("{name} is not frozen"));
+        let mut graph = loss_graph(&case, loss.as_ref(), dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
+        if passes {
+            graph = optimize(&graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        let found = run(executor, graph, &case, &loss_values(&case, loss.as_ref()));
+        failures.extend(check(&case, &found, relative).err());
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(cases.is_empty(), "frozen and not checked: {:?}", cases.keys());
+}
+
+#[test]
+fn losses_are_pytorchs_on_the_reference() {
+    check_losses(&Reference, DType::F64, false, F64);
+}
+
+#[test]
+fn losses_are_pytorchs_on_the_cpu() {
+    check_losses(&Cpu::new(2).unwrap().checked(), DType::F32, true, F32);
+}
+
+/// Scores far beyond what f32 tells apart from certainty, right and wrong ones; vectors without length.
+#[test]
+fn losses_and_their_gradients_stay_finite() {
+    let cases = cases(|name| name.starts_with("loss/"));
+    for (name, loss) in losses() {
+        let case = &cases[name];
+        let graph = optimize(&loss_graph(case, loss.as_ref(), DType::F32).unwrap(), &[]).unwrap();
+        for size in [0.0, 1e-30, 20.0, 100.0, 1e4] {
+            let mut values = loss_values(case, loss.as_ref());
+            values.get_mut("output").unwrap().iter_mut().for_each(|x| *x = x.signum() * size);
+            if name.contains("cosine") || name.contains("kl_divergence") {
+                values.get_mut("target").unwrap()[..5].fill(0.0);
+            }
+            for executor in [&Cpu::new(1).unwrap() as &dyn Executor, &Reference] {
+                let found = run(executor, graph.clone(), case, &values);
+                let numbers = [found.output.to_f64(), found.gradients["output"].to_f64()].concat();
+                assert!(numbers.iter().all(|x| x.is_finite()), "{name} at {size}: {numbers:?}");
+            }
+        }
+    }
+}
+
+/// A penalty's gradient, read from one step of plain descent with a rate of one.
+#[test]
+fn penalties_add_their_gradient_to_the_kernels() {
+    let product = |net: &mut Net, outputs: &[ValueId], target: ValueId| -> Result<ValueId, GraphError> {
+        let product = net.mul(outputs[0], target)?;
+        net.sum(product, 1, 2)
+    };
+    let cases = cases(|name| name.starts_with("penalty/"));
+    assert_eq!(cases.len(), 3);
+    for (name, case) in cases {
+        let (l1, l2) = match name.as_str() {
+            "penalty/l1" => (0.3, 0.0),
+            "penalty/l2" => (0.0, 0.2),
+            _ => (0.3, 0.2),
+        };
+        let dense = Dense::new(2).penalty(Penalty { l1, l2 });
+        let model = WithLoss::new(Sequential::regression("line", [4], [2]).layer("dense", dense), product);
+        let graph = step::training_in(DType::F64, &model, &Sgd::new(1.0), 3).unwrap();
+        let mut harness = Harness::new(&Reference, optimize(&graph, &[]).unwrap()).unwrap();
+        let plain = |name: &str| name.trim_start_matches("dense/").to_string();
+        harness.set_states(|name, ty| case.state(&plain(name), ty));
+        let before = harness.states();
+        let graph = harness.graph();
+        let value = |name: &str| match name {
+            "inputs" => case.input(&case.inputs[0]),
+            "labels" => case.upstream(),
+            "weights" => vec![1.0; 3],
+            _ => vec![1.0],
+        };
+        let inputs = graph.inputs.iter().map(|i| (graph.ty(i.value), value(&i.name)));
+        let inputs: Vec<HostTensor> =
+            inputs.map(|(ty, values)| HostTensor::from_f64(ty.clone(), &values).unwrap()).collect();
+        harness.run(&inputs).unwrap();
+        for ((state, before), (_, after)) in before.iter().zip(harness.states()) {
+            let moved: Vec<f64> = before.to_f64().iter().zip(after.to_f64()).map(|(b, a)| b - a).collect();
+            let moved = HostTensor::from_f64(before.ty().clone(), &moved).unwrap();
+            compare(&moved, &case.gradients[&plain(state)], F64)
+                .unwrap_or_else(|e| panic!("{name} {state}: {e}"));
+        }
+    }
+}
