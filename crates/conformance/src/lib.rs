@@ -13,4 +13,4 @@ mod run;
 pub use case::{Case, golden_cases};
 pub use compare::{compare, tolerance};
 pub use harness::{Harness, cast, random, run_op};
-pub use run::{GoldenRun, Summary, formula, golden_run};
+pub use run::{GoldenRun, Summary, Total, formula, golden_run};
