@@ -22,7 +22,7 @@ Nothing random. Tensor S is made from u(i), see formula.py:
   - parameters of rank 2 and more: (u - 0.5) * 2 * bound with bound = sqrt(1 / fan_in), fan_in the product of all
     extents but the last; tables (names that end in `/table`) and `class_token`: bound 0.1
   - gains (names that end in `/gain`): 1 + 0.1 * (u - 0.5)
-  - biases: b + 0.1 * (u - 0.5), where b is 1 for unet and densenet121, 2 for mobilenet_v2, and 0 else. From 0, so many
+  - biases: b + 0.1 * (u - 0.5), where b is 1 for unet, 2 for mobilenet_v2 and densenet121, and 0 else. From 0, so many
     norms after each other make of a rounding error so much that PyTorch's own runs in f32 and f64 part within a few
     steps; with most relus open they stay together.
   - images and vectors of step s = 0..9: S is "x{s}", (u - 0.5) * 2; tokens: floor(u * vocabulary). A second input is
@@ -33,7 +33,8 @@ Nothing random. Tensor S is made from u(i), see formula.py:
 Layout: dense kernels [in, out], convolutions [kh, kw, in, out], their transposes [kh, kw, out, in], images
 [n, h, w, c]. Losses are means over the rows that count.
 
-Optimizers: `sgd`: v = 0.9 v + g, p -= 0.01 v (gentle, so that f32 rounding seldom flips a relu; mobilenet_v2: 0.001 v).
+Optimizers: `sgd`: v = 0.9 v + g, p -= 0.01 v (mobilenet_v2 and densenet121: 0.001 v; gentle, so that f32 rounding seldom
+flips a relu).
 `adamw`: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, decoupled weight decay 0.01 on every parameter, biases and norms
 included.
 
@@ -81,8 +82,8 @@ from formula import uniform
 torch.set_default_dtype(torch.float64)
 STEPS = 10
 # Where biases start, and sgd's rate, by model.
-BIASES = {"unet": 1, "densenet121": 1, "mobilenet_v2": 2}
-RATES = {"mobilenet_v2": 0.001}
+BIASES = {"unet": 1, "mobilenet_v2": 2, "densenet121": 2}
+RATES = {"mobilenet_v2": 0.001, "densenet121": 0.001}
 
 
 def parameter(name, bias, *shape):

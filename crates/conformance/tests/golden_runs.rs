@@ -47,8 +47,8 @@ fn leaf(name: &str) -> &str {
 /// A state's start, as the script's header says.
 fn start(model: &str, name: &str, ty: &TensorType) -> HostTensor {
     let bias = match model {
-        "unet" | "densenet121" => 1.0,
-        "mobilenet_v2" => 2.0,
+        "unet" => 1.0,
+        "mobilenet_v2" | "densenet121" => 2.0,
         _ => 0.0,
     };
     let shape = &ty.shape;
@@ -185,7 +185,8 @@ fn check(
 }
 
 fn sgd(model: &str) -> Sgd {
-    Sgd::new(if model == "mobilenet_v2" { 0.001 } else { 0.01 }).momentum(0.9)
+    let gentle = matches!(model, "mobilenet_v2" | "densenet121");
+    Sgd::new(if gentle { 0.001 } else { 0.01 }).momentum(0.9)
 }
 
 fn check_reference(name: &str) {
