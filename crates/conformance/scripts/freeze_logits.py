@@ -4,9 +4,12 @@
 
 writes FOLDER/{resnet50,mobilenet_v2}.json:
 
-    {"model": "resnet50", "image": [64, 64, 3], "tensors": how many, "logits": [[1000 numbers], [1000 numbers]]}
+    {"model": "resnet50", "tensors": [[name, shape], ...], "logits": [1000 numbers for each of two images]}
 
-and, with --weights, FOLDER/{resnet50,mobilenet_v2}.safetensors in f32 as PyTorch would save them, for a check by hand.
+(tensors in the state dict's order, logits to nine digits) and, with --weights, files as PyTorch would save them,
+FOLDER/{resnet50,mobilenet_v2}.safetensors, for a check by hand:
+
+    PLIMSOLL_TORCH_WEIGHTS=FOLDER cargo test --release -p plimsoll-conformance --test torch_weights
 
 Every tensor S of the state dict, under its own name there, is made from u(i), see formula.py, rounded to f32:
 
@@ -66,12 +69,12 @@ def main():
             x = image.permute(0, 3, 1, 2)
             single = model(x)
             logits = model.double()(x.double())
-        tensors = sum(not key.endswith("num_batches_tracked") for key in state)
-        golden = {"model": name, "image": [64, 64, 3], "tensors": tensors, "logits": logits.tolist()}
+        tensors = [[key, list(tensor.shape)] for key, tensor in state.items()]
+        golden = {"model": name, "tensors": tensors, "logits": [float(f"{x:.9g}") for x in logits.flatten().tolist()]}
         (folder / f"{name}.json").write_text(json.dumps(golden, allow_nan=False) + "\n")
         largest, off = logits.abs().max().item(), (single - logits).abs().max().item()
         apart = (logits[0] - logits[1]).abs().max().item()
-        print(f"{name}: {tensors} tensors, largest logit {largest:.3f}, images {apart:.3f} apart, f32 {off:.1e} off")
+        print(f"{name}: {len(tensors)} tensors, largest logit {largest:.3f}, images {apart:.3f} apart, f32 {off:.1e} off")
 
 
 if __name__ == "__main__":

@@ -13,15 +13,8 @@ fn model(name: &str) -> (Box<dyn Model>, usize) {
     let gpt = zoo::Gpt { layers: 2, width: 16, heads: 2, context: 8, vocabulary: 11, gpt2: name == "gpt2" };
     let unet = zoo::Unet { image: [32, 32, 3], classes: 3, width: 4, norm: name == "unet" };
     let vit = zoo::Vit { image: [16, 16, 3], patch: 4, classes: 10, layers: 2, width: 24, heads: 3 };
-    let bert = zoo::Bert {
-        layers: 2,
-        width: 16,
-        heads: 2,
-        context: 6,
-        positions: 9,
-        vocabulary: 19,
-        dropout: 0.0,
-    };
+    let bert =
+        zoo::Bert { layers: 2, width: 16, heads: 2, context: 6, positions: 9, vocabulary: 19, dropout: 0.0 };
     match name {
         "mlp" => (Box::new(zoo::mlp_of(&[12], &[16, 16], 10)), 6),
         "lenet" => (Box::new(zoo::lenet_of([12, 12, 1], 10)), 4),
@@ -100,7 +93,8 @@ fn input(
         "labels" => labels(model, step, count).into_iter().map(|label| label.max(0.0)).collect(),
         "weights" if model.target().bound.is_none() => vec![1.0 / count as f64; count],
         "weights" => {
-            let counts: Vec<bool> = labels(model, step, count).into_iter().map(|label| label >= 0.0).collect();
+            let counts: Vec<bool> =
+                labels(model, step, count).into_iter().map(|label| label >= 0.0).collect();
             let share = 1.0 / counts.iter().filter(|&&c| c).count() as f64;
             counts.into_iter().map(|c| if c { share } else { 0.0 }).collect()
         }
