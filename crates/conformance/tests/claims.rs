@@ -59,13 +59,9 @@ impl Typed {
     fn check(&self, executor: &dyn Executor, expected: &[HostTensor]) -> Result<(), String> {
         let relative = tolerance(&self.op, &self.types(), self.dtype);
         let found = run_op(executor, &self.op, &self.inputs, &[], 1)?;
-        found.iter().zip(expected).try_for_each(|(found, expected)| {
-            let same = found.ty() == expected.ty();
-            if same {
-                compare(found, expected, relative)
-            } else {
-                Err(format!("{} for {}", found.ty(), expected.ty()))
-            }
+        found.iter().zip(expected).try_for_each(|(found, expected)| match found.ty() == expected.ty() {
+            true => compare(found, expected, relative),
+            false => Err(format!("{} for {}", found.ty(), expected.ty())),
         })
     }
 }
@@ -127,28 +123,17 @@ fn own_type(case: &Case) -> DType {
 
 /// A case in every element type. Where it has no floats it stays as it is; a cast goes to every type.
 fn typed(case: &Case) -> Vec<Typed> {
-    let in_type = |dtype: DType| {
-        let inputs = case.inputs.iter().map(|t| tensor_in(t, dtype)).collect();
-        Typed { dtype, op: op_in(&case.op, dtype), inputs }
+    let (ops, made) = match case.op {
+        Op::Elementwise(Elementwise::Cast(_)) => {
+            (DType::ALL.map(|to| Op::Elementwise(Elementwise::Cast(to))).to_vec(), &[][..])
+        }
+        _ => (vec![case.op.clone()], &case.outputs[..]),
     };
-    let is_cast = matches!(case.op, Op::Elementwise(Elementwise::Cast(_)));
-    let floats = case.inputs.iter().chain(&case.outputs).any(|t| t.ty().dtype.is_float());
-    let mut all: Vec<Typed> = match floats && !(is_cast && !case.inputs[0].ty().dtype.is_float()) {
-        true => DType::ALL.into_iter().map(in_type).collect(),
-        false => vec![in_type(own_type(case))],
-    };
-    if is_cast {
-        let to = |to: DType| {
-            move |from: &Typed| Typed {
-                op: Op::Elementwise(Elementwise::Cast(to)),
-                dtype: from.dtype,
-                inputs: from.inputs.clone(),
-            }
-        };
-        all =
-            DType::ALL.into_iter().flat_map(|dtype| all.iter().map(to(dtype)).collect::<Vec<_>>()).collect();
-    }
-    all
+    let has_floats = case.inputs.iter().chain(made).any(|t| t.ty().dtype.is_float());
+    let dtypes = if has_floats { DType::ALL.to_vec() } else { vec![own_type(case)] };
+    let inputs = |dtype: DType| case.inputs.iter().map(|t| tensor_in(t, dtype)).collect();
+    let pairs = dtypes.into_iter().flat_map(|dtype| ops.iter().map(move |op| (dtype, op)));
+    pairs.map(|(dtype, op)| Typed { dtype, op: op_in(op, dtype), inputs: inputs(dtype) }).collect()
 }
 
 /// Whether `gradient` takes a case from its first output to one of its inputs.
