@@ -38,6 +38,14 @@ pub(super) fn geometry(
     Geometry { window, stride, padding, dilation }
 }
 
+/// How a kernel slides: height, width.
+#[derive(Clone, Copy)]
+struct Slide {
+    window: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+}
+
 /// What the convolutions have in common.
 #[derive(Clone, Copy, Debug)]
 struct Options {
@@ -100,17 +108,16 @@ impl Options {
         &self,
         net: &mut Net,
         x: ValueId,
-        window: [usize; 2],
-        stride: [usize; 2],
-        dilation: [usize; 2],
+        slide: Slide,
         channels: usize,
         groups: usize,
     ) -> Result<ValueId, GraphError> {
         let [_, h, w, c] = net.image("conv2d", x)?;
-        if groups == 0 || c % groups != 0 || channels % groups != 0 {
+        if groups == 0 || !c.is_multiple_of(groups) || !channels.is_multiple_of(groups) {
             let reason = format!("{c} channels in and {channels} out do not split into {groups} groups");
             return Err(net.refuse("conv2d", &[x], reason));
         }
+        let Slide { window, stride, dilation } = slide;
         let inputs = c / groups;
         let fan_in = window[0] * window[1] * inputs;
         let kernel = net.parameter("kernel", [window[0], window[1], inputs, channels], he_uniform(fan_in));
@@ -161,8 +168,8 @@ impl Conv2d {
 impl Layer for Conv2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let Options { stride, dilation, .. } = self.options;
-        let (stride, dilation) = ([stride; 2], [dilation; 2]);
-        self.options.convolve(net, x, self.window, stride, dilation, self.channels, self.groups)
+        let slide = Slide { window: self.window, stride: [stride; 2], dilation: [dilation; 2] };
+        self.options.convolve(net, x, slide, self.channels, self.groups)
     }
 }
 
@@ -207,9 +214,9 @@ impl Layer for Conv1d {
             Padding::Around(p) => Padding::Explicit([[0, 0], [p, p]]),
             other => other,
         };
-        let (stride, dilation) = ([1, options.stride], [1, options.dilation]);
-        let window = [1, self.window];
-        let y = options.convolve(net, image, window, stride, dilation, self.channels, self.groups)?;
+        let slide =
+            Slide { window: [1, self.window], stride: [1, options.stride], dilation: [1, options.dilation] };
+        let y = options.convolve(net, image, slide, self.channels, self.groups)?;
         let &[_, _, positions, channels] = &net.shape(y)[..] else { return Ok(y) };
         net.reshape(y, [n, positions, channels])
     }
@@ -241,8 +248,8 @@ impl Layer for DepthwiseConv2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [_, _, _, c] = net.image("depthwise_conv2d", x)?;
         let Options { stride, dilation, .. } = self.options;
-        let (window, stride, dilation) = ([self.window; 2], [stride; 2], [dilation; 2]);
-        self.options.convolve(net, x, window, stride, dilation, c * self.multiplier, c)
+        let slide = Slide { window: [self.window; 2], stride: [stride; 2], dilation: [dilation; 2] };
+        self.options.convolve(net, x, slide, c * self.multiplier, c)
     }
 }
 
