@@ -380,6 +380,10 @@ def losses():
         case = Case(f"loss/kl_divergence{part}")
         x, target = case.x(4, 5, name="output", scale=scale), case.data("target", 4, 5)
         frozen_loss(case, F.kl_div(x.log_softmax(1), target.softmax(1), reduction="none").sum(1))
+        case = Case(f"loss/soft_cross_entropy/positions{part}")
+        x, target = case.x(4, 2, 5, name="output", scale=scale), case.data("target", 4, 2, 5)
+        rows = F.cross_entropy(x.transpose(1, 2), target.softmax(2).transpose(1, 2), reduction="none")
+        frozen_loss(case, rows.mean(1))
         for name in ("binary_cross_entropy", "focal", "focal_half", "focal_zero"):
             case = Case(f"loss/{name}{part}")
             x, target = case.x(4, 3, name="output", scale=scale), case.integers("target", 2, 4, 3).double()

@@ -166,6 +166,8 @@ fn losses() -> Vec<(&'static str, Box<dyn Loss>)> {
         ("loss/cross_entropy/ignore_smoothing", Box::new(entropy().smoothing(0.1))),
         ("loss/soft_cross_entropy", Box::new(SoftCrossEntropy)),
         ("loss/soft_cross_entropy_extreme", Box::new(SoftCrossEntropy)),
+        ("loss/soft_cross_entropy/positions", Box::new(SoftCrossEntropy)),
+        ("loss/soft_cross_entropy/positions_extreme", Box::new(SoftCrossEntropy)),
         ("loss/kl_divergence", Box::new(KlDivergence)),
         ("loss/kl_divergence_extreme", Box::new(KlDivergence)),
         ("loss/binary_cross_entropy", Box::new(BinaryCrossEntropy)),

@@ -12,7 +12,7 @@ pub struct TypeError(pub String);
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum GraphError {
     /// An op does not accept its inputs.
-    #[error("layer `{layer}`: {op}({}): {reason}", types(inputs))]
+    #[error("{}{op}({}): {reason}", place(layer), types(inputs))]
     Type {
         /// The layer's name.
         layer: String,
@@ -34,6 +34,11 @@ pub enum GraphError {
         /// What is wrong.
         reason: String,
     },
+}
+
+/// The layer's name, if it has one: a model's own nodes have none.
+fn place(layer: &str) -> String {
+    if layer.is_empty() { String::new() } else { format!("layer `{layer}`: ") }
 }
 
 fn types(list: &[TensorType]) -> String {

@@ -75,7 +75,10 @@ pub(crate) fn outputs(net: &mut Net, head: &Head) -> Result<Vec<ValueId>, GraphE
 /// `Σ weights · each`, summed inside an example first.
 fn weighted_sum(net: &mut Net, each: ValueId, weights: ValueId) -> Result<ValueId, GraphError> {
     let rows = net.shape(weights).clone();
-    if net.shape(each).elements() != rows.elements() || !net.ty(each).dtype.is_float() {
+    let found = net.ty(each);
+    // The examples lead: as many numbers along another axis are another sum.
+    let led = found.shape.first().is_some_and(|&n| n == rows.elements() || Some(&n) == rows.first());
+    if found.shape.elements() != rows.elements() || !led || !found.dtype.is_float() {
         let wanted =
             format!("a loss gives one float for each of the rows {rows}: sum or average over other axes");
         return Err(net.refuse("loss", &[each], wanted));
@@ -159,8 +162,22 @@ impl CrossEntropy {
     }
 }
 
+/// Whether the target is class labels.
+fn check_labels(net: &Net, scores: ValueId, target: ValueId) -> Result<(), GraphError> {
+    if net.ty(target).dtype == DType::I32 {
+        return Ok(());
+    }
+    let reason = format!(
+        "the target is {}, not i32 class labels: for probabilities there is SoftCrossEntropy, for values \
+         MeanSquaredError",
+        net.ty(target)
+    );
+    Err(net.refuse("cross_entropy", &[scores], reason))
+}
+
 /// Scores as `[rows, classes]`.
 fn score_rows(net: &mut Net, scores: ValueId, target: ValueId) -> Result<ValueId, GraphError> {
+    check_labels(net, scores, target)?;
     let rows = net.shape(target).elements();
     let shape = net.shape(scores).clone();
     match shape.last() {
@@ -213,12 +230,16 @@ impl Loss for CrossEntropy {
             let each = self.each(net, &outputs, target)?;
             return weighted_sum(net, each, weights);
         }
+        let shown = match head {
+            Head::Outputs(outputs) => only(net, outputs)?,
+            Head::Linear { features, .. } => *features,
+        };
+        check_labels(net, shown, target)?;
         let rows = net.shape(target).elements();
         let (labels, weights) = (net.reshape(target, [rows])?, net.reshape(weights, [rows])?);
         match head {
-            Head::Outputs(outputs) => {
-                let scores = only(net, outputs)?;
-                let scores = score_rows(net, scores, target)?;
+            Head::Outputs(_) => {
+                let scores = score_rows(net, shown, target)?;
                 self.check(net, scores, net.shape(scores)[1])?;
                 net.one(Op::Loss(LossOp::CrossEntropy), &[scores, labels, weights])
             }

@@ -200,14 +200,17 @@ impl Model for Sequential {
         let examples = net.shape(inputs[0]).first().copied().unwrap_or(0);
         let wanted = [&[examples], &self.target.ty.shape[..], self.target.bound.as_slice()].concat();
         if net.shape(value)[..] != wanted {
-            let (found, last) = (net.shape(value), self.layers.last().map_or("", |(name, _)| name));
+            let last = match self.layers.last() {
+                Some((name, _)) => format!("layer `{name}` of model `{}`", self.name),
+                None => format!("model `{}` has no layers: it", self.name),
+            };
             let needs = match self.target.bound {
                 Some(classes) => format!("{classes} classes need"),
                 None => "the target needs".to_string(),
             };
             return Err(GraphError::Broken(format!(
-                "layer `{last}` of model `{}` ends in {found}; {needs} {}",
-                self.name,
+                "{last} ends in {}; {needs} {}",
+                net.shape(value),
                 Shape::from(wanted)
             )));
         }

@@ -160,9 +160,23 @@ impl Net {
         self.extents(op, x, "a sequence [examples, positions, width]")
     }
 
-    /// The last extent.
+    /// The last extent; the first axis is the examples'.
     pub(crate) fn width(&self, op: &'static str, x: ValueId) -> Result<usize, GraphError> {
-        self.shape(x).last().copied().ok_or_else(|| self.refuse(op, &[x], "needs at least one axis".into()))
+        match &self.shape(x)[..] {
+            [_, .., width] => Ok(*width),
+            _ => Err(self.refuse(op, &[x], "needs [examples, .., width]".into())),
+        }
+    }
+
+    /// An error if a layer would make nothing: `what` says of what it needs at least one.
+    pub(crate) fn some(
+        &self,
+        op: &'static str,
+        x: ValueId,
+        count: usize,
+        what: &str,
+    ) -> Result<(), GraphError> {
+        if count > 0 { Ok(()) } else { Err(self.refuse(op, &[x], format!("needs at least one {what}"))) }
     }
 
     /// The builder, to finish the graph.

@@ -8,6 +8,7 @@ mod event;
 mod feed;
 mod init;
 pub mod metrics;
+mod nearest;
 mod session;
 mod trainer;
 mod weights;

@@ -3,6 +3,7 @@
 use crate::feed::Feed;
 use crate::init::{initialise, push};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
+use crate::nearest::nearest;
 use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
@@ -326,7 +327,11 @@ impl<'t> Session<'t> {
 
     fn state_index(&self, name: &str) -> Result<usize, TrainError> {
         let found = self.plans.states.iter().position(|s| s.name == name);
-        found.ok_or_else(|| TrainError::Setting(format!("the model has no state named `{name}`")))
+        found.ok_or_else(|| {
+            let near = nearest(name, self.plans.states.iter().map(|s| s.name.as_str()));
+            let near = near.map_or(String::new(), |near| format!(": the nearest is `{near}`"));
+            TrainError::Setting(format!("the model has no state named `{name}`{near}"))
+        })
     }
 
     /// Sets parameters and running statistics from a safetensors file, under this program's names or PyTorch's

@@ -59,8 +59,14 @@ impl Layer for Activation {
             Self::Tanh => net.tanh(x),
             Self::Sigmoid => net.sigmoid(x),
             Self::Softplus => net.unary(Unary::Softplus, x),
-            Self::Softmax => net.softmax(x),
-            Self::LogSoftmax => net.log_softmax(x),
+            Self::Softmax => {
+                net.width("softmax", x)?;
+                net.softmax(x)
+            }
+            Self::LogSoftmax => {
+                net.width("log_softmax", x)?;
+                net.log_softmax(x)
+            }
             Self::Relu6 => relu6(net, x),
             Self::HardSigmoid => hard_sigmoid(net, x),
             Self::HardSwish => {

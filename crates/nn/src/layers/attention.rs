@@ -53,12 +53,22 @@ impl MultiHeadAttention {
         let [n, positions, width] = net.sequence("attention", x)?;
         let [_, keys, _] = net.sequence("attention", memory)?;
         let (heads, key_heads) = (self.heads, self.key_heads);
-        if heads == 0 || width % heads != 0 || key_heads == 0 || heads % key_heads != 0 {
+        if heads == 0 || width % heads != 0 {
+            let reason = format!(
+                "a width of {width} does not split into {heads} heads: it must be a multiple of them"
+            );
+            return Err(net.refuse("attention", &[x], reason));
+        }
+        if key_heads == 0 || heads % key_heads != 0 {
             let reason =
-                format!("a width of {width} does not split into {heads} heads, {key_heads} of them for keys");
+                format!("{heads} heads cannot share {key_heads} heads of keys: they must be a multiple");
             return Err(net.refuse("attention", &[x], reason));
         }
         let size = width / heads;
+        if self.rotary.is_some() && size % 2 != 0 {
+            let reason = format!("rotary positions need heads of an even width, {heads} heads have {size}");
+            return Err(net.refuse("attention", &[x], reason));
+        }
         let dense = |units| {
             let dense = Dense::new(units).init(Init::Normal(0.02));
             if self.bias { dense } else { dense.without_bias() }

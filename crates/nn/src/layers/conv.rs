@@ -113,10 +113,7 @@ impl Options {
         groups: usize,
     ) -> Result<ValueId, GraphError> {
         let [_, h, w, c] = net.image("conv2d", x)?;
-        if groups == 0 || !c.is_multiple_of(groups) || !channels.is_multiple_of(groups) {
-            let reason = format!("{c} channels in and {channels} out do not split into {groups} groups");
-            return Err(net.refuse("conv2d", &[x], reason));
-        }
+        check_channels(net, "conv2d", x, c, channels, groups)?;
         let Slide { window, stride, dilation } = slide;
         let inputs = c / groups;
         let fan_in = window[0] * window[1] * inputs;
@@ -135,6 +132,25 @@ impl Options {
         let bias = net.parameter("bias", [channels], Init::Zeros);
         net.add(y, bias)
     }
+}
+
+/// Whether channels split into groups.
+fn check_channels(
+    net: &Net,
+    op: &'static str,
+    x: ValueId,
+    inputs: usize,
+    channels: usize,
+    groups: usize,
+) -> Result<(), GraphError> {
+    net.some(op, x, channels, "channel")?;
+    if groups == 0 || !inputs.is_multiple_of(groups) || !channels.is_multiple_of(groups) {
+        let reason = format!(
+            "{inputs} channels in and {channels} out do not split into {groups} groups: both must be multiples"
+        );
+        return Err(net.refuse(op, &[x], reason));
+    }
+    Ok(())
 }
 
 /// 2-D convolution over NHWC images.
@@ -205,6 +221,7 @@ impl Conv1d {
 impl Layer for Conv1d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [n, positions, channels] = net.sequence("conv1d", x)?;
+        check_channels(net, "conv1d", x, channels, self.channels, self.groups)?;
         let image = net.reshape(x, [n, 1, positions, channels])?;
         let mut options = self.options;
         options.padding = match options.padding {
@@ -212,7 +229,11 @@ impl Layer for Conv1d {
                 Padding::Explicit([[0, 0], [self.window.saturating_sub(1) * options.dilation, 0]])
             }
             Padding::Around(p) => Padding::Explicit([[0, 0], [p, p]]),
-            other => other,
+            Padding::Explicit([[0, 0], _]) | Padding::Valid | Padding::Same => options.padding,
+            Padding::Explicit(_) => {
+                let reason = "a sequence has one row: its padding is [[0, 0], [before, after]]".to_string();
+                return Err(net.refuse("conv1d", &[x], reason));
+            }
         };
         let slide =
             Slide { window: [1, self.window], stride: [1, options.stride], dilation: [1, options.dilation] };
@@ -247,6 +268,7 @@ impl DepthwiseConv2d {
 impl Layer for DepthwiseConv2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [_, _, _, c] = net.image("depthwise_conv2d", x)?;
+        net.some("depthwise_conv2d", x, self.multiplier, "output for a channel")?;
         let Options { stride, dilation, .. } = self.options;
         let slide = Slide { window: [self.window; 2], stride: [stride; 2], dilation: [dilation; 2] };
         self.options.convolve(net, x, slide, c * self.multiplier, c)
@@ -323,6 +345,11 @@ impl Layer for ConvTranspose2d {
             _ => ((extent.max(1) - 1) * stride + window).saturating_sub(around),
         };
         let image = [grown(h, around[0]), grown(w, around[1])];
+        net.some("conv_transpose2d", x, self.channels, "channel")?;
+        if window > 0 && stride > 0 && image.contains(&0) {
+            let reason = format!("a window of {window} with this padding leaves nothing: pad less");
+            return Err(net.refuse("conv_transpose2d", &[x], reason));
+        }
         let geometry = geometry(self.options.padding, image, [window; 2], [stride; 2], [1; 2]);
         let fan_in = window * window * c;
         let kernel = net.parameter("kernel", [window, window, self.channels, c], he_uniform(fan_in));

@@ -39,6 +39,7 @@ impl Dense {
 impl Layer for Dense {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let width = net.width("dense", x)?;
+        net.some("dense", x, self.units, "unit")?;
         let init = self.init.unwrap_or(he_uniform(width));
         let kernel = net.parameter("kernel", [width, self.units], init);
         let bias = self.bias.then(|| net.parameter("bias", [self.units], Init::Zeros));
@@ -58,6 +59,8 @@ pub struct Embedding {
 
 impl Layer for Embedding {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        net.some("embedding", x, self.rows, "row")?;
+        net.some("embedding", x, self.width, "element in a row")?;
         let table = net.parameter("table", [self.rows, self.width], Init::Normal(0.02));
         net.one(Op::Index(Index::Gather), &[table, x])
     }

@@ -35,6 +35,9 @@ fn drop(net: &mut Net, x: ValueId, rate: f64, shape: &[usize]) -> Result<ValueId
     if !(0.0..1.0).contains(&rate) {
         return Err(net.refuse("dropout", &[x], format!("a rate is at least 0 and below 1, not {rate}")));
     }
+    if !net.ty(x).dtype.is_float() {
+        return Err(net.refuse("dropout", &[x], "needs floats: drop after the embedding".into()));
+    }
     if net.mode == Mode::Infer || rate == 0.0 {
         return Ok(x);
     }
@@ -55,12 +58,7 @@ impl Layer for Dropout {
 impl Layer for SpatialDropout {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let channels = net.width("spatial_dropout", x)?;
-        let rank = net.shape(x).rank();
-        if rank < 2 {
-            let reason = "needs [examples, .., channels]".to_string();
-            return Err(net.refuse("spatial_dropout", &[x], reason));
-        }
-        let mut shape = vec![1; rank - 2];
+        let mut shape = vec![1; net.shape(x).rank().saturating_sub(2)];
         shape.push(channels);
         drop(net, x, self.0, &shape)
     }

@@ -37,8 +37,10 @@ fn inputs(
 ) -> Result<Vec<ValueId>, GraphError> {
     let [_, positions, width] = net.sequence(op, x)?;
     if positions < 2 {
-        return Err(net.refuse(op, &[x], "a recurrence needs at least two positions".into()));
+        let reason = "a recurrence needs at least two positions: for one, use a dense layer".to_string();
+        return Err(net.refuse(op, &[x], reason));
     }
+    net.some(op, x, units, "unit")?;
     let kernel = net.parameter("kernel", [width, gates * units], glorot_uniform(width, units));
     let bias = net.parameter("bias", [gates * units], Init::Zeros);
     let all = net.linear(x, kernel, Some(bias))?;

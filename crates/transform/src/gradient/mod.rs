@@ -86,7 +86,12 @@ fn unreached(b: &Builder, nodes: &[Node], ends: &[usize], parameter: ValueId) ->
     let name = state.map_or(parameter.to_string(), |s| s.name.clone());
     let depends = dependents(nodes, &[parameter], b.graph().value_count());
     let on_path = |&&place: &&usize| nodes[place].inputs.iter().any(|v| depends[v.index()]);
-    GraphError::Broken(match ends.iter().find(on_path).map(|&place| &nodes[place]) {
+    // A gradient that ends at a cast from integers or truth values was lost where those were made.
+    let made = |v: &ValueId| if b.ty(*v).dtype.is_float() { None } else { b.graph().producer(*v) };
+    let lost = |node: &Node| node.inputs.iter().filter(|v| depends[v.index()]).find_map(made);
+    let end = ends.iter().find(on_path).map(|&place| &nodes[place]);
+    let end = std::iter::successors(end, |node| lost(node).map(|id| &nodes[id.index()])).last();
+    GraphError::Broken(match end {
         Some(node) => format!(
             "no gradient reaches `{name}`: `{}` in layer `{}` is not differentiable",
             node.op.name(),

@@ -1,0 +1,47 @@
+//! The name that was probably meant.
+
+/// The name with the fewest changes of a letter from `name`; the first of several.
+pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    names.min_by_key(|other| distance(name, other))
+}
+
+/// Letters to put in, take out or replace to turn `a` into `b` (Levenshtein 1966).
+fn distance(a: &str, b: &str) -> usize {
+    // Row i holds the distances of the first i letters of `a` from every beginning of `b`.
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.chars().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.chars().count()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_count_changes() {
+        for (a, b, changes) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("kitten", "sitting", 3),
+            ("kernel", "kernal", 1),
+            ("bias", "bais", 2),
+        ] {
+            assert_eq!((distance(a, b), distance(b, a)), (changes, changes), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_the_one_with_fewest_changes() {
+        let names = ["dense1/kernel", "dense1/bias", "dense2/kernel", "norm/gain"];
+        assert_eq!(nearest("dense1.bias", names.into_iter()), Some("dense1/bias"));
+        assert_eq!(nearest("dense2/kernal", names.into_iter()), Some("dense2/kernel"));
+        assert_eq!(nearest("x", std::iter::empty()), None);
+    }
+}

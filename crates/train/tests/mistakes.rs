@@ -1,0 +1,26 @@
+//! Names and types that a session does not have.
+
+use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_nn::{Dense, Model, Sequential, Sgd};
+use plimsoll_plan::NullExecutor;
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_train::Trainer;
+
+#[test]
+fn an_unknown_state_is_answered_with_the_nearest() {
+    let model =
+        Sequential::classifier("two", [4], 3).layer("hidden", Dense::new(5)).layer("head", Dense::new(3));
+    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
+    let source = |part| Box::new(Synthetic::new(spec.clone(), 8, 5, part).unwrap());
+    let data = Dataset { name: "synthetic".into(), train: source(0), test: source(1) };
+    let trainer = Trainer::new(model, Sgd::new(0.1), NullExecutor::default()).batch(4).steps(1);
+    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    let message = session.state("head/kernal").unwrap_err().to_string();
+    assert_eq!(message, "the model has no state named `head/kernal`: the nearest is `head/kernel`");
+    let tensor = HostTensor::zeros(TensorType::new(DType::F32, [5]));
+    let message = session.set_state("hiden/bias", &tensor).unwrap_err().to_string();
+    assert_eq!(message, "the model has no state named `hiden/bias`: the nearest is `hidden/bias`");
+    let message = session.set_state("head/bias", &tensor).unwrap_err().to_string();
+    assert_eq!(message, "`head/bias` is f32[3], f32[5] was given");
+    session.set_state("hidden/bias", &tensor).unwrap();
+}
