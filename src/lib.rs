@@ -51,3 +51,8 @@ pub mod prelude {
         Control, Evaluation, Report, Schedule, Session, TrainError, TrainEvent, Trainer, metrics,
     };
 }
+
+/// The snippets of the guide, so that they stay true.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/coming-from-pytorch-and-keras.md")]
+mod coming_from_pytorch_and_keras {}

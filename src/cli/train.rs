@@ -106,7 +106,8 @@ fn accuracy(evaluation: &Evaluation) -> String {
     let loss = evaluation.loss;
     match evaluation.accuracy {
         Some(share) => format!("test accuracy {}, loss {loss:.4}", percent(share)),
-        None => format!("test loss {loss:.4}, perplexity {:.1}", loss.exp()),
+        None if evaluation.classes => format!("test loss {loss:.4}, perplexity {:.1}", loss.exp()),
+        None => format!("test loss {loss:.4}"),
     }
 }
 

@@ -1,37 +1,80 @@
-//! Ten training steps of the four models against PyTorch's numbers.
+//! Ten training steps of small models against PyTorch's numbers.
 
-use plimsoll_conformance::{GoldenRun, Harness, Summary, formula, golden_run};
+use plimsoll_conformance::{GoldenRun, Harness, Summary, Total, formula, golden_run};
 use plimsoll_cpu::Cpu;
 use plimsoll_nn::{AdamW, Model, Optimizer, Sgd, step, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Field, HostTensor, TensorType};
 use plimsoll_transform::optimize;
 
-/// The models as the script has them, with their batch sizes.
-fn models() -> [(&'static str, Box<dyn Model>, usize); 4] {
-    let gpt = zoo::Gpt { layers: 2, width: 16, heads: 2, context: 8, vocabulary: 11, gpt2: false };
-    [
-        ("mlp", Box::new(zoo::mlp_of(&[12], &[16, 16], 10)), 6),
-        ("lenet", Box::new(zoo::lenet_of([12, 12, 1], 10)), 4),
-        ("resnet20", Box::new(zoo::resnet20_of([8, 8, 3], 10)), 8),
-        ("gpt", Box::new(gpt), 3),
-    ]
+/// A model as the script has it, with its batch size.
+fn model(name: &str) -> (Box<dyn Model>, usize) {
+    let gpt = zoo::Gpt { layers: 2, width: 16, heads: 2, context: 8, vocabulary: 11, gpt2: name == "gpt2" };
+    let unet = zoo::Unet { image: [32, 32, 3], classes: 3, width: 4, norm: name == "unet" };
+    let vit = zoo::Vit { image: [16, 16, 3], patch: 4, classes: 10, layers: 2, width: 24, heads: 3 };
+    let bert =
+        zoo::Bert { layers: 2, width: 16, heads: 2, context: 6, positions: 9, vocabulary: 19, dropout: 0.0 };
+    match name {
+        "mlp" => (Box::new(zoo::mlp_of(&[12], &[16, 16], 10)), 6),
+        "lenet" => (Box::new(zoo::lenet_of([12, 12, 1], 10)), 4),
+        "resnet20" => (Box::new(zoo::resnet20_of([8, 8, 3], 10)), 8),
+        "mobilenet_v2" => (Box::new(zoo::mobilenet_v2_of([64, 64, 3], 10, 8, 0.0)), 4),
+        "densenet121" => (Box::new(zoo::densenet121_of([64, 64, 3], 10, 4)), 4),
+        "unet" | "unet_plain" => (Box::new(unet), 2),
+        "autoencoder" => (Box::new(zoo::autoencoder_of([12, 12, 2], 6)), 3),
+        "gpt" | "gpt2" => (Box::new(gpt), 3),
+        "vit_tiny" => (Box::new(vit), 3),
+        "bert_tiny" => (Box::new(bert), 3),
+        "lstm" => (Box::new(zoo::CharLstm { layers: 2, width: 12, context: 6, vocabulary: 13 }), 3),
+        "seq2seq" => (Box::new(zoo::Seq2Seq { width: 12, source: 5, target: 4, vocabulary: 13 }), 3),
+        other => panic!("no model {other}"),
+    }
+}
+
+/// The last part of a state's name.
+fn leaf(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
 
 /// A state's start, as the script's header says.
-fn start(name: &str, ty: &TensorType) -> HostTensor {
-    let shape = &ty.shape;
-    let spread = |i: usize, bound: f64| (formula(name, i) - 0.5) * 2.0 * bound;
-    let value = |i: usize| match name.rsplit('/').next().unwrap_or(name) {
-        "kernel" => spread(i, (1.0 / shape[..shape.rank() - 1].iter().product::<usize>() as f64).sqrt()),
-        "table" => spread(i, 0.1),
-        "bias" => 0.1 * (formula(name, i) - 0.5),
-        "gain" => 1.0 + 0.1 * (formula(name, i) - 0.5),
-        "running_variance" => 1.0,
+fn start(model: &str, name: &str, ty: &TensorType) -> HostTensor {
+    let bias = match model {
+        "unet" => 1.0,
+        "mobilenet_v2" | "densenet121" => 2.0,
         _ => 0.0,
     };
+    let shape = &ty.shape;
+    let spread = |i: usize, bound: f64| (formula(name, i) - 0.5) * 2.0 * bound;
+    let value = |i: usize| match leaf(name) {
+        "kernel" | "recurrent_kernel" => {
+            spread(i, (1.0 / shape[..shape.rank() - 1].iter().product::<usize>() as f64).sqrt())
+        }
+        "table" | "class_token" => spread(i, 0.1),
+        "bias" | "recurrent_bias" => bias + 0.1 * (formula(name, i) - 0.5),
+        "gain" => 1.0 + 0.1 * (formula(name, i) - 0.5),
+        "running_variance" => 1.0,
+        "running_mean" | "velocity" | "mean" | "variance" => 0.0,
+        other => panic!("{name}: how does `{other}` start?"),
+    };
     HostTensor::from_f64(ty.clone(), &(0..shape.elements()).map(value).collect::<Vec<_>>()).unwrap()
+}
+
+/// Elements of an input or a target: tokens, classes or values.
+fn elements(name: &str, field: &Field, count: usize) -> Vec<f64> {
+    let value = |u: f64| field.bound.map_or((u - 0.5) * 2.0, |bound| (u * bound as f64).floor());
+    (0..count).map(|i| value(formula(name, i))).collect()
+}
+
+/// The labels of a step; a masked language model has as many that do not count, below zero.
+fn labels(model: &dyn Model, step: usize, count: usize) -> Vec<f64> {
+    let (name, target) = (format!("labels{step}"), model.target());
+    if model.name() != "bert_tiny" {
+        return elements(&name, &target, count);
+    }
+    let bound = target.bound.unwrap();
+    let twice = elements(&name, &Field { bound: Some(2 * bound), ..target }, count);
+    twice.into_iter().map(|label| label - bound as f64).collect()
 }
 
 /// What an input is in step `step`.
@@ -42,14 +85,19 @@ fn input(
     optimizer: &dyn Optimizer,
     step: usize,
 ) -> HostTensor {
-    let elements = ty.shape.elements();
-    let classes = model.target().bound.unwrap_or(0) as f64;
-    let fill = |value: &dyn Fn(usize) -> f64| (0..elements).map(value).collect::<Vec<_>>();
+    let count = ty.shape.elements();
     let values = match name {
-        "inputs" if ty.dtype.is_float() => fill(&|i| (formula(&format!("x{step}"), i) - 0.5) * 2.0),
-        "inputs" => fill(&|i| (formula(&format!("x{step}"), i) * classes).floor()),
-        "labels" => fill(&|i| (formula(&format!("labels{step}"), i) * classes).floor()),
-        "weights" => fill(&|_| 1.0 / elements as f64),
+        "inputs" => elements(&format!("x{step}"), &model.inputs()[0], count),
+        "inputs1" => elements(&format!("x{step}.1"), &model.inputs()[1], count),
+        "labels" if model.target().bound.is_none() => labels(model, step, count),
+        "labels" => labels(model, step, count).into_iter().map(|label| label.max(0.0)).collect(),
+        "weights" if model.target().bound.is_none() => vec![1.0 / count as f64; count],
+        "weights" => {
+            let counts: Vec<bool> =
+                labels(model, step, count).into_iter().map(|label| label >= 0.0).collect();
+            let share = 1.0 / counts.iter().filter(|&&c| c).count() as f64;
+            counts.into_iter().map(|c| if c { share } else { 0.0 }).collect()
+        }
         setting => {
             let names = optimizer.setting_names();
             let mut values = vec![0.0; names.len()];
@@ -71,7 +119,7 @@ fn run(
 ) -> (Vec<f64>, Vec<(String, HostTensor)>) {
     let graph = step::training_in(dtype, model, optimizer, batch).unwrap();
     let mut harness = Harness::new(executor, optimize(&graph, &[]).unwrap()).unwrap();
-    harness.set_states(start);
+    harness.set_states(|name, ty| start(model.name(), name, ty));
     let losses = (0..10).map(|step| {
         let graph = harness.graph();
         let types = graph.inputs.iter().map(|i| (i.name.clone(), graph.ty(i.value).clone()));
@@ -87,7 +135,32 @@ fn near(found: f64, expected: f64, tolerance: f64, what: &str) {
     assert!((found - expected).abs() <= allowed, "{what}: found {found:e}, expected {expected:e}");
 }
 
-fn check_states(golden: &GoldenRun, states: &[(String, HostTensor)], tolerance: f64, what: &str) {
+fn check_total(
+    expected: &Total,
+    states: &[(String, HostTensor)],
+    leaves: &[&str],
+    tolerance: f64,
+    what: &str,
+) {
+    let mut found = Total::default();
+    let chosen = states.iter().filter(|(name, _)| leaves.contains(&leaf(name)));
+    chosen.for_each(|(_, tensor)| found.add(&tensor.to_f64()));
+    assert_eq!((found.tensors, found.elements), (expected.tensors, expected.elements), "{what}");
+    near(found.sum, expected.sum, tolerance, &format!("{what} sum"));
+    near(found.squares, expected.squares, tolerance, &format!("{what} squares"));
+}
+
+/// Compares losses, parameters and running statistics.
+fn check(
+    golden: &GoldenRun,
+    (losses, states): (Vec<f64>, Vec<(String, HostTensor)>),
+    tolerance: f64,
+    what: &str,
+) {
+    assert_eq!(losses.len(), golden.losses.len(), "{what}");
+    for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate() {
+        near(*found, *expected, tolerance, &format!("{what} loss of step {step}"));
+    }
     for (name, expected) in golden.parameters.iter().chain(&golden.statistics) {
         let (_, tensor) =
             states.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{what}: no state {name}"));
@@ -99,33 +172,44 @@ fn check_states(golden: &GoldenRun, states: &[(String, HostTensor)], tolerance: 
             near(*f, *e, tolerance, &format!("{what} {name} element"));
         }
     }
+    let parameters = ["kernel", "recurrent_kernel", "bias", "recurrent_bias", "gain", "table", "class_token"];
+    check_total(&golden.all_parameters, &states, &parameters, tolerance, &format!("{what} parameters"));
+    let statistics = ["running_mean", "running_variance"];
+    check_total(&golden.all_statistics, &states, &statistics, tolerance, &format!("{what} statistics"));
 }
 
-#[test]
-fn the_reference_trains_as_pytorch_does_in_f64() {
-    for (name, model, batch) in models() {
-        let optimizers: [(&str, Box<dyn Optimizer>); 2] =
-            [("sgd", Box::new(Sgd::new(0.01).momentum(0.9))), ("adamw", Box::new(AdamW::new(1e-3)))];
-        for (optimizer_name, optimizer) in optimizers {
-            let golden = golden_run(name, optimizer_name);
-            let (losses, states) = run(&Reference, DType::F64, model.as_ref(), optimizer.as_ref(), batch);
-            for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate() {
-                near(*found, *expected, 1e-8, &format!("{name} {optimizer_name} loss of step {step}"));
-            }
-            check_states(&golden, &states, 1e-8, &format!("{name} {optimizer_name}"));
-        }
+fn sgd(model: &str) -> Sgd {
+    let gentle = matches!(model, "mobilenet_v2" | "densenet121");
+    Sgd::new(if gentle { 0.001 } else { 0.01 }).momentum(0.9)
+}
+
+fn check_reference(name: &str) {
+    let (model, batch) = model(name);
+    let optimizers: [(&str, Box<dyn Optimizer>); 2] =
+        [("sgd", Box::new(sgd(name))), ("adamw", Box::new(AdamW::new(1e-3)))];
+    for (optimizer_name, optimizer) in optimizers {
+        let found = run(&Reference, DType::F64, model.as_ref(), optimizer.as_ref(), batch);
+        check(&golden_run(name, optimizer_name), found, 1e-8, &format!("{name} {optimizer_name}"));
     }
 }
 
-#[test]
-fn the_cpu_trains_as_pytorch_does_in_f32_with_sgd() {
-    for (name, model, batch) in models() {
-        let golden = golden_run(name, "sgd");
-        let optimizer = Sgd::new(0.01).momentum(0.9);
-        let (losses, states) = run(&Cpu::new(2).unwrap(), DType::F32, model.as_ref(), &optimizer, batch);
-        for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate() {
-            near(*found, *expected, 1e-4, &format!("{name} loss of step {step}"));
-        }
-        check_states(&golden, &states, 1e-4, name);
-    }
+fn check_cpu(name: &str) {
+    let (model, batch) = model(name);
+    let found = run(&Cpu::new(2).unwrap(), DType::F32, model.as_ref(), &sgd(name), batch);
+    check(&golden_run(name, "sgd"), found, 1e-4, name);
 }
+
+/// Two tests for each model, so that they run side by side and fail by name.
+macro_rules! runs {
+    ($($name:ident)*) => {
+        mod the_reference_trains_as_pytorch_does_in_f64 {
+            $(#[test] fn $name() { super::check_reference(stringify!($name)); })*
+        }
+
+        mod the_cpu_trains_as_pytorch_does_in_f32_with_sgd {
+            $(#[test] fn $name() { super::check_cpu(stringify!($name)); })*
+        }
+    };
+}
+
+runs!(densenet121 mobilenet_v2 unet unet_plain resnet20 mlp lenet autoencoder gpt gpt2 vit_tiny bert_tiny lstm seq2seq);

@@ -133,5 +133,6 @@ fn all_f32(types: &[&TensorType]) -> bool {
 /// Rows of a block in which a sum over the first operand's examples folds, with so many rows `inside` a row of the
 /// query's count; a sum over no examples is one block.
 fn block_rows(query: &KernelQuery<'_>, inside: usize, rows: usize) -> usize {
-    if query.fold_rows == 0 { rows.max(1) } else { query.fold_rows * inside }
+    // No rows are left where an axis inside an example is empty.
+    if query.fold_rows == 0 { rows.max(1) } else { (query.fold_rows * inside).max(1) }
 }

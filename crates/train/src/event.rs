@@ -11,6 +11,8 @@ pub struct Evaluation {
     pub accuracy: Option<f64>,
     /// Examples seen.
     pub examples: u64,
+    /// Whether labels are classes, so that the loss may be one of which exp is a perplexity.
+    pub classes: bool,
 }
 
 /// Something that happened.

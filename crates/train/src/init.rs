@@ -20,16 +20,21 @@ pub(crate) fn initialise(
         let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
         for first in (0..elements).step_by(CHUNK_BYTES / size) {
             chunk.clear();
-            for element in first..elements.min(first + CHUNK_BYTES / size) {
-                let value = match state.init {
-                    Init::Zeros => 0.0,
-                    Init::Ones => 1.0,
-                    Init::Normal(deviation) => f64::from(stream.normal(0, element as u64)) * deviation,
+            let last = elements.min(first + CHUNK_BYTES / size);
+            // Random numbers come four at a time, and a chunk starts with a block of them.
+            for block in (first..last).step_by(4) {
+                let index = (block / 4) as u32;
+                let values: [f64; 4] = match state.init {
+                    Init::Zeros => [0.0; 4],
+                    Init::Ones => [1.0; 4],
+                    Init::Normal(deviation) => {
+                        stream.normal_block(0, index).map(|x| f64::from(x) * deviation)
+                    }
                     Init::Uniform(bound) => {
-                        (f64::from(stream.uniform(0, element as u64)) * 2.0 - 1.0) * bound
+                        stream.uniform_block(0, index).map(|x| (f64::from(x) * 2.0 - 1.0) * bound)
                     }
                 };
-                push(&mut chunk, state.ty.dtype, value);
+                values[..4.min(last - block)].iter().for_each(|&v| push(&mut chunk, state.ty.dtype, v));
             }
             prepared.write_state(i, first * size, &chunk)?;
         }

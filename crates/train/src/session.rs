@@ -261,7 +261,9 @@ impl<'t> Session<'t> {
                 self.tell(plan, &batch, metrics)?;
             }
         }
-        Ok(Evaluation { loss: loss / shares.max(f64::MIN_POSITIVE), accuracy: hits.accuracy(), examples })
+        let classes = self.trainer.model.target().bound.is_some();
+        let loss = loss / shares.max(f64::MIN_POSITIVE);
+        Ok(Evaluation { loss, accuracy: hits.accuracy(), examples, classes })
     }
 
     /// Gives a batch's outputs to metrics.

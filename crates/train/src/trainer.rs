@@ -2,14 +2,15 @@
 
 use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
-use plimsoll_graph::Graph;
+use plimsoll_graph::{Graph, Op};
 use plimsoll_nn::{Model, Optimizer, step};
 use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, optimize};
 
-/// Heap that a plan and its prepared form hold for each node, measured on the zoo's models and rounded up.
-const PLAN_BYTES_PER_NODE: usize = 4 << 10;
+/// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
+/// models (560 to 690 bytes) and rounded up.
+const PLAN_BYTES_PER_PART: usize = 720;
 
 /// The load sheet's entry for a model's outputs.
 pub const OUTPUTS: &str = "outputs";
@@ -296,7 +297,11 @@ impl Trainer {
         let mut outside = self.outside.clone();
         if let Some(heap) = self.heap_bytes {
             let nodes: usize = batches.iter().map(|(_, graph)| graph.nodes.len()).sum();
-            let bytes = heap + nodes * PLAN_BYTES_PER_NODE;
+            let inside = batches.iter().flat_map(|(_, graph)| &graph.nodes).map(|node| match &node.op {
+                Op::Fused(region) => region.instructions.len(),
+                _ => 0,
+            });
+            let bytes = heap + (nodes + inside.sum::<usize>()) * PLAN_BYTES_PER_PART;
             outside.push(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} nodes, names, text")));
         }
         let outputs = self.output_bytes(&batches);

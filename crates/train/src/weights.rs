@@ -99,7 +99,8 @@ pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) ->
             let (has, wants) = (format!("{:?} {:?}", info.dtype, info.shape), dtype_name(state.ty.dtype));
             return Err(wrong(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
         }
-        let (offset, end) = (start + info.data_offsets.0 as u64, start + info.data_offsets.1 as u64);
+        let (offset, end) = info.data_offsets;
+        let (offset, end) = (start.saturating_add(offset as u64), start.saturating_add(end as u64));
         if end > length || end - offset != state.ty.bytes() as u64 {
             return Err(wrong(format!("`{name}` ends at byte {end}, the file has {length}")));
         }

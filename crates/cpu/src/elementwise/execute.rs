@@ -452,7 +452,7 @@ simd_fn! {
             match dtype {
                 DType::BF16 => map(len, float, float, f32::to_bf16),
                 DType::F16 => map(len, float, float, f32::to_f16),
-                DType::U8 => map(len, integer, integer, |x: i32| x & 0xff),
+                DType::U8 => map(len, integer, integer, |x: i32| x.clamp(0, 255)),
                 _ => {}
             }
         }

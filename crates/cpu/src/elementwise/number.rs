@@ -1,6 +1,6 @@
 //! What registers hold, and the arithmetic on it.
 
-use plimsoll_tensor::{DType, bf16, f16};
+use plimsoll_tensor::{DType, f16};
 
 /// The type of a register's elements. Narrower types are held exactly; truth values are 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,14 +45,18 @@ pub(super) fn constant_bytes(value: f64, dtype: DType) -> [u8; 8] {
     };
     match dtype {
         DType::F32 => narrow((value as f32).to_ne_bytes()),
-        DType::BF16 => narrow(bf16::from_f64(value).to_f32().to_ne_bytes()),
-        DType::F16 => narrow(f16::from_f64(value).to_f32().to_ne_bytes()),
+        DType::BF16 | DType::F16 => narrow(rounded(value, dtype).to_ne_bytes()),
         DType::Bool => narrow(f32::from(u8::from(value != 0.0)).to_ne_bytes()),
         DType::I32 => narrow((value as i32).to_ne_bytes()),
         DType::U8 => narrow(i32::from(value as u8).to_ne_bytes()),
         DType::F64 => value.to_ne_bytes(),
         DType::I64 => (value as i64).to_ne_bytes(),
     }
+}
+
+/// Rounds to a 16-bit float at once: by way of f32 a value could come to lie on a tie.
+fn rounded(x: f64, dtype: DType) -> f32 {
+    plimsoll_tensor::round(x, dtype) as f32
 }
 
 /// Rounds to bf16: to nearest, ties to even; NaN stays NaN.
@@ -106,16 +110,8 @@ macro_rules! conversions {
             self as f64
         }
         #[inline(always)]
-        fn to_i32(self) -> i32 {
-            self as i32
-        }
-        #[inline(always)]
         fn to_i64(self) -> i64 {
             self as i64
-        }
-        #[inline(always)]
-        fn to_u8(self) -> u8 {
-            self as u8
         }
         #[inline(always)]
         fn is_true(self) -> bool {
@@ -175,32 +171,43 @@ macro_rules! float {
             fn to_f16(self) -> f32 {
                 $round_f16(self)
             }
+            #[inline(always)]
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+            #[inline(always)]
+            fn to_u8(self) -> u8 {
+                self as u8
+            }
             conversions!(0.0);
         }
     };
 }
 float!(f32, round_bf16, |x| f16::from_f32(x).to_f32());
-float!(f64, |x| bf16::from_f64(x).to_f32(), |x| f16::from_f64(x).to_f32());
+float!(f64, |x| rounded(x, DType::BF16), |x| rounded(x, DType::F16));
 
 macro_rules! integer {
     ($ty:ty) => {
-        /// Integers wrap; a quotient by zero is zero.
+        /// What does not fit is the nearest that does; a quotient by zero lies at an end, that of zero is zero.
         impl Number for $ty {
             #[inline(always)]
             fn add(self, other: Self) -> Self {
-                self.wrapping_add(other)
+                self.saturating_add(other)
             }
             #[inline(always)]
             fn sub(self, other: Self) -> Self {
-                self.wrapping_sub(other)
+                self.saturating_sub(other)
             }
             #[inline(always)]
             fn mul(self, other: Self) -> Self {
-                self.wrapping_mul(other)
+                self.saturating_mul(other)
             }
             #[inline(always)]
             fn div(self, other: Self) -> Self {
-                if other == 0 { 0 } else { self.wrapping_div(other) }
+                match other {
+                    0 => self.signum().saturating_mul(Self::MAX).saturating_sub(Self::from(self < 0)),
+                    _ => self.saturating_div(other),
+                }
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
@@ -212,7 +219,7 @@ macro_rules! integer {
             }
             #[inline(always)]
             fn pow(self, other: Self) -> Self {
-                self.wrapping_pow(other as u32)
+                self.saturating_pow(other as u32)
             }
             #[inline(always)]
             fn greater(self, other: Self) -> bool {
@@ -228,11 +235,19 @@ macro_rules! integer {
             }
             #[inline(always)]
             fn to_bf16(self) -> f32 {
-                bf16::from_f64(self as f64).to_f32()
+                rounded(self as f64, DType::BF16)
             }
             #[inline(always)]
             fn to_f16(self) -> f32 {
-                f16::from_f64(self as f64).to_f32()
+                rounded(self as f64, DType::F16)
+            }
+            #[inline(always)]
+            fn to_i32(self) -> i32 {
+                self.clamp(i32::MIN as Self, i32::MAX as Self) as i32
+            }
+            #[inline(always)]
+            fn to_u8(self) -> u8 {
+                self.clamp(0, 255) as u8
             }
             conversions!(0);
         }

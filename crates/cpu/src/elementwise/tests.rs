@@ -241,18 +241,9 @@ fn binary_functions_of_every_type() {
                 let either_nan = a.is_nan() || b.is_nan();
                 match f {
                     Binary::Add => a + b,
-                    Binary::Sub if dtype == DType::U8 => f64::from((*a as u8).wrapping_sub(*b as u8)),
                     Binary::Sub => a - b,
-                    Binary::Mul if dtype == DType::U8 => f64::from((*a as u8).wrapping_mul(*b as u8)),
                     Binary::Mul => a * b,
-                    Binary::Div if dtype.is_float() => a / b,
-                    Binary::Div => {
-                        if *b == 0.0 {
-                            0.0
-                        } else {
-                            (a / b).trunc()
-                        }
-                    }
+                    Binary::Div => a / b,
                     Binary::Max => {
                         if either_nan {
                             f64::NAN
@@ -291,18 +282,16 @@ fn binary_functions_of_every_type() {
 
 #[test]
 fn casts_between_all_types() {
-    let values: Vec<f64> =
-        (0..200).map(|i| f64::from(i) * 1.37 - 20.0).chain([0.0, 1.0, 300.0, -300.0]).collect();
+    let values: Vec<f64> = (0..200)
+        .map(|i| f64::from(i) * 1.37 - 20.0)
+        .chain([0.0, 1.0, 300.0, -300.0, 3e9, -3e9, 1.0 + 1.0 / 256.0 + 1e-12])
+        .collect();
     for from in DType::ALL {
         for to in DType::ALL {
             let (source, target) =
                 (TensorType::new(from, [values.len()]), TensorType::new(to, [values.len()]));
             let input = HostTensor::from_f64(source.clone(), &values).expect("sizes agree");
-            // Between integers conversions wrap; from floats they saturate, as the host tensor's do.
-            let wrapped =
-                |x: f64| if !from.is_float() && to == DType::U8 { f64::from(x as i64 as u8) } else { x };
-            let exact: Vec<f64> = input.to_f64().into_iter().map(wrapped).collect();
-            let wanted = HostTensor::from_f64(target.clone(), &exact).expect("sizes agree");
+            let wanted = HostTensor::from_f64(target.clone(), &input.to_f64()).expect("sizes agree");
             let program =
                 Program::single(Elementwise::Cast(to), from_ref(&source), &target).expect("compiles");
             let pool = Pool::new(2).expect("threads start");

@@ -101,6 +101,9 @@ pub(crate) fn fold<const N: usize>(
     unit: Unit<'_, N>,
 ) {
     let inner = spec.inner;
+    if inner == 0 {
+        return;
+    }
     if inner >= WIDE {
         let y = y.each_mut().map(|y| Shared::new(y));
         ctx.pool.run(inner.div_ceil(STRIP), &|strip, _| {

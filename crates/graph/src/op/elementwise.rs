@@ -80,7 +80,8 @@ impl Binary {
     }
 }
 
-/// An elementwise op. Operands are broadcast against each other, aligned at the last axis.
+/// An elementwise op. Operands are broadcast against each other, aligned at the last axis. Of integers, a result that
+/// does not fit its type is the nearest that does.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Elementwise {
@@ -90,7 +91,8 @@ pub enum Elementwise {
     Binary(Binary),
     /// `select(condition, a, b)`: a where the condition is true, else b.
     Select,
-    /// Conversion to another element type, rounding to nearest even; floats to integers truncate.
+    /// Conversion to another element type, rounding to nearest even; floats to integers truncate, and
+    /// what does not fit is the nearest that does.
     Cast(DType),
     /// `constant()`: this scalar, rounded to the element type.
     Constant {

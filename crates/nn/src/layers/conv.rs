@@ -38,6 +38,14 @@ pub(super) fn geometry(
     Geometry { window, stride, padding, dilation }
 }
 
+/// How a kernel slides: height, width.
+#[derive(Clone, Copy)]
+struct Slide {
+    window: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+}
+
 /// What the convolutions have in common.
 #[derive(Clone, Copy, Debug)]
 struct Options {
@@ -100,14 +108,13 @@ impl Options {
         &self,
         net: &mut Net,
         x: ValueId,
-        window: [usize; 2],
-        stride: [usize; 2],
-        dilation: [usize; 2],
+        slide: Slide,
         channels: usize,
         groups: usize,
     ) -> Result<ValueId, GraphError> {
         let [_, h, w, c] = net.image("conv2d", x)?;
         check_channels(net, "conv2d", x, c, channels, groups)?;
+        let Slide { window, stride, dilation } = slide;
         let inputs = c / groups;
         let fan_in = window[0] * window[1] * inputs;
         let kernel = net.parameter("kernel", [window[0], window[1], inputs, channels], he_uniform(fan_in));
@@ -137,7 +144,7 @@ fn check_channels(
     groups: usize,
 ) -> Result<(), GraphError> {
     net.some(op, x, channels, "channel")?;
-    if groups == 0 || inputs % groups != 0 || channels % groups != 0 {
+    if groups == 0 || !inputs.is_multiple_of(groups) || !channels.is_multiple_of(groups) {
         let reason = format!(
             "{inputs} channels in and {channels} out do not split into {groups} groups: both must be multiples"
         );
@@ -177,8 +184,8 @@ impl Conv2d {
 impl Layer for Conv2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let Options { stride, dilation, .. } = self.options;
-        let (stride, dilation) = ([stride; 2], [dilation; 2]);
-        self.options.convolve(net, x, self.window, stride, dilation, self.channels, self.groups)
+        let slide = Slide { window: self.window, stride: [stride; 2], dilation: [dilation; 2] };
+        self.options.convolve(net, x, slide, self.channels, self.groups)
     }
 }
 
@@ -228,9 +235,9 @@ impl Layer for Conv1d {
                 return Err(net.refuse("conv1d", &[x], reason));
             }
         };
-        let (stride, dilation) = ([1, options.stride], [1, options.dilation]);
-        let window = [1, self.window];
-        let y = options.convolve(net, image, window, stride, dilation, self.channels, self.groups)?;
+        let slide =
+            Slide { window: [1, self.window], stride: [1, options.stride], dilation: [1, options.dilation] };
+        let y = options.convolve(net, image, slide, self.channels, self.groups)?;
         let &[_, _, positions, channels] = &net.shape(y)[..] else { return Ok(y) };
         net.reshape(y, [n, positions, channels])
     }
@@ -263,8 +270,8 @@ impl Layer for DepthwiseConv2d {
         let [_, _, _, c] = net.image("depthwise_conv2d", x)?;
         net.some("depthwise_conv2d", x, self.multiplier, "output for a channel")?;
         let Options { stride, dilation, .. } = self.options;
-        let (window, stride, dilation) = ([self.window; 2], [stride; 2], [dilation; 2]);
-        self.options.convolve(net, x, window, stride, dilation, c * self.multiplier, c)
+        let slide = Slide { window: [self.window; 2], stride: [stride; 2], dilation: [dilation; 2] };
+        self.options.convolve(net, x, slide, c * self.multiplier, c)
     }
 }
 

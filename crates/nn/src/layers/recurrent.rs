@@ -52,13 +52,16 @@ fn recurrent_kernel(net: &mut Net, gates: usize, units: usize) -> ValueId {
     net.parameter("recurrent_kernel", [units, gates * units], glorot_uniform(units, units))
 }
 
+/// From a position's input and the memory before it to the memory after it.
+type Step<'a> = dyn Fn(&mut Net, ValueId, Option<&Memory>) -> Result<Memory, GraphError> + 'a;
+
 /// Applies `step` position after position.
 fn unroll(
     net: &mut Net,
     mut inputs: Vec<ValueId>,
     start: Option<Memory>,
     reverse: bool,
-    step: &dyn Fn(&mut Net, ValueId, Option<&Memory>) -> Result<Memory, GraphError>,
+    step: &Step<'_>,
 ) -> Result<(Vec<ValueId>, Memory), GraphError> {
     if reverse {
         inputs.reverse();

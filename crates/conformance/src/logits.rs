@@ -1,0 +1,22 @@
+//! Frozen logits of published models, with the names and shapes of their tensors.
+
+use crate::run::load;
+use serde::Deserialize;
+use std::path::Path;
+
+/// What PyTorch's own model gives; `scripts/freeze_logits.py` says how weights and images are made.
+#[derive(Clone, Debug, Deserialize)]
+pub struct GoldenLogits {
+    /// Names and shapes of the model's tensors, as PyTorch has them.
+    pub tensors: Vec<(String, Vec<usize>)>,
+    /// The scores of the first image, then those of the second.
+    pub logits: Vec<f64>,
+}
+
+/// The frozen logits of a model (`resnet50`, `mobilenet_v2`).
+///
+/// # Panics
+/// If there are none.
+pub fn golden_logits(model: &str) -> GoldenLogits {
+    load(Path::new(&format!("{}/golden/logits/{model}.json", env!("CARGO_MANIFEST_DIR"))))
+}

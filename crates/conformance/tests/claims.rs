@@ -1,0 +1,258 @@
+//! What every executor claims: each frozen case in every element type that its type rule lets through, run where it is
+//! claimed, and compared. `docs/ops.md` shows what was found; `PLIMSOLL_WRITE_DOCS=1` writes it there.
+
+use plimsoll_conformance::{Case, cast, compare, golden_cases, run_op, tolerance};
+use plimsoll_cpu::Cpu;
+use plimsoll_cpu::isa::Isa;
+use plimsoll_graph::op::{Distribution, Elementwise, Index};
+use plimsoll_graph::{Builder, GraphError, Op, ValueId};
+use plimsoll_plan::{Executor, KernelQuery};
+use plimsoll_reference::Reference;
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_transform::gradient;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ops.md");
+const BEGIN: &str = "<!-- claims: begin -->\n";
+const END: &str = "<!-- claims: end -->\n";
+
+/// A frozen case in an element type of its own or another.
+struct Typed {
+    dtype: DType,
+    op: Op,
+    inputs: Vec<HostTensor>,
+}
+
+impl Typed {
+    fn types(&self) -> Vec<&TensorType> {
+        self.inputs.iter().map(HostTensor::ty).collect()
+    }
+
+    /// The output types, if the type rule lets the inputs through.
+    fn outputs(&self) -> Option<Vec<TensorType>> {
+        self.op.infer(&self.types()).ok()
+    }
+
+    /// Whether an executor has a kernel. What only gives memory another type needs none.
+    fn is_claimed(&self, executor: &dyn Executor, outputs: &[TensorType]) -> bool {
+        let query = KernelQuery {
+            op: &self.op,
+            inputs: self.types(),
+            outputs: outputs.iter().collect(),
+            accumulate: false,
+            fold_rows: 0,
+        };
+        self.op.is_view() || executor.target().kernel(&query).is_ok()
+    }
+
+    /// The outputs as the reference has them in f64 on the same inputs, rounded to their types once.
+    fn expected(&self, outputs: &[TensorType]) -> Result<Vec<HostTensor>, String> {
+        if !self.dtype.is_float() {
+            return run_op(&Reference, &self.op, &self.inputs, &[], 1);
+        }
+        let wide: Vec<HostTensor> = self.inputs.iter().map(|t| cast(t, DType::F64)).collect();
+        let found = run_op(&Reference, &op_in(&self.op, DType::F64), &wide, &[], 1)?;
+        Ok(found.iter().zip(outputs).map(|(t, ty)| cast(t, ty.dtype)).collect())
+    }
+
+    fn check(&self, executor: &dyn Executor, expected: &[HostTensor]) -> Result<(), String> {
+        let relative = tolerance(&self.op, &self.types(), self.dtype);
+        let found = run_op(executor, &self.op, &self.inputs, &[], 1)?;
+        found.iter().zip(expected).try_for_each(|(found, expected)| match found.ty() == expected.ty() {
+            true => compare(found, expected, relative),
+            false => Err(format!("{} for {}", found.ty(), expected.ty())),
+        })
+    }
+}
+
+/// An op with the element types that it names itself changed, if they are floats; a cast stays what it is.
+fn op_in(op: &Op, dtype: DType) -> Op {
+    let other = |d: DType| if d.is_float() { dtype } else { d };
+    let constant = |op: Elementwise| match op {
+        Elementwise::Constant { value, dtype } => Elementwise::Constant { value, dtype: other(dtype) },
+        op => op,
+    };
+    match op.clone() {
+        Op::Elementwise(op) => Op::Elementwise(constant(op)),
+        Op::Fused(mut region) => {
+            for instruction in &mut region.instructions {
+                instruction.dtype = other(instruction.dtype);
+                instruction.op = match constant(instruction.op) {
+                    Elementwise::Cast(to) => Elementwise::Cast(other(to)),
+                    op => op,
+                };
+            }
+            Op::Fused(region)
+        }
+        Op::Index(Index::OneHot { classes, dtype }) => {
+            Op::Index(Index::OneHot { classes, dtype: other(dtype) })
+        }
+        Op::Random(mut random) => {
+            random.distribution = match random.distribution {
+                Distribution::Uniform(d) => Distribution::Uniform(other(d)),
+                Distribution::Normal(d) => Distribution::Normal(other(d)),
+                bernoulli @ Distribution::Bernoulli(_) => bernoulli,
+            };
+            Op::Random(random)
+        }
+        op => op,
+    }
+}
+
+/// A tensor with its floats in any element type: integers are their magnitudes rounded up, truths say which are above
+/// zero.
+fn tensor_in(tensor: &HostTensor, dtype: DType) -> HostTensor {
+    if dtype.is_float() || !tensor.ty().dtype.is_float() {
+        return cast(tensor, dtype);
+    }
+    let values = tensor.to_f64();
+    let whole = |x: f64| if dtype == DType::Bool { f64::from(u8::from(x > 0.0)) } else { x.abs().ceil() };
+    let values: Vec<f64> = values.into_iter().map(whole).collect();
+    HostTensor::from_f64(TensorType::new(dtype, tensor.ty().shape.clone()), &values).unwrap()
+}
+
+/// The element type that a case without floats is about.
+fn own_type(case: &Case) -> DType {
+    match (&case.op, &case.inputs[..]) {
+        (Op::Elementwise(Elementwise::Select), [_, choice, _]) => choice.ty().dtype,
+        (Op::Random(_) | Op::Index(Index::OneHot { .. }), _) | (_, []) => case.outputs[0].ty().dtype,
+        (_, [x, ..]) => x.ty().dtype,
+    }
+}
+
+/// A case in every element type. Where it has no floats it stays as it is; a cast goes to every type.
+fn typed(case: &Case) -> Vec<Typed> {
+    let (ops, made) = match case.op {
+        Op::Elementwise(Elementwise::Cast(_)) => {
+            (DType::ALL.map(|to| Op::Elementwise(Elementwise::Cast(to))).to_vec(), &[][..])
+        }
+        _ => (vec![case.op.clone()], &case.outputs[..]),
+    };
+    let has_floats = case.inputs.iter().chain(made).any(|t| t.ty().dtype.is_float());
+    let dtypes = if has_floats { DType::ALL.to_vec() } else { vec![own_type(case)] };
+    let inputs = |dtype: DType| case.inputs.iter().map(|t| tensor_in(t, dtype)).collect();
+    let pairs = dtypes.into_iter().flat_map(|dtype| ops.iter().map(move |op| (dtype, op)));
+    pairs.map(|(dtype, op)| Typed { dtype, op: op_in(op, dtype), inputs: inputs(dtype) }).collect()
+}
+
+/// Whether `gradient` takes a case from its first output to one of its inputs.
+fn has_gradient(case: &Case) -> bool {
+    let reaches = |wanted: usize| -> Result<(), GraphError> {
+        let mut b = Builder::new(1, 1);
+        let inputs = case.inputs.iter().enumerate().map(|(i, t)| b.setting(&format!("x{i}"), t.ty().clone()));
+        let inputs: Vec<ValueId> = inputs.collect();
+        let y = b.node(case.op.clone(), &inputs)?[0];
+        let rank = b.shape(y).rank();
+        let sum = if rank == 0 { y } else { b.sum(y, 0, rank)? };
+        let loss = b.reshape(sum, [])?;
+        gradient(&mut b, loss, &[inputs[wanted]]).map(|_| ())
+    };
+    (0..case.inputs.len()).any(|i| case.inputs[i].ty().dtype.is_float() && reaches(i).is_ok())
+}
+
+/// What was found of one op.
+#[derive(Default)]
+struct Claims {
+    gradient: bool,
+    /// For each element type that the type rule lets through: whether the CPU has claimed a case, and refused one.
+    cpu: BTreeMap<DType, (bool, bool)>,
+}
+
+impl Claims {
+    fn row(&self, name: &str) -> String {
+        let mut row = format!("| `{name}` | {} |", if self.gradient { "rule" } else { "" });
+        for dtype in DType::ALL {
+            let cell = match self.cpu.get(&dtype) {
+                None => "",
+                Some((false, _)) => "ref",
+                Some((true, false)) => "cpu",
+                Some((true, true)) => "some",
+            };
+            write!(row, " {cell} |").unwrap();
+        }
+        row + "\n"
+    }
+}
+
+/// The families in the order of the page.
+fn family(op: &Op) -> usize {
+    match op {
+        Op::Elementwise(Elementwise::Unary(_)) => 0,
+        Op::Elementwise(Elementwise::Binary(_)) => 1,
+        Op::Elementwise(_) => 2,
+        Op::Fused(_) => 3,
+        Op::Movement(_) => 4,
+        Op::Reduce(_) => 5,
+        Op::MatMul(_) => 6,
+        Op::Conv(_) => 7,
+        Op::Pool(_) => 8,
+        Op::Resize(_) => 9,
+        Op::Norm(_) => 10,
+        Op::Attention(_) => 11,
+        Op::Index(_) => 12,
+        Op::Loss(_) => 13,
+        Op::Random(_) => 14,
+    }
+}
+
+fn table(found: &BTreeMap<(usize, &'static str), Claims>) -> String {
+    let types = DType::ALL.map(DType::name).join(" | ");
+    let mut table = format!("| op | gradient | {types} |\n|---|---|{}\n", "---|".repeat(DType::ALL.len()));
+    found.iter().for_each(|((_, name), claims)| table += &claims.row(name));
+    table
+}
+
+#[test]
+fn what_is_claimed_is_right_and_written_down() {
+    let cpus = [Isa::Portable, Isa::Avx2, Isa::Avx512].map(|isa| Cpu::with_isa(2, isa).unwrap().checked());
+    let mut found: BTreeMap<(usize, &'static str), Claims> = BTreeMap::new();
+    let mut failures = Vec::new();
+    for case in golden_cases() {
+        let claims = found.entry((family(&case.op), case.op.name())).or_default();
+        claims.gradient |= has_gradient(&case);
+        for typed in typed(&case) {
+            let Some(outputs) = typed.outputs() else { continue };
+            let mut fail = |who: String, e: String| {
+                failures.push(format!("{} in {} on {who}: {e}", case.name, typed.dtype));
+            };
+            let on_cpu = cpus.iter().filter(|cpu| typed.is_claimed(*cpu, &outputs)).count();
+            assert!(on_cpu == 0 || on_cpu == cpus.len(), "{}: instruction sets differ", case.name);
+            let (claimed, refused) = claims.cpu.entry(typed.dtype).or_default();
+            *claimed |= on_cpu > 0;
+            *refused |= on_cpu == 0;
+            let expected = match typed.expected(&outputs) {
+                Ok(expected) => expected,
+                Err(e) => {
+                    fail("the reference".into(), e);
+                    continue;
+                }
+            };
+            if let Err(e) = typed.check(&Reference, &expected) {
+                fail("the reference".into(), e);
+            }
+            for cpu in cpus.iter().take(on_cpu) {
+                if let Err(e) = typed.check(cpu, &expected) {
+                    fail(cpu.target().name(), e);
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+    let table = table(&found);
+    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    let (before, rest) =
+        page.split_once(BEGIN).unwrap_or_else(|| panic!("no {BEGIN} in docs/ops.md\n{table}"));
+    let (written, after) = rest.split_once(END).expect("the table's end");
+    for (_, name) in found.keys() {
+        assert!(before.contains(&format!("`{name}`")), "docs/ops.md does not say what `{name}` is");
+    }
+    if std::env::var_os("PLIMSOLL_WRITE_DOCS").is_some() {
+        std::fs::write(PAGE, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+    } else {
+        assert!(
+            written == table,
+            "docs/ops.md has another table: PLIMSOLL_WRITE_DOCS=1 writes this\n{table}"
+        );
+    }
+}

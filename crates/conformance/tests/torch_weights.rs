@@ -1,0 +1,229 @@
+//! Weights of PyTorch's own models by their names there, and files that are refused.
+
+use plimsoll_conformance::{formula, golden_logits};
+use plimsoll_cpu::Cpu;
+use plimsoll_data::{Batches, Cursor, Dataset, Memory, Order};
+use plimsoll_nn::{Model, Sequential, Sgd, zoo};
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_train::{BatchKind, Trainer};
+use std::path::{Path, PathBuf};
+
+/// A file that is gone when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let name = format!("plimsoll-{name}-{}.safetensors", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+type Tensors = Vec<(String, Vec<usize>)>;
+
+/// A safetensors file around a header and data.
+fn file(header: &[u8], data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header, data].concat()
+}
+
+/// A safetensors file with these tensors, their elements as the script makes them.
+fn weights(tensors: &Tensors) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, shape) in tensors {
+        let first = data.len();
+        let counts = name.ends_with("num_batches_tracked");
+        if counts {
+            data.extend(0i64.to_le_bytes());
+        } else {
+            let elements = 0..shape.iter().product();
+            data.extend(elements.flat_map(|i| value(name, shape, formula(name, i)).to_le_bytes()));
+        }
+        let dtype = if counts { "I64" } else { "F32" };
+        let entry =
+            serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [first, data.len()] });
+        header.insert(name.clone(), entry);
+    }
+    file(&serde_json::to_vec(&header).unwrap(), &data)
+}
+
+/// An element of the tensor `name`, made from u.
+fn value(name: &str, shape: &[usize], u: f64) -> f32 {
+    let value = match name.rsplit('.').next().unwrap_or(name) {
+        "running_var" => 0.5 + u,
+        "running_mean" | "bias" => 0.2 * (u - 0.5),
+        _ if shape.len() == 1 => (0.9 + 0.2 * u) / if name.contains(".bn3.") { 3.0 } else { 1.0 },
+        _ => (u - 0.5) * 2.0 * (6.0 / shape[1..].iter().product::<usize>() as f64).sqrt(),
+    };
+    value as f32
+}
+
+/// Two images as data for a model.
+fn images(model: &dyn Model) -> Dataset {
+    let shape = [&[2], &model.inputs()[0].ty.shape[..]].concat();
+    let ty = TensorType::new(DType::F32, shape);
+    let values: Vec<f64> = (0..ty.shape.elements()).map(|i| (formula("image", i) - 0.5) * 2.0).collect();
+    let image = HostTensor::from_f64(ty, &values).unwrap();
+    let labels = HostTensor::zeros(TensorType::new(DType::I32, [2]));
+    let source = Memory::new(vec![image], labels, model.target().bound).unwrap();
+    Dataset { name: "images".into(), train: Box::new(source.clone()), test: Box::new(source) }
+}
+
+/// Loads a file into a model and gives its scores, or says why not.
+fn predict(model: Sequential, path: &Path) -> Result<Vec<f64>, String> {
+    let data = images(&model);
+    let trainer = Trainer::new(model, Sgd::new(0.0), Cpu::new(2).unwrap()).batch(2);
+    let trainer = trainer.kinds(&[BatchKind::Predict]);
+    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    session.load(path).map_err(|e| e.to_string())?;
+    let mut batches = Batches::new(data.test.as_ref(), 2, Order::Sequential, Cursor::default()).unwrap();
+    let mut batch = batches.batch().unwrap();
+    assert!(batches.next_into(&mut batch).unwrap());
+    Ok(session.predict(&batch).unwrap()[0].to_f64())
+}
+
+fn check_logits(name: &str, model: Sequential) {
+    let golden = golden_logits(name);
+    // Files that the script wrote must give the same, see there.
+    let folder = std::env::var_os("PLIMSOLL_TORCH_WEIGHTS").map(PathBuf::from);
+    let found = match folder {
+        Some(folder) => predict(model, &folder.join(format!("{name}.safetensors"))),
+        None => predict(model, &Scratch::new(name, &weights(&golden.tensors)).0),
+    }
+    .unwrap();
+    assert_eq!(found.len(), golden.logits.len());
+    let largest = golden.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    for (i, (found, expected)) in found.iter().zip(&golden.logits).enumerate() {
+        assert!((found - expected).abs() <= 1e-4 * largest, "{name} {i}: found {found}, expected {expected}");
+    }
+}
+
+#[test]
+fn resnet50_loads_pytorchs_weights_and_gives_its_logits() {
+    check_logits("resnet50", zoo::resnet50_of([64, 64, 3], 1000, 64));
+}
+
+#[test]
+fn mobilenet_v2_loads_pytorchs_weights_and_gives_its_logits() {
+    check_logits("mobilenet_v2", zoo::mobilenet_v2_of([64, 64, 3], 1000, 32, 0.2));
+}
+
+fn small() -> Sequential {
+    zoo::lenet_of([12, 12, 1], 10)
+}
+
+/// What PyTorch would save of [`small`].
+fn small_tensors() -> Tensors {
+    let shapes: [(&str, &[usize]); 10] = [
+        ("conv1.weight", &[6, 1, 5, 5]),
+        ("conv1.bias", &[6]),
+        ("conv2.weight", &[16, 6, 5, 5]),
+        ("conv2.bias", &[16]),
+        ("dense1.weight", &[120, 16]),
+        ("dense1.bias", &[120]),
+        ("dense2.weight", &[84, 120]),
+        ("dense2.bias", &[84]),
+        ("dense3.weight", &[10, 84]),
+        ("dense3.bias", &[10]),
+    ];
+    shapes.into_iter().map(|(name, shape)| (name.to_string(), shape.to_vec())).collect()
+}
+
+/// The file is refused, and the message holds all of `words` beside the file's name.
+#[track_caller]
+fn refused(name: &str, bytes: &[u8], words: &[&str]) {
+    let scratch = Scratch::new(name, bytes);
+    let message = predict(small(), &scratch.0).expect_err("the file was loaded");
+    for word in words.iter().copied().chain([scratch.0.to_str().unwrap()]) {
+        assert!(message.contains(word), "`{word}` is not in: {message}");
+    }
+}
+
+#[test]
+fn a_whole_file_is_not_refused() {
+    let scratch = Scratch::new("whole", &weights(&small_tensors()));
+    assert_eq!(predict(small(), &scratch.0).map(|scores| scores.len()), Ok(20));
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let mut tensors = small_tensors();
+    tensors.retain(|(name, _)| name != "conv2.bias");
+    refused("missing", &weights(&tensors), &["conv2.bias", "conv2/bias"]);
+}
+
+#[test]
+fn an_extra_tensor_is_named() {
+    let mut tensors = small_tensors();
+    tensors.push(("dense4.weight".into(), vec![2, 10]));
+    refused("extra", &weights(&tensors), &["dense4.weight"]);
+}
+
+#[test]
+fn a_tensor_of_another_shape_is_named() {
+    let mut tensors = small_tensors();
+    tensors[4].1 = vec![16, 120];
+    refused("shape", &weights(&tensors), &["dense1.weight", "[16, 120]", "[120, 16]"]);
+}
+
+#[test]
+fn a_tensor_of_another_type_is_named() {
+    let mut bytes = weights(&small_tensors());
+    let text = br#""dtype":"F32","shape":[10]"#;
+    let at = bytes.windows(text.len()).position(|w| w == text).unwrap();
+    bytes[at..at + text.len()].copy_from_slice(br#""dtype":"I32","shape":[10]"#);
+    refused("type", &bytes, &["dense3.bias", "I32", "F32"]);
+}
+
+#[test]
+fn a_cut_file_is_refused_by_the_first_tensor_that_is_not_there() {
+    let bytes = weights(&small_tensors());
+    refused("cut", &bytes[..bytes.len() - 4], &["dense3.bias", &(bytes.len() - 4).to_string()]);
+    refused("cut-header", &bytes[..100], &["header"]);
+    refused("cut-length", &bytes[..5], &[]);
+    refused("empty", &[], &[]);
+}
+
+#[test]
+fn a_header_longer_than_the_file_is_refused_before_memory_is_taken() {
+    for length in [1 << 20, 1 << 40, u64::MAX] {
+        let bytes = [&length.to_le_bytes()[..], b"{}"].concat();
+        refused(&format!("long-{length}"), &bytes, &["header", &length.to_string()]);
+    }
+}
+
+#[test]
+fn a_header_that_is_not_what_it_should_be_is_refused() {
+    refused("not-json", &file(b"weights!", &[0; 64]), &["header"]);
+    refused("not-utf8", &file(&[0xff; 16], &[0; 64]), &["header"]);
+    refused("not-an-object", &file(b"[1, 2]", &[0; 64]), &["header"]);
+    let backwards = br#"{"conv1.bias":{"dtype":"F32","shape":[6],"data_offsets":[24,0]}}"#;
+    refused("backwards", &file(backwards, &[0; 64]), &["header", "conv1.bias"]);
+    let overlap = br#"{"first":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},
+        "second":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}}"#;
+    refused("overlap", &file(overlap, &[0; 64]), &["header", "second"]);
+    let endless = br#"{"conv1.bias":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,24]}}"#;
+    refused("endless", &file(endless, &[0; 64]), &["header"]);
+}
+
+#[test]
+fn a_tensor_that_lies_beyond_all_files_is_named() {
+    // Counts of batches are skipped; these leave so little below 2^64 that header and tensor do not fit there.
+    let huge = (1u64 << 61) - 88;
+    let entry = |name: &str, dtype: &str, shape: &str, first: u64, bytes: u64| {
+        let end = first + bytes;
+        format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{first},{end}]}}"#)
+    };
+    let skipped =
+        |i: u64| entry(&format!("{i}.num_batches_tracked"), "U8", &format!("[{huge}]"), i * huge, huge);
+    let mut entries: Vec<String> = (0..8).map(skipped).collect();
+    entries.push(entry("conv1.weight", "F32", "[6,1,5,5]", 8 * huge, 600));
+    let header = format!("{{{}}}", entries.join(","));
+    refused("beyond", &file(header.as_bytes(), &[0; 64]), &["conv1.weight"]);
+}
