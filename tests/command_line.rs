@@ -102,6 +102,13 @@ fn a_trained_model_is_measured_and_asked() {
     refused(&["evaluate", run, "--metrics", "acuracy"], &["acuracy", "accuracy"]);
     refused(&["evaluate", run, "--metrics", "auc,auc"], &["twice"]);
     refused(&["evaluate", run, "--data", "synthetic", "--batch", "0"], &["--batch"]);
+    refused(&["evaluate", run, "--metrics", "top0"], &["top0"]);
+    refused(&["predict", run, "--json"], &["--json", "--out"]);
+    // A refusal leaves what is there.
+    let output = plimsoll(&["predict", run, "--memory", "5MiB", "--out", table.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(fs::read_to_string(&table).unwrap(), text);
+    assert!(!folder.join("scores.csv.partial").exists());
     refused(&["predict", run, "--out", "scores.xml"], &["scores.xml", ".csv", ".npy"]);
     let short = plimsoll(&["evaluate", run, "--memory", "5MiB"]);
     assert_eq!(short.status.code(), Some(3));

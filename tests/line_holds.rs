@@ -41,7 +41,10 @@ fn runs() -> Vec<(String, Vec<String>)> {
             sizes.iter().filter_map(|(flag, size)| Some([flag.to_string(), size.as_ref()?.to_string()]));
         (entry.name.to_string(), [common(entry.name), flags.flatten().collect()].concat())
     });
-    sized.chain(small).collect()
+    // As many labels as pixels.
+    let labels = own(&["--width=1", "--image-size=256", "--batch=16"]);
+    let labels = ("unet_plain-256".to_string(), [common("unet_plain"), labels].concat());
+    sized.chain(small).chain([labels]).collect()
 }
 
 /// A command with its arguments.

@@ -2,10 +2,10 @@
 
 use super::args::EvaluateOptions;
 use super::trained::{open, peaks};
-use super::{Failure, say};
+use super::{Failure, say, setup};
 use plimsoll::memory::measured_peak;
 use plimsoll::nn::step::Report;
-use plimsoll::plan::Entry;
+use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::BatchKind;
 use plimsoll::train::metrics::{self, Metric, MetricSpec};
 use serde_json::{Map, Value, json};
@@ -24,11 +24,17 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
         }
         specs.push(spec);
     }
-    let bytes: usize = specs.iter().map(|spec| spec.bytes(classes.unwrap_or(1))).sum();
-    trained.trainer = trained.trainer.outside(Entry::new("metrics", bytes, names.join(", ")));
-    let (mut session, planned) = trained.session(options.trained.json, true)?;
+    let sizes = specs.iter().map(|spec| spec.bytes(classes.unwrap_or(1)));
+    let bytes = sizes.fold(0, usize::saturating_add);
+    let (_, line) = setup::line(&options.trained.machine);
+    if bytes > line {
+        let message = format!("the metrics need {}, the line is {}", in_words(bytes), in_words(line));
+        return Err(Failure::memory(message));
+    }
     let made = specs.iter().map(|spec| spec.make(classes.unwrap_or(1)));
     let mut measures: Vec<Box<dyn Metric>> = made.collect::<Result<_, _>>().map_err(Failure::usage)?;
+    trained.trainer = trained.trainer.outside(Entry::new("metrics", bytes, names.join(", ")));
+    let (mut session, planned) = trained.session(options.trained.json, true)?;
     let evaluation = session.evaluate_with(trained.source(), &mut measures)?;
     let mut figures = Map::new();
     say(&format!("\n{} examples of {}", evaluation.examples, trained.data.name));

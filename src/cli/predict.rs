@@ -10,17 +10,21 @@ use plimsoll::train::BatchKind;
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Plans, loads, predicts batch after batch, and writes as it goes.
 pub fn run(options: &PredictOptions) -> Result<(), Failure> {
     let trained = open(&options.trained, BatchKind::Predict, Report::Classes)?;
-    let mut sink = match &options.out {
-        None => Sink::Table(Box::new(std::io::stdout().lock())),
-        Some(path) => Sink::create(path)?,
-    };
     let quiet = options.out.is_none();
+    if quiet && options.trained.json {
+        return Err(Failure::usage("--json needs --out: without it the table is the output"));
+    }
+    let array = options.out.as_deref().map(is_array).transpose()?;
     let (mut session, planned) = trained.session(options.trained.json, !quiet)?;
+    let mut sink = match (&options.out, array) {
+        (Some(path), Some(array)) => Sink::create(path, array)?,
+        _ => Sink::Table { file: Box::new(std::io::stdout().lock()), partial: None },
+    };
     let source = trained.source();
     let size = trained.trainer.inference_batch();
     let mut batches = Batches::new(source, size, Order::Sequential, Cursor::default())?;
@@ -52,46 +56,72 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
     } else {
         say(&format!("\n{rows} rows\n{said}"))
     }
-    if options.trained.json && !quiet {
+    if options.trained.json {
         let object = json!({ "rows": rows, "planned_peak_bytes": planned, "measured_peak_bytes": measured });
         say(&object.to_string());
     }
     Ok(())
 }
 
+/// A file that takes its place when it is whole.
+struct Partial {
+    beside: PathBuf,
+    path: PathBuf,
+}
+
+impl Partial {
+    fn finish(mut self) -> std::io::Result<()> {
+        let beside = std::mem::take(&mut self.beside);
+        std::fs::rename(beside, &self.path)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.beside.as_os_str().is_empty() {
+            let _ = std::fs::remove_file(&self.beside);
+        }
+    }
+}
+
 /// Where rows go.
 enum Sink {
     /// Comma-separated values: the row's number, the predicted class, the scores.
-    Table(Box<dyn Write>),
+    Table { file: Box<dyn Write>, partial: Option<Partial> },
     /// A NumPy array of f32, `[rows, width]`; its header is written at the end, when the rows are known.
-    Array { file: BufWriter<File>, width: usize },
+    Array { file: BufWriter<File>, width: usize, partial: Partial },
 }
 
 /// Bytes of an array's header: room for any shape.
 const HEADER_BYTES: usize = 128;
 
+/// Whether a file is to be an array rather than a table.
+fn is_array(path: &Path) -> Result<bool, Failure> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("csv") => Ok(false),
+        Some("npy") => Ok(true),
+        _ => Err(Failure::usage(format!("--out {}: end it in .csv or .npy", path.display()))),
+    }
+}
+
 impl Sink {
-    fn create(path: &Path) -> Result<Self, Failure> {
-        let array = match path.extension().and_then(|e| e.to_str()) {
-            Some("csv") => false,
-            Some("npy") => true,
-            _ => {
-                let message = format!("--out {}: end it in .csv or .npy", path.display());
-                return Err(Failure::usage(message));
-            }
-        };
+    fn create(path: &Path, array: bool) -> Result<Self, Failure> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".partial");
+        let beside = PathBuf::from(beside);
         let failed = |e| Failure::usage(format!("--out {}: {e}", path.display()));
-        let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+        let mut file = BufWriter::new(File::create(&beside).map_err(failed)?);
+        let partial = Partial { beside, path: path.to_path_buf() };
         if !array {
-            return Ok(Self::Table(Box::new(file)));
+            return Ok(Self::Table { file: Box::new(file), partial: Some(partial) });
         }
         file.write_all(&[b' '; HEADER_BYTES]).map_err(failed)?;
-        Ok(Self::Array { file, width: 0 })
+        Ok(Self::Array { file, width: 0, partial })
     }
 
     fn row(&mut self, number: usize, row: &[f32], classes: bool) -> std::io::Result<()> {
         match self {
-            Self::Table(file) => {
+            Self::Table { file, .. } => {
                 if number == 0 {
                     write!(file, "row{}", if classes { ",class" } else { "" })?;
                     (0..row.len()).try_for_each(|i| write!(file, ",output{i}"))?;
@@ -100,13 +130,15 @@ impl Sink {
                 write!(file, "{number}")?;
                 if classes {
                     // The first largest, as the accuracy counts it.
-                    let best = (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+                    let beats = |a: f32, b: f32| a > b || (a.is_nan() && !b.is_nan());
+                    let best =
+                        (0..row.len()).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best });
                     write!(file, ",{best}")?;
                 }
                 row.iter().try_for_each(|value| write!(file, ",{value}"))?;
                 writeln!(file)
             }
-            Self::Array { file, width } => {
+            Self::Array { file, width, .. } => {
                 *width = row.len();
                 row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))
             }
@@ -115,8 +147,11 @@ impl Sink {
 
     fn finish(self, rows: usize) -> std::io::Result<()> {
         match self {
-            Self::Table(mut file) => file.flush(),
-            Self::Array { mut file, width } => {
+            Self::Table { mut file, partial } => {
+                file.flush()?;
+                partial.map_or(Ok(()), Partial::finish)
+            }
+            Self::Array { mut file, width, partial } => {
                 let mut header = b"\x93NUMPY\x01\x00".to_vec();
                 header.extend(((HEADER_BYTES - 10) as u16).to_le_bytes());
                 header.extend(
@@ -127,7 +162,8 @@ impl Sink {
                 header.push(b'\n');
                 file.seek(SeekFrom::Start(0))?;
                 file.write_all(&header)?;
-                file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
+                file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
+                partial.finish()
             }
         }
     }

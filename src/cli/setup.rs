@@ -9,6 +9,7 @@ use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
+use plimsoll::plan::in_words;
 use plimsoll::train::{BatchKind, Schedule, Trainer};
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
@@ -83,6 +84,19 @@ pub fn threads(machine: &MachineOptions) -> Result<usize, Failure> {
 pub fn line(machine: &MachineOptions) -> (Option<usize>, usize) {
     let available = memory::available();
     (available, machine.memory.bytes(available.unwrap_or(usize::MAX)))
+}
+
+/// Refuses a plan above what the machine has. That is an estimate, so only a plan well above it is refused.
+pub fn check_available(planned: usize, available: Option<usize>) -> Result<(), Failure> {
+    match available {
+        Some(available) if available + available / 16 < planned => {
+            let (needs, has) = (in_words(planned), in_words(available));
+            Err(Failure::memory(format!(
+                "the plan needs {needs}, and only {has} are available here: lower the batch or free memory"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A batch of at least one example.

@@ -2,7 +2,7 @@
 
 use super::args::{ModelOptions, RunOptions};
 use super::plan::planned;
-use super::setup::setup;
+use super::setup::{check_available, setup};
 use super::{Failure, answer, say};
 use crate::HEAP;
 use crate::heap::Tag;
@@ -27,15 +27,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
         .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
         .map_err(|e| answer(e, options.json))?;
     say(&plans.sheet.to_string());
-    // What is available is an estimate; only a plan well above it is refused.
-    let enough = |available: usize| available + available / 16 >= plans.sheet.total_bytes;
-    if let Some(available) = setup.available_bytes.filter(|&a| !enough(a)) {
-        let (needs, has) = (in_words(plans.sheet.total_bytes), in_words(available));
-        let message = format!(
-            "the plan needs {needs}, and only {has} are available here: lower the batch or free memory"
-        );
-        return Err(Failure::memory(message));
-    }
+    check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);
     let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS];
     let heap_cap: usize =

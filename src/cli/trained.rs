@@ -1,7 +1,7 @@
 //! A trained model from its folder, ready to look at data.
 
 use super::args::{ModelOptions, TrainedOptions};
-use super::setup::{batch, dataset, executor, line, model, threads};
+use super::setup::{batch, check_available, dataset, executor, line, model, threads};
 use super::{Failure, answer, say};
 use crate::HEAP;
 use crate::heap::Tag;
@@ -20,6 +20,7 @@ pub struct Trained {
     /// Classes of the model's labels; `None` for values.
     pub classes: Option<usize>,
     weights: PathBuf,
+    available_bytes: Option<usize>,
 }
 
 /// Reads the report that `train` wrote, builds the model again, and opens the data.
@@ -55,7 +56,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let threads = threads(&options.machine)?;
-    let (_, line_bytes) = line(&options.machine);
+    let (available_bytes, line_bytes) = line(&options.machine);
     let mut data = dataset(&data_name, model.as_ref(), seed, examples, line_bytes)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
@@ -64,7 +65,8 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
     let trainer = trainer.batch(examples.min(data.test.len().max(1))).seed(seed).line(line_bytes);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
-    Ok(Trained { trainer, data, classes, weights: options.run.join("weights.safetensors") })
+    let weights = options.run.join("weights.safetensors");
+    Ok(Trained { trainer, data, classes, weights, available_bytes })
 }
 
 impl Trained {
@@ -76,6 +78,7 @@ impl Trained {
         if show {
             say(&plans.sheet.to_string());
         }
+        check_available(total, self.available_bytes)?;
         memory::trim_heap();
         let mut session = self.trainer.prepare(plans, &self.data)?;
         session.load(&self.weights)?;

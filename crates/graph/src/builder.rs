@@ -6,7 +6,9 @@ mod movement;
 mod reduce;
 
 use crate::op::{Binary, Elementwise, MatMul, Movement, Reduce, Unary};
-use crate::{Carry, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role, State, ValueId};
+use crate::{
+    Carry, Flow, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role, State, ValueId,
+};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ use std::sync::Arc;
 pub struct Builder {
     graph: Graph,
     layer: Arc<str>,
+    /// For every value, whether its first axis runs over examples.
+    batched: Vec<bool>,
 }
 
 impl Graph {
@@ -49,7 +53,7 @@ impl Builder {
             outputs: Vec::new(),
             values: Vec::new(),
         };
-        Self { graph, layer: Arc::from("") }
+        Self { graph, layer: Arc::from(""), batched: Vec::new() }
     }
 
     /// The graph so far.
@@ -97,6 +101,7 @@ impl Builder {
 
     fn value(&mut self, ty: TensorType, origin: Origin) -> ValueId {
         self.graph.values.push((ty, origin));
+        self.batched.push(false);
         ValueId(self.graph.values.len() as u32 - 1)
     }
 
@@ -114,6 +119,7 @@ impl Builder {
     pub fn input(&mut self, name: &str, ty: TensorType, batched: bool) -> ValueId {
         let value = self.value(ty, Origin::Input(self.graph.inputs.len()));
         self.graph.inputs.push(Input { name: name.to_string(), value, batched });
+        self.batched[value.index()] = batched;
         value
     }
 
@@ -181,6 +187,12 @@ impl Builder {
         let outputs: Vec<ValueId> = (types.into_iter().enumerate())
             .map(|(output, ty)| self.value(ty, Origin::Node { node, output }))
             .collect();
+        let from: Vec<bool> = inputs.iter().map(|v| self.batched[v.index()]).collect();
+        let given: Vec<&TensorType> = inputs.iter().map(|&v| self.graph.ty(v)).collect();
+        let flows = op.flow(&from, &given, outputs.len());
+        for (value, flow) in outputs.iter().zip(flows) {
+            self.batched[value.index()] = flow == Flow::PerExample && self.graph.holds_examples(*value);
+        }
         self.graph.nodes.push(Node {
             op,
             inputs: inputs.to_vec(),
@@ -272,11 +284,20 @@ impl Builder {
         self.one(Op::Reduce(Reduce::Sum { start, end }), &[x])
     }
 
-    /// Sums a value down to a shape that broadcasts to its own: the gradient of broadcasting.
-    pub fn sum_to(&mut self, x: ValueId, shape: &Shape) -> Result<ValueId, GraphError> {
-        let full = self.shape(x).clone();
+    /// Whether the first axis of a value runs over the batch's examples.
+    pub fn is_batched(&self, value: ValueId) -> bool {
+        self.batched[value.index()]
+    }
+
+    /// Sums a value down to the shape of one that broadcasts to its own: the gradient of broadcasting. What is batched
+    /// is summed over the examples for what is not, even if there is one example alone: other micro-batches have others.
+    pub fn sum_like(&mut self, x: ValueId, like: ValueId) -> Result<ValueId, GraphError> {
+        let (full, shape) = (self.shape(x).clone(), self.shape(like).clone());
         let missing = full.rank() - shape.rank();
-        let summed = |axis: usize| axis < missing || (shape[axis - missing] == 1 && full[axis] != 1);
+        let folds = self.is_batched(x) && !self.is_batched(like);
+        let summed = |axis: usize| {
+            axis < missing || (shape[axis - missing] == 1 && (full[axis] != 1 || (axis == 0 && folds)))
+        };
         let mut value = x;
         let mut axis = 0;
         while axis < full.rank() {
@@ -286,7 +307,7 @@ impl Builder {
             }
             axis = end + 1;
         }
-        self.reshape(value, shape.clone())
+        self.reshape(value, shape)
     }
 
     /// The finished graph, checked.

@@ -3,7 +3,7 @@
 //! Examples always run along the first axis, each owning the same number of rows. What sums over them (a weight's
 //! gradient, a loss) folds; what else mixes them (batch norm's statistics) cannot be split into micro-batches.
 
-use crate::{Graph, Origin};
+use crate::{Graph, Origin, ValueId};
 
 /// How a value relates to the batch's examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,11 @@ pub enum Flow {
 }
 
 impl Graph {
+    /// Whether the first axis of a value has rows for each example.
+    pub(crate) fn holds_examples(&self, value: ValueId) -> bool {
+        self.ty(value).shape.first().is_some_and(|rows| rows % self.examples.max(1) == 0)
+    }
+
     /// The flow of every value. A batch can be split if nothing is [`Flow::Mixed`] and no per-example value depends
     /// on a folded one.
     pub fn flows(&self) -> Vec<Flow> {
@@ -39,7 +44,7 @@ impl Graph {
             let folded = node.inputs.iter().any(|v| flows[v.index()] == Flow::Folded);
             let outputs = node.op.flow(&from, &self.input_types(node), node.outputs.len());
             for (&value, flow) in node.outputs.iter().zip(outputs) {
-                let whole = self.ty(value).shape.first().is_some_and(|rows| rows % self.examples.max(1) == 0);
+                let whole = self.holds_examples(value);
                 batched[value.index()] = flow == Flow::PerExample && whole;
                 flows[value.index()] = match flow {
                     _ if mixed => Flow::Mixed,

@@ -155,6 +155,8 @@ impl CrossEntropy {
             format!("smoothing is a share between 0 and 1, not {}", self.smoothing)
         } else if weights != 0 && weights != classes {
             format!("{weights} class weights for {classes} classes: give one for each")
+        } else if let Some(weight) = self.class_weights.iter().find(|w| !w.is_finite() || **w < 0.0) {
+            format!("a class weight of {weight}: weights are finite and not negative")
         } else {
             return Ok(());
         };

@@ -108,7 +108,8 @@ impl Net {
         self.one(Op::Random(Random { distribution, stream, shape: shape.into() }), &inputs)
     }
 
-    /// Adds a scalar to the training loss.
+    /// Adds a scalar to the training loss. A mean over the batch is [`Builder::mean`] over axis 0: the extent of that
+    /// axis is a micro-batch's.
     pub fn add_penalty(&mut self, value: ValueId) -> Result<(), GraphError> {
         if self.shape(value).rank() != 0 {
             return Err(self.refuse("penalty", &[value], "must be a scalar: sum it over its axes".into()));

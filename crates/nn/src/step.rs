@@ -93,9 +93,16 @@ pub fn evaluation(model: &dyn Model, examples: usize, report: Report) -> Result<
     let net = &mut step.net;
     net.output(LOSS, loss);
     match (&step.head, report) {
-        (Head::Outputs(outputs), Report::Classes) if model.target().bound.is_some() => {
-            let predictions = net.one(Op::Reduce(Reduce::Argmax), &[outputs[0]])?;
-            net.output(PREDICTIONS, predictions);
+        (Head::Outputs(outputs), Report::Classes) => {
+            // Only of one score for each class, for each label, is the largest a prediction.
+            let (target, scores) = (model.target(), net.shape(outputs[0]));
+            let labels = examples.saturating_mul(target.ty.shape.elements());
+            let fits =
+                |classes: usize| scores.last() == Some(&classes) && scores.elements() == labels * classes;
+            if target.bound.is_some_and(fits) {
+                let predictions = net.one(Op::Reduce(Reduce::Argmax), &[outputs[0]])?;
+                net.output(PREDICTIONS, predictions);
+            }
         }
         (_, Report::Classes) => {}
         (head, Report::Output) => {

@@ -60,7 +60,7 @@ pub enum TrainError {
     /// A setting that makes no sense.
     #[error("{0}")]
     Setting(String),
-    /// A file could not be written.
+    /// A file could not be read or written.
     #[error("{path}: {source}")]
     File {
         /// The file.

@@ -60,7 +60,14 @@ impl<'m> Feed<'m> {
         self.shares.clear();
         match self.target.bound {
             Some(classes) => {
+                let one_row_each = batch.labels().len() / 4 == examples * self.rows;
                 for (i, label) in words(batch.labels()).enumerate() {
+                    if label < 0 && !one_row_each {
+                        return Err(TrainError::Setting(format!(
+                            "label {label} at place {i} of the batch: the loss takes an example's labels together, so \
+                             none can be left out"
+                        )));
+                    }
                     in_range("label", label.max(0), i, classes)?;
                     self.labels.push(label.max(0));
                     self.shares.push(self.loss.share(label) as f32);

@@ -130,6 +130,8 @@ impl<'t> Session<'t> {
     /// Runs a plan on a batch; returns how much the batch's rows count, beside those of others.
     fn run(&mut self, plan: usize, batch: &Batch) -> Result<f64, TrainError> {
         let share = self.feed.take(batch, self.trainer.seed, self.steps_done)?;
+        // States may be half written from here on, until the whole step is done.
+        self.spoilt |= self.types[plan].kind == BatchKind::Train;
         // A fixed array, because the step loop allocates nothing.
         let mut inputs: [&[u8]; MOST_INPUTS] = [&[]; MOST_INPUTS];
         let batch_type = &self.types[plan];
@@ -168,8 +170,7 @@ impl<'t> Session<'t> {
             bytes.clear();
             push(bytes, dtype, *value);
         }
-        // States may be half written from here on; only a whole step with a finite loss makes them good again.
-        let spoilt = std::mem::replace(&mut self.spoilt, true);
+        let spoilt = self.spoilt;
         self.run(plan, batch)?;
         let loss = self.read_loss(plan)?;
         if !loss.is_finite() {
@@ -286,7 +287,10 @@ impl<'t> Session<'t> {
             None => (Targets::Values(cast_slice(labels)), values.len() / batch.examples().max(1)),
         };
         let outputs = Outputs::Scores { values, width };
-        let rows = Rows::new(outputs, targets, self.feed.shares())?;
+        // A loss of one row for several labels says nothing of each.
+        let shares = self.feed.shares();
+        let each = matches!(targets, Targets::Classes(labels) if labels.len() == shares.len());
+        let rows = Rows::new(outputs, targets, if each { shares } else { &[] })?;
         metrics.iter_mut().try_for_each(|metric| metric.update(&rows))?;
         Ok(())
     }
@@ -339,9 +343,9 @@ impl<'t> Session<'t> {
     /// of another shape, or that the model does not have is an error that names it.
     pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
         // Nothing may be half loaded and then saved.
-        let spoilt = std::mem::replace(&mut self.spoilt, true);
+        self.spoilt = true;
         weights::load(self.prepared.as_mut(), &self.plans, path)?;
-        self.spoilt = spoilt;
+        self.spoilt = false;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use plimsoll_graph::{Graph, Op};
 use plimsoll_nn::{Model, Optimizer, step};
 use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{LOSS, Pass, accumulate, optimize};
+use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
@@ -31,7 +31,7 @@ pub enum BatchKind {
     Train,
     /// Loss and predicted classes.
     Evaluate,
-    /// Logits.
+    /// The model's outputs.
     Predict,
 }
 
@@ -241,8 +241,8 @@ impl Trainer {
         let example = inputs.saturating_add(label);
         let sizes = [self.batch.min(data.train.len()), self.inference_batch().min(data.test.len())];
         let buffers = sizes.map(|examples| examples.saturating_mul(example));
-        let row_bytes = step::rows(self.model.as_ref()).elements().saturating_mul(4);
-        // The labels once more, a weight for each row, and a number for each example.
+        let row_bytes = step::rows(self.model.as_ref()).elements().saturating_mul(8);
+        // The labels once more, share and weight of each row, and a number for each example.
         let feed = label.saturating_add(row_bytes).saturating_add(4).saturating_mul(sizes[0].max(sizes[1]));
         buffers.into_iter().fold(feed, usize::saturating_add)
     }
@@ -259,6 +259,9 @@ impl Trainer {
         }
         let split = self.split(examples);
         let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
+        if split > 1 {
+            check_split(&step::training(model, self.optimizer.as_ref(), examples)?, &graph)?;
+        }
         Ok(accumulate(&optimize(&graph, &self.without)?, split)?)
     }
 
@@ -322,9 +325,10 @@ impl Trainer {
     /// it, and holds the result itself.
     fn output_bytes(&self, batches: &[(String, Graph)]) -> usize {
         let trains = self.kinds.contains(&BatchKind::Train);
+        let read = |name: &str| name.starts_with(step::OUTPUT) || name == step::PREDICTIONS;
         let of = |graph: &Graph| {
-            let read = graph.outputs.iter().filter(|o| o.name.starts_with(step::OUTPUT));
-            read.map(|o| graph.ty(o.value).bytes()).sum::<usize>()
+            let outputs = graph.outputs.iter().filter(|o| read(&o.name));
+            outputs.map(|o| graph.ty(o.value).bytes()).sum::<usize>()
         };
         let reported = batches.iter().filter(|(_, g)| g.output(LOSS).is_some() || !trains);
         reported.map(|(_, graph)| of(graph)).max().unwrap_or(0)

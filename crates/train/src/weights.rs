@@ -14,7 +14,9 @@ use std::path::Path;
 /// Writes parameters and running statistics. The file appears whole or not at all: it is written beside its place,
 /// synced, and renamed.
 pub(crate) fn save(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
-    let beside = path.with_extension("partial");
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".partial");
+    let beside = std::path::PathBuf::from(beside);
     let failed = |source| TrainError::File { path: path.display().to_string(), source };
     let written = write(prepared, plans, &beside)?;
     written.and_then(|()| fs::rename(&beside, path)).map_err(|e| {
@@ -49,8 +51,8 @@ fn write(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Result<io::Re
         .and_then(|f| f.sync_all()))
 }
 
-/// Bytes of a header that is still read: a name and a shape take about a hundred.
-const MOST_HEADER_BYTES: u64 = 16 << 20;
+/// Bytes of a header that are read for each state of the model: a name and a shape take about a hundred.
+const HEADER_BYTES_PER_STATE: u64 = 1 << 10;
 
 /// Where a state's elements lie in a file.
 struct Entry {
@@ -76,7 +78,8 @@ pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) ->
     let mut size = [0; 8];
     file.read_exact(&mut size).map_err(failed)?;
     let size = u64::from_le_bytes(size);
-    if size > MOST_HEADER_BYTES || size > length.saturating_sub(8) {
+    let most = (plans.states.len() as u64 + 64) * HEADER_BYTES_PER_STATE;
+    if size > most || size > length.saturating_sub(8) {
         return Err(wrong(format!("a header of {size} bytes does not fit: this is no safetensors file")));
     }
     let mut header = vec![0; size as usize];
@@ -95,7 +98,10 @@ pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) ->
         unused.remove(name);
         let layout = layout(&state.ty.shape, *name != state.name, &state.name);
         let wanted = layout.shape(&state.ty.shape);
-        if info.shape != wanted || dtype_name(state.ty.dtype) != format!("{:?}", info.dtype) {
+        // PyTorch's kernels over sequences have no height.
+        let flat =
+            layout == Layout::LastFirst && matches!(wanted[..], [o, i, 1, k] if info.shape == [o, i, k]);
+        if (info.shape != wanted && !flat) || dtype_name(state.ty.dtype) != format!("{:?}", info.dtype) {
             let (has, wants) = (format!("{:?} {:?}", info.dtype, info.shape), dtype_name(state.ty.dtype));
             return Err(wrong(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
         }

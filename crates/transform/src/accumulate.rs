@@ -1,7 +1,7 @@
 //! Turns the step of one micro-batch into a step of several.
 
 use crate::rewriter::Rewriter;
-use plimsoll_graph::{Flow, Graph, GraphError};
+use plimsoll_graph::{Flow, Graph, GraphError, ValueId};
 use thiserror::Error;
 
 /// Why a step cannot be split into micro-batches.
@@ -25,9 +25,41 @@ pub enum SplitError {
         /// Examples of a block.
         block: usize,
     },
+    /// The graph is not the same for all numbers of examples.
+    #[error(
+        "layer `{layer}`: {op} is not there, or is another op, for {examples} examples: the batch cannot be split"
+    )]
+    Changes {
+        /// The layer.
+        layer: String,
+        /// The op.
+        op: &'static str,
+        /// The number of examples.
+        examples: usize,
+    },
     /// The graph is broken.
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+/// Whether a step may be split into steps like `part`, both as they were built: nothing mixes examples in the whole, and
+/// the part has the same ops. (A part of one example alone cannot tell examples from rows.)
+pub fn check_split(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
+    let flows = whole.flows();
+    for (i, node) in whole.nodes.iter().enumerate() {
+        let (layer, op) = (node.layer.to_string(), node.op.name());
+        if node.outputs.iter().any(|v| flows[v.index()] == Flow::Mixed) {
+            return Err(SplitError::Mixes { layer, op });
+        }
+        if part.nodes.get(i).is_none_or(|other| other.op.name() != op || other.inputs != node.inputs) {
+            return Err(SplitError::Changes { layer, op, examples: part.examples });
+        }
+    }
+    let sums = |value: Option<ValueId>| value.is_some_and(|v| flows[v.index()] == Flow::PerExample);
+    match whole.states.iter().find(|state| sums(state.output)) {
+        Some(state) => Err(SplitError::Mixes { layer: state.name.clone(), op: "the update" }),
+        None => Ok(()),
+    }
 }
 
 /// Makes of a step over `graph.examples` examples one over `micro_batches` times as many: sums over examples are

@@ -13,7 +13,7 @@ mod rewriter;
 mod save;
 mod simplify;
 
-pub use accumulate::{SplitError, accumulate};
+pub use accumulate::{SplitError, accumulate, check_split};
 pub use decompose::decompose;
 pub use fuse::fuse;
 pub use gradient::gradient;

@@ -79,10 +79,13 @@ impl Layer for Activation {
             }
             Self::Elu(alpha) => {
                 // Of the negative part alone: exp of a large x would be infinite, and its slope with it.
-                let negative = net.with_constant(Binary::Min, x, 0.0)?;
+                let dtype = net.ty(x).dtype;
+                let zero = net.constant(0.0, dtype)?;
+                let positive = net.binary(Binary::Greater, x, zero)?;
+                let negative = net.select(positive, zero, x)?;
                 let curve = net.unary(Unary::Expm1, negative)?;
                 let curve = net.scale(curve, alpha)?;
-                below_zero(net, x, curve)
+                net.select(positive, x, curve)
             }
             Self::Gelu => {
                 let scaled = net.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;

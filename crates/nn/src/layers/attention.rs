@@ -201,7 +201,7 @@ impl TransformerBlock {
     pub fn masked(&self, net: &mut Net, x: ValueId, mask: Option<ValueId>) -> Result<ValueId, GraphError> {
         let attention = self.attention;
         let x = self.residual(net, x, ["norm1", "attention"], &|net, y| attention.attend(net, y, y, mask))?;
-        let hidden = self.expansion * net.width("block", x)?;
+        let hidden = net.width("block", x)?.saturating_mul(self.expansion);
         let mlp = Mlp { hidden, activation: self.activation };
         self.residual(net, x, ["norm2", "mlp"], &|net, y| mlp.forward(net, y))
     }

@@ -2,7 +2,7 @@
 
 use super::{Layer, he_uniform};
 use crate::{Net, Penalty};
-use plimsoll_graph::op::{Conv, Epilogue, Geometry, same_padding};
+use plimsoll_graph::op::{Conv, Epilogue, Geometry, reach, same_padding};
 use plimsoll_graph::{GraphError, Init, Op, ValueId};
 
 /// How a window treats the border of an image.
@@ -29,8 +29,7 @@ pub(super) fn geometry(
         Padding::Valid => [[0; 2]; 2],
         Padding::Same => {
             // Taps apart reach as far as a larger window.
-            let reach = [0, 1].map(|a| window[a].saturating_sub(1) * dilation[a] + 1);
-            same_padding(image, reach, stride.map(|s| s.max(1)))
+            same_padding(image, reach(window, dilation), stride.map(|s| s.max(1)))
         }
         Padding::Around(p) => [[p; 2]; 2],
         Padding::Explicit(padding) => padding,
@@ -116,7 +115,7 @@ impl Options {
         check_channels(net, "conv2d", x, c, channels, groups)?;
         let Slide { window, stride, dilation } = slide;
         let inputs = c / groups;
-        let fan_in = window[0] * window[1] * inputs;
+        let fan_in = window[0].saturating_mul(window[1]).saturating_mul(inputs);
         let kernel = net.parameter("kernel", [window[0], window[1], inputs, channels], he_uniform(fan_in));
         net.penalise(kernel, self.penalty)?;
         let geometry = geometry(self.padding, [h, w], window, stride, dilation);
@@ -225,9 +224,10 @@ impl Layer for Conv1d {
         let image = net.reshape(x, [n, 1, positions, channels])?;
         let mut options = self.options;
         options.padding = match options.padding {
-            _ if self.causal => {
-                Padding::Explicit([[0, 0], [self.window.saturating_sub(1) * options.dilation, 0]])
-            }
+            _ if self.causal => Padding::Explicit([
+                [0, 0],
+                [self.window.saturating_sub(1).saturating_mul(options.dilation), 0],
+            ]),
             Padding::Around(p) => Padding::Explicit([[0, 0], [p, p]]),
             Padding::Explicit([[0, 0], _]) | Padding::Valid | Padding::Same => options.padding,
             Padding::Explicit(_) => {
@@ -271,7 +271,7 @@ impl Layer for DepthwiseConv2d {
         net.some("depthwise_conv2d", x, self.multiplier, "output for a channel")?;
         let Options { stride, dilation, .. } = self.options;
         let slide = Slide { window: [self.window; 2], stride: [stride; 2], dilation: [dilation; 2] };
-        self.options.convolve(net, x, slide, c * self.multiplier, c)
+        self.options.convolve(net, x, slide, c.saturating_mul(self.multiplier), c)
     }
 }
 
@@ -335,14 +335,14 @@ impl Layer for ConvTranspose2d {
         let [_, h, w, c] = net.image("conv_transpose2d", x)?;
         let (window, stride) = (self.window, self.options.stride);
         let around = match self.options.padding {
-            Padding::Around(p) => [2 * p; 2],
-            Padding::Explicit(padding) => padding.map(|[before, after]| before + after),
+            Padding::Around(p) => [p.saturating_mul(2); 2],
+            Padding::Explicit(padding) => padding.map(|[before, after]| before.saturating_add(after)),
             Padding::Valid | Padding::Same => [0; 2],
         };
         // The image whose convolution has the extents of x.
         let grown = |extent: usize, around: usize| match self.options.padding {
-            Padding::Same => extent * stride,
-            _ => ((extent.max(1) - 1) * stride + window).saturating_sub(around),
+            Padding::Same => extent.saturating_mul(stride),
+            _ => (extent.max(1) - 1).saturating_mul(stride).saturating_add(window).saturating_sub(around),
         };
         let image = [grown(h, around[0]), grown(w, around[1])];
         net.some("conv_transpose2d", x, self.channels, "channel")?;
@@ -351,7 +351,7 @@ impl Layer for ConvTranspose2d {
             return Err(net.refuse("conv_transpose2d", &[x], reason));
         }
         let geometry = geometry(self.options.padding, image, [window; 2], [stride; 2], [1; 2]);
-        let fan_in = window * window * c;
+        let fan_in = window.saturating_mul(window).saturating_mul(c);
         let kernel = net.parameter("kernel", [window, window, self.channels, c], he_uniform(fan_in));
         net.penalise(kernel, self.options.penalty)?;
         let y = net.one(Op::Conv(Conv::InputGrad { geometry, groups: 1, image }), &[x, kernel])?;

@@ -55,14 +55,31 @@ fn recurrent_kernel(net: &mut Net, gates: usize, units: usize) -> ValueId {
 /// From a position's input and the memory before it to the memory after it.
 type Step<'a> = dyn Fn(&mut Net, ValueId, Option<&Memory>) -> Result<Memory, GraphError> + 'a;
 
-/// Applies `step` position after position.
+/// `x + memory · kernel`, or x alone at the start.
+fn recurrent(
+    net: &mut Net,
+    x: ValueId,
+    memory: Option<&Memory>,
+    kernel: ValueId,
+) -> Result<ValueId, GraphError> {
+    let Some(memory) = memory else { return Ok(x) };
+    let product = net.matmul(memory[0], kernel)?;
+    net.add(x, product)
+}
+
+/// Applies `step` position after position, from a memory of so many parts if one is given.
 fn unroll(
     net: &mut Net,
     mut inputs: Vec<ValueId>,
     start: Option<Memory>,
+    parts: usize,
     reverse: bool,
     step: &Step<'_>,
 ) -> Result<(Vec<ValueId>, Memory), GraphError> {
+    if let Some(memory) = start.as_ref().filter(|memory| memory.len() != parts) {
+        let reason = format!("a memory has {parts} parts here, {} were given", memory.len());
+        return Err(net.refuse("recurrence", memory, reason));
+    }
     if reverse {
         inputs.reverse();
     }
@@ -149,14 +166,8 @@ impl Recurrent for SimpleRnn {
     ) -> Result<(Vec<ValueId>, Memory), GraphError> {
         let inputs = inputs(net, "simple_rnn", x, 1, self.units)?;
         let kernel = recurrent_kernel(net, 1, self.units);
-        unroll(net, inputs, start, reverse, &|net, x, memory| {
-            let sum = match memory {
-                Some(memory) => {
-                    let recurrent = net.matmul(memory[0], kernel)?;
-                    net.add(x, recurrent)?
-                }
-                None => x,
-            };
+        unroll(net, inputs, start, 1, reverse, &|net, x, memory| {
+            let sum = recurrent(net, x, memory, kernel)?;
             Ok(vec![net.tanh(sum)?])
         })
     }
@@ -181,14 +192,8 @@ impl Recurrent for Lstm {
         let units = self.units;
         let inputs = inputs(net, "lstm", x, 4, units)?;
         let kernel = recurrent_kernel(net, 4, units);
-        unroll(net, inputs, start, reverse, &|net, x, memory| {
-            let gates = match memory {
-                Some(memory) => {
-                    let recurrent = net.matmul(memory[0], kernel)?;
-                    net.add(x, recurrent)?
-                }
-                None => x,
-            };
+        unroll(net, inputs, start, 2, reverse, &|net, x, memory| {
+            let gates = recurrent(net, x, memory, kernel)?;
             let gates = net.split(gates, 1, &[units; 4])?;
             let (input, new) = (net.sigmoid(gates[0])?, net.tanh(gates[2])?);
             let mut cell = net.mul(input, new)?;
@@ -223,7 +228,7 @@ impl Recurrent for Gru {
         let inputs = inputs(net, "gru", x, 3, units)?;
         let kernel = recurrent_kernel(net, 3, units);
         let bias = net.parameter("recurrent_bias", [3 * units], Init::Zeros);
-        unroll(net, inputs, start, reverse, &|net, x, memory| {
+        unroll(net, inputs, start, 1, reverse, &|net, x, memory| {
             let recurrent = match memory {
                 Some(memory) => {
                     let product = net.matmul(memory[0], kernel)?;

@@ -22,7 +22,7 @@ pub(super) fn backward(b: &mut Builder, op: Elementwise, r: &Rule<'_>) -> Gradie
     };
     for (gradient, &input) in gradients.iter_mut().zip(x) {
         if let Some(value) = gradient {
-            *gradient = Some(b.sum_to(*value, &b.shape(input).clone())?);
+            *gradient = Some(b.sum_like(*value, input)?);
         }
     }
     Ok(gradients)

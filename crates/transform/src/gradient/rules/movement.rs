@@ -11,7 +11,7 @@ pub(super) fn backward(b: &mut Builder, op: &Movement, r: &Rule<'_>) -> Gradient
         Movement::Split { axis, .. } => return split(b, *axis, r).map(|dx| vec![Some(dx)]),
         Movement::Detach => return Ok(vec![None]),
         Movement::Reshape(_) => b.reshape(r.dy()?, shape)?,
-        Movement::Broadcast(_) => b.sum_to(r.dy()?, &shape)?,
+        Movement::Broadcast(_) => b.sum_like(r.dy()?, r.x[0])?,
         Movement::Transpose(axes) => {
             let mut inverse = vec![0; axes.len()];
             axes.iter().enumerate().for_each(|(i, &a)| inverse[a] = i);
