@@ -102,7 +102,7 @@ fn a_trained_model_is_measured_and_asked() {
     refused(&["evaluate", run, "--metrics", "acuracy"], &["acuracy", "accuracy"]);
     refused(&["evaluate", run, "--metrics", "auc,auc"], &["twice"]);
     refused(&["evaluate", run, "--data", "synthetic", "--batch", "0"], &["--batch"]);
-    refused(&["evaluate", run, "--metrics", "top0"], &["top0"]);
+    refused(&["evaluate", run, "--metrics", "top0"], &["topK", "1..=10"]);
     refused(&["predict", run, "--json"], &["--json", "--out"]);
     // A refusal leaves what is there.
     let output = plimsoll(&["predict", run, "--memory", "5MiB", "--out", table.to_str().unwrap()]);

@@ -9,7 +9,7 @@ use crate::heap::Tag;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::memory::{self, BATCH_BUFFERS, DATA_SET, measured_peak};
 use plimsoll::plan::in_words;
-use plimsoll::train::{Control, Evaluation, HEAP_CAP, Report, TrainEvent};
+use plimsoll::train::{Control, Evaluation, HEAP_CAP, OUTPUTS, Report, TrainEvent};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);
-    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS];
+    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, OUTPUTS];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.

@@ -79,7 +79,7 @@ fn repeated(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
 fn a_graph_that_is_another_for_one_example_is_refused() {
     assert!(trained(repeated, 2).unwrap() == trained(repeated, 1).unwrap());
     let error = trained(repeated, 4).unwrap_err().to_string();
-    assert!(error.contains("of 1 examples") && error.contains("cannot be split"), "{error}");
+    assert!(error.contains("micro-batches of 1:") && error.contains("cannot be split"), "{error}");
 }
 
 /// Distances between all pairs of examples.

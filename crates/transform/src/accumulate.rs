@@ -27,7 +27,8 @@ pub enum SplitError {
     },
     /// The graph is not the same for all numbers of examples.
     #[error(
-        "layer `{layer}`: {op} is not there, or is another op, for {examples} examples: the batch cannot be split"
+        "layer `{layer}`: {op} is missing or another op in micro-batches of {examples}: the batch cannot be split so \
+         far, use fewer micro-batches"
     )]
     Changes {
         /// The layer.
