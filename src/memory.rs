@@ -11,8 +11,6 @@ const PROGRAM_BYTES: usize = 5 << 20;
 const HEAP_BYTES: usize = 3 << 19;
 /// The load sheet's entry for examples held in memory.
 pub const DATA_SET: &str = "data set";
-/// The load sheet's entry for batches on their way to the arena.
-pub const BATCH_BUFFERS: &str = "batch buffers";
 /// Resident part of one thread's stack and its kernel-side records.
 const THREAD_BYTES: usize = 12 << 10;
 
@@ -30,13 +28,11 @@ const THREAD_BYTES: usize = 12 << 10;
 pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
     let embedded = catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes);
     let kib = THREAD_BYTES >> 10;
-    let batches = trainer.batch_bytes(data);
     let entries = [
         Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
         Entry::new("embedded data", embedded, "compressed, inside the program"),
         Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
         Entry::new(DATA_SET, data.resident_bytes(), "examples held in memory"),
-        Entry::new(BATCH_BUFFERS, batches, "batches on the way in, row weights"),
     ];
     entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES)
 }

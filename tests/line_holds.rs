@@ -98,12 +98,39 @@ fn a_run_finishes_inside_a_kernel_limit_at_its_planned_total() {
 
 #[test]
 fn a_line_below_the_planned_total_is_refused_before_anything_runs() {
-    let planned = total(&json(&plimsoll(&["plan", "--json", "--model", "mlp", "--threads=2"])));
+    let whole = ["--model", "mlp", "--threads=2", "--micro-batches=1"];
+    let planned = total(&json(&plimsoll(&[&["plan", "--json"], &whole[..]].concat())));
     let fits = planned.to_string();
-    json(&plimsoll(&["plan", "--json", "--model", "mlp", "--threads=2", "--memory", &fits]));
+    json(&plimsoll(&[&["plan", "--json", "--memory", &fits], &whole[..]].concat()));
     let short = (planned - 1).to_string();
-    let output = plimsoll(&["train", "--model", "mlp", "--threads=2", "--memory", &short]);
+    let output = plimsoll(&[&["train", "--memory", &short], &whole[..]].concat());
     assert_eq!(output.status.code(), Some(3));
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains(&fits) && message.contains("fullest"), "{message}");
+}
+
+#[test]
+fn a_lower_line_splits_the_batch_and_changes_no_bit() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-split-{}", std::process::id()));
+    let train = |name: &str, more: &[&str]| {
+        let out = folder.join(name);
+        let gpt = ["--model=gpt", "--context=64", "--layers=2", "--width=64", "--heads=2", "--classes=256"];
+        let run = ["--json", "--batch=32", "--steps=3", "--threads=2", "--out", out.to_str().unwrap()];
+        let report = json(&plimsoll(&[&["train"], &gpt[..], &run[..], more].concat()));
+        (report, std::fs::read(out.join("weights.safetensors")).unwrap())
+    };
+    let (whole, weights) = train("whole", &[]);
+    assert_eq!(number(&whole, "micro_batches"), 1.0);
+    let planned = number(&whole, "planned_peak_bytes");
+    for share in [0.7, 0.5] {
+        let line = ((planned * share) as usize).to_string();
+        let (report, split) = train("split", &["--memory", &line]);
+        assert!(number(&report, "micro_batches") > 1.0, "{share}");
+        assert!(number(&report, "measured_peak_bytes") <= planned * share, "{share}");
+        assert!(split == weights, "{share}: the line changed the weights");
+    }
+    // Batch norm is not split: a line below its plan is refused.
+    let unet = ["--model=resnet20", "--batch=64", "--threads=2", "--memory=40MiB"];
+    assert_eq!(plimsoll(&[&["plan"], &unet[..]].concat()).status.code(), Some(3));
+    std::fs::remove_dir_all(&folder).unwrap();
 }

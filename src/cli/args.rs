@@ -178,9 +178,9 @@ pub struct RunOptions {
     /// Steps to do, instead of whole epochs
     #[arg(long, allow_negative_numbers = true)]
     pub steps: Option<u64>,
-    /// Split every step into this many micro-batches, which never changes results
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
-    pub micro_batches: usize,
+    /// Split every step into this many micro-batches, which never changes results [default: as few as the line allows]
+    #[arg(long, allow_negative_numbers = true)]
+    pub micro_batches: Option<usize>,
     /// Learning rate [default: 0.001 for adamw, 0.01 for sgd and momentum]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,

@@ -26,7 +26,7 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
         _ => Sink::Table { file: Box::new(std::io::stdout().lock()), partial: None },
     };
     let source = trained.source();
-    let size = trained.trainer.inference_batch();
+    let size = session.batch_size(BatchKind::Predict);
     let mut batches = Batches::new(source, size, Order::Sequential, Cursor::default())?;
     let mut batch = batches.batch()?;
     let named = |e: std::io::Error| match &options.out {

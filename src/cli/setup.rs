@@ -30,7 +30,7 @@ pub struct Setup {
 /// Builds the trainer and opens the data.
 pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let threads = threads(&options.machine)?;
-    if options.micro_batches == 0 {
+    if options.micro_batches == Some(0) {
         return Err(Failure::usage("--micro-batches must be at least 1"));
     }
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
@@ -48,13 +48,16 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let trainer = Trainer::new(model, optimizer(options)?, executor)
         .batch(batch)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate])
-        .micro_batches(options.micro_batches)
         .seed(options.seed)
         .schedule(match options.schedule {
             ScheduleName::Constant => Schedule::Constant,
             ScheduleName::Cosine => Schedule::Cosine,
         })
         .line(line_bytes);
+    let trainer = match options.micro_batches {
+        Some(parts) => trainer.micro_batches(parts),
+        None => trainer,
+    };
     let mut trainer = memory::declare(trainer, threads, &data);
     for &pass in &options.without {
         trainer = trainer.without(pass);

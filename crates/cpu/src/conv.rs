@@ -3,7 +3,7 @@
 //! The rows of the product are pixels and k runs over the taps of the kernel and the channels. The
 //! micro-kernels read A straight from the image, or, where windows reach over the edge, from a copy of a few
 //! rows with zeros around them: a tap is then a constant distance, and nothing is gathered per pixel. Groups of
-//! channels are products of their own; where a group is one channel ([`depthwise`]) there is nothing to multiply as
+//! channels are products of their own; where a group is one channel (`depthwise`) there is nothing to multiply as
 //! a matrix, and vectors run over the channels instead.
 
 mod axis;

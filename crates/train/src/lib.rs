@@ -16,4 +16,4 @@ mod weights;
 pub use error::TrainError;
 pub use event::{Control, Evaluation, Report, TrainEvent};
 pub use session::Session;
-pub use trainer::{BatchKind, HEAP_CAP, OUTPUTS, Schedule, Trainer};
+pub use trainer::{BATCH_BUFFERS, BatchKind, HEAP_CAP, OUTPUTS, Schedule, Trainer};

@@ -76,7 +76,8 @@ impl<'t> Session<'t> {
             )));
         }
         let plans = Arc::new(plans);
-        let declared = trainer.batch_types(data);
+        let micro_batches = plans.plans.iter().map(|p| p.graph.micro_batches).max().unwrap_or(1);
+        let declared = trainer.batch_types(data, micro_batches);
         if declared.len() != plans.plans.len() {
             return Err(TrainError::Setting("this plan was made for other data or another trainer".into()));
         }
@@ -113,6 +114,11 @@ impl<'t> Session<'t> {
     /// Steps done so far.
     pub fn steps_done(&self) -> u64 {
         self.steps_done
+    }
+
+    /// Examples of a full batch of this kind; zero if none was planned.
+    pub fn batch_size(&self, kind: BatchKind) -> usize {
+        self.types.iter().filter(|t| t.kind == kind).map(|t| t.examples).max().unwrap_or(0)
     }
 
     fn find(&self, kind: BatchKind, examples: usize) -> Result<usize, TrainError> {
@@ -242,7 +248,7 @@ impl<'t> Session<'t> {
         source: &dyn Source,
         metrics: &mut [Box<dyn Metric>],
     ) -> Result<Evaluation, TrainError> {
-        let size = self.trainer.inference_batch();
+        let size = self.batch_size(BatchKind::Evaluate);
         let mut batches = Batches::new(source, size, Order::Sequential, Cursor::default())?;
         let mut batch = batches.batch()?;
         let (mut loss, mut shares, mut examples) = (0.0, 0.0, 0u64);

@@ -4,13 +4,16 @@ use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::{Graph, Op};
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{Budget, Entry, Executor, PlanSet, plan, verify};
+use plimsoll_plan::{Budget, Entry, Executor, PlanError, PlanSet, plan, verify};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
 const PLAN_BYTES_PER_PART: usize = 720;
+
+/// The load sheet's entry for batches on their way to the arena.
+pub const BATCH_BUFFERS: &str = "batch buffers";
 
 /// The load sheet's entry for a model's outputs.
 pub const OUTPUTS: &str = "outputs";
@@ -81,7 +84,8 @@ pub struct Trainer {
     line_bytes: usize,
     outside: Vec<Entry>,
     heap_bytes: Option<usize>,
-    micro_batches: usize,
+    /// `None`: as few as the line allows.
+    micro_batches: Option<usize>,
     without: Vec<Pass>,
     report: step::Report,
     kinds: Vec<BatchKind>,
@@ -106,7 +110,7 @@ impl Trainer {
             line_bytes: usize::MAX,
             outside: Vec::new(),
             heap_bytes: None,
-            micro_batches: 1,
+            micro_batches: None,
             without: Vec::new(),
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
@@ -154,9 +158,10 @@ impl Trainer {
         Self { heap_bytes: Some(bytes), ..self }
     }
 
-    /// Splits every training step into this many micro-batches; the numbers stay the same to the bit.
+    /// Splits every training step into this many micro-batches; the numbers stay the same to the bit. Without it, steps
+    /// are split into as few as the line allows.
     pub fn micro_batches(self, micro_batches: usize) -> Self {
-        Self { micro_batches, ..self }
+        Self { micro_batches: Some(micro_batches), ..self }
     }
 
     /// Switches a pass off.
@@ -213,16 +218,12 @@ impl Trainer {
         Ok(())
     }
 
-    /// Examples of an evaluation or prediction batch: one micro-batch, so that neither needs more than training.
-    pub fn inference_batch(&self) -> usize {
-        (self.batch / self.micro_batches.max(1)).max(1)
-    }
-
-    /// The batch types of a run over this data, the one that needs most first.
-    pub fn batch_types(&self, data: &Dataset) -> Vec<(BatchKind, usize)> {
+    /// The batch types of a run over this data in so many micro-batches, the one that needs most first. Evaluation and
+    /// prediction take one micro-batch at a time, so that neither needs more than training.
+    pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<(BatchKind, usize)> {
         let sizes = |kind, source: &dyn Source| {
-            let wanted = if kind == BatchKind::Train { self.batch } else { self.inference_batch() };
-            let full = wanted.min(source.len());
+            let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) };
+            let full = (self.batch / parts).max(1).min(source.len());
             let rest = source.len() % full.max(1);
             [full, rest].into_iter().filter(|&n| n > 0).map(move |n| (kind, n))
         };
@@ -233,22 +234,36 @@ impl Trainer {
         types
     }
 
-    /// Heap bytes of a run's batches: one buffer for training, one for evaluation, and labels, weights and numbers of
-    /// the largest batch.
-    pub fn batch_bytes(&self, data: &Dataset) -> usize {
+    /// Heap bytes of a run's batches: one buffer for training, one for the rest, and labels, weights and numbers of the
+    /// largest batch.
+    fn batch_bytes(&self, types: &[(BatchKind, usize)]) -> usize {
         let inputs = self.model.inputs().iter().fold(0, |sum: usize, f| sum.saturating_add(f.ty.bytes()));
         let label = self.model.target().ty.bytes();
-        let example = inputs.saturating_add(label);
-        let sizes = [self.batch.min(data.train.len()), self.inference_batch().min(data.test.len())];
-        let buffers = sizes.map(|examples| examples.saturating_mul(example));
+        let largest = |trains: bool| {
+            let kinds = types.iter().filter(|(kind, _)| (*kind == BatchKind::Train) == trains);
+            kinds.map(|(_, examples)| *examples).max().unwrap_or(0)
+        };
+        let sizes = [largest(true), largest(false)];
+        let buffers = sizes.map(|examples| examples.saturating_mul(inputs.saturating_add(label)));
         let row_bytes = step::rows(self.model.as_ref()).elements().saturating_mul(8);
         // The labels once more, share and weight of each row, and a number for each example.
         let feed = label.saturating_add(row_bytes).saturating_add(4).saturating_mul(sizes[0].max(sizes[1]));
         buffers.into_iter().fold(feed, usize::saturating_add)
     }
 
+    /// The numbers of micro-batches to try, at least one, the fewest first: they cost least.
+    fn splits(&self) -> Vec<usize> {
+        let block = step::example_block(self.model.as_ref());
+        let fits = |k: &usize| self.batch.is_multiple_of(*k) && (self.batch / k).is_multiple_of(block);
+        match self.micro_batches {
+            Some(asked) => vec![asked],
+            None if !self.kinds.contains(&BatchKind::Train) => vec![1],
+            None => std::iter::once(1).chain((2..=self.batch / block.max(1)).filter(fits)).collect(),
+        }
+    }
+
     /// The graph of a batch type, optimized and split.
-    pub fn graph(&self, kind: BatchKind, examples: usize) -> Result<Graph, TrainError> {
+    fn graph(&self, kind: BatchKind, examples: usize, micro_batches: usize) -> Result<Graph, TrainError> {
         let model = self.model.as_ref();
         if kind != BatchKind::Train {
             let graph = match kind {
@@ -257,7 +272,7 @@ impl Trainer {
             };
             return Ok(optimize(&graph, &self.without)?);
         }
-        let split = self.split(examples);
+        let split = self.split(examples, micro_batches);
         let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
         if split > 1 {
             check_split(&step::training(model, self.optimizer.as_ref(), examples)?, &graph)?;
@@ -267,8 +282,8 @@ impl Trainer {
 
     /// In how many micro-batches a step of so many examples runs: as many as were asked for, or, for a remainder, the
     /// fewest that keep each no larger than the full batch's and end at a block.
-    fn split(&self, examples: usize) -> usize {
-        let asked = self.micro_batches.clamp(1, examples.max(1));
+    fn split(&self, examples: usize, micro_batches: usize) -> usize {
+        let asked = micro_batches.clamp(1, examples.max(1));
         if asked == 1 || examples == self.batch {
             return if examples.is_multiple_of(asked) { asked } else { 1 };
         }
@@ -279,23 +294,43 @@ impl Trainer {
         (1..=examples).find(fits).unwrap_or(1)
     }
 
-    /// Plans every batch type and checks the plan. Nothing of what is planned is allocated.
+    /// Plans every batch type and checks the plan, in as few micro-batches as the line allows unless their number is
+    /// given. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
         if self.batch == 0 {
             return Err(TrainError::Setting(
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
-        if self.micro_batches > 1 && !self.batch.is_multiple_of(self.micro_batches) {
-            let (batch, parts) = (self.batch, self.micro_batches);
+        if let Some(parts) = self.micro_batches.filter(|&k| k > 1 && !self.batch.is_multiple_of(k)) {
+            let batch = self.batch;
             return Err(TrainError::Setting(format!(
                 "a batch of {batch} does not split into {parts} equal micro-batches"
             )));
         }
         self.check(data)?;
+        let splits = self.splits();
+        let mut result = self.plan_split(data, splits[0]);
+        for &split in &splits[1..] {
+            if !matches!(result, Err(TrainError::Plan(PlanError::Infeasible(_)))) {
+                break;
+            }
+            match self.plan_split(data, split) {
+                // A batch that cannot be split is as short as it was whole.
+                Err(TrainError::Split(_)) => break,
+                other => result = other,
+            }
+        }
+        result
+    }
+
+    /// The plan in so many micro-batches.
+    fn plan_split(&self, data: &Dataset, micro_batches: usize) -> Result<PlanSet, TrainError> {
+        let types = self.batch_types(data, micro_batches);
         let mut batches = Vec::new();
-        for (kind, examples) in self.batch_types(data) {
-            batches.push((format!("{} × {examples}", kind.name()), self.graph(kind, examples)?));
+        for &(kind, examples) in &types {
+            let graph = self.graph(kind, examples, micro_batches)?;
+            batches.push((format!("{} × {examples}", kind.name()), graph));
         }
         let mut outside = self.outside.clone();
         if let Some(heap) = self.heap_bytes {
@@ -305,6 +340,8 @@ impl Trainer {
                 _ => 0,
             });
             let bytes = heap + (nodes + inside.sum::<usize>()) * PLAN_BYTES_PER_PART;
+            let feed = self.batch_bytes(&types);
+            outside.push(Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights"));
             outside.push(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} nodes, names, text")));
         }
         let outputs = self.output_bytes(&batches);

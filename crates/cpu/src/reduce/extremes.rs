@@ -18,7 +18,7 @@ pub enum Extreme {
 pub trait Element: Copy + Send + Sync {
     /// The extreme of each row of `width` elements.
     fn rows(isa: Isa, which: Extreme, width: usize, x: &[Self], y: &mut [Self]);
-    /// The extreme of some columns over rows of `inner` elements, at most [`STRIP`] of them.
+    /// The extreme of some columns over rows of `inner` elements, at most `STRIP` of them.
     fn columns(isa: Isa, which: Extreme, inner: usize, columns: Range<usize>, x: &[Self], y: &mut [Self]);
 }
 
