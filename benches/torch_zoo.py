@@ -1,0 +1,95 @@
+"""Models of the zoo in PyTorch, on the work of `plimsoll train --data synthetic`; prints a line for peers.py.
+
+    python torch_zoo.py MODEL BATCH [SIZE]
+
+SIZE is the side of images or the positions of text. resnet50, mobilenet_v2 and densenet121 are torchvision's; the others
+are written out here.
+"""
+import json, os, resource, statistics, sys, time
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.set_num_threads(2)
+torch.manual_seed(0)
+
+
+def lenet():
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+class CharLstm(nn.Module):
+    def __init__(self, width=256, vocabulary=256):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.tokens(x))[0]).flatten(0, 1)
+
+
+class Twice(nn.Sequential):
+    def __init__(self, i, o):
+        conv = lambda i: [nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU()]  # noqa: E731
+        super().__init__(*conv(i), *conv(o))
+
+
+class Unet(nn.Module):
+    def __init__(self, width=64, classes=2):
+        super().__init__()
+        widths = [width << i for i in range(5)]
+        self.down = nn.ModuleList(Twice(i, o) for i, o in zip([3, *widths], widths))
+        self.grow = nn.ModuleList(nn.ConvTranspose2d(2 * w, w, 2, stride=2) for w in widths[:4])
+        self.up = nn.ModuleList(Twice(2 * w, w) for w in widths[:4])
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        seen = []
+        for level, down in enumerate(self.down):
+            x = down(x if level == 0 else F.max_pool2d(x, 2))
+            seen.append(x)
+        for level in range(3, -1, -1):
+            x = self.up[level](torch.cat([seen[level], self.grow[level](x)], 1))
+        return self.head(x).permute(0, 2, 3, 1).flatten(0, 2)
+
+
+def main():
+    name, batch = sys.argv[1], int(sys.argv[2])
+    size = int(sys.argv[3]) if len(sys.argv) > 3 else None
+    if name == "lenet":
+        model, x, y = lenet(), torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
+    elif name == "lstm":
+        model, x = CharLstm(), torch.randint(0, 256, (batch, size))
+        y = torch.randint(0, 256, (batch * size,))
+    elif name == "unet":
+        model, x = Unet(), torch.randn(batch, 3, size, size)
+        y = torch.randint(0, 2, (batch * size * size,))
+    else:
+        import torchvision
+
+        model = getattr(torchvision.models, name)(weights=None)
+        x, y = torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
+    if x.dim() == 4:
+        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    times = []
+    started = time.perf_counter()
+    while len(times) < 200 and (len(times) < 6 or time.perf_counter() - started < 10):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        times.append((time.perf_counter() - start) * 1e3)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print("RESULT " + json.dumps({"step_ms": round(statistics.median(times[2:]), 2), "peak_rss": round(peak)}))
+
+
+main()
