@@ -27,7 +27,7 @@ pub fn cumulative_sum(
 }
 
 /// `dx[o, r, i]` is `dy[o, i]` times the product of `x[o, .., i]` without r, with x of `[outer, reduce, inner]`.
-/// Products of what stands before and after are held in f64.
+/// Products are held in f64; what stands before an element is rounded to f32 on its way.
 pub fn product_grad(
     ctx: Context<'_>,
     outer: usize,
