@@ -75,19 +75,29 @@ def main():
 
         model = getattr(torchvision.models, name)(weights=None)
         x, y = torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
-    if x.dim() == 4:
-        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    times = []
-    started = time.perf_counter()
-    while len(times) < 200 and (len(times) < 6 or time.perf_counter() - started < 10):
+
+    def step(x):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
         loss.item()
-        times.append((time.perf_counter() - start) * 1e3)
+        return (time.perf_counter() - start) * 1e3
+
+    if x.dim() == 4:
+        # The faster of the two layouts of images.
+        layouts = {}
+        for layout in (torch.contiguous_format, torch.channels_last):
+            model, x = model.to(memory_format=layout), x.contiguous(memory_format=layout)
+            layouts[layout] = min(step(x) for _ in range(3))
+        layout = min(layouts, key=layouts.get)
+        model, x = model.to(memory_format=layout), x.contiguous(memory_format=layout)
+    times = []
+    started = time.perf_counter()
+    while len(times) < 200 and (len(times) < 6 or time.perf_counter() - started < 10):
+        times.append(step(x))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print("RESULT " + json.dumps({"step_ms": round(statistics.median(times[2:]), 2), "peak_rss": round(peak)}))
 
