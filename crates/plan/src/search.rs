@@ -15,8 +15,10 @@
 
 mod bound;
 mod check;
+mod flow;
 mod gauge;
 mod ladder;
+mod moment;
 mod random;
 mod refine;
 mod shave;

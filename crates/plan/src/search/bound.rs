@@ -5,23 +5,23 @@ use super::table::Table;
 
 /// What the largest single call needs beside what is pinned.
 pub(super) fn floor(table: &Table) -> u64 {
-    let runs: Vec<u32> = (0..table.calls as u32).collect();
-    let alone = |call: u32| {
-        let call = call as usize;
-        let sum = |list: &[u32]| list.iter().map(|&t| table.bytes[t as usize]).sum::<u64>();
-        let mut bytes = sum(table.inputs.row(call)) + sum(table.outputs.row(call)) + table.workspace[call];
-        let mut free: Vec<u64> = table.outputs.row(call).iter().map(|&t| table.bytes[t as usize]).collect();
-        for &input in table.in_place.row(call) {
-            let size = table.bytes[input as usize];
-            if let Some(at) = free.iter().position(|&b| b == size) {
-                free.swap_remove(at);
-                bytes -= size;
-            }
-        }
-        table.base + bytes
-    };
     let end = table.base + table.keep.iter().map(|&t| table.bytes[t as usize]).sum::<u64>();
-    runs.into_iter().map(alone).max().unwrap_or(0).max(end)
+    (0..table.calls).map(|call| alone(table, call)).max().unwrap_or(0).max(end)
+}
+
+/// What a call needs: its inputs and outputs, those taken over once, its workspace, and what is pinned.
+pub(super) fn alone(table: &Table, call: usize) -> u64 {
+    let sum = |list: &[u32]| list.iter().map(|&t| table.bytes[t as usize]).sum::<u64>();
+    let mut bytes = sum(table.inputs.row(call)) + sum(table.outputs.row(call)) + table.workspace[call];
+    let mut free: Vec<u64> = table.outputs.row(call).iter().map(|&t| table.bytes[t as usize]).collect();
+    for &input in table.in_place.row(call) {
+        let size = table.bytes[input as usize];
+        if let Some(at) = free.iter().position(|&b| b == size) {
+            free.swap_remove(at);
+            bytes -= size;
+        }
+    }
+    table.base + bytes
 }
 
 /// Time that repeats take at least, if the first runs keep the recorded order: at some moment the excess must be
@@ -43,6 +43,10 @@ pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
     for &at in moments.iter().step_by(stride) {
         gauge.across(&runs, at, &mut across);
         best = best.max(knapsack(table, &across, heights[at] - line));
+    }
+    for &at in moments.iter().step_by((moments.len() / 6).max(1)) {
+        let c = super::moment::best_at(table, at, line);
+        if std::env::var("DBG").is_ok() { eprintln!("moment {at} {:.2} vs {:.2}", c.bound / table.nanoseconds.iter().sum::<u64>() as f64 * 100.0, best / table.nanoseconds.iter().sum::<u64>() as f64 * 100.0); }
     }
     best.floor() as u64
 }

@@ -32,8 +32,23 @@ impl<'a> Gauge<'a> {
         Self { table, needed: vec![0; table.tensors], pass: 0, heights: Vec::new(), work: 0 }
     }
 
+    /// Whether a list stays under a line.
+    pub fn fits(&mut self, runs: &[u32], line: u64) -> bool {
+        let mut fits = true;
+        self.pass_back(runs, 0, |_, _, high| {
+            fits = high <= line;
+            fits
+        });
+        fits
+    }
+
     /// Measures a list. A tensor stays from its latest making to its last reading before the next one.
     pub fn measure(&mut self, runs: &[u32], line: u64) -> Level {
+        self.measure_to(runs, line, f64::INFINITY)
+    }
+
+    /// Measures a list, and stops where its excess is over a limit: then only its excess is right, and a part of it.
+    pub fn measure_to(&mut self, runs: &[u32], line: u64, limit: f64) -> Level {
         self.heights.clear();
         self.heights.resize(runs.len(), 0);
         let mut level = Level { peak: 0, at: 0, excess: 0.0, nanoseconds: 0 };
@@ -44,6 +59,7 @@ impl<'a> Gauge<'a> {
             }
             level.excess += high.saturating_sub(line) as f64;
             level.nanoseconds += gauge.table.nanoseconds[runs[at] as usize];
+            level.excess <= limit
         });
         level.peak = level.peak.max(self.table.base);
         level
@@ -51,7 +67,7 @@ impl<'a> Gauge<'a> {
 
     /// The tensors that stay resident over a run without being read or written by it.
     pub fn across(&mut self, runs: &[u32], at: usize, into: &mut Vec<u32>) {
-        self.pass_back(runs, at + 1, |_, _, _| {});
+        self.pass_back(runs, at + 1, |_, _, _| true);
         let table = self.table;
         let call = runs[at] as usize;
         into.clear();
@@ -60,10 +76,9 @@ impl<'a> Gauge<'a> {
         into.extend(needed.filter(|t| table.bytes[*t as usize] > 0 && !own(t)));
     }
 
-    /// Goes from the end back to a run; what is needed before it is then marked.
-    fn pass_back(&mut self, runs: &[u32], from: usize, mut see: impl FnMut(&mut Self, usize, u64)) {
+    /// Goes from the end back to a run, unless told to stop; what is needed before it is then marked.
+    fn pass_back(&mut self, runs: &[u32], from: usize, mut see: impl FnMut(&mut Self, usize, u64) -> bool) {
         let table = self.table;
-        self.work += (runs.len() - from) as u64;
         self.pass = self.pass.wrapping_add(1);
         if self.pass == 0 {
             self.needed.fill(0);
@@ -102,7 +117,10 @@ impl<'a> Gauge<'a> {
                     }
                 }
             }
-            see(self, at, high);
+            self.work += 1;
+            if !see(self, at, high) {
+                break;
+            }
         }
     }
 }

@@ -5,29 +5,33 @@ use super::random::Random;
 use super::shave::{Effort, shave};
 use super::table::Table;
 
-/// Takes out every repeat without which a list is still under the line, the longest first.
+/// Rounds without success after which refining ends, for each repeat.
+const PATIENCE: usize = 20;
+
+/// Takes out every repeat without which a list is still under the line: neighbours together first, then one by one,
+/// the longest first.
 pub(super) fn prune(gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line: u64, until: u64) -> Level {
-    let mut level = gauge.measure(runs, line);
-    let mut repeats = repeats(table, runs);
-    repeats.sort_by_key(|&at| (std::cmp::Reverse(table.nanoseconds[runs[at] as usize]), at));
-    let mut out = vec![false; runs.len()];
     let mut trial = Vec::with_capacity(runs.len());
-    for at in repeats {
-        if gauge.work > until {
-            break;
+    for size in [64, 16, 4, 1] {
+        let mut places = repeats(table, runs);
+        if size == 1 {
+            places.sort_by_key(|&at| (std::cmp::Reverse(table.nanoseconds[runs[at] as usize]), at));
         }
-        out[at] = true;
+        let mut out = vec![false; runs.len()];
+        for group in places.chunks(size) {
+            if gauge.work > until || group.len() * 2 < size {
+                break;
+            }
+            group.iter().for_each(|&at| out[at] = true);
+            without(runs, &out, &mut trial);
+            if !gauge.fits(&trial, line) {
+                group.iter().for_each(|&at| out[at] = false);
+            }
+        }
         without(runs, &out, &mut trial);
-        let new = gauge.measure(&trial, line);
-        if new.peak <= line {
-            level = new;
-        } else {
-            out[at] = false;
-        }
+        std::mem::swap(runs, &mut trial);
     }
-    without(runs, &out, &mut trial);
-    std::mem::swap(runs, &mut trial);
-    level
+    gauge.measure(runs, line)
 }
 
 fn without(runs: &[u32], out: &[bool], into: &mut Vec<u32>) {
@@ -50,8 +54,13 @@ pub(super) fn refine(gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line
     let mut now = best.nanoseconds;
     let mut trial = Vec::new();
     let base: u64 = table.nanoseconds.iter().sum();
+    let mut stale = 0;
     while gauge.work < until && best.nanoseconds > base {
         let places = repeats(table, &current);
+        if stale > PATIENCE * (places.len() + 2) {
+            break;
+        }
+        stale += 1;
         let mut out = vec![false; current.len()];
         let centre = random.below(places.len());
         let count = 1 + random.below(12.min(places.len()));
@@ -73,13 +82,14 @@ pub(super) fn refine(gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line
         if level.nanoseconds > now + now / 200 {
             continue;
         }
-        let level = prune_some(gauge, table, &mut trial, line, level, &mut random);
+        let level = prune_some(gauge, table, &mut trial, line, &mut random);
         if level.nanoseconds <= now + now / 2000 {
             now = level.nanoseconds;
             std::mem::swap(&mut current, &mut trial);
         }
         if now < best.nanoseconds {
             best = level;
+            stale = 0;
             runs.clone_from(&current);
         } else if now > best.nanoseconds + best.nanoseconds / 500 {
             current.clone_from(runs);
@@ -91,10 +101,9 @@ pub(super) fn refine(gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line
 
 /// Tries a few repeats at random.
 fn prune_some(
-    gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line: u64, level: Level, random: &mut Random,
+    gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line: u64, random: &mut Random,
 ) -> Level {
     let places = repeats(table, runs);
-    let mut level = level;
     let mut out = vec![false; runs.len()];
     let mut trial = Vec::new();
     for _ in 0..places.len().min(8) {
@@ -103,14 +112,11 @@ fn prune_some(
             continue;
         }
         without(runs, &out, &mut trial);
-        let new = gauge.measure(&trial, line);
-        if new.peak <= line {
-            level = new;
-        } else {
+        if !gauge.fits(&trial, line) {
             out[at] = false;
         }
     }
     without(runs, &out, &mut trial);
     std::mem::swap(runs, &mut trial);
-    level
+    gauge.measure(runs, line)
 }

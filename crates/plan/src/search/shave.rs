@@ -133,7 +133,7 @@ pub(super) fn shave(
             left -= 1;
             for change in changes(table, &index, runs, tensor, next) {
                 change.apply(runs, &mut trial);
-                let new = gauge.measure(&trial, line);
+                let new = gauge.measure_to(&trial, line, level.excess);
                 let gain = level.excess - new.excess;
                 if gain <= 0.0 {
                     continue;

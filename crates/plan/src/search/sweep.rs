@@ -19,10 +19,11 @@ pub(super) struct Taste {
 const CHAIN: usize = 48;
 /// Dropped tensors looked through to find a later use.
 const DEPTH: usize = 3;
-/// Runs of a schedule, at most, as a multiple of the calls.
-const RUNS: usize = 12;
+/// Runs of a schedule, at most: so many for each call, and more for small steps, this by calls.
+const RUNS: usize = 3;
+const RUNS_OF_SMALL: usize = 5_000_000;
 /// Inputs within inputs that are made again for one call.
-const NESTING: usize = 4_000;
+const NESTING: usize = 2_000;
 
 /// The runs of a step under a line, or nothing if this taste finds none.
 pub(super) fn sweep(table: &Table, line: u64, taste: Taste) -> Option<Vec<u32>> {
@@ -71,6 +72,8 @@ struct Sweep<'a> {
     needs: Vec<u64>,
     /// The call of the recorded order that is being made possible.
     now: usize,
+    /// Runs at which to give up.
+    most: usize,
     runs: Vec<u32>,
     resident: Vec<bool>,
     /// What is resident.
@@ -101,6 +104,7 @@ impl<'a> Sweep<'a> {
             taste,
             needs: needs(table),
             now: 0,
+            most: RUNS * table.calls + (RUNS_OF_SMALL / table.calls.max(1)).min(20_000),
             runs: Vec::with_capacity(2 * table.calls),
             resident: vec![false; tensors],
             list: Vec::new(),
@@ -128,7 +132,7 @@ impl<'a> Sweep<'a> {
     /// Runs a call once all its inputs are there.
     fn run(&mut self, call: usize, depth: usize) -> Option<()> {
         let table = self.table;
-        if depth > NESTING || self.runs.len() > RUNS * table.calls + 64 {
+        if depth > NESTING || self.runs.len() > self.most {
             return None;
         }
         for tensor in by_need(table, &self.needs, call) {
