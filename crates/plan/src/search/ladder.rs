@@ -102,6 +102,7 @@ impl<'a> Climb<'a> {
             match TASTES.iter().find_map(|&taste| sweep(self.table, line, taste)) {
                 Some(runs) => {
                     let level = self.gauge.measure(&runs, line);
+                    debug_assert!(level.peak <= line, "a sweep stays under its line");
                     best = Found { runs, level };
                 }
                 None => low = line + 1 + (self.recorded.level.peak - line) / NEARNESS,

@@ -19,7 +19,7 @@ pub(super) struct Taste {
 const CHAIN: usize = 48;
 /// Dropped tensors looked through to find a later use.
 const DEPTH: usize = 3;
-/// Runs of a schedule, at most: so many for each call, and more for small steps, this by calls.
+/// Runs of a schedule, at most: so many for each call, and more for small steps: this by calls, and at most twice the calls squared.
 const RUNS: usize = 3;
 const RUNS_OF_SMALL: usize = 5_000_000;
 /// Inputs within inputs that are made again for one call.
@@ -104,7 +104,7 @@ impl<'a> Sweep<'a> {
             taste,
             needs: needs(table),
             now: 0,
-            most: RUNS * table.calls + (RUNS_OF_SMALL / table.calls.max(1)).min(20_000),
+            most: RUNS * table.calls + (RUNS_OF_SMALL / table.calls.max(1)).min(2 * table.calls * table.calls),
             runs: Vec::with_capacity(2 * table.calls),
             resident: vec![false; tensors],
             list: Vec::new(),
@@ -138,6 +138,8 @@ impl<'a> Sweep<'a> {
         for tensor in by_need(table, &self.needs, call) {
             self.hold(tensor, depth)?;
         }
+        // Results that are still there are written where they lie: they must not go to make room.
+        table.outputs.row(call).iter().for_each(|&t| self.locks[t as usize] += 1);
         let new = |s: &Self, t: u32| if s.resident[t as usize] { 0 } else { table.bytes[t as usize] };
         let made: u64 = table.outputs.row(call).iter().map(|&t| new(self, t)).sum();
         let mut room = made + table.workspace[call];
@@ -152,7 +154,8 @@ impl<'a> Sweep<'a> {
             }
         }
         self.runs.push(call as u32);
-        table.inputs.row(call).iter().for_each(|&t| self.locks[t as usize] -= 1);
+        let held = table.inputs.row(call).iter().chain(table.outputs.row(call));
+        held.for_each(|&t| self.locks[t as usize] -= 1);
         for tensor in over {
             let at = self.list.iter().position(|&t| t == tensor)?;
             self.evict(at);
