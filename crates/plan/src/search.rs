@@ -161,6 +161,12 @@ pub fn frontier(problem: &Problem) -> Result<Vec<(u64, u64)>, ProblemError> {
     Ok(ladder::frontier(&table))
 }
 
+/// The smallest line for which sweeps find a schedule.
+pub fn smallest_line(problem: &Problem) -> Result<u64, ProblemError> {
+    let table = Table::new(problem)?;
+    Ok(ladder::smallest_line(&table))
+}
+
 /// Time that any schedule that keeps the recorded order spends on repeats under a line, at least.
 pub fn lower_bound(problem: &Problem, line_bytes: u64) -> Result<u64, ProblemError> {
     Ok(bound::lower_bound(&Table::new(problem)?, line_bytes))

@@ -1,6 +1,7 @@
 //! What no schedule can beat.
 
 use super::gauge::Gauge;
+use super::moment::best_at;
 use super::table::Table;
 
 /// What the largest single call needs beside what is pinned.
@@ -24,9 +25,14 @@ pub(super) fn alone(table: &Table, call: usize) -> u64 {
     table.base + bytes
 }
 
+/// Moments at which the smallest cut is sought.
+const CUTS: usize = 3;
+/// Tensors looked at in all: of very large steps, not every moment is.
+const LOOKS: usize = 40_000_000;
+
 /// Time that repeats take at least, if the first runs keep the recorded order: at some moment the excess must be
 /// evicted, and the call of everything evicted must run again. A fractional knapsack over the calls whose results stay
-/// over that moment, largest over all moments.
+/// over a moment; and at the moments where it says most, what [`best_at`] says, which also counts what those calls read.
 pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
     let runs: Vec<u32> = (0..table.calls as u32).collect();
     let mut gauge = Gauge::new(table);
@@ -34,21 +40,20 @@ pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
         return 0;
     }
     let heights = gauge.heights.clone();
-    let mut moments: Vec<usize> = (0..runs.len()).filter(|&at| heights[at] > line).collect();
-    moments.sort_by_key(|&at| (std::cmp::Reverse(heights[at]), at));
+    let full: Vec<usize> = (0..runs.len()).filter(|&at| heights[at] > line).collect();
     let mut across = Vec::new();
-    let mut best = 0.0_f64;
-    // Moments of lower excess rarely bind; every moment is looked at in small steps, a spread of them in large ones.
-    let stride = (moments.len() * table.tensors).div_ceil(40_000_000).max(1);
-    for &at in moments.iter().step_by(stride) {
+    let stride = (full.len() * table.tensors).div_ceil(LOOKS).max(1);
+    let mut moments = Vec::new();
+    for &at in full.iter().step_by(stride) {
         gauge.across(&runs, at, &mut across);
-        best = best.max(knapsack(table, &across, heights[at] - line));
+        let held: u64 = across.iter().map(|&t| table.bytes[t as usize]).sum();
+        let excess = (held + alone(table, at)).saturating_sub(line);
+        moments.push((knapsack(table, &across, excess), at));
     }
-    for &at in moments.iter().step_by((moments.len() / 6).max(1)) {
-        let c = super::moment::best_at(table, at, line);
-        if std::env::var("DBG").is_ok() { eprintln!("moment {at} {:.2} vs {:.2}", c.bound / table.nanoseconds.iter().sum::<u64>() as f64 * 100.0, best / table.nanoseconds.iter().sum::<u64>() as f64 * 100.0); }
-    }
-    best.floor() as u64
+    moments.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let cuts = moments.iter().take(CUTS).map(|&(_, at)| best_at(table, at, line).bound);
+    let most = moments.first().map_or(0.0, |m| m.0);
+    cuts.fold(most, f64::max).floor() as u64
 }
 
 /// The least time of calls whose results over a moment hold some bytes, if calls could run in part.

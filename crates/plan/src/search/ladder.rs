@@ -51,6 +51,11 @@ pub(super) fn solve(table: &Table, line: u64) -> Result<Vec<u32>, Short> {
     Ok(best.runs)
 }
 
+/// The lowest peak found.
+pub(super) fn smallest_line(table: &Table) -> u64 {
+    Climb::new(table).lowest().level.peak
+}
+
 /// Every rung and its time, from the smallest line found.
 pub(super) fn frontier(table: &Table) -> Vec<(u64, u64)> {
     let mut climb = Climb::new(table);

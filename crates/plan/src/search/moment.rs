@@ -5,6 +5,7 @@
 //! line is a knapsack with an order, and its relaxation, in which bytes have a price, is a smallest cut. The prices give
 //! a lower bound for any schedule that keeps the recorded order, and the cuts are where to begin.
 
+use super::bound::alone;
 use super::flow::Network;
 use super::table::Table;
 
@@ -22,6 +23,8 @@ pub(super) struct Best {
 }
 
 struct Cut {
+    /// What it costs: no choice costs less, prices rounded down.
+    value: f64,
     nanoseconds: f64,
     bytes: f64,
     again: Vec<bool>,
@@ -52,10 +55,9 @@ pub(super) fn best_at(table: &Table, call: usize, line: u64) -> Best {
             break;
         }
         let cut = moment.cut(price);
-        let value = cut.nanoseconds + price * cut.bytes;
-        best.bound = best.bound.max(value - price * room);
+        best.bound = best.bound.max(cut.value - price * room);
         let known = over.nanoseconds + price * over.bytes;
-        if value >= known - 1.0 - known * 1e-9 {
+        if cut.value >= known * (1.0 - 1e-9) {
             break;
         }
         if cut.bytes <= room {
@@ -72,6 +74,8 @@ pub(super) fn best_at(table: &Table, call: usize, line: u64) -> Best {
 struct Moment<'a> {
     table: &'a Table,
     call: usize,
+    /// Capacities are nanoseconds times this, so that rounding does not matter.
+    scale: u64,
     /// What the call itself holds beside what is pinned, and what is.
     own: u64,
     network: Network,
@@ -94,8 +98,10 @@ impl<'a> Moment<'a> {
             fixed.push((network.edge(from, to, capacity), capacity));
         };
         let held = table.inputs.row(call);
+        let total: u64 = table.nanoseconds[..call].iter().sum();
+        let scale = ((WALL >> 4) / (total + 1)).clamp(1, 1 << 20);
         for maker in 0..call {
-            wall(&mut network, source, maker, table.nanoseconds[maker]);
+            wall(&mut network, source, maker, table.nanoseconds[maker] * scale);
             for &input in table.inputs.row(maker) {
                 wall(&mut network, node(input), maker, WALL);
             }
@@ -109,7 +115,7 @@ impl<'a> Moment<'a> {
                 }
             }
         }
-        Self { table, call, own: super::bound::alone(table, call), network, priced, fixed }
+        Self { table, call, scale, own: alone(table, call), network, priced, fixed }
     }
 
     /// The cheapest choice if a resident byte costs a price.
@@ -118,11 +124,11 @@ impl<'a> Moment<'a> {
             self.network.reset(edge, capacity);
         }
         for &(edge, tensor) in &self.priced {
-            let cost = price * self.table.bytes[tensor as usize] as f64;
+            let cost = price * self.table.bytes[tensor as usize] as f64 * self.scale as f64;
             self.network.reset(edge, cost.min((WALL / 2) as f64) as u64);
         }
         let sink = self.call + self.table.tensors + 1;
-        self.network.cut(sink - 1, sink);
+        let value = self.network.cut(sink - 1, sink) as f64 / self.scale as f64;
         let again: Vec<bool> = (0..self.call).map(|c| !self.network.is_near(c)).collect();
         let time = again.iter().zip(&self.table.nanoseconds).filter(|p| *p.0).map(|p| *p.1 as f64).sum();
         let kept = self.priced.iter().filter(|&&(_, t)| {
@@ -130,6 +136,6 @@ impl<'a> Moment<'a> {
             !again[maker] && !self.network.is_near(self.call + t as usize)
         });
         let bytes = kept.map(|&(_, t)| self.table.bytes[t as usize] as f64).sum();
-        Cut { nanoseconds: time, bytes, again }
+        Cut { value, nanoseconds: time, bytes, again }
     }
 }
