@@ -24,6 +24,7 @@ mod refine;
 mod shave;
 mod sweep;
 mod table;
+mod tiny;
 
 pub use check::{CheckError, Figures, check};
 pub use table::ProblemError;

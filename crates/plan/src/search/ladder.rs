@@ -7,7 +7,7 @@ use super::refine::{prune, refine};
 use super::shave::{Effort, shave};
 use super::sweep::{Taste, sweep};
 use super::table::Table;
-use super::{Short, moment};
+use super::{Short, moment, tiny};
 
 /// Work spent on each rung, in runs measured: to bring a first list under the line, to prune it, and to refine the best.
 const SHAVE: u64 = 3_000_000;
@@ -43,10 +43,8 @@ pub(super) fn solve(table: &Table, line: u64) -> Result<Vec<u32>, Short> {
         let short = Short { line_bytes: line, smallest_line_bytes, floor_bytes };
         return climb.begin(line, None).map(|found| climb.refine(line, found).runs).ok_or(short);
     }
-    for rung in climb.rungs().into_iter().filter(|&r| r < line).chain([line]) {
-        if best.level.peak <= rung {
-            best = climb.step(rung, best);
-        }
+    for rung in climb.rungs(best.level.peak).into_iter().filter(|&r| r < line).chain([line]) {
+        best = climb.step(rung, best);
     }
     Ok(best.runs)
 }
@@ -61,14 +59,14 @@ pub(super) fn frontier(table: &Table) -> Vec<(u64, u64)> {
     let mut climb = Climb::new(table);
     let peak = climb.recorded.level.peak;
     let mut best = climb.lowest();
-    let lowest = best.level.peak;
     let mut points = Vec::new();
-    for rung in [lowest].into_iter().chain(climb.rungs()).filter(|&r| r >= lowest) {
+    for rung in climb.rungs(best.level.peak) {
         best = climb.step(rung, best);
         points.push((rung, best.level.nanoseconds));
     }
-    points.push((peak, climb.recorded.level.nanoseconds));
-    points.dedup_by_key(|point| point.0);
+    if points.last().is_none_or(|last| last.0 < peak) {
+        points.push((peak, climb.recorded.level.nanoseconds));
+    }
     points
 }
 
@@ -88,18 +86,24 @@ impl<'a> Climb<'a> {
         Self { table, gauge, recorded: Found { runs, level }, full: level.at }
     }
 
-    /// Lines at even distances, fewer for large problems.
-    fn rungs(&self) -> Vec<u64> {
+    /// The lowest line, and those above it at even distances, fewer for large problems.
+    fn rungs(&self, lowest: u64) -> Vec<u64> {
         let count = match self.table.calls {
             0..=3000 => 10,
             _ => 5,
         };
         let peak = self.recorded.level.peak;
-        (1..count).map(|k| (u128::from(peak) * k / count) as u64).collect()
+        let even = (1..count).map(|k| (u128::from(peak) * k / count) as u64);
+        [lowest].into_iter().chain(even.filter(|&rung| rung > lowest)).collect()
     }
 
-    /// The list with the lowest peak that sweeps find.
+    /// The list with the lowest peak that sweeps find; of very small steps, the lowest there is.
     fn lowest(&mut self) -> Found {
+        if let Some(mut runs) = tiny::lowest(self.table) {
+            let peak = self.gauge.measure(&runs, u64::MAX).peak;
+            let level = prune(&mut self.gauge, self.table, &mut runs, peak, u64::MAX);
+            return Found { runs, level };
+        }
         let mut best = self.recorded.clone();
         let mut low = bound::floor(self.table);
         let mut line = low;
