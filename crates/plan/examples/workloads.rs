@@ -21,7 +21,9 @@ const FRACTIONS: [f64; 5] = [0.7, 0.5, 0.4, 0.3, 0.2];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let Some(kind) = arguments.first() else { return Err("name workload files, or a kind and numbers".into()) };
+    let Some(kind) = arguments.first() else {
+        return Err("name workload files, or a kind and numbers".into());
+    };
     if arguments.len() > 1 && arguments[1..].iter().all(|a| a.parse::<usize>().is_ok()) {
         for calls in &arguments[1..] {
             table(&format!("{kind} {calls}"), &made(kind, calls.parse()?)?, None)?;
@@ -41,7 +43,13 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
     let percent = |nanoseconds: u64| nanoseconds as f64 / once as f64 * 100.0;
     let least = smallest_line(problem)? as f64;
     let floor = floor(problem)? as f64;
-    println!("{name}: {} calls, floor {:.4}, smallest line {:.4} ({:.2} × floor)", problem.calls.len(), floor / peak, least / peak, least / floor);
+    println!(
+        "{name}: {} calls, floor {:.4}, smallest line {:.4} ({:.2} × floor)",
+        problem.calls.len(),
+        floor / peak,
+        least / peak,
+        least / floor
+    );
     println!("  fraction  overhead  at least    online  repeats   seconds");
     for (at, fraction) in FRACTIONS.into_iter().enumerate() {
         let line = (peak * fraction) as u64;
@@ -54,7 +62,10 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
             Ok(schedule) => {
                 let figures = check(problem, &schedule)?;
                 let overhead = percent(figures.nanoseconds - once);
-                println!("  {fraction:>8}  {overhead:>8.2}  {bound:>8.2}  {online:>8}  {:>7}  {seconds:>8.2}", figures.repeats);
+                println!(
+                    "  {fraction:>8}  {overhead:>8.2}  {bound:>8.2}  {online:>8}  {:>7}  {seconds:>8.2}",
+                    figures.repeats
+                );
             }
             Err(SearchError::Short(_)) => {
                 println!("  {fraction:>8}         -  {bound:>8.2}  {online:>8}        -  {seconds:>8.2}");
@@ -167,7 +178,11 @@ fn made(kind: &str, calls: usize) -> Result<Problem, String> {
                 let inputs = if old == recent { vec![old] } else { vec![old, recent] };
                 step.call(&inputs, bytes)
             }
-            _ => return Err(format!("no kind `{kind}`: chain, residual, dense, tree, recurrent, unet, random")),
+            _ => {
+                return Err(format!(
+                    "no kind `{kind}`: chain, residual, dense, tree, recurrent, unet, random"
+                ));
+            }
         };
     }
     Ok(step.finish())

@@ -141,7 +141,9 @@ pub fn check(problem: &Problem, schedule: &Schedule) -> Result<Figures, CheckErr
     if let Some(&tensor) = problem.keep.iter().find(|&&t| !there[t]) {
         return Err(CheckError::Gone { tensor });
     }
-    let same = |what, said, found| if said == found { Ok(()) } else { Err(CheckError::Figures { what, said, found }) };
+    let same = |what, said, found| {
+        if said == found { Ok(()) } else { Err(CheckError::Figures { what, said, found }) }
+    };
     same("bytes", schedule.peak_bytes, figures.peak_bytes)?;
     same("nanoseconds", schedule.nanoseconds, figures.nanoseconds)?;
     Ok(figures)

@@ -140,7 +140,8 @@ impl<'a> Climb<'a> {
     /// The best first list under a line.
     fn begin(&mut self, line: u64, carried: Option<Found>) -> Option<Found> {
         let table = self.table;
-        let mut lists: Vec<Vec<u32>> = moment::best_at(table, self.full, line).again.iter().map(|a| self.after_cut(a)).collect();
+        let mut lists: Vec<Vec<u32>> =
+            moment::best_at(table, self.full, line).again.iter().map(|a| self.after_cut(a)).collect();
         lists.push(self.recorded.runs.clone());
         lists.extend(TASTES.iter().filter_map(|&taste| sweep(table, line, taste)));
         lists.extend(carried.iter().map(|found| found.runs.clone()));

@@ -47,7 +47,14 @@ pub(super) fn repeats(table: &Table, runs: &[u32]) -> Vec<usize> {
 }
 
 /// Improves a list that is under the line until the work is used up.
-pub(super) fn refine(gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line: u64, until: u64, seed: u64) -> Level {
+pub(super) fn refine(
+    gauge: &mut Gauge,
+    table: &Table,
+    runs: &mut Vec<u32>,
+    line: u64,
+    until: u64,
+    seed: u64,
+) -> Level {
     let mut random = Random::new(seed);
     let mut best = prune(gauge, table, runs, line, until);
     let mut current = runs.clone();
@@ -101,7 +108,11 @@ pub(super) fn refine(gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line
 
 /// Tries a few repeats at random.
 fn prune_some(
-    gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line: u64, random: &mut Random,
+    gauge: &mut Gauge,
+    table: &Table,
+    runs: &mut Vec<u32>,
+    line: u64,
+    random: &mut Random,
 ) -> Level {
     let places = repeats(table, runs);
     let mut out = vec![false; runs.len()];

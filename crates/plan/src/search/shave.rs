@@ -97,7 +97,12 @@ impl Change {
 
 /// Brings a list under the line, if it can.
 pub(super) fn shave(
-    gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line: u64, random: &mut Random, effort: Effort,
+    gauge: &mut Gauge,
+    table: &Table,
+    runs: &mut Vec<u32>,
+    line: u64,
+    random: &mut Random,
+    effort: Effort,
 ) -> Option<Level> {
     let mut across = Vec::new();
     let mut trial = Vec::new();

@@ -104,7 +104,8 @@ impl<'a> Sweep<'a> {
             taste,
             needs: needs(table),
             now: 0,
-            most: RUNS * table.calls + (RUNS_OF_SMALL / table.calls.max(1)).min(2 * table.calls * table.calls),
+            most: RUNS * table.calls
+                + (RUNS_OF_SMALL / table.calls.max(1)).min(2 * table.calls * table.calls),
             runs: Vec::with_capacity(2 * table.calls),
             resident: vec![false; tensors],
             list: Vec::new(),
@@ -179,7 +180,10 @@ impl<'a> Sweep<'a> {
         for &input in table.in_place.row(call) {
             let bytes = table.bytes[input as usize];
             let after = if depth == 0 { self.now + 1 } else { self.now };
-            if bytes == 0 || self.locks[input as usize] > 1 || (!any && self.use_from(input, after, 0) < usize::MAX) {
+            if bytes == 0
+                || self.locks[input as usize] > 1
+                || (!any && self.use_from(input, after, 0) < usize::MAX)
+            {
                 continue;
             }
             let free = |o: &&u32| {

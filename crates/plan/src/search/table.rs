@@ -116,7 +116,8 @@ impl Table {
     /// Checks a problem.
     pub fn new(problem: &Problem) -> Result<Self, ProblemError> {
         let (tensors, calls) = (problem.tensors.len(), problem.calls.len());
-        let many = |what, count| if count < 1 << 31 { Ok(()) } else { Err(ProblemError::TooMany { what, count }) };
+        let many =
+            |what, count| if count < 1 << 31 { Ok(()) } else { Err(ProblemError::TooMany { what, count }) };
         many("tensors", tensors)?;
         many("calls", calls)?;
         let references = problem.calls.iter().map(|c| c.inputs.len() + c.outputs.len() + c.in_place.len());

@@ -15,7 +15,8 @@ fn tight() -> (Problem, Schedule) {
 #[test]
 fn a_missing_input_is_found() {
     let (problem, mut schedule) = tight();
-    let first = schedule.runs.iter().position(|r| problem.calls[r.call].inputs.iter().any(|&t| t > 1)).unwrap();
+    let first =
+        schedule.runs.iter().position(|r| problem.calls[r.call].inputs.iter().any(|&t| t > 1)).unwrap();
     let reader = schedule.runs.remove(first);
     schedule.runs.insert(0, reader);
     assert!(matches!(check(&problem, &schedule), Err(CheckError::Missing { run: 0, .. })));
@@ -67,7 +68,8 @@ fn a_wrong_take_over_is_found() {
     };
     let schedule = solve(&problem, u64::MAX).unwrap();
     assert_eq!(schedule.runs[1].takes_over, [(2, 1)]);
-    let wrong = |problem: &Problem| matches!(check(problem, &schedule), Err(CheckError::InPlace { run: 1, .. }));
+    let wrong =
+        |problem: &Problem| matches!(check(problem, &schedule), Err(CheckError::InPlace { run: 1, .. }));
     assert!(!wrong(&problem));
     problem.tensors[2] = 9;
     assert!(wrong(&problem), "another size");

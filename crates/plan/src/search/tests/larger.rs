@@ -6,7 +6,12 @@ use crate::search::{Call, Problem, check, frontier, lower_bound, recorded_peak, 
 /// A chain and its way back.
 fn chain(length: usize) -> Problem {
     let mut problem = Problem { tensors: vec![100; 2 * length], pinned: vec![0], ..Problem::default() };
-    let call = |inputs: Vec<usize>, output| Call { nanoseconds: 10, inputs, outputs: vec![output], ..Call::default() };
+    let call = |inputs: Vec<usize>, output| Call {
+        nanoseconds: 10,
+        inputs,
+        outputs: vec![output],
+        ..Call::default()
+    };
     (1..length).for_each(|i| problem.calls.push(call(vec![i - 1], i)));
     for i in 0..length {
         let gradient = if i == 0 { vec![length - 1] } else { vec![length - 1 - i, length + i - 1] };

@@ -71,7 +71,9 @@ impl<'a> Exhaustive<'a> {
                 for &input in call.in_place.iter().filter(|&&t| self.pinned & (1 << t) == 0) {
                     let size = self.problem.tensors[input];
                     let free = |&o: &usize| mask & (1 << o) == 0 && self.problem.tensors[o] == size;
-                    if let Some(cost) = cost(so_far, call.nanoseconds, high - size).filter(|_| call.outputs.iter().any(|o| free(o))) {
+                    if let Some(cost) = cost(so_far, call.nanoseconds, high - size)
+                        .filter(|_| call.outputs.iter().any(|o| free(o)))
+                    {
                         reach(cost, then, (mask | outputs) & !(1 << input));
                     }
                 }
