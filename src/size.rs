@@ -10,6 +10,7 @@ use thiserror::Error;
 /// assert_eq!("512MiB".parse(), Ok(Size::Bytes(512 << 20)));
 /// assert_eq!("4GB".parse(), Ok(Size::Bytes(4_000_000_000)));
 /// assert_eq!("50%".parse(), Ok(Size::Percent(50.0)));
+/// assert_eq!("0.5".parse(), Ok(Size::Percent(50.0)));
 /// assert!("12parsecs".parse::<Size>().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +48,7 @@ impl FromStr for Size {
         let (number, unit) = text.split_at(split);
         let number: f64 = number.parse().map_err(|_| bad())?;
         let factor = match unit.trim().to_ascii_lowercase().as_str() {
+            "" if number > 0.0 && number <= 1.0 => return Ok(Self::Percent(number * 100.0)),
             "" | "b" => 1.0,
             "k" | "kib" => 1024.0,
             "m" | "mib" => 1024.0 * 1024.0,

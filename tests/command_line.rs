@@ -303,6 +303,54 @@ fn a_closed_pipe_ends_quietly() {
 }
 
 #[test]
+fn workloads_are_planned_under_a_share_of_their_peak() {
+    let path = std::env::temp_dir().join(format!("plimsoll-workload-{}.json", std::process::id()));
+    // A chain of six and its way back.
+    let call = |inputs: &str, output: usize| {
+        format!(r#"{{"op": "f", "ns": 10, "in": [{inputs}], "out": [{output}]}}"#)
+    };
+    let mut calls: Vec<String> = (1..7).map(|i| call(&(i - 1).to_string(), i)).collect();
+    calls.push(call("6", 7));
+    calls.extend((0..6).map(|i| call(&format!("{}, {}", 5 - i, 7 + i), 8 + i)));
+    let text = format!(
+        r#"{{"name": "chain", "tensors": {:?}, "pinned": [0], "keep": [13], "calls": [{}], "baseline_ns": 130,
+        "recorded_peak_bytes": 8000}}"#,
+        [1000; 14],
+        calls.join(", ")
+    );
+    fs::write(&path, &text).unwrap();
+    let file = path.to_str().unwrap();
+    let plan = |memory: &str| plimsoll(&["plan", "--workload", file, "--memory", memory, "--json"]);
+    let whole = json(&plan("1"));
+    assert_eq!((number(&whole, "overhead"), number(&whole, "recomputed")), (0.0, 0.0));
+    let [share, percent, bytes] = ["0.75", "75%", "6000"].map(|memory| json(&plan(memory)));
+    for field in
+        ["line_bytes", "planned_peak_bytes", "floor_bytes", "overhead", "lower_bound_overhead", "kept"]
+    {
+        assert_eq!(share[field], percent[field], "{field}");
+        assert_eq!(share[field], bytes[field], "{field}");
+    }
+    assert_eq!((number(&share, "line_bytes"), share["feasible"].as_bool()), (6000.0, Some(true)));
+    assert!(number(&share, "planned_peak_bytes") <= 6000.0 && number(&share, "recomputed") > 0.0);
+    assert!(number(&share, "overhead") >= number(&share, "lower_bound_overhead"));
+    assert!(number(&share, "planning_ms") > 0.0 && number(&share, "kept") > 0.0);
+    let low = plan("10%");
+    assert_eq!(low.status.code(), Some(3));
+    let answer: serde_json::Value = serde_json::from_slice(&low.stdout).unwrap();
+    assert_eq!(answer["feasible"].as_bool(), Some(false));
+    let smallest = number(&answer, "smallest_line_bytes");
+    assert!(String::from_utf8_lossy(&low.stderr).contains(&format!("{smallest}")));
+    assert_eq!(number(&json(&plan(&format!("{smallest}B"))), "floor_bytes"), smallest);
+    refused(&["plan", "--workload", file, "--model", "lenet"], &["--workload", "--model"]);
+    refused(&["plan", "--workload", "no/such/file"], &["no/such/file"]);
+    refused(&["train", "--workload", file], &["--workload"]);
+    fs::write(&path, text.replacen("[5, 7]", "[5, 99]", 1).replacen("[0], \"out\"", "[99], \"out\"", 1))
+        .unwrap();
+    refused(&["plan", "--workload", file], &[file, "call 0", "99"]);
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn plan_and_zoo_print_tables() {
     let sheet = String::from_utf8(plimsoll(&["plan", "--model", "gpt", "--batch", "4"]).stdout).unwrap();
     for word in ["parameters", "optimizer state", "workspace", "heap cap", "total", "fullest"] {

@@ -18,7 +18,7 @@ pub enum Command {
     /// Train a model: prints the load sheet, trains, and prints planned next to measured peak
     Train(RunOptions),
     /// Print the load sheet of a run without running it, for any line
-    Plan(RunOptions),
+    Plan(PlanOptions),
     /// Measure a trained model on data: loss, accuracy and other metrics
     Evaluate(EvaluateOptions),
     /// Write what a trained model says of data
@@ -64,7 +64,7 @@ pub struct ModelOptions {
 /// The line and the machine.
 #[derive(Clone, Debug, Args)]
 pub struct MachineOptions {
-    /// The line: a size like 512MiB or 4GB, or a share like 50% of the available memory
+    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory
     #[arg(long, value_name = "SIZE", default_value = "90%", allow_negative_numbers = true)]
     pub memory: Size,
     /// Threads; never changes results [default: the machine's cores]
@@ -208,6 +208,19 @@ pub struct RunOptions {
     /// beside the line
     #[arg(long)]
     pub check_memory: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanOptions {
+    #[command(flatten)]
+    pub run: RunOptions,
+    /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
+        "epochs", "steps", "micro_batches", "lr", "optimizer", "schedule", "threads", "seed", "out", "without",
+        "check_memory",
+    ])]
+    pub workload: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

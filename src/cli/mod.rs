@@ -9,6 +9,7 @@ mod setup;
 mod text;
 mod train;
 mod trained;
+mod workload;
 mod zoo;
 
 use clap::Parser;

@@ -1,12 +1,16 @@
 //! `plimsoll plan`: the load sheet without running.
 
-use super::args::RunOptions;
-use super::{Failure, answer, say, setup::setup};
+use super::args::PlanOptions;
+use super::{Failure, answer, say, setup::setup, workload};
 use plimsoll::plan::PlanSet;
 use serde_json::{Value, json};
 
 /// Plans and prints.
-pub fn run(options: &RunOptions) -> Result<(), Failure> {
+pub fn run(options: &PlanOptions) -> Result<(), Failure> {
+    if let Some(path) = &options.workload {
+        return workload::run(&options.run, path);
+    }
+    let options = &options.run;
     if options.out.is_some() {
         return Err(Failure::usage("--out is for train: a plan writes nothing"));
     }

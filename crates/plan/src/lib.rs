@@ -13,12 +13,14 @@ mod order;
 mod placement;
 mod plan;
 mod planner;
+pub mod search;
 mod sheet;
 mod sheet_text;
 mod target;
 mod tide;
 mod verify;
 mod work;
+pub mod workload;
 
 pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Prepared};

@@ -1,0 +1,4 @@
+mod corrupted;
+mod generate;
+mod larger;
+mod optimal;

@@ -1,0 +1,42 @@
+//! Small random steps.
+
+use crate::search::random::Random;
+use crate::search::{Call, Problem};
+
+/// A step of a few calls: some read what is recent, some what is old, as backward calls do.
+pub fn random_step(seed: u64, calls: usize) -> Problem {
+    let mut random = Random::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
+    let sizes = [10, 10, 10, 20, 40, 5, 15];
+    let mut problem = Problem { tensors: vec![7, 3], pinned: vec![0, 1], ..Problem::default() };
+    for at in 0..calls {
+        let made: Vec<usize> = (2..problem.tensors.len()).collect();
+        let mut inputs = Vec::new();
+        for _ in 0..1 + random.below(3) {
+            if made.is_empty() || random.below(12) == 0 {
+                inputs.push(random.below(2));
+            } else if random.below(2) == 0 {
+                inputs.push(made[made.len() - 1 - random.below(made.len().min(2))]);
+            } else {
+                inputs.push(made[random.below(made.len())]);
+            }
+        }
+        inputs.sort_unstable();
+        inputs.dedup();
+        let mut outputs = Vec::new();
+        for _ in 0..if random.below(6) == 0 { 2 } else { 1 } {
+            outputs.push(problem.tensors.len());
+            problem.tensors.push(sizes[random.below(sizes.len())]);
+        }
+        let mut in_place = Vec::new();
+        if random.below(4) == 0 {
+            in_place.extend(inputs.iter().copied().filter(|&t| t > 1).take(1));
+        }
+        let workspace = if random.below(8) == 0 { 10 } else { 0 };
+        let nanoseconds = 1 + random.below(20) as u64;
+        if at + 1 == calls || random.below(8) == 0 {
+            problem.keep.push(outputs[0]);
+        }
+        problem.calls.push(Call { nanoseconds, inputs, outputs, in_place, workspace });
+    }
+    problem
+}

@@ -1,0 +1,67 @@
+//! What holds for steps too large for exhaustive search.
+
+use super::generate::random_step;
+use crate::search::{Call, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve};
+
+/// A chain and its way back.
+fn chain(length: usize) -> Problem {
+    let mut problem = Problem { tensors: vec![100; 2 * length], pinned: vec![0], ..Problem::default() };
+    let call = |inputs: Vec<usize>, output| Call {
+        nanoseconds: 10,
+        inputs,
+        outputs: vec![output],
+        ..Call::default()
+    };
+    (1..length).for_each(|i| problem.calls.push(call(vec![i - 1], i)));
+    for i in 0..length {
+        let gradient = if i == 0 { vec![length - 1] } else { vec![length - 1 - i, length + i - 1] };
+        problem.calls.push(call(gradient, length + i));
+    }
+    problem.keep.push(2 * length - 1);
+    problem
+}
+
+#[test]
+fn schedules_hold_their_line_and_more_memory_is_never_slower() {
+    for seed in 0..12 {
+        let problem = random_step(seed, 20 + 5 * seed as usize);
+        let mut before = u64::MAX;
+        for (line, nanoseconds) in frontier(&problem).unwrap() {
+            let schedule = solve(&problem, line).unwrap();
+            let figures = check(&problem, &schedule).unwrap();
+            assert!(figures.peak_bytes <= line, "seed {seed}: {} over {line}", figures.peak_bytes);
+            assert!(figures.nanoseconds <= before, "seed {seed}: slower with {line}");
+            assert!(figures.nanoseconds <= nanoseconds, "seed {seed}: the frontier promises more");
+            before = figures.nanoseconds;
+        }
+    }
+}
+
+#[test]
+fn planning_is_a_pure_function() {
+    let problem = random_step(3, 40);
+    let line = recorded_peak(&problem).unwrap() * 2 / 3;
+    assert_eq!(solve(&problem, line), solve(&problem, line));
+}
+
+#[test]
+fn chains_need_few_tensors_and_little_time() {
+    let problem = chain(40);
+    let low = smallest_line(&problem).unwrap();
+    assert!(low <= 600, "{low} bytes for a chain that five tensors do");
+    // A third of the memory for less than one more forward pass.
+    let line = recorded_peak(&problem).unwrap() / 3;
+    let schedule = solve(&problem, line).unwrap();
+    let extra = schedule.nanoseconds - 790;
+    let bound = lower_bound(&problem, line).unwrap();
+    assert!(extra >= bound && extra <= 390, "{extra} over {bound}");
+}
+
+#[test]
+fn nothing_is_repeated_where_all_fits() {
+    let problem = chain(10);
+    let peak = recorded_peak(&problem).unwrap();
+    assert_eq!(solve(&problem, peak).unwrap().repeats(&problem), 0);
+    assert!(solve(&problem, peak - 1).unwrap().repeats(&problem) > 0);
+    assert_eq!(solve(&Problem::default(), 0).unwrap().runs.len(), 0);
+}
