@@ -22,6 +22,9 @@ const DEPTH: usize = 3;
 /// Runs of a schedule, at most: so many for each call, and more for small steps: this by calls, and at most twice the calls squared.
 const RUNS: usize = 3;
 const RUNS_OF_SMALL: usize = 5_000_000;
+/// Tensors looked at, at most: so many for each call, and some for small steps.
+const LOOKS: u64 = 2_000;
+const LOOKS_OF_SMALL: u64 = 20_000_000;
 /// Inputs within inputs that are made again for one call.
 const NESTING: usize = 2_000;
 
@@ -74,6 +77,9 @@ struct Sweep<'a> {
     now: usize,
     /// Runs at which to give up.
     most: usize,
+    /// Tensors looked at so far, and at which to give up.
+    looks: u64,
+    most_looks: u64,
     runs: Vec<u32>,
     resident: Vec<bool>,
     /// What is resident.
@@ -106,6 +112,8 @@ impl<'a> Sweep<'a> {
             now: 0,
             most: RUNS * table.calls
                 + (RUNS_OF_SMALL / table.calls.max(1)).min(2 * table.calls * table.calls),
+            looks: 0,
+            most_looks: LOOKS * table.calls as u64 + LOOKS_OF_SMALL,
             runs: Vec::with_capacity(2 * table.calls),
             resident: vec![false; tensors],
             list: Vec::new(),
@@ -133,7 +141,7 @@ impl<'a> Sweep<'a> {
     /// Runs a call once all its inputs are there.
     fn run(&mut self, call: usize, depth: usize) -> Option<()> {
         let table = self.table;
-        if depth > NESTING || self.runs.len() > self.most {
+        if depth > NESTING || self.runs.len() > self.most || self.looks > self.most_looks {
             return None;
         }
         for tensor in by_need(table, &self.needs, call) {
@@ -218,6 +226,7 @@ impl<'a> Sweep<'a> {
     fn victim(&mut self) -> Option<usize> {
         let mut best = None;
         for _ in 0..8 {
+            self.looks += self.list.len() as u64;
             best = None;
             let mut low = f64::INFINITY;
             for (at, &tensor) in self.list.iter().enumerate() {
@@ -283,6 +292,7 @@ impl<'a> Sweep<'a> {
     fn use_from(&mut self, tensor: u32, from: usize, depth: usize) -> usize {
         let table = self.table;
         let readers = table.readers.row(tensor as usize);
+        self.looks += 1 + readers.len() as u64;
         let passed = &mut self.passed[tensor as usize];
         while readers.get(*passed as usize).is_some_and(|&r| (r as usize) < self.now) {
             *passed += 1;
@@ -313,6 +323,7 @@ impl<'a> Sweep<'a> {
         let mut count = 0;
         let mut stack = vec![own];
         while let Some(call) = stack.pop() {
+            self.looks += 2;
             sum += table.nanoseconds[call as usize] as f64;
             count += 1;
             if count >= CHAIN {

@@ -58,8 +58,8 @@ impl<'a> Exhaustive<'a> {
             for tensor in (0..tensors).filter(|t| mask & !self.pinned & (1 << t) != 0) {
                 reach(so_far, next, mask & !(1 << tensor));
             }
-            for index in 0..calls.len().min(next + 1) {
-                let (call, (inputs, outputs)) = (&calls[index], self.calls[index]);
+            for (index, call) in calls.iter().enumerate().take(next + 1) {
+                let (inputs, outputs) = self.calls[index];
                 if mask & inputs != inputs {
                     continue;
                 }
@@ -71,8 +71,8 @@ impl<'a> Exhaustive<'a> {
                 for &input in call.in_place.iter().filter(|&&t| self.pinned & (1 << t) == 0) {
                     let size = self.problem.tensors[input];
                     let free = |&o: &usize| mask & (1 << o) == 0 && self.problem.tensors[o] == size;
-                    if let Some(cost) = cost(so_far, call.nanoseconds, high - size)
-                        .filter(|_| call.outputs.iter().any(|o| free(o)))
+                    if let Some(cost) =
+                        cost(so_far, call.nanoseconds, high - size).filter(|_| call.outputs.iter().any(free))
                     {
                         reach(cost, then, (mask | outputs) & !(1 << input));
                     }
