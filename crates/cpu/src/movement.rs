@@ -130,6 +130,8 @@ impl Moves {
         }
     }
 
+    /// # Safety
+    /// As for [`Moves::run`]; `T` has the size of an element.
     unsafe fn run_as<T: Copy + Send + Sync>(
         &self,
         ctx: Context<'_>,

@@ -92,6 +92,15 @@ impl Call for ChannelStats {
     }
 }
 
+/// Input, mean and deviation of the sums: operands 1 to 3.
+///
+/// # Safety
+/// As for [`Call::run`], of a call of this size and these statistics.
+unsafe fn normalised<'a>(o: &'a Operands<'_>, size: Size, axis: NormAxis) -> Normalised<'a> {
+    let n = size.statistics(axis);
+    Normalised { x: read!(o, 1, size.elements()), axis, mean: read!(o, 2, n), rstd: read!(o, 3, n) }
+}
+
 struct RowSums {
     size: Size,
     statistics: NormAxis,
@@ -100,13 +109,9 @@ struct RowSums {
 impl Call for RowSums {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Size { rows, width } = self.size;
-        let (all, n) = (self.size.elements(), self.size.statistics(self.statistics));
-        let normalised = Normalised {
-            x: read!(o, 1, all),
-            axis: self.statistics,
-            mean: read!(o, 2, n),
-            rstd: read!(o, 3, n),
-        };
+        let all = self.size.elements();
+        // SAFETY: inside `Call::run`, of this call.
+        let normalised = unsafe { normalised(o, self.size, self.statistics) };
         let (sum, with_x) = (write!(o, 0, rows), write!(o, 1, rows));
         norm::row_sums(ctx, rows, width, read!(o, 0, all), normalised, sum, with_x);
         Ok(())
@@ -127,13 +132,9 @@ impl Call for ChannelSums {
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Size { rows, width } = self.size;
-        let (all, n) = (self.size.elements(), self.size.statistics(self.statistics));
-        let normalised = Normalised {
-            x: read!(o, 1, all),
-            axis: self.statistics,
-            mean: read!(o, 2, n),
-            rstd: read!(o, 3, n),
-        };
+        let all = self.size.elements();
+        // SAFETY: inside `Call::run`, of this call.
+        let normalised = unsafe { normalised(o, self.size, self.statistics) };
         let (dy, sum, with_x) = (read!(o, 0, all), write!(o, 0, width), write!(o, 1, width));
         let (block, accumulate) = (self.block_rows, self.accumulate);
         norm::channel_sums(ctx, rows, width, block, accumulate, dy, normalised, sum, with_x, scratch!(o));

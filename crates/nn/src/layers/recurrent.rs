@@ -12,8 +12,6 @@ pub type Memory = Vec<ValueId>;
 
 /// A layer that goes through a sequence step by step.
 pub trait Recurrent: Send + Sync {
-    /// Width of the result.
-    fn units(&self) -> usize;
     /// Goes through the sequence, backwards if `reverse`, from a memory if one is given. Returns the result of every
     /// position, in the sequence's order, and the memory after the last step.
     fn run(
@@ -149,10 +147,6 @@ recurrent!(
 );
 
 impl Recurrent for SimpleRnn {
-    fn units(&self) -> usize {
-        self.units
-    }
-
     fn shows_all(&self) -> bool {
         self.all
     }
@@ -174,10 +168,6 @@ impl Recurrent for SimpleRnn {
 }
 
 impl Recurrent for Lstm {
-    fn units(&self) -> usize {
-        self.units
-    }
-
     fn shows_all(&self) -> bool {
         self.all
     }
@@ -209,10 +199,6 @@ impl Recurrent for Lstm {
 }
 
 impl Recurrent for Gru {
-    fn units(&self) -> usize {
-        self.units
-    }
-
     fn shows_all(&self) -> bool {
         self.all
     }
