@@ -35,7 +35,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         let graph = build().and_then(|g| optimize(&g, &[])).map_err(TrainError::from)?;
         let state: usize = graph.states.iter().map(|s| graph.ty(s.input).bytes()).sum();
         let parameters = graph.parameter_count();
-        let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+        let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("train".into(), graph)], executor.target(), &budget).map_err(TrainError::from)?;
         say(&format!(
             "{:<16} {:>12} {:>12} {:>14} {:>16}   {}",

@@ -15,7 +15,7 @@ pub struct Harness {
 impl Harness {
     /// Plans a graph without a line, checks the plan, and prepares it.
     pub fn new(executor: &dyn Executor, graph: Graph) -> Result<Self, String> {
-        let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+        let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("test".into(), graph)], executor.target(), &budget).map_err(|e| e.to_string())?;
         verify(&plans).map_err(|e| e.to_string())?;
         let plans = Arc::new(plans);

@@ -423,7 +423,7 @@ fn rotary_positions_go_over_their_input() {
     b.output("y", y);
     let graph = b.finish().unwrap();
     let cpu = Cpu::new(2).unwrap().checked();
-    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let budget = Budget::new(usize::MAX, Vec::new());
     let plans = plan(&[("test".into(), graph.clone())], cpu.target(), &budget).unwrap();
     let value = x_type.bytes();
     assert!(plans.arena_bytes < 3 * value, "{} for values of {value}", plans.arena_bytes);

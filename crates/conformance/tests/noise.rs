@@ -187,7 +187,7 @@ fn dropout_costs_no_memory_between_forward_and_backward() {
     let executor = cpu(2);
     let bytes = |model: &dyn Model| {
         let graph = optimize(&step::training(model, &Sgd::new(0.1), 256).unwrap(), &[]).unwrap();
-        let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+        let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("train".into(), graph)], executor.target(), &budget).unwrap();
         verify(&plans).unwrap();
         let states: usize = plans.states.iter().map(|s| s.ty.bytes()).sum();

@@ -20,6 +20,24 @@ pub(crate) fn settle(work: &mut Work<'_>, flows: &[Flow]) {
     for (old, new, is_state) in ends {
         settle_end(work, &mut search, old, new, is_state);
     }
+    settle_spilled(work);
+}
+
+/// Stores the new versions of the states in the spill file, once each.
+fn settle_spilled(work: &mut Work<'_>) {
+    let graph = work.graph;
+    for (i, state) in graph.states.iter().enumerate() {
+        let root = state.output.map(|v| work.roots[v.index()]).filter(|&root| root != state.input);
+        let Some(root) = root.filter(|_| work.is_spilled(state.input)) else { continue };
+        let new = match graph.origin(root) {
+            Origin::Node { .. } => work.item(root),
+            _ => Some(work.snapshot(root)),
+        };
+        let Some(new) = new else { continue };
+        let writer = work.items[new].writer;
+        let tail = work.repeats() || writer.is_some_and(|t| work.tasks[t].tail);
+        work.add_store(i, new, tail, writer.map_or(0, |t| work.tasks[t].rank + 1));
+    }
 }
 
 /// (old version, new version, whether it is a state) of every running sum and state that is rewritten; sums first,
@@ -29,7 +47,7 @@ fn ends(work: &mut Work<'_>) -> Vec<(ItemId, ItemId, bool)> {
     let carries = graph.carries.iter().map(|c| (c.input, Some(c.output), false));
     let states = graph.states.iter().map(|s| (s.input, s.output, true));
     let mut ends = Vec::new();
-    for (input, output, is_state) in carries.chain(states) {
+    for (input, output, is_state) in carries.chain(states).filter(|(input, ..)| !work.is_spilled(*input)) {
         let Some(root) = output.map(|v| work.roots[v.index()]).filter(|&root| root != input) else {
             continue;
         };

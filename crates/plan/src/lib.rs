@@ -7,12 +7,14 @@ mod account;
 mod claims;
 mod error;
 mod executor;
+mod layout;
 mod lifetimes;
 mod null;
 mod order;
 mod placement;
 mod plan;
 mod planner;
+mod repeat;
 pub mod search;
 mod sheet;
 mod sheet_text;
@@ -25,8 +27,10 @@ pub mod workload;
 pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Prepared};
 pub use null::{NullExecutor, NullTarget};
-pub use plan::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, StatePlacement, Step};
-pub use planner::{Budget, plan};
+pub use plan::{
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Step,
+};
+pub use planner::{Budget, Disk, plan, plan_toward};
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use verify::{At, VerifyError, verify};

@@ -13,8 +13,6 @@ pub(crate) struct Timetable {
     pub buffers: Vec<Buffer>,
     /// Where the graph's outputs lie after the last step.
     pub outputs: Vec<BufferId>,
-    /// Predicted time of all steps, the body's once per micro-batch.
-    pub nanoseconds: u64,
 }
 
 /// Runs the order once on paper. `states[i]` is where the graph's state `i` stands in the plan set.
@@ -36,7 +34,6 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
     }
     let mut tide = Tide::new(work);
     let mut reuses = Vec::new();
-    let mut nanoseconds = 0_u64;
     let mut steps = Vec::with_capacity(order.len());
     for (step, &id) in order.iter().enumerate() {
         let task = &work.tasks[id];
@@ -56,11 +53,11 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
         let writes: Vec<BufferId> = task.writes.iter().map(|&i| table.touch(i, step)).collect();
         let workspace =
             (task.workspace > 0).then(|| table.add(BufferKind::Workspace, None, task.workspace, step));
-        let times = if task.tail { 1 } else { work.graph.micro_batches as u64 };
-        nanoseconds = nanoseconds.saturating_add(task.nanoseconds.saturating_mul(times));
         let action = match task.deed {
             Deed::Run(node) => Action::Run { node, reads, writes, workspace },
             Deed::Copy(value) => Action::Copy { value, from: reads[0], to: writes[0] },
+            Deed::Load(state) => Action::Load { state: states[state], to: writes[0] },
+            Deed::Store(state) => Action::Store { state: states[state], from: reads[0] },
         };
         steps.push(Step { action, tail: task.tail });
     }
@@ -75,7 +72,7 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
         }
     }
     let outputs: Vec<BufferId> = work.outputs.iter().map(|&i| table.touch(i, end)).collect();
-    Timetable { steps, buffers: table.buffers, outputs, nanoseconds }
+    Timetable { steps, buffers: table.buffers, outputs }
 }
 
 struct Table {

@@ -58,7 +58,7 @@ impl Target for NullTarget {
 /// let y = b.unary(Unary::Relu, x)?;
 /// b.output("y", y);
 /// let executor = NullExecutor::default();
-/// let budget = Budget { line_bytes: 1 << 20, outside: Vec::new() };
+/// let budget = Budget::new(1 << 20, Vec::new());
 /// let plans = plan(&[("predict".into(), b.finish()?)], executor.target(), &budget)?;
 /// let mut prepared = executor.prepare(plans.into())?;
 /// assert!(prepared.run(0, &[&[0; 24]]).is_ok());

@@ -73,6 +73,21 @@ pub enum Action {
         /// Where it goes.
         to: BufferId,
     },
+    /// Reads a state of [`PlanSet::states`] from the spill file. The buffer is taken from here on; computing goes on
+    /// until something reads it.
+    Load {
+        /// The state.
+        state: usize,
+        /// Where it goes.
+        to: BufferId,
+    },
+    /// Writes the new version of a state to the spill file. Computing goes on until something writes over the buffer.
+    Store {
+        /// The state.
+        state: usize,
+        /// Where it lies.
+        from: BufferId,
+    },
 }
 
 /// One thing to do.
@@ -107,6 +122,18 @@ pub struct ExecutionPlan {
     pub nanoseconds: u64,
 }
 
+/// Where a state lies between steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateHome {
+    /// In the arena, from this offset on.
+    Arena(usize),
+    /// In the spill file, from this offset on, a multiple of [`SPILL_ALIGNMENT`].
+    File(u64),
+}
+
+/// Every state in the spill file starts at a multiple of this.
+pub const SPILL_ALIGNMENT: u64 = 4096;
+
 /// Where a state lies, in every plan of the set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatePlacement {
@@ -118,8 +145,18 @@ pub struct StatePlacement {
     pub role: plimsoll_graph::Role,
     /// How it starts.
     pub init: plimsoll_graph::Init,
-    /// Where it starts in the arena.
-    pub offset: usize,
+    /// Where it lies.
+    pub home: StateHome,
+}
+
+impl StatePlacement {
+    /// Its bytes in the arena; none if it lies in the spill file.
+    pub fn arena_range(&self) -> std::ops::Range<usize> {
+        match self.home {
+            StateHome::Arena(offset) => offset..offset + self.ty.bytes(),
+            StateHome::File(_) => 0..0,
+        }
+    }
 }
 
 /// The plans of every batch type over one arena.
@@ -129,12 +166,14 @@ pub struct PlanSet {
     pub target: String,
     /// The plans.
     pub plans: Vec<ExecutionPlan>,
-    /// The states, at the bottom of the arena.
+    /// The states, at the bottom of the arena or in the spill file.
     pub states: Vec<StatePlacement>,
     /// Every offset, every peak and the arena are multiples of this.
     pub alignment: usize,
     /// The arena: the largest plan's peak.
     pub arena_bytes: usize,
+    /// The spill file.
+    pub spill_bytes: u64,
     /// The account of every byte.
     pub sheet: LoadSheet,
 }

@@ -1,13 +1,18 @@
 //! Graphs, target and line in; plans and their load sheet out.
 
-use crate::placement::{Block, live_peak, place};
-use crate::work::Work;
+use crate::layout::Layout;
+use crate::repeat::{self, Translated};
+use crate::search::{self, SearchError};
+use crate::work::{TaskId, Work};
 use crate::{
-    Buffer, BufferKind, Entry, ExecutionPlan, PlanError, PlanSet, StatePlacement, Target, account, lifetimes,
-    order,
+    Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account, order,
 };
-use plimsoll_graph::Graph;
-use std::sync::Arc;
+use plimsoll_graph::{Graph, Role};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// How often a plan whose places have gaps is searched again under a lower aim.
+const AIMS: usize = 4;
 
 /// What the plans may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +21,38 @@ pub struct Budget {
     pub line_bytes: usize,
     /// What lies outside the arena: code, stacks, heap, the data pipeline.
     pub outside: Vec<Entry>,
+    /// Whether steps may run again to stay under the line.
+    pub recompute: bool,
+    /// Where states may lie that do not fit.
+    pub spill: Option<Disk>,
+}
+
+/// The disk that states may be spilled to, in whole numbers so that plans stay pure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Time to read a MiB.
+    pub read_ns_per_mib: u64,
+    /// Time to write a MiB.
+    pub write_ns_per_mib: u64,
+}
+
+impl Disk {
+    /// Time for so many bytes.
+    pub(crate) fn nanoseconds(bytes: usize, ns_per_mib: u64) -> u64 {
+        ((bytes as u128 * u128::from(ns_per_mib)) >> 20) as u64
+    }
+}
+
+impl Budget {
+    /// A budget without recomputation and spilling.
+    pub fn new(line_bytes: usize, outside: Vec<Entry>) -> Self {
+        Self { line_bytes, outside, recompute: false, spill: None }
+    }
+
+    /// What is left for the arena.
+    pub fn arena_bytes(&self) -> usize {
+        self.outside.iter().fold(self.line_bytes, |left, entry| left.saturating_sub(entry.bytes))
+    }
 }
 
 /// Plans every batch type of a model into one arena under a line. States are matched by name across the graphs and
@@ -34,7 +71,7 @@ pub struct Budget {
 /// b.output("y", y);
 /// let graph = b.finish()?;
 ///
-/// let budget = |line_bytes| Budget { line_bytes, outside: Vec::new() };
+/// let budget = |line_bytes| Budget::new(line_bytes, Vec::new());
 /// let plans = plan(&[("predict".into(), graph.clone())], &NullTarget::default(), &budget(1 << 20))?;
 /// assert_eq!(plans.arena_bytes, 2 * 12_800); // the second op goes over the first one's result
 /// verify(&plans)?;
@@ -45,27 +82,145 @@ pub struct Budget {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn plan(batches: &[(String, Graph)], target: &dyn Target, budget: &Budget) -> Result<PlanSet, PlanError> {
-    let alignment = target.alignment().max(1);
-    let (states, states_end) = place_states(batches, alignment)?;
-    let plans = batches
-        .iter()
-        .map(|(name, graph)| plan_one(name, graph, target, &states, states_end))
-        .collect::<Result<Vec<_>, _>>()?;
-    let arena_bytes = plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
-    let sheet =
-        account::load_sheet(target.name(), &plans, &states, arena_bytes, &budget.outside, budget.line_bytes);
-    sheet.check_line()?;
-    Ok(PlanSet { target: target.name(), plans, states, alignment, arena_bytes, sheet })
+    let plans = plan_toward(batches, target, budget)?;
+    plans.sheet.check_line()?;
+    Ok(plans)
 }
 
-/// Packs the states of all graphs at the bottom of the arena, in the order they first appear, and returns the end.
-fn place_states(
+/// As [`plan`], but plans that do not fit are given too, as low as they go: for callers who count more under the line
+/// once a plan is known, and check it then.
+pub fn plan_toward(
     batches: &[(String, Graph)],
+    target: &dyn Target,
+    budget: &Budget,
+) -> Result<PlanSet, PlanError> {
+    let alignment = target.alignment().max(1);
+    let states = find_states(batches)?;
+    let shelf = Shelf { batches, target, states: &states, alignment, disk: budget.spill.unwrap_or_default() };
+    let room = budget.arena_bytes();
+    let means = if budget.recompute { room } else { usize::MAX };
+    let mut best = shelf.plan(&[], means)?;
+    if budget.spill.is_some() && best.peak() > room {
+        best = shelf.spill(room, budget.recompute, best)?;
+    }
+    let arena_bytes = best.peak();
+    let Planned { plans, floor } = best;
+    let sheet = account::load_sheet(
+        target.name(),
+        &plans,
+        &floor.states,
+        arena_bytes,
+        &budget.outside,
+        budget.line_bytes,
+    );
+    let (states, spill_bytes) = (floor.states, floor.spill_bytes);
+    Ok(PlanSet { target: target.name(), plans, states, alignment, arena_bytes, spill_bytes, sheet })
+}
+
+/// States smaller than this are not spilled: they would save little and cost a request each.
+const LEAST_SPILLED: usize = 64 << 10;
+
+/// Everything that does not change between attempts to plan.
+struct Shelf<'a> {
+    batches: &'a [(String, Graph)],
+    target: &'a dyn Target,
+    /// All states, none of them placed yet.
+    states: &'a [StatePlacement],
     alignment: usize,
-) -> Result<(Vec<StatePlacement>, usize), PlanError> {
+    disk: Disk,
+}
+
+/// Plans of every batch type above the same states.
+struct Planned {
+    plans: Vec<ExecutionPlan>,
+    floor: Floor,
+}
+
+impl Planned {
+    fn peak(&self) -> usize {
+        self.plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0)
+    }
+
+    /// Predicted time of a step of the first batch type.
+    fn nanoseconds(&self) -> u64 {
+        self.plans.first().map_or(0, |p| p.nanoseconds)
+    }
+}
+
+impl Shelf<'_> {
+    /// Plans with these states in the spill file; steps run again where a plan does not fit the room.
+    fn plan(&self, spilled: &[usize], room: usize) -> Result<Planned, PlanError> {
+        let floor = self.floor(spilled);
+        let plans = self.batches.iter();
+        let plans = plans.map(|(name, graph)| plan_one(name, graph, self.target, &floor, self.disk, room));
+        Ok(Planned { plans: plans.collect::<Result<_, _>>()?, floor })
+    }
+
+    /// Spills as few states as make the plans fit the room, with steps that run again or, if that is faster, without;
+    /// all of them if none of that fits.
+    fn spill(&self, room: usize, recompute: bool, whole: Planned) -> Result<Planned, PlanError> {
+        let order = self.spill_order();
+        let mut best = whole;
+        for room_for_repeats in [usize::MAX, room] {
+            if room_for_repeats == room && !recompute {
+                break;
+            }
+            // The fewest that fit: more states in the file never need more of the arena, but for gaps.
+            let (mut low, mut high) = (0, order.len());
+            let mut found = None;
+            while low < high {
+                let middle = low + (high - low) / 2;
+                let planned = self.plan(&order[..=middle], room_for_repeats)?;
+                if planned.peak() <= room {
+                    high = middle;
+                    found = Some(planned);
+                } else {
+                    low = middle + 1;
+                    if best.peak() > room && planned.peak() < best.peak() {
+                        best = planned;
+                    }
+                }
+            }
+            if let Some(found) = found
+                && (best.peak() > room || found.nanoseconds() < best.nanoseconds())
+            {
+                best = found;
+            }
+        }
+        Ok(best)
+    }
+
+    /// The states worth spilling: what is used once in a step first, then what is used often; the largest first.
+    fn spill_order(&self) -> Vec<usize> {
+        let large = |&i: &usize| self.states[i].ty.bytes() >= LEAST_SPILLED;
+        let mut order: Vec<usize> = (0..self.states.len()).filter(large).collect();
+        order.sort_by_key(|&i| (self.states[i].role != Role::Moment, Reverse(self.states[i].ty.bytes()), i));
+        order
+    }
+
+    /// Packs the states at the bottom of the arena, in the order they first appear, and the spilled ones in the file.
+    fn floor(&self, spilled: &[usize]) -> Floor {
+        let mut states = self.states.to_vec();
+        let (mut end, mut spill_bytes) = (0_usize, 0_u64);
+        for (i, state) in states.iter_mut().enumerate() {
+            let bytes = state.ty.bytes();
+            if spilled.contains(&i) {
+                state.home = StateHome::File(spill_bytes);
+                spill_bytes += (bytes as u64).next_multiple_of(SPILL_ALIGNMENT);
+            } else {
+                state.home = StateHome::Arena(end);
+                end += bytes.next_multiple_of(self.alignment);
+            }
+        }
+        Floor { states, end, spill_bytes }
+    }
+}
+
+/// The states of all graphs, in the order they first appear, matched by name.
+fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacement>, PlanError> {
     let mut states: Vec<StatePlacement> = Vec::new();
-    let mut index = std::collections::BTreeMap::new();
-    let mut end = 0_usize;
+    let mut index = BTreeMap::new();
+    let mut total = 0_usize;
     for (plan, graph) in batches {
         graph.check().map_err(|source| PlanError::Graph { plan: plan.clone(), source })?;
         for state in &graph.states {
@@ -84,63 +239,105 @@ fn place_states(
                 continue;
             }
             index.insert(&state.name, (states.len(), plan));
-            let bytes = ty.bytes();
-            if bytes.saturating_add(end) > 1 << 62 {
+            total = total.saturating_add(ty.bytes()).saturating_add(SPILL_ALIGNMENT as usize);
+            if total > 1 << 62 {
                 return Err(PlanError::TooLarge { plan: plan.clone(), ty });
             }
-            states.push(StatePlacement {
-                name: state.name.clone(),
-                ty,
-                role: state.role,
-                init: state.init,
-                offset: end,
-            });
-            end += bytes.next_multiple_of(alignment);
+            let (name, role, init) = (state.name.clone(), state.role, state.init);
+            states.push(StatePlacement { name, ty, role, init, home: StateHome::Arena(0) });
         }
     }
-    Ok((states, end))
+    Ok(states)
 }
 
-/// Order, lifetimes and placement of one graph above the states.
+/// Where everything above the states of one plan set goes.
+pub(crate) struct Floor {
+    /// The states.
+    pub states: Vec<StatePlacement>,
+    /// Where the states end.
+    pub end: usize,
+    /// The spill file.
+    pub spill_bytes: u64,
+}
+
+/// Plans one graph: in its best order if that fits the room, else with the repeats that make it fit, else as low as it
+/// goes.
 fn plan_one(
     name: &str,
     graph: &Graph,
     target: &dyn Target,
-    states: &[StatePlacement],
-    states_end: usize,
+    floor: &Floor,
+    disk: Disk,
+    room: usize,
 ) -> Result<ExecutionPlan, PlanError> {
-    let work = Work::new(name, graph, target)?;
+    let index: BTreeMap<&str, usize> =
+        floor.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
+    let states: Vec<usize> =
+        graph.states.iter().filter_map(|s| index.get(s.name.as_str()).copied()).collect();
+    let spilled: Vec<bool> =
+        states.iter().map(|&i| matches!(floor.states[i].home, StateHome::File(_))).collect();
+    let work = Work::new(name, graph, target, &spilled, disk)?;
     let order = order::order(&work);
-    let by_name: std::collections::BTreeMap<&str, usize> =
-        states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
-    let indices: Vec<usize> =
-        graph.states.iter().filter_map(|s| by_name.get(s.name.as_str()).copied()).collect();
-    let mut table = lifetimes::timetable(&work, &order, &indices);
-    let block =
-        |b: &Buffer| Block { size: b.bytes.next_multiple_of(work.alignment), first: b.first, last: b.last };
-    let above: Vec<usize> = (0..table.buffers.len())
-        .filter(|&i| !matches!(table.buffers[i].kind, BufferKind::State(_)))
-        .collect();
-    let blocks: Vec<Block> = above.iter().map(|&i| block(&table.buffers[i])).collect();
-    let (live_above, peak_step) = live_peak(&blocks);
-    for (&i, offset) in above.iter().zip(place(&blocks)) {
-        table.buffers[i].offset = states_end + offset;
+    let layout = Layout { name, floor, states: &states, room };
+    let plain = layout.lay_out(&work, &order);
+    if plain.peak_bytes <= room {
+        return Ok(plain);
     }
-    for buffer in &mut table.buffers {
-        if let BufferKind::State(i) = buffer.kind {
-            buffer.offset = states[i].offset;
+    let repeated = |list: &[TaskId]| {
+        let unrolled = repeat::unrolled(&work, list);
+        layout.lay_out(&unrolled, &(0..list.len()).collect::<Vec<_>>())
+    };
+    let mut lowest = plain;
+    let mut once = vec![false; work.tasks.len()];
+    let mut aim = room.saturating_sub(floor.end);
+    for _ in 0..AIMS {
+        let Ok(list) = repeat_under(&work, &order, &mut once, aim) else { break };
+        let found = repeated(&list);
+        if found.peak_bytes <= room {
+            return Ok(found);
+        }
+        // Places have gaps between them: aim as much lower as they are high.
+        aim = (aim as u128 * room as u128 / found.peak_bytes as u128) as usize;
+        if found.peak_bytes < lowest.peak_bytes {
+            lowest = found;
         }
     }
-    let end = table.buffers.iter().map(|b| b.offset + b.bytes).fold(states_end, usize::max);
-    Ok(ExecutionPlan {
-        name: name.to_string(),
-        graph: Arc::new(graph.clone()),
-        steps: table.steps,
-        buffers: table.buffers,
-        outputs: table.outputs,
-        peak_bytes: end.next_multiple_of(work.alignment),
-        live_bytes: states_end + live_above,
-        peak_step,
-        nanoseconds: table.nanoseconds,
-    })
+    if let Err(smallest) = repeat_under(&work, &order, &mut once, 0)
+        && let Ok(list) = repeat_under(&work, &order, &mut once, smallest)
+    {
+        let found = repeated(&list);
+        if found.peak_bytes < lowest.peak_bytes {
+            lowest = found;
+        }
+    }
+    Ok(lowest)
 }
+
+/// The tasks in order, with the repeats that keep live bytes above the states under a line; or the smallest line for
+/// which there are any. Tasks that turn out not to be repeatable are added to `once`.
+fn repeat_under(
+    work: &Work<'_>,
+    order: &[TaskId],
+    once: &mut [bool],
+    line: usize,
+) -> Result<Vec<TaskId>, usize> {
+    loop {
+        let translated = Translated::new(work, order, once);
+        let short = |smallest: u64| translated.fixed.saturating_add(smallest as usize);
+        let Some(room) = line.checked_sub(translated.fixed) else {
+            return Err(search::smallest_line(&translated.problem).map_or(usize::MAX, short));
+        };
+        let schedule = match search::solve(&translated.problem, room as u64) {
+            Ok(schedule) => schedule,
+            Err(SearchError::Short(found)) => return Err(short(found.smallest_line_bytes)),
+            Err(SearchError::Problem(_)) => return Err(usize::MAX),
+        };
+        let list = translated.tasks(schedule.runs.iter().map(|run| run.call));
+        let misplaced = repeat::misplaced(work, &list);
+        if misplaced.is_empty() {
+            return Ok(list);
+        }
+        misplaced.into_iter().for_each(|task| once[task] = true);
+    }
+}
+

@@ -3,9 +3,10 @@
 //! An item is one content that needs a place: a value with all its views, or a copy of one. Items that enter from
 //! outside (inputs, states, running sums) have their place from the start. A result either gets a place of its own
 //! when it is made, or goes over an item that stands in its way: `claims.rs` decides which states, running sums and
-//! accumulated outputs can be written straight into their place, and makes copies where they cannot.
+//! accumulated outputs can be written straight into their place, and makes copies where they cannot. A state in the
+//! spill file is a value like any other, which a task loads; another stores its new version.
 
-use crate::{Kernel, KernelQuery, PlanError, Target, claims};
+use crate::{Disk, Kernel, KernelQuery, PlanError, Target, claims};
 use plimsoll_graph::{Flow, Graph, GraphError, Node, NodeId, Origin, ValueId};
 
 /// Index into [`Work::items`].
@@ -54,6 +55,10 @@ pub(crate) enum Deed {
     Run(NodeId),
     /// Copies a value to another place.
     Copy(ValueId),
+    /// Reads the graph's state `i` from the spill file.
+    Load(usize),
+    /// Writes the new version of the graph's state `i` to the spill file.
+    Store(usize),
 }
 
 /// One thing to do.
@@ -97,6 +102,9 @@ pub(crate) struct Work<'a> {
     item_of: Vec<Option<ItemId>>,
     /// The copy that stands for an entering value whose place changes under it.
     snapshots: Vec<Option<ItemId>>,
+    /// Which of the graph's states lie in the spill file, and how fast that is.
+    spilled: &'a [bool],
+    disk: Disk,
 }
 
 /// Rank of a node's run; copies that belong to it rank just around.
@@ -106,7 +114,13 @@ pub(crate) const fn rank_of(node: NodeId) -> usize {
 
 impl<'a> Work<'a> {
     /// Everything that has to be done for one run of a graph that has been checked.
-    pub fn new(name: &str, graph: &'a Graph, target: &dyn Target) -> Result<Self, PlanError> {
+    pub fn new(
+        name: &str,
+        graph: &'a Graph,
+        target: &dyn Target,
+        spilled: &'a [bool],
+        disk: Disk,
+    ) -> Result<Self, PlanError> {
         let broken = |text| PlanError::Graph { plan: name.to_string(), source: GraphError::Broken(text) };
         let tail = graph.tail();
         let roots = roots(graph);
@@ -121,6 +135,8 @@ impl<'a> Work<'a> {
             roots,
             item_of: vec![None; graph.value_count()],
             snapshots: vec![None; graph.value_count()],
+            spilled,
+            disk,
         };
         work.enter();
         let flows = graph.flows();
@@ -138,6 +154,22 @@ impl<'a> Work<'a> {
         }
         work.check_sizes(name)?;
         Ok(work)
+    }
+
+    /// The same graph without tasks or items.
+    pub fn empty(&self) -> Self {
+        Self {
+            graph: self.graph,
+            items: Vec::new(),
+            tasks: Vec::new(),
+            outputs: Vec::new(),
+            alignment: self.alignment,
+            roots: self.roots.clone(),
+            item_of: Vec::new(),
+            snapshots: Vec::new(),
+            spilled: self.spilled,
+            disk: self.disk,
+        }
     }
 
     /// Whether the body runs more than once.
@@ -171,6 +203,60 @@ impl<'a> Work<'a> {
         self.items.len() - 1
     }
 
+    /// Whether a value is a state that enters from the spill file.
+    pub fn is_spilled(&self, root: ValueId) -> bool {
+        matches!(self.graph.origin(root), Origin::State(i) if self.spilled[i])
+    }
+
+    /// The item of a value that exists already; a state in the spill file is loaded for the task at a rank.
+    fn present(&mut self, root: ValueId, tail: bool, rank: usize) -> ItemId {
+        if let Some(item) = self.item_of[root.index()] {
+            return item;
+        }
+        let Origin::State(state) = self.graph.origin(root) else { return 0 };
+        let bytes = self.graph.ty(root).bytes();
+        let item = self.add_item(root, bytes, Home::Own);
+        self.items[item].writer = Some(self.tasks.len());
+        self.item_of[root.index()] = Some(item);
+        let nanoseconds = Disk::nanoseconds(bytes, self.disk.read_ns_per_mib);
+        self.add_transfer(Deed::Load(state), &[], &[item], nanoseconds, tail, rank);
+        item
+    }
+
+    /// Adds a task that writes the new version of a state to the spill file, after every reading of the old one.
+    pub fn add_store(&mut self, state: usize, new: ItemId, tail: bool, rank: usize) {
+        let nanoseconds = Disk::nanoseconds(self.items[new].bytes, self.disk.write_ns_per_mib);
+        let task = self.add_transfer(Deed::Store(state), &[new], &[], nanoseconds, tail, rank);
+        let old = self.item_of[self.graph.states[state].input.index()];
+        let makers = [self.items[new].writer, old.and_then(|item| self.items[item].writer)];
+        makers.into_iter().flatten().for_each(|maker| self.tasks[maker].after.push(task));
+    }
+
+    fn add_transfer(
+        &mut self,
+        deed: Deed,
+        reads: &[ItemId],
+        writes: &[ItemId],
+        nanoseconds: u64,
+        tail: bool,
+        rank: usize,
+    ) -> TaskId {
+        let task = self.tasks.len();
+        reads.iter().for_each(|&item| self.items[item].readers.push(task));
+        self.tasks.push(Task {
+            deed,
+            reads: reads.to_vec(),
+            writes: writes.to_vec(),
+            in_place: Vec::new(),
+            workspace: 0,
+            nanoseconds,
+            tail,
+            rank,
+            after: Vec::new(),
+        });
+        task
+    }
+
     /// Adds a task that copies an item once it is written.
     pub fn add_copy(&mut self, from: ItemId, to: ItemId, tail: bool, rank: usize) -> TaskId {
         let task = self.tasks.len();
@@ -201,6 +287,9 @@ impl<'a> Work<'a> {
         if let Some(item) = self.snapshots[root.index()] {
             return item;
         }
+        if self.is_spilled(root) {
+            return self.present(root, false, self.graph.nodes.len() * 4);
+        }
         let from = self.item_of[root.index()].unwrap_or_default();
         let to = self.add_item(root, self.graph.ty(root).bytes(), Home::Own);
         // Just before the version that takes its place; one that nothing replaces can wait.
@@ -229,7 +318,7 @@ impl<'a> Work<'a> {
     /// Makes the items that enter from outside.
     fn enter(&mut self) {
         let graph = self.graph;
-        for (i, state) in graph.states.iter().enumerate() {
+        for (i, state) in graph.states.iter().enumerate().filter(|(i, _)| !self.spilled[*i]) {
             self.enter_one(state.input, 1, Home::State(i));
         }
         for (i, input) in graph.inputs.iter().enumerate() {
@@ -249,7 +338,9 @@ impl<'a> Work<'a> {
     /// Adds a node's run with its outputs and the edges from what it reads.
     fn add_run(&mut self, id: NodeId, kernel: Kernel, tail: bool) {
         let node = self.graph.node(id);
-        let reads: Vec<ItemId> = node.reads().map(|v| self.item_read(self.roots[v.index()], tail)).collect();
+        let rank = rank_of(id);
+        let reads: Vec<ItemId> =
+            node.reads().map(|v| self.item_read(self.roots[v.index()], tail, rank - 1)).collect();
         let task = self.tasks.len();
         for &item in &reads {
             if self.items[item].readers.last() != Some(&task) {
@@ -285,13 +376,13 @@ impl<'a> Work<'a> {
 
     /// The item a task reads for a root value. After the last micro-batch a slice of the batch and a sum before its
     /// last addition are no longer in their place: the tail reads a copy.
-    fn item_read(&mut self, root: ValueId, tail: bool) -> ItemId {
+    fn item_read(&mut self, root: ValueId, tail: bool, rank: usize) -> ItemId {
         let moves_on = match self.graph.origin(root) {
             Origin::Input(i) => self.graph.inputs[i].batched && self.repeats(),
             Origin::Carry(_) => self.is_rewritten(root),
             _ => false,
         };
-        if tail && moves_on { self.snapshot(root) } else { self.item_of[root.index()].unwrap_or_default() }
+        if tail && moves_on { self.snapshot(root) } else { self.present(root, tail, rank) }
     }
 
     fn pin_outputs(&mut self) {
@@ -302,8 +393,8 @@ impl<'a> Work<'a> {
                 Origin::State(_) | Origin::Carry(_) => !self.is_rewritten(root),
                 Origin::Node { .. } => true,
             };
-            let item =
-                if in_place { self.item_of[root.index()].unwrap_or_default() } else { self.snapshot(root) };
+            let last = self.graph.nodes.len() * 4;
+            let item = if in_place { self.present(root, false, last) } else { self.snapshot(root) };
             self.items[item].pinned = true;
             self.outputs.push(item);
         }

@@ -2,9 +2,9 @@
 
 use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
-use plimsoll_graph::{Graph, Op};
+use plimsoll_graph::{Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{Budget, Entry, Executor, PlanError, PlanSet, plan, verify};
+use plimsoll_plan::{Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
 
@@ -25,6 +25,68 @@ pub const HEAP_CAP: &str = "heap cap";
 /// give.
 fn page_tables(arena_bytes: usize) -> Entry {
     Entry::new("page tables", arena_bytes.div_ceil(4 << 10) * 8, "of the arena, in the kernel")
+}
+
+/// Heap bytes of nodes: their own, and those of the instructions inside.
+fn plan_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
+    let parts = nodes.map(|node| match &node.op {
+        Op::Fused(region) => 1 + region.instructions.len(),
+        _ => 1,
+    });
+    parts.sum::<usize>() * PLAN_BYTES_PER_PART
+}
+
+/// Heap bytes of plans: of their graphs, and of every step that is not the first of its node.
+fn plans_bytes(plans: &PlanSet) -> usize {
+    let of = |plan: &ExecutionPlan| {
+        let mut ran = vec![false; plan.graph.nodes.len()];
+        let again = plan.steps.iter().filter_map(|step| match step.action {
+            Action::Run { node, .. } => {
+                std::mem::replace(&mut ran[node.index()], true).then(|| plan.graph.node(node))
+            }
+            _ => None,
+        });
+        plan_bytes(again) + plan_bytes(plan.graph.nodes.iter())
+    };
+    plans.plans.iter().map(of).sum()
+}
+
+/// The largest arena that with its page tables takes so many bytes.
+fn largest_arena(bytes: usize) -> usize {
+    let pages = bytes / ((4 << 10) + 8);
+    pages * (4 << 10)
+}
+
+/// What a plan may do to stay under the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// Every step runs once.
+    Once,
+    /// Steps may run again.
+    Repeat,
+}
+
+/// Whether a plan failed for want of memory.
+fn is_short(result: &Result<PlanSet, TrainError>) -> bool {
+    matches!(result, Err(TrainError::Plan(PlanError::Infeasible(_))))
+}
+
+/// The faster of two plans; of two that do not fit, the one that needs less.
+fn better(
+    one: Result<PlanSet, TrainError>,
+    other: Result<PlanSet, TrainError>,
+) -> Result<PlanSet, TrainError> {
+    let time = |plans: &PlanSet| plans.plans.first().map_or(0, |p| p.nanoseconds);
+    let needed = |error: &TrainError| match error {
+        TrainError::Plan(PlanError::Infeasible(short)) => short.needed_bytes,
+        _ => usize::MAX,
+    };
+    match (one, other) {
+        (Ok(a), Ok(b)) => Ok(if time(&b) < time(&a) { b } else { a }),
+        (Ok(a), Err(_)) => Ok(a),
+        (Err(_), Ok(b)) => Ok(b),
+        (Err(a), Err(b)) => Err(if needed(&b) < needed(&a) { b } else { a }),
+    }
 }
 
 /// What a batch is for. With its number of examples, a batch type; every type is planned before step one.
@@ -310,22 +372,34 @@ impl Trainer {
         }
         self.check(data)?;
         let splits = self.splits();
-        let mut result = self.plan_split(data, splits[0]);
+        let mut plain = self.plan_split(data, splits[0], Means::Once);
+        let mut tried = 1;
         for &split in &splits[1..] {
-            if !matches!(result, Err(TrainError::Plan(PlanError::Infeasible(_)))) {
+            if !is_short(&plain) {
                 break;
             }
-            match self.plan_split(data, split) {
+            match self.plan_split(data, split, Means::Once) {
                 // A batch that cannot be split is as short as it was whole.
                 Err(TrainError::Split(_)) => break,
-                other => result = other,
+                other => plain = other,
             }
+            tried += 1;
         }
-        result
+        if tried == 1 && !is_short(&plain) {
+            return plain;
+        }
+        // Fewer micro-batches in which steps run again may be faster, and may fit where none else does.
+        let mut again: Vec<usize> = match is_short(&plain) {
+            false => vec![0, tried - 2],
+            true => vec![0, tried / 2, tried - 1],
+        };
+        again.dedup();
+        let others = again.into_iter().map(|at| self.plan_split(data, splits[at], Means::Repeat));
+        others.fold(plain, better)
     }
 
     /// The plan in so many micro-batches.
-    fn plan_split(&self, data: &Dataset, micro_batches: usize) -> Result<PlanSet, TrainError> {
+    fn plan_split(&self, data: &Dataset, micro_batches: usize, means: Means) -> Result<PlanSet, TrainError> {
         let types = self.batch_types(data, micro_batches);
         let mut batches = Vec::new();
         for &(kind, examples) in &types {
@@ -333,29 +407,40 @@ impl Trainer {
             batches.push((format!("{} × {examples}", kind.name()), graph));
         }
         let mut outside = self.outside.clone();
-        if let Some(heap) = self.heap_bytes {
-            let nodes: usize = batches.iter().map(|(_, graph)| graph.nodes.len()).sum();
-            let inside = batches.iter().flat_map(|(_, graph)| &graph.nodes).map(|node| match &node.op {
-                Op::Fused(region) => region.instructions.len(),
-                _ => 0,
-            });
-            let bytes = heap + (nodes + inside.sum::<usize>()) * PLAN_BYTES_PER_PART;
+        if self.heap_bytes.is_some() {
             let feed = self.batch_bytes(&types);
             outside.push(Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights"));
-            outside.push(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} nodes, names, text")));
         }
         let outputs = self.output_bytes(&batches);
         if outputs > 0 {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }
-        // The line is checked once everything is known: page tables depend on the arena.
-        let budget = Budget { line_bytes: usize::MAX, outside };
-        let mut plans = plan(&batches, self.executor.target(), &budget)?;
-        plans.sheet.add_outside(page_tables(plans.arena_bytes));
-        plans.sheet.line_bytes = self.line_bytes;
-        plans.sheet.check_line()?;
-        verify(&plans)?;
-        Ok(plans)
+        // Heap and page tables depend on the plan: they are reserved, and counted once it is known.
+        let mut reserved = self.heap_bytes.map_or(0, |heap| heap + plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes)));
+        loop {
+            let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
+            let arena = largest_arena(self.line_bytes.saturating_sub(outside_bytes));
+            let line_bytes = match means {
+                Means::Once => usize::MAX,
+                Means::Repeat => arena.saturating_add(outside_bytes - reserved),
+            };
+            let budget = Budget { recompute: means == Means::Repeat, ..Budget::new(line_bytes, outside.clone()) };
+            let mut plans = plan_toward(&batches, self.executor.target(), &budget)?;
+            if let Some(heap) = self.heap_bytes {
+                let bytes = heap + plans_bytes(&plans);
+                if bytes > reserved && means == Means::Repeat {
+                    reserved = bytes + bytes / 16;
+                    continue;
+                }
+                let nodes: usize = plans.plans.iter().map(|p| p.steps.len()).sum();
+                plans.sheet.add_outside(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} steps, names, text")));
+            }
+            plans.sheet.add_outside(page_tables(plans.arena_bytes));
+            plans.sheet.line_bytes = self.line_bytes;
+            plans.sheet.check_line()?;
+            verify(&plans)?;
+            return Ok(plans);
+        }
     }
 
     /// Heap bytes of what evaluations report and predictions give. A run that trains predicts when its program asks for

@@ -271,7 +271,7 @@ fn a_sum_that_waits_for_a_finished_sum_is_refused() {
     let late = b.add(sum, second).unwrap();
     b.set_carry(second, late);
     let batches = [("train".to_string(), b.finish().unwrap())];
-    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let budget = Budget::new(usize::MAX, Vec::new());
     assert!(matches!(plan(&batches, &NullTarget::default(), &budget), Err(PlanError::Graph { .. })));
 }
 
@@ -338,6 +338,6 @@ fn pairs_of_unequal_size_are_not_taken_in_place() {
     let sum = b.add(row, x).unwrap();
     b.output("sum", sum);
     let batches = [("test".to_string(), b.finish().unwrap())];
-    let plans = plan(&batches, &Careless, &Budget { line_bytes: usize::MAX, outside: Vec::new() }).unwrap();
+    let plans = plan(&batches, &Careless, &Budget::new(usize::MAX, Vec::new())).unwrap();
     assert_eq!(verify(&plans), Ok(()));
 }

@@ -25,7 +25,7 @@ fn planned(graph: &Graph) -> PlanSet {
 
 /// Plans one graph for a target, without a line.
 fn plan_with(target: &NullTarget, graph: &Graph) -> PlanSet {
-    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let budget = Budget::new(usize::MAX, Vec::new());
     plan(&[("test".to_string(), graph.clone())], target, &budget).unwrap()
 }
 

@@ -83,7 +83,7 @@ fn states_lie_at_the_same_place_in_every_plan() {
         ("predict".to_string(), perceptron(3, 4, 16, false)),
         ("train".to_string(), perceptron(3, 32, 16, true)),
     ];
-    let budget = Budget { line_bytes: 1 << 30, outside: vec![Entry::new("code", 1_000, "")] };
+    let budget = Budget::new(1 << 30, vec![Entry::new("code", 1_000, "")]);
     let plans = plan(&batches, &NullTarget::default(), &budget).unwrap();
     assert_eq!(verify(&plans), Ok(()));
     let names: Vec<&str> = plans.states.iter().map(|s| s.name.as_str()).collect();
@@ -114,7 +114,7 @@ fn a_plan_that_holds_nothing_still_ends_above_all_states() {
     b.output("kernel", kernel);
     let batches =
         [("look".to_string(), b.finish().unwrap()), ("train".to_string(), perceptron(3, 4, 16, true))];
-    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let budget = Budget::new(usize::MAX, Vec::new());
     let plans = plan(&batches, &NullTarget::default(), &budget).unwrap();
     assert_eq!(verify(&plans), Ok(()));
     assert_eq!(plans.plans[0].peak_bytes, 6 * 1_024);
@@ -123,7 +123,7 @@ fn a_plan_that_holds_nothing_still_ends_above_all_states() {
 #[test]
 fn a_line_that_is_too_low_is_answered_with_what_is_missing() {
     let batches = [("train".to_string(), perceptron(3, 32, 16, true))];
-    let budget = |line_bytes| Budget { line_bytes, outside: vec![Entry::new("stacks", 5_000, "")] };
+    let budget = |line_bytes| Budget::new(line_bytes, vec![Entry::new("stacks", 5_000, "")]);
     let needed = plan(&batches, &NullTarget::default(), &budget(usize::MAX)).unwrap().sheet.total_bytes;
     assert!(plan(&batches, &NullTarget::default(), &budget(needed)).is_ok());
     let Err(PlanError::Infeasible(short)) = plan(&batches, &NullTarget::default(), &budget(needed - 1_536))
@@ -143,7 +143,7 @@ fn graphs_that_disagree_on_a_state_are_refused_by_name() {
         ("train".to_string(), perceptron(2, 4, 16, true)),
         ("predict".to_string(), perceptron(2, 4, 24, false)),
     ];
-    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let budget = Budget::new(usize::MAX, Vec::new());
     match plan(&batches, &NullTarget::default(), &budget) {
         Err(PlanError::States { name, first_plan, second_plan, .. }) => {
             assert_eq!(
@@ -172,7 +172,7 @@ fn an_op_without_a_kernel_is_refused_with_its_layer() {
             }
         }
     }
-    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let budget = Budget::new(usize::MAX, Vec::new());
     match plan(&[("train".to_string(), perceptron(2, 4, 16, true))], &NoProducts, &budget) {
         Err(PlanError::Unsupported { layer, .. }) => assert_eq!(layer, "layer0"),
         other => panic!("{other:?}"),
@@ -185,13 +185,13 @@ fn values_larger_than_any_memory_are_refused() {
     let x = b.batch_input("x", TensorType::new(DType::F32, [1, usize::MAX / 2, 8]));
     b.output("x", x);
     let batches = [("train".to_string(), b.finish().unwrap())];
-    let budget = Budget { line_bytes: usize::MAX, outside: Vec::new() };
+    let budget = Budget::new(usize::MAX, Vec::new());
     assert!(matches!(plan(&batches, &NullTarget::default(), &budget), Err(PlanError::TooLarge { .. })));
 }
 
 #[test]
 fn no_batch_types_make_an_empty_arena() {
-    let budget = Budget { line_bytes: 0, outside: Vec::new() };
+    let budget = Budget::new(0, Vec::new());
     let plans = plan(&[], &NullTarget::default(), &budget).unwrap();
     assert_eq!((plans.arena_bytes, verify(&plans)), (0, Ok(())));
 }

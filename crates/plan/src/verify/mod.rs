@@ -23,7 +23,7 @@ use crate::PlanSet;
 /// let x = b.batch_input("x", "f32[2,3]".parse()?);
 /// let y = b.unary(Unary::Relu, x)?;
 /// b.output("y", y);
-/// let budget = Budget { line_bytes: 1 << 20, outside: Vec::new() };
+/// let budget = Budget::new(1 << 20, Vec::new());
 /// let mut plans = plan(&[("predict".into(), b.finish()?)], &NullTarget::default(), &budget)?;
 /// assert_eq!(verify(&plans), Ok(()));
 /// plans.plans[0].steps.clear();

@@ -1,0 +1,190 @@
+//! Places for what runs in an order: steps, buffers, offsets, and transfers moved apart from what waits for them.
+
+use crate::lifetimes::{Timetable, timetable};
+use crate::placement::{Block, live_peak, place};
+use crate::planner::Floor;
+use crate::tide::Tide;
+use crate::work::{Deed, TaskId, Work};
+use crate::{Action, Buffer, BufferKind, ExecutionPlan, StateHome};
+use std::sync::Arc;
+
+/// What every layout of one graph shares.
+pub(crate) struct Layout<'a> {
+    /// The batch type.
+    pub name: &'a str,
+    /// The states.
+    pub floor: &'a Floor,
+    /// Where the graph's states stand in the plan set.
+    pub states: &'a [usize],
+    /// Bytes the arena may have.
+    pub room: usize,
+}
+
+/// Loads start, and stores end, so much of their own time apart from what waits for them, in quarters.
+const MARGIN: u64 = 5;
+
+impl Layout<'_> {
+    /// Steps, buffers and their places for tasks in an order. Loads begin early and stores take their time as far as the
+    /// room allows.
+    pub fn lay_out(&self, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
+        let transfers = work.tasks.iter().any(|t| is_transfer(t.deed));
+        if transfers {
+            // Places have gaps: less room for waiting leaves some for them.
+            for part in [64, 60, 52] {
+                let room = (self.room as u128 * part / 64) as usize;
+                let early = hoisted(work, order, room.saturating_sub(self.floor.end));
+                let mut table = timetable(work, &early, self.states);
+                linger(work, &early, &mut table, room.saturating_sub(self.floor.end));
+                let found = self.place(work, &early, table);
+                if found.peak_bytes <= self.room {
+                    return found;
+                }
+            }
+        }
+        self.place(work, order, timetable(work, order, self.states))
+    }
+
+    fn place(&self, work: &Work<'_>, order: &[TaskId], mut table: Timetable) -> ExecutionPlan {
+        let above: Vec<usize> = (0..table.buffers.len())
+            .filter(|&i| !matches!(table.buffers[i].kind, BufferKind::State(_)))
+            .collect();
+        let blocks: Vec<Block> = above.iter().map(|&i| block(work, &table.buffers[i])).collect();
+        let (live_above, peak_step) = live_peak(&blocks);
+        for (&i, offset) in above.iter().zip(place(&blocks)) {
+            table.buffers[i].offset = self.floor.end + offset;
+        }
+        for buffer in &mut table.buffers {
+            if let BufferKind::State(i) = buffer.kind
+                && let StateHome::Arena(offset) = self.floor.states[i].home
+            {
+                buffer.offset = offset;
+            }
+        }
+        let end = table.buffers.iter().map(|b| b.offset + b.bytes).fold(self.floor.end, usize::max);
+        ExecutionPlan {
+            name: self.name.to_string(),
+            graph: Arc::new(work.graph.clone()),
+            nanoseconds: predicted(work, order, &table),
+            steps: table.steps,
+            buffers: table.buffers,
+            outputs: table.outputs,
+            peak_bytes: end.next_multiple_of(work.alignment),
+            live_bytes: self.floor.end + live_above,
+            peak_step,
+        }
+    }
+}
+
+fn block(work: &Work<'_>, b: &Buffer) -> Block {
+    Block { size: b.bytes.next_multiple_of(work.alignment), first: b.first, last: b.last }
+}
+
+fn is_transfer(deed: Deed) -> bool {
+    matches!(deed, Deed::Load(_) | Deed::Store(_))
+}
+
+/// The order in which each load begins early enough to be done when it is needed, as far as live bytes above the states
+/// allow. Loads stay in their order.
+fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
+    let mut tide = Tide::new(work);
+    let resident: usize = (0..work.items.len())
+        .filter(|&i| matches!(work.items[i].home, crate::work::Home::State(_)))
+        .map(|i| work.items[i].size)
+        .sum();
+    let mut order = order.to_vec();
+    // Live bytes while each task runs.
+    let mut live: Vec<usize> = Vec::with_capacity(order.len());
+    let mut in_tail = false;
+    for &task in &order {
+        if work.tasks[task].tail && !std::mem::replace(&mut in_tail, true) {
+            tide.end_body();
+        }
+        live.push(tide.live + tide.effect(task).during - resident);
+        tide.run(task);
+    }
+    let mut first = 0;
+    for at in 0..order.len() {
+        let task = order[at];
+        if !matches!(work.tasks[task].deed, Deed::Load(_)) {
+            continue;
+        }
+        let bytes = work.items[work.tasks[task].writes[0]].size;
+        let mut hidden = 0;
+        let mut to = at;
+        while to > first && hidden * 4 < work.tasks[task].nanoseconds * MARGIN {
+            let earlier = &work.tasks[order[to - 1]];
+            if live[to - 1] + bytes > room || earlier.tail != work.tasks[task].tail {
+                break;
+            }
+            hidden += if is_transfer(earlier.deed) { 0 } else { earlier.nanoseconds };
+            to -= 1;
+        }
+        order[to..=at].rotate_right(1);
+        let own = if to > 0 { live[to - 1] } else { 0 };
+        live[to..=at].rotate_right(1);
+        live[to] = own.max(bytes);
+        live[to + 1..=at].iter_mut().for_each(|l| *l += bytes);
+        first = to + 1;
+    }
+    order
+}
+
+/// Lets the buffers of stores stay until the store should be done, as far as live bytes allow.
+fn linger(work: &Work<'_>, order: &[TaskId], table: &mut Timetable, room: usize) {
+    let mut live = vec![0_usize; order.len()];
+    for buffer in table.buffers.iter().filter(|b| !matches!(b.kind, BufferKind::State(_))) {
+        let size = block(work, buffer).size;
+        live[buffer.first..=buffer.last].iter_mut().for_each(|l| *l += size);
+    }
+    for (at, step) in table.steps.iter().enumerate() {
+        let Action::Store { from, .. } = step.action else { continue };
+        let buffer = &mut table.buffers[from.index()];
+        let size = block(work, buffer).size;
+        let wanted = work.tasks[order[at]].nanoseconds * MARGIN;
+        let mut hidden = 0;
+        while buffer.last + 1 < order.len() && hidden * 4 < wanted && live[buffer.last + 1] + size <= room {
+            buffer.last += 1;
+            live[buffer.last] += size;
+            let task = &work.tasks[order[buffer.last]];
+            hidden += if is_transfer(task.deed) { 0 } else { task.nanoseconds };
+        }
+    }
+}
+
+/// Predicted time of all steps: transfers go on beside the computing, one after the other, until something waits for
+/// them.
+fn predicted(work: &Work<'_>, order: &[TaskId], table: &Timetable) -> u64 {
+    let (mut now, mut disk) = (0_u64, 0_u64);
+    let mut body = 0;
+    let mut done = vec![0_u64; table.buffers.len()];
+    // Stores that must be done before the step after a buffer's last.
+    let mut ends: Vec<Vec<usize>> = vec![Vec::new(); order.len() + 1];
+    for (at, step) in table.steps.iter().enumerate() {
+        let task = &work.tasks[order[at]];
+        if step.tail && body == 0 {
+            now = now.max(disk);
+            body = now;
+        }
+        for &buffer in &ends[at] {
+            now = now.max(done[buffer]);
+        }
+        match &step.action {
+            Action::Load { to, .. } => {
+                disk = disk.max(now) + task.nanoseconds;
+                done[to.index()] = disk;
+            }
+            Action::Store { from, .. } => {
+                disk = disk.max(now) + task.nanoseconds;
+                done[from.index()] = disk;
+                ends[(table.buffers[from.index()].last + 1).max(at + 1)].push(from.index());
+            }
+            Action::Run { reads, .. } => {
+                now = reads.iter().map(|b| done[b.index()]).fold(now, u64::max) + task.nanoseconds;
+            }
+            Action::Copy { from, .. } => now = now.max(done[from.index()]) + task.nanoseconds,
+        }
+    }
+    now = now.max(disk);
+    let tail = if body > 0 { now - body } else { 0 };
+    (now - tail).saturating_mul(work.graph.micro_batches as u64).saturating_add(tail)
+}

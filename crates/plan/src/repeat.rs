@@ -1,0 +1,183 @@
+//! Recomputation: which tasks of a plan run again so that its arena stays inside a room.
+//!
+//! The search (`search.rs`) works on calls and tensors; this translates an ordered [`Work`] for it, and its answer back
+//! into a `Work` of its own, in which a task that runs twice is two tasks. What goes over a place that is not its own (a
+//! state's new version, a running sum) runs once, and nothing that reads the old version may run again afterwards.
+
+use crate::search::{Call, Problem};
+use crate::work::{Deed, Home, Item, ItemId, TaskId, Work};
+use plimsoll_graph::Origin;
+
+/// An ordered work as the search sees it.
+pub(crate) struct Translated {
+    /// The step.
+    pub problem: Problem,
+    /// Bytes that are there all the time and are no tensors of the problem: running sums, and the batch where the body
+    /// repeats. States are not counted.
+    pub fixed: usize,
+    /// The task of each call; the call that brings the batch in has none.
+    tasks: Vec<Option<TaskId>>,
+}
+
+impl Translated {
+    /// Translates a work in an order; the tasks in `once` do not run again.
+    pub fn new(work: &Work<'_>, order: &[TaskId], once: &[bool]) -> Self {
+        let finals = finals(work);
+        let mut problem = Problem::default();
+        let mut fixed = 0;
+        let mut batch = Vec::new();
+        let mut tensor_of: Vec<Option<usize>> = vec![None; work.items.len()];
+        for (id, item) in work.items.iter().enumerate() {
+            match work.base(id) {
+                Home::State(_) => continue,
+                Home::Carry(_) => fixed += if item.home == work.base(id) { item.size } else { 0 },
+                Home::Input(_) if work.repeats() => fixed += item.size,
+                home => {
+                    tensor_of[id] = Some(problem.tensors.len());
+                    if matches!(home, Home::Input(_)) {
+                        batch.push(problem.tensors.len());
+                    }
+                    if item.pinned {
+                        problem.keep.push(problem.tensors.len());
+                    }
+                    problem.tensors.push(item.size as u64);
+                }
+            }
+        }
+        let mut tasks = vec![None];
+        problem.calls.push(Call { outputs: batch, once: true, ..Call::default() });
+        for &id in order {
+            let task = &work.tasks[id];
+            let times = if task.tail { 1 } else { work.graph.micro_batches as u64 };
+            let inputs = work.distinct_reads(id).filter_map(|i| tensor_of[i]);
+            let over = |i: ItemId| work.items[i].home != Home::Own;
+            problem.calls.push(Call {
+                nanoseconds: task.nanoseconds.saturating_mul(times),
+                inputs: inputs.collect(),
+                outputs: task.writes.iter().filter_map(|&i| tensor_of[i]).collect(),
+                in_place: overwritten(work, id).into_iter().filter_map(|i| tensor_of[i]).collect(),
+                workspace: task.workspace.next_multiple_of(work.alignment) as u64,
+                once: once[id]
+                    || matches!(task.deed, Deed::Copy(_) | Deed::Store(_))
+                    || task.writes.iter().any(|&i| over(i) || finals[i]),
+            });
+            tasks.push(Some(id));
+        }
+        Self { problem, fixed, tasks }
+    }
+
+    /// The tasks that a list of calls runs.
+    pub fn tasks(&self, calls: impl Iterator<Item = usize>) -> Vec<TaskId> {
+        calls.filter_map(|call| self.tasks.get(call).copied().flatten()).collect()
+    }
+}
+
+/// Items that a state ends as.
+fn finals(work: &Work<'_>) -> Vec<bool> {
+    let mut finals = vec![false; work.items.len()];
+    let roots = work.graph.states.iter().filter_map(|s| s.output).map(|v| work.roots[v.index()]);
+    let nodes = roots.filter(|&root| matches!(work.graph.origin(root), Origin::Node { .. }));
+    nodes.filter_map(|root| work.item(root)).for_each(|item| finals[item] = true);
+    finals
+}
+
+/// Inputs that an output of a task may go over, or has to.
+fn overwritten(work: &Work<'_>, task: TaskId) -> Vec<ItemId> {
+    let task = &work.tasks[task];
+    let mut found: Vec<ItemId> = Vec::new();
+    for &(output, input) in &task.in_place {
+        let (new, old) = (task.writes[output], task.reads[input]);
+        let everywhere =
+            task.reads.iter().enumerate().all(|(p, &i)| i != old || task.in_place.contains(&(output, p)));
+        let fits = work.items[new].home == Home::Own
+            && !matches!(work.base(old), Home::Input(_))
+            && work.items[old].bytes == work.items[new].bytes;
+        if everywhere && fits && !found.contains(&old) {
+            found.push(old);
+        }
+    }
+    let forced = task.writes.iter().filter_map(|&new| match work.items[new].home {
+        Home::Over(old) if !found.contains(&old) => Some(old),
+        _ => None,
+    });
+    let forced: Vec<ItemId> = forced.collect();
+    found.extend(forced);
+    found
+}
+
+/// Tasks that a list runs again where they would read something that is gone: the old version of what was written
+/// over, or, after the last micro-batch, what belongs to one.
+pub(crate) fn misplaced(work: &Work<'_>, list: &[TaskId]) -> Vec<TaskId> {
+    let mut gone = vec![false; work.items.len()];
+    let mut stored = vec![false; work.graph.states.len()];
+    let mut ran = vec![false; work.tasks.len()];
+    let mut in_tail = false;
+    let mut found = Vec::new();
+    for &id in list {
+        let task = &work.tasks[id];
+        let again = std::mem::replace(&mut ran[id], true);
+        in_tail |= task.tail;
+        let too_late = match task.deed {
+            Deed::Load(state) => stored[state],
+            _ => task.reads.iter().any(|&i| gone[i]) || (work.repeats() && in_tail && !task.tail),
+        };
+        if again && too_late {
+            found.push(id);
+        }
+        if let Deed::Store(state) = task.deed {
+            stored[state] = true;
+        }
+        for &item in &task.writes {
+            if let Home::Over(old) = work.items[item].home {
+                gone[old] = true;
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The work in which each run of a list is a task of its own, in the list's order: a task that runs again makes new
+/// items, and what reads an item reads its latest making.
+pub(crate) fn unrolled<'a>(work: &Work<'a>, list: &[TaskId]) -> Work<'a> {
+    let mut new = work.empty();
+    let mut latest: Vec<ItemId> = vec![0; work.items.len()];
+    let add = |new: &mut Work<'a>, item: &Item, home: Home| {
+        new.items.push(Item { home, pinned: false, readers: Vec::new(), writer: None, ..item.clone() });
+        new.items.len() - 1
+    };
+    for (id, item) in work.items.iter().enumerate() {
+        if !matches!(item.home, Home::Own | Home::Over(_)) {
+            latest[id] = add(&mut new, item, item.home);
+        }
+    }
+    let mut in_tail = false;
+    for &id in list {
+        let task = &work.tasks[id];
+        in_tail |= task.tail;
+        let at = new.tasks.len();
+        let reads: Vec<ItemId> = task.reads.iter().map(|&i| latest[i]).collect();
+        for &item in &reads {
+            if new.items[item].readers.last() != Some(&at) {
+                new.items[item].readers.push(at);
+            }
+        }
+        for &item in &task.writes {
+            let home = match work.items[item].home {
+                Home::Over(old) => Home::Over(latest[old]),
+                home => home,
+            };
+            latest[item] = add(&mut new, &work.items[item], home);
+            new.items[latest[item]].writer = Some(at);
+        }
+        let writes = task.writes.iter().map(|&i| latest[i]).collect();
+        new.tasks.push(crate::work::Task { reads, writes, after: Vec::new(), tail: in_tail, ..task.clone() });
+    }
+    new.outputs = work.outputs.iter().map(|&i| latest[i]).collect();
+    for at in 0..new.outputs.len() {
+        let item = new.outputs[at];
+        new.items[item].pinned = true;
+    }
+    new
+}
