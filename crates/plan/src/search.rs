@@ -59,6 +59,8 @@ pub struct Call {
     pub in_place: Vec<usize>,
     /// Scratch bytes while it runs.
     pub workspace: u64,
+    /// Whether it must not run again, as what changes a state must not: its outputs stay until their last reading.
+    pub once: bool,
 }
 
 /// Which calls run in which order, repeats included, and what is dropped when.

@@ -62,7 +62,7 @@ impl Workload {
             inputs: c.inputs,
             outputs: c.outputs,
             in_place: c.in_place,
-            workspace: 0,
+            ..Call::default()
         };
         let calls = file.calls.into_iter().map(call).collect();
         let problem = Problem { tensors: file.tensors, pinned: file.pinned, keep: file.keep, calls };

@@ -58,8 +58,9 @@ pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
 
 /// The least time of calls whose results over a moment hold some bytes, if calls could run in part.
 fn knapsack(table: &Table, across: &[u32], bytes: u64) -> f64 {
+    let may_go = across.iter().filter(|&&t| !table.once[table.maker[t as usize] as usize]);
     let mut by_call: Vec<(u32, u64)> =
-        across.iter().map(|&t| (table.maker[t as usize], table.bytes[t as usize])).collect();
+        may_go.map(|&t| (table.maker[t as usize], table.bytes[t as usize])).collect();
     by_call.sort_unstable();
     let mut calls: Vec<(f64, f64)> = Vec::new();
     let mut at = 0;

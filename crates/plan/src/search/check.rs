@@ -35,6 +35,14 @@ pub enum CheckError {
         /// The tensor.
         tensor: usize,
     },
+    /// A call that must not runs again.
+    #[error("run {run} repeats call {call}, which must run once")]
+    Repeated {
+        /// The run.
+        run: usize,
+        /// The call.
+        call: usize,
+    },
     /// A call never runs.
     #[error("call {call} never runs")]
     Never {
@@ -78,7 +86,7 @@ pub enum CheckError {
 }
 
 /// Simulates a schedule: every input is resident when it is read, everything to keep is there at the end, outputs take
-/// over only what they may, and peak and time are what the schedule says.
+/// over only what they may, nothing that must run once runs again, and peak and time are what the schedule says.
 pub fn check(problem: &Problem, schedule: &Schedule) -> Result<Figures, CheckError> {
     let mut there = vec![false; problem.tensors.len()];
     let mut pinned = vec![false; problem.tensors.len()];
@@ -133,7 +141,11 @@ pub fn check(problem: &Problem, schedule: &Schedule) -> Result<Figures, CheckErr
             resident -= problem.tensors[tensor];
         }
         figures.nanoseconds += call.nanoseconds;
-        figures.repeats += usize::from(std::mem::replace(&mut ran[run.call], true));
+        let again = std::mem::replace(&mut ran[run.call], true);
+        if again && call.once {
+            return Err(CheckError::Repeated { run: at, call: run.call });
+        }
+        figures.repeats += usize::from(again);
     }
     if let Some(call) = ran.iter().position(|ran| !ran) {
         return Err(CheckError::Never { call });

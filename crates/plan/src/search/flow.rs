@@ -42,7 +42,7 @@ impl Network {
                 if pushed == 0 {
                     break;
                 }
-                flow += pushed;
+                flow = u64::saturating_add(flow, pushed);
             }
         }
         flow

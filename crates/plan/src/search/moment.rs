@@ -43,8 +43,8 @@ pub(super) fn best_at(table: &Table, call: usize, line: u64) -> Best {
         best.again.push(over.again);
         return best;
     }
-    if under.bytes > room {
-        // Not even the least fits: no schedule that keeps the order does.
+    if room < 0.0 {
+        // The call alone does not fit: no schedule does.
         best.bound = under.nanoseconds;
         best.again.push(under.again);
         return best;
@@ -101,7 +101,8 @@ impl<'a> Moment<'a> {
         let total: u64 = table.nanoseconds[..call].iter().sum();
         let scale = ((WALL >> 4) / (total + 1)).clamp(1, 1 << 20);
         for maker in 0..call {
-            wall(&mut network, source, maker, table.nanoseconds[maker] * scale);
+            let again = if table.once[maker] { WALL } else { table.nanoseconds[maker] * scale };
+            wall(&mut network, source, maker, again);
             for &input in table.inputs.row(maker) {
                 wall(&mut network, node(input), maker, WALL);
             }

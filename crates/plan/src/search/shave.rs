@@ -119,6 +119,9 @@ pub(super) fn shave(
         let mut candidates: Vec<(f64, u32, usize)> = Vec::new();
         for &tensor in &across {
             let maker = table.maker[tensor as usize];
+            if table.once[maker as usize] {
+                continue;
+            }
             let next = index.reading(table, tensor, full + 1).min(runs.len());
             let readers = table.readers.row(tensor as usize).iter().chain([&maker]);
             let last = readers.filter_map(|&r| index.before(r, full)).max().unwrap_or(0);
@@ -200,7 +203,8 @@ fn changes(table: &Table, index: &Index, runs: &[u32], tensor: u32, position: us
     changes
 }
 
-/// A call after everything it reads that would not stay until a position, in order.
+/// A call after everything it reads that would not stay until a position, in order. What must run once is left out: it
+/// then stays.
 fn missing(table: &Table, index: &Index, call: u32, position: usize, end: usize, into: &mut Vec<u32>) {
     if into.len() > CHAIN {
         return;
@@ -209,6 +213,7 @@ fn missing(table: &Table, index: &Index, call: u32, position: usize, end: usize,
         let kept = table.keep.binary_search(&input).is_ok();
         let maker = table.maker[input as usize];
         if !into.contains(&maker)
+            && !table.once[maker as usize]
             && table.bytes[input as usize] > 0
             && !index.stays(table, input, position, end, kept)
         {

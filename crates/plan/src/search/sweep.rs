@@ -2,7 +2,8 @@
 //!
 //! Whenever the next call does not fit, the tensor goes that is cheapest to make again for its bytes and for how long it
 //! is not needed. Missing inputs are made again when they are read, and so on down. What a dropped tensor will be made
-//! from counts as needed when it is.
+//! from counts as needed when it is. What cannot be made again (its call must run once, or reads what is gone for good)
+//! goes only when nothing needs it.
 
 use super::table::{NONE, Table};
 
@@ -32,11 +33,11 @@ const NESTING: usize = 2_000;
 pub(super) fn sweep(table: &Table, line: u64, taste: Taste) -> Option<Vec<u32>> {
     let mut sweep = Sweep::new(table, line, taste);
     for call in 0..table.calls {
-        sweep.now = call;
         sweep.run(call, 0)?;
         sweep.done[call] = true;
+        sweep.now = call + 1;
+        table.inputs.row(call).iter().for_each(|&t| sweep.look(t));
     }
-    sweep.now = table.calls;
     let mut keep = table.keep.clone();
     keep.sort_by_key(|&t| std::cmp::Reverse(sweep.needs[table.maker[t as usize] as usize]));
     for tensor in keep {
@@ -95,6 +96,8 @@ struct Sweep<'a> {
     cost: Vec<f64>,
     next: Vec<usize>,
     kept: Vec<bool>,
+    /// Tensors that cannot be made again.
+    stuck: Vec<bool>,
     seen: Vec<u32>,
     pass: u32,
 }
@@ -124,6 +127,7 @@ impl<'a> Sweep<'a> {
             cost: vec![0.0; tensors],
             next: vec![0; tensors],
             kept,
+            stuck: (0..tensors).map(|t| table.once.get(table.maker[t] as usize) == Some(&true)).collect(),
             seen: vec![0; tensors],
             pass: 0,
         }
@@ -141,7 +145,8 @@ impl<'a> Sweep<'a> {
     /// Runs a call once all its inputs are there.
     fn run(&mut self, call: usize, depth: usize) -> Option<()> {
         let table = self.table;
-        if depth > NESTING || self.runs.len() > self.most || self.looks > self.most_looks {
+        let again = table.once[call] && self.done[call];
+        if again || depth > NESTING || self.runs.len() > self.most || self.looks > self.most_looks {
             return None;
         }
         for tensor in by_need(table, &self.needs, call) {
@@ -165,16 +170,18 @@ impl<'a> Sweep<'a> {
         self.runs.push(call as u32);
         let held = table.inputs.row(call).iter().chain(table.outputs.row(call));
         held.for_each(|&t| self.locks[t as usize] -= 1);
-        for tensor in over {
-            let at = self.list.iter().position(|&t| t == tensor)?;
-            self.evict(at);
-        }
         for &tensor in table.outputs.row(call) {
             if !self.resident[tensor as usize] {
                 self.resident[tensor as usize] = true;
                 self.list.push(tensor);
                 self.used += table.bytes[tensor as usize];
             }
+        }
+        for tensor in over {
+            let at = self.list.iter().position(|&t| t == tensor)?;
+            self.evict(at);
+        }
+        for &tensor in table.outputs.row(call) {
             self.look(tensor);
             self.look_around(tensor);
         }
@@ -190,6 +197,7 @@ impl<'a> Sweep<'a> {
             let after = if depth == 0 { self.now + 1 } else { self.now };
             if bytes == 0
                 || self.locks[input as usize] > 1
+                || (self.stuck[input as usize] && self.is_needed(input, after))
                 || (!any && self.use_from(input, after, 0) < usize::MAX)
             {
                 continue;
@@ -219,7 +227,51 @@ impl<'a> Sweep<'a> {
         let tensor = self.list.swap_remove(at);
         self.resident[tensor as usize] = false;
         self.used -= self.table.bytes[tensor as usize];
+        if self.stuck[tensor as usize] {
+            self.lose(tensor);
+        }
         self.look_around(tensor);
+    }
+
+    /// Marks what can no longer be made once a tensor is gone for good.
+    fn lose(&mut self, tensor: u32) {
+        let table = self.table;
+        let mut gone = vec![tensor];
+        while let Some(tensor) = gone.pop() {
+            for &reader in table.readers.row(tensor as usize) {
+                for &result in table.outputs.row(reader as usize) {
+                    if !std::mem::replace(&mut self.stuck[result as usize], true)
+                        && !self.resident[result as usize]
+                    {
+                        gone.push(result);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether anything from a call on needs a tensor, be it to make something dropped again.
+    fn is_needed(&mut self, tensor: u32, from: usize) -> bool {
+        let table = self.table;
+        self.pass += 1;
+        let mut stack = vec![tensor];
+        while let Some(tensor) = stack.pop() {
+            let readers = table.readers.row(tensor as usize);
+            self.looks += 1 + readers.len() as u64;
+            let ahead = readers.last().is_some_and(|&r| r as usize >= from);
+            if ahead || self.kept[tensor as usize] {
+                return true;
+            }
+            for &reader in readers.iter().filter(|&&r| (r as usize) < self.now) {
+                for &result in table.outputs.row(reader as usize) {
+                    if !self.resident[result as usize] && self.seen[result as usize] != self.pass {
+                        self.seen[result as usize] = self.pass;
+                        stack.push(result);
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// The tensor to evict, as an index into the list.
@@ -246,12 +298,15 @@ impl<'a> Sweep<'a> {
                 break;
             }
         }
-        best
+        best.filter(|&at| self.score(self.list[at] as usize) < f64::INFINITY)
     }
 
     fn score(&self, t: usize) -> f64 {
         if self.next[t] == usize::MAX {
             return 0.0;
+        }
+        if self.stuck[t] {
+            return f64::INFINITY;
         }
         let distance = (self.next[t].saturating_sub(self.now)) as f64 + 0.5;
         let weight = match self.taste.distance {
@@ -264,7 +319,11 @@ impl<'a> Sweep<'a> {
 
     /// Works out anew what making a tensor again costs and when it is next needed.
     fn look(&mut self, tensor: u32) {
-        self.next[tensor as usize] = self.use_from(tensor, self.now, 0);
+        self.next[tensor as usize] = if self.stuck[tensor as usize] {
+            if self.is_needed(tensor, self.now) { self.now } else { usize::MAX }
+        } else {
+            self.use_from(tensor, self.now, 0)
+        };
         self.cost[tensor as usize] = self.cost_of(tensor);
     }
 

@@ -108,6 +108,8 @@ pub(super) struct Table {
     pub in_place: Rows,
     pub nanoseconds: Vec<u64>,
     pub workspace: Vec<u64>,
+    /// Calls that must not run again.
+    pub once: Vec<bool>,
     /// What must be resident at the end, pinned ones left out.
     pub keep: Vec<u32>,
 }
@@ -157,6 +159,7 @@ impl Table {
             in_place: Rows::new(problem.calls.iter().map(|c| free(&c.in_place))),
             nanoseconds: problem.calls.iter().map(|c| c.nanoseconds).collect(),
             workspace: problem.calls.iter().map(|c| c.workspace).collect(),
+            once: problem.calls.iter().map(|c| c.once).collect(),
             keep: free(&problem.keep),
         })
     }

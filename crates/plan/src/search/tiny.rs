@@ -51,7 +51,7 @@ pub(super) fn lowest(table: &Table) -> Option<Vec<u32>> {
         }
         for call in 0..table.calls.min(next + 1) {
             let (inputs, outputs) = (set(table.inputs.row(call)), set(table.outputs.row(call)));
-            if mask & inputs != inputs {
+            if mask & inputs != inputs || (table.once[call] && call < next) {
                 continue;
             }
             let then = next.max(call + 1);

@@ -31,6 +31,17 @@ fn a_call_that_never_runs_is_found() {
 }
 
 #[test]
+fn a_repeat_of_what_must_run_once_is_found() {
+    let (mut problem, schedule) = tight();
+    let mut ran = vec![false; problem.calls.len()];
+    let again = |r: &crate::search::Run| std::mem::replace(&mut ran[r.call], true);
+    let run = schedule.runs.iter().position(again).unwrap();
+    let call = schedule.runs[run].call;
+    problem.calls[call].once = true;
+    assert_eq!(check(&problem, &schedule), Err(CheckError::Repeated { run, call }));
+}
+
+#[test]
 fn a_peak_over_what_is_said_is_found() {
     let (problem, mut schedule) = tight();
     schedule.peak_bytes -= 1;
@@ -58,7 +69,7 @@ fn a_wrong_take_over_is_found() {
         inputs: inputs.to_vec(),
         outputs: vec![output],
         in_place: in_place.to_vec(),
-        workspace: 0,
+        ..Call::default()
     };
     let mut problem = Problem {
         tensors: vec![8; 4],

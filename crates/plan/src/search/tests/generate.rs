@@ -36,7 +36,27 @@ pub fn random_step(seed: u64, calls: usize) -> Problem {
         if at + 1 == calls || random.below(8) == 0 {
             problem.keep.push(outputs[0]);
         }
-        problem.calls.push(Call { nanoseconds, inputs, outputs, in_place, workspace });
+        problem.calls.push(Call { nanoseconds, inputs, outputs, in_place, workspace, once: false });
     }
+    problem
+}
+
+/// A random step in which some calls must run once, some read nothing (loads) and some write nothing (stores).
+pub fn random_step_with_once(seed: u64, calls: usize) -> Problem {
+    let mut problem = random_step(seed, calls);
+    let mut random = Random::new(seed);
+    for call in &mut problem.calls {
+        match random.below(5) {
+            0 => call.once = true,
+            1 => {
+                call.inputs.clear();
+                call.in_place.clear();
+            }
+            _ => {}
+        }
+    }
+    let stored = problem.calls[calls / 2].outputs.clone();
+    let store = Call { nanoseconds: 3, inputs: stored, once: true, ..Call::default() };
+    problem.calls.insert(calls / 2 + 1 + random.below(calls / 2), store);
     problem
 }

@@ -1,6 +1,6 @@
 //! What holds for steps too large for exhaustive search.
 
-use super::generate::random_step;
+use super::generate::{random_step, random_step_with_once};
 use crate::search::{Call, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve};
 
 /// A chain and its way back.
@@ -23,8 +23,9 @@ fn chain(length: usize) -> Problem {
 
 #[test]
 fn schedules_hold_their_line_and_more_memory_is_never_slower() {
-    for seed in 0..12 {
-        let problem = random_step(seed, 20 + 5 * seed as usize);
+    for seed in 0..24 {
+        let step = if seed % 2 == 0 { random_step } else { random_step_with_once };
+        let problem = step(seed / 2, 20 + 5 * (seed / 2) as usize);
         let mut before = u64::MAX;
         for (line, nanoseconds) in frontier(&problem).unwrap() {
             let schedule = solve(&problem, line).unwrap();
@@ -55,6 +56,31 @@ fn chains_need_few_tensors_and_little_time() {
     let extra = schedule.nanoseconds - 790;
     let bound = lower_bound(&problem, line).unwrap();
     assert!(extra >= bound && extra <= 390, "{extra} over {bound}");
+}
+
+#[test]
+fn what_runs_once_stays_and_what_is_loaded_comes_back() {
+    // The update of one state runs in the middle; what it made is read at the end, beside a parameter that is loaded.
+    let mut problem = chain(40);
+    let (parameter, state) = (problem.tensors.len(), problem.tensors.len() + 1);
+    problem.tensors.extend([100, 100]);
+    let load = Call { nanoseconds: 1, outputs: vec![parameter], ..Call::default() };
+    let update =
+        Call { nanoseconds: 1, inputs: vec![20], outputs: vec![state], once: true, ..Call::default() };
+    let store = Call { nanoseconds: 1, inputs: vec![parameter, state], once: true, ..Call::default() };
+    problem.calls.last_mut().unwrap().inputs.extend([parameter, state]);
+    problem.calls.insert(20, update);
+    problem.calls.insert(0, load);
+    problem.calls.push(store);
+    let low = smallest_line(&problem).unwrap();
+    assert!(low <= 700, "{low} bytes");
+    let schedule = solve(&problem, low).unwrap();
+    let figures = check(&problem, &schedule).unwrap();
+    let runs = |call| schedule.runs.iter().filter(|r| r.call == call).count();
+    assert!(figures.peak_bytes <= low && runs(0) == 2, "{} loads under {}", runs(0), figures.peak_bytes);
+    assert_eq!((runs(21), runs(problem.calls.len() - 1)), (1, 1));
+    // The state stays over the fullest moment: only the rest can make room.
+    assert!(lower_bound(&problem, low).unwrap() > lower_bound(&chain(40), low).unwrap());
 }
 
 #[test]
