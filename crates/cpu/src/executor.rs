@@ -106,6 +106,9 @@ fn compile(plan: &ExecutionPlan, target: &CpuTarget) -> Result<Vec<Ready>, Execu
     let nowhere = Place { offset: 0, bytes: 0, stride: 0 };
     let places = |ids: &[BufferId]| ids.iter().map(|&id| place(plan, id)).collect::<Vec<_>>();
     let ready = |action: &Action| match action {
+        Action::Load { .. } | Action::Store { .. } => {
+            Err(ExecuteError::Input("this executor does not spill".into()))
+        }
         Action::Copy { from, to, .. } => {
             Ok(Ready { call: None, reads: places(&[*from]), writes: places(&[*to]), workspace: nowhere })
         }
@@ -172,6 +175,8 @@ impl CpuPrepared {
                     (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
                 }
                 Action::Copy { .. } => (String::new(), "copy"),
+                Action::Load { .. } => (String::new(), "load"),
+                Action::Store { .. } => (String::new(), "store"),
             };
             ExecuteError::Step { layer, op, reason }
         })
@@ -211,7 +216,7 @@ impl CpuPrepared {
     fn state_range(&self, state: usize, offset: usize, bytes: usize) -> Result<usize, ExecuteError> {
         let found = self.plans.states.get(state);
         let fits = found.is_some_and(|s| offset <= s.ty.bytes() && bytes <= s.ty.bytes() - offset);
-        let place = found.filter(|_| fits).map(|s| s.offset + offset);
+        let place = found.filter(|_| fits).map(|s| s.arena_range().start + offset);
         place.ok_or_else(|| {
             ExecuteError::Input(format!("state {state} has no bytes {offset}..{}", offset + bytes))
         })

@@ -14,7 +14,7 @@ pub(crate) struct Shadow {
 impl Shadow {
     /// Poisons everything above the states.
     pub fn new(arena: &Arena, plans: &PlanSet) -> Self {
-        let states = plans.states.iter().map(|s| s.offset + s.ty.bytes()).max().unwrap_or(0);
+        let states = plans.states.iter().map(|s| s.arena_range().end).max().unwrap_or(0);
         fill(arena, states, arena.bytes() - states);
         Self { copy: vec![0; arena.bytes()] }
     }
@@ -39,7 +39,10 @@ impl Shadow {
             Action::Run { writes, workspace, .. } => {
                 allowed.extend(writes.iter().chain(workspace).map(|id| range(&plan.buffers[id.index()])));
             }
-            Action::Copy { to, .. } => allowed.push(range(&plan.buffers[to.index()])),
+            Action::Copy { to, .. } | Action::Load { to, .. } => {
+                allowed.push(range(&plan.buffers[to.index()]));
+            }
+            Action::Store { .. } => {}
         }
         allowed.sort_unstable();
         // SAFETY: no step runs, so nothing writes to the arena.
@@ -79,6 +82,8 @@ fn fault(plan: &ExecutionPlan, step: usize, place: usize) -> ExecuteError {
             (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
         }
         Action::Copy { .. } => (String::new(), "copy"),
+        Action::Load { .. } => (String::new(), "load"),
+        Action::Store { .. } => (String::new(), "store"),
     };
     ExecuteError::Step {
         layer,

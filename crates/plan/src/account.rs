@@ -93,6 +93,7 @@ fn touched(plan: &ExecutionPlan) -> Vec<usize> {
     match plan.steps.get(plan.peak_step).map(|s| &s.action) {
         Some(Action::Run { reads, writes, .. }) => reads.iter().chain(writes).map(|b| b.index()).collect(),
         Some(Action::Copy { from, to, .. }) => vec![from.index(), to.index()],
+        Some(Action::Load { to: buffer, .. } | Action::Store { from: buffer, .. }) => vec![buffer.index()],
         None => Vec::new(),
     }
 }
@@ -104,6 +105,8 @@ fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Moment {
             (node.layer.to_string(), node.op.name())
         }
         Some(Action::Copy { value, .. }) => (layer_of(plan, *value), "copy"),
+        Some(Action::Load { state, .. }) => (states[*state].name.clone(), "load"),
+        Some(Action::Store { state, .. }) => (states[*state].name.clone(), "store"),
         None => (String::new(), "nothing"),
     };
     let content = content(plan);
@@ -157,6 +160,7 @@ fn content(plan: &ExecutionPlan) -> Vec<Option<ValueId>> {
                 }
             }
             Action::Copy { value, to, .. } => content[to.index()] = Some(*value),
+            Action::Load { .. } | Action::Store { .. } => {}
         }
     }
     content

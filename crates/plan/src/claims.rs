@@ -47,7 +47,10 @@ fn ends(work: &mut Work<'_>) -> Vec<(ItemId, ItemId, bool)> {
     let carries = graph.carries.iter().map(|c| (c.input, Some(c.output), false));
     let states = graph.states.iter().map(|s| (s.input, s.output, true));
     let mut ends = Vec::new();
-    for (input, output, is_state) in carries.chain(states).filter(|(input, ..)| !work.is_spilled(*input)) {
+    for (input, output, is_state) in carries.chain(states) {
+        if work.is_spilled(input) {
+            continue;
+        }
         let Some(root) = output.map(|v| work.roots[v.index()]).filter(|&root| root != input) else {
             continue;
         };

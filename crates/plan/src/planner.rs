@@ -5,7 +5,8 @@ use crate::repeat::{self, Translated};
 use crate::search::{self, SearchError};
 use crate::work::{TaskId, Work};
 use crate::{
-    Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account, order,
+    Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account,
+    order,
 };
 use plimsoll_graph::{Graph, Role};
 use std::cmp::Reverse;
@@ -340,4 +341,3 @@ fn repeat_under(
         misplaced.into_iter().for_each(|task| once[task] = true);
     }
 }
-

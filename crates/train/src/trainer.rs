@@ -4,7 +4,9 @@ use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::{Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify};
+use plimsoll_plan::{
+    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
+};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
 
@@ -416,7 +418,8 @@ impl Trainer {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }
         // Heap and page tables depend on the plan: they are reserved, and counted once it is known.
-        let mut reserved = self.heap_bytes.map_or(0, |heap| heap + plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes)));
+        let mut reserved =
+            self.heap_bytes.map_or(0, |heap| heap + plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes)));
         loop {
             let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
             let arena = largest_arena(self.line_bytes.saturating_sub(outside_bytes));
@@ -424,7 +427,8 @@ impl Trainer {
                 Means::Once => usize::MAX,
                 Means::Repeat => arena.saturating_add(outside_bytes - reserved),
             };
-            let budget = Budget { recompute: means == Means::Repeat, ..Budget::new(line_bytes, outside.clone()) };
+            let budget =
+                Budget { recompute: means == Means::Repeat, ..Budget::new(line_bytes, outside.clone()) };
             let mut plans = plan_toward(&batches, self.executor.target(), &budget)?;
             if let Some(heap) = self.heap_bytes {
                 let bytes = heap + plans_bytes(&plans);
@@ -433,7 +437,11 @@ impl Trainer {
                     continue;
                 }
                 let nodes: usize = plans.plans.iter().map(|p| p.steps.len()).sum();
-                plans.sheet.add_outside(Entry::new(HEAP_CAP, bytes, format!("plans of {nodes} steps, names, text")));
+                plans.sheet.add_outside(Entry::new(
+                    HEAP_CAP,
+                    bytes,
+                    format!("plans of {nodes} steps, names, text"),
+                ));
             }
             plans.sheet.add_outside(page_tables(plans.arena_bytes));
             plans.sheet.line_bytes = self.line_bytes;

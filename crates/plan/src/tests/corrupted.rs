@@ -69,8 +69,7 @@ fn broken(mut plans: PlanSet, corrupt: impl FnOnce(&mut ExecutionPlan)) -> Verif
 
 /// Peaks, arena and sheet as they would be for these buffers: so that only the corruption is wrong.
 fn refigure(plans: &mut PlanSet) {
-    let states_end =
-        plans.states.iter().map(|s| s.offset + s.ty.bytes().next_multiple_of(64)).max().unwrap_or(0);
+    let states_end = plans.states.iter().map(|s| s.arena_range().end.next_multiple_of(64)).max().unwrap_or(0);
     for plan in &mut plans.plans {
         let end = plan.buffers.iter().map(|b| b.offset + b.bytes).fold(states_end, usize::max);
         plan.peak_bytes = end.next_multiple_of(64);
@@ -124,7 +123,7 @@ fn run_mut(
 ) -> (&mut Vec<BufferId>, &mut Vec<BufferId>, &mut Option<BufferId>) {
     match &mut plan.steps[step].action {
         Action::Run { reads, writes, workspace, .. } => (reads, writes, workspace),
-        Action::Copy { .. } => panic!("step {step} is a copy"),
+        other => panic!("step {step} is {other:?}"),
     }
 }
 
@@ -231,10 +230,10 @@ fn a_state_moved_in_one_plan() {
 #[test]
 fn states_on_each_other() {
     let mut plans = trained();
-    plans.states[1].offset = plans.states[0].offset;
+    plans.states[1].home = plans.states[0].home;
     for plan in &mut plans.plans {
         plan.buffers.iter_mut().find(|b| b.kind == BufferKind::State(1)).unwrap().offset =
-            plans.states[0].offset;
+            plans.states[0].arena_range().start;
     }
     refigure(&mut plans);
     assert_error!(verify(&plans).unwrap_err(), VerifyError::StatePlace { .. });
@@ -373,7 +372,7 @@ fn a_product_over_its_own_operand() {
 #[test]
 fn a_value_over_a_state_of_another_plan() {
     let mut plans = trained();
-    let moment = plans.states.iter().find(|s| s.role == Role::Moment).unwrap().offset;
+    let moment = plans.states.iter().find(|s| s.role == Role::Moment).unwrap().arena_range().start;
     let predict = &mut plans.plans[1];
     predict.buffers.iter_mut().find(|b| b.kind == BufferKind::Value).unwrap().offset = moment;
     refigure(&mut plans);

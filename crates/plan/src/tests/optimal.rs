@@ -1,11 +1,11 @@
 //! How far orders and placements are from the best there is, found by trying everything.
 
 use super::{Choices, random_graph};
-use crate::NullTarget;
 use crate::order::order;
 use crate::placement::{Block, live_peak, place};
 use crate::tide::Tide;
 use crate::work::{TaskId, Work};
+use crate::{Disk, NullTarget};
 use std::ops::RangeInclusive;
 
 /// The peak of an order.
@@ -85,7 +85,8 @@ fn compare(
     let mut pairs = Vec::new();
     for seed in 0..seeds {
         let graph = random_graph(seed, 4 * tasks.end(), micro_batches);
-        let work = Work::new("test", &graph, &NullTarget::default()).unwrap();
+        let spilled = vec![false; graph.states.len()];
+        let work = Work::new("test", &graph, &NullTarget::default(), &spilled, Disk::default()).unwrap();
         if tasks.contains(&work.tasks.len()) {
             let pair = (peak(&work, &order(&work)), smallest(&work));
             assert!(pair.0 >= pair.1, "seed {seed}: lower than the best of all orders");

@@ -69,7 +69,7 @@ fn updates_run_inside_backward_and_in_place() {
     let train = &plans.plans[0];
     assert!(train.steps.iter().all(|s| matches!(s.action, Action::Run { .. })), "nothing is copied");
     // At most two gradients of 16 KiB exist at a time, next to the states and the small activations.
-    let states = plans.states.last().map(|s| s.offset + s.ty.bytes()).unwrap();
+    let states = plans.states.last().map(|s| s.arena_range().end).unwrap();
     assert!(
         train.peak_bytes - states < 2 * 16_384 + 16 * 1_024,
         "{} above the states",
@@ -92,7 +92,7 @@ fn states_lie_at_the_same_place_in_every_plan() {
     for plan in &plans.plans {
         for buffer in &plan.buffers {
             match buffer.kind {
-                BufferKind::State(i) => assert_eq!(buffer.offset, plans.states[i].offset),
+                BufferKind::State(i) => assert_eq!(buffer.offset, plans.states[i].arena_range().start),
                 _ => assert!(buffer.offset >= 6 * 1_024, "nothing else lies among the states"),
             }
         }

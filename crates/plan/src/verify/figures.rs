@@ -2,7 +2,9 @@
 
 use super::VerifyError;
 use super::memory::overlap;
-use crate::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet};
+use crate::{
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet, SPILL_ALIGNMENT, StateHome,
+};
 use std::{collections::BTreeMap, ops::Range};
 
 pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
@@ -14,7 +16,7 @@ pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
     for plan in &set.plans {
         let malformed = |reason: String| VerifyError::Malformed { plan: plan.name.clone(), reason };
         plan.graph.check().map_err(|e| malformed(e.to_string()))?;
-        check_ids(plan).map_err(malformed)?;
+        check_ids(set, plan).map_err(malformed)?;
         for (id, buffer) in plan.buffers.iter().enumerate() {
             check_buffer(set, plan, id, buffer)?;
         }
@@ -29,10 +31,12 @@ pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
     check_sheet(set, &set.sheet).map_err(VerifyError::Sheet)
 }
 
-/// The bytes a state takes.
+/// The bytes a state takes in the arena; none if it lies in the spill file.
 pub(super) fn state_range(set: &PlanSet, state: usize) -> Range<usize> {
-    let placed = &set.states[state];
-    placed.offset..placed.offset + placed.ty.bytes()
+    match set.states[state].home {
+        StateHome::Arena(offset) => offset..offset + set.states[state].ty.bytes(),
+        StateHome::File(_) => 0..0,
+    }
 }
 
 /// A buffer, in words.
@@ -54,24 +58,46 @@ pub(super) fn name_of(plan: &ExecutionPlan, buffer: &Buffer) -> String {
 }
 
 fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
-    let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
+    let (mut ranges, mut files): (Vec<(Range<usize>, &str)>, Vec<(Range<usize>, &str)>) = Default::default();
     for (i, state) in set.states.iter().enumerate() {
         let wrong = |reason: String| VerifyError::StatePlace {
             plan: String::new(),
             state: state.name.clone(),
             reason,
         };
-        if !state.offset.is_multiple_of(set.alignment) {
-            return Err(wrong(format!("starts at {}, which is not aligned", state.offset)));
-        }
-        if state.offset.checked_add(state.ty.bytes()).is_none_or(|end| end > set.arena_bytes) {
-            return Err(wrong("ends outside the arena".to_string()));
+        let bytes = state.ty.bytes();
+        match state.home {
+            StateHome::Arena(offset) if !offset.is_multiple_of(set.alignment) => {
+                return Err(wrong(format!("starts at {offset}, which is not aligned")));
+            }
+            StateHome::Arena(offset) if offset.checked_add(bytes).is_none_or(|end| end > set.arena_bytes) => {
+                return Err(wrong("ends outside the arena".to_string()));
+            }
+            StateHome::File(offset) if !offset.is_multiple_of(SPILL_ALIGNMENT) => {
+                return Err(wrong(format!("starts at {offset} of the spill file, which is not aligned")));
+            }
+            StateHome::File(offset)
+                if offset.checked_add(bytes as u64).is_none_or(|end| end > set.spill_bytes) =>
+            {
+                return Err(wrong("ends outside the spill file".to_string()));
+            }
+            StateHome::Arena(_) => ranges.push((state_range(set, i), &state.name)),
+            StateHome::File(offset) => {
+                // As far as its last page: whole pages are written.
+                let end = (offset + bytes as u64).next_multiple_of(SPILL_ALIGNMENT);
+                files.push((offset as usize..end as usize, &state.name));
+            }
         }
         if set.states[..i].iter().any(|s| s.name == state.name) {
             return Err(wrong("is there twice".to_string()));
         }
-        ranges.push((state_range(set, i), &state.name));
     }
+    check_apart(ranges)?;
+    check_apart(files)
+}
+
+/// No two of these share a byte.
+fn check_apart(mut ranges: Vec<(Range<usize>, &str)>) -> Result<(), VerifyError> {
     ranges.sort_by_key(|(range, _)| (range.start, range.end));
     let filled: Vec<_> = ranges.iter().filter(|(range, _)| !range.is_empty()).collect();
     match filled.windows(2).find(|w| overlap(&w[0].0, &w[1].0)) {
@@ -85,7 +111,7 @@ fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
 }
 
 /// Every id names something, and every step has as many operands as its node.
-fn check_ids(plan: &ExecutionPlan) -> Result<(), String> {
+fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     let exists = |b: BufferId| match plan.buffers.get(b.index()) {
         Some(_) => Ok(()),
         None => Err(format!("there is no buffer {}", b.index())),
@@ -111,6 +137,17 @@ fn check_ids(plan: &ExecutionPlan) -> Result<(), String> {
                     return Err(format!("step {i} copies {value}, which does not exist"));
                 }
                 exists(*from).and_then(|()| exists(*to))?;
+            }
+            Action::Load { state, to: buffer } | Action::Store { state, from: buffer } => {
+                let placed = set.states.get(*state);
+                if !placed.is_some_and(|s| matches!(s.home, StateHome::File(_))) {
+                    return Err(format!("step {i} moves state {state}, which is not in the spill file"));
+                }
+                let known = placed.is_some_and(|p| plan.graph.states.iter().any(|s| s.name == p.name));
+                if !known {
+                    return Err(format!("step {i} moves state {state}, which the graph does not have"));
+                }
+                exists(*buffer)?;
             }
         }
     }
@@ -158,11 +195,11 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
             if own.is_none_or(|s| Some(s.input) != buffer.value) {
                 return malformed("the graph's state is another".to_string());
             }
-            if state.offset != buffer.offset {
+            if state.home != StateHome::Arena(buffer.offset) {
                 return Err(VerifyError::StatePlace {
                     plan: plan.name.clone(),
                     state: state.name.clone(),
-                    reason: format!("lies at {} instead of {}", buffer.offset, state.offset),
+                    reason: format!("lies at {} instead of {:?}", buffer.offset, state.home),
                 });
             }
             (state.ty.bytes(), 0)
@@ -208,7 +245,8 @@ fn check_once(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     }
     let index: BTreeMap<&str, usize> =
         set.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
-    let has_one = |name: &str| index.get(name).is_some_and(|&i| counts.0[i] == 1);
+    let in_arena = |i: usize| usize::from(matches!(set.states[i].home, StateHome::Arena(_)));
+    let has_one = |name: &str| index.get(name).is_some_and(|&i| counts.0[i] == in_arena(i));
     if let Some(state) = graph.states.iter().find(|s| !has_one(&s.name)) {
         return Err(format!("state `{}` does not have one buffer", state.name));
     }

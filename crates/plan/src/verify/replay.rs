@@ -3,7 +3,7 @@
 use super::figures::{name_of, state_range};
 use super::memory::{Content, Memory, overlap};
 use super::{At, VerifyError};
-use crate::{Action, BufferId, BufferKind, ExecutionPlan, PlanSet, Step};
+use crate::{Action, BufferId, BufferKind, ExecutionPlan, PlanSet, StateHome, Step};
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use std::ops::Range;
@@ -19,6 +19,7 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyErr
         rounds: plan.graph.micro_batches.min(2),
         round: 0,
         state_writes: vec![0; set.states.len()],
+        file: vec![None; set.states.len()],
         states_end: (0..set.states.len()).map(|i| state_range(set, i).end).max().unwrap_or(0),
     };
     replay.enter();
@@ -111,6 +112,8 @@ fn at(plan: &ExecutionPlan, step: usize) -> Box<At> {
             let node = plan.graph.producer(*value).map(|n| plan.graph.node(n));
             (node.map_or_else(String::new, |n| n.layer.to_string()), format!("copy of {value}"))
         }
+        Action::Load { state, .. } => (String::new(), format!("load of state {state}")),
+        Action::Store { state, .. } => (String::new(), format!("store of state {state}")),
     };
     Box::new(At { plan: plan.name.clone(), step, layer, op })
 }
@@ -125,14 +128,20 @@ struct Replay<'a> {
     /// The micro-batch at work; in the tail, the last.
     round: usize,
     state_writes: Vec<usize>,
+    /// What the spill file holds for each state that lies there.
+    file: Vec<Option<Content>>,
     states_end: usize,
 }
 
 impl Replay<'_> {
     /// What lies in the arena before the first step.
     fn enter(&mut self) {
-        for i in 0..self.set.states.len() {
+        for (i, placed) in self.set.states.iter().enumerate() {
             self.memory.write(&state_range(self.set, i), Content::Foreign(i));
+            if let StateHome::File(_) = placed.home {
+                let own = self.graph.states.iter().find(|s| s.name == placed.name);
+                self.file[i] = Some(own.map_or(Content::Foreign(i), |s| Content::Value(s.input, 0)));
+            }
         }
         for buffer in &self.plan.buffers {
             let start = buffer.offset;
@@ -235,7 +244,34 @@ impl Replay<'_> {
                 }
                 self.write(index, *value, &written)
             }
+            Action::Load { state, to } => {
+                let (input, _) = self.versions(index, *state)?;
+                if self.file[*state] != Some(self.now(input)) {
+                    let found = self.file[*state].map_or_else(|| "nothing".to_string(), |c| c.to_string());
+                    let value = self.now(input).to_string();
+                    return Err(VerifyError::Read { at: at(self.plan, index), value, found });
+                }
+                let written = self.range(index, *to, input)?;
+                self.write(index, input, &written)
+            }
+            Action::Store { state, from } => {
+                let (_, output) = self.versions(index, *state)?;
+                self.read(index, step, output, *from)?;
+                self.file[*state] = Some(self.now(output));
+                self.state_writes[*state] += 1;
+                Ok(())
+            }
         }
+    }
+
+    /// The old and the new version of a state of the set, in this graph.
+    fn versions(&self, index: usize, state: usize) -> Result<(ValueId, ValueId), VerifyError> {
+        let name = &self.set.states[state].name;
+        let own = self.graph.states.iter().find(|s| s.name == *name);
+        own.map(|s| (s.input, s.output.unwrap_or(s.input))).ok_or_else(|| VerifyError::Malformed {
+            plan: self.plan.name.clone(),
+            reason: format!("step {index} moves state `{name}`, which the graph does not have"),
+        })
     }
 
     fn run(
@@ -424,7 +460,9 @@ impl Replay<'_> {
             let range = state_range(self.set, i);
             let own = self.graph.states.iter().find(|s| s.name == placed.name);
             let expected = own.map_or(Content::Foreign(i), |s| self.now(s.output.unwrap_or(s.input)));
-            let rewritten = own.is_some_and(|s| expected != self.now(s.input)) && !range.is_empty();
+            let spilled = matches!(placed.home, StateHome::File(_));
+            let somewhere = spilled || !range.is_empty();
+            let rewritten = own.is_some_and(|s| expected != self.now(s.input)) && somewhere;
             if self.state_writes[i] != usize::from(rewritten) {
                 return Err(VerifyError::StateWrites {
                     plan: self.plan.name.clone(),
@@ -433,12 +471,13 @@ impl Replay<'_> {
                     expected: usize::from(rewritten),
                 });
             }
-            if !range.is_empty() && self.memory.at(&range) != Some(expected) {
+            let found = if spilled { self.file[i] } else { self.memory.at(&range) };
+            if somewhere && found != Some(expected) {
                 return Err(VerifyError::StateEnd {
                     plan: self.plan.name.clone(),
                     state: placed.name.clone(),
                     expected: expected.to_string(),
-                    found: self.memory.words(&range),
+                    found: found.map_or_else(|| self.memory.words(&range), |c| c.to_string()),
                 });
             }
         }
