@@ -22,6 +22,7 @@ pub mod random;
 pub mod reduce;
 pub mod resize;
 mod shadow;
+pub mod spill;
 mod target;
 
 pub use executor::Cpu;

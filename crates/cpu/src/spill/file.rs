@@ -1,0 +1,167 @@
+//! The file: where it may lie, how it takes its space, whole transfers.
+
+use super::{BLOCK, PIECE, Part, SpillError, system};
+use crate::arena::Arena;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file for what does not fit the arena: without a name, its space taken, past the system's cache of pages.
+///
+/// It is gone when it is dropped, or the process ends, in whatever way.
+#[derive(Debug)]
+pub struct SpillFile {
+    file: File,
+    folder: PathBuf,
+    bytes: u64,
+    memory_alignment: usize,
+}
+
+impl SpillFile {
+    /// Creates the file in a folder and takes `bytes` (rounded up to whole blocks) of its disk. It reads as zeros.
+    ///
+    /// # Errors
+    /// Everything that would keep a run from spilling there shows here: a folder that cannot be written, a
+    /// filesystem in memory or without direct I/O, too little space.
+    pub fn create(folder: &Path, bytes: u64) -> Result<Self, SpillError> {
+        let bytes = bytes.next_multiple_of(BLOCK as u64);
+        let unusable = |e: io::Error| SpillError::Folder { folder: folder.into(), reason: e.to_string() };
+        let indirect = |reason| SpillError::Indirect { folder: folder.into(), reason };
+        let file = system::open(folder).map_err(unusable)?;
+        if let Some(filesystem) = system::in_memory(&file).map_err(unusable)? {
+            return Err(SpillError::Memory { folder: folder.into(), filesystem });
+        }
+        system::go_direct(&file).map_err(|e| indirect(e.to_string()))?;
+        let memory_alignment = system::memory_alignment(&file);
+        let made = Self { file, folder: folder.into(), bytes, memory_alignment };
+        if bytes > 0 {
+            made.take_space()?;
+            made.try_out()?;
+        }
+        Ok(made)
+    }
+
+    /// Length.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The folder it was made in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Memory at multiples of this goes straight to and from the disk; other memory is copied by the queue's threads.
+    pub fn memory_alignment(&self) -> usize {
+        self.memory_alignment
+    }
+
+    fn take_space(&self) -> Result<(), SpillError> {
+        let (folder, needed_bytes) = (self.folder.clone(), self.bytes);
+        let limit_bytes = system::longest_file();
+        if needed_bytes > limit_bytes {
+            return Err(SpillError::Limited { folder, needed_bytes, limit_bytes });
+        }
+        let failed = |e: &io::Error| self.failure("reserving", 0, needed_bytes, e);
+        let free = system::free_bytes(&self.file).map_err(|e| failed(&e))?;
+        if let Some(free_bytes) = free.filter(|free| *free < needed_bytes) {
+            return Err(SpillError::Full { folder, needed_bytes, free_bytes });
+        }
+        let taken = system::reserve(&self.file, needed_bytes)
+            .and_then(|reserved| if reserved { Ok(()) } else { self.write_zeros() });
+        taken.map_err(|e| match e.kind() {
+            io::ErrorKind::StorageFull => {
+                SpillError::Full { folder, needed_bytes, free_bytes: free.unwrap_or(0) }
+            }
+            _ => failed(&e),
+        })
+    }
+
+    fn write_zeros(&self) -> io::Result<()> {
+        let zeros = Arena::new(PIECE)?;
+        for offset in (0..self.bytes).step_by(PIECE) {
+            let bytes = (self.bytes - offset).min(PIECE as u64) as usize;
+            // SAFETY: the part lies in the arena, which nobody else knows.
+            unsafe { self.write([Part { start: zeros.at(0, bytes), bytes }, NO_PART], offset)? };
+        }
+        Ok(())
+    }
+
+    /// Moves a piece both ways and looks whether it stayed in memory.
+    fn try_out(&self) -> Result<(), SpillError> {
+        let bytes = self.bytes.min(PIECE as u64) as usize;
+        let moved = || {
+            let zeros = Arena::new(bytes)?;
+            let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
+            // SAFETY: the part lies in the arena, which nobody else knows.
+            unsafe { self.write(parts, 0).and_then(|()| self.read(parts, 0))? };
+            system::cached(&self.file, bytes)
+        };
+        let reason = match moved() {
+            Ok(false) => return Ok(()),
+            Ok(true) => "what was written stays in the cache of pages".to_owned(),
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => e.to_string(),
+            Err(e) => return Err(self.failure("writing", 0, bytes as u64, &e)),
+        };
+        Err(SpillError::Indirect { folder: self.folder.clone(), reason })
+    }
+
+    /// The error of a transfer, in words.
+    pub(super) fn failure(
+        &self,
+        what: &'static str,
+        offset: u64,
+        bytes: u64,
+        error: &io::Error,
+    ) -> SpillError {
+        SpillError::Transfer { folder: self.folder.clone(), what, offset, bytes, reason: error.to_string() }
+    }
+
+    /// Reads from `offset` into the parts in turn.
+    ///
+    /// # Safety
+    /// The parts are memory that nothing else uses. Offset and lengths are multiples of [`BLOCK`], addresses of the
+    /// memory alignment; otherwise it is an error.
+    pub(super) unsafe fn read(&self, parts: [Part; 2], offset: u64) -> io::Result<()> {
+        // SAFETY: the caller's promise is passed on.
+        whole(parts, offset, |parts, offset| unsafe { system::read(&self.file, parts, offset) })
+    }
+
+    /// Writes the parts in turn to `offset`.
+    ///
+    /// # Safety
+    /// The parts are memory that nothing else writes to; otherwise as for [`SpillFile::read`].
+    pub(super) unsafe fn write(&self, parts: [Part; 2], offset: u64) -> io::Result<()> {
+        // SAFETY: the caller's promise is passed on.
+        whole(parts, offset, |parts, offset| unsafe { system::write(&self.file, parts, offset) })
+    }
+}
+
+/// Nothing to move.
+pub(super) const NO_PART: Part = Part { start: std::ptr::null_mut(), bytes: 0 };
+
+/// Repeats a transfer until all is moved: the system may stop between two blocks.
+fn whole(
+    mut parts: [Part; 2],
+    mut offset: u64,
+    mut once: impl FnMut([Part; 2], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    while parts[0].bytes + parts[1].bytes > 0 {
+        let moved = match once(parts, offset) {
+            Ok(moved) => moved,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        if moved == 0 || !moved.is_multiple_of(BLOCK) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        offset += moved as u64;
+        let mut left = moved;
+        for part in &mut parts {
+            let gone = left.min(part.bytes);
+            *part = Part { start: part.start.wrapping_add(gone), bytes: part.bytes - gone };
+            left -= gone;
+        }
+    }
+    Ok(())
+}

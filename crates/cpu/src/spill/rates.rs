@@ -1,0 +1,80 @@
+//! How fast a folder's disk is, by a short trial.
+
+use super::{PIECE, SpillError, SpillFile, SpillQueue, Ticket};
+use crate::arena::Arena;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The most that the trial writes.
+const TRIAL_BYTES: usize = 64 << 20;
+
+/// The time of each of its three passes; what has begun is finished.
+const PASS: Duration = Duration::from_millis(90);
+
+/// Requests under way at a time: enough to keep the queue's threads busy.
+const AHEAD: usize = 4;
+
+/// What a folder's disk gives through a [`SpillQueue`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Bytes read per nanosecond.
+    pub read_bytes_per_ns: f64,
+    /// Bytes written per nanosecond.
+    pub write_bytes_per_ns: f64,
+}
+
+impl Rates {
+    /// An error that names the folder, where the disk does not reach a rate.
+    pub fn demand(&self, folder: &Path, bytes_per_ns: f64) -> Result<(), SpillError> {
+        let per_second = |rate: f64| (rate * 1e9) as u64;
+        for (what, rate) in [("read", self.read_bytes_per_ns), ("write", self.write_bytes_per_ns)] {
+            if rate < bytes_per_ns {
+                let (found, needed) = (per_second(rate), per_second(bytes_per_ns));
+                return Err(SpillError::Slow { folder: folder.into(), what, found, needed });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Measures the disk of a folder: at most 64 MiB and, on a disk that deserves the name, 0.3 seconds.
+///
+/// Each place is written twice and the second time counts: the first use of a place takes longer on many filesystems,
+/// and the steps of a run use the same places again and again.
+pub fn disk_rates(folder: &Path) -> Result<Rates, SpillError> {
+    let memory = Arena::new(AHEAD * PIECE).map_err(|e| SpillError::Start { reason: e.to_string() })?;
+    let queue = SpillQueue::new(SpillFile::create(folder, TRIAL_BYTES as u64)?, AHEAD)?;
+    let at = |piece: usize| memory.at(piece % AHEAD * PIECE, PIECE);
+    // SAFETY: the memory outlives the queue's use of it: every pass waits for its last request.
+    let store = |piece: usize| unsafe { queue.store((piece * PIECE) as u64, at(piece), PIECE) };
+    // SAFETY: as above.
+    let load = |piece: usize| unsafe { queue.load((piece * PIECE) as u64, at(piece), PIECE) };
+    let (reached, _) = pass(&queue, TRIAL_BYTES / PIECE, store)?;
+    let (_, write_bytes_per_ns) = pass(&queue, reached, store)?;
+    let (_, read_bytes_per_ns) = pass(&queue, reached, load)?;
+    Ok(Rates { read_bytes_per_ns, write_bytes_per_ns })
+}
+
+/// Moves piece after piece until none is left or the time is over: how many, and bytes per nanosecond.
+fn pass(
+    queue: &SpillQueue,
+    pieces: usize,
+    request: impl Fn(usize) -> Ticket,
+) -> Result<(usize, f64), SpillError> {
+    let start = Instant::now();
+    let mut tickets = [None; AHEAD];
+    let mut moved = 0;
+    let mut outcome = Ok(());
+    while moved < pieces && outcome.is_ok() && (moved == 0 || start.elapsed() < PASS) {
+        if let Some(ticket) = tickets[moved % AHEAD].take() {
+            outcome = queue.wait(ticket);
+        }
+        tickets[moved % AHEAD] = Some(request(moved));
+        moved += 1;
+    }
+    for ticket in tickets.into_iter().flatten() {
+        outcome = outcome.and(queue.wait(ticket));
+    }
+    outcome?;
+    Ok((moved, (moved * PIECE) as f64 / start.elapsed().as_nanos().max(1) as f64))
+}
