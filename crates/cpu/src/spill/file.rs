@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 /// It is gone when it is dropped, or the process ends, in whatever way.
 #[derive(Debug)]
 pub struct SpillFile {
-    file: File,
-    folder: PathBuf,
-    bytes: u64,
-    memory_alignment: usize,
+    pub(super) file: File,
+    pub(super) folder: PathBuf,
+    pub(super) bytes: u64,
+    pub(super) memory_alignment: usize,
 }
 
 impl SpillFile {
@@ -77,7 +77,7 @@ impl SpillFile {
         })
     }
 
-    fn write_zeros(&self) -> io::Result<()> {
+    pub(super) fn write_zeros(&self) -> io::Result<()> {
         let zeros = Arena::new(PIECE)?;
         for offset in (0..self.bytes).step_by(PIECE) {
             let bytes = (self.bytes - offset).min(PIECE as u64) as usize;
@@ -141,7 +141,7 @@ impl SpillFile {
 pub(super) const NO_PART: Part = Part { start: std::ptr::null_mut(), bytes: 0 };
 
 /// Repeats a transfer until all is moved: the system may stop between two blocks.
-fn whole(
+pub(super) fn whole(
     mut parts: [Part; 2],
     mut offset: u64,
     mut once: impl FnMut([Part; 2], u64) -> io::Result<usize>,
