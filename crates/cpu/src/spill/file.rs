@@ -87,14 +87,17 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Moves a piece both ways and looks whether it stayed in memory.
+    /// Moves a piece and a block both ways and looks whether they stayed in memory.
     fn try_out(&self) -> Result<(), SpillError> {
         let bytes = self.bytes.min(PIECE as u64) as usize;
         let moved = || {
             let zeros = Arena::new(bytes)?;
-            let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
-            // SAFETY: the part lies in the arena, which nobody else knows.
-            unsafe { self.write(parts, 0).and_then(|()| self.read(parts, 0))? };
+            for offset in [0, bytes - BLOCK] {
+                let bytes = bytes - offset;
+                let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
+                // SAFETY: the part lies in the arena, which nobody else knows.
+                unsafe { self.write(parts, offset as u64).and_then(|()| self.read(parts, offset as u64))? };
+            }
             system::cached(&self.file, bytes)
         };
         let reason = match moved() {

@@ -126,9 +126,8 @@ fn random_transfers_agree_with_a_model() {
 
 #[test]
 fn a_request_sees_what_earlier_ones_did_to_file_and_memory() {
-    let bytes = 2 * PIECE + 100;
-    let room = bytes.next_multiple_of(BLOCK);
-    for distance in [0, 64] {
+    for (distance, bytes) in [(0, 2 * PIECE + 100), (64, 2 * PIECE), (0, 300_000), (64, 300_000)] {
+        let room = bytes.next_multiple_of(BLOCK);
         let queue = queue(2 * room, 16);
         let mut last = vec![0; bytes];
         for round in 1..20 {
