@@ -446,3 +446,33 @@ fn in_blocks(offset: u64, bytes: usize) -> Range<u64> {
 fn overlap<T: PartialOrd>(a: &Range<T>, b: &Range<T>) -> bool {
     a.start < b.end && b.start < a.end
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_collide_where_order_matters() {
+        let request = |kind, offset: u64, address: usize, left| {
+            let memory = std::ptr::without_provenance_mut(address);
+            Request { kind, offset, memory, bytes: 100, left }
+        };
+        let (load, store, patch) = (Kind::Load, Kind::Store, Kind::Patch);
+        // Kinds, then whether they collide in the same block of the file, and in the same memory.
+        let cases = [
+            (load, load, false, true),
+            (load, store, true, true),
+            (store, load, true, true),
+            (store, store, true, false),
+            (patch, store, true, false),
+            (patch, load, true, true),
+        ];
+        for (first, second, on_disk, in_memory) in cases {
+            let earlier = request(first, 0, 1000, 1);
+            assert_eq!(earlier.collides(&request(second, 4000, 1100, 1)), on_disk);
+            assert_eq!(earlier.collides(&request(second, 4096, 1099, 1)), in_memory);
+            assert!(!earlier.collides(&request(second, 4096, 1100, 1)));
+            assert!(!request(first, 0, 1000, 0).collides(&request(second, 0, 1000, 1)), "it is done");
+        }
+    }
+}

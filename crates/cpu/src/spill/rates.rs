@@ -46,13 +46,20 @@ impl Rates {
 /// and the steps of a run use the same places again and again.
 pub fn disk_rates(folder: &Path) -> Result<Rates, SpillError> {
     let memory = Arena::new(AHEAD * PIECE + SKEW).map_err(|e| SpillError::Start { reason: e.to_string() })?;
-    let queue = SpillQueue::new(SpillFile::create(folder, TRIAL_BYTES as u64)?, AHEAD)?;
+    let file = match SpillFile::create(folder, TRIAL_BYTES as u64) {
+        // A small disk has its rates, too.
+        Err(SpillError::Full { free_bytes, .. }) if free_bytes > 2 * PIECE as u64 => {
+            SpillFile::create(folder, free_bytes / 2)?
+        }
+        outcome => outcome?,
+    };
+    let queue = SpillQueue::new(file, AHEAD)?;
     let at = |piece: usize| memory.at(piece % AHEAD * PIECE + SKEW, PIECE);
     // SAFETY: the memory outlives the queue's use of it: every pass waits for its last request.
     let store = |piece: usize| unsafe { queue.store((piece * PIECE) as u64, at(piece), PIECE) };
     // SAFETY: as above.
     let load = |piece: usize| unsafe { queue.load((piece * PIECE) as u64, at(piece), PIECE) };
-    let (reached, _) = pass(&queue, TRIAL_BYTES / PIECE, store)?;
+    let (reached, _) = pass(&queue, queue.file().bytes() as usize / PIECE, store)?;
     let (_, write_bytes_per_ns) = pass(&queue, reached, store)?;
     let (_, read_bytes_per_ns) = pass(&queue, reached, load)?;
     Ok(Rates { read_bytes_per_ns, write_bytes_per_ns })
