@@ -12,6 +12,8 @@ mod rates;
 #[cfg_attr(target_os = "macos", path = "spill/macos.rs")]
 #[cfg_attr(not(any(target_os = "linux", target_os = "macos")), path = "spill/elsewhere.rs")]
 mod system;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 
 pub use error::SpillError;
 pub use file::SpillFile;

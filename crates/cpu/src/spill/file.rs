@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 /// It is gone when it is dropped, or the process ends, in whatever way.
 #[derive(Debug)]
 pub struct SpillFile {
-    file: File,
-    folder: PathBuf,
-    bytes: u64,
-    memory_alignment: usize,
+    pub(super) file: File,
+    pub(super) folder: PathBuf,
+    pub(super) bytes: u64,
+    pub(super) memory_alignment: usize,
 }
 
 impl SpillFile {
@@ -77,7 +77,7 @@ impl SpillFile {
         })
     }
 
-    fn write_zeros(&self) -> io::Result<()> {
+    pub(super) fn write_zeros(&self) -> io::Result<()> {
         let zeros = Arena::new(PIECE)?;
         for offset in (0..self.bytes).step_by(PIECE) {
             let bytes = (self.bytes - offset).min(PIECE as u64) as usize;
@@ -87,14 +87,17 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Moves a piece both ways and looks whether it stayed in memory.
+    /// Moves a piece and a block both ways and looks whether they stayed in memory.
     fn try_out(&self) -> Result<(), SpillError> {
         let bytes = self.bytes.min(PIECE as u64) as usize;
         let moved = || {
             let zeros = Arena::new(bytes)?;
-            let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
-            // SAFETY: the part lies in the arena, which nobody else knows.
-            unsafe { self.write(parts, 0).and_then(|()| self.read(parts, 0))? };
+            for offset in [0, bytes - BLOCK] {
+                let bytes = bytes - offset;
+                let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
+                // SAFETY: the part lies in the arena, which nobody else knows.
+                unsafe { self.write(parts, offset as u64).and_then(|()| self.read(parts, offset as u64))? };
+            }
             system::cached(&self.file, bytes)
         };
         let reason = match moved() {
@@ -141,7 +144,7 @@ impl SpillFile {
 pub(super) const NO_PART: Part = Part { start: std::ptr::null_mut(), bytes: 0 };
 
 /// Repeats a transfer until all is moved: the system may stop between two blocks.
-fn whole(
+pub(super) fn whole(
     mut parts: [Part; 2],
     mut offset: u64,
     mut once: impl FnMut([Part; 2], u64) -> io::Result<usize>,

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Filesystems whose files are memory, by the magic number that `statfs` gives.
 const IN_MEMORY: [(u32, &str); 3] =
@@ -19,9 +20,14 @@ pub fn open(folder: &Path) -> io::Result<File> {
     if let Ok(file) = options.custom_flags(libc::O_TMPFILE | libc::O_EXCL).open(folder) {
         return Ok(file);
     }
-    // Not every filesystem has files without a name: there it has one for a moment.
-    let path = folder.join(format!(".plimsoll-spill-{}", std::process::id()));
-    let file = options.custom_flags(0).create_new(true).open(&path)?;
+    open_named(folder)
+}
+
+/// Not every filesystem has files without a name: there it has one for a moment.
+pub fn open_named(folder: &Path) -> io::Result<File> {
+    let moment = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let path = folder.join(format!(".plimsoll-spill-{}-{moment}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).mode(0o600).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }

@@ -6,10 +6,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A file without a name: it has one for a moment.
 pub fn open(folder: &Path) -> io::Result<File> {
-    let path = folder.join(format!(".plimsoll-spill-{}", std::process::id()));
+    let moment = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let path = folder.join(format!(".plimsoll-spill-{}-{moment}", std::process::id()));
     let file = OpenOptions::new().read(true).write(true).mode(0o600).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)

@@ -14,8 +14,9 @@ const STACK_BYTES: usize = 64 * 1024;
 
 /// Loads from and stores to a spill file, in the order of their requests, beside the thread that asks for them.
 ///
-/// A request sees the effects of all earlier ones, on the file and on memory. Making one, and waiting for it,
-/// allocates nothing. After a failed transfer nothing more is moved, and every later request fails with it.
+/// A request sees the effects of all earlier ones, on the file and on memory; those that have nothing in common may
+/// overlap. Making one, and waiting for it, allocates nothing. After a failed transfer nothing more is moved, and
+/// every later request fails with it.
 pub struct SpillQueue {
     shared: Arc<Shared>,
     lanes: Vec<JoinHandle<()>>,
@@ -154,7 +155,8 @@ impl SpillQueue {
     /// # Panics
     /// If the range is not inside the file.
     pub unsafe fn load(&self, offset: u64, into: *mut u8, bytes: usize) -> Ticket {
-        self.make(Kind::Load, offset, into, bytes)
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.make(Kind::Load, offset, into, bytes) }
     }
 
     /// Starts writing `bytes` of memory to the file from `offset` on, a multiple of [`BLOCK`]. What is left of the
@@ -168,7 +170,8 @@ impl SpillQueue {
     /// If the range is not inside the file, or the offset inside a block.
     pub unsafe fn store(&self, offset: u64, from: *const u8, bytes: usize) -> Ticket {
         assert!(offset.is_multiple_of(BLOCK as u64), "a store at {offset} begins inside a block");
-        self.make(Kind::Store, offset, from.cast_mut(), bytes)
+        // SAFETY: the caller's promise is passed on; a store only reads.
+        unsafe { self.make(Kind::Store, offset, from.cast_mut(), bytes) }
     }
 
     /// Waits until all requests up to the ticket's are done.
@@ -194,7 +197,8 @@ impl SpillQueue {
     /// # Panics
     /// If the range is not inside the file.
     pub fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
-        self.wait(self.make(Kind::Load, offset, into.as_mut_ptr(), into.len()))
+        // SAFETY: the bytes are borrowed until the wait is over.
+        self.wait(unsafe { self.make(Kind::Load, offset, into.as_mut_ptr(), into.len()) })
     }
 
     /// Writes to any place, after all earlier requests, and leaves what lies around it alone.
@@ -202,7 +206,8 @@ impl SpillQueue {
     /// # Panics
     /// If the range is not inside the file.
     pub fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
-        self.wait(self.make(Kind::Patch, offset, from.as_ptr().cast_mut(), from.len()))
+        // SAFETY: the bytes are borrowed until the wait is over, and only read.
+        self.wait(unsafe { self.make(Kind::Patch, offset, from.as_ptr().cast_mut(), from.len()) })
     }
 
     /// Bytes read from the disk so far, in whole blocks.
@@ -215,7 +220,10 @@ impl SpillQueue {
         self.shared.bytes_written.load(Ordering::Relaxed)
     }
 
-    fn make(&self, kind: Kind, offset: u64, memory: *mut u8, bytes: usize) -> Ticket {
+    /// # Safety
+    /// Until the request is done or the queue is dropped, the memory is valid, nobody writes it, and for a load nobody
+    /// reads it.
+    unsafe fn make(&self, kind: Kind, offset: u64, memory: *mut u8, bytes: usize) -> Ticket {
         let (length, end) = (self.shared.file.bytes(), offset.checked_add(bytes as u64));
         assert!(end.is_some_and(|end| end <= length), "{offset} + {bytes} is outside the spill file");
         let mut state = self.shared.locked();
@@ -437,4 +445,34 @@ fn in_blocks(offset: u64, bytes: usize) -> Range<u64> {
 
 fn overlap<T: PartialOrd>(a: &Range<T>, b: &Range<T>) -> bool {
     a.start < b.end && b.start < a.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_collide_where_order_matters() {
+        let request = |kind, offset: u64, address: usize, left| {
+            let memory = std::ptr::without_provenance_mut(address);
+            Request { kind, offset, memory, bytes: 100, left }
+        };
+        let (load, store, patch) = (Kind::Load, Kind::Store, Kind::Patch);
+        // Kinds, then whether they collide in the same block of the file, and in the same memory.
+        let cases = [
+            (load, load, false, true),
+            (load, store, true, true),
+            (store, load, true, true),
+            (store, store, true, false),
+            (patch, store, true, false),
+            (patch, load, true, true),
+        ];
+        for (first, second, on_disk, in_memory) in cases {
+            let earlier = request(first, 0, 1000, 1);
+            assert_eq!(earlier.collides(&request(second, 4000, 1100, 1)), on_disk);
+            assert_eq!(earlier.collides(&request(second, 4096, 1099, 1)), in_memory);
+            assert!(!earlier.collides(&request(second, 4096, 1100, 1)));
+            assert!(!request(first, 0, 1000, 0).collides(&request(second, 0, 1000, 1)), "it is done");
+        }
+    }
 }

@@ -14,6 +14,9 @@ const PASS: Duration = Duration::from_millis(90);
 /// Requests under way at a time: enough to keep the queue's threads busy.
 const AHEAD: usize = 4;
 
+/// Where memory begins within a page: as most values of an arena it is copied, not moved straight.
+const SKEW: usize = 64;
+
 /// What a folder's disk gives through a [`SpillQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -42,14 +45,21 @@ impl Rates {
 /// Each place is written twice and the second time counts: the first use of a place takes longer on many filesystems,
 /// and the steps of a run use the same places again and again.
 pub fn disk_rates(folder: &Path) -> Result<Rates, SpillError> {
-    let memory = Arena::new(AHEAD * PIECE).map_err(|e| SpillError::Start { reason: e.to_string() })?;
-    let queue = SpillQueue::new(SpillFile::create(folder, TRIAL_BYTES as u64)?, AHEAD)?;
-    let at = |piece: usize| memory.at(piece % AHEAD * PIECE, PIECE);
+    let memory = Arena::new(AHEAD * PIECE + SKEW).map_err(|e| SpillError::Start { reason: e.to_string() })?;
+    let file = match SpillFile::create(folder, TRIAL_BYTES as u64) {
+        // A small disk has its rates, too.
+        Err(SpillError::Full { free_bytes, .. }) if free_bytes > 2 * PIECE as u64 => {
+            SpillFile::create(folder, free_bytes / 2)?
+        }
+        outcome => outcome?,
+    };
+    let queue = SpillQueue::new(file, AHEAD)?;
+    let at = |piece: usize| memory.at(piece % AHEAD * PIECE + SKEW, PIECE);
     // SAFETY: the memory outlives the queue's use of it: every pass waits for its last request.
     let store = |piece: usize| unsafe { queue.store((piece * PIECE) as u64, at(piece), PIECE) };
     // SAFETY: as above.
     let load = |piece: usize| unsafe { queue.load((piece * PIECE) as u64, at(piece), PIECE) };
-    let (reached, _) = pass(&queue, TRIAL_BYTES / PIECE, store)?;
+    let (reached, _) = pass(&queue, queue.file().bytes() as usize / PIECE, store)?;
     let (_, write_bytes_per_ns) = pass(&queue, reached, store)?;
     let (_, read_bytes_per_ns) = pass(&queue, reached, load)?;
     Ok(Rates { read_bytes_per_ns, write_bytes_per_ns })
