@@ -198,6 +198,10 @@ pub struct RunOptions {
     /// Folder for the trained weights (weights.safetensors) and the report (report.json)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Folder on a disk for parameters and optimizer state that do not fit under the line, or `none` [default: the folder
+    /// of --out, or the current one]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Option<PathBuf>,
     /// Print one JSON object as the last line
     #[arg(long)]
     pub json: bool,
@@ -217,7 +221,7 @@ pub struct PlanOptions {
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
-        "epochs", "steps", "micro_batches", "lr", "optimizer", "schedule", "threads", "seed", "out", "without",
+        "epochs", "steps", "micro_batches", "lr", "optimizer", "schedule", "threads", "seed", "out", "spill", "without",
         "check_memory",
     ])]
     pub workload: Option<PathBuf>,

@@ -11,6 +11,7 @@ use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
 use plimsoll::plan::in_words;
 use plimsoll::train::{BatchKind, Schedule, Trainer};
+use std::path::PathBuf;
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
 const SYNTHETIC_STEPS: u64 = 100;
@@ -45,6 +46,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch.min(data.train.len());
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
+    let executor = match spill_folder(options) {
+        Some(folder) => executor.spilling(folder),
+        None => executor,
+    };
     let trainer = Trainer::new(model, optimizer(options)?, executor)
         .batch(batch)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate])
@@ -71,6 +76,15 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) => trainer.epochs(EPOCHS),
     };
     Ok(Setup { trainer, data, threads, batch, available_bytes })
+}
+
+/// Where states may be spilled.
+fn spill_folder(options: &RunOptions) -> Option<PathBuf> {
+    match &options.spill {
+        Some(folder) if folder.as_os_str() == "none" => None,
+        Some(folder) => Some(folder.clone()),
+        None => Some(options.out.clone().unwrap_or_else(|| PathBuf::from("."))),
+    }
 }
 
 /// The number of threads.

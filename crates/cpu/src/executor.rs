@@ -5,11 +5,13 @@ use crate::call::{self, Call, Operands};
 use crate::isa::{Context, Isa};
 use crate::pool::Pool;
 use crate::shadow::Shadow;
+use crate::spill::{STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::target::CpuTarget;
 use plimsoll_plan::{
-    Action, BufferId, BufferKind, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet, Prepared,
-    Target, verify,
+    Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet,
+    Prepared, StateHome, Target, verify,
 };
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The CPU executor.
@@ -25,7 +27,21 @@ pub struct Cpu {
     target: CpuTarget,
     pool: Arc<Pool>,
     checked: bool,
+    spill: Option<PathBuf>,
 }
+
+/// Transfers under way at most; further ones wait.
+const MOST_TRANSFERS: usize = 64;
+
+/// Kernel-side records and resident stack of the threads that spill.
+const SPILL_THREAD_BYTES: usize = 32 << 10;
+
+/// What a disk is taken to do, unless told otherwise: 2 GiB a second in, 1.5 out.
+const DISK: Disk = Disk {
+    read_ns_per_mib: 500_000,
+    write_ns_per_mib: 650_000,
+    staging_bytes: STAGING_BYTES + SPILL_THREAD_BYTES,
+};
 
 impl Cpu {
     /// An executor on so many threads with this machine's best instruction set.
@@ -37,7 +53,13 @@ impl Cpu {
     pub fn with_isa(threads: usize, isa: Isa) -> std::io::Result<Self> {
         let isa = isa.min(Isa::detect());
         let pool = Arc::new(Pool::new(threads)?);
-        Ok(Self { target: CpuTarget::new(isa, pool.threads()), pool, checked: false })
+        Ok(Self { target: CpuTarget::new(isa, pool.threads()), pool, checked: false, spill: None })
+    }
+
+    /// An executor that may spill states to a file in a folder. The file is made, without a name, when a plan that spills
+    /// is prepared.
+    pub fn spilling(self, folder: impl Into<PathBuf>) -> Self {
+        Self { spill: Some(folder.into()), ..self }
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the
@@ -52,19 +74,38 @@ impl Executor for Cpu {
         &self.target
     }
 
+    fn disk(&self) -> Option<Disk> {
+        self.spill.is_some().then_some(DISK)
+    }
+
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
         verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
-        let compiled =
-            plans.plans.iter().map(|plan| compile(plan, &self.target)).collect::<Result<Vec<_>, _>>()?;
+        let compiled = plans
+            .plans
+            .iter()
+            .map(|plan| compile(&plans, plan, &self.target))
+            .collect::<Result<Vec<_>, _>>()?;
         let most = |count: fn(&Ready) -> usize| compiled.iter().flatten().map(count).max().unwrap_or(0);
         let (most_reads, most_writes) = (most(|r| r.reads.len()), most(|r| r.writes.len()));
+        let spill = match (plans.spill_bytes, &self.spill) {
+            (0, _) => None,
+            (_, None) => return Err(ExecuteError::Spill("this executor has no folder to spill to".into())),
+            (bytes, Some(folder)) => {
+                let file = SpillFile::create(folder, bytes);
+                Some(file.and_then(|file| SpillQueue::new(file, MOST_TRANSFERS)).map_err(spill_error)?)
+            }
+        };
+        let transfers = compiled.iter().map(|steps| steps.iter().filter(|r| r.deed.is_transfer()).count());
+        let tickets = Vec::with_capacity(transfers.max().unwrap_or(0));
         let bytes = plans.arena_bytes;
         let arena = Arena::new(bytes).map_err(|e| ExecuteError::Arena { bytes, reason: e.to_string() })?;
         let shadow = self.checked.then(|| Shadow::new(&arena, &plans));
         Ok(Box::new(CpuPrepared {
             plans,
             compiled,
+            spill,
+            tickets,
             arena,
             shadow,
             pool: self.pool.clone(),
@@ -84,13 +125,35 @@ struct Place {
     stride: usize,
 }
 
+/// What a step does.
+enum Deed {
+    Call(Box<dyn Call>),
+    /// Copies the first read into the first write.
+    Copy,
+    /// Reads the first write from this offset of the spill file.
+    Load(u64),
+    /// Writes the first read to this offset of the spill file.
+    Store(u64),
+}
+
+impl Deed {
+    fn is_transfer(&self) -> bool {
+        matches!(self, Self::Load(_) | Self::Store(_))
+    }
+}
+
 /// A step made ready.
 struct Ready {
-    /// `None`: a copy of the first read into the first write.
-    call: Option<Box<dyn Call>>,
+    deed: Deed,
     reads: Vec<Place>,
     writes: Vec<Place>,
     workspace: Place,
+    /// The last transfer of the plan, by number, that must be done before.
+    after: Option<usize>,
+}
+
+fn spill_error(error: SpillError) -> ExecuteError {
+    ExecuteError::Spill(error.to_string())
 }
 
 fn place(plan: &ExecutionPlan, id: BufferId) -> Place {
@@ -101,17 +164,25 @@ fn place(plan: &ExecutionPlan, id: BufferId) -> Place {
     Place { offset: buffer.offset, bytes, stride }
 }
 
-fn compile(plan: &ExecutionPlan, target: &CpuTarget) -> Result<Vec<Ready>, ExecuteError> {
+fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Vec<Ready>, ExecuteError> {
     let flows = plan.graph.flows();
     let nowhere = Place { offset: 0, bytes: 0, stride: 0 };
     let places = |ids: &[BufferId]| ids.iter().map(|&id| place(plan, id)).collect::<Vec<_>>();
-    let ready = |action: &Action| match action {
-        Action::Load { .. } | Action::Store { .. } => {
-            Err(ExecuteError::Input("this executor does not spill".into()))
-        }
-        Action::Copy { from, to, .. } => {
-            Ok(Ready { call: None, reads: places(&[*from]), writes: places(&[*to]), workspace: nowhere })
-        }
+    let ready = |deed, reads: &[BufferId], writes: &[BufferId], workspace| Ready {
+        deed,
+        reads: places(reads),
+        writes: places(writes),
+        workspace,
+        after: None,
+    };
+    let in_file = |state: usize| match set.states[state].home {
+        StateHome::File(offset) => Ok(offset),
+        StateHome::Arena(_) => Err(ExecuteError::Input(format!("state {state} is not in the spill file"))),
+    };
+    let compiled = |action: &Action| match action {
+        Action::Load { state, to } => Ok(ready(Deed::Load(in_file(*state)?), &[], &[*to], nowhere)),
+        Action::Store { state, from } => Ok(ready(Deed::Store(in_file(*state)?), &[*from], &[], nowhere)),
+        Action::Copy { from, to, .. } => Ok(ready(Deed::Copy, &[*from], &[*to], nowhere)),
         Action::Run { node, reads, writes, workspace } => {
             let node = plan.graph.node(*node);
             let call = call::find(&KernelQuery::new(&plan.graph, &flows, node));
@@ -125,15 +196,44 @@ fn compile(plan: &ExecutionPlan, target: &CpuTarget) -> Result<Vec<Ready>, Execu
             if call.workspace(target.isa, target.threads) > workspace.bytes {
                 return Err(failed("the plan's workspace is too small: it was made for another target"));
             }
-            Ok(Ready { call: Some(call), reads: places(reads), writes: places(writes), workspace })
+            Ok(ready(Deed::Call(call), reads, writes, workspace))
         }
     };
-    plan.steps.iter().map(|step| ready(&step.action)).collect()
+    let mut steps =
+        plan.steps.iter().map(|step| compiled(&step.action)).collect::<Result<Vec<_>, ExecuteError>>()?;
+    set_waits(&mut steps);
+    Ok(steps)
+}
+
+/// Finds for every transfer the first later step that it stands in the way of: what touches bytes that are being read
+/// in, or writes bytes that are being written out. Transfers are done in order, so waiting for one is waiting for all
+/// before it.
+fn set_waits(steps: &mut [Ready]) {
+    let mut transfers = 0;
+    for at in 0..steps.len() {
+        let (moved, loads) = match steps[at].deed {
+            Deed::Load(_) => (steps[at].writes[0], true),
+            Deed::Store(_) => (steps[at].reads[0], false),
+            Deed::Call(_) | Deed::Copy => continue,
+        };
+        let meets = |p: &Place| p.offset < moved.offset + moved.bytes && moved.offset < p.offset + p.bytes;
+        let blocked = |step: &Ready| {
+            (loads && step.reads.iter().any(meets)) || step.writes.iter().any(meets) || meets(&step.workspace)
+        };
+        if let Some(step) = steps[at + 1..].iter_mut().find(|step| blocked(step)) {
+            step.after = Some(transfers);
+        }
+        transfers += 1;
+    }
 }
 
 struct CpuPrepared {
     plans: Arc<PlanSet>,
     compiled: Vec<Vec<Ready>>,
+    /// Dropped before the arena that it moves bytes in and out of.
+    spill: Option<SpillQueue>,
+    /// The transfers of the plan at work.
+    tickets: Vec<Ticket>,
     arena: Arena,
     shadow: Option<Shadow>,
     pool: Arc<Pool>,
@@ -149,16 +249,35 @@ unsafe impl Send for CpuPrepared {}
 impl CpuPrepared {
     fn step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
         let ready = &self.compiled[plan][index];
+        if let (Some(queue), Some(&ticket)) = (&self.spill, ready.after.and_then(|t| self.tickets.get(t))) {
+            queue.wait(ticket).map_err(spill_error)?;
+        }
         let arena = &self.arena;
         let at = |p: &Place| arena.at(p.offset + micro_batch * p.stride, p.bytes);
         self.reads.clear();
         self.reads.extend(ready.reads.iter().map(|p| at(p).cast_const()));
         self.writes.clear();
         self.writes.extend(ready.writes.iter().map(at));
-        let Some(call) = &ready.call else {
-            // SAFETY: two places of the arena of one size; `copy` allows for overlap.
-            unsafe { std::ptr::copy(self.reads[0], self.writes[0], ready.reads[0].bytes) };
-            return Ok(());
+        let call = match (&ready.deed, &self.spill) {
+            (Deed::Call(call), _) => call,
+            (Deed::Copy, _) => {
+                // SAFETY: two places of the arena of one size; `copy` allows for overlap.
+                unsafe { std::ptr::copy(self.reads[0], self.writes[0], ready.reads[0].bytes) };
+                return Ok(());
+            }
+            (Deed::Load(offset), Some(queue)) => {
+                // SAFETY: a place of the arena; whatever touches it next waits for the ticket (`set_waits`, `drain`).
+                self.tickets.push(unsafe { queue.load(*offset, self.writes[0], ready.writes[0].bytes) });
+                return Ok(());
+            }
+            (Deed::Store(offset), Some(queue)) => {
+                // SAFETY: a place of the arena; whatever writes it next waits for the ticket (`set_waits`, `drain`).
+                self.tickets.push(unsafe { queue.store(*offset, self.reads[0], ready.reads[0].bytes) });
+                return Ok(());
+            }
+            (Deed::Load(_) | Deed::Store(_), None) => {
+                return Err(ExecuteError::Spill("there is no spill file".into()));
+            }
         };
         let operands = Operands {
             reads: &self.reads,
@@ -180,6 +299,24 @@ impl CpuPrepared {
             };
             ExecuteError::Step { layer, op, reason }
         })
+    }
+
+    /// A step; in a checked executor, with its transfers done and the arena looked through.
+    fn checked_step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
+        let Some(mut shadow) = self.shadow.take() else { return self.step(plan, index, micro_batch) };
+        shadow.before(&self.arena);
+        self.step(plan, index, micro_batch).and_then(|()| self.drain())?;
+        shadow.after(&self.arena, &self.plans.plans[plan], index, micro_batch)?;
+        self.shadow = Some(shadow);
+        Ok(())
+    }
+
+    /// Waits for every transfer.
+    fn drain(&mut self) -> Result<(), ExecuteError> {
+        match (&self.spill, self.tickets.last()) {
+            (Some(queue), Some(&ticket)) => queue.wait(ticket).map_err(spill_error),
+            _ => Ok(()),
+        }
     }
 
     fn copy_inputs(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
@@ -213,13 +350,21 @@ impl CpuPrepared {
         Ok(())
     }
 
-    fn state_range(&self, state: usize, offset: usize, bytes: usize) -> Result<usize, ExecuteError> {
+    /// Where bytes of a state lie.
+    fn state_home(&self, state: usize, offset: usize, bytes: usize) -> Result<StateHome, ExecuteError> {
         let found = self.plans.states.get(state);
         let fits = found.is_some_and(|s| offset <= s.ty.bytes() && bytes <= s.ty.bytes() - offset);
-        let place = found.filter(|_| fits).map(|s| s.arena_range().start + offset);
-        place.ok_or_else(|| {
+        let home = found.filter(|_| fits).map(|s| match s.home {
+            StateHome::Arena(start) => StateHome::Arena(start + offset),
+            StateHome::File(start) => StateHome::File(start + offset as u64),
+        });
+        home.ok_or_else(|| {
             ExecuteError::Input(format!("state {state} has no bytes {offset}..{}", offset + bytes))
         })
+    }
+
+    fn queue(&self) -> Result<&SpillQueue, ExecuteError> {
+        self.spill.as_ref().ok_or_else(|| ExecuteError::Spill("there is no spill file".into()))
     }
 }
 
@@ -232,16 +377,16 @@ impl Prepared for CpuPrepared {
         let plans = self.plans.clone();
         let (steps, micro_batches) = (&plans.plans[plan].steps, plans.plans[plan].graph.micro_batches);
         let body = steps.iter().take_while(|s| !s.tail).count();
-        let body = (0..micro_batches).flat_map(|m| (0..body).map(move |i| (i, m)));
-        let tail = (0..steps.len()).filter(|&i| steps[i].tail).map(|i| (i, 0));
-        for (index, micro_batch) in body.chain(tail) {
-            if let Some(shadow) = &mut self.shadow {
-                shadow.before(&self.arena);
+        let rounds = (0..micro_batches).map(|m| (0..body, m));
+        for (indices, micro_batch) in rounds.chain([(body..steps.len(), 0)]) {
+            // The tail's transfers are numbered after the body's.
+            if indices.start == 0 {
+                self.tickets.clear();
             }
-            self.step(plan, index, micro_batch)?;
-            if let Some(shadow) = &mut self.shadow {
-                shadow.after(&self.arena, &plans.plans[plan], index, micro_batch)?;
-            }
+            let result =
+                indices.into_iter().try_for_each(|index| self.checked_step(plan, index, micro_batch));
+            // Nothing moves any more when the next round, or the caller, touches the arena.
+            result.and(self.drain())?;
         }
         Ok(())
     }
@@ -259,16 +404,24 @@ impl Prepared for CpuPrepared {
     }
 
     fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
-        let place = self.state_range(state, offset, into.len())?;
-        // SAFETY: no step runs, so nothing writes to the arena.
-        into.copy_from_slice(unsafe { self.arena.view(place, into.len()) });
-        Ok(())
+        match self.state_home(state, offset, into.len())? {
+            StateHome::Arena(place) => {
+                // SAFETY: no step runs, so nothing writes to the arena.
+                into.copy_from_slice(unsafe { self.arena.view(place, into.len()) });
+                Ok(())
+            }
+            StateHome::File(place) => self.queue()?.read_now(place, into).map_err(spill_error),
+        }
     }
 
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
-        let place = self.state_range(state, offset, from.len())?;
-        // SAFETY: no step runs, so nothing else uses the arena.
-        unsafe { self.arena.view_mut(place, from.len()) }.copy_from_slice(from);
-        Ok(())
+        match self.state_home(state, offset, from.len())? {
+            StateHome::Arena(place) => {
+                // SAFETY: no step runs, so nothing else uses the arena.
+                unsafe { self.arena.view_mut(place, from.len()) }.copy_from_slice(from);
+                Ok(())
+            }
+            StateHome::File(place) => self.queue()?.write_now(place, from).map_err(spill_error),
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Draws up the load sheet of finished plans.
 
 use crate::{
-    Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, StatePlacement,
+    Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, StateHome,
+    StatePlacement,
 };
 use plimsoll_graph::{Role, ValueId};
 use std::cmp::Reverse;
@@ -42,8 +43,8 @@ pub(crate) fn load_sheet(
 /// What the arena holds at the fullest moment of its largest plan.
 fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_bytes: usize) -> Vec<Entry> {
     let role = |role: Role| -> (usize, usize) {
-        let of_role = states.iter().filter(|s| s.role == role);
-        of_role.fold((0, 0), |(bytes, count), s| (bytes + s.ty.bytes(), count + 1))
+        let here = states.iter().filter(|s| s.role == role && matches!(s.home, StateHome::Arena(_)));
+        here.fold((0, 0), |(bytes, count), s| (bytes + s.ty.bytes(), count + 1))
     };
     let live = |wanted: &dyn Fn(usize, &Buffer) -> bool| -> (usize, usize) {
         let Some(plan) = largest else { return (0, 0) };

@@ -1,6 +1,6 @@
 //! The contract between plans and what runs them.
 
-use crate::{PlanSet, Target};
+use crate::{Disk, PlanSet, Target};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -25,6 +25,9 @@ pub enum ExecuteError {
         /// What went wrong.
         reason: String,
     },
+    /// What a plan spills could not be written or read.
+    #[error("{0}")]
+    Spill(String),
     /// What was handed in does not fit the plan.
     #[error("{0}")]
     Input(String),
@@ -34,7 +37,11 @@ pub enum ExecuteError {
 pub trait Executor {
     /// The target to plan for.
     fn target(&self) -> &dyn Target;
-    /// Takes the memory and makes everything ready; afterwards running allocates nothing.
+    /// Where states that do not fit may lie; `None` if nothing may be spilled.
+    fn disk(&self) -> Option<Disk> {
+        None
+    }
+    /// Takes the memory and makes everything ready; afterwards running allocates nothing. States are zero.
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
 }
 

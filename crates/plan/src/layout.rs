@@ -14,8 +14,6 @@ pub(crate) struct Layout<'a> {
     pub name: &'a str,
     /// The states.
     pub floor: &'a Floor,
-    /// Where the graph's states stand in the plan set.
-    pub states: &'a [usize],
     /// Bytes the arena may have.
     pub room: usize,
 }
@@ -27,13 +25,14 @@ impl Layout<'_> {
     /// Steps, buffers and their places for tasks in an order. Loads begin early and stores take their time as far as the
     /// room allows.
     pub fn lay_out(&self, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
+        let (states, _) = self.floor.of(work.graph);
         let transfers = work.tasks.iter().any(|t| is_transfer(t.deed));
         if transfers {
             // Places have gaps: less room for waiting leaves some for them.
             for part in [64, 60, 52] {
                 let room = (self.room as u128 * part / 64) as usize;
                 let early = hoisted(work, order, room.saturating_sub(self.floor.end));
-                let mut table = timetable(work, &early, self.states);
+                let mut table = timetable(work, &early, &states);
                 linger(work, &early, &mut table, room.saturating_sub(self.floor.end));
                 let found = self.place(work, &early, table);
                 if found.peak_bytes <= self.room {
@@ -41,7 +40,7 @@ impl Layout<'_> {
                 }
             }
         }
-        self.place(work, order, timetable(work, order, self.states))
+        self.place(work, order, timetable(work, order, &states))
     }
 
     fn place(&self, work: &Work<'_>, order: &[TaskId], mut table: Timetable) -> ExecutionPlan {

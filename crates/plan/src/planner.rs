@@ -2,7 +2,7 @@
 
 use crate::layout::Layout;
 use crate::repeat::{self, Translated};
-use crate::search::{self, SearchError};
+use crate::search;
 use crate::work::{TaskId, Work};
 use crate::{
     Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account,
@@ -12,7 +12,7 @@ use plimsoll_graph::{Graph, Role};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// How often a plan whose places have gaps is searched again under a lower aim.
+/// How often a plan whose places have gaps is searched again under another aim.
 const AIMS: usize = 4;
 
 /// What the plans may use.
@@ -35,6 +35,8 @@ pub struct Disk {
     pub read_ns_per_mib: u64,
     /// Time to write a MiB.
     pub write_ns_per_mib: u64,
+    /// Memory outside the arena that moving bytes needs.
+    pub staging_bytes: usize,
 }
 
 impl Disk {
@@ -99,23 +101,13 @@ pub fn plan_toward(
     let states = find_states(batches)?;
     let shelf = Shelf { batches, target, states: &states, alignment, disk: budget.spill.unwrap_or_default() };
     let room = budget.arena_bytes();
-    let means = if budget.recompute { room } else { usize::MAX };
-    let mut best = shelf.plan(&[], means)?;
-    if budget.spill.is_some() && best.peak() > room {
-        best = shelf.spill(room, budget.recompute, best)?;
+    let mut best = shelf.plan(&[], room, budget.recompute && budget.spill.is_none())?;
+    if let Some(disk) = budget.spill
+        && best.peak() > room
+    {
+        best = shelf.spill(room.saturating_sub(disk.staging_bytes), budget.recompute, best)?;
     }
-    let arena_bytes = best.peak();
-    let Planned { plans, floor } = best;
-    let sheet = account::load_sheet(
-        target.name(),
-        &plans,
-        &floor.states,
-        arena_bytes,
-        &budget.outside,
-        budget.line_bytes,
-    );
-    let (states, spill_bytes) = (floor.states, floor.spill_bytes);
-    Ok(PlanSet { target: target.name(), plans, states, alignment, arena_bytes, spill_bytes, sheet })
+    Ok(shelf.set(best, budget))
 }
 
 /// States smaller than this are not spilled: they would save little and cost a request each.
@@ -141,54 +133,76 @@ impl Planned {
     fn peak(&self) -> usize {
         self.plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0)
     }
-
-    /// Predicted time of a step of the first batch type.
-    fn nanoseconds(&self) -> u64 {
-        self.plans.first().map_or(0, |p| p.nanoseconds)
-    }
 }
 
 impl Shelf<'_> {
-    /// Plans with these states in the spill file; steps run again where a plan does not fit the room.
-    fn plan(&self, spilled: &[usize], room: usize) -> Result<Planned, PlanError> {
+    /// Plans with these states in the spill file; steps may run again where a plan does not fit the room.
+    fn plan(&self, spilled: &[usize], room: usize, recompute: bool) -> Result<Planned, PlanError> {
         let floor = self.floor(spilled);
         let plans = self.batches.iter();
-        let plans = plans.map(|(name, graph)| plan_one(name, graph, self.target, &floor, self.disk, room));
+        let plans = plans.map(|(name, graph)| {
+            let layout = Layout { name, floor: &floor, room };
+            plan_one(&layout, graph, self.target, self.disk, recompute)
+        });
         Ok(Planned { plans: plans.collect::<Result<_, _>>()?, floor })
     }
 
-    /// Spills as few states as make the plans fit the room, with steps that run again or, if that is faster, without;
-    /// all of them if none of that fits.
+    /// The set of finished plans, with their account.
+    fn set(&self, planned: Planned, budget: &Budget) -> PlanSet {
+        let arena_bytes = planned.peak();
+        let Planned { plans, floor: Floor { states, spill_bytes, .. } } = planned;
+        let mut outside = budget.outside.clone();
+        if spill_bytes > 0 {
+            let note = "between memory and the disk";
+            outside.push(Entry::new("spill staging", self.disk.staging_bytes, note));
+        }
+        let target = self.target.name();
+        let line = budget.line_bytes;
+        let sheet = account::load_sheet(target.clone(), &plans, &states, arena_bytes, &outside, line);
+        PlanSet { target, plans, states, alignment: self.alignment, arena_bytes, spill_bytes, sheet }
+    }
+
+    /// Spills as few states as make the plans fit the room; where none are enough, steps run again too. `whole` is the
+    /// plan without either, for when nothing is lower.
     fn spill(&self, room: usize, recompute: bool, whole: Planned) -> Result<Planned, PlanError> {
         let order = self.spill_order();
-        let mut best = whole;
-        for room_for_repeats in [usize::MAX, room] {
-            if room_for_repeats == room && !recompute {
-                break;
-            }
-            // The fewest that fit: more states in the file never need more of the arena, but for gaps.
+        // More states in the file never need more of the arena, but for gaps.
+        let fewest = |fits: &dyn Fn(&[usize]) -> Result<bool, PlanError>| {
             let (mut low, mut high) = (0, order.len());
-            let mut found = None;
             while low < high {
                 let middle = low + (high - low) / 2;
-                let planned = self.plan(&order[..=middle], room_for_repeats)?;
-                if planned.peak() <= room {
-                    high = middle;
-                    found = Some(planned);
-                } else {
-                    low = middle + 1;
-                    if best.peak() > room && planned.peak() < best.peak() {
-                        best = planned;
-                    }
-                }
+                if fits(&order[..=middle])? { high = middle } else { low = middle + 1 }
             }
-            if let Some(found) = found
-                && (best.peak() > room || found.nanoseconds() < best.nanoseconds())
-            {
-                best = found;
-            }
+            Ok::<_, PlanError>(&order[..(low + 1).min(order.len())])
+        };
+        let plain = fewest(&|spilled| Ok(self.plan(spilled, room, false)?.peak() <= room))?;
+        let plain = self.plan(plain, room, false)?;
+        if plain.peak() <= room || !recompute {
+            return Ok(if plain.peak() < whole.peak() { plain } else { whole });
         }
-        Ok(best)
+        let spilled = fewest(&|spilled| Ok(self.least(spilled)? <= room))?;
+        let planned = self.plan(spilled, room, true)?;
+        if planned.peak() <= room || spilled.len() == order.len() {
+            return Ok(planned);
+        }
+        // Gaps: one more large step towards all of them.
+        self.plan(&order[..(spilled.len() + order.len()).div_ceil(2)], room, true)
+    }
+
+    /// The smallest arena, but for gaps, with these states in the file and steps that run again.
+    fn least(&self, spilled: &[usize]) -> Result<usize, PlanError> {
+        let floor = self.floor(spilled);
+        let mut most = 0;
+        for (name, graph) in self.batches {
+            let (_, in_file) = floor.of(graph);
+            let work = Work::new(name, graph, self.target, &in_file, self.disk)?;
+            most = most.max(floor.end.saturating_add(least_line(
+                &work,
+                &order::order(&work),
+                &vec![false; work.tasks.len()],
+            )));
+        }
+        Ok(most)
     }
 
     /// The states worth spilling: what is used once in a step first, then what is used often; the largest first.
@@ -261,27 +275,33 @@ pub(crate) struct Floor {
     pub spill_bytes: u64,
 }
 
+impl Floor {
+    /// Where a graph's states stand among all, and which of them lie in the spill file.
+    pub fn of(&self, graph: &Graph) -> (Vec<usize>, Vec<bool>) {
+        let index: BTreeMap<&str, usize> =
+            self.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
+        let states = graph.states.iter().filter_map(|s| index.get(s.name.as_str()).copied());
+        let states: Vec<usize> = states.collect();
+        let in_file = states.iter().map(|&i| matches!(self.states[i].home, StateHome::File(_))).collect();
+        (states, in_file)
+    }
+}
+
 /// Plans one graph: in its best order if that fits the room, else with the repeats that make it fit, else as low as it
 /// goes.
 fn plan_one(
-    name: &str,
+    layout: &Layout<'_>,
     graph: &Graph,
     target: &dyn Target,
-    floor: &Floor,
     disk: Disk,
-    room: usize,
+    recompute: bool,
 ) -> Result<ExecutionPlan, PlanError> {
-    let index: BTreeMap<&str, usize> =
-        floor.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
-    let states: Vec<usize> =
-        graph.states.iter().filter_map(|s| index.get(s.name.as_str()).copied()).collect();
-    let spilled: Vec<bool> =
-        states.iter().map(|&i| matches!(floor.states[i].home, StateHome::File(_))).collect();
-    let work = Work::new(name, graph, target, &spilled, disk)?;
+    let (floor, room) = (layout.floor, layout.room);
+    let (_, spilled) = floor.of(graph);
+    let work = Work::new(layout.name, graph, target, &spilled, disk)?;
     let order = order::order(&work);
-    let layout = Layout { name, floor, states: &states, room };
     let plain = layout.lay_out(&work, &order);
-    if plain.peak_bytes <= room {
+    if plain.peak_bytes <= room || !recompute {
         return Ok(plain);
     }
     let repeated = |list: &[TaskId]| {
@@ -290,54 +310,63 @@ fn plan_one(
     };
     let mut lowest = plain;
     let mut once = vec![false; work.tasks.len()];
-    let mut aim = room.saturating_sub(floor.end);
+    let mut least = least_line(&work, &order, &once);
+    let mut aim = room.saturating_sub(floor.end).max(least);
     for _ in 0..AIMS {
-        let Ok(list) = repeat_under(&work, &order, &mut once, aim) else { break };
+        let Some(list) = repeat_under(&work, &order, &mut once, aim) else {
+            // Fewer tasks may be repeated than the least was found with.
+            least = least_line(&work, &order, &once).max(aim + 1);
+            aim = least;
+            continue;
+        };
         let found = repeated(&list);
-        if found.peak_bytes <= room {
-            return Ok(found);
+        let (peak, is_least) = (found.peak_bytes, aim == least);
+        if peak < lowest.peak_bytes {
+            lowest = found;
+        }
+        if peak <= room || is_least {
+            break;
         }
         // Places have gaps between them: aim as much lower as they are high.
-        aim = (aim as u128 * room as u128 / found.peak_bytes as u128) as usize;
-        if found.peak_bytes < lowest.peak_bytes {
-            lowest = found;
-        }
-    }
-    if let Err(smallest) = repeat_under(&work, &order, &mut once, 0)
-        && let Ok(list) = repeat_under(&work, &order, &mut once, smallest)
-    {
-        let found = repeated(&list);
-        if found.peak_bytes < lowest.peak_bytes {
-            lowest = found;
-        }
+        aim = ((aim as u128 * room as u128 / peak as u128) as usize).max(least);
     }
     Ok(lowest)
 }
 
-/// The tasks in order, with the repeats that keep live bytes above the states under a line; or the smallest line for
-/// which there are any. Tasks that turn out not to be repeatable are added to `once`.
-fn repeat_under(
-    work: &Work<'_>,
-    order: &[TaskId],
-    once: &mut [bool],
-    line: usize,
-) -> Result<Vec<TaskId>, usize> {
+/// The smallest line for live bytes above the states under which repeats are known to bring a work.
+fn least_line(work: &Work<'_>, order: &[TaskId], once: &[bool]) -> usize {
+    let translated = Translated::new(work, order, once);
+    let least = search::smallest_line(&translated.problem).map_or(usize::MAX, |bytes| bytes as usize);
+    translated.fixed.saturating_add(least)
+}
+
+/// The tasks in order, with the repeats that keep live bytes above the states under a line, if any are found. Tasks that
+/// turn out not to be repeatable are added to `once`.
+fn repeat_under(work: &Work<'_>, order: &[TaskId], once: &mut [bool], line: usize) -> Option<Vec<TaskId>> {
     loop {
         let translated = Translated::new(work, order, once);
-        let short = |smallest: u64| translated.fixed.saturating_add(smallest as usize);
-        let Some(room) = line.checked_sub(translated.fixed) else {
-            return Err(search::smallest_line(&translated.problem).map_or(usize::MAX, short));
-        };
-        let schedule = match search::solve(&translated.problem, room as u64) {
-            Ok(schedule) => schedule,
-            Err(SearchError::Short(found)) => return Err(short(found.smallest_line_bytes)),
-            Err(SearchError::Problem(_)) => return Err(usize::MAX),
-        };
+        let room = line.checked_sub(translated.fixed)?;
+        let schedule = search::solve(&translated.problem, room as u64).ok()?;
         let list = translated.tasks(schedule.runs.iter().map(|run| run.call));
         let misplaced = repeat::misplaced(work, &list);
         if misplaced.is_empty() {
-            return Ok(list);
+            return Some(list);
         }
         misplaced.into_iter().for_each(|task| once[task] = true);
     }
+}
+
+/// Plans graphs with every state in the spill file.
+#[cfg(test)]
+pub(crate) fn plan_spilled(
+    batches: &[(String, Graph)],
+    target: &dyn Target,
+    room: usize,
+    recompute: bool,
+) -> Result<PlanSet, PlanError> {
+    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
+    let (states, alignment) = (find_states(batches)?, target.alignment());
+    let shelf = Shelf { batches, target, states: &states, alignment, disk };
+    let all: Vec<usize> = (0..states.len()).collect();
+    Ok(shelf.set(shelf.plan(&all, room, recompute)?, &Budget::new(usize::MAX, Vec::new())))
 }

@@ -50,7 +50,8 @@ impl Translated {
             let task = &work.tasks[id];
             let times = if task.tail { 1 } else { work.graph.micro_batches as u64 };
             let inputs = work.distinct_reads(id).filter_map(|i| tensor_of[i]);
-            let over = |i: ItemId| work.items[i].home != Home::Own;
+            // What is handed out at the end could not be made again by then: states have changed.
+            let stays = |i: ItemId| work.items[i].home != Home::Own || work.items[i].pinned || finals[i];
             problem.calls.push(Call {
                 nanoseconds: task.nanoseconds.saturating_mul(times),
                 inputs: inputs.collect(),
@@ -59,7 +60,7 @@ impl Translated {
                 workspace: task.workspace.next_multiple_of(work.alignment) as u64,
                 once: once[id]
                     || matches!(task.deed, Deed::Copy(_) | Deed::Store(_))
-                    || task.writes.iter().any(|&i| over(i) || finals[i]),
+                    || task.writes.iter().any(|&i| stays(i)),
             });
             tasks.push(Some(id));
         }

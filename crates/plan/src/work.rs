@@ -211,6 +211,10 @@ impl<'a> Work<'a> {
     /// The item of a value that exists already; a state in the spill file is loaded for the task at a rank.
     fn present(&mut self, root: ValueId, tail: bool, rank: usize) -> ItemId {
         if let Some(item) = self.item_of[root.index()] {
+            // What the body needs is loaded there, whoever asked first.
+            if let Some(load) = self.items[item].writer.filter(|_| self.is_spilled(root)) {
+                self.tasks[load].tail &= tail;
+            }
             return item;
         }
         let Origin::State(state) = self.graph.origin(root) else { return 0 };

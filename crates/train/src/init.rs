@@ -8,14 +8,14 @@ use plimsoll_tensor::{DType, bf16, f16};
 /// Bytes that pass through the heap at once: states are filled piece by piece.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-/// Fills every state with its start.
+/// Fills every state with its start; they are zeros before.
 pub(crate) fn initialise(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
     seed: u64,
 ) -> Result<(), ExecuteError> {
     let mut chunk: Vec<u8> = Vec::with_capacity(CHUNK_BYTES);
-    for (i, state) in states.iter().enumerate() {
+    for (i, state) in states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros) {
         let stream = Stream::new(seed, 0, &state.name);
         let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
         for first in (0..elements).step_by(CHUNK_BYTES / size) {

@@ -66,6 +66,8 @@ enum Means {
     Once,
     /// Steps may run again.
     Repeat,
+    /// Steps may run again, and states may be spilled.
+    Spill,
 }
 
 /// Whether a plan failed for want of memory.
@@ -84,6 +86,8 @@ fn better(
         _ => usize::MAX,
     };
     match (one, other) {
+        // A plan that failed for another reason is a fault to be seen.
+        (Err(e), _) | (_, Err(e)) if needed(&e) == usize::MAX => Err(e),
         (Ok(a), Ok(b)) => Ok(if time(&b) < time(&a) { b } else { a }),
         (Ok(a), Err(_)) => Ok(a),
         (Err(_), Ok(b)) => Ok(b),
@@ -396,8 +400,13 @@ impl Trainer {
             true => vec![0, tried / 2, tried - 1],
         };
         again.dedup();
-        let others = again.into_iter().map(|at| self.plan_split(data, splits[at], Means::Repeat));
-        others.fold(plain, better)
+        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Repeat));
+        let best = others.fold(plain, better);
+        if !is_short(&best) || self.executor.disk().is_none() {
+            return best;
+        }
+        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Spill));
+        others.fold(best, better)
     }
 
     /// The plan in so many micro-batches.
@@ -425,14 +434,17 @@ impl Trainer {
             let arena = largest_arena(self.line_bytes.saturating_sub(outside_bytes));
             let line_bytes = match means {
                 Means::Once => usize::MAX,
-                Means::Repeat => arena.saturating_add(outside_bytes - reserved),
+                Means::Repeat | Means::Spill => arena.saturating_add(outside_bytes - reserved),
             };
-            let budget =
-                Budget { recompute: means == Means::Repeat, ..Budget::new(line_bytes, outside.clone()) };
+            let budget = Budget {
+                recompute: means != Means::Once,
+                spill: self.executor.disk().filter(|_| means == Means::Spill),
+                ..Budget::new(line_bytes, outside.clone())
+            };
             let mut plans = plan_toward(&batches, self.executor.target(), &budget)?;
             if let Some(heap) = self.heap_bytes {
                 let bytes = heap + plans_bytes(&plans);
-                if bytes > reserved && means == Means::Repeat {
+                if bytes > reserved && means != Means::Once {
                     reserved = bytes + bytes / 16;
                     continue;
                 }

@@ -2,6 +2,7 @@
 
 mod corrupted;
 mod ends;
+mod lines;
 mod optimal;
 mod random;
 mod training;

@@ -1,0 +1,102 @@
+//! Plans under a line: steps that run again, states in the spill file.
+
+use super::training::perceptron;
+use super::{Choices, random_graph};
+use crate::planner::plan_spilled;
+use crate::{Action, Budget, Disk, NullTarget, PlanError, PlanSet, plan, verify};
+use plimsoll_graph::Graph;
+
+fn plan_under(graph: &Graph, line_bytes: usize, spill: Option<Disk>) -> Result<PlanSet, PlanError> {
+    let budget = Budget { recompute: true, spill, ..Budget::new(line_bytes, Vec::new()) };
+    let plans = plan(&[("train".to_string(), graph.clone())], &NullTarget::default(), &budget)?;
+    assert_eq!(verify(&plans), Ok(()), "under {line_bytes}");
+    assert!(plans.arena_bytes <= line_bytes);
+    Ok(plans)
+}
+
+fn needed(result: Result<PlanSet, PlanError>) -> usize {
+    let Err(PlanError::Infeasible(short)) = result else { panic!("it fits") };
+    short.needed_bytes
+}
+
+/// Runs of nodes beyond the first of each.
+fn repeats(plans: &PlanSet) -> usize {
+    let mut ran = vec![false; plans.plans[0].graph.nodes.len()];
+    let runs = plans.plans[0].steps.iter().filter_map(|step| match step.action {
+        Action::Run { node, .. } => Some(std::mem::replace(&mut ran[node.index()], true)),
+        _ => None,
+    });
+    runs.filter(|again| *again).count()
+}
+
+#[test]
+fn steps_run_again_under_a_line_and_the_smallest_line_is_one() {
+    let graph = perceptron(16, 256, 64, true);
+    let whole = plan_under(&graph, usize::MAX, None).unwrap();
+    let smallest = needed(plan_under(&graph, 0, None));
+    assert!(smallest * 10 < whole.arena_bytes * 8, "{smallest} of {}", whole.arena_bytes);
+    let mut last = u64::MAX;
+    for line in [smallest, (smallest + whole.arena_bytes) / 2, whole.arena_bytes - 1, whole.arena_bytes] {
+        let plans = plan_under(&graph, line, None).unwrap();
+        assert!(plans.plans[0].nanoseconds <= last, "more memory took more time at {line}");
+        assert_eq!(repeats(&plans) > 0, line < whole.arena_bytes, "{line}");
+        last = plans.plans[0].nanoseconds;
+    }
+    assert!(needed(plan_under(&graph, smallest - 1, None)) <= smallest);
+}
+
+#[test]
+fn states_that_do_not_fit_are_spilled() {
+    let graph = perceptron(8, 16, 256, true);
+    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 10_000 };
+    let whole = plan_under(&graph, usize::MAX, Some(disk)).unwrap();
+    assert_eq!(whole.spill_bytes, 0, "what fits is not spilled");
+    let states: usize = whole.states.iter().map(|s| s.ty.bytes()).sum();
+    for part in [90, 60, 40, 25] {
+        let plans = plan_under(&graph, states * part / 100, Some(disk)).unwrap();
+        assert!(plans.spill_bytes > 0 && plans.arena_bytes < states, "{part} %");
+        let count = |wanted: fn(&Action) -> bool| {
+            plans.plans[0].steps.iter().filter(|s| wanted(&s.action)).count() as u64
+        };
+        let kernel = 256 * 256 * 4;
+        assert_eq!(count(|a| matches!(a, Action::Store { .. })), plans.spill_bytes / kernel, "{part} %");
+        assert!(count(|a| matches!(a, Action::Load { .. })) >= plans.spill_bytes / kernel, "{part} %");
+        assert!(plans.plans[0].nanoseconds > whole.plans[0].nanoseconds);
+        let staging = plans.sheet.outside.iter().find(|e| e.name == "spill staging").unwrap();
+        assert_eq!(staging.bytes, 10_000);
+    }
+}
+
+#[test]
+fn random_graphs_hold_with_every_state_spilled() {
+    for seed in 0..400 {
+        let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
+        let batches = [("test".to_string(), graph)];
+        let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
+        let plans = plan_spilled(&batches, &target, usize::MAX, false).unwrap();
+        assert_eq!(verify(&plans), Ok(()), "seed {seed}\n{}\n{:#?}", batches[0].1, plans.plans[0].steps);
+        let room = plans.arena_bytes / 2;
+        let plans = plan_spilled(&batches, &target, room, true).unwrap();
+        assert_eq!(verify(&plans), Ok(()), "seed {seed}\n{}\n{:#?}", batches[0].1, plans.plans[0].steps);
+    }
+}
+
+#[test]
+fn random_graphs_hold_under_random_lines() {
+    let mut choices = Choices(5);
+    let mut lower = 0;
+    for seed in 0..400 {
+        let graph = random_graph(seed, 3 + (seed % 40) as usize, 1 + (seed % 3) as usize);
+        let whole = plan_under(&graph, usize::MAX, None).unwrap().arena_bytes;
+        let line = whole * choices.below(100) / 100;
+        match plan_under(&graph, line, None) {
+            Ok(plans) => lower += usize::from(plans.arena_bytes < whole),
+            Err(PlanError::Infeasible(short)) => {
+                let plans = plan_under(&graph, short.needed_bytes, None);
+                assert!(plans.is_ok(), "seed {seed}: the line that was asked for does not do");
+            }
+            Err(other) => panic!("seed {seed}: {other}"),
+        }
+    }
+    assert!(lower > 20, "only {lower} plans became lower");
+}
