@@ -17,7 +17,9 @@ mod bound;
 mod check;
 mod flow;
 mod gauge;
+mod index;
 mod ladder;
+mod ledger;
 mod moment;
 mod random;
 mod refine;
@@ -185,7 +187,7 @@ pub fn floor(problem: &Problem) -> Result<u64, ProblemError> {
 pub fn recorded_peak(problem: &Problem) -> Result<u64, ProblemError> {
     let table = Table::new(problem)?;
     let runs: Vec<u32> = (0..table.calls as u32).collect();
-    Ok(Gauge::new(&table).measure(&runs, u64::MAX).peak)
+    Ok(Gauge::new(&table).measure(&runs).peak)
 }
 
 /// Writes out what a list of runs means: everything is dropped after its last reading before it is made again.
@@ -219,7 +221,7 @@ fn spell(table: &Table, list: &[u32]) -> Schedule {
         runs.push(run);
     }
     runs.reverse();
-    let level = Gauge::new(table).measure(list, u64::MAX);
+    let level = Gauge::new(table).measure(list);
     Schedule { runs, peak_bytes: level.peak, nanoseconds: level.nanoseconds }
 }
 

@@ -36,7 +36,7 @@ const LOOKS: usize = 40_000_000;
 pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
     let runs: Vec<u32> = (0..table.calls as u32).collect();
     let mut gauge = Gauge::new(table);
-    if gauge.measure(&runs, line).peak <= line {
+    if gauge.measure(&runs).peak <= line {
         return 0;
     }
     let heights = gauge.heights.clone();

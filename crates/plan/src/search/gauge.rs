@@ -9,8 +9,6 @@ pub(super) struct Level {
     pub peak: u64,
     /// The run at which it is first reached.
     pub at: usize,
-    /// Bytes over the line, summed over the runs.
-    pub excess: f64,
     /// The time of all runs.
     pub nanoseconds: u64,
 }
@@ -23,43 +21,24 @@ pub(super) struct Gauge<'a> {
     pass: u32,
     /// Resident bytes while each run of the last list runs.
     pub heights: Vec<u64>,
-    /// Runs looked at so far: what work is counted in.
-    pub work: u64,
 }
 
 impl<'a> Gauge<'a> {
     pub fn new(table: &'a Table) -> Self {
-        Self { table, needed: vec![0; table.tensors], pass: 0, heights: Vec::new(), work: 0 }
-    }
-
-    /// Whether a list stays under a line.
-    pub fn fits(&mut self, runs: &[u32], line: u64) -> bool {
-        let mut fits = true;
-        self.pass_back(runs, 0, |_, _, high| {
-            fits = high <= line;
-            fits
-        });
-        fits
+        Self { table, needed: vec![0; table.tensors], pass: 0, heights: Vec::new() }
     }
 
     /// Measures a list. A tensor stays from its latest making to its last reading before the next one.
-    pub fn measure(&mut self, runs: &[u32], line: u64) -> Level {
-        self.measure_to(runs, line, f64::INFINITY)
-    }
-
-    /// Measures a list, and stops where its excess is over a limit: then only its excess is right, and a part of it.
-    pub fn measure_to(&mut self, runs: &[u32], line: u64, limit: f64) -> Level {
+    pub fn measure(&mut self, runs: &[u32]) -> Level {
         self.heights.clear();
         self.heights.resize(runs.len(), 0);
-        let mut level = Level { peak: 0, at: 0, excess: 0.0, nanoseconds: 0 };
+        let mut level = Level { peak: 0, at: 0, nanoseconds: 0 };
         self.pass_back(runs, 0, |gauge, at, high| {
             gauge.heights[at] = high;
             if high >= level.peak {
                 (level.peak, level.at) = (high, at);
             }
-            level.excess += high.saturating_sub(line) as f64;
             level.nanoseconds += gauge.table.nanoseconds[runs[at] as usize];
-            level.excess <= limit
         });
         level.peak = level.peak.max(self.table.base);
         level
@@ -67,7 +46,7 @@ impl<'a> Gauge<'a> {
 
     /// The tensors that stay resident over a run without being read or written by it.
     pub fn across(&mut self, runs: &[u32], at: usize, into: &mut Vec<u32>) {
-        self.pass_back(runs, at + 1, |_, _, _| true);
+        self.pass_back(runs, at + 1, |_, _, _| ());
         let table = self.table;
         let call = runs[at] as usize;
         into.clear();
@@ -76,8 +55,8 @@ impl<'a> Gauge<'a> {
         into.extend(needed.filter(|t| table.bytes[*t as usize] > 0 && !own(t)));
     }
 
-    /// Goes from the end back to a run, unless told to stop; what is needed before it is then marked.
-    fn pass_back(&mut self, runs: &[u32], from: usize, mut see: impl FnMut(&mut Self, usize, u64) -> bool) {
+    /// Goes from the end back to a run; what is needed before it is then marked.
+    fn pass_back(&mut self, runs: &[u32], from: usize, mut see: impl FnMut(&mut Self, usize, u64)) {
         let table = self.table;
         self.pass = self.pass.wrapping_add(1);
         if self.pass == 0 {
@@ -117,16 +96,13 @@ impl<'a> Gauge<'a> {
                     }
                 }
             }
-            self.work += 1;
-            if !see(self, at, high) {
-                break;
-            }
+            see(self, at, high);
         }
     }
 }
 
 /// Takes an output of a call for an input of the same size, if one of its first 64 is left.
-fn take(table: &Table, call: usize, bytes: u64, taken: &mut u64) -> bool {
+pub(super) fn take(table: &Table, call: usize, bytes: u64, taken: &mut u64) -> bool {
     let mut outputs = table.outputs.row(call).iter().take(64).enumerate();
     let free = outputs.find(|(i, t)| *taken & (1 << i) == 0 && table.bytes[**t as usize] == bytes);
     free.is_some_and(|(i, _)| {

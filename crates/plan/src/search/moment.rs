@@ -111,7 +111,7 @@ impl<'a> Moment<'a> {
                     priced.push((network.edge(maker, node(tensor), 0), tensor));
                 }
                 let read = table.readers.row(tensor as usize).last().is_some_and(|&r| r as usize > call);
-                if read || table.keep.binary_search(&tensor).is_ok() {
+                if read || table.kept[tensor as usize] {
                     wall(&mut network, node(tensor), sink, WALL);
                 }
             }

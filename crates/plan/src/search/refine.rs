@@ -1,6 +1,6 @@
 //! Makes a schedule faster: takes repeats out, alone and in groups, and shaves what then is too high.
 
-use super::gauge::{Gauge, Level};
+use super::ledger::{Change, Ledger};
 use super::random::Random;
 use super::shave::{Effort, shave};
 use super::table::Table;
@@ -8,35 +8,36 @@ use super::table::Table;
 /// Rounds without success after which refining ends, for each repeat.
 const PATIENCE: usize = 20;
 
-/// Takes out every repeat without which a list is still under the line: neighbours together first, then one by one,
-/// the longest first.
-pub(super) fn prune(gauge: &mut Gauge, table: &Table, runs: &mut Vec<u32>, line: u64, until: u64) -> Level {
-    let mut trial = Vec::with_capacity(runs.len());
+/// Takes out every repeat without which a list is still under its line: neighbours together first, then one by one, the
+/// longest first.
+pub(super) fn prune(ledger: &mut Ledger, table: &Table, until: u64) {
     for size in [64, 16, 4, 1] {
-        let mut places = repeats(table, runs);
+        let places = repeats(table, &ledger.runs);
+        let mut groups: Vec<Vec<usize>> = places.chunks(size).map(<[usize]>::to_vec).collect();
         if size == 1 {
-            places.sort_by_key(|&at| (std::cmp::Reverse(table.nanoseconds[runs[at] as usize]), at));
+            let time = |at: usize| table.nanoseconds[ledger.runs[at] as usize];
+            groups.sort_by_key(|g| (std::cmp::Reverse(time(g[0])), g[0]));
         }
-        let mut out = vec![false; runs.len()];
-        for group in places.chunks(size) {
-            if gauge.work > until || group.len() * 2 < size {
+        let mut gone: Vec<usize> = Vec::new();
+        for group in groups {
+            if ledger.work > until || group.len() * 2 < size {
                 break;
             }
-            group.iter().for_each(|&at| out[at] = true);
-            without(runs, &out, &mut trial);
-            if !gauge.fits(&trial, line) {
-                group.iter().for_each(|&at| out[at] = false);
+            if take_out(ledger, group.iter().map(|&at| at - gone.partition_point(|&g| g < at)).collect()) {
+                group.iter().for_each(|&at| gone.insert(gone.partition_point(|&g| g < at), at));
             }
         }
-        without(runs, &out, &mut trial);
-        std::mem::swap(runs, &mut trial);
     }
-    gauge.measure(runs, line)
 }
 
-fn without(runs: &[u32], out: &[bool], into: &mut Vec<u32>) {
-    into.clear();
-    into.extend(runs.iter().zip(out).filter(|(_, out)| !**out).map(|(&run, _)| run));
+/// Takes runs out if the list then is still under its line.
+fn take_out(ledger: &mut Ledger, remove: Vec<usize>) -> bool {
+    let change = Change { remove, ..Change::default() };
+    let fits = ledger.effect(&change).high <= ledger.line;
+    if fits {
+        ledger.apply(&change);
+    }
+    fits
 }
 
 /// Positions of the runs that are not the first of their call.
@@ -46,88 +47,68 @@ pub(super) fn repeats(table: &Table, runs: &[u32]) -> Vec<usize> {
     runs.iter().enumerate().filter(again).map(|(at, _)| at).collect()
 }
 
-/// Improves a list that is under the line until the work is used up.
-pub(super) fn refine(
-    gauge: &mut Gauge,
-    table: &Table,
-    runs: &mut Vec<u32>,
-    line: u64,
-    until: u64,
-    seed: u64,
-) -> Level {
+/// Improves a list that is under its line until the work is used up.
+pub(super) fn refine(ledger: &mut Ledger, table: &Table, until: u64, seed: u64) {
     let mut random = Random::new(seed);
-    let mut best = prune(gauge, table, runs, line, until);
-    let mut current = runs.clone();
-    let mut now = best.nanoseconds;
-    let mut trial = Vec::new();
+    prune(ledger, table, until);
+    let mut current = ledger.clone();
+    let mut trial = ledger.clone();
     let base: u64 = table.nanoseconds.iter().sum();
     let mut stale = 0;
-    while gauge.work < until && best.nanoseconds > base {
-        let places = repeats(table, &current);
+    while trial.work < until && ledger.nanoseconds > base {
+        let now = current.nanoseconds;
+        let places = repeats(table, &current.runs);
+        trial.work += current.runs.len() as u64;
         if stale > PATIENCE * (places.len() + 2) {
             break;
         }
         stale += 1;
-        let mut out = vec![false; current.len()];
-        let centre = random.below(places.len());
-        let count = 1 + random.below(12.min(places.len()));
-        if random.below(3) == 0 {
-            for _ in 0..count.min(4) {
-                out[places[random.below(places.len())]] = true;
-            }
-        } else {
-            let first = centre.saturating_sub(count / 2);
-            places[first..].iter().take(count).for_each(|&at| out[at] = true);
-        }
-        without(&current, &out, &mut trial);
+        trial.clone_from(&current);
+        let remove = some(&places, &mut random);
+        trial.apply(&Change { remove, ..Change::default() });
         let effort = Effort {
             tries: 3 + random.below(6),
             noise: [0.0, 0.3, 1.0][random.below(3)],
-            until: (gauge.work + 400 * current.len() as u64).min(until + 1),
+            until,
         };
-        let Some(level) = shave(gauge, table, &mut trial, line, &mut random, effort) else { continue };
-        if level.nanoseconds > now + now / 200 {
+        if !shave(&mut trial, table, &mut random, effort) || trial.nanoseconds > now + now / 200 {
             continue;
         }
-        let level = prune_some(gauge, table, &mut trial, line, &mut random);
-        if level.nanoseconds <= now + now / 2000 {
-            now = level.nanoseconds;
-            std::mem::swap(&mut current, &mut trial);
+        prune_some(&mut trial, table, &mut random);
+        if trial.nanoseconds <= now + now / 2000 {
+            current.clone_from(&trial);
         }
-        if now < best.nanoseconds {
-            best = level;
+        if current.nanoseconds < ledger.nanoseconds {
             stale = 0;
-            runs.clone_from(&current);
-        } else if now > best.nanoseconds + best.nanoseconds / 500 {
-            current.clone_from(runs);
-            now = best.nanoseconds;
+            ledger.clone_from(&current);
+        } else if current.nanoseconds > ledger.nanoseconds + ledger.nanoseconds / 500 {
+            current.clone_from(ledger);
         }
     }
-    best
+    ledger.work = trial.work;
+}
+
+/// A few repeats that lie together, or anywhere.
+fn some(places: &[usize], random: &mut Random) -> Vec<usize> {
+    let centre = random.below(places.len());
+    let count = 1 + random.below(12.min(places.len()));
+    if random.below(3) > 0 {
+        let first = centre.saturating_sub(count / 2);
+        return places[first..].iter().take(count).copied().collect();
+    }
+    let mut some: Vec<usize> = (0..count.min(4)).map(|_| places[random.below(places.len())]).collect();
+    some.sort_unstable();
+    some.dedup();
+    some
 }
 
 /// Tries a few repeats at random.
-fn prune_some(
-    gauge: &mut Gauge,
-    table: &Table,
-    runs: &mut Vec<u32>,
-    line: u64,
-    random: &mut Random,
-) -> Level {
-    let places = repeats(table, runs);
-    let mut out = vec![false; runs.len()];
-    let mut trial = Vec::new();
-    for _ in 0..places.len().min(8) {
-        let at = places[random.below(places.len())];
-        if std::mem::replace(&mut out[at], true) {
-            continue;
+fn prune_some(ledger: &mut Ledger, table: &Table, random: &mut Random) {
+    for _ in 0..8 {
+        let places = repeats(table, &ledger.runs);
+        if places.is_empty() {
+            break;
         }
-        without(runs, &out, &mut trial);
-        if !gauge.fits(&trial, line) {
-            out[at] = false;
-        }
+        take_out(ledger, vec![places[random.below(places.len())]]);
     }
-    without(runs, &out, &mut trial);
-    std::mem::swap(runs, &mut trial);
-    gauge.measure(runs, line)
 }

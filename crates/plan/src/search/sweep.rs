@@ -95,7 +95,6 @@ struct Sweep<'a> {
     /// By tensor: cost of making it again and next use, as last worked out.
     cost: Vec<f64>,
     next: Vec<usize>,
-    kept: Vec<bool>,
     /// Tensors that cannot be made again.
     stuck: Vec<bool>,
     seen: Vec<u32>,
@@ -105,8 +104,6 @@ struct Sweep<'a> {
 impl<'a> Sweep<'a> {
     fn new(table: &'a Table, line: u64, taste: Taste) -> Self {
         let tensors = table.tensors;
-        let mut kept = vec![false; tensors];
-        table.keep.iter().for_each(|&t| kept[t as usize] = true);
         Self {
             table,
             line,
@@ -126,7 +123,6 @@ impl<'a> Sweep<'a> {
             passed: vec![0; tensors],
             cost: vec![0.0; tensors],
             next: vec![0; tensors],
-            kept,
             stuck: (0..tensors).map(|t| table.once.get(table.maker[t] as usize) == Some(&true)).collect(),
             seen: vec![0; tensors],
             pass: 0,
@@ -259,7 +255,7 @@ impl<'a> Sweep<'a> {
             let readers = table.readers.row(tensor as usize);
             self.looks += 1 + readers.len() as u64;
             let ahead = readers.last().is_some_and(|&r| r as usize >= from);
-            if ahead || self.kept[tensor as usize] {
+            if ahead || table.kept[tensor as usize] {
                 return true;
             }
             for &reader in readers.iter().filter(|&&r| (r as usize) < self.now) {
@@ -358,7 +354,7 @@ impl<'a> Sweep<'a> {
         }
         let behind = *passed as usize;
         let real = readers[behind..].iter().map(|&r| r as usize).find(|&r| r >= from);
-        let mut next = real.unwrap_or(if self.kept[tensor as usize] { table.calls } else { usize::MAX });
+        let mut next = real.unwrap_or(if table.kept[tensor as usize] { table.calls } else { usize::MAX });
         if depth < DEPTH {
             for &reader in &readers[..behind] {
                 for &result in table.outputs.row(reader as usize) {

@@ -112,6 +112,8 @@ pub(super) struct Table {
     pub once: Vec<bool>,
     /// What must be resident at the end, pinned ones left out.
     pub keep: Vec<u32>,
+    /// By tensor: whether it is in [`Table::keep`].
+    pub kept: Vec<bool>,
 }
 
 impl Table {
@@ -147,6 +149,9 @@ impl Table {
             inputs.row(call).iter().for_each(|&t| readers[t as usize].push(call as u32));
         }
         let bytes = problem.tensors.iter().zip(&pinned).map(|(&b, &p)| if p { 0 } else { b }).collect();
+        let keep = free(&problem.keep);
+        let mut kept = vec![false; tensors];
+        keep.iter().for_each(|&t| kept[t as usize] = true);
         Ok(Self {
             calls,
             tensors,
@@ -160,7 +165,8 @@ impl Table {
             nanoseconds: problem.calls.iter().map(|c| c.nanoseconds).collect(),
             workspace: problem.calls.iter().map(|c| c.workspace).collect(),
             once: problem.calls.iter().map(|c| c.once).collect(),
-            keep: free(&problem.keep),
+            keep,
+            kept,
         })
     }
 }

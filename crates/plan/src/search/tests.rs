@@ -1,4 +1,5 @@
 mod corrupted;
 mod generate;
 mod larger;
+mod ledger;
 mod optimal;
