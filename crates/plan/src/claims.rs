@@ -26,6 +26,7 @@ pub(crate) fn settle(work: &mut Work<'_>, flows: &[Flow]) {
 /// Stores the new versions of the states in the spill file, once each.
 fn settle_spilled(work: &mut Work<'_>) {
     let graph = work.graph;
+    let mut stores = Vec::new();
     for (i, state) in graph.states.iter().enumerate() {
         let root = state.output.map(|v| work.roots[v.index()]).filter(|&root| root != state.input);
         let Some(root) = root.filter(|_| work.is_spilled(state.input)) else { continue };
@@ -33,10 +34,13 @@ fn settle_spilled(work: &mut Work<'_>) {
             Origin::Node { .. } => work.item(root),
             _ => Some(work.snapshot(root)),
         };
-        let Some(new) = new else { continue };
+        stores.extend(new.map(|new| (i, new)));
+    }
+    // Every load is known by now: a store comes after those of its state.
+    for (state, new) in stores {
         let writer = work.items[new].writer;
         let tail = work.repeats() || writer.is_some_and(|t| work.tasks[t].tail);
-        work.add_store(i, new, tail, writer.map_or(0, |t| work.tasks[t].rank + 1));
+        work.add_store(state, new, tail, writer.map_or(0, |t| work.tasks[t].rank + 1));
     }
 }
 

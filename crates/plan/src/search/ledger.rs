@@ -249,7 +249,8 @@ impl<'a> Ledger<'a> {
             effect.excess -= self.over(self.heights[at]);
             effect.nanoseconds -= table.nanoseconds[self.runs[at] as usize] as i64;
         }
-        effect.nanoseconds += change.insert.iter().map(|&c| table.nanoseconds[c as usize] as i64).sum::<i64>();
+        effect.nanoseconds +=
+            change.insert.iter().map(|&c| table.nanoseconds[c as usize] as i64).sum::<i64>();
         effect.high = high as u64;
         self.scratch.steps = steps;
         effect
