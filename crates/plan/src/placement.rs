@@ -4,7 +4,10 @@
 //! each as low as it fits; what matters is the order. Several orders compete, and each is improved by placing earlier
 //! what ends highest, until the placement is as low as the live bytes allow or the allowance is used up.
 
+mod taken;
+
 use std::cmp::Reverse;
+use taken::Taken;
 
 /// A buffer to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,8 @@ pub(crate) fn live_peak(blocks: &[Block]) -> (usize, usize) {
 /// An offset for each block. Blocks of no bytes lie at 0.
 pub(crate) fn place(blocks: &[Block]) -> Vec<usize> {
     let (bound, fullest) = live_peak(blocks);
-    let mut packing = Packing { blocks, placed: Vec::new() };
+    let moments = blocks.iter().map(|b| b.last + 1).max().unwrap_or(1);
+    let mut packing = Packing { blocks, taken: Taken::new(moments) };
     let mut starts: Vec<Packed> = Vec::new();
     for order in orders(blocks, fullest) {
         let packed = packing.pack(order);
@@ -95,7 +99,7 @@ fn orders(blocks: &[Block], fullest: usize) -> Vec<Vec<usize>> {
 }
 
 /// A finished placement.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Packed {
     /// The order it was made in.
     order: Vec<usize>,
@@ -105,40 +109,29 @@ struct Packed {
 
 struct Packing<'a> {
     blocks: &'a [Block],
-    /// (offset, end, first, last) of what is placed, by offset: a scan meets the gaps from below.
-    placed: Vec<(usize, usize, usize, usize)>,
+    taken: Taken,
 }
 
 impl Packing<'_> {
     /// Places the blocks in an order, each as low as it fits.
     fn pack(&mut self, order: Vec<usize>) -> Packed {
-        self.placed.clear();
+        self.pack_below(order, usize::MAX).unwrap_or_default()
+    }
+
+    /// The same, unless that is higher than a limit.
+    fn pack_below(&mut self, order: Vec<usize>, limit: usize) -> Option<Packed> {
+        self.taken.clear();
         let mut offsets = vec![0; self.blocks.len()];
         let mut height = 0;
         for &id in &order {
             let block = self.blocks[id];
-            let offset = self.lowest_fit(block);
-            let end = offset + block.size;
-            let at = self.placed.partition_point(|p| p.0 <= offset);
-            self.placed.insert(at, (offset, end, block.first, block.last));
-            offsets[id] = offset;
-            height = height.max(end);
-        }
-        Packed { order, offsets, height }
-    }
-
-    fn lowest_fit(&self, block: Block) -> usize {
-        let mut floor = 0;
-        for &(offset, end, first, last) in &self.placed {
-            if first > block.last || last < block.first {
-                continue;
+            offsets[id] = self.taken.take(block.size, block.first, block.last);
+            height = height.max(offsets[id] + block.size);
+            if height > limit {
+                return None;
             }
-            if offset >= floor && offset - floor >= block.size {
-                break;
-            }
-            floor = floor.max(end);
         }
-        floor
+        Some(Packed { order, offsets, height })
     }
 
     /// Moves what ends highest forward in the order, each by up to a quarter of its distance from the front, and packs
@@ -157,9 +150,9 @@ impl Packing<'_> {
             };
             let mut order: Vec<(usize, usize)> = current.order.iter().enumerate().map(key).collect();
             order.sort_unstable();
-            let packed = self.pack(order.into_iter().map(|(_, id)| id).collect());
             // A little worse is allowed, so that a dead end can be left; the best one is kept aside.
-            if packed.height <= current.height + current.height / 64 {
+            let limit = current.height + current.height / 64;
+            if let Some(packed) = self.pack_below(order.into_iter().map(|(_, id)| id).collect(), limit) {
                 current = packed;
             }
             if current.height < best.height {
