@@ -20,7 +20,8 @@ pub(crate) struct Block {
     pub last: usize,
 }
 
-/// Work allowed, in comparisons of two blocks; this is a fraction of a second.
+/// Work allowed, in pairs of blocks for each round; this is a fraction of a second. Steps of many thousand blocks have no
+/// rounds: their orders differ little.
 const COMPARISONS: usize = 150_000_000;
 
 /// Rounds of improvement at most.
@@ -50,16 +51,20 @@ pub(crate) fn place(blocks: &[Block]) -> Vec<usize> {
     let (bound, fullest) = live_peak(blocks);
     let moments = blocks.iter().map(|b| b.last + 1).max().unwrap_or(1);
     let mut packing = Packing { blocks, taken: Taken::new(moments) };
+    let orders = orders(blocks, fullest);
+    let rounds = (COMPARISONS / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / orders.len().max(1);
     let mut starts: Vec<Packed> = Vec::new();
-    for order in orders(blocks, fullest) {
-        let packed = packing.pack(order);
+    let mut limit = usize::MAX;
+    for order in orders {
+        let Some(packed) = packing.pack(order, limit) else { continue };
         if packed.height == bound {
             return packed.offsets;
         }
+        // What is not improved is of no use where it is higher than another.
+        limit = if rounds == 0 { packed.height } else { limit };
         starts.push(packed);
     }
     starts.sort_by_key(|packed| packed.height);
-    let rounds = (COMPARISONS / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / starts.len().max(1);
     let mut best = starts.first().cloned();
     for start in starts {
         let improved = packing.improve(start, bound, rounds);
@@ -99,7 +104,7 @@ fn orders(blocks: &[Block], fullest: usize) -> Vec<Vec<usize>> {
 }
 
 /// A finished placement.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Packed {
     /// The order it was made in.
     order: Vec<usize>,
@@ -113,13 +118,8 @@ struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// Places the blocks in an order, each as low as it fits.
-    fn pack(&mut self, order: Vec<usize>) -> Packed {
-        self.pack_below(order, usize::MAX).unwrap_or_default()
-    }
-
-    /// The same, unless that is higher than a limit.
-    fn pack_below(&mut self, order: Vec<usize>, limit: usize) -> Option<Packed> {
+    /// Places the blocks in an order, each as low as it fits, unless that ends above a limit.
+    fn pack(&mut self, order: Vec<usize>, limit: usize) -> Option<Packed> {
         self.taken.clear();
         let mut offsets = vec![0; self.blocks.len()];
         let mut height = 0;
@@ -152,7 +152,7 @@ impl Packing<'_> {
             order.sort_unstable();
             // A little worse is allowed, so that a dead end can be left; the best one is kept aside.
             let limit = current.height + current.height / 64;
-            if let Some(packed) = self.pack_below(order.into_iter().map(|(_, id)| id).collect(), limit) {
+            if let Some(packed) = self.pack(order.into_iter().map(|(_, id)| id).collect(), limit) {
                 current = packed;
             }
             if current.height < best.height {
