@@ -47,7 +47,7 @@ pub struct ModelOptions {
     /// Positions of an example, for models of text
     #[arg(long)]
     pub context: Option<usize>,
-    /// Blocks of a transformer, or recurrences on top of each other
+    /// Blocks of a transformer, or recurrences on top of each other; at most 512
     #[arg(long)]
     pub layers: Option<usize>,
     /// Width of a transformer's stream, units of a recurrence, or channels of the first convolution

@@ -185,7 +185,7 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         ("--image-size", "image", options.image_size, 1 << 14),
         ("--channels", "channels", options.channels, 1 << 14),
         ("--context", "context", options.context, 1 << 20),
-        ("--layers", "layers", options.layers, 1 << 8),
+        ("--layers", "layers", options.layers, 1 << 9),
         ("--width", "width", options.width, 1 << 20),
         ("--heads", "heads", options.heads, 1 << 20),
         ("--dropout", "dropout", options.dropout.map(|_| 1), 1),

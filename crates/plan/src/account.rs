@@ -63,16 +63,8 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
         ("statistics", role(Role::Statistic), "tensors, in every plan"),
         ("batch", live(&|_, b| matches!(b.kind, BufferKind::Input(_))), "inputs"),
         ("running sums", live(&|_, b| matches!(b.kind, BufferKind::Carry(_))), "sums over micro-batches"),
-        (
-            "kept",
-            live(&|i, b| is_value(b) && !touched.contains(&i)),
-            "values made before the moment, read after it",
-        ),
-        (
-            "in use",
-            live(&|i, b| is_value(b) && touched.contains(&i)),
-            "values the step at work reads or writes",
-        ),
+        ("kept", live(&|i, b| is_value(b) && !touched[i]), "values made before the moment, read after it"),
+        ("in use", live(&|i, b| is_value(b) && touched[i]), "values the step at work reads or writes"),
         ("workspace", live(&|_, b| b.kind == BufferKind::Workspace), "scratch of the step at work"),
     ];
     let known: usize = rows.iter().map(|(_, (bytes, _), _)| bytes).sum();
@@ -89,14 +81,20 @@ fn is_live(plan: &ExecutionPlan, buffer: &Buffer) -> bool {
     buffer.first <= plan.peak_step && plan.peak_step <= buffer.last
 }
 
-/// Indices of the buffers that the step at the peak reads or writes.
-fn touched(plan: &ExecutionPlan) -> Vec<usize> {
+/// For every buffer, whether the step at the peak reads or writes it.
+fn touched(plan: &ExecutionPlan) -> Vec<bool> {
+    let mut touched = vec![false; plan.buffers.len()];
     match plan.steps.get(plan.peak_step).map(|s| &s.action) {
-        Some(Action::Run { reads, writes, .. }) => reads.iter().chain(writes).map(|b| b.index()).collect(),
-        Some(Action::Copy { from, to, .. }) => vec![from.index(), to.index()],
-        Some(Action::Load { to: buffer, .. } | Action::Store { from: buffer, .. }) => vec![buffer.index()],
-        None => Vec::new(),
+        Some(Action::Run { reads, writes, .. }) => {
+            reads.iter().chain(writes).for_each(|b| touched[b.index()] = true);
+        }
+        Some(Action::Copy { from, to, .. }) => [from, to].into_iter().for_each(|b| touched[b.index()] = true),
+        Some(Action::Load { to: buffer, .. } | Action::Store { from: buffer, .. }) => {
+            touched[buffer.index()] = true;
+        }
+        None => {}
     }
+    touched
 }
 
 fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Moment {

@@ -17,8 +17,14 @@ pub(crate) fn settle(work: &mut Work<'_>, flows: &[Flow]) {
     for task in 0..work.tasks.len() {
         settle_sums(work, &mut search, task, flows, &chains, &finals);
     }
+    let in_carry = in_carry(work);
     for (old, new, is_state) in ends {
-        settle_end(work, &mut search, old, new, is_state);
+        // Only running sums pass through several items in one place.
+        let here = match work.items[old].home {
+            Home::Carry(i) => &in_carry[i][..],
+            _ => &[old],
+        };
+        settle_end(work, &mut search, here, old, new, is_state);
     }
     settle_spilled(work);
 }
@@ -156,19 +162,33 @@ fn outlives_carry(work: &Work<'_>, under: ItemId, over: ItemId, finals: &[bool])
     finals[item.value.index()] || item.pinned || item.readers.iter().any(|&t| work.tasks[t].tail)
 }
 
-/// Lets the new version of a running sum or state be written into its place, or copies it there.
-fn settle_end(work: &mut Work<'_>, search: &mut Search, old: ItemId, new: ItemId, is_state: bool) {
+/// The items in the place of each running sum.
+fn in_carry(work: &Work<'_>) -> Vec<Vec<ItemId>> {
+    let mut items = vec![Vec::new(); work.graph.carries.len()];
+    for item in 0..work.items.len() {
+        if let Home::Carry(i) = work.base(item) {
+            items[i].push(item);
+        }
+    }
+    items
+}
+
+/// Lets the new version of a running sum or state be written into its place, where the items `here` lie, or copies it
+/// there.
+fn settle_end(
+    work: &mut Work<'_>,
+    search: &mut Search,
+    here: &[ItemId],
+    old: ItemId,
+    new: ItemId,
+    is_state: bool,
+) {
     if work.base(new) == work.items[old].home {
         return;
     }
-    // Only running sums pass through several items in one place.
-    let here: Vec<ItemId> = match is_state {
-        true => vec![old],
-        false => (0..work.items.len()).filter(|&i| work.base(i) == work.items[old].home).collect(),
-    };
     if let Some(writer) = work.items[new].writer
         && can_write_into(work, search, old, new, writer, is_state)
-        && search.all_before(work, &here, writer)
+        && search.all_before(work, here, writer)
     {
         work.items[new].home = Home::Over(old);
         return;
@@ -182,7 +202,7 @@ fn settle_end(work: &mut Work<'_>, search: &mut Search, old: ItemId, new: ItemId
     let into = work.add_item(work.items[new].value, work.items[old].bytes, Home::Over(old));
     let copying = work.add_copy(new, into, is_state && late, rank);
     search.grow(work);
-    for item in here {
+    for &item in here {
         for reader in work.items[item].readers.clone() {
             work.tasks[reader].after.push(copying);
         }

@@ -8,7 +8,7 @@
 mod window;
 
 use crate::tide::Tide;
-use crate::work::{Home, TaskId, Work};
+use crate::work::{Home, ItemId, TaskId, Work};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -39,8 +39,11 @@ pub(crate) fn order(work: &Work<'_>) -> Vec<TaskId> {
         .map(|pick| search.schedule(pick))
         .collect();
     candidates.push(search.on_demand());
+    let is_new = |at: &usize| !candidates[..*at].contains(&candidates[*at]);
+    let distinct: Vec<usize> = (0..candidates.len()).filter(is_new).collect();
     // Ties go to the earlier candidate: the program's own order first.
-    let measured = candidates.into_iter().map(|order| {
+    let measured = distinct.into_iter().map(|at| {
+        let order = std::mem::take(&mut candidates[at]);
         let cost = search.measure(&order);
         search.improve(order, cost)
     });
@@ -78,12 +81,27 @@ impl<'a> Search<'a> {
     }
 
     fn measure(&mut self, order: &[TaskId]) -> Cost {
-        self.tide.restart();
-        let body = order.iter().take_while(|&&t| !self.work.tasks[t].tail).count();
-        order[..body].iter().for_each(|&t| self.tide.run(t));
-        self.tide.end_body();
-        order[body..].iter().for_each(|&t| self.tide.run(t));
+        self.run_until(order, |_| false);
         Cost { peak: self.tide.peak, tasks_at_peak: self.tide.at_peak }
+    }
+
+    /// What an order costs, if that is less than `cost`.
+    fn less(&mut self, order: &[TaskId], cost: Cost) -> Option<Cost> {
+        self.run_until(order, |tide| tide.peak > cost.peak);
+        Some(Cost { peak: self.tide.peak, tasks_at_peak: self.tide.at_peak }).filter(|new| *new < cost)
+    }
+
+    /// Runs the tasks in an order until one has run after which `stop` is true; returns its position.
+    fn run_until(&mut self, order: &[TaskId], stop: impl Fn(&Tide<'_>) -> bool) -> Option<usize> {
+        self.tide.restart();
+        let mut in_tail = false;
+        order.iter().position(|&task| {
+            if self.work.tasks[task].tail && !std::mem::replace(&mut in_tail, true) {
+                self.tide.end_body();
+            }
+            self.tide.run(task);
+            stop(&self.tide)
+        })
     }
 
     /// Runs ready tasks by a rule until none is left: the body's, then the tail's.
@@ -164,12 +182,11 @@ impl<'a> Search<'a> {
     fn improve(&mut self, mut order: Vec<TaskId>, mut cost: Cost) -> (Vec<TaskId>, Cost) {
         let mut tries = 0;
         'again: while tries < TRIES {
-            let full = self.first_at(&order, cost.peak);
+            let full = self.run_until(&order, |tide| tide.peak == cost.peak).unwrap_or(0);
             let windows = window::around(&mut self.tide, self.work, &self.before, &order, full);
             for candidate in windows {
                 tries += 1;
-                let new = self.measure(&candidate);
-                if new < cost {
+                if let Some(new) = self.less(&candidate, cost) {
                     (order, cost) = (candidate, new);
                     continue 'again;
                 }
@@ -177,8 +194,7 @@ impl<'a> Search<'a> {
             for wish in self.moves(&order, full) {
                 tries += 1;
                 let candidate = self.moved(&order, &wish);
-                let new = self.measure(&candidate);
-                if new < cost {
+                if let Some(new) = self.less(&candidate, cost) {
                     (order, cost) = (candidate, new);
                     continue 'again;
                 }
@@ -196,12 +212,13 @@ impl<'a> Search<'a> {
     fn moves(&self, order: &[TaskId], full: usize) -> Vec<Move> {
         let position = positions(order);
         let Some(&at_work) = order.get(full) else { return Vec::new() };
+        let in_use: BTreeSet<ItemId> = self.work.tasks[at_work].reads.iter().copied().collect();
         let items = self.work.items.iter().enumerate();
         let mut across: Vec<_> = items
             .filter(|(i, item)| {
                 let made = item.writer.map_or(matches!(item.home, Home::Input(_)), |w| position[w] < full);
                 let read_later = item.readers.iter().any(|&r| position[r] > full);
-                made && read_later && !item.pinned && !self.work.tasks[at_work].reads.contains(i)
+                made && read_later && !item.pinned && !in_use.contains(i)
             })
             .collect();
         across.sort_by_key(|(i, item)| (Reverse(item.size), *i));
@@ -220,49 +237,41 @@ impl<'a> Search<'a> {
         moves
     }
 
-    /// The position of the first task that runs at the peak.
-    fn first_at(&mut self, order: &[TaskId], peak: usize) -> usize {
-        self.tide.restart();
-        let mut in_tail = false;
-        for (position, &task) in order.iter().enumerate() {
-            if self.work.tasks[task].tail && !std::mem::replace(&mut in_tail, true) {
-                self.tide.end_body();
-            }
-            self.tide.run(task);
-            if self.tide.peak == peak {
-                return position;
-            }
-        }
-        0
-    }
-
     /// The order nearest to a given one in which a task has moved. What it needs moves forward with it; what needs
     /// it moves back with it.
     fn moved(&self, order: &[TaskId], wish: &Move) -> Vec<TaskId> {
         let position = positions(order);
+        let from = position[wish.task];
         let target = 2 * wish.position;
-        let mut key: Vec<usize> = position.iter().map(|p| 2 * p + 1).collect();
-        let forward = target < key[wish.task];
-        key[wish.task] = target;
-        let mut stack = if forward { vec![wish.task] } else { Vec::new() };
+        // What stands before where it was and where it goes stays there, and so does what stands after.
+        let (low, high) =
+            if wish.position <= from { (wish.position, from + 1) } else { (from, wish.position) };
+        let at = |t: TaskId| position[t].wrapping_sub(low);
+        let inside = |t: &TaskId| at(*t) < high - low;
+        let mut key: Vec<usize> = (low..high).map(|p| 2 * p + 1).collect();
+        key[from - low] = target;
+        let mut stack = if wish.position <= from { vec![wish.task] } else { Vec::new() };
         while let Some(task) = stack.pop() {
-            for &needed in &self.before[task] {
-                if key[needed] > target {
-                    key[needed] = target;
+            for &needed in self.before[task].iter().filter(|t| inside(t)) {
+                if std::mem::replace(&mut key[at(needed)], target) > target {
                     stack.push(needed);
                 }
             }
         }
         let tasks = &self.work.tasks;
-        let entry = |t: TaskId| Reverse((tasks[t].tail, key[t], position[t], t));
-        let mut waits: Vec<usize> = self.before.iter().map(Vec::len).collect();
-        let mut ready: BinaryHeap<_> = (0..tasks.len()).filter(|&t| waits[t] == 0).map(entry).collect();
-        let mut moved = Vec::with_capacity(order.len());
+        let entry = |t: TaskId| Reverse((tasks[t].tail, key[at(t)], position[t], t));
+        let needs = |&t: &TaskId| self.before[t].iter().filter(|t| inside(t)).count();
+        let mut waits: Vec<usize> = order[low..high].iter().map(needs).collect();
+        let first = order[low..high].iter().copied().filter(|&t| waits[at(t)] == 0);
+        let mut ready: BinaryHeap<_> = first.map(entry).collect();
+        let mut moved = order.to_vec();
+        let mut next = low;
         while let Some(Reverse((_, _, _, task))) = ready.pop() {
-            moved.push(task);
-            for &later in &tasks[task].after {
-                waits[later] -= 1;
-                if waits[later] == 0 {
+            moved[next] = task;
+            next += 1;
+            for &later in tasks[task].after.iter().filter(|t| inside(t)) {
+                waits[at(later)] -= 1;
+                if waits[at(later)] == 0 {
                     ready.push(entry(later));
                 }
             }

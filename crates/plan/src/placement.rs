@@ -4,7 +4,10 @@
 //! each as low as it fits; what matters is the order. Several orders compete, and each is improved by placing earlier
 //! what ends highest, until the placement is as low as the live bytes allow or the allowance is used up.
 
+mod taken;
+
 use std::cmp::Reverse;
+use taken::Taken;
 
 /// A buffer to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +20,8 @@ pub(crate) struct Block {
     pub last: usize,
 }
 
-/// Work allowed, in comparisons of two blocks; this is a fraction of a second.
+/// Work allowed, in pairs of blocks for each round; this is a fraction of a second. Steps of many thousand blocks have no
+/// rounds: their orders differ little.
 const COMPARISONS: usize = 150_000_000;
 
 /// Rounds of improvement at most.
@@ -45,17 +49,22 @@ pub(crate) fn live_peak(blocks: &[Block]) -> (usize, usize) {
 /// An offset for each block. Blocks of no bytes lie at 0.
 pub(crate) fn place(blocks: &[Block]) -> Vec<usize> {
     let (bound, fullest) = live_peak(blocks);
-    let mut packing = Packing { blocks, placed: Vec::new() };
+    let moments = blocks.iter().map(|b| b.last + 1).max().unwrap_or(1);
+    let mut packing = Packing { blocks, taken: Taken::new(moments) };
+    let orders = orders(blocks, fullest);
+    let rounds = (COMPARISONS / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / orders.len().max(1);
     let mut starts: Vec<Packed> = Vec::new();
-    for order in orders(blocks, fullest) {
-        let packed = packing.pack(order);
+    let mut limit = usize::MAX;
+    for order in orders {
+        let Some(packed) = packing.pack(order, limit) else { continue };
         if packed.height == bound {
             return packed.offsets;
         }
+        // What is not improved is of no use where it is higher than another.
+        limit = if rounds == 0 { packed.height } else { limit };
         starts.push(packed);
     }
     starts.sort_by_key(|packed| packed.height);
-    let rounds = (COMPARISONS / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / starts.len().max(1);
     let mut best = starts.first().cloned();
     for start in starts {
         let improved = packing.improve(start, bound, rounds);
@@ -105,40 +114,24 @@ struct Packed {
 
 struct Packing<'a> {
     blocks: &'a [Block],
-    /// (offset, end, first, last) of what is placed, by offset: a scan meets the gaps from below.
-    placed: Vec<(usize, usize, usize, usize)>,
+    taken: Taken,
 }
 
 impl Packing<'_> {
-    /// Places the blocks in an order, each as low as it fits.
-    fn pack(&mut self, order: Vec<usize>) -> Packed {
-        self.placed.clear();
+    /// Places the blocks in an order, each as low as it fits, unless that ends above a limit.
+    fn pack(&mut self, order: Vec<usize>, limit: usize) -> Option<Packed> {
+        self.taken.clear();
         let mut offsets = vec![0; self.blocks.len()];
         let mut height = 0;
         for &id in &order {
             let block = self.blocks[id];
-            let offset = self.lowest_fit(block);
-            let end = offset + block.size;
-            let at = self.placed.partition_point(|p| p.0 <= offset);
-            self.placed.insert(at, (offset, end, block.first, block.last));
-            offsets[id] = offset;
-            height = height.max(end);
-        }
-        Packed { order, offsets, height }
-    }
-
-    fn lowest_fit(&self, block: Block) -> usize {
-        let mut floor = 0;
-        for &(offset, end, first, last) in &self.placed {
-            if first > block.last || last < block.first {
-                continue;
+            offsets[id] = self.taken.take(block.size, block.first, block.last);
+            height = height.max(offsets[id] + block.size);
+            if height > limit {
+                return None;
             }
-            if offset >= floor && offset - floor >= block.size {
-                break;
-            }
-            floor = floor.max(end);
         }
-        floor
+        Some(Packed { order, offsets, height })
     }
 
     /// Moves what ends highest forward in the order, each by up to a quarter of its distance from the front, and packs
@@ -157,9 +150,9 @@ impl Packing<'_> {
             };
             let mut order: Vec<(usize, usize)> = current.order.iter().enumerate().map(key).collect();
             order.sort_unstable();
-            let packed = self.pack(order.into_iter().map(|(_, id)| id).collect());
             // A little worse is allowed, so that a dead end can be left; the best one is kept aside.
-            if packed.height <= current.height + current.height / 64 {
+            let limit = current.height + current.height / 64;
+            if let Some(packed) = self.pack(order.into_iter().map(|(_, id)| id).collect(), limit) {
                 current = packed;
             }
             if current.height < best.height {

@@ -5,6 +5,7 @@
 //! state's new version, a running sum) runs once, and nothing that reads the old version may run again afterwards.
 
 use crate::search::{Call, Problem};
+use crate::tide::distinct_reads;
 use crate::work::{Deed, Home, Item, ItemId, TaskId, Work};
 use plimsoll_graph::Origin;
 
@@ -22,7 +23,7 @@ pub(crate) struct Translated {
 impl Translated {
     /// Translates a work in an order; the tasks in `once` do not run again.
     pub fn new(work: &Work<'_>, order: &[TaskId], once: &[bool]) -> Self {
-        let finals = finals(work);
+        let (finals, reads) = (finals(work), distinct_reads(work));
         let mut problem = Problem::default();
         let mut fixed = 0;
         let mut batch = Vec::new();
@@ -49,7 +50,7 @@ impl Translated {
         for &id in order {
             let task = &work.tasks[id];
             let times = if task.tail { 1 } else { work.graph.micro_batches as u64 };
-            let inputs = work.distinct_reads(id).filter_map(|i| tensor_of[i]);
+            let inputs = reads[id].iter().filter_map(|&i| tensor_of[i]);
             // What is handed out at the end could not be made again by then: states have changed.
             let stays = |i: ItemId| work.items[i].home != Home::Own || work.items[i].pinned || finals[i];
             problem.calls.push(Call {

@@ -3,7 +3,7 @@
 //! The search for an order asks this thousands of times. `lifetimes.rs` makes the same choices of what goes over
 //! what, because both ask [`Tide::reuses`].
 
-use crate::work::{Home, ItemId, TaskId, Work};
+use crate::work::{Home, ItemId, Task, TaskId, Work};
 
 /// What may happen to an item's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,10 @@ pub(crate) struct Effect {
 pub(crate) struct Tide<'a> {
     work: &'a Work<'a>,
     rooms: Vec<Room>,
+    /// The items that each task reads, each once.
+    reads: Vec<Vec<ItemId>>,
+    /// Readers of each item.
+    readers: Vec<u32>,
     /// Readers still to come, by item.
     remaining: Vec<u32>,
     /// Live bytes now, states and running sums included.
@@ -56,6 +60,8 @@ impl<'a> Tide<'a> {
         let mut tide = Self {
             work,
             rooms,
+            reads: distinct_reads(work),
+            readers: work.items.iter().map(|i| i.readers.len() as u32).collect(),
             remaining: Vec::new(),
             live: 0,
             peak: 0,
@@ -71,8 +77,7 @@ impl<'a> Tide<'a> {
     /// Goes back to before the first task.
     pub fn restart(&mut self) {
         let items = &self.work.items;
-        self.remaining.clear();
-        self.remaining.extend(items.iter().map(|i| i.readers.len() as u32));
+        self.remaining.clone_from(&self.readers);
         let entering = |i: &&crate::work::Item| !matches!(i.home, Home::Own | Home::Over(_));
         self.live = items.iter().filter(entering).map(|i| i.size).sum();
         self.peak = self.live;
@@ -129,14 +134,14 @@ impl<'a> Tide<'a> {
     /// Counts a task's reads as done, without its effect on the live bytes: those after a set of tasks do not depend
     /// on the order they ran in.
     pub fn mark_read(&mut self, task: TaskId) {
-        for item in self.work.distinct_reads(task) {
+        for &item in &self.reads[task] {
             self.remaining[item] -= 1;
         }
     }
 
     /// Takes [`Tide::mark_read`] back.
     pub fn unmark_read(&mut self, task: TaskId) {
-        for item in self.work.distinct_reads(task) {
+        for &item in &self.reads[task] {
             self.remaining[item] += 1;
         }
     }
@@ -161,7 +166,7 @@ impl<'a> Tide<'a> {
     }
 
     fn effect_with(&self, task: TaskId, reuses: &[(usize, ItemId)]) -> Effect {
-        let task = &self.work.tasks[task];
+        let (task, reads) = (&self.work.tasks[task], &self.reads[task]);
         let items = &self.work.items;
         let handed_on = |item: ItemId| {
             reuses.iter().any(|r| r.1 == item)
@@ -177,22 +182,27 @@ impl<'a> Tide<'a> {
                 freed += items[item].size;
             }
         }
-        for (position, &item) in task.reads.iter().enumerate() {
+        for &item in reads {
             let dies = match self.rooms[item] {
                 Room::Fixed => false,
                 Room::Input => !self.inputs_stay,
                 Room::Value => true,
             };
-            if dies
-                && self.remaining[item] == 1
-                && !items[item].pinned
-                && !task.reads[..position].contains(&item)
-                && !handed_on(item)
-            {
+            if dies && self.remaining[item] == 1 && !items[item].pinned && !handed_on(item) {
                 freed += items[item].size;
             }
         }
         let workspace = task.workspace.next_multiple_of(self.work.alignment);
         Effect { during: made + workspace, after: made as isize - freed as isize }
     }
+}
+
+/// The items that each task reads, each once.
+pub(crate) fn distinct_reads(work: &Work<'_>) -> Vec<Vec<ItemId>> {
+    let mut last_reader = vec![None; work.items.len()];
+    let once = |(id, task): (TaskId, &Task)| {
+        let is_new = |item: &ItemId| last_reader[*item].replace(id) != Some(id);
+        task.reads.iter().copied().filter(is_new).collect()
+    };
+    work.tasks.iter().enumerate().map(once).collect()
 }

@@ -182,12 +182,6 @@ impl<'a> Work<'a> {
         self.item_of[root.index()]
     }
 
-    /// The items a task reads, each once.
-    pub fn distinct_reads(&self, task: TaskId) -> impl Iterator<Item = ItemId> + '_ {
-        let reads = &self.tasks[task].reads;
-        reads.iter().enumerate().filter(|(at, item)| !reads[..*at].contains(item)).map(|(_, &item)| item)
-    }
-
     /// The place an item lies in, looked through [`Home::Over`].
     pub fn base(&self, mut item: ItemId) -> Home {
         while let Home::Over(under) = self.items[item].home {

@@ -9,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Nodes that grow into one region at most, so that its registers fit a cache.
 const MOST_INSTRUCTIONS: usize = 48;
 
+/// Groups that the search for a path between two others looks at, at most: they lie on the way from one to the other, so
+/// that only two that are far apart are kept apart by this, and the time for all searches grows with the graph alone.
+const MOST_LOOKED_AT: usize = 4096;
+
 /// Joins elementwise ops over one shape into [`Region`]s, and bias and relu into the product or convolution before
 /// them. Every value keeps its rounding, so the numbers stay the same to the bit.
 pub fn fuse(graph: &Graph) -> Result<Graph, GraphError> {
@@ -222,6 +226,9 @@ struct Groups {
     members: Vec<Vec<NodeId>>,
     /// Nodes that run after the last micro-batch.
     tail: Vec<bool>,
+    /// The last search that saw a group.
+    seen: Vec<u32>,
+    round: u32,
 }
 
 impl Groups {
@@ -233,6 +240,8 @@ impl Groups {
             group: (0..count).collect(),
             members: (0..count).map(|i| vec![NodeId(i as u32)]).collect(),
             tail: graph.tail(),
+            seen: vec![0; count],
+            round: 0,
         };
         let readers = graph.readers();
         for id in graph.node_ids() {
@@ -265,37 +274,30 @@ impl Groups {
         self.members[b].sort_unstable();
     }
 
-    /// Whether no path leaves the two groups and comes back, with every other group taken as one node.
-    fn is_convex(&self, graph: &Graph, readers: &[Vec<NodeId>], a: usize, b: usize) -> bool {
-        let both = |node: NodeId| [a, b].contains(&self.group[node.index()]);
+    /// Whether no path leaves the two groups and comes back, with every other group taken as one node. A search that
+    /// takes too long counts as a path.
+    fn is_convex(&mut self, graph: &Graph, readers: &[Vec<NodeId>], a: usize, b: usize) -> bool {
         let last = self.members[a].iter().chain(&self.members[b]).max().copied();
-        let mut seen: BTreeSet<usize> = BTreeSet::new();
-        let mut stack: Vec<usize> = Vec::new();
-        let leave = |from: usize, stack: &mut Vec<usize>, seen: &mut BTreeSet<usize>, start: bool| {
-            for &member in &self.members[from] {
-                for &value in &graph.node(member).outputs {
-                    for &reader in &readers[value.index()] {
-                        if both(reader) {
-                            if !start {
-                                return false;
-                            }
-                        } else if seen.insert(self.group[reader.index()]) {
-                            stack.push(self.group[reader.index()]);
-                        }
-                    }
-                }
-            }
-            true
-        };
-        for from in [a, b] {
-            leave(from, &mut stack, &mut seen, true);
-        }
-        while let Some(group) = stack.pop() {
+        self.round += 1;
+        let mut stack = vec![a, b];
+        for looked_at in 0.. {
+            let Some(from) = stack.pop() else { break };
+            let inside = from == a || from == b;
             // A group whose first member comes after both cannot lead back into them.
-            if self.members[group].first().copied() > last {
+            if !inside && self.members[from].first().copied() > last {
                 continue;
             }
-            if !leave(group, &mut stack, &mut seen, false) {
+            let values = self.members[from].iter().flat_map(|&member| &graph.node(member).outputs);
+            for to in values.flat_map(|v| &readers[v.index()]).map(|reader| self.group[reader.index()]) {
+                if to == a || to == b {
+                    if !inside {
+                        return false;
+                    }
+                } else if std::mem::replace(&mut self.seen[to], self.round) != self.round {
+                    stack.push(to);
+                }
+            }
+            if looked_at > MOST_LOOKED_AT {
                 return false;
             }
         }

@@ -5,7 +5,9 @@ use super::memory::overlap;
 use crate::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet, SPILL_ALIGNMENT, StateHome,
 };
-use std::{collections::BTreeMap, ops::Range};
+use plimsoll_graph::Origin;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
     if set.alignment == 0 {
@@ -59,6 +61,7 @@ pub(super) fn name_of(plan: &ExecutionPlan, buffer: &Buffer) -> String {
 
 fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
     let (mut ranges, mut files): (Vec<(Range<usize>, &str)>, Vec<(Range<usize>, &str)>) = Default::default();
+    let mut names = BTreeSet::new();
     for (i, state) in set.states.iter().enumerate() {
         let wrong = |reason: String| VerifyError::StatePlace {
             plan: String::new(),
@@ -88,7 +91,7 @@ fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
                 files.push((offset as usize..end as usize, &state.name));
             }
         }
-        if set.states[..i].iter().any(|s| s.name == state.name) {
+        if !names.insert(&state.name) {
             return Err(wrong("is there twice".to_string()));
         }
     }
@@ -191,8 +194,11 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
             let Some(state) = set.states.get(i) else {
                 return malformed("there is no such state".to_string());
             };
-            let own = graph.states.iter().find(|s| s.name == state.name && *graph.ty(s.input) == state.ty);
-            if own.is_none_or(|s| Some(s.input) != buffer.value) {
+            let own = buffer.value.and_then(|v| match graph.origin(v) {
+                Origin::State(i) => graph.states.get(i),
+                _ => None,
+            });
+            if own.is_none_or(|s| s.name != state.name || *graph.ty(s.input) != state.ty) {
                 return malformed("the graph's state is another".to_string());
             }
             if state.home != StateHome::Arena(buffer.offset) {
@@ -259,21 +265,32 @@ fn check_once(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     }
 }
 
-/// No two buffers share a byte in a step in which both are taken.
+/// No two buffers share a byte in a step in which both are taken: step by step, those that begin are held against those
+/// that are there.
 fn check_overlaps(plan: &ExecutionPlan) -> Result<(), VerifyError> {
-    let mut by_start: Vec<&Buffer> = plan.buffers.iter().filter(|b| b.bytes > 0).collect();
-    by_start.sort_by_key(|b| b.offset);
-    for (i, first) in by_start.iter().enumerate() {
-        let end = first.offset + first.bytes;
-        let touching = by_start[i + 1..].iter().take_while(|b| b.offset < end);
-        if let Some(second) = touching.into_iter().find(|b| b.first <= first.last && first.first <= b.last) {
+    let mut by_first: Vec<&Buffer> = plan.buffers.iter().filter(|b| b.bytes > 0).collect();
+    let mut by_last = by_first.clone();
+    by_first.sort_by_key(|b| b.first);
+    by_last.sort_by_key(|b| b.last);
+    let mut ending = by_last.into_iter().peekable();
+    let mut there: BTreeMap<usize, &Buffer> = BTreeMap::new();
+    for buffer in by_first {
+        while let Some(gone) = ending.next_if(|b| b.last < buffer.first) {
+            there.remove(&gone.offset);
+        }
+        // They do not overlap each other, so only the highest that starts below this one's end can reach into it.
+        let highest = there.range(..buffer.offset + buffer.bytes).next_back();
+        if let Some((_, other)) = highest.filter(|(start, b)| *start + b.bytes > buffer.offset) {
+            let (first, second) =
+                if other.offset <= buffer.offset { (*other, buffer) } else { (buffer, *other) };
             return Err(VerifyError::Overlap {
                 plan: plan.name.clone(),
-                step: first.first.max(second.first),
+                step: buffer.first,
                 first: name_of(plan, first),
                 second: name_of(plan, second),
             });
         }
+        there.insert(buffer.offset, buffer);
     }
     Ok(())
 }

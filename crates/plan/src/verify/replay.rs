@@ -5,11 +5,16 @@ use super::memory::{Content, Memory, overlap};
 use super::{At, VerifyError};
 use crate::{Action, BufferId, BufferKind, ExecutionPlan, PlanSet, StateHome, Step};
 use plimsoll_graph::op::Attention;
-use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
+use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, State, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyError> {
     check_runs(plan)?;
+    let by_name: BTreeMap<&str, &State> = plan.graph.states.iter().map(|s| (s.name.as_str(), s)).collect();
+    let mut by_start: Vec<usize> =
+        (0..set.states.len()).filter(|&i| !state_range(set, i).is_empty()).collect();
+    by_start.sort_by_key(|&i| state_range(set, i).start);
     let mut replay = Replay {
         set,
         plan,
@@ -20,7 +25,8 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyErr
         round: 0,
         state_writes: vec![0; set.states.len()],
         file: vec![None; set.states.len()],
-        states_end: (0..set.states.len()).map(|i| state_range(set, i).end).max().unwrap_or(0),
+        own_states: set.states.iter().map(|s| by_name.get(s.name.as_str()).copied()).collect(),
+        by_start,
     };
     replay.enter();
     let body = plan.steps.iter().take_while(|s| !s.tail).count();
@@ -39,7 +45,7 @@ fn check_runs(plan: &ExecutionPlan) -> Result<(), VerifyError> {
     let graph = &plan.graph;
     let needed = needed(graph);
     let in_tail = graph.tail();
-    let finals: Vec<ValueId> =
+    let finals: BTreeSet<ValueId> =
         graph.states.iter().filter_map(|s| s.output).map(|v| source(graph, v)).collect();
     let mut runs = vec![0_usize; graph.nodes.len()];
     let mut tail_begun = false;
@@ -130,7 +136,10 @@ struct Replay<'a> {
     state_writes: Vec<usize>,
     /// What the spill file holds for each state that lies there.
     file: Vec<Option<Content>>,
-    states_end: usize,
+    /// The graph's state that each state of the set is; those of other graphs are none.
+    own_states: Vec<Option<&'a State>>,
+    /// The set's states that have bytes, by where they start; none overlap.
+    by_start: Vec<usize>,
 }
 
 impl Replay<'_> {
@@ -430,22 +439,19 @@ impl Replay<'_> {
         what: &str,
         value: Option<ValueId>,
     ) -> Result<(), VerifyError> {
-        // Most writes go above all states.
-        if range.start >= self.states_end {
-            return Ok(());
-        }
-        for (i, placed) in self.set.states.iter().enumerate() {
+        let from = self.by_start.partition_point(|&i| state_range(self.set, i).end <= range.start);
+        for &i in &self.by_start[from..] {
             if !overlap(&state_range(self.set, i), range) {
-                continue;
+                break;
             }
-            let own = self.graph.states.iter().find(|s| s.name == placed.name).and_then(|s| s.output);
+            let own = self.own_states[i].and_then(|s| s.output);
             let is_new_version = value.is_some_and(|value| {
                 own.is_some_and(|own| source(self.graph, own) == source(self.graph, value))
             });
             if !is_new_version || state_range(self.set, i) != *range {
                 return Err(VerifyError::StateBytes {
                     at: at(self.plan, index),
-                    state: placed.name.clone(),
+                    state: self.set.states[i].name.clone(),
                     what: what.to_string(),
                 });
             }
@@ -458,7 +464,7 @@ impl Replay<'_> {
     fn end(&self) -> Result<(), VerifyError> {
         for (i, placed) in self.set.states.iter().enumerate() {
             let range = state_range(self.set, i);
-            let own = self.graph.states.iter().find(|s| s.name == placed.name);
+            let own = self.own_states[i];
             let expected = own.map_or(Content::Foreign(i), |s| self.now(s.output.unwrap_or(s.input)));
             let spilled = matches!(placed.home, StateHome::File(_));
             let somewhere = spilled || !range.is_empty();
