@@ -1,10 +1,11 @@
 //! A run with its memory.
 
 use crate::feed::Feed;
-use crate::init::{initialise, push};
+use crate::init::{CHUNK_BYTES, initialise, push};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
-use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
+use crate::watch::Guard;
+use crate::{BatchKind, Control, Evaluation, Report, Saved, TrainError, TrainEvent, Trainer, weights};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
@@ -12,6 +13,7 @@ use plimsoll_nn::{EXAMPLES, RANDOM};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
 use plimsoll_tensor::{DType, HostTensor};
 use plimsoll_transform::LOSS;
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,9 +26,11 @@ const TIMES_KEPT: usize = 4096;
 
 /// A trainer's plan with its memory: trains, evaluates, predicts. Dropping it gives the memory back.
 pub struct Session<'t> {
-    trainer: &'t Trainer,
-    plans: Arc<PlanSet>,
-    prepared: Box<dyn Prepared>,
+    pub(crate) trainer: &'t Trainer,
+    pub(crate) plans: Arc<PlanSet>,
+    pub(crate) prepared: Box<dyn Prepared>,
+    /// Through which states pass to and from files.
+    pub(crate) buffer: RefCell<Vec<u8>>,
     types: Vec<BatchType>,
     /// The optimizer's numbers for this step, and the same as elements.
     settings: (Vec<f64>, Vec<Vec<u8>>),
@@ -34,15 +38,19 @@ pub struct Session<'t> {
     feed: Feed<'t>,
     /// Predictions or outputs of one batch: words of four bytes.
     results: Vec<f32>,
-    steps_done: u64,
-    /// Where the learning rate's schedule started: each `fit` runs one of its own.
-    schedule_start: u64,
+    pub(crate) steps_done: u64,
+    /// Where the learning rate's schedule started: each `fit` runs one of its own, unless it goes on with a run.
+    pub(crate) schedule_start: u64,
     /// Steps of the whole run, for the learning rate.
-    total_steps: u64,
+    pub(crate) total_steps: u64,
+    /// Examples of the training part.
+    pub(crate) train_examples: u64,
     /// Where the training data goes on.
-    cursor: Cursor,
+    pub(crate) cursor: Cursor,
+    /// Whether the next `fit` goes on with a run that a checkpoint holds.
+    pub(crate) resumed: bool,
     /// Whether a step went wrong after it had begun to write states.
-    spoilt: bool,
+    pub(crate) spoilt: bool,
 }
 
 /// One plan of the set, with what its inputs and outputs are.
@@ -85,7 +93,9 @@ impl<'t> Session<'t> {
             .map(|(i, &(kind, examples))| BatchType::new(trainer, &plans, i, kind, examples))
             .collect::<Result<_, _>>()?;
         let mut prepared = trainer.executor.prepare(plans.clone())?;
-        initialise(prepared.as_mut(), &plans.states, trainer.seed)?;
+        let mut buffer = Vec::with_capacity(CHUNK_BYTES);
+        initialise(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
+        buffer.resize(CHUNK_BYTES, 0);
         let settings = trainer.optimizer.setting_names().len();
         let results = types.iter().filter(|t| t.kind == BatchKind::Evaluate);
         let results = results.flat_map(|t| [t.predictions, t.output]).flatten().map(|(_, bytes)| bytes).max();
@@ -94,6 +104,7 @@ impl<'t> Session<'t> {
             trainer,
             plans,
             prepared,
+            buffer: RefCell::new(buffer),
             types,
             settings: (vec![0.0; settings], (0..settings).map(|_| Vec::with_capacity(8)).collect()),
             feed: Feed::new(trainer.model.as_ref(), largest),
@@ -101,7 +112,9 @@ impl<'t> Session<'t> {
             steps_done: 0,
             schedule_start: 0,
             total_steps: trainer.total_steps(data),
+            train_examples: data.train.len() as u64,
             cursor: Cursor::default(),
+            resumed: false,
             spoilt: false,
         })
     }
@@ -114,6 +127,21 @@ impl<'t> Session<'t> {
     /// Steps done so far.
     pub fn steps_done(&self) -> u64 {
         self.steps_done
+    }
+
+    /// Steps of a whole run.
+    pub fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    /// Where the training data goes on: [`Session::fit`] keeps it.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Says where the training data goes on, for a loop of one's own that saves checkpoints.
+    pub fn set_cursor(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
     }
 
     /// Examples of a full batch of this kind; zero if none was planned.
@@ -188,7 +216,8 @@ impl<'t> Session<'t> {
     }
 
     /// Trains for the trainer's epochs or steps, evaluating the test part after every epoch and at the end. Called
-    /// again, it goes on with the data where it stopped, and the learning rate's schedule starts anew.
+    /// again, it goes on with the data where it stopped, and the learning rate's schedule starts anew. After
+    /// [`Session::resume`] it does the steps that are left, and goes on with the schedule, too.
     pub fn fit(
         &mut self,
         data: &Dataset,
@@ -197,35 +226,51 @@ impl<'t> Session<'t> {
         let order = Order::Shuffled { seed: self.trainer.seed };
         let mut batches = Batches::new(data.train.as_ref(), self.trainer.batch, order, self.cursor)?;
         let mut batch = batches.batch()?;
-        self.schedule_start = self.steps_done;
+        if !std::mem::take(&mut self.resumed) {
+            self.schedule_start = self.steps_done;
+        }
         let steps = self.total_steps;
         if steps == 0 {
             return Err(TrainError::Setting(
                 "a run needs at least one step: set epochs or steps to 1 or more".into(),
             ));
         }
-        let mut log = Log { times: Vec::with_capacity(TIMES_KEPT), ..Log::default() };
+        let before = self.steps_done - self.schedule_start;
+        let mut log =
+            Log { before, last_loss: f64::NAN, times: Vec::with_capacity(TIMES_KEPT), ..Log::default() };
+        let mut guard = Guard::new(self.trainer, &self.plans.sheet);
         let mut stopped = false;
         let mut evaluation = None;
-        while log.steps < steps && !stopped {
+        while log.done() < steps && !stopped {
             let start = Instant::now();
             let more = batches.next_into(&mut batch)?;
             if more {
                 let epoch = batches.cursor().epoch;
                 let loss = self.train_step(&batch)?;
+                self.cursor = batches.cursor();
                 let time = start.elapsed();
                 log.step(loss, batch.examples(), time);
                 let examples = batch.examples();
-                let event = TrainEvent::Step { step: log.steps, steps, epoch, loss, examples, time };
-                stopped = listen(&event) == Control::Stop;
+                let step = log.done();
+                let event = TrainEvent::Step { step, steps, epoch, loss, examples, time };
+                let mut control = listen(&event);
+                if let Some(event) = guard.as_mut().and_then(|guard| guard.notice(step)) {
+                    control = control.max(listen(&event));
+                }
+                stopped = control == Control::Stop;
+                self.stop_if_overloaded(step, guard.as_ref())?;
+                self.save_if_due(step, step == steps || stopped)?;
+                self.leave_if_asked(step, control)?;
             }
-            if !more || log.steps == steps || stopped {
+            if !more || log.done() == steps || stopped {
                 let epoch = batches.cursor().epoch - u64::from(!more);
                 let figures = self.evaluate(data.test.as_ref())?;
                 let train_loss = log.end_epoch();
                 evaluation = Some(figures);
                 let event = TrainEvent::Epoch { epoch, train_loss, evaluation: figures };
-                stopped |= listen(&event) == Control::Stop;
+                let control = listen(&event);
+                stopped |= control == Control::Stop;
+                self.leave_if_asked(log.done(), control)?;
             }
         }
         self.cursor = batches.cursor();
@@ -234,6 +279,38 @@ impl<'t> Session<'t> {
             None => self.evaluate(data.test.as_ref())?,
         };
         Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches))
+    }
+
+    /// Stops a run whose process comes close to the line with what no plan knows of, with a checkpoint.
+    fn stop_if_overloaded(&self, step: u64, guard: Option<&Guard<'_>>) -> Result<(), TrainError> {
+        match guard.and_then(|guard| Some((guard, guard.overload()?))) {
+            Some((guard, held)) => Err(guard.error(step, held, self.save_to_leave())),
+            None => Ok(()),
+        }
+    }
+
+    /// Saves a checkpoint at the end of a run, and every so many steps.
+    fn save_if_due(&self, step: u64, last: bool) -> Result<(), TrainError> {
+        let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
+        if last || every.is_some_and(|every| step.is_multiple_of(every.max(1))) {
+            self.save_checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn leave_if_asked(&self, step: u64, control: Control) -> Result<(), TrainError> {
+        if control != Control::Leave {
+            return Ok(());
+        }
+        Err(TrainError::Interrupted { step, saved: self.save_to_leave() })
+    }
+
+    fn save_to_leave(&self) -> Saved {
+        match self.save_checkpoint() {
+            Ok(Some(folder)) => Saved::In(folder),
+            Ok(None) => Saved::Nowhere,
+            Err(error) => Saved::Failed(error.to_string()),
+        }
     }
 
     /// Loss and, for classes, accuracy over a source.
@@ -357,12 +434,18 @@ impl<'t> Session<'t> {
 
     /// Writes parameters and running statistics as a safetensors file.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        self.check_unspoilt()?;
+        weights::save(self.prepared.as_ref(), &self.plans, &mut self.buffer.borrow_mut(), path)
+    }
+
+    /// Refuses to save states that may be half written.
+    pub(crate) fn check_unspoilt(&self) -> Result<(), TrainError> {
         if self.spoilt {
             return Err(TrainError::Setting(
                 "the last step or load failed, so the weights are not saved".into(),
             ));
         }
-        weights::save(self.prepared.as_ref(), &self.plans, path)
+        Ok(())
     }
 }
 
@@ -430,6 +513,8 @@ impl Hits {
 /// Figures of a run in the making.
 #[derive(Default)]
 struct Log {
+    /// Steps of the run that a resumed one had done before.
+    before: u64,
     steps: u64,
     examples: u64,
     last_loss: f64,
@@ -441,6 +526,11 @@ struct Log {
 }
 
 impl Log {
+    /// Steps of the whole run done so far.
+    fn done(&self) -> u64 {
+        self.before + self.steps
+    }
+
     fn step(&mut self, loss: f64, examples: usize, time: Duration) {
         if self.steps > 0 {
             self.warm_examples += examples as u64;
@@ -473,7 +563,7 @@ impl Log {
         let (examples, time) =
             if self.steps > 1 { (self.warm_examples, self.warm_time) } else { (self.examples, step_median) };
         Report {
-            steps: self.steps,
+            steps: self.done(),
             examples: self.examples,
             final_loss: self.last_loss,
             evaluation,
