@@ -31,7 +31,7 @@ const THREAD_BYTES: usize = 12 << 10;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
-    let embedded = catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes);
+    let embedded = embedded_bytes(data);
     let kib = THREAD_BYTES >> 10;
     let entries = [
         Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
@@ -40,7 +40,16 @@ pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
         Entry::new(DATA_SET, data.resident_bytes(), "examples held in memory"),
         Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
     ];
-    entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES).watch(Watchdog::new())
+    entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES).watch(watchdog(data))
+}
+
+/// The watchdog that [`declare`] gives to a trainer.
+pub fn watchdog(data: &Dataset) -> Watchdog {
+    Watchdog::new().files(PROGRAM_BYTES + embedded_bytes(data))
+}
+
+fn embedded_bytes(data: &Dataset) -> usize {
+    catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes)
 }
 
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not

@@ -33,9 +33,20 @@ impl Drop for Scratch {
 }
 
 const LENET: &[&str] = &["--steps=40", "--batch=64", "--seed=5"];
-/// Dropout, a remainder in every epoch, and a schedule.
+/// A remainder in every epoch.
 const GPT: &[&str] = &[
     "--model=gpt",
+    "--context=32",
+    "--layers=2",
+    "--width=32",
+    "--heads=2",
+    "--data=text:ARCHITECTURE.md",
+    "--batch=32",
+    "--steps=60",
+];
+/// Dropout and hidden tokens: random numbers of two kinds.
+const BERT: &[&str] = &[
+    "--model=bert_tiny",
     "--context=32",
     "--layers=2",
     "--width=32",
@@ -43,8 +54,9 @@ const GPT: &[&str] = &[
     "--dropout=0.2",
     "--data=text:ARCHITECTURE.md",
     "--batch=32",
-    "--steps=60",
-    "--optimizer=adamw",
+    "--steps=50",
+    "--optimizer=momentum",
+    "--schedule=constant",
 ];
 
 fn start(arguments: &[&str]) -> Child {
@@ -66,7 +78,7 @@ fn elements(folder: &str) -> Vec<u8> {
 #[test]
 fn a_run_killed_at_any_moment_goes_on_to_the_same_bits() {
     let scratch = Scratch::new("killed");
-    for (name, run) in [("lenet", LENET), ("gpt", GPT)] {
+    for (name, run) in [("lenet", LENET), ("gpt", GPT), ("bert", BERT)] {
         let (whole, killed) = (scratch.path(&format!("{name}-whole")), scratch.path(name));
         let took = Instant::now();
         json(&plimsoll(&[&["train", "--json", "--threads=2", "--out", &whole], run].concat()));
@@ -90,7 +102,7 @@ fn a_run_killed_at_any_moment_goes_on_to_the_same_bits() {
         }
         assert!(stopped_inside > 0, "{name}: no kill came inside the run");
         let report = json(&plimsoll(&["train", "--json", "--resume", &killed, "--threads=2"]));
-        assert_eq!(number(&report, "steps"), number(&report, "steps").max(40.0));
+        assert!(run.contains(&format!("--steps={}", number(&report, "steps")).as_str()));
         assert!(weights(&whole) == weights(&killed), "{name}: the weights differ");
         assert!(elements(&whole) == elements(&killed), "{name}: moments differ");
     }

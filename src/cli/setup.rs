@@ -68,7 +68,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     };
     let mut trainer = memory::declare(trainer, threads, &data);
     // A second arena is not in the plan.
-    let watchdog = if options.check_memory { Watchdog::asleep() } else { Watchdog::new() };
+    let watchdog = if options.check_memory { Watchdog::asleep() } else { memory::watchdog(&data) };
     trainer = trainer.watch(watchdog.heap(|| HEAP.parts()));
     if let Some(size) = options.your_code {
         let bytes = size.bytes(available_bytes.unwrap_or(usize::MAX));

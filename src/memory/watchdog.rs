@@ -15,6 +15,8 @@ pub struct Watchdog {
     resident: Option<File>,
     status: Option<File>,
     page_bytes: usize,
+    /// Pages of files that count.
+    file_bytes: usize,
     looks: AtomicU32,
     swapped_bytes: AtomicUsize,
     heap: fn() -> Vec<(String, usize)>,
@@ -27,6 +29,7 @@ impl Watchdog {
             resident: open("/proc/self/statm").ok(),
             status: open("/proc/self/status").ok(),
             page_bytes: page_bytes(),
+            file_bytes: usize::MAX,
             looks: AtomicU32::new(0),
             swapped_bytes: AtomicUsize::new(0),
             heap: Vec::new,
@@ -38,9 +41,19 @@ impl Watchdog {
         Self { resident: None, ..Self::new() }
     }
 
+    /// Counts pages of mapped files, like code, up to so many bytes: those beyond the system drops when memory is short.
+    pub fn files(self, bytes: usize) -> Self {
+        Self { file_bytes: bytes, ..self }
+    }
+
     /// With parts of the heap, from an allocator that knows them.
     pub fn heap(self, parts: fn() -> Vec<(String, usize)>) -> Self {
         Self { heap: parts, ..self }
+    }
+
+    fn held(&self) -> Option<Held> {
+        let [resident_bytes, swapped_bytes, files] = self.status(["VmRSS", "VmSwap", "RssFile"])?;
+        Some(Held { resident_bytes, swapped_bytes, droppable_bytes: files.saturating_sub(self.file_bytes) })
     }
 
     /// Reads sizes that the system states in KiB, into a fixed buffer.
@@ -73,11 +86,10 @@ impl Watch for Watchdog {
         if pages * self.page_bytes + self.swapped_bytes.load(Relaxed) <= limit {
             return None;
         }
-        // What is free already does not count.
+        self.held().filter(|held| held.total_bytes() > limit)?;
+        // Heap that is free already does not count.
         trim_heap();
-        let [resident_bytes, swapped_bytes] = self.status(["VmRSS", "VmSwap"])?;
-        let held = Held { resident_bytes, swapped_bytes };
-        (held.total_bytes() > limit).then_some(held)
+        self.held().filter(|held| held.total_bytes() > limit)
     }
 
     fn parts(&self) -> Vec<(String, usize)> {

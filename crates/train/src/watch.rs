@@ -22,12 +22,14 @@ pub struct Held {
     pub resident_bytes: usize,
     /// Moved to swap.
     pub swapped_bytes: usize,
+    /// Of the resident: pages of files beyond those declared, which the system drops when memory is short.
+    pub droppable_bytes: usize,
 }
 
 impl Held {
-    /// Both together.
+    /// Resident and swapped, less what the system can drop.
     pub fn total_bytes(self) -> usize {
-        self.resident_bytes.saturating_add(self.swapped_bytes)
+        self.resident_bytes.saturating_sub(self.droppable_bytes).saturating_add(self.swapped_bytes)
     }
 }
 
@@ -103,9 +105,9 @@ impl<'t> Guard<'t> {
     pub fn new(trainer: &'t Trainer, sheet: &LoadSheet) -> Option<Self> {
         let watch = trainer.watch.as_deref().filter(|_| sheet.line_bytes != usize::MAX)?;
         let (planned_bytes, line_bytes) = (sheet.total_bytes, sheet.line_bytes);
-        // A measured peak is the planned one within these.
-        let slack = (planned_bytes / 50).max(4 << 20);
-        let expected = planned_bytes.saturating_add(slack).min(line_bytes.max(planned_bytes));
+        // A measured peak is the planned one within 2 % or 4 MiB; less is better where the line leaves less.
+        let room = line_bytes.saturating_sub(planned_bytes);
+        let expected = planned_bytes.saturating_add((planned_bytes / 50).min(room).max(4 << 20));
         // Short of the line, because the next step may grow past it.
         let stop_bytes = (line_bytes - line_bytes / 16).max(expected);
         let tell_bytes = (stop_bytes > expected).then_some(expected);
