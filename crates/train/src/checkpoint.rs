@@ -1,7 +1,7 @@
 //! Checkpoints: every state and where the run stands, in one safetensors file.
 
 use crate::tensor_file::{self, Opened, dtype_name, open, wrong};
-use crate::{Session, TrainError};
+use crate::{Control, Saved, Session, TrainError};
 use plimsoll_data::Cursor;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -231,8 +231,34 @@ impl Session<'_> {
         Ok(state)
     }
 
+    /// Saves a checkpoint at the end of a run, and every so many steps.
+    pub(crate) fn save_if_due(&self, step: u64, last: bool) -> Result<(), TrainError> {
+        let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
+        if last || every.is_some_and(|every| step.is_multiple_of(every.max(1))) {
+            self.save_checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Saves, and ends the run, if that is what a listener wants.
+    pub(crate) fn leave_if_asked(&self, step: u64, control: Control) -> Result<(), TrainError> {
+        if control != Control::Leave {
+            return Ok(());
+        }
+        Err(TrainError::Interrupted { step, saved: self.save_to_leave() })
+    }
+
+    /// Saves before the run ends, whatever comes of it.
+    pub(crate) fn save_to_leave(&self) -> Saved {
+        match self.save_checkpoint() {
+            Ok(Some(folder)) => Saved::In(folder),
+            Ok(None) => Saved::Nowhere,
+            Err(error) => Saved::Failed(error.to_string()),
+        }
+    }
+
     /// Saves where the trainer says; returns the folder.
-    pub(crate) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
+    fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
         let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok(None) };
         self.checkpoint(folder)?;
         Ok(Some(folder.clone()))

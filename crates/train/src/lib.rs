@@ -8,6 +8,7 @@ mod error;
 mod event;
 mod feed;
 mod init;
+mod log;
 pub mod metrics;
 mod nearest;
 mod session;

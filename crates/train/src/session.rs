@@ -2,10 +2,11 @@
 
 use crate::feed::Feed;
 use crate::init::{CHUNK_BYTES, initialise, push};
+use crate::log::{Hits, Log};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
 use crate::watch::Guard;
-use crate::{BatchKind, Control, Evaluation, Report, Saved, TrainError, TrainEvent, Trainer, weights};
+use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
@@ -16,13 +17,10 @@ use plimsoll_transform::LOSS;
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Inputs of a step at most: the batch's, what random numbers are made of, and the optimizer's settings.
 const MOST_INPUTS: usize = 24;
-
-/// Step times kept for the median.
-const TIMES_KEPT: usize = 4096;
 
 /// A trainer's plan with its memory: trains, evaluates, predicts. Dropping it gives the memory back.
 pub struct Session<'t> {
@@ -236,8 +234,7 @@ impl<'t> Session<'t> {
             ));
         }
         let before = self.steps_done - self.schedule_start;
-        let mut log =
-            Log { before, last_loss: f64::NAN, times: Vec::with_capacity(TIMES_KEPT), ..Log::default() };
+        let mut log = Log::new(before);
         let mut guard = Guard::new(self.trainer, &self.plans.sheet);
         let mut stopped = false;
         let mut evaluation = None;
@@ -254,11 +251,14 @@ impl<'t> Session<'t> {
                 let step = log.done();
                 let event = TrainEvent::Step { step, steps, epoch, loss, examples, time };
                 let mut control = listen(&event);
-                if let Some(event) = guard.as_mut().and_then(|guard| guard.notice(step)) {
-                    control = control.max(listen(&event));
+                if let Some(guard) = &mut guard {
+                    let (event, overload) = guard.look(step);
+                    control = event.map_or(control, |event| control.max(listen(&event)));
+                    if let Some(held) = overload {
+                        return Err(guard.error(step, held, self.save_to_leave()));
+                    }
                 }
                 stopped = control == Control::Stop;
-                self.stop_if_overloaded(step, guard.as_ref())?;
                 self.save_if_due(step, step == steps || stopped)?;
                 self.leave_if_asked(step, control)?;
             }
@@ -279,38 +279,6 @@ impl<'t> Session<'t> {
             None => self.evaluate(data.test.as_ref())?,
         };
         Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches))
-    }
-
-    /// Stops a run whose process comes close to the line with what no plan knows of, with a checkpoint.
-    fn stop_if_overloaded(&self, step: u64, guard: Option<&Guard<'_>>) -> Result<(), TrainError> {
-        match guard.and_then(|guard| Some((guard, guard.overload()?))) {
-            Some((guard, held)) => Err(guard.error(step, held, self.save_to_leave())),
-            None => Ok(()),
-        }
-    }
-
-    /// Saves a checkpoint at the end of a run, and every so many steps.
-    fn save_if_due(&self, step: u64, last: bool) -> Result<(), TrainError> {
-        let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
-        if last || every.is_some_and(|every| step.is_multiple_of(every.max(1))) {
-            self.save_checkpoint()?;
-        }
-        Ok(())
-    }
-
-    fn leave_if_asked(&self, step: u64, control: Control) -> Result<(), TrainError> {
-        if control != Control::Leave {
-            return Ok(());
-        }
-        Err(TrainError::Interrupted { step, saved: self.save_to_leave() })
-    }
-
-    fn save_to_leave(&self) -> Saved {
-        match self.save_checkpoint() {
-            Ok(Some(folder)) => Saved::In(folder),
-            Ok(None) => Saved::Nowhere,
-            Err(error) => Saved::Failed(error.to_string()),
-        }
     }
 
     /// Loss and, for classes, accuracy over a source.
@@ -485,91 +453,5 @@ impl BatchType {
             predictions: output(PREDICTIONS).map(|i| (i, ty(i).bytes())),
             output: output(OUTPUT).map(|i| (i, ty(i).bytes())),
         })
-    }
-}
-
-/// How many predictions were right.
-#[derive(Default)]
-struct Hits {
-    right: u64,
-    rows: u64,
-}
-
-impl Hits {
-    /// Counts predictions beside labels, both i32; a negative label is none.
-    fn count(&mut self, predictions: &[i32], labels: &[u8]) {
-        let labels = labels.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-        for (&prediction, label) in predictions.iter().zip(labels).filter(|(_, label)| *label >= 0) {
-            self.rows += 1;
-            self.right += u64::from(prediction == label);
-        }
-    }
-
-    fn accuracy(&self) -> Option<f64> {
-        (self.rows > 0).then(|| self.right as f64 / self.rows as f64)
-    }
-}
-
-/// Figures of a run in the making.
-#[derive(Default)]
-struct Log {
-    /// Steps of the run that a resumed one had done before.
-    before: u64,
-    steps: u64,
-    examples: u64,
-    last_loss: f64,
-    epoch_loss: f64,
-    epoch_steps: u64,
-    warm_examples: u64,
-    warm_time: Duration,
-    times: Vec<Duration>,
-}
-
-impl Log {
-    /// Steps of the whole run done so far.
-    fn done(&self) -> u64 {
-        self.before + self.steps
-    }
-
-    fn step(&mut self, loss: f64, examples: usize, time: Duration) {
-        if self.steps > 0 {
-            self.warm_examples += examples as u64;
-            self.warm_time += time;
-        }
-        // A long run keeps its latest times.
-        let place = self.steps as usize % TIMES_KEPT;
-        if place < self.times.len() {
-            self.times[place] = time
-        } else {
-            self.times.push(time)
-        }
-        self.steps += 1;
-        self.examples += examples as u64;
-        self.last_loss = loss;
-        self.epoch_loss += loss;
-        self.epoch_steps += 1;
-    }
-
-    fn end_epoch(&mut self) -> f64 {
-        let mean = self.epoch_loss / self.epoch_steps.max(1) as f64;
-        (self.epoch_loss, self.epoch_steps) = (0.0, 0);
-        mean
-    }
-
-    fn report(mut self, evaluation: Evaluation, micro_batches: usize) -> Report {
-        let warm = if self.times.len() > 1 { &mut self.times[1..] } else { &mut self.times[..] };
-        warm.sort_unstable();
-        let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
-        let (examples, time) =
-            if self.steps > 1 { (self.warm_examples, self.warm_time) } else { (self.examples, step_median) };
-        Report {
-            steps: self.done(),
-            examples: self.examples,
-            final_loss: self.last_loss,
-            evaluation,
-            step_median,
-            samples_per_second: examples as f64 / time.as_secs_f64().max(1e-9),
-            micro_batches,
-        }
     }
 }

@@ -114,16 +114,15 @@ impl<'t> Guard<'t> {
         Some(Self { watch, planned_bytes, line_bytes, stop_bytes, tell_bytes, before: watch.parts() })
     }
 
-    /// Whether more is held than planned; said once.
-    pub fn notice(&mut self, step: u64) -> Option<TrainEvent> {
-        let held = self.watch.above(self.tell_bytes?)?;
-        self.tell_bytes = None;
-        Some(TrainEvent::AbovePlan { step, planned_bytes: self.planned_bytes, held })
-    }
-
-    /// What the process holds, if that is too close to the line.
-    pub fn overload(&self) -> Option<Held> {
-        self.watch.above(self.stop_bytes)
+    /// Looks once: an event where more is held than planned, the first time, and what is held where that is too close to
+    /// the line.
+    pub fn look(&mut self, step: u64) -> (Option<TrainEvent>, Option<Held>) {
+        let Some(held) = self.watch.above(self.tell_bytes.unwrap_or(self.stop_bytes)) else {
+            return (None, None);
+        };
+        let planned_bytes = self.planned_bytes;
+        let event = self.tell_bytes.take().map(|_| TrainEvent::AbovePlan { step, planned_bytes, held });
+        (event, Some(held).filter(|held| held.total_bytes() > self.stop_bytes))
     }
 
     /// The error of a run that is stopped.
