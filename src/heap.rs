@@ -51,6 +51,13 @@ impl Heap {
         self.accounts[tag as usize].peak.load(Relaxed)
     }
 
+    /// What each tag holds now, by name.
+    pub fn parts(&self) -> Vec<(String, usize)> {
+        let names = ["heap of the program", "heap of planning", "heap of the data"];
+        let live = self.accounts.iter().map(|account| account.live.load(Relaxed));
+        names.iter().map(ToString::to_string).zip(live).collect()
+    }
+
     /// Starts the peaks anew from what is live.
     pub fn restart_peaks(&self) {
         for account in &self.accounts {

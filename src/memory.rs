@@ -1,21 +1,26 @@
 //! What the system says of memory, and what a process needs besides its arena.
 
+mod watchdog;
+
+pub use watchdog::Watchdog;
+
 use plimsoll_data::{Dataset, catalogue};
 use plimsoll_plan::Entry;
-use plimsoll_train::Trainer;
+use plimsoll_train::{STATE_BUFFER, STATE_BUFFER_BYTES, Trainer};
 use std::fs;
 
 /// Code, read-only data and libraries that are resident during a run.
 const PROGRAM_BYTES: usize = 5 << 20;
-/// What the heap may hold besides plans and data: arguments, text, buffers for printing.
-const HEAP_BYTES: usize = 3 << 19;
+/// What the heap may hold besides plans, data and buffers: arguments, text, headers of files.
+const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
 /// The load sheet's entry for examples held in memory.
 pub const DATA_SET: &str = "data set";
 /// Resident part of one thread's stack and its kernel-side records.
 const THREAD_BYTES: usize = 12 << 10;
 
 /// Declares what a program needs besides its arena, so that a trainer's line covers the whole process: code, threads,
-/// heap, data set and batches. What your own code holds, declare with [`Trainer::outside`].
+/// heap, data set and batches. What your own code holds, declare with [`Trainer::outside`]: a [`Watchdog`] stops a run
+/// whose process comes close to the line with what was not declared.
 ///
 /// ```
 /// use plimsoll::{memory, prelude::*};
@@ -26,15 +31,25 @@ const THREAD_BYTES: usize = 12 << 10;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
-    let embedded = catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes);
+    let embedded = embedded_bytes(data);
     let kib = THREAD_BYTES >> 10;
     let entries = [
         Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
         Entry::new("embedded data", embedded, "compressed, inside the program"),
         Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
         Entry::new(DATA_SET, data.resident_bytes(), "examples held in memory"),
+        Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
     ];
-    entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES)
+    entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES).watch(watchdog(data))
+}
+
+/// The watchdog that [`declare`] gives to a trainer.
+pub fn watchdog(data: &Dataset) -> Watchdog {
+    Watchdog::new().files(PROGRAM_BYTES + embedded_bytes(data))
+}
+
+fn embedded_bytes(data: &Dataset) -> usize {
+    catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes)
 }
 
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not

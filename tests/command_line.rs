@@ -29,6 +29,11 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["train", "--data", "text:README.md"], &["--model gpt"]);
     refused(&["plan", "--out", "somewhere"], &["--out"]);
     refused(&["train", "--out", "Cargo.toml"], &["Cargo.toml", "folder"]);
+    refused(&["train", "--save-every", "0", "--out", "somewhere"], &["--save-every"]);
+    refused(&["train", "--save-every", "5"], &["--save-every", "--out"]);
+    refused(&["train", "--resume", "no/such/run"], &["no/such/run", "train --out"]);
+    refused(&["plan", "--resume", "somewhere"], &["--resume"]);
+    refused(&["plan", "--your-code", "much"], &["much", "512MiB"]);
     refused(&["train", "--micro-batches", "3"], &["64", "3"]);
     refused(&["train", "--batch", "0"], &["--batch"]);
     refused(&["train", "--batch", "-3"], &["-3"]);

@@ -1,8 +1,10 @@
 //! Nothing allocates in the step loop, on any thread.
 
 use plimsoll::data::{Synthetic, SyntheticSpec};
+use plimsoll::memory::Watchdog;
 use plimsoll::nn::zoo::ZOO;
 use plimsoll::prelude::*;
+use plimsoll::train::Watch;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -31,6 +33,7 @@ static COUNTING: Counting = Counting;
 #[test]
 fn steps_allocate_nothing_on_any_thread() {
     batches_of_several_inputs_allocate_nothing();
+    looking_at_memory_allocates_nothing();
     for entry in &ZOO {
         let make = || (entry.make)(&entry.small);
         let model = make();
@@ -59,6 +62,14 @@ fn steps_allocate_nothing_on_any_thread() {
             assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{} in {split} micro-batches", entry.name);
         }
     }
+}
+
+fn looking_at_memory_allocates_nothing() {
+    let watchdog = Watchdog::new();
+    let before = ALLOCATIONS.load(Relaxed);
+    let looks = (0..200).filter(|_| watchdog.above(usize::MAX).is_some()).count();
+    assert!(looks == 0 && watchdog.above(0).is_some());
+    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0);
 }
 
 fn batches_of_several_inputs_allocate_nothing() {

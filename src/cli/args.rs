@@ -195,13 +195,23 @@ pub struct RunOptions {
     /// Fixes initial values and the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Folder for the trained weights (weights.safetensors) and the report (report.json)
+    /// Folder for the trained weights (weights.safetensors), the report (report.json) and the checkpoint, which is saved at
+    /// the end and when Ctrl-C or SIGTERM stops the run
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Folder on a disk for parameters and optimizer state that do not fit under the line, or `none` [default: the folder
     /// of --out, or the current one]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
+    /// Save a checkpoint every so many steps, too
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    pub save_every: Option<u64>,
+    /// Go on with the run whose checkpoint is in this folder, and save there, too; what the run is comes from the checkpoint
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// Memory for what is not Plimsoll's to plan, so that the line covers it
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub your_code: Option<Size>,
     /// Print one JSON object as the last line
     #[arg(long)]
     pub json: bool,
@@ -222,7 +232,7 @@ pub struct PlanOptions {
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
         "epochs", "steps", "micro_batches", "lr", "optimizer", "schedule", "threads", "seed", "out", "spill", "without",
-        "check_memory",
+        "check_memory", "save_every", "resume", "your_code",
     ])]
     pub workload: Option<PathBuf>,
 }

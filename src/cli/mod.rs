@@ -5,14 +5,16 @@ mod evaluate;
 mod graph;
 mod plan;
 mod predict;
+mod resume;
 mod setup;
+mod signals;
 mod text;
 mod train;
 mod trained;
 mod workload;
 mod zoo;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use plimsoll::data::DataError;
 use plimsoll::plan::PlanError;
 use plimsoll::train::TrainError;
@@ -47,10 +49,13 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let status = match &error {
             TrainError::Plan(PlanError::Infeasible(_)) => 3,
+            TrainError::Interrupted { .. } => 130,
             TrainError::Execute(_)
             | TrainError::Verify(_)
             | TrainError::Diverged { .. }
+            | TrainError::Overload(_)
             | TrainError::File { .. }
+            | TrainError::Save { .. }
             | TrainError::Weights { .. } => 1,
             _ => 2,
         };
@@ -71,11 +76,12 @@ impl From<DataError> for Failure {
 }
 
 /// Parses the arguments, runs the command, and turns failures into a message and an exit status: 2 for input that
-/// must change, 3 for a line that is too low, 1 for the rest.
+/// must change, 3 for a line that is too low, 130 or 143 for a run that a signal stopped, 1 for the rest.
 pub fn run() -> ExitCode {
-    let arguments = args::Arguments::parse();
+    let matches = args::Arguments::command().get_matches();
+    let arguments = args::Arguments::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match &arguments.command {
-        args::Command::Train(options) => train::run(options),
+        args::Command::Train(options) => train::run(options, matches.subcommand_matches("train")),
         args::Command::Plan(options) => plan::run(options),
         args::Command::Evaluate(options) => evaluate::run(options),
         args::Command::Predict(options) => predict::run(options),

@@ -11,8 +11,12 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
         return workload::run(&options.run, path);
     }
     let options = &options.run;
-    if options.out.is_some() {
-        return Err(Failure::usage("--out is for train: a plan writes nothing"));
+    let files = [("--out", options.out.is_some()), ("--save-every", options.save_every.is_some())];
+    if let Some((flag, _)) = files.into_iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!("{flag} is for train: a plan writes nothing")));
+    }
+    if options.resume.is_some() {
+        return Err(Failure::usage("--resume is for train: a plan starts anew"));
     }
     let setup = setup(options)?;
     let plans = setup.trainer.plan(&setup.data).map_err(|e| answer(e, options.json))?;

@@ -1,15 +1,15 @@
 //! From flags to a trainer and its data.
 
-use super::Failure;
 use super::args::{MachineOptions, ModelOptions, OptimizerName, RunOptions, ScheduleName};
+use super::{Failure, resume};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::cpu::Cpu;
 use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec, open};
-use plimsoll::memory;
+use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
-use plimsoll::plan::in_words;
+use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::{BatchKind, Schedule, Trainer};
 use std::path::PathBuf;
 
@@ -34,6 +34,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     if options.micro_batches == Some(0) {
         return Err(Failure::usage("--micro-batches must be at least 1"));
     }
+    match options.save_every {
+        Some(0) => return Err(Failure::usage("--save-every must be at least 1")),
+        Some(_) if options.out.is_none() => {
+            return Err(Failure::usage("--save-every needs a folder: add --out DIR"));
+        }
+        _ => {}
+    }
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
     let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
     let model = model(&options.model, Some(&name))?;
@@ -44,13 +51,14 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         super::hint(&format!("the data has {0} training examples: the batch is {0}", data.train.len()));
     }
     let batch = batch.min(data.train.len());
+    let rate = rate(options)?;
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let executor = match spill_folder(options) {
         Some(folder) => executor.spilling(folder),
         None => executor,
     };
-    let trainer = Trainer::new(model, optimizer(options)?, executor)
+    let trainer = Trainer::new(model, optimizer(options, rate), executor)
         .batch(batch)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate])
         .seed(options.seed)
@@ -64,8 +72,20 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         None => trainer,
     };
     let mut trainer = memory::declare(trainer, threads, &data);
+    // A second arena is not in the plan.
+    let watchdog = if options.check_memory { Watchdog::asleep() } else { memory::watchdog(&data) };
+    trainer = trainer.watch(watchdog.heap(|| HEAP.parts()));
+    if let Some(size) = options.your_code {
+        let bytes = size.bytes(available_bytes.unwrap_or(usize::MAX));
+        trainer = trainer.outside(Entry::new("your code", bytes, "declared with --your-code"));
+    }
     for &pass in &options.without {
         trainer = trainer.without(pass);
+    }
+    if let Some(folder) = &options.out {
+        trainer = trainer.checkpoints(folder, options.save_every);
+        let notes = resume::notes(options, &name, batch, rate);
+        trainer = notes.into_iter().fold(trainer, |trainer, (key, value)| trainer.note(key, value));
     }
     trainer = match (options.steps, options.epochs) {
         (Some(0), _) => return Err(Failure::usage("--steps must be at least 1")),
@@ -226,14 +246,19 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
     Ok((entry.make)(&sizes))
 }
 
-fn optimizer(options: &RunOptions) -> Result<Box<dyn Optimizer>, Failure> {
+/// The learning rate.
+fn rate(options: &RunOptions) -> Result<f64, Failure> {
     let rate = options.lr.unwrap_or(if options.optimizer == OptimizerName::Adamw { 1e-3 } else { 1e-2 });
     if !rate.is_finite() || rate <= 0.0 {
         return Err(Failure::usage(format!("--lr must be a positive number, not {rate}")));
     }
-    Ok(match options.optimizer {
+    Ok(rate)
+}
+
+fn optimizer(options: &RunOptions, rate: f64) -> Box<dyn Optimizer> {
+    match options.optimizer {
         OptimizerName::Sgd => Box::new(Sgd::new(rate)),
         OptimizerName::Momentum => Box::new(Sgd::new(rate).momentum(0.9)),
         OptimizerName::Adamw => Box::new(AdamW::new(rate)),
-    })
+    }
 }

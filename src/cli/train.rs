@@ -3,20 +3,31 @@
 use super::args::{ModelOptions, RunOptions};
 use super::plan::planned;
 use super::setup::{check_available, setup};
-use super::{Failure, answer, say};
+use super::{Failure, answer, hint, resume, say, signals};
 use crate::HEAP;
 use crate::heap::Tag;
+use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::memory::{self, DATA_SET, measured_peak};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BATCH_BUFFERS, Control, Evaluation, HEAP_CAP, OUTPUTS, Report, TrainEvent};
+use plimsoll::train::{
+    BATCH_BUFFERS, Control, Evaluation, HEAP_CAP, OUTPUTS, Report, STATE_BUFFER, Saved, TrainError,
+    TrainEvent,
+};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Plans, trains and reports.
-pub fn run(options: &RunOptions) -> Result<(), Failure> {
+/// Plans, trains and reports; `matches` tells which flags were given.
+pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
+    match (&options.resume, matches) {
+        (Some(folder), Some(matches)) => train(&resume::options(options, matches, folder)?),
+        _ => train(options),
+    }
+}
+
+fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
     let setup = setup(options)?;
     if let Some(folder) = &options.out {
@@ -29,16 +40,24 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);
-    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, OUTPUTS];
+    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, OUTPUTS, STATE_BUFFER];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.
     memory::trim_heap();
     HEAP.restart_peaks();
     let mut session = setup.trainer.prepare(plans, &setup.data)?;
+    if let Some(folder) = &options.resume {
+        let state = session.resume(folder)?;
+        say(&format!("Going on after step {} of {}", state.steps_done, session.total_steps()));
+    }
+    if options.out.is_some() {
+        signals::listen();
+    }
     let mut progress = Progress::new(start);
-    let report = session.fit(&setup.data, &mut |event| progress.on(event))?;
+    let report = session.fit(&setup.data, &mut |event| progress.on(event));
     progress.bar.finish_and_clear();
+    let report = report.map_err(interrupted)?;
     if let Some(folder) = &options.out {
         session.save(&folder.join("weights.safetensors"))?;
     }
@@ -73,6 +92,19 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A run that a signal stopped says how it goes on, and ends with the status that the signal stands for.
+fn interrupted(error: TrainError) -> Failure {
+    let resume = match &error {
+        TrainError::Interrupted { saved: Saved::In(folder), .. } => {
+            format!("; go on with --resume {}", folder.display())
+        }
+        TrainError::Interrupted { .. } => String::new(),
+        _ => return error.into(),
+    };
+    let status = signals::came().and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(130);
+    Failure { message: format!("{error}{resume}"), status }
+}
+
 /// What `evaluate` and `predict` need to build the model again.
 fn model_options(options: &ModelOptions) -> serde_json::Value {
     json!({
@@ -86,7 +118,7 @@ fn write_report(folder: &Path, report: &serde_json::Value) -> Result<(), Failure
     let path = folder.join("report.json");
     std::fs::write(&path, format!("{report:#}\n"))
         .map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
-    say(&format!("Wrote weights.safetensors and report.json to {}", folder.display()));
+    say(&format!("Wrote weights.safetensors, report.json and the checkpoint to {}", folder.display()));
     Ok(())
 }
 
@@ -164,8 +196,13 @@ impl Progress {
                     format!("epoch {}: training loss {train_loss:.4}, {}", epoch + 1, accuracy(&evaluation));
                 self.bar.suspend(|| say(&line));
             }
+            TrainEvent::AbovePlan { step, planned_bytes, held } => {
+                let (held, planned) = (in_words(held.total_bytes()), in_words(planned_bytes));
+                let text = format!("after step {step} the process holds {held}, planned were {planned}");
+                self.bar.suspend(|| hint(&text));
+            }
         }
-        Control::Continue
+        if signals::came().is_some() { Control::Leave } else { Control::Continue }
     }
 
     fn show(&mut self, step: u64, steps: u64, loss: f64) {

@@ -57,10 +57,16 @@ impl Group {
 
     /// Runs `plimsoll` inside the group.
     pub fn plimsoll(&self, arguments: &[&str]) -> Output {
+        self.run(Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments))
+    }
+
+    /// Runs a command inside the group.
+    pub fn run(&self, command: &Command) -> Output {
         let enter = r#"echo $$ > "$0/cgroup.procs" && exec "$@""#;
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(enter).arg(&self.folder).arg(env!("CARGO_BIN_EXE_plimsoll")).args(arguments);
-        command.output().expect("a shell runs")
+        let mut inside = Command::new("sh");
+        inside.arg("-c").arg(enter).arg(&self.folder).arg(command.get_program()).args(command.get_args());
+        inside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        inside.output().expect("a shell runs")
     }
 }
 

@@ -10,6 +10,10 @@ pub trait Optimizer: Send + Sync {
     /// Writes those numbers for step `step` (from 0), with the learning rate times `scale`; they are computed in f64
     /// and rounded once.
     fn settings(&self, step: u64, scale: f64, values: &mut [f64]);
+    /// The rule and its numbers, in words: a checkpoint goes on only under the same.
+    fn description(&self) -> String {
+        self.setting_names().join(", ")
+    }
     /// Adds the update of one parameter; `settings` are the settings' values in the graph.
     fn update(
         &self,
@@ -27,6 +31,10 @@ impl Optimizer for Box<dyn Optimizer> {
 
     fn settings(&self, step: u64, scale: f64, values: &mut [f64]) {
         self.as_ref().settings(step, scale, values);
+    }
+
+    fn description(&self) -> String {
+        self.as_ref().description()
     }
 
     fn update(
@@ -89,6 +97,10 @@ impl Optimizer for Sgd {
         values.copy_from_slice(&[self.rate * scale]);
     }
 
+    fn description(&self) -> String {
+        format!("{self:?}")
+    }
+
     fn update(
         &self,
         b: &mut Builder,
@@ -148,6 +160,10 @@ impl Optimizer for AdamW {
         let (correction1, correction2) = (1.0 - self.beta1.powi(t), 1.0 - self.beta2.powi(t));
         let decay = 1.0 - rate * self.weight_decay;
         values.copy_from_slice(&[decay, rate / correction1, 1.0 / correction2.sqrt()]);
+    }
+
+    fn description(&self) -> String {
+        format!("{self:?}")
     }
 
     fn update(

@@ -1,6 +1,7 @@
 //! What can go wrong around a run.
 
 use crate::metrics::MetricError;
+use crate::{Overload, Saved};
 use plimsoll_data::DataError;
 use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
@@ -31,7 +32,7 @@ pub enum TrainError {
     /// A metric refused a batch.
     #[error(transparent)]
     Metric(#[from] MetricError),
-    /// A weights file does not hold what the model needs.
+    /// A weights file or a checkpoint does not hold what the model needs.
     #[error("{path}: {reason}")]
     Weights {
         /// The file.
@@ -57,10 +58,29 @@ pub enum TrainError {
         /// The loss.
         loss: f64,
     },
+    /// A listener asked to leave.
+    #[error("stopped after step {step}: {saved}")]
+    Interrupted {
+        /// Steps done.
+        step: u64,
+        /// Whether the run can go on from a checkpoint.
+        saved: Saved,
+    },
+    /// Memory outside the plan came close to the line.
+    #[error(transparent)]
+    Overload(Box<Overload>),
     /// A setting that makes no sense.
     #[error("{0}")]
     Setting(String),
-    /// A file could not be read or written.
+    /// A file could not be written; what was there before is untouched.
+    #[error("{path} could not be saved, and what was there before is untouched: {source}")]
+    Save {
+        /// The file.
+        path: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A file could not be read.
     #[error("{path}: {source}")]
     File {
         /// The file.

@@ -1,5 +1,6 @@
 //! What a run tells while it goes on.
 
+use crate::Held;
 use std::time::Duration;
 
 /// Loss and accuracy over a source.
@@ -20,7 +21,7 @@ pub struct Evaluation {
 pub enum TrainEvent {
     /// A step is done.
     Step {
-        /// Steps done so far.
+        /// Steps done so far, those before a resume included.
         step: u64,
         /// Steps of the whole run.
         steps: u64,
@@ -42,25 +43,37 @@ pub enum TrainEvent {
         /// The test part's figures.
         evaluation: Evaluation,
     },
+    /// The process holds more than was planned, and is not yet close to the line. Told once in a run.
+    AbovePlan {
+        /// Steps done so far.
+        step: u64,
+        /// The load sheet's total.
+        planned_bytes: usize,
+        /// What the process holds.
+        held: Held,
+    },
 }
 
-/// What a listener wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a listener wants; of two wishes, the later one here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Control {
     /// Go on.
     Continue,
-    /// End the run after this event.
+    /// End the run after this event, with a last evaluation.
     Stop,
+    /// Leave at once: [`crate::Session::fit`] saves a checkpoint, if the trainer names a folder, and returns
+    /// [`crate::TrainError::Interrupted`].
+    Leave,
 }
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Steps done.
+    /// Steps done, those before a resume included.
     pub steps: u64,
-    /// Examples trained on.
+    /// Examples trained on since then.
     pub examples: u64,
-    /// Loss of the last step.
+    /// Loss of the last step; not a number where a resumed run had none left.
     pub final_loss: f64,
     /// The test part's figures after the last step.
     pub evaluation: Evaluation,

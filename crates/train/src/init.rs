@@ -5,16 +5,16 @@ use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, bf16, f16};
 
-/// Bytes that pass through the heap at once: states are filled piece by piece.
-pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of the buffer through which states pass piece by piece, on their way to and from files.
+pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// Fills every state with its start; they are zeros before.
 pub(crate) fn initialise(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
     seed: u64,
+    chunk: &mut Vec<u8>,
 ) -> Result<(), ExecuteError> {
-    let mut chunk: Vec<u8> = Vec::with_capacity(CHUNK_BYTES);
     for (i, state) in states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros) {
         let stream = Stream::new(seed, 0, &state.name);
         let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
@@ -34,9 +34,9 @@ pub(crate) fn initialise(
                         stream.uniform_block(0, index).map(|x| (f64::from(x) * 2.0 - 1.0) * bound)
                     }
                 };
-                values[..4.min(last - block)].iter().for_each(|&v| push(&mut chunk, state.ty.dtype, v));
+                values[..4.min(last - block)].iter().for_each(|&v| push(chunk, state.ty.dtype, v));
             }
-            prepared.write_state(i, first * size, &chunk)?;
+            prepared.write_state(i, first * size, chunk)?;
         }
     }
     Ok(())

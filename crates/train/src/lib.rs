@@ -3,17 +3,24 @@
 //! A [`Trainer`] holds what a run is; [`Trainer::plan`] answers before anything is allocated, [`Trainer::prepare`]
 //! takes the arena, and the [`Session`] trains, evaluates and predicts in it.
 
+mod checkpoint;
 mod error;
 mod event;
 mod feed;
 mod init;
+mod log;
 pub mod metrics;
 mod nearest;
 mod session;
+mod tensor_file;
 mod trainer;
+mod watch;
 mod weights;
 
+pub use checkpoint::{CHECKPOINT, TrainState};
 pub use error::TrainError;
 pub use event::{Control, Evaluation, Report, TrainEvent};
+pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
 pub use session::Session;
-pub use trainer::{BATCH_BUFFERS, BatchKind, HEAP_CAP, OUTPUTS, Schedule, Trainer};
+pub use trainer::{BATCH_BUFFERS, BatchKind, HEAP_CAP, OUTPUTS, STATE_BUFFER, Schedule, Trainer};
+pub use watch::{Held, Overload, Saved, Watch};

@@ -1,9 +1,11 @@
 //! A run with its memory.
 
 use crate::feed::Feed;
-use crate::init::{initialise, push};
+use crate::init::{CHUNK_BYTES, initialise, push};
+use crate::log::{Hits, Log};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
+use crate::watch::Guard;
 use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
@@ -12,21 +14,21 @@ use plimsoll_nn::{EXAMPLES, RANDOM};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
 use plimsoll_tensor::{DType, HostTensor};
 use plimsoll_transform::LOSS;
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Inputs of a step at most: the batch's, what random numbers are made of, and the optimizer's settings.
 const MOST_INPUTS: usize = 24;
 
-/// Step times kept for the median.
-const TIMES_KEPT: usize = 4096;
-
 /// A trainer's plan with its memory: trains, evaluates, predicts. Dropping it gives the memory back.
 pub struct Session<'t> {
-    trainer: &'t Trainer,
-    plans: Arc<PlanSet>,
-    prepared: Box<dyn Prepared>,
+    pub(crate) trainer: &'t Trainer,
+    pub(crate) plans: Arc<PlanSet>,
+    pub(crate) prepared: Box<dyn Prepared>,
+    /// Through which states pass to and from files.
+    pub(crate) buffer: RefCell<Vec<u8>>,
     types: Vec<BatchType>,
     /// The optimizer's numbers for this step, and the same as elements.
     settings: (Vec<f64>, Vec<Vec<u8>>),
@@ -34,15 +36,19 @@ pub struct Session<'t> {
     feed: Feed<'t>,
     /// Predictions or outputs of one batch: words of four bytes.
     results: Vec<f32>,
-    steps_done: u64,
-    /// Where the learning rate's schedule started: each `fit` runs one of its own.
-    schedule_start: u64,
+    pub(crate) steps_done: u64,
+    /// Where the learning rate's schedule started: each `fit` runs one of its own, unless it goes on with a run.
+    pub(crate) schedule_start: u64,
     /// Steps of the whole run, for the learning rate.
-    total_steps: u64,
+    pub(crate) total_steps: u64,
+    /// Examples of the training part.
+    pub(crate) train_examples: u64,
     /// Where the training data goes on.
-    cursor: Cursor,
+    pub(crate) cursor: Cursor,
+    /// Whether the next `fit` goes on with a run that a checkpoint holds.
+    pub(crate) resumed: bool,
     /// Whether a step went wrong after it had begun to write states.
-    spoilt: bool,
+    pub(crate) spoilt: bool,
 }
 
 /// One plan of the set, with what its inputs and outputs are.
@@ -85,7 +91,9 @@ impl<'t> Session<'t> {
             .map(|(i, &(kind, examples))| BatchType::new(trainer, &plans, i, kind, examples))
             .collect::<Result<_, _>>()?;
         let mut prepared = trainer.executor.prepare(plans.clone())?;
-        initialise(prepared.as_mut(), &plans.states, trainer.seed)?;
+        let mut buffer = Vec::with_capacity(CHUNK_BYTES);
+        initialise(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
+        buffer.resize(CHUNK_BYTES, 0);
         let settings = trainer.optimizer.setting_names().len();
         let results = types.iter().filter(|t| t.kind == BatchKind::Evaluate);
         let results = results.flat_map(|t| [t.predictions, t.output]).flatten().map(|(_, bytes)| bytes).max();
@@ -94,6 +102,7 @@ impl<'t> Session<'t> {
             trainer,
             plans,
             prepared,
+            buffer: RefCell::new(buffer),
             types,
             settings: (vec![0.0; settings], (0..settings).map(|_| Vec::with_capacity(8)).collect()),
             feed: Feed::new(trainer.model.as_ref(), largest),
@@ -101,7 +110,9 @@ impl<'t> Session<'t> {
             steps_done: 0,
             schedule_start: 0,
             total_steps: trainer.total_steps(data),
+            train_examples: data.train.len() as u64,
             cursor: Cursor::default(),
+            resumed: false,
             spoilt: false,
         })
     }
@@ -114,6 +125,21 @@ impl<'t> Session<'t> {
     /// Steps done so far.
     pub fn steps_done(&self) -> u64 {
         self.steps_done
+    }
+
+    /// Steps of a whole run.
+    pub fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    /// Where the training data goes on: [`Session::fit`] keeps it.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Says where the training data goes on, for a loop of one's own that saves checkpoints.
+    pub fn set_cursor(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
     }
 
     /// Examples of a full batch of this kind; zero if none was planned.
@@ -188,7 +214,8 @@ impl<'t> Session<'t> {
     }
 
     /// Trains for the trainer's epochs or steps, evaluating the test part after every epoch and at the end. Called
-    /// again, it goes on with the data where it stopped, and the learning rate's schedule starts anew.
+    /// again, it goes on with the data where it stopped, and the learning rate's schedule starts anew. After
+    /// [`Session::resume`] it does the steps that are left, and goes on with the schedule, too.
     pub fn fit(
         &mut self,
         data: &Dataset,
@@ -197,35 +224,53 @@ impl<'t> Session<'t> {
         let order = Order::Shuffled { seed: self.trainer.seed };
         let mut batches = Batches::new(data.train.as_ref(), self.trainer.batch, order, self.cursor)?;
         let mut batch = batches.batch()?;
-        self.schedule_start = self.steps_done;
+        if !std::mem::take(&mut self.resumed) {
+            self.schedule_start = self.steps_done;
+        }
         let steps = self.total_steps;
         if steps == 0 {
             return Err(TrainError::Setting(
                 "a run needs at least one step: set epochs or steps to 1 or more".into(),
             ));
         }
-        let mut log = Log { times: Vec::with_capacity(TIMES_KEPT), ..Log::default() };
+        let before = self.steps_done - self.schedule_start;
+        let mut log = Log::new(before);
+        let mut guard = Guard::new(self.trainer, &self.plans.sheet);
         let mut stopped = false;
         let mut evaluation = None;
-        while log.steps < steps && !stopped {
+        while log.done() < steps && !stopped {
             let start = Instant::now();
             let more = batches.next_into(&mut batch)?;
             if more {
                 let epoch = batches.cursor().epoch;
                 let loss = self.train_step(&batch)?;
+                self.cursor = batches.cursor();
                 let time = start.elapsed();
                 log.step(loss, batch.examples(), time);
                 let examples = batch.examples();
-                let event = TrainEvent::Step { step: log.steps, steps, epoch, loss, examples, time };
-                stopped = listen(&event) == Control::Stop;
+                let step = log.done();
+                let event = TrainEvent::Step { step, steps, epoch, loss, examples, time };
+                let mut control = listen(&event);
+                if let Some(guard) = &mut guard {
+                    let (event, overload) = guard.look(step);
+                    control = event.map_or(control, |event| control.max(listen(&event)));
+                    if let Some(held) = overload {
+                        return Err(guard.error(step, held, self.save_to_leave()));
+                    }
+                }
+                stopped = control == Control::Stop;
+                self.save_if_due(step, step == steps || stopped)?;
+                self.leave_if_asked(step, control)?;
             }
-            if !more || log.steps == steps || stopped {
+            if !more || log.done() == steps || stopped {
                 let epoch = batches.cursor().epoch - u64::from(!more);
                 let figures = self.evaluate(data.test.as_ref())?;
                 let train_loss = log.end_epoch();
                 evaluation = Some(figures);
                 let event = TrainEvent::Epoch { epoch, train_loss, evaluation: figures };
-                stopped |= listen(&event) == Control::Stop;
+                let control = listen(&event);
+                stopped |= control == Control::Stop;
+                self.leave_if_asked(log.done(), control)?;
             }
         }
         self.cursor = batches.cursor();
@@ -357,12 +402,18 @@ impl<'t> Session<'t> {
 
     /// Writes parameters and running statistics as a safetensors file.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        self.check_unspoilt()?;
+        weights::save(self.prepared.as_ref(), &self.plans, &mut self.buffer.borrow_mut(), path)
+    }
+
+    /// Refuses to save states that may be half written.
+    pub(crate) fn check_unspoilt(&self) -> Result<(), TrainError> {
         if self.spoilt {
             return Err(TrainError::Setting(
                 "the last step or load failed, so the weights are not saved".into(),
             ));
         }
-        weights::save(self.prepared.as_ref(), &self.plans, path)
+        Ok(())
     }
 }
 
@@ -402,84 +453,5 @@ impl BatchType {
             predictions: output(PREDICTIONS).map(|i| (i, ty(i).bytes())),
             output: output(OUTPUT).map(|i| (i, ty(i).bytes())),
         })
-    }
-}
-
-/// How many predictions were right.
-#[derive(Default)]
-struct Hits {
-    right: u64,
-    rows: u64,
-}
-
-impl Hits {
-    /// Counts predictions beside labels, both i32; a negative label is none.
-    fn count(&mut self, predictions: &[i32], labels: &[u8]) {
-        let labels = labels.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-        for (&prediction, label) in predictions.iter().zip(labels).filter(|(_, label)| *label >= 0) {
-            self.rows += 1;
-            self.right += u64::from(prediction == label);
-        }
-    }
-
-    fn accuracy(&self) -> Option<f64> {
-        (self.rows > 0).then(|| self.right as f64 / self.rows as f64)
-    }
-}
-
-/// Figures of a run in the making.
-#[derive(Default)]
-struct Log {
-    steps: u64,
-    examples: u64,
-    last_loss: f64,
-    epoch_loss: f64,
-    epoch_steps: u64,
-    warm_examples: u64,
-    warm_time: Duration,
-    times: Vec<Duration>,
-}
-
-impl Log {
-    fn step(&mut self, loss: f64, examples: usize, time: Duration) {
-        if self.steps > 0 {
-            self.warm_examples += examples as u64;
-            self.warm_time += time;
-        }
-        // A long run keeps its latest times.
-        let place = self.steps as usize % TIMES_KEPT;
-        if place < self.times.len() {
-            self.times[place] = time
-        } else {
-            self.times.push(time)
-        }
-        self.steps += 1;
-        self.examples += examples as u64;
-        self.last_loss = loss;
-        self.epoch_loss += loss;
-        self.epoch_steps += 1;
-    }
-
-    fn end_epoch(&mut self) -> f64 {
-        let mean = self.epoch_loss / self.epoch_steps.max(1) as f64;
-        (self.epoch_loss, self.epoch_steps) = (0.0, 0);
-        mean
-    }
-
-    fn report(mut self, evaluation: Evaluation, micro_batches: usize) -> Report {
-        let warm = if self.times.len() > 1 { &mut self.times[1..] } else { &mut self.times[..] };
-        warm.sort_unstable();
-        let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
-        let (examples, time) =
-            if self.steps > 1 { (self.warm_examples, self.warm_time) } else { (self.examples, step_median) };
-        Report {
-            steps: self.steps,
-            examples: self.examples,
-            final_loss: self.last_loss,
-            evaluation,
-            step_median,
-            samples_per_second: examples as f64 / time.as_secs_f64().max(1e-9),
-            micro_batches,
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a run is, before it has any memory.
 
-use crate::{Control, Report, Session, TrainError, TrainEvent};
+use crate::checkpoint::Checkpoints;
+use crate::{Control, Report, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::{Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
@@ -9,6 +10,8 @@ use plimsoll_plan::{
 };
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
@@ -19,6 +22,9 @@ pub const BATCH_BUFFERS: &str = "batch buffers";
 
 /// The load sheet's entry for a model's outputs.
 pub const OUTPUTS: &str = "outputs";
+
+/// The load sheet's entry for states on their way to and from files.
+pub const STATE_BUFFER: &str = "state buffer";
 
 /// The load sheet's entry for the heap.
 pub const HEAP_CAP: &str = "heap cap";
@@ -149,6 +155,9 @@ pub struct Trainer {
     pub(crate) steps: Option<u64>,
     pub(crate) seed: u64,
     pub(crate) schedule: Schedule,
+    pub(crate) checkpoints: Option<Checkpoints>,
+    pub(crate) notes: BTreeMap<String, String>,
+    pub(crate) watch: Option<Box<dyn Watch>>,
     line_bytes: usize,
     outside: Vec<Entry>,
     heap_bytes: Option<usize>,
@@ -175,6 +184,9 @@ impl Trainer {
             steps: None,
             seed: 0,
             schedule: Schedule::Constant,
+            checkpoints: None,
+            notes: BTreeMap::new(),
+            watch: None,
             line_bytes: usize::MAX,
             outside: Vec::new(),
             heap_bytes: None,
@@ -208,6 +220,23 @@ impl Trainer {
     /// How the learning rate goes over the run.
     pub fn schedule(self, schedule: Schedule) -> Self {
         Self { schedule, ..self }
+    }
+
+    /// Saves a checkpoint in this folder every so many steps, and whenever [`Session::fit`] ends or is stopped.
+    pub fn checkpoints(self, folder: impl Into<PathBuf>, every: Option<u64>) -> Self {
+        Self { checkpoints: Some(Checkpoints { folder: folder.into(), every }), ..self }
+    }
+
+    /// Adds a note to checkpoints, like what a program needs to build this trainer again.
+    pub fn note(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.notes.insert(key.into(), value.into());
+        self
+    }
+
+    /// Watches the process's memory between steps: where a line is drawn, a run whose process comes close to it with
+    /// what no plan knows of stops with [`TrainError::Overload`] and a checkpoint.
+    pub fn watch(self, watch: impl Watch + 'static) -> Self {
+        Self { watch: Some(Box::new(watch)), ..self }
     }
 
     /// The memory line in bytes: arena and everything declared with [`Trainer::outside`] stay under it.

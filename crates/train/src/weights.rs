@@ -2,53 +2,24 @@
 
 use crate::TrainError;
 use crate::init::CHUNK_BYTES;
+use crate::tensor_file::{self, Opened, dtype_name};
 use plimsoll_graph::Role;
 use plimsoll_plan::{PlanSet, Prepared};
-use plimsoll_tensor::DType;
-use safetensors::tensor::Metadata;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Writes parameters and running statistics. The file appears whole or not at all: it is written beside its place,
-/// synced, and renamed.
-pub(crate) fn save(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
-    let beside = std::path::PathBuf::from(beside);
-    let failed = |source| TrainError::File { path: path.display().to_string(), source };
-    let written = write(prepared, plans, &beside)?;
-    written.and_then(|()| fs::rename(&beside, path)).map_err(|e| {
-        let _ = fs::remove_file(&beside);
-        failed(e)
-    })?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
-}
-
-fn write(prepared: &dyn Prepared, plans: &PlanSet, path: &Path) -> Result<io::Result<()>, TrainError> {
+/// Writes parameters and running statistics through a buffer.
+pub(crate) fn save(
+    prepared: &dyn Prepared,
+    plans: &PlanSet,
+    buffer: &mut [u8],
+    path: &Path,
+) -> Result<(), TrainError> {
     let kept: Vec<usize> =
         (0..plans.states.len()).filter(|&i| plans.states[i].role != Role::Moment).collect();
-    let header = header(plans, &kept);
-    let mut file = match File::create(path) {
-        Ok(file) => BufWriter::with_capacity(CHUNK_BYTES, file),
-        Err(e) => return Ok(Err(e)),
-    };
-    let mut result =
-        file.write_all(&(header.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&header));
-    let mut chunk = vec![0; CHUNK_BYTES];
-    for &state in &kept {
-        let bytes = plans.states[state].ty.bytes();
-        for first in (0..bytes).step_by(CHUNK_BYTES) {
-            let piece = &mut chunk[..CHUNK_BYTES.min(bytes - first)];
-            prepared.read_state(state, first, piece)?;
-            result = result.and_then(|()| file.write_all(piece));
-        }
-    }
-    Ok(result
-        .and_then(|()| file.into_inner().map_err(io::IntoInnerError::into_error))
-        .and_then(|f| f.sync_all()))
+    tensor_file::save(prepared, plans, &kept, None, buffer, path)
 }
 
 /// Bytes of a header that are read for each state of the model: a name and a shape take about a hundred.
@@ -71,21 +42,10 @@ enum Layout {
 
 /// Reads parameters and running statistics, under this program's names or PyTorch's.
 pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
-    let wrong = |reason: String| TrainError::Weights { path: path.display().to_string(), reason };
+    let wrong = |reason: String| tensor_file::wrong(path, reason);
     let failed = |source| TrainError::File { path: path.display().to_string(), source };
-    let mut file = File::open(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
-    let mut size = [0; 8];
-    file.read_exact(&mut size).map_err(failed)?;
-    let size = u64::from_le_bytes(size);
     let most = (plans.states.len() as u64 + 64) * HEADER_BYTES_PER_STATE;
-    if size > most || size > length.saturating_sub(8) {
-        return Err(wrong(format!("a header of {size} bytes does not fit: this is no safetensors file")));
-    }
-    let mut header = vec![0; size as usize];
-    file.read_exact(&mut header).map_err(failed)?;
-    let tensors: Metadata = serde_json::from_slice(&header).map_err(|e| wrong(format!("the header: {e}")))?;
-    let start = 8 + size;
+    let Opened { mut file, tensors, start, length, .. } = tensor_file::open(path, most)?;
     let mut unused: BTreeSet<String> = tensors.tensors().into_keys().collect();
     // PyTorch counts batches; nothing here does.
     unused.retain(|name| !name.ends_with("num_batches_tracked"));
@@ -212,37 +172,4 @@ fn torch_name(name: &str) -> String {
         other => other,
     };
     if layer.is_empty() { leaf.to_string() } else { format!("{}.{leaf}", layer.replace('/', ".")) }
-}
-
-/// The header: a JSON object of names, types, shapes and places, padded with spaces to a multiple of eight.
-fn header(plans: &PlanSet, kept: &[usize]) -> Vec<u8> {
-    let mut entries = Vec::new();
-    let mut offset = 0;
-    for &state in kept {
-        let state = &plans.states[state];
-        let end = offset + state.ty.bytes();
-        let dtype = dtype_name(state.ty.dtype);
-        let name = serde_json::Value::from(state.name.as_str());
-        entries.push(format!(
-            "{name}:{{\"dtype\":\"{dtype}\",\"shape\":{},\"data_offsets\":[{offset},{end}]}}",
-            state.ty.shape
-        ));
-        offset = end;
-    }
-    let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    header
-}
-
-fn dtype_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "F32",
-        DType::F64 => "F64",
-        DType::BF16 => "BF16",
-        DType::F16 => "F16",
-        DType::I32 => "I32",
-        DType::I64 => "I64",
-        DType::U8 => "U8",
-        DType::Bool => "BOOL",
-    }
 }

@@ -1,0 +1,101 @@
+//! `train --resume`: the flags of a run as its checkpoint has them, and what may differ now.
+
+use super::Failure;
+use super::args::{Arguments, Command, ModelOptions, RunOptions};
+use clap::{ArgMatches, Parser, ValueEnum, parser::ValueSource};
+use plimsoll::train::{CHECKPOINT, TrainState};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Before a flag's name in a checkpoint's notes.
+const FLAG: &str = "flag.";
+
+/// Flags that a checkpoint keeps but that may change when it goes on.
+const MAY_CHANGE: [&str; 2] = ["data", "save-every"];
+
+/// The flags that make the run what it is, as a checkpoint's notes: with what was chosen where nothing was given.
+pub fn notes(options: &RunOptions, data: &str, batch: usize, rate: f64) -> BTreeMap<String, String> {
+    let chosen = [("data", data.to_string()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+    // What was chosen comes last, and so stays.
+    let flags = flags(options).into_iter().chain(chosen);
+    flags.map(|(flag, value)| (format!("{FLAG}{flag}"), value)).collect()
+}
+
+/// Flags with their values, where they have one.
+fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
+    let ModelOptions { model, classes, image_size, channels, context, layers, width, heads, dropout } =
+        &options.model;
+    let number = |n: &Option<usize>| n.map(|n| n.to_string());
+    let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_string());
+    let flags = [
+        ("model", Some(model.clone())),
+        ("classes", number(classes)),
+        ("image-size", number(image_size)),
+        ("channels", number(channels)),
+        ("context", number(context)),
+        ("layers", number(layers)),
+        ("width", number(width)),
+        ("heads", number(heads)),
+        ("dropout", dropout.map(|rate| rate.to_string())),
+        ("data", options.data.clone()),
+        ("batch", number(&options.batch)),
+        ("lr", options.lr.map(|rate| rate.to_string())),
+        ("optimizer", name(options.optimizer.to_possible_value())),
+        ("schedule", name(options.schedule.to_possible_value())),
+        ("seed", Some(options.seed.to_string())),
+        ("save-every", options.save_every.map(|steps| steps.to_string())),
+    ];
+    flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
+}
+
+/// The options of a run that goes on: the checkpoint's, with those of the command line that may change. `matches` tells
+/// which flags were given.
+pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Result<RunOptions, Failure> {
+    let path = folder.join(CHECKPOINT);
+    let state = TrainState::read(folder).map_err(|e| {
+        Failure::usage(format!("{e}; give --resume a folder in which `train --out` left a {CHECKPOINT}"))
+    })?;
+    let mut kept = recorded(&state).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+    let (now, then) = (flags(given), flags(&kept));
+    let value = |flags: &[(&str, String)], name: &str| {
+        flags.iter().find(|(flag, _)| *flag == name).map(|(_, value)| value.clone())
+    };
+    let is_given = |flag: &str| {
+        let id = flag.replace('-', "_");
+        matches.value_source(&id) == Some(ValueSource::CommandLine)
+    };
+    for (flag, wish) in now.iter().filter(|(flag, _)| is_given(flag) && !MAY_CHANGE.contains(flag)) {
+        let has = value(&then, flag);
+        if has.as_ref() != Some(wish) {
+            let has = has.map_or("was not given".to_string(), |has| format!("is {has} there"));
+            return Err(Failure::usage(format!(
+                "--{flag} {wish} contradicts the checkpoint, --{flag} {has}: leave it out, or start anew without --resume"
+            )));
+        }
+    }
+    kept.data = given.data.clone().or(kept.data);
+    kept.save_every = given.save_every.or(kept.save_every);
+    kept.epochs = given.epochs;
+    kept.steps = given.steps.or(given.epochs.is_none().then_some(state.total_steps));
+    kept.micro_batches = given.micro_batches;
+    kept.machine = given.machine.clone();
+    kept.your_code = given.your_code;
+    kept.out = given.out.clone().or(Some(folder.to_path_buf()));
+    kept.without = given.without.clone();
+    (kept.json, kept.check_memory) = (given.json, given.check_memory);
+    kept.resume = Some(folder.to_path_buf());
+    Ok(kept)
+}
+
+/// The options that a checkpoint's notes tell, read as a command line would be.
+fn recorded(state: &TrainState) -> Result<RunOptions, String> {
+    let flags = state.notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(FLAG)?, value)));
+    let words = ["plimsoll", "train"].map(str::to_string).into_iter();
+    let words = words.chain(flags.map(|(flag, value)| format!("--{flag}={value}")));
+    let arguments = Arguments::try_parse_from(words)
+        .map_err(|e| format!("its flags do not make sense: {}", e.to_string().trim()))?;
+    match arguments.command {
+        Command::Train(options) => Ok(options),
+        _ => Err("its flags are not those of a training run".into()),
+    }
+}

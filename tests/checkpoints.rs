@@ -1,0 +1,298 @@
+//! A run that is killed, stopped, or out of disk goes on to the same bits; damaged checkpoints are refused.
+
+mod support;
+
+use plimsoll::data::{Synthetic, SyntheticSpec};
+use plimsoll::prelude::*;
+use plimsoll::train::{CHECKPOINT, Saved, TrainState};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{json, number, plimsoll};
+
+/// A folder that is gone when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const LENET: &[&str] = &["--steps=40", "--batch=64", "--seed=5"];
+/// A remainder in every epoch.
+const GPT: &[&str] = &[
+    "--model=gpt",
+    "--context=32",
+    "--layers=2",
+    "--width=32",
+    "--heads=2",
+    "--data=text:ARCHITECTURE.md",
+    "--batch=32",
+    "--steps=60",
+];
+/// Dropout and hidden tokens: random numbers of two kinds.
+const BERT: &[&str] = &[
+    "--model=bert_tiny",
+    "--context=32",
+    "--layers=2",
+    "--width=32",
+    "--heads=2",
+    "--dropout=0.2",
+    "--data=text:ARCHITECTURE.md",
+    "--batch=32",
+    "--steps=50",
+    "--optimizer=momentum",
+    "--schedule=constant",
+];
+
+fn start(arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+}
+
+fn weights(folder: &str) -> Vec<u8> {
+    fs::read(Path::new(folder).join("weights.safetensors")).unwrap()
+}
+
+/// The states' elements of a checkpoint, without its header.
+fn elements(folder: &str) -> Vec<u8> {
+    let bytes = fs::read(Path::new(folder).join(CHECKPOINT)).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[8 + header..].to_vec()
+}
+
+#[test]
+fn a_run_killed_at_any_moment_goes_on_to_the_same_bits() {
+    let scratch = Scratch::new("killed");
+    for (name, run) in [("lenet", LENET), ("gpt", GPT), ("bert", BERT)] {
+        let (whole, killed) = (scratch.path(&format!("{name}-whole")), scratch.path(name));
+        let took = Instant::now();
+        json(&plimsoll(&[&["train", "--json", "--threads=2", "--out", &whole], run].concat()));
+        let took = took.elapsed();
+        let (mut stopped_inside, mut random) = (0, 0x9e37_79b9_u64);
+        // Another line, number of threads and split each time.
+        let ways: [&[&str]; 4] =
+            [&["--threads=1"], &["--threads=3"], &["--micro-batches=2"], &["--memory=2GiB", "--threads=2"]];
+        for way in ways.iter().cycle().take(10) {
+            let resume = Path::new(&killed).join(CHECKPOINT).exists();
+            let first = [&["train", "--save-every=1", "--out", &killed], run, way].concat();
+            let again = [&["train", "--resume", &killed], *way].concat();
+            let mut child = start(if resume { &again } else { &first });
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(took.mul_f64((random >> 33) as f64 / 2f64.powi(31) * 0.6));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            if let Ok(state) = TrainState::read(Path::new(&killed)) {
+                stopped_inside += u64::from(state.steps_done < state.total_steps);
+            }
+        }
+        assert!(stopped_inside > 0, "{name}: no kill came inside the run");
+        let report = json(&plimsoll(&["train", "--json", "--resume", &killed, "--threads=2"]));
+        assert!(run.contains(&format!("--steps={}", number(&report, "steps")).as_str()));
+        assert!(weights(&whole) == weights(&killed), "{name}: the weights differ");
+        assert!(elements(&whole) == elements(&killed), "{name}: moments differ");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_step_saves_and_says_how_to_go_on() {
+    let scratch = Scratch::new("signal");
+    let (whole, stopped) = (scratch.path("whole"), scratch.path("stopped"));
+    let run = ["train", "--batch=256", "--steps=80", "--threads=2"];
+    json(&plimsoll(&[&run[..], &["--json", "--out", &whole]].concat()));
+    let child = start(&[&run[..], &["--save-every=1", "--out", &stopped]].concat());
+    let checkpoint = Path::new(&stopped).join(CHECKPOINT);
+    while !checkpoint.exists() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(143), "{message}");
+    assert!(message.contains("stopped after step") && message.contains("--resume"), "{message}");
+    assert!(!Path::new(&stopped).join("weights.safetensors").exists());
+    let state = TrainState::read(Path::new(&stopped)).unwrap();
+    assert!(state.steps_done < 80, "the run was over before the signal came");
+    // Flags that say the same are fine, those that contradict are named.
+    let output = plimsoll(&["train", "--resume", &stopped, "--batch=64"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(message.contains("--batch") && message.contains("256"), "{message}");
+    let report = json(&plimsoll(&["train", "--resume", &stopped, "--json", "--batch=256"]));
+    assert_eq!(number(&report, "steps"), 80.0);
+    assert!(weights(&whole) == weights(&stopped));
+    // More steps: the schedule is another one, the run goes on.
+    let report = json(&plimsoll(&["train", "--resume", &stopped, "--json", "--steps=90"]));
+    assert_eq!(number(&report, "steps"), 90.0);
+    assert!(weights(&whole) != weights(&stopped));
+}
+
+#[test]
+fn a_full_disk_leaves_the_last_checkpoint() {
+    let scratch = Scratch::new("full");
+    let out = scratch.path("run");
+    json(&plimsoll(&["train", "--json", "--steps=3", "--out", &out]));
+    let before = fs::read(Path::new(&out).join(CHECKPOINT)).unwrap();
+    // A file of at most 400 blocks of 512 bytes: the checkpoint takes more.
+    let limited = r#"ulimit -f 400; exec "$0" train --resume "$1" --steps 6 --save-every 1"#;
+    let mut command = Command::new("sh");
+    let output =
+        command.args(["-c", limited, env!("CARGO_BIN_EXE_plimsoll"), &out]).output().expect("a shell runs");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains(CHECKPOINT) && message.contains("untouched"), "{message}");
+    assert!(fs::read(Path::new(&out).join(CHECKPOINT)).unwrap() == before);
+    assert!(!Path::new(&out).join(format!("{CHECKPOINT}.partial")).exists());
+    let report = json(&plimsoll(&["train", "--json", "--resume", &out, "--steps=6"]));
+    assert_eq!(number(&report, "steps"), 6.0);
+}
+
+fn model() -> Sequential {
+    Sequential::classifier("small", [6], 3)
+        .layer("hidden", Dense::new(8))
+        .layer("relu", Activation::Relu)
+        .layer("dropout", Dropout(0.5))
+        .layer("head", Dense::new(3))
+}
+
+fn data(examples: usize) -> Dataset {
+    let spec = SyntheticSpec { inputs: model().inputs(), label: model().target() };
+    let source = |part| Box::new(Synthetic::new(spec.clone(), examples, 0, part).unwrap());
+    Dataset { name: "synthetic".into(), train: source(0), test: source(1) }
+}
+
+fn trainer(threads: usize) -> Trainer {
+    Trainer::new(model(), AdamW::new(1e-2), Cpu::new(threads).unwrap())
+        .batch(64)
+        .seed(3)
+        .epochs(3)
+        .schedule(Schedule::Cosine)
+}
+
+fn prepare<'t>(trainer: &'t Trainer, data: &Dataset) -> Session<'t> {
+    trainer.prepare(trainer.plan(data).unwrap(), data).unwrap()
+}
+
+fn states(session: &Session<'_>) -> Vec<Vec<u8>> {
+    let names = session.plans().states.iter().map(|state| state.name.clone());
+    names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
+}
+
+#[test]
+fn a_session_goes_on_where_another_left() {
+    let scratch = Scratch::new("session");
+    // Batches of 64, 64, 64 and 8.
+    let data = data(200);
+    let whole = trainer(2);
+    let mut session = prepare(&whole, &data);
+    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let expected = states(&session);
+    for stop in 1..12 {
+        let first = trainer(1).checkpoints(&scratch.0, Some(5)).note("mine", "a \"note\"");
+        let mut session = prepare(&first, &data);
+        let mut listen = |event: &TrainEvent| match event {
+            TrainEvent::Step { step, .. } if *step == stop => Control::Leave,
+            _ => Control::Continue,
+        };
+        match session.fit(&data, &mut listen) {
+            Err(TrainError::Interrupted { step, saved: Saved::In(_) }) => assert_eq!(step, stop),
+            other => panic!("{other:?}"),
+        }
+        let second = trainer(3).micro_batches(2);
+        let mut session = prepare(&second, &data);
+        let state = session.resume(&scratch.0).unwrap();
+        assert_eq!((state.steps_done, state.total_steps, state.micro_batches), (stop, 12, 1));
+        assert_eq!(state.notes["mine"], "a \"note\"");
+        let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+        assert_eq!(report.steps, 12);
+        assert!(states(&session) == expected, "stopped after step {stop}");
+    }
+}
+
+#[test]
+fn another_run_is_refused_by_what_differs() {
+    let scratch = Scratch::new("other");
+    let small = data(200);
+    let saver = trainer(1);
+    prepare(&saver, &small).checkpoint(&scratch.0).unwrap();
+    let refused = |trainer: Trainer, data: &Dataset, words: &[&str]| {
+        let message = prepare(&trainer, data).resume(&scratch.0).unwrap_err().to_string();
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    };
+    refused(trainer(1).batch(32), &small, &["batch", "64", "32"]);
+    refused(trainer(1).seed(4), &small, &["seed", "3", "4"]);
+    refused(trainer(1).schedule(Schedule::Constant), &small, &["schedule", "cosine", "constant"]);
+    refused(trainer(1), &data(100), &["training examples", "200", "100"]);
+    let other = Trainer::new(model(), Sgd::new(1e-2), Cpu::new(1).unwrap()).batch(64).seed(3);
+    refused(other.schedule(Schedule::Cosine), &small, &["optimizer", "Sgd", "AdamW"]);
+    let wider = Sequential::classifier("small", [6], 3)
+        .layer("hidden", Dense::new(9))
+        .layer("relu", Activation::Relu)
+        .layer("head", Dense::new(3));
+    let wider = Trainer::new(wider, AdamW::new(1e-2), Cpu::new(1).unwrap()).batch(64).seed(3);
+    refused(wider.schedule(Schedule::Cosine), &small, &["hidden/kernel", "[6, 8]", "f32[6,9]"]);
+    let nowhere = scratch.0.join("nowhere");
+    let error = prepare(&saver, &small).checkpoint(&nowhere).unwrap_err();
+    assert!(matches!(error, TrainError::Save { .. }), "{error}");
+}
+
+#[test]
+fn damaged_checkpoints_are_refused() {
+    let scratch = Scratch::new("damaged");
+    let data = data(200);
+    let trainer = trainer(1);
+    let mut session = prepare(&trainer, &data);
+    session.checkpoint(&scratch.0).unwrap();
+    let path = scratch.0.join(CHECKPOINT);
+    let whole = fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let mut refused = |what: String, bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        assert!(session.resume(&scratch.0).is_err(), "{what} was taken");
+        // Whatever it says, reading where it stands does no harm.
+        let _ = TrainState::read(&scratch.0);
+    };
+    for cut in
+        [0, 1, 7, 8, 9, 60, header / 2, header - 1, header, header + 1, whole.len() / 2, whole.len() - 1]
+    {
+        refused(format!("a file of {cut} bytes"), &whole[..cut]);
+    }
+    refused("a longer file".into(), &[&whole[..], &[0]].concat());
+    for size in
+        [0, 1, header as u64, whole.len() as u64, 4 << 20, u64::from(u32::MAX), u64::MAX / 2, u64::MAX]
+    {
+        refused(format!("a header of {size} bytes"), &[&size.to_le_bytes(), &whole[8..]].concat());
+    }
+    for place in 0..header {
+        for bit in [0, 5] {
+            let mut bytes = whole.clone();
+            bytes[place] ^= 1 << bit;
+            refused(format!("bit {bit} of byte {place} flipped"), &bytes);
+        }
+    }
+    for place in (header..whole.len()).step_by(13) {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 0x80;
+        refused(format!("byte {place} of the elements"), &bytes);
+    }
+    // What may be half read is not saved.
+    assert!(session.checkpoint(&scratch.0).is_err());
+    fs::write(&path, &whole).unwrap();
+    session.resume(&scratch.0).unwrap();
+    session.checkpoint(&scratch.0).unwrap();
+    assert!(fs::read(&path).unwrap() == whole);
+}
