@@ -103,7 +103,9 @@ fn spill_folder(options: &RunOptions) -> Option<PathBuf> {
     match &options.spill {
         Some(folder) if folder.as_os_str() == "none" => None,
         Some(folder) => Some(folder.clone()),
-        None => Some(options.out.clone().unwrap_or_else(|| PathBuf::from("."))),
+        None => {
+            Some(options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone))
+        }
     }
 }
 

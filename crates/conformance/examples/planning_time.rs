@@ -69,8 +69,7 @@ fn row(kind: &str, size: usize) -> Result<(), Box<dyn Error>> {
     let planned = graph.nodes.len();
     let start = Instant::now();
     let target = CpuTarget::new(Isa::Avx2, 2);
-    let plans =
-        plan(&[("train".into(), graph)], &target, &Budget { line_bytes: usize::MAX, outside: Vec::new() })?;
+    let plans = plan(&[("train".into(), graph)], &target, &Budget::new(usize::MAX, Vec::new()))?;
     let plan = start.elapsed().as_secs_f64();
     let start = Instant::now();
     verify(&plans)?;
