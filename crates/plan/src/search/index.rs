@@ -79,6 +79,10 @@ impl Index {
     pub fn stays(&self, table: &Table, tensor: u32, position: usize) -> bool {
         let reading = self.reading(table, tensor, position);
         let making = self.from(table.maker[tensor as usize], position);
-        if reading == usize::MAX { table.kept[tensor as usize] && making == usize::MAX } else { reading <= making }
+        if reading == usize::MAX {
+            table.kept[tensor as usize] && making == usize::MAX
+        } else {
+            reading <= making
+        }
     }
 }

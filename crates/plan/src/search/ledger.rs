@@ -249,7 +249,8 @@ impl<'a> Ledger<'a> {
             effect.excess -= self.over(self.heights[at]);
             effect.nanoseconds -= table.nanoseconds[self.runs[at] as usize] as i64;
         }
-        effect.nanoseconds += change.insert.iter().map(|&c| table.nanoseconds[c as usize] as i64).sum::<i64>();
+        effect.nanoseconds +=
+            change.insert.iter().map(|&c| table.nanoseconds[c as usize] as i64).sum::<i64>();
         effect.high = high as u64;
         self.scratch.steps = steps;
         effect
@@ -319,7 +320,7 @@ impl<'a> Ledger<'a> {
             let tensor = self.scratch.tensors[i];
             self.events_of(tensor, change);
             let s = &mut self.scratch;
-            self.work += 20 + 10 * s.events.len() as u64;
+            self.work += 60 + 20 * s.events.len() as u64;
             stays(&s.events, |e| e.old, &mut s.old);
             let from = s.stays.len();
             s.starts.push(from);

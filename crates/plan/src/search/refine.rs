@@ -66,11 +66,7 @@ pub(super) fn refine(ledger: &mut Ledger, table: &Table, until: u64, seed: u64) 
         trial.clone_from(&current);
         let remove = some(&places, &mut random);
         trial.apply(&Change { remove, ..Change::default() });
-        let effort = Effort {
-            tries: 3 + random.below(6),
-            noise: [0.0, 0.3, 1.0][random.below(3)],
-            until,
-        };
+        let effort = Effort { tries: 3 + random.below(6), noise: [0.0, 0.3, 1.0][random.below(3)], until };
         if !shave(&mut trial, table, &mut random, effort) || trial.nanoseconds > now + now / 200 {
             continue;
         }

@@ -30,7 +30,9 @@ pub(super) fn shave(ledger: &mut Ledger, table: &Table, random: &mut Random, eff
         ledger.across(full, &mut across);
         let mut candidates = rank(ledger, table, full, &across, random, effort.noise);
         while ledger.heights[full] > ledger.line as i64 {
-            if ledger.work > effort.until || !put_in_best(ledger, table, &mut candidates, full, random, effort) {
+            if ledger.work > effort.until
+                || !put_in_best(ledger, table, &mut candidates, full, random, effort)
+            {
                 return false;
             }
         }
