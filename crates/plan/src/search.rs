@@ -10,6 +10,8 @@
 //!   the most excess for their time;
 //! - `refine.rs` takes repeats out again, alone and in groups, shaves what then is too high, and keeps what is faster.
 //!
+//! `ledger.rs` measures each such change only where it changes something. Budgets count work, never time.
+//!
 //! The lines of a fixed ladder are solved from the lowest up, each starting from the one below, so that more memory
 //! never means more time.
 

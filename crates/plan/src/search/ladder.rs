@@ -11,17 +11,23 @@ use super::{Short, moment, tiny};
 
 /// Work spent on each rung: to bring a first list under the line, to prune it, and to refine the best.
 const SHAVE: u64 = 60_000_000;
-const PRUNE: u64 = 20_000_000;
-const REFINE: u64 = 150_000_000;
+const PRUNE: u64 = 40_000_000;
+const REFINE: u64 = 100_000_000;
 
-/// The smallest line is found to within the recorded peak over this.
-const NEARNESS: u64 = 1_000;
+/// Calls from which problems are large.
+const LARGE: usize = 3_000;
 
-const TASTES: [Taste; 4] = [
-    Taste { distance: 0.5, chain: true },
-    Taste { distance: 0.0, chain: true },
-    Taste { distance: 1.0, chain: true },
-    Taste { distance: 0.0, chain: false },
+/// The smallest line is found to within itself over this.
+const NEARNESS: u64 = 150;
+
+const TASTES: [Taste; 7] = [
+    Taste { distance: 0.5, chain: true, kept: true },
+    Taste { distance: 1.0, chain: true, kept: true },
+    Taste { distance: 0.5, chain: true, kept: false },
+    Taste { distance: 0.0, chain: false, kept: false },
+    Taste { distance: 0.5, chain: false, kept: true },
+    Taste { distance: 0.0, chain: true, kept: true },
+    Taste { distance: 1.0, chain: false, kept: true },
 ];
 
 /// A list of runs and what it costs.
@@ -94,12 +100,18 @@ impl<'a> Climb<'a> {
     /// The lowest line, and those above it at even distances, fewer for large problems.
     fn rungs(&self, lowest: u64) -> Vec<u64> {
         let count = match self.table.calls {
-            0..=3000 => 10,
+            0..=LARGE => 10,
             _ => 5,
         };
         let peak = self.recorded.peak;
         let even = (1..count).map(|k| (u128::from(peak) * k / count) as u64);
         [lowest].into_iter().chain(even.filter(|&rung| rung > lowest)).collect()
+    }
+
+    /// The tastes to try, fewer for large problems.
+    fn tastes(&self) -> impl Iterator<Item = Taste> + use<> {
+        let count = if self.table.calls <= LARGE { TASTES.len() } else { 4 };
+        TASTES.into_iter().take(count)
     }
 
     /// The list with the lowest peak that sweeps find; of very small steps, the lowest there is.
@@ -114,12 +126,12 @@ impl<'a> Climb<'a> {
         let mut low = bound::floor(self.table);
         let mut line = low;
         while low < best.peak {
-            match TASTES.iter().find_map(|&taste| sweep(self.table, line, taste)) {
+            match self.tastes().find_map(|taste| sweep(self.table, line, taste)) {
                 Some(runs) => {
                     best = Found::new(Ledger::new(self.table, &runs, line));
                     debug_assert!(best.peak <= line, "a sweep stays under its line");
                 }
-                None => low = line + 1 + (self.recorded.peak - line) / NEARNESS,
+                None => low = line + 1 + line / NEARNESS,
             }
             line = low + best.peak.saturating_sub(low) / 2;
         }
@@ -148,7 +160,7 @@ impl<'a> Climb<'a> {
         let mut lists: Vec<Vec<u32>> =
             moment::best_at(table, self.full, line).again.iter().map(|a| self.after_cut(a)).collect();
         lists.push(self.recorded.runs.clone());
-        lists.extend(TASTES.iter().filter_map(|&taste| sweep(table, line, taste)));
+        lists.extend(self.tastes().filter_map(|taste| sweep(table, line, taste)));
         lists.extend(carried.iter().map(|found| found.runs.clone()));
         let mut best = carried;
         for runs in lists {

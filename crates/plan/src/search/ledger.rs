@@ -320,7 +320,7 @@ impl<'a> Ledger<'a> {
             let tensor = self.scratch.tensors[i];
             self.events_of(tensor, change);
             let s = &mut self.scratch;
-            self.work += 20 + 10 * s.events.len() as u64;
+            self.work += 60 + 20 * s.events.len() as u64;
             stays(&s.events, |e| e.old, &mut s.old);
             let from = s.stays.len();
             s.starts.push(from);

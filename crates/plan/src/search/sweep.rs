@@ -10,22 +10,30 @@ use super::table::{NONE, Table};
 /// How a sweep weighs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taste {
-    /// Power of the distance to the next use.
+    /// Power of the distance to the next use: 0, a half, or 1.
     pub distance: f64,
     /// Whether the cost of making a tensor again includes its missing inputs.
     pub chain: bool,
+    /// Whether what is to be kept stays from its making: often the last calls make it, and all before them would be
+    /// needed to make it again.
+    pub kept: bool,
 }
 
-/// Missing inputs counted in a tensor's cost, at most.
+/// Missing inputs counted in a tensor's cost, at most; with more, it is taken for so many times what was counted.
 const CHAIN: usize = 48;
-/// Dropped tensors looked through to find a later use.
-const DEPTH: usize = 3;
+const LONG: f64 = 64.0;
+/// Dropped tensors looked through to find a later use, at most: with more, there is taken to be one at the end.
+const VISITS: usize = 64;
 /// Runs of a schedule, at most: so many for each call, and more for small steps: this by calls, and at most twice the calls squared.
 const RUNS: usize = 3;
 const RUNS_OF_SMALL: usize = 5_000_000;
 /// Tensors looked at, at most: so many for each call, and some for small steps.
-const LOOKS: u64 = 2_000;
-const LOOKS_OF_SMALL: u64 = 20_000_000;
+const LOOKS: u64 = 1_000;
+const LOOKS_OF_SMALL: u64 = 8_000_000;
+/// Resident tensors up to which all are looked at to evict one; of more, so many are listed for so many calls.
+const SHORT: usize = 128;
+const LISTED: usize = 32;
+const AGE: usize = 16;
 /// Inputs within inputs that are made again for one call.
 const NESTING: usize = 2_000;
 
@@ -83,8 +91,12 @@ struct Sweep<'a> {
     most_looks: u64,
     runs: Vec<u32>,
     resident: Vec<bool>,
-    /// What is resident.
+    /// What is resident, and where each is in the list.
     list: Vec<u32>,
+    slots: Vec<u32>,
+    /// Of a long list, those that are likely to go next, and when they were listed.
+    short: Vec<u32>,
+    listed: usize,
     /// Runs under way that hold each tensor.
     locks: Vec<u32>,
     used: u64,
@@ -95,6 +107,8 @@ struct Sweep<'a> {
     /// By tensor: cost of making it again and next use, as last worked out.
     cost: Vec<f64>,
     next: Vec<usize>,
+    /// Dropped tensors that nothing needs, as far as was seen.
+    idle: Vec<bool>,
     /// Tensors that cannot be made again.
     stuck: Vec<bool>,
     seen: Vec<u32>,
@@ -117,13 +131,21 @@ impl<'a> Sweep<'a> {
             runs: Vec::with_capacity(2 * table.calls),
             resident: vec![false; tensors],
             list: Vec::new(),
+            slots: vec![0; tensors],
+            short: Vec::new(),
+            listed: 0,
             locks: vec![0; tensors],
             used: table.base,
             done: vec![false; table.calls],
             passed: vec![0; tensors],
             cost: vec![0.0; tensors],
             next: vec![0; tensors],
-            stuck: (0..tensors).map(|t| table.once.get(table.maker[t] as usize) == Some(&true)).collect(),
+            idle: vec![false; tensors],
+            stuck: (0..tensors)
+                .map(|t| {
+                    (taste.kept && table.kept[t]) || table.once.get(table.maker[t] as usize) == Some(&true)
+                })
+                .collect(),
             seen: vec![0; tensors],
             pass: 0,
         }
@@ -169,14 +191,12 @@ impl<'a> Sweep<'a> {
         for &tensor in table.outputs.row(call) {
             if !self.resident[tensor as usize] {
                 self.resident[tensor as usize] = true;
+                self.slots[tensor as usize] = self.list.len() as u32;
                 self.list.push(tensor);
                 self.used += table.bytes[tensor as usize];
             }
         }
-        for tensor in over {
-            let at = self.list.iter().position(|&t| t == tensor)?;
-            self.evict(at);
-        }
+        over.into_iter().for_each(|t| self.evict(t));
         for &tensor in table.outputs.row(call) {
             self.look(tensor);
             self.look_around(tensor);
@@ -194,7 +214,7 @@ impl<'a> Sweep<'a> {
             if bytes == 0
                 || self.locks[input as usize] > 1
                 || (self.stuck[input as usize] && self.is_needed(input, after))
-                || (!any && self.use_from(input, after, 0) < usize::MAX)
+                || (!any && self.use_from(input, after) < usize::MAX)
             {
                 continue;
             }
@@ -213,18 +233,26 @@ impl<'a> Sweep<'a> {
     /// Evicts until some bytes fit.
     fn make_room(&mut self, bytes: u64) -> bool {
         while self.used + bytes > self.line {
-            let Some(at) = self.victim() else { return false };
-            self.evict(at);
+            let Some(tensor) = self.victim() else { return false };
+            self.evict(tensor);
         }
         true
     }
 
-    fn evict(&mut self, at: usize) {
-        let tensor = self.list.swap_remove(at);
+    fn evict(&mut self, tensor: u32) {
+        let at = self.slots[tensor as usize] as usize;
+        self.list.swap_remove(at);
+        if let Some(&moved) = self.list.get(at) {
+            self.slots[moved as usize] = at as u32;
+        }
         self.resident[tensor as usize] = false;
         self.used -= self.table.bytes[tensor as usize];
         if self.stuck[tensor as usize] {
             self.lose(tensor);
+        }
+        self.idle[tensor as usize] = self.next[tensor as usize] == usize::MAX;
+        if !self.idle[tensor as usize] {
+            self.wake(tensor);
         }
         self.look_around(tensor);
     }
@@ -270,31 +298,62 @@ impl<'a> Sweep<'a> {
         false
     }
 
-    /// The tensor to evict, as an index into the list.
-    fn victim(&mut self) -> Option<usize> {
+    /// The tensor to evict.
+    fn victim(&mut self) -> Option<u32> {
+        if self.list.len() > SHORT && self.now >= self.listed + AGE {
+            self.list_short();
+        }
+        let mut best = self.lowest();
+        if best.is_none() && self.list.len() > SHORT {
+            self.list_short();
+            best = self.lowest();
+        }
+        best
+    }
+
+    /// Lists the tensors with the lowest scores anew.
+    fn list_short(&mut self) {
+        self.looks += self.list.len() as u64;
+        let mut scored: Vec<(f64, u32)> = self.list.iter().map(|&t| (self.score(t as usize), t)).collect();
+        if scored.len() > LISTED {
+            scored.select_nth_unstable_by(LISTED, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            scored.truncate(LISTED);
+        }
+        self.short = scored.into_iter().map(|s| s.1).collect();
+        self.listed = self.now;
+    }
+
+    /// The tensor with the lowest score: of all in a short list, else of those listed and those looked at since.
+    fn lowest(&mut self) -> Option<u32> {
+        let all = self.list.len() <= SHORT;
+        if !all {
+            let mut short = std::mem::take(&mut self.short);
+            short.retain(|&t| self.resident[t as usize]);
+            self.short = short;
+        }
         let mut best = None;
         for _ in 0..8 {
-            self.looks += self.list.len() as u64;
+            let list = if all { &self.list } else { &self.short };
+            self.looks += list.len() as u64;
             best = None;
             let mut low = f64::INFINITY;
-            for (at, &tensor) in self.list.iter().enumerate() {
+            for &tensor in list {
                 let t = tensor as usize;
                 if self.locks[t] > 0 || self.table.bytes[t] == 0 {
                     continue;
                 }
                 let score = self.score(t);
                 if score < low {
-                    (best, low) = (Some(at), score);
+                    (best, low) = (Some(tensor), score);
                 }
             }
-            let at = best?;
-            let tensor = self.list[at];
+            let tensor = best?;
             self.look(tensor);
             if self.score(tensor as usize) <= low * 1.000_1 {
                 break;
             }
         }
-        best.filter(|&at| self.score(self.list[at] as usize) < f64::INFINITY)
+        best.filter(|&t| self.score(t as usize) < f64::INFINITY)
     }
 
     fn score(&self, t: usize) -> f64 {
@@ -308,7 +367,7 @@ impl<'a> Sweep<'a> {
         let weight = match self.taste.distance {
             0.0 => 1.0,
             1.0 => distance,
-            power => distance.powf(power),
+            _ => distance.sqrt(),
         };
         (self.cost[t] + 1.0) / (self.table.bytes[t] as f64 * weight)
     }
@@ -318,9 +377,12 @@ impl<'a> Sweep<'a> {
         self.next[tensor as usize] = if self.stuck[tensor as usize] {
             if self.is_needed(tensor, self.now) { self.now } else { usize::MAX }
         } else {
-            self.use_from(tensor, self.now, 0)
+            self.use_from(tensor, self.now)
         };
         self.cost[tensor as usize] = self.cost_of(tensor);
+        if self.list.len() > SHORT && self.resident[tensor as usize] && !self.short.contains(&tensor) {
+            self.short.push(tensor);
+        }
     }
 
     /// The same for resident results of a tensor's readers, and its maker's inputs.
@@ -344,27 +406,55 @@ impl<'a> Sweep<'a> {
     }
 
     /// The next use of a tensor from a call on, real or to make something dropped again.
-    fn use_from(&mut self, tensor: u32, from: usize, depth: usize) -> usize {
+    fn use_from(&mut self, tensor: u32, from: usize) -> usize {
         let table = self.table;
-        let readers = table.readers.row(tensor as usize);
-        self.looks += 1 + readers.len() as u64;
-        let passed = &mut self.passed[tensor as usize];
-        while readers.get(*passed as usize).is_some_and(|&r| (r as usize) < self.now) {
-            *passed += 1;
-        }
-        let behind = *passed as usize;
-        let real = readers[behind..].iter().map(|&r| r as usize).find(|&r| r >= from);
-        let mut next = real.unwrap_or(if table.kept[tensor as usize] { table.calls } else { usize::MAX });
-        if depth < DEPTH {
-            for &reader in &readers[..behind] {
-                for &result in table.outputs.row(reader as usize) {
-                    if !self.resident[result as usize] {
-                        next = next.min(self.use_from(result, from, depth + 1));
-                    }
+        self.pass += 1;
+        let mut next = usize::MAX;
+        let mut visited = vec![tensor];
+        let mut at = 0;
+        while let Some(&tensor) = visited.get(at) {
+            at += 1;
+            let readers = table.readers.row(tensor as usize);
+            self.looks += 1 + readers.len() as u64;
+            let passed = &mut self.passed[tensor as usize];
+            while readers.get(*passed as usize).is_some_and(|&r| (r as usize) < self.now) {
+                *passed += 1;
+            }
+            let behind = *passed as usize;
+            let real = readers[behind..].iter().map(|&r| r as usize).find(|&r| r >= from);
+            next =
+                next.min(real.unwrap_or(if table.kept[tensor as usize] { table.calls } else { usize::MAX }));
+            if next <= from {
+                return next;
+            }
+            if at > VISITS {
+                return next.min(table.calls);
+            }
+            for &result in readers[..behind].iter().flat_map(|&r| table.outputs.row(r as usize)) {
+                let r = result as usize;
+                if !self.resident[r] && !self.idle[r] && self.seen[r] != self.pass {
+                    self.seen[r] = self.pass;
+                    visited.push(result);
                 }
             }
         }
+        if next == usize::MAX && from == self.now {
+            visited[1..].iter().for_each(|&t| self.idle[t as usize] = true);
+        }
         next
+    }
+
+    /// Marks what a tensor is made from as of use, since the tensor is dropped and will be needed.
+    fn wake(&mut self, tensor: u32) {
+        let table = self.table;
+        let mut stack = vec![tensor];
+        while let Some(tensor) = stack.pop() {
+            for &input in table.inputs.row(table.maker[tensor as usize] as usize) {
+                if std::mem::replace(&mut self.idle[input as usize], false) {
+                    stack.push(input);
+                }
+            }
+        }
     }
 
     fn cost_of(&mut self, tensor: u32) -> f64 {
@@ -382,7 +472,7 @@ impl<'a> Sweep<'a> {
             sum += table.nanoseconds[call as usize] as f64;
             count += 1;
             if count >= CHAIN {
-                break;
+                return sum * LONG;
             }
             for &input in table.inputs.row(call as usize) {
                 if !self.resident[input as usize] && self.seen[input as usize] != self.pass {
