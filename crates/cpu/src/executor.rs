@@ -10,7 +10,33 @@ use plimsoll_plan::{
     Action, BufferId, BufferKind, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet, Prepared,
     Target, verify,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// The least nanoseconds that each step has taken, by plan and step: what [`Cpu::timed`] fills in. A step that has not
+/// run has `u64::MAX`.
+#[derive(Debug, Default)]
+pub struct StepTimes(Mutex<Vec<Vec<u64>>>);
+
+impl StepTimes {
+    /// The steps of a plan, in its order; none before it is prepared.
+    pub fn of(&self, plan: usize) -> Vec<u64> {
+        self.table().get(plan).cloned().unwrap_or_default()
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self, plans: &PlanSet) {
+        *self.table() = plans.plans.iter().map(|plan| vec![u64::MAX; plan.steps.len()]).collect();
+    }
+
+    fn record(&self, plan: usize, step: usize, since: Instant) {
+        let least = &mut self.table()[plan][step];
+        *least = (*least).min(since.elapsed().as_nanos() as u64);
+    }
+}
 
 /// The CPU executor.
 ///
@@ -25,6 +51,7 @@ pub struct Cpu {
     target: CpuTarget,
     pool: Arc<Pool>,
     checked: bool,
+    times: Option<Arc<StepTimes>>,
 }
 
 impl Cpu {
@@ -37,13 +64,18 @@ impl Cpu {
     pub fn with_isa(threads: usize, isa: Isa) -> std::io::Result<Self> {
         let isa = isa.min(Isa::detect());
         let pool = Arc::new(Pool::new(threads)?);
-        Ok(Self { target: CpuTarget::new(isa, pool.threads()), pool, checked: false })
+        Ok(Self { target: CpuTarget::new(isa, pool.threads()), pool, checked: false, times: None })
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the
     /// step's own buffers. Slow, and needs a second arena: for finding faults.
     pub fn checked(self) -> Self {
         Self { checked: true, ..self }
+    }
+
+    /// An executor that notes how long every step takes, in the table of its last [`Executor::prepare`].
+    pub fn timed(self, times: Arc<StepTimes>) -> Self {
+        Self { times: Some(times), ..self }
     }
 }
 
@@ -61,12 +93,16 @@ impl Executor for Cpu {
         let (most_reads, most_writes) = (most(|r| r.reads.len()), most(|r| r.writes.len()));
         let bytes = plans.arena_bytes;
         let arena = Arena::new(bytes).map_err(|e| ExecuteError::Arena { bytes, reason: e.to_string() })?;
+        if let Some(times) = &self.times {
+            times.start(&plans);
+        }
         let shadow = self.checked.then(|| Shadow::new(&arena, &plans));
         Ok(Box::new(CpuPrepared {
             plans,
             compiled,
             arena,
             shadow,
+            times: self.times.clone(),
             pool: self.pool.clone(),
             isa: self.target.isa,
             reads: Vec::with_capacity(most_reads),
@@ -136,6 +172,7 @@ struct CpuPrepared {
     compiled: Vec<Vec<Ready>>,
     arena: Arena,
     shadow: Option<Shadow>,
+    times: Option<Arc<StepTimes>>,
     pool: Arc<Pool>,
     isa: Isa,
     /// Operands of the step at work, kept so that running allocates nothing.
@@ -238,7 +275,11 @@ impl Prepared for CpuPrepared {
             if let Some(shadow) = &mut self.shadow {
                 shadow.before(&self.arena);
             }
+            let started = self.times.as_ref().map(|_| Instant::now());
             self.step(plan, index, micro_batch)?;
+            if let (Some(times), Some(started)) = (&self.times, started) {
+                times.record(plan, index, started);
+            }
             if let Some(shadow) = &mut self.shadow {
                 shadow.after(&self.arena, &plans.plans[plan], index, micro_batch)?;
             }

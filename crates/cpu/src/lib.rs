@@ -24,5 +24,5 @@ pub mod resize;
 mod shadow;
 mod target;
 
-pub use executor::Cpu;
+pub use executor::{Cpu, StepTimes};
 pub use target::CpuTarget;
