@@ -9,14 +9,14 @@
 
 use plimsoll_cpu::isa::Isa;
 use plimsoll_cpu::{Cpu, CpuTarget, StepTimes};
-use plimsoll_data::{OpenOptions, SyntheticSpec, open};
+use plimsoll_data::{Batches, Cursor, OpenOptions, Order, SyntheticSpec, open};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Conv;
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
 use plimsoll_nn::{AdamW, Optimizer, Sgd};
 use plimsoll_plan::{Action, ExecutionPlan, KernelQuery, Step, Target};
 use plimsoll_tensor::TensorType;
-use plimsoll_train::{BatchKind, Control, Trainer};
+use plimsoll_train::{BatchKind, Trainer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn main() -> Result<(), Failure> {
         &OpenOptions {
             context: inputs.first().and_then(|field| field.ty.shape.first().copied()).unwrap_or(1),
             synthetic: Some(SyntheticSpec { inputs, label }),
-            examples: batch * 4,
+            examples: batch,
             ..OpenOptions::default()
         },
     )?;
@@ -59,8 +59,7 @@ fn main() -> Result<(), Failure> {
     let target = CpuTarget::new(Isa::detect(), threads);
     let trainer = Trainer::new(model, optimizer, Cpu::new(threads)?.timed(times.clone()))
         .batch(batch)
-        .kinds(&[BatchKind::Train])
-        .steps(number("repeats")?.unwrap_or(15) as u64);
+        .kinds(&[BatchKind::Train]);
     let plans = trainer.plan(&data)?;
     let plan = plans.plans[0].clone();
     let measured: Vec<u64> = match text("from") {
@@ -69,7 +68,14 @@ fn main() -> Result<(), Failure> {
             kept.iter().map(|step| step["nanoseconds"].as_u64().unwrap_or(0)).collect()
         }
         None => {
-            trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;
+            let mut session = trainer.prepare(plans, &data)?;
+            let train = data.train.as_ref();
+            let mut batches = Batches::new(train, batch, Order::Sequential, Cursor::default())?;
+            let mut buffers = batches.batch()?;
+            batches.next_into(&mut buffers)?;
+            for _ in 0..number("repeats")?.unwrap_or(15) {
+                session.train_step(&buffers)?;
+            }
             times.of(0)
         }
     };
@@ -88,7 +94,8 @@ fn kept(plan: &ExecutionPlan, measured: &[u64]) -> Vec<Value> {
         let query = KernelQuery::new(&plan.graph, &flows, plan.graph.node(node));
         let words = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (inputs, outputs) = (words(&query.inputs), words(&query.outputs));
-        json!({ "op": query.op, "inputs": inputs, "outputs": outputs, "nanoseconds": nanoseconds })
+        let fold_rows = query.fold_rows;
+        json!({ "op": query.op, "inputs": inputs, "outputs": outputs, "fold_rows": fold_rows, "nanoseconds": nanoseconds })
     };
     plan.steps.iter().zip(measured).map(keep).collect()
 }

@@ -58,6 +58,16 @@ impl AttentionSpec {
         self.mask.map_or(0, |extents| extents.iter().product())
     }
 
+    /// Pairs of query and key whose scores a head computes: whole tiles, of which causal attention leaves out those that
+    /// nothing sees.
+    pub(crate) fn scored_pairs(&self) -> usize {
+        let keys_of = |tile: std::ops::Range<usize>| {
+            let seen = if self.causal { tile.end.next_multiple_of(tile::TILE) } else { self.keys };
+            tile.len() * seen.min(self.keys)
+        };
+        tile::tiles(self.queries).map(keys_of).sum()
+    }
+
     /// Heads that share a key head.
     fn group(&self) -> usize {
         self.heads.checked_div(self.key_heads).unwrap_or(0)

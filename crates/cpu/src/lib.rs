@@ -7,6 +7,7 @@ mod arena;
 pub mod attention;
 mod call;
 pub mod conv;
+mod cost;
 pub mod elementwise;
 mod executor;
 pub mod gemm;
