@@ -15,7 +15,7 @@ const WAKE: f64 = 1_000.0;
 /// Bytes that stay in a core's own cache from one step to the next.
 const NEAR: f64 = 1048576.0;
 /// Bytes that stay in the cache that cores share.
-const MIDDLE: f64 = 8.0 * 1048576.0;
+const MIDDLE: f64 = 12.0 * 1048576.0;
 /// How much faster than memory these are.
 const SPEED_UP: [f64; 3] = [2.0, 1.5, 1.0];
 /// Multiply-adds that must be under way at once to hide their latency.
@@ -23,6 +23,10 @@ const LATENCY: usize = 8;
 
 /// How much of memory's time for a tile's results shows in a product.
 const PRODUCT_TOUCH: f64 = 0.85;
+/// How much longer it takes where rows are no whole vectors, and every store falls on two cache lines.
+const RAGGED: f64 = 5.0;
+/// Multiply-adds that pass while a vector of results waits for the next chunk of its sum.
+const CHUNK: f64 = 4.0;
 
 /// One thread of a target.
 pub(crate) struct Core {
@@ -47,6 +51,16 @@ impl Core {
             slot: 2.0 * kernels.lanes as f64 / target.flops_per_ns,
             byte: 1.0 / target.bytes_per_ns,
         }
+    }
+
+    /// Whether so many columns are one full panel, which needs no packing.
+    pub(crate) fn is_panel(&self, columns: usize) -> bool {
+        columns == self.lanes || columns == 2 * self.lanes
+    }
+
+    /// Whether so many columns are no whole vectors.
+    pub(crate) fn is_ragged(&self, columns: usize) -> bool {
+        !columns.is_multiple_of(self.lanes)
     }
 
     /// Vectors that so many elements side by side take.
@@ -96,9 +110,14 @@ impl Core {
     /// A matrix product of one thread, all of whose operands together have so many bytes. The sum is cut at multiples of
     /// `fold`.
     pub(crate) fn product(&self, [m, n, k]: [usize; 3], fold: usize, bytes: f64) -> f64 {
-        let chunk = fold.clamp(1, KC);
-        let tiles = self.tiles(self.full_tiles(m), n, k, k.div_ceil(chunk).max(1));
-        tiles.slots * self.slot + PRODUCT_TOUCH * tiles.touched * self.byte + self.memory(bytes)
+        let blocks = k.div_ceil(KC).max(1);
+        let tiles = self.tiles(self.full_tiles(m), n, k, blocks);
+        let cuts = k.div_ceil(fold.clamp(1, KC)).max(blocks) - blocks;
+        let vectors = m as f64 * self.vectors(n) as f64;
+        let ragged = self.is_ragged(n) && level(4.0 * m as f64 * n as f64) > 0;
+        let touch = PRODUCT_TOUCH * if ragged { RAGGED } else { 1.0 };
+        let slots = tiles.slots + CHUNK * cuts as f64 * vectors;
+        slots * self.slot + touch * tiles.touched * self.byte + self.memory(bytes)
     }
 }
 

@@ -7,18 +7,20 @@ use crate::gemm::chunks::KC;
 
 /// How much of memory's time for a tile's results shows.
 const TOUCH: f64 = 0.45;
+/// How much longer it takes where pixels are no whole vectors.
+const RAGGED: f64 = 2.0;
 /// How much of memory's time for the images shows.
 const IMAGES: f64 = 0.7;
 /// How much of memory's time shows when a band reads the packed weights: near, in a shared cache, in memory.
-const WEIGHTS_READ: [f64; 3] = [0.02, 0.08, 0.31];
+const WEIGHTS_READ: [f64; 3] = [0.02, 0.12, 0.7];
 /// Times that memory takes for each packed byte of weights, by where they lie: they are gathered in short pieces.
-const WEIGHTS_PACKED: [f64; 3] = [0.5, 4.0, 4.0];
+const WEIGHTS_PACKED: [f64; 3] = [0.5, 4.0, 5.0];
 /// Multiply-adds that pass while a sum goes on to the next row or tap of the image.
 const SEGMENT: f64 = 30.0;
 /// How much of memory's time for a block's sums of a weight gradient shows while pixels are added.
 const SUMS_TOUCH: f64 = 0.3;
 /// Times that memory takes for each byte of a block's sums when they are folded, by where they lie.
-const SUMS_FOLDED: [f64; 3] = [1.1, 2.1, 3.0];
+const SUMS_FOLDED: [f64; 3] = [1.1, 2.1, 3.4];
 /// How much of memory's time for packing pixels shows.
 const PIXELS_PACKED: f64 = 0.6;
 /// Multiply-adds that one tap of a vector of channels takes where each channel is convolved by itself.
@@ -47,7 +49,8 @@ pub(crate) fn gather(core: &Core, shape: &ConvShape, backward: bool, bytes: f64)
     }
     let weights = 4.0 * shape.weights() as f64;
     let slots = work.slots + SEGMENT * segments;
-    let moved = TOUCH * work.touched
+    let ragged = if core.is_ragged(gather.columns()) { RAGGED } else { 1.0 };
+    let moved = TOUCH * ragged * work.touched
         + WEIGHTS_READ[packed_level] * weights_read
         + 2.0 * WEIGHTS_PACKED[packed_level] * weights;
     slots * core.slot + moved * core.byte + IMAGES * core.memory(bytes - weights)
@@ -81,7 +84,8 @@ pub(crate) fn weight_grad(core: &Core, shape: &ConvShape, block_examples: usize,
     let weights = 4.0 * shape.weights() as f64;
     // A block's sums are written, read, and added to what is there.
     let folded = shape.examples.div_ceil(block_examples.max(1)) as f64 * 4.0 * weights;
-    let packed = 4.0 * (shape.examples * pixels * shape.out_c) as f64;
+    let in_place = shape.groups == 1 && core.is_panel(columns);
+    let packed = if in_place { 0.0 } else { 4.0 * (shape.examples * pixels * shape.out_c) as f64 };
     let moved = SUMS_TOUCH * work.touched + SUMS_FOLDED[level(weights)] * folded + PIXELS_PACKED * packed;
     work.slots * core.slot + moved * core.byte + core.memory(bytes - weights)
 }
