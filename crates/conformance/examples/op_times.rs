@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
 //!
-//! Options: `batch`, `threads`, `repeats` (the least time of so many steps counts), `worst` (ops listed), `optimizer=adamw`,
+//! Options: `batch`, `threads`, `repeats` (the least time of so many steps counts), `worst` (ops listed), `optimizer=adamw`, `isa=avx2`,
 //! the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and `save=FILE` or `from=FILE`
 //! to keep measured times and to compare with kept ones.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
@@ -55,11 +55,12 @@ fn main() -> Result<(), Failure> {
             ..OpenOptions::default()
         },
     )?;
+    let isas = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+    let isa = text("isa").and_then(|name| isas.into_iter().find(|isa| isa.name() == name));
+    let target = CpuTarget::new(isa.unwrap_or_else(Isa::detect), threads);
     let times = Arc::new(StepTimes::default());
-    let target = CpuTarget::new(Isa::detect(), threads);
-    let trainer = Trainer::new(model, optimizer, Cpu::new(threads)?.timed(times.clone()))
-        .batch(batch)
-        .kinds(&[BatchKind::Train]);
+    let executor = Cpu::with_isa(threads, target.isa)?.timed(times.clone());
+    let trainer = Trainer::new(model, optimizer, executor).batch(batch).kinds(&[BatchKind::Train]);
     let plans = trainer.plan(&data)?;
     let plan = plans.plans[0].clone();
     let measured: Vec<u64> = match text("from") {

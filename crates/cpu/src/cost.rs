@@ -21,10 +21,10 @@ const SPEED_UP: [f64; 3] = [2.0, 1.5, 1.0];
 /// Multiply-adds that must be under way at once to hide their latency.
 const LATENCY: usize = 8;
 
-/// How much of memory's time for a tile's results shows in a product.
-const PRODUCT_TOUCH: f64 = 0.85;
+/// Times that memory takes for each byte of a tile's results in a product, by where they lie.
+const PRODUCT_TOUCH: [f64; 3] = [0.85, 1.3, 1.9];
 /// How much longer it takes where rows are no whole vectors, and every store falls on two cache lines.
-const RAGGED: f64 = 5.0;
+const RAGGED: f64 = 3.2;
 /// Multiply-adds that pass while a vector of results waits for the next chunk of its sum.
 const CHUNK: f64 = 4.0;
 
@@ -114,8 +114,9 @@ impl Core {
         let tiles = self.tiles(self.full_tiles(m), n, k, blocks);
         let cuts = k.div_ceil(fold.clamp(1, KC)).max(blocks) - blocks;
         let vectors = m as f64 * self.vectors(n) as f64;
-        let ragged = self.is_ragged(n) && level(4.0 * m as f64 * n as f64) > 0;
-        let touch = PRODUCT_TOUCH * if ragged { RAGGED } else { 1.0 };
+        let lies = level(4.0 * m as f64 * n as f64);
+        let ragged = if self.is_ragged(n) && lies > 0 { RAGGED } else { 1.0 };
+        let touch = PRODUCT_TOUCH[lies] * ragged;
         let slots = tiles.slots + CHUNK * cuts as f64 * vectors;
         slots * self.slot + touch * tiles.touched * self.byte + self.memory(bytes)
     }
@@ -151,4 +152,72 @@ pub(crate) fn level(bytes: f64) -> usize {
 pub(crate) fn on_threads(work: f64, threads: usize) -> u64 {
     let wake = if threads > 1 { WAKE } else { 0.0 };
     (CALL + wake + work / threads.max(1) as f64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use plimsoll_graph::Op;
+    use plimsoll_graph::op::{
+        Attention, Conv, Elementwise, Epilogue, Geometry, MatMul, Norm, NormAxis, Unary,
+    };
+    use plimsoll_plan::{KernelQuery, Target};
+    use plimsoll_tensor::TensorType;
+
+    fn microseconds(threads: usize, op: &Op, inputs: &[&str]) -> f64 {
+        let inputs: Vec<TensorType> = inputs.iter().map(|t| t.parse().unwrap()).collect();
+        let inputs: Vec<&TensorType> = inputs.iter().collect();
+        let outputs = op.infer(&inputs).unwrap();
+        let outputs = outputs.iter().collect();
+        let query = KernelQuery { op, inputs, outputs, accumulate: false, fold_rows: 0 };
+        CpuTarget::new(Isa::Avx512, threads).kernel(&query).unwrap().nanoseconds as f64 / 1e3
+    }
+
+    fn product() -> Op {
+        Op::MatMul(MatMul::default())
+    }
+
+    fn conv(kernel: usize, groups: usize) -> Op {
+        let around = [kernel / 2; 2];
+        let geometry =
+            Geometry { window: [kernel; 2], stride: [1, 1], padding: [around; 2], dilation: [1, 1] };
+        Op::Conv(Conv::Forward { geometry, groups, epilogue: Epilogue::default() })
+    }
+
+    /// What kernels took on one core with AVX-512, in microseconds.
+    #[test]
+    fn predictions_are_near_what_kernels_took() {
+        let check = |op: Op, inputs: &[&str], took: f64| {
+            let ratio = microseconds(1, &op, inputs) / took;
+            assert!((0.6..1.4).contains(&ratio), "{} {inputs:?}: {ratio:.2} of the time it took", op.name());
+        };
+        check(product(), &["f32[4096,256]", "f32[256,1024]"], 18_600.0);
+        check(product(), &["f32[32,256]", "f32[256,1024]"], 190.0);
+        check(conv(3, 1), &["f32[128,32,32,16]", "f32[3,3,16,16]"], 5_330.0);
+        check(conv(3, 1), &["f32[128,8,8,64]", "f32[3,3,64,64]"], 3_830.0);
+        check(conv(3, 1), &["f32[2,16,16,1024]", "f32[3,3,1024,512]"], 80_300.0);
+        check(conv(1, 1), &["f32[16,64,64,16]", "f32[1,1,16,96]"], 5_140.0);
+        check(conv(3, 32), &["f32[16,64,64,32]", "f32[3,3,1,32]"], 1_390.0);
+        let attention = Op::Attention(Attention::Forward { causal: true, masked: false });
+        check(attention, &["f32[16,256,4,64]"; 3], 14_700.0);
+        let statistics = Op::Norm(Norm::Stats { axis: NormAxis::Channel });
+        check(statistics, &["f32[8,64,64,64]"], 727.0);
+    }
+
+    #[test]
+    fn small_operands_reach_less_and_threads_share_the_work() {
+        let per_row = |rows: usize| {
+            let x = format!("f32[{rows},512]");
+            microseconds(1, &product(), &[&x, "f32[512,512]"]) / rows as f64
+        };
+        assert!(per_row(4) > 1.5 * per_row(56) && per_row(56) > per_row(1400));
+        let tanh = Op::Elementwise(Elementwise::Unary(Unary::Tanh));
+        let relu = Op::Elementwise(Elementwise::Unary(Unary::Relu));
+        let one = |op: &Op, n: usize| microseconds(1, op, &[&format!("f32[{n}]")]);
+        assert!(one(&tanh, 1 << 20) > 1.5 * one(&relu, 1 << 20), "a function costs more than memory");
+        assert!(one(&relu, 1 << 24) > 100.0 * one(&relu, 1 << 17), "memory is slower than a cache");
+        let on = |threads: usize| microseconds(threads, &product(), &["f32[4096,512]", "f32[512,512]"]);
+        assert!((1.9..2.0).contains(&(on(1) / on(2))));
+    }
 }

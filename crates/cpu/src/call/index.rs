@@ -10,7 +10,7 @@ use plimsoll_tensor::{DType, HostTensor, TensorType};
 use std::marker::PhantomData;
 
 /// How often memory's time for rows and table shows where rows are added at their places.
-const SCATTER: f64 = 1.5;
+const SCATTER: f64 = 2.0;
 
 pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];

@@ -17,7 +17,7 @@ const LOGITS: f64 = 40.0;
 /// How often a chunk's logits pass through memory besides the products.
 const PASSES: f64 = 3.0;
 
-/// A loss or gradient over rows of logits, in units of one thread.
+/// A loss or gradient over rows of logits: nanoseconds on one thread.
 fn over_rows(core: &Core, rows: usize, classes: usize, row: f64) -> f64 {
     rows as f64 * (row + core.vectors(classes) as f64 * LOGITS * core.slot)
 }
@@ -95,15 +95,19 @@ impl Call for CrossEntropyGrad {
     }
 }
 
-/// So many products of the size of the logits, chunk by chunk, and what is done with their rows.
-fn linear(core: &Core, spec: &LinearSpec, products: usize, row: f64) -> f64 {
-    let chunk = spec.longest_chunk();
-    let logits = 4.0 * (chunk * spec.classes) as f64;
-    let kernel = 4.0 * (spec.width * spec.classes) as f64;
-    let product = core.product([chunk, spec.classes, spec.width], usize::MAX, kernel + logits);
-    let each =
-        products as f64 * product + PASSES * core.memory(logits) + over_rows(core, chunk, spec.classes, row);
-    each * spec.rows as f64 / chunk.max(1) as f64
+/// The logits, chunk by chunk, what is done with their rows, and for a gradient two more products.
+fn linear(core: &Core, spec: &LinearSpec, grad: bool) -> f64 {
+    let (rows, width, classes) = (spec.longest_chunk(), spec.width, spec.classes);
+    let logits = 4.0 * (rows * classes) as f64;
+    let kernel = 4.0 * (width * classes) as f64;
+    let product = |sizes: [usize; 3]| core.product(sizes, usize::MAX, kernel + logits);
+    let row = if grad { ROW_GRAD } else { ROW };
+    let mut chunk =
+        product([rows, classes, width]) + PASSES * core.memory(logits) + over_rows(core, rows, classes, row);
+    if grad {
+        chunk += product([rows, width, classes]) + product([width, classes, rows]);
+    }
+    chunk * spec.rows as f64 / rows.max(1) as f64
 }
 
 struct LinearCrossEntropy {
@@ -116,7 +120,7 @@ impl Call for LinearCrossEntropy {
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
-        linear(core, &self.spec, 1, ROW)
+        linear(core, &self.spec, false)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -140,7 +144,7 @@ impl Call for LinearCrossEntropyGrad {
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
-        linear(core, &self.spec, 3, ROW_GRAD)
+        linear(core, &self.spec, true)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
