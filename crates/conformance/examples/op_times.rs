@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
 //!
-//! Options: `batch`, `threads`, `repeats` (the least time of so many steps counts), `worst` (ops listed), `optimizer=adamw`, `isa=avx2`,
-//! the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and `save=FILE` or `from=FILE`
-//! to keep measured times and to compare with kept ones.
+//! Options: `batch`, `threads`, `isa=avx2`, `optimizer=adamw`, `repeats` (the least time of so many steps counts), `worst`
+//! (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and `save=FILE`
+//! or `from=FILE` to keep measured times and to compare with kept ones.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 use plimsoll_cpu::isa::Isa;

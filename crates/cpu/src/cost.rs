@@ -216,7 +216,7 @@ mod tests {
         let relu = Op::Elementwise(Elementwise::Unary(Unary::Relu));
         let one = |op: &Op, n: usize| microseconds(1, op, &[&format!("f32[{n}]")]);
         assert!(one(&tanh, 1 << 20) > 1.5 * one(&relu, 1 << 20), "a function costs more than memory");
-        assert!(one(&relu, 1 << 24) > 100.0 * one(&relu, 1 << 17), "memory is slower than a cache");
+        assert!(one(&relu, 1 << 24) > 150.0 * one(&relu, 1 << 17), "memory is slower than a cache");
         let on = |threads: usize| microseconds(threads, &product(), &["f32[4096,512]", "f32[512,512]"]);
         assert!((1.9..2.0).contains(&(on(1) / on(2))));
     }

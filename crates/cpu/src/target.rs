@@ -27,7 +27,7 @@ impl CpuTarget {
     /// A target with typical ceilings of its instruction set.
     pub fn new(isa: Isa, threads: usize) -> Self {
         let flops_per_ns = match isa {
-            Isa::Portable => 4.0,
+            Isa::Portable => 24.0,
             Isa::Avx2 => 80.0,
             Isa::Avx512 => 160.0,
         };

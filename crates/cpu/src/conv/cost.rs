@@ -14,7 +14,7 @@ const IMAGES: f64 = 0.7;
 /// How much of memory's time shows when a band reads the packed weights: near, in a shared cache, in memory.
 const WEIGHTS_READ: [f64; 3] = [0.02, 0.12, 0.7];
 /// Times that memory takes for each packed byte of weights, by where they lie: they are gathered in short pieces.
-const WEIGHTS_PACKED: [f64; 3] = [0.5, 4.0, 5.0];
+const WEIGHTS_PACKED: [f64; 3] = [0.5, 3.2, 5.0];
 /// Multiply-adds that pass while a sum goes on to the next row or tap of the image.
 const SEGMENT: f64 = 30.0;
 /// How much of memory's time for a block's sums of a weight gradient shows while pixels are added.
