@@ -58,14 +58,11 @@ impl AttentionSpec {
         self.mask.map_or(0, |extents| extents.iter().product())
     }
 
-    /// Pairs of query and key whose scores a head computes: whole tiles, of which causal attention leaves out those that
-    /// nothing sees.
-    pub(crate) fn scored_pairs(&self) -> usize {
-        let keys_of = |tile: std::ops::Range<usize>| {
-            let seen = if self.causal { tile.end.next_multiple_of(tile::TILE) } else { self.keys };
-            tile.len() * seen.min(self.keys)
-        };
-        tile::tiles(self.queries).map(keys_of).sum()
+    /// Pairs of query and key whose scores a head computes: causal attention leaves out the tiles that nothing sees.
+    pub(crate) fn scored_pairs(&self) -> f64 {
+        let level = if self.causal { self.queries.min(self.keys) } else { 0 };
+        let below = (level as f64) * (level + tile::TILE) as f64 / 2.0;
+        below + (self.queries - level) as f64 * self.keys as f64
     }
 
     /// Heads that share a key head.

@@ -33,8 +33,11 @@ impl StepTimes {
     }
 
     fn record(&self, plan: usize, step: usize, since: Instant) {
-        let least = &mut self.table()[plan][step];
-        *least = (*least).min(since.elapsed().as_nanos() as u64);
+        let took = since.elapsed().as_nanos() as u64;
+        // Another plan may have been prepared since.
+        if let Some(least) = self.table().get_mut(plan).and_then(|steps| steps.get_mut(step)) {
+            *least = took.min(*least);
+        }
     }
 }
 

@@ -16,7 +16,7 @@ const ROTATION: f64 = 10.0;
 
 /// So many products of queries and keys, and what is done with the scores: nanoseconds on one thread.
 fn attend(core: &Core, spec: &AttentionSpec, products: usize) -> f64 {
-    let pairs = spec.examples as f64 * spec.heads as f64 * spec.scored_pairs() as f64;
+    let pairs = spec.examples as f64 * spec.heads as f64 * spec.scored_pairs();
     let work = (products * core.vectors(spec.width)) as f64 / REACH + PAIR;
     pairs * work * core.slot
 }
