@@ -58,6 +58,13 @@ impl AttentionSpec {
         self.mask.map_or(0, |extents| extents.iter().product())
     }
 
+    /// Pairs of query and key whose scores a head computes: causal attention leaves out the tiles that nothing sees.
+    pub(crate) fn scored_pairs(&self) -> f64 {
+        let level = if self.causal { self.queries.min(self.keys) } else { 0 };
+        let below = (level as f64) * (level + tile::TILE) as f64 / 2.0;
+        below + (self.queries - level) as f64 * self.keys as f64
+    }
+
     /// Heads that share a key head.
     fn group(&self) -> usize {
         self.heads.checked_div(self.key_heads).unwrap_or(0)

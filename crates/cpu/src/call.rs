@@ -16,6 +16,7 @@ mod random;
 mod reduce;
 mod resize;
 
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use plimsoll_graph::Op;
 use plimsoll_plan::KernelQuery;
@@ -27,6 +28,12 @@ pub(crate) trait Call: Send + Sync {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         let _ = (isa, threads);
         0
+    }
+
+    /// Predicted nanoseconds of its work on one thread; the query is the one this call was made for. Calls that do
+    /// little with each element take as long as memory does.
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        core.memory(bytes(query))
     }
 
     /// Runs the kernel.
@@ -62,6 +69,11 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Loss(op) => loss::find(op, query),
         Op::Random(op) => random::find(op, query),
     }
+}
+
+/// Bytes of all operands.
+fn bytes(query: &KernelQuery<'_>) -> f64 {
+    query.op.bytes(&query.inputs, &query.outputs) as f64
 }
 
 /// The memory of a step.

@@ -7,6 +7,7 @@
 //! a matrix, and vectors run over the channels instead.
 
 mod axis;
+pub(crate) mod cost;
 mod depthwise;
 mod image;
 #[cfg(test)]

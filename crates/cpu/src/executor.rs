@@ -12,7 +12,36 @@ use plimsoll_plan::{
     Prepared, StateHome, Target, verify,
 };
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// The least nanoseconds that each step has taken, by plan and step: what [`Cpu::timed`] fills in. A step that has not
+/// run has `u64::MAX`.
+#[derive(Debug, Default)]
+pub struct StepTimes(Mutex<Vec<Vec<u64>>>);
+
+impl StepTimes {
+    /// The steps of a plan, in its order; none before it is prepared.
+    pub fn of(&self, plan: usize) -> Vec<u64> {
+        self.table().get(plan).cloned().unwrap_or_default()
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self, plans: &PlanSet) {
+        *self.table() = plans.plans.iter().map(|plan| vec![u64::MAX; plan.steps.len()]).collect();
+    }
+
+    fn record(&self, plan: usize, step: usize, since: Instant) {
+        let took = since.elapsed().as_nanos() as u64;
+        // Another plan may have been prepared since.
+        if let Some(least) = self.table().get_mut(plan).and_then(|steps| steps.get_mut(step)) {
+            *least = took.min(*least);
+        }
+    }
+}
 
 /// The CPU executor.
 ///
@@ -28,6 +57,7 @@ pub struct Cpu {
     pool: Arc<Pool>,
     checked: bool,
     spill: Option<PathBuf>,
+    times: Option<Arc<StepTimes>>,
 }
 
 /// Transfers under way at most; further ones wait.
@@ -53,7 +83,13 @@ impl Cpu {
     pub fn with_isa(threads: usize, isa: Isa) -> std::io::Result<Self> {
         let isa = isa.min(Isa::detect());
         let pool = Arc::new(Pool::new(threads)?);
-        Ok(Self { target: CpuTarget::new(isa, pool.threads()), pool, checked: false, spill: None })
+        Ok(Self {
+            target: CpuTarget::new(isa, pool.threads()),
+            pool,
+            checked: false,
+            times: None,
+            spill: None,
+        })
     }
 
     /// An executor that may spill states to a file in a folder. The file is made, without a name, when a plan that spills
@@ -66,6 +102,11 @@ impl Cpu {
     /// step's own buffers. Slow, and needs a second arena: for finding faults.
     pub fn checked(self) -> Self {
         Self { checked: true, ..self }
+    }
+
+    /// An executor that notes how long every step takes, in the table of its last [`Executor::prepare`].
+    pub fn timed(self, times: Arc<StepTimes>) -> Self {
+        Self { times: Some(times), ..self }
     }
 }
 
@@ -100,6 +141,9 @@ impl Executor for Cpu {
         let tickets = Vec::with_capacity(transfers.max().unwrap_or(0));
         let bytes = plans.arena_bytes;
         let arena = Arena::new(bytes).map_err(|e| ExecuteError::Arena { bytes, reason: e.to_string() })?;
+        if let Some(times) = &self.times {
+            times.start(&plans);
+        }
         let shadow = self.checked.then(|| Shadow::new(&arena, &plans));
         Ok(Box::new(CpuPrepared {
             plans,
@@ -108,6 +152,7 @@ impl Executor for Cpu {
             tickets,
             arena,
             shadow,
+            times: self.times.clone(),
             pool: self.pool.clone(),
             isa: self.target.isa,
             reads: Vec::with_capacity(most_reads),
@@ -236,6 +281,7 @@ struct CpuPrepared {
     tickets: Vec<Ticket>,
     arena: Arena,
     shadow: Option<Shadow>,
+    times: Option<Arc<StepTimes>>,
     pool: Arc<Pool>,
     isa: Isa,
     /// Operands of the step at work, kept so that running allocates nothing.
@@ -301,9 +347,16 @@ impl CpuPrepared {
         })
     }
 
-    /// A step; in a checked executor, with its transfers done and the arena looked through.
+    /// A step, timed where that is wanted; in a checked executor, with its transfers done and the arena looked through.
     fn checked_step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
-        let Some(mut shadow) = self.shadow.take() else { return self.step(plan, index, micro_batch) };
+        let Some(mut shadow) = self.shadow.take() else {
+            let started = self.times.as_ref().map(|_| Instant::now());
+            self.step(plan, index, micro_batch)?;
+            if let (Some(times), Some(started)) = (&self.times, started) {
+                times.record(plan, index, started);
+            }
+            return Ok(());
+        };
         shadow.before(&self.arena);
         self.step(plan, index, micro_batch).and_then(|()| self.drain())?;
         shadow.after(&self.arena, &self.plans.plans[plan], index, micro_batch)?;

@@ -7,6 +7,7 @@ mod arena;
 pub mod attention;
 mod call;
 pub mod conv;
+mod cost;
 pub mod elementwise;
 mod executor;
 pub mod gemm;
@@ -25,5 +26,5 @@ mod shadow;
 pub mod spill;
 mod target;
 
-pub use executor::Cpu;
+pub use executor::{Cpu, StepTimes};
 pub use target::CpuTarget;

@@ -114,6 +114,18 @@ impl Moves {
         few.then_some(Self { pieces, element_bytes: inputs[0].dtype.bytes(), fill })
     }
 
+    /// Rows that are copied, and elements of rows that do not lie side by side on both sides.
+    pub(crate) fn rows(&self) -> (usize, usize) {
+        self.pieces.iter().fold((0, 0), |(rows, apart), piece| {
+            let elements: usize = piece.axes.iter().map(|axis| axis.extent).product();
+            let Some(inner) = piece.axes.last().filter(|axis| axis.extent > 0) else {
+                return (rows + 1, apart);
+            };
+            let together = inner.to == 1 && inner.from <= 1 && inner.from >= 0;
+            (rows + elements / inner.extent, apart + if together { 0 } else { elements })
+        })
+    }
+
     /// Copies.
     ///
     /// # Safety

@@ -1,6 +1,7 @@
 //! The CPU as the planner sees it.
 
 use crate::call;
+use crate::cost::{self, Core};
 use crate::isa::Isa;
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Attention;
@@ -8,8 +9,6 @@ use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
 
 /// Alignment of buffers: a cache line, and a vector.
 const ALIGNMENT: usize = 64;
-/// Nanoseconds to hand a step to the threads.
-const HAND_OVER: u64 = 2_000;
 
 /// Instruction set, threads and ceilings of a CPU. Plain data: a laptop can plan for a machine it does not have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,9 +17,9 @@ pub struct CpuTarget {
     pub isa: Isa,
     /// Threads.
     pub threads: usize,
-    /// Floating-point operations per nanosecond that one thread reaches in a matrix product.
+    /// Floating-point operations per nanosecond of one thread whose vectors multiply and add without a pause.
     pub flops_per_ns: f64,
-    /// Bytes per nanosecond that one thread moves.
+    /// Bytes per nanosecond that one thread moves from and to memory.
     pub bytes_per_ns: f64,
 }
 
@@ -28,11 +27,11 @@ impl CpuTarget {
     /// A target with typical ceilings of its instruction set.
     pub fn new(isa: Isa, threads: usize) -> Self {
         let flops_per_ns = match isa {
-            Isa::Portable => 4.0,
-            Isa::Avx2 => 50.0,
-            Isa::Avx512 => 100.0,
+            Isa::Portable => 24.0,
+            Isa::Avx2 => 80.0,
+            Isa::Avx512 => 160.0,
         };
-        Self { isa, threads, flops_per_ns, bytes_per_ns: 10.0 }
+        Self { isa, threads, flops_per_ns, bytes_per_ns: 13.0 }
     }
 }
 
@@ -56,13 +55,10 @@ impl Target for CpuTarget {
             op: query.op.name(),
             types: query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         })?;
-        let threads = self.threads as f64;
-        let flops = query.op.flops(&query.inputs, &query.outputs) as f64 / (self.flops_per_ns * threads);
-        let bytes = query.op.bytes(&query.inputs, &query.outputs) as f64 / (self.bytes_per_ns * threads);
         Ok(Kernel {
             workspace: call.workspace(self.isa, self.threads),
             in_place: in_place(query),
-            nanoseconds: HAND_OVER + flops.max(bytes) as u64,
+            nanoseconds: cost::on_threads(call.cost(&Core::of(self), query), self.threads),
         })
     }
 }

@@ -1,10 +1,25 @@
 //! Kernels for the attention family.
 
-use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
 use crate::attention::{self, AttentionSpec, RotarySpec};
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use plimsoll_graph::op::Attention;
 use plimsoll_plan::KernelQuery;
+
+/// How much of a product's time per multiply-add its tiles reach: they are small.
+const REACH: f64 = 0.6;
+/// Multiply-adds of vectors that a pair of query and key takes besides the products.
+const PAIR: f64 = 15.0;
+/// Multiply-adds of vectors that a rotation takes for each of them.
+const ROTATION: f64 = 10.0;
+
+/// So many products of queries and keys, and what is done with the scores: nanoseconds on one thread.
+fn attend(core: &Core, spec: &AttentionSpec, products: usize) -> f64 {
+    let pairs = spec.examples as f64 * spec.heads as f64 * spec.scored_pairs();
+    let work = (products * core.vectors(spec.width)) as f64 / REACH + PAIR;
+    pairs * work * core.slot
+}
 
 pub(super) fn find(op: &Attention, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];
@@ -49,6 +64,10 @@ impl Call for Forward {
         attention::attention_workspace(isa, threads, &self.spec)
     }
 
+    fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
+        attend(core, &self.spec, 2)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let spec = &self.spec;
         let (queries, keys) = (spec.query_elements(), spec.key_elements());
@@ -68,6 +87,10 @@ struct Grad {
 impl Call for Grad {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         attention::attention_grad_workspace(isa, threads, &self.spec)
+    }
+
+    fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
+        attend(core, &self.spec, 5)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -90,6 +113,11 @@ struct Rotary {
 impl Call for Rotary {
     fn workspace(&self, _: Isa, _: usize) -> usize {
         attention::rotary_workspace(&self.spec)
+    }
+
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        let vectors = core.vectors(query.inputs[0].shape.elements()) as f64;
+        vectors * ROTATION * core.slot + core.memory(bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

@@ -1,8 +1,9 @@
 //! Kernels for the conv family.
 
 use super::matmul::finish;
-use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
 use crate::conv::{self, ConvShape};
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use plimsoll_graph::op::{Conv, Epilogue, Geometry};
 use plimsoll_plan::KernelQuery;
@@ -78,6 +79,10 @@ impl Call for Forward {
         conv::conv2d_workspace(isa, threads, &self.shape)
     }
 
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        conv::cost::gather(core, &self.shape, false, bytes(query))
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, w, y] = sizes(&self.shape);
         let bias = if self.epilogue.bias { Some(read!(o, 2, self.shape.out_c)) } else { None };
@@ -94,6 +99,10 @@ struct InputGrad {
 impl Call for InputGrad {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         conv::conv2d_input_grad_workspace(isa, threads, &self.shape)
+    }
+
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        conv::cost::gather(core, &self.shape, true, bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -113,6 +122,10 @@ struct WeightGrad {
 impl Call for WeightGrad {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         conv::conv2d_weight_grad_workspace(isa, threads, &self.shape, self.block_examples)
+    }
+
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        conv::cost::weight_grad(core, &self.shape, self.block_examples, bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

@@ -1,12 +1,16 @@
 //! Kernels for the index family.
 
 use super::{Call, Found, Operands, found, read, write};
+use crate::cost::Core;
 use crate::index;
 use crate::isa::Context;
 use plimsoll_graph::op::Index;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use std::marker::PhantomData;
+
+/// How often memory's time for rows and table shows where rows are added at their places.
+const SCATTER: f64 = 2.0;
 
 pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];
@@ -47,6 +51,10 @@ struct Gather {
 }
 
 impl Call for Gather {
+    fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
+        core.memory(2.0 * (self.indices * self.row_bytes) as f64)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let &Self { rows, row_bytes, indices } = self;
         let (table, index) = (read!(o, 0, rows * row_bytes), read!(o, 1, indices));
@@ -63,6 +71,10 @@ struct ScatterAdd {
 }
 
 impl Call for ScatterAdd {
+    fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
+        SCATTER * core.memory(4.0 * ((2 * self.indices + self.rows) * self.width) as f64)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let &Self { rows, width, indices, accumulate } = self;
         let (index, dy, y) = (read!(o, 0, indices), read!(o, 1, indices * width), write!(o, 0, rows * width));

@@ -1,11 +1,26 @@
 //! Kernels for the loss family.
 
-use super::{Call, Found, Operands, block_rows, found, read, scratch, write};
+use super::{Call, Found, Operands, block_rows, bytes, found, read, scratch, write};
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::loss::{self, LinearSpec};
 use plimsoll_graph::op::Loss;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
+
+/// Nanoseconds of a row's loss, whose logarithm is a number's and not a vector's.
+const ROW: f64 = 90.0;
+/// Nanoseconds of a row's gradient.
+const ROW_GRAD: f64 = 14.0;
+/// Multiply-adds of vectors that a vector of logits takes.
+const LOGITS: f64 = 40.0;
+/// How often a chunk's logits pass through memory besides the products.
+const PASSES: f64 = 3.0;
+
+/// A loss or gradient over rows of logits: nanoseconds on one thread.
+fn over_rows(core: &Core, rows: usize, classes: usize, row: f64) -> f64 {
+    rows as f64 * (row + core.vectors(classes) as f64 * LOGITS * core.slot)
+}
 
 pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];
@@ -44,6 +59,10 @@ impl Call for CrossEntropy {
         loss::cross_entropy_workspace(self.rows)
     }
 
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.rows, self.classes, ROW) + core.memory(bytes(query))
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let &Self { rows, classes, block_rows, accumulate } = self;
         let (logits, labels, weights) = (read!(o, 0, rows * classes), read!(o, 1, rows), read!(o, 2, rows));
@@ -62,6 +81,10 @@ struct CrossEntropyGrad {
 }
 
 impl Call for CrossEntropyGrad {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.rows, self.classes, ROW_GRAD) + core.memory(bytes(query))
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let &Self { rows, classes } = self;
         let (logits, labels, weights) = (read!(o, 0, rows * classes), read!(o, 1, rows), read!(o, 2, rows));
@@ -72,6 +95,21 @@ impl Call for CrossEntropyGrad {
     }
 }
 
+/// The logits, chunk by chunk, what is done with their rows, and for a gradient two more products.
+fn linear(core: &Core, spec: &LinearSpec, grad: bool) -> f64 {
+    let (rows, width, classes) = (spec.longest_chunk(), spec.width, spec.classes);
+    let logits = 4.0 * (rows * classes) as f64;
+    let kernel = 4.0 * (width * classes) as f64;
+    let product = |sizes: [usize; 3]| core.product(sizes, usize::MAX, kernel + logits);
+    let row = if grad { ROW_GRAD } else { ROW };
+    let mut chunk =
+        product([rows, classes, width]) + PASSES * core.memory(logits) + over_rows(core, rows, classes, row);
+    if grad {
+        chunk += product([rows, width, classes]) + product([width, classes, rows]);
+    }
+    chunk * spec.rows as f64 / rows.max(1) as f64
+}
+
 struct LinearCrossEntropy {
     spec: LinearSpec,
 }
@@ -79,6 +117,10 @@ struct LinearCrossEntropy {
 impl Call for LinearCrossEntropy {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         loss::linear_cross_entropy_workspace(isa, threads, &self.spec)
+    }
+
+    fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
+        linear(core, &self.spec, false)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -99,6 +141,10 @@ struct LinearCrossEntropyGrad {
 impl Call for LinearCrossEntropyGrad {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         loss::linear_cross_entropy_grad_workspace(isa, threads, &self.spec)
+    }
+
+    fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
+        linear(core, &self.spec, true)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

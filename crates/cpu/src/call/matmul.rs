@@ -1,6 +1,7 @@
 //! Kernels for the matmul family.
 
-use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
+use crate::cost::Core;
 use crate::gemm::{self, Activation, GemmSpec, Mat};
 use crate::isa::{Context, Isa};
 use plimsoll_graph::op::{Epilogue, MatMul};
@@ -42,6 +43,11 @@ impl Call for Product {
         gemm::gemm_workspace(isa, threads, &self.spec)
     }
 
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        let GemmSpec { m, n, k, fold, .. } = self.spec;
+        core.product([m, n, k], fold, bytes(query))
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let (spec, op) = (&self.spec, &self.op);
         let a = matrix(read!(o, 0, spec.m * spec.k), op.transpose_a, spec.m, spec.k);
@@ -63,6 +69,11 @@ struct Products {
 impl Call for Products {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         gemm::gemm_batch_workspace(isa, threads, self.count, &self.spec)
+    }
+
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        let (GemmSpec { m, n, k, fold, .. }, count) = (self.spec, self.count as f64);
+        count * core.product([m, n, k], fold, bytes(query) / count.max(1.0))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

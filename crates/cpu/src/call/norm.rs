@@ -1,10 +1,21 @@
 //! Kernels for the norm family.
 
-use super::{Call, Found, Operands, all_f32, block_rows, found, read, scratch, write};
+use super::{Call, Found, Operands, all_f32, block_rows, bytes, found, read, scratch, write};
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::norm::{self, Normalised};
 use plimsoll_graph::op::{Norm, NormAxis};
 use plimsoll_plan::KernelQuery;
+
+/// Multiply-adds that the sums over a vector take.
+const SUMS: f64 = 3.0;
+/// Multiply-adds that the exponentials of a vector take.
+const EXPONENTIALS: f64 = 36.0;
+
+/// So many multiply-adds for each vector, and memory: nanoseconds on one thread.
+fn over_rows(core: &Core, size: Size, work: f64, query: &KernelQuery<'_>) -> f64 {
+    (size.rows * core.vectors(size.width)) as f64 * work * core.slot + core.memory(bytes(query))
+}
 
 pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];
@@ -59,6 +70,10 @@ impl Size {
 struct LogSumExp(Size);
 
 impl Call for LogSumExp {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.0, EXPONENTIALS, query)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Size { rows, width } = self.0;
         norm::log_sum_exp(ctx, rows, width, read!(o, 0, rows * width), write!(o, 0, rows));
@@ -69,6 +84,10 @@ impl Call for LogSumExp {
 struct RowStats(Size);
 
 impl Call for RowStats {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.0, SUMS, query)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Size { rows, width } = self.0;
         let (mean, variance) = (write!(o, 0, rows), write!(o, 1, rows));
@@ -80,6 +99,10 @@ impl Call for RowStats {
 struct ChannelStats(Size);
 
 impl Call for ChannelStats {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.0, SUMS, query)
+    }
+
     fn workspace(&self, _: Isa, _: usize) -> usize {
         norm::channel_stats_workspace(self.0.rows, self.0.width)
     }
@@ -107,6 +130,10 @@ struct RowSums {
 }
 
 impl Call for RowSums {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.size, SUMS, query)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Size { rows, width } = self.size;
         let all = self.size.elements();
@@ -126,6 +153,10 @@ struct ChannelSums {
 }
 
 impl Call for ChannelSums {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.size, SUMS, query)
+    }
+
     fn workspace(&self, _: Isa, _: usize) -> usize {
         norm::channel_sums_workspace(self.size.rows, self.size.width, self.block_rows)
     }

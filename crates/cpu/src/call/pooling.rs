@@ -1,10 +1,26 @@
 //! Kernels for the pooling family.
 
-use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::pooling::{self, Axis, PoolShape, Spacing};
 use plimsoll_graph::op::{Pool, Windows};
 use plimsoll_plan::KernelQuery;
+
+/// Nanoseconds of a vector of channels at a place of a window, and of each channel that fills no vector.
+const PLACE: [f64; 2] = [0.5, 2.8];
+/// The same of a gradient.
+const PLACE_GRAD: [f64; 2] = [2.5, 0.8];
+/// Channels of a vector.
+const LANES: usize = 16;
+
+/// Every place of every window, and memory: nanoseconds on one thread.
+fn over_places(core: &Core, s: &PoolShape, [vector, channel]: [f64; 2], query: &KernelQuery<'_>) -> f64 {
+    let windows = (s.examples * s.height.output * s.width.output) as f64;
+    let places = windows * (s.height.places * s.width.places) as f64;
+    let each = (s.channels / LANES) as f64 * vector + (s.channels % LANES) as f64 * channel;
+    places * each + core.memory(bytes(query))
+}
 
 pub(super) fn find(op: &Pool, query: &KernelQuery<'_>) -> Found {
     let (x, y) = (&query.inputs[..], &query.outputs[..]);
@@ -49,6 +65,10 @@ struct Max {
 }
 
 impl Call for Max {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_places(core, &self.shape, PLACE, query)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, y] = sizes(&self.shape);
         pooling::max_pool(ctx, &self.shape, read!(o, 0, x), write!(o, 0, y), write!(o, 1, y));
@@ -61,6 +81,10 @@ struct MaxGrad {
 }
 
 impl Call for MaxGrad {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_places(core, &self.shape, PLACE_GRAD, query)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, y] = sizes(&self.shape);
         pooling::max_pool_grad(ctx, &self.shape, read!(o, 0, y), read!(o, 1, y), write!(o, 0, x));

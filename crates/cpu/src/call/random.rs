@@ -1,11 +1,16 @@
 //! Kernels for the random family.
 
 use super::{Call, Found, Operands, found, read, write};
+use crate::cost::Core;
 use crate::isa::Context;
 use crate::random;
 use plimsoll_graph::op::{Distribution, Random};
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, random::Stream};
+
+/// Nanoseconds of a number, and of one that is normally distributed.
+const NUMBER: f64 = 7.5;
+const NORMAL_NUMBER: f64 = 25.0;
 
 pub(super) fn find(op: &Random, query: &KernelQuery<'_>) -> Found {
     let known = matches!(
@@ -23,6 +28,12 @@ struct Draw {
 }
 
 impl Call for Draw {
+    fn cost(&self, _: &Core, _: &KernelQuery<'_>) -> f64 {
+        let normal = matches!(self.op.distribution, Distribution::Normal(_));
+        let each = if normal { NORMAL_NUMBER } else { NUMBER };
+        self.size.0 as f64 * self.size.1 as f64 * each
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let (examples, elements) = self.size;
         let key: &[i64] = read!(o, 0, 2);

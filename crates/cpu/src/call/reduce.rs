@@ -1,12 +1,16 @@
 //! Kernels for the reduce family.
 
-use super::{Call, Found, Operands, all_f32, block_rows, found, read, scratch, write};
+use super::{Call, Found, Operands, all_f32, block_rows, bytes, found, read, scratch, write};
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::reduce::{self, Element, Extreme};
 use plimsoll_graph::op::Reduce;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, TensorType};
 use std::marker::PhantomData;
+
+/// How much longer than memory a sum takes.
+const SUM: f64 = 1.2;
 
 pub(super) fn find(op: &Reduce, query: &KernelQuery<'_>) -> Found {
     let x = query.inputs[0];
@@ -73,6 +77,10 @@ impl Middle {
 struct Sum(Middle);
 
 impl Call for Sum {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        SUM * core.memory(bytes(query))
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Middle { outer, reduce, inner } = self.0;
         let (x, y) = (read!(o, 0, self.0.elements()), write!(o, 0, outer * inner));
@@ -89,6 +97,10 @@ struct SumFold {
 }
 
 impl Call for SumFold {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        SUM * core.memory(bytes(query))
+    }
+
     fn workspace(&self, _: Isa, _: usize) -> usize {
         reduce::sum_fold_workspace(self.rows, self.inner, self.block_rows)
     }

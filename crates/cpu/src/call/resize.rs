@@ -1,10 +1,14 @@
 //! Kernels for resizing.
 
-use super::{Call, Found, Operands, all_f32, found, read, scratch, write};
+use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
+use crate::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::resize::{self, ResizeShape};
 use plimsoll_graph::op::Resize;
 use plimsoll_plan::KernelQuery;
+
+/// How often memory's time shows: an element is made of several.
+const MEMORY: f64 = 1.5;
 
 pub(super) fn find(op: &Resize, query: &KernelQuery<'_>) -> Found {
     let (given, made) = (query.inputs[0], query.outputs[0]);
@@ -33,6 +37,10 @@ impl Call for Forward {
         resize::resize_workspace(threads, &self.shape)
     }
 
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        MEMORY * core.memory(bytes(query))
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, y] = self.shape.floats();
         resize::resize(ctx, &self.shape, read!(o, 0, x), write!(o, 0, y), scratch!(o));
@@ -47,6 +55,10 @@ struct Grad {
 impl Call for Grad {
     fn workspace(&self, _: Isa, threads: usize) -> usize {
         resize::resize_grad_workspace(threads, &self.shape)
+    }
+
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        MEMORY * core.memory(bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

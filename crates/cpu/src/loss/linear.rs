@@ -46,7 +46,8 @@ impl LinearSpec {
         })
     }
 
-    fn longest_chunk(&self) -> usize {
+    /// Rows of the longest chunk.
+    pub(crate) fn longest_chunk(&self) -> usize {
         self.period().min(CHUNK).min(self.rows)
     }
 

@@ -1,0 +1,164 @@
+//! Times every step of a zoo model's training plan and compares it with what the target predicts.
+//!
+//!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
+//!
+//! Options: `batch`, `threads`, `isa=avx2`, `optimizer=adamw`, `repeats` (the least time of so many steps counts), `worst`
+//! (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and `save=FILE`
+//! or `from=FILE` to keep measured times and to compare with kept ones.
+#![allow(clippy::print_stdout, reason = "it is what the example is for")]
+
+use plimsoll_cpu::isa::Isa;
+use plimsoll_cpu::{Cpu, CpuTarget, StepTimes};
+use plimsoll_data::{Batches, Cursor, OpenOptions, Order, SyntheticSpec, open};
+use plimsoll_graph::Op;
+use plimsoll_graph::op::Conv;
+use plimsoll_nn::zoo::{ZOO, ZooOptions};
+use plimsoll_nn::{AdamW, Optimizer, Sgd};
+use plimsoll_plan::{Action, ExecutionPlan, KernelQuery, Step, Target};
+use plimsoll_tensor::TensorType;
+use plimsoll_train::{BatchKind, Trainer};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (name, options) = arguments.split_first().ok_or("which model of the zoo?")?;
+    let text = |key: &str| options.iter().find_map(|o| o.strip_prefix(key)?.strip_prefix('='));
+    let number = |key: &str| text(key).map(str::parse::<usize>).transpose();
+    let entry = ZOO.iter().find(|e| e.name == name).ok_or("the zoo has no such model")?;
+    let (threads, batch) = (number("threads")?.unwrap_or(2), number("batch")?.unwrap_or(entry.batch));
+    let sizes = ZooOptions {
+        classes: number("classes")?,
+        image: number("image")?,
+        channels: number("channels")?,
+        context: number("context")?,
+        layers: number("layers")?,
+        width: number("width")?,
+        heads: number("heads")?,
+        dropout: None,
+    };
+    let optimizer: Box<dyn Optimizer> = match text("optimizer") {
+        Some("adamw") => Box::new(AdamW::new(1e-4)),
+        _ => Box::new(Sgd::new(1e-4).momentum(0.9)),
+    };
+    let model = (entry.make)(&sizes);
+    let (inputs, label) = (model.inputs(), model.target());
+    let data = open(
+        "synthetic",
+        &OpenOptions {
+            context: inputs.first().and_then(|field| field.ty.shape.first().copied()).unwrap_or(1),
+            synthetic: Some(SyntheticSpec { inputs, label }),
+            examples: batch,
+            ..OpenOptions::default()
+        },
+    )?;
+    let isas = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+    let isa = text("isa").and_then(|name| isas.into_iter().find(|isa| isa.name() == name));
+    let target = CpuTarget::new(isa.unwrap_or_else(Isa::detect), threads);
+    let times = Arc::new(StepTimes::default());
+    let executor = Cpu::with_isa(threads, target.isa)?.timed(times.clone());
+    let trainer = Trainer::new(model, optimizer, executor).batch(batch).kinds(&[BatchKind::Train]);
+    let plans = trainer.plan(&data)?;
+    let plan = plans.plans[0].clone();
+    let measured: Vec<u64> = match text("from") {
+        Some(file) => {
+            let kept: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+            kept.iter().map(|step| step["nanoseconds"].as_u64().unwrap_or(0)).collect()
+        }
+        None => {
+            let mut session = trainer.prepare(plans, &data)?;
+            let train = data.train.as_ref();
+            let mut batches = Batches::new(train, batch, Order::Sequential, Cursor::default())?;
+            let mut buffers = batches.batch()?;
+            batches.next_into(&mut buffers)?;
+            for _ in 0..number("repeats")?.unwrap_or(15) {
+                session.train_step(&buffers)?;
+            }
+            times.of(0)
+        }
+    };
+    if let Some(file) = text("save") {
+        std::fs::write(file, serde_json::to_string(&kept(&plan, &measured))?)?;
+    }
+    println!("{name} × {batch}, {}", target.name());
+    compare(&plan, &target, &measured, number("worst")?.unwrap_or(8))
+}
+
+/// What a file keeps: times with the ops they belong to.
+fn kept(plan: &ExecutionPlan, measured: &[u64]) -> Vec<Value> {
+    let flows = plan.graph.flows();
+    let keep = |(step, nanoseconds): (&Step, &u64)| {
+        let Action::Run { node, .. } = step.action else { return json!({ "nanoseconds": nanoseconds }) };
+        let query = KernelQuery::new(&plan.graph, &flows, plan.graph.node(node));
+        let words = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let (inputs, outputs) = (words(&query.inputs), words(&query.outputs));
+        let fold_rows = query.fold_rows;
+        json!({ "op": query.op, "inputs": inputs, "outputs": outputs, "fold_rows": fold_rows, "nanoseconds": nanoseconds })
+    };
+    plan.steps.iter().zip(measured).map(keep).collect()
+}
+
+/// One step of the plan.
+struct Line {
+    family: &'static str,
+    text: String,
+    measured: f64,
+    predicted: f64,
+}
+
+/// Prints totals by family, and the steps that are furthest off.
+fn compare(plan: &ExecutionPlan, target: &dyn Target, measured: &[u64], worst: usize) -> Result<(), Failure> {
+    let flows = plan.graph.flows();
+    let mut lines = Vec::new();
+    for (step, &nanoseconds) in plan.steps.iter().zip(measured) {
+        let Action::Run { node, .. } = step.action else { continue };
+        let node = plan.graph.node(node);
+        let query = KernelQuery::new(&plan.graph, &flows, node);
+        let kernel = target.kernel(&query)?;
+        let words = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
+        let (reads, writes) = (words(&query.inputs), words(&query.outputs));
+        let text = format!("{} {}{reads} →{writes}", node.layer, node.op.name());
+        let (measured, predicted) = (nanoseconds as f64 / 1e3, kernel.nanoseconds as f64 / 1e3);
+        lines.push(Line { family: family(&node.op), text, measured, predicted });
+    }
+    let mut families: BTreeMap<&str, (usize, f64, f64)> = BTreeMap::new();
+    for line in &lines {
+        for family in [line.family, "~ whole step"] {
+            let sums = families.entry(family).or_default();
+            *sums = (sums.0 + 1, sums.1 + line.measured, sums.2 + line.predicted);
+        }
+    }
+    println!("{:24} {:>6} {:>12} {:>12} {:>6}", "family", "steps", "measured µs", "predicted µs", "ratio");
+    for (family, (steps, measured, predicted)) in families {
+        println!("{family:24} {steps:6} {measured:12.0} {predicted:12.0} {:6.2}", predicted / measured);
+    }
+    lines.sort_by(|a, b| (b.measured - b.predicted).abs().total_cmp(&(a.measured - a.predicted).abs()));
+    for Line { family, text, measured, predicted } in lines.iter().take(worst) {
+        let ratio = predicted / measured;
+        println!("  {family:22} {measured:9.1} {predicted:9.1} {ratio:5.2}  {text}");
+    }
+    Ok(())
+}
+
+/// What steps are counted under.
+fn family(op: &Op) -> &'static str {
+    match op {
+        Op::Elementwise(_) | Op::Fused(_) => "elementwise",
+        Op::Movement(_) => "movement",
+        Op::Reduce(_) => "reduce",
+        Op::MatMul(_) => "matmul",
+        Op::Conv(Conv::Forward { .. }) => "conv forward",
+        Op::Conv(Conv::InputGrad { .. }) => "conv input grad",
+        Op::Conv(Conv::WeightGrad { .. }) => "conv weight grad",
+        Op::Pool(_) => "pool",
+        Op::Resize(_) => "resize",
+        Op::Norm(_) => "norm",
+        Op::Attention(_) => "attention",
+        Op::Index(_) => "index",
+        Op::Loss(_) => "loss",
+        Op::Random(_) => "random",
+    }
+}
