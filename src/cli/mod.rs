@@ -1,10 +1,12 @@
 //! The command line: arguments in, text out.
 
+mod answers;
 mod args;
 mod evaluate;
 mod graph;
 mod plan;
 mod predict;
+mod refusal;
 mod setup;
 mod text;
 mod train;

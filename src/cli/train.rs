@@ -3,7 +3,7 @@
 use super::args::{ModelOptions, RunOptions};
 use super::plan::planned;
 use super::setup::{check_available, setup};
-use super::{Failure, answer, say};
+use super::{Failure, refusal::plan_or_refuse, say};
 use crate::HEAP;
 use crate::heap::Tag;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -25,7 +25,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     }
     let plans = HEAP
         .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
-        .map_err(|e| answer(e, options.json))?;
+        .or_else(|error| plan_or_refuse(error, options, &setup))?;
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);

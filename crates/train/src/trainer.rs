@@ -1,12 +1,11 @@
 //! What a run is, before it has any memory.
 
+use crate::planning::Planning;
 use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::{Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{
-    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
-};
+use plimsoll_plan::{Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
 
@@ -41,13 +40,7 @@ fn plan_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
 /// Heap bytes of plans: of their graphs, and of every step that is not the first of its node.
 fn plans_bytes(plans: &PlanSet) -> usize {
     let of = |plan: &ExecutionPlan| {
-        let mut ran = vec![false; plan.graph.nodes.len()];
-        let again = plan.steps.iter().filter_map(|step| match step.action {
-            Action::Run { node, .. } => {
-                std::mem::replace(&mut ran[node.index()], true).then(|| plan.graph.node(node))
-            }
-            _ => None,
-        });
+        let again = plan.repeats().map(|node| plan.graph.node(node));
         plan_bytes(again) + plan_bytes(plan.graph.nodes.iter())
     };
     plans.plans.iter().map(of).sum()
@@ -344,6 +337,21 @@ impl Trainer {
         Ok(accumulate(&optimize(&graph, &self.without)?, split)?)
     }
 
+    /// The training step of a whole batch, as it was built.
+    pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
+        Ok(step::training(self.model.as_ref(), self.optimizer.as_ref(), self.batch)?)
+    }
+
+    /// Whether there is a number of micro-batches other than one that steps may be split into.
+    pub fn can_split(&self) -> Result<bool, TrainError> {
+        let Some(&parts) = self.splits().get(1) else { return Ok(false) };
+        match self.graph(BatchKind::Train, self.batch, parts) {
+            Ok(_) => Ok(true),
+            Err(TrainError::Split(_)) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
     /// In how many micro-batches a step of so many examples runs: as many as were asked for, or, for a remainder, the
     /// fewest that keep each no larger than the full batch's and end at a block.
     fn split(&self, examples: usize, micro_batches: usize) -> usize {
@@ -361,6 +369,11 @@ impl Trainer {
     /// Plans every batch type and checks the plan, in as few micro-batches as the line allows unless their number is
     /// given. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
+        self.plan_under(data, &mut Planning::new(self.line_bytes))
+    }
+
+    /// As [`Trainer::plan`], under a line of its own.
+    pub(crate) fn plan_under(&self, data: &Dataset, planning: &mut Planning) -> Result<PlanSet, TrainError> {
         if self.batch == 0 {
             return Err(TrainError::Setting(
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
@@ -373,14 +386,27 @@ impl Trainer {
             )));
         }
         self.check(data)?;
+        let mut found = self.fastest(data, planning);
+        match &mut found {
+            Ok(plans) => plans.sheet.unlimited_ns = planning.unlimited_ns,
+            Err(TrainError::Plan(PlanError::Infeasible(short))) => {
+                short.sheet.unlimited_ns = planning.unlimited_ns;
+            }
+            Err(_) => {}
+        }
+        found
+    }
+
+    /// The fastest plan found under a line.
+    fn fastest(&self, data: &Dataset, planning: &mut Planning) -> Result<PlanSet, TrainError> {
         let splits = self.splits();
-        let mut plain = self.plan_split(data, splits[0], Means::Once);
+        let mut plain = self.plan_split(data, splits[0], Means::Once, planning);
         let mut tried = 1;
         for &split in &splits[1..] {
             if !is_short(&plain) {
                 break;
             }
-            match self.plan_split(data, split, Means::Once) {
+            match self.plan_split(data, split, Means::Once, planning) {
                 // A batch that cannot be split is as short as it was whole.
                 Err(TrainError::Split(_)) => break,
                 other => plain = other,
@@ -396,18 +422,50 @@ impl Trainer {
             true => vec![0, tried / 2, tried - 1],
         };
         again.dedup();
-        let others = again.into_iter().map(|at| self.plan_split(data, splits[at], Means::Repeat));
+        let others = again.into_iter().map(|at| self.plan_split(data, splits[at], Means::Repeat, planning));
         others.fold(plain, better)
     }
 
     /// The plan in so many micro-batches.
-    fn plan_split(&self, data: &Dataset, micro_batches: usize, means: Means) -> Result<PlanSet, TrainError> {
+    fn plan_split(
+        &self,
+        data: &Dataset,
+        micro_batches: usize,
+        means: Means,
+        planning: &mut Planning,
+    ) -> Result<PlanSet, TrainError> {
+        let line_bytes = planning.line_bytes;
+        let mut plans = match means {
+            // The same under every line.
+            Means::Once => planning
+                .once(micro_batches, |planning| self.plan_as_low(data, micro_batches, means, planning))?,
+            Means::Repeat => self.plan_as_low(data, micro_batches, means, planning)?,
+        };
+        plans.sheet.line_bytes = line_bytes;
+        plans.sheet.check_line()?;
+        verify(&plans)?;
+        Ok(plans)
+    }
+
+    /// The graphs of every batch type, in so many micro-batches.
+    fn batches(&self, data: &Dataset, micro_batches: usize) -> Result<Vec<(String, Graph)>, TrainError> {
+        let types = self.batch_types(data, micro_batches).into_iter();
+        let named = types.map(|(kind, examples)| {
+            Ok((format!("{} × {examples}", kind.name()), self.graph(kind, examples, micro_batches)?))
+        });
+        named.collect()
+    }
+
+    /// The plan in so many micro-batches; under the line if the means allow it.
+    fn plan_as_low(
+        &self,
+        data: &Dataset,
+        micro_batches: usize,
+        means: Means,
+        planning: &mut Planning,
+    ) -> Result<PlanSet, TrainError> {
         let types = self.batch_types(data, micro_batches);
-        let mut batches = Vec::new();
-        for &(kind, examples) in &types {
-            let graph = self.graph(kind, examples, micro_batches)?;
-            batches.push((format!("{} × {examples}", kind.name()), graph));
-        }
+        let batches = planning.batches(micro_batches, || self.batches(data, micro_batches))?;
         let mut outside = self.outside.clone();
         if self.heap_bytes.is_some() {
             let feed = self.batch_bytes(&types);
@@ -422,7 +480,7 @@ impl Trainer {
             self.heap_bytes.map_or(0, |heap| heap + plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes)));
         loop {
             let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
-            let arena = largest_arena(self.line_bytes.saturating_sub(outside_bytes));
+            let arena = largest_arena(planning.line_bytes.saturating_sub(outside_bytes));
             let line_bytes = match means {
                 Means::Once => usize::MAX,
                 Means::Repeat => arena.saturating_add(outside_bytes - reserved),
@@ -444,9 +502,6 @@ impl Trainer {
                 ));
             }
             plans.sheet.add_outside(page_tables(plans.arena_bytes));
-            plans.sheet.line_bytes = self.line_bytes;
-            plans.sheet.check_line()?;
-            verify(&plans)?;
             return Ok(plans);
         }
     }
