@@ -324,9 +324,15 @@ fn workloads_are_planned_under_a_share_of_their_peak() {
     let whole = json(&plan("1"));
     assert_eq!((number(&whole, "overhead"), number(&whole, "recomputed")), (0.0, 0.0));
     let [share, percent, bytes] = ["0.75", "75%", "6000"].map(|memory| json(&plan(memory)));
-    for field in
-        ["line_bytes", "planned_peak_bytes", "floor_bytes", "overhead", "lower_bound_overhead", "kept"]
-    {
+    for field in [
+        "line_bytes",
+        "planned_peak_bytes",
+        "floor_bytes",
+        "overhead",
+        "lower_bound_overhead",
+        "kept",
+        "spilled",
+    ] {
         assert_eq!(share[field], percent[field], "{field}");
         assert_eq!(share[field], bytes[field], "{field}");
     }
@@ -338,6 +344,7 @@ fn workloads_are_planned_under_a_share_of_their_peak() {
     assert_eq!(low.status.code(), Some(3));
     let answer: serde_json::Value = serde_json::from_slice(&low.stdout).unwrap();
     assert_eq!(answer["feasible"].as_bool(), Some(false));
+    assert_eq!(answer["alternatives"].as_array().map(Vec::len), Some(0));
     let smallest = number(&answer, "smallest_line_bytes");
     assert!(String::from_utf8_lossy(&low.stderr).contains(&format!("{smallest}")));
     assert_eq!(number(&json(&plan(&format!("{smallest}B"))), "floor_bytes"), smallest);
@@ -348,6 +355,167 @@ fn workloads_are_planned_under_a_share_of_their_peak() {
         .unwrap();
     refused(&["plan", "--workload", file], &[file, "call 0", "99"]);
     fs::remove_file(&path).unwrap();
+}
+
+/// A small model whose batches are split, and one with batch norm.
+const GPT: [&str; 13] = [
+    "plan",
+    "--model",
+    "gpt",
+    "--batch",
+    "32",
+    "--context",
+    "16",
+    "--width",
+    "32",
+    "--heads",
+    "2",
+    "--layers",
+    "2",
+];
+const RESNET: [&str; 8] = ["plan", "--model", "resnet20", "--image-size", "8", "--batch", "32", "--json"];
+
+#[test]
+fn a_plan_says_what_the_line_costs_and_how_low_it_may_be() {
+    let plan = |model: &[&str], memory: &str| plimsoll(&[model, &["--json", "--memory", memory]].concat());
+    for (model, splits) in [(&GPT[..], true), (&RESNET[..7], false)] {
+        let whole = json(&plan(model, "4GiB"));
+        let (peak, floor) = (number(&whole, "planned_peak_bytes"), number(&whole, "floor_bytes"));
+        assert_eq!((number(&whole, "overhead"), number(&whole, "recomputed")), (0.0, 0.0));
+        assert_eq!((number(&whole, "micro_batches"), number(&whole, "spilled")), (1.0, 0.0));
+        assert!(floor < peak && number(&whole, "fragmentation") >= 0.0, "{whole}");
+        assert!(number(&whole, "kept") > 10.0 && number(&whole, "state_bytes") > 1e5);
+        assert!(number(&whole, "naive_activation_bytes") > 0.5 * number(&whole, "arena_bytes"));
+        // The floor holds to the byte, and below it is nothing.
+        let lowest = json(&plan(model, &format!("{floor}B")));
+        assert!(number(&lowest, "planned_peak_bytes") <= floor);
+        assert_eq!(number(&lowest, "floor_bytes"), floor);
+        assert!(number(&lowest, "overhead") > 0.0, "{lowest}");
+        assert!(number(&lowest, "overhead") >= number(&lowest, "lower_bound_overhead"));
+        assert_eq!(number(&lowest, "lower_bound_overhead") > 0.0, !splits, "{lowest}");
+        let changed = if splits { "micro_batches" } else { "recomputed" };
+        assert!(number(&lowest, changed) > 1.0, "{lowest}");
+        for field in ["naive_activation_bytes", "state_bytes"] {
+            assert_eq!(lowest[field], whole[field], "{field}");
+        }
+        assert_eq!(plan(model, &format!("{}B", floor * 0.9)).status.code(), Some(3));
+    }
+}
+
+#[test]
+fn a_line_that_is_too_low_is_answered_with_what_else_would_do() {
+    let output = plimsoll(&[&RESNET[..], &["--memory", "11MiB"]].concat());
+    assert_eq!(output.status.code(), Some(3));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["feasible"].as_bool(), Some(false));
+    assert!(answer["planned_peak_bytes"].is_null());
+    assert!(number(&answer, "floor_bytes") > number(&answer, "line_bytes"));
+    assert!(!answer["load_sheet"]["peak"]["holders"][0]["layer"].as_str().unwrap().is_empty());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains(&format!("{}", number(&answer, "floor_bytes"))), "{message}");
+    let alternatives = answer["alternatives"].as_array().unwrap();
+    let flags: Vec<&str> = alternatives.iter().map(|a| a["flags"].as_str().unwrap()).collect();
+    for wanted in ["--batch", "--image-size 4", "--optimizer momentum", "--optimizer sgd"] {
+        assert!(flags.iter().any(|f| f.starts_with(wanted)), "no {wanted} in {flags:?}");
+    }
+    assert!(!flags.iter().any(|f| f.contains("--context") || f.contains("--width")), "{flags:?}");
+    // Each is what a plan with these flags says.
+    for alternative in alternatives {
+        let flags = alternative["flags"].as_str().unwrap();
+        assert!(message.contains(flags), "{message}");
+        let mut arguments = vec!["plan", "--model", "resnet20", "--json", "--memory", "11MiB"];
+        arguments.extend(flags.split(' '));
+        for (flag, value) in [("--image-size", "8"), ("--batch", "32")] {
+            if !flags.contains(flag) {
+                arguments.extend([flag, value]);
+            }
+        }
+        let planned = plimsoll(&arguments);
+        assert_eq!(planned.status.success(), alternative["fits"].as_bool().unwrap(), "{alternative}");
+        if planned.status.success() {
+            let planned = json(&planned);
+            assert_eq!(planned["planned_peak_bytes"], alternative["planned_peak_bytes"]);
+        }
+    }
+    assert!(alternatives.iter().any(|a| a["fits"] == true), "{alternatives:?}");
+    // Training answers alike.
+    let train = plimsoll(&[
+        "train",
+        "--model",
+        "resnet20",
+        "--image-size",
+        "8",
+        "--batch",
+        "32",
+        "--memory",
+        "11MiB",
+    ]);
+    assert_eq!(train.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&train.stderr).contains("--optimizer sgd"));
+}
+
+#[test]
+fn a_curve_goes_from_no_line_to_the_floor_and_never_gets_faster() {
+    let found = json(&plimsoll(&[&GPT[..], &["--curve", "--json"]].concat()));
+    let curve = found["curve"].as_array().unwrap();
+    assert!((3..=10).contains(&curve.len()), "{curve:?}");
+    assert_eq!(number(&curve[0], "overhead"), 0.0);
+    assert_eq!(number(&curve[curve.len() - 1], "line_bytes"), number(&found, "floor_bytes"));
+    for pair in curve.windows(2) {
+        assert!(number(&pair[0], "line_bytes") > number(&pair[1], "line_bytes"), "{pair:?}");
+        assert!(number(&pair[0], "overhead") < number(&pair[1], "overhead"), "{pair:?}");
+    }
+    for row in curve {
+        assert!(number(row, "planned_peak_bytes") <= number(row, "line_bytes"));
+        let memory = format!("{}B", number(row, "line_bytes"));
+        let planned = json(&plimsoll(&[&GPT[..], &["--json", "--memory", &memory]].concat()));
+        assert_eq!(planned["predicted_ms"].as_f64().unwrap() as u64, number(row, "predicted_ms") as u64);
+    }
+}
+
+#[test]
+fn the_largest_batch_fits_and_one_more_does_not() {
+    let model = ["plan", "--data", "synthetic", "--json", "--memory", "9MiB"];
+    let found = json(&plimsoll(&[&model[..], &["--max-batch"]].concat()));
+    let batch = |how: &str| number(&found["max_batch"][how], "batch") as usize;
+    let (whole, split) = (batch("without_micro_batches"), batch("with_micro_batches"));
+    assert!(whole < split && split.is_multiple_of(32), "{whole}, {split}");
+    let fits = |batch: usize, more: &[&str]| {
+        let batch = batch.to_string();
+        plimsoll(&[&model[..], &["--batch", &batch], more].concat()).status.success()
+    };
+    assert!(fits(whole, &["--micro-batches", "1"]) && !fits(whole + 1, &["--micro-batches", "1"]));
+    assert!(fits(split, &[]) && !fits(split + 32, &[]));
+    let mixed = json(&plimsoll(&[
+        "plan",
+        "--model",
+        "resnet20",
+        "--image-size",
+        "8",
+        "--max-batch",
+        "--json",
+        "--memory",
+        "12MiB",
+    ]));
+    assert!(mixed["max_batch"]["with_micro_batches"].is_null());
+    let none = plimsoll(&["plan", "--data", "synthetic", "--max-batch", "--memory", "2MiB"]);
+    assert_eq!(none.status.code(), Some(3));
+    refused(&["plan", "--max-batch", "--batch", "3"], &["--max-batch", "--batch"]);
+    refused(&["plan", "--curve", "--workload", "file"], &["--curve", "--workload"]);
+    refused(&["train", "--curve"], &["--curve"]);
+}
+
+#[test]
+fn batches_are_compared_and_the_best_is_marked() {
+    let found = json(&plimsoll(&["plan", "--data", "synthetic", "--batches", "--json", "--batch", "24"]));
+    let rows = found["batches"].as_array().unwrap();
+    let sizes: Vec<f64> = rows.iter().map(|r| number(r, "batch")).collect();
+    assert_eq!(sizes, [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 64.0]);
+    let best: Vec<_> = rows.iter().filter(|r| r["best"] == true).collect();
+    let rate = |row: &serde_json::Value| number(row, "samples_per_second");
+    assert!(best.len() == 1 && rows.iter().all(|r| rate(r) <= rate(best[0])), "{rows:?}");
+    let text = String::from_utf8(plimsoll(&["plan", "--data", "synthetic", "--batches"]).stdout).unwrap();
+    assert!(text.contains("samples/s") && text.contains("best") && !text.contains("Load sheet"), "{text}");
 }
 
 #[test]

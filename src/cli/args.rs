@@ -181,6 +181,10 @@ pub struct RunOptions {
     /// Split every step into this many micro-batches, which never changes results [default: as few as the line allows]
     #[arg(long, allow_negative_numbers = true)]
     pub micro_batches: Option<usize>,
+    /// Let models with batch norm be split, too: with the statistics of each micro-batch, so that results differ from the
+    /// whole batch's
+    #[arg(long)]
+    pub allow_split_batchnorm: bool,
     /// Learning rate [default: 0.001 for adamw, 0.01 for sgd and momentum]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
@@ -226,7 +230,7 @@ pub struct PlanOptions {
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
-        "epochs", "steps", "micro_batches", "lr", "optimizer", "schedule", "threads", "seed", "out", "without",
+        "epochs", "steps", "micro_batches", "allow_split_batchnorm", "lr", "optimizer", "schedule", "threads", "seed", "out", "without",
         "check_memory", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,

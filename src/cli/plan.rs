@@ -2,7 +2,13 @@
 
 use super::answers::{batches, curve, max_batch};
 use super::args::PlanOptions;
-use super::{Failure, refusal::refuse, say, setup::setup, workload};
+use super::{
+    Failure,
+    refusal::{note_split, refuse},
+    say,
+    setup::setup,
+    workload,
+};
 use plimsoll::plan::PlanSet;
 use plimsoll::train::{Forecast, TrainError, tally};
 use serde_json::{Map, Value, json};
@@ -35,7 +41,7 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     let start = Instant::now();
     let found = forecast.plan(setup.line_bytes);
     answers.insert("planning_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
-    let plans = match found {
+    let mut plans = match found {
         Ok(plans) => plans,
         Err(error) => match refuse(error, &options.run, &setup, &mut forecast, &answers) {
             Ok(plans) => plans,
@@ -44,6 +50,7 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
             Err(failure) => return Err(failure),
         },
     };
+    note_split(&mut plans, &options.run);
     if !asked {
         say(&plans.sheet.to_string());
     }

@@ -1,6 +1,6 @@
 //! The answer to a line that is too low: the smallest that works, who holds the memory, and what else would do.
 
-use super::args::{OptimizerName, RunOptions};
+use super::args::{MachineOptions, OptimizerName, RunOptions};
 use super::plan::{extend, lower_bound};
 use super::setup::{Setup, entry, setup};
 use super::{Failure, say};
@@ -12,17 +12,43 @@ use serde_json::{Map, Value, json};
 
 /// A change, and what it leads to.
 #[derive(Debug, Serialize)]
-struct Alternative {
+pub struct Alternative {
     /// The change in words.
-    change: &'static str,
+    pub change: &'static str,
     /// What to type.
-    flags: String,
+    pub flags: String,
     /// The planned peak, the lowest found if it is over the line.
-    planned_peak_bytes: usize,
+    pub planned_peak_bytes: usize,
     /// Predicted time of a step.
-    predicted_ms: f64,
+    pub predicted_ms: f64,
     /// Whether it is under the line.
-    fits: bool,
+    pub fits: bool,
+}
+
+/// Steps that repeats make so much slower are worth a word on other ways.
+const DEAR: f64 = 0.1;
+
+/// Says in the load sheet if splitting a batch with batch norm would make steps faster that the line makes much slower.
+pub fn note_split(plans: &mut PlanSet, options: &RunOptions) {
+    let line_bytes = plans.sheet.line_bytes;
+    if plans.sheet.slowdown() <= DEAR {
+        return;
+    }
+    let options = under(options, line_bytes);
+    if let Some(split) =
+        split_batch_norm(&options).filter(|s| s.fits && s.predicted_ms < plans.sheet.predicted_ms())
+    {
+        plans.sheet.notes.push(format!(
+            "Batch norm keeps the batch whole. With {}, which changes the results, a step would take {:.1} ms.",
+            split.flags, split.predicted_ms
+        ));
+    }
+}
+
+/// The options with the line in bytes.
+fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
+    let machine = MachineOptions { memory: Size::Bytes(line_bytes), ..options.machine.clone() };
+    RunOptions { machine, json: false, ..options.clone() }
 }
 
 /// Answers a run whose plan failed, like [`refuse`].
@@ -105,13 +131,10 @@ fn table(alternatives: &[Alternative]) -> String {
 
 /// Every change that applies, planned.
 fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<Alternative> {
-    let options = &RunOptions {
-        machine: super::args::MachineOptions { memory: Size::Bytes(line_bytes), ..options.machine.clone() },
-        json: false,
-        ..options.clone()
-    };
+    let options = &under(options, line_bytes);
     let mut found: Vec<Alternative> = smaller_batch(options, setup.batch).into_iter().collect();
     found.extend(split(options));
+    found.extend(split_batch_norm(options));
     found.extend(sizes(options, setup).into_iter().chain(optimizers(options)).filter_map(
         |(change, flags, options)| {
             let (fits, sheet) = plan_sheet(&options)?;
@@ -161,6 +184,16 @@ fn split(options: &RunOptions) -> Option<Alternative> {
     let parts = sheet.plans.first().map_or(1, |p| p.micro_batches);
     let differs = Some(parts) != options.micro_batches;
     differs.then(|| alternative("other splits", format!("--micro-batches {parts}"), fits, &sheet))
+}
+
+/// The batch split in spite of batch norm, where that is what keeps it whole.
+fn split_batch_norm(options: &RunOptions) -> Option<Alternative> {
+    if options.allow_split_batchnorm || entry(&options.model.model).is_ok_and(|entry| entry.splits) {
+        return None;
+    }
+    let split = RunOptions { allow_split_batchnorm: true, micro_batches: None, ..options.clone() };
+    let (fits, sheet) = plan_sheet(&split)?;
+    Some(alternative("split batch norm", "--allow-split-batchnorm".into(), fits, &sheet))
 }
 
 type Change = (&'static str, String, RunOptions);

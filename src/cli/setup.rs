@@ -65,6 +65,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,
     };
+    let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
     let mut trainer = memory::declare(trainer, threads, &data);
     for &pass in &options.without {
         trainer = trainer.without(pass);

@@ -3,11 +3,11 @@
 use crate::planning::Planning;
 use crate::{Control, Report, Session, TrainError, TrainEvent};
 use plimsoll_data::{Dataset, Source};
-use plimsoll_graph::{Graph, Node, Op};
+use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
 use plimsoll_plan::{Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify};
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
+use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
@@ -143,6 +143,7 @@ pub struct Trainer {
     heap_bytes: Option<usize>,
     /// `None`: as few as the line allows.
     micro_batches: Option<usize>,
+    split_batch_norm: bool,
     without: Vec<Pass>,
     report: step::Report,
     kinds: Vec<BatchKind>,
@@ -168,6 +169,7 @@ impl Trainer {
             outside: Vec::new(),
             heap_bytes: None,
             micro_batches: None,
+            split_batch_norm: false,
             without: Vec::new(),
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
@@ -219,6 +221,12 @@ impl Trainer {
     /// are split into as few as the line allows.
     pub fn micro_batches(self, micro_batches: usize) -> Self {
         Self { micro_batches: Some(micro_batches), ..self }
+    }
+
+    /// Lets steps with batch norm be split, too. The statistics are then those of each micro-batch, and the running ones
+    /// move towards their mean: the numbers differ from those of the whole batch. Other steps stay as they are.
+    pub fn allow_split_batch_norm(self) -> Self {
+        Self { split_batch_norm: true, ..self }
     }
 
     /// Switches a pass off.
@@ -308,9 +316,21 @@ impl Trainer {
         buffers.into_iter().fold(feed, usize::saturating_add)
     }
 
+    /// Whether steps are split with statistics of each micro-batch.
+    fn splits_statistics(&self) -> bool {
+        let mixes = |graph: &Graph| graph.flows().contains(&Flow::Mixed);
+        self.split_batch_norm && self.training_step().is_ok_and(|graph| mixes(&graph))
+    }
+
+    /// Examples between which a batch may be split. Where the bits differ anyhow, blocks do not matter; statistics need
+    /// two examples.
+    fn block(&self) -> usize {
+        if self.splits_statistics() { 2 } else { step::example_block(self.model.as_ref()) }
+    }
+
     /// The numbers of micro-batches to try, at least one, the fewest first: they cost least.
     fn splits(&self) -> Vec<usize> {
-        let block = step::example_block(self.model.as_ref());
+        let block = self.block();
         let fits = |k: &usize| self.batch.is_multiple_of(*k) && (self.batch / k).is_multiple_of(block);
         match self.micro_batches {
             Some(asked) => vec![asked],
@@ -331,9 +351,15 @@ impl Trainer {
         }
         let split = self.split(examples, micro_batches);
         let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
-        if split > 1 {
-            check_split(&step::training(model, self.optimizer.as_ref(), examples)?, &graph)?;
+        if split == 1 {
+            return Ok(optimize(&graph, &self.without)?);
         }
+        let whole = step::training(model, self.optimizer.as_ref(), examples)?;
+        if self.splits_statistics() {
+            check_same_ops(&whole, &graph)?;
+            return Ok(accumulate_local(&optimize(&graph, &self.without)?, split)?);
+        }
+        check_split(&whole, &graph)?;
         Ok(accumulate(&optimize(&graph, &self.without)?, split)?)
     }
 
@@ -359,7 +385,7 @@ impl Trainer {
         if asked == 1 || examples == self.batch {
             return if examples.is_multiple_of(asked) { asked } else { 1 };
         }
-        let (block, most) = (step::example_block(self.model.as_ref()), self.batch / asked);
+        let (block, most) = (self.block(), self.batch / asked);
         let fits = |k: &usize| {
             examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= most
         };
@@ -388,7 +414,17 @@ impl Trainer {
         self.check(data)?;
         let mut found = self.fastest(data, planning);
         match &mut found {
-            Ok(plans) => plans.sheet.unlimited_ns = planning.unlimited_ns,
+            Ok(plans) => {
+                plans.sheet.unlimited_ns = planning.unlimited_ns;
+                let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
+                if parts > 1 && self.splits_statistics() {
+                    let examples = self.batch / parts;
+                    plans.sheet.notes.push(format!(
+                        "Batch norm takes the statistics of {examples} examples at a time: the results differ from those \
+                         of the whole batch."
+                    ));
+                }
+            }
             Err(TrainError::Plan(PlanError::Infeasible(short))) => {
                 short.sheet.unlimited_ns = planning.unlimited_ns;
             }
