@@ -51,21 +51,21 @@ pub fn curve(forecast: &mut Forecast<'_>) -> Result<Value, Failure> {
 
 /// The largest batch that trains under the line, whole and in micro-batches.
 pub fn max_batch(options: &RunOptions, setup: &Setup) -> Result<Value, Failure> {
-    let most = most_examples(setup);
+    let (most, block) = (most_examples(setup), setup.trainer.block());
     let with = |batch: usize, micro_batches: Option<usize>| {
         sheet_of(&RunOptions { batch: Some(batch), micro_batches, ..options.clone() })
     };
     let whole = largest(most, |batch| Ok(with(batch, Some(1))?.0))?;
     let splits = {
-        let two_blocks = RunOptions { batch: Some(2 * setup.block), ..options.clone() };
-        2 * setup.block <= most && super::setup::setup(&two_blocks)?.trainer.can_split()?
+        let two_blocks = RunOptions { batch: Some(2 * block), ..options.clone() };
+        2 * block <= most && super::setup::setup(&two_blocks)?.trainer.can_split()?
     };
     // The most micro-batches are the leanest: one block each.
     let blocks = match splits {
-        true => largest(most / setup.block, |blocks| Ok(with(blocks * setup.block, Some(blocks))?.0))?,
+        true => largest(most / block, |blocks| Ok(with(blocks * block, Some(blocks))?.0))?,
         false => 0,
     };
-    let rows = [("whole", whole, Some(1)), ("in micro-batches", whole.max(blocks * setup.block), None)];
+    let rows = [("whole", whole, Some(1)), ("in micro-batches", whole.max(blocks * block), None)];
     say(&format!(
         "{:<18} {:>10} {:>14} {:>12} {:>14}",
         "", "max batch", "planned peak", "step", "micro-batches"

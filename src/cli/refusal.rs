@@ -113,12 +113,12 @@ fn table(alternatives: &[Alternative]) -> String {
         return String::new();
     }
     let mut text = format!(
-        "\n\n  {:<18} {:<22} {:>12} {:>12}   under the line",
+        "\n\n  {:<18} {:<25} {:>12} {:>12}   under the line",
         "instead", "flags", "planned peak", "step"
     );
     for a in alternatives {
         text += &format!(
-            "\n  {:<18} {:<22} {:>12} {:>9.1} ms   {}",
+            "\n  {:<18} {:<25} {:>12} {:>9.1} ms   {}",
             a.change,
             a.flags,
             in_words(a.planned_peak_bytes),
@@ -159,22 +159,22 @@ fn alternative(change: &'static str, flags: String, fits: bool, sheet: &LoadShee
     Alternative { change, flags, planned_peak_bytes, predicted_ms, fits }
 }
 
-/// The first of the batches of a half, a quarter and so on that fits; the smallest if none does.
+/// The first of the batches of a half, a quarter and so on that fits; one example if none does.
 fn smaller_batch(options: &RunOptions, batch: usize) -> Option<Alternative> {
-    let mut last = None;
-    let mut batch = batch / 2;
-    while batch > 0 {
+    let of = |batch: usize| {
         // A batch that was split as asked may not be now.
         let micro_batches = options.micro_batches.filter(|k| batch.is_multiple_of(*k));
         let smaller = RunOptions { batch: Some(batch), micro_batches, ..options.clone() };
-        let Some((fits, sheet)) = plan_sheet(&smaller) else { break };
-        last = Some(alternative("smaller batch", format!("--batch {batch}"), fits, &sheet));
-        if fits {
-            break;
-        }
-        batch /= 2;
+        let (fits, sheet) = plan_sheet(&smaller)?;
+        Some(alternative("smaller batch", format!("--batch {batch}"), fits, &sheet))
+    };
+    if batch < 2 {
+        return None;
     }
-    last
+    let one = of(1)?;
+    let mut halves = std::iter::successors(Some(batch / 2), |&n| Some(n / 2)).take_while(|&n| n > 1);
+    let larger = if one.fits { halves.find_map(|n| of(n).filter(|a| a.fits)) } else { None };
+    Some(larger.unwrap_or(one))
 }
 
 /// As many micro-batches as it takes, where their number was fixed.

@@ -8,7 +8,7 @@ use plimsoll::cpu::Cpu;
 use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec, open};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{AdamW, Field, Model, Optimizer, Sgd, step};
+use plimsoll::nn::{AdamW, Field, Model, Optimizer, Sgd};
 use plimsoll::plan::in_words;
 use plimsoll::train::{BatchKind, Schedule, Trainer};
 
@@ -23,8 +23,6 @@ pub struct Setup {
     pub data: Dataset,
     pub threads: usize,
     pub batch: usize,
-    /// Examples that a batch may be split between.
-    pub block: usize,
     /// The model's inputs of one example.
     pub inputs: Vec<Field>,
     /// The line.
@@ -49,7 +47,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         super::hint(&format!("the data has {0} training examples: the batch is {0}", data.train.len()));
     }
     let batch = batch.min(data.train.len());
-    let (block, inputs) = (step::example_block(model.as_ref()), model.inputs());
+    let inputs = model.inputs();
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let trainer = Trainer::new(model, optimizer(options)?, executor)
@@ -78,7 +76,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
-    Ok(Setup { trainer, data, threads, batch, block, inputs, line_bytes, available_bytes })
+    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes })
 }
 
 /// The number of threads.

@@ -69,7 +69,7 @@ impl LoadSheet {
     fn price(&self) -> Option<String> {
         let first = self.plans.first()?;
         let (micro_batches, recomputed) = (first.micro_batches, first.recomputed);
-        if self.line_bytes == usize::MAX || (micro_batches == 1 && recomputed == 0) {
+        if self.slowdown() <= 0.0 {
             return None;
         }
         let mut means = Vec::new();

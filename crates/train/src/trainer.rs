@@ -322,9 +322,9 @@ impl Trainer {
         self.split_batch_norm && self.training_step().is_ok_and(|graph| mixes(&graph))
     }
 
-    /// Examples between which a batch may be split. Where the bits differ anyhow, blocks do not matter; statistics need
+    /// Examples that a micro-batch has a multiple of. Where the bits differ anyhow, blocks do not matter; statistics need
     /// two examples.
-    fn block(&self) -> usize {
+    pub fn block(&self) -> usize {
         if self.splits_statistics() { 2 } else { step::example_block(self.model.as_ref()) }
     }
 
