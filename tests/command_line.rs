@@ -329,9 +329,15 @@ fn workloads_are_planned_under_a_share_of_their_peak() {
     let whole = json(&plan("1"));
     assert_eq!((number(&whole, "overhead"), number(&whole, "recomputed")), (0.0, 0.0));
     let [share, percent, bytes] = ["0.75", "75%", "6000"].map(|memory| json(&plan(memory)));
-    for field in
-        ["line_bytes", "planned_peak_bytes", "floor_bytes", "overhead", "lower_bound_overhead", "kept"]
-    {
+    for field in [
+        "line_bytes",
+        "planned_peak_bytes",
+        "floor_bytes",
+        "overhead",
+        "lower_bound_overhead",
+        "kept",
+        "spilled",
+    ] {
         assert_eq!(share[field], percent[field], "{field}");
         assert_eq!(share[field], bytes[field], "{field}");
     }
@@ -343,6 +349,7 @@ fn workloads_are_planned_under_a_share_of_their_peak() {
     assert_eq!(low.status.code(), Some(3));
     let answer: serde_json::Value = serde_json::from_slice(&low.stdout).unwrap();
     assert_eq!(answer["feasible"].as_bool(), Some(false));
+    assert_eq!(answer["alternatives"].as_array().map(Vec::len), Some(0));
     let smallest = number(&answer, "smallest_line_bytes");
     assert!(String::from_utf8_lossy(&low.stderr).contains(&format!("{smallest}")));
     assert_eq!(number(&json(&plan(&format!("{smallest}B"))), "floor_bytes"), smallest);
@@ -353,6 +360,189 @@ fn workloads_are_planned_under_a_share_of_their_peak() {
         .unwrap();
     refused(&["plan", "--workload", file], &[file, "call 0", "99"]);
     fs::remove_file(&path).unwrap();
+}
+
+/// A small model of text: what to plan, and its sizes.
+const GPT: [&str; 15] = [
+    "plan",
+    "--model",
+    "gpt",
+    "--batch",
+    "32",
+    "--context",
+    "16",
+    "--width",
+    "32",
+    "--heads",
+    "2",
+    "--layers",
+    "1",
+    "--classes",
+    "200",
+];
+const LENET: [&str; 3] = ["plan", "--data", "synthetic"];
+
+#[test]
+fn a_plan_says_what_the_line_costs_and_how_low_it_may_be() {
+    let plan = |model: &[&str], memory: &str| plimsoll(&[model, &["--json", "--memory", memory]].concat());
+    let unsplit = [&GPT[..], &["--micro-batches", "1"]].concat();
+    for (model, splits) in [(&LENET[..], true), (&unsplit[..], false)] {
+        let whole = json(&plan(model, "4GiB"));
+        let (peak, floor) = (number(&whole, "planned_peak_bytes"), number(&whole, "floor_bytes"));
+        assert_eq!((number(&whole, "overhead"), number(&whole, "recomputed")), (0.0, 0.0));
+        assert_eq!((number(&whole, "micro_batches"), number(&whole, "spilled")), (1.0, 0.0));
+        assert!(floor < peak && number(&whole, "fragmentation") >= 0.0, "{whole}");
+        assert!(number(&whole, "kept") > 10.0 && number(&whole, "state_bytes") > 1e5);
+        assert!(number(&whole, "planning_ms") > 0.0 && number(&whole, "naive_activation_bytes") > 1e5);
+        // The floor holds to the byte, and below it is nothing.
+        let lowest = json(&plan(model, &format!("{floor}B")));
+        assert!(number(&lowest, "planned_peak_bytes") <= floor);
+        assert_eq!(number(&lowest, "floor_bytes"), floor);
+        assert!(number(&lowest, "overhead") > 0.0, "{lowest}");
+        assert!(number(&lowest, "overhead") >= number(&lowest, "lower_bound_overhead"));
+        assert_eq!(number(&lowest, "lower_bound_overhead") > 0.0, !splits, "{lowest}");
+        let changed = if splits { "micro_batches" } else { "recomputed" };
+        assert!(number(&lowest, changed) > 1.0, "{lowest}");
+        for field in ["naive_activation_bytes", "state_bytes"] {
+            assert_eq!(lowest[field], whole[field], "{field}");
+        }
+    }
+    let (lower, text) = (plan(&LENET, "8MiB"), plan(&LENET, "9.2MiB"));
+    assert_eq!(lower.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("% longer than without: 2 micro-batches"));
+}
+
+/// The alternatives of an answer, as flags; all of them are in the message, too.
+fn alternatives(arguments: &[&str]) -> Vec<(String, bool, f64)> {
+    let output = plimsoll(arguments);
+    assert_eq!(output.status.code(), Some(3));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["feasible"].as_bool(), Some(false));
+    assert!(answer["planned_peak_bytes"].is_null());
+    assert!(number(&answer, "floor_bytes") > number(&answer, "line_bytes"));
+    assert!(!answer["load_sheet"]["peak"]["holders"][0]["layer"].as_str().unwrap().is_empty());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains(&format!("{}", number(&answer, "floor_bytes"))), "{message}");
+    let row = |a: &serde_json::Value| {
+        let flags = a["flags"].as_str().unwrap().to_string();
+        assert!(message.contains(&flags) && number(a, "predicted_ms") > 0.0, "{message}");
+        (flags, a["fits"].as_bool().unwrap(), number(a, "planned_peak_bytes"))
+    };
+    answer["alternatives"].as_array().unwrap().iter().map(row).collect()
+}
+
+#[test]
+fn a_line_that_is_too_low_is_answered_with_what_else_would_do() {
+    let limits = ["--json", "--memory", "9MiB"];
+    let found = alternatives(&[&LENET[..], &limits, &["--micro-batches", "1"]].concat());
+    let flags: Vec<&str> = found.iter().map(|a| a.0.as_str()).collect();
+    let wanted =
+        ["--batch 32", "--micro-batches 2", "--image-size 14", "--optimizer momentum", "--optimizer sgd"];
+    assert_eq!(flags, wanted);
+    assert!(found.iter().any(|a| a.1) && found.iter().any(|a| !a.1), "{found:?}");
+    // Each is what a plan with these flags says.
+    for (flags, fits, peak) in &found {
+        let split = if flags.contains("--micro") { &[][..] } else { &["--micro-batches", "1"] };
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let planned = plimsoll(&[&LENET[..], &limits, split, &flags].concat());
+        assert_eq!(planned.status.success(), *fits, "{flags:?}");
+        if *fits {
+            assert_eq!(number(&json(&planned), "planned_peak_bytes"), *peak, "{flags:?}");
+        }
+    }
+    let train = plimsoll(&["train", "--data", "synthetic", "--micro-batches", "1", "--memory", "9MiB"]);
+    assert_eq!(train.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&train.stderr).contains("--optimizer sgd"));
+}
+
+#[test]
+fn alternatives_are_of_the_models_own_kind() {
+    let text = alternatives(&[&GPT[..], &["--optimizer", "sgd", "--json", "--memory", "7MiB"]].concat());
+    let flags: Vec<&str> = text.iter().map(|a| a.0.as_str()).collect();
+    assert_eq!(flags[1..], ["--context 8", "--width 16"]);
+    assert!(flags[0].starts_with("--batch"));
+    let norms = ["plan", "--model", "resnet20", "--image-size", "8", "--batch", "16", "--optimizer", "sgd"];
+    let norms = alternatives(&[&norms[..], &["--json", "--memory", "8700KiB"]].concat());
+    let flags: Vec<&str> = norms.iter().map(|a| a.0.as_str()).collect();
+    assert_eq!(flags[1..], ["--allow-split-batchnorm", "--image-size 4"]);
+}
+
+#[test]
+fn batch_norm_is_split_where_that_is_allowed_and_the_sheet_says_so() {
+    let model = ["--model", "resnet20", "--image-size", "8", "--batch", "16", "--micro-batches", "4"];
+    let plan = |more: &[&str]| plimsoll(&[&["plan"], &model[..], more].concat());
+    refused(&[&["plan"], &model[..]].concat(), &["mixes the examples"]);
+    let sheet = String::from_utf8(plan(&["--allow-split-batchnorm"]).stdout).unwrap();
+    assert!(sheet.contains("statistics of 4 examples at a time: the results differ"), "{sheet}");
+    let split = ["train", "--steps", "3", "--allow-split-batchnorm", "--json"];
+    let report = json(&plimsoll(&[&split[..], &model[..]].concat()));
+    assert_eq!((number(&report, "micro_batches"), number(&report, "steps")), (4.0, 3.0));
+}
+
+#[test]
+fn training_under_a_line_ends_with_what_it_cost() {
+    let train = plimsoll(&["train", "--data", "synthetic", "--steps", "3", "--memory", "9.2MiB"]);
+    let text = String::from_utf8_lossy(&train.stdout);
+    assert!(text.contains("% time predicted; step predicted"), "{text}");
+    let whole = plimsoll(&["train", "--data", "synthetic", "--steps", "3", "--memory", "64MiB"]);
+    assert!(!String::from_utf8_lossy(&whole.stdout).contains("time predicted"));
+}
+
+#[test]
+fn a_curve_goes_from_no_line_to_the_floor_and_never_gets_faster() {
+    let found = json(&plimsoll(&[&GPT[..], &["--curve", "--json"]].concat()));
+    let curve = found["curve"].as_array().unwrap();
+    assert!((3..=10).contains(&curve.len()), "{curve:?}");
+    assert_eq!(number(&curve[0], "overhead"), 0.0);
+    assert_eq!(number(&curve[curve.len() - 1], "line_bytes"), number(&found, "floor_bytes"));
+    for pair in curve.windows(2) {
+        assert!(number(&pair[0], "line_bytes") > number(&pair[1], "line_bytes"), "{pair:?}");
+        assert!(number(&pair[0], "overhead") < number(&pair[1], "overhead"), "{pair:?}");
+    }
+    assert!(curve.iter().all(|row| number(row, "planned_peak_bytes") <= number(row, "line_bytes")));
+    // Each row is the plan under its line.
+    let row = &curve[curve.len() / 2];
+    let line = ["--memory", &format!("{}B", number(row, "line_bytes"))];
+    let sheet = plimsoll(&[&GPT[..], &line].concat());
+    let peak = format!("planned peak, {} bytes", number(row, "planned_peak_bytes"));
+    assert!(String::from_utf8_lossy(&sheet.stdout).contains(&peak), "{peak}");
+}
+
+#[test]
+fn the_largest_batch_fits_and_one_more_does_not() {
+    let model = ["plan", "--data", "synthetic", "--memory", "12MiB"];
+    let found = json(&plimsoll(&[&model[..], &["--max-batch", "--json"]].concat()));
+    let batch = |how: &str| number(&found["max_batch"][how], "batch") as usize;
+    let (whole, split) = (batch("without_micro_batches"), batch("with_micro_batches"));
+    assert!(whole < split && split.is_multiple_of(32), "{whole}, {split}");
+    let fits = |batch: usize, more: &[&str]| {
+        let batch = batch.to_string();
+        plimsoll(&[&model[..], &["--batch", &batch], more].concat()).status.success()
+    };
+    assert!(fits(whole, &["--micro-batches", "1"]) && !fits(whole + 1, &["--micro-batches", "1"]));
+    assert!(fits(split, &[]) && !fits(split + 32, &[]));
+    let mixed = ["plan", "--model", "resnet20", "--image-size", "8", "--max-batch", "--memory", "1MiB"];
+    let mixed = plimsoll(&mixed);
+    assert_eq!(mixed.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&mixed.stdout).contains("batch norm mixes examples"));
+    let none = plimsoll(&["plan", "--data", "synthetic", "--max-batch", "--memory", "2MiB"]);
+    assert_eq!(none.status.code(), Some(3));
+    refused(&["plan", "--max-batch", "--batch", "3"], &["--max-batch", "--batch"]);
+    refused(&["plan", "--curve", "--workload", "file"], &["--curve", "--workload"]);
+    refused(&["train", "--curve"], &["--curve"]);
+}
+
+#[test]
+fn batches_are_compared_and_the_best_is_marked() {
+    let found = json(&plimsoll(&["plan", "--data", "synthetic", "--batches", "--json", "--batch", "24"]));
+    let rows = found["batches"].as_array().unwrap();
+    let sizes: Vec<f64> = rows.iter().map(|r| number(r, "batch")).collect();
+    assert_eq!(sizes, [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 64.0]);
+    let best: Vec<_> = rows.iter().filter(|r| r["best"] == true).collect();
+    let rate = |row: &serde_json::Value| number(row, "samples_per_second");
+    assert!(best.len() == 1 && rows.iter().all(|r| rate(r) <= rate(best[0])), "{rows:?}");
+    let text = String::from_utf8(plimsoll(&["plan", "--data", "synthetic", "--batches"]).stdout).unwrap();
+    assert!(text.contains("samples/s") && text.contains("best") && !text.contains("Load sheet"), "{text}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub struct Arguments {
 pub enum Command {
     /// Train a model: prints the load sheet, trains, and prints planned next to measured peak
     Train(RunOptions),
-    /// Print the load sheet of a run without running it, for any line
+    /// Print the load sheet of a run without running it, for any line; or answer what batch and line it needs
     Plan(PlanOptions),
     /// Measure a trained model on data: loss, accuracy and other metrics
     Evaluate(EvaluateOptions),
@@ -161,7 +161,7 @@ pub enum ScheduleName {
     Cosine,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct RunOptions {
     #[command(flatten)]
     pub model: ModelOptions,
@@ -181,6 +181,10 @@ pub struct RunOptions {
     /// Split every step into this many micro-batches, which never changes results [default: as few as the line allows]
     #[arg(long, allow_negative_numbers = true)]
     pub micro_batches: Option<usize>,
+    /// Let models with batch norm be split, too: with the statistics of each micro-batch, so that results differ from the
+    /// whole batch's
+    #[arg(long)]
+    pub allow_split_batchnorm: bool,
     /// Learning rate [default: 0.001 for adamw, 0.01 for sgd and momentum]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
@@ -228,11 +232,20 @@ pub struct RunOptions {
 pub struct PlanOptions {
     #[command(flatten)]
     pub run: RunOptions,
+    /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
+    #[arg(long)]
+    pub curve: bool,
+    /// Print the largest batch that trains under the line, whole and in micro-batches
+    #[arg(long, conflicts_with_all = ["batch", "micro_batches"])]
+    pub max_batch: bool,
+    /// Print batch against planned peak and predicted samples per second under the line, with the best marked
+    #[arg(long, conflicts_with = "micro_batches")]
+    pub batches: bool,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
-        "epochs", "steps", "micro_batches", "lr", "optimizer", "schedule", "threads", "seed", "out", "spill", "without",
-        "check_memory", "save_every", "resume", "your_code",
+        "epochs", "steps", "micro_batches", "allow_split_batchnorm", "lr", "optimizer", "schedule", "threads", "seed", "out",
+        "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,
 }

@@ -1,10 +1,12 @@
 //! The command line: arguments in, text out.
 
+mod answers;
 mod args;
 mod evaluate;
 mod graph;
 mod plan;
 mod predict;
+mod refusal;
 mod resume;
 mod setup;
 mod signals;

@@ -8,7 +8,7 @@ use plimsoll::cpu::Cpu;
 use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{AdamW, Model, Optimizer, Sgd};
+use plimsoll::nn::{AdamW, Field, Model, Optimizer, Sgd};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::{BatchKind, Schedule, Trainer};
 use std::path::PathBuf;
@@ -24,6 +24,10 @@ pub struct Setup {
     pub data: Dataset,
     pub threads: usize,
     pub batch: usize,
+    /// The model's inputs of one example.
+    pub inputs: Vec<Field>,
+    /// The line.
+    pub line_bytes: usize,
     /// What was available before anything was loaded.
     pub available_bytes: Option<usize>,
 }
@@ -52,6 +56,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     }
     let batch = batch.min(data.train.len());
     let rate = rate(options)?;
+    let inputs = model.inputs();
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let executor = match spill_folder(options) {
@@ -71,6 +76,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,
     };
+    let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
     let mut trainer = memory::declare(trainer, threads, &data);
     // A second arena is not in the plan.
     let watchdog = if options.check_memory { Watchdog::asleep() } else { memory::watchdog(&data) };
@@ -95,7 +101,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
-    Ok(Setup { trainer, data, threads, batch, available_bytes })
+    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes })
 }
 
 /// Where states may be spilled.

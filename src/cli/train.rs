@@ -3,13 +3,13 @@
 use super::args::{ModelOptions, RunOptions};
 use super::plan::planned;
 use super::setup::{check_available, setup};
-use super::{Failure, answer, hint, resume, say, signals};
+use super::{Failure, hint, refusal::plan_or_refuse, resume, say, signals};
 use crate::HEAP;
 use crate::heap::Tag;
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::memory::{self, DATA_SET, measured_peak};
-use plimsoll::plan::in_words;
+use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
     BATCH_BUFFERS, Control, Evaluation, HEAP_CAP, OUTPUTS, Report, STATE_BUFFER, Saved, TrainError,
     TrainEvent,
@@ -36,10 +36,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let plans = HEAP
         .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
-        .map_err(|e| answer(e, options.json))?;
+        .or_else(|error| plan_or_refuse(error, options, &setup))?;
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
-    let (planned_json, total_bytes) = (planned(&plans), plans.sheet.total_bytes);
+    let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
     let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, OUTPUTS, STATE_BUFFER];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
@@ -63,6 +63,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let measured = measured_peak();
     say(&summary(&report, total_bytes, measured, progress.first_step));
+    if let Some(price) = price {
+        say(&format!("{price}, measured {:.2} ms", report.step_median.as_secs_f64() * 1e3));
+    }
     let mut object = planned_json;
     let figures = json!({
         "model": options.model.model, "model_options": model_options(&options.model), "data": setup.data.name, "batch": setup.batch, "seed": options.seed,
@@ -158,6 +161,18 @@ fn summary(report: &Report, planned: usize, measured: Option<usize>, first: Opti
         None => text += "measured peak  not known on this system",
     }
     text
+}
+
+/// What the line was predicted to cost, where it cost something.
+fn price(sheet: &LoadSheet) -> Option<String> {
+    let slowdown = sheet.slowdown();
+    (slowdown > 0.0).then(|| {
+        let step = sheet.predicted_ms();
+        format!(
+            "under the line      {:>+6.1} % time predicted; step predicted {step:.2} ms",
+            slowdown * 100.0
+        )
+    })
 }
 
 /// A bar on a terminal, a line per epoch elsewhere.

@@ -63,6 +63,10 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
             "lower_bound_overhead": bound,
             "recomputed": figures.repeats,
             "kept": kept,
+            "spilled": 0,
+            "micro_batches": 1,
+            // Bytes are counted, not placed.
+            "fragmentation": 0.0,
             "planning_ms": planning_ms,
         });
         say(&object.to_string());
@@ -102,7 +106,14 @@ fn refuse(options: &RunOptions, workload: &Workload, short: Short, bound: f64, p
             "largest_call_bytes": short.floor_bytes,
             "overhead": Value::Null,
             "lower_bound_overhead": bound,
+            "recomputed": Value::Null,
+            "kept": Value::Null,
+            "spilled": Value::Null,
+            "micro_batches": 1,
+            "fragmentation": Value::Null,
             "planning_ms": planning_ms,
+            // A recorded step has no flags to change.
+            "alternatives": [],
         });
         say(&object.to_string());
     }

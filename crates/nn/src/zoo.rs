@@ -38,6 +38,28 @@ pub struct ZooEntry {
     pub make: fn(&ZooOptions) -> Box<dyn Model>,
 }
 
+impl ZooEntry {
+    /// Its own number of layers and its own width, where it has such options.
+    pub fn own_layers_and_width(&self) -> (Option<usize>, Option<usize>) {
+        let (gpt, gpt2, bert, lstm) = (Gpt::default(), Gpt::gpt2(), Bert::default(), CharLstm::default());
+        let (layers, width) = match self.name {
+            "gpt" => (gpt.layers, gpt.width),
+            "gpt2" => (gpt2.layers, gpt2.width),
+            "bert_tiny" => (bert.layers, bert.width),
+            "lstm" => (lstm.layers, lstm.width),
+            "vit_tiny" => (Vit::default().layers, Vit::default().width),
+            "seq2seq" => (0, Seq2Seq::default().width),
+            "unet" | "unet_plain" => (0, Unet::default().width),
+            "mlp" => (0, 2048),
+            "autoencoder" | "mobilenet_v2" | "efficientnet_b0" | "densenet121" => (0, 32),
+            "resnet18" | "resnet50" | "vgg16" => (0, 64),
+            _ => (0, 0),
+        };
+        let known = |n: usize| (n > 0).then_some(n);
+        (known(layers), known(width))
+    }
+}
+
 /// What can be chosen about a zoo model; the model's own number where it is `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ZooOptions {
@@ -391,6 +413,18 @@ mod tests {
             for graph in [train, small, step::evaluation(model.as_ref(), 3, step::Report::Classes).unwrap()] {
                 assert_eq!(plimsoll_graph::parse(&graph.to_string()).unwrap(), graph, "{}", entry.name);
             }
+        }
+    }
+
+    #[test]
+    fn own_sizes_are_what_the_zoo_builds_without_options() {
+        for entry in &ZOO {
+            let (layers, width) = entry.own_layers_and_width();
+            for (name, own) in [("layers", layers), ("width", width)] {
+                assert_eq!(own.is_some(), entry.options.contains(&name), "{}: {name}", entry.name);
+            }
+            let own = parameters((entry.make)(&ZooOptions { layers, width, ..NONE }).as_ref());
+            assert_eq!(own, parameters((entry.make)(&NONE).as_ref()), "{}", entry.name);
         }
     }
 

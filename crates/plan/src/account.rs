@@ -27,6 +27,7 @@ pub(crate) fn load_sheet(
         peak_bytes: plan.peak_bytes,
         live_bytes: plan.live_bytes,
         predicted_us: plan.nanoseconds / 1_000,
+        recomputed: plan.repeats().count(),
     };
     LoadSheet {
         target,
@@ -37,6 +38,8 @@ pub(crate) fn load_sheet(
         line_bytes,
         peak: largest.map_or_else(Moment::default, |plan| moment(plan, states)),
         plans: plans.iter().map(row).collect(),
+        unlimited_ns: plans.first().map_or(0, |p| p.nanoseconds),
+        notes: Vec::new(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! plan without sharing code with what made it.
 
 mod account;
+mod bound;
 mod claims;
 mod error;
 mod executor;
@@ -24,6 +25,7 @@ mod verify;
 mod work;
 pub mod workload;
 
+pub use bound::least_repeats;
 pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Prepared};
 pub use null::{NullExecutor, NullTarget};

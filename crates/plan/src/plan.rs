@@ -122,6 +122,17 @@ pub struct ExecutionPlan {
     pub nanoseconds: u64,
 }
 
+impl ExecutionPlan {
+    /// The node of every run that is not the node's first.
+    pub fn repeats(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let mut ran = vec![false; self.graph.nodes.len()];
+        self.steps.iter().filter_map(move |step| match step.action {
+            Action::Run { node, .. } => std::mem::replace(ran.get_mut(node.index())?, true).then_some(node),
+            _ => None,
+        })
+    }
+}
+
 /// Where a state lies between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateHome {

@@ -64,6 +64,8 @@ pub struct PlanRow {
     pub live_bytes: usize,
     /// Predicted microseconds per step, from a rough model of the machine.
     pub predicted_us: u64,
+    /// Runs of nodes beyond the first of each.
+    pub recomputed: usize,
 }
 
 /// The account of every byte: the arena's content at its fullest moment, then everything outside the arena. The
@@ -86,6 +88,10 @@ pub struct LoadSheet {
     pub peak: Moment,
     /// Every plan.
     pub plans: Vec<PlanRow>,
+    /// Predicted nanoseconds of a step of the first plan if there were no line.
+    pub unlimited_ns: u64,
+    /// What else there is to know, a sentence each.
+    pub notes: Vec<String>,
 }
 
 impl LoadSheet {
@@ -93,6 +99,18 @@ impl LoadSheet {
     pub fn add_outside(&mut self, entry: Entry) {
         self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
         self.outside.push(entry);
+    }
+
+    /// Predicted milliseconds of a step of the first plan.
+    pub fn predicted_ms(&self) -> f64 {
+        self.plans.first().map_or(0, |p| p.predicted_us) as f64 / 1e3
+    }
+
+    /// Predicted time of a step of the first plan over its time without a line, minus one.
+    pub fn slowdown(&self) -> f64 {
+        let planned = self.plans.first().map_or(0, |p| p.predicted_us) as f64;
+        let unlimited = (self.unlimited_ns / 1_000) as f64;
+        if unlimited > 0.0 { planned / unlimited - 1.0 } else { 0.0 }
     }
 
     /// Whether the total is under the line; if not, the answer says what is missing and who holds the memory.

@@ -60,6 +60,26 @@ impl fmt::Display for LoadSheet {
                 writeln!(f)?;
             }
         }
-        Ok(())
+        self.price().iter().chain(&self.notes).try_for_each(|note| write!(f, "\n\n{note}"))
+    }
+}
+
+impl LoadSheet {
+    /// What the line costs, where it costs something.
+    fn price(&self) -> Option<String> {
+        let first = self.plans.first()?;
+        let (micro_batches, recomputed) = (first.micro_batches, first.recomputed);
+        if self.slowdown() <= 0.0 {
+            return None;
+        }
+        let mut means = Vec::new();
+        if micro_batches > 1 {
+            means.push(format!("{micro_batches} micro-batches"));
+        }
+        if recomputed > 0 {
+            means.push(format!("{recomputed} step{} run again", if recomputed == 1 { "" } else { "s" }));
+        }
+        let share = self.slowdown() * 100.0;
+        Some(format!("Under the line a step takes {share:.1} % longer than without: {}.", means.join(", ")))
     }
 }

@@ -1,15 +1,14 @@
 //! What a run is, before it has any memory.
 
 use crate::checkpoint::Checkpoints;
+use crate::planning::Planning;
 use crate::{Control, Report, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{Dataset, Source};
-use plimsoll_graph::{Graph, Node, Op};
+use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{
-    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
-};
+use plimsoll_plan::{Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify};
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{LOSS, Pass, accumulate, check_split, optimize};
+use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -47,13 +46,7 @@ fn plan_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
 /// Heap bytes of plans: of their graphs, and of every step that is not the first of its node.
 fn plans_bytes(plans: &PlanSet) -> usize {
     let of = |plan: &ExecutionPlan| {
-        let mut ran = vec![false; plan.graph.nodes.len()];
-        let again = plan.steps.iter().filter_map(|step| match step.action {
-            Action::Run { node, .. } => {
-                std::mem::replace(&mut ran[node.index()], true).then(|| plan.graph.node(node))
-            }
-            _ => None,
-        });
+        let again = plan.repeats().map(|node| plan.graph.node(node));
         plan_bytes(again) + plan_bytes(plan.graph.nodes.iter())
     };
     plans.plans.iter().map(of).sum()
@@ -163,6 +156,7 @@ pub struct Trainer {
     heap_bytes: Option<usize>,
     /// `None`: as few as the line allows.
     micro_batches: Option<usize>,
+    split_batch_norm: bool,
     without: Vec<Pass>,
     report: step::Report,
     kinds: Vec<BatchKind>,
@@ -191,6 +185,7 @@ impl Trainer {
             outside: Vec::new(),
             heap_bytes: None,
             micro_batches: None,
+            split_batch_norm: false,
             without: Vec::new(),
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
@@ -259,6 +254,12 @@ impl Trainer {
     /// are split into as few as the line allows.
     pub fn micro_batches(self, micro_batches: usize) -> Self {
         Self { micro_batches: Some(micro_batches), ..self }
+    }
+
+    /// Lets steps with batch norm be split, too. The statistics are then those of each micro-batch, and the running ones
+    /// move towards their mean: the numbers differ from those of the whole batch. Other steps stay as they are.
+    pub fn allow_split_batch_norm(self) -> Self {
+        Self { split_batch_norm: true, ..self }
     }
 
     /// Switches a pass off.
@@ -348,9 +349,21 @@ impl Trainer {
         buffers.into_iter().fold(feed, usize::saturating_add)
     }
 
+    /// Whether steps are split with statistics of each micro-batch.
+    fn splits_statistics(&self) -> bool {
+        let mixes = |graph: &Graph| graph.flows().contains(&Flow::Mixed);
+        self.split_batch_norm && self.training_step().is_ok_and(|graph| mixes(&graph))
+    }
+
+    /// Examples that a micro-batch has a multiple of. Where the bits differ anyhow, blocks do not matter; statistics need
+    /// two examples.
+    pub fn block(&self) -> usize {
+        if self.splits_statistics() { 2 } else { step::example_block(self.model.as_ref()) }
+    }
+
     /// The numbers of micro-batches to try, at least one, the fewest first: they cost least.
     fn splits(&self) -> Vec<usize> {
-        let block = step::example_block(self.model.as_ref());
+        let block = self.block();
         let fits = |k: &usize| self.batch.is_multiple_of(*k) && (self.batch / k).is_multiple_of(block);
         match self.micro_batches {
             Some(asked) => vec![asked],
@@ -371,10 +384,31 @@ impl Trainer {
         }
         let split = self.split(examples, micro_batches);
         let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
-        if split > 1 {
-            check_split(&step::training(model, self.optimizer.as_ref(), examples)?, &graph)?;
+        if split == 1 {
+            return Ok(optimize(&graph, &self.without)?);
         }
+        let whole = step::training(model, self.optimizer.as_ref(), examples)?;
+        if self.splits_statistics() {
+            check_same_ops(&whole, &graph)?;
+            return Ok(accumulate_local(&optimize(&graph, &self.without)?, split)?);
+        }
+        check_split(&whole, &graph)?;
         Ok(accumulate(&optimize(&graph, &self.without)?, split)?)
+    }
+
+    /// The training step of a whole batch, as it was built.
+    pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
+        Ok(step::training(self.model.as_ref(), self.optimizer.as_ref(), self.batch)?)
+    }
+
+    /// Whether there is a number of micro-batches other than one that steps may be split into.
+    pub fn can_split(&self) -> Result<bool, TrainError> {
+        let Some(&parts) = self.splits().get(1) else { return Ok(false) };
+        match self.graph(BatchKind::Train, self.batch, parts) {
+            Ok(_) => Ok(true),
+            Err(TrainError::Split(_)) => Ok(false),
+            Err(other) => Err(other),
+        }
     }
 
     /// In how many micro-batches a step of so many examples runs: as many as were asked for, or, for a remainder, the
@@ -384,7 +418,7 @@ impl Trainer {
         if asked == 1 || examples == self.batch {
             return if examples.is_multiple_of(asked) { asked } else { 1 };
         }
-        let (block, most) = (step::example_block(self.model.as_ref()), self.batch / asked);
+        let (block, most) = (self.block(), self.batch / asked);
         let fits = |k: &usize| {
             examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= most
         };
@@ -394,6 +428,11 @@ impl Trainer {
     /// Plans every batch type and checks the plan, in as few micro-batches as the line allows unless their number is
     /// given. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
+        self.plan_under(data, &mut Planning::new(self.line_bytes))
+    }
+
+    /// As [`Trainer::plan`], under a line of its own.
+    pub(crate) fn plan_under(&self, data: &Dataset, planning: &mut Planning) -> Result<PlanSet, TrainError> {
         if self.batch == 0 {
             return Err(TrainError::Setting(
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
@@ -406,14 +445,37 @@ impl Trainer {
             )));
         }
         self.check(data)?;
+        let mut found = self.fastest(data, planning);
+        match &mut found {
+            Ok(plans) => {
+                plans.sheet.unlimited_ns = planning.unlimited_ns;
+                let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
+                if parts > 1 && self.splits_statistics() {
+                    let examples = self.batch / parts;
+                    plans.sheet.notes.push(format!(
+                        "Batch norm takes the statistics of {examples} examples at a time: the results differ from those \
+                         of the whole batch."
+                    ));
+                }
+            }
+            Err(TrainError::Plan(PlanError::Infeasible(short))) => {
+                short.sheet.unlimited_ns = planning.unlimited_ns;
+            }
+            Err(_) => {}
+        }
+        found
+    }
+
+    /// The fastest plan found under a line.
+    fn fastest(&self, data: &Dataset, planning: &mut Planning) -> Result<PlanSet, TrainError> {
         let splits = self.splits();
-        let mut plain = self.plan_split(data, splits[0], Means::Once);
+        let mut plain = self.plan_split(data, splits[0], Means::Once, planning);
         let mut tried = 1;
         for &split in &splits[1..] {
             if !is_short(&plain) {
                 break;
             }
-            match self.plan_split(data, split, Means::Once) {
+            match self.plan_split(data, split, Means::Once, planning) {
                 // A batch that cannot be split is as short as it was whole.
                 Err(TrainError::Split(_)) => break,
                 other => plain = other,
@@ -429,23 +491,55 @@ impl Trainer {
             true => vec![0, tried / 2, tried - 1],
         };
         again.dedup();
-        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Repeat));
+        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Repeat, planning));
         let best = others.fold(plain, better);
         if !is_short(&best) || self.executor.disk().is_none() {
             return best;
         }
-        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Spill));
+        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Spill, planning));
         others.fold(best, better)
     }
 
     /// The plan in so many micro-batches.
-    fn plan_split(&self, data: &Dataset, micro_batches: usize, means: Means) -> Result<PlanSet, TrainError> {
+    fn plan_split(
+        &self,
+        data: &Dataset,
+        micro_batches: usize,
+        means: Means,
+        planning: &mut Planning,
+    ) -> Result<PlanSet, TrainError> {
+        let line_bytes = planning.line_bytes;
+        let mut plans = match means {
+            // The same under every line.
+            Means::Once => planning
+                .once(micro_batches, |planning| self.plan_as_low(data, micro_batches, means, planning))?,
+            Means::Repeat | Means::Spill => self.plan_as_low(data, micro_batches, means, planning)?,
+        };
+        plans.sheet.line_bytes = line_bytes;
+        plans.sheet.check_line()?;
+        verify(&plans)?;
+        Ok(plans)
+    }
+
+    /// The graphs of every batch type, in so many micro-batches.
+    fn batches(&self, data: &Dataset, micro_batches: usize) -> Result<Vec<(String, Graph)>, TrainError> {
+        let types = self.batch_types(data, micro_batches).into_iter();
+        let named = types.map(|(kind, examples)| {
+            Ok((format!("{} × {examples}", kind.name()), self.graph(kind, examples, micro_batches)?))
+        });
+        named.collect()
+    }
+
+    /// The plan in so many micro-batches; under the line if the means allow it.
+    fn plan_as_low(
+        &self,
+        data: &Dataset,
+        micro_batches: usize,
+        means: Means,
+        planning: &mut Planning,
+    ) -> Result<PlanSet, TrainError> {
         let types = self.batch_types(data, micro_batches);
-        let mut batches = Vec::new();
-        for &(kind, examples) in &types {
-            let graph = self.graph(kind, examples, micro_batches)?;
-            batches.push((format!("{} × {examples}", kind.name()), graph));
-        }
+        let batches = planning.batches(micro_batches, || self.batches(data, micro_batches))?;
         let mut outside = self.outside.clone();
         if self.heap_bytes.is_some() {
             let feed = self.batch_bytes(&types);
@@ -460,7 +554,7 @@ impl Trainer {
             self.heap_bytes.map_or(0, |heap| heap + plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes)));
         loop {
             let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
-            let arena = largest_arena(self.line_bytes.saturating_sub(outside_bytes));
+            let arena = largest_arena(planning.line_bytes.saturating_sub(outside_bytes));
             let line_bytes = match means {
                 Means::Once => usize::MAX,
                 Means::Repeat | Means::Spill => arena.saturating_add(outside_bytes - reserved),
@@ -485,9 +579,6 @@ impl Trainer {
                 ));
             }
             plans.sheet.add_outside(page_tables(plans.arena_bytes));
-            plans.sheet.line_bytes = self.line_bytes;
-            plans.sheet.check_line()?;
-            verify(&plans)?;
             return Ok(plans);
         }
     }

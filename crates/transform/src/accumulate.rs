@@ -1,7 +1,7 @@
 //! Turns the step of one micro-batch into a step of several.
 
 use crate::rewriter::Rewriter;
-use plimsoll_graph::{Flow, Graph, GraphError, ValueId};
+use plimsoll_graph::{Flow, Graph, GraphError, Node, ValueId};
 use thiserror::Error;
 
 /// Why a step cannot be split into micro-batches.
@@ -47,20 +47,27 @@ pub enum SplitError {
 /// the part has the same ops. (A part of one example alone cannot tell examples from rows.)
 pub fn check_split(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
     let flows = whole.flows();
-    for (i, node) in whole.nodes.iter().enumerate() {
-        let (layer, op) = (node.layer.to_string(), node.op.name());
-        if node.outputs.iter().any(|v| flows[v.index()] == Flow::Mixed) {
-            return Err(SplitError::Mixes { layer, op });
-        }
-        if part.nodes.get(i).is_none_or(|other| other.op.name() != op || other.inputs != node.inputs) {
-            return Err(SplitError::Changes { layer, op, examples: part.examples });
-        }
+    let mixes = |node: &&Node| node.outputs.iter().any(|v| flows[v.index()] == Flow::Mixed);
+    if let Some(node) = whole.nodes.iter().find(mixes) {
+        return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
     }
+    check_same_ops(whole, part)?;
     let sums = |value: Option<ValueId>| value.is_some_and(|v| flows[v.index()] == Flow::PerExample);
     match whole.states.iter().find(|state| sums(state.output)) {
         Some(state) => Err(SplitError::Mixes { layer: state.name.clone(), op: "the update" }),
         None => Ok(()),
     }
+}
+
+/// Whether the step of a part of a batch has the ops of the whole one's, both as they were built.
+pub fn check_same_ops(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
+    for (i, node) in whole.nodes.iter().enumerate() {
+        let op = node.op.name();
+        if part.nodes.get(i).is_none_or(|other| other.op.name() != op || other.inputs != node.inputs) {
+            return Err(SplitError::Changes { layer: node.layer.to_string(), op, examples: part.examples });
+        }
+    }
+    Ok(())
 }
 
 /// Makes of a step over `graph.examples` examples one over `micro_batches` times as many: sums over examples are

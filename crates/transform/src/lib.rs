@@ -8,15 +8,17 @@ mod accumulate;
 mod decompose;
 mod fuse;
 mod gradient;
+mod local;
 mod min_cut;
 mod rewriter;
 mod save;
 mod simplify;
 
-pub use accumulate::{SplitError, accumulate, check_split};
+pub use accumulate::{SplitError, accumulate, check_same_ops, check_split};
 pub use decompose::decompose;
 pub use fuse::fuse;
 pub use gradient::gradient;
+pub use local::accumulate_local;
 pub use save::save;
 pub use simplify::simplify;
 

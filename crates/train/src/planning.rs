@@ -1,0 +1,73 @@
+//! A line to plan under, and what is known from planning under others.
+
+use crate::TrainError;
+use plimsoll_graph::Graph;
+use plimsoll_plan::PlanSet;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The graphs of every batch type, by name.
+type Batches = Rc<Vec<(String, Graph)>>;
+
+/// A line to plan under, and what does not depend on it.
+#[derive(Default)]
+pub(crate) struct Planning {
+    /// The line.
+    pub line_bytes: usize,
+    /// Predicted time of a step without a line; known once anything is planned.
+    pub unlimited_ns: u64,
+    /// Whether what is found is kept for other lines.
+    keep: bool,
+    /// Graphs by their number of micro-batches.
+    batches: BTreeMap<usize, Batches>,
+    /// Plans in which every step runs once, by their number of micro-batches.
+    once: BTreeMap<usize, Rc<PlanSet>>,
+}
+
+impl Planning {
+    /// For one plan: nothing is kept.
+    pub fn new(line_bytes: usize) -> Self {
+        Self { line_bytes, ..Self::default() }
+    }
+
+    /// For plans under many lines.
+    pub fn keeping() -> Self {
+        Self { keep: true, ..Self::default() }
+    }
+
+    /// The graphs in so many micro-batches.
+    pub fn batches(
+        &mut self,
+        micro_batches: usize,
+        make: impl FnOnce() -> Result<Vec<(String, Graph)>, TrainError>,
+    ) -> Result<Batches, TrainError> {
+        if let Some(known) = self.batches.get(&micro_batches) {
+            return Ok(known.clone());
+        }
+        let made = Rc::new(make()?);
+        if self.keep {
+            self.batches.insert(micro_batches, made.clone());
+        }
+        Ok(made)
+    }
+
+    /// The plan in so many micro-batches in which every step runs once. The first one made says what a step takes
+    /// without a line.
+    pub fn once(
+        &mut self,
+        micro_batches: usize,
+        make: impl FnOnce(&mut Self) -> Result<PlanSet, TrainError>,
+    ) -> Result<PlanSet, TrainError> {
+        if let Some(known) = self.once.get(&micro_batches) {
+            return Ok(known.as_ref().clone());
+        }
+        let made = make(self)?;
+        if self.unlimited_ns == 0 {
+            self.unlimited_ns = made.plans.first().map_or(0, |p| p.nanoseconds);
+        }
+        if self.keep {
+            self.once.insert(micro_batches, Rc::new(made.clone()));
+        }
+        Ok(made)
+    }
+}
