@@ -110,7 +110,7 @@ impl<'a> Climb<'a> {
 
     /// The tastes to try, fewer for large problems.
     fn tastes(&self) -> impl Iterator<Item = Taste> + use<> {
-        let count = if self.table.calls <= LARGE { TASTES.len() } else { 4 };
+        let count = if self.table.calls <= LARGE { TASTES.len() } else { 3 };
         TASTES.into_iter().take(count)
     }
 

@@ -312,7 +312,10 @@ impl<'a> Ledger<'a> {
         }
         s.tensors.sort_unstable();
         s.tensors.dedup();
-        (s.starts.clear(), s.stays.clear(), s.differ.clear(), s.taken.clear());
+        s.starts.clear();
+        s.stays.clear();
+        s.differ.clear();
+        s.taken.clear();
         let mut ends = std::mem::take(&mut s.steps);
         ends.clear();
         self.scratch = s;

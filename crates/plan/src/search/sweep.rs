@@ -24,6 +24,8 @@ const CHAIN: usize = 48;
 const LONG: f64 = 64.0;
 /// Dropped tensors looked through to find a later use, at most: with more, there is taken to be one at the end.
 const VISITS: usize = 64;
+/// And to find an earlier use than one found.
+const NEAR: usize = 4;
 /// Runs of a schedule, at most: so many for each call, and more for small steps: this by calls, and at most twice the calls squared.
 const RUNS: usize = 3;
 const RUNS_OF_SMALL: usize = 5_000_000;
@@ -427,7 +429,7 @@ impl<'a> Sweep<'a> {
             if next <= from {
                 return next;
             }
-            if at > VISITS {
+            if at > VISITS || (at > NEAR && next < usize::MAX) {
                 return next.min(table.calls);
             }
             for &result in readers[..behind].iter().flat_map(|&r| table.outputs.row(r as usize)) {
