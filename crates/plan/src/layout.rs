@@ -22,34 +22,41 @@ pub(crate) struct Layout<'a> {
 const MARGIN: u64 = 5;
 
 impl Layout<'_> {
-    /// Steps, buffers and their places for tasks in an order. Loads begin early and stores take their time as far as the
-    /// room allows.
+    /// Steps, buffers and their places for tasks in an order, as low as they go.
     pub fn lay_out(&self, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
+        let (states, _) = self.floor.of(work.graph);
+        self.place(work, order, timetable(work, order, &states), 0)
+    }
+
+    /// As [`Layout::lay_out`], but only as low as the room asks; loads begin early and stores take their time as far as
+    /// it allows.
+    pub fn lay_out_inside(&self, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
         let (states, _) = self.floor.of(work.graph);
         let transfers = work.tasks.iter().any(|t| is_transfer(t.deed));
         if transfers {
             // Places have gaps: less room for waiting leaves some for them.
-            for part in [64, 60, 52] {
+            for part in [60, 48] {
                 let room = (self.room as u128 * part / 64) as usize;
                 let early = hoisted(work, order, room.saturating_sub(self.floor.end));
                 let mut table = timetable(work, &early, &states);
                 linger(work, &early, &mut table, room.saturating_sub(self.floor.end));
-                let found = self.place(work, &early, table);
+                let found = self.place(work, &early, table, self.room.saturating_sub(self.floor.end));
                 if found.peak_bytes <= self.room {
                     return found;
                 }
             }
         }
-        self.place(work, order, timetable(work, order, &states))
+        let enough = self.room.saturating_sub(self.floor.end);
+        self.place(work, order, timetable(work, order, &states), enough)
     }
 
-    fn place(&self, work: &Work<'_>, order: &[TaskId], mut table: Timetable) -> ExecutionPlan {
+    fn place(&self, work: &Work<'_>, order: &[TaskId], mut table: Timetable, enough: usize) -> ExecutionPlan {
         let above: Vec<usize> = (0..table.buffers.len())
             .filter(|&i| !matches!(table.buffers[i].kind, BufferKind::State(_)))
             .collect();
         let blocks: Vec<Block> = above.iter().map(|&i| block(work, &table.buffers[i])).collect();
         let (live_above, peak_step) = live_peak(&blocks);
-        for (&i, offset) in above.iter().zip(place(&blocks)) {
+        for (&i, offset) in above.iter().zip(place(&blocks, enough)) {
             table.buffers[i].offset = self.floor.end + offset;
         }
         for buffer in &mut table.buffers {
@@ -86,10 +93,7 @@ fn is_transfer(deed: Deed) -> bool {
 /// allow. Loads stay in their order.
 fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
     let mut tide = Tide::new(work);
-    let resident: usize = (0..work.items.len())
-        .filter(|&i| matches!(work.items[i].home, crate::work::Home::State(_)))
-        .map(|i| work.items[i].size)
-        .sum();
+    let resident = work.resident_bytes();
     let mut order = order.to_vec();
     // Live bytes while each task runs.
     let mut live: Vec<usize> = Vec::with_capacity(order.len());

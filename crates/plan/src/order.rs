@@ -50,6 +50,11 @@ pub(crate) fn order(work: &Work<'_>) -> Vec<TaskId> {
     measured.min_by_key(|(_, cost)| cost.peak).map(|(order, _)| order).unwrap_or_default()
 }
 
+/// The largest sum of live bytes, states included, in an order.
+pub(crate) fn peak(work: &Work<'_>, order: &[TaskId]) -> usize {
+    Search::new(work).measure(order).peak
+}
+
 /// How good an order is: first its peak, then at how many tasks that is reached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {

@@ -46,9 +46,10 @@ pub(crate) fn live_peak(blocks: &[Block]) -> (usize, usize) {
     peak
 }
 
-/// An offset for each block. Blocks of no bytes lie at 0.
-pub(crate) fn place(blocks: &[Block]) -> Vec<usize> {
+/// An offset for each block. Blocks of no bytes lie at 0. A placement that ends below `enough` is not improved.
+pub(crate) fn place(blocks: &[Block], enough: usize) -> Vec<usize> {
     let (bound, fullest) = live_peak(blocks);
+    let bound = bound.max(enough);
     let moments = blocks.iter().map(|b| b.last + 1).max().unwrap_or(1);
     let mut packing = Packing { blocks, taken: Taken::new(moments) };
     let orders = orders(blocks, fullest);
@@ -57,7 +58,7 @@ pub(crate) fn place(blocks: &[Block]) -> Vec<usize> {
     let mut limit = usize::MAX;
     for order in orders {
         let Some(packed) = packing.pack(order, limit) else { continue };
-        if packed.height == bound {
+        if packed.height <= bound {
             return packed.offsets;
         }
         // What is not improved is of no use where it is higher than another.
@@ -71,7 +72,7 @@ pub(crate) fn place(blocks: &[Block]) -> Vec<usize> {
         if best.as_ref().is_none_or(|b| improved.height < b.height) {
             best = Some(improved);
         }
-        if best.as_ref().is_some_and(|b| b.height == bound) {
+        if best.as_ref().is_some_and(|b| b.height <= bound) {
             break;
         }
     }
@@ -140,7 +141,7 @@ impl Packing<'_> {
         let mut current = best.clone();
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for _ in 0..rounds {
-            if best.height == bound {
+            if best.height <= bound {
                 break;
             }
             let key = |(at, &id): (usize, &usize)| {

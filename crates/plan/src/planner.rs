@@ -2,7 +2,7 @@
 
 use crate::layout::Layout;
 use crate::repeat::{self, Translated};
-use crate::search;
+use crate::search::{self, Schedule};
 use crate::work::{TaskId, Work};
 use crate::{
     Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account,
@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// How often a plan whose places have gaps is searched again under another aim.
-const AIMS: usize = 4;
+const AIMS: usize = 3;
 
 /// What the plans may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,12 +175,12 @@ impl Shelf<'_> {
             }
             Ok::<_, PlanError>(&order[..(low + 1).min(order.len())])
         };
-        let plain = fewest(&|spilled| Ok(self.plan(spilled, room, false)?.peak() <= room))?;
+        let plain = fewest(&|spilled| Ok(self.live(spilled, false)? <= room))?;
         let plain = self.plan(plain, room, false)?;
         if plain.peak() <= room || !recompute {
             return Ok(if plain.peak() < whole.peak() { plain } else { whole });
         }
-        let spilled = fewest(&|spilled| Ok(self.least(spilled)? <= room))?;
+        let spilled = fewest(&|spilled| Ok(self.live(spilled, true)? <= room))?;
         let planned = self.plan(spilled, room, true)?;
         if planned.peak() <= room || spilled.len() == order.len() {
             return Ok(planned);
@@ -189,18 +189,21 @@ impl Shelf<'_> {
         self.plan(&order[..(spilled.len() + order.len()).div_ceil(2)], room, true)
     }
 
-    /// The smallest arena, but for gaps, with these states in the file and steps that run again.
-    fn least(&self, spilled: &[usize]) -> Result<usize, PlanError> {
+    /// The smallest arena, but for gaps, with these states in the file, and with steps that run again or without.
+    fn live(&self, spilled: &[usize], recompute: bool) -> Result<usize, PlanError> {
         let floor = self.floor(spilled);
         let mut most = 0;
         for (name, graph) in self.batches {
             let (_, in_file) = floor.of(graph);
             let work = Work::new(name, graph, self.target, &in_file, self.disk)?;
-            most = most.max(floor.end.saturating_add(least_line(
-                &work,
-                &order::order(&work),
-                &vec![false; work.tasks.len()],
-            )));
+            let order = order::order(&work);
+            let resident = work.resident_bytes();
+            let mut live = order::peak(&work, &order) - resident;
+            if recompute {
+                let mut once = vec![false; work.tasks.len()];
+                live = lowest(&work, &order, &mut once).map_or(live, |(least, _)| live.min(least));
+            }
+            most = most.max(floor.end + live);
         }
         Ok(most)
     }
@@ -300,57 +303,72 @@ fn plan_one(
     let (_, spilled) = floor.of(graph);
     let work = Work::new(layout.name, graph, target, &spilled, disk)?;
     let order = order::order(&work);
-    let plain = layout.lay_out(&work, &order);
+    let plain = if spilled.contains(&true) {
+        layout.lay_out_inside(&work, &order)
+    } else {
+        layout.lay_out(&work, &order)
+    };
     if plain.peak_bytes <= room || !recompute {
         return Ok(plain);
     }
     let repeated = |list: &[TaskId]| {
         let unrolled = repeat::unrolled(&work, list);
-        layout.lay_out(&unrolled, &(0..list.len()).collect::<Vec<_>>())
+        layout.lay_out_inside(&unrolled, &(0..list.len()).collect::<Vec<_>>())
     };
-    let mut lowest = plain;
+    let lower = |a: ExecutionPlan, b: ExecutionPlan| if b.peak_bytes < a.peak_bytes { b } else { a };
     let mut once = vec![false; work.tasks.len()];
-    let mut least = least_line(&work, &order, &once);
-    let mut aim = room.saturating_sub(floor.end).max(least);
+    let least = lowest(&work, &order, &mut once);
+    let mut best = least.as_ref().map_or(plain.clone(), |(_, list)| lower(plain, repeated(list)));
+    let Some((least, _)) = least else { return Ok(best) };
+    let mut aim = room.saturating_sub(floor.end);
     for _ in 0..AIMS {
-        let Some(list) = repeat_under(&work, &order, &mut once, aim) else {
-            // Fewer tasks may be repeated than the least was found with.
-            least = least_line(&work, &order, &once).max(aim + 1);
-            aim = least;
-            continue;
-        };
+        let list = if aim > least { repeat_under(&work, &order, &mut once, aim) } else { None };
+        let Some(list) = list else { break };
         let found = repeated(&list);
-        let (peak, is_least) = (found.peak_bytes, aim == least);
-        if peak < lowest.peak_bytes {
-            lowest = found;
+        let peak = found.peak_bytes;
+        if peak <= room {
+            return Ok(found);
         }
-        if peak <= room || is_least {
-            break;
-        }
+        best = lower(best, found);
         // Places have gaps between them: aim as much lower as they are high.
-        aim = ((aim as u128 * room as u128 / peak as u128) as usize).max(least);
+        aim = (aim as u128 * room as u128 / peak as u128) as usize;
     }
-    Ok(lowest)
+    Ok(best)
 }
 
-/// The smallest line for live bytes above the states under which repeats are known to bring a work.
-fn least_line(work: &Work<'_>, order: &[TaskId], once: &[bool]) -> usize {
-    let translated = Translated::new(work, order, once);
-    let least = search::smallest_line(&translated.problem).map_or(usize::MAX, |bytes| bytes as usize);
-    translated.fixed.saturating_add(least)
+/// The tasks in order with the repeats that bring live bytes above the states lowest, and how low that is. Tasks that
+/// turn out not to be repeatable are added to `once`.
+fn lowest(work: &Work<'_>, order: &[TaskId], once: &mut [bool]) -> Option<(usize, Vec<TaskId>)> {
+    repeat_with(work, order, once, |translated| {
+        let schedule = search::lowest(&translated.problem).ok()?;
+        Some((translated.fixed.saturating_add(schedule.peak_bytes as usize), schedule))
+    })
 }
 
 /// The tasks in order, with the repeats that keep live bytes above the states under a line, if any are found. Tasks that
 /// turn out not to be repeatable are added to `once`.
 fn repeat_under(work: &Work<'_>, order: &[TaskId], once: &mut [bool], line: usize) -> Option<Vec<TaskId>> {
+    let found = repeat_with(work, order, once, |translated| {
+        let room = line.checked_sub(translated.fixed)?;
+        Some(((), search::solve(&translated.problem, room as u64).ok()?))
+    });
+    found.map(|((), list)| list)
+}
+
+/// Searches until no task runs again where it may not.
+fn repeat_with<T>(
+    work: &Work<'_>,
+    order: &[TaskId],
+    once: &mut [bool],
+    search: impl Fn(&Translated) -> Option<(T, Schedule)>,
+) -> Option<(T, Vec<TaskId>)> {
     loop {
         let translated = Translated::new(work, order, once);
-        let room = line.checked_sub(translated.fixed)?;
-        let schedule = search::solve(&translated.problem, room as u64).ok()?;
+        let (figure, schedule) = search(&translated)?;
         let list = translated.tasks(schedule.runs.iter().map(|run| run.call));
         let misplaced = repeat::misplaced(work, &list);
         if misplaced.is_empty() {
-            return Some(list);
+            return Some((figure, list));
         }
         misplaced.into_iter().for_each(|task| once[task] = true);
     }

@@ -170,8 +170,13 @@ pub fn frontier(problem: &Problem) -> Result<Vec<(u64, u64)>, ProblemError> {
 
 /// The smallest line for which sweeps find a schedule.
 pub fn smallest_line(problem: &Problem) -> Result<u64, ProblemError> {
+    Ok(lowest(problem)?.peak_bytes)
+}
+
+/// The schedule with the lowest peak that sweeps find.
+pub fn lowest(problem: &Problem) -> Result<Schedule, ProblemError> {
     let table = Table::new(problem)?;
-    Ok(ladder::smallest_line(&table))
+    Ok(spell(&table, &ladder::lowest(&table)))
 }
 
 /// Time that any schedule that keeps the recorded order spends on repeats under a line, at least.

@@ -172,6 +172,12 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Bytes of the states that lie in the arena.
+    pub fn resident_bytes(&self) -> usize {
+        let states = self.items.iter().filter(|item| matches!(item.home, Home::State(_)));
+        states.map(|item| item.size).sum()
+    }
+
     /// Whether the body runs more than once.
     pub fn repeats(&self) -> bool {
         self.graph.micro_batches > 1

@@ -62,9 +62,9 @@ pub(super) fn solve(table: &Table, line: u64) -> Result<Vec<u32>, Short> {
     Ok(best.runs)
 }
 
-/// The lowest peak found.
-pub(super) fn smallest_line(table: &Table) -> u64 {
-    Climb::new(table).lowest().peak
+/// The list with the lowest peak found.
+pub(super) fn lowest(table: &Table) -> Vec<u32> {
+    Climb::new(table).lowest().runs
 }
 
 /// Every rung and its time, from the smallest line found.

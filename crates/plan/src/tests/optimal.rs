@@ -159,7 +159,7 @@ fn placements_of_small_sets_are_the_lowest_of_all() {
             .collect();
         let mut best = usize::MAX;
         lowest(&blocks, &mut Vec::new(), &mut best);
-        let offsets = place(&blocks);
+        let offsets = place(&blocks, 0);
         let found = blocks.iter().zip(&offsets).map(|(b, o)| b.size + o).max().unwrap();
         assert!(found >= best && best >= live_peak(&blocks).0);
         exact += usize::from(found == best);
@@ -180,7 +180,7 @@ fn five_thousand_buffers_are_placed_within_three_percent() {
             Block { size: 64 * (1 + c.below(4_000)), first: i, last }
         })
         .collect();
-    let height = blocks.iter().zip(place(&blocks)).map(|(b, o)| b.size + o).max().unwrap();
+    let height = blocks.iter().zip(place(&blocks, 0)).map(|(b, o)| b.size + o).max().unwrap();
     let (bound, _) = live_peak(&blocks);
     assert!(height * 100 <= bound * 103, "{height} over {bound}");
 }
