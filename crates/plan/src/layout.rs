@@ -33,20 +33,18 @@ impl Layout<'_> {
     pub fn lay_out_inside(&self, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
         let (states, _) = self.floor.of(work.graph);
         let transfers = work.tasks.iter().any(|t| is_transfer(t.deed));
+        let enough = self.room.saturating_sub(self.floor.end);
         if transfers {
             // Places have gaps: less room for waiting leaves some for them.
-            for part in [60, 48] {
-                let room = (self.room as u128 * part / 64) as usize;
-                let early = hoisted(work, order, room.saturating_sub(self.floor.end));
-                let mut table = timetable(work, &early, &states);
-                linger(work, &early, &mut table, room.saturating_sub(self.floor.end));
-                let found = self.place(work, &early, table, self.room.saturating_sub(self.floor.end));
-                if found.peak_bytes <= self.room {
-                    return found;
-                }
+            let room = enough - enough / 8;
+            let early = hoisted(work, order, room);
+            let mut table = timetable(work, &early, &states);
+            linger(work, &early, &mut table, room);
+            let found = self.place(work, &early, table, enough);
+            if found.peak_bytes <= self.room {
+                return found;
             }
         }
-        let enough = self.room.saturating_sub(self.floor.end);
         self.place(work, order, timetable(work, order, &states), enough)
     }
 

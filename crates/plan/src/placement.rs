@@ -53,7 +53,9 @@ pub(crate) fn place(blocks: &[Block], enough: usize) -> Vec<usize> {
     let moments = blocks.iter().map(|b| b.last + 1).max().unwrap_or(1);
     let mut packing = Packing { blocks, taken: Taken::new(moments) };
     let orders = orders(blocks, fullest);
-    let rounds = (COMPARISONS / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / orders.len().max(1);
+    // One of many attempts is not worth as much as the one that is kept.
+    let allowed = if enough > 0 { COMPARISONS / 8 } else { COMPARISONS };
+    let rounds = (allowed / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / orders.len().max(1);
     let mut starts: Vec<Packed> = Vec::new();
     let mut limit = usize::MAX;
     for order in orders {

@@ -135,6 +135,13 @@ impl Planned {
     }
 }
 
+impl Planned {
+    /// Predicted time of a step of the first batch type.
+    fn nanoseconds(&self) -> u64 {
+        self.plans.first().map_or(0, |p| p.nanoseconds)
+    }
+}
+
 impl Shelf<'_> {
     /// Plans with these states in the spill file; steps may run again where a plan does not fit the room.
     fn plan(&self, spilled: &[usize], room: usize, recompute: bool) -> Result<Planned, PlanError> {
@@ -180,13 +187,20 @@ impl Shelf<'_> {
         if plain.peak() <= room || !recompute {
             return Ok(if plain.peak() < whole.peak() { plain } else { whole });
         }
-        let spilled = fewest(&|spilled| Ok(self.live(spilled, true)? <= room))?;
-        let planned = self.plan(spilled, room, true)?;
-        if planned.peak() <= room || spilled.len() == order.len() {
-            return Ok(planned);
+        // Few spilled states mean many repeats: the fewest that do, all of them, and what is half-way compete.
+        let fewest = fewest(&|spilled| Ok(self.live(spilled, true)? <= room))?.len();
+        let mut best = if plain.peak() < whole.peak() { plain } else { whole };
+        let mut counts = [order.len(), fewest.midpoint(order.len()), fewest];
+        counts.sort_unstable_by_key(|&count| Reverse(count));
+        for (i, &count) in counts.iter().enumerate() {
+            if counts[..i].contains(&count) {
+                continue;
+            }
+            let planned = self.plan(&order[..count], room, true)?;
+            let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
+            best = if key(&planned) < key(&best) { planned } else { best };
         }
-        // Gaps: one more large step towards all of them.
-        self.plan(&order[..(spilled.len() + order.len()).div_ceil(2)], room, true)
+        Ok(best)
     }
 
     /// The smallest arena, but for gaps, with these states in the file, and with steps that run again or without.

@@ -16,6 +16,8 @@ pub(crate) struct Planning {
     pub line_bytes: usize,
     /// Predicted time of a step without a line; known once anything is planned.
     pub unlimited_ns: u64,
+    /// Bytes of all states; known then, too.
+    pub state_bytes: usize,
     /// Whether what is found is kept for other lines.
     keep: bool,
     /// Graphs by their number of micro-batches.
@@ -64,6 +66,7 @@ impl Planning {
         let made = make(self)?;
         if self.unlimited_ns == 0 {
             self.unlimited_ns = made.plans.first().map_or(0, |p| p.nanoseconds);
+            self.state_bytes = made.states.iter().map(|s| s.ty.bytes()).sum();
         }
         if self.keep {
             self.once.insert(micro_batches, Rc::new(made.clone()));

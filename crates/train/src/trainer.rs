@@ -491,12 +491,22 @@ impl Trainer {
             true => vec![0, tried / 2, tried - 1],
         };
         again.dedup();
-        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Repeat, planning));
-        let best = others.fold(plain, better);
-        if !is_short(&best) || self.executor.disk().is_none() {
+        let disk = self.executor.disk();
+        // States alone that do not fit are not helped by running steps again.
+        let hopeless = disk.is_some() && planning.state_bytes > planning.line_bytes;
+        let best = if hopeless {
+            plain
+        } else {
+            let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Repeat, planning));
+            others.fold(plain, better)
+        };
+        if !is_short(&best) || disk.is_none() {
             return best;
         }
-        let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Spill, planning));
+        // Sums over micro-batches stay in the arena: the fewest, or the smallest.
+        let ends = [splits[0], splits[tried - 1]];
+        let ends = ends.iter().take(tried.min(2));
+        let others = ends.map(|&split| self.plan_split(data, split, Means::Spill, planning));
         others.fold(best, better)
     }
 
@@ -549,9 +559,12 @@ impl Trainer {
         if outputs > 0 {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }
-        // Heap and page tables depend on the plan: they are reserved, and counted once it is known.
-        let mut reserved =
-            self.heap_bytes.map_or(0, |heap| heap + plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes)));
+        // Heap and page tables depend on the plan: they are reserved, and counted once it is known. Steps that run again
+        // add to the plan, seldom as much as half.
+        let mut reserved = self.heap_bytes.map_or(0, |heap| {
+            let bytes = plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes));
+            heap + if means == Means::Once { bytes } else { bytes + bytes / 2 }
+        });
         loop {
             let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
             let arena = largest_arena(planning.line_bytes.saturating_sub(outside_bytes));
