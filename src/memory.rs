@@ -10,7 +10,7 @@ use plimsoll_train::{STATE_BUFFER, STATE_BUFFER_BYTES, Trainer};
 use std::fs;
 
 /// Code, read-only data and libraries that are resident during a run.
-const PROGRAM_BYTES: usize = 5 << 20;
+const PROGRAM_BYTES: usize = 11 << 19;
 /// What the heap may hold besides plans, data and buffers: arguments, text, headers of files.
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
 /// The load sheet's entry for examples held in memory.
@@ -130,6 +130,39 @@ pub fn trim_heap() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// Lets go of the program's code, as far as it is resident: what is used again comes back from the file, and the planner's
+/// does not count beside the arena.
+pub fn trim_code() {
+    #[cfg(target_os = "linux")]
+    for (start, bytes) in own_code() {
+        // SAFETY: a mapping of the program's own file that is executable and not writable, so none of its pages differs
+        // from the file; they are read again when they are needed.
+        unsafe {
+            libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+/// Start and length of the mappings that hold the program's code.
+#[cfg(target_os = "linux")]
+fn own_code() -> Vec<(usize, usize)> {
+    let (Ok(program), Ok(maps)) = (std::env::current_exe(), fs::read_to_string("/proc/self/maps")) else {
+        return Vec::new();
+    };
+    let program = program.to_string_lossy().into_owned();
+    let code = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        if rights != "r-xp" || !line.ends_with(&program) {
+            return None;
+        }
+        let (start, end) = range.split_once('-')?;
+        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        Some((start, end.checked_sub(start)?))
+    };
+    maps.lines().filter_map(code).collect()
 }
 
 /// One heap for all threads and no lasting thresholds, so that the heap's size is what is in use.

@@ -45,6 +45,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.
     memory::trim_heap();
+    memory::trim_code();
     HEAP.restart_peaks();
     let mut session = setup.trainer.prepare(plans, &setup.data)?;
     if let Some(folder) = &options.resume {

@@ -80,6 +80,7 @@ impl Trained {
         }
         check_available(total, self.available_bytes)?;
         memory::trim_heap();
+        memory::trim_code();
         let mut session = self.trainer.prepare(plans, &self.data)?;
         session.load(&self.weights)?;
         Ok((session, total))
