@@ -133,9 +133,7 @@ impl Planned {
     fn peak(&self) -> usize {
         self.plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0)
     }
-}
 
-impl Planned {
     /// Predicted time of a step of the first batch type.
     fn nanoseconds(&self) -> u64 {
         self.plans.first().map_or(0, |p| p.nanoseconds)

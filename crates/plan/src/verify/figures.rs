@@ -60,7 +60,8 @@ pub(super) fn name_of(plan: &ExecutionPlan, buffer: &Buffer) -> String {
 }
 
 fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
-    let (mut ranges, mut files): (Vec<(Range<usize>, &str)>, Vec<(Range<usize>, &str)>) = Default::default();
+    let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
+    let mut files: Vec<(Range<usize>, &str)> = Vec::new();
     let mut names = BTreeSet::new();
     for (i, state) in set.states.iter().enumerate() {
         let wrong = |reason: String| VerifyError::StatePlace {
