@@ -135,6 +135,7 @@ fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<A
     let mut found: Vec<Alternative> = smaller_batch(options, setup.batch).into_iter().collect();
     found.extend(split(options));
     found.extend(split_batch_norm(options));
+    found.extend(spilling(options));
     found.extend(sizes(options, setup).into_iter().chain(optimizers(options)).filter_map(
         |(change, flags, options)| {
             let (fits, sheet) = plan_sheet(&options)?;
@@ -194,6 +195,13 @@ fn split_batch_norm(options: &RunOptions) -> Option<Alternative> {
     let split = RunOptions { allow_split_batchnorm: true, micro_batches: None, ..options.clone() };
     let (fits, sheet) = plan_sheet(&split)?;
     Some(alternative("split batch norm", "--allow-split-batchnorm".into(), fits, &sheet))
+}
+
+/// States in a file, where that was forbidden.
+fn spilling(options: &RunOptions) -> Option<Alternative> {
+    options.spill.as_ref().filter(|folder| folder.as_os_str() == "none")?;
+    let (fits, sheet) = plan_sheet(&RunOptions { spill: Some(".".into()), ..options.clone() })?;
+    Some(alternative("spilling", "--spill .".into(), fits, &sheet))
 }
 
 type Change = (&'static str, String, RunOptions);

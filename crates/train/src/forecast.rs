@@ -8,9 +8,6 @@ use plimsoll_plan::{Action, PlanError, PlanSet, StateHome, least_repeats};
 use plimsoll_transform::LOSS;
 use std::collections::BTreeMap;
 
-/// How often the room below a line that does is halved to find the smallest.
-const HALVINGS: usize = 6;
-
 /// Plans of one run under any line. What does not depend on the line is found once. Nothing is run.
 ///
 /// ```
@@ -88,7 +85,7 @@ impl Forecast<'_> {
         if let Some(floor) = self.floor {
             return Ok(floor);
         }
-        // A plan that gave up may need more than one that aims: go up until one fits, then halve what is below.
+        // What a plan that gave up needs may be more than one that aims at it: go up until one fits.
         let mut floor = self.needed(0)?;
         loop {
             let needed = self.needed(floor)?;
@@ -96,21 +93,6 @@ impl Forecast<'_> {
                 break;
             }
             floor = needed;
-        }
-        let lowest = self.plan(floor)?;
-        let states: usize = lowest.states.iter().map(|s| s.arena_range().len()).sum();
-        let mut below = lowest.sheet.total_bytes - lowest.arena_bytes + states;
-        for _ in 0..HALVINGS {
-            let middle = below + floor.saturating_sub(below) / 2;
-            if self.needed(middle)? <= middle {
-                floor = middle;
-            } else {
-                below = middle;
-            }
-        }
-        let exact = self.plan(floor)?.sheet.total_bytes;
-        if self.needed(exact)? <= exact {
-            floor = exact;
         }
         self.floor = Some(floor);
         Ok(floor)
