@@ -112,7 +112,8 @@ fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
         let bytes = work.items[work.tasks[task].writes[0]].size;
         let mut hidden = 0;
         let mut to = at;
-        while to > first && hidden * 4 < work.tasks[task].nanoseconds * MARGIN {
+        let wanted = work.tasks[task].nanoseconds.saturating_mul(MARGIN) / 4;
+        while to > first && hidden < wanted {
             let earlier = &work.tasks[order[to - 1]];
             if live[to - 1] + bytes > room || earlier.tail != work.tasks[task].tail {
                 break;
@@ -141,9 +142,9 @@ fn linger(work: &Work<'_>, order: &[TaskId], table: &mut Timetable, room: usize)
         let Action::Store { from, .. } = step.action else { continue };
         let buffer = &mut table.buffers[from.index()];
         let size = block(work, buffer).size;
-        let wanted = work.tasks[order[at]].nanoseconds * MARGIN;
+        let wanted = work.tasks[order[at]].nanoseconds.saturating_mul(MARGIN) / 4;
         let mut hidden = 0;
-        while buffer.last + 1 < order.len() && hidden * 4 < wanted && live[buffer.last + 1] + size <= room {
+        while buffer.last + 1 < order.len() && hidden < wanted && live[buffer.last + 1] + size <= room {
             buffer.last += 1;
             live[buffer.last] += size;
             let task = &work.tasks[order[buffer.last]];
