@@ -107,34 +107,45 @@ fn overwritten(work: &Work<'_>, task: TaskId) -> Vec<ItemId> {
     found
 }
 
-/// Tasks that a list runs again where they would read something that is gone: the old version of what was written
-/// over, or, after the last micro-batch, what belongs to one.
+/// Tasks that must not run again as a list has them: runs that would read something that is gone (the old version of what
+/// was written over, or, after the last micro-batch, what belongs to one), or rather the repeats that such a run is for.
 pub(crate) fn misplaced(work: &Work<'_>, list: &[TaskId]) -> Vec<TaskId> {
     let mut gone = vec![false; work.items.len()];
     let mut stored = vec![false; work.graph.states.len()];
     let mut ran = vec![false; work.tasks.len()];
     let mut in_tail = false;
-    let mut found = Vec::new();
-    for &id in list {
+    // Runs: whether each is a repeat, whether it comes too late, and the runs that read what it makes.
+    let mut again = Vec::with_capacity(list.len());
+    let mut too_late = Vec::new();
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); list.len()];
+    let mut made_by: Vec<Option<usize>> = vec![None; work.items.len()];
+    for (run, &id) in list.iter().enumerate() {
         let task = &work.tasks[id];
-        let again = std::mem::replace(&mut ran[id], true);
+        again.push(std::mem::replace(&mut ran[id], true));
         in_tail |= task.tail;
-        let too_late = match task.deed {
+        let late = match task.deed {
             Deed::Load(state) => stored[state],
             _ => task.reads.iter().any(|&i| gone[i]) || (work.repeats() && in_tail && !task.tail),
         };
-        if again && too_late {
-            found.push(id);
+        if again[run] && late {
+            too_late.push(run);
         }
         if let Deed::Store(state) = task.deed {
             stored[state] = true;
         }
+        task.reads.iter().filter_map(|&i| made_by[i]).for_each(|maker| readers[maker].push(run));
         for &item in &task.writes {
+            made_by[item] = Some(run);
             if let Home::Over(old) = work.items[item].home {
                 gone[old] = true;
             }
         }
     }
+    let blamed = |&run: &usize| {
+        let for_repeats = !readers[run].is_empty() && readers[run].iter().all(|&reader| again[reader]);
+        if for_repeats { readers[run].clone() } else { vec![run] }
+    };
+    let mut found: Vec<TaskId> = too_late.iter().flat_map(blamed).map(|run| list[run]).collect();
     found.sort_unstable();
     found.dedup();
     found
