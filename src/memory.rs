@@ -137,8 +137,8 @@ pub fn trim_heap() {
 pub fn trim_code() {
     #[cfg(target_os = "linux")]
     for (start, bytes) in own_code() {
-        // SAFETY: a mapping of the program's own file that is executable and not writable, so none of its pages differs
-        // from the file; they are read again when they are needed.
+        // SAFETY: a mapping of the program's own file that is executable and not writable; code is not relocated when it
+        // is loaded, so none of its pages differs from the file, and they are read again when they are needed.
         unsafe {
             libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED);
         }
@@ -155,7 +155,9 @@ fn own_code() -> Vec<(usize, usize)> {
     let code = |line: &str| {
         let mut words = line.split_whitespace();
         let (range, rights) = (words.next()?, words.next()?);
-        if rights != "r-xp" || !line.ends_with(&program) {
+        // The path is the sixth field, and may hold spaces.
+        let path = line.splitn(6, ' ').nth(5)?.trim_start();
+        if rights != "r-xp" || path != program {
             return None;
         }
         let (start, end) = range.split_once('-')?;

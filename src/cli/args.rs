@@ -178,7 +178,7 @@ pub struct RunOptions {
     /// Steps to do, instead of whole epochs
     #[arg(long, allow_negative_numbers = true)]
     pub steps: Option<u64>,
-    /// Split every step into this many micro-batches, which never changes results [default: as few as the line allows]
+    /// Split every step into this many micro-batches, which never changes results but with --allow-split-batchnorm [default: as few as the line allows]
     #[arg(long, allow_negative_numbers = true)]
     pub micro_batches: Option<usize>,
     /// Let models with batch norm be split, too: with the statistics of each micro-batch, so that results differ from the

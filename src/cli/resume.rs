@@ -43,6 +43,7 @@ fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("optimizer", name(options.optimizer.to_possible_value())),
         ("schedule", name(options.schedule.to_possible_value())),
         ("seed", Some(options.seed.to_string())),
+        ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
     flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
@@ -77,9 +78,12 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.save_every = given.save_every.or(kept.save_every);
     kept.epochs = given.epochs;
     kept.steps = given.steps.or(given.epochs.is_none().then_some(state.total_steps));
-    kept.micro_batches = given.micro_batches;
+    // With statistics of each micro-batch, their number is part of the run.
+    let parts = kept.allow_split_batchnorm.then_some(state.micro_batches as usize);
+    kept.micro_batches = given.micro_batches.or(parts);
     kept.machine = given.machine.clone();
     kept.your_code = given.your_code;
+    kept.spill = given.spill.clone();
     kept.out = given.out.clone().or(Some(folder.to_path_buf()));
     kept.without = given.without.clone();
     (kept.json, kept.check_memory) = (given.json, given.check_memory);
@@ -91,7 +95,11 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
 fn recorded(state: &TrainState) -> Result<RunOptions, String> {
     let flags = state.notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(FLAG)?, value)));
     let words = ["plimsoll", "train"].map(str::to_string).into_iter();
-    let words = words.chain(flags.map(|(flag, value)| format!("--{flag}={value}")));
+    let words = words.chain(flags.map(|(flag, value)| match flag {
+        // A switch has no value.
+        "allow-split-batchnorm" => format!("--{flag}"),
+        _ => format!("--{flag}={value}"),
+    }));
     let arguments = Arguments::try_parse_from(words)
         .map_err(|e| format!("its flags do not make sense: {}", e.to_string().trim()))?;
     match arguments.command {

@@ -28,6 +28,8 @@ pub struct Setup {
     pub inputs: Vec<Field>,
     /// The line.
     pub line_bytes: usize,
+    /// Where states may be spilled.
+    pub spill: Option<PathBuf>,
     /// What was available before anything was loaded.
     pub available_bytes: Option<usize>,
 }
@@ -59,7 +61,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let inputs = model.inputs();
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
-    let executor = match spill_folder(options) {
+    let spill = spill_folder(options)?;
+    let executor = match &spill {
         Some(folder) => executor.spilling(folder),
         None => executor,
     };
@@ -101,17 +104,20 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
-    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes })
+    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, spill, available_bytes })
 }
 
 /// Where states may be spilled.
-fn spill_folder(options: &RunOptions) -> Option<PathBuf> {
+fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
     match &options.spill {
-        Some(folder) if folder.as_os_str() == "none" => None,
-        Some(folder) => Some(folder.clone()),
-        None => {
-            Some(options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone))
+        Some(folder) if folder.as_os_str() == "none" => Ok(None),
+        Some(folder) if !folder.is_dir() => {
+            Err(Failure::usage(format!("--spill {}: there is no such folder", folder.display())))
         }
+        Some(folder) => Ok(Some(folder.clone())),
+        None => Ok(Some(
+            options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone),
+        )),
     }
 }
 

@@ -252,7 +252,7 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Ve
 
 /// Finds for every transfer the first later step that it stands in the way of: what touches bytes that are being read
 /// in, or writes bytes that are being written out. Transfers are done in order, so waiting for one is waiting for all
-/// before it.
+/// before it. Slices of the batch that move on live through the whole body, and rounds are drained: no transfer meets them.
 fn set_waits(steps: &mut [Ready]) {
     let mut transfers = 0;
     for at in 0..steps.len() {
@@ -358,10 +358,12 @@ impl CpuPrepared {
             return Ok(());
         };
         shadow.before(&self.arena);
-        self.step(plan, index, micro_batch).and_then(|()| self.drain())?;
-        shadow.after(&self.arena, &self.plans.plans[plan], index, micro_batch)?;
+        let result = self
+            .step(plan, index, micro_batch)
+            .and_then(|()| self.drain())
+            .and_then(|()| shadow.after(&self.arena, &self.plans.plans[plan], index, micro_batch));
         self.shadow = Some(shadow);
-        Ok(())
+        result
     }
 
     /// Waits for every transfer.

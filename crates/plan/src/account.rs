@@ -4,7 +4,7 @@ use crate::{
     Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, StateHome,
     StatePlacement,
 };
-use plimsoll_graph::{Role, ValueId};
+use plimsoll_graph::{Origin, Role, ValueId};
 use std::cmp::Reverse;
 
 /// How many holders a moment lists.
@@ -29,6 +29,8 @@ pub(crate) fn load_sheet(
         predicted_us: plan.nanoseconds / 1_000,
         recomputed: plan.repeats().count(),
     };
+    let spilled = states.iter().filter(|s| matches!(s.home, StateHome::File(_)));
+    let spilled_bytes = spilled.map(|s| s.ty.bytes()).sum();
     LoadSheet {
         target,
         arena: entries(largest, states, arena_bytes),
@@ -36,6 +38,7 @@ pub(crate) fn load_sheet(
         outside: outside.to_vec(),
         total_bytes: outside.iter().fold(arena_bytes, |sum, e| sum.saturating_add(e.bytes)),
         line_bytes,
+        spilled_bytes,
         peak: largest.map_or_else(Moment::default, |plan| moment(plan, states)),
         plans: plans.iter().map(row).collect(),
         unlimited_ns: plans.first().map_or(0, |p| p.nanoseconds),
@@ -129,6 +132,10 @@ fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Moment {
                 BufferKind::Carry(_) => {
                     (value.map(|v| layer_of(plan, v)).unwrap_or_default(), format!("running sum {ty}"))
                 }
+                BufferKind::Value if value.is_some_and(|v| state_name(plan, v).is_some()) => {
+                    let name = value.and_then(|v| state_name(plan, v)).cloned().unwrap_or_default();
+                    (name, format!("loaded state {ty}"))
+                }
                 BufferKind::Value => {
                     let producer = value.and_then(|v| plan.graph.producer(v)).map(|n| plan.graph.node(n));
                     let op = producer.map_or("copy", |n| n.op.name());
@@ -170,6 +177,14 @@ fn content(plan: &ExecutionPlan) -> Vec<Option<ValueId>> {
 
 fn layer_of(plan: &ExecutionPlan, value: ValueId) -> String {
     plan.graph.producer(value).map_or_else(String::new, |n| plan.graph.node(n).layer.to_string())
+}
+
+/// The name of the state that a value is the old version of.
+fn state_name(plan: &ExecutionPlan, value: ValueId) -> Option<&String> {
+    match plan.graph.origin(value) {
+        Origin::State(i) => Some(&plan.graph.states[i].name),
+        _ => None,
+    }
 }
 
 fn role_name(role: Role) -> &'static str {

@@ -13,6 +13,7 @@ pub(crate) fn settle(work: &mut Work<'_>, flows: &[Flow]) {
     let finals = finals(work.graph, &work.roots);
     // Entering values that end elsewhere are read by a copy; it must exist before claims look at the readers.
     let ends: Vec<(ItemId, ItemId, bool)> = ends(work);
+    let stores = stores(work);
     let mut search = Search::new(work);
     for task in 0..work.tasks.len() {
         settle_sums(work, &mut search, task, flows, &chains, &finals);
@@ -26,11 +27,16 @@ pub(crate) fn settle(work: &mut Work<'_>, flows: &[Flow]) {
         };
         settle_end(work, &mut search, here, old, new, is_state);
     }
-    settle_spilled(work);
+    // Every load is known by now: a store comes after those of its state.
+    for (state, new) in stores {
+        let writer = work.items[new].writer;
+        let tail = work.repeats() || writer.is_some_and(|t| work.tasks[t].tail);
+        work.add_store(state, new, tail, writer.map_or(0, |t| work.tasks[t].rank + 1));
+    }
 }
 
-/// Stores the new versions of the states in the spill file, once each.
-fn settle_spilled(work: &mut Work<'_>) {
+/// (state, new version) of every state in the spill file that is rewritten.
+fn stores(work: &mut Work<'_>) -> Vec<(usize, ItemId)> {
     let graph = work.graph;
     let mut stores = Vec::new();
     for (i, state) in graph.states.iter().enumerate() {
@@ -42,12 +48,7 @@ fn settle_spilled(work: &mut Work<'_>) {
         };
         stores.extend(new.map(|new| (i, new)));
     }
-    // Every load is known by now: a store comes after those of its state.
-    for (state, new) in stores {
-        let writer = work.items[new].writer;
-        let tail = work.repeats() || writer.is_some_and(|t| work.tasks[t].tail);
-        work.add_store(state, new, tail, writer.map_or(0, |t| work.tasks[t].rank + 1));
-    }
+    stores
 }
 
 /// (old version, new version, whether it is a state) of every running sum and state that is rewritten; sums first,

@@ -124,7 +124,7 @@ fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
         order[to..=at].rotate_right(1);
         let own = if to > 0 { live[to - 1] } else { 0 };
         live[to..=at].rotate_right(1);
-        live[to] = own.max(bytes);
+        live[to] = own + bytes;
         live[to + 1..=at].iter_mut().for_each(|l| *l += bytes);
         first = to + 1;
     }
@@ -157,15 +157,15 @@ fn linger(work: &Work<'_>, order: &[TaskId], table: &mut Timetable, room: usize)
 /// them.
 fn predicted(work: &Work<'_>, order: &[TaskId], table: &Timetable) -> u64 {
     let (mut now, mut disk) = (0_u64, 0_u64);
-    let mut body = 0;
+    let mut body: Option<u64> = None;
     let mut done = vec![0_u64; table.buffers.len()];
     // Stores that must be done before the step after a buffer's last.
     let mut ends: Vec<Vec<usize>> = vec![Vec::new(); order.len() + 1];
     for (at, step) in table.steps.iter().enumerate() {
         let task = &work.tasks[order[at]];
-        if step.tail && body == 0 {
+        if step.tail && body.is_none() {
             now = now.max(disk);
-            body = now;
+            body = Some(now);
         }
         for &buffer in &ends[at] {
             now = now.max(done[buffer]);
@@ -187,6 +187,6 @@ fn predicted(work: &Work<'_>, order: &[TaskId], table: &Timetable) -> u64 {
         }
     }
     now = now.max(disk);
-    let tail = if body > 0 { now - body } else { 0 };
+    let tail = body.map_or(0, |body| now - body);
     (now - tail).saturating_mul(work.graph.micro_batches as u64).saturating_add(tail)
 }

@@ -386,17 +386,18 @@ fn repeat_with<T>(
     }
 }
 
-/// Plans graphs with every state in the spill file.
+/// Plans graphs with those states in the spill file whose bit is set.
 #[cfg(test)]
 pub(crate) fn plan_spilled(
     batches: &[(String, Graph)],
     target: &dyn Target,
+    spilled: u64,
     room: usize,
     recompute: bool,
 ) -> Result<PlanSet, PlanError> {
     let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
     let (states, alignment) = (find_states(batches)?, target.alignment());
     let shelf = Shelf { batches, target, states: &states, alignment, disk };
-    let all: Vec<usize> = (0..states.len()).collect();
-    Ok(shelf.set(shelf.plan(&all, room, recompute)?, &Budget::new(usize::MAX, Vec::new())))
+    let some: Vec<usize> = (0..states.len()).filter(|&i| spilled >> i & 1 == 1).collect();
+    Ok(shelf.set(shelf.plan(&some, room, recompute)?, &Budget::new(usize::MAX, Vec::new())))
 }

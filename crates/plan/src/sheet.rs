@@ -84,6 +84,8 @@ pub struct LoadSheet {
     pub total_bytes: usize,
     /// The line.
     pub line_bytes: usize,
+    /// The spill file: on a disk, not under the line.
+    pub spilled_bytes: usize,
     /// The fullest moment.
     pub peak: Moment,
     /// Every plan.

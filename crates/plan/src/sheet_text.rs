@@ -79,6 +79,9 @@ impl LoadSheet {
         if recomputed > 0 {
             means.push(format!("{recomputed} step{} run again", if recomputed == 1 { "" } else { "s" }));
         }
+        if self.spilled_bytes > 0 {
+            means.push(format!("{} of states in the spill file", in_words(self.spilled_bytes)));
+        }
         let share = self.slowdown() * 100.0;
         Some(format!("Under the line a step takes {share:.1} % longer than without: {}.", means.join(", ")))
     }

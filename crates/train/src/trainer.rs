@@ -16,6 +16,9 @@ use std::path::PathBuf;
 /// models (560 to 690 bytes) and rounded up.
 const PLAN_BYTES_PER_PART: usize = 720;
 
+/// Micro-batches tried at most.
+const MOST_SPLITS: usize = 1 << 16;
+
 /// The load sheet's entry for batches on their way to the arena.
 pub const BATCH_BUFFERS: &str = "batch buffers";
 
@@ -368,7 +371,10 @@ impl Trainer {
         match self.micro_batches {
             Some(asked) => vec![asked],
             None if !self.kinds.contains(&BatchKind::Train) => vec![1],
-            None => std::iter::once(1).chain((2..=self.batch / block.max(1)).filter(fits)).collect(),
+            None => {
+                let most = (self.batch / block.max(1)).min(MOST_SPLITS);
+                std::iter::once(1).chain((2..=most).filter(fits)).collect()
+            }
         }
     }
 
@@ -443,6 +449,11 @@ impl Trainer {
             return Err(TrainError::Setting(format!(
                 "a batch of {batch} does not split into {parts} equal micro-batches"
             )));
+        }
+        if self.micro_batches.is_some_and(|k| k > 1 && self.batch / k < 2) && self.splits_statistics() {
+            return Err(TrainError::Setting(
+                "batch norm needs two examples for statistics: use fewer micro-batches".into(),
+            ));
         }
         self.check(data)?;
         let mut found = self.fastest(data, planning);
