@@ -173,11 +173,10 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
         let plans = match planned {
             Err(TrainError::Plan(PlanError::Infeasible(_))) => {
                 let floor = forecast.floor()?;
-                println!(
-                    "{row}  no plan: the floor is f = {:.3}, {:.1} MiB",
-                    share_of(floor),
-                    mebibytes(floor)
-                );
+                // The search may miss a plan that it finds under a lower line.
+                let what = if floor <= line { "REFUSED ABOVE THE FLOOR" } else { "no plan" };
+                let (share, floor) = (share_of(floor), mebibytes(floor));
+                println!("{row}  {what}: the floor is f = {share:.3}, {floor:.1} MiB");
                 continue;
             }
             other => other?,
