@@ -1,0 +1,271 @@
+//! What a line costs: measured steps under lower and lower lines, against steps of the same run without a line.
+//!
+//!     cargo run --release --example line_cost
+//!     cargo run --release --example line_cost -- --model resnet50 --fraction 0.33 --fraction floor --pairs 31
+//!
+//! A line leaves room for every state, for a fraction of the activations that a framework holds which keeps everything,
+//! and for what lies outside the arena. Both plans train side by side in one process on the same batch, a step of each in
+//! turn, and every pair of steps gives one ratio: a busy machine slows both. The table states the median of the ratios and
+//! an interval that holds the true median in 95 of 100 measurements, from the order of the ratios alone; below six pairs
+//! it is all of them, and holds it less often. Afterwards every state of both runs is compared, bit for bit.
+//!
+//! A fraction that leaves the unlimited plan as it is, like 9, measures the noise.
+
+#![allow(clippy::print_stdout, reason = "a benchmark talks")]
+
+use clap::Parser;
+use plimsoll::data::{Batch, SyntheticSpec};
+use plimsoll::memory;
+use plimsoll::nn::zoo::{ZOO, ZooOptions};
+use plimsoll::plan::{PlanError, PlanSet};
+use plimsoll::prelude::*;
+use plimsoll::train::{BatchKind, tally};
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+/// Where states may be spilled: where the program does, too.
+const SPILL_FOLDER: &str = ".";
+
+/// Pairs at most: the chances of more are too small for a number.
+const MOST_PAIRS: usize = 1000;
+
+/// Measures what steps cost under lines
+#[derive(Parser)]
+struct Flags {
+    /// One model instead of all
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Pairs of steps, one of each plan
+    #[arg(long, default_value_t = 15)]
+    pairs: usize,
+    /// Share of the activations that the line leaves room for, or `floor`: the lowest line found; may be repeated
+    #[arg(long, value_name = "F", default_values = ["0.5", "0.33", "0.2", "floor"])]
+    fraction: Vec<Share>,
+    /// Never spill states to a disk
+    #[arg(long)]
+    no_spill: bool,
+    /// Threads [default: one per core]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// The zoo's small sizes: a first try, not a measurement
+    #[arg(long)]
+    small: bool,
+}
+
+/// How low a line is.
+#[derive(Clone, Copy)]
+enum Share {
+    /// Room for this share of the activations.
+    Of(f64),
+    /// The lowest found.
+    Floor,
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "floor" => Ok(Self::Floor),
+            Ok(share) if share >= 0.0 => Ok(Self::Of(share)),
+            _ => Err("neither a number from 0 nor `floor`".into()),
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Of(share) => f.pad(&share.to_string()),
+            Self::Floor => f.pad("floor"),
+        }
+    }
+}
+
+/// A model of the zoo as it is measured.
+struct Case {
+    model: &'static str,
+    batch: usize,
+    options: ZooOptions,
+}
+
+/// The models, in the table's order.
+fn cases() -> [Case; 5] {
+    let none = ZooOptions::default();
+    let photo = ZooOptions { image: Some(224), ..none };
+    let gpt = ZooOptions { layers: Some(12), width: Some(512), heads: Some(8), context: Some(512), ..none };
+    [
+        Case { model: "resnet50", batch: 16, options: photo },
+        Case { model: "unet", batch: 4, options: ZooOptions { image: Some(256), ..none } },
+        Case { model: "mobilenet_v2", batch: 16, options: photo },
+        Case { model: "gpt", batch: 8, options: gpt },
+        Case { model: "lstm", batch: 32, options: none },
+    ]
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let flags = Flags::parse();
+    if !(1..=MOST_PAIRS).contains(&flags.pairs) {
+        return Err(format!("--pairs must be from 1 to {MOST_PAIRS}").into());
+    }
+    let wanted = |case: &Case| flags.model.as_ref().is_none_or(|name| name == case.model);
+    let chosen: Vec<Case> = cases().into_iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        let known = cases().map(|case| case.model).join(", ");
+        return Err(format!("--model is one of {known}").into());
+    }
+    println!(
+        "{:<13}{:>6}{:>10}{:>10}{:>7}{:>8}{:>9}{:>10}{:>9}{:>18}{:>8}  states",
+        "model",
+        "f",
+        "line MiB",
+        "peak MiB",
+        "micro",
+        "again",
+        "spilled",
+        "predict %",
+        "cost %",
+        "95 %",
+        "plan s",
+    );
+    chosen.iter().try_for_each(|case| measure(case, &flags))
+}
+
+/// Measures one model under every line, and prints a row for each.
+fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
+    let entry = ZOO.iter().find(|entry| entry.name == case.model).ok_or("not in the zoo")?;
+    let model = (entry.make)(if flags.small { &entry.small } else { &case.options });
+    let synthetic = SyntheticSpec { inputs: model.inputs(), label: model.target() };
+    let examples = case.batch * 10;
+    let data =
+        open("synthetic", &OpenOptions { synthetic: Some(synthetic), examples, ..OpenOptions::default() })?;
+    let threads = flags.threads.unwrap_or(std::thread::available_parallelism()?.get());
+    let executor = Cpu::new(threads)?;
+    let executor = if flags.no_spill { executor } else { executor.spilling(SPILL_FOLDER) };
+    let trainer = Trainer::new(model, AdamW::new(1e-4), executor)
+        .batch(case.batch)
+        .kinds(&[BatchKind::Train, BatchKind::Evaluate]);
+    let trainer = memory::declare(trainer, threads, &data);
+
+    let mut forecast = trainer.forecast(&data);
+    let unlimited = forecast.plan(usize::MAX)?;
+    let activations = forecast.naive_activation_bytes()?;
+    // What any line has to leave room for, unless states are spilled.
+    let fixed = unlimited.sheet.total_bytes - unlimited.arena_bytes + tally(&unlimited).state_bytes;
+    let share_of = |line: usize| (line as f64 - fixed as f64) / activations as f64;
+
+    let mut batches = Batches::new(data.train.as_ref(), case.batch, Order::Sequential, Cursor::default())?;
+    let mut batch = batches.batch()?;
+    batches.next_into(&mut batch)?;
+
+    for &share in &flags.fraction {
+        let line = match share {
+            Share::Of(share) => fixed + (share * activations as f64) as usize,
+            Share::Floor => forecast.floor()?,
+        };
+        let mut row = format!("{:<13}{share:>6}{:>10.1}", case.model, mebibytes(line));
+        let start = Instant::now();
+        // A forecast of its own, so that nothing is known from other lines.
+        let planned = trainer.forecast(&data).plan(line);
+        let seconds = start.elapsed().as_secs_f64();
+        let plans = match planned {
+            Err(TrainError::Plan(PlanError::Infeasible(_))) => {
+                let floor = forecast.floor()?;
+                // The search may miss a plan that it finds under a lower line.
+                let what = if floor <= line { "REFUSED ABOVE THE FLOOR" } else { "no plan" };
+                let (share, floor) = (share_of(floor), mebibytes(floor));
+                println!("{row}  {what}: the floor is f = {share:.3}, {floor:.1} MiB");
+                continue;
+            }
+            other => other?,
+        };
+        let tally = tally(&plans);
+        row += &format!(
+            "{:>10.1}{:>7}{:>8}{:>9}{:>10.1}",
+            mebibytes(plans.sheet.total_bytes),
+            plans.plans[0].graph.micro_batches,
+            tally.recomputed,
+            tally.spilled,
+            plans.sheet.slowdown() * 100.0,
+        );
+        let (ratios, same) = side_by_side(&trainer, &data, &batch, [&unlimited, &plans], flags.pairs)?;
+        let (low, median, high) = interval(ratios);
+        let [low, median, high] = [low, median, high].map(|ratio| (ratio - 1.0) * 100.0);
+        let between = format!("[{low:.1}, {high:.1}]");
+        let states = if same { "same" } else { "DIFFER" };
+        let note = match share {
+            Share::Of(_) => String::new(),
+            Share::Floor => format!("  f = {:.3}", share_of(line)),
+        };
+        println!("{row}{median:>9.1}{between:>18}{seconds:>8.1}  {states}{note}");
+    }
+    Ok(())
+}
+
+/// Trains two plans of one run side by side: the second's time over the first's for every pair of steps, and whether all
+/// states are the same afterwards.
+fn side_by_side(
+    trainer: &Trainer,
+    data: &Dataset,
+    batch: &Batch,
+    plans: [&PlanSet; 2],
+    pairs: usize,
+) -> Result<(Vec<f64>, bool), Box<dyn Error>> {
+    let needed = plans.iter().map(|plans| plans.sheet.total_bytes).sum::<usize>();
+    if memory::available().is_some_and(|available| available < needed) {
+        return Err(format!("both runs need {:.0} MiB, more than is available", mebibytes(needed)).into());
+    }
+    let mut first = trainer.prepare(plans[0].clone(), data)?;
+    let mut second = trainer.prepare(plans[1].clone(), data)?;
+    let timed = |session: &mut Session<'_>| -> Result<f64, TrainError> {
+        let start = Instant::now();
+        session.train_step(batch)?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    // The first step of each maps the arena's pages.
+    timed(&mut first)?;
+    timed(&mut second)?;
+    let mut ratios = Vec::with_capacity(pairs);
+    for pair in 0..pairs {
+        // The order changes, so that going second favours neither.
+        let (without, under) = if pair.is_multiple_of(2) {
+            let without = timed(&mut first)?;
+            (without, timed(&mut second)?)
+        } else {
+            let under = timed(&mut second)?;
+            (timed(&mut first)?, under)
+        };
+        ratios.push(under / without);
+    }
+    let mut same = true;
+    for state in &plans[0].states {
+        same &= first.state(&state.name)?.as_bytes() == second.state(&state.name)?.as_bytes();
+    }
+    Ok((ratios, same))
+}
+
+/// The median of some numbers, and the narrowest pair of them, as far from either end, that holds the median of what they
+/// are drawn from with a chance of at least 95 in 100; the ends where none does.
+fn interval(mut numbers: Vec<f64>) -> (f64, f64, f64) {
+    numbers.sort_by(f64::total_cmp);
+    let count = numbers.len();
+    let median = (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0;
+    // Each lies below the true median with a chance of one half: as many as `skip` or fewer do with chance `below`.
+    let mut chance = 0.5_f64.powi(count as i32);
+    let (mut below, mut skip) = (chance, 0);
+    while skip + 1 < count.div_ceil(2) {
+        chance *= (count - skip) as f64 / (skip + 1) as f64;
+        below += chance;
+        if below > 0.025 {
+            break;
+        }
+        skip += 1;
+    }
+    (numbers[skip], median, numbers[count - 1 - skip])
+}
+
+fn mebibytes(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
