@@ -224,21 +224,21 @@ fn check_report(name: &str, report: &Value, major_faults: u64, does: &[&str]) {
     assert!((measured - planned).abs() <= allowed, "{name}: planned {planned}, measured {measured}");
     assert!(planned <= line, "{name}: planned {planned} over the line");
     assert!(measured <= line, "{name}: measured {measured} over the line");
-    // Fewer than steps: none that comes with every step.
-    let steps = number(report, "steps") as u64;
-    assert!(major_faults < steps, "{name}: {major_faults} major faults in {steps} steps");
+    // Some may come with the start of a program that is not in the system's cache; none comes with every step.
+    let most = number(report, "steps").max(20.0) as u64;
+    assert!(major_faults < most, "{name}: {major_faults} major faults");
 }
 
-/// Every spilled state is written once at the start and once a step; beside that there are the run's files.
+/// Every spilled state is written once a step, and before the first unless it starts as zeros; beside that there are the
+/// run's files.
 fn check_written(name: &str, report: &Value, written: u64, files: u64) {
-    let times = number(report, "steps") as u64 + 1;
-    let spilled = number(report, "spilled_bytes") as u64 * times;
-    let blocks = number(report, SPILLED) as u64 * 4096 * times;
-    println!("{name:12}: {written} bytes written: {spilled} spilled, {files} in files");
-    assert!(written >= spilled, "{name}: {written} bytes written, {spilled} are to be spilled");
-    // The file system's own records of three files.
-    let most = spilled + blocks + files + (256 << 10);
-    assert!(written <= most, "{name}: {written} bytes written, expected were {most} at most");
+    let [steps, states, bytes] =
+        ["steps", SPILLED, "spilled_bytes"].map(|field| number(report, field) as u64);
+    let least = steps * bytes + files;
+    // Whole blocks, a piece with which the spill file is tried out, and the file system's own records.
+    let most = (steps + 1) * (bytes + states * 4096) + files + (2 << 20);
+    println!("{name}: {written} bytes written, from {least} to {most} expected");
+    assert!((least..=most).contains(&written), "{name}: {written} bytes written, not {least} to {most}");
 }
 
 #[test]
