@@ -62,11 +62,16 @@ impl Group {
 
     /// Runs a command inside the group.
     pub fn run(&self, command: &Command) -> Output {
+        self.enter(command).output().expect("a shell runs")
+    }
+
+    /// A command as it is started inside the group.
+    pub fn enter(&self, command: &Command) -> Command {
         let enter = r#"echo $$ > "$0/cgroup.procs" && exec "$@""#;
         let mut inside = Command::new("sh");
         inside.arg("-c").arg(enter).arg(&self.folder).arg(command.get_program()).args(command.get_args());
         inside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        inside.output().expect("a shell runs")
+        inside
     }
 }
 
