@@ -28,8 +28,6 @@ pub struct Setup {
     pub inputs: Vec<Field>,
     /// The line.
     pub line_bytes: usize,
-    /// Where states may be spilled.
-    pub spill: Option<PathBuf>,
     /// What was available before anything was loaded.
     pub available_bytes: Option<usize>,
 }
@@ -61,8 +59,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let inputs = model.inputs();
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
-    let spill = spill_folder(options)?;
-    let executor = match &spill {
+    let executor = match spill_folder(options)? {
         Some(folder) => executor.spilling(folder),
         None => executor,
     };
@@ -104,7 +101,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
-    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, spill, available_bytes })
+    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes })
 }
 
 /// Where states may be spilled.

@@ -8,7 +8,6 @@ use crate::HEAP;
 use crate::heap::Tag;
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::cpu::spill::disk_rates;
 use plimsoll::memory::{self, DATA_SET, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
@@ -40,9 +39,6 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         .or_else(|error| plan_or_refuse(error, options, &setup))?;
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
-    if let Some(folder) = setup.spill.as_ref().filter(|_| plans.spill_bytes > 0) {
-        check_disk(folder)?;
-    }
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
     let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, OUTPUTS, STATE_BUFFER];
     let heap_cap: usize =
@@ -111,20 +107,6 @@ fn interrupted(error: TrainError) -> Failure {
     };
     let status = signals::came().and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(130);
     Failure { message: format!("{error}{resume}"), status }
-}
-
-/// Bytes per nanosecond below which a disk is refused, and below which the prediction is doubted.
-const SLOWEST_DISK: f64 = 0.02;
-const SLOW_DISK: f64 = 0.8;
-
-/// Tries the disk that states are to be spilled to, before anything is trained.
-fn check_disk(folder: &Path) -> Result<(), Failure> {
-    let rates = disk_rates(folder).map_err(Failure::run)?;
-    rates.demand(folder, SLOWEST_DISK).map_err(Failure::run)?;
-    if let Err(slow) = rates.demand(folder, SLOW_DISK) {
-        hint(&format!("steps will be slower than predicted: {slow}"));
-    }
-    Ok(())
 }
 
 /// What `evaluate` and `predict` need to build the model again.
