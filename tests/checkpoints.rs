@@ -161,6 +161,36 @@ fn a_full_disk_leaves_the_last_checkpoint() {
     assert_eq!(number(&report, "steps"), 6.0);
 }
 
+#[test]
+fn split_batch_norm_and_spilling_go_on_as_they_were() {
+    let scratch = Scratch::new("kept-flags");
+    let split =
+        ["--model=resnet20", "--image-size=8", "--batch=8", "--micro-batches=2", "--allow-split-batchnorm"];
+    let norms = [&split[..], &["--schedule=constant", "--threads=2"]].concat();
+    // Most of an mlp of Adam is state: half of it does not fit.
+    let large = ["--model=mlp", "--batch=8", "--data=synthetic", "--schedule=constant", "--threads=2"];
+    let spill = scratch.path("");
+    for (name, flags, line) in [("norms", &norms[..], "90%"), ("spilled", &large[..], "90MiB")] {
+        let (whole, parts) = (scratch.path(&format!("{name}-whole")), scratch.path(&format!("{name}-parts")));
+        let train = |more: &[&str]| {
+            plimsoll(&[&["train", "--json", "--spill", &spill, "--memory", line], more].concat())
+        };
+        json(&train(&[flags, &["--steps=6", "--out", &whole]].concat()));
+        json(&train(&[flags, &["--steps=3", "--out", &parts]].concat()));
+        let report = json(&train(&["--resume", &parts, "--steps=6", "--threads=2"]));
+        let kept = if name == "norms" {
+            number(&report, "micro_batches") == 2.0
+        } else {
+            number(&report, "spilled") > 0.0
+        };
+        assert!(kept, "{name}: {report}");
+        assert!(weights(&whole) == weights(&parts), "{name}");
+    }
+    // A folder that cannot be is told before anything is planned.
+    let resumed = ["train", "--resume", &scratch.path("spilled-parts"), "--steps=9", "--spill=/nonexistent"];
+    assert_eq!(plimsoll(&resumed).status.code(), Some(2));
+}
+
 fn model() -> Sequential {
     Sequential::classifier("small", [6], 3)
         .layer("hidden", Dense::new(8))

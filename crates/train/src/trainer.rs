@@ -503,8 +503,9 @@ impl Trainer {
         };
         again.dedup();
         let disk = self.executor.disk();
-        // States alone that do not fit are not helped by running steps again.
-        let hopeless = disk.is_some() && planning.state_bytes > planning.line_bytes;
+        // States alone that do not fit are not helped by running steps again. A line of nothing asks for the lowest there is.
+        let line = planning.line_bytes;
+        let hopeless = disk.is_some() && line > 0 && planning.state_bytes > line;
         let best = if hopeless {
             plain
         } else {
