@@ -6,31 +6,10 @@ use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::prelude::*;
 use plimsoll::train::{CHECKPOINT, Saved, TrainState};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{json, number, plimsoll};
-
-/// A folder that is gone when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use support::{Scratch, json, number, plimsoll};
 
 const LENET: &[&str] = &["--steps=40", "--batch=64", "--seed=5"];
 /// A remainder in every epoch.

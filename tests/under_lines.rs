@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use support::{Group, json, number, plimsoll};
+use support::{Group, Scratch, json, number, plimsoll};
 
 /// A line, by how much of what a run without a line holds stays under it.
 struct Line {
@@ -45,23 +45,6 @@ impl Line {
         let activations = number(unlimited, "arena_bytes") - states;
         let below = (1.0 - self.activations) * activations + (1.0 - self.states) * states;
         (number(unlimited, "planned_peak_bytes") - below) as usize / 4096 * 4096
-    }
-}
-
-/// A folder that is gone when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("plimsoll-under-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -140,7 +123,7 @@ struct Unlimited {
 
 impl Unlimited {
     fn new(name: &'static str, steps: u64, model: &str) -> Self {
-        let scratch = Scratch::new(name);
+        let scratch = Scratch::new(&format!("under-{name}"));
         let out = scratch.0.join("unlimited");
         let arguments = format!("--model={model} --steps={steps} --json");
         let arguments: Vec<String> = arguments.split(' ').map(String::from).collect();
@@ -212,7 +195,7 @@ fn check_report(name: &str, report: &Value, major_faults: u64, does: &[&str]) {
     let [line, planned, measured] =
         ["line_bytes", "planned_peak_bytes", "measured_peak_bytes"].map(|field| number(report, field));
     let [parts, recomputed, spilled] = [MICRO_BATCHES, RECOMPUTED, SPILLED].map(|does| number(report, does));
-    println!(
+    eprintln!(
         "{name}: planned {planned}, measured {measured}, {parts} micro-batches, {recomputed} run again, \
          {spilled} spilled, {major_faults} major faults"
     );
@@ -237,7 +220,7 @@ fn check_written(name: &str, report: &Value, written: u64, files: u64) {
     let least = steps * bytes + files;
     // Whole blocks, a piece with which the spill file is tried out, and the file system's own records.
     let most = (steps + 1) * (bytes + states * 4096) + files + (2 << 20);
-    println!("{name}: {written} bytes written, from {least} to {most} expected");
+    eprintln!("{name}: {written} bytes written, from {least} to {most} expected");
     assert!((least..=most).contains(&written), "{name}: {written} bytes written, not {least} to {most}");
 }
 
@@ -313,7 +296,7 @@ fn floors_of_text_models_hold_and_a_tenth_below_them_is_refused() {
 #[ignore = "minutes; see CONTRIBUTING"]
 fn a_gpt_of_200_million_parameters_trains_in_1_gib() {
     let gpt = "--model=gpt --layers=16 --width=1024 --heads=16 --context=256 --classes=256 --batch=2";
-    let scratch = Scratch::new("large");
+    let scratch = Scratch::new("under-large");
     let mut arguments: Vec<String> = gpt.split(' ').map(String::from).collect();
     arguments.extend(["--memory=1GiB", "--steps=2", "--json"].map(String::from));
     arguments.push(format!("--spill={}", scratch.0.display()));

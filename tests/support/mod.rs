@@ -24,6 +24,31 @@ pub fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("`{field}` is not a number in {value}"))
 }
 
+/// A folder that is gone when the test ends.
+#[allow(dead_code, reason = "not every test file asks")]
+pub struct Scratch(pub PathBuf);
+
+#[allow(dead_code, reason = "not every test file asks")]
+impl Scratch {
+    /// A folder of this process for a test.
+    pub fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// A memory control group that is removed when dropped.
 #[allow(dead_code, reason = "not every test file asks")]
 pub struct Group {

@@ -236,6 +236,7 @@ impl<'a> Work<'a> {
         makers.into_iter().flatten().for_each(|maker| self.tasks[maker].after.push(task));
     }
 
+    /// Adds a task that moves bytes as they are.
     fn add_transfer(
         &mut self,
         deed: Deed,
@@ -263,21 +264,10 @@ impl<'a> Work<'a> {
 
     /// Adds a task that copies an item once it is written.
     pub fn add_copy(&mut self, from: ItemId, to: ItemId, tail: bool, rank: usize) -> TaskId {
-        let task = self.tasks.len();
         // No target is asked: a copy moves each byte in and out once, at some 8 bytes a nanosecond.
         let nanoseconds = self.items[to].bytes as u64 / 4;
-        self.tasks.push(Task {
-            deed: Deed::Copy(self.items[from].value),
-            reads: vec![from],
-            writes: vec![to],
-            in_place: Vec::new(),
-            workspace: 0,
-            nanoseconds,
-            tail,
-            rank,
-            after: Vec::new(),
-        });
-        self.items[from].readers.push(task);
+        let deed = Deed::Copy(self.items[from].value);
+        let task = self.add_transfer(deed, &[from], &[to], nanoseconds, tail, rank);
         self.items[to].writer = Some(task);
         if let Some(writer) = self.items[from].writer {
             self.tasks[writer].after.push(task);
