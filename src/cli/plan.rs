@@ -82,6 +82,7 @@ pub fn planned(plans: &PlanSet) -> Value {
         "recomputed_bytes": tally.recomputed_bytes,
         "spilled": tally.spilled,
         "spilled_bytes": tally.spilled_bytes,
+        "stored_bytes": tally.stored_bytes,
         "fragmentation": tally.fragmentation,
         "overhead": nanoseconds as f64 / unlimited_ns as f64 - 1.0,
         "predicted_ms": nanoseconds as f64 / 1e6,

@@ -9,7 +9,7 @@ use crate::spill::{STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::target::CpuTarget;
 use plimsoll_plan::{
     Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet,
-    Prepared, StateHome, Target, verify,
+    Prepared, Spilled, StateHome, Target, verify,
 };
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -220,13 +220,16 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Ve
         workspace,
         after: None,
     };
-    let in_file = |state: usize| match set.states[state].home {
-        StateHome::File(offset) => Ok(offset),
-        StateHome::Arena(_) => Err(ExecuteError::Input(format!("state {state} is not in the spill file"))),
+    let in_file = |what: Spilled| match what {
+        Spilled::Value(i) => Ok(plan.spilled[i].offset),
+        Spilled::State(i) => match set.states[i].home {
+            StateHome::File(offset) => Ok(offset),
+            StateHome::Arena(_) => Err(ExecuteError::Input(format!("state {i} is not in the spill file"))),
+        },
     };
     let compiled = |action: &Action| match action {
-        Action::Load { state, to } => Ok(ready(Deed::Load(in_file(*state)?), &[], &[*to], nowhere)),
-        Action::Store { state, from } => Ok(ready(Deed::Store(in_file(*state)?), &[*from], &[], nowhere)),
+        Action::Load { what, to } => Ok(ready(Deed::Load(in_file(*what)?), &[], &[*to], nowhere)),
+        Action::Store { what, from } => Ok(ready(Deed::Store(in_file(*what)?), &[*from], &[], nowhere)),
         Action::Copy { from, to, .. } => Ok(ready(Deed::Copy, &[*from], &[*to], nowhere)),
         Action::Run { node, reads, writes, workspace } => {
             let node = plan.graph.node(*node);

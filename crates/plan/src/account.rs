@@ -1,7 +1,7 @@
 //! Draws up the load sheet of finished plans.
 
 use crate::{
-    Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, StateHome,
+    Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Moment, PlanRow, Spilled, StateHome,
     StatePlacement,
 };
 use plimsoll_graph::{Origin, Role, ValueId};
@@ -39,6 +39,7 @@ pub(crate) fn load_sheet(
         total_bytes: outside.iter().fold(arena_bytes, |sum, e| sum.saturating_add(e.bytes)),
         line_bytes,
         spilled_bytes,
+        stored_bytes: plans.first().map_or(0, |p| p.stored_bytes(states)),
         peak: largest.map_or_else(Moment::default, |plan| moment(plan, states)),
         plans: plans.iter().map(row).collect(),
         unlimited_ns: plans.first().map_or(0, |p| p.nanoseconds),
@@ -110,8 +111,8 @@ fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Moment {
             (node.layer.to_string(), node.op.name())
         }
         Some(Action::Copy { value, .. }) => (layer_of(plan, *value), "copy"),
-        Some(Action::Load { state, .. }) => (states[*state].name.clone(), "load"),
-        Some(Action::Store { state, .. }) => (states[*state].name.clone(), "store"),
+        Some(Action::Load { what, .. }) => (moved(plan, states, *what), "load"),
+        Some(Action::Store { what, .. }) => (moved(plan, states, *what), "store"),
         None => (String::new(), "nothing"),
     };
     let content = content(plan);
@@ -177,6 +178,14 @@ fn content(plan: &ExecutionPlan) -> Vec<Option<ValueId>> {
 
 fn layer_of(plan: &ExecutionPlan, value: ValueId) -> String {
     plan.graph.producer(value).map_or_else(String::new, |n| plan.graph.node(n).layer.to_string())
+}
+
+/// The name of a state, or a value's layer.
+fn moved(plan: &ExecutionPlan, states: &[StatePlacement], what: Spilled) -> String {
+    match what {
+        Spilled::State(i) => states[i].name.clone(),
+        Spilled::Value(i) => layer_of(plan, plan.spilled[i].value),
+    }
 }
 
 /// The name of the state that a value is the old version of.

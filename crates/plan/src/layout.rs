@@ -1,11 +1,12 @@
 //! Places for what runs in an order: steps, buffers, offsets, and transfers moved apart from what waits for them.
 
 use crate::lifetimes::{Timetable, timetable};
+use crate::park::profile;
 use crate::placement::{Block, live_peak, place};
 use crate::planner::Floor;
-use crate::tide::Tide;
 use crate::work::{Deed, TaskId, Work};
-use crate::{Action, Buffer, BufferKind, ExecutionPlan, StateHome};
+use crate::{Action, Buffer, BufferKind, ExecutionPlan, SPILL_ALIGNMENT, SpilledValue, StateHome};
+use plimsoll_graph::ValueId;
 use std::sync::Arc;
 
 /// What every layout of one graph shares.
@@ -48,6 +49,17 @@ impl Layout<'_> {
         self.place(work, order, timetable(work, order, &states), enough)
     }
 
+    /// Where the spilled values lie, one after the other above the states.
+    fn in_file(&self, work: &Work<'_>) -> Vec<SpilledValue> {
+        let mut offset = self.floor.spill_bytes;
+        let place = |&value: &ValueId| {
+            let spilled = SpilledValue { value, offset };
+            offset += (work.graph.ty(value).bytes() as u64).next_multiple_of(SPILL_ALIGNMENT);
+            spilled
+        };
+        work.parked.iter().map(place).collect()
+    }
+
     fn place(&self, work: &Work<'_>, order: &[TaskId], mut table: Timetable, enough: usize) -> ExecutionPlan {
         let above: Vec<usize> = (0..table.buffers.len())
             .filter(|&i| !matches!(table.buffers[i].kind, BufferKind::State(_)))
@@ -72,6 +84,7 @@ impl Layout<'_> {
             steps: table.steps,
             buffers: table.buffers,
             outputs: table.outputs,
+            spilled: self.in_file(work),
             peak_bytes: end.next_multiple_of(work.alignment),
             live_bytes: self.floor.end + live_above,
             peak_step,
@@ -90,32 +103,20 @@ fn is_transfer(deed: Deed) -> bool {
 /// The order in which each load begins early enough to be done when it is needed, as far as live bytes above the states
 /// allow. Loads stay in their order.
 fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
-    let mut tide = Tide::new(work);
-    let resident = work.resident_bytes();
+    let mut live = profile(work, order);
     let mut order = order.to_vec();
-    // Live bytes while each task runs.
-    let mut live: Vec<usize> = Vec::with_capacity(order.len());
-    let mut in_tail = false;
-    for &task in &order {
-        if work.tasks[task].tail && !std::mem::replace(&mut in_tail, true) {
-            tide.end_body();
-        }
-        live.push(tide.live + tide.effect(task).during - resident);
-        tide.run(task);
-    }
     let mut first = 0;
     for at in 0..order.len() {
         let task = order[at];
-        if !matches!(work.tasks[task].deed, Deed::Load(_)) {
-            continue;
-        }
+        let Deed::Load(what) = work.tasks[task].deed else { continue };
         let bytes = work.items[work.tasks[task].writes[0]].size;
         let mut hidden = 0;
         let mut to = at;
         let wanted = work.tasks[task].nanoseconds.saturating_mul(MARGIN) / 4;
         while to > first && hidden < wanted {
             let earlier = &work.tasks[order[to - 1]];
-            if live[to - 1] + bytes > room || earlier.tail != work.tasks[task].tail {
+            let stored_there = earlier.deed == Deed::Store(what);
+            if live[to - 1] + bytes > room || earlier.tail != work.tasks[task].tail || stored_there {
                 break;
             }
             hidden += if is_transfer(earlier.deed) { 0 } else { earlier.nanoseconds };

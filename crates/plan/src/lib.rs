@@ -12,6 +12,7 @@ mod layout;
 mod lifetimes;
 mod null;
 mod order;
+mod park;
 mod placement;
 mod plan;
 mod planner;
@@ -30,8 +31,8 @@ pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Prepared};
 pub use null::{NullExecutor, NullTarget};
 pub use plan::{
-    Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement,
-    Step,
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, SPILL_ALIGNMENT, Spilled, SpilledValue,
+    StateHome, StatePlacement, Step,
 };
 pub use planner::{Budget, Disk, plan, plan_toward};
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};

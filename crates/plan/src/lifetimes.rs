@@ -2,7 +2,7 @@
 
 use crate::tide::Tide;
 use crate::work::{Deed, Home, ItemId, TaskId, Work};
-use crate::{Action, Buffer, BufferId, BufferKind, Step};
+use crate::{Action, Buffer, BufferId, BufferKind, Spilled, Step};
 use plimsoll_graph::ValueId;
 
 /// Steps and buffers of one plan, before the buffers have their place.
@@ -32,6 +32,10 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
         table.buffers[buffer.index()].micro_stride = micro_stride;
         table.place[id] = Some(buffer);
     }
+    let in_set = |what| match what {
+        Spilled::State(i) => Spilled::State(states[i]),
+        Spilled::Value(i) => Spilled::Value(i),
+    };
     let mut tide = Tide::new(work);
     let mut reuses = Vec::new();
     let mut steps = Vec::with_capacity(order.len());
@@ -56,8 +60,8 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
         let action = match task.deed {
             Deed::Run(node) => Action::Run { node, reads, writes, workspace },
             Deed::Copy(value) => Action::Copy { value, from: reads[0], to: writes[0] },
-            Deed::Load(state) => Action::Load { state: states[state], to: writes[0] },
-            Deed::Store(state) => Action::Store { state: states[state], from: reads[0] },
+            Deed::Load(what) => Action::Load { what: in_set(what), to: writes[0] },
+            Deed::Store(what) => Action::Store { what: in_set(what), from: reads[0] },
         };
         steps.push(Step { action, tail: task.tail });
     }

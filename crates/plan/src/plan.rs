@@ -73,21 +73,39 @@ pub enum Action {
         /// Where it goes.
         to: BufferId,
     },
-    /// Reads a state of [`PlanSet::states`] from the spill file. The buffer is taken from here on; computing goes on
-    /// until something reads it.
+    /// Reads from the spill file. The buffer is taken from here on; computing goes on until something reads it.
     Load {
-        /// The state.
-        state: usize,
+        /// What is read.
+        what: Spilled,
         /// Where it goes.
         to: BufferId,
     },
-    /// Writes the new version of a state to the spill file. Computing goes on until something writes over the buffer.
+    /// Writes the new version of a state, or a value that is loaded later in the same step, to the spill file. Computing
+    /// goes on until something writes over the buffer.
     Store {
-        /// The state.
-        state: usize,
+        /// What is written.
+        what: Spilled,
         /// Where it lies.
         from: BufferId,
     },
+}
+
+/// What a transfer moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spilled {
+    /// State `i` of [`PlanSet::states`].
+    State(usize),
+    /// Value `i` of [`ExecutionPlan::spilled`].
+    Value(usize),
+}
+
+/// A value that waits in the spill file for its later readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpilledValue {
+    /// The value.
+    pub value: ValueId,
+    /// Where it lies in the file: a multiple of [`SPILL_ALIGNMENT`], above every state.
+    pub offset: u64,
 }
 
 /// One thing to do.
@@ -112,6 +130,8 @@ pub struct ExecutionPlan {
     pub buffers: Vec<Buffer>,
     /// Where the graph's outputs lie after the last step.
     pub outputs: Vec<BufferId>,
+    /// Values that are in the spill file for a part of the step.
+    pub spilled: Vec<SpilledValue>,
     /// End of the highest buffer, and at least of all states, rounded up to the alignment.
     pub peak_bytes: usize,
     /// The largest sum of bytes live at one time, alignment included: no placement can be lower.
@@ -131,6 +151,19 @@ impl ExecutionPlan {
             _ => None,
         })
     }
+
+    /// Bytes written to the spill file in a step, with the states of its set.
+    pub fn stored_bytes(&self, states: &[StatePlacement]) -> u64 {
+        let stores = self.steps.iter().filter_map(|step| match step.action {
+            Action::Store { what: Spilled::State(i), .. } => Some((step.tail, states[i].ty.bytes())),
+            Action::Store { what: Spilled::Value(i), .. } => {
+                Some((step.tail, self.graph.ty(self.spilled[i].value).bytes()))
+            }
+            _ => None,
+        });
+        let times = |tail| if tail { 1 } else { self.graph.micro_batches as u64 };
+        stores.map(|(tail, bytes)| times(tail) * bytes as u64).sum()
+    }
 }
 
 /// Where a state lies between steps.
@@ -142,7 +175,7 @@ pub enum StateHome {
     File(u64),
 }
 
-/// Every state in the spill file starts at a multiple of this.
+/// Everything in the spill file starts at a multiple of this.
 pub const SPILL_ALIGNMENT: u64 = 4096;
 
 /// Where a state lies, in every plan of the set.

@@ -1,12 +1,12 @@
 //! Graphs, target and line in; plans and their load sheet out.
 
 use crate::layout::Layout;
-use crate::repeat::{self, Translated};
+use crate::repeat::{self, Translated, Turn};
 use crate::search::{self, Schedule};
 use crate::work::{TaskId, Work};
 use crate::{
     Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account,
-    order,
+    order, park,
 };
 use plimsoll_graph::{Graph, Role};
 use std::cmp::Reverse;
@@ -101,7 +101,8 @@ pub fn plan_toward(
     let states = find_states(batches)?;
     let shelf = Shelf { batches, target, states: &states, alignment, disk: budget.spill.unwrap_or_default() };
     let room = budget.arena_bytes();
-    let mut best = shelf.plan(&[], room, budget.recompute && budget.spill.is_none())?;
+    let repeat = budget.recompute && budget.spill.is_none();
+    let mut best = shelf.plan(&[], room, Means { repeat, park: None })?;
     if let Some(disk) = budget.spill
         && best.peak() > room
     {
@@ -110,8 +111,11 @@ pub fn plan_toward(
     Ok(shelf.set(best, budget))
 }
 
-/// States smaller than this are not spilled: they would save little and cost a request each.
+/// What is smaller than this is not spilled: it would save little and cost a request each.
 const LEAST_SPILLED: usize = 64 << 10;
+
+/// A plan that takes a part in so many longer than one without a line is slow: other means are tried.
+const SLOW: u64 = 20;
 
 /// Everything that does not change between attempts to plan.
 struct Shelf<'a> {
@@ -141,13 +145,13 @@ impl Planned {
 }
 
 impl Shelf<'_> {
-    /// Plans with these states in the spill file; steps may run again where a plan does not fit the room.
-    fn plan(&self, spilled: &[usize], room: usize, recompute: bool) -> Result<Planned, PlanError> {
+    /// Plans with these states in the spill file, and the means where a plan does not fit the room.
+    fn plan(&self, spilled: &[usize], room: usize, means: Means) -> Result<Planned, PlanError> {
         let floor = self.floor(spilled);
         let plans = self.batches.iter();
         let plans = plans.map(|(name, graph)| {
             let layout = Layout { name, floor: &floor, room };
-            plan_one(&layout, graph, self.target, self.disk, recompute)
+            plan_one(&layout, graph, self.target, self.disk, means)
         });
         Ok(Planned { plans: plans.collect::<Result<_, _>>()?, floor })
     }
@@ -156,6 +160,12 @@ impl Shelf<'_> {
     fn set(&self, planned: Planned, budget: &Budget) -> PlanSet {
         let arena_bytes = planned.peak();
         let Planned { plans, floor: Floor { states, spill_bytes, .. } } = planned;
+        // Plans take turns in the part above the states.
+        let ends = plans.iter().filter_map(|p| {
+            let last = p.spilled.last()?;
+            Some((last.offset + p.graph.ty(last.value).bytes() as u64).next_multiple_of(SPILL_ALIGNMENT))
+        });
+        let spill_bytes = ends.max().unwrap_or(0).max(spill_bytes);
         let mut outside = budget.outside.clone();
         if spill_bytes > 0 {
             let note = "between memory and the disk";
@@ -167,55 +177,48 @@ impl Shelf<'_> {
         PlanSet { target, plans, states, alignment: self.alignment, arena_bytes, spill_bytes, sheet }
     }
 
-    /// Spills as few states as make the plans fit the room; where none are enough, steps run again too. `whole` is the
-    /// plan without either, for when nothing is lower.
+    /// Spills as few states as make the plans fit the room, and values beside them; where that is not enough, or slow, steps
+    /// run again too. `whole` is the plan without either, for when nothing is lower.
     fn spill(&self, room: usize, recompute: bool, whole: Planned) -> Result<Planned, PlanError> {
         let order = self.spill_order();
         // More states in the file never need more of the arena, but for gaps.
-        let fewest = |fits: &dyn Fn(&[usize]) -> Result<bool, PlanError>| {
-            let (mut low, mut high) = (0, order.len());
-            while low < high {
-                let middle = low + (high - low) / 2;
-                if fits(&order[..=middle])? { high = middle } else { low = middle + 1 }
-            }
-            Ok::<_, PlanError>(&order[..(low + 1).min(order.len())])
-        };
-        let plain = fewest(&|spilled| Ok(self.live(spilled, false)? <= room))?;
-        let plain = self.plan(plain, room, false)?;
-        if plain.peak() <= room || !recompute {
-            return Ok(if plain.peak() < whole.peak() { plain } else { whole });
+        let (mut fewest, mut high) = (0, order.len());
+        while fewest < high {
+            let middle = fewest.midpoint(high);
+            if self.live(&order[..middle], room)? <= room { high = middle } else { fewest = middle + 1 }
         }
-        // Few spilled states mean many repeats: the fewest that do, all of them, and what is half-way compete.
-        let fewest = fewest(&|spilled| Ok(self.live(spilled, true)? <= room))?.len();
-        let mut best = if plain.peak() < whole.peak() { plain } else { whole };
-        let mut counts = [order.len(), fewest.midpoint(order.len()), fewest];
-        counts.sort_unstable_by_key(|&count| Reverse(count));
-        for (i, &count) in counts.iter().enumerate() {
-            if counts[..i].contains(&count) {
-                continue;
+        let mut counts = vec![fewest, fewest.midpoint(order.len()), order.len()];
+        counts.dedup();
+        let quick = whole.nanoseconds() / SLOW * (SLOW + 1);
+        let mut best = whole;
+        for repeat in [false, true] {
+            for &count in &counts {
+                let found = best.peak() <= room && best.nanoseconds() <= quick;
+                if found || (repeat && !recompute) {
+                    return Ok(best);
+                }
+                let planned =
+                    self.plan(&order[..count], room, Means { repeat, park: Some(LEAST_SPILLED) })?;
+                let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
+                best = if key(&planned) < key(&best) { planned } else { best };
             }
-            let planned = self.plan(&order[..count], room, true)?;
-            let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
-            best = if key(&planned) < key(&best) { planned } else { best };
         }
         Ok(best)
     }
 
-    /// The smallest arena, but for gaps, with these states in the file, and with steps that run again or without.
-    fn live(&self, spilled: &[usize], recompute: bool) -> Result<usize, PlanError> {
+    /// The smallest arena above a room, but for gaps, with these states in the file and values waiting there.
+    fn live(&self, spilled: &[usize], room: usize) -> Result<usize, PlanError> {
         let floor = self.floor(spilled);
         let mut most = 0;
         for (name, graph) in self.batches {
             let (_, in_file) = floor.of(graph);
             let work = Work::new(name, graph, self.target, &in_file, self.disk)?;
             let order = order::order(&work);
-            let resident = work.resident_bytes();
-            let mut live = order::peak(&work, &order) - resident;
-            if recompute {
-                let mut once = vec![false; work.tasks.len()];
-                live = lowest(&work, &order, &mut once).map_or(live, |(least, _)| live.min(least));
-            }
-            most = most.max(floor.end + live);
+            let line = room.saturating_sub(floor.end);
+            let gaps = park::enough(&work, &order, &park::gaps(&work, &order, LEAST_SPILLED), line);
+            let parked = park::parked(&work, &order, &gaps);
+            let all: Vec<TaskId> = (0..parked.tasks.len()).collect();
+            most = most.max(floor.end + order::peak(&parked, &all) - parked.resident_bytes());
         }
         Ok(most)
     }
@@ -302,17 +305,26 @@ impl Floor {
     }
 }
 
-/// Plans one graph: in its best order if that fits the room, else with the repeats that make it fit, else as low as it
-/// goes.
+/// What may be done to fit a room.
+#[derive(Clone, Copy)]
+struct Means {
+    /// Steps run again.
+    repeat: bool,
+    /// Values of at least so many bytes wait in the spill file.
+    park: Option<usize>,
+}
+
+/// Plans one graph: in its best order if that fits the room, else with values in the file or repeats that make it fit, else
+/// as low as it goes.
 fn plan_one(
     layout: &Layout<'_>,
     graph: &Graph,
     target: &dyn Target,
     disk: Disk,
-    recompute: bool,
+    means: Means,
 ) -> Result<ExecutionPlan, PlanError> {
-    let (floor, room) = (layout.floor, layout.room);
-    let (_, spilled) = floor.of(graph);
+    let room = layout.room;
+    let (_, spilled) = layout.floor.of(graph);
     let work = Work::new(layout.name, graph, target, &spilled, disk)?;
     let order = order::order(&work);
     let plain = if spilled.contains(&true) {
@@ -320,32 +332,74 @@ fn plan_one(
     } else {
         layout.lay_out(&work, &order)
     };
-    if plain.peak_bytes <= room || !recompute {
+    if plain.peak_bytes <= room {
         return Ok(plain);
     }
-    let repeated = |list: &[TaskId]| {
-        let unrolled = repeat::unrolled(&work, list);
-        layout.lay_out_inside(&unrolled, &(0..list.len()).collect::<Vec<_>>())
+    let better = |a: ExecutionPlan, b: ExecutionPlan| {
+        let key = |p: &ExecutionPlan| (p.peak_bytes.saturating_sub(room), p.nanoseconds);
+        if key(&b) < key(&a) { b } else { a }
+    };
+    let quick = plain.nanoseconds / SLOW * (SLOW + 1);
+    let mut best = plain;
+    let gaps = means.park.map_or(Vec::new(), |least| park::gaps(&work, &order, least));
+    let mut aim = room.saturating_sub(layout.floor.end);
+    for _ in 0..if gaps.is_empty() { 0 } else { AIMS } {
+        let parked = park::parked(&work, &order, &park::enough(&work, &order, &gaps, aim));
+        let found = layout.lay_out_inside(&parked, &(0..parked.tasks.len()).collect::<Vec<_>>());
+        let peak = found.peak_bytes;
+        best = better(best, found);
+        if peak <= room {
+            break;
+        }
+        aim = lowered(aim, room, peak);
+    }
+    if !means.repeat || (best.peak_bytes <= room && best.nanoseconds <= quick) {
+        return Ok(best);
+    }
+    if gaps.is_empty() {
+        return Ok(better(best, repeated(layout, &work, &order)));
+    }
+    // The disk moves what is dearest to make again while the rest is computed; what does not fit then waits there, too.
+    let dearest = park::dearest(&gaps, disk, quick);
+    for gaps in [&dearest, &gaps] {
+        let parked = park::parked(&work, &order, gaps);
+        best = better(best, repeated(layout, &parked, &(0..parked.tasks.len()).collect::<Vec<_>>()));
+        if best.peak_bytes <= room {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// Places have gaps between them: an aim as much lower as they are high.
+fn lowered(aim: usize, room: usize, peak: usize) -> usize {
+    (aim as u128 * room as u128 / peak.max(1) as u128) as usize
+}
+
+/// The plan of a work with the repeats that make it fit its room, else as low as it goes.
+fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
+    let room = layout.room;
+    let plan = |list: &[TaskId]| {
+        let turns: Vec<Turn> = list.iter().map(|&task| Turn::Run(task)).collect();
+        layout.lay_out_inside(&repeat::unrolled(work, &turns), &(0..list.len()).collect::<Vec<_>>())
     };
     let lower = |a: ExecutionPlan, b: ExecutionPlan| if b.peak_bytes < a.peak_bytes { b } else { a };
     let mut once = vec![false; work.tasks.len()];
-    let least = lowest(&work, &order, &mut once);
-    let mut best = least.as_ref().map_or(plain.clone(), |(_, list)| lower(plain, repeated(list)));
-    let Some((least, _)) = least else { return Ok(best) };
-    let mut aim = room.saturating_sub(floor.end);
+    let Some((least, list)) = lowest(work, order, &mut once) else { return plan(order) };
+    let mut best = plan(&list);
+    let mut aim = room.saturating_sub(layout.floor.end);
     for _ in 0..AIMS {
-        let list = if aim > least { repeat_under(&work, &order, &mut once, aim) } else { None };
+        let list = if aim > least { repeat_under(work, order, &mut once, aim) } else { None };
         let Some(list) = list else { break };
-        let found = repeated(&list);
+        let found = plan(&list);
         let peak = found.peak_bytes;
         if peak <= room {
-            return Ok(found);
+            return found;
         }
         best = lower(best, found);
-        // Places have gaps between them: aim as much lower as they are high.
-        aim = (aim as u128 * room as u128 / peak as u128) as usize;
+        aim = lowered(aim, room, peak);
     }
-    Ok(best)
+    best
 }
 
 /// The tasks in order with the repeats that bring live bytes above the states lowest, and how low that is. Tasks that
@@ -386,18 +440,19 @@ fn repeat_with<T>(
     }
 }
 
-/// Plans graphs with those states in the spill file whose bit is set.
+/// Plans graphs with those states in the spill file whose bit is set, and values of any size where the room asks for it.
 #[cfg(test)]
 pub(crate) fn plan_spilled(
     batches: &[(String, Graph)],
     target: &dyn Target,
     spilled: u64,
     room: usize,
-    recompute: bool,
+    repeat: bool,
 ) -> Result<PlanSet, PlanError> {
     let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
     let (states, alignment) = (find_states(batches)?, target.alignment());
     let shelf = Shelf { batches, target, states: &states, alignment, disk };
     let some: Vec<usize> = (0..states.len()).filter(|&i| spilled >> i & 1 == 1).collect();
-    Ok(shelf.set(shelf.plan(&some, room, recompute)?, &Budget::new(usize::MAX, Vec::new())))
+    Ok(shelf
+        .set(shelf.plan(&some, room, Means { repeat, park: Some(1) })?, &Budget::new(usize::MAX, Vec::new())))
 }

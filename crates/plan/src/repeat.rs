@@ -7,6 +7,7 @@
 use crate::search::{Call, Problem};
 use crate::tide::distinct_reads;
 use crate::work::{Deed, Home, Item, ItemId, TaskId, Work};
+use crate::{Disk, Spilled};
 use plimsoll_graph::Origin;
 
 /// An ordered work as the search sees it.
@@ -124,13 +125,15 @@ pub(crate) fn misplaced(work: &Work<'_>, list: &[TaskId]) -> Vec<TaskId> {
         again.push(std::mem::replace(&mut ran[id], true));
         in_tail |= task.tail;
         let late = match task.deed {
-            Deed::Load(state) => stored[state],
+            Deed::Load(Spilled::State(state)) => stored[state],
+            // What waits in the file is the last micro-batch's, as everything in the tail is.
+            Deed::Load(Spilled::Value(_)) => false,
             _ => task.reads.iter().any(|&i| gone[i]) || (work.repeats() && in_tail && !task.tail),
         };
         if again[run] && late {
             too_late.push(run);
         }
-        if let Deed::Store(state) = task.deed {
+        if let Deed::Store(Spilled::State(state)) = task.deed {
             stored[state] = true;
         }
         task.reads.iter().filter_map(|&i| made_by[i]).for_each(|maker| readers[maker].push(run));
@@ -151,10 +154,38 @@ pub(crate) fn misplaced(work: &Work<'_>, list: &[TaskId]) -> Vec<TaskId> {
     found
 }
 
-/// The work in which each run of a list is a task of its own, in the list's order: a task that runs again makes new
+/// Where the tail of a list begins: what its first task reads from the file is loaded there, too.
+fn tail_start(work: &Work<'_>, list: &[Turn]) -> usize {
+    let in_tail = |turn: &Turn| matches!(turn, Turn::Run(id) if work.tasks[*id].tail);
+    let loads = |turn: &Turn| match turn {
+        Turn::Run(id) => matches!(work.tasks[*id].deed, Deed::Load(_)),
+        Turn::Fetch(_) => true,
+        Turn::Park(_) => false,
+    };
+    let mut start = list.iter().position(in_tail).unwrap_or(list.len());
+    while start < list.len() && start > 0 && loads(&list[start - 1]) {
+        start -= 1;
+    }
+    start
+}
+
+/// One entry of a list that is unrolled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turn {
+    /// A task runs.
+    Run(TaskId),
+    /// An item goes to the spill file.
+    Park(ItemId),
+    /// It comes back into a place of its own.
+    Fetch(ItemId),
+}
+
+/// The work in which each entry of a list is a task of its own, in the list's order: a task that runs again makes new
 /// items, and what reads an item reads its latest making.
-pub(crate) fn unrolled<'a>(work: &Work<'a>, list: &[TaskId]) -> Work<'a> {
+pub(crate) fn unrolled<'a>(work: &Work<'a>, list: &[Turn]) -> Work<'a> {
     let mut new = work.empty();
+    new.parked = work.parked.clone();
+    let mut slot = vec![0; work.items.len()];
     let mut latest: Vec<ItemId> = vec![0; work.items.len()];
     let add = |new: &mut Work<'a>, item: &Item, home: Home| {
         new.items.push(Item { home, pinned: false, readers: Vec::new(), writer: None, ..item.clone() });
@@ -165,11 +196,29 @@ pub(crate) fn unrolled<'a>(work: &Work<'a>, list: &[TaskId]) -> Work<'a> {
             latest[id] = add(&mut new, item, item.home);
         }
     }
-    let mut in_tail = false;
-    for &id in list {
+    let tail = tail_start(work, list);
+    for (turn, &entry) in list.iter().enumerate() {
+        let (at, in_tail) = (new.tasks.len(), turn >= tail);
+        let id = match entry {
+            Turn::Run(id) => id,
+            Turn::Park(item) => {
+                slot[item] = new.parked.len();
+                new.parked.push(work.items[item].value);
+                let nanoseconds = Disk::nanoseconds(work.items[item].bytes, work.disk.write_ns_per_mib);
+                let deed = Deed::Store(Spilled::Value(slot[item]));
+                new.add_transfer(deed, &[latest[item]], &[], nanoseconds, in_tail, at);
+                continue;
+            }
+            Turn::Fetch(item) => {
+                latest[item] = add(&mut new, &work.items[item], Home::Own);
+                new.items[latest[item]].writer = Some(at);
+                let nanoseconds = Disk::nanoseconds(work.items[item].bytes, work.disk.read_ns_per_mib);
+                let deed = Deed::Load(Spilled::Value(slot[item]));
+                new.add_transfer(deed, &[], &[latest[item]], nanoseconds, in_tail, at);
+                continue;
+            }
+        };
         let task = &work.tasks[id];
-        in_tail |= task.tail;
-        let at = new.tasks.len();
         let reads: Vec<ItemId> = task.reads.iter().map(|&i| latest[i]).collect();
         for &item in &reads {
             if new.items[item].readers.last() != Some(&at) {
@@ -187,6 +236,7 @@ pub(crate) fn unrolled<'a>(work: &Work<'a>, list: &[TaskId]) -> Work<'a> {
         let writes = task.writes.iter().map(|&i| latest[i]).collect();
         new.tasks.push(crate::work::Task { reads, writes, after: Vec::new(), tail: in_tail, ..task.clone() });
     }
+    new.item_of = work.item_of.iter().map(|item| item.map(|i| latest[i])).collect();
     new.outputs = work.outputs.iter().map(|&i| latest[i]).collect();
     for at in 0..new.outputs.len() {
         let item = new.outputs[at];

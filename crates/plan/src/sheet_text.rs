@@ -82,6 +82,9 @@ impl LoadSheet {
         if self.spilled_bytes > 0 {
             means.push(format!("{} of states in the spill file", in_words(self.spilled_bytes)));
         }
+        if self.stored_bytes > 0 {
+            means.push(format!("{} written there in a step", in_words(self.stored_bytes as usize)));
+        }
         let share = self.slowdown() * 100.0;
         Some(format!("Under the line a step takes {share:.1} % longer than without: {}.", means.join(", ")))
     }

@@ -6,7 +6,7 @@
 //! accumulated outputs can be written straight into their place, and makes copies where they cannot. A state in the
 //! spill file is a value like any other, which a task loads; another stores its new version.
 
-use crate::{Disk, Kernel, KernelQuery, PlanError, Target, claims};
+use crate::{Disk, Kernel, KernelQuery, PlanError, Spilled, Target, claims};
 use plimsoll_graph::{Flow, Graph, GraphError, Node, NodeId, Origin, ValueId};
 
 /// Index into [`Work::items`].
@@ -55,10 +55,10 @@ pub(crate) enum Deed {
     Run(NodeId),
     /// Copies a value to another place.
     Copy(ValueId),
-    /// Reads the graph's state `i` from the spill file.
-    Load(usize),
-    /// Writes the new version of the graph's state `i` to the spill file.
-    Store(usize),
+    /// Reads from the spill file; states are the graph's.
+    Load(Spilled),
+    /// Writes a value, or the new version of a state, to the spill file.
+    Store(Spilled),
 }
 
 /// One thing to do.
@@ -94,17 +94,20 @@ pub(crate) struct Work<'a> {
     pub tasks: Vec<Task>,
     /// The items handed out, one for each of the graph's outputs.
     pub outputs: Vec<ItemId>,
+    /// Values that go to the spill file and come back.
+    pub parked: Vec<ValueId>,
     /// Alignment of every place.
     pub alignment: usize,
     /// The value each value is a view of; itself where it is none.
     pub roots: Vec<ValueId>,
     /// The item of each root value; dead values have none.
-    item_of: Vec<Option<ItemId>>,
+    pub item_of: Vec<Option<ItemId>>,
     /// The copy that stands for an entering value whose place changes under it.
     snapshots: Vec<Option<ItemId>>,
-    /// Which of the graph's states lie in the spill file, and how fast that is.
+    /// Which of the graph's states lie in the spill file.
     spilled: &'a [bool],
-    disk: Disk,
+    /// How fast the spill file is.
+    pub disk: Disk,
 }
 
 /// Rank of a node's run; copies that belong to it rank just around.
@@ -131,6 +134,7 @@ impl<'a> Work<'a> {
             items: Vec::new(),
             tasks: Vec::new(),
             outputs: Vec::new(),
+            parked: Vec::new(),
             alignment: target.alignment().max(1),
             roots,
             item_of: vec![None; graph.value_count()],
@@ -163,6 +167,7 @@ impl<'a> Work<'a> {
             items: Vec::new(),
             tasks: Vec::new(),
             outputs: Vec::new(),
+            parked: Vec::new(),
             alignment: self.alignment,
             roots: self.roots.clone(),
             item_of: Vec::new(),
@@ -223,21 +228,22 @@ impl<'a> Work<'a> {
         self.items[item].writer = Some(self.tasks.len());
         self.item_of[root.index()] = Some(item);
         let nanoseconds = Disk::nanoseconds(bytes, self.disk.read_ns_per_mib);
-        self.add_transfer(Deed::Load(state), &[], &[item], nanoseconds, tail, rank);
+        self.add_transfer(Deed::Load(Spilled::State(state)), &[], &[item], nanoseconds, tail, rank);
         item
     }
 
     /// Adds a task that writes the new version of a state to the spill file, after every reading of the old one.
     pub fn add_store(&mut self, state: usize, new: ItemId, tail: bool, rank: usize) {
         let nanoseconds = Disk::nanoseconds(self.items[new].bytes, self.disk.write_ns_per_mib);
-        let task = self.add_transfer(Deed::Store(state), &[new], &[], nanoseconds, tail, rank);
+        let task =
+            self.add_transfer(Deed::Store(Spilled::State(state)), &[new], &[], nanoseconds, tail, rank);
         let old = self.item_of[self.graph.states[state].input.index()];
         let makers = [self.items[new].writer, old.and_then(|item| self.items[item].writer)];
         makers.into_iter().flatten().for_each(|maker| self.tasks[maker].after.push(task));
     }
 
     /// Adds a task that moves bytes as they are.
-    fn add_transfer(
+    pub fn add_transfer(
         &mut self,
         deed: Deed,
         reads: &[ItemId],

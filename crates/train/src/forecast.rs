@@ -41,10 +41,12 @@ pub struct Tally {
     pub recomputed: usize,
     /// Bytes that those runs make.
     pub recomputed_bytes: usize,
-    /// States that lie in the spill file.
+    /// States that lie in the spill file, and values of the training step that wait there.
     pub spilled: usize,
     /// Their bytes.
     pub spilled_bytes: usize,
+    /// Bytes written to the spill file in a training step.
+    pub stored_bytes: u64,
     /// Bytes of all states.
     pub state_bytes: usize,
     /// The arena over the largest sum of bytes live at one time, minus one.
@@ -181,6 +183,9 @@ pub fn tally(plans: &PlanSet) -> Tally {
     };
     let Some(plan) = plans.plans.first() else { return tally };
     let graph = &plan.graph;
+    tally.spilled += plan.spilled.len();
+    tally.spilled_bytes += plan.spilled.iter().map(|s| graph.ty(s.value).bytes()).sum::<usize>();
+    tally.stored_bytes = plan.stored_bytes(&plans.states);
     let mut runs = vec![0_usize; graph.nodes.len()];
     for step in &plan.steps {
         if let Action::Run { node, .. } = step.action {

@@ -14,6 +14,8 @@ type Batches = Rc<Vec<(String, Graph)>>;
 pub(crate) struct Planning {
     /// The line.
     pub line_bytes: usize,
+    /// Whether plans go as low as they can, rather than just under the line.
+    pub lowest: bool,
     /// Predicted time of a step without a line; known once anything is planned.
     pub unlimited_ns: u64,
     /// Bytes of all states; known then, too.
@@ -35,6 +37,11 @@ impl Planning {
     /// For plans under many lines.
     pub fn keeping() -> Self {
         Self { keep: true, ..Self::default() }
+    }
+
+    /// What plans aim at.
+    pub fn aim_bytes(&self) -> usize {
+        if self.lowest { 0 } else { self.line_bytes }
     }
 
     /// The graphs in so many micro-batches.

@@ -6,7 +6,9 @@ use crate::{Control, Report, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
-use plimsoll_plan::{Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify};
+use plimsoll_plan::{
+    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
+};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
 use std::collections::BTreeMap;
@@ -46,11 +48,13 @@ fn plan_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
     parts.sum::<usize>() * PLAN_BYTES_PER_PART
 }
 
-/// Heap bytes of plans: of their graphs, and of every step that is not the first of its node.
+/// Heap bytes of plans: of their graphs, of every step that is not the first of its node, and of transfers.
 fn plans_bytes(plans: &PlanSet) -> usize {
     let of = |plan: &ExecutionPlan| {
         let again = plan.repeats().map(|node| plan.graph.node(node));
-        plan_bytes(again) + plan_bytes(plan.graph.nodes.iter())
+        let transfers =
+            plan.steps.iter().filter(|s| matches!(s.action, Action::Load { .. } | Action::Store { .. }));
+        plan_bytes(again) + plan_bytes(plan.graph.nodes.iter()) + transfers.count() * PLAN_BYTES_PER_PART
     };
     plans.plans.iter().map(of).sum()
 }
@@ -61,6 +65,9 @@ fn largest_arena(bytes: usize) -> usize {
     pages * (4 << 10)
 }
 
+/// A disk wears out as it is written: spilling what would fit without it has to save a part in so many of a step.
+const WORTH_SPILLING: u64 = 8;
+
 /// What a plan may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
@@ -68,7 +75,7 @@ enum Means {
     Once,
     /// Steps may run again.
     Repeat,
-    /// Steps may run again, and states may be spilled.
+    /// Steps may run again, and states and values may be spilled.
     Spill,
 }
 
@@ -457,6 +464,13 @@ impl Trainer {
         }
         self.check(data)?;
         let mut found = self.fastest(data, planning);
+        if is_short(&found) && planning.line_bytes > 0 {
+            // Plans that go as low as they can sometimes fit where those that aim at the line do not.
+            planning.lowest = true;
+            let lowest = self.fastest(data, planning);
+            planning.lowest = false;
+            found = better(found, lowest);
+        }
         match &mut found {
             Ok(plans) => {
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
@@ -504,7 +518,7 @@ impl Trainer {
         again.dedup();
         let disk = self.executor.disk();
         // States alone that do not fit are not helped by running steps again. A line of nothing asks for the lowest there is.
-        let line = planning.line_bytes;
+        let line = planning.aim_bytes();
         let hopeless = disk.is_some() && line > 0 && planning.state_bytes > line;
         let best = if hopeless {
             plain
@@ -512,14 +526,23 @@ impl Trainer {
             let others = again.iter().map(|&at| self.plan_split(data, splits[at], Means::Repeat, planning));
             others.fold(plain, better)
         };
-        if !is_short(&best) || disk.is_none() {
+        let time = |plans: &PlanSet| plans.plans.first().map_or(0, |p| p.nanoseconds);
+        let worth = planning.unlimited_ns / WORTH_SPILLING;
+        let slow = |plans: &PlanSet| time(plans) > planning.unlimited_ns + worth;
+        if disk.is_none() || best.as_ref().is_ok_and(|plans| !slow(plans)) {
             return best;
         }
         // Sums over micro-batches stay in the arena: the fewest, or the smallest.
         let ends = [splits[0], splits[tried - 1]];
         let ends = ends.iter().take(tried.min(2));
-        let others = ends.map(|&split| self.plan_split(data, split, Means::Spill, planning));
-        others.fold(best, better)
+        let mut others = ends.map(|&split| self.plan_split(data, split, Means::Spill, planning));
+        let spilled = others.next().map(|first| others.fold(first, better));
+        match (best, spilled) {
+            (Ok(best), Some(Ok(spilled))) if time(&spilled).saturating_add(worth) > time(&best) => Ok(best),
+            (Ok(_), Some(Ok(spilled))) => Ok(spilled),
+            (best, Some(spilled)) => better(best, spilled),
+            (best, None) => best,
+        }
     }
 
     /// The plan in so many micro-batches.
@@ -579,7 +602,7 @@ impl Trainer {
         });
         loop {
             let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
-            let arena = largest_arena(planning.line_bytes.saturating_sub(outside_bytes));
+            let arena = largest_arena(planning.aim_bytes().saturating_sub(outside_bytes));
             let line_bytes = match means {
                 Means::Once => usize::MAX,
                 Means::Repeat | Means::Spill => arena.saturating_add(outside_bytes - reserved),

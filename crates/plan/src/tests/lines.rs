@@ -68,7 +68,8 @@ fn states_that_do_not_fit_are_spilled() {
 }
 
 #[test]
-fn random_graphs_hold_with_any_states_spilled() {
+fn random_graphs_hold_with_states_and_values_spilled() {
+    let mut values = 0;
     for seed in 0..400 {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
@@ -76,10 +77,15 @@ fn random_graphs_hold_with_any_states_spilled() {
         for spilled in [u64::MAX, 0b10, 0b110, seed] {
             let plans = plan_spilled(&batches, &target, spilled, usize::MAX, false).unwrap();
             assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}\n{}", batches[0].1);
-            let plans = plan_spilled(&batches, &target, spilled, plans.arena_bytes / 2, true).unwrap();
-            assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}\n{}", batches[0].1);
+            for (part, repeat) in [(3, false), (2, false), (2, true)] {
+                let room = plans.arena_bytes / 4 * part;
+                let plans = plan_spilled(&batches, &target, spilled, room, repeat).unwrap();
+                assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}, {room}\n{}", batches[0].1);
+                values += plans.plans[0].spilled.len();
+            }
         }
     }
+    assert!(values > 1000, "{values} values were spilled");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use super::VerifyError;
 use super::memory::overlap;
 use crate::{
-    Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet, SPILL_ALIGNMENT, StateHome,
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet, SPILL_ALIGNMENT, Spilled,
+    StateHome,
 };
 use plimsoll_graph::Origin;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
         let malformed = |reason: String| VerifyError::Malformed { plan: plan.name.clone(), reason };
         plan.graph.check().map_err(|e| malformed(e.to_string()))?;
         check_ids(set, plan).map_err(malformed)?;
+        check_spilled(set, plan).map_err(malformed)?;
         for (id, buffer) in plan.buffers.iter().enumerate() {
             check_buffer(set, plan, id, buffer)?;
         }
@@ -114,6 +116,38 @@ fn check_apart(mut ranges: Vec<(Range<usize>, &str)>) -> Result<(), VerifyError>
     }
 }
 
+/// Every spilled value has pages of the file to itself, above the states' and below its end.
+fn check_spilled(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
+    let end = |offset: u64, bytes: usize| {
+        offset.checked_add(bytes as u64).and_then(|end| end.checked_next_multiple_of(SPILL_ALIGNMENT))
+    };
+    let states = set.states.iter().filter_map(|s| match s.home {
+        StateHome::File(offset) => end(offset, s.ty.bytes()),
+        StateHome::Arena(_) => None,
+    });
+    let states_end = states.max().unwrap_or(0);
+    let mut ranges = Vec::new();
+    for (i, spilled) in plan.spilled.iter().enumerate() {
+        if spilled.value.index() >= plan.graph.value_count() {
+            return Err(format!("spilled value {i} does not exist"));
+        }
+        if !spilled.offset.is_multiple_of(SPILL_ALIGNMENT) {
+            return Err(format!("spilled value {i} starts at {}, which is not aligned", spilled.offset));
+        }
+        match end(spilled.offset, plan.graph.ty(spilled.value).bytes()) {
+            Some(end) if spilled.offset >= states_end && end <= set.spill_bytes => {
+                ranges.push(spilled.offset..end);
+            }
+            _ => return Err(format!("spilled value {i} lies among the states or outside the spill file")),
+        }
+    }
+    ranges.sort_by_key(|range| range.start);
+    match ranges.windows(2).find(|pair| pair[0].end > pair[1].start) {
+        Some(pair) => Err(format!("two spilled values share byte {} of the spill file", pair[1].start)),
+        None => Ok(()),
+    }
+}
+
 /// Every id names something, and every step has as many operands as its node.
 fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     let exists = |b: BufferId| match plan.buffers.get(b.index()) {
@@ -142,7 +176,15 @@ fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
                 }
                 exists(*from).and_then(|()| exists(*to))?;
             }
-            Action::Load { state, to: buffer } | Action::Store { state, from: buffer } => {
+            Action::Load { what: Spilled::Value(value), to: buffer }
+            | Action::Store { what: Spilled::Value(value), from: buffer } => {
+                if *value >= plan.spilled.len() {
+                    return Err(format!("step {i} moves spilled value {value}, which does not exist"));
+                }
+                exists(*buffer)?;
+            }
+            Action::Load { what: Spilled::State(state), to: buffer }
+            | Action::Store { what: Spilled::State(state), from: buffer } => {
                 let placed = set.states.get(*state);
                 if !placed.is_some_and(|s| matches!(s.home, StateHome::File(_))) {
                     return Err(format!("step {i} moves state {state}, which is not in the spill file"));

@@ -3,7 +3,7 @@
 use super::figures::{name_of, state_range};
 use super::memory::{Content, Memory, overlap};
 use super::{At, VerifyError};
-use crate::{Action, BufferId, BufferKind, ExecutionPlan, PlanSet, StateHome, Step};
+use crate::{Action, BufferId, BufferKind, ExecutionPlan, PlanSet, Spilled, StateHome, Step};
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, State, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,7 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyErr
         round: 0,
         state_writes: vec![0; set.states.len()],
         file: vec![None; set.states.len()],
+        spilled: vec![None; plan.spilled.len()],
         own_states: set.states.iter().map(|s| by_name.get(s.name.as_str()).copied()).collect(),
         by_start,
     };
@@ -118,8 +119,8 @@ fn at(plan: &ExecutionPlan, step: usize) -> Box<At> {
             let node = plan.graph.producer(*value).map(|n| plan.graph.node(n));
             (node.map_or_else(String::new, |n| n.layer.to_string()), format!("copy of {value}"))
         }
-        Action::Load { state, .. } => (String::new(), format!("load of state {state}")),
-        Action::Store { state, .. } => (String::new(), format!("store of state {state}")),
+        Action::Load { what, .. } => (String::new(), format!("load of {what:?}")),
+        Action::Store { what, .. } => (String::new(), format!("store of {what:?}")),
     };
     Box::new(At { plan: plan.name.clone(), step, layer, op })
 }
@@ -136,6 +137,8 @@ struct Replay<'a> {
     state_writes: Vec<usize>,
     /// What the spill file holds for each state that lies there.
     file: Vec<Option<Content>>,
+    /// The same for each spilled value.
+    spilled: Vec<Option<Content>>,
     /// The graph's state that each state of the set is; those of other graphs are none.
     own_states: Vec<Option<&'a State>>,
     /// The set's states that have bytes, by where they start; none overlap.
@@ -253,21 +256,33 @@ impl Replay<'_> {
                 }
                 self.write(index, *value, &written)
             }
-            Action::Load { state, to } => {
-                let (input, _) = self.versions(index, *state)?;
-                if self.file[*state] != Some(self.now(input)) {
-                    let found = self.file[*state].map_or_else(|| "nothing".to_string(), |c| c.to_string());
-                    let value = self.now(input).to_string();
+            Action::Load { what, to } => {
+                let (value, found) = match *what {
+                    Spilled::State(i) => (self.versions(index, i)?.0, self.file[i]),
+                    Spilled::Value(i) => (self.plan.spilled[i].value, self.spilled[i]),
+                };
+                if found != Some(self.now(value)) {
+                    let found = found.map_or_else(|| "nothing".to_string(), |c| c.to_string());
+                    let value = self.now(value).to_string();
                     return Err(VerifyError::Read { at: at(self.plan, index), value, found });
                 }
-                let written = self.range(index, *to, input)?;
-                self.write(index, input, &written)
+                let written = self.range(index, *to, value)?;
+                self.write(index, value, &written)
             }
-            Action::Store { state, from } => {
-                let (_, output) = self.versions(index, *state)?;
-                self.read(index, step, output, *from)?;
-                self.file[*state] = Some(self.now(output));
-                self.state_writes[*state] += 1;
+            Action::Store { what, from } => {
+                let value = match *what {
+                    Spilled::State(i) => self.versions(index, i)?.1,
+                    Spilled::Value(i) => self.plan.spilled[i].value,
+                };
+                self.read(index, step, value, *from)?;
+                let content = Some(self.now(value));
+                match *what {
+                    Spilled::State(i) => {
+                        self.file[i] = content;
+                        self.state_writes[i] += 1;
+                    }
+                    Spilled::Value(i) => self.spilled[i] = content,
+                }
                 Ok(())
             }
         }

@@ -1,0 +1,141 @@
+//! Values that wait in the spill file between two of their uses: which, and the work in which they do.
+//!
+//! A value that is stored as soon as it is made, and loaded again shortly before it is read, costs memory only around
+//! its uses, and time only where the disk is slower than the computing between them. A state that comes from the file
+//! need not be stored again: it is loaded twice.
+
+use crate::repeat::{Turn, unrolled};
+use crate::tide::Tide;
+use crate::work::{Deed, Home, ItemId, TaskId, Work};
+use crate::{Disk, Spilled};
+
+/// The longest time in which an item lies idle: positions in an order of the uses around it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gap {
+    pub item: ItemId,
+    pub before: usize,
+    pub after: usize,
+    pub bytes: usize,
+    /// Time to make the item, if it were made again instead.
+    pub making_ns: u64,
+    /// The task that loads it, where that can run again: a state that has not changed in the file by then.
+    pub load: Option<TaskId>,
+}
+
+/// The longest gap of every item of at least so many bytes that may wait in the file.
+pub(crate) fn gaps(work: &Work<'_>, order: &[TaskId], least_bytes: usize) -> Vec<Gap> {
+    let mut position = vec![0; work.tasks.len()];
+    let mut now = 0_u64;
+    // When each position ends.
+    let mut ends = Vec::with_capacity(order.len());
+    for (at, &task) in order.iter().enumerate() {
+        position[task] = at;
+        now += work.tasks[task].nanoseconds;
+        ends.push(now);
+    }
+    let mut changed = vec![usize::MAX; work.graph.states.len()];
+    for (at, &task) in order.iter().enumerate() {
+        if let Deed::Store(Spilled::State(i)) = work.tasks[task].deed {
+            changed[i] = at;
+        }
+    }
+    let loads = |writer: TaskId, until: usize| match work.tasks[writer].deed {
+        Deed::Load(Spilled::State(i)) => until < changed[i],
+        _ => false,
+    };
+    let mut gaps = Vec::new();
+    let mut uses = Vec::new();
+    for (id, item) in work.items.iter().enumerate() {
+        let Some(writer) = item.writer else { continue };
+        if item.home != Home::Own || item.pinned || item.bytes < least_bytes {
+            continue;
+        }
+        uses.clear();
+        uses.push(position[writer]);
+        uses.extend(item.readers.iter().map(|&reader| position[reader]));
+        uses.sort_unstable();
+        let idle = |w: &[usize]| ends[w[1] - 1].saturating_sub(ends[w[0]]);
+        let longest = uses.windows(2).filter(|w| w[1] > w[0] + 1).max_by_key(|w| idle(w));
+        gaps.extend(longest.map(|w| Gap {
+            item: id,
+            before: w[0],
+            after: w[1],
+            bytes: item.size,
+            making_ns: work.tasks[writer].nanoseconds,
+            load: Some(writer).filter(|&writer| loads(writer, w[1])),
+        }));
+    }
+    gaps
+}
+
+/// As few of the gaps as bring live bytes above the states under a line; where none do, all that help at the fullest
+/// moment there is.
+pub(crate) fn enough(work: &Work<'_>, order: &[TaskId], gaps: &[Gap], line: usize) -> Vec<Gap> {
+    let mut live = profile(work, order);
+    let mut left: Vec<Gap> = gaps.to_vec();
+    let mut chosen = Vec::new();
+    let mut over = vec![0_usize; live.len() + 1];
+    while let Some(fullest) = (0..live.len()).max_by_key(|&at| live[at]).filter(|&at| live[at] > line) {
+        for at in 0..live.len() {
+            over[at + 1] = over[at] + usize::from(live[at] > line);
+        }
+        let helps = |gap: &Gap| gap.before < fullest && fullest < gap.after;
+        let moments = |gap: &Gap| over[gap.after] - over[gap.before + 1];
+        let best = (0..left.len())
+            .filter(|&i| helps(&left[i]))
+            .max_by_key(|&i| (moments(&left[i]), left[i].bytes, std::cmp::Reverse(i)));
+        let Some(best) = best else { break };
+        let gap = left.swap_remove(best);
+        live[gap.before + 1..gap.after].iter_mut().for_each(|l| *l = l.saturating_sub(gap.bytes));
+        chosen.push(gap);
+    }
+    chosen
+}
+
+/// Those of the gaps whose items take longest to make again, as many as the disk can move in a time.
+pub(crate) fn dearest(gaps: &[Gap], disk: Disk, nanoseconds: u64) -> Vec<Gap> {
+    let mut dearest = gaps.to_vec();
+    dearest.sort_by_key(|g| std::cmp::Reverse((u128::from(g.making_ns) << 32) / g.bytes.max(1) as u128));
+    let mut moved = 0;
+    dearest.retain(|gap| {
+        let time = Disk::nanoseconds(gap.bytes, disk.read_ns_per_mib + disk.write_ns_per_mib);
+        let fits = moved + time <= nanoseconds;
+        moved += if fits { time } else { 0 };
+        fits
+    });
+    dearest
+}
+
+/// The work, as a list in its order, in which the items of the gaps wait in the file.
+pub(crate) fn parked<'a>(work: &Work<'a>, order: &[TaskId], gaps: &[Gap]) -> Work<'a> {
+    let mut turns = Vec::with_capacity(order.len() + 2 * gaps.len());
+    let mut first_read: Vec<Vec<Gap>> = vec![Vec::new(); order.len()];
+    let mut stored = vec![false; work.items.len()];
+    for gap in gaps {
+        first_read[gap.after].push(*gap);
+        stored[gap.item] = gap.load.is_none();
+    }
+    for (at, &task) in order.iter().enumerate() {
+        turns.extend(first_read[at].iter().map(|gap| gap.load.map_or(Turn::Fetch(gap.item), Turn::Run)));
+        turns.push(Turn::Run(task));
+        let made = work.tasks[task].writes.iter().filter(|&&item| stored[item]);
+        turns.extend(made.map(|&item| Turn::Park(item)));
+    }
+    unrolled(work, &turns)
+}
+
+/// Live bytes above the states while each task of an order runs.
+pub(crate) fn profile(work: &Work<'_>, order: &[TaskId]) -> Vec<usize> {
+    let mut tide = Tide::new(work);
+    let resident = work.resident_bytes();
+    let mut in_tail = false;
+    let mut live = Vec::with_capacity(order.len());
+    for &task in order {
+        if work.tasks[task].tail && !std::mem::replace(&mut in_tail, true) {
+            tide.end_body();
+        }
+        live.push(tide.live + tide.effect(task).during - resident);
+        tide.run(task);
+    }
+    live
+}
