@@ -5,6 +5,7 @@
 //! everywhere, and measuring is cheap, so the rules compete. Around the fullest moment the order is then made exactly
 //! optimal, a window of tasks at a time, and single tasks are moved across it from further away.
 
+mod prompt;
 mod window;
 
 use crate::tide::Tide;
@@ -47,7 +48,8 @@ pub(crate) fn order(work: &Work<'_>) -> Vec<TaskId> {
         let cost = search.measure(&order);
         search.improve(order, cost)
     });
-    measured.min_by_key(|(_, cost)| cost.peak).map(|(order, _)| order).unwrap_or_default()
+    let best = measured.min_by_key(|(_, cost)| cost.peak).map(|(order, _)| order).unwrap_or_default();
+    prompt::prompt(work, &search.before, best)
 }
 
 /// The largest sum of live bytes, states included, in an order.

@@ -16,8 +16,6 @@ pub(crate) struct Gap {
     pub before: usize,
     pub after: usize,
     pub bytes: usize,
-    /// Time to make the item, if it were made again instead.
-    pub making_ns: u64,
     /// The task that loads it, where that can run again: a state that has not changed in the file by then.
     pub load: Option<TaskId>,
 }
@@ -61,7 +59,6 @@ pub(crate) fn gaps(work: &Work<'_>, order: &[TaskId], least_bytes: usize) -> Vec
             before: w[0],
             after: w[1],
             bytes: item.size,
-            making_ns: work.tasks[writer].nanoseconds,
             load: Some(writer).filter(|&writer| loads(writer, w[1])),
         }));
     }
@@ -92,13 +89,21 @@ pub(crate) fn enough(work: &Work<'_>, order: &[TaskId], gaps: &[Gap], line: usiz
     chosen
 }
 
-/// Those of the gaps whose items take longest to make again, as many as the disk can move in a time.
-pub(crate) fn dearest(gaps: &[Gap], disk: Disk, nanoseconds: u64) -> Vec<Gap> {
-    let mut dearest = gaps.to_vec();
-    dearest.sort_by_key(|g| std::cmp::Reverse((u128::from(g.making_ns) << 32) / g.bytes.max(1) as u128));
+/// Those of the gaps whose items a list spends most time on making again, as many as the disk can move in a time.
+pub(crate) fn dearest(gaps: &[Gap], list: &[TaskId], work: &Work<'_>, nanoseconds: u64) -> Vec<Gap> {
+    let mut runs = vec![0_u64; work.tasks.len()];
+    list.iter().for_each(|&task| runs[task] += 1);
+    // Time for each byte.
+    let waste = |gap: &Gap| {
+        let again = |maker: TaskId| (runs[maker].max(1) - 1) * work.tasks[maker].nanoseconds;
+        (u128::from(work.items[gap.item].writer.map_or(0, again)) << 32) / gap.bytes.max(1) as u128
+    };
+    let mut dearest: Vec<Gap> = gaps.iter().copied().filter(|gap| waste(gap) > 0).collect();
+    dearest.sort_by_key(|gap| std::cmp::Reverse(waste(gap)));
     let mut moved = 0;
     dearest.retain(|gap| {
-        let time = Disk::nanoseconds(gap.bytes, disk.read_ns_per_mib + disk.write_ns_per_mib);
+        let store = if gap.load.is_some() { 0 } else { work.disk.write_ns_per_mib };
+        let time = Disk::nanoseconds(gap.bytes, work.disk.read_ns_per_mib + store);
         let fits = moved + time <= nanoseconds;
         moved += if fits { time } else { 0 };
         fits

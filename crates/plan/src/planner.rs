@@ -1,6 +1,7 @@
 //! Graphs, target and line in; plans and their load sheet out.
 
 use crate::layout::Layout;
+use crate::park::Gap;
 use crate::repeat::{self, Translated, Turn};
 use crate::search::{self, Schedule};
 use crate::work::{TaskId, Work};
@@ -343,8 +344,10 @@ fn plan_one(
     let mut best = plain;
     let gaps = means.park.map_or(Vec::new(), |least| park::gaps(&work, &order, least));
     let mut aim = room.saturating_sub(layout.floor.end);
+    let mut enough: Vec<Gap> = Vec::new();
     for _ in 0..if gaps.is_empty() { 0 } else { AIMS } {
-        let parked = park::parked(&work, &order, &park::enough(&work, &order, &gaps, aim));
+        enough = park::enough(&work, &order, &gaps, aim);
+        let parked = park::parked(&work, &order, &enough);
         let found = layout.lay_out_inside(&parked, &(0..parked.tasks.len()).collect::<Vec<_>>());
         let peak = found.peak_bytes;
         best = better(best, found);
@@ -356,14 +359,17 @@ fn plan_one(
     if !means.repeat || (best.peak_bytes <= room && best.nanoseconds <= quick) {
         return Ok(best);
     }
-    if gaps.is_empty() {
-        return Ok(better(best, repeated(layout, &work, &order)));
+    let (found, list) = repeated(layout, &work, &order);
+    best = better(best, found);
+    if gaps.is_empty() || (best.peak_bytes <= room && best.nanoseconds <= quick) {
+        return Ok(best);
     }
-    // The disk moves what is dearest to make again while the rest is computed; what does not fit then waits there, too.
-    let dearest = park::dearest(&gaps, disk, quick);
-    for gaps in [&dearest, &gaps] {
-        let parked = park::parked(&work, &order, gaps);
-        best = better(best, repeated(layout, &parked, &(0..parked.tasks.len()).collect::<Vec<_>>()));
+    // Beside the computing the disk moves what is dearest to make again.
+    let dearest = park::dearest(&gaps, &list, &work, quick / 2);
+    for gaps in [dearest, enough, gaps] {
+        let parked = park::parked(&work, &order, &gaps);
+        let (found, _) = repeated(layout, &parked, &(0..parked.tasks.len()).collect::<Vec<_>>());
+        best = better(best, found);
         if best.peak_bytes <= room {
             break;
         }
@@ -376,17 +382,16 @@ fn lowered(aim: usize, room: usize, peak: usize) -> usize {
     (aim as u128 * room as u128 / peak.max(1) as u128) as usize
 }
 
-/// The plan of a work with the repeats that make it fit its room, else as low as it goes.
-fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
+/// The plan of a work with the repeats that make it fit its room, else as low as it goes, and its tasks in order.
+fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (ExecutionPlan, Vec<TaskId>) {
     let room = layout.room;
     let plan = |list: &[TaskId]| {
         let turns: Vec<Turn> = list.iter().map(|&task| Turn::Run(task)).collect();
         layout.lay_out_inside(&repeat::unrolled(work, &turns), &(0..list.len()).collect::<Vec<_>>())
     };
-    let lower = |a: ExecutionPlan, b: ExecutionPlan| if b.peak_bytes < a.peak_bytes { b } else { a };
     let mut once = vec![false; work.tasks.len()];
-    let Some((least, list)) = lowest(work, order, &mut once) else { return plan(order) };
-    let mut best = plan(&list);
+    let Some((least, list)) = lowest(work, order, &mut once) else { return (plan(order), order.to_vec()) };
+    let mut best = (plan(&list), list);
     let mut aim = room.saturating_sub(layout.floor.end);
     for _ in 0..AIMS {
         let list = if aim > least { repeat_under(work, order, &mut once, aim) } else { None };
@@ -394,9 +399,11 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> Execution
         let found = plan(&list);
         let peak = found.peak_bytes;
         if peak <= room {
-            return found;
+            return (found, list);
         }
-        best = lower(best, found);
+        if peak < best.0.peak_bytes {
+            best = (found, list);
+        }
         aim = lowered(aim, room, peak);
     }
     best
