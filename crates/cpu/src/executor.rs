@@ -6,7 +6,9 @@ use crate::isa::{Context, Isa};
 use crate::pool::Pool;
 use crate::shadow::Shadow;
 use crate::spill::{STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
+use crate::stream::Stream;
 use crate::target::CpuTarget;
+use plimsoll_graph::ValueId;
 use plimsoll_plan::{
     Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet,
     Prepared, Spilled, StateHome, Target, verify,
@@ -179,6 +181,8 @@ enum Deed {
     Load(u64),
     /// Writes the first read to this offset of the spill file.
     Store(u64),
+    /// Runs in pieces.
+    Stream(Box<Stream>),
 }
 
 impl Deed {
@@ -222,15 +226,34 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Ve
     };
     let in_file = |what: Spilled| match what {
         Spilled::Value(i) => Ok(plan.spilled[i].offset),
-        Spilled::State(i) => match set.states[i].home {
-            StateHome::File(offset) => Ok(offset),
-            StateHome::Arena(_) => Err(ExecuteError::Input(format!("state {i} is not in the spill file"))),
+        Spilled::State(i) => match set.states.get(i).map(|s| s.home) {
+            Some(StateHome::File(offset)) => Ok(offset),
+            _ => Err(ExecuteError::Input(format!("state {i} is not in the spill file"))),
         },
     };
     let compiled = |action: &Action| match action {
         Action::Load { what, to } => Ok(ready(Deed::Load(in_file(*what)?), &[], &[*to], nowhere)),
         Action::Store { what, from } => Ok(ready(Deed::Store(in_file(*what)?), &[*from], &[], nowhere)),
         Action::Copy { from, to, .. } => Ok(ready(Deed::Copy, &[*from], &[*to], nowhere)),
+        Action::Stream { node, reads, writes, workspace, piece } => {
+            let state = |value: ValueId| {
+                let own = plan.graph.states.iter().find(|s| s.input == value)?;
+                set.states.iter().position(|s| s.name == own.name)
+            };
+            let offsets = |value| in_file(Spilled::State(state(value).unwrap_or(usize::MAX)));
+            let workspace = place(plan, *workspace);
+            let stream = Stream::new(&plan.graph, *node, reads, writes, *piece, target, offsets)?;
+            if stream.workspace_bytes() > workspace.bytes {
+                let node = plan.graph.node(*node);
+                return Err(ExecuteError::Step {
+                    layer: node.layer.to_string(),
+                    op: node.op.name(),
+                    reason: "the plan's workspace is too small: it was made for another target".to_string(),
+                });
+            }
+            let flat = |ids: &[Option<BufferId>]| ids.iter().flatten().copied().collect::<Vec<_>>();
+            Ok(ready(Deed::Stream(Box::new(stream)), &flat(reads), &flat(writes), workspace))
+        }
         Action::Run { node, reads, writes, workspace } => {
             let node = plan.graph.node(*node);
             let call = call::find(&KernelQuery::new(&plan.graph, &flows, node));
@@ -262,7 +285,7 @@ fn set_waits(steps: &mut [Ready]) {
         let (moved, loads) = match steps[at].deed {
             Deed::Load(_) => (steps[at].writes[0], true),
             Deed::Store(_) => (steps[at].reads[0], false),
-            Deed::Call(_) | Deed::Copy => continue,
+            Deed::Call(_) | Deed::Copy | Deed::Stream(_) => continue,
         };
         let meets = |p: &Place| p.offset < moved.offset + moved.bytes && moved.offset < p.offset + p.bytes;
         let blocked = |step: &Ready| {
@@ -324,7 +347,15 @@ impl CpuPrepared {
                 self.tickets.push(unsafe { queue.store(*offset, self.reads[0], ready.reads[0].bytes) });
                 return Ok(());
             }
-            (Deed::Load(_) | Deed::Store(_), None) => {
+            (Deed::Stream(stream), Some(queue)) => {
+                let context = Context::new(&self.pool, self.isa);
+                // SAFETY: the places are the plan's for this node, as below; nothing else uses the workspace, and every
+                // transfer is over when this returns.
+                let ran =
+                    unsafe { stream.run(context, queue, &self.reads, &self.writes, at(&ready.workspace)) };
+                return ran.map_err(spill_error);
+            }
+            (Deed::Load(_) | Deed::Store(_) | Deed::Stream(_), None) => {
                 return Err(ExecuteError::Spill("there is no spill file".into()));
             }
         };
@@ -339,7 +370,7 @@ impl CpuPrepared {
         unsafe { call.run(context, &operands) }.map_err(|reason| {
             let plan = &self.plans.plans[plan];
             let (layer, op) = match &plan.steps[index].action {
-                Action::Run { node, .. } => {
+                Action::Run { node, .. } | Action::Stream { node, .. } => {
                     (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
                 }
                 Action::Copy { .. } => (String::new(), "copy"),

@@ -24,6 +24,7 @@ pub mod reduce;
 pub mod resize;
 mod shadow;
 pub mod spill;
+mod stream;
 mod target;
 
 pub use executor::{Cpu, StepTimes};

@@ -39,6 +39,10 @@ impl Shadow {
             Action::Run { writes, workspace, .. } => {
                 allowed.extend(writes.iter().chain(workspace).map(|id| range(&plan.buffers[id.index()])));
             }
+            Action::Stream { writes, workspace, .. } => {
+                let touched = writes.iter().flatten().chain([workspace]);
+                allowed.extend(touched.map(|id| range(&plan.buffers[id.index()])));
+            }
             Action::Copy { to, .. } | Action::Load { to, .. } => {
                 allowed.push(range(&plan.buffers[to.index()]));
             }
@@ -78,7 +82,7 @@ fn fill(arena: &Arena, offset: usize, bytes: usize) {
 
 fn fault(plan: &ExecutionPlan, step: usize, place: usize) -> ExecuteError {
     let (layer, op) = match &plan.steps[step].action {
-        Action::Run { node, .. } => {
+        Action::Run { node, .. } | Action::Stream { node, .. } => {
             (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
         }
         Action::Copy { .. } => (String::new(), "copy"),

@@ -95,6 +95,9 @@ fn touched(plan: &ExecutionPlan) -> Vec<bool> {
         Some(Action::Run { reads, writes, .. }) => {
             reads.iter().chain(writes).for_each(|b| touched[b.index()] = true);
         }
+        Some(Action::Stream { reads, writes, .. }) => {
+            reads.iter().chain(writes).flatten().for_each(|b| touched[b.index()] = true);
+        }
         Some(Action::Copy { from, to, .. }) => [from, to].into_iter().for_each(|b| touched[b.index()] = true),
         Some(Action::Load { to: buffer, .. } | Action::Store { from: buffer, .. }) => {
             touched[buffer.index()] = true;
@@ -106,7 +109,7 @@ fn touched(plan: &ExecutionPlan) -> Vec<bool> {
 
 fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Moment {
     let (layer, op) = match plan.steps.get(plan.peak_step).map(|s| &s.action) {
-        Some(Action::Run { node, .. }) => {
+        Some(Action::Run { node, .. } | Action::Stream { node, .. }) => {
             let node = plan.graph.node(*node);
             (node.layer.to_string(), node.op.name())
         }
@@ -167,6 +170,11 @@ fn content(plan: &ExecutionPlan) -> Vec<Option<ValueId>> {
             Action::Run { node, writes, .. } => {
                 for (buffer, &value) in writes.iter().zip(&plan.graph.node(*node).outputs) {
                     content[buffer.index()] = Some(value);
+                }
+            }
+            Action::Stream { node, writes, .. } => {
+                for (buffer, &value) in writes.iter().zip(&plan.graph.node(*node).outputs) {
+                    buffer.iter().for_each(|b| content[b.index()] = Some(value));
                 }
             }
             Action::Copy { value, to, .. } => content[to.index()] = Some(*value),

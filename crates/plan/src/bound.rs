@@ -1,7 +1,7 @@
 //! What no plan of a graph can beat.
 
 use crate::repeat::Translated;
-use crate::work::Work;
+use crate::work::{InFile, Work};
 use crate::{Disk, PlanError, Target, order, search};
 use plimsoll_graph::Graph;
 
@@ -9,7 +9,7 @@ use plimsoll_graph::Graph;
 /// and the arena stays inside a room. Without repeats that fit, what would be needed all the same.
 pub fn least_repeats(name: &str, graph: &Graph, target: &dyn Target, room: usize) -> Result<u64, PlanError> {
     graph.check().map_err(|source| PlanError::Graph { plan: name.to_string(), source })?;
-    let in_arena = vec![false; graph.states.len()];
+    let in_arena = vec![InFile::No; graph.states.len()];
     let work = Work::new(name, graph, target, &in_arena, Disk::default())?;
     let order = order::order(&work);
     let translated = Translated::new(&work, &order, &vec![false; work.tasks.len()]);

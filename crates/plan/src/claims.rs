@@ -41,7 +41,9 @@ fn stores(work: &mut Work<'_>) -> Vec<(usize, ItemId)> {
     let mut stores = Vec::new();
     for (i, state) in graph.states.iter().enumerate() {
         let root = state.output.map(|v| work.roots[v.index()]).filter(|&root| root != state.input);
-        let Some(root) = root.filter(|_| work.is_spilled(state.input)) else { continue };
+        let Some(root) = root.filter(|_| work.is_spilled(state.input) && !work.passes(state.input)) else {
+            continue;
+        };
         let new = match graph.origin(root) {
             Origin::Node { .. } => work.item(root),
             _ => Some(work.snapshot(root)),
@@ -219,7 +221,9 @@ fn can_write_into(
     is_state: bool,
 ) -> bool {
     let task = &work.tasks[writer];
-    let Deed::Run(_) = task.deed else { return false };
+    if !matches!(task.deed, Deed::Run(_) | Deed::Stream(_)) {
+        return false;
+    }
     let Some(output) = task.writes.iter().position(|&i| i == new) else { return false };
     let untouched = work.items[new].home == Home::Own && !search.taken[new] && !search.taken[old];
     let same_bytes = work.items[new].bytes == work.items[old].bytes;

@@ -184,6 +184,12 @@ fn predicted(work: &Work<'_>, order: &[TaskId], table: &Timetable) -> u64 {
             Action::Run { reads, .. } => {
                 now = reads.iter().map(|b| done[b.index()]).fold(now, u64::max) + task.nanoseconds;
             }
+            Action::Stream { reads, .. } => {
+                // It waits for the disk, and keeps it busy.
+                now = reads.iter().flatten().map(|b| done[b.index()]).fold(now.max(disk), u64::max);
+                now += task.nanoseconds;
+                disk = now;
+            }
             Action::Copy { from, .. } => now = now.max(done[from.index()]) + task.nanoseconds,
         }
     }

@@ -20,6 +20,7 @@ mod repeat;
 pub mod search;
 mod sheet;
 mod sheet_text;
+mod stream;
 mod target;
 mod tide;
 mod verify;
@@ -36,6 +37,7 @@ pub use plan::{
 };
 pub use planner::{Budget, Disk, plan, plan_toward};
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};
+pub use stream::PieceTypes;
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use verify::{At, VerifyError, verify};
 

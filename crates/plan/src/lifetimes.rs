@@ -1,5 +1,6 @@
 //! From an order to steps and buffers: which buffer each item lies in, and from when to when it is taken.
 
+use crate::stream::PIECE;
 use crate::tide::Tide;
 use crate::work::{Deed, Home, ItemId, TaskId, Work};
 use crate::{Action, Buffer, BufferId, BufferKind, Spilled, Step};
@@ -59,6 +60,19 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
             (task.workspace > 0).then(|| table.add(BufferKind::Workspace, None, task.workspace, step));
         let action = match task.deed {
             Deed::Run(node) => Action::Run { node, reads, writes, workspace },
+            Deed::Stream(node) => {
+                let (mut reads, mut writes) = (reads.into_iter(), writes.into_iter());
+                let taken = work.graph.node(node);
+                Action::Stream {
+                    node,
+                    reads: taken.reads().map(|v| if work.passes(v) { None } else { reads.next() }).collect(),
+                    writes: (taken.outputs.iter())
+                        .map(|&v| if work.passes(v) { None } else { writes.next() })
+                        .collect(),
+                    workspace: workspace.unwrap_or(BufferId(0)),
+                    piece: PIECE,
+                }
+            }
             Deed::Copy(value) => Action::Copy { value, from: reads[0], to: writes[0] },
             Deed::Load(what) => Action::Load { what: in_set(what), to: writes[0] },
             Deed::Store(what) => Action::Store { what: in_set(what), from: reads[0] },

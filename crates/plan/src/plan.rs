@@ -64,6 +64,20 @@ pub enum Action {
         /// Its scratch.
         workspace: Option<BufferId>,
     },
+    /// Runs an elementwise node piece by piece. The states that it reads from the spill file and rewrites there pass
+    /// through its scratch, two pieces of each at a time.
+    Stream {
+        /// The node.
+        node: NodeId,
+        /// Where its inputs lie; a state in the spill file has no buffer.
+        reads: Vec<Option<BufferId>>,
+        /// Where its outputs go; the new version of such a state has none either.
+        writes: Vec<Option<BufferId>>,
+        /// The kernel's scratch, then two pieces of every state that passes through.
+        workspace: BufferId,
+        /// Elements of a piece; the last one may be shorter.
+        piece: usize,
+    },
     /// Copies a value into another buffer: a state whose new version could not be written in place.
     Copy {
         /// The value copied.
@@ -147,17 +161,24 @@ impl ExecutionPlan {
     pub fn repeats(&self) -> impl Iterator<Item = NodeId> + '_ {
         let mut ran = vec![false; self.graph.nodes.len()];
         self.steps.iter().filter_map(move |step| match step.action {
-            Action::Run { node, .. } => std::mem::replace(ran.get_mut(node.index())?, true).then_some(node),
+            Action::Run { node, .. } | Action::Stream { node, .. } => {
+                std::mem::replace(ran.get_mut(node.index())?, true).then_some(node)
+            }
             _ => None,
         })
     }
 
     /// Bytes written to the spill file in a step, with the states of its set.
     pub fn stored_bytes(&self, states: &[StatePlacement]) -> u64 {
-        let stores = self.steps.iter().filter_map(|step| match step.action {
-            Action::Store { what: Spilled::State(i), .. } => Some((step.tail, states[i].ty.bytes())),
+        let stores = self.steps.iter().filter_map(|step| match &step.action {
+            Action::Store { what: Spilled::State(i), .. } => Some((step.tail, states[*i].ty.bytes())),
             Action::Store { what: Spilled::Value(i), .. } => {
-                Some((step.tail, self.graph.ty(self.spilled[i].value).bytes()))
+                Some((step.tail, self.graph.ty(self.spilled[*i].value).bytes()))
+            }
+            Action::Stream { node, writes, .. } => {
+                let outputs = self.graph.node(*node).outputs.iter().zip(writes);
+                let passing = outputs.filter(|(_, to)| to.is_none());
+                Some((step.tail, passing.map(|(&value, _)| self.graph.ty(value).bytes()).sum()))
             }
             _ => None,
         });

@@ -4,7 +4,7 @@ use crate::layout::Layout;
 use crate::park::Gap;
 use crate::repeat::{self, Translated, Turn};
 use crate::search::{self, Schedule};
-use crate::work::{TaskId, Work};
+use crate::work::{InFile, TaskId, Work};
 use crate::{
     Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account,
     order, park,
@@ -103,7 +103,7 @@ pub fn plan_toward(
     let shelf = Shelf { batches, target, states: &states, alignment, disk: budget.spill.unwrap_or_default() };
     let room = budget.arena_bytes();
     let repeat = budget.recompute && budget.spill.is_none();
-    let mut best = shelf.plan(&[], room, Means { repeat, park: None })?;
+    let mut best = shelf.plan(&[], room, Means { repeat, park: None, pieces_from: WHOLE })?;
     if let Some(disk) = budget.spill
         && best.peak() > room
     {
@@ -114,6 +114,9 @@ pub fn plan_toward(
 
 /// What is smaller than this is not spilled: it would save little and cost a request each.
 const LEAST_SPILLED: usize = 64 << 10;
+
+/// States of any size come and go as a whole.
+const WHOLE: usize = usize::MAX;
 
 /// A plan that takes a part in so many longer than one without a line is slow: other means are tried.
 const SLOW: u64 = 20;
@@ -148,7 +151,7 @@ impl Planned {
 impl Shelf<'_> {
     /// Plans with these states in the spill file, and the means where a plan does not fit the room.
     fn plan(&self, spilled: &[usize], room: usize, means: Means) -> Result<Planned, PlanError> {
-        let floor = self.floor(spilled);
+        let floor = self.floor(spilled, means.pieces_from);
         let plans = self.batches.iter();
         let plans = plans.map(|(name, graph)| {
             let layout = Layout { name, floor: &floor, room };
@@ -191,17 +194,28 @@ impl Shelf<'_> {
         let mut counts = vec![fewest, fewest.midpoint(order.len()), order.len()];
         counts.dedup();
         let quick = whole.nanoseconds() / SLOW * (SLOW + 1);
+        let park = Some(LEAST_SPILLED);
+        let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
+        let better = |a: Planned, b: Planned| if key(&b) < key(&a) { b } else { a };
         let mut best = whole;
         for repeat in [false, true] {
             for &count in &counts {
-                let found = best.peak() <= room && best.nanoseconds() <= quick;
-                if found || (repeat && !recompute) {
+                if best.peak() <= room && best.nanoseconds() <= quick {
                     return Ok(best);
                 }
-                let planned =
-                    self.plan(&order[..count], room, Means { repeat, park: Some(LEAST_SPILLED) })?;
-                let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
-                best = if key(&planned) < key(&best) { planned } else { best };
+                if repeat && !recompute {
+                    break;
+                }
+                let planned = self.plan(&order[..count], room, Means { repeat, park, pieces_from: WHOLE })?;
+                best = better(best, planned);
+            }
+        }
+        // Pieces wait for the disk, so the fewest states pass in them: the largest, then all.
+        let largest = self.states.iter().map(|s| s.ty.bytes()).max().unwrap_or(0);
+        for pieces_from in [largest / 2, 0] {
+            if best.peak() > room {
+                let means = Means { repeat: recompute, park, pieces_from };
+                best = better(best, self.plan(&order, room, means)?);
             }
         }
         Ok(best)
@@ -209,7 +223,7 @@ impl Shelf<'_> {
 
     /// The smallest arena above a room, but for gaps, with these states in the file and values waiting there.
     fn live(&self, spilled: &[usize], room: usize) -> Result<usize, PlanError> {
-        let floor = self.floor(spilled);
+        let floor = self.floor(spilled, WHOLE);
         let mut most = 0;
         for (name, graph) in self.batches {
             let (_, in_file) = floor.of(graph);
@@ -233,7 +247,7 @@ impl Shelf<'_> {
     }
 
     /// Packs the states at the bottom of the arena, in the order they first appear, and the spilled ones in the file.
-    fn floor(&self, spilled: &[usize]) -> Floor {
+    fn floor(&self, spilled: &[usize], pieces_from: usize) -> Floor {
         let mut states = self.states.to_vec();
         let (mut end, mut spill_bytes) = (0_usize, 0_u64);
         for (i, state) in states.iter_mut().enumerate() {
@@ -246,7 +260,7 @@ impl Shelf<'_> {
                 end += bytes.next_multiple_of(self.alignment);
             }
         }
-        Floor { states, end, spill_bytes }
+        Floor { states, end, spill_bytes, pieces_from }
     }
 }
 
@@ -290,18 +304,25 @@ pub(crate) struct Floor {
     pub states: Vec<StatePlacement>,
     /// Where the states end.
     pub end: usize,
-    /// The spill file.
+    /// The states' part of the spill file.
     pub spill_bytes: u64,
+    /// Spilled states of at least so many bytes pass through their updates in pieces.
+    pub pieces_from: usize,
 }
 
 impl Floor {
-    /// Where a graph's states stand among all, and which of them lie in the spill file.
-    pub fn of(&self, graph: &Graph) -> (Vec<usize>, Vec<bool>) {
+    /// Where a graph's states stand among all, and whether each lies in the spill file.
+    pub fn of(&self, graph: &Graph) -> (Vec<usize>, Vec<InFile>) {
         let index: BTreeMap<&str, usize> =
             self.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
         let states = graph.states.iter().filter_map(|s| index.get(s.name.as_str()).copied());
         let states: Vec<usize> = states.collect();
-        let in_file = states.iter().map(|&i| matches!(self.states[i].home, StateHome::File(_))).collect();
+        let in_file = |&i: &usize| match self.states[i].home {
+            StateHome::Arena(_) => InFile::No,
+            StateHome::File(_) if self.states[i].ty.bytes() >= self.pieces_from => InFile::Pieces,
+            StateHome::File(_) => InFile::Whole,
+        };
+        let in_file = states.iter().map(in_file).collect();
         (states, in_file)
     }
 }
@@ -313,6 +334,8 @@ struct Means {
     repeat: bool,
     /// Values of at least so many bytes wait in the spill file.
     park: Option<usize>,
+    /// Spilled states of at least so many bytes pass through their updates in pieces.
+    pieces_from: usize,
 }
 
 /// Plans one graph: in its best order if that fits the room, else with values in the file or repeats that make it fit, else
@@ -328,7 +351,7 @@ fn plan_one(
     let (_, spilled) = layout.floor.of(graph);
     let work = Work::new(layout.name, graph, target, &spilled, disk)?;
     let order = order::order(&work);
-    let plain = if spilled.contains(&true) {
+    let plain = if spilled.iter().any(|&home| home != InFile::No) {
         layout.lay_out_inside(&work, &order)
     } else {
         layout.lay_out(&work, &order)
@@ -455,11 +478,14 @@ pub(crate) fn plan_spilled(
     spilled: u64,
     room: usize,
     repeat: bool,
+    pieces_from: usize,
 ) -> Result<PlanSet, PlanError> {
     let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
     let (states, alignment) = (find_states(batches)?, target.alignment());
     let shelf = Shelf { batches, target, states: &states, alignment, disk };
     let some: Vec<usize> = (0..states.len()).filter(|&i| spilled >> i & 1 == 1).collect();
-    Ok(shelf
-        .set(shelf.plan(&some, room, Means { repeat, park: Some(1) })?, &Budget::new(usize::MAX, Vec::new())))
+    Ok(shelf.set(
+        shelf.plan(&some, room, Means { repeat, park: Some(1), pieces_from })?,
+        &Budget::new(usize::MAX, Vec::new()),
+    ))
 }

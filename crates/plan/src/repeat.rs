@@ -61,7 +61,7 @@ impl Translated {
                 in_place: overwritten(work, id).into_iter().filter_map(|i| tensor_of[i]).collect(),
                 workspace: task.workspace.next_multiple_of(work.alignment) as u64,
                 once: once[id]
-                    || matches!(task.deed, Deed::Copy(_) | Deed::Store(_))
+                    || matches!(task.deed, Deed::Copy(_) | Deed::Store(_) | Deed::Stream(_))
                     || task.writes.iter().any(|&i| stays(i)),
             });
             tasks.push(Some(id));

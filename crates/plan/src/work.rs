@@ -6,7 +6,8 @@
 //! accumulated outputs can be written straight into their place, and makes copies where they cannot. A state in the
 //! spill file is a value like any other, which a task loads; another stores its new version.
 
-use crate::{Disk, Kernel, KernelQuery, PlanError, Spilled, Target, claims};
+use crate::stream::{PIECE, through};
+use crate::{Disk, Kernel, KernelQuery, PieceTypes, PlanError, Spilled, Target, claims};
 use plimsoll_graph::{Flow, Graph, GraphError, Node, NodeId, Origin, ValueId};
 
 /// Index into [`Work::items`].
@@ -48,11 +49,24 @@ pub(crate) struct Item {
     pub writer: Option<TaskId>,
 }
 
+/// Whether a state lies in the spill file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InFile {
+    /// It lies in the arena.
+    No,
+    /// It comes and goes as a whole.
+    Whole,
+    /// It passes through the node that rewrites it, where that can be cut into pieces.
+    Pieces,
+}
+
 /// What a task does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     /// Runs a node.
     Run(NodeId),
+    /// Runs a node in pieces, with states passing through.
+    Stream(NodeId),
     /// Copies a value to another place.
     Copy(ValueId),
     /// Reads from the spill file; states are the graph's.
@@ -104,8 +118,12 @@ pub(crate) struct Work<'a> {
     pub item_of: Vec<Option<ItemId>>,
     /// The copy that stands for an entering value whose place changes under it.
     snapshots: Vec<Option<ItemId>>,
-    /// Which of the graph's states lie in the spill file.
-    spilled: &'a [bool],
+    /// Where the graph's states lie.
+    homes: &'a [InFile],
+    /// The node that each of the graph's states passes through; none for those that do not.
+    streams: Vec<Option<NodeId>>,
+    /// Which values are those states and their new versions.
+    passing: Vec<bool>,
     /// How fast the spill file is.
     pub disk: Disk,
 }
@@ -121,7 +139,7 @@ impl<'a> Work<'a> {
         name: &str,
         graph: &'a Graph,
         target: &dyn Target,
-        spilled: &'a [bool],
+        homes: &'a [InFile],
         disk: Disk,
     ) -> Result<Self, PlanError> {
         let broken = |text| PlanError::Graph { plan: name.to_string(), source: GraphError::Broken(text) };
@@ -139,16 +157,30 @@ impl<'a> Work<'a> {
             roots,
             item_of: vec![None; graph.value_count()],
             snapshots: vec![None; graph.value_count()],
-            spilled,
+            homes,
+            streams: streams(graph, homes),
+            passing: vec![false; graph.value_count()],
             disk,
         };
+        for (state, _) in graph.states.iter().zip(&work.streams).filter(|(_, node)| node.is_some()) {
+            [Some(state.input), state.output]
+                .into_iter()
+                .flatten()
+                .for_each(|v| work.passing[v.index()] = true);
+        }
         work.enter();
         let flows = graph.flows();
         for id in graph.node_ids().filter(|id| live[id.index()] && !graph.node(*id).op.is_view()) {
             let node = graph.node(id);
-            let kernel = target.kernel(&KernelQuery::new(graph, &flows, node));
             let unsupported = |source| PlanError::Unsupported { layer: node.layer.to_string(), source };
-            work.add_run(id, kernel.map_err(unsupported)?, tail[id.index()]);
+            let kernel = target.kernel(&KernelQuery::new(graph, &flows, node)).map_err(unsupported)?;
+            let task = work.add_run(id, kernel, tail[id.index()]);
+            if work.streams.contains(&Some(id))
+                && let Some(types) = PieceTypes::new(graph, node, PIECE)
+            {
+                let kernel = target.kernel(&types.query(&node.op)).map_err(unsupported)?;
+                work.stream(task, id, kernel.workspace);
+            }
         }
         work.pin_outputs();
         claims::settle(&mut work, &flows);
@@ -172,7 +204,9 @@ impl<'a> Work<'a> {
             roots: self.roots.clone(),
             item_of: Vec::new(),
             snapshots: Vec::new(),
-            spilled: self.spilled,
+            homes: self.homes,
+            streams: self.streams.clone(),
+            passing: self.passing.clone(),
             disk: self.disk,
         }
     }
@@ -210,7 +244,7 @@ impl<'a> Work<'a> {
 
     /// Whether a value is a state that enters from the spill file.
     pub fn is_spilled(&self, root: ValueId) -> bool {
-        matches!(self.graph.origin(root), Origin::State(i) if self.spilled[i])
+        matches!(self.graph.origin(root), Origin::State(i) if self.homes[i] != InFile::No)
     }
 
     /// The item of a value that exists already; a state in the spill file is loaded for the task at a rank.
@@ -318,7 +352,7 @@ impl<'a> Work<'a> {
     /// Makes the items that enter from outside.
     fn enter(&mut self) {
         let graph = self.graph;
-        for (i, state) in graph.states.iter().enumerate().filter(|(i, _)| !self.spilled[*i]) {
+        for (i, state) in graph.states.iter().enumerate().filter(|(i, _)| self.homes[*i] == InFile::No) {
             self.enter_one(state.input, 1, Home::State(i));
         }
         for (i, input) in graph.inputs.iter().enumerate() {
@@ -336,11 +370,16 @@ impl<'a> Work<'a> {
     }
 
     /// Adds a node's run with its outputs and the edges from what it reads.
-    fn add_run(&mut self, id: NodeId, kernel: Kernel, tail: bool) {
+    fn add_run(&mut self, id: NodeId, kernel: Kernel, tail: bool) -> TaskId {
         let node = self.graph.node(id);
         let rank = rank_of(id);
+        let here = |values: Vec<ValueId>| -> (Vec<usize>, Vec<ValueId>) {
+            values.into_iter().enumerate().filter(|(_, v)| !self.passes(*v)).unzip()
+        };
+        let ((read_at, reads), (write_at, writes)) =
+            (here(node.reads().collect()), here(node.outputs.clone()));
         let reads: Vec<ItemId> =
-            node.reads().map(|v| self.item_read(self.roots[v.index()], tail, rank - 1)).collect();
+            reads.into_iter().map(|v| self.item_read(self.roots[v.index()], tail, rank - 1)).collect();
         let task = self.tasks.len();
         for &item in &reads {
             if self.items[item].readers.last() != Some(&task) {
@@ -350,17 +389,20 @@ impl<'a> Work<'a> {
                 }
             }
         }
-        let (outputs, inputs) = (node.outputs.len(), node.inputs.len());
-        let writes = (node.outputs.iter())
-            .map(|&value| {
+        let inputs = node.inputs.len();
+        let writes = (writes.into_iter())
+            .map(|value| {
                 let item = self.add_item(value, self.graph.ty(value).bytes(), Home::Own);
                 self.items[item].writer = Some(task);
                 self.item_of[value.index()] = Some(item);
                 item
             })
             .collect();
-        let mut in_place = kernel.in_place;
-        in_place.retain(|&(output, input)| output < outputs && input < inputs);
+        let position = |positions: &[usize], at: usize| positions.iter().position(|&p| p == at);
+        let in_place = kernel.in_place.into_iter().filter(|&(_, input)| input < inputs);
+        let in_place = in_place
+            .filter_map(|(output, input)| Some((position(&write_at, output)?, position(&read_at, input)?)));
+        let in_place = in_place.collect();
         self.tasks.push(Task {
             deed: Deed::Run(id),
             reads,
@@ -372,6 +414,27 @@ impl<'a> Work<'a> {
             rank: rank_of(id),
             after: Vec::new(),
         });
+        task
+    }
+
+    /// Makes a run one in pieces: what passes through needs two pieces of scratch and the disk's time.
+    fn stream(&mut self, task: TaskId, node: NodeId, kernel_workspace: usize) {
+        let states = (0..self.streams.len()).filter(|&i| self.streams[i] == Some(node));
+        let types = states.map(|i| self.graph.ty(self.graph.states[i].input));
+        let (mut pieces, mut moving) = (0, 0);
+        for ty in types {
+            pieces += PIECE * ty.dtype.bytes();
+            moving += Disk::nanoseconds(ty.bytes(), self.disk.read_ns_per_mib + self.disk.write_ns_per_mib);
+        }
+        let task = &mut self.tasks[task];
+        task.deed = Deed::Stream(node);
+        task.workspace = kernel_workspace.next_multiple_of(self.alignment) + 2 * pieces;
+        task.nanoseconds = task.nanoseconds.max(moving);
+    }
+
+    /// Whether a value is a state that passes through a node, or its new version.
+    pub fn passes(&self, value: ValueId) -> bool {
+        self.passing[value.index()]
     }
 
     /// The item a task reads for a root value. After the last micro-batch a slice of the batch and a sum before its
@@ -410,6 +473,15 @@ impl<'a> Work<'a> {
         let Some(item) = self.items.iter().max_by_key(|i| i.size) else { return Ok(()) };
         Err(PlanError::TooLarge { plan: name.to_string(), ty: self.graph.ty(item.value).clone() })
     }
+}
+
+/// The nodes that states pass through.
+fn streams(graph: &Graph, homes: &[InFile]) -> Vec<Option<NodeId>> {
+    if !homes.contains(&InFile::Pieces) {
+        return vec![None; homes.len()];
+    }
+    let nodes = through(graph).into_iter().zip(homes);
+    nodes.map(|(node, home)| node.filter(|_| *home == InFile::Pieces)).collect()
 }
 
 /// The value each value is a view of.

@@ -188,7 +188,7 @@ pub fn tally(plans: &PlanSet) -> Tally {
     tally.stored_bytes = plan.stored_bytes(&plans.states);
     let mut runs = vec![0_usize; graph.nodes.len()];
     for step in &plan.steps {
-        if let Action::Run { node, .. } = step.action {
+        if let Action::Run { node, .. } | Action::Stream { node, .. } = step.action {
             runs[node.index()] += 1;
         }
     }

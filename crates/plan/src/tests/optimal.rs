@@ -4,6 +4,7 @@ use super::{Choices, random_graph};
 use crate::order::order;
 use crate::placement::{Block, live_peak, place};
 use crate::tide::Tide;
+use crate::work::InFile;
 use crate::work::{TaskId, Work};
 use crate::{Disk, NullTarget};
 use std::ops::RangeInclusive;
@@ -85,7 +86,7 @@ fn compare(
     let mut pairs = Vec::new();
     for seed in 0..seeds {
         let graph = random_graph(seed, 4 * tasks.end(), micro_batches);
-        let spilled = vec![false; graph.states.len()];
+        let spilled = vec![InFile::No; graph.states.len()];
         let work = Work::new("test", &graph, &NullTarget::default(), &spilled, Disk::default()).unwrap();
         if tasks.contains(&work.tasks.len()) {
             let pair = (peak(&work, &order(&work)), smallest(&work));

@@ -6,7 +6,7 @@ use crate::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet, SPILL_ALIGNMENT, Spilled,
     StateHome,
 };
-use plimsoll_graph::Origin;
+use plimsoll_graph::{NodeId, Op, Origin, State, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -170,6 +170,11 @@ fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
                 }
                 reads.iter().chain(writes).chain(workspace).try_for_each(|&b| exists(b))?;
             }
+            Action::Stream { node, reads, writes, workspace, piece } => {
+                check_stream(set, plan, *node, reads, writes, *piece).map_err(|e| format!("step {i} {e}"))?;
+                let buffers = reads.iter().chain(writes).flatten().chain([workspace]);
+                buffers.copied().try_for_each(exists)?;
+            }
             Action::Copy { value, from, to } => {
                 if value.index() >= plan.graph.value_count() {
                     return Err(format!("step {i} copies {value}, which does not exist"));
@@ -205,6 +210,48 @@ fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
         ));
     }
     plan.outputs.iter().try_for_each(|&b| exists(b))
+}
+
+/// Only an elementwise node runs in pieces, of whole pages; what has no buffer is a state in the spill file that it alone
+/// reads, and its new version.
+fn check_stream(
+    set: &PlanSet,
+    plan: &ExecutionPlan,
+    id: NodeId,
+    reads: &[Option<BufferId>],
+    writes: &[Option<BufferId>],
+    piece: usize,
+) -> Result<(), String> {
+    let graph = &plan.graph;
+    let Some(node) = graph.nodes.get(id.index()) else {
+        return Err(format!("runs node {}, which does not exist", id.index()));
+    };
+    let elements = node.outputs.first().map_or(0, |v| graph.ty(*v).shape.elements());
+    let cut = |v: &ValueId| graph.ty(*v).shape.elements() == elements;
+    let whole = |v: &ValueId| graph.ty(*v).shape.is_empty();
+    let local = matches!(node.op, Op::Elementwise(_) | Op::Fused(_)) && node.accumulate.is_empty();
+    if !local || !node.outputs.iter().all(cut) || !node.inputs.iter().all(|v| cut(v) || whole(v)) {
+        return Err(format!("cuts {} of `{}` into pieces", node.op.name(), node.layer));
+    }
+    if (reads.len(), writes.len()) != (node.inputs.len(), node.outputs.len()) {
+        return Err(format!("has {} and {} operands", reads.len(), writes.len()));
+    }
+    if piece == 0 || !piece.is_multiple_of(SPILL_ALIGNMENT as usize) {
+        return Err(format!("has pieces of {piece} elements"));
+    }
+    let in_file =
+        |name: &str| set.states.iter().any(|s| s.name == name && matches!(s.home, StateHome::File(_)));
+    let passing: Vec<&State> = (node.inputs.iter().zip(reads))
+        .filter(|(_, buffer)| buffer.is_none())
+        .filter_map(|(v, _)| graph.states.iter().find(|s| s.input == *v && in_file(&s.name)))
+        .collect();
+    let unread = reads.iter().filter(|b| b.is_none()).count() - passing.len();
+    let mut rewritten = node.outputs.iter().zip(writes).filter(|(_, buffer)| buffer.is_none());
+    let known = rewritten.all(|(v, _)| passing.iter().any(|s| s.output == Some(*v)));
+    if unread > 0 || !known || writes.iter().filter(|b| b.is_none()).count() != passing.len() {
+        return Err("has operands without a buffer that are not states passing through".to_string());
+    }
+    Ok(())
 }
 
 /// A buffer is aligned, inside the arena, and has the bytes and the place its kind asks for.

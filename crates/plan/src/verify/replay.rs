@@ -56,7 +56,7 @@ fn check_runs(plan: &ExecutionPlan) -> Result<(), VerifyError> {
             return Err(phase("a step of the body comes after one of the tail"));
         }
         tail_begun = step.tail;
-        if let Action::Run { node, .. } = step.action {
+        if let Action::Run { node, .. } | Action::Stream { node, .. } = step.action {
             let node = node.index();
             if in_tail[node] && !step.tail {
                 return Err(phase("needs finished sums, but runs in every micro-batch"));
@@ -111,7 +111,7 @@ fn source(graph: &Graph, mut value: ValueId) -> ValueId {
 
 fn at(plan: &ExecutionPlan, step: usize) -> Box<At> {
     let (layer, op) = match &plan.steps[step].action {
-        Action::Run { node, .. } => {
+        Action::Run { node, .. } | Action::Stream { node, .. } => {
             let node = plan.graph.node(*node);
             (node.layer.to_string(), node.op.name().to_string())
         }
@@ -241,7 +241,21 @@ impl Replay<'_> {
         let step = &self.plan.steps[index];
         match &step.action {
             Action::Run { node, reads, writes, workspace } => {
-                self.run(index, step, *node, reads, writes, *workspace)
+                let all = |ids: &[BufferId]| ids.iter().copied().map(Some).collect::<Vec<_>>();
+                self.run(index, step, *node, &all(reads), &all(writes), *workspace)
+            }
+            Action::Stream { node, reads, writes, workspace, .. } => {
+                for state in self.passing(*node, reads) {
+                    let (old, new) = self.versions(index, state)?;
+                    if self.file[state] != Some(self.now(old)) {
+                        let found = self.file[state].map_or_else(|| "nothing".to_string(), |c| c.to_string());
+                        let value = self.now(old).to_string();
+                        return Err(VerifyError::Read { at: at(self.plan, index), value, found });
+                    }
+                    self.file[state] = Some(self.now(new));
+                    self.state_writes[state] += 1;
+                }
+                self.run(index, step, *node, reads, writes, Some(*workspace))
             }
             Action::Copy { value, from, to } => {
                 let read = self.read(index, step, *value, *from)?;
@@ -288,6 +302,13 @@ impl Replay<'_> {
         }
     }
 
+    /// The states of the set that a node reads without a buffer.
+    fn passing(&self, node: NodeId, reads: &[Option<BufferId>]) -> Vec<usize> {
+        let inputs = self.graph.node(node).inputs.iter().zip(reads).filter(|(_, buffer)| buffer.is_none());
+        let names = inputs.filter_map(|(v, _)| self.graph.states.iter().find(|s| s.input == *v));
+        names.filter_map(|s| self.set.states.iter().position(|p| p.name == s.name)).collect()
+    }
+
     /// The old and the new version of a state of the set, in this graph.
     fn versions(&self, index: usize, state: usize) -> Result<(ValueId, ValueId), VerifyError> {
         let name = &self.set.states[state].name;
@@ -303,18 +324,21 @@ impl Replay<'_> {
         index: usize,
         step: &Step,
         id: NodeId,
-        reads: &[BufferId],
-        writes: &[BufferId],
+        reads: &[Option<BufferId>],
+        writes: &[Option<BufferId>],
         workspace: Option<BufferId>,
     ) -> Result<(), VerifyError> {
         let node = self.graph.node(id);
         let values: Vec<ValueId> = node.reads().collect();
         let mut read = Vec::new();
         for (&value, &buffer) in values.iter().zip(reads) {
-            read.push((value, self.read(index, step, value, buffer)?));
+            // What passes through is apart from everything else.
+            let place = buffer.map_or(Ok(0..0), |buffer| self.read(index, step, value, buffer))?;
+            read.push((value, place));
         }
         let mut written: Vec<(ValueId, Range<usize>)> = Vec::new();
         for (&value, &buffer) in node.outputs.iter().zip(writes) {
+            let Some(buffer) = buffer else { continue };
             let range = self.range(index, buffer, value)?;
             if let Some((other, _)) = written.iter().find(|(_, other)| overlap(other, &range)) {
                 return Err(self.in_place(index, value, *other));
