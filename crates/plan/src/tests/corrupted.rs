@@ -3,8 +3,8 @@
 use super::training::perceptron;
 use super::{FOLD, ty};
 use crate::{
-    Action, Budget, BufferId, BufferKind, Entry, ExecutionPlan, NullTarget, PlanSet, Step, VerifyError, plan,
-    verify,
+    Action, Budget, BufferId, BufferKind, Disk, Entry, ExecutionPlan, NullTarget, PlanSet, Step, VerifyError,
+    plan, verify,
 };
 use plimsoll_graph::op::Unary;
 use plimsoll_graph::{Builder, Graph, Init, NodeId, Role, ValueId};
@@ -464,4 +464,87 @@ fn ids_that_name_nothing() {
     for spoil in spoil {
         assert_error!(broken(trained(), spoil), VerifyError::Malformed { .. });
     }
+}
+
+/// A plan in which states pass through their updates in pieces.
+fn streamed() -> PlanSet {
+    let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, staging_bytes: 0 };
+    let budget = Budget { spill: Some(disk), ..Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]) };
+    let batches = [("train".to_string(), super::lines::heavy())];
+    let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+    assert_eq!(verify(&plans), Ok(()));
+    plans.sheet.outside.truncate(1);
+    plans
+}
+
+fn stream(plan: &mut ExecutionPlan) -> (usize, &mut Action) {
+    let at = plan.steps.iter().position(|s| matches!(s.action, Action::Stream { .. })).unwrap();
+    (at, &mut plan.steps[at].action)
+}
+
+#[test]
+fn states_that_pass_are_states_in_the_file_and_pass_once() {
+    let changed = |change: fn(&mut Vec<Option<BufferId>>, &mut Vec<Option<BufferId>>, &mut usize)| {
+        broken(streamed(), |plan| {
+            let (_, Action::Stream { reads, writes, piece, .. }) = stream(plan) else { panic!() };
+            change(reads, writes, piece);
+        })
+    };
+    assert_error!(changed(|_, _, piece| *piece = 0), VerifyError::Malformed { .. });
+    assert_error!(changed(|_, _, piece| *piece = 1000), VerifyError::Malformed { .. });
+    assert_error!(changed(|reads, _, _| reads.swap(0, 1)), VerifyError::Malformed { .. });
+    assert_error!(changed(|reads, _, _| reads.fill(None)), VerifyError::Malformed { .. });
+    assert_error!(changed(|_, writes, _| writes.clear()), VerifyError::Malformed { .. });
+    assert_error!(
+        broken(streamed(), |plan| {
+            let (at, _) = stream(plan);
+            let again = plan.steps[at].clone();
+            plan.steps.insert(at + 1, again);
+            plan.buffers.iter_mut().filter(|b| b.last >= at).for_each(|b| b.last += 1);
+            plan.buffers.iter_mut().filter(|b| b.first > at).for_each(|b| b.first += 1);
+        }),
+        VerifyError::Runs { .. }
+    );
+}
+
+#[test]
+fn spilled_values_lie_apart_and_are_there_when_loaded() {
+    let spilled = || {
+        let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, staging_bytes: 0 };
+        let outside = vec![Entry::new("code", 1_000, "")];
+        let graph = perceptron(6, 4096, 16, true);
+        let whole = plan(
+            &[("train".to_string(), graph.clone())],
+            &NullTarget { alignment: 64, workspace: 128 },
+            &Budget::new(1 << 40, Vec::new()),
+        );
+        let line_bytes = whole.unwrap().arena_bytes * 3 / 4;
+        let budget = Budget { spill: Some(disk), ..Budget::new(line_bytes, outside) };
+        let batches = [("train".to_string(), graph)];
+        let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+        assert_eq!(verify(&plans), Ok(()));
+        assert!(plans.plans[0].spilled.len() > 1);
+        plans.sheet.outside.truncate(1);
+        plans
+    };
+    assert_error!(
+        broken(spilled(), |plan| plan.spilled[1].offset = plan.spilled[0].offset),
+        VerifyError::Malformed { .. }
+    );
+    assert_error!(broken(spilled(), |plan| plan.spilled[0].offset += 1), VerifyError::Malformed { .. });
+    assert_error!(broken(spilled(), |plan| plan.spilled[0].offset = 1 << 40), VerifyError::Malformed { .. });
+    assert_error!(broken(spilled(), |plan| plan.spilled.clear()), VerifyError::Malformed { .. });
+    // A load before its store.
+    assert_error!(
+        broken(spilled(), |plan| {
+            let store = plan.steps.iter().position(|s| matches!(s.action, Action::Store { .. })).unwrap();
+            let Action::Store { what, .. } = plan.steps[store].action else { panic!() };
+            let is = |s: &Step| matches!(s.action, Action::Load { what: loaded, .. } if loaded == what);
+            let load = plan.steps.iter().position(is).unwrap();
+            let Action::Load { to, .. } = plan.steps[load].action else { panic!() };
+            plan.steps[store].action = Action::Load { what, to };
+            plan.buffers[to.index()].first = store;
+        }),
+        VerifyError::Read { .. } | VerifyError::Overlap { .. }
+    );
 }

@@ -1,10 +1,10 @@
 //! Plans under a line: steps that run again, states in the spill file.
 
 use super::training::perceptron;
-use super::{Choices, random_graph};
+use super::{Choices, FOLD, random_graph, ty};
 use crate::planner::plan_spilled;
 use crate::{Action, Budget, Disk, NullTarget, PlanError, PlanSet, plan, verify};
-use plimsoll_graph::Graph;
+use plimsoll_graph::{Builder, Graph, Init, Role};
 
 fn plan_under(graph: &Graph, line_bytes: usize, spill: Option<Disk>) -> Result<PlanSet, PlanError> {
     let budget = Budget { recompute: true, spill, ..Budget::new(line_bytes, Vec::new()) };
@@ -65,6 +65,38 @@ fn states_that_do_not_fit_are_spilled() {
         let staging = plans.sheet.outside.iter().find(|e| e.name == "spill staging").unwrap();
         assert_eq!(staging.bytes, 10_000);
     }
+}
+
+/// A kernel, its gradient and a moment of 2 MiB each.
+pub(super) fn heavy() -> Graph {
+    let mut b = Builder::new(4, 4);
+    let (x, y) = (b.batch_input("x", ty("f32[4,512]")), b.batch_input("y", ty("f32[4,1024]")));
+    let state = |b: &mut Builder, name: &str, role| {
+        b.named_state(name.into(), ty("f32[512,1024]"), role, Init::Zeros)
+    };
+    let (kernel, moment) = (state(&mut b, "kernel", Role::Parameter), state(&mut b, "moment", Role::Moment));
+    let gradient = b.one(FOLD, &[x, y]).unwrap();
+    let new = b.add(moment, gradient).unwrap();
+    b.set_state(moment, new);
+    let new = b.sub(kernel, gradient).unwrap();
+    b.set_state(kernel, new);
+    b.finish().unwrap()
+}
+
+#[test]
+fn states_pass_in_pieces_where_they_do_not_fit_as_a_whole() {
+    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
+    let graph = heavy();
+    let pieces = |plans: &PlanSet| {
+        let is = |s: &&crate::Step| matches!(s.action, Action::Stream { .. });
+        plans.plans[0].steps.iter().filter(is).count()
+    };
+    // The gradient and one state, as a whole; then the gradient and two pieces of one.
+    let whole = plan_under(&graph, 5 << 20, Some(disk)).unwrap();
+    assert_eq!((pieces(&whole), whole.plans[0].stored_bytes(&whole.states)), (0, 4 << 20));
+    let lower = plan_under(&graph, (2 << 20) + (3 << 19), Some(disk)).unwrap();
+    assert_eq!((pieces(&lower), lower.plans[0].stored_bytes(&lower.states)), (2, 4 << 20));
+    assert_eq!(needed(plan_under(&graph, 2 << 20, Some(disk))), 3 << 20);
 }
 
 #[test]
