@@ -1,10 +1,17 @@
 //! The file: where it may lie, how it takes its space, whole transfers.
 
-use super::{BLOCK, PIECE, Part, SpillError, system};
+use super::{BLOCK, PIECE, Part, Rates, SpillError, system};
 use crate::arena::Arena;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// The least that a disk must give: 32 MB a second.
+const LEAST_BYTES_PER_NS: f64 = 0.032;
+
+/// How often that is tried.
+const SPEED_TRIES: usize = 4;
 
 /// A file for what does not fit the arena: without a name, its space taken, past the system's cache of pages.
 ///
@@ -37,6 +44,7 @@ impl SpillFile {
         if bytes > 0 {
             made.take_space()?;
             made.try_out()?;
+            made.check_speed()?;
         }
         Ok(made)
     }
@@ -107,6 +115,32 @@ impl SpillFile {
             Err(e) => return Err(self.failure("writing", 0, bytes as u64, &e)),
         };
         Err(SpillError::Indirect { folder: self.folder.clone(), reason })
+    }
+
+    /// Refuses a disk that is far too slow: steps would take many times what was predicted. A disk that something else
+    /// keeps busy for a moment has another chance.
+    fn check_speed(&self) -> Result<(), SpillError> {
+        let bytes = self.bytes.min(PIECE as u64) as usize;
+        let failed = |e: io::Error| self.failure("writing", 0, bytes as u64, &e);
+        let zeros = Arena::new(bytes).map_err(failed)?;
+        let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
+        let timed = |moved: &dyn Fn() -> io::Result<()>| {
+            let start = Instant::now();
+            moved().map(|()| bytes as f64 / start.elapsed().as_nanos().max(1) as f64)
+        };
+        let mut answer = Ok(());
+        for _ in 0..SPEED_TRIES {
+            // SAFETY: the part lies in the arena, which nobody else knows.
+            let read = timed(&|| unsafe { self.read(parts, 0) }).map_err(failed)?;
+            // SAFETY: as above.
+            let write = timed(&|| unsafe { self.write(parts, 0) }).map_err(failed)?;
+            answer = Rates { read_bytes_per_ns: read, write_bytes_per_ns: write }
+                .demand(&self.folder, LEAST_BYTES_PER_NS);
+            if answer.is_ok() || bytes < PIECE {
+                return Ok(());
+            }
+        }
+        answer
     }
 
     /// The error of a transfer, in words.
