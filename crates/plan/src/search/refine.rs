@@ -6,7 +6,8 @@ use super::shave::{Effort, shave};
 use super::table::Table;
 
 /// Rounds without success after which refining ends, for each repeat.
-const PATIENCE: usize = 20;
+const PATIENCE: usize = 10;
+const SEED: u64 = 7;
 
 /// Takes out every repeat without which a list is still under its line: neighbours together first, then one by one, the
 /// longest first.
@@ -47,15 +48,14 @@ pub(super) fn repeats(table: &Table, runs: &[u32]) -> Vec<usize> {
     runs.iter().enumerate().filter(again).map(|(at, _)| at).collect()
 }
 
-/// Improves a list that is under its line until the work is used up.
-pub(super) fn refine(ledger: &mut Ledger, table: &Table, until: u64, seed: u64) {
-    let mut random = Random::new(seed);
+/// Improves a list that is under its line until the work is used up, or its time is near enough to what is possible.
+pub(super) fn refine(ledger: &mut Ledger, table: &Table, until: u64, near: u64) {
+    let mut random = Random::new(SEED);
     prune(ledger, table, until);
     let mut current = ledger.clone();
     let mut trial = ledger.clone();
-    let base: u64 = table.nanoseconds.iter().sum();
     let mut stale = 0;
-    while trial.work < until && ledger.nanoseconds > base {
+    while trial.work < until && ledger.nanoseconds > near {
         let now = current.nanoseconds;
         let places = repeats(table, &current.runs);
         trial.work += current.runs.len() as u64;

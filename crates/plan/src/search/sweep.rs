@@ -14,16 +14,17 @@ pub(super) struct Taste {
     pub distance: f64,
     /// Whether the cost of making a tensor again includes its missing inputs.
     pub chain: bool,
+    /// Whether it includes the dropped results that are made from it.
+    pub around: bool,
     /// Whether what is to be kept stays from its making: often the last calls make it, and all before them would be
     /// needed to make it again.
     pub kept: bool,
 }
 
-/// Missing inputs counted in a tensor's cost, at most; with more, it is taken for so many times what was counted.
-const CHAIN: usize = 48;
-const LONG: f64 = 64.0;
+/// Missing calls counted in a tensor's cost, at most.
+const CHAIN: usize = 192;
 /// Dropped tensors looked through to find a later use, at most: with more, there is taken to be one at the end.
-const VISITS: usize = 64;
+const VISITS: usize = 192;
 /// And to find an earlier use than one found.
 const NEAR: usize = 4;
 /// Runs of a schedule, at most: so many for each call, and more for small steps: this by calls, and at most twice the calls squared.
@@ -39,9 +40,9 @@ const AGE: usize = 16;
 /// Inputs within inputs that are made again for one call.
 const NESTING: usize = 2_000;
 
-/// The runs of a step under a line, or nothing if this taste finds none.
-pub(super) fn sweep(table: &Table, line: u64, taste: Taste) -> Option<Vec<u32>> {
-    let mut sweep = Sweep::new(table, line, taste);
+/// The runs of a step under a line that take at most so long, or nothing if this taste finds none.
+pub(super) fn sweep(table: &Table, line: u64, taste: Taste, longest: u64) -> Option<Vec<u32>> {
+    let mut sweep = Sweep::new(table, line, taste, longest);
     for call in 0..table.calls {
         sweep.run(call, 0)?;
         sweep.done[call] = true;
@@ -91,6 +92,9 @@ struct Sweep<'a> {
     /// Tensors looked at so far, and at which to give up.
     looks: u64,
     most_looks: u64,
+    /// The time of the runs so far, and at which to give up.
+    nanoseconds: u64,
+    longest: u64,
     runs: Vec<u32>,
     resident: Vec<bool>,
     /// What is resident, and where each is in the list.
@@ -106,7 +110,8 @@ struct Sweep<'a> {
     done: Vec<bool>,
     /// By tensor: how many of its readers are behind.
     passed: Vec<u32>,
-    /// By tensor: cost of making it again and next use, as last worked out.
+    /// By tensor: cost of making it again for its bytes, to the power that distances need not be raised to, and next
+    /// use, as last worked out.
     cost: Vec<f64>,
     next: Vec<usize>,
     /// Dropped tensors that nothing needs, as far as was seen.
@@ -118,7 +123,7 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(table: &'a Table, line: u64, taste: Taste) -> Self {
+    fn new(table: &'a Table, line: u64, taste: Taste, longest: u64) -> Self {
         let tensors = table.tensors;
         Self {
             table,
@@ -130,6 +135,8 @@ impl<'a> Sweep<'a> {
                 + (RUNS_OF_SMALL / table.calls.max(1)).min(2 * table.calls * table.calls),
             looks: 0,
             most_looks: LOOKS * table.calls as u64 + LOOKS_OF_SMALL,
+            nanoseconds: 0,
+            longest,
             runs: Vec::with_capacity(2 * table.calls),
             resident: vec![false; tensors],
             list: Vec::new(),
@@ -166,7 +173,8 @@ impl<'a> Sweep<'a> {
     fn run(&mut self, call: usize, depth: usize) -> Option<()> {
         let table = self.table;
         let again = table.once[call] && self.done[call];
-        if again || depth > NESTING || self.runs.len() > self.most || self.looks > self.most_looks {
+        let too_long = self.runs.len() > self.most || self.nanoseconds > self.longest;
+        if again || depth > NESTING || too_long || self.looks > self.most_looks {
             return None;
         }
         for tensor in by_need(table, &self.needs, call) {
@@ -188,6 +196,7 @@ impl<'a> Sweep<'a> {
             }
         }
         self.runs.push(call as u32);
+        self.nanoseconds += table.nanoseconds[call];
         let held = table.inputs.row(call).iter().chain(table.outputs.row(call));
         held.for_each(|&t| self.locks[t as usize] -= 1);
         for &tensor in table.outputs.row(call) {
@@ -365,13 +374,10 @@ impl<'a> Sweep<'a> {
         if self.stuck[t] {
             return f64::INFINITY;
         }
-        let distance = (self.next[t].saturating_sub(self.now)) as f64 + 0.5;
-        let weight = match self.taste.distance {
-            0.0 => 1.0,
-            1.0 => distance,
-            _ => distance.sqrt(),
-        };
-        (self.cost[t] + 1.0) / (self.table.bytes[t] as f64 * weight)
+        match self.taste.distance {
+            0.0 => self.cost[t],
+            _ => self.cost[t] / (self.next[t].saturating_sub(self.now) as f64 + 0.5),
+        }
     }
 
     /// Works out anew what making a tensor again costs and when it is next needed.
@@ -381,7 +387,8 @@ impl<'a> Sweep<'a> {
         } else {
             self.use_from(tensor, self.now)
         };
-        self.cost[tensor as usize] = self.cost_of(tensor);
+        let cost = (self.cost_of(tensor) + 1.0) / self.table.bytes[tensor as usize].max(1) as f64;
+        self.cost[tensor as usize] = if self.taste.distance == 0.5 { cost * cost } else { cost };
         if self.list.len() > SHORT && self.resident[tensor as usize] && !self.short.contains(&tensor) {
             self.short.push(tensor);
         }
@@ -474,13 +481,42 @@ impl<'a> Sweep<'a> {
             sum += table.nanoseconds[call as usize] as f64;
             count += 1;
             if count >= CHAIN {
-                return sum * LONG;
+                return sum;
             }
             for &input in table.inputs.row(call as usize) {
                 if !self.resident[input as usize] && self.seen[input as usize] != self.pass {
                     self.seen[input as usize] = self.pass;
                     stack.push(table.maker[input as usize]);
                 }
+            }
+        }
+        if self.taste.around { sum + self.cost_after(tensor, CHAIN - count) } else { sum }
+    }
+
+    /// The time of calls that have run, whose results are dropped and needed, and that read a tensor or such a result.
+    fn cost_after(&mut self, tensor: u32, most: usize) -> f64 {
+        let table = self.table;
+        let mut sum = 0.0;
+        let mut count = 0;
+        let mut stack = vec![tensor];
+        while let Some(tensor) = stack.pop() {
+            for &reader in table.readers.row(tensor as usize).iter().take_while(|&&r| self.done[r as usize]) {
+                self.looks += 2;
+                let before = stack.len();
+                for &result in table.outputs.row(reader as usize) {
+                    let r = result as usize;
+                    if !self.resident[r] && !self.idle[r] && self.seen[r] != self.pass {
+                        self.seen[r] = self.pass;
+                        stack.push(result);
+                    }
+                }
+                if stack.len() > before {
+                    sum += table.nanoseconds[reader as usize] as f64;
+                    count += 1;
+                }
+            }
+            if count >= most {
+                break;
             }
         }
         sum
