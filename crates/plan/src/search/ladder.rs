@@ -31,6 +31,9 @@ const LARGE: usize = 3_000;
 /// The smallest line is found to within itself over this.
 const NEARNESS: u64 = 150;
 
+/// Tastes that look for the smallest line once it is known to within half.
+const FURTHEST: usize = 4;
+
 const TASTES: [Taste; 8] = [
     Taste { distance: 0.5, chain: true, around: false, kept: true },
     Taste { distance: 1.0, chain: true, around: false, kept: true },
@@ -188,13 +191,22 @@ impl Ladder {
         let mut best = self.recorded.clone();
         let mut low = bound::floor(table);
         let mut line = low;
+        // Those first that got furthest where none got to the end, and in the end only so many of them.
+        let mut tastes: Vec<(usize, Taste)> = self.tastes().map(|taste| (0, taste)).collect();
         while low < best.peak {
-            match self.tastes().find_map(|taste| sweep(table, line, taste, u64::MAX)) {
+            let try_one = |(got, taste): &mut (usize, Taste)| {
+                sweep(table, line, *taste, u64::MAX).map_err(|to| *got = to).ok()
+            };
+            match tastes.iter_mut().find_map(try_one) {
                 Some(runs) => {
                     best = Found::new(Ledger::new(table, &runs, line));
                     debug_assert!(best.peak <= line, "a sweep stays under its line");
                 }
-                None => low = line + 1 + line / NEARNESS,
+                None => {
+                    low = line + 1 + line / NEARNESS;
+                    tastes.sort_by_key(|taste| std::cmp::Reverse(taste.0));
+                    tastes.truncate(if low > best.peak / 2 { FURTHEST } else { TASTES.len() });
+                }
             }
             line = low + best.peak.saturating_sub(low) / 2;
         }
@@ -238,7 +250,7 @@ impl Ladder {
         }
         let known = carried.iter().chain(&lists).map(|found| found.nanoseconds - once).min();
         let longest = known.map_or(u64::MAX, |n| once.saturating_add(n.saturating_mul(SLOWER)));
-        let swept = self.tastes().filter_map(|taste| sweep(table, line, taste, longest));
+        let swept = self.tastes().filter_map(|taste| sweep(table, line, taste, longest).ok());
         lists.extend(swept.map(|runs| Found::new(Ledger::new(table, &runs, line))));
         lists.extend(carried.clone());
         lists.sort_by_key(|found| found.nanoseconds);

@@ -30,6 +30,8 @@ const NEAR: usize = 4;
 /// Runs of a schedule, at most: so many for each call, and more for small steps: this by calls, and at most twice the calls squared.
 const RUNS: usize = 3;
 const RUNS_OF_SMALL: usize = 5_000_000;
+/// Runs that make one call possible, at most: as many as there are calls, and for small steps this.
+const RUNS_FOR_ONE: usize = 4_000;
 /// Tensors looked at, at most: so many for each call, and some for small steps.
 const LOOKS: u64 = 1_000;
 const LOOKS_OF_SMALL: u64 = 8_000_000;
@@ -37,24 +39,16 @@ const LOOKS_OF_SMALL: u64 = 8_000_000;
 const SHORT: usize = 128;
 const LISTED: usize = 32;
 const AGE: usize = 16;
+/// Tensors looked at again before one goes, at most.
+const LOOKS_AGAIN: usize = 24;
 /// Inputs within inputs that are made again for one call.
 const NESTING: usize = 2_000;
 
-/// The runs of a step under a line that take at most so long, or nothing if this taste finds none.
-pub(super) fn sweep(table: &Table, line: u64, taste: Taste, longest: u64) -> Option<Vec<u32>> {
+/// The runs of a step under a line that take at most so long, or, if this taste finds none, how many calls it got to.
+pub(super) fn sweep(table: &Table, line: u64, taste: Taste, longest: u64) -> Result<Vec<u32>, usize> {
     let mut sweep = Sweep::new(table, line, taste, longest);
-    for call in 0..table.calls {
-        sweep.run(call, 0)?;
-        sweep.done[call] = true;
-        sweep.now = call + 1;
-        table.inputs.row(call).iter().for_each(|&t| sweep.look(t));
-    }
-    let mut keep = table.keep.clone();
-    keep.sort_by_key(|&t| std::cmp::Reverse(sweep.needs[table.maker[t as usize] as usize]));
-    for tensor in keep {
-        sweep.hold(tensor, 0)?;
-    }
-    Some(sweep.runs)
+    sweep.whole().ok_or(sweep.now)?;
+    Ok(sweep.runs)
 }
 
 /// Bytes that making each call's outputs from nothing takes, if the neediest input is made first.
@@ -87,8 +81,10 @@ struct Sweep<'a> {
     needs: Vec<u64>,
     /// The call of the recorded order that is being made possible.
     now: usize,
-    /// Runs at which to give up.
+    /// Runs at which to give up: in all, and for one call of the recorded order, which began at so many.
     most: usize,
+    most_for_one: usize,
+    begun: usize,
     /// Tensors looked at so far, and at which to give up.
     looks: u64,
     most_looks: u64,
@@ -133,6 +129,8 @@ impl<'a> Sweep<'a> {
             now: 0,
             most: RUNS * table.calls
                 + (RUNS_OF_SMALL / table.calls.max(1)).min(2 * table.calls * table.calls),
+            most_for_one: table.calls.max(RUNS_FOR_ONE),
+            begun: 0,
             looks: 0,
             most_looks: LOOKS * table.calls as u64 + LOOKS_OF_SMALL,
             nanoseconds: 0,
@@ -160,6 +158,22 @@ impl<'a> Sweep<'a> {
         }
     }
 
+    /// Runs every call, and makes again what is to be kept and is gone by then.
+    fn whole(&mut self) -> Option<()> {
+        let table = self.table;
+        for call in 0..table.calls {
+            self.begun = self.runs.len();
+            self.run(call, 0)?;
+            self.done[call] = true;
+            self.now = call + 1;
+            table.inputs.row(call).iter().for_each(|&t| self.look(t));
+        }
+        let mut keep = table.keep.clone();
+        keep.sort_by_key(|&t| std::cmp::Reverse(self.needs[table.maker[t as usize] as usize]));
+        self.begun = self.runs.len();
+        keep.into_iter().try_for_each(|tensor| self.hold(tensor, 0))
+    }
+
     /// Makes a tensor resident and holds it.
     fn hold(&mut self, tensor: u32, depth: usize) -> Option<()> {
         if !self.resident[tensor as usize] {
@@ -173,7 +187,8 @@ impl<'a> Sweep<'a> {
     fn run(&mut self, call: usize, depth: usize) -> Option<()> {
         let table = self.table;
         let again = table.once[call] && self.done[call];
-        let too_long = self.runs.len() > self.most || self.nanoseconds > self.longest;
+        let long = self.runs.len() > self.most || self.runs.len() > self.begun + self.most_for_one;
+        let too_long = long || self.nanoseconds > self.longest;
         if again || depth > NESTING || too_long || self.looks > self.most_looks {
             return None;
         }
@@ -265,7 +280,7 @@ impl<'a> Sweep<'a> {
         if !self.idle[tensor as usize] {
             self.wake(tensor);
         }
-        self.look_around(tensor);
+        // What is made from it and what it is made from is now worth more: that is worked out when one of them is to go.
     }
 
     /// Marks what can no longer be made once a tensor is gone for good.
@@ -343,7 +358,7 @@ impl<'a> Sweep<'a> {
             self.short = short;
         }
         let mut best = None;
-        for _ in 0..8 {
+        for _ in 0..LOOKS_AGAIN {
             let list = if all { &self.list } else { &self.short };
             self.looks += list.len() as u64;
             best = None;
