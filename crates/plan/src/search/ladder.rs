@@ -237,7 +237,7 @@ impl Ladder {
     fn begin(&self, line: u64, carried: Option<Found>) -> Option<Start> {
         let table = &self.table;
         let once = self.recorded.nanoseconds;
-        let moment = moment::best_at(table, self.full, line);
+        let moment = moment::best_at(table, self.full, None, line);
         let mut lists: Vec<Found> = Vec::new();
         let mut work = 0;
         for runs in moment.again.iter().map(|a| self.after_cut(a)).chain([self.recorded.runs.clone()]) {
