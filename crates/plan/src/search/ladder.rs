@@ -34,15 +34,16 @@ const NEARNESS: u64 = 150;
 /// Tastes that look for the smallest line once it is known to within half.
 const FURTHEST: usize = 4;
 
-const TASTES: [Taste; 8] = [
+const TASTES: [Taste; 9] = [
     Taste { distance: 0.5, chain: true, around: false, kept: true },
-    Taste { distance: 1.0, chain: true, around: false, kept: true },
     Taste { distance: 0.5, chain: true, around: true, kept: true },
+    Taste { distance: 1.0, chain: true, around: false, kept: true },
     Taste { distance: 0.5, chain: true, around: false, kept: false },
-    Taste { distance: 0.0, chain: false, around: false, kept: false },
-    Taste { distance: 0.5, chain: false, around: false, kept: true },
+    Taste { distance: 0.25, chain: true, around: true, kept: true },
+    Taste { distance: 1.0, chain: true, around: true, kept: true },
+    Taste { distance: 0.25, chain: true, around: false, kept: true },
     Taste { distance: 0.0, chain: true, around: false, kept: true },
-    Taste { distance: 1.0, chain: false, around: false, kept: true },
+    Taste { distance: 0.0, chain: false, around: false, kept: false },
 ];
 
 /// A list of runs and what it costs.

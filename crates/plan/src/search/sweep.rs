@@ -10,7 +10,7 @@ use super::table::{NONE, Table};
 /// How a sweep weighs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taste {
-    /// Power of the distance to the next use: 0, a half, or 1.
+    /// Power of the distance to the next use: 0, a quarter, a half, or 1.
     pub distance: f64,
     /// Whether the cost of making a tensor again includes its missing inputs.
     pub chain: bool,
@@ -403,7 +403,11 @@ impl<'a> Sweep<'a> {
             self.use_from(tensor, self.now)
         };
         let cost = (self.cost_of(tensor) + 1.0) / self.table.bytes[tensor as usize].max(1) as f64;
-        self.cost[tensor as usize] = if self.taste.distance == 0.5 { cost * cost } else { cost };
+        self.cost[tensor as usize] = match self.taste.distance {
+            0.5 => cost.powi(2),
+            0.25 => cost.powi(4),
+            _ => cost,
+        };
         if self.list.len() > SHORT && self.resident[tensor as usize] && !self.short.contains(&tensor) {
             self.short.push(tensor);
         }
