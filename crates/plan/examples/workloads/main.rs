@@ -55,11 +55,7 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
         least / floor
     );
     println!("  fraction  overhead  at least    online  repeats   seconds");
-    let only: Option<f64> = std::env::var("ONLY").ok().and_then(|v| v.parse().ok());
-    let only: Option<f64> = std::env::var("ONLY").ok().and_then(|v| v.parse().ok());
     for (at, fraction) in FRACTIONS.into_iter().enumerate() {
-        if only.is_some_and(|o| o != fraction) { continue; }
-        if only.is_some_and(|o| o != fraction) { continue; }
         let line = (peak * fraction) as u64;
         let start = seconds();
         let solved = solve(problem, line);

@@ -13,10 +13,13 @@ use super::{Problem, ProblemError, Schedule, Short, moment, spell, tiny};
 /// best.
 const SHAVE: u64 = 60_000_000;
 const PRUNE: u64 = 40_000_000;
-const REFINE: u64 = 60_000_000;
+const REFINE: u64 = 80_000_000;
 
-/// First lists that are pruned: the fastest.
-const PRUNED: usize = 4;
+/// First lists that are pruned, beside that of the rung below: the fastest.
+const PRUNED: usize = 3;
+
+/// Where random choices begin.
+const SEED: u64 = 7;
 
 /// Sweeps give up at so many times the repeats of the rung below.
 const SLOWER: u64 = 4;
@@ -62,7 +65,7 @@ impl Found {
 
 /// First lists under a line.
 struct Start {
-    best: Found,
+    lists: Vec<Found>,
     /// Nanoseconds that repeats take at least.
     bound: f64,
 }
@@ -224,17 +227,33 @@ impl Ladder {
         }
     }
 
+    /// The first lists refined for a part of the work each, and the best of them for the rest.
     fn refine(&self, line: u64, start: &Start) -> Found {
-        let mut ledger = Ledger::new(&self.table, &start.best.runs, line);
+        let table = &self.table;
         let near = start.bound * (1.0 + NEAR_REPEATS) + self.recorded.nanoseconds as f64 * NEAR_STEP;
+        let near = self.recorded.nanoseconds.saturating_add(near as u64);
         // Under the lowest line there is little to choose.
         let lowest = self.lowest.as_ref().is_some_and(|l| l.peak == line);
-        let effort = if lowest { REFINE / 2 } else { REFINE };
-        refine(&mut ledger, &self.table, effort, self.recorded.nanoseconds.saturating_add(near as u64));
-        Found::new(ledger)
+        let work = if lowest { REFINE / 2 } else { REFINE };
+        let share = work / (1 + start.lists.len() as u64);
+        let mut best: Option<Ledger> = None;
+        for found in &start.lists {
+            if best.as_ref().is_some_and(|b| b.nanoseconds <= near) {
+                break;
+            }
+            let mut ledger = Ledger::new(table, &found.runs, line);
+            refine(&mut ledger, table, &mut Random::new(SEED), share, near);
+            if best.as_ref().is_none_or(|b| ledger.nanoseconds < b.nanoseconds) {
+                best = Some(ledger);
+            }
+        }
+        let Some(mut best) = best else { return self.recorded.clone() };
+        let until = best.work + work - share * start.lists.len() as u64;
+        refine(&mut best, table, &mut Random::new(SEED + 1), until, near);
+        Found::new(best)
     }
 
-    /// The best first list under a line.
+    /// The best first list under a line, and what is carried up to it, or, if that is much slower, the second best.
     fn begin(&self, line: u64, carried: Option<Found>) -> Option<Start> {
         let table = &self.table;
         let once = self.recorded.nanoseconds;
@@ -253,18 +272,25 @@ impl Ladder {
         let longest = known.map_or(u64::MAX, |n| once.saturating_add(n.saturating_mul(SLOWER)));
         let swept = self.tastes().filter_map(|taste| sweep(table, line, taste, longest).ok());
         lists.extend(swept.map(|runs| Found::new(Ledger::new(table, &runs, line))));
-        lists.extend(carried.clone());
         lists.sort_by_key(|found| found.nanoseconds);
         lists.dedup_by(|a, b| a.runs == b.runs);
-        let mut best = carried;
-        for found in lists.iter().take(PRUNED) {
+        lists.truncate(PRUNED);
+        let pruned = |found: Found| {
             let mut ledger = Ledger::new(table, &found.runs, line);
             prune(&mut ledger, table, PRUNE);
-            if best.as_ref().is_none_or(|b| ledger.nanoseconds < b.nanoseconds) {
-                best = Some(Found::new(ledger));
-            }
+            Found::new(ledger)
+        };
+        let mut lists: Vec<Found> = lists.into_iter().map(pruned).collect();
+        lists.sort_by_key(|found| found.nanoseconds);
+        let near = |found: &Found| {
+            let over = |f: &Found| f.nanoseconds - once;
+            lists.first().is_none_or(|best| over(found) / 3 * 2 <= over(best))
+        };
+        match carried.map(pruned).filter(near) {
+            Some(found) => lists.splice(1.min(lists.len()).., [found]).for_each(drop),
+            None => lists.truncate(2),
         }
-        best.map(|best| Start { best, bound: moment.bound })
+        (!lists.is_empty()).then_some(Start { lists, bound: moment.bound })
     }
 
     /// The recorded order in which some calls before its fullest moment run again after it, each when it is first
