@@ -13,7 +13,7 @@ use super::{Problem, ProblemError, Schedule, Short, moment, spell, tiny};
 /// best.
 const SHAVE: u64 = 60_000_000;
 const PRUNE: u64 = 40_000_000;
-const REFINE: u64 = 80_000_000;
+const REFINE: u64 = 100_000_000;
 
 /// First lists that are pruned, beside that of the rung below: the fastest.
 const PRUNED: usize = 3;
@@ -25,7 +25,7 @@ const SEED: u64 = 7;
 const SLOWER: u64 = 4;
 
 /// Refining ends when no schedule can take less time by more than this share of the repeats, or of the step.
-const NEAR_REPEATS: f64 = 0.005;
+const NEAR_REPEATS: f64 = 0.01;
 const NEAR_STEP: f64 = 0.000_1;
 
 /// Calls from which problems are large.

@@ -6,7 +6,7 @@ use super::shave::{Effort, shave};
 use super::table::Table;
 
 /// Rounds without success after which refining ends, for each repeat.
-const PATIENCE: usize = 16;
+const PATIENCE: usize = 12;
 
 /// Takes out every repeat without which a list is still under its line: neighbours together first, then one by one, the
 /// longest first.
