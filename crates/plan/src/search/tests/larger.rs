@@ -1,6 +1,6 @@
 //! What holds for steps too large for exhaustive search.
 
-use super::generate::{random_step, random_step_with_once};
+use super::generate::{add, random_step, random_step_with_once};
 use crate::search::{
     Call, Ladder, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve,
 };
@@ -110,13 +110,7 @@ fn what_was_found_for_one_line_changes_nothing_for_another() {
 /// wait for the way back down.
 fn u_shape(depth: usize) -> Problem {
     let mut problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
-    let mut call = |inputs: &[usize]| {
-        let output = problem.tensors.len();
-        problem.tensors.push(100);
-        let inputs = inputs.to_vec();
-        problem.calls.push(Call { nanoseconds: 10, inputs, outputs: vec![output], ..Call::default() });
-        output
-    };
+    let mut call = |inputs: &[usize]| add(&mut problem, 100, inputs);
     let mut down = vec![0];
     (0..depth).for_each(|at| down.push(call(&[down[at]])));
     let mut up = vec![down[depth]];

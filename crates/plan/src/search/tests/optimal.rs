@@ -1,7 +1,7 @@
 //! Against exhaustive search on small steps.
 
-use super::generate::{random_step, random_step_with_once};
-use crate::search::{Call, Problem, check, floor, lower_bound, recorded_peak, smallest_line, solve};
+use super::generate::{add, random_step, random_step_with_once};
+use crate::search::{Problem, check, floor, lower_bound, recorded_peak, smallest_line, solve};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
@@ -121,13 +121,7 @@ fn nearly_optimal(steps: impl Iterator<Item = (u64, Problem)>, least: u32) {
 /// Three residual blocks and their way back, every tensor of one byte.
 fn residual_blocks() -> Problem {
     let mut problem = Problem::default();
-    let mut call = |inputs: &[usize]| {
-        let output = problem.tensors.len();
-        problem.tensors.push(1);
-        let inputs = inputs.to_vec();
-        problem.calls.push(Call { nanoseconds: 1, inputs, outputs: vec![output], ..Call::default() });
-        output
-    };
+    let mut call = |inputs: &[usize]| add(&mut problem, 1, inputs);
     let stem = [call(&[]), call(&[0])];
     let mut x = call(&[stem[1]]);
     let mut blocks = Vec::new();
