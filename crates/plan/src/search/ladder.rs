@@ -9,9 +9,10 @@ use super::sweep::{Taste, sweep};
 use super::table::Table;
 use super::{Problem, ProblemError, Schedule, Short, moment, spell, tiny};
 
-/// Work spent on each rung: to bring first lists without sweeps under the line, to prune each list, and to refine the
-/// best.
-const SHAVE: u64 = 60_000_000;
+/// Work spent on each rung: to bring first lists without sweeps under the line (so much for each call, within limits),
+/// to prune each list, and to refine the best.
+const SHAVE: u64 = 30_000;
+const SHAVE_LIMITS: (u64, u64) = (60_000_000, 150_000_000);
 const PRUNE: u64 = 40_000_000;
 const REFINE: u64 = 100_000_000;
 
@@ -260,10 +261,11 @@ impl Ladder {
         let moment = moment::best_at(table, self.full, None, line);
         let mut lists: Vec<Found> = Vec::new();
         let mut work = 0;
+        let until = (SHAVE * table.calls as u64).clamp(SHAVE_LIMITS.0, SHAVE_LIMITS.1);
         for runs in moment.again.iter().map(|a| self.after_cut(a)).chain([self.recorded.runs.clone()]) {
             let mut ledger = Ledger::new(table, &runs, line);
             ledger.work = work;
-            let effort = Effort { tries: 6, noise: 0.0, until: SHAVE };
+            let effort = Effort { tries: 6, noise: 0.0, until };
             let fits = shave(&mut ledger, table, &mut Random::new(1), effort);
             work = ledger.work;
             lists.extend(fits.then(|| Found::new(ledger)));
