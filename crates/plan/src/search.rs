@@ -31,6 +31,7 @@ mod table;
 mod tiny;
 
 pub use check::{CheckError, Figures, check};
+pub use ladder::Ladder;
 pub use table::ProblemError;
 
 use gauge::Gauge;
@@ -157,15 +158,13 @@ pub enum SearchError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn solve(problem: &Problem, line_bytes: u64) -> Result<Schedule, SearchError> {
-    let table = Table::new(problem)?;
-    ladder::solve(&table, line_bytes).map(|runs| spell(&table, &runs)).map_err(SearchError::from)
+    Ladder::new(problem)?.solve(line_bytes).map_err(SearchError::from)
 }
 
 /// Lines and the time of the schedule found for each, from the smallest feasible line to the recorded peak. More memory
 /// never takes more time.
 pub fn frontier(problem: &Problem) -> Result<Vec<(u64, u64)>, ProblemError> {
-    let table = Table::new(problem)?;
-    Ok(ladder::frontier(&table))
+    Ok(Ladder::new(problem)?.frontier())
 }
 
 /// The smallest line for which sweeps find a schedule.
@@ -175,8 +174,7 @@ pub fn smallest_line(problem: &Problem) -> Result<u64, ProblemError> {
 
 /// The schedule with the lowest peak that sweeps find.
 pub fn lowest(problem: &Problem) -> Result<Schedule, ProblemError> {
-    let table = Table::new(problem)?;
-    Ok(spell(&table, &ladder::lowest(&table)))
+    Ok(Ladder::new(problem)?.lowest())
 }
 
 /// Time that any schedule that keeps the recorded order spends on repeats under a line, at least.

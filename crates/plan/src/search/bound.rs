@@ -1,7 +1,7 @@
 //! What no schedule can beat.
 
 use super::gauge::Gauge;
-use super::moment::best_at;
+use super::moment::{best_at, reading};
 use super::table::Table;
 
 /// What the largest single call needs beside what is pinned.
@@ -25,14 +25,19 @@ pub(super) fn alone(table: &Table, call: usize) -> u64 {
     table.base + bytes
 }
 
-/// Moments at which the smallest cut is sought.
+/// Moments, and stretches between moments, at which the smallest cut is sought.
 const CUTS: usize = 3;
 /// Tensors looked at in all: of very large steps, not every moment is.
 const LOOKS: usize = 40_000_000;
+/// Moments between which stretches lie.
+const MOMENTS: usize = 48;
 
-/// Time that repeats take at least, if the first runs keep the recorded order: at some moment the excess must be
-/// evicted, and the call of everything evicted must run again. A fractional knapsack over the calls whose results stay
-/// over a moment; and at the moments where it says most, what [`best_at`] says, which also counts what those calls read.
+/// Time that repeats take at least, if the first runs keep the recorded order.
+///
+/// While a call runs for the first time, the excess must be evicted, and the call of everything evicted that is read
+/// later must run again: a fractional knapsack over the calls whose results stay over that moment. Where it says most,
+/// [`best_at`] says what the least is if what those calls read counts too. And since what is read between two first runs
+/// must be made again between them, the bounds of stretches that follow each other add up.
 pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
     let runs: Vec<u32> = (0..table.calls as u32).collect();
     let mut gauge = Gauge::new(table);
@@ -46,14 +51,65 @@ pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
     let mut moments = Vec::new();
     for &at in full.iter().step_by(stride) {
         gauge.across(&runs, at, &mut across);
-        let held: u64 = across.iter().map(|&t| table.bytes[t as usize]).sum();
-        let excess = (held + alone(table, at)).saturating_sub(line);
-        moments.push((knapsack(table, &across, excess), at));
+        moments.push((knapsack(table, &across, excess(table, at, &across, line)), at));
     }
+    let some = windows(&moments);
     moments.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    let cuts = moments.iter().take(CUTS).map(|&(_, at)| best_at(table, at, line).bound);
-    let most = moments.first().map_or(0.0, |m| m.0);
-    cuts.fold(most, f64::max).floor() as u64
+    let cuts = moments.iter().take(CUTS).map(|&(_, at)| best_at(table, at, None, line).bound);
+    let most = cuts.fold(moments.first().map_or(0.0, |m| m.0), f64::max);
+    let over: Vec<Vec<u32>> = some
+        .iter()
+        .map(|&at| {
+            gauge.across(&runs, at, &mut across);
+            across.clone()
+        })
+        .collect();
+    most.max(stretches(table, line, &some, &over)).floor() as u64
+}
+
+/// Bytes that do not fit while a call runs, if everything over it stays.
+fn excess(table: &Table, at: usize, across: &[u32], line: u64) -> u64 {
+    let held: u64 = across.iter().map(|&t| table.bytes[t as usize]).sum();
+    (held + alone(table, at)).saturating_sub(line)
+}
+
+/// The moments with the largest figures, one of each of some windows, in order.
+fn windows(moments: &[(f64, usize)]) -> Vec<usize> {
+    let size = moments.len().div_ceil(MOMENTS).max(1);
+    let largest = |w: &[(f64, usize)]| w.iter().max_by(|a, b| a.0.total_cmp(&b.0)).map(|m| m.1);
+    moments.chunks(size).filter_map(largest).collect()
+}
+
+/// The largest sum over stretches between moments, one after the other, of what is made again in each.
+fn stretches(table: &Table, line: u64, moments: &[usize], over: &[Vec<u32>]) -> f64 {
+    let end = moments.len();
+    // By moment, and the end: the largest sum before it, and the last stretch of that sum (where it begins, its figure).
+    let mut sums = vec![0.0; end + 1];
+    let mut last: Vec<Option<(usize, f64)>> = vec![None; end + 1];
+    for from in 0..end {
+        let next: Vec<(usize, u32)> =
+            over[from].iter().filter_map(|&t| Some((reading(table, t, moments[from])?, t))).collect();
+        for to in from + 1..=end {
+            let until = moments.get(to).copied().unwrap_or(table.calls);
+            let read: Vec<u32> = next.iter().filter(|n| n.0 <= until).map(|n| n.1).collect();
+            let figure = knapsack(table, &read, excess(table, moments[from], &read, line));
+            if sums[from] + figure > sums[to] {
+                sums[to] = sums[from] + figure;
+                last[to] = Some((from, figure));
+            }
+        }
+    }
+    let mut chosen = Vec::new();
+    let mut to = end;
+    while let Some((from, figure)) = last[to] {
+        chosen.push((figure, moments[from], moments.get(to).copied()));
+        to = from;
+    }
+    chosen.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let cut = |&(figure, from, until): &(f64, usize, Option<usize>)| {
+        best_at(table, from, until, line).bound.max(figure) - figure
+    };
+    sums[end] + chosen.iter().take(CUTS).map(cut).sum::<f64>()
 }
 
 /// The least time of calls whose results over a moment hold some bytes, if calls could run in part.

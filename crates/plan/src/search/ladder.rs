@@ -7,12 +7,27 @@ use super::refine::{prune, refine};
 use super::shave::{Effort, shave};
 use super::sweep::{Taste, sweep};
 use super::table::Table;
-use super::{Short, moment, tiny};
+use super::{Problem, ProblemError, Schedule, Short, moment, spell, tiny};
 
-/// Work spent on each rung: to bring a first list under the line, to prune it, and to refine the best.
-const SHAVE: u64 = 60_000_000;
+/// Work spent on each rung: to bring first lists without sweeps under the line (so much for each call, within limits),
+/// to prune each list, and to refine the best.
+const SHAVE: u64 = 30_000;
+const SHAVE_LIMITS: (u64, u64) = (60_000_000, 150_000_000);
 const PRUNE: u64 = 40_000_000;
 const REFINE: u64 = 100_000_000;
+
+/// First lists that are pruned, beside that of the rung below: the fastest.
+const PRUNED: usize = 3;
+
+/// Where random choices begin.
+const SEED: u64 = 7;
+
+/// Sweeps give up at so many times the repeats of the rung below.
+const SLOWER: u64 = 4;
+
+/// Refining ends when no schedule can take less time by more than this share of the repeats, or of the step.
+const NEAR_REPEATS: f64 = 0.01;
+const NEAR_STEP: f64 = 0.000_1;
 
 /// Calls from which problems are large.
 const LARGE: usize = 3_000;
@@ -20,18 +35,23 @@ const LARGE: usize = 3_000;
 /// The smallest line is found to within itself over this.
 const NEARNESS: u64 = 150;
 
-const TASTES: [Taste; 7] = [
-    Taste { distance: 0.5, chain: true, kept: true },
-    Taste { distance: 1.0, chain: true, kept: true },
-    Taste { distance: 0.5, chain: true, kept: false },
-    Taste { distance: 0.0, chain: false, kept: false },
-    Taste { distance: 0.5, chain: false, kept: true },
-    Taste { distance: 0.0, chain: true, kept: true },
-    Taste { distance: 1.0, chain: false, kept: true },
+/// Tastes that look for the smallest line once it is known to within half.
+const FURTHEST: usize = 4;
+
+const TASTES: [Taste; 9] = [
+    Taste { distance: 0.5, chain: true, around: false, kept: true },
+    Taste { distance: 0.5, chain: true, around: true, kept: true },
+    Taste { distance: 1.0, chain: true, around: false, kept: true },
+    Taste { distance: 0.5, chain: true, around: false, kept: false },
+    Taste { distance: 0.25, chain: true, around: true, kept: true },
+    Taste { distance: 1.0, chain: true, around: true, kept: true },
+    Taste { distance: 0.25, chain: true, around: false, kept: true },
+    Taste { distance: 0.0, chain: true, around: false, kept: true },
+    Taste { distance: 0.0, chain: false, around: false, kept: false },
 ];
 
 /// A list of runs and what it costs.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Found {
     runs: Vec<u32>,
     peak: u64,
@@ -44,57 +64,102 @@ impl Found {
     }
 }
 
-/// The best list of runs under a line: that of the ladder's highest rung under it, refined.
-pub(super) fn solve(table: &Table, line: u64) -> Result<Vec<u32>, Short> {
-    let climb = Climb::new(table);
-    if climb.recorded.peak <= line {
-        return Ok(climb.recorded.runs);
-    }
-    let mut best = climb.lowest();
-    if best.peak > line {
-        let (floor_bytes, smallest_line_bytes) = (bound::floor(table), best.peak);
-        let short = Short { line_bytes: line, smallest_line_bytes, floor_bytes };
-        return climb.begin(line, None).map(|found| climb.refine(line, &found).runs).ok_or(short);
-    }
-    for rung in climb.rungs(best.peak).into_iter().filter(|&r| r < line).chain([line]) {
-        best = climb.step(rung, best);
-    }
-    Ok(best.runs)
+/// First lists under a line.
+struct Start {
+    lists: Vec<Found>,
+    /// Nanoseconds that repeats take at least.
+    bound: f64,
 }
 
-/// The list with the lowest peak found.
-pub(super) fn lowest(table: &Table) -> Vec<u32> {
-    Climb::new(table).lowest().runs
-}
-
-/// Every rung and its time, from the smallest line found.
-pub(super) fn frontier(table: &Table) -> Vec<(u64, u64)> {
-    let climb = Climb::new(table);
-    let peak = climb.recorded.peak;
-    let mut best = climb.lowest();
-    let mut points = Vec::new();
-    for rung in climb.rungs(best.peak) {
-        best = climb.step(rung, best);
-        points.push((rung, best.nanoseconds));
-    }
-    if points.last().is_none_or(|last| last.0 < peak) {
-        points.push((peak, climb.recorded.nanoseconds));
-    }
-    points
-}
-
-struct Climb<'a> {
-    table: &'a Table,
+/// The schedules of one step under any line. What is found for one line is used for the next.
+///
+/// ```
+/// use plimsoll_plan::search::{Call, Ladder, Problem, solve};
+/// let call = |inputs: &[usize], output| Call {
+///     nanoseconds: 10,
+///     inputs: inputs.to_vec(),
+///     outputs: vec![output],
+///     ..Call::default()
+/// };
+/// let calls = vec![call(&[0], 1), call(&[1], 2), call(&[2], 3), call(&[1, 3], 4)];
+/// let problem = Problem { tensors: vec![100; 5], pinned: vec![0], keep: vec![4], calls };
+/// let mut ladder = Ladder::new(&problem)?;
+/// let lowest = ladder.lowest().peak_bytes;
+/// assert_eq!(ladder.solve(lowest)?, solve(&problem, lowest)?);
+/// assert!(ladder.solve(lowest - 1).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ladder {
+    table: Table,
     recorded: Found,
     /// The fullest call of the recorded order.
     full: usize,
+    lowest: Option<Found>,
+    /// The rungs climbed so far, from the lowest line.
+    climbed: Vec<(u64, Found)>,
 }
 
-impl<'a> Climb<'a> {
-    fn new(table: &'a Table) -> Self {
+impl Ladder {
+    /// A ladder for a step.
+    pub fn new(problem: &Problem) -> Result<Self, ProblemError> {
+        let table = Table::new(problem)?;
         let runs: Vec<u32> = (0..table.calls as u32).collect();
-        let ledger = Ledger::new(table, &runs, 0);
-        Self { table, full: ledger.fullest().unwrap_or(0), recorded: Found::new(ledger) }
+        let ledger = Ledger::new(&table, &runs, 0);
+        let (full, recorded) = (ledger.fullest().unwrap_or(0), Found::new(ledger));
+        Ok(Self { table, full, recorded, lowest: None, climbed: Vec::new() })
+    }
+
+    /// The fastest schedule found whose peak is at most a line: that of the highest rung under it, refined.
+    pub fn solve(&mut self, line_bytes: u64) -> Result<Schedule, Short> {
+        self.find(line_bytes).map(|found| spell(&self.table, &found.runs))
+    }
+
+    /// The schedule with the lowest peak found.
+    pub fn lowest(&mut self) -> Schedule {
+        let runs = self.lowest_found().runs;
+        spell(&self.table, &runs)
+    }
+
+    /// Every rung and its time, from the smallest line found.
+    pub(super) fn frontier(&mut self) -> Vec<(u64, u64)> {
+        let peak = self.recorded.peak;
+        self.climb(u64::MAX);
+        let mut points: Vec<(u64, u64)> = self.climbed.iter().map(|(l, f)| (*l, f.nanoseconds)).collect();
+        if points.last().is_none_or(|last| last.0 < peak) {
+            points.push((peak, self.recorded.nanoseconds));
+        }
+        points
+    }
+
+    fn find(&mut self, line: u64) -> Result<Found, Short> {
+        if self.recorded.peak <= line {
+            return Ok(self.recorded.clone());
+        }
+        let smallest_line_bytes = self.lowest_found().peak;
+        if smallest_line_bytes > line {
+            let floor_bytes = bound::floor(&self.table);
+            let short = Short { line_bytes: line, smallest_line_bytes, floor_bytes };
+            return self.begin(line, None).map(|start| self.refine(line, &start)).ok_or(short);
+        }
+        Ok(match self.climb(line) {
+            (rung, found) if rung == line => found,
+            (_, found) => self.step(line, found),
+        })
+    }
+
+    /// Climbs to the highest rung that is not over a line.
+    fn climb(&mut self, line: u64) -> (u64, Found) {
+        let lowest = self.lowest_found();
+        let mut below = (lowest.peak, lowest);
+        for (at, rung) in self.rungs(below.0).into_iter().take_while(|&r| r <= line).enumerate() {
+            if at == self.climbed.len() {
+                let found = self.step(rung, below.1);
+                self.climbed.push((rung, found));
+            }
+            below = self.climbed[at].clone();
+        }
+        below
     }
 
     /// The lowest line, and those above it at even distances, fewer for large problems.
@@ -110,78 +175,130 @@ impl<'a> Climb<'a> {
 
     /// The tastes to try, fewer for large problems.
     fn tastes(&self) -> impl Iterator<Item = Taste> + use<> {
-        let count = if self.table.calls <= LARGE { TASTES.len() } else { 3 };
+        let count = if self.table.calls <= LARGE { TASTES.len() } else { 4 };
         TASTES.into_iter().take(count)
     }
 
+    fn lowest_found(&mut self) -> Found {
+        let found = self.lowest.take().unwrap_or_else(|| self.find_lowest());
+        self.lowest.insert(found).clone()
+    }
+
     /// The list with the lowest peak that sweeps find; of very small steps, the lowest there is.
-    fn lowest(&self) -> Found {
-        if let Some(runs) = tiny::lowest(self.table) {
-            let mut ledger = Ledger::new(self.table, &runs, 0);
+    fn find_lowest(&self) -> Found {
+        let table = &self.table;
+        if let Some(runs) = tiny::lowest(table) {
+            let mut ledger = Ledger::new(table, &runs, 0);
             ledger.line = ledger.peak();
-            prune(&mut ledger, self.table, u64::MAX);
+            prune(&mut ledger, table, u64::MAX);
             return Found::new(ledger);
         }
         let mut best = self.recorded.clone();
-        let mut low = bound::floor(self.table);
+        let mut low = bound::floor(table);
         let mut line = low;
+        // Those first that got furthest where none got to the end, and in the end only so many of them.
+        let mut tastes: Vec<(usize, Taste)> = self.tastes().map(|taste| (0, taste)).collect();
         while low < best.peak {
-            match self.tastes().find_map(|taste| sweep(self.table, line, taste)) {
+            let try_one = |(got, taste): &mut (usize, Taste)| {
+                sweep(table, line, *taste, u64::MAX).map_err(|to| *got = to).ok()
+            };
+            match tastes.iter_mut().find_map(try_one) {
                 Some(runs) => {
-                    best = Found::new(Ledger::new(self.table, &runs, line));
+                    best = Found::new(Ledger::new(table, &runs, line));
                     debug_assert!(best.peak <= line, "a sweep stays under its line");
                 }
-                None => low = line + 1 + line / NEARNESS,
+                None => {
+                    low = line + 1 + line / NEARNESS;
+                    tastes.sort_by_key(|taste| std::cmp::Reverse(taste.0));
+                    tastes.truncate(if low > best.peak / 2 { FURTHEST } else { TASTES.len() });
+                }
             }
             line = low + best.peak.saturating_sub(low) / 2;
         }
-        let mut ledger = Ledger::new(self.table, &best.runs, best.peak);
-        prune(&mut ledger, self.table, PRUNE);
+        let mut ledger = Ledger::new(table, &best.runs, best.peak);
+        prune(&mut ledger, table, PRUNE);
         Found::new(ledger)
     }
 
     /// One rung: the best of what is carried up and what is found anew, refined.
     fn step(&self, line: u64, carried: Found) -> Found {
         match self.begin(line, Some(carried)) {
-            Some(found) => self.refine(line, &found),
+            Some(start) => self.refine(line, &start),
             None => self.recorded.clone(),
         }
     }
 
-    fn refine(&self, line: u64, found: &Found) -> Found {
-        let mut ledger = Ledger::new(self.table, &found.runs, line);
-        refine(&mut ledger, self.table, REFINE, 7);
-        Found::new(ledger)
-    }
-
-    /// The best first list under a line.
-    fn begin(&self, line: u64, carried: Option<Found>) -> Option<Found> {
-        let table = self.table;
-        let mut lists: Vec<Vec<u32>> =
-            moment::best_at(table, self.full, line).again.iter().map(|a| self.after_cut(a)).collect();
-        lists.push(self.recorded.runs.clone());
-        lists.extend(self.tastes().filter_map(|taste| sweep(table, line, taste)));
-        lists.extend(carried.iter().map(|found| found.runs.clone()));
-        let mut best = carried;
-        for runs in lists {
-            let mut ledger = Ledger::new(table, &runs, line);
-            let effort = Effort { tries: 6, noise: 0.0, until: SHAVE };
-            if !shave(&mut ledger, table, &mut Random::new(1), effort) {
-                continue;
+    /// The first lists refined for a part of the work each, and the best of them for the rest.
+    fn refine(&self, line: u64, start: &Start) -> Found {
+        let table = &self.table;
+        let near = start.bound * (1.0 + NEAR_REPEATS) + self.recorded.nanoseconds as f64 * NEAR_STEP;
+        let near = self.recorded.nanoseconds.saturating_add(near as u64);
+        // Under the lowest line there is little to choose.
+        let lowest = self.lowest.as_ref().is_some_and(|l| l.peak == line);
+        let work = if lowest { REFINE / 2 } else { REFINE };
+        let share = work / (1 + start.lists.len() as u64);
+        let mut best: Option<Ledger> = None;
+        for found in &start.lists {
+            if best.as_ref().is_some_and(|b| b.nanoseconds <= near) {
+                break;
             }
-            let until = ledger.work + PRUNE;
-            prune(&mut ledger, table, until);
+            let mut ledger = Ledger::new(table, &found.runs, line);
+            refine(&mut ledger, table, &mut Random::new(SEED), share, near);
             if best.as_ref().is_none_or(|b| ledger.nanoseconds < b.nanoseconds) {
-                best = Some(Found::new(ledger));
+                best = Some(ledger);
             }
         }
-        best
+        let Some(mut best) = best else { return self.recorded.clone() };
+        let until = best.work + work - share * start.lists.len() as u64;
+        refine(&mut best, table, &mut Random::new(SEED + 1), until, near);
+        Found::new(best)
+    }
+
+    /// The best first list under a line, and what is carried up to it, or, if that is much slower, the second best.
+    fn begin(&self, line: u64, carried: Option<Found>) -> Option<Start> {
+        let table = &self.table;
+        let once = self.recorded.nanoseconds;
+        let moment = moment::best_at(table, self.full, None, line);
+        let mut lists: Vec<Found> = Vec::new();
+        let mut work = 0;
+        let until = (SHAVE * table.calls as u64).clamp(SHAVE_LIMITS.0, SHAVE_LIMITS.1);
+        for runs in moment.again.iter().map(|a| self.after_cut(a)).chain([self.recorded.runs.clone()]) {
+            let mut ledger = Ledger::new(table, &runs, line);
+            ledger.work = work;
+            let effort = Effort { tries: 6, noise: 0.0, until };
+            let fits = shave(&mut ledger, table, &mut Random::new(1), effort);
+            work = ledger.work;
+            lists.extend(fits.then(|| Found::new(ledger)));
+        }
+        let known = carried.iter().chain(&lists).map(|found| found.nanoseconds - once).min();
+        let longest = known.map_or(u64::MAX, |n| once.saturating_add(n.saturating_mul(SLOWER)));
+        let swept = self.tastes().filter_map(|taste| sweep(table, line, taste, longest).ok());
+        lists.extend(swept.map(|runs| Found::new(Ledger::new(table, &runs, line))));
+        lists.sort_by_key(|found| found.nanoseconds);
+        lists.dedup_by(|a, b| a.runs == b.runs);
+        lists.truncate(PRUNED);
+        let pruned = |found: Found| {
+            let mut ledger = Ledger::new(table, &found.runs, line);
+            prune(&mut ledger, table, PRUNE);
+            Found::new(ledger)
+        };
+        let mut lists: Vec<Found> = lists.into_iter().map(pruned).collect();
+        lists.sort_by_key(|found| found.nanoseconds);
+        let near = |found: &Found| {
+            let over = |f: &Found| f.nanoseconds - once;
+            lists.first().is_none_or(|best| over(found) / 3 * 2 <= over(best))
+        };
+        match carried.map(pruned).filter(near) {
+            Some(found) => lists.splice(1.min(lists.len()).., [found]).for_each(drop),
+            None => lists.truncate(2),
+        }
+        (!lists.is_empty()).then_some(Start { lists, bound: moment.bound })
     }
 
     /// The recorded order in which some calls before its fullest moment run again after it, each when it is first
     /// needed.
     fn after_cut(&self, again: &[bool]) -> Vec<u32> {
-        let table = self.table;
+        let table = &self.table;
         let mut runs: Vec<u32> = (0..=self.full as u32).collect();
         let mut pending = again.to_vec();
         let mut wanted = Vec::new();

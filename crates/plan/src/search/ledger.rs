@@ -61,13 +61,27 @@ struct Scratch {
     steps: Vec<(u32, i64)>,
 }
 
-/// A making or reading of a tensor.
+/// A making or reading of a tensor: its position, and in the lowest bits whether it makes, and whether it is in the old
+/// and the new list. One number, since sorting them is most of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Event {
-    at: u32,
-    making: bool,
-    old: bool,
-    new: bool,
+struct Event(u64);
+
+const OLD: u64 = 1;
+const NEW: u64 = 2;
+const MAKING: u64 = 4;
+
+impl Event {
+    fn new(at: u32, making: bool, lists: u64) -> Self {
+        Self(u64::from(at) << 3 | if making { MAKING } else { 0 } | lists)
+    }
+
+    fn at(self) -> u32 {
+        (self.0 >> 3) as u32
+    }
+
+    fn is(self, bit: u64) -> bool {
+        self.0 & bit != 0
+    }
 }
 
 impl Clone for Ledger<'_> {
@@ -127,7 +141,7 @@ impl<'a> Ledger<'a> {
         self.taken = vec![0; count];
         for &tensor in (0..table.calls).flat_map(|c| table.outputs.row(c)) {
             self.events_of(tensor, &Change::default());
-            stays(&self.scratch.events, |e| e.new, &mut self.scratch.old);
+            stays(&self.scratch.events, NEW, &mut self.scratch.old);
             let bytes = table.bytes[tensor as usize] as i64;
             for &(from, to) in &self.scratch.old {
                 let (from, to) = (from as usize, to as usize);
@@ -324,10 +338,10 @@ impl<'a> Ledger<'a> {
             self.events_of(tensor, change);
             let s = &mut self.scratch;
             self.work += 60 + 20 * s.events.len() as u64;
-            stays(&s.events, |e| e.old, &mut s.old);
+            stays(&s.events, OLD, &mut s.old);
             let from = s.stays.len();
             s.starts.push(from);
-            stays_into(&s.events, |e| e.new, &mut s.stays);
+            stays_into(&s.events, NEW, &mut s.stays);
             let bytes = table.bytes[tensor as usize] as i64;
             let (mut a, mut b) = (0, from);
             while a < s.old.len() || b < s.stays.len() {
@@ -384,36 +398,36 @@ impl<'a> Ledger<'a> {
         events.clear();
         for (i, &call) in [maker].iter().chain(readers).enumerate() {
             for &at in self.index.of(call) {
-                let new = !change.remove.contains(&(at as usize));
+                let goes = change.remove.contains(&(at as usize));
                 let at = if at >= position { at + count } else { at };
-                events.push(Event { at, making: i == 0, old: true, new });
+                events.push(Event::new(at, i == 0, if goes { OLD } else { OLD | NEW }));
             }
         }
         for (i, &call) in change.insert.iter().enumerate() {
             let making = call == maker;
             if making || readers.binary_search(&call).is_ok() {
-                events.push(Event { at: position + i as u32, making, old: false, new: true });
+                events.push(Event::new(position + i as u32, making, NEW));
             }
         }
         if table.kept[tensor as usize] {
             let at = self.runs.len() as u32 + count;
-            events.push(Event { at, making: false, old: true, new: true });
+            events.push(Event::new(at, false, OLD | NEW));
         }
         events.sort_unstable();
     }
 }
 
-/// From each making to the last reading before the next.
-fn stays(events: &[Event], within: impl Fn(&Event) -> bool, into: &mut Vec<(u32, u32)>) {
+/// From each making to the last reading before the next, in one of the lists.
+fn stays(events: &[Event], list: u64, into: &mut Vec<(u32, u32)>) {
     into.clear();
-    stays_into(events, within, into);
+    stays_into(events, list, into);
 }
 
-fn stays_into(events: &[Event], within: impl Fn(&Event) -> bool, into: &mut Vec<(u32, u32)>) {
-    for event in events.iter().filter(|e| within(e)) {
+fn stays_into(events: &[Event], list: u64, into: &mut Vec<(u32, u32)>) {
+    for event in events.iter().filter(|e| e.is(list)) {
         match into.last_mut() {
-            _ if event.making => into.push((event.at, event.at)),
-            Some(stay) => stay.1 = event.at,
+            _ if event.is(MAKING) => into.push((event.at(), event.at())),
+            Some(stay) => stay.1 = event.at(),
             None => {}
         }
     }

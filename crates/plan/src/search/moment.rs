@@ -3,7 +3,8 @@
 //! While a call runs for the first time, every tensor made so far is resident or not. What is read later and is not
 //! must be made again, and what it is made from must be resident or be made again too. The least time of that under the
 //! line is a knapsack with an order, and its relaxation, in which bytes have a price, is a smallest cut. The prices give
-//! a lower bound for any schedule that keeps the recorded order, and the cuts are where to begin.
+//! a lower bound for any schedule that keeps the recorded order, and the cuts are where to begin. Repeats up to a later
+//! moment are bounded in the same way, by what is read until then.
 
 use super::bound::alone;
 use super::flow::Network;
@@ -16,7 +17,7 @@ const PRICES: usize = 24;
 
 /// What is best at one moment.
 pub(super) struct Best {
-    /// Nanoseconds that repeats after the moment take at least.
+    /// Nanoseconds that repeats after the moment, up to the other, take at least.
     pub bound: f64,
     /// Calls that run again, for the cuts nearest to the line from below and from above, in bytes.
     pub again: Vec<Vec<bool>>,
@@ -30,9 +31,10 @@ struct Cut {
     again: Vec<bool>,
 }
 
-/// Finds the best prices at the moment when a call runs for the first time.
-pub(super) fn best_at(table: &Table, call: usize, line: u64) -> Best {
-    let mut moment = Moment::new(table, call);
+/// Finds the best prices at the moment when a call runs for the first time, for what is read up to another call's first
+/// run, or up to the end if there is none.
+pub(super) fn best_at(table: &Table, call: usize, until: Option<usize>, line: u64) -> Best {
+    let mut moment = Moment::new(table, call, until);
     let room = line as f64 - moment.own as f64;
     let total: f64 = table.nanoseconds[..call].iter().map(|&n| n as f64).sum();
     // Two cuts on either side of the line; the price at which they cost the same is tried next.
@@ -71,6 +73,12 @@ pub(super) fn best_at(table: &Table, call: usize, line: u64) -> Best {
     best
 }
 
+/// The first call after one that reads a tensor in the recorded order; the end reads what is to be kept.
+pub(super) fn reading(table: &Table, tensor: u32, after: usize) -> Option<usize> {
+    let mut readers = table.readers.row(tensor as usize).iter().map(|&r| r as usize);
+    readers.find(|&r| r > after).or(table.kept[tensor as usize].then_some(table.calls))
+}
+
 struct Moment<'a> {
     table: &'a Table,
     call: usize,
@@ -88,7 +96,7 @@ struct Moment<'a> {
 impl<'a> Moment<'a> {
     /// Nodes are the calls before the moment and the tensors they wrote, then source and sink. On the sink's side: calls
     /// that run again, tensors that are read afterwards.
-    fn new(table: &'a Table, call: usize) -> Self {
+    fn new(table: &'a Table, call: usize, until: Option<usize>) -> Self {
         let node = |t: u32| call + t as usize;
         let (source, sink) = (call + table.tensors, call + table.tensors + 1);
         let mut network = Network::new(sink + 1);
@@ -110,8 +118,7 @@ impl<'a> Moment<'a> {
                 if !held.contains(&tensor) {
                     priced.push((network.edge(maker, node(tensor), 0), tensor));
                 }
-                let read = table.readers.row(tensor as usize).last().is_some_and(|&r| r as usize > call);
-                if read || table.kept[tensor as usize] {
+                if reading(table, tensor, call).is_some_and(|r| until.is_none_or(|u| r <= u)) {
                     wall(&mut network, node(tensor), sink, WALL);
                 }
             }

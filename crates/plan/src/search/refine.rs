@@ -6,7 +6,7 @@ use super::shave::{Effort, shave};
 use super::table::Table;
 
 /// Rounds without success after which refining ends, for each repeat.
-const PATIENCE: usize = 20;
+const PATIENCE: usize = 12;
 
 /// Takes out every repeat without which a list is still under its line: neighbours together first, then one by one, the
 /// longest first.
@@ -47,15 +47,13 @@ pub(super) fn repeats(table: &Table, runs: &[u32]) -> Vec<usize> {
     runs.iter().enumerate().filter(again).map(|(at, _)| at).collect()
 }
 
-/// Improves a list that is under its line until the work is used up.
-pub(super) fn refine(ledger: &mut Ledger, table: &Table, until: u64, seed: u64) {
-    let mut random = Random::new(seed);
+/// Improves a list that is under its line until the work is used up, or its time is near enough to what is possible.
+pub(super) fn refine(ledger: &mut Ledger, table: &Table, random: &mut Random, until: u64, near: u64) {
     prune(ledger, table, until);
     let mut current = ledger.clone();
     let mut trial = ledger.clone();
-    let base: u64 = table.nanoseconds.iter().sum();
     let mut stale = 0;
-    while trial.work < until && ledger.nanoseconds > base {
+    while trial.work < until && ledger.nanoseconds > near {
         let now = current.nanoseconds;
         let places = repeats(table, &current.runs);
         trial.work += current.runs.len() as u64;
@@ -64,13 +62,13 @@ pub(super) fn refine(ledger: &mut Ledger, table: &Table, until: u64, seed: u64) 
         }
         stale += 1;
         trial.clone_from(&current);
-        let remove = some(&places, &mut random);
+        let remove = some(&places, random);
         trial.apply(&Change { remove, ..Change::default() });
         let effort = Effort { tries: 3 + random.below(6), noise: [0.0, 0.3, 1.0][random.below(3)], until };
-        if !shave(&mut trial, table, &mut random, effort) || trial.nanoseconds > now + now / 200 {
+        if !shave(&mut trial, table, random, effort) || trial.nanoseconds > now + now / 200 {
             continue;
         }
-        prune_some(&mut trial, table, &mut random);
+        prune_some(&mut trial, table, random);
         if trial.nanoseconds <= now + now / 2000 {
             current.clone_from(&trial);
         }

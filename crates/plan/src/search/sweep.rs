@@ -5,30 +5,29 @@
 //! from counts as needed when it is. What cannot be made again (its call must run once, or reads what is gone for good)
 //! goes only when nothing needs it.
 
-use super::table::{NONE, Table};
+mod worth;
+
+use super::table::Table;
 
 /// How a sweep weighs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taste {
-    /// Power of the distance to the next use: 0, a half, or 1.
+    /// Power of the distance to the next use: 0, a quarter, a half, or 1.
     pub distance: f64,
     /// Whether the cost of making a tensor again includes its missing inputs.
     pub chain: bool,
+    /// Whether it includes the dropped results that are made from it.
+    pub around: bool,
     /// Whether what is to be kept stays from its making: often the last calls make it, and all before them would be
     /// needed to make it again.
     pub kept: bool,
 }
 
-/// Missing inputs counted in a tensor's cost, at most; with more, it is taken for so many times what was counted.
-const CHAIN: usize = 48;
-const LONG: f64 = 64.0;
-/// Dropped tensors looked through to find a later use, at most: with more, there is taken to be one at the end.
-const VISITS: usize = 64;
-/// And to find an earlier use than one found.
-const NEAR: usize = 4;
 /// Runs of a schedule, at most: so many for each call, and more for small steps: this by calls, and at most twice the calls squared.
 const RUNS: usize = 3;
 const RUNS_OF_SMALL: usize = 5_000_000;
+/// Runs that make one call possible, at most: as many as there are calls, and for small steps this.
+const RUNS_FOR_ONE: usize = 4_000;
 /// Tensors looked at, at most: so many for each call, and some for small steps.
 const LOOKS: u64 = 1_000;
 const LOOKS_OF_SMALL: u64 = 8_000_000;
@@ -36,24 +35,16 @@ const LOOKS_OF_SMALL: u64 = 8_000_000;
 const SHORT: usize = 128;
 const LISTED: usize = 32;
 const AGE: usize = 16;
+/// Tensors looked at again before one goes, at most.
+const LOOKS_AGAIN: usize = 24;
 /// Inputs within inputs that are made again for one call.
 const NESTING: usize = 2_000;
 
-/// The runs of a step under a line, or nothing if this taste finds none.
-pub(super) fn sweep(table: &Table, line: u64, taste: Taste) -> Option<Vec<u32>> {
-    let mut sweep = Sweep::new(table, line, taste);
-    for call in 0..table.calls {
-        sweep.run(call, 0)?;
-        sweep.done[call] = true;
-        sweep.now = call + 1;
-        table.inputs.row(call).iter().for_each(|&t| sweep.look(t));
-    }
-    let mut keep = table.keep.clone();
-    keep.sort_by_key(|&t| std::cmp::Reverse(sweep.needs[table.maker[t as usize] as usize]));
-    for tensor in keep {
-        sweep.hold(tensor, 0)?;
-    }
-    Some(sweep.runs)
+/// The runs of a step under a line that take at most so long, or, if this taste finds none, how many calls it got to.
+pub(super) fn sweep(table: &Table, line: u64, taste: Taste, longest: u64) -> Result<Vec<u32>, usize> {
+    let mut sweep = Sweep::new(table, line, taste, longest);
+    sweep.whole().ok_or(sweep.now)?;
+    Ok(sweep.runs)
 }
 
 /// Bytes that making each call's outputs from nothing takes, if the neediest input is made first.
@@ -86,11 +77,16 @@ struct Sweep<'a> {
     needs: Vec<u64>,
     /// The call of the recorded order that is being made possible.
     now: usize,
-    /// Runs at which to give up.
+    /// Runs at which to give up: in all, and for one call of the recorded order, which began at so many.
     most: usize,
+    most_for_one: usize,
+    begun: usize,
     /// Tensors looked at so far, and at which to give up.
     looks: u64,
     most_looks: u64,
+    /// The time of the runs so far, and at which to give up.
+    nanoseconds: u64,
+    longest: u64,
     runs: Vec<u32>,
     resident: Vec<bool>,
     /// What is resident, and where each is in the list.
@@ -106,7 +102,8 @@ struct Sweep<'a> {
     done: Vec<bool>,
     /// By tensor: how many of its readers are behind.
     passed: Vec<u32>,
-    /// By tensor: cost of making it again and next use, as last worked out.
+    /// By tensor: cost of making it again for its bytes, to the power that distances need not be raised to, and next
+    /// use, as last worked out.
     cost: Vec<f64>,
     next: Vec<usize>,
     /// Dropped tensors that nothing needs, as far as was seen.
@@ -118,7 +115,7 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(table: &'a Table, line: u64, taste: Taste) -> Self {
+    fn new(table: &'a Table, line: u64, taste: Taste, longest: u64) -> Self {
         let tensors = table.tensors;
         Self {
             table,
@@ -128,8 +125,12 @@ impl<'a> Sweep<'a> {
             now: 0,
             most: RUNS * table.calls
                 + (RUNS_OF_SMALL / table.calls.max(1)).min(2 * table.calls * table.calls),
+            most_for_one: table.calls.max(RUNS_FOR_ONE),
+            begun: 0,
             looks: 0,
             most_looks: LOOKS * table.calls as u64 + LOOKS_OF_SMALL,
+            nanoseconds: 0,
+            longest,
             runs: Vec::with_capacity(2 * table.calls),
             resident: vec![false; tensors],
             list: Vec::new(),
@@ -153,6 +154,22 @@ impl<'a> Sweep<'a> {
         }
     }
 
+    /// Runs every call, and makes again what is to be kept and is gone by then.
+    fn whole(&mut self) -> Option<()> {
+        let table = self.table;
+        for call in 0..table.calls {
+            self.begun = self.runs.len();
+            self.run(call, 0)?;
+            self.done[call] = true;
+            self.now = call + 1;
+            table.inputs.row(call).iter().for_each(|&t| self.look(t));
+        }
+        let mut keep = table.keep.clone();
+        keep.sort_by_key(|&t| std::cmp::Reverse(self.needs[table.maker[t as usize] as usize]));
+        self.begun = self.runs.len();
+        keep.into_iter().try_for_each(|tensor| self.hold(tensor, 0))
+    }
+
     /// Makes a tensor resident and holds it.
     fn hold(&mut self, tensor: u32, depth: usize) -> Option<()> {
         if !self.resident[tensor as usize] {
@@ -166,7 +183,9 @@ impl<'a> Sweep<'a> {
     fn run(&mut self, call: usize, depth: usize) -> Option<()> {
         let table = self.table;
         let again = table.once[call] && self.done[call];
-        if again || depth > NESTING || self.runs.len() > self.most || self.looks > self.most_looks {
+        let long = self.runs.len() > self.most || self.runs.len() > self.begun + self.most_for_one;
+        let too_long = long || self.nanoseconds > self.longest;
+        if again || depth > NESTING || too_long || self.looks > self.most_looks {
             return None;
         }
         for tensor in by_need(table, &self.needs, call) {
@@ -188,6 +207,7 @@ impl<'a> Sweep<'a> {
             }
         }
         self.runs.push(call as u32);
+        self.nanoseconds += table.nanoseconds[call];
         let held = table.inputs.row(call).iter().chain(table.outputs.row(call));
         held.for_each(|&t| self.locks[t as usize] -= 1);
         for &tensor in table.outputs.row(call) {
@@ -256,48 +276,7 @@ impl<'a> Sweep<'a> {
         if !self.idle[tensor as usize] {
             self.wake(tensor);
         }
-        self.look_around(tensor);
-    }
-
-    /// Marks what can no longer be made once a tensor is gone for good.
-    fn lose(&mut self, tensor: u32) {
-        let table = self.table;
-        let mut gone = vec![tensor];
-        while let Some(tensor) = gone.pop() {
-            for &reader in table.readers.row(tensor as usize) {
-                for &result in table.outputs.row(reader as usize) {
-                    if !std::mem::replace(&mut self.stuck[result as usize], true)
-                        && !self.resident[result as usize]
-                    {
-                        gone.push(result);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether anything from a call on needs a tensor, be it to make something dropped again.
-    fn is_needed(&mut self, tensor: u32, from: usize) -> bool {
-        let table = self.table;
-        self.pass += 1;
-        let mut stack = vec![tensor];
-        while let Some(tensor) = stack.pop() {
-            let readers = table.readers.row(tensor as usize);
-            self.looks += 1 + readers.len() as u64;
-            let ahead = readers.last().is_some_and(|&r| r as usize >= from);
-            if ahead || table.kept[tensor as usize] {
-                return true;
-            }
-            for &reader in readers.iter().filter(|&&r| (r as usize) < self.now) {
-                for &result in table.outputs.row(reader as usize) {
-                    if !self.resident[result as usize] && self.seen[result as usize] != self.pass {
-                        self.seen[result as usize] = self.pass;
-                        stack.push(result);
-                    }
-                }
-            }
-        }
-        false
+        // What is made from it and what it is made from is now worth more: that is worked out when one of them is to go.
     }
 
     /// The tensor to evict.
@@ -334,7 +313,7 @@ impl<'a> Sweep<'a> {
             self.short = short;
         }
         let mut best = None;
-        for _ in 0..8 {
+        for _ in 0..LOOKS_AGAIN {
             let list = if all { &self.list } else { &self.short };
             self.looks += list.len() as u64;
             best = None;
@@ -365,124 +344,9 @@ impl<'a> Sweep<'a> {
         if self.stuck[t] {
             return f64::INFINITY;
         }
-        let distance = (self.next[t].saturating_sub(self.now)) as f64 + 0.5;
-        let weight = match self.taste.distance {
-            0.0 => 1.0,
-            1.0 => distance,
-            _ => distance.sqrt(),
-        };
-        (self.cost[t] + 1.0) / (self.table.bytes[t] as f64 * weight)
-    }
-
-    /// Works out anew what making a tensor again costs and when it is next needed.
-    fn look(&mut self, tensor: u32) {
-        self.next[tensor as usize] = if self.stuck[tensor as usize] {
-            if self.is_needed(tensor, self.now) { self.now } else { usize::MAX }
-        } else {
-            self.use_from(tensor, self.now)
-        };
-        self.cost[tensor as usize] = self.cost_of(tensor);
-        if self.list.len() > SHORT && self.resident[tensor as usize] && !self.short.contains(&tensor) {
-            self.short.push(tensor);
+        match self.taste.distance {
+            0.0 => self.cost[t],
+            _ => self.cost[t] / (self.next[t].saturating_sub(self.now) as f64 + 0.5),
         }
-    }
-
-    /// The same for resident results of a tensor's readers, and its maker's inputs.
-    fn look_around(&mut self, tensor: u32) {
-        let table = self.table;
-        for &reader in table.readers.row(tensor as usize) {
-            if !self.done[reader as usize] {
-                break;
-            }
-            for &result in table.outputs.row(reader as usize) {
-                if self.resident[result as usize] {
-                    self.look(result);
-                }
-            }
-        }
-        for &input in table.inputs.row(table.maker[tensor as usize] as usize) {
-            if self.resident[input as usize] {
-                self.look(input);
-            }
-        }
-    }
-
-    /// The next use of a tensor from a call on, real or to make something dropped again.
-    fn use_from(&mut self, tensor: u32, from: usize) -> usize {
-        let table = self.table;
-        self.pass += 1;
-        let mut next = usize::MAX;
-        let mut visited = vec![tensor];
-        let mut at = 0;
-        while let Some(&tensor) = visited.get(at) {
-            at += 1;
-            let readers = table.readers.row(tensor as usize);
-            self.looks += 1 + readers.len() as u64;
-            let passed = &mut self.passed[tensor as usize];
-            while readers.get(*passed as usize).is_some_and(|&r| (r as usize) < self.now) {
-                *passed += 1;
-            }
-            let behind = *passed as usize;
-            let real = readers[behind..].iter().map(|&r| r as usize).find(|&r| r >= from);
-            next =
-                next.min(real.unwrap_or(if table.kept[tensor as usize] { table.calls } else { usize::MAX }));
-            if next <= from {
-                return next;
-            }
-            if at > VISITS || (at > NEAR && next < usize::MAX) {
-                return next.min(table.calls);
-            }
-            for &result in readers[..behind].iter().flat_map(|&r| table.outputs.row(r as usize)) {
-                let r = result as usize;
-                if !self.resident[r] && !self.idle[r] && self.seen[r] != self.pass {
-                    self.seen[r] = self.pass;
-                    visited.push(result);
-                }
-            }
-        }
-        if next == usize::MAX && from == self.now {
-            visited[1..].iter().for_each(|&t| self.idle[t as usize] = true);
-        }
-        next
-    }
-
-    /// Marks what a tensor is made from as of use, since the tensor is dropped and will be needed.
-    fn wake(&mut self, tensor: u32) {
-        let table = self.table;
-        let mut stack = vec![tensor];
-        while let Some(tensor) = stack.pop() {
-            for &input in table.inputs.row(table.maker[tensor as usize] as usize) {
-                if std::mem::replace(&mut self.idle[input as usize], false) {
-                    stack.push(input);
-                }
-            }
-        }
-    }
-
-    fn cost_of(&mut self, tensor: u32) -> f64 {
-        let table = self.table;
-        let own = table.maker[tensor as usize];
-        if own == NONE || !self.taste.chain {
-            return if own == NONE { 0.0 } else { table.nanoseconds[own as usize] as f64 };
-        }
-        self.pass += 1;
-        let mut sum = 0.0;
-        let mut count = 0;
-        let mut stack = vec![own];
-        while let Some(call) = stack.pop() {
-            self.looks += 2;
-            sum += table.nanoseconds[call as usize] as f64;
-            count += 1;
-            if count >= CHAIN {
-                return sum * LONG;
-            }
-            for &input in table.inputs.row(call as usize) {
-                if !self.resident[input as usize] && self.seen[input as usize] != self.pass {
-                    self.seen[input as usize] = self.pass;
-                    stack.push(table.maker[input as usize]);
-                }
-            }
-        }
-        sum
     }
 }

@@ -3,6 +3,15 @@
 use crate::search::random::Random;
 use crate::search::{Call, Problem};
 
+/// Adds a call of ten nanoseconds that writes one tensor of some bytes, and returns the tensor.
+pub fn add(problem: &mut Problem, bytes: u64, inputs: &[usize]) -> usize {
+    let output = problem.tensors.len();
+    problem.tensors.push(bytes);
+    let (inputs, outputs) = (inputs.to_vec(), vec![output]);
+    problem.calls.push(Call { nanoseconds: 10, inputs, outputs, ..Call::default() });
+    output
+}
+
 /// A step of a few calls: some read what is recent, some what is old, as backward calls do.
 pub fn random_step(seed: u64, calls: usize) -> Problem {
     let mut random = Random::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));

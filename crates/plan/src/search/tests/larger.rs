@@ -1,7 +1,9 @@
 //! What holds for steps too large for exhaustive search.
 
-use super::generate::{random_step, random_step_with_once};
-use crate::search::{Call, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve};
+use super::generate::{add, random_step, random_step_with_once};
+use crate::search::{
+    Call, Ladder, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve,
+};
 
 /// A chain and its way back.
 fn chain(length: usize) -> Problem {
@@ -27,8 +29,9 @@ fn schedules_hold_their_line_and_more_memory_is_never_slower() {
         let step = if seed % 2 == 0 { random_step } else { random_step_with_once };
         let problem = step(seed / 2, 20 + 5 * (seed / 2) as usize);
         let mut before = u64::MAX;
+        let mut ladder = Ladder::new(&problem).unwrap();
         for (line, nanoseconds) in frontier(&problem).unwrap() {
-            let schedule = solve(&problem, line).unwrap();
+            let schedule = ladder.solve(line).unwrap();
             let figures = check(&problem, &schedule).unwrap();
             assert!(figures.peak_bytes <= line, "seed {seed}: {} over {line}", figures.peak_bytes);
             assert!(figures.nanoseconds <= before, "seed {seed}: slower with {line}");
@@ -90,4 +93,52 @@ fn nothing_is_repeated_where_all_fits() {
     assert_eq!(solve(&problem, peak).unwrap().repeats(&problem), 0);
     assert!(solve(&problem, peak - 1).unwrap().repeats(&problem) > 0);
     assert_eq!(solve(&Problem::default(), 0).unwrap().runs.len(), 0);
+}
+
+#[test]
+fn what_was_found_for_one_line_changes_nothing_for_another() {
+    let problem = random_step(5, 40);
+    let (low, high) = (smallest_line(&problem).unwrap(), recorded_peak(&problem).unwrap());
+    let mut ladder = Ladder::new(&problem).unwrap();
+    for line in [high - 1, low - 1, (low + high) / 2, low, high] {
+        assert_eq!(ladder.solve(line).ok(), solve(&problem, line).ok(), "line {line}");
+    }
+    assert_eq!(ladder.lowest().peak_bytes, low);
+}
+
+/// A chain down and up again, each call up reading its counterpart, and the way back: the gradients of the counterparts
+/// wait for the way back down.
+fn u_shape(depth: usize) -> Problem {
+    let mut problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
+    let mut call = |inputs: &[usize]| add(&mut problem, 100, inputs);
+    let mut down = vec![0];
+    (0..depth).for_each(|at| down.push(call(&[down[at]])));
+    let mut up = vec![down[depth]];
+    (0..depth - 1).for_each(|at| up.push(call(&[up[at], down[depth - 1 - at]])));
+    let mut gradient = call(&[up[depth - 1]]);
+    let mut waiting = Vec::new();
+    for at in (0..depth - 1).rev() {
+        let reads = [gradient, up[at], down[depth - 1 - at]];
+        waiting.push(call(&reads));
+        gradient = call(&reads);
+    }
+    for at in (1..depth).rev() {
+        gradient = call(&[gradient, down[at]]);
+        gradient = call(&[gradient, waiting[at - 1]]);
+    }
+    problem.keep.push(gradient);
+    problem
+}
+
+#[test]
+fn the_bound_counts_what_is_made_again_in_one_stretch_and_in_the_next() {
+    let problem = u_shape(30);
+    let line = recorded_peak(&problem).unwrap() * 7 / 10;
+    let excess = recorded_peak(&problem).unwrap() - line;
+    let once: u64 = problem.calls.iter().map(|c| c.nanoseconds).sum();
+    let bound = lower_bound(&problem, line).unwrap();
+    let extra = solve(&problem, line).unwrap().nanoseconds - once;
+    // At one moment, ten nanoseconds for each hundred bytes of excess; here that is due twice.
+    assert!(bound * 2 > excess / 10 * 3 && bound <= extra, "{bound} for {excess} bytes, {extra} found");
+    assert!(extra <= bound + bound / 4, "{extra} over {bound}");
 }

@@ -1,9 +1,9 @@
 //! Against exhaustive search on small steps.
 
-use super::generate::{random_step, random_step_with_once};
-use crate::search::{Problem, check, lower_bound, recorded_peak, solve};
+use super::generate::{add, random_step, random_step_with_once};
+use crate::search::{Problem, check, floor, lower_bound, recorded_peak, smallest_line, solve};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 
 /// Every state of a step that keeps its recorded order: the next first run, and what is resident.
 struct Exhaustive<'a> {
@@ -116,4 +116,62 @@ fn nearly_optimal(steps: impl Iterator<Item = (u64, Problem)>, least: u32) {
     }
     let mean = ratio / f64::from(count);
     assert!(count > least && mean < 1.01, "{count} schedules take {mean} of the least time");
+}
+
+/// Three residual blocks and their way back, every tensor of one byte.
+fn residual_blocks() -> Problem {
+    let mut problem = Problem::default();
+    let mut call = |inputs: &[usize]| add(&mut problem, 1, inputs);
+    let stem = [call(&[]), call(&[0])];
+    let mut x = call(&[stem[1]]);
+    let mut blocks = Vec::new();
+    for _ in 0..3 {
+        let conv = call(&[x]);
+        let norm = call(&[conv]);
+        let relu = call(&[norm]);
+        let second = call(&[relu]);
+        let normed = call(&[second]);
+        let sum = call(&[x, normed]);
+        blocks.push([x, conv, norm, relu, second, sum]);
+        x = call(&[sum]);
+    }
+    let mut gradient = call(&[x]);
+    for [x, conv, norm, relu, second, sum] in blocks.into_iter().rev() {
+        let skip = call(&[sum, gradient]);
+        let through = [second, relu, norm, conv, x].iter().fold(skip, |g, &value| call(&[value, g]));
+        gradient = call(&[skip, through]);
+    }
+    let last = call(&[stem[1], gradient]);
+    let end = call(&[stem[0], last]);
+    problem.keep.push(end);
+    problem
+}
+
+/// Whether all that is kept can be made, in any order, with so many tensors of one byte at a time.
+fn can_be_made(problem: &Problem, most: u32) -> bool {
+    let set = |list: &[usize]| list.iter().fold(0_u64, |mask, t| mask | 1 << t);
+    let calls: Vec<(u64, u64)> = problem.calls.iter().map(|c| (set(&c.inputs), set(&c.outputs))).collect();
+    let mut seen = HashSet::from([0_u64]);
+    let mut stack = vec![0_u64];
+    while let Some(mask) = stack.pop() {
+        if mask & set(&problem.keep) != 0 {
+            return true;
+        }
+        let made = calls.iter().filter(|c| mask & c.0 == c.0).map(|c| mask | c.1);
+        let dropped = (0..problem.tensors.len()).map(|t| mask & !(1 << t));
+        for next in made.filter(|m| m.count_ones() <= most).chain(dropped) {
+            if seen.insert(next) {
+                stack.push(next);
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn the_smallest_line_of_residual_blocks_is_the_smallest_there_is() {
+    let problem = residual_blocks();
+    assert_eq!(floor(&problem).unwrap(), 3);
+    assert!(!can_be_made(&problem, 4) && can_be_made(&problem, 5));
+    assert_eq!(smallest_line(&problem).unwrap(), 5);
 }
