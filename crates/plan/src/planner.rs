@@ -2,8 +2,7 @@
 
 use crate::layout::Layout;
 use crate::park::Gap;
-use crate::repeat::{self, Translated, Turn};
-use crate::search::{self, Schedule};
+use crate::repeat::{Repeats, Turn, unrolled};
 use crate::work::{InFile, TaskId, Work};
 use crate::{
     Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account,
@@ -410,14 +409,14 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
     let room = layout.room;
     let plan = |list: &[TaskId]| {
         let turns: Vec<Turn> = list.iter().map(|&task| Turn::Run(task)).collect();
-        layout.lay_out_inside(&repeat::unrolled(work, &turns), &(0..list.len()).collect::<Vec<_>>())
+        layout.lay_out_inside(&unrolled(work, &turns), &(0..list.len()).collect::<Vec<_>>())
     };
-    let mut once = vec![false; work.tasks.len()];
-    let Some((least, list)) = lowest(work, order, &mut once) else { return (plan(order), order.to_vec()) };
+    let mut repeats = Repeats::new(work, order);
+    let Some((least, list)) = repeats.lowest() else { return (plan(order), order.to_vec()) };
     let mut best = (plan(&list), list);
     let mut aim = room.saturating_sub(layout.floor.end);
     for _ in 0..AIMS {
-        let list = if aim > least { repeat_under(work, order, &mut once, aim) } else { None };
+        let list = if aim > least { repeats.under(aim) } else { None };
         let Some(list) = list else { break };
         let found = plan(&list);
         let peak = found.peak_bytes;
@@ -430,44 +429,6 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
         aim = lowered(aim, room, peak);
     }
     best
-}
-
-/// The tasks in order with the repeats that bring live bytes above the states lowest, and how low that is. Tasks that
-/// turn out not to be repeatable are added to `once`.
-fn lowest(work: &Work<'_>, order: &[TaskId], once: &mut [bool]) -> Option<(usize, Vec<TaskId>)> {
-    repeat_with(work, order, once, |translated| {
-        let schedule = search::lowest(&translated.problem).ok()?;
-        Some((translated.fixed.saturating_add(schedule.peak_bytes as usize), schedule))
-    })
-}
-
-/// The tasks in order, with the repeats that keep live bytes above the states under a line, if any are found. Tasks that
-/// turn out not to be repeatable are added to `once`.
-fn repeat_under(work: &Work<'_>, order: &[TaskId], once: &mut [bool], line: usize) -> Option<Vec<TaskId>> {
-    let found = repeat_with(work, order, once, |translated| {
-        let room = line.checked_sub(translated.fixed)?;
-        Some(((), search::solve(&translated.problem, room as u64).ok()?))
-    });
-    found.map(|((), list)| list)
-}
-
-/// Searches until no task runs again where it may not.
-fn repeat_with<T>(
-    work: &Work<'_>,
-    order: &[TaskId],
-    once: &mut [bool],
-    search: impl Fn(&Translated) -> Option<(T, Schedule)>,
-) -> Option<(T, Vec<TaskId>)> {
-    loop {
-        let translated = Translated::new(work, order, once);
-        let (figure, schedule) = search(&translated)?;
-        let list = translated.tasks(schedule.runs.iter().map(|run| run.call));
-        let misplaced = repeat::misplaced(work, &list);
-        if misplaced.is_empty() {
-            return Some((figure, list));
-        }
-        misplaced.into_iter().for_each(|task| once[task] = true);
-    }
 }
 
 /// Plans graphs with those states in the spill file whose bit is set, and values of any size where the room asks for it.

@@ -4,7 +4,7 @@
 //! into a `Work` of its own, in which a task that runs twice is two tasks. What goes over a place that is not its own (a
 //! state's new version, a running sum) runs once, and nothing that reads the old version may run again afterwards.
 
-use crate::search::{Call, Problem};
+use crate::search::{Call, Ladder, Problem, Schedule};
 use crate::tide::distinct_reads;
 use crate::work::{Deed, Home, Item, ItemId, TaskId, Work};
 use crate::{Disk, Spilled};
@@ -72,6 +72,64 @@ impl Translated {
     /// The tasks that a list of calls runs.
     pub fn tasks(&self, calls: impl Iterator<Item = usize>) -> Vec<TaskId> {
         calls.filter_map(|call| self.tasks.get(call).copied().flatten()).collect()
+    }
+}
+
+/// The search for what runs again in one work. What is found under one line is used for the next.
+pub(crate) struct Repeats<'w, 'g> {
+    work: &'w Work<'g>,
+    order: &'w [TaskId],
+    /// Tasks that turned out not to be repeatable.
+    once: Vec<bool>,
+    /// The work as the search sees it, with its answers so far.
+    asked: Option<(Translated, Ladder)>,
+}
+
+impl<'w, 'g> Repeats<'w, 'g> {
+    pub fn new(work: &'w Work<'g>, order: &'w [TaskId]) -> Self {
+        Self { work, order, once: vec![false; work.tasks.len()], asked: None }
+    }
+
+    /// The tasks in order with the repeats that bring live bytes above the states lowest, and how low that is.
+    pub fn lowest(&mut self) -> Option<(usize, Vec<TaskId>)> {
+        self.allowed(|translated, ladder| {
+            let schedule = ladder.lowest();
+            Some((translated.fixed.saturating_add(schedule.peak_bytes as usize), schedule))
+        })
+    }
+
+    /// The tasks in order, with the repeats that keep live bytes above the states under a line, if any are found.
+    pub fn under(&mut self, line: usize) -> Option<Vec<TaskId>> {
+        let found = self.allowed(|translated, ladder| {
+            let room = line.checked_sub(translated.fixed)?;
+            Some(((), ladder.solve(room as u64).ok()?))
+        });
+        found.map(|((), list)| list)
+    }
+
+    /// Searches until no task runs again where it may not.
+    fn allowed<T>(
+        &mut self,
+        search: impl Fn(&Translated, &mut Ladder) -> Option<(T, Schedule)>,
+    ) -> Option<(T, Vec<TaskId>)> {
+        loop {
+            let (translated, mut ladder) = match self.asked.take() {
+                Some(asked) => asked,
+                None => {
+                    let translated = Translated::new(self.work, self.order, &self.once);
+                    let ladder = Ladder::new(&translated.problem).ok()?;
+                    (translated, ladder)
+                }
+            };
+            let (figure, schedule) = search(&translated, &mut ladder)?;
+            let list = translated.tasks(schedule.runs.iter().map(|run| run.call));
+            let misplaced = misplaced(self.work, &list);
+            if misplaced.is_empty() {
+                self.asked = Some((translated, ladder));
+                return Some((figure, list));
+            }
+            misplaced.into_iter().for_each(|task| self.once[task] = true);
+        }
     }
 }
 
