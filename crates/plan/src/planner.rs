@@ -209,13 +209,15 @@ impl Shelf<'_> {
                 best = better(best, planned);
             }
         }
-        // Pieces wait for the disk, so the fewest states pass in them: the largest, then all.
-        let largest = self.states.iter().map(|s| s.ty.bytes()).max().unwrap_or(0);
-        for pieces_from in [largest / 2, 0] {
-            if best.peak() > room {
-                let means = Means { repeat: recompute, park, pieces_from };
-                best = better(best, self.plan(&order, room, means)?);
-            }
+        if best.peak() <= room {
+            return Ok(best);
+        }
+        // Pieces wait for the disk, so they are for where nothing else does; only the largest states, if that is enough.
+        let in_pieces = |pieces_from| self.plan(&order, room, Means { repeat: recompute, park, pieces_from });
+        best = better(best, in_pieces(0)?);
+        if best.peak() <= room {
+            let largest = self.states.iter().map(|s| s.ty.bytes()).max().unwrap_or(0);
+            best = better(best, in_pieces(largest / 2)?);
         }
         Ok(best)
     }
@@ -381,20 +383,23 @@ fn plan_one(
     if !means.repeat || (best.peak_bytes <= room && best.nanoseconds <= quick) {
         return Ok(best);
     }
+    let with = |gaps: &[Gap]| {
+        let parked = park::parked(&work, &order, gaps);
+        repeated(layout, &parked, &(0..parked.tasks.len()).collect::<Vec<_>>()).0
+    };
+    if !gaps.is_empty() {
+        // Where everything that can wait does, nothing is lower.
+        best = better(best, with(&gaps));
+        if best.peak_bytes > room {
+            return Ok(best);
+        }
+    }
     let (found, list) = repeated(layout, &work, &order);
     best = better(best, found);
-    if gaps.is_empty() || (best.peak_bytes <= room && best.nanoseconds <= quick) {
-        return Ok(best);
-    }
-    // Beside the computing the disk moves what is dearest to make again.
-    let dearest = park::dearest(&gaps, &list, &work, quick / 2);
-    for gaps in [dearest, enough, gaps] {
-        let parked = park::parked(&work, &order, &gaps);
-        let (found, _) = repeated(layout, &parked, &(0..parked.tasks.len()).collect::<Vec<_>>());
-        best = better(best, found);
-        if best.peak_bytes <= room {
-            break;
-        }
+    if !gaps.is_empty() && best.nanoseconds > quick {
+        // Beside the computing the disk moves what is dearest to make again.
+        best = better(best, with(&park::dearest(&gaps, &list, &work, quick / 2)));
+        best = better(best, with(&enough));
     }
     Ok(best)
 }
