@@ -532,10 +532,11 @@ impl Trainer {
         if disk.is_none() || best.as_ref().is_ok_and(|plans| !slow(plans)) {
             return best;
         }
-        // Sums over micro-batches stay in the arena: the fewest, or the smallest.
-        let ends = [splits[0], splits[tried - 1]];
-        let ends = ends.iter().take(tried.min(2));
-        let mut others = ends.map(|&split| self.plan_split(data, split, Means::Spill, planning));
+        // Sums over micro-batches stay in the arena: the fewest, the smallest, or just too large without spilling.
+        let mut ends = vec![splits[0], splits[tried.saturating_sub(2)], splits[tried - 1]];
+        ends.dedup();
+        let ends = ends.into_iter();
+        let mut others = ends.map(|split| self.plan_split(data, split, Means::Spill, planning));
         let spilled = others.next().map(|first| others.fold(first, better));
         match (best, spilled) {
             (Ok(best), Some(Ok(spilled))) if time(&spilled).saturating_add(worth) > time(&best) => Ok(best),
