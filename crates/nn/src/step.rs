@@ -64,15 +64,15 @@ pub fn training_in(
     step.net.output(LOSS, loss);
     let mut b = step.net.into_builder();
     let states = b.graph().states.iter().filter(|s| s.role == Role::Parameter);
+    let names: Vec<&str> = states.clone().map(|s| s.name.as_str()).collect();
+    optimizer.check(&names)?;
+    let trained = states.filter(|s| optimizer.trains(&s.name));
     let parameters: Vec<Parameter> =
-        states.map(|s| Parameter { name: s.name.clone(), value: s.input }).collect();
+        trained.map(|s| Parameter { name: s.name.clone(), value: s.input }).collect();
     let values: Vec<ValueId> = parameters.iter().map(|p| p.value).collect();
     let gradients = gradient(&mut b, loss, &values)?;
     let settings = setting_inputs(&mut b, optimizer, dtype);
-    for (parameter, gradient) in parameters.iter().zip(gradients) {
-        let layer = parameter.name.rsplit_once('/').map_or("", |(layer, _)| layer);
-        b.within(layer.into(), |b| optimizer.update(b, parameter, gradient, &settings))?;
-    }
+    optimizer.updates(&mut b, &parameters, &gradients, &settings)?;
     b.finish()
 }
 

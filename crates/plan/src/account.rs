@@ -66,6 +66,7 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
     let rows = [
         ("parameters", role(Role::Parameter), "tensors, in every plan"),
         ("optimizer state", role(Role::Moment), "tensors, in every plan"),
+        ("averages", role(Role::Average), "tensors, of parameters, in every plan"),
         ("statistics", role(Role::Statistic), "tensors, in every plan"),
         ("batch", live(&|_, b| matches!(b.kind, BufferKind::Input(_))), "inputs"),
         ("running sums", live(&|_, b| matches!(b.kind, BufferKind::Carry(_))), "sums over micro-batches"),
@@ -192,5 +193,6 @@ fn role_name(role: Role) -> &'static str {
         Role::Parameter => "parameter",
         Role::Moment => "moment",
         Role::Statistic => "statistic",
+        Role::Average => "average",
     }
 }
