@@ -247,7 +247,7 @@ fn another_run_is_refused_by_what_differs() {
     refused(trainer(1).schedule(Schedule::Constant), &small, &["schedule", "cosine", "constant"]);
     refused(trainer(1), &data(100), &["training examples", "200", "100"]);
     let other = Trainer::new(model(), Sgd::new(1e-2), Cpu::new(1).unwrap()).batch(64).seed(3);
-    refused(other.schedule(Schedule::Cosine), &small, &["optimizer", "Sgd", "AdamW"]);
+    refused(other.schedule(Schedule::Cosine), &small, &["optimizer", "sgd", "adamw"]);
     let wider = Sequential::classifier("small", [6], 3)
         .layer("hidden", Dense::new(9))
         .layer("relu", Activation::Relu)

@@ -4,7 +4,7 @@
 //! remainder, a micro-batch and a masked row are all a matter of weights.
 
 use crate::optimizer::setting_inputs;
-use crate::{Field, Head, Mode, Model, Net, Optimizer, Parameter};
+use crate::{AVERAGE, Field, Head, Mode, Model, Net, Optimizer, Parameter};
 use plimsoll_graph::op::Reduce;
 use plimsoll_graph::{Builder, Graph, GraphError, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
@@ -74,6 +74,19 @@ pub fn training_in(
     let settings = setting_inputs(&mut b, optimizer, dtype);
     optimizer.updates(&mut b, &parameters, &gradients, &settings)?;
     b.finish()
+}
+
+/// A step that reads parameters (evaluation, prediction) with the running averages that an optimizer keeps of them in their
+/// places.
+pub fn averaged(mut graph: Graph, optimizer: &dyn Optimizer) -> Graph {
+    if optimizer.averages() {
+        for state in graph.states.iter_mut().filter(|s| s.role == Role::Parameter) {
+            if optimizer.trains(&state.name) {
+                (state.name, state.role) = (format!("{}/{AVERAGE}", state.name), Role::Average);
+            }
+        }
+    }
+    graph
 }
 
 /// What an evaluation gives besides the loss.
