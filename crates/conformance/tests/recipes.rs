@@ -53,7 +53,9 @@ fn frozen_layers_have_no_gradients_and_no_moments() {
     };
     assert_eq!(products(&whole) - products(&frozen), 3, "two kernels and the way back to the first layer");
     let moments = |plans: &PlanSet| states(plans, Role::Moment).0;
-    assert!(frozen.plans[0].peak_bytes < whole.plans[0].peak_bytes - (moments(&whole) - moments(&frozen)) / 2);
+    assert!(
+        frozen.plans[0].peak_bytes < whole.plans[0].peak_bytes - (moments(&whole) - moments(&frozen)) / 2
+    );
     let trainer = trainer(Recipe::new(AdamW::new(1e-2)).freeze("dense1"));
     let data = data(&perceptron(), 96);
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();

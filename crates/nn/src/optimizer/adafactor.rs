@@ -30,8 +30,8 @@ impl Adafactor {
     }
 
     /// With weight decay, apart from the gradient.
-    pub fn weight_decay(self, decay: Decay) -> Self {
-        Self { decay, ..self }
+    pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
+        Self { decay: decay.into(), ..self }
     }
 
     /// The mean square of each element as far as it is known: of rows and columns, or of elements.

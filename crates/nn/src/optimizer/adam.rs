@@ -48,8 +48,8 @@ impl<const APART: bool> Adaptive<APART> {
     }
 
     /// With another weight decay.
-    pub fn weight_decay(self, decay: Decay) -> Self {
-        Self { decay, ..self }
+    pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
+        Self { decay: decay.into(), ..self }
     }
 
     /// With moments that take less memory.

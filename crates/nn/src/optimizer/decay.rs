@@ -122,6 +122,12 @@ impl Decay {
     }
 }
 
+impl From<f64> for Decay {
+    fn from(weight: f64) -> Self {
+        Self::new(weight)
+    }
+}
+
 /// The first pattern that names nothing.
 pub(super) fn unused<'p>(
     mut patterns: impl Iterator<Item = &'p Pattern>,

@@ -26,8 +26,8 @@ impl Lion {
     }
 
     /// With weight decay, apart from the gradient.
-    pub fn weight_decay(self, decay: Decay) -> Self {
-        Self { decay, ..self }
+    pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
+        Self { decay: decay.into(), ..self }
     }
 }
 

@@ -34,8 +34,8 @@ impl RmsProp {
     }
 
     /// With weight decay as part of the gradient.
-    pub fn weight_decay(self, decay: Decay) -> Self {
-        Self { decay, ..self }
+    pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
+        Self { decay: decay.into(), ..self }
     }
 }
 
