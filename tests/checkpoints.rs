@@ -95,7 +95,7 @@ fn a_resumed_run_keeps_its_optimizer_and_all_around_it() {
     let recipe = [
         "--moments=8bit",
         "--weight-decay=0.1",
-        "--decay-group=vectors=0,embed=0.01",
+        "--decay-group=vectors=0,tokens=0.01",
         "--clip-global-norm=0.5",
         "--ema=0.8",
         "--freeze=*/bias",
@@ -112,7 +112,7 @@ fn a_resumed_run_keeps_its_optimizer_and_all_around_it() {
     json(&plimsoll(&["train", "--json", "--resume", &parts, "--steps=12", "--threads=3"]));
     assert!(weights(&whole) == weights(&parts), "the weights differ");
     assert!(elements(&whole) == elements(&parts), "moments differ");
-    for (flag, word) in [("--ema=0.9", "0.8"), ("--accumulate=4", "2"), ("--freeze=embed", "*/bias")] {
+    for (flag, word) in [("--ema=0.9", "0.8"), ("--accumulate=4", "2"), ("--freeze=tokens", "*/bias")] {
         let output = plimsoll(&["train", "--resume", &parts, "--steps=20", flag]);
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{message}");

@@ -342,6 +342,10 @@ def reduce():
     values, indices = ties.sort(dim=-1, descending=True, stable=True)
     outputs = [values[:, :6], indices[:, :6].to(torch.int32)]
     cases.add("top_k/ties", {"reduce": {"top_k": {"k": 6}}}, [ties], outputs)
+    for start, end in [(0, 1), (1, 2), (1, 3), (2, 3), (0, 3)]:
+        op = {"reduce": {"square_sum": {"start": start, "end": end}}}
+        summed = lambda x: x.square().sum(tuple(range(start, end)), keepdim=True)  # noqa: E731
+        cases.forward(f"square_sum/{start}-{end}", op, summed, cases.values(3, 4, 5))
     return cases
 
 

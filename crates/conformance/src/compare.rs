@@ -92,7 +92,10 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
     match op {
         Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) | Op::Quantise(_) => 0,
         Op::Reduce(
-            Reduce::Sum { start, end } | Reduce::Product { start, end } | Reduce::ProductGrad { start, end },
+            Reduce::Sum { start, end }
+            | Reduce::SquareSum { start, end }
+            | Reduce::Product { start, end }
+            | Reduce::ProductGrad { start, end },
         ) => shape(0)[*start..*end].iter().product(),
         Op::Reduce(Reduce::CumulativeSum { axis, .. }) => shape(0)[*axis],
         Op::Reduce(_) => 0,

@@ -116,6 +116,7 @@ variants! {
     Op::Quantise(Quantise::Encode { .. }) => "quantise",
     Op::Quantise(Quantise::Decode { .. }) => "dequantise",
     Op::Reduce(Reduce::Sum { .. }) => "sum",
+    Op::Reduce(Reduce::SquareSum { .. }) => "square_sum",
     Op::Reduce(Reduce::Max { .. }) => "reduce_max",
     Op::Reduce(Reduce::Min { .. }) => "reduce_min",
     Op::Reduce(Reduce::Product { .. }) => "product",

@@ -222,7 +222,7 @@ fn reductions(ctx: Context<'_>) {
     for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512)] {
         let (x, mut y) = (random(outer * reduce * inner), vec![0.0; outer * inner]);
         time(&format!("sum [{outer},{reduce},{inner}]"), 4 * x.len(), || {
-            sum(ctx, outer, reduce, inner, &x, &mut y)
+            sum(ctx, Term::Itself, [outer, reduce, inner], &x, &mut y)
         });
     }
     for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512), (1, 1 << 20, 4)] {

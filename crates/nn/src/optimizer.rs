@@ -23,7 +23,6 @@ pub use recipe::{AVERAGE, Recipe};
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 
-use plimsoll_graph::op::Unary;
 use plimsoll_graph::{Builder, GraphError, Init, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 
@@ -164,11 +163,10 @@ fn blend(b: &mut Builder, old: ValueId, new: ValueId, share: f64) -> Result<Valu
 
 /// The sum of a value's squares, one number: rows first, then their sums.
 fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
-    let squares = b.unary(Unary::Square, x)?;
     let columns = b.shape(x).last().copied().unwrap_or(1).max(1);
     let rows = b.shape(x).elements() / columns;
-    let squares = b.reshape(squares, [rows, columns])?;
-    let rows = b.sum(squares, 1, 2)?;
+    let matrix = b.reshape(x, [rows, columns])?;
+    let rows = b.square_sum(matrix, 1, 2)?;
     let sum = b.sum(rows, 0, 1)?;
     b.reshape(sum, [0; 0])
 }

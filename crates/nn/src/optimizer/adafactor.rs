@@ -43,17 +43,17 @@ impl Adafactor {
         forget: ValueId,
         eps: f64,
     ) -> Result<ValueId, GraphError> {
-        let square = b.unary(Unary::Square, gradient)?;
         let axes = b.shape(gradient).rank();
         if axes < 2 {
+            let square = b.unary(Unary::Square, gradient)?;
             let old = moment(b, parameter, "variance");
             let variance = lerp(b, old, square, forget)?;
             b.set_state(old, variance);
             return Ok(variance);
         }
         let part = |b: &mut Builder, axis: usize, name: &str| {
-            let sums = b.sum(square, axis, axis + 1)?;
-            let means = b.scale(sums, 1.0 / b.shape(square)[axis] as f64)?;
+            let sums = b.square_sum(gradient, axis, axis + 1)?;
+            let means = b.scale(sums, 1.0 / b.shape(gradient)[axis] as f64)?;
             let ty = b.ty(means).clone();
             let old = state(b, parameter, name, ty);
             let new = lerp(b, old, means, forget)?;

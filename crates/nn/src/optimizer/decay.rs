@@ -57,7 +57,7 @@ impl Decay {
     pub(super) fn check(&self, names: &[&str]) -> Result<(), GraphError> {
         let patterns = self.groups.iter().map(|(pattern, _)| pattern).filter(|p| p.to_string() != VECTORS);
         unused(patterns, names).map_or(Ok(()), |pattern| {
-            Err(GraphError::Broken(format!(
+            Err(GraphError::Choice(format!(
                 "weight decay: no parameter is named `{pattern}`; there are {}",
                 named(names)
             )))

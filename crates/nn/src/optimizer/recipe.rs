@@ -126,10 +126,10 @@ impl Optimizer for Recipe {
         self.optimizer.check(names)?;
         if let Some(pattern) = unused(self.frozen.iter(), names) {
             let reason = format!("freeze: no parameter is named `{pattern}`; there are {}", named(names));
-            return Err(GraphError::Broken(reason));
+            return Err(GraphError::Choice(reason));
         }
         if !names.is_empty() && !names.iter().any(|name| self.trains(name)) {
-            return Err(GraphError::Broken("every parameter is frozen: leave one to train".into()));
+            return Err(GraphError::Choice("every parameter is frozen: leave one to train".into()));
         }
         Ok(())
     }
