@@ -27,7 +27,7 @@ use plimsoll_cpu::pooling::{
     average_pool_workspace, max_pool, max_pool_grad,
 };
 use plimsoll_cpu::reduce::{
-    Extreme, arg_extreme, cumulative_sum, extreme, product, sum, sum_fold, sum_fold_workspace, top_k,
+    Extreme, Term, arg_extreme, cumulative_sum, extreme, product, sum, sum_fold, sum_fold_workspace, top_k,
 };
 use plimsoll_cpu::resize::{
     ResizeMode, ResizeShape, resize, resize_grad, resize_grad_workspace, resize_workspace,

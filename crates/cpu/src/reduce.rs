@@ -218,7 +218,7 @@ mod tests {
             }
             let results = on_all(|ctx| {
                 let mut y = vec![f32::NAN; outer * inner];
-                sum(ctx, outer, reduce, inner, &x, &mut y);
+                sum(ctx, Term::Itself, [outer, reduce, inner], &x, &mut y);
                 y
             });
             for y in results {
@@ -241,8 +241,8 @@ mod tests {
         let ctx = Context { pool: &pool, isa: Isa::detect() };
         for (reduce, inner) in [(333 * 20, 1), (333, 20)] {
             let (mut all, mut one) = (vec![0.0; 9 * inner], vec![0.0; inner]);
-            sum(ctx, 9, reduce, inner, &x, &mut all);
-            sum(ctx, 1, reduce, inner, &x[4 * reduce * inner..], &mut one);
+            sum(ctx, Term::Itself, [9, reduce, inner], &x, &mut all);
+            sum(ctx, Term::Itself, [1, reduce, inner], &x[4 * reduce * inner..], &mut one);
             assert_bits(&all[4 * inner..5 * inner], &one, "row four");
         }
     }
