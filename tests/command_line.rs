@@ -93,12 +93,14 @@ fn flags_may_stand_in_a_file() {
     write("lr = ");
     refused(&["train", &file], &["run.toml"]);
     let text = "# A run.\nmodel = \"lenet\"\nepochs = 3\nlr = 0.002\nweight_decay = 0.1\nfreeze = [\"conv1\", \"conv2\"]\n\
-                json = true\nclip-norm = 1\nseed = 4\n";
+                json = true\nclip-norm = 1\nseed = 4\nsave-every = 2\n";
     write(text);
+    let planned = json(&plimsoll(&["plan", &file]));
+    assert!(number(&planned, "planned_peak_bytes") > 0.0);
     // The command line overrides, also what excludes a flag of the file.
     let more = ["--steps", "5", "--clip-value", "0.5", "--seed", "7", "--out", &out];
     let from_file = json(&plimsoll(&[&["train", &file], &more[..]].concat()));
-    let flags = ["--lr=0.002", "--weight-decay=0.1", "--freeze=conv1,conv2", "--json"];
+    let flags = ["--lr=0.002", "--weight-decay=0.1", "--freeze=conv1,conv2", "--json", "--save-every=2"];
     let typed = json(&plimsoll(&[&["train"], &flags[..], &more].concat()));
     assert_eq!(number(&from_file, "final_loss"), number(&typed, "final_loss"));
     assert_eq!(number(&from_file, "steps"), 5.0);

@@ -15,6 +15,9 @@ pub const RESOLVED: &str = "resolved.toml";
 /// The positional argument that names a file of flags.
 const CONFIG: &str = "config";
 
+/// Keys that a plan passes over.
+const FOR_TRAIN: [&str; 3] = ["out", "save-every", "resume"];
+
 /// Reads a command line; where it names a file, the file's flags stand before its own.
 pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failure> {
     let matches = Arguments::command().try_get_matches_from(&words).unwrap_or_else(|e| e.exit());
@@ -41,7 +44,9 @@ fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) ->
     let command = whole.find_subcommand(name).ok_or_else(|| wrong(format!("there is no command {name}")))?;
     let flags = table.iter().map(|(key, value)| Ok((find(command, key)?, value)));
     let flags: Vec<(&Arg, &Value)> = flags.collect::<Result<_, _>>().map_err(wrong)?;
-    let from_file = flags.into_iter().filter(|(flag, _)| !is_overridden(command, given, flag));
+    // A plan writes nothing, whatever the file says.
+    let idle = |flag: &Arg| name == "plan" && flag.get_long().is_some_and(|flag| FOR_TRAIN.contains(&flag));
+    let from_file = flags.into_iter().filter(|(flag, _)| !idle(flag) && !is_overridden(command, given, flag));
     let from_file = from_file.map(|(flag, value)| written(flag, value));
     let from_file: Vec<Vec<String>> = from_file.collect::<Result<_, _>>().map_err(wrong)?;
     let from_file = from_file.into_iter().flatten().map(OsString::from);

@@ -19,24 +19,21 @@ const VECTORS: &str = "vectors";
 pub struct Decay {
     weight: f64,
     groups: Vec<(Pattern, f64)>,
+    /// The weights that are not zero, each once: kept, because steps ask for them and allocate nothing.
+    weights: Vec<f64>,
 }
 
 impl Decay {
     /// The same for all parameters.
     pub fn new(weight: f64) -> Self {
-        Self { weight, groups: Vec::new() }
+        Self { weight, groups: Vec::new(), weights: Vec::new() }.counted()
     }
 
     /// Another weight for the parameters that a [`Pattern`] names, or for all `vectors`: those of fewer than two axes,
     /// like biases and gains. The first group that a parameter belongs to counts.
     pub fn group(mut self, pattern: &str, weight: f64) -> Self {
         self.groups.push((Pattern::new(pattern), weight));
-        self
-    }
-
-    /// With another weight for what is in no group.
-    pub fn weight(self, weight: f64) -> Self {
-        Self { weight, ..self }
+        self.counted()
     }
 
     /// The weight of a parameter with so many axes.
@@ -64,28 +61,27 @@ impl Decay {
         })
     }
 
-    /// The weights that are not zero, each once.
-    fn weights(&self) -> Vec<f64> {
-        let mut weights = Vec::new();
+    /// With its weights listed.
+    fn counted(mut self) -> Self {
+        self.weights.clear();
         for weight in std::iter::once(self.weight).chain(self.groups.iter().map(|(_, weight)| *weight)) {
-            if weight != 0.0 && !weights.contains(&weight) {
-                weights.push(weight);
+            if weight != 0.0 && !self.weights.contains(&weight) {
+                self.weights.push(weight);
             }
         }
-        weights
+        self
     }
 
     /// Names of the settings for decay apart from the gradient: what is left of a parameter, for each weight.
     pub(super) fn setting_names(&self) -> Vec<String> {
         let name = |i: usize| if i == 0 { "decay".to_string() } else { format!("decay{i}") };
-        (0..self.weights().len()).map(name).collect()
+        (0..self.weights.len()).map(name).collect()
     }
 
     /// Writes those settings for a learning rate; returns the rest.
     pub(super) fn settings<'v>(&self, rate: f64, values: &'v mut [f64]) -> &'v mut [f64] {
-        let weights = self.weights();
-        let (own, rest) = values.split_at_mut(weights.len());
-        own.iter_mut().zip(weights).for_each(|(value, weight)| *value = 1.0 - rate * weight);
+        let (own, rest) = values.split_at_mut(self.weights.len());
+        own.iter_mut().zip(&self.weights).for_each(|(value, weight)| *value = 1.0 - rate * weight);
         rest
     }
 
@@ -96,7 +92,7 @@ impl Decay {
         parameter: &Parameter,
         settings: &'s [ValueId],
     ) -> Result<(ValueId, &'s [ValueId]), GraphError> {
-        let (weights, weight) = (self.weights(), self.of(&parameter.name, b.shape(parameter.value).rank()));
+        let (weights, weight) = (&self.weights, self.of(&parameter.name, b.shape(parameter.value).rank()));
         let place = weights.iter().position(|&w| w == weight);
         let kept = match place.and_then(|place| settings.get(place)) {
             Some(&left) => b.mul(parameter.value, left)?,
