@@ -110,7 +110,7 @@ fn flags_may_stand_in_a_file() {
         assert!(resolved.lines().any(|l| l == line), "no `{line}` in:\n{resolved}");
     }
     let again = scratch.path("out/resolved.toml");
-    let again = json(&plimsoll(&["train", &again, "--json"]));
+    let again = json(&plimsoll(&["train", &again, "--json", "--out", &scratch.path("again")]));
     assert_eq!(number(&again, "final_loss"), number(&typed, "final_loss"));
 }
 
@@ -123,7 +123,7 @@ fn the_load_sheet_tells_the_state_of_an_optimizer() {
         (&["--moments=8bit"], "2.0"),
         (&["--optimizer=lion"], "4.00 bytes per parameter"),
         (&["--optimizer=rmsprop"], "4.00 bytes per parameter"),
-        (&["--optimizer=adafactor"], "0.1"),
+        (&["--optimizer=adafactor"], "0.0"),
     ] {
         let output = plimsoll(&[&gpt[..], flags].concat());
         let text = String::from_utf8_lossy(&output.stdout);

@@ -124,7 +124,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let machine = [("memory", options.machine.memory.to_string()), ("threads", threads.to_string())];
     let lengths = [("steps", steps), ("epochs", epochs)];
     chosen.extend(lengths.into_iter().filter_map(|(flag, n)| Some((flag, n?.to_string()))).chain(machine));
-    chosen.extend(options.spill.as_ref().map(|folder| ("spill", folder.display().to_string())));
+    let folders = [("out", &options.out), ("spill", &options.spill)];
+    let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
+    chosen.extend(folders);
     chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes, chosen })
