@@ -156,17 +156,16 @@ impl UpdateOptions {
 
     /// The optimizer with what is done around it.
     pub fn optimizer(&self) -> Result<Box<dyn Optimizer>, Failure> {
-        let recipe = Recipe::new(self.rule()?);
-        let clips: [(&str, Option<f64>, fn(f64) -> Clip); 3] = [
-            ("--clip-value", self.clip_value, Clip::Value),
-            ("--clip-norm", self.clip_norm, Clip::Norm),
-            ("--clip-global-norm", self.clip_global_norm, Clip::GlobalNorm),
-        ];
-        let mut recipe = recipe;
-        for (flag, most, clip) in clips {
-            if let Some(most) = most {
-                recipe = recipe.clip(clip(above_zero(flag, most)?));
-            }
+        let mut recipe = Recipe::new(self.rule()?);
+        // At most one of them, as the flags say.
+        if let Some(most) = self.clip_value {
+            recipe = recipe.clip(Clip::Value(above_zero("--clip-value", most)?));
+        }
+        if let Some(most) = self.clip_norm {
+            recipe = recipe.clip(Clip::Norm(above_zero("--clip-norm", most)?));
+        }
+        if let Some(most) = self.clip_global_norm {
+            recipe = recipe.clip(Clip::GlobalNorm(above_zero("--clip-global-norm", most)?));
         }
         if let Some(decay) = self.ema {
             recipe = recipe.average(below_one("--ema", decay)?);

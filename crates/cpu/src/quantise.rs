@@ -19,13 +19,11 @@ static UNSIGNED: LazyLock<Starts> = LazyLock::new(|| starts(false));
 
 fn starts(signed: bool) -> Starts {
     let edge = |bucket: usize| f32::from_bits((FIRST + bucket as u32) << SHIFT);
-    let mut starts = [[0; BUCKETS]; 2];
-    for bucket in 0..BUCKETS {
-        let low = if bucket == 0 { 0.0 } else { edge(bucket) };
-        starts[0][bucket] = code_of(low, signed);
-        starts[1][bucket] = code_of(-edge(bucket + 1), signed);
-    }
-    starts
+    let above = |bucket: usize| if bucket == 0 { 0.0 } else { edge(bucket) };
+    [
+        std::array::from_fn(|bucket| code_of(above(bucket), signed)),
+        std::array::from_fn(|bucket| code_of(-edge(bucket + 1), signed)),
+    ]
 }
 
 /// The code of a share, as [`code_of`] has it.
