@@ -3,7 +3,7 @@
 use plimsoll_cpu::Cpu;
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_graph::Role;
-use plimsoll_nn::{AVERAGE, AdamW, Clip, Model, Optimizer, Recipe, Sequential, Sgd, zoo};
+use plimsoll_nn::{AVERAGE, AdamW, Clip, Model, Moments, Optimizer, Recipe, Sequential, Sgd, zoo};
 use plimsoll_plan::PlanSet;
 use plimsoll_train::{Control, Schedule, TrainError, TrainEvent, Trainer};
 
@@ -93,6 +93,23 @@ fn the_global_norm_keeps_all_gradients_in_the_plan() {
     assert!(clipped.plans[0].peak_bytes >= state_bytes + gradients, "{}", clipped.plans[0].peak_bytes);
     assert!(plain.plans[0].peak_bytes < clipped.plans[0].peak_bytes);
     assert!(each.plans[0].peak_bytes < clipped.plans[0].peak_bytes);
+}
+
+/// Else every micro-batch would look up the moments again, and hold them until the last.
+#[test]
+fn what_updates_make_of_states_alone_runs_after_the_last_micro_batch() {
+    let recipe = AdamW::new(1e-2).moments(Moments::Bytes);
+    let trainer = trainer(recipe).batch(96).micro_batches(3);
+    let plans = trainer.plan(&data(&perceptron(), 96)).unwrap();
+    let graph = &plans.plans[0].graph;
+    let tail = graph.tail();
+    let late = |op: &str| {
+        let own = graph.node_ids().filter(|id| graph.node(*id).op.name() == op);
+        own.map(|id| tail[id.index()]).collect::<Vec<_>>()
+    };
+    assert_eq!(late("dequantise"), [true; 16]);
+    assert_eq!(late("quantise"), [true; 16]);
+    assert!(late("matmul").contains(&false));
 }
 
 #[test]
