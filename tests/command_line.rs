@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 use std::process::{Command, Stdio};
-use support::{json, number, plimsoll};
+use support::{Scratch, json, number, plimsoll};
 
 /// Asserts that the arguments are refused with status 2 and a message that has `words`.
 fn refused(arguments: &[&str], words: &[&str]) {
@@ -42,6 +42,21 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["train", "--steps", "3", "--epochs", "2"], &["--steps", "--epochs"]);
     refused(&["train", "--lr", "nan"], &["--lr"]);
     refused(&["train", "--optimizer", "adamm"], &["adamm", "adamw"]);
+    refused(&["train", "--optimizer", "sgd", "--momentum", "0.9"], &["--momentum", "nesterov"]);
+    refused(&["train", "--optimizer", "lion", "--moments", "8bit"], &["--moments", "adamw", "lion"]);
+    refused(&["train", "--weight-decay", "-1"], &["--weight-decay"]);
+    refused(&["train", "--decay-group", "bias"], &["--decay-group", "*/bias=0"]);
+    refused(&["train", "--decay-group", "nrom*=0"], &["nrom*", "conv1/kernel"]);
+    refused(&["train", "--clip-norm", "0"], &["--clip-norm"]);
+    refused(&["train", "--clip-norm", "1", "--clip-value", "1"], &["--clip-norm", "--clip-value"]);
+    refused(&["train", "--ema", "1"], &["--ema"]);
+    refused(&["train", "--freeze", "conv9"], &["conv9", "conv1/kernel"]);
+    refused(&["train", "--freeze", "*"], &["every parameter is frozen"]);
+    refused(&["train", "--every", "5"], &["--every", "--schedule step"]);
+    refused(&["train", "--schedule", "step", "--every", "0"], &["--every"]);
+    refused(&["train", "--accumulate", "0"], &["--accumulate"]);
+    refused(&["train", "--accumulate", "2", "--batch", "5"], &["5 examples", "multiple of 32"]);
+    refused(&["train", "no-such-file.toml"], &["no-such-file.toml"]);
     refused(&["train", "--data", "cifar"], &["cifar", "mnist"]);
     refused(&["train", "--data", "mnist:no/such/folder"], &["no/such/folder"]);
     refused(&["train", "--model", "gpt", "--data", "text:no-such-file"], &["no-such-file"]);
@@ -58,6 +73,66 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["graph", "--model", "nothing"], &["nothing", "lenet"]);
     refused(&["train", "--without", "magic"], &["magic", "fuse"]);
     refused(&["zoo", "--batch", "0"], &["--batch"]);
+}
+
+#[test]
+fn flags_may_stand_in_a_file() {
+    let scratch = Scratch::new("config");
+    let (file, out) = (scratch.path("run.toml"), scratch.path("out"));
+    let write = |text: &str| fs::write(&file, text).unwrap();
+    write("modle = \"lenet\"");
+    refused(&["train", &file], &["run.toml", "`modle`", "did you mean `model`"]);
+    write("lr = \"fast\"");
+    refused(&["train", &file], &["run.toml", "fast", "--lr"]);
+    write("lr = true");
+    refused(&["train", &file], &["`lr` takes a value"]);
+    write("json = 1");
+    refused(&["train", &file], &["`json` is true or false"]);
+    write("[optimizer]\nname = \"sgd\"");
+    refused(&["train", &file], &["without tables"]);
+    write("lr = ");
+    refused(&["train", &file], &["run.toml"]);
+    let text = "# A run.\nmodel = \"lenet\"\nepochs = 3\nlr = 0.002\nweight_decay = 0.1\nfreeze = [\"conv1\", \"conv2\"]\n\
+                json = true\nclip-norm = 1\nseed = 4\nsave-every = 2\n";
+    write(text);
+    let planned = json(&plimsoll(&["plan", &file]));
+    assert!(number(&planned, "planned_peak_bytes") > 0.0);
+    // The command line overrides, also what excludes a flag of the file.
+    let more = ["--steps", "5", "--clip-value", "0.5", "--seed", "7", "--out", &out];
+    let from_file = json(&plimsoll(&[&["train", &file], &more[..]].concat()));
+    let flags = ["--lr=0.002", "--weight-decay=0.1", "--freeze=conv1,conv2", "--json", "--save-every=2"];
+    let typed = json(&plimsoll(&[&["train"], &flags[..], &more].concat()));
+    assert_eq!(number(&from_file, "final_loss"), number(&typed, "final_loss"));
+    assert_eq!(number(&from_file, "steps"), 5.0);
+    // What was resolved gives the same run again.
+    let resolved = fs::read_to_string(scratch.0.join("out/resolved.toml")).unwrap();
+    for line in ["seed = 7", "steps = 5", "batch = 64", "optimizer = \"adamw\"", "clip-value = 0.5"] {
+        assert!(resolved.lines().any(|l| l == line), "no `{line}` in:\n{resolved}");
+    }
+    let again = scratch.path("out/resolved.toml");
+    let again = json(&plimsoll(&["train", &again, "--json", "--out", &scratch.path("again")]));
+    assert_eq!(number(&again, "final_loss"), number(&typed, "final_loss"));
+}
+
+#[test]
+fn the_load_sheet_tells_the_state_of_an_optimizer() {
+    let gpt = ["plan", "--model=gpt", "--layers=2", "--width=64", "--heads=2", "--context=32", "--batch=8"];
+    for (flags, bytes) in [
+        (&["--optimizer=adamw"][..], "8.00 bytes per parameter"),
+        (&["--optimizer=adam", "--moments=bf16"], "4.00 bytes per parameter"),
+        (&["--moments=8bit"], "2.0"),
+        (&["--optimizer=lion"], "4.00 bytes per parameter"),
+        (&["--optimizer=rmsprop"], "4.00 bytes per parameter"),
+        (&["--optimizer=adafactor"], "0.0"),
+    ] {
+        let output = plimsoll(&[&gpt[..], flags].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().find(|line| line.contains("optimizer state")).unwrap_or_default();
+        assert!(line.contains(&format!("in every plan; {bytes}")), "{flags:?}: {text}");
+    }
+    let output = plimsoll(&[&gpt[..], &["--optimizer=sgd", "--ema=0.9"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!text.contains("optimizer state") && text.contains("averages"), "{text}");
 }
 
 #[test]
@@ -437,8 +512,9 @@ fn a_line_that_is_too_low_is_answered_with_what_else_would_do() {
     let found = alternatives(&[&LENET[..], &limits, &["--micro-batches", "1"]].concat());
     let flags: Vec<&str> = found.iter().map(|a| a.0.as_str()).collect();
     let wanted =
-        ["--batch 32", "--micro-batches 2", "--image-size 14", "--optimizer momentum", "--optimizer sgd"];
-    assert_eq!(flags, wanted);
+        ["--batch 32", "--micro-batches 2", "--image-size 14", "--moments 8bit", "--optimizer momentum"];
+    assert_eq!(flags[..5], wanted);
+    assert_eq!(flags[5..], ["--optimizer sgd"]);
     assert!(found.iter().any(|a| a.1) && found.iter().any(|a| !a.1), "{found:?}");
     // Each is what a plan with these flags says.
     for (flags, fits, peak) in &found {

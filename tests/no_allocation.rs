@@ -3,6 +3,7 @@
 use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::memory::Watchdog;
 use plimsoll::nn::zoo::ZOO;
+use plimsoll::nn::{Clip, Decay, Moments, Recipe};
 use plimsoll::prelude::*;
 use plimsoll::train::Watch;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -29,6 +30,16 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+/// Another one for each number of micro-batches.
+fn optimizer(split: usize) -> Box<dyn Optimizer> {
+    let whole = AdamW::new(1e-3);
+    if split == 1 {
+        return Box::new(whole);
+    }
+    let bytes = whole.moments(Moments::Bytes).weight_decay(Decay::new(0.1).group("vectors", 0.0));
+    Box::new(Recipe::new(bytes).clip(Clip::GlobalNorm(1.0)).average(0.9))
+}
+
 /// One test, because allocations of another on its own thread would be counted.
 #[test]
 fn steps_allocate_nothing_on_any_thread() {
@@ -46,7 +57,7 @@ fn steps_allocate_nothing_on_any_thread() {
             }
             let batch = 2 * step::example_block(model.as_ref());
             let executor = Cpu::new(3).unwrap();
-            let trainer = Trainer::new(make(), AdamW::new(1e-3), executor).batch(batch).micro_batches(split);
+            let trainer = Trainer::new(make(), optimizer(split), executor).batch(batch).micro_batches(split);
             let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
             let order = Order::Shuffled { seed: 0 };
             let mut batches = Batches::new(data.train.as_ref(), batch, order, Cursor::default()).unwrap();

@@ -272,6 +272,20 @@ fn a_perceptron_of_odd_sizes_is_the_same_under_lower_lines() {
 }
 
 #[test]
+fn adafactor_under_the_global_norm_is_the_same_under_lower_lines() {
+    let lines = [whole(0.93, 1), lower(0.7, 0.75, 3, &[SPILLED])];
+    let model = "mlp --width=803 --classes=7 --batch=160 --data=synthetic --optimizer=adafactor";
+    same_bits("adafactor", 20, &format!("{model} --clip-global-norm=0.5"), &lines);
+}
+
+#[test]
+fn adam_in_bytes_with_averages_is_the_same_under_lower_lines() {
+    let lines = [lower(0.5, 1.0, 3, &[MICRO_BATCHES]), lower(0.2, 0.8, 1, &[SPILLED])];
+    let model = "gpt --context=64 --layers=2 --width=128 --heads=2 --classes=256 --batch=16 --moments=8bit";
+    same_bits("bytes", 20, &format!("{model} --ema=0.9 --clip-norm=0.5"), &lines);
+}
+
+#[test]
 fn a_lenet_trains_on_digits_in_48_mib() {
     Unlimited::new("digits", 20, "lenet").compare(48 << 20, 2, &[], &[]);
 }

@@ -1,5 +1,6 @@
 //! Every flag, defined once.
 
+use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
 use plimsoll::transform::Pass;
@@ -143,35 +144,23 @@ pub struct GraphOptions {
     pub without: Vec<Pass>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OptimizerName {
-    /// Plain stochastic gradient descent
-    Sgd,
-    /// Descent with a momentum of 0.9
-    Momentum,
-    /// Adam with decoupled weight decay
-    Adamw,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ScheduleName {
-    /// It stays
-    Constant,
-    /// It falls to zero along half a cosine
-    Cosine,
-}
-
 #[derive(Clone, Debug, Args)]
 pub struct RunOptions {
+    /// File of flags, as TOML: `lr = 0.001` for `--lr 0.001`. Flags on the command line come before it
+    #[arg(value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelOptions,
     /// Data: mnist (embedded), mnist:DIR (IDX files), text:FILE (for models of text) or synthetic [default: mnist for
     /// models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,
-    /// Examples per step [default: the model's own, from 4 to 64]
+    /// Examples per step, or per batch of one with --accumulate [default: the model's own, from 4 to 64]
     #[arg(long, allow_negative_numbers = true)]
     pub batch: Option<usize>,
+    /// Make a step of so many batches: the results are those of one batch of all their examples [default: 1]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub accumulate: Option<usize>,
     /// Times through the training data [default: 6; synthetic data: 100 steps]
     #[arg(long, conflicts_with = "steps", allow_negative_numbers = true)]
     pub epochs: Option<u64>,
@@ -185,15 +174,8 @@ pub struct RunOptions {
     /// whole batch's
     #[arg(long)]
     pub allow_split_batchnorm: bool,
-    /// Learning rate [default: 0.001 for adamw, 0.01 for sgd and momentum]
-    #[arg(long, allow_negative_numbers = true)]
-    pub lr: Option<f64>,
-    /// Optimizer
-    #[arg(long, value_enum, default_value = "adamw")]
-    pub optimizer: OptimizerName,
-    /// How the learning rate goes over the run
-    #[arg(long, value_enum, default_value = "cosine")]
-    pub schedule: ScheduleName,
+    #[command(flatten)]
+    pub update: UpdateOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
     /// Fixes initial values and the order of examples
@@ -236,16 +218,17 @@ pub struct PlanOptions {
     #[arg(long)]
     pub curve: bool,
     /// Print the largest batch that trains under the line, whole and in micro-batches
-    #[arg(long, conflicts_with_all = ["batch", "micro_batches"])]
+    #[arg(long, conflicts_with_all = ["batch", "micro_batches", "accumulate"])]
     pub max_batch: bool,
     /// Print batch against planned peak and predicted samples per second under the line, with the best marked
-    #[arg(long, conflicts_with = "micro_batches")]
+    #[arg(long, conflicts_with_all = ["micro_batches", "accumulate"])]
     pub batches: bool,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
-        "epochs", "steps", "micro_batches", "allow_split_batchnorm", "lr", "optimizer", "schedule", "threads", "seed", "out",
-        "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+        "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
+        "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
+        "every", "factor", "patience", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,
 }

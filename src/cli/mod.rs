@@ -2,6 +2,7 @@
 
 mod answers;
 mod args;
+mod config;
 mod evaluate;
 mod graph;
 mod plan;
@@ -13,10 +14,10 @@ mod signals;
 mod text;
 mod train;
 mod trained;
+mod update;
 mod workload;
 mod zoo;
 
-use clap::{CommandFactory, FromArgMatches};
 use plimsoll::data::DataError;
 use plimsoll::plan::PlanError;
 use plimsoll::train::TrainError;
@@ -80,16 +81,15 @@ impl From<DataError> for Failure {
 /// Parses the arguments, runs the command, and turns failures into a message and an exit status: 2 for input that
 /// must change, 3 for a line that is too low, 130 or 143 for a run that a signal stopped, 1 for the rest.
 pub fn run() -> ExitCode {
-    let matches = args::Arguments::command().get_matches();
-    let arguments = args::Arguments::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
-    let result = match &arguments.command {
+    let words = std::env::args_os().collect();
+    let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
         args::Command::Train(options) => train::run(options, matches.subcommand_matches("train")),
         args::Command::Plan(options) => plan::run(options),
         args::Command::Evaluate(options) => evaluate::run(options),
         args::Command::Predict(options) => predict::run(options),
         args::Command::Graph(options) => graph::run(options),
         args::Command::Zoo(options) => zoo::run(options),
-    };
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

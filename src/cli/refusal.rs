@@ -1,8 +1,9 @@
 //! The answer to a line that is too low: the smallest that works, who holds the memory, and what else would do.
 
-use super::args::{MachineOptions, OptimizerName, RunOptions};
+use super::args::{MachineOptions, RunOptions};
 use super::plan::{extend, lower_bound};
 use super::setup::{Setup, entry, setup};
+use super::update::{MomentsName, OptimizerName};
 use super::{Failure, say};
 use plimsoll::Size;
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, PlanSet, in_words};
@@ -234,15 +235,27 @@ fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
     changes
 }
 
-/// Optimizers with fewer moments.
+/// Optimizers with fewer or smaller moments.
 fn optimizers(options: &RunOptions) -> Vec<Change> {
-    let leaner: &[(OptimizerName, &str)] = match options.optimizer {
-        OptimizerName::Adamw => &[(OptimizerName::Momentum, "momentum"), (OptimizerName::Sgd, "sgd")],
-        OptimizerName::Momentum => &[(OptimizerName::Sgd, "sgd")],
-        OptimizerName::Sgd => &[],
+    use OptimizerName as Name;
+    let update = &options.update;
+    let leaner: &[(Name, &str)] = match update.optimizer {
+        Name::Adam | Name::Adamw | Name::Rmsprop => &[(Name::Momentum, "momentum"), (Name::Sgd, "sgd")],
+        Name::Momentum | Name::Nesterov | Name::Lion => &[(Name::Sgd, "sgd")],
+        Name::Sgd | Name::Adafactor => &[],
     };
-    let change = |&(optimizer, name): &(OptimizerName, &str)| {
-        ("leaner optimizer", format!("--optimizer {name}"), RunOptions { optimizer, ..options.clone() })
-    };
-    leaner.iter().map(change).collect()
+    let mut changes: Vec<Change> = Vec::new();
+    if matches!(update.optimizer, Name::Adam | Name::Adamw) && update.moments != MomentsName::Bytes {
+        let mut options = options.clone();
+        options.update.moments = MomentsName::Bytes;
+        changes.push(("smaller moments", "--moments 8bit".into(), options));
+    }
+    for &(optimizer, name) in leaner {
+        let mut options = options.clone();
+        options.update.optimizer = optimizer;
+        options.update.moments = MomentsName::Whole;
+        options.update.momentum = None;
+        changes.push(("leaner optimizer", format!("--optimizer {name}"), options));
+    }
+    changes
 }

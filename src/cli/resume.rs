@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::args::{Arguments, Command, ModelOptions, RunOptions};
-use clap::{ArgMatches, Parser, ValueEnum, parser::ValueSource};
+use clap::{ArgMatches, Parser, parser::ValueSource};
 use plimsoll::train::{CHECKPOINT, TrainState};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,19 +14,17 @@ const FLAG: &str = "flag.";
 const MAY_CHANGE: [&str; 2] = ["data", "save-every"];
 
 /// The flags that make the run what it is, as a checkpoint's notes: with what was chosen where nothing was given.
-pub fn notes(options: &RunOptions, data: &str, batch: usize, rate: f64) -> BTreeMap<String, String> {
-    let chosen = [("data", data.to_string()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMap<String, String> {
     // What was chosen comes last, and so stays.
-    let flags = flags(options).into_iter().chain(chosen);
+    let flags = flags(options).into_iter().chain(chosen.iter().cloned());
     flags.map(|(flag, value)| (format!("{FLAG}{flag}"), value)).collect()
 }
 
 /// Flags with their values, where they have one.
-fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
+pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
     let ModelOptions { model, classes, image_size, channels, context, layers, width, heads, dropout } =
         &options.model;
     let number = |n: &Option<usize>| n.map(|n| n.to_string());
-    let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_string());
     let flags = [
         ("model", Some(model.clone())),
         ("classes", number(classes)),
@@ -39,14 +37,13 @@ fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("dropout", dropout.map(|rate| rate.to_string())),
         ("data", options.data.clone()),
         ("batch", number(&options.batch)),
-        ("lr", options.lr.map(|rate| rate.to_string())),
-        ("optimizer", name(options.optimizer.to_possible_value())),
-        ("schedule", name(options.schedule.to_possible_value())),
+        ("accumulate", number(&options.accumulate)),
         ("seed", Some(options.seed.to_string())),
         ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
-    flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
+    let all = flags.into_iter().chain(options.update.flags());
+    all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
 /// The options of a run that goes on: the checkpoint's, with those of the command line that may change. `matches` tells

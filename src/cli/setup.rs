@@ -1,6 +1,6 @@
 //! From flags to a trainer and its data.
 
-use super::args::{MachineOptions, ModelOptions, OptimizerName, RunOptions, ScheduleName};
+use super::args::{MachineOptions, ModelOptions, RunOptions};
 use super::{Failure, resume};
 use crate::HEAP;
 use crate::heap::Tag;
@@ -8,9 +8,9 @@ use plimsoll::cpu::Cpu;
 use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{AdamW, Field, Model, Optimizer, Sgd};
+use plimsoll::nn::{Field, Model};
 use plimsoll::plan::{Entry, in_words};
-use plimsoll::train::{BatchKind, Schedule, Trainer};
+use plimsoll::train::{BatchKind, Trainer};
 use std::path::PathBuf;
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
@@ -30,6 +30,8 @@ pub struct Setup {
     pub line_bytes: usize,
     /// What was available before anything was loaded.
     pub available_bytes: Option<usize>,
+    /// Flags with what was chosen where nothing was given.
+    pub chosen: Vec<(&'static str, String)>,
 }
 
 /// Builds the trainer and opens the data.
@@ -37,6 +39,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let threads = threads(&options.machine)?;
     if options.micro_batches == Some(0) {
         return Err(Failure::usage("--micro-batches must be at least 1"));
+    }
+    let accumulate = options.accumulate.unwrap_or(1);
+    if accumulate == 0 {
+        return Err(Failure::usage("--accumulate must be at least 1"));
     }
     match options.save_every {
         Some(0) => return Err(Failure::usage("--save-every must be at least 1")),
@@ -50,12 +56,20 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let model = model(&options.model, Some(&name))?;
     // The line comes first: data that would go past it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
-    let data = dataset(&name, model.as_ref(), options.seed, batch, line_bytes)?;
-    if batch > data.train.len() {
-        super::hint(&format!("the data has {0} training examples: the batch is {0}", data.train.len()));
+    let step_examples = batch.saturating_mul(accumulate);
+    let data = dataset(&name, model.as_ref(), options.seed, step_examples, line_bytes)?;
+    let most = data.train.len() / accumulate;
+    if batch > most {
+        if most == 0 {
+            let examples = data.train.len();
+            let message =
+                format!("--accumulate {accumulate} needs as many training examples, the data has {examples}");
+            return Err(Failure::usage(message));
+        }
+        super::hint(&format!("the data has {} training examples: the batch is {most}", data.train.len()));
     }
-    let batch = batch.min(data.train.len());
-    let rate = rate(options)?;
+    let batch = batch.min(most);
+    let rate = options.update.rate()?;
     let inputs = model.inputs();
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
@@ -63,14 +77,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(folder) => executor.spilling(folder),
         None => executor,
     };
-    let trainer = Trainer::new(model, optimizer(options, rate), executor)
+    let trainer = Trainer::new(model, options.update.optimizer()?, executor)
         .batch(batch)
+        .accumulate(accumulate)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate])
         .seed(options.seed)
-        .schedule(match options.schedule {
-            ScheduleName::Constant => Schedule::Constant,
-            ScheduleName::Cosine => Schedule::Cosine,
-        })
+        .schedule(options.update.schedule()?)
+        .warmup(options.update.warmup.unwrap_or(0))
         .line(line_bytes);
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
@@ -88,9 +101,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     for &pass in &options.without {
         trainer = trainer.without(pass);
     }
+    let chosen = [("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
     if let Some(folder) = &options.out {
         trainer = trainer.checkpoints(folder, options.save_every);
-        let notes = resume::notes(options, &name, batch, rate);
+        let notes = resume::notes(options, &chosen);
         trainer = notes.into_iter().fold(trainer, |trainer, (key, value)| trainer.note(key, value));
     }
     trainer = match (options.steps, options.epochs) {
@@ -101,7 +115,21 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
-    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes })
+    let mut chosen = chosen.to_vec();
+    let [steps, epochs] = match (options.steps, options.epochs) {
+        (None, None) if name == "synthetic" => [Some(SYNTHETIC_STEPS), None],
+        (None, None) => [None, Some(EPOCHS)],
+        (steps, epochs) => [steps, epochs],
+    };
+    let machine = [("memory", options.machine.memory.to_string()), ("threads", threads.to_string())];
+    let lengths = [("steps", steps), ("epochs", epochs)];
+    chosen.extend(lengths.into_iter().filter_map(|(flag, n)| Some((flag, n?.to_string()))).chain(machine));
+    let folders = [("out", &options.out), ("spill", &options.spill)];
+    let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
+    chosen.extend(folders);
+    chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
+    chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
+    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes, chosen })
 }
 
 /// Where states may be spilled.
@@ -255,21 +283,4 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
     }
     Ok((entry.make)(&sizes))
-}
-
-/// The learning rate.
-fn rate(options: &RunOptions) -> Result<f64, Failure> {
-    let rate = options.lr.unwrap_or(if options.optimizer == OptimizerName::Adamw { 1e-3 } else { 1e-2 });
-    if !rate.is_finite() || rate <= 0.0 {
-        return Err(Failure::usage(format!("--lr must be a positive number, not {rate}")));
-    }
-    Ok(rate)
-}
-
-fn optimizer(options: &RunOptions, rate: f64) -> Box<dyn Optimizer> {
-    match options.optimizer {
-        OptimizerName::Sgd => Box::new(Sgd::new(rate)),
-        OptimizerName::Momentum => Box::new(Sgd::new(rate).momentum(0.9)),
-        OptimizerName::Adamw => Box::new(AdamW::new(rate)),
-    }
 }

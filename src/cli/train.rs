@@ -1,6 +1,7 @@
 //! `plimsoll train`: load sheet, progress, planned next to measured peak.
 
 use super::args::{ModelOptions, RunOptions};
+use super::config::{RESOLVED, resolved};
 use super::plan::planned;
 use super::setup::{check_available, setup};
 use super::{Failure, hint, refusal::plan_or_refuse, resume, say, signals};
@@ -33,6 +34,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(folder) = &options.out {
         let failed = |e| Failure::usage(format!("--out {}: cannot make this folder: {e}", folder.display()));
         std::fs::create_dir_all(folder).map_err(failed)?;
+        let path = folder.join(RESOLVED);
+        std::fs::write(&path, resolved(options, &setup.chosen))
+            .map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
     }
     let plans = HEAP
         .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
@@ -69,8 +73,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let mut object = planned_json;
     let figures = json!({
-        "model": options.model.model, "model_options": model_options(&options.model), "data": setup.data.name, "batch": setup.batch, "seed": options.seed,
-        "optimizer": format!("{:?}", options.optimizer).to_lowercase(),
+        "model": options.model.model, "model_options": model_options(&options.model), "data": setup.data.name, "batch": setup.batch,
+        "accumulate": options.accumulate.unwrap_or(1), "seed": options.seed,
+        "optimizer": options.update.optimizer_name(),
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,

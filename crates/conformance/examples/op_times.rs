@@ -160,5 +160,6 @@ fn family(op: &Op) -> &'static str {
         Op::Index(_) => "index",
         Op::Loss(_) => "loss",
         Op::Random(_) => "random",
+        Op::Quantise(_) => "quantise",
     }
 }

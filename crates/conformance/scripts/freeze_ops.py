@@ -70,7 +70,7 @@ class Cases:
     def add(self, name, op, inputs, outputs, dtype="f64", **more):
         """Adds a case as it stands."""
         tensors = {"inputs": [described(t) for t in inputs], "outputs": [described(t) for t in outputs]}
-        assert all(len(t["data"]) <= 200 for t in sum(tensors.values(), [])), name
+        assert all(len(t["data"]) <= 300 for t in sum(tensors.values(), [])), name
         self.cases.append({"name": f"{self.family}/{name}", "op": op, "dtype": dtype, **tensors, **more})
 
     def forward(self, name, op, function, *inputs):
@@ -342,6 +342,10 @@ def reduce():
     values, indices = ties.sort(dim=-1, descending=True, stable=True)
     outputs = [values[:, :6], indices[:, :6].to(torch.int32)]
     cases.add("top_k/ties", {"reduce": {"top_k": {"k": 6}}}, [ties], outputs)
+    for start, end in [(0, 1), (1, 2), (1, 3), (2, 3), (0, 3)]:
+        op = {"reduce": {"square_sum": {"start": start, "end": end}}}
+        summed = lambda x: x.square().sum(tuple(range(start, end)), keepdim=True)  # noqa: E731
+        cases.forward(f"square_sum/{start}-{end}", op, summed, cases.values(3, 4, 5))
     return cases
 
 
@@ -894,11 +898,54 @@ def loss():
     return cases
 
 
+def quantise():
+    """Bytes that stand for shares of their block's largest magnitude: the dynamic map of bitsandbytes, in f64 and
+    rounded to f32 once."""
+    cases = Cases("quantise")
+
+    def listed(signed):
+        values = [0.0, 1.0]
+        for decade in range(7):
+            cells = 2 ** (decade + (not signed))
+            for cell in range(cells):
+                middle = 10.0 ** (decade - 6) * (0.1 + 0.9 * (cell + 0.5) / cells)
+                values += [middle, -middle] if signed else [middle]
+        return torch.tensor(sorted(values)).to(torch.float32)
+
+    def add(label, x, signed):
+        values = listed(signed)
+        assert len(values) == 256
+        blocks = x.reshape(-1).split(256)
+        scales = torch.stack([block.abs().max() for block in blocks])
+        bounds = (values[1:] + values[:-1]) * 0.5
+        shares = [block / (scale if scale > 0 else 1.0) for block, scale in zip(blocks, scales)]
+        codes = torch.searchsorted(bounds, torch.cat(shares).to(torch.float32))
+        if not signed:
+            # What is above zero stays there.
+            codes = codes.maximum((x.reshape(-1) > 0).to(torch.int64))
+        codes = codes.to(torch.uint8).reshape(x.shape)
+        cases.add(f"{label}/encode", {"quantise": {"encode": {"signed": signed}}}, [x], [codes, scales])
+        back = values.to(torch.float64)[codes.reshape(-1).to(torch.int64)]
+        back = back * scales.repeat_interleave(256)[: back.numel()]
+        op = {"quantise": {"decode": {"signed": signed}}}
+        cases.add(f"{label}/decode", op, [codes, scales], [back.reshape(x.shape)])
+
+    repeated = lambda x, n: torch.cat([x, x / 16])[:n]  # noqa: E731
+    add("signed", cases.values(7, 9), True)
+    add("signed/two_blocks", repeated(cases.values(250), 300).reshape(3, 100), True)
+    add("signed/zeros", torch.zeros(5), True)
+    add("unsigned", cases.positive(63), False)
+    add("unsigned/two_blocks", repeated(cases.positive(250), 290), False)
+    add("unsigned/far", cases.positive(40) * torch.tensor([1.0, 1e-3, 1e-6, 1e-12, 0.0]).repeat(8), False)
+    return cases
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     families = (
         elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, index, loss, draws,
+        quantise,
     )  # fmt: skip
     for family in families:
         family().write(folder)

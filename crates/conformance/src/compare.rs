@@ -2,8 +2,8 @@
 
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Reduce, Resize, ResizeMode,
-    Unary, Windows,
+    Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Quantise, Reduce, Resize,
+    ResizeMode, Unary, Windows,
 };
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 
@@ -63,6 +63,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Fused(region) => region.instructions.iter().map(|i| elementwise(&i.op)).sum(),
         Op::Movement(_)
         | Op::Random(_)
+        | Op::Quantise(Quantise::Encode { .. })
         | Op::Reduce(
             Reduce::Max { .. } | Reduce::Min { .. } | Reduce::Argmax | Reduce::Argmin | Reduce::TopK { .. },
         )
@@ -89,9 +90,12 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
     let shape = |i: usize| &inputs[i].shape;
     let last = |i: usize| shape(i).last().copied().unwrap_or(1);
     match op {
-        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) => 0,
+        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) | Op::Quantise(_) => 0,
         Op::Reduce(
-            Reduce::Sum { start, end } | Reduce::Product { start, end } | Reduce::ProductGrad { start, end },
+            Reduce::Sum { start, end }
+            | Reduce::SquareSum { start, end }
+            | Reduce::Product { start, end }
+            | Reduce::ProductGrad { start, end },
         ) => shape(0)[*start..*end].iter().product(),
         Op::Reduce(Reduce::CumulativeSum { axis, .. }) => shape(0)[*axis],
         Op::Reduce(_) => 0,

@@ -3,7 +3,9 @@
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
-use plimsoll_nn::{AdamW, Model, step, zoo};
+use plimsoll_nn::{
+    Adafactor, Adam, AdamW, Clip, Decay, Lion, Model, Moments, Optimizer, Recipe, RmsProp, Sgd, step, zoo,
+};
 use plimsoll_train::{Control, Trainer};
 use plimsoll_transform::Pass;
 
@@ -24,12 +26,13 @@ fn trained(
     cpu: Cpu,
     change: impl Fn(Trainer) -> Trainer,
 ) -> Vec<(String, Vec<u8>)> {
-    run(name, odd(name), batch, cpu, change)
+    run(name, odd(name), Box::new(AdamW::new(1e-2)), batch, cpu, change)
 }
 
 fn run(
     name: &str,
     model: Box<dyn Model>,
+    optimizer: Box<dyn Optimizer>,
     batch: usize,
     cpu: Cpu,
     change: impl Fn(Trainer) -> Trainer,
@@ -38,7 +41,7 @@ fn run(
     let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
     let data =
         Dataset { name: "synthetic".into(), train: source(2 * batch + batch / 2, 0), test: source(3, 1) };
-    let trainer = change(Trainer::new(model, AdamW::new(1e-2), cpu).batch(batch).steps(3).seed(9));
+    let trainer = change(Trainer::new(model, optimizer, cpu).batch(batch).steps(3).seed(9));
     let plans = trainer.plan(&data).unwrap_or_else(|e| panic!("{name}: {e}"));
     let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
     let mut session = trainer.prepare(plans, &data).unwrap();
@@ -99,6 +102,42 @@ fn micro_batches_do_not_change_bits() {
     }
 }
 
+/// Every optimizer, with something around it.
+fn recipes() -> Vec<(&'static str, Box<dyn Optimizer>)> {
+    let bytes = AdamW::new(1e-2).moments(Moments::Bytes);
+    let half = Adam::new(1e-2).moments(Moments::Half).weight_decay(Decay::new(0.1).group("vectors", 0.0));
+    let factored = Adafactor::new(1e-2).weight_decay(Decay::new(0.1));
+    vec![
+        ("8-bit", Box::new(Recipe::new(bytes).clip(Clip::Norm(0.1)))),
+        ("bf16", Box::new(Recipe::new(half).average(0.9))),
+        ("adafactor", Box::new(Recipe::new(factored).clip(Clip::GlobalNorm(0.1)).average(0.9))),
+        ("lion", Box::new(Recipe::new(Lion::new(1e-3)).clip(Clip::Value(0.01)))),
+        ("nesterov", Box::new(Recipe::new(Sgd::new(1e-2).nesterov(0.9)).clip(Clip::GlobalNorm(0.1)))),
+        ("rmsprop", Box::new(RmsProp::new(1e-3).centred().momentum(0.5))),
+    ]
+}
+
+#[test]
+fn every_optimizer_keeps_its_bits() {
+    for (name, batch) in [("mlp", 128), ("gpt", 8)] {
+        for i in 0..recipes().len() {
+            let what = format!("{name} {}", recipes()[i].0);
+            let with = |cpu: Cpu, change: &dyn Fn(Trainer) -> Trainer| {
+                run(name, odd(name), recipes().swap_remove(i).1, batch, cpu, change)
+            };
+            let one = with(Cpu::new(1).unwrap(), &|t| t);
+            same(&what, "three threads", &with(Cpu::new(3).unwrap(), &|t| t), &one);
+            let split = |t: Trainer| t.micro_batches(2);
+            same(&what, "micro-batches", &with(Cpu::new(2).unwrap().checked(), &split), &one);
+            let accumulated = |t: Trainer| t.batch(batch / 4).accumulate(4);
+            same(&what, "accumulating", &with(Cpu::new(2).unwrap(), &accumulated), &one);
+            for pass in [Pass::Simplify, Pass::Save, Pass::Fuse] {
+                same(&what, pass.name(), &with(Cpu::new(2).unwrap(), &|t| t.without(pass)), &one);
+            }
+        }
+    }
+}
+
 #[test]
 fn batch_norm_is_not_split_silently() {
     let result =
@@ -143,7 +182,8 @@ fn the_whole_zoo_keeps_its_bits() {
         // What cannot be split is trained on a few examples.
         let batch = if entry.splits { 2 * block } else { 6 };
         let one = |cpu: Cpu, change: &dyn Fn(Trainer) -> Trainer| {
-            run(name, (entry.make)(&entry.small), batch, cpu, change)
+            let optimizer = Box::new(AdamW::new(1e-2));
+            run(name, (entry.make)(&entry.small), optimizer, batch, cpu, change)
         };
         let cpu = |threads| Cpu::new(threads).unwrap();
         let plain = one(cpu(1), &|t| t);

@@ -193,6 +193,7 @@ fn family(op: &Op) -> usize {
         Op::Index(_) => 12,
         Op::Loss(_) => 13,
         Op::Random(_) => 14,
+        Op::Quantise(_) => 15,
     }
 }
 

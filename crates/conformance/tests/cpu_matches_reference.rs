@@ -128,6 +128,7 @@ fn movement_and_reductions_over_awkward_shapes() {
         let shapes: &[&[&str]] =
             &[&["f32[3,4,5]"], &["f32[1,1,1]"], &["f32[130,3,17]"], &["f32[2,0,3]"], &["f32[5,300,1]"]];
         each(Op::Reduce(Reduce::Sum { start, end }), shapes);
+        each(Op::Reduce(Reduce::SquareSum { start, end }), shapes);
     }
     each(Op::Reduce(Reduce::Argmax), &[&["f32[7]"], &["f32[5,1]"], &["f32[0,3]"], &["f32[33,65]"]]);
 }

@@ -3,8 +3,8 @@
 use plimsoll_conformance::{compare, golden_cases, tolerance};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Distribution, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Random,
-    Reduce, Region, Resize, Unary,
+    Attention, Binary, Conv, Distribution, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Quantise,
+    Random, Reduce, Region, Resize, Unary,
 };
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::TensorType;
@@ -113,7 +113,10 @@ variants! {
     Op::Random(Random { distribution: Distribution::Uniform(_), .. }) => "uniform",
     Op::Random(Random { distribution: Distribution::Normal(_), .. }) => "normal",
     Op::Random(Random { distribution: Distribution::Bernoulli(_), .. }) => "bernoulli",
+    Op::Quantise(Quantise::Encode { .. }) => "quantise",
+    Op::Quantise(Quantise::Decode { .. }) => "dequantise",
     Op::Reduce(Reduce::Sum { .. }) => "sum",
+    Op::Reduce(Reduce::SquareSum { .. }) => "square_sum",
     Op::Reduce(Reduce::Max { .. }) => "reduce_max",
     Op::Reduce(Reduce::Min { .. }) => "reduce_min",
     Op::Reduce(Reduce::Product { .. }) => "product",

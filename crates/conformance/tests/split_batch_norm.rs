@@ -78,7 +78,8 @@ fn threads_passes_and_lines_do_not_change_the_bits_of_a_split_step() {
         let without = |t| split(t).without(pass);
         assert!(first == stepped(Cpu::new(2).unwrap(), batch, 0, without).unwrap(), "{pass:?}");
     }
-    let trainer = split(Trainer::new(model(), Sgd::new(0.05), Cpu::new(1).unwrap()).batch(batch));
+    // Of as many threads as the run has: scratch may depend on them.
+    let trainer = split(Trainer::new(model(), Sgd::new(0.05), Cpu::new(2).unwrap()).batch(batch));
     let data = data(batch);
     let floor = trainer.forecast(&data).floor().unwrap();
     let tight = |t| split(t).line(floor + 1024);

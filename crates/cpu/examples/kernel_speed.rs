@@ -27,7 +27,7 @@ use plimsoll_cpu::pooling::{
     average_pool_workspace, max_pool, max_pool_grad,
 };
 use plimsoll_cpu::reduce::{
-    Extreme, arg_extreme, cumulative_sum, extreme, product, sum, sum_fold, sum_fold_workspace, top_k,
+    Extreme, Term, arg_extreme, cumulative_sum, extreme, product, sum, sum_fold, sum_fold_workspace, top_k,
 };
 use plimsoll_cpu::resize::{
     ResizeMode, ResizeShape, resize, resize_grad, resize_grad_workspace, resize_workspace,
@@ -222,7 +222,7 @@ fn reductions(ctx: Context<'_>) {
     for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512)] {
         let (x, mut y) = (random(outer * reduce * inner), vec![0.0; outer * inner]);
         time(&format!("sum [{outer},{reduce},{inner}]"), 4 * x.len(), || {
-            sum(ctx, outer, reduce, inner, &x, &mut y)
+            sum(ctx, Term::Itself, [outer, reduce, inner], &x, &mut y)
         });
     }
     for (outer, reduce, inner) in [(16384, 1024, 1), (64, 256, 512), (1, 1 << 20, 4)] {

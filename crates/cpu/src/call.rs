@@ -12,6 +12,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pooling;
+mod quantise;
 mod random;
 mod reduce;
 mod resize;
@@ -68,6 +69,7 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Index(op) => index::find(op, query),
         Op::Loss(op) => loss::find(op, query),
         Op::Random(op) => random::find(op, query),
+        Op::Quantise(op) => quantise::find(*op, query),
     }
 }
 

@@ -19,6 +19,7 @@ mod movement;
 pub mod norm;
 pub mod pool;
 pub mod pooling;
+pub mod quantise;
 pub mod random;
 pub mod reduce;
 pub mod resize;

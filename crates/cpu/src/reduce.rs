@@ -20,8 +20,17 @@ use std::ops::Range;
 /// Columns that one task sums when columns are what is shared out.
 pub(crate) const STRIP: usize = 256;
 
-/// `y[o, i] = Σ_r x[o, r, i]`, with x of `[outer, reduce, inner]`.
-pub fn sum(ctx: Context<'_>, outer: usize, reduce: usize, inner: usize, x: &[f32], y: &mut [f32]) {
+/// What is summed of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// The element.
+    Itself,
+    /// Its square.
+    Square,
+}
+
+/// `y[o, i] = Σ_r x[o, r, i]`, or of their squares, with x of `[outer, reduce, inner]`.
+pub fn sum(ctx: Context<'_>, term: Term, [outer, reduce, inner]: [usize; 3], x: &[f32], y: &mut [f32]) {
     assert!(
         x.len() >= outer * reduce * inner && y.len() >= outer * inner,
         "operands are shorter than their shapes"
@@ -33,7 +42,11 @@ pub fn sum(ctx: Context<'_>, outer: usize, reduce: usize, inner: usize, x: &[f32
             let rows = task * rows..((task + 1) * rows).min(outer);
             // SAFETY: every task has its own rows.
             let y = unsafe { y.part(rows.start, rows.len()) };
-            row_sums(ctx.isa, reduce, &x[rows.start * reduce..rows.end * reduce], y);
+            let x = &x[rows.start * reduce..rows.end * reduce];
+            match term {
+                Term::Itself => row_sums(ctx.isa, reduce, x, y),
+                Term::Square => row_square_sums(ctx.isa, reduce, x, y),
+            }
         });
         return;
     }
@@ -49,8 +62,9 @@ pub fn sum(ctx: Context<'_>, outer: usize, reduce: usize, inner: usize, x: &[f32
             let x = &x[o * reduce * inner..(o + 1) * reduce * inner];
             // SAFETY: every item has its own columns of its own row.
             let y = unsafe { y.part(o * inner + columns.start, columns.len()) };
-            fold::fold_strip(&whole, columns, [y], &|rows, columns, [out]| {
-                sum_unit(ctx.isa, inner, rows, columns, x, out);
+            fold::fold_strip(&whole, columns, [y], &|rows, columns, [out]| match term {
+                Term::Itself => sum_unit(ctx.isa, inner, rows, columns, x, out),
+                Term::Square => square_sum_unit(ctx.isa, inner, rows, columns, x, out),
             });
         }
     });
@@ -104,6 +118,33 @@ simd_fn! {
             // SAFETY: i is below the row's length.
             *y = sum_by(width, |i| unsafe { *row.get_unchecked(i) });
         }
+    }
+}
+
+simd_fn! {
+    fn row_square_sums(isa: Isa, width: usize, x: &[f32], y: &mut [f32]) {
+        for (r, y) in y.iter_mut().enumerate() {
+            let row = &x[r * width..(r + 1) * width];
+            *y = sum_by(width, |i| {
+                // SAFETY: i is below the row's length.
+                let x = unsafe { *row.get_unchecked(i) };
+                x * x
+            });
+        }
+    }
+}
+
+simd_fn! {
+    /// As [`sum_unit`], of squares.
+    fn square_sum_unit(
+        isa: Isa, inner: usize, rows: Range<usize>, columns: Range<usize>, x: &[f32], out: &mut [f32],
+    ) {
+        let x = &x[rows.start * inner..rows.end * inner];
+        sum_rows(rows.len(), inner, columns, [out], |r, j| {
+            // SAFETY: r and j lie inside the rows and columns that were cut out above.
+            let x = unsafe { *x.get_unchecked(r * inner + j) };
+            [x * x]
+        });
     }
 }
 
@@ -177,7 +218,7 @@ mod tests {
             }
             let results = on_all(|ctx| {
                 let mut y = vec![f32::NAN; outer * inner];
-                sum(ctx, outer, reduce, inner, &x, &mut y);
+                sum(ctx, Term::Itself, [outer, reduce, inner], &x, &mut y);
                 y
             });
             for y in results {
@@ -200,8 +241,8 @@ mod tests {
         let ctx = Context { pool: &pool, isa: Isa::detect() };
         for (reduce, inner) in [(333 * 20, 1), (333, 20)] {
             let (mut all, mut one) = (vec![0.0; 9 * inner], vec![0.0; inner]);
-            sum(ctx, 9, reduce, inner, &x, &mut all);
-            sum(ctx, 1, reduce, inner, &x[4 * reduce * inner..], &mut one);
+            sum(ctx, Term::Itself, [9, reduce, inner], &x, &mut all);
+            sum(ctx, Term::Itself, [1, reduce, inner], &x[4 * reduce * inner..], &mut one);
             assert_bits(&all[4 * inner..5 * inner], &one, "row four");
         }
     }

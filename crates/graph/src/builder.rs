@@ -284,6 +284,11 @@ impl Builder {
         self.one(Op::Reduce(Reduce::Sum { start, end }), &[x])
     }
 
+    /// Sum of squares over the axes `start..end`, each left with extent one.
+    pub fn square_sum(&mut self, x: ValueId, start: usize, end: usize) -> Result<ValueId, GraphError> {
+        self.one(Op::Reduce(Reduce::SquareSum { start, end }), &[x])
+    }
+
     /// Whether the first axis of a value runs over the batch's examples.
     pub fn is_batched(&self, value: ValueId) -> bool {
         self.batched[value.index()]

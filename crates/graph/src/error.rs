@@ -26,6 +26,9 @@ pub enum GraphError {
     /// A graph that breaks an invariant; `check` names it.
     #[error("broken graph: {0}")]
     Broken(String),
+    /// A choice that does not fit the model: what to change.
+    #[error("{0}")]
+    Choice(String),
     /// Text that is not a graph.
     #[error("line {line}: {reason}")]
     Parse {

@@ -94,6 +94,8 @@ pub enum Role {
     Moment,
     /// A running statistic of a norm.
     Statistic,
+    /// A running average of a parameter.
+    Average,
 }
 
 /// How a state starts.
@@ -196,7 +198,7 @@ impl Graph {
     }
 
     /// Every node, in order.
-    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+    pub fn node_ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.nodes.len() as u32).map(NodeId)
     }
 
@@ -231,21 +233,51 @@ impl Graph {
         readers
     }
 
-    /// For every node, whether it runs once after the last micro-batch because it reads a finished sum.
+    /// For every node, whether it runs once after the last micro-batch: because it reads a finished sum, or because what
+    /// it makes of states and settings alone is read by such nodes alone.
     pub fn tail(&self) -> Vec<bool> {
         let mut finished = vec![false; self.values.len()];
         for carry in &self.carries {
             finished[carry.output.index()] = true;
         }
         let mut tail = vec![false; self.nodes.len()];
+        // Whether a value is the same in every micro-batch.
+        let mut shared: Vec<bool> = self.value_ids().map(|value| self.enters_shared(value)).collect();
         for id in self.node_ids() {
             let node = self.node(id);
             tail[id.index()] = node.inputs.iter().any(|v| finished[v.index()]);
-            if tail[id.index()] {
-                node.outputs.iter().for_each(|v| finished[v.index()] = true);
+            let alike = node.reads().all(|v| shared[v.index()]);
+            for value in &node.outputs {
+                finished[value.index()] |= tail[id.index()];
+                shared[value.index()] = alike;
+            }
+        }
+        // Whether a value is wanted by something else than the tail.
+        let mut wanted = vec![self.carries.is_empty(); self.values.len()];
+        let states = self.states.iter().filter_map(|s| s.output);
+        let carries = self.carries.iter().map(|c| c.output);
+        states
+            .chain(carries)
+            .chain(self.outputs.iter().map(|o| o.value))
+            .for_each(|v| wanted[v.index()] = true);
+        for id in self.node_ids().rev() {
+            let node = self.node(id);
+            let late = |v: &ValueId| shared[v.index()] && !wanted[v.index()];
+            tail[id.index()] |= node.outputs.iter().all(late);
+            if !tail[id.index()] {
+                node.reads().for_each(|v| wanted[v.index()] = true);
             }
         }
         tail
+    }
+
+    /// Whether a value enters the step from outside and is the same in every micro-batch.
+    fn enters_shared(&self, value: ValueId) -> bool {
+        match self.origin(value) {
+            Origin::Input(i) => !self.inputs[i].batched,
+            Origin::State(_) => true,
+            Origin::Carry(_) | Origin::Node { .. } => false,
+        }
     }
 
     /// The named input.

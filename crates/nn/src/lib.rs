@@ -35,6 +35,9 @@ pub use loss::{
 };
 pub use model::{Head, Model, Sequential, WithLoss};
 pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};
-pub use optimizer::{AdamW, Optimizer, Parameter, Sgd};
+pub use optimizer::{
+    AVERAGE, Adafactor, Adam, AdamW, Adaptive, Clip, Decay, Lion, Moments, Optimizer, Parameter, Pattern,
+    Recipe, RmsProp, Sgd,
+};
 pub use plimsoll_graph::op::ResizeMode;
 pub use plimsoll_tensor::Field;

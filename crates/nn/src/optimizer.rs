@@ -1,18 +1,45 @@
-//! Optimizers as graph builders: each parameter's update is a few elementwise ops next to its gradient.
+//! Optimizers as graph builders: each parameter's update is a few ops next to its gradient, elementwise where the rule
+//! allows it, so that it becomes one kernel that works in place.
 
-use plimsoll_graph::{Builder, GraphError, Init, Role, ValueId, op::Unary};
+mod adafactor;
+mod adam;
+mod clip;
+mod decay;
+mod lion;
+mod moment;
+mod pattern;
+mod recipe;
+mod rmsprop;
+mod sgd;
+
+pub use adafactor::Adafactor;
+pub use adam::{Adam, AdamW, Adaptive};
+pub use clip::Clip;
+pub use decay::Decay;
+pub use lion::Lion;
+pub use moment::Moments;
+pub use pattern::Pattern;
+pub use recipe::{AVERAGE, Recipe};
+pub use rmsprop::RmsProp;
+pub use sgd::Sgd;
+
+use plimsoll_graph::{Builder, GraphError, Init, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 
-/// A rule that turns a gradient into a parameter's next version.
+/// A rule that turns gradients into parameters' next versions.
 pub trait Optimizer: Send + Sync {
     /// Names of the numbers that the update reads and that change from step to step.
-    fn setting_names(&self) -> &'static [&'static str];
+    fn setting_names(&self) -> Vec<String>;
     /// Writes those numbers for step `step` (from 0), with the learning rate times `scale`; they are computed in f64
     /// and rounded once.
     fn settings(&self, step: u64, scale: f64, values: &mut [f64]);
     /// The rule and its numbers, in words: a checkpoint goes on only under the same.
     fn description(&self) -> String {
         self.setting_names().join(", ")
+    }
+    /// Its weight decay, if it has one.
+    fn decay(&self) -> Option<&Decay> {
+        None
     }
     /// Adds the update of one parameter; `settings` are the settings' values in the graph.
     fn update(
@@ -22,10 +49,37 @@ pub trait Optimizer: Send + Sync {
         gradient: ValueId,
         settings: &[ValueId],
     ) -> Result<(), GraphError>;
+    /// Adds the updates of all parameters that are trained, each in its layer.
+    fn updates(
+        &self,
+        b: &mut Builder,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        for (parameter, &gradient) in parameters.iter().zip(gradients) {
+            b.within(parameter.layer().into(), |b| self.update(b, parameter, gradient, settings))?;
+        }
+        Ok(())
+    }
+    /// Whether a parameter is trained; one that is not has neither gradient nor moments.
+    fn trains(&self, name: &str) -> bool {
+        let _ = name;
+        true
+    }
+    /// Whether it keeps a running average of every parameter that it trains: the state [`AVERAGE`] beside it. Evaluation
+    /// and prediction read that.
+    fn averages(&self) -> bool {
+        false
+    }
+    /// Whether what it says of parameters by name makes sense for a model with these.
+    fn check(&self, names: &[&str]) -> Result<(), GraphError> {
+        self.decay().map_or(Ok(()), |decay| decay.check(names))
+    }
 }
 
 impl Optimizer for Box<dyn Optimizer> {
-    fn setting_names(&self) -> &'static [&'static str] {
+    fn setting_names(&self) -> Vec<String> {
         self.as_ref().setting_names()
     }
 
@@ -37,6 +91,10 @@ impl Optimizer for Box<dyn Optimizer> {
         self.as_ref().description()
     }
 
+    fn decay(&self) -> Option<&Decay> {
+        self.as_ref().decay()
+    }
+
     fn update(
         &self,
         b: &mut Builder,
@@ -45,6 +103,28 @@ impl Optimizer for Box<dyn Optimizer> {
         settings: &[ValueId],
     ) -> Result<(), GraphError> {
         self.as_ref().update(b, parameter, gradient, settings)
+    }
+
+    fn updates(
+        &self,
+        b: &mut Builder,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        self.as_ref().updates(b, parameters, gradients, settings)
+    }
+
+    fn trains(&self, name: &str) -> bool {
+        self.as_ref().trains(name)
+    }
+
+    fn averages(&self) -> bool {
+        self.as_ref().averages()
+    }
+
+    fn check(&self, names: &[&str]) -> Result<(), GraphError> {
+        self.as_ref().check(names)
     }
 }
 
@@ -57,141 +137,50 @@ pub struct Parameter {
     pub value: ValueId,
 }
 
+impl Parameter {
+    /// The layer that it belongs to.
+    pub fn layer(&self) -> &str {
+        self.name.rsplit_once('/').map_or("", |(layer, _)| layer)
+    }
+}
+
+/// A state of a parameter, starting at zero.
+fn state(b: &mut Builder, parameter: &Parameter, name: &str, ty: TensorType) -> ValueId {
+    b.named_state(format!("{}/{name}", parameter.name), ty, Role::Moment, Init::Zeros)
+}
+
 /// A moment of a parameter, of its type, starting at zero.
 fn moment(b: &mut Builder, parameter: &Parameter, name: &str) -> ValueId {
-    let ty: TensorType = b.ty(parameter.value).clone();
-    b.named_state(format!("{}/{name}", parameter.name), ty, Role::Moment, Init::Zeros)
+    let ty = b.ty(parameter.value).clone();
+    state(b, parameter, name, ty)
+}
+
+/// `share · old + (1 - share) · new`, with a constant share.
+fn blend(b: &mut Builder, old: ValueId, new: ValueId, share: f64) -> Result<ValueId, GraphError> {
+    let (old, new) = (b.scale(old, share)?, b.scale(new, 1.0 - share)?);
+    b.add(old, new)
+}
+
+/// The sum of a value's squares, one number: rows first, then their sums.
+fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
+    let columns = b.shape(x).last().copied().unwrap_or(1).max(1);
+    let rows = b.shape(x).elements() / columns;
+    let matrix = b.reshape(x, [rows, columns])?;
+    let rows = b.square_sum(matrix, 1, 2)?;
+    let sum = b.sum(rows, 0, 1)?;
+    b.reshape(sum, [0; 0])
 }
 
 /// Adds the settings of an optimizer as inputs of the graph.
 pub(crate) fn setting_inputs(b: &mut Builder, optimizer: &dyn Optimizer, dtype: DType) -> Vec<ValueId> {
-    let names = optimizer.setting_names().iter();
+    let names = optimizer.setting_names().into_iter();
     names.map(|name| b.setting(&format!("optimizer/{name}"), TensorType::scalar(dtype))).collect()
 }
 
-/// Stochastic gradient descent, with momentum if asked for: `v = momentum · v + g`, `p = p - rate · v`.
-#[derive(Clone, Copy, Debug)]
-pub struct Sgd {
-    rate: f64,
-    momentum: f64,
-}
-
-impl Sgd {
-    /// Plain descent.
-    pub fn new(rate: f64) -> Self {
-        Self { rate, momentum: 0.0 }
-    }
-
-    /// With momentum; costs one moment per parameter.
-    pub fn momentum(self, momentum: f64) -> Self {
-        Self { momentum, ..self }
-    }
-}
-
-impl Optimizer for Sgd {
-    fn setting_names(&self) -> &'static [&'static str] {
-        &["rate"]
-    }
-
-    fn settings(&self, _: u64, scale: f64, values: &mut [f64]) {
-        values.copy_from_slice(&[self.rate * scale]);
-    }
-
-    fn description(&self) -> String {
-        format!("{self:?}")
-    }
-
-    fn update(
-        &self,
-        b: &mut Builder,
-        parameter: &Parameter,
-        gradient: ValueId,
-        settings: &[ValueId],
-    ) -> Result<(), GraphError> {
-        let mut velocity = gradient;
-        if self.momentum != 0.0 {
-            let old = moment(b, parameter, "velocity");
-            let slowed = b.scale(old, self.momentum)?;
-            velocity = b.add(slowed, gradient)?;
-            b.set_state(old, velocity);
-        }
-        let change = b.mul(velocity, settings[0])?;
-        let next = b.sub(parameter.value, change)?;
-        b.set_state(parameter.value, next);
-        Ok(())
-    }
-}
-
-/// Adam with decoupled weight decay, as PyTorch has it.
-#[derive(Clone, Copy, Debug)]
-pub struct AdamW {
-    rate: f64,
-    beta1: f64,
-    beta2: f64,
-    eps: f64,
-    weight_decay: f64,
-}
-
-impl AdamW {
-    /// With betas 0.9 and 0.999, eps 1e-8 and weight decay 0.01.
-    pub fn new(rate: f64) -> Self {
-        Self { rate, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }
-    }
-
-    /// With other betas.
-    pub fn betas(self, beta1: f64, beta2: f64) -> Self {
-        Self { beta1, beta2, ..self }
-    }
-
-    /// With another weight decay; 0 gives Adam.
-    pub fn weight_decay(self, weight_decay: f64) -> Self {
-        Self { weight_decay, ..self }
-    }
-}
-
-impl Optimizer for AdamW {
-    fn setting_names(&self) -> &'static [&'static str] {
-        &["decay", "rate", "root"]
-    }
-
-    fn settings(&self, step: u64, scale: f64, values: &mut [f64]) {
-        let rate = self.rate * scale;
-        let t = i32::try_from(step + 1).unwrap_or(i32::MAX);
-        let (correction1, correction2) = (1.0 - self.beta1.powi(t), 1.0 - self.beta2.powi(t));
-        let decay = 1.0 - rate * self.weight_decay;
-        values.copy_from_slice(&[decay, rate / correction1, 1.0 / correction2.sqrt()]);
-    }
-
-    fn description(&self) -> String {
-        format!("{self:?}")
-    }
-
-    fn update(
-        &self,
-        b: &mut Builder,
-        parameter: &Parameter,
-        gradient: ValueId,
-        settings: &[ValueId],
-    ) -> Result<(), GraphError> {
-        let &[decay, rate, root] = settings else {
-            return Err(GraphError::Broken("adamw needs three settings".into()));
-        };
-        let (m, v) = (moment(b, parameter, "mean"), moment(b, parameter, "variance"));
-        let (old, share) = (b.scale(m, self.beta1)?, b.scale(gradient, 1.0 - self.beta1)?);
-        let mean = b.add(old, share)?;
-        b.set_state(m, mean);
-        let square = b.unary(Unary::Square, gradient)?;
-        let (old, share) = (b.scale(v, self.beta2)?, b.scale(square, 1.0 - self.beta2)?);
-        let variance = b.add(old, share)?;
-        b.set_state(v, variance);
-        let deviation = b.unary(Unary::Sqrt, variance)?;
-        let deviation = b.mul(deviation, root)?;
-        let deviation = b.with_constant(plimsoll_graph::op::Binary::Add, deviation, self.eps)?;
-        let direction = b.div(mean, deviation)?;
-        let change = b.mul(direction, rate)?;
-        let kept = b.mul(parameter.value, decay)?;
-        let next = b.sub(kept, change)?;
-        b.set_state(parameter.value, next);
-        Ok(())
-    }
+/// As many settings as a rule has names for.
+fn exactly<const N: usize>(settings: &[ValueId]) -> Result<[ValueId; N], GraphError> {
+    let count = settings.len();
+    settings
+        .try_into()
+        .map_err(|_| GraphError::Broken(format!("the optimizer has {N} settings, not {count}")))
 }

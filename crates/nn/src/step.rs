@@ -4,7 +4,7 @@
 //! remainder, a micro-batch and a masked row are all a matter of weights.
 
 use crate::optimizer::setting_inputs;
-use crate::{Field, Head, Mode, Model, Net, Optimizer, Parameter};
+use crate::{AVERAGE, Field, Head, Mode, Model, Net, Optimizer, Parameter};
 use plimsoll_graph::op::Reduce;
 use plimsoll_graph::{Builder, Graph, GraphError, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
@@ -64,16 +64,29 @@ pub fn training_in(
     step.net.output(LOSS, loss);
     let mut b = step.net.into_builder();
     let states = b.graph().states.iter().filter(|s| s.role == Role::Parameter);
+    let names: Vec<&str> = states.clone().map(|s| s.name.as_str()).collect();
+    optimizer.check(&names)?;
+    let trained = states.filter(|s| optimizer.trains(&s.name));
     let parameters: Vec<Parameter> =
-        states.map(|s| Parameter { name: s.name.clone(), value: s.input }).collect();
+        trained.map(|s| Parameter { name: s.name.clone(), value: s.input }).collect();
     let values: Vec<ValueId> = parameters.iter().map(|p| p.value).collect();
     let gradients = gradient(&mut b, loss, &values)?;
     let settings = setting_inputs(&mut b, optimizer, dtype);
-    for (parameter, gradient) in parameters.iter().zip(gradients) {
-        let layer = parameter.name.rsplit_once('/').map_or("", |(layer, _)| layer);
-        b.within(layer.into(), |b| optimizer.update(b, parameter, gradient, &settings))?;
-    }
+    optimizer.updates(&mut b, &parameters, &gradients, &settings)?;
     b.finish()
+}
+
+/// A step that reads parameters (evaluation, prediction) with the running averages that an optimizer keeps of them in their
+/// places.
+pub fn averaged(mut graph: Graph, optimizer: &dyn Optimizer) -> Graph {
+    if optimizer.averages() {
+        for state in graph.states.iter_mut().filter(|s| s.role == Role::Parameter) {
+            if optimizer.trains(&state.name) {
+                (state.name, state.role) = (format!("{}/{AVERAGE}", state.name), Role::Average);
+            }
+        }
+    }
+    graph
 }
 
 /// What an evaluation gives besides the loss.

@@ -7,6 +7,8 @@ use crate::{
 use plimsoll_graph::{Origin, Role, ValueId};
 use std::cmp::Reverse;
 
+/// The entry of an optimizer's moments.
+const OPTIMIZER_STATE: &str = "optimizer state";
 /// How many holders a moment lists.
 const HOLDERS: usize = 10;
 
@@ -66,7 +68,8 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
     let is_value = |b: &Buffer| b.kind == BufferKind::Value;
     let rows = [
         ("parameters", role(Role::Parameter), "tensors, in every plan"),
-        ("optimizer state", role(Role::Moment), "tensors, in every plan"),
+        (OPTIMIZER_STATE, role(Role::Moment), "tensors, in every plan"),
+        ("averages", role(Role::Average), "tensors, of parameters, in every plan"),
         ("statistics", role(Role::Statistic), "tensors, in every plan"),
         ("batch", live(&|_, b| matches!(b.kind, BufferKind::Input(_))), "inputs"),
         ("running sums", live(&|_, b| matches!(b.kind, BufferKind::Carry(_))), "sums over micro-batches"),
@@ -78,10 +81,20 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
     let mut entries: Vec<Entry> = (rows.into_iter().filter(|(_, (bytes, _), _)| *bytes > 0))
         .map(|(name, (bytes, count), what)| Entry::new(name, bytes, format!("{count} {what}")))
         .collect();
+    if let Some(entry) = entries.iter_mut().find(|entry| entry.name == OPTIMIZER_STATE) {
+        entry.note += &format!("; {:.2} bytes per parameter", bytes_per_parameter(states));
+    }
     if arena_bytes > known {
         entries.push(Entry::new("alignment and gaps", arena_bytes - known, "between the above"));
     }
     entries
+}
+
+/// Bytes of optimizer state, wherever they lie, for each element of a parameter.
+fn bytes_per_parameter(states: &[StatePlacement]) -> f64 {
+    let of = |role: Role| states.iter().filter(move |s| s.role == role);
+    let elements: usize = of(Role::Parameter).map(|s| s.ty.shape.elements()).sum();
+    of(Role::Moment).map(|s| s.ty.bytes()).sum::<usize>() as f64 / elements.max(1) as f64
 }
 
 fn is_live(plan: &ExecutionPlan, buffer: &Buffer) -> bool {
@@ -209,5 +222,6 @@ fn role_name(role: Role) -> &'static str {
         Role::Parameter => "parameter",
         Role::Moment => "moment",
         Role::Statistic => "statistic",
+        Role::Average => "average",
     }
 }

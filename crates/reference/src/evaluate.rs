@@ -2,8 +2,8 @@
 
 use crate::tensor::Tensor;
 use crate::{
-    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, random, reduce,
-    resize,
+    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, quantise, random,
+    reduce, resize,
 };
 use plimsoll_graph::Op;
 use plimsoll_tensor::{HostTensor, TensorType};
@@ -38,6 +38,7 @@ pub fn evaluate(
         Op::Index(op) => index::evaluate(op, &tensors, outputs[0]),
         Op::Loss(op) => loss::evaluate(op, &tensors),
         Op::Random(op) => random::evaluate(op, inputs),
+        Op::Quantise(op) => quantise::evaluate(*op, &tensors),
     }?;
     for (&output, sum) in folded.iter().zip(accumulate) {
         values[output].iter_mut().zip(sum.to_f64()).for_each(|(value, sum)| *value += sum);

@@ -28,6 +28,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod quantise;
 mod random;
 mod reduce;
 mod resize;

@@ -10,6 +10,7 @@ pub(crate) fn evaluate(op: &Reduce, inputs: &[Tensor<'_>], output: &TensorType) 
     let x = &inputs[0];
     Ok(vec![match *op {
         Reduce::Sum { .. } => reduce(x, output, 0.0, |sum, value| sum + value),
+        Reduce::SquareSum { .. } => reduce(x, output, 0.0, |sum, value| sum + value * value),
         Reduce::Max { .. } => reduce(x, output, f64::NEG_INFINITY, |a, b| if above(b, a) { b } else { a }),
         Reduce::Min { .. } => reduce(x, output, f64::INFINITY, |a, b| if above(-b, -a) { b } else { a }),
         Reduce::Product { .. } => reduce(x, output, 1.0, |product, value| product * value),

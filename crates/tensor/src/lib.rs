@@ -7,6 +7,7 @@
 //! assert_eq!(x.to_f64()[4], 5.0);
 //! ```
 
+mod codes;
 mod dtype;
 mod field;
 mod host;
@@ -14,6 +15,7 @@ pub mod random;
 mod round;
 mod shape;
 
+pub use codes::{CODE_BLOCK, code_bounds, code_of, code_values};
 pub use dtype::{DType, bf16, f16};
 pub use field::Field;
 pub use host::{HostTensor, TensorError};

@@ -1,7 +1,7 @@
 //! Checkpoints: every state and where the run stands, in one safetensors file.
 
 use crate::tensor_file::{self, Opened, dtype_name, open, wrong};
-use crate::{Control, Saved, Session, TrainError};
+use crate::{Control, Plateau, Saved, Session, TrainError};
 use plimsoll_data::Cursor;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,8 @@ pub struct TrainState {
     pub optimizer: String,
     /// The learning rate's schedule.
     pub schedule: String,
+    /// What the schedule remembers of losses.
+    pub plateau: Plateau,
     /// What a program noted with [`crate::Trainer::note`].
     pub notes: BTreeMap<String, String>,
 }
@@ -70,7 +72,7 @@ impl TrainState {
         Self::parse(&open(&path, HEADER_BYTES)?, &path)
     }
 
-    fn numbers(&self) -> [(&'static str, u64); 9] {
+    fn numbers(&self) -> [(&'static str, u64); 12] {
         [
             ("step", self.steps_done),
             ("schedule_start", self.schedule_start),
@@ -81,6 +83,9 @@ impl TrainState {
             ("batch", self.batch),
             ("micro_batches", self.micro_batches),
             ("examples", self.examples),
+            ("plateau_best", self.plateau.best_bits),
+            ("plateau_waited", self.plateau.waited),
+            ("plateau_lowered", self.plateau.lowered),
         ]
     }
 
@@ -129,6 +134,11 @@ impl TrainState {
             model: word("model")?,
             optimizer: word("optimizer")?,
             schedule: word("schedule")?,
+            plateau: Plateau {
+                best_bits: any("plateau_best")?,
+                waited: number("plateau_waited")?,
+                lowered: number("plateau_lowered")?,
+            },
             notes: own.collect(),
         };
         if state.schedule_start > state.steps_done || state.cursor.example > state.examples {
@@ -171,12 +181,13 @@ impl Session<'_> {
             total_steps: self.total_steps,
             cursor: self.cursor,
             seed: self.trainer.seed,
-            batch: self.trainer.batch as u64,
+            batch: self.trainer.step_examples() as u64,
             micro_batches: self.plans.plans.first().map_or(1, |p| p.graph.micro_batches) as u64,
             examples: self.train_examples,
             model: self.trainer.model.name().to_string(),
             optimizer: self.trainer.optimizer.description(),
-            schedule: format!("{:?}", self.trainer.schedule).to_lowercase(),
+            schedule: self.trainer.schedule.description(self.trainer.warmup),
+            plateau: self.plateau,
             notes: self.trainer.notes.clone(),
         }
     }
@@ -185,7 +196,8 @@ impl Session<'_> {
     /// replaced whole or not at all, and passes through one small buffer.
     pub fn checkpoint(&self, folder: &Path) -> Result<(), TrainError> {
         self.check_unspoilt()?;
-        let every: Vec<usize> = (0..self.plans.states.len()).collect();
+        let states = self.plans.states.iter().enumerate();
+        let every: Vec<(usize, &str)> = states.map(|(i, state)| (i, state.name.as_str())).collect();
         let notes = self.train_state().to_notes();
         let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
         tensor_file::save(prepared, &self.plans, &every, Some(&notes), &mut buffer, &folder.join(CHECKPOINT))
@@ -226,6 +238,7 @@ impl Session<'_> {
         self.spoilt = false;
         self.steps_done = state.steps_done;
         self.schedule_start = state.schedule_start;
+        self.plateau = state.plateau;
         self.cursor = state.cursor;
         self.resumed = true;
         Ok(state)

@@ -1,6 +1,7 @@
 //! Starting values of states: counter-based, so a state's start depends on its name and the seed alone.
 
-use plimsoll_graph::Init;
+use plimsoll_graph::{Init, Role};
+use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, bf16, f16};
@@ -16,7 +17,9 @@ pub(crate) fn initialise(
     chunk: &mut Vec<u8>,
 ) -> Result<(), ExecuteError> {
     for (i, state) in states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros) {
-        let stream = Stream::new(seed, 0, &state.name);
+        // An average starts as its parameter.
+        let name = parameter_of(state).unwrap_or(&state.name);
+        let stream = Stream::new(seed, 0, name);
         let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
         for first in (0..elements).step_by(CHUNK_BYTES / size) {
             chunk.clear();
@@ -40,6 +43,12 @@ pub(crate) fn initialise(
         }
     }
     Ok(())
+}
+
+/// The name of the parameter that a state is the running average of.
+pub(crate) fn parameter_of(state: &StatePlacement) -> Option<&str> {
+    let name = state.name.strip_suffix(AVERAGE)?.strip_suffix('/')?;
+    (state.role == Role::Average).then_some(name)
 }
 
 /// Appends a number as an element.

@@ -1,7 +1,12 @@
 //! The name that was probably meant.
 
 /// The name with the fewest changes of a letter from `name`; the first of several.
-pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+///
+/// ```
+/// use plimsoll_train::nearest;
+/// assert_eq!(nearest("kernal", ["bias", "kernel"].into_iter()), Some("kernel"));
+/// ```
+pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names.min_by_key(|other| distance(name, other))
 }
 

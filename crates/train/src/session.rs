@@ -6,7 +6,7 @@ use crate::log::{Hits, Log};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
 use crate::watch::Guard;
-use crate::{BatchKind, Control, Evaluation, Report, TrainError, TrainEvent, Trainer, weights};
+use crate::{BatchKind, Control, Evaluation, Plateau, Report, TrainError, TrainEvent, Trainer, weights};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
@@ -39,6 +39,8 @@ pub struct Session<'t> {
     pub(crate) steps_done: u64,
     /// Where the learning rate's schedule started: each `fit` runs one of its own, unless it goes on with a run.
     pub(crate) schedule_start: u64,
+    /// What the learning rate's schedule remembers of losses.
+    pub(crate) plateau: Plateau,
     /// Steps of the whole run, for the learning rate.
     pub(crate) total_steps: u64,
     /// Examples of the training part.
@@ -109,6 +111,7 @@ impl<'t> Session<'t> {
             results: vec![0.0; results.unwrap_or(0) / 4],
             steps_done: 0,
             schedule_start: 0,
+            plateau: Plateau::default(),
             total_steps: trainer.total_steps(data),
             train_examples: data.train.len() as u64,
             cursor: Cursor::default(),
@@ -195,7 +198,9 @@ impl<'t> Session<'t> {
     /// One training step on a batch; returns its loss.
     pub fn train_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         let plan = self.find(BatchKind::Train, batch.examples())?;
-        let scale = self.trainer.schedule.scale(self.steps_done - self.schedule_start, self.total_steps);
+        let (schedule, step) = (self.trainer.schedule, self.steps_done - self.schedule_start);
+        let scale = schedule.scale_after(self.trainer.warmup, step, self.total_steps);
+        let scale = scale * self.plateau.scale(schedule);
         self.trainer.optimizer.settings(self.steps_done, scale, &mut self.settings.0);
         let dtype = self.types[plan].loss.map_or(DType::F32, |(_, dtype)| dtype);
         for (value, bytes) in self.settings.0.iter().zip(&mut self.settings.1) {
@@ -222,10 +227,12 @@ impl<'t> Session<'t> {
         listen: &mut dyn FnMut(&TrainEvent) -> Control,
     ) -> Result<Report, TrainError> {
         let order = Order::Shuffled { seed: self.trainer.seed };
-        let mut batches = Batches::new(data.train.as_ref(), self.trainer.batch, order, self.cursor)?;
+        let mut batches =
+            Batches::new(data.train.as_ref(), self.trainer.step_examples(), order, self.cursor)?;
         let mut batch = batches.batch()?;
         if !std::mem::take(&mut self.resumed) {
             self.schedule_start = self.steps_done;
+            self.plateau = Plateau::default();
         }
         let steps = self.total_steps;
         if steps == 0 {
@@ -265,6 +272,11 @@ impl<'t> Session<'t> {
             if !more || log.done() == steps || stopped {
                 let epoch = batches.cursor().epoch - u64::from(!more);
                 let figures = self.evaluate(data.test.as_ref())?;
+                if !more {
+                    // Seen once: a checkpoint from here on starts with the next epoch.
+                    self.plateau.observe(self.trainer.schedule, figures.loss);
+                    self.cursor = batches.cursor();
+                }
                 let train_loss = log.end_epoch();
                 evaluation = Some(figures);
                 let event = TrainEvent::Epoch { epoch, train_loss, evaluation: figures };
@@ -434,7 +446,7 @@ impl BatchType {
             RANDOM => Some(InputRole::Random),
             EXAMPLES => Some(InputRole::Examples),
             _ => match name.strip_prefix("optimizer/") {
-                Some(setting) => names.iter().position(|n| *n == setting).map(InputRole::Setting),
+                Some(setting) => names.iter().position(|n| n == setting).map(InputRole::Setting),
                 None => (0..fields).find(|&i| input_name(i) == name).map(InputRole::Input),
             },
         };

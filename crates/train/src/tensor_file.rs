@@ -16,12 +16,12 @@ const DIGITS: usize = 16;
 /// Bytes that are written before they are synced, so that a file on its way to the disk takes little memory.
 const SYNC_BYTES: usize = 32 << 20;
 
-/// Writes states through a buffer whose length is a multiple of eight. The file appears whole or not at all: it is
+/// Writes states under names through a buffer whose length is a multiple of eight. The file appears whole or not at all: it is
 /// written beside its place, synced, and renamed. With notes, the header holds them and a checksum of the whole file.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
-    kept: &[usize],
+    kept: &[(usize, &str)],
     notes: Option<&BTreeMap<String, String>>,
     buffer: &mut [u8],
     path: &Path,
@@ -32,7 +32,7 @@ pub(crate) fn save(
     let mut write = || -> Result<(), TrainError> {
         let mut out = Writer::new(File::create(&beside).map_err(failed)?, buffer);
         out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
-        for &state in kept {
+        for &(state, _) in kept {
             let bytes = plans.states[state].ty.bytes();
             let mut first = 0;
             while first < bytes {
@@ -245,7 +245,7 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// The header: a JSON object of notes, names, types, shapes and places, padded with spaces to a multiple of eight.
-fn header(plans: &PlanSet, kept: &[usize], notes: Option<&BTreeMap<String, String>>) -> Vec<u8> {
+fn header(plans: &PlanSet, kept: &[(usize, &str)], notes: Option<&BTreeMap<String, String>>) -> Vec<u8> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let mut header = Vec::new();
     if let Some(notes) = notes {
@@ -258,10 +258,10 @@ fn header(plans: &PlanSet, kept: &[usize], notes: Option<&BTreeMap<String, Strin
         header.push(b'}');
     }
     let mut offset = 0;
-    for &state in kept {
+    for &(state, name) in kept {
         let state = &plans.states[state];
         let end = offset + state.ty.bytes();
-        let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(&state.name));
+        let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
         let (dtype, shape) = (dtype_name(state.ty.dtype), &state.ty.shape);
         let entry = format!(
             "{before}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Checkpoints;
 use crate::planning::Planning;
-use crate::{Control, Report, Session, TrainError, TrainEvent, Watch};
+use crate::{Control, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{Dataset, Source};
 use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
@@ -126,38 +126,20 @@ impl BatchKind {
     }
 }
 
-/// How the learning rate goes over a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Schedule {
-    /// It stays.
-    #[default]
-    Constant,
-    /// It falls to zero along half a cosine.
-    Cosine,
-}
-
-impl Schedule {
-    /// The factor of the rate in step `step` (from 0) of `steps`.
-    pub fn scale(self, step: u64, steps: u64) -> f64 {
-        match self {
-            Self::Constant => 1.0,
-            Self::Cosine => {
-                0.5 + 0.5 * (std::f64::consts::PI * (step as f64 / steps.max(1) as f64).min(1.0)).cos()
-            }
-        }
-    }
-}
-
 /// A model, an optimizer, an executor, and how to train.
 pub struct Trainer {
     pub(crate) model: Box<dyn Model>,
     pub(crate) optimizer: Box<dyn Optimizer>,
     pub(crate) executor: Box<dyn Executor>,
-    pub(crate) batch: usize,
+    batch: usize,
+    /// Batches of a step.
+    accumulate: usize,
     pub(crate) epochs: u64,
     pub(crate) steps: Option<u64>,
     pub(crate) seed: u64,
     pub(crate) schedule: Schedule,
+    /// Steps over which the rate rises before its schedule starts.
+    pub(crate) warmup: u64,
     pub(crate) checkpoints: Option<Checkpoints>,
     pub(crate) notes: BTreeMap<String, String>,
     pub(crate) watch: Option<Box<dyn Watch>>,
@@ -184,10 +166,12 @@ impl Trainer {
             optimizer: Box::new(optimizer),
             executor: Box::new(executor),
             batch: 64,
+            accumulate: 1,
             epochs: 1,
             steps: None,
             seed: 0,
             schedule: Schedule::Constant,
+            warmup: 0,
             checkpoints: None,
             notes: BTreeMap::new(),
             watch: None,
@@ -202,9 +186,20 @@ impl Trainer {
         }
     }
 
-    /// Examples per step.
+    /// Examples per step, or per batch of one with [`Trainer::accumulate`].
     pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
+    }
+
+    /// Makes a step of so many batches, whose gradients are summed: it has the bits of one batch of all their examples, in
+    /// the memory of one of them. Batches must end at blocks of examples ([`Trainer::block`]).
+    pub fn accumulate(self, batches: usize) -> Self {
+        Self { accumulate: batches, ..self }
+    }
+
+    /// Examples of a step.
+    pub fn step_examples(&self) -> usize {
+        self.batch.saturating_mul(self.accumulate)
     }
 
     /// How often to go through the training part.
@@ -225,6 +220,11 @@ impl Trainer {
     /// How the learning rate goes over the run.
     pub fn schedule(self, schedule: Schedule) -> Self {
         Self { schedule, ..self }
+    }
+
+    /// Lets the learning rate rise along a line over the first steps, before its schedule starts.
+    pub fn warmup(self, steps: u64) -> Self {
+        Self { warmup: steps, ..self }
     }
 
     /// Saves a checkpoint in this folder every so many steps, and whenever [`Session::fit`] ends or is stopped.
@@ -290,7 +290,7 @@ impl Trainer {
 
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
-        let per_epoch = data.train.len().div_ceil(self.batch.max(1)) as u64;
+        let per_epoch = data.train.len().div_ceil(self.step_examples().max(1)) as u64;
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
@@ -331,7 +331,7 @@ impl Trainer {
     pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<(BatchKind, usize)> {
         let sizes = |kind, source: &dyn Source| {
             let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) };
-            let full = (self.batch / parts).max(1).min(source.len());
+            let full = (self.step_examples() / parts).max(1).min(source.len());
             let rest = source.len() % full.max(1);
             [full, rest].into_iter().filter(|&n| n > 0).map(move |n| (kind, n))
         };
@@ -374,13 +374,18 @@ impl Trainer {
     /// The numbers of micro-batches to try, at least one, the fewest first: they cost least.
     fn splits(&self) -> Vec<usize> {
         let block = self.block();
-        let fits = |k: &usize| self.batch.is_multiple_of(*k) && (self.batch / k).is_multiple_of(block);
+        let fits = |k: &usize| {
+            self.step_examples().is_multiple_of(*k) && (self.step_examples() / k).is_multiple_of(block)
+        };
         match self.micro_batches {
             Some(asked) => vec![asked],
             None if !self.kinds.contains(&BatchKind::Train) => vec![1],
             None => {
-                let most = (self.batch / block.max(1)).min(MOST_SPLITS);
-                std::iter::once(1).chain((2..=most).filter(fits)).collect()
+                let most = (self.step_examples() / block.max(1)).min(MOST_SPLITS);
+                // At least one for each batch of a step.
+                let least = self.accumulate.max(1);
+                let more = (2..=most / least).map(|k| k * least).filter(fits);
+                std::iter::once(least).chain(more).collect()
             }
         }
     }
@@ -393,7 +398,7 @@ impl Trainer {
                 BatchKind::Evaluate => step::evaluation(model, examples, self.report)?,
                 _ => step::prediction(model, examples)?,
             };
-            return Ok(optimize(&graph, &self.without)?);
+            return Ok(optimize(&step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
         }
         let split = self.split(examples, micro_batches);
         let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
@@ -411,13 +416,13 @@ impl Trainer {
 
     /// The training step of a whole batch, as it was built.
     pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
-        Ok(step::training(self.model.as_ref(), self.optimizer.as_ref(), self.batch)?)
+        Ok(step::training(self.model.as_ref(), self.optimizer.as_ref(), self.step_examples())?)
     }
 
     /// Whether there is a number of micro-batches other than one that steps may be split into.
     pub fn can_split(&self) -> Result<bool, TrainError> {
         let Some(&parts) = self.splits().get(1) else { return Ok(false) };
-        match self.graph(BatchKind::Train, self.batch, parts) {
+        match self.graph(BatchKind::Train, self.step_examples(), parts) {
             Ok(_) => Ok(true),
             Err(TrainError::Split(_)) => Ok(false),
             Err(other) => Err(other),
@@ -428,10 +433,10 @@ impl Trainer {
     /// fewest that keep each no larger than the full batch's and end at a block.
     fn split(&self, examples: usize, micro_batches: usize) -> usize {
         let asked = micro_batches.clamp(1, examples.max(1));
-        if asked == 1 || examples == self.batch {
+        if asked == 1 || examples == self.step_examples() {
             return if examples.is_multiple_of(asked) { asked } else { 1 };
         }
-        let (block, most) = (self.block(), self.batch / asked);
+        let (block, most) = (self.block(), self.step_examples() / asked);
         let fits = |k: &usize| {
             examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= most
         };
@@ -446,18 +451,21 @@ impl Trainer {
 
     /// As [`Trainer::plan`], under a line of its own.
     pub(crate) fn plan_under(&self, data: &Dataset, planning: &mut Planning) -> Result<PlanSet, TrainError> {
-        if self.batch == 0 {
+        if self.step_examples() == 0 {
             return Err(TrainError::Setting(
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
-        if let Some(parts) = self.micro_batches.filter(|&k| k > 1 && !self.batch.is_multiple_of(k)) {
-            let batch = self.batch;
+        if let Some(parts) = self.micro_batches.filter(|&k| k > 1 && !self.step_examples().is_multiple_of(k))
+        {
+            let batch = self.step_examples();
             return Err(TrainError::Setting(format!(
                 "a batch of {batch} does not split into {parts} equal micro-batches"
             )));
         }
-        if self.micro_batches.is_some_and(|k| k > 1 && self.batch / k < 2) && self.splits_statistics() {
+        if self.micro_batches.is_some_and(|k| k > 1 && self.step_examples() / k < 2)
+            && self.splits_statistics()
+        {
             return Err(TrainError::Setting(
                 "batch norm needs two examples for statistics: use fewer micro-batches".into(),
             ));
@@ -476,7 +484,7 @@ impl Trainer {
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {
-                    let examples = self.batch / parts;
+                    let examples = self.step_examples() / parts;
                     plans.sheet.notes.push(format!(
                         "Batch norm takes the statistics of {examples} examples at a time: the results differ from those \
                          of the whole batch."

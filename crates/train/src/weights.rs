@@ -1,25 +1,35 @@
 //! Parameters and statistics as a safetensors file, written and read piece by piece.
 
 use crate::TrainError;
-use crate::init::CHUNK_BYTES;
+use crate::init::{CHUNK_BYTES, parameter_of};
 use crate::tensor_file::{self, Opened, dtype_name};
 use plimsoll_graph::Role;
-use plimsoll_plan::{PlanSet, Prepared};
+use plimsoll_plan::{PlanSet, Prepared, StatePlacement};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Writes parameters and running statistics through a buffer.
+/// Writes parameters (their running averages where there are some) and running statistics through a buffer.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
     buffer: &mut [u8],
     path: &Path,
 ) -> Result<(), TrainError> {
-    let kept: Vec<usize> =
-        (0..plans.states.len()).filter(|&i| plans.states[i].role != Role::Moment).collect();
+    let weights = plans.states.iter().enumerate();
+    let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
+    // A running average is what is saved of its parameter.
+    let saved = |(i, state): (usize, &StatePlacement)| {
+        (average_of(plans, &state.name).unwrap_or(i), plans.states[i].name.as_str())
+    };
+    let kept: Vec<(usize, &str)> = weights.map(saved).collect();
     tensor_file::save(prepared, plans, &kept, None, buffer, path)
+}
+
+/// The running average of a parameter.
+fn average_of(plans: &PlanSet, parameter: &str) -> Option<usize> {
+    plans.states.iter().position(|state| parameter_of(state) == Some(parameter))
 }
 
 /// Bytes of a header that are read for each state of the model: a name and a shape take about a hundred.
@@ -51,12 +61,14 @@ pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) ->
     unused.retain(|name| !name.ends_with("num_batches_tracked"));
     let mut found = Vec::new();
     for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
-        let names = [state.name.clone(), torch_name(&state.name)];
+        // An average starts as its parameter.
+        let own = parameter_of(state).unwrap_or(&state.name);
+        let names = [own.to_string(), torch_name(own)];
         let Some((name, info)) = names.iter().find_map(|name| Some((name, tensors.info(name)?))) else {
             return Err(wrong(format!("there is no `{}`, nor `{}`", names[0], names[1])));
         };
         unused.remove(name);
-        let layout = layout(&state.ty.shape, *name != state.name, &state.name);
+        let layout = layout(&state.ty.shape, *name != own, own);
         let wanted = layout.shape(&state.ty.shape);
         // PyTorch's kernels over sequences have no height.
         let flat =

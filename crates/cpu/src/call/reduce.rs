@@ -3,7 +3,7 @@
 use super::{Call, Found, Operands, all_f32, block_rows, bytes, found, read, scratch, write};
 use crate::cost::Core;
 use crate::isa::{Context, Isa};
-use crate::reduce::{self, Element, Extreme};
+use crate::reduce::{self, Element, Extreme, Term};
 use plimsoll_graph::op::Reduce;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, TensorType};
@@ -23,7 +23,8 @@ pub(super) fn find(op: &Reduce, query: &KernelQuery<'_>) -> Found {
             let block_rows = block_rows(query, x.shape[1..end].iter().product(), reduce);
             found(SumFold { rows: reduce, inner, block_rows, accumulate: query.accumulate })
         }
-        Reduce::Sum { start, end } => found(Sum(Middle::new(x, start, end))),
+        Reduce::Sum { start, end } => found(Sum(Term::Itself, Middle::new(x, start, end))),
+        Reduce::SquareSum { start, end } => found(Sum(Term::Square, Middle::new(x, start, end))),
         Reduce::Product { start, end } => found(Product(Middle::new(x, start, end))),
         Reduce::ProductGrad { start, end } => found(ProductGrad(Middle::new(x, start, end))),
         Reduce::Argmax => found(ArgExtreme(Extreme::Largest, Middle::last(x)?)),
@@ -74,7 +75,7 @@ impl Middle {
     }
 }
 
-struct Sum(Middle);
+struct Sum(Term, Middle);
 
 impl Call for Sum {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
@@ -82,9 +83,9 @@ impl Call for Sum {
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let Middle { outer, reduce, inner } = self.0;
-        let (x, y) = (read!(o, 0, self.0.elements()), write!(o, 0, outer * inner));
-        reduce::sum(ctx, outer, reduce, inner, x, y);
+        let Middle { outer, reduce, inner } = self.1;
+        let (x, y) = (read!(o, 0, self.1.elements()), write!(o, 0, outer * inner));
+        reduce::sum(ctx, self.0, [outer, reduce, inner], x, y);
         Ok(())
     }
 }

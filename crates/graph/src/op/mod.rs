@@ -12,6 +12,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod quantise;
 mod random;
 mod reduce;
 mod resize;
@@ -25,6 +26,7 @@ pub use matmul::{Epilogue, MatMul};
 pub use movement::{Movement, Span};
 pub use norm::{Norm, NormAxis};
 pub use pool::{Pool, Windows};
+pub use quantise::Quantise;
 pub use random::{Distribution, Random};
 pub use reduce::Reduce;
 pub use resize::{Resize, ResizeMode};
@@ -63,6 +65,8 @@ pub enum Op {
     Loss(Loss),
     /// Random numbers.
     Random(Random),
+    /// Floats as bytes.
+    Quantise(Quantise),
 }
 
 /// What every family answers.
@@ -97,6 +101,7 @@ impl Op {
             Self::Index(op) => op,
             Self::Loss(op) => op,
             Self::Random(op) => op,
+            Self::Quantise(op) => op,
         }
     }
 

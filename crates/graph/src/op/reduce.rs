@@ -16,6 +16,13 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
+    /// Sum of squares over the axes `start..end`, each left with extent one. Not over the examples.
+    SquareSum {
+        /// First axis.
+        start: usize,
+        /// One past the last axis.
+        end: usize,
+    },
     /// The largest over the axes `start..end`, each left with extent one; NaN if there is one. Of truth values:
     /// whether any is true.
     Max {
@@ -69,6 +76,7 @@ impl Family for Reduce {
     fn name(&self) -> &'static str {
         match self {
             Self::Sum { .. } => "sum",
+            Self::SquareSum { .. } => "square_sum",
             Self::Max { .. } => "reduce_max",
             Self::Min { .. } => "reduce_min",
             Self::Product { .. } => "product",
@@ -82,7 +90,7 @@ impl Family for Reduce {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         match *self {
-            Self::Sum { start, end } | Self::Product { start, end } => {
+            Self::Sum { start, end } | Self::SquareSum { start, end } | Self::Product { start, end } => {
                 let [x] = arity(inputs)?;
                 require_float(x)?;
                 Ok(vec![reduced(x, start, end)?])
@@ -131,6 +139,7 @@ impl Family for Reduce {
         let elements = inputs[0].shape.elements() as u64;
         match *self {
             Self::ProductGrad { .. } => 4 * elements,
+            Self::SquareSum { .. } => 2 * elements,
             Self::TopK { k } => elements * (1 + u64::from(k.max(1).ilog2())),
             _ => elements,
         }
@@ -140,6 +149,7 @@ impl Family for Reduce {
         let along_examples = match *self {
             Self::Sum { start: 0, .. } => return vec![Flow::Folded],
             Self::Sum { start, .. }
+            | Self::SquareSum { start, .. }
             | Self::Max { start, .. }
             | Self::Min { start, .. }
             | Self::Product { start, .. }

@@ -76,5 +76,7 @@ pub(super) fn backward(b: &mut Builder, node: &Node, outer: &[Option<ValueId>], 
         Op::Loss(op) => loss::backward(b, *op, &rule),
         // A seed has no slope.
         Op::Random(_) => Ok(vec![None, None]),
+        // Steps have no slope.
+        Op::Quantise(_) => Ok(vec![None; node.inputs.len()]),
     }
 }

@@ -9,6 +9,10 @@ pub(super) fn backward(b: &mut Builder, op: &Reduce, r: &Rule<'_>) -> Gradients 
     let dx = match *op {
         Reduce::Argmax | Reduce::Argmin => return Ok(vec![None]),
         Reduce::Sum { .. } => b.one(Op::Movement(Movement::Broadcast(b.shape(x).clone())), &[r.dy()?])?,
+        Reduce::SquareSum { .. } => {
+            let slope = b.scale(x, 2.0)?;
+            b.mul(slope, r.dy()?)?
+        }
         Reduce::Max { start, end } | Reduce::Min { start, end } => share(b, x, r.y[0], r.dy()?, start, end)?,
         Reduce::Product { start, end } => {
             b.one(Op::Reduce(Reduce::ProductGrad { start, end }), &[x, r.dy()?])?

@@ -1,0 +1,62 @@
+//! Floats as bytes, block by block.
+
+use super::{Family, arity, require};
+use crate::{Flow, TypeError};
+use plimsoll_tensor::{CODE_BLOCK, DType, TensorType};
+use serde::{Deserialize, Serialize};
+
+/// Floats as one byte each beside a scale for every [`CODE_BLOCK`] elements, in their order: the largest magnitude of
+/// the block. A byte stands for the share of it that `plimsoll_tensor::code_values` lists. For states of optimizers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantise {
+    /// `x → (codes u8, scales)`: the code nearest to `x / scale`, the lower one of two. Without a sign, what is above zero
+    /// does not become zero.
+    Encode {
+        /// Whether there are codes for numbers below zero.
+        signed: bool,
+    },
+    /// `(codes, scales) → x`: what the codes stand for, times their scales.
+    Decode {
+        /// Whether there are codes for numbers below zero.
+        signed: bool,
+    },
+}
+
+impl Family for Quantise {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Encode { .. } => "quantise",
+            Self::Decode { .. } => "dequantise",
+        }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let blocks = |ty: &TensorType| ty.shape.elements().div_ceil(CODE_BLOCK);
+        match self {
+            Self::Encode { .. } => {
+                let [x] = arity(inputs)?;
+                require(x.dtype.is_float(), || format!("needs a float, not {}", x.dtype))?;
+                let codes = TensorType::new(DType::U8, x.shape.clone());
+                Ok(vec![codes, TensorType::new(x.dtype, [blocks(x)])])
+            }
+            Self::Decode { .. } => {
+                let [codes, scales] = arity(inputs)?;
+                require(codes.dtype == DType::U8, || format!("codes must be u8, not {}", codes.dtype))?;
+                let fits = scales.dtype.is_float() && scales.shape[..] == [blocks(codes)];
+                require(fits, || format!("needs {} scales, has {scales}", blocks(codes)))?;
+                Ok(vec![TensorType::new(scales.dtype, codes.shape.clone())])
+            }
+        }
+    }
+
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
+        let each = if matches!(self, Self::Encode { .. }) { 16 } else { 2 };
+        each * inputs[0].shape.elements() as u64
+    }
+
+    /// A block may hold elements of several examples.
+    fn flow(&self, _: &[bool], _: &[&TensorType]) -> Vec<Flow> {
+        vec![Flow::Mixed; if matches!(self, Self::Encode { .. }) { 2 } else { 1 }]
+    }
+}

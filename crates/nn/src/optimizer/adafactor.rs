@@ -1,0 +1,141 @@
+//! Descent with a factored second moment.
+
+use super::{Decay, Optimizer, Parameter, exactly, moment, square_sum, state};
+use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::{Builder, GraphError, ValueId};
+use plimsoll_tensor::DType;
+
+/// Adafactor (Shazeer and Stern 2018) without first moment, as PyTorch has it. Of a matrix (the last two axes) it keeps
+/// mean squares of rows and of columns alone: `4 · (rows + columns)` bytes; of a vector, 4 bytes per parameter. The step is
+/// relative to the parameter's size: `rate` times the root of its mean square.
+#[derive(Clone, Debug)]
+pub struct Adafactor {
+    rate: f64,
+    beta2_decay: f64,
+    eps: (Option<f64>, f64),
+    threshold: f64,
+    decay: Decay,
+}
+
+impl Adafactor {
+    /// With a second moment that forgets as `step^-0.8`, updates whose mean square is at most one, and no weight decay.
+    pub fn new(rate: f64) -> Self {
+        Self { rate, beta2_decay: -0.8, eps: (None, 1e-3), threshold: 1.0, decay: Decay::new(0.0) }
+    }
+
+    /// With other bounds: the least root of a mean square of gradients (else the float type's epsilon), and the least size
+    /// of a parameter that steps are relative to.
+    pub fn eps(self, gradient: f64, parameter: f64) -> Self {
+        Self { eps: (Some(gradient), parameter), ..self }
+    }
+
+    /// With weight decay, apart from the gradient.
+    pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
+        Self { decay: decay.into(), ..self }
+    }
+
+    /// The mean square of each element as far as it is known: of rows and columns, or of elements.
+    fn estimate(
+        &self,
+        b: &mut Builder,
+        parameter: &Parameter,
+        gradient: ValueId,
+        forget: ValueId,
+        eps: f64,
+    ) -> Result<ValueId, GraphError> {
+        let axes = b.shape(gradient).rank();
+        if axes < 2 {
+            let square = b.unary(Unary::Square, gradient)?;
+            let old = moment(b, parameter, "variance");
+            let variance = lerp(b, old, square, forget)?;
+            b.set_state(old, variance);
+            return Ok(variance);
+        }
+        let part = |b: &mut Builder, axis: usize, name: &str| {
+            let sums = b.square_sum(gradient, axis, axis + 1)?;
+            let means = b.scale(sums, 1.0 / b.shape(gradient)[axis] as f64)?;
+            let ty = b.ty(means).clone();
+            let old = state(b, parameter, name, ty);
+            let new = lerp(b, old, means, forget)?;
+            b.set_state(old, new);
+            Ok::<_, GraphError>(new)
+        };
+        let rows = part(b, axes - 1, "rows")?;
+        let columns = part(b, axes - 2, "columns")?;
+        let sum = b.sum(rows, axes - 2, axes - 1)?;
+        let mean = b.scale(sum, 1.0 / b.shape(rows)[axes - 2] as f64)?;
+        let mean = b.with_constant(Binary::Max, mean, eps)?;
+        let product = b.mul(rows, columns)?;
+        b.div(product, mean)
+    }
+}
+
+/// `old + share · (new - old)`.
+fn lerp(b: &mut Builder, old: ValueId, new: ValueId, share: ValueId) -> Result<ValueId, GraphError> {
+    let difference = b.sub(new, old)?;
+    let change = b.mul(difference, share)?;
+    b.add(old, change)
+}
+
+/// The root of a value's mean square.
+fn root_mean_square(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
+    let sum = square_sum(b, x)?;
+    let mean = b.scale(sum, 1.0 / b.shape(x).elements().max(1) as f64)?;
+    b.unary(Unary::Sqrt, mean)
+}
+
+impl Optimizer for Adafactor {
+    fn setting_names(&self) -> Vec<String> {
+        [self.decay.setting_names(), vec!["rate".into(), "forget".into()]].concat()
+    }
+
+    fn settings(&self, step: u64, scale: f64, values: &mut [f64]) {
+        let (rate, t) = (self.rate * scale, (step + 1) as f64);
+        let own = self.decay.settings(rate, values);
+        own.copy_from_slice(&[rate.min(1.0 / t.sqrt()), t.powf(self.beta2_decay)]);
+    }
+
+    fn description(&self) -> String {
+        let Self { rate, beta2_decay, eps: (first, second), threshold, decay } = self;
+        let first = first.map_or("of the type".to_string(), |eps| eps.to_string());
+        let decay = decay.description();
+        format!(
+            "adafactor (rate {rate}, forgets {beta2_decay}, eps {first} {second}, threshold {threshold}, {decay})"
+        )
+    }
+
+    fn decay(&self) -> Option<&Decay> {
+        Some(&self.decay)
+    }
+
+    fn update(
+        &self,
+        b: &mut Builder,
+        parameter: &Parameter,
+        gradient: ValueId,
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        let (kept, settings) = self.decay.apart(b, parameter, settings)?;
+        let [rate, forget] = exactly(settings)?;
+        let eps = self.eps.0.unwrap_or(match b.ty(gradient).dtype {
+            DType::F64 => f64::EPSILON,
+            _ => f64::from(f32::EPSILON),
+        });
+        let estimate = self.estimate(b, parameter, gradient, forget, eps)?;
+        let estimate = b.with_constant(Binary::Max, estimate, eps * eps)?;
+        let scale = b.unary(Unary::Rsqrt, estimate)?;
+        let update = b.mul(scale, gradient)?;
+        // The step: relative to the parameter, and shorter where the update is long.
+        let size = root_mean_square(b, parameter.value)?;
+        let size = b.with_constant(Binary::Max, size, self.eps.1)?;
+        let step = b.mul(size, rate)?;
+        let length = root_mean_square(b, update)?;
+        let length = b.scale(length, 1.0 / self.threshold)?;
+        let length = b.with_constant(Binary::Max, length, 1.0)?;
+        let step = b.div(step, length)?;
+        let change = b.mul(update, step)?;
+        let next = b.sub(kept, change)?;
+        b.set_state(parameter.value, next);
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! What is done around an optimizer's updates.
+
+use super::decay::{named, unused};
+use super::{Clip, Decay, Optimizer, Parameter, Pattern};
+use plimsoll_graph::{Builder, GraphError, Role, ValueId};
+
+/// The last part of the name of a parameter's running average, after the parameter's own.
+pub const AVERAGE: &str = "average";
+
+/// An optimizer with what is done around its updates: gradients are clipped before them, parameters averaged after them,
+/// and parameters that are frozen have none.
+///
+/// ```
+/// use plimsoll_nn::{AdamW, Clip, Dense, Flatten, Recipe, Sequential, step};
+/// let model = Sequential::classifier("tiny", [4, 4, 1], 3)
+///     .layer("flatten", Flatten)
+///     .layer("hidden", Dense::new(8))
+///     .layer("head", Dense::new(3));
+/// let recipe = Recipe::new(AdamW::new(1e-3)).clip(Clip::GlobalNorm(1.0)).average(0.999).freeze("hidden");
+/// let graph = step::training(&model, &recipe, 16)?;
+/// let names: Vec<&str> = graph.states.iter().map(|s| s.name.as_str()).collect();
+/// assert!(names.contains(&"head/kernel/average") && !names.contains(&"hidden/kernel/mean"));
+/// # Ok::<(), plimsoll_graph::GraphError>(())
+/// ```
+pub struct Recipe {
+    optimizer: Box<dyn Optimizer>,
+    clip: Option<Clip>,
+    average: Option<f64>,
+    frozen: Vec<Pattern>,
+}
+
+impl Recipe {
+    /// The optimizer alone.
+    pub fn new(optimizer: impl Optimizer + 'static) -> Self {
+        Self { optimizer: Box::new(optimizer), clip: None, average: None, frozen: Vec::new() }
+    }
+
+    /// Clips gradients.
+    pub fn clip(self, clip: Clip) -> Self {
+        Self { clip: Some(clip), ..self }
+    }
+
+    /// Keeps a running average of every parameter, `average = decay · average + (1 - decay) · parameter`, that starts as
+    /// the parameter after the first step. Evaluation, prediction and saved weights are those of the averages.
+    pub fn average(self, decay: f64) -> Self {
+        Self { average: Some(decay), ..self }
+    }
+
+    /// Freezes the parameters that a [`Pattern`] names: they have no gradients, no moments and no averages. Running
+    /// statistics of norms go on.
+    pub fn freeze(mut self, pattern: &str) -> Self {
+        self.frozen.push(Pattern::new(pattern));
+        self
+    }
+}
+
+impl Optimizer for Recipe {
+    fn setting_names(&self) -> Vec<String> {
+        let mut names = self.optimizer.setting_names();
+        names.extend(self.average.map(|_| AVERAGE.to_string()));
+        names
+    }
+
+    fn settings(&self, step: u64, scale: f64, values: &mut [f64]) {
+        let Some(decay) = self.average else { return self.optimizer.settings(step, scale, values) };
+        if let Some((last, own)) = values.split_last_mut() {
+            self.optimizer.settings(step, scale, own);
+            // The first average is the parameter itself.
+            *last = if step == 0 { 0.0 } else { decay };
+        }
+    }
+
+    fn description(&self) -> String {
+        let clip = self.clip.map(|clip| format!("clip {clip:?}"));
+        let average = self.average.map(|decay| format!("average {decay}"));
+        let frozen = self.frozen.iter().map(|pattern| format!("frozen {pattern}"));
+        let parts = std::iter::once(self.optimizer.description()).chain(clip).chain(average).chain(frozen);
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
+    fn decay(&self) -> Option<&Decay> {
+        self.optimizer.decay()
+    }
+
+    fn update(
+        &self,
+        b: &mut Builder,
+        parameter: &Parameter,
+        gradient: ValueId,
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        self.updates(b, std::slice::from_ref(parameter), &[gradient], settings)
+    }
+
+    fn updates(
+        &self,
+        b: &mut Builder,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        let clipped = self.clip.map(|clip| clip.apply(b, parameters, gradients)).transpose()?;
+        let gradients = clipped.as_deref().unwrap_or(gradients);
+        let (decay, own) = match (self.average, settings) {
+            (Some(_), [own @ .., decay]) => (Some(*decay), own),
+            _ => (None, settings),
+        };
+        self.optimizer.updates(b, parameters, gradients, own)?;
+        if let Some(decay) = decay {
+            for parameter in parameters {
+                b.within(parameter.layer().into(), |b| average(b, parameter, decay))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn trains(&self, name: &str) -> bool {
+        !self.frozen.iter().any(|pattern| pattern.matches(name)) && self.optimizer.trains(name)
+    }
+
+    fn averages(&self) -> bool {
+        self.average.is_some()
+    }
+
+    fn check(&self, names: &[&str]) -> Result<(), GraphError> {
+        self.optimizer.check(names)?;
+        if let Some(pattern) = unused(self.frozen.iter(), names) {
+            let reason = format!("freeze: no parameter is named `{pattern}`; there are {}", named(names));
+            return Err(GraphError::Choice(reason));
+        }
+        if !names.is_empty() && !names.iter().any(|name| self.trains(name)) {
+            return Err(GraphError::Choice("every parameter is frozen: leave one to train".into()));
+        }
+        Ok(())
+    }
+}
+
+/// Adds the running average of a parameter's new version.
+fn average(b: &mut Builder, parameter: &Parameter, decay: ValueId) -> Result<(), GraphError> {
+    let state = b.graph().states.iter().find(|s| s.input == parameter.value);
+    let Some((new, init)) = state.and_then(|s| Some((s.output?, s.init))) else { return Ok(()) };
+    let ty = b.ty(parameter.value).clone();
+    let old = b.named_state(format!("{}/{AVERAGE}", parameter.name), ty, Role::Average, init);
+    // `new + decay · (old - new)`: with a decay of zero exactly the new version.
+    let difference = b.sub(old, new)?;
+    let share = b.mul(difference, decay)?;
+    let next = b.add(new, share)?;
+    b.set_state(old, next);
+    Ok(())
+}
