@@ -4,7 +4,7 @@ mod watchdog;
 
 pub use watchdog::Watchdog;
 
-use plimsoll_data::{Dataset, catalogue};
+use plimsoll_data::{DATA_SET, Dataset, catalogue};
 use plimsoll_plan::Entry;
 use plimsoll_train::{STATE_BUFFER, STATE_BUFFER_BYTES, Trainer};
 use std::fs;
@@ -14,8 +14,6 @@ use std::fs;
 const PROGRAM_BYTES: usize = 13 << 19;
 /// What the heap may hold besides plans, data and buffers: arguments, text, headers of files.
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
-/// The load sheet's entry for examples held in memory.
-pub const DATA_SET: &str = "data set";
 /// Resident part of one thread's stack and its kernel-side records.
 const THREAD_BYTES: usize = 12 << 10;
 

@@ -5,7 +5,7 @@ use super::{Failure, resume};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec, open};
+use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, SyntheticSpec, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{AdamW, Field, Model, Optimizer, Sgd};
@@ -51,10 +51,11 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     // The line comes first: data that would go past it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
     let data = dataset(&name, model.as_ref(), options.seed, batch, line_bytes)?;
-    if batch > data.train.len() {
-        super::hint(&format!("the data has {0} training examples: the batch is {0}", data.train.len()));
+    let examples = data.train.len().unwrap_or(batch);
+    if batch > examples {
+        super::hint(&format!("the data has {examples} training examples: the batch is {examples}"));
     }
-    let batch = batch.min(data.train.len());
+    let batch = batch.min(examples);
     let rate = rate(options)?;
     let inputs = model.inputs();
     let executor = executor(threads)?;
@@ -177,11 +178,13 @@ pub fn dataset(
     };
     let data = HEAP.tagged(Tag::Data, || open(name, &options))?;
     let Dataset { name, train, test } = data;
-    let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && train.classes().is_some();
-    let (train, test): (Box<dyn Source>, Box<dyn Source>) = if own {
-        (Box::new(Itself::new(train)?), Box::new(Itself::new(test)?))
+    let classes = train.schema().classes();
+    let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && classes.is_some();
+    let (train, test) = if own {
+        (train.apply(Itself)?, test.apply(Itself)?)
     } else if is_masked(model.name()) && name != "synthetic" {
-        (Box::new(Masked::new(train, seed)?), Box::new(Masked::new(test, seed ^ 1)?))
+        let masked = |seed| Masked { tokens: classes.unwrap_or(0) as u32, seed };
+        (train.apply(masked(seed))?, test.apply(masked(seed ^ 1))?)
     } else {
         (train, test)
     };

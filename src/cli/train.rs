@@ -8,7 +8,8 @@ use crate::HEAP;
 use crate::heap::Tag;
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::memory::{self, DATA_SET, measured_peak};
+use plimsoll::data::{DATA_SET, INPUT_WORKERS, SHUFFLE_BUFFER};
+use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
     BATCH_BUFFERS, Control, Evaluation, HEAP_CAP, OUTPUTS, Report, STATE_BUFFER, Saved, TrainError,
@@ -40,7 +41,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
-    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, OUTPUTS, STATE_BUFFER];
+    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, INPUT_WORKERS, SHUFFLE_BUFFER, OUTPUTS, STATE_BUFFER];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.

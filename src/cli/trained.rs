@@ -5,7 +5,7 @@ use super::setup::{batch, check_available, dataset, executor, line, model, threa
 use super::{Failure, answer, say};
 use crate::HEAP;
 use crate::heap::Tag;
-use plimsoll::data::{Dataset, Source};
+use plimsoll::data::{Dataset, Pipeline};
 use plimsoll::memory;
 use plimsoll::nn::{Sgd, step};
 use plimsoll::plan::in_words;
@@ -63,7 +63,8 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     }
     let classes = model.target().bound;
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
-    let trainer = trainer.batch(examples.min(data.test.len().max(1))).seed(seed).line(line_bytes);
+    let trainer =
+        trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
     let weights = options.run.join("weights.safetensors");
     Ok(Trained { trainer, data, classes, weights, available_bytes })
@@ -87,8 +88,8 @@ impl Trained {
     }
 
     /// The part of the data to look at.
-    pub fn source(&self) -> &dyn Source {
-        self.data.test.as_ref()
+    pub fn part(&self) -> &Pipeline {
+        &self.data.test
     }
 }
 

@@ -109,7 +109,7 @@ impl DatasetInfo {
 /// ```
 /// use plimsoll_data::{OpenOptions, open};
 /// let digits = open("mnist", &OpenOptions::default())?;
-/// assert_eq!((digits.train.len(), digits.test.len()), (16_000, 2_500));
+/// assert_eq!((digits.train.len(), digits.test.len()), (Some(16_000), Some(2_500)));
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
@@ -135,9 +135,5 @@ fn synthetic(options: &OpenOptions) -> Result<Dataset, DataError> {
         return Err(DataError::Option { option: "examples", reason: "must be at least 1".into() });
     }
     let part = |len, part| Synthetic::new(spec.clone(), len, options.seed, part);
-    Ok(Dataset {
-        name: "synthetic".into(),
-        train: Box::new(part(options.examples, 0)?),
-        test: Box::new(part((options.examples / 10).max(1), 1)?),
-    })
+    Ok(Dataset::new("synthetic", part(options.examples, 0)?, part((options.examples / 10).max(1), 1)?))
 }

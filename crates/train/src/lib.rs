@@ -25,5 +25,7 @@ pub use event::{Control, Evaluation, Report, TrainEvent};
 pub use forecast::{Forecast, Tally, tally};
 pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
 pub use session::Session;
-pub use trainer::{BATCH_BUFFERS, BatchKind, HEAP_CAP, OUTPUTS, STATE_BUFFER, Schedule, Trainer};
+pub use trainer::{
+    BATCH_BUFFERS, BatchKind, HEAP_CAP, INPUT_STACKS, OUTPUTS, STATE_BUFFER, Schedule, Trainer,
+};
 pub use watch::{Held, Overload, Saved, Watch};
