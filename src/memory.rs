@@ -36,7 +36,7 @@ pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
         Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
         Entry::new("embedded data", embedded, "compressed, inside the program"),
         Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
-        Entry::new(DATA_SET, data.resident_bytes(), "examples held in memory"),
+        Entry::new(DATA_SET, data.resident_bytes(), "examples, or the list of files"),
         Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
     ];
     entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES).watch(watchdog(data))

@@ -46,6 +46,7 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
             figures.insert(name, json!(value));
         }
     }
+    super::train::say_skipped(&session);
     let measured = measured_peak();
     say(&peaks(planned, measured));
     if options.trained.json {

@@ -1,11 +1,11 @@
 //! From flags to a trainer and its data.
 
-use super::args::{MachineOptions, ModelOptions, OptimizerName, RunOptions, ScheduleName};
+use super::args::{InputOptions, MachineOptions, ModelOptions, OptimizerName, RunOptions, ScheduleName};
 use super::{Failure, resume};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, SyntheticSpec, open};
+use plimsoll::data::{Dataset, ImageOptions, Itself, Masked, OpenOptions, SyntheticSpec, Workers, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{AdamW, Field, Model, Optimizer, Sgd};
@@ -50,7 +50,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let model = model(&options.model, Some(&name))?;
     // The line comes first: data that would go past it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
-    let data = dataset(&name, model.as_ref(), options.seed, batch, line_bytes)?;
+    let images = image_options(&options.input, model.inputs().first(), options.augment)?;
+    let data = dataset(&name, model.as_ref(), options.seed, batch, images, line_bytes)?;
     let examples = data.train.len().unwrap_or(batch);
     if batch > examples {
         super::hint(&format!("the data has {examples} training examples: the batch is {examples}"));
@@ -158,6 +159,29 @@ pub fn executor(threads: usize) -> Result<Cpu, Failure> {
     Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
 }
 
+/// How image files become inputs of this type.
+pub fn image_options(
+    input: &InputOptions,
+    field: Option<&Field>,
+    augment: bool,
+) -> Result<ImageOptions, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = match input.workers {
+        None => Workers::UpTo(cores),
+        Some(workers) if workers > 256 => return Err(Failure::usage("--workers must be at most 256")),
+        Some(workers) => {
+            if workers > cores {
+                super::hint(&format!("{workers} workers are more than the {cores} cores here"));
+            }
+            Workers::Exactly(workers)
+        }
+    };
+    let shape = field.map_or(&[][..], |field| &field.ty.shape);
+    let size = shape.try_into().unwrap_or(ImageOptions::default().size);
+    let (prefetch, skip_bad, most_pixels) = (input.prefetch, input.skip_bad, input.max_pixels);
+    Ok(ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels })
+}
+
 /// Opens data for a model: with the input as its own label for a model whose target is its input, and with hidden
 /// tokens for a masked language model.
 pub fn dataset(
@@ -165,6 +189,7 @@ pub fn dataset(
     model: &dyn Model,
     seed: u64,
     batch: usize,
+    images: ImageOptions,
     max_bytes: usize,
 ) -> Result<Dataset, Failure> {
     let (inputs, target) = (model.inputs(), model.target());
@@ -174,6 +199,7 @@ pub fn dataset(
         synthetic: Some(SyntheticSpec { inputs: inputs.clone(), label: target.clone() }),
         // Whole batches, so that a benchmark sees one batch type.
         examples: batch.saturating_mul(10),
+        images,
         max_bytes,
     };
     let data = HEAP.tagged(Tag::Data, || open(name, &options))?;

@@ -1,7 +1,7 @@
 //! A trained model from its folder, ready to look at data.
 
 use super::args::{ModelOptions, TrainedOptions};
-use super::setup::{batch, check_available, dataset, executor, line, model, threads};
+use super::setup::{batch, check_available, dataset, executor, image_options, line, model, threads};
 use super::{Failure, answer, say};
 use crate::HEAP;
 use crate::heap::Tag;
@@ -57,7 +57,8 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
-    let mut data = dataset(&data_name, model.as_ref(), seed, examples, line_bytes)?;
+    let images = image_options(&options.input, model.inputs().first(), false)?;
+    let mut data = dataset(&data_name, model.as_ref(), seed, examples, images, line_bytes)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
     }

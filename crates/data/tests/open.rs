@@ -93,7 +93,10 @@ fn a_text_past_the_limit_or_without_context_is_refused() {
 fn unknown_names_list_the_known() {
     for spec in ["", "cifar", "mnist:", "text", "text:", "synthetic:3", ":"] {
         let message = open(spec, &OpenOptions::default()).unwrap_err().to_string();
-        assert!(message.contains("mnist, mnist:DIR, text:FILE, synthetic"), "{message}");
+        assert!(
+            message.contains("mnist, mnist:DIR, images:DIR, tar:GLOB, text:FILE, synthetic"),
+            "{message}"
+        );
     }
 }
 
