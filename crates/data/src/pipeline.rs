@@ -103,7 +103,7 @@ pub const SHUFFLE_BUFFER: &str = "shuffle buffer";
 pub const CACHE: &str = "cache";
 
 /// Queues of a running pipeline, and the same of each of its workers.
-const ENGINE_BYTES: usize = 2 << 10;
+const ENGINE_BYTES: usize = 4 << 10;
 /// Stack that a worker touches, with the kernel's records of the thread.
 pub(crate) const STACK_BYTES: usize = 48 << 10;
 

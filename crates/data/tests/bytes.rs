@@ -1,6 +1,9 @@
 //! What a pipeline takes from the heap is what it stated before: never more, and not much less.
 
-use plimsoll_data::{Cache, Cursor, DATA_SET, Field, Pipeline, Schema};
+mod support;
+
+use jpeg_encoder::SamplingFactor;
+use plimsoll_data::{Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, Pipeline, Schema, Source};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -36,7 +39,7 @@ fn restart() -> usize {
 }
 
 /// Runs some batches and holds the heap's peak against what was stated.
-fn check(what: &str, pipeline: &Pipeline, there_before: usize) {
+fn check(what: &str, pipeline: Pipeline, there_before: usize) {
     let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum::<usize>() - there_before;
     let before = restart();
     let mut batches = pipeline.start(Cursor::default()).unwrap();
@@ -44,7 +47,9 @@ fn check(what: &str, pipeline: &Pipeline, there_before: usize) {
         batches.next().unwrap();
     }
     drop(batches);
-    let (peak, left) = (PEAK.load(SeqCst) - before, LIVE.load(SeqCst) - before);
+    let peak = PEAK.load(SeqCst) - before;
+    drop(pipeline);
+    let left = LIVE.load(SeqCst).saturating_sub(before);
     println!("{what}: stated {stated}, measured {peak}");
     assert_eq!(left, 0, "{what}: something is left");
     assert!(peak <= stated, "{what}: {peak} bytes, {stated} were stated");
@@ -85,11 +90,25 @@ fn the_heap_stays_under_what_was_stated() {
     let resident = digits.bytes().iter().find(|share| share.name == DATA_SET).unwrap().bytes;
     for workers in [0, 1, 4] {
         let run = |pipeline: Pipeline| pipeline.workers(workers).prefetch(2).batch(32);
-        check("digits by index", &run(digits.clone().shuffle(10_000, 1)), resident);
-        check("a stream", &run(decoded(lines())), 0);
-        check("a shuffled stream", &run(decoded(lines().shuffle(300, 1))), 0);
-        check("stages before a filter", &run(decoded(lines()).filter(|r| Ok(r.i32(1) != Some(3)))), 0);
-        check("two joined", &run(decoded(lines().shuffle(100, 1).interleave(lines()).unwrap())), 0);
+        check("digits by index", run(digits.clone().shuffle(10_000, 1)), resident);
+        check("a stream", run(decoded(lines())), 0);
+        check("a shuffled stream", run(decoded(lines().shuffle(300, 1))), 0);
+        check("stages before a filter", run(decoded(lines()).filter(|r| Ok(r.i32(1) != Some(3)))), 0);
+        check("two joined", run(decoded(lines().shuffle(100, 1).interleave(lines()).unwrap())), 0);
+    }
+    let folder = support::Scratch::new("bytes");
+    for i in 0..40 {
+        let file = support::jpeg(500, 375, i, true, SamplingFactor::R_4_4_4);
+        folder.write(&format!("class{}/{i}.jpg", i % 3), &file);
+    }
+    for (workers, resize) in [(0, None), (2, None), (2, Some(256))] {
+        let (train, _) = Folder::open(&folder.0, 1 << 20).unwrap();
+        let held = train.resident_bytes();
+        let decode = Decode::new([224, 224, 3], 500 * 375).crop(Crop::Random { pad: 0 }).flip();
+        let decode = if let Some(side) = resize { decode.resize(side) } else { decode };
+        let images = Pipeline::new(train).apply(decode).unwrap();
+        let what = format!("images, {workers} workers, resized to {resize:?}");
+        check(&what, images.shuffle(0, 1).workers(workers).batch(8), held);
     }
     let before = restart();
     let cached = digits.take(1000).cache(Cache::Memory { most_bytes: 4 << 20 }).unwrap();

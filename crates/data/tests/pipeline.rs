@@ -311,7 +311,7 @@ fn dropping_half_way_stops_the_threads_at_once() {
 fn ten_billion_records_are_shuffled_without_memory() {
     let pipeline = numbers(0, 10_000_000_000).shuffle(0, 1).workers(2).batch(64);
     let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum();
-    assert!(stated < 16 << 10, "{:?}", pipeline.bytes());
+    assert!(stated < 32 << 10, "{:?}", pipeline.bytes());
     let mut batches = pipeline.start(Cursor { epoch: 3, example: 9_999_999_000 }).unwrap();
     let mut seen: Vec<i32> = Vec::new();
     while let Some(batch) = batches.next().unwrap() {
