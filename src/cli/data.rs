@@ -3,7 +3,7 @@
 use super::args::DataOptions;
 use super::setup::image_options;
 use super::{Failure, say};
-use plimsoll::data::{Batches, Cursor, Dataset, OpenOptions, Pipeline, Record, open};
+use plimsoll::data::{Batches, Cursor, Dataset, Kind, OpenOptions, Pipeline, Record, Schema, open};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::nn::Field;
 use plimsoll::plan::in_words;
@@ -97,7 +97,7 @@ fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
         let index = i * (source.len() / count.max(1)).max(1);
         let mut record = Record::over(source.schema(), &mut bytes);
         let line = match source.read(index, &mut record, &mut scratch) {
-            Ok(()) => in_numbers(&record),
+            Ok(()) => in_numbers(source.schema(), &record),
             Err(error) => format!("bad: {error}"),
         };
         lines.push(format!("{}: {line}", source.origin(index, 0)));
@@ -106,18 +106,21 @@ fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
 }
 
 /// A record in a few numbers: the first elements, and the label.
-fn in_numbers(record: &Record<'_>) -> String {
+fn in_numbers(schema: &Schema, record: &Record<'_>) -> String {
     let last = record.columns() - 1;
-    let words = |column: usize| record.bytes(column).chunks_exact(4);
-    let floats = |column: usize| words(column).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-    let first: Vec<String> = floats(0).take(4).map(|x| format!("{x:.3}")).collect();
-    let count = floats(0).count().max(1) as f32;
-    let mean = floats(0).sum::<f32>() / count;
+    let words = record.bytes(0).chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
     let label = match record.i32(last) {
         Some(label) => format!("label {label}"),
         None => format!("{} bytes of labels", record.bytes(last).len()),
     };
-    format!("{label}, starts {}, mean {mean:.3}", first.join(" "))
+    let is_float = matches!(&schema.columns()[0].kind, Kind::Tensor(field) if field.ty.dtype.is_float());
+    if !is_float {
+        let first: Vec<String> = words.take(12).map(|w| i32::from_ne_bytes(w).to_string()).collect();
+        return format!("{label}, starts {}", first.join(" "));
+    }
+    let (count, sum) = words.clone().fold((0.0, 0.0), |(n, sum), w| (n + 1.0, sum + f32::from_ne_bytes(w)));
+    let first: Vec<String> = words.take(4).map(|w| format!("{:.3}", f32::from_ne_bytes(w))).collect();
+    format!("{label}, starts {}, mean {:.3}", first.join(" "), sum / f32::max(count, 1.0))
 }
 
 /// Reads batches for a time, or for one epoch; the first is not counted.

@@ -2,7 +2,7 @@
 
     python loaders.py torch-pil|torch-io|tf|tf-crop FOLDER SECONDS
 
-prints one line of JSON: images per second, peak resident MiB of this process, and of its workers together.
+prints one line of JSON: images per second, processor milliseconds per image, peak resident MiB of this process, and of its workers together.
 """
 
 import json
@@ -29,6 +29,15 @@ def peak(process="self"):
             return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
     except OSError:
         return 0.0
+
+
+def cpu_seconds(processes):
+    """Processor time of processes, children that ended not included."""
+    ticks = 0
+    for process in processes:
+        with open(f"/proc/{process}/stat") as stat:
+            ticks += sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def children():
@@ -114,13 +123,15 @@ def main():
     batches = torch_batches(folder, what == "torch-io") if what.startswith("torch") else tf_batches(folder, what == "tf-crop")
     for _ in range(4):
         next(batches)
-    start, images = time.time(), 0
+    processes = ["self", *children()]
+    start, images, cpu = time.time(), 0, cpu_seconds(processes)
     while time.time() - start < seconds:
         next(batches)
         images += BATCH
     rate = images / (time.time() - start)
     workers = sum(peak(process) for process in children())
-    print(json.dumps({"rate": rate, "peak_mib": peak(), "workers_mib": workers}), flush=True)
+    cpu = (cpu_seconds(processes) - cpu) / images * 1e3
+    print(json.dumps({"rate": rate, "cpu_ms": cpu, "peak_mib": peak(), "workers_mib": workers}), flush=True)
     os._exit(0)
 
 
