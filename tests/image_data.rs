@@ -84,8 +84,6 @@ fn workers_and_resuming_change_no_bit() {
     );
     assert!(weights("whole") == weights("three"), "the number of workers changed the weights");
     // In the middle of the second epoch, of 8 steps each.
-    let half = scratch.path("half");
-    train(&data, &["--steps=11", "--augment", "--save-every=10", "--out", &half]);
     train(&data, &["--steps=10", "--augment", "--schedule=constant", "--out", &scratch.path("ten")]);
     train(&data, &["--steps=11", "--augment", "--schedule=constant", "--out", &scratch.path("eleven")]);
     json(&plimsoll(&["train", "--json", "--resume", &scratch.path("ten"), "--steps=11", "--workers=2"]));

@@ -78,6 +78,8 @@ struct State {
     released: u64,
     /// An epoch ended before each of these batches.
     ends: VecDeque<u64>,
+    /// The batch instead of which nothing comes any more.
+    over: Option<u64>,
     /// The batch instead of which an error comes, and nothing after it.
     fatal: Option<(u64, DataError)>,
     bad: u64,
@@ -164,6 +166,7 @@ impl Batches {
                 filling: ring.iter().map(|_| Filling::default()).collect(),
                 released: 0,
                 ends: VecDeque::with_capacity(ring.len() + 2),
+                over: None,
                 fatal: None,
                 bad: 0,
                 first_bad: None,
@@ -225,18 +228,14 @@ impl Batches {
                 self.failed = true;
                 return Err(error);
             }
+            if state.over == Some(self.sequence) {
+                return Ok(None);
+            }
             if self.threads.is_empty() {
                 drop(state);
-                let progress = shared.make(&mut self.scratch, false);
+                shared.make(&mut self.scratch, false);
                 state = shared.state();
-                if let (Progress::Nothing, true) = (progress, state.ends.is_empty() && state.fatal.is_none())
-                {
-                    return Ok(None);
-                }
                 continue;
-            }
-            if state.stopped {
-                return Ok(None);
             }
             waited = true;
             state = wait(&shared.ready, state);
@@ -470,6 +469,7 @@ impl Shared {
             state.ends.push_back(ticket.sequence);
         }
         ticket.over = self.last_epoch.is_some_and(|last| ticket.cursor.epoch >= last);
+        state.over = ticket.over.then_some(ticket.sequence);
         ticket.cursor = Cursor { epoch: ticket.cursor.epoch.wrapping_add(1), example: 0 };
         ticket.stream = None;
         self.ready.notify_all();

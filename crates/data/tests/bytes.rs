@@ -108,7 +108,8 @@ fn the_heap_stays_under_what_was_stated() {
         let decode = if let Some(side) = resize { decode.resize(side) } else { decode };
         let images = Pipeline::new(train).apply(decode).unwrap();
         let what = format!("images, {workers} workers, resized to {resize:?}");
-        check(&what, images.shuffle(0, 1).workers(workers).batch(8), held);
+        let images = images.shuffle(0, 1).workers(workers).batch(8);
+        check(&what, images, held);
     }
     let before = restart();
     let cached = digits.take(1000).cache(Cache::Memory { most_bytes: 4 << 20 }).unwrap();
