@@ -81,13 +81,15 @@ impl Cached {
         for column in 0..record.columns() {
             let len = record.room(column).len();
             match &self.kept {
+                Kept::Memory(block) if save => {
+                    // SAFETY: while a record is busy one thread alone has its bytes.
+                    let kept = unsafe { block.row(at, len) };
+                    kept.copy_from_slice(record.bytes(column));
+                }
                 Kept::Memory(block) => {
-                    // SAFETY: while it is busy one thread alone has a record's bytes, and once it is there nobody
-                    // writes them.
-                    match save {
-                        true => unsafe { block.row(at, len) }.copy_from_slice(record.bytes(column)),
-                        false => record.room(column).copy_from_slice(unsafe { block.at(at, len) }),
-                    }
+                    // SAFETY: once a record is there nobody writes its bytes.
+                    let kept = unsafe { block.at(at, len) };
+                    record.room(column).copy_from_slice(kept);
                 }
                 Kept::File(file, name) => {
                     let moved = match save {

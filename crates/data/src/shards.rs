@@ -133,7 +133,7 @@ impl Found {
             if pending.as_ref().is_some_and(|pending| pending.key != key) {
                 self.add(pending.take(), &name)?;
             }
-            let now = pending.get_or_insert_with(|| Pending { key, member: None, class: None, test: None });
+            let now = pending.get_or_insert(Pending { key, member: None, class: None, test: None });
             if is_image(file_name) {
                 let (offset, length) = (entry.raw_file_position(), entry.size());
                 if offset.saturating_add(length) > size {

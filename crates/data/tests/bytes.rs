@@ -50,7 +50,7 @@ fn check(what: &str, pipeline: Pipeline, there_before: usize) {
     let peak = PEAK.load(SeqCst) - before;
     drop(pipeline);
     let left = LIVE.load(SeqCst).saturating_sub(before);
-    println!("{what}: stated {stated}, measured {peak}");
+    eprintln!("{what}: stated {stated}, measured {peak}");
     assert_eq!(left, 0, "{what}: something is left");
     assert!(peak <= stated, "{what}: {peak} bytes, {stated} were stated");
     assert!(stated as f64 <= 1.3 * peak as f64, "{what}: {stated} stated for {peak}");
