@@ -136,11 +136,13 @@ impl Decode {
 
 /// Height and width that the header of an image file announces.
 pub(crate) fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
-    match file {
-        [0xff, 0xd8, ..] => jpeg::Header::parse(file).map(|header| [header.height, header.width]),
-        [0x89, b'P', b'N', b'G', ..] => png::announced(file),
-        _ => Err(DataError::Corrupt { reason: "neither a JPEG nor a PNG file".into() }),
-    }
+    let corrupt = |reason: &str| Err(DataError::Corrupt { reason: reason.into() });
+    let size = match file {
+        [0xff, 0xd8, ..] => jpeg::Header::parse(file).map(|header| [header.height, header.width])?,
+        [0x89, b'P', b'N', b'G', ..] => png::announced(file)?,
+        _ => return corrupt("neither a JPEG nor a PNG file"),
+    };
+    if size.contains(&0) { corrupt("a picture without pixels") } else { Ok(size) }
 }
 
 impl Stage for Decode {

@@ -150,8 +150,12 @@ fn resizing_keeps_the_picture() {
         let large = f32::from(expected[((2 * y) * 120 + 2 * x + 20) * 3 + 1]);
         assert!((small - large).abs() < 14.0, "{small} {large}");
     }
-    let small = decoded(&plain([64, 64, 3]), &file[..], 0);
-    assert!(small.is_ok());
+    assert!(decoded(&plain([64, 64, 3]), &file, 0).is_ok());
+    let mut flat = file.clone();
+    let height = flat.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap() + 5;
+    flat[height..height + 2].fill(0);
+    let error = decoded(&plain([64, 64, 3]).resize(64), &flat, 0).unwrap_err().to_string();
+    assert!(error.contains("without pixels"), "{error}");
     let error = decoded(&plain([100, 100, 3]), &file, 0).unwrap_err().to_string();
     assert!(error.contains("80×120 pixels is too small for 100×100"), "{error}");
 }
