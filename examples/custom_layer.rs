@@ -36,8 +36,7 @@ fn points(from: usize, count: usize) -> Result<Memory, Box<dyn std::error::Error
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let data =
-        Dataset { name: "waves".into(), train: Box::new(points(0, 2000)?), test: Box::new(points(7, 200)?) };
+    let data = Dataset::new("waves", points(0, 2000)?, points(7, 200)?);
     let model = Sequential::regression("waves", [2], [2])
         .layer("spread", Dense::new(64))
         .layer("wave", Wave)

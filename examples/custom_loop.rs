@@ -11,24 +11,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let trainer = Trainer::new(zoo::lenet(), Sgd::new(0.02).momentum(0.9), Cpu::new(2)?).batch(100);
     let mut session = trainer.prepare(trainer.plan(&data)?, &data)?;
 
-    let mut batches = Batches::new(data.train.as_ref(), 100, Order::Shuffled { seed: 1 }, Cursor::default())?;
-    let mut batch = batches.batch()?; // the buffers, filled again and again
+    let pipeline = data.train.clone().shuffle(10_000, 1).batch(100);
+    let mut batches = pipeline.start(Cursor::default())?; // two buffers, filled again and again
     let mut smoothed = 2.3;
     while smoothed > 0.15 {
-        if !batches.next_into(&mut batch)? {
-            let test = session.evaluate(data.test.as_ref())?;
+        let Some(batch) = batches.next()? else {
+            let test = session.evaluate(&data.test)?;
             println!("epoch {} done, test loss {:.4}", batches.cursor().epoch, test.loss);
             continue;
-        }
-        let loss = session.train_step(&batch)?;
+        };
+        let loss = session.train_step(batch)?;
         smoothed += 0.02 * (loss - smoothed);
     }
-    let test = session.evaluate(data.test.as_ref())?;
+    let test = session.evaluate(&data.test)?;
     println!("{} steps, test accuracy {:.2} %", session.steps_done(), 100.0 * test.accuracy.unwrap_or(0.0));
 
-    let mut first = Batches::new(data.test.as_ref(), 100, Order::Sequential, Cursor::default())?;
-    first.next_into(&mut batch)?;
-    let logits = session.predict(&batch)?;
-    println!("logits of the first test digit: {:?}", &logits[0].as_f32().unwrap_or(&[])[..10]);
+    if let Some(batch) = data.test.batch(100).start(Cursor::default())?.next()? {
+        let logits = session.predict(batch)?;
+        println!("logits of the first test digit: {:?}", &logits[0].as_f32().unwrap_or(&[])[..10]);
+    }
     Ok(())
 }

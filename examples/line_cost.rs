@@ -156,9 +156,8 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
     let fixed = unlimited.sheet.total_bytes - unlimited.arena_bytes + tally(&unlimited).state_bytes;
     let share_of = |line: usize| (line as f64 - fixed as f64) / activations as f64;
 
-    let mut batches = Batches::new(data.train.as_ref(), case.batch, Order::Sequential, Cursor::default())?;
-    let mut batch = batches.batch()?;
-    batches.next_into(&mut batch)?;
+    let mut batches = data.train.batch(case.batch).start(Cursor::default())?;
+    let batch = batches.next()?.ok_or("the data is empty")?;
 
     for &share in &flags.fraction {
         let line = match share {
@@ -190,7 +189,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             tally.spilled,
             plans.sheet.slowdown() * 100.0,
         );
-        let (ratios, same) = side_by_side(&trainer, &data, &batch, [&unlimited, &plans], flags.pairs)?;
+        let (ratios, same) = side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs)?;
         let (low, median, high) = interval(ratios);
         let [low, median, high] = [low, median, high].map(|ratio| (ratio - 1.0) * 100.0);
         let between = format!("[{low:.1}, {high:.1}]");

@@ -40,11 +40,7 @@ fn pictures(seed: u64, count: usize) -> Result<Memory, Box<dyn std::error::Error
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let data = Dataset {
-        name: "discs and squares".into(),
-        train: Box::new(pictures(1, 256)?),
-        test: Box::new(pictures(2, 32)?),
-    };
+    let data = Dataset::new("discs and squares", pictures(1, 256)?, pictures(2, 32)?);
     let model = Unet { image: [SIDE, SIDE, 3], classes: 3, width: 8, norm: true };
     let trainer = Trainer::new(model, AdamW::new(3e-3), Cpu::new(2)?).batch(16).epochs(3).line(256 << 20);
     let trainer = memory::declare(trainer.report(step::Report::Output), 2, &data);
@@ -58,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Control::Continue
     })?;
     let mut measures = [metrics::from_name("iou", 3)?, metrics::from_name("dice", 3)?];
-    session.evaluate_with(data.test.as_ref(), &mut measures)?;
+    session.evaluate_with(&data.test, &mut measures)?;
     for metric in &measures {
         for (name, value) in metrics::figures(metric.as_ref()) {
             println!("{name}: {value:.4}");

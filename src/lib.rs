@@ -38,7 +38,9 @@ pub use plimsoll_transform as transform;
 /// What most programs need.
 pub mod prelude {
     pub use plimsoll_cpu::Cpu;
-    pub use plimsoll_data::{Batches, Cursor, Dataset, Memory, OpenOptions, Order, Source, open};
+    pub use plimsoll_data::{
+        Batches, Cursor, Dataset, Memory, OpenOptions, Pipeline, Record, Schema, Source, Stage, open,
+    };
     pub use plimsoll_graph::{GraphError, Init, ValueId};
     pub use plimsoll_nn::{
         Activation, AdamW, AveragePool2d, BatchNorm, BinaryCrossEntropy, Conv1d, Conv2d, CrossEntropy, Dense,

@@ -4,7 +4,7 @@ mod watchdog;
 
 pub use watchdog::Watchdog;
 
-use plimsoll_data::{Dataset, catalogue};
+use plimsoll_data::{DATA_SET, Dataset, catalogue};
 use plimsoll_plan::Entry;
 use plimsoll_train::{STATE_BUFFER, STATE_BUFFER_BYTES, Trainer};
 use std::fs;
@@ -14,8 +14,6 @@ use std::fs;
 const PROGRAM_BYTES: usize = 13 << 19;
 /// What the heap may hold besides plans, data and buffers: arguments, text, headers of files.
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
-/// The load sheet's entry for examples held in memory.
-pub const DATA_SET: &str = "data set";
 /// Resident part of one thread's stack and its kernel-side records.
 const THREAD_BYTES: usize = 12 << 10;
 
@@ -38,7 +36,7 @@ pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
         Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
         Entry::new("embedded data", embedded, "compressed, inside the program"),
         Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
-        Entry::new(DATA_SET, data.resident_bytes(), "examples held in memory"),
+        Entry::new(DATA_SET, data.resident_bytes(), "examples, or the list of files"),
         Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
     ];
     entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES).watch(watchdog(data))

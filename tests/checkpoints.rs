@@ -214,7 +214,7 @@ fn model() -> Sequential {
 fn data(examples: usize) -> Dataset {
     let spec = SyntheticSpec { inputs: model().inputs(), label: model().target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), examples, 0, part).unwrap());
-    Dataset { name: "synthetic".into(), train: source(0), test: source(1) }
+    Dataset::new("synthetic", source(0), source(1))
 }
 
 fn trainer(threads: usize) -> Trainer {

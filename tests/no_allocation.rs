@@ -50,7 +50,7 @@ fn steps_allocate_nothing_on_any_thread() {
         let model = make();
         let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
         let source = |part| Box::new(Synthetic::new(spec.clone(), 320, 0, part).unwrap());
-        let data = Dataset { name: "synthetic".into(), train: source(0), test: source(1) };
+        let data = Dataset::new("synthetic", source(0), source(1));
         for split in [1, 2] {
             if split > 1 && !entry.splits {
                 continue;
@@ -59,13 +59,13 @@ fn steps_allocate_nothing_on_any_thread() {
             let executor = Cpu::new(3).unwrap();
             let trainer = Trainer::new(make(), optimizer(split), executor).batch(batch).micro_batches(split);
             let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
-            let order = Order::Shuffled { seed: 0 };
-            let mut batches = Batches::new(data.train.as_ref(), batch, order, Cursor::default()).unwrap();
-            let mut batch = batches.batch().unwrap();
+            let pipeline = data.train.clone().shuffle(0, 0).batch(batch).workers(split - 1);
+            let mut batches = pipeline.start(Cursor::default()).unwrap();
             let mut step = |session: &mut Session<'_>| {
-                batches.next_into(&mut batch).unwrap();
-                session.train_step(&batch).unwrap();
+                let batch = batches.next().unwrap().unwrap();
+                session.train_step(batch).unwrap();
             };
+            step(&mut session);
             let before = ALLOCATIONS.load(Relaxed);
             for _ in 0..4 {
                 step(&mut session);
@@ -93,14 +93,13 @@ fn batches_of_several_inputs_allocate_nothing() {
         Box::new(Synthetic::new(spec, 40, 0, 0).unwrap()),
         Box::new(Memory::new(tensors.into(), labels, Some(7)).unwrap()),
     ];
-    for source in &sources {
-        let order = Order::Shuffled { seed: 0 };
-        let mut batches = Batches::new(source.as_ref(), 7, order, Cursor::default()).unwrap();
-        let mut batch = batches.batch().unwrap();
+    for source in sources {
+        let pipeline = Pipeline::new(source).shuffle(0, 0).batch(7);
+        let mut batches = pipeline.start(Cursor::default()).unwrap();
         let before = ALLOCATIONS.load(Relaxed);
         for _ in 0..20 {
-            batches.next_into(&mut batch).unwrap();
+            batches.next().unwrap();
         }
-        assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{} inputs", source.input_types().len());
+        assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{}", pipeline.schema().in_words());
     }
 }

@@ -161,7 +161,7 @@ pub fn batches(options: &RunOptions, setup: &Setup) -> Result<Value, Failure> {
 
 /// The largest batch that the data allows.
 fn most_examples(setup: &Setup) -> usize {
-    if setup.data.name == "synthetic" { LARGEST } else { setup.data.train.len() }
+    if setup.data.name == "synthetic" { LARGEST } else { setup.data.train.len().unwrap_or(0) }
 }
 
 /// Whether a run fits its line, and its load sheet.

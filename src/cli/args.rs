@@ -26,8 +26,64 @@ pub enum Command {
     Predict(PredictOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
+    /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
+    Data(DataOptions),
     /// List models and data sets
     Zoo(ZooOptions),
+}
+
+/// How files become batches.
+#[derive(Clone, Debug, Args)]
+pub struct InputOptions {
+    /// Threads that read and decode files; never changes what comes [default: one, and more when they are waited for, up to
+    /// the machine's cores]
+    #[arg(long)]
+    pub workers: Option<usize>,
+    /// Batches that they may have ready
+    #[arg(long, value_name = "BATCHES", default_value_t = 1)]
+    pub prefetch: usize,
+    /// Go on where a file is bad, up to so many; they count nothing
+    #[arg(long, value_name = "FILES")]
+    pub skip_bad: Option<u64>,
+    /// Pixels of an image file at most; one that has more is bad [default: what the files' headers say, or, of more than a
+    /// thousand files, twice what those of a thousand say]
+    #[arg(long, value_name = "PIXELS")]
+    pub max_pixels: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct DataOptions {
+    /// Data, as for train
+    pub spec: String,
+    /// Height and width that images get
+    #[arg(long, value_name = "PIXELS", default_value_t = 224)]
+    pub image_size: usize,
+    /// Channels that images get
+    #[arg(long, default_value_t = 3)]
+    pub channels: usize,
+    /// Positions of an example of text
+    #[arg(long, default_value_t = 256)]
+    pub context: usize,
+    /// Random windows of images, every second mirrored
+    #[arg(long)]
+    pub augment: bool,
+    /// Examples at a time
+    #[arg(long, default_value_t = 64)]
+    pub batch: usize,
+    /// Examples to show
+    #[arg(long, default_value_t = 3)]
+    pub samples: usize,
+    /// Seconds to read for
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Fixes the order of examples
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub input: InputOptions,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which model of the zoo, and its sizes.
@@ -87,6 +143,8 @@ pub struct TrainedOptions {
     /// Examples at a time [default: what it was trained with]
     #[arg(long, allow_negative_numbers = true)]
     pub batch: Option<usize>,
+    #[command(flatten)]
+    pub input: InputOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
     /// Print one JSON object as the last line
@@ -151,10 +209,15 @@ pub struct RunOptions {
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelOptions,
-    /// Data: mnist (embedded), mnist:DIR (IDX files), text:FILE (for models of text) or synthetic [default: mnist for
-    /// models of digits, else synthetic]
+    /// Data: mnist (embedded), mnist:DIR (IDX files), images:DIR (DIR/class/*.jpg|png), tar:GLOB (the same in tar files),
+    /// text:FILE (for models of text) or synthetic [default: mnist for models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,
+    /// Train on random windows of images, every second mirrored
+    #[arg(long)]
+    pub augment: bool,
+    #[command(flatten)]
+    pub input: InputOptions,
     /// Examples per step, or per batch of one with --accumulate [default: the model's own, from 4 to 64]
     #[arg(long, allow_negative_numbers = true)]
     pub batch: Option<usize>,
@@ -226,6 +289,7 @@ pub struct PlanOptions {
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
+        "augment", "workers", "prefetch", "skip_bad", "max_pixels",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
         "every", "factor", "patience", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",

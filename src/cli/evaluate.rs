@@ -35,7 +35,7 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
     let mut measures: Vec<Box<dyn Metric>> = made.collect::<Result<_, _>>().map_err(Failure::usage)?;
     trained.trainer = trained.trainer.outside(Entry::new("metrics", bytes, names.join(", ")));
     let (mut session, planned) = trained.session(options.trained.json, true)?;
-    let evaluation = session.evaluate_with(trained.source(), &mut measures)?;
+    let evaluation = session.evaluate_with(trained.part(), &mut measures)?;
     let mut figures = Map::new();
     say(&format!("\n{} examples of {}", evaluation.examples, trained.data.name));
     say(&format!("{:<24} {:.6}", "loss", evaluation.loss));
@@ -46,6 +46,7 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
             figures.insert(name, json!(value));
         }
     }
+    super::train::say_skipped(&session);
     let measured = measured_peak();
     say(&peaks(planned, measured));
     if options.trained.json {

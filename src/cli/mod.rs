@@ -3,6 +3,7 @@
 mod answers;
 mod args;
 mod config;
+mod data;
 mod evaluate;
 mod graph;
 mod plan;
@@ -88,6 +89,7 @@ pub fn run() -> ExitCode {
         args::Command::Evaluate(options) => evaluate::run(options),
         args::Command::Predict(options) => predict::run(options),
         args::Command::Graph(options) => graph::run(options),
+        args::Command::Data(options) => data::run(options),
         args::Command::Zoo(options) => zoo::run(options),
     });
     match result {

@@ -13,6 +13,9 @@ const FLAG: &str = "flag.";
 /// Flags that a checkpoint keeps but that may change when it goes on.
 const MAY_CHANGE: [&str; 2] = ["data", "save-every"];
 
+/// Flags without a value.
+const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
+
 /// The flags that make the run what it is, as a checkpoint's notes: with what was chosen where nothing was given.
 pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMap<String, String> {
     // What was chosen comes last, and so stays.
@@ -36,6 +39,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("heads", number(heads)),
         ("dropout", dropout.map(|rate| rate.to_string())),
         ("data", options.data.clone()),
+        ("augment", options.augment.then(|| "true".to_string())),
         ("batch", number(&options.batch)),
         ("accumulate", number(&options.accumulate)),
         ("seed", Some(options.seed.to_string())),
@@ -79,6 +83,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     let parts = kept.allow_split_batchnorm.then_some(state.micro_batches as usize);
     kept.micro_batches = given.micro_batches.or(parts);
     kept.machine = given.machine.clone();
+    kept.input = given.input.clone();
     kept.your_code = given.your_code;
     kept.spill = given.spill.clone();
     kept.out = given.out.clone().or(Some(folder.to_path_buf()));
@@ -92,10 +97,9 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
 fn recorded(state: &TrainState) -> Result<RunOptions, String> {
     let flags = state.notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(FLAG)?, value)));
     let words = ["plimsoll", "train"].map(str::to_string).into_iter();
-    let words = words.chain(flags.map(|(flag, value)| match flag {
-        // A switch has no value.
-        "allow-split-batchnorm" => format!("--{flag}"),
-        _ => format!("--{flag}={value}"),
+    let words = words.chain(flags.map(|(flag, value)| match SWITCHES.contains(&flag) {
+        true => format!("--{flag}"),
+        false => format!("--{flag}={value}"),
     }));
     let arguments = Arguments::try_parse_from(words)
         .map_err(|e| format!("its flags do not make sense: {}", e.to_string().trim()))?;

@@ -1,11 +1,11 @@
 //! From flags to a trainer and its data.
 
-use super::args::{MachineOptions, ModelOptions, RunOptions};
+use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions};
 use super::{Failure, resume};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, Itself, Masked, OpenOptions, Source, SyntheticSpec, open};
+use plimsoll::data::{Dataset, ImageOptions, Itself, Masked, OpenOptions, SyntheticSpec, Workers, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{Field, Model};
@@ -57,16 +57,17 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     // The line comes first: data that would go past it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
     let step_examples = batch.saturating_mul(accumulate);
-    let data = dataset(&name, model.as_ref(), options.seed, step_examples, line_bytes)?;
-    let most = data.train.len() / accumulate;
+    let images = image_options(&options.input, model.inputs().first(), options.augment)?;
+    let data = dataset(&name, model.as_ref(), options.seed, step_examples, images, line_bytes)?;
+    let examples = data.train.len().unwrap_or(step_examples);
+    let most = examples / accumulate;
     if batch > most {
         if most == 0 {
-            let examples = data.train.len();
             let message =
                 format!("--accumulate {accumulate} needs as many training examples, the data has {examples}");
             return Err(Failure::usage(message));
         }
-        super::hint(&format!("the data has {} training examples: the batch is {most}", data.train.len()));
+        super::hint(&format!("the data has {examples} training examples: the batch is {most}"));
     }
     let batch = batch.min(most);
     let rate = options.update.rate()?;
@@ -185,6 +186,29 @@ pub fn executor(threads: usize) -> Result<Cpu, Failure> {
     Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
 }
 
+/// How image files become inputs of this type.
+pub fn image_options(
+    input: &InputOptions,
+    field: Option<&Field>,
+    augment: bool,
+) -> Result<ImageOptions, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = match input.workers {
+        None => Workers::UpTo(cores),
+        Some(workers) if workers > 256 => return Err(Failure::usage("--workers must be at most 256")),
+        Some(workers) => {
+            if workers > cores {
+                super::hint(&format!("{workers} workers are more than the {cores} cores here"));
+            }
+            Workers::Exactly(workers)
+        }
+    };
+    let shape = field.map_or(&[][..], |field| &field.ty.shape);
+    let size = shape.try_into().unwrap_or(ImageOptions::default().size);
+    let (prefetch, skip_bad, most_pixels) = (input.prefetch, input.skip_bad, input.max_pixels);
+    Ok(ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels })
+}
+
 /// Opens data for a model: with the input as its own label for a model whose target is its input, and with hidden
 /// tokens for a masked language model.
 pub fn dataset(
@@ -192,6 +216,7 @@ pub fn dataset(
     model: &dyn Model,
     seed: u64,
     batch: usize,
+    images: ImageOptions,
     max_bytes: usize,
 ) -> Result<Dataset, Failure> {
     let (inputs, target) = (model.inputs(), model.target());
@@ -201,15 +226,18 @@ pub fn dataset(
         synthetic: Some(SyntheticSpec { inputs: inputs.clone(), label: target.clone() }),
         // Whole batches, so that a benchmark sees one batch type.
         examples: batch.saturating_mul(10),
+        images,
         max_bytes,
     };
     let data = HEAP.tagged(Tag::Data, || open(name, &options))?;
     let Dataset { name, train, test } = data;
-    let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && train.classes().is_some();
-    let (train, test): (Box<dyn Source>, Box<dyn Source>) = if own {
-        (Box::new(Itself::new(train)?), Box::new(Itself::new(test)?))
+    let classes = train.schema().classes();
+    let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && classes.is_some();
+    let (train, test) = if own {
+        (train.apply(Itself)?, test.apply(Itself)?)
     } else if is_masked(model.name()) && name != "synthetic" {
-        (Box::new(Masked::new(train, seed)?), Box::new(Masked::new(test, seed ^ 1)?))
+        let masked = |seed| Masked { tokens: classes.unwrap_or(0) as u32, seed };
+        (train.apply(masked(seed))?, test.apply(masked(seed ^ 1))?)
     } else {
         (train, test)
     };

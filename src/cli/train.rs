@@ -9,10 +9,11 @@ use crate::HEAP;
 use crate::heap::Tag;
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::memory::{self, DATA_SET, measured_peak};
+use plimsoll::data::{DATA_SET, INPUT_WORKERS, SHUFFLE_BUFFER};
+use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
-    BATCH_BUFFERS, Control, Evaluation, HEAP_CAP, OUTPUTS, Report, STATE_BUFFER, Saved, TrainError,
+    BATCH_BUFFERS, Control, Evaluation, HEAP_CAP, OUTPUTS, Report, STATE_BUFFER, Saved, Session, TrainError,
     TrainEvent,
 };
 use serde_json::json;
@@ -44,7 +45,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
-    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, OUTPUTS, STATE_BUFFER];
+    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, INPUT_WORKERS, SHUFFLE_BUFFER, OUTPUTS, STATE_BUFFER];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.
@@ -66,6 +67,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(folder) = &options.out {
         session.save(&folder.join("weights.safetensors"))?;
     }
+    say_skipped(&session);
     let measured = measured_peak();
     say(&summary(&report, total_bytes, measured, progress.first_step));
     if let Some(price) = price {
@@ -87,6 +89,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "test_loss": report.evaluation.loss,
         "test_accuracy": report.evaluation.accuracy,
         "steps": report.steps,
+        "skipped": session.skipped().0,
         "micro_batches": report.micro_batches,
     });
     if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
@@ -99,6 +102,13 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         say(&object.to_string());
     }
     Ok(())
+}
+
+/// Says what was passed over, if anything was.
+pub fn say_skipped(session: &Session<'_>) {
+    if let (count @ 1.., Some(first)) = session.skipped() {
+        hint(&format!("{count} bad records were skipped; the first: {first}"));
+    }
 }
 
 /// A run that a signal stopped says how it goes on, and ends with the status that the signal stands for.

@@ -1,11 +1,11 @@
 //! A trained model from its folder, ready to look at data.
 
 use super::args::{ModelOptions, TrainedOptions};
-use super::setup::{batch, check_available, dataset, executor, line, model, threads};
+use super::setup::{batch, check_available, dataset, executor, image_options, line, model, threads};
 use super::{Failure, answer, say};
 use crate::HEAP;
 use crate::heap::Tag;
-use plimsoll::data::{Dataset, Source};
+use plimsoll::data::{Dataset, Pipeline};
 use plimsoll::memory;
 use plimsoll::nn::{Sgd, step};
 use plimsoll::plan::in_words;
@@ -57,13 +57,15 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
-    let mut data = dataset(&data_name, model.as_ref(), seed, examples, line_bytes)?;
+    let images = image_options(&options.input, model.inputs().first(), false)?;
+    let mut data = dataset(&data_name, model.as_ref(), seed, examples, images, line_bytes)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
     }
     let classes = model.target().bound;
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
-    let trainer = trainer.batch(examples.min(data.test.len().max(1))).seed(seed).line(line_bytes);
+    let trainer =
+        trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
     let weights = options.run.join("weights.safetensors");
     Ok(Trained { trainer, data, classes, weights, available_bytes })
@@ -87,8 +89,8 @@ impl Trained {
     }
 
     /// The part of the data to look at.
-    pub fn source(&self) -> &dyn Source {
-        self.data.test.as_ref()
+    pub fn part(&self) -> &Pipeline {
+        &self.data.test
     }
 }
 

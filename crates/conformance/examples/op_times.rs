@@ -9,7 +9,7 @@
 
 use plimsoll_cpu::isa::Isa;
 use plimsoll_cpu::{Cpu, CpuTarget, StepTimes};
-use plimsoll_data::{Batches, Cursor, OpenOptions, Order, SyntheticSpec, open};
+use plimsoll_data::{Cursor, OpenOptions, SyntheticSpec, open};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Conv;
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
@@ -70,12 +70,11 @@ fn main() -> Result<(), Failure> {
         }
         None => {
             let mut session = trainer.prepare(plans, &data)?;
-            let train = data.train.as_ref();
-            let mut batches = Batches::new(train, batch, Order::Sequential, Cursor::default())?;
-            let mut buffers = batches.batch()?;
-            batches.next_into(&mut buffers)?;
-            for _ in 0..number("repeats")?.unwrap_or(15) {
-                session.train_step(&buffers)?;
+            let mut batches = data.train.batch(batch).start(Cursor::default())?;
+            if let Some(batch) = batches.next()? {
+                for _ in 0..number("repeats")?.unwrap_or(15) {
+                    session.train_step(batch)?;
+                }
             }
             times.of(0)
         }

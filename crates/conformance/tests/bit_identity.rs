@@ -39,8 +39,7 @@ fn run(
 ) -> Vec<(String, Vec<u8>)> {
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    let data =
-        Dataset { name: "synthetic".into(), train: source(2 * batch + batch / 2, 0), test: source(3, 1) };
+    let data = Dataset::new("synthetic", source(2 * batch + batch / 2, 0), source(3, 1));
     let trainer = change(Trainer::new(model, optimizer, cpu).batch(batch).steps(3).seed(9));
     let plans = trainer.plan(&data).unwrap_or_else(|e| panic!("{name}: {e}"));
     let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();

@@ -208,7 +208,7 @@ fn trained(threads: usize, change: impl Fn(Trainer) -> Trainer) -> Vec<Vec<u8>> 
     let model = with_dropout(3);
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    let data = Dataset { name: "synthetic".into(), train: source(160, 0), test: source(3, 1) };
+    let data = Dataset::new("synthetic", source(160, 0), source(3, 1));
     let trainer = change(Trainer::new(model, Sgd::new(0.1), cpu(threads)).batch(64).steps(3).seed(9));
     let plans = trainer.plan(&data).unwrap();
     let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();

@@ -14,7 +14,7 @@ fn perceptron() -> Sequential {
 fn data(model: &dyn Model, examples: usize) -> Dataset {
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    Dataset { name: "synthetic".into(), train: source(examples, 0), test: source(40, 1) }
+    Dataset::new("synthetic", source(examples, 0), source(40, 1))
 }
 
 fn trainer(optimizer: impl Optimizer + 'static) -> Trainer {
@@ -128,7 +128,7 @@ fn evaluation_and_saved_weights_are_those_of_the_averages() {
         let mut other = other.prepare(other.plan(&data).unwrap(), &data).unwrap();
         other.load(&path).unwrap();
         assert_eq!(other.state("dense1/kernel").unwrap(), session.state(&average).unwrap());
-        other.evaluate(data.test.as_ref()).unwrap().loss
+        other.evaluate(&data.test).unwrap().loss
     };
     let (plain, averaged) = (loss(Box::new(Sgd::new(0.1))), loss(Box::new(recipe())));
     std::fs::remove_file(&path).unwrap();

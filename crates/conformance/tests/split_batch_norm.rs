@@ -1,7 +1,7 @@
 //! Batches with batch norm, split because it was allowed: the mean of what the micro-batches do alone.
 
 use plimsoll_cpu::Cpu;
-use plimsoll_data::{Batches, Cursor, Dataset, Order, Synthetic, SyntheticSpec};
+use plimsoll_data::{Cursor, Dataset, Synthetic, SyntheticSpec};
 use plimsoll_nn::{Model, Sgd, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
@@ -17,7 +17,7 @@ fn model() -> impl Model {
 fn data(len: usize) -> Dataset {
     let spec = SyntheticSpec { inputs: model().inputs(), label: model().target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), len, 3, part).unwrap());
-    Dataset { name: "synthetic".into(), train: source(0), test: source(1) }
+    Dataset::new("synthetic", source(0), source(1))
 }
 
 /// Every state after one step of plain descent on batch `at` of the data in order.
@@ -32,10 +32,9 @@ fn stepped(
     let plans = trainer.plan(&data)?;
     let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
     let mut session = trainer.prepare(plans, &data)?;
-    let mut batches = Batches::new(data.train.as_ref(), batch, Order::Sequential, Cursor::default())?;
-    let mut examples = batches.batch()?;
-    (0..=at).try_for_each(|_| batches.next_into(&mut examples).map(|_| ()))?;
-    session.train_step(&examples)?;
+    let mut batches = data.train.batch(batch).start(Cursor::default())?;
+    (0..at).try_for_each(|_| batches.next().map(|_| ()))?;
+    session.train_step(batches.next()?.unwrap())?;
     let state = |name: &String| session.state(name).unwrap().as_f32().unwrap().to_vec();
     Ok(names.iter().map(|name| (name.clone(), state(name))).collect())
 }

@@ -1,7 +1,7 @@
 //! Batches split down to one example at a time: the same bits, or a refusal.
 
 use plimsoll_cpu::Cpu;
-use plimsoll_data::{Batches, Cursor, Dataset, Memory, Order, Synthetic, SyntheticSpec};
+use plimsoll_data::{Cursor, Dataset, Memory, Pipeline, Synthetic, SyntheticSpec};
 use plimsoll_graph::{GraphError, Init, ValueId};
 use plimsoll_nn::{AdamW, Dense, Dice, Field, Head, Layer, Model, Net, Penalty, WithLoss, step, zoo};
 use plimsoll_tensor::{HostTensor, TensorType};
@@ -33,7 +33,7 @@ impl Model for Positions {
 fn data(model: &dyn Model) -> Dataset {
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), 8, 3, part).unwrap());
-    Dataset { name: "synthetic".into(), train: source(0), test: source(1) }
+    Dataset::new("synthetic", source(0), source(1))
 }
 
 /// The states after two steps of four examples.
@@ -113,20 +113,19 @@ fn a_loss_of_whole_examples_works_with_metrics_and_refuses_missing_labels() {
         let labels = HostTensor::from_f64(ty, &labels).unwrap();
         Box::new(Memory::new(vec![images], labels, Some(3)).unwrap())
     };
-    let data = Dataset { name: "pictures".into(), train: pictures(2.0), test: pictures(2.0) };
+    let data = Dataset::new("pictures", pictures(2.0), pictures(2.0));
     let model = WithLoss::new(unet, Dice::default());
     let trainer = Trainer::new(model, AdamW::new(1e-2), Cpu::new(1).unwrap()).batch(4).steps(1);
     let trainer = trainer.report(step::Report::Output);
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
     let mut measures = [metrics::from_name("iou", 3).unwrap()];
-    session.evaluate_with(data.test.as_ref(), &mut measures).unwrap();
+    session.evaluate_with(&data.test, &mut measures).unwrap();
     session.fit(&data, &mut |_| Control::Continue).unwrap();
     // A batch that is refused before anything runs spoils nothing.
     let missing = pictures(-1.0);
-    let mut batches = Batches::new(missing.as_ref(), 4, Order::Sequential, Cursor::default()).unwrap();
-    let mut batch = batches.batch().unwrap();
-    batches.next_into(&mut batch).unwrap();
-    let error = session.train_step(&batch).unwrap_err().to_string();
+    let mut batches = Pipeline::new(missing).batch(4).start(Cursor::default()).unwrap();
+    let batch = batches.next().unwrap().unwrap();
+    let error = session.train_step(batch).unwrap_err().to_string();
     assert!(error.contains("label -1 at place 7"), "{error}");
     let file = std::env::temp_dir().join(format!("plimsoll-splits-{}.safetensors", std::process::id()));
     session.save(&file).unwrap();

@@ -2,7 +2,7 @@
 
 use plimsoll_conformance::{formula, golden_logits};
 use plimsoll_cpu::Cpu;
-use plimsoll_data::{Batches, Cursor, Dataset, Memory, Order};
+use plimsoll_data::{Cursor, Dataset, Memory};
 use plimsoll_nn::{Model, Sequential, Sgd, zoo};
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_train::{BatchKind, Trainer};
@@ -72,7 +72,7 @@ fn images(model: &dyn Model) -> Dataset {
     let image = HostTensor::from_f64(ty, &values).unwrap();
     let labels = HostTensor::zeros(TensorType::new(DType::I32, [2]));
     let source = Memory::new(vec![image], labels, model.target().bound).unwrap();
-    Dataset { name: "images".into(), train: Box::new(source.clone()), test: Box::new(source) }
+    Dataset::new("images", source.clone(), source)
 }
 
 /// Loads a file into a model and gives its scores, or says why not.
@@ -82,10 +82,9 @@ fn predict(model: Sequential, path: &Path) -> Result<Vec<f64>, String> {
     let trainer = trainer.kinds(&[BatchKind::Predict]);
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
     session.load(path).map_err(|e| e.to_string())?;
-    let mut batches = Batches::new(data.test.as_ref(), 2, Order::Sequential, Cursor::default()).unwrap();
-    let mut batch = batches.batch().unwrap();
-    assert!(batches.next_into(&mut batch).unwrap());
-    Ok(session.predict(&batch).unwrap()[0].to_f64())
+    let mut batches = data.test.batch(2).start(Cursor::default()).unwrap();
+    let batch = batches.next().unwrap().unwrap();
+    Ok(session.predict(batch).unwrap()[0].to_f64())
 }
 
 fn check_logits(name: &str, model: Sequential) {

@@ -1,12 +1,13 @@
 //! Handwritten digits: MNIST from its four files, or the part of it that the binary carries.
 
 use crate::{
-    DataError, Dataset, Source,
+    DataError, Dataset, Record, Schema, Source,
     budget::Budget,
     idx::{IdxReader, Images},
-    source::{check_read, write_words},
+    record::write_words,
+    source::check_read,
 };
-use plimsoll_tensor::{DType, TensorType};
+use plimsoll_tensor::{DType, Field, TensorType};
 use std::path::{Path, PathBuf};
 
 /// The embedded digits; `scripts/make_digits.py` makes the file, `assets/README.md` tells where they are from.
@@ -30,10 +31,10 @@ static NORMALISED: [f32; 256] = {
 /// Digits kept as bytes and normalised when read: inputs f32 `[height, width, 1]`, labels i32 in `0..10`.
 ///
 /// ```
-/// use plimsoll_data::{DEFAULT_MAX_BYTES, Digits, Source};
+/// use plimsoll_data::{DEFAULT_MAX_BYTES, Digits};
 /// let digits = Digits::embedded(DEFAULT_MAX_BYTES)?;
-/// assert_eq!(digits.train.input_types()[0].to_string(), "f32[28,28,1]");
-/// assert_eq!(digits.train.classes(), Some(10));
+/// assert_eq!(digits.train.schema().in_words(), "input f32[28,28,1], label i32[]");
+/// assert_eq!(digits.train.schema().classes(), Some(10));
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 #[derive(Debug)]
@@ -42,6 +43,7 @@ pub struct Digits {
     width: usize,
     pixels: Vec<u8>,
     labels: Vec<u8>,
+    schema: Schema,
 }
 
 impl Digits {
@@ -101,7 +103,9 @@ impl Digits {
                 labels: labels.len(),
             });
         }
-        Ok(Self { height: images.height, width: images.width, pixels: images.pixels, labels })
+        let Images { height, width, pixels, .. } = images;
+        let schema = Schema::examples([Field::floats([height, width, 1])], Field::below(CLASSES, []));
+        Ok(Self { height, width, pixels, labels, schema })
     }
 
     fn image(&self) -> TensorType {
@@ -114,28 +118,20 @@ impl Digits {
 }
 
 impl Source for Digits {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
     fn len(&self) -> usize {
         self.labels.len()
     }
 
-    fn input_types(&self) -> Vec<TensorType> {
-        vec![self.image()]
-    }
-
-    fn label_type(&self) -> TensorType {
-        TensorType::scalar(DType::I32)
-    }
-
-    fn classes(&self) -> Option<usize> {
-        Some(CLASSES)
-    }
-
-    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
-        check_read((index, self.len()), (inputs, &[self.pixels_each() * 4]), (label, 4))?;
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        check_read(self, index, record)?;
         let pixels = &self.pixels[index * self.pixels_each()..][..self.pixels_each()];
-        write_words(inputs[0], pixels.iter().map(|&pixel| NORMALISED[usize::from(pixel)].to_ne_bytes()));
-        label.copy_from_slice(&i32::from(self.labels[index]).to_ne_bytes());
-        Ok(())
+        let words = pixels.iter().map(|&pixel| NORMALISED[usize::from(pixel)].to_ne_bytes());
+        write_words(record.room(0), words);
+        record.put_i32(1, i32::from(self.labels[index]))
     }
 
     fn resident_bytes(&self) -> usize {
@@ -147,7 +143,7 @@ fn dataset(name: &str, train: Digits, test: Digits) -> Result<Dataset, DataError
     if train.image() != test.image() {
         return Err(DataError::PartsDiffer { train: train.image(), test: test.image() });
     }
-    Ok(Dataset { name: name.into(), train: Box::new(train), test: Box::new(test) })
+    Ok(Dataset::new(name, train, test))
 }
 
 /// The file, plain or compressed.

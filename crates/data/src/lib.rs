@@ -1,41 +1,69 @@
-//! Sources and batches; never sees a graph.
+//! Sources, pipelines and batches; never sees a graph.
 //!
-//! A [`Source`] gives any example by its index, a [`Permutation`] computes the order of an epoch without holding it, and
-//! [`Batches`] writes the examples into one [`Batch`] that is used again and again. What each of them keeps in memory
-//! is stated before the first step.
+//! A [`Source`] gives any record by its index, a [`Streamed`] one after another; a [`Pipeline`] says what becomes of them
+//! on the way to a [`Batch`], with tf.data's verbs. [`Pipeline::start`] makes it [`Batches`]: worker threads that read, decode
+//! and map straight into buffers which are used again and again. What each part keeps in memory is stated before it runs
+//! ([`Pipeline::bytes`]), and a [`Cursor`] of two numbers is all that a checkpoint needs.
 //!
 //! ```
-//! use plimsoll_data::{Batches, Cursor, OpenOptions, Order, open};
+//! use plimsoll_data::{Cursor, OpenOptions, open};
 //! let digits = open("mnist", &OpenOptions::default())?;
-//! let mut batches = Batches::new(&*digits.train, 64, Order::Shuffled { seed: 7 }, Cursor::default())?;
-//! let mut batch = batches.batch()?;
-//! assert_eq!(batches.resident_bytes(), 64 * (28 * 28 * 4 + 4));
-//! assert!(batches.next_into(&mut batch)?);
+//! let pipeline = digits.train.shuffle(0, 7).batch(64).workers(2).prefetch(1);
+//! let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum();
+//! assert!(stated > 2 * 64 * (28 * 28 * 4 + 4)); // two batches, and the rest
+//! let mut batches = pipeline.start(Cursor::default())?;
+//! let batch = batches.next()?.expect("the first batch");
 //! assert_eq!(batch.input_types()[0].to_string(), "f32[64,28,28,1]");
 //! # Ok::<(), plimsoll_data::DataError>(())
 //! ```
 
+mod batch;
 mod batches;
+mod block;
 mod budget;
+mod cache;
 mod digits;
 mod error;
+mod folder;
 mod idx;
+mod image;
+mod index;
 mod memory;
 mod open;
 mod permutation;
+mod pipeline;
+mod record;
+mod schema;
+mod shards;
+mod share;
 mod source;
+mod stage;
+mod stream;
 mod synthetic;
 mod text;
+mod verbs;
+mod workers;
 mod wrap;
 
-pub use batches::{Batch, Batches, Cursor, Order};
+pub use batch::{Batch, Cursor};
+pub use batches::Batches;
+pub use cache::Cache;
 pub use digits::Digits;
 pub use error::DataError;
+pub use folder::Folder;
+pub use image::{Crop, Decode};
 pub use memory::Memory;
-pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, OpenOptions, catalogue, open};
+pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, ImageOptions, OpenOptions, catalogue, open};
 pub use permutation::Permutation;
+pub use pipeline::{Pipeline, Workers};
 pub use plimsoll_tensor::Field;
-pub use source::{Dataset, MOST_INPUTS, Source};
+pub use record::{MOST_COLUMNS, Place, Record};
+pub use schema::{Column, Kind, Schema};
+pub use shards::Shards;
+pub use share::{BATCHES, CACHE, DATA_SET, INPUT_WORKERS, SHUFFLE_BUFFER, Share};
+pub use source::{Dataset, Source};
+pub use stage::Stage;
+pub use stream::{Stream, Streamed};
 pub use synthetic::{Synthetic, SyntheticSpec};
 pub use text::Text;
 pub use wrap::{Itself, Masked};

@@ -1,15 +1,12 @@
 //! Examples from tensors in memory.
 
-use crate::{
-    DataError, Source,
-    source::{check_read, check_types},
-};
-use plimsoll_tensor::{HostTensor, TensorType};
+use crate::{DataError, Record, Schema, Source, schema::check_types, source::check_read};
+use plimsoll_tensor::{Field, HostTensor, TensorType};
 
 /// Examples cut from tensors along their first axis: example `i` is row `i` of every input and of the labels.
 ///
 /// ```
-/// use plimsoll_data::{Memory, Source};
+/// use plimsoll_data::{Memory, Record, Source};
 /// use plimsoll_tensor::HostTensor;
 /// let tensor = |ty: &str, values: &[f64]| HostTensor::from_f64(ty.parse().unwrap(), values).unwrap();
 /// let points = tensor("f32[3,2]", &[0.0, 0.1, 1.0, 1.1, 2.0, 2.1]);
@@ -18,20 +15,18 @@ use plimsoll_tensor::{HostTensor, TensorType};
 /// let source = Memory::new(vec![points, kinds], heights, None)?;
 /// assert_eq!((source.len(), source.resident_bytes()), (3, 24 + 12 + 12));
 ///
-/// let (mut point, mut kind, mut height) = ([0; 8], [0; 4], [0; 4]);
-/// source.read(1, &mut [&mut point, &mut kind], &mut height)?;
-/// assert_eq!((i32::from_ne_bytes(kind), f32::from_ne_bytes(height)), (8, 1.5));
+/// let mut bytes = vec![0; source.schema().room()];
+/// let mut record = Record::over(source.schema(), &mut bytes);
+/// source.read(1, &mut record, &mut [])?;
+/// assert_eq!((record.i32(1), record.bytes(2)), (Some(8), &1.5f32.to_ne_bytes()[..]));
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Memory {
     inputs: Vec<HostTensor>,
     labels: HostTensor,
-    classes: Option<usize>,
     len: usize,
-    /// Bytes of one example.
-    input_bytes: Vec<usize>,
-    label_bytes: usize,
+    schema: Schema,
 }
 
 impl Memory {
@@ -59,35 +54,26 @@ impl Memory {
             return Err(DataError::Empty { what: name(0) });
         }
         check_labels(&labels, len, classes)?;
-        let each = |tensor: &HostTensor| tensor.ty().bytes() / len;
-        let (input_bytes, label_bytes) = (inputs.iter().map(each).collect(), each(&labels));
-        Ok(Self { inputs, labels, classes, len, input_bytes, label_bytes })
+        let field = |tensor: &HostTensor, bound| Field { ty: one(tensor), bound };
+        let schema = Schema::examples(inputs.iter().map(|input| field(input, None)), field(&labels, classes));
+        Ok(Self { inputs, labels, len, schema })
     }
 }
 
 impl Source for Memory {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
     fn len(&self) -> usize {
         self.len
     }
 
-    fn input_types(&self) -> Vec<TensorType> {
-        self.inputs.iter().map(one).collect()
-    }
-
-    fn label_type(&self) -> TensorType {
-        one(&self.labels)
-    }
-
-    fn classes(&self) -> Option<usize> {
-        self.classes
-    }
-
-    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
-        check_read((index, self.len), (inputs, &self.input_bytes), (label, self.label_bytes))?;
-        for (tensor, input) in self.inputs.iter().zip(inputs) {
-            copy(tensor, index, input);
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        check_read(self, index, record)?;
+        for (column, tensor) in self.inputs.iter().chain([&self.labels]).enumerate() {
+            copy(tensor, index, record.room(column));
         }
-        copy(&self.labels, index, label);
         Ok(())
     }
 

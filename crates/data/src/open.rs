@@ -1,8 +1,11 @@
 //! Datasets by name.
 
 use crate::{
-    DataError, Dataset, Digits, Synthetic, SyntheticSpec, Text,
+    Crop, DataError, Dataset, Decode, Digits, Folder, Pipeline, Record, Shards, Source, Synthetic,
+    SyntheticSpec, Text, Workers,
+    budget::zeroed,
     digits::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN},
+    image::announced,
 };
 
 /// What a dataset may hold in memory unless told otherwise: one GiB.
@@ -25,13 +28,60 @@ pub struct OpenOptions {
     pub synthetic: Option<SyntheticSpec>,
     /// Synthetic training examples; a tenth as many, at least one, are the test part.
     pub examples: usize,
+    /// How images become inputs.
+    pub images: ImageOptions,
     /// Heap bytes the dataset may hold; one that needs more is refused before they are allocated.
     pub max_bytes: usize,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { context: 256, seed: 0, synthetic: None, examples: 10_000, max_bytes: DEFAULT_MAX_BYTES }
+        Self {
+            context: 256,
+            seed: 0,
+            synthetic: None,
+            examples: 10_000,
+            images: ImageOptions::default(),
+            max_bytes: DEFAULT_MAX_BYTES,
+        }
+    }
+}
+
+/// How images become inputs.
+///
+/// ```
+/// use plimsoll_data::{ImageOptions, Workers};
+/// let images = ImageOptions { size: [32, 32, 3], augment: true, ..ImageOptions::default() };
+/// assert!(images.workers.most() >= 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageOptions {
+    /// Height, width and channels.
+    pub size: [usize; 3],
+    /// Whether training sees random windows, every second mirrored.
+    pub augment: bool,
+    /// Threads that read and decode.
+    pub workers: Workers,
+    /// Batches that they may have ready.
+    pub prefetch: usize,
+    /// Bad images to pass over, at most.
+    pub skip_bad: Option<u64>,
+    /// Pixels of an image at most [default: what the headers say of every image, or, of more than a thousand, twice what
+    /// those of a thousand say].
+    pub most_pixels: Option<usize>,
+}
+
+impl Default for ImageOptions {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            size: [224, 224, 3],
+            augment: false,
+            workers: Workers::UpTo(cores),
+            prefetch: 1,
+            skip_bad: None,
+            most_pixels: None,
+        }
     }
 }
 
@@ -39,7 +89,7 @@ impl Default for OpenOptions {
 ///
 /// ```
 /// let names: Vec<_> = plimsoll_data::catalogue().iter().map(|dataset| dataset.name).collect();
-/// assert_eq!(names, ["mnist", "mnist:DIR", "text:FILE", "synthetic"]);
+/// assert_eq!(names, ["mnist", "mnist:DIR", "images:DIR", "tar:GLOB", "text:FILE", "synthetic"]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
@@ -69,7 +119,7 @@ pub fn catalogue() -> &'static [DatasetInfo] {
     &CATALOGUE
 }
 
-static CATALOGUE: [DatasetInfo; 4] = [
+static CATALOGUE: [DatasetInfo; 6] = [
     DatasetInfo {
         input: Some("f32[28,28,1]"),
         train: Some(EMBEDDED_TRAIN),
@@ -79,6 +129,14 @@ static CATALOGUE: [DatasetInfo; 4] = [
         ..DatasetInfo::outside("mnist", "handwritten digits, a part of MNIST, carried in the binary")
     },
     DatasetInfo::outside("mnist:DIR", "MNIST, or a set like it, as four IDX files in DIR, plain or gzip"),
+    DatasetInfo::outside(
+        "images:DIR",
+        "JPEG and PNG files in a folder for each class, read as they are needed",
+    ),
+    DatasetInfo::outside(
+        "tar:GLOB",
+        "the same in tar files, or with a class beside each, as WebDataset has it",
+    ),
     DatasetInfo::outside("text:FILE", "next-byte prediction on FILE; its last tenth is the test part"),
     DatasetInfo {
         resident_bytes: Some(0),
@@ -104,12 +162,12 @@ impl DatasetInfo {
     }
 }
 
-/// Opens a dataset by its name: `mnist`, `mnist:DIR`, `text:FILE` or `synthetic`.
+/// Opens a dataset by its name: `mnist`, `mnist:DIR`, `images:DIR`, `tar:GLOB`, `text:FILE` or `synthetic`.
 ///
 /// ```
 /// use plimsoll_data::{OpenOptions, open};
 /// let digits = open("mnist", &OpenOptions::default())?;
-/// assert_eq!((digits.train.len(), digits.test.len()), (16_000, 2_500));
+/// assert_eq!((digits.train.len(), digits.test.len()), (Some(16_000), Some(2_500)));
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
@@ -117,6 +175,14 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
     match (kind, place) {
         ("mnist", None) => Digits::embedded(options.max_bytes),
         ("mnist", Some(folder)) if !folder.is_empty() => Digits::open(folder, options.max_bytes),
+        ("images", Some(folder)) if !folder.is_empty() => {
+            let (train, test) = Folder::open(folder, options.max_bytes)?;
+            images(spec, train, test, options)
+        }
+        ("tar", Some(pattern)) if !pattern.is_empty() => {
+            let (train, test) = Shards::open(pattern, options.max_bytes)?;
+            images(spec, train, test, options)
+        }
         ("text", Some(file)) if !file.is_empty() => Text::open(file, options.context, options.max_bytes),
         ("synthetic", None) => synthetic(options),
         _ => {
@@ -135,9 +201,74 @@ fn synthetic(options: &OpenOptions) -> Result<Dataset, DataError> {
         return Err(DataError::Option { option: "examples", reason: "must be at least 1".into() });
     }
     let part = |len, part| Synthetic::new(spec.clone(), len, options.seed, part);
-    Ok(Dataset {
-        name: "synthetic".into(),
-        train: Box::new(part(options.examples, 0)?),
-        test: Box::new(part((options.examples / 10).max(1), 1)?),
-    })
+    Ok(Dataset::new("synthetic", part(options.examples, 0)?, part((options.examples / 10).max(1), 1)?))
+}
+
+/// Headers that are looked at before the first batch.
+const HEADERS: usize = 1000;
+
+/// Image files as inputs: resized where they have another size, cut to it, normalised.
+fn images(
+    name: &str,
+    train: impl Source + 'static,
+    test: impl Source + 'static,
+    options: &OpenOptions,
+) -> Result<Dataset, DataError> {
+    let ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels } = options.images.clone();
+    let looks = [look(&train)?, look(&test)?];
+    let every = looks.iter().all(|look| look.every);
+    let largest = looks.iter().map(|look| look.pixels).max().unwrap_or(0);
+    let most = most_pixels.unwrap_or(if every { largest } else { largest.saturating_mul(2) });
+    let side = size[0].max(size[1]);
+    let same = looks.iter().all(|look| look.sizes == Some([size[0], size[1]]));
+    let plain = || {
+        let decode = Decode::new(size, most).seed(options.seed);
+        // As published models look at pictures: the middle seven eighths.
+        if same { decode } else { decode.resize(side.saturating_mul(8).div_ceil(7)) }
+    };
+    let pad = if same { side / 8 } else { 0 };
+    let training = if augment { plain().crop(Crop::Random { pad }).flip() } else { plain() };
+    let run = |part: Pipeline| {
+        let part = part.workers(workers).prefetch(prefetch);
+        if let Some(records) = skip_bad { part.skip_bad(records) } else { part }
+    };
+    let train = run(Pipeline::new(train).apply(training)?);
+    Ok(Dataset::new(name, train, run(Pipeline::new(test).apply(plain())?)))
+}
+
+/// What headers say of the images of a source.
+struct Look {
+    /// Pixels of the largest.
+    pixels: usize,
+    /// Height and width, if all have the same.
+    sizes: Option<[usize; 2]>,
+    /// Whether every image was looked at.
+    every: bool,
+}
+
+/// Looks at headers, spread over the whole. What cannot be read shows when it is used.
+fn look(source: &dyn Source) -> Result<Look, DataError> {
+    let mut bytes = zeroed("a file", source.schema().room() as u64)?;
+    let mut record = Record::over(source.schema(), &mut bytes);
+    let count = source.len().min(HEADERS);
+    let mut look = Look { pixels: 0, sizes: None, every: count == source.len() };
+    let mut differs = false;
+    for i in 0..count {
+        let index = (i as u128 * source.len() as u128 / count as u128) as usize;
+        let read = source.read(index, &mut record, &mut []);
+        let Ok([height, width]) = read.and_then(|()| announced(record.bytes(0))) else { continue };
+        look.pixels = look.pixels.max(height.saturating_mul(width));
+        differs |= *look.sizes.get_or_insert([height, width]) != [height, width];
+    }
+    if differs {
+        look.sizes = None;
+    }
+    if look.pixels == 0 {
+        let (what, reason) = (source.origin(0, 0), "none of the files is a JPEG or PNG image");
+        return Err(DataError::Item {
+            origin: what,
+            reason: Box::new(DataError::Corrupt { reason: reason.into() }),
+        });
+    }
+    Ok(look)
 }

@@ -1,10 +1,9 @@
 //! Examples computed from their index: for measuring, and for models whose data is elsewhere.
 
 use crate::{
-    DataError, Source,
-    source::{check_read, check_types, write_words},
+    DataError, Record, Schema, Source, record::write_words, schema::check_types, source::check_read,
 };
-use plimsoll_tensor::{DType, Field, TensorType, random::Stream};
+use plimsoll_tensor::{DType, Field, random::Stream};
 
 /// What synthetic examples look like: i32 values are uniform below their bounds, f32 values standard normal.
 ///
@@ -34,12 +33,10 @@ pub struct SyntheticSpec {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Synthetic {
-    spec: SyntheticSpec,
+    schema: Schema,
     len: usize,
-    inputs: Vec<Values>,
-    input_bytes: Vec<usize>,
-    labels: Values,
-    label_bytes: usize,
+    /// Of each column.
+    values: Vec<Values>,
 }
 
 impl Synthetic {
@@ -47,17 +44,16 @@ impl Synthetic {
     pub fn new(spec: SyntheticSpec, len: usize, seed: u64, part: u64) -> Result<Self, DataError> {
         check_types(spec.inputs.len(), &spec.label.ty, spec.label.bound)?;
         let stream = |name: &str| Stream::new(seed, part, name);
-        let mut inputs = Vec::with_capacity(spec.inputs.len());
+        let mut values = Vec::with_capacity(spec.inputs.len() + 1);
         for (i, field) in spec.inputs.iter().enumerate() {
             let stream = match i {
                 0 => stream("synthetic inputs"),
                 _ => stream(&format!("synthetic inputs {i}")),
             };
-            inputs.push(Values { stream, bound: bound(field)? });
+            values.push(Values { stream, bound: bound(field)? });
         }
-        let labels = Values { stream: stream("synthetic labels"), bound: bound(&spec.label)? };
-        let input_bytes = spec.inputs.iter().map(|field| field.ty.bytes()).collect();
-        Ok(Self { label_bytes: spec.label.ty.bytes(), spec, len, inputs, input_bytes, labels })
+        values.push(Values { stream: stream("synthetic labels"), bound: bound(&spec.label)? });
+        Ok(Self { schema: Schema::examples(spec.inputs, spec.label), len, values })
     }
 }
 
@@ -95,28 +91,19 @@ impl Values {
 }
 
 impl Source for Synthetic {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
     fn len(&self) -> usize {
         self.len
     }
 
-    fn input_types(&self) -> Vec<TensorType> {
-        self.spec.inputs.iter().map(|field| field.ty.clone()).collect()
-    }
-
-    fn label_type(&self) -> TensorType {
-        self.spec.label.ty.clone()
-    }
-
-    fn classes(&self) -> Option<usize> {
-        self.spec.label.bound
-    }
-
-    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
-        check_read((index, self.len), (inputs, &self.input_bytes), (label, self.label_bytes))?;
-        for (values, input) in self.inputs.iter().zip(inputs) {
-            values.fill(index as u64, input);
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        check_read(self, index, record)?;
+        for (column, values) in self.values.iter().enumerate() {
+            values.fill(index as u64, record.room(column));
         }
-        self.labels.fill(index as u64, label);
         Ok(())
     }
 

@@ -1,11 +1,9 @@
 //! A file's bytes as tokens.
 
 use crate::{
-    DataError, Dataset, Source,
-    budget::Budget,
-    source::{check_read, write_words},
+    DataError, Dataset, Record, Schema, Source, budget::Budget, record::write_words, source::check_read,
 };
-use plimsoll_tensor::{DType, TensorType};
+use plimsoll_tensor::Field;
 use std::{
     fs::{self, File},
     io::{self, Read},
@@ -21,8 +19,8 @@ use std::{
 /// let path = std::env::temp_dir().join(format!("plimsoll-text-{}", std::process::id()));
 /// std::fs::write(&path, "the quick brown fox jumps over the lazy dog").unwrap();
 /// let text = Text::open(&path, 4, DEFAULT_MAX_BYTES)?;
-/// assert_eq!((text.train.len(), text.test.len()), (9, 1));
-/// assert_eq!(text.train.classes(), Some(256));
+/// assert_eq!((text.train.len(), text.test.len()), (Some(9), Some(1)));
+/// assert_eq!(text.train.schema().classes(), Some(256));
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
@@ -31,6 +29,7 @@ pub struct Text {
     bytes: Vec<u8>,
     windows: usize,
     context: usize,
+    schema: Schema,
 }
 
 impl Text {
@@ -57,8 +56,10 @@ impl Text {
         let budget = &mut Budget::new(max_bytes);
         let mut part = |windows: u64| {
             let bytes = budget.take(&format!("`{file}`"), windows * context as u64 + 1)?;
+            let tokens = Field::below(256, [context]);
+            let schema = Schema::examples([tokens.clone()], tokens);
             // What was allocated is addressable, so the windows can be counted.
-            Ok(Self { bytes, windows: windows as usize, context })
+            Ok(Self { bytes, windows: windows as usize, context, schema })
         };
         let (mut train, mut test) = (part(windows - test)?, part(test)?);
 
@@ -69,33 +70,24 @@ impl Text {
         let (first, rest) = test.bytes.split_at_mut(1);
         first.copy_from_slice(&train.bytes[train.bytes.len() - 1..]);
         reader.read_exact(rest).map_err(failed)?;
-        Ok(Dataset { name: format!("text:{file}"), train: Box::new(train), test: Box::new(test) })
+        Ok(Dataset::new(format!("text:{file}"), train, test))
     }
 }
 
 impl Source for Text {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
     fn len(&self) -> usize {
         self.windows
     }
 
-    fn input_types(&self) -> Vec<TensorType> {
-        vec![self.label_type()]
-    }
-
-    fn label_type(&self) -> TensorType {
-        TensorType::new(DType::I32, [self.context])
-    }
-
-    fn classes(&self) -> Option<usize> {
-        Some(256)
-    }
-
-    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
-        let bytes = self.context.saturating_mul(4);
-        check_read((index, self.windows), (inputs, &[bytes]), (label, bytes))?;
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        check_read(self, index, record)?;
         let window = &self.bytes[index * self.context..][..self.context + 1];
-        write_words(inputs[0], window.iter().map(token));
-        write_words(label, window[1..].iter().map(token));
+        write_words(record.room(0), window.iter().map(token));
+        write_words(record.room(1), window[1..].iter().map(token));
         Ok(())
     }
 

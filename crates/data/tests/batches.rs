@@ -1,50 +1,52 @@
-//! The batches that come, and that they come the same after a resume.
+//! The batches that come, and that they come the same after a resume and for any number of workers.
 
 use plimsoll_data::{
-    Batch, Batches, Cursor, DataError, MOST_INPUTS, Order, Source, Synthetic, SyntheticSpec,
+    Batch, Batches, Cursor, DataError, Field, MOST_COLUMNS, Pipeline, Record, Schema, Source, Synthetic,
+    SyntheticSpec,
 };
-use plimsoll_tensor::{Field, TensorType};
-
-const SHUFFLED: Order = Order::Shuffled { seed: 5 };
+use plimsoll_tensor::TensorType;
 
 /// Examples that tell their own index.
-struct Counting(usize);
+struct Counting(usize, Schema);
+
+fn counting(len: usize) -> Counting {
+    let fields = ["i32[2]", "u8[]"].map(|ty| Field { ty: ty.parse().unwrap(), bound: None });
+    Counting(len, Schema::examples(fields, Field::below(len.max(1), [])))
+}
 
 impl Source for Counting {
+    fn schema(&self) -> &Schema {
+        &self.1
+    }
     fn len(&self) -> usize {
         self.0
     }
-    fn input_types(&self) -> Vec<TensorType> {
-        vec!["i32[2]".parse().unwrap(), "u8[]".parse().unwrap()]
-    }
-    fn label_type(&self) -> TensorType {
-        "i32[]".parse().unwrap()
-    }
-    fn classes(&self) -> Option<usize> {
-        Some(self.0)
-    }
-    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
-        let [pair, byte] = inputs else { panic!("{} inputs", inputs.len()) };
-        pair[..4].copy_from_slice(&(index as i32).to_ne_bytes());
-        pair[4..].copy_from_slice(&(-(index as i32)).to_ne_bytes());
-        byte[0] = index as u8;
-        label.copy_from_slice(&(index as i32).to_ne_bytes());
-        Ok(())
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        record.room(0)[..4].copy_from_slice(&(index as i32).to_ne_bytes());
+        record.room(0)[4..].copy_from_slice(&(-(index as i32)).to_ne_bytes());
+        record.room(1)[0] = index as u8;
+        record.put_i32(2, index as i32)
     }
     fn resident_bytes(&self) -> usize {
         0
     }
 }
 
+fn pipeline(len: usize) -> Pipeline {
+    Pipeline::new(counting(len))
+}
+
+fn start(pipeline: &Pipeline) -> Batches {
+    pipeline.start(Cursor::default()).unwrap()
+}
+
 /// The labels of each batch, an empty one at the end of each epoch, for `calls` calls.
-fn labels(batches: &mut Batches<'_>, calls: usize) -> Vec<Vec<i32>> {
-    let mut batch = batches.batch().unwrap();
+fn labels(batches: &mut Batches, calls: usize) -> Vec<Vec<i32>> {
     (0..calls)
         .map(|_| {
             let before = batches.cursor();
-            let more = batches.next_into(&mut batch).unwrap();
-            assert_eq!(more, batch.examples() > 0);
-            assert!(!more || batch.first_example() == before.example);
+            let Some(batch) = batches.next().unwrap() else { return Vec::new() };
+            assert_eq!((batch.epoch(), batch.first_example()), (before.epoch, before.example));
             let labels = batch.label_tensor().as_i32().unwrap().to_vec();
             let pairs: Vec<i32> = labels.iter().flat_map(|&i| [i, -i]).collect();
             let bytes: Vec<u8> = labels.iter().map(|&i| i as u8).collect();
@@ -61,25 +63,33 @@ fn labels(batches: &mut Batches<'_>, calls: usize) -> Vec<Vec<i32>> {
 
 #[test]
 fn in_order_the_remainder_comes_last() {
-    let source = Counting(7);
-    let mut batches = Batches::new(&source, 3, Order::Sequential, Cursor::default()).unwrap();
-    assert_eq!(batches.per_epoch(), 3);
-    let expected = [vec![0, 1, 2], vec![3, 4, 5], vec![6], vec![], vec![0, 1, 2]];
-    assert_eq!(labels(&mut batches, 5), expected);
-    assert_eq!(batches.cursor(), Cursor { epoch: 1, example: 3 });
+    for workers in 0..4 {
+        let mut batches = start(&pipeline(7).workers(workers).batch(3));
+        let expected = [vec![0, 1, 2], vec![3, 4, 5], vec![6], vec![], vec![0, 1, 2]];
+        assert_eq!(labels(&mut batches, 5), expected, "{workers} workers");
+        assert_eq!(batches.cursor(), Cursor { epoch: 1, example: 3 });
+    }
 }
 
 #[test]
 fn a_whole_number_of_batches_has_no_remainder() {
-    let source = Counting(6);
-    let mut batches = Batches::new(&source, 3, Order::Sequential, Cursor::default()).unwrap();
-    assert_eq!(labels(&mut batches, 3), [vec![0, 1, 2], vec![3, 4, 5], vec![]]);
+    let whole = [vec![0, 1, 2], vec![3, 4, 5], vec![]];
+    assert_eq!(labels(&mut start(&pipeline(6).batch(3)), 3), whole);
+    let mut batches = start(&pipeline(8).workers(2).batch(3).drop_remainder());
+    assert_eq!(labels(&mut batches, 6), [whole.clone(), whole].concat());
+}
+
+#[test]
+fn one_epoch_ends_for_good() {
+    for workers in [0, 2] {
+        let mut batches = pipeline(5).workers(workers).batch(3).start_epoch(Cursor::default()).unwrap();
+        assert_eq!(labels(&mut batches, 5), [vec![0, 1, 2], vec![3, 4], vec![], vec![], vec![]]);
+    }
 }
 
 #[test]
 fn a_shuffled_epoch_has_every_example_once_and_the_next_another_order() {
-    let source = Counting(50);
-    let mut batches = Batches::new(&source, 8, SHUFFLED, Cursor::default()).unwrap();
+    let mut batches = start(&pipeline(50).shuffle(0, 5).workers(3).batch(8));
     let mut epoch = || labels(&mut batches, 8).concat();
     let (first, second) = (epoch(), epoch());
     assert_ne!(first, second);
@@ -91,113 +101,60 @@ fn a_shuffled_epoch_has_every_example_once_and_the_next_another_order() {
 }
 
 #[test]
-fn resuming_gives_the_batches_that_would_have_come() {
-    let source = Counting(23);
-    for order in [Order::Sequential, SHUFFLED] {
-        let mut batches = Batches::new(&source, 5, order, Cursor::default()).unwrap();
-        let mut whole = Vec::new();
-        let mut cursors = Vec::new();
-        for _ in 0..20 {
-            cursors.push(batches.cursor());
-            whole.extend(labels(&mut batches, 1));
-        }
-        for (done, cursor) in cursors.into_iter().enumerate() {
-            let mut resumed = Batches::new(&source, 5, order, cursor).unwrap();
-            assert_eq!(labels(&mut resumed, 20 - done), whole[done..], "after {done} batches");
-        }
-    }
-}
-
-#[test]
 fn the_order_does_not_depend_on_the_batch_size() {
-    let source = Counting(23);
-    let epoch =
-        |size| labels(&mut Batches::new(&source, size, SHUFFLED, Cursor::default()).unwrap(), 24).concat();
+    let epoch = |size| labels(&mut start(&pipeline(23).shuffle(0, 5).batch(size)), 24).concat();
     assert_eq!(epoch(1)[..23], epoch(4)[..23]);
 }
 
 #[test]
-fn the_bytes_are_stated_and_not_moved() {
-    let source = Counting(7);
-    let mut batches = Batches::new(&source, 3, SHUFFLED, Cursor::default()).unwrap();
-    assert_eq!(batches.resident_bytes(), 3 * (8 + 1 + 4));
-    let mut batch = batches.batch().unwrap();
+fn batches_are_not_moved() {
+    let mut batches = start(&pipeline(7).shuffle(0, 5).batch(3));
     let places = |batch: &Batch| -> Vec<_> {
         batch.inputs().chain([batch.labels()]).map(|bytes| bytes.as_ptr()).collect()
     };
-    let before = places(&batch);
-    for _ in 0..9 {
-        batches.next_into(&mut batch).unwrap();
-        assert_eq!(places(&batch), before);
+    let before = places(batches.next().unwrap().unwrap());
+    for _ in 0..8 {
+        let Some(batch) = batches.next().unwrap() else { continue };
+        assert_eq!(places(batch), before);
         let lengths: Vec<_> = batch.inputs().chain([batch.labels()]).map(<[u8]>::len).collect();
         assert_eq!(lengths, [8, 1, 4].map(|bytes| batch.examples() * bytes));
     }
-    let whole = Batches::new(&source, usize::MAX, SHUFFLED, Cursor::default()).unwrap();
-    assert_eq!(whole.resident_bytes(), 7 * 13, "a batch is never longer than the source");
+    let whole = pipeline(7).batch(usize::MAX).bytes();
+    assert_eq!(whole, pipeline(7).batch(7).bytes(), "a batch is never longer than the source");
 }
 
 #[test]
 fn what_cannot_work_is_refused() {
-    let refused = |source: &dyn Source, size, cursor| {
-        Batches::new(source, size, SHUFFLED, cursor).err().expect("refused").to_string()
-    };
-    let start = Cursor::default();
-    assert!(refused(&Counting(0), 3, start).contains("no examples"));
-    assert!(refused(&Counting(7), 0, start).contains("batch size"));
-    assert!(refused(&Counting(7), 3, Cursor { epoch: 0, example: 8 }).contains("cursor"));
+    let refused = |pipeline: Pipeline, cursor| pipeline.start(cursor).err().expect("refused").to_string();
+    let begin = Cursor::default();
+    assert!(refused(pipeline(0).batch(3), begin).contains("no examples"));
+    assert!(refused(pipeline(7).batch(0), begin).contains("batch size"));
+    assert!(refused(pipeline(2).batch(3).drop_remainder(), begin).contains("never fill"));
+    assert!(refused(pipeline(7).batch(3), Cursor { epoch: 0, example: 8 }).contains("cursor"));
+    assert!(pipeline(7).shard(2, 2).is_err());
     let enormous = TensorType::new(plimsoll_tensor::DType::F32, [usize::MAX / 8]);
-    let enormous = synthetic(vec![enormous]);
-    assert!(refused(&enormous, 3, start).contains("overflow"));
-    let one = Batches::new(&enormous, 1, SHUFFLED, start).unwrap();
-    assert!(matches!(one.batch(), Err(DataError::OutOfMemory { .. })));
+    let spec =
+        SyntheticSpec { inputs: vec![Field { ty: enormous, bound: Some(9) }], label: Field::below(2, []) };
+    let enormous = Pipeline::new(Synthetic::new(spec, 7, 0, 0).unwrap());
+    assert!(refused(enormous.batch(3), begin).contains("overflow"));
+    assert!(matches!(enormous.batch(1).start(begin), Err(DataError::OutOfMemory { .. })));
+    let bytes = Schema::new().bytes("line", 9).tensor("label", Field::below(2, []));
+    let bytes = Pipeline::generator(bytes, 0, |_| |_: &mut Record<'_>| Ok(false));
+    assert!(refused(bytes, begin).contains("column `line` holds bytes"));
 }
 
-/// Random examples with these inputs and a class of two.
-fn synthetic(inputs: Vec<TensorType>) -> Synthetic {
-    let inputs = inputs.into_iter().map(|ty| Field { ty, bound: Some(9) }).collect();
-    let spec = SyntheticSpec { inputs, label: Field::below(2, []) };
-    Synthetic::new(spec, 7, 0, 0).unwrap()
-}
-
-#[test]
-fn a_batch_of_other_batches_is_refused() {
-    fn batches<'a>(source: &'a Synthetic, size: usize) -> Batches<'a> {
-        Batches::new(source, size, SHUFFLED, Cursor::default()).unwrap()
-    }
-    let source = |types: &[&str]| synthetic(types.iter().map(|ty| ty.parse().unwrap()).collect());
-    let refused = |other: &Synthetic, size| {
-        let mut batch = batches(other, size).batch().unwrap();
-        let error = batches(&source(&["i32[2]"]), 3).next_into(&mut batch).unwrap_err();
-        assert!(matches!(error, DataError::OtherBatch { .. }), "{error}");
-        error.to_string()
-    };
-    let message = refused(&source(&["i32[2]"]), 4);
-    assert!(message.contains("holds 4 examples of i32[2] with labels i32[], 3 examples"), "{message}");
-    // Two examples of twelve bytes fill the inputs exactly as three of eight do.
-    refused(&source(&["i32[3]"]), 2);
-    refused(&source(&["f32[2]"]), 3);
-    refused(&source(&["i32[2]", "i32[2]"]), 3);
-}
-
-/// A source of any number of inputs, any label and any classes.
-struct Stated(usize, &'static str, Option<usize>);
+/// A source of any columns, whose bytes count up.
+struct Stated(Schema);
 
 impl Source for Stated {
+    fn schema(&self) -> &Schema {
+        &self.0
+    }
     fn len(&self) -> usize {
         1
     }
-    fn input_types(&self) -> Vec<TensorType> {
-        vec!["u8[]".parse().unwrap(); self.0]
-    }
-    fn label_type(&self) -> TensorType {
-        self.1.parse().unwrap()
-    }
-    fn classes(&self) -> Option<usize> {
-        self.2
-    }
-    fn read(&self, _: usize, inputs: &mut [&mut [u8]], _: &mut [u8]) -> Result<(), DataError> {
-        assert_eq!(inputs.len(), self.0);
-        inputs.iter_mut().zip(1..).for_each(|(input, i)| input[0] = i);
+    fn read(&self, _: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        (0..record.columns()).for_each(|column| record.room(column)[0] = column as u8 + 1);
         Ok(())
     }
     fn resident_bytes(&self) -> usize {
@@ -205,64 +162,30 @@ impl Source for Stated {
     }
 }
 
+fn stated(inputs: usize, label: &str, classes: Option<usize>) -> Pipeline {
+    let input = Field { ty: "u8[]".parse().unwrap(), bound: None };
+    let label = Field { ty: label.parse().unwrap(), bound: classes };
+    Pipeline::new(Stated(Schema::examples(vec![input; inputs], label)))
+}
+
 #[test]
 fn as_many_inputs_as_there_may_be_are_filled_and_more_are_refused() {
-    let source = Stated(MOST_INPUTS, "f32[]", None);
-    let mut batches = Batches::new(&source, 1, SHUFFLED, Cursor::default()).unwrap();
-    let mut batch = batches.batch().unwrap();
-    assert!(batches.next_into(&mut batch).unwrap());
+    let mut batches = start(&stated(MOST_COLUMNS - 1, "f32[]", None));
+    let batch = batches.next().unwrap().unwrap();
     assert_eq!(batch.inputs().collect::<Vec<_>>().concat(), [1, 2, 3, 4, 5, 6, 7, 8]);
-    for count in [0, MOST_INPUTS + 1] {
-        let refused = Batches::new(&Stated(count, "f32[]", None), 1, SHUFFLED, Cursor::default()).err();
+    for count in [0, MOST_COLUMNS] {
+        let refused = stated(count, "f32[]", None).start(Cursor::default()).err();
         assert!(matches!(refused, Some(DataError::InputCount { found, most: 8 }) if found == count));
     }
 }
 
 #[test]
 fn labels_are_classes_or_values() {
-    let check = |label, classes| {
-        Batches::new(&Stated(1, label, classes), 1, SHUFFLED, Cursor::default()).err().map(|e| e.to_string())
-    };
+    let check =
+        |label, classes| stated(1, label, classes).start(Cursor::default()).err().map(|e| e.to_string());
     assert_eq!(check("i32[5]", Some(3)), None);
     assert_eq!(check("f32[5]", None), None);
     assert!(check("f32[5]", Some(3)).unwrap().contains("f32[5], must be i32 with 3 classes"));
     assert!(check("i32[5]", None).unwrap().contains("i32[5], must be f32 without classes"));
     assert!(check("i32[]", Some(0)).unwrap().contains("classes: must be in 1..2^31, not 0"));
-}
-
-/// A source whose example 4 is unreadable.
-struct Faulty;
-
-impl Source for Faulty {
-    fn len(&self) -> usize {
-        7
-    }
-    fn input_types(&self) -> Vec<TensorType> {
-        Counting(7).input_types()
-    }
-    fn label_type(&self) -> TensorType {
-        Counting(7).label_type()
-    }
-    fn classes(&self) -> Option<usize> {
-        Some(7)
-    }
-    fn read(&self, index: usize, inputs: &mut [&mut [u8]], label: &mut [u8]) -> Result<(), DataError> {
-        if index == 4 {
-            Err(DataError::Index { index, len: 7 })
-        } else {
-            Counting(7).read(index, inputs, label)
-        }
-    }
-    fn resident_bytes(&self) -> usize {
-        0
-    }
-}
-
-#[test]
-fn an_unreadable_example_leaves_the_cursor_and_an_empty_batch() {
-    let mut batches = Batches::new(&Faulty, 3, Order::Sequential, Cursor::default()).unwrap();
-    let mut batch = batches.batch().unwrap();
-    assert!(batches.next_into(&mut batch).unwrap());
-    assert!(batches.next_into(&mut batch).is_err());
-    assert_eq!((batch.examples(), batches.cursor()), (0, Cursor { epoch: 0, example: 3 }));
 }

@@ -1,7 +1,9 @@
 //! The embedded digits, and what comes of files that are not as they should be.
 
 use flate2::{Compression, write::GzEncoder};
-use plimsoll_data::{DEFAULT_MAX_BYTES, DataError, Dataset, Digits, OpenOptions, Source, catalogue, open};
+use plimsoll_data::{
+    DEFAULT_MAX_BYTES, DataError, Dataset, Digits, OpenOptions, Pipeline, Record, catalogue, open,
+};
 use std::{fs, io::Write, path::PathBuf};
 
 const IMAGES: &str = "train-images-idx3-ubyte";
@@ -63,11 +65,13 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn example(source: &dyn Source, index: usize) -> (Vec<f32>, i32) {
-    let (mut input, mut label) = (vec![0; source.input_types()[0].bytes()], [0; 4]);
-    source.read(index, &mut [&mut input], &mut label).unwrap();
-    let input = input.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
-    (input, i32::from_ne_bytes(label))
+fn example(part: &Pipeline, index: usize) -> (Vec<f32>, i32) {
+    let source = part.source().unwrap();
+    let mut bytes = vec![0; source.schema().room()];
+    let mut record = Record::over(source.schema(), &mut bytes);
+    source.read(index, &mut record, &mut []).unwrap();
+    let input = record.bytes(0).chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
+    (input, record.i32(1).unwrap())
 }
 
 /// Breaks one file and gives the error, which must match the pattern.
@@ -85,10 +89,12 @@ macro_rules! check_refused {
 #[test]
 fn the_embedded_digits_are_as_listed() {
     let (digits, listed) = (Digits::embedded(DEFAULT_MAX_BYTES).unwrap(), catalogue()[0]);
-    assert_eq!((Some(digits.train.len()), Some(digits.test.len())), (listed.train, listed.test));
+    assert_eq!((digits.train.len(), digits.test.len()), (listed.train, listed.test));
     assert_eq!(Some(digits.resident_bytes()), listed.resident_bytes);
-    assert_eq!(Some(digits.train.input_types()[0].to_string().as_str()), listed.input);
-    assert!(digits.train.len() >= 10_000 && digits.test.len() >= 2_000 && listed.embedded_bytes <= 3_000_000);
+    let (inputs, _) = digits.train.schema().fields().unwrap();
+    assert_eq!(Some(inputs[0].ty.to_string().as_str()), listed.input);
+    assert!(digits.train.len() >= Some(10_000) && digits.test.len() >= Some(2_000));
+    assert!(listed.embedded_bytes <= 3_000_000);
 }
 
 #[test]
@@ -97,17 +103,18 @@ fn the_embedded_digits_are_digits() {
     // Mean and mean square of each part, computed from MNIST's own files by other means.
     for (part, mean, square) in [(&digits.train, 0.00133, 1.00341), (&digits.test, -0.00024, 1.00207)] {
         let (mut classes, mut sum, mut squares) = ([0usize; 10], 0.0, 0.0);
-        for index in 0..part.len() {
-            let (pixels, label) = example(&**part, index);
+        let len = part.len().unwrap();
+        for index in 0..len {
+            let (pixels, label) = example(part, index);
             classes[label as usize] += 1;
             sum += pixels.iter().map(|&x| f64::from(x)).sum::<f64>();
             squares += pixels.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
         }
-        let elements = (part.len() * 28 * 28) as f64;
-        assert!(classes.iter().all(|&c| (part.len() / 13..part.len() / 8).contains(&c)), "{classes:?}");
+        let elements = (len * 28 * 28) as f64;
+        assert!(classes.iter().all(|&c| (len / 13..len / 8).contains(&c)), "{classes:?}");
         assert!((sum / elements - mean).abs() < 1e-4 && (squares / elements - square).abs() < 1e-4);
     }
-    let first: Vec<i32> = (0..10).map(|i| example(&*digits.train, i).1).collect();
+    let first: Vec<i32> = (0..10).map(|i| example(&digits.train, i).1).collect();
     assert_eq!(first, [5, 1, 3, 5, 7, 6, 9, 4, 3, 9], "the order of MNIST");
 }
 
@@ -124,9 +131,9 @@ fn plain_and_gzip_files_are_read() {
     let folder = Folder::new("plain-and-gzip");
     folder.replace_by_gzip(IMAGES, &compress(&images(3, 2, 4)));
     let set = folder.open().unwrap();
-    assert_eq!(set.train.input_types()[0].to_string(), "f32[2,4,1]");
+    assert_eq!(set.train.schema().in_words(), "input f32[2,4,1], label i32[]");
     for part in [&set.train, &set.test] {
-        let (pixels, label) = example(&**part, 1);
+        let (pixels, label) = example(part, 1);
         assert_eq!(label, 9);
         let expected: Vec<f32> = (8..16).map(|p| (p as f32 / 255.0 - 0.1307) / 0.3081).collect();
         assert_eq!(pixels, expected);
@@ -137,13 +144,17 @@ fn plain_and_gzip_files_are_read() {
 #[test]
 fn reading_checks_index_and_lengths() {
     let set = Folder::new("reading").open().unwrap();
-    let read = |index, input, label| set.train.read(index, &mut [&mut vec![0; input]], &mut vec![0; label]);
+    let source = set.train.source().unwrap();
+    let read = |index, input, label| {
+        let (mut input, mut label) = (vec![0; input], vec![0; label]);
+        source.read(index, &mut Record::new([&mut input[..], &mut label[..]]), &mut [])
+    };
     assert!(read(2, 32, 4).is_ok());
     assert!(matches!(read(3, 32, 4), Err(DataError::Index { index: 3, len: 3 })));
-    assert!(matches!(read(0, 31, 4), Err(DataError::Buffer { what, .. }) if what == "input 0"));
-    assert!(matches!(read(0, 32, 8), Err(DataError::Buffer { what, .. }) if what == "the label"));
-    let none = set.train.read(0, &mut [], &mut [0; 4]);
-    assert!(matches!(none, Err(DataError::BufferCount { expected: 1, found: 0 })));
+    assert!(matches!(read(0, 31, 4), Err(DataError::Buffer { what, .. }) if what == "input"));
+    assert!(matches!(read(0, 32, 8), Err(DataError::Buffer { what, .. }) if what == "label"));
+    let one = source.read(0, &mut Record::new([&mut [0; 4][..]]), &mut []);
+    assert!(matches!(one, Err(DataError::BufferCount { expected: 2, found: 1 })));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Examples from tensors in memory.
 
-use plimsoll_data::{Batches, Cursor, DataError, Memory, Order, Source};
+use plimsoll_data::{Cursor, DataError, Memory, Pipeline, Record, Source};
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use proptest::prelude::*;
 
@@ -22,14 +22,12 @@ fn an_example_is_a_row_of_every_tensor() {
     let images = tensor("f32[3,1,2]", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     let bytes = tensor("u8[3]", &[10.0, 11.0, 12.0]);
     let source = Memory::new(vec![images, bytes], tensor("i32[3]", &[0.0, -1.0, 1.0]), Some(2)).unwrap();
-    let types: Vec<String> = source.input_types().iter().map(ToString::to_string).collect();
-    assert_eq!((types.join(" "), source.label_type().to_string()), ("f32[1,2] u8[]".into(), "i32[]".into()));
-    assert_eq!((source.len(), source.classes(), source.resident_bytes()), (3, Some(2), 24 + 3 + 12));
+    assert_eq!(source.schema().in_words(), "input f32[1,2], input1 u8[], label i32[]");
+    assert_eq!((source.len(), source.schema().classes(), source.resident_bytes()), (3, Some(2), 24 + 3 + 12));
 
-    let mut batches = Batches::new(&source, 2, Order::Sequential, Cursor::default()).unwrap();
-    let mut batch = batches.batch().unwrap();
-    batches.next_into(&mut batch).unwrap();
-    batches.next_into(&mut batch).unwrap();
+    let mut batches = Pipeline::new(source).batch(2).start(Cursor::default()).unwrap();
+    batches.next().unwrap();
+    let batch = batches.next().unwrap().unwrap();
     let inputs = batch.input_tensors();
     assert_eq!((inputs[0].to_f64(), inputs[1].to_f64()), (vec![4.0, 5.0], vec![12.0]));
     assert_eq!(batch.label_tensor().to_f64(), [1.0]);
@@ -38,17 +36,17 @@ fn an_example_is_a_row_of_every_tensor() {
 #[test]
 fn reading_checks_index_number_and_lengths() {
     let source = Memory::new(vec![zeros("f32[3,2]"), zeros("u8[3]")], zeros("f32[3]"), None).unwrap();
-    let read = |index, inputs: &[usize], label| {
-        let mut inputs: Vec<Vec<u8>> = inputs.iter().map(|&bytes| vec![0; bytes]).collect();
-        let mut inputs: Vec<&mut [u8]> = inputs.iter_mut().map(|input| &mut input[..]).collect();
-        source.read(index, &mut inputs, &mut vec![0; label]).map_err(|error| error.to_string())
+    let read = |index, columns: &[usize]| {
+        let mut columns: Vec<Vec<u8>> = columns.iter().map(|&bytes| vec![0; bytes]).collect();
+        let mut record = Record::new(columns.iter_mut().map(|column| &mut column[..]));
+        source.read(index, &mut record, &mut []).map_err(|error| error.to_string())
     };
-    assert_eq!(read(2, &[8, 1], 4), Ok(()));
-    assert!(read(3, &[8, 1], 4).unwrap_err().contains("example 3 of 3"));
-    assert!(read(0, &[8], 4).unwrap_err().contains("2 inputs, 1 buffers"));
-    assert!(read(0, &[8, 1, 1], 4).unwrap_err().contains("2 inputs, 3 buffers"));
-    assert!(read(0, &[8, 2], 4).unwrap_err().contains("input 1 takes 1 bytes, 2 were given"));
-    assert!(read(0, &[8, 1], 8).unwrap_err().contains("the label takes 4 bytes, 8 were given"));
+    assert_eq!(read(2, &[8, 1, 4]), Ok(()));
+    assert!(read(3, &[8, 1, 4]).unwrap_err().contains("example 3 of 3"));
+    assert!(read(0, &[8, 4]).unwrap_err().contains("3 columns, 2 buffers"));
+    assert!(read(0, &[8, 1, 1, 4]).unwrap_err().contains("3 columns, 4 buffers"));
+    assert!(read(0, &[8, 2, 4]).unwrap_err().contains("input1 takes 1 bytes, 2 were given"));
+    assert!(read(0, &[8, 1, 8]).unwrap_err().contains("label takes 4 bytes, 8 were given"));
 }
 
 #[test]
@@ -92,9 +90,9 @@ fn values_that_are_no_numbers_are_read_as_they_are() {
     let bytes = labels.as_bytes().to_vec();
     let source = Memory::new(vec![zeros("f32[3]")], labels, None).unwrap();
     for (index, expected) in bytes.chunks_exact(4).enumerate() {
-        let mut label = [0; 4];
-        source.read(index, &mut [&mut [0; 4]], &mut label).unwrap();
-        assert_eq!(label, expected);
+        let mut bytes = [0; 8];
+        source.read(index, &mut Record::over(source.schema(), &mut bytes), &mut []).unwrap();
+        assert_eq!(&bytes[4..], expected);
     }
 }
 
@@ -124,14 +122,12 @@ proptest! {
         let tensors: Vec<&HostTensor> = inputs.iter().chain([&labels]).collect();
         prop_assert_eq!(source.resident_bytes(), tensors.iter().map(|t| t.ty().bytes()).sum::<usize>());
 
-        let mut read = vec![Vec::new(); tensors.len()];
+        let mut read = vec![Vec::<u8>::new(); tensors.len()];
         for index in 0..len {
-            let mut buffers: Vec<Vec<u8>> = source.input_types().iter().map(|ty| vec![0; ty.bytes()]).collect();
-            let mut label = vec![0; source.label_type().bytes()];
-            let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
-            source.read(index, &mut slices, &mut label).unwrap();
-            buffers.push(label);
-            read.iter_mut().zip(buffers).for_each(|(all, one)| all.extend(one));
+            let mut bytes = vec![0; source.schema().room()];
+            let mut record = Record::over(source.schema(), &mut bytes);
+            source.read(index, &mut record, &mut []).unwrap();
+            read.iter_mut().enumerate().for_each(|(column, all)| all.extend(record.bytes(column)));
         }
         for (read, tensor) in read.iter().zip(tensors) {
             prop_assert_eq!(&read[..], tensor.as_bytes());

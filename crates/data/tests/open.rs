@@ -1,6 +1,6 @@
 //! Datasets by name, texts and synthetic examples.
 
-use plimsoll_data::{DataError, Dataset, OpenOptions, Source, SyntheticSpec, open};
+use plimsoll_data::{DataError, Dataset, OpenOptions, Pipeline, Record, SyntheticSpec, open};
 use plimsoll_tensor::Field;
 use std::{fs, path::PathBuf};
 
@@ -12,19 +12,21 @@ fn with_file(name: &str, content: &[u8], context: usize, check: impl FnOnce(Resu
     fs::remove_file(path).unwrap();
 }
 
-fn read(source: &dyn Source, index: usize) -> (Vec<i32>, Vec<i32>) {
-    let (mut inputs, label) = read_all(source, index);
+fn read(part: &Pipeline, index: usize) -> (Vec<i32>, Vec<i32>) {
+    let (mut inputs, label) = read_all(part, index);
     assert_eq!(inputs.len(), 1);
     (inputs.remove(0), label)
 }
 
-fn read_all(source: &dyn Source, index: usize) -> (Vec<Vec<i32>>, Vec<i32>) {
-    let mut inputs: Vec<Vec<u8>> = source.input_types().iter().map(|ty| vec![0; ty.bytes()]).collect();
-    let mut label = vec![0; source.label_type().bytes()];
-    let mut buffers: Vec<&mut [u8]> = inputs.iter_mut().map(|input| &mut input[..]).collect();
-    source.read(index, &mut buffers, &mut label).unwrap();
-    let words = |b: Vec<u8>| b.chunks_exact(4).map(|w| i32::from_ne_bytes(w.try_into().unwrap())).collect();
-    (inputs.into_iter().map(words).collect(), words(label))
+fn read_all(part: &Pipeline, index: usize) -> (Vec<Vec<i32>>, Vec<i32>) {
+    let source = part.source().unwrap();
+    let mut bytes = vec![0; source.schema().room()];
+    let mut record = Record::over(source.schema(), &mut bytes);
+    source.read(index, &mut record, &mut []).unwrap();
+    let words = |b: &[u8]| b.chunks_exact(4).map(|w| i32::from_ne_bytes(w.try_into().unwrap())).collect();
+    let mut columns: Vec<Vec<i32>> = (0..record.columns()).map(|i| words(record.bytes(i))).collect();
+    let label = columns.pop().unwrap();
+    (columns, label)
 }
 
 fn tokens(spec_input: &str) -> SyntheticSpec {
@@ -47,12 +49,14 @@ fn labels_of_a_text_are_one_byte_ahead() {
     let content: Vec<u8> = (160..255).collect();
     with_file("ahead", &content, 4, |text| {
         let text = text.unwrap();
-        assert_eq!((text.train.len(), text.test.len()), (21, 2));
-        assert_eq!(read(&*text.train, 0), (vec![160, 161, 162, 163], vec![161, 162, 163, 164]));
-        assert_eq!(read(&*text.train, 20), (vec![240, 241, 242, 243], vec![241, 242, 243, 244]));
-        assert_eq!(read(&*text.test, 0), (vec![244, 245, 246, 247], vec![245, 246, 247, 248]));
-        assert_eq!(read(&*text.test, 1), (vec![248, 249, 250, 251], vec![249, 250, 251, 252]));
-        assert!(text.test.read(2, &mut [&mut [0; 16]], &mut [0; 16]).is_err());
+        assert_eq!((text.train.len(), text.test.len()), (Some(21), Some(2)));
+        assert_eq!(read(&text.train, 0), (vec![160, 161, 162, 163], vec![161, 162, 163, 164]));
+        assert_eq!(read(&text.train, 20), (vec![240, 241, 242, 243], vec![241, 242, 243, 244]));
+        assert_eq!(read(&text.test, 0), (vec![244, 245, 246, 247], vec![245, 246, 247, 248]));
+        assert_eq!(read(&text.test, 1), (vec![248, 249, 250, 251], vec![249, 250, 251, 252]));
+        let mut record = [[0; 16], [0; 16]];
+        let mut record = Record::new(record.iter_mut().map(|column| &mut column[..]));
+        assert!(text.test.source().unwrap().read(2, &mut record, &mut []).is_err());
         assert_eq!((text.train.resident_bytes(), text.test.resident_bytes()), (85, 9));
     });
 }
@@ -61,7 +65,7 @@ fn labels_of_a_text_are_one_byte_ahead() {
 fn too_short_a_text_names_the_length_needed() {
     with_file("shortest", &[7; 21], 10, |text| {
         let text = text.unwrap();
-        assert_eq!((text.train.len(), text.test.len()), (1, 1));
+        assert_eq!((text.train.len(), text.test.len()), (Some(1), Some(1)));
     });
     with_file("short", &[7; 20], 10, |text| {
         let message = text.unwrap_err().to_string();
@@ -89,7 +93,10 @@ fn a_text_past_the_limit_or_without_context_is_refused() {
 fn unknown_names_list_the_known() {
     for spec in ["", "cifar", "mnist:", "text", "text:", "synthetic:3", ":"] {
         let message = open(spec, &OpenOptions::default()).unwrap_err().to_string();
-        assert!(message.contains("mnist, mnist:DIR, text:FILE, synthetic"), "{message}");
+        assert!(
+            message.contains("mnist, mnist:DIR, images:DIR, tar:GLOB, text:FILE, synthetic"),
+            "{message}"
+        );
     }
 }
 
@@ -97,11 +104,11 @@ fn unknown_names_list_the_known() {
 fn synthetic_examples_follow_from_seed_part_and_index() {
     let open = |seed| synthetic(seed, tokens("i32[5]")).unwrap();
     let (one, same, other) = (open(1), open(1), open(2));
-    assert_eq!((one.train.len(), one.test.len(), one.resident_bytes()), (200, 20, 0));
-    assert_eq!(read(&*one.train, 9), read(&*same.train, 9));
-    assert_ne!(read(&*one.train, 9), read(&*one.train, 8));
-    assert_ne!(read(&*one.train, 9), read(&*one.test, 9));
-    assert_ne!(read(&*one.train, 9), read(&*other.train, 9));
+    assert_eq!((one.train.len(), one.test.len(), one.resident_bytes()), (Some(200), Some(20), 0));
+    assert_eq!(read(&one.train, 9), read(&same.train, 9));
+    assert_ne!(read(&one.train, 9), read(&one.train, 8));
+    assert_ne!(read(&one.train, 9), read(&one.test, 9));
+    assert_ne!(read(&one.train, 9), read(&other.train, 9));
 }
 
 #[test]
@@ -109,7 +116,7 @@ fn synthetic_values_fill_their_range() {
     let set = synthetic(1, tokens("i32[5]")).unwrap();
     let (mut inputs, mut labels) = ([0; 40], [0; 3]);
     for index in 0..200 {
-        let (input, label) = read(&*set.train, index);
+        let (input, label) = read(&set.train, index);
         input.iter().for_each(|&x| inputs[x as usize] += 1);
         label.iter().for_each(|&x| labels[x as usize] += 1);
     }
@@ -117,7 +124,7 @@ fn synthetic_values_fill_their_range() {
 
     let set = synthetic(1, tokens("f32[10,5]")).unwrap();
     let values: Vec<f32> =
-        (0..200).flat_map(|i| read(&*set.train, i).0).map(|bits| f32::from_bits(bits as u32)).collect();
+        (0..200).flat_map(|i| read(&set.train, i).0).map(|bits| f32::from_bits(bits as u32)).collect();
     check_standard_normal(&values);
 }
 
@@ -132,8 +139,8 @@ fn check_standard_normal(values: &[f32]) {
 #[test]
 fn synthetic_float_labels_are_standard_normal() {
     let set = synthetic(1, several(&[("i32[]", 4)], "f32[50]", None)).unwrap();
-    assert_eq!(set.train.classes(), None);
-    let labels = (0..200).flat_map(|i| read(&*set.train, i).1);
+    assert_eq!(set.train.schema().classes(), None);
+    let labels = (0..200).flat_map(|i| read(&set.train, i).1);
     check_standard_normal(&labels.map(|bits| f32::from_bits(bits as u32)).collect::<Vec<_>>());
 }
 
@@ -142,9 +149,9 @@ fn synthetic_inputs_are_of_their_own_and_the_first_does_not_depend_on_the_others
     let fields = [("i32[50]", 1000), ("i32[50]", 1000), ("f32[2]", 0), ("i32[20]", 3)];
     let set = synthetic(1, several(&fields, "i32[]", Some(2))).unwrap();
     let alone = synthetic(1, several(&fields[..1], "i32[]", Some(2))).unwrap();
-    let types: Vec<String> = set.train.input_types().iter().map(ToString::to_string).collect();
-    assert_eq!(types, ["i32[50]", "i32[50]", "f32[2]", "i32[20]"]);
-    let ((inputs, label), (first, same_label)) = (read_all(&*set.train, 9), read(&*alone.train, 9));
+    let words = set.train.schema().in_words();
+    assert_eq!(words, "input i32[50], input1 i32[50], input2 f32[2], input3 i32[20], label i32[]");
+    let ((inputs, label), (first, same_label)) = (read_all(&set.train, 9), read(&alone.train, 9));
     assert_eq!((&inputs[0], label), (&first, same_label));
     assert_ne!(inputs[0], inputs[1]);
     assert!(inputs[3].iter().all(|token| (0..3).contains(token)), "{:?}", inputs[3]);

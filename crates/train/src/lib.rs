@@ -28,5 +28,5 @@ pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
 pub use nearest::nearest;
 pub use schedule::{Plateau, Schedule};
 pub use session::Session;
-pub use trainer::{BATCH_BUFFERS, BatchKind, HEAP_CAP, OUTPUTS, STATE_BUFFER, Trainer};
+pub use trainer::{BATCH_BUFFERS, BatchKind, HEAP_CAP, INPUT_STACKS, OUTPUTS, STATE_BUFFER, Trainer};
 pub use watch::{Held, Overload, Saved, Watch};

@@ -8,7 +8,7 @@ use crate::nearest::nearest;
 use crate::watch::Guard;
 use crate::{BatchKind, Control, Evaluation, Plateau, Report, TrainError, TrainEvent, Trainer, weights};
 use bytemuck::{cast_slice, cast_slice_mut};
-use plimsoll_data::{Batch, Batches, Cursor, Dataset, Order, Source};
+use plimsoll_data::{Batch, Batches, Cursor, Dataset, Pipeline};
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
 use plimsoll_nn::{EXAMPLES, RANDOM};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
@@ -49,6 +49,8 @@ pub struct Session<'t> {
     pub(crate) cursor: Cursor,
     /// Whether the next `fit` goes on with a run that a checkpoint holds.
     pub(crate) resumed: bool,
+    /// Bad records that were skipped, and what was wrong with the first.
+    skipped: (u64, Option<String>),
     /// Whether a step went wrong after it had begun to write states.
     pub(crate) spoilt: bool,
 }
@@ -113,7 +115,8 @@ impl<'t> Session<'t> {
             schedule_start: 0,
             plateau: Plateau::default(),
             total_steps: trainer.total_steps(data),
-            train_examples: data.train.len() as u64,
+            train_examples: data.train.len().unwrap_or(0) as u64,
+            skipped: (0, None),
             cursor: Cursor::default(),
             resumed: false,
             spoilt: false,
@@ -143,6 +146,19 @@ impl<'t> Session<'t> {
     /// Says where the training data goes on, for a loop of one's own that saves checkpoints.
     pub fn set_cursor(&mut self, cursor: Cursor) {
         self.cursor = cursor;
+    }
+
+    /// Bad records that were skipped so far, and what was wrong with the first.
+    pub fn skipped(&self) -> (u64, Option<&str>) {
+        (self.skipped.0, self.skipped.1.as_deref())
+    }
+
+    fn count_skipped(&mut self, batches: &Batches) {
+        let (count, first) = batches.skipped();
+        self.skipped.0 += count;
+        if self.skipped.1.is_none() {
+            self.skipped.1 = first;
+        }
     }
 
     /// Examples of a full batch of this kind; zero if none was planned.
@@ -226,10 +242,7 @@ impl<'t> Session<'t> {
         data: &Dataset,
         listen: &mut dyn FnMut(&TrainEvent) -> Control,
     ) -> Result<Report, TrainError> {
-        let order = Order::Shuffled { seed: self.trainer.seed };
-        let mut batches =
-            Batches::new(data.train.as_ref(), self.trainer.step_examples(), order, self.cursor)?;
-        let mut batch = batches.batch()?;
+        let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
         if !std::mem::take(&mut self.resumed) {
             self.schedule_start = self.steps_done;
             self.plateau = Plateau::default();
@@ -247,14 +260,14 @@ impl<'t> Session<'t> {
         let mut evaluation = None;
         while log.done() < steps && !stopped {
             let start = Instant::now();
-            let more = batches.next_into(&mut batch)?;
-            if more {
-                let epoch = batches.cursor().epoch;
-                let loss = self.train_step(&batch)?;
-                self.cursor = batches.cursor();
+            let batch = batches.next()?;
+            let more = batch.is_some();
+            if let Some(batch) = batch {
+                let (epoch, examples) = (batch.after().epoch, batch.examples());
+                let loss = self.train_step(batch)?;
+                self.cursor = batch.after();
                 let time = start.elapsed();
-                log.step(loss, batch.examples(), time);
-                let examples = batch.examples();
+                log.step(loss, examples, time);
                 let step = log.done();
                 let event = TrainEvent::Step { step, steps, epoch, loss, examples, time };
                 let mut control = listen(&event);
@@ -271,7 +284,7 @@ impl<'t> Session<'t> {
             }
             if !more || log.done() == steps || stopped {
                 let epoch = batches.cursor().epoch - u64::from(!more);
-                let figures = self.evaluate(data.test.as_ref())?;
+                let figures = self.evaluate(&data.test)?;
                 if !more {
                     // Seen once: a checkpoint from here on starts with the next epoch.
                     self.plateau.observe(self.trainer.schedule, figures.loss);
@@ -286,33 +299,33 @@ impl<'t> Session<'t> {
             }
         }
         self.cursor = batches.cursor();
+        self.count_skipped(&batches);
         let evaluation = match evaluation {
             Some(evaluation) => evaluation,
-            None => self.evaluate(data.test.as_ref())?,
+            None => self.evaluate(&data.test)?,
         };
         Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches))
     }
 
-    /// Loss and, for classes, accuracy over a source.
-    pub fn evaluate(&mut self, source: &dyn Source) -> Result<Evaluation, TrainError> {
-        self.evaluate_with(source, &mut [])
+    /// Loss and, for classes, accuracy over one epoch of a part of the data.
+    pub fn evaluate(&mut self, part: &Pipeline) -> Result<Evaluation, TrainError> {
+        self.evaluate_with(part, &mut [])
     }
 
     /// As [`Session::evaluate`], and metrics beside it. They need plans that give the model's output
     /// ([`Trainer::report`]).
     pub fn evaluate_with(
         &mut self,
-        source: &dyn Source,
+        part: &Pipeline,
         metrics: &mut [Box<dyn Metric>],
     ) -> Result<Evaluation, TrainError> {
         let size = self.batch_size(BatchKind::Evaluate);
-        let mut batches = Batches::new(source, size, Order::Sequential, Cursor::default())?;
-        let mut batch = batches.batch()?;
+        let mut batches = part.batch(size).start_epoch(Cursor::default())?;
         let (mut loss, mut shares, mut examples) = (0.0, 0.0, 0u64);
         let mut hits = Hits::default();
-        while batches.next_into(&mut batch)? {
+        while let Some(batch) = batches.next()? {
             let plan = self.find(BatchKind::Evaluate, batch.examples())?;
-            let share = self.run(plan, &batch)?;
+            let share = self.run(plan, batch)?;
             loss += self.read_loss(plan)? * share;
             shares += share;
             examples += batch.examples() as u64;
@@ -322,9 +335,10 @@ impl<'t> Session<'t> {
                 hits.count(cast_slice(predictions), batch.labels());
             }
             if !metrics.is_empty() {
-                self.tell(plan, &batch, metrics)?;
+                self.tell(plan, batch, metrics)?;
             }
         }
+        self.count_skipped(&batches);
         let classes = self.trainer.model.target().bound.is_some();
         let loss = loss / shares.max(f64::MIN_POSITIVE);
         Ok(Evaluation { loss, accuracy: hits.accuracy(), examples, classes })

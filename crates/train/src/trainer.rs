@@ -3,7 +3,7 @@
 use crate::checkpoint::Checkpoints;
 use crate::planning::Planning;
 use crate::{Control, Report, Schedule, Session, TrainError, TrainEvent, Watch};
-use plimsoll_data::{Dataset, Source};
+use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
 use plimsoll_plan::{
@@ -23,6 +23,12 @@ const MOST_SPLITS: usize = 1 << 16;
 
 /// The load sheet's entry for batches on their way to the arena.
 pub const BATCH_BUFFERS: &str = "batch buffers";
+
+/// The load sheet's entry for the stacks of input workers.
+pub const INPUT_STACKS: &str = "input stacks";
+
+/// Records of the buffer through which a stream is shuffled that does not say how itself.
+const SHUFFLED_RECORDS: usize = 1024;
 
 /// The load sheet's entry for a model's outputs.
 pub const OUTPUTS: &str = "outputs";
@@ -290,7 +296,7 @@ impl Trainer {
 
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
-        let per_epoch = data.train.len().div_ceil(self.step_examples().max(1)) as u64;
+        let per_epoch = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
@@ -304,59 +310,95 @@ impl Trainer {
             |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let wanted: Vec<TensorType> = model.inputs().into_iter().map(|field| field.ty).collect();
         let target = model.target();
-        for source in [&data.train, &data.test] {
-            if source.input_types() != wanted {
-                let (wants, has) = (types(&wanted), types(&source.input_types()));
+        for part in [&data.train, &data.test] {
+            let (inputs, label) = part.schema().fields()?;
+            let inputs: Vec<TensorType> = inputs.into_iter().map(|field| field.ty.clone()).collect();
+            if inputs != wanted {
+                let (wants, has) = (types(&wanted), types(&inputs));
                 return mismatch(format!("the model takes {wants} inputs, the data has {has}"));
             }
-            if source.label_type() != target.ty {
-                let (wants, has) = (&target.ty, source.label_type());
+            if label.ty != target.ty {
+                let (wants, has) = (&target.ty, &label.ty);
                 return mismatch(format!("the model takes {wants} labels, the data has {has}"));
             }
-            if source.classes().unwrap_or(0) > target.bound.unwrap_or(usize::MAX) {
-                let (wants, has) = (target.bound.unwrap_or(0), source.classes().unwrap_or(0));
+            let classes = label.bound.unwrap_or(0);
+            if classes > target.bound.unwrap_or(usize::MAX) {
+                let wants = target.bound.unwrap_or(0);
                 return mismatch(format!(
-                    "the data has {has} classes, the model {wants}: give the model {has}"
+                    "the data has {classes} classes, the model {wants}: give the model {classes}"
                 ));
             }
-            if source.is_empty() {
-                return mismatch("the data has no examples".into());
+            match part.len() {
+                Some(0) => return mismatch("the data has no examples".into()),
+                None => {
+                    return mismatch(
+                        "a stream must say how many examples it has: `Pipeline::counted`".into(),
+                    );
+                }
+                Some(_) => {}
             }
         }
         Ok(())
     }
 
+    /// The batches to train on, in another order each epoch.
+    pub fn training_batches(&self, data: &Dataset) -> Pipeline {
+        let train = data.train.clone();
+        let train = if train.is_shuffled() { train } else { train.shuffle(SHUFFLED_RECORDS, self.seed) };
+        train.batch(self.step_examples())
+    }
+
     /// The batch types of a run over this data in so many micro-batches, the one that needs most first. Evaluation and
     /// prediction take one micro-batch at a time, so that neither needs more than training.
     pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<(BatchKind, usize)> {
-        let sizes = |kind, source: &dyn Source| {
+        let sizes = |kind, part: &Pipeline| {
+            let len = part.len().unwrap_or(0);
             let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) };
-            let full = (self.step_examples() / parts).max(1).min(source.len());
-            let rest = source.len() % full.max(1);
+            let full = (self.step_examples() / parts).max(1).min(len);
+            let rest = len % full.max(1);
             [full, rest].into_iter().filter(|&n| n > 0).map(move |n| (kind, n))
         };
-        let mut types: Vec<_> = sizes(BatchKind::Train, data.train.as_ref()).collect();
-        types.extend(sizes(BatchKind::Evaluate, data.test.as_ref()));
-        types.extend(sizes(BatchKind::Predict, data.test.as_ref()));
+        let mut types: Vec<_> = sizes(BatchKind::Train, &data.train).collect();
+        types.extend(sizes(BatchKind::Evaluate, &data.test));
+        types.extend(sizes(BatchKind::Predict, &data.test));
         types.retain(|(kind, _)| self.kinds.contains(kind));
         types
     }
 
-    /// Heap bytes of a run's batches: one buffer for training, one for the rest, and labels, weights and numbers of the
-    /// largest batch.
-    fn batch_bytes(&self, types: &[(BatchKind, usize)]) -> usize {
-        let inputs = self.model.inputs().iter().fold(0, |sum: usize, f| sum.saturating_add(f.ty.bytes()));
-        let label = self.model.target().ty.bytes();
+    /// Memory of a run's input: batches of training and of the rest with their labels, weights and numbers, and what the
+    /// pipelines take besides.
+    fn input_entries(&self, data: &Dataset, types: &[(BatchKind, usize)]) -> Vec<Entry> {
         let largest = |trains: bool| {
             let kinds = types.iter().filter(|(kind, _)| (*kind == BatchKind::Train) == trains);
             kinds.map(|(_, examples)| *examples).max().unwrap_or(0)
         };
         let sizes = [largest(true), largest(false)];
-        let buffers = sizes.map(|examples| examples.saturating_mul(inputs.saturating_add(label)));
+        let label = self.model.target().ty.bytes();
         let row_bytes = step::rows(self.model.as_ref()).elements().saturating_mul(8);
         // The labels once more, share and weight of each row, and a number for each example.
         let feed = label.saturating_add(row_bytes).saturating_add(4).saturating_mul(sizes[0].max(sizes[1]));
-        buffers.into_iter().fold(feed, usize::saturating_add)
+        let mut batches = Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights");
+        let mut others: Vec<Entry> = Vec::new();
+        let pipelines = [self.training_batches(data), data.test.batch(sizes[1])];
+        for (pipeline, _) in pipelines.iter().zip(sizes).filter(|(_, size)| *size > 0) {
+            let stacks = (pipeline.stack_bytes() > 0).then(|| {
+                let how = format!("{} input workers", pipeline.worker_count());
+                Entry::new(INPUT_STACKS, pipeline.stack_bytes(), how)
+            });
+            let shares =
+                pipeline.bytes().into_iter().filter(|share| ![DATA_SET, CACHE].contains(&share.name));
+            let entries = shares.map(|share| Entry::new(share.name, share.bytes, share.how));
+            for entry in entries.chain(stacks) {
+                let same = others.iter_mut().find(|e| e.name == entry.name);
+                match (entry.name == BATCHES, same) {
+                    (true, _) => batches.bytes = batches.bytes.saturating_add(entry.bytes),
+                    (false, Some(same)) => same.bytes = same.bytes.saturating_add(entry.bytes),
+                    (false, None) => others.push(entry),
+                }
+            }
+        }
+        others.insert(0, batches);
+        others
     }
 
     /// Whether steps are split with statistics of each micro-batch.
@@ -596,8 +638,7 @@ impl Trainer {
         let batches = planning.batches(micro_batches, || self.batches(data, micro_batches))?;
         let mut outside = self.outside.clone();
         if self.heap_bytes.is_some() {
-            let feed = self.batch_bytes(&types);
-            outside.push(Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights"));
+            outside.extend(self.input_entries(data, &types));
         }
         let outputs = self.output_bytes(&batches);
         if outputs > 0 {

@@ -17,7 +17,7 @@ fn model() -> Sequential {
 fn data(model: &dyn Model) -> Dataset {
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), 640, 3, part).unwrap());
-    Dataset { name: "synthetic".into(), train: source(0), test: source(1) }
+    Dataset::new("synthetic", source(0), source(1))
 }
 
 fn trainer() -> Trainer {

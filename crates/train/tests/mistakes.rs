@@ -12,7 +12,7 @@ fn an_unknown_state_is_answered_with_the_nearest() {
         Sequential::classifier("two", [4], 3).layer("hidden", Dense::new(5)).layer("head", Dense::new(3));
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), 8, 5, part).unwrap());
-    let data = Dataset { name: "synthetic".into(), train: source(0), test: source(1) };
+    let data = Dataset::new("synthetic", source(0), source(1));
     let trainer = Trainer::new(model, Sgd::new(0.1), NullExecutor::default()).batch(4).steps(1);
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
     let message = session.state("head/kernal").unwrap_err().to_string();

@@ -1,0 +1,218 @@
+//! From the bytes of an image file to a row of a batch: decode, resize, crop, flip, jitter, normalise.
+
+mod jpeg;
+mod picture;
+mod png;
+
+use crate::{DataError, Kind, Record, Schema, Stage};
+use picture::{Frame, Normal, Window};
+use plimsoll_tensor::{Field, random::Stream};
+use std::sync::{Mutex, PoisonError};
+
+/// Mean and deviation of natural images' channels, as most published weights were trained with.
+const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+
+/// How a window of the picture is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crop {
+    /// In the middle.
+    Centre,
+    /// Anywhere, drawn for each record and epoch; the picture may be passed by so many pixels on each side, and is black
+    /// there.
+    Random {
+        /// Pixels beyond the edges.
+        pad: usize,
+    },
+}
+
+/// Decodes a JPEG or PNG file into f32 `[height, width, channels]`, resized, cropped and normalised, straight into the
+/// batch.
+///
+/// ```
+/// use plimsoll_data::{Crop, Decode, Schema, Field, Stage};
+/// let decode = Decode::new([224, 224, 3], 4_000_000).resize(256).crop(Crop::Random { pad: 0 }).flip().seed(7);
+/// let files = Schema::new().bytes("image", 1 << 20).tensor("label", Field::below(10, []));
+/// assert_eq!(decode.schema(&files)?.in_words(), "image f32[224,224,3], label i32[]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub struct Decode {
+    size: [usize; 2],
+    channels: usize,
+    most_pixels: usize,
+    shorter_side: Option<usize>,
+    crop: Crop,
+    flip: bool,
+    jitter: f32,
+    seed: u64,
+    normal: Normal,
+    /// One for each worker that is at work; they keep their buffers.
+    resizers: Mutex<Vec<fast_image_resize::Resizer>>,
+}
+
+impl Decode {
+    /// Images of this height, width and number of channels (1 or 3) from files of at most so many pixels: a header that
+    /// announces more is that file's error.
+    pub fn new(image: [usize; 3], most_pixels: usize) -> Self {
+        let [height, width, channels] = image;
+        Self {
+            size: [height, width],
+            channels,
+            most_pixels,
+            shorter_side: None,
+            crop: Crop::Centre,
+            flip: false,
+            jitter: 0.0,
+            seed: 0,
+            normal: Normal::new(width, channels, MEAN, DEVIATION),
+            resizers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Resizes first, so that the shorter side has so many pixels. Without it pictures keep their size.
+    pub fn resize(self, shorter_side: usize) -> Self {
+        Self { shorter_side: Some(shorter_side), ..self }
+    }
+
+    /// Which window is cut out.
+    pub fn crop(self, crop: Crop) -> Self {
+        Self { crop, ..self }
+    }
+
+    /// Mirrors every second picture, as drawn.
+    pub fn flip(self) -> Self {
+        Self { flip: true, ..self }
+    }
+
+    /// Changes brightness, contrast and saturation, each by a factor drawn from `1 - strength` to `1 + strength`.
+    pub fn jitter(self, strength: f32) -> Self {
+        Self { jitter: strength.clamp(0.0, 1.0), ..self }
+    }
+
+    /// Takes off this mean of channels in `0..=1`, and divides by this deviation.
+    pub fn normalise(self, mean: [f32; 3], deviation: [f32; 3]) -> Self {
+        Self { normal: Normal::new(self.size[1], self.channels, mean, deviation), ..self }
+    }
+
+    /// What is drawn follows from it.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Where the window lies in a picture of this height and width, with its scale.
+    fn window(&self, [height, width]: [usize; 2], draws: [f32; 4]) -> Result<Window, DataError> {
+        let scale = match self.shorter_side {
+            Some(side) => height.min(width) as f64 / side.max(1) as f64,
+            None => 1.0,
+        };
+        let pad = if let Crop::Random { pad } = self.crop { pad } else { 0 };
+        let mut corner = [0.0; 2];
+        for (axis, extent) in [height, width].into_iter().enumerate() {
+            // Places that the window can have, in pixels of the resized picture.
+            let resized = (extent as f64 / scale).round() as usize + 2 * pad;
+            let Some(room) = resized.checked_sub(self.size[axis]) else {
+                let [h, w] = self.size;
+                let reason =
+                    format!("a picture of {height}×{width} pixels is too small for {h}×{w}; resize it");
+                return Err(DataError::Corrupt { reason });
+            };
+            let place = match self.crop {
+                Crop::Centre => room / 2,
+                Crop::Random { .. } => ((f64::from(draws[axis]) * (room + 1) as f64) as usize).min(room),
+            };
+            corner[axis] = (place as f64 - pad as f64) * scale;
+        }
+        Ok(Window { corner, scale, size: self.size })
+    }
+
+    fn resizer(&self) -> fast_image_resize::Resizer {
+        self.resizers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, resizer: fast_image_resize::Resizer) {
+        self.resizers.lock().unwrap_or_else(PoisonError::into_inner).push(resizer);
+    }
+}
+
+/// Height and width that the header of an image file announces.
+pub(crate) fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
+    let corrupt = |reason: &str| Err(DataError::Corrupt { reason: reason.into() });
+    let size = match file {
+        [0xff, 0xd8, ..] => jpeg::Header::parse(file).map(|header| [header.height, header.width])?,
+        [0x89, b'P', b'N', b'G', ..] => png::announced(file)?,
+        _ => return corrupt("neither a JPEG nor a PNG file"),
+    };
+    if size.contains(&0) { corrupt("a picture without pixels") } else { Ok(size) }
+}
+
+impl Stage for Decode {
+    fn schema(&self, input: &Schema) -> Result<Schema, DataError> {
+        let ([height, width], channels) = (self.size, self.channels);
+        if ![1, 3].contains(&channels) || height == 0 || width == 0 {
+            let reason =
+                format!("must have 1 or 3 channels and no empty side, not {height}×{width}×{channels}");
+            return Err(DataError::Option { option: "images", reason });
+        }
+        match input.columns() {
+            [image, label] if matches!(image.kind, Kind::Bytes { .. }) => {
+                let image = Schema::new().tensor(&image.name, Field::floats([height, width, channels]));
+                Ok(image.column(&label.name, label.kind.clone()))
+            }
+            _ => {
+                let reason = format!("takes the bytes of a file and a label, not {}", input.in_words());
+                Err(DataError::Option { option: "decode", reason })
+            }
+        }
+    }
+
+    fn apply(
+        &self,
+        input: &mut Record<'_>,
+        output: &mut Record<'_>,
+        scratch: &mut [u8],
+    ) -> Result<(), DataError> {
+        output.put(1, input.bytes(1))?;
+        let place = input.place;
+        let stream = Stream::new(self.seed, place.epoch, "image");
+        let [draws, colours] = [0, 1].map(|block| stream.uniform_block(place.number, block));
+        let length = input.bytes(0).len();
+        let file = &mut input.room(0)[..length];
+        let [height, width] = announced(file)?;
+        if height.saturating_mul(width) > self.most_pixels {
+            let (found, cap) = ((height * width) as u64, self.most_pixels as u64);
+            return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
+        }
+        let window = self.window([height, width], draws)?;
+        let (pixels, rest) = scratch.split_at_mut(self.most_pixels * picture::MOST_CHANNELS);
+        let frame = match file[0] {
+            0xff => jpeg::decode(file, window.rows(height), self.channels, pixels)?,
+            _ => png::decode(file, self.channels, pixels)?,
+        };
+        let frame = Frame { pixels: &*frame.pixels, size: [frame.size[0], width], channels: self.channels };
+        let (resized, line) = rest.split_at_mut(self.size[0] * self.size[1] * self.channels);
+        let (frame, corner) = if self.shorter_side.is_some() && window.scale != 1.0 {
+            let mut resizer = self.resizer();
+            let done = frame.resize(&window, &mut resizer, resized);
+            self.give_back(resizer);
+            done?;
+            (Frame { pixels: &*resized, size: self.size, channels: self.channels }, [0, 0])
+        } else {
+            (frame, window.corner.map(|place| place as isize))
+        };
+        let mirrored = self.flip && draws[2] < 0.5;
+        let jitter = (self.jitter > 0.0).then(|| colours.map(|draw| 1.0 + self.jitter * (2.0 * draw - 1.0)));
+        self.normal.write(&frame, corner, self.size, mirrored, jitter, line, output.room(0));
+        Ok(())
+    }
+
+    fn scratch_bytes(&self, _: &Schema) -> usize {
+        let [height, width] = self.size;
+        let pixels = self.most_pixels.saturating_mul(picture::MOST_CHANNELS);
+        pixels.saturating_add((height + 1) * width * self.channels)
+    }
+
+    fn decoder_bytes(&self) -> usize {
+        let resizer = if self.shorter_side.is_some() { self.most_pixels * self.channels * 2 } else { 0 };
+        jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels)).saturating_add(resizer)
+    }
+}

@@ -1,0 +1,174 @@
+//! Decoded pixels, and how a window of them becomes floats.
+
+use crate::DataError;
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+
+/// Channels that a decoder may write, before they become one or three.
+pub const MOST_CHANNELS: usize = 4;
+
+/// What a decoder wrote.
+pub struct Decoded<'p> {
+    pub pixels: &'p mut [u8],
+    /// Rows that are there, and columns.
+    pub size: [usize; 2],
+}
+
+/// Bytes of pixels, row by row.
+pub struct Frame<'p> {
+    pub pixels: &'p [u8],
+    /// Height and width.
+    pub size: [usize; 2],
+    pub channels: usize,
+}
+
+/// The part of a picture that is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Top and left, in pixels of the picture.
+    pub corner: [f64; 2],
+    /// Pixels of the picture for one of the window.
+    pub scale: f64,
+    /// Height and width of the result.
+    pub size: [usize; 2],
+}
+
+impl Window {
+    /// Rows of the picture that it needs, from the top.
+    pub fn rows(&self, height: usize) -> usize {
+        // Filters look a pixel of the result further.
+        let last = self.corner[0] + (self.size[0] + 1) as f64 * self.scale;
+        (last.ceil().max(1.0) as usize).saturating_add(1).min(height)
+    }
+}
+
+impl Frame<'_> {
+    /// Resizes the window into `into`.
+    pub fn resize(&self, window: &Window, resizer: &mut Resizer, into: &mut [u8]) -> Result<(), DataError> {
+        let failed = |reason: String| DataError::Corrupt { reason: format!("cannot be resized: {reason}") };
+        let kind = if self.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+        let [rows, columns] = self.size.map(|n| n as u32);
+        let from = ImageRef::new(columns, rows, self.pixels, kind).map_err(|e| failed(e.to_string()))?;
+        let [height, width] = window.size;
+        let to = Image::from_slice_u8(width as u32, height as u32, into, kind);
+        let mut to = to.map_err(|e| failed(e.to_string()))?;
+        // Rounding must not bring the window past the edges.
+        let [top, left] = [0, 1].map(|axis| {
+            let extent = window.size[axis] as f64 * window.scale;
+            window.corner[axis].min(self.size[axis] as f64 - extent).max(0.0)
+        });
+        let extent = |axis: usize, start: f64| {
+            (window.size[axis] as f64 * window.scale).min(self.size[axis] as f64 - start)
+        };
+        let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
+            left,
+            top,
+            extent(1, left),
+            extent(0, top),
+        );
+        resizer.resize(&from, &mut to, &options).map_err(|e| failed(e.to_string()))
+    }
+}
+
+/// Bytes to floats: a factor and a summand for every byte of a row.
+pub struct Normal {
+    factors: Vec<f32>,
+    summands: Vec<f32>,
+    channels: usize,
+}
+
+impl Normal {
+    pub fn new(width: usize, channels: usize, mean: [f32; 3], deviation: [f32; 3]) -> Self {
+        let channel = |i: usize| i % channels.max(1) % 3;
+        let count = width.saturating_mul(channels);
+        Self {
+            factors: (0..count).map(|i| 1.0 / (255.0 * deviation[channel(i)])).collect(),
+            summands: (0..count).map(|i| -mean[channel(i)] / deviation[channel(i)]).collect(),
+            channels,
+        }
+    }
+
+    /// Writes a window of the frame as floats; beyond the frame it is black. `line` has room for a row of bytes.
+    #[allow(clippy::too_many_arguments, reason = "one pass over the pixels does it all")]
+    pub fn write(
+        &self,
+        frame: &Frame<'_>,
+        [top, left]: [isize; 2],
+        [height, width]: [usize; 2],
+        mirrored: bool,
+        jitter: Option<[f32; 4]>,
+        line: &mut [u8],
+        into: &mut [u8],
+    ) {
+        let (channels, row_bytes) = (self.channels, width * self.channels);
+        let line = &mut line[..row_bytes];
+        // Columns of the window that lie inside the frame.
+        let first = (-left).clamp(0, width as isize) as usize;
+        let last = (frame.size[1] as isize - left).clamp(first as isize, width as isize) as usize;
+        let inside = |row: usize| -> Option<&[u8]> {
+            let row = usize::try_from(top + row as isize).ok().filter(|row| *row < frame.size[0])?;
+            let start = (row * frame.size[1]).checked_add_signed(left + first as isize)? * channels;
+            frame.pixels.get(start..start + (last - first) * channels)
+        };
+        let grey = jitter.map(|_| {
+            let sum: u64 = (0..height).filter_map(inside).flatten().map(|&byte| u64::from(byte)).sum();
+            sum as f32 / (height * row_bytes).max(1) as f32
+        });
+        for (row, into) in into.chunks_exact_mut(row_bytes * 4).take(height).enumerate() {
+            let source = inside(row);
+            let whole = last - first == width;
+            let bytes = match source {
+                Some(source) if whole && !mirrored => source,
+                source => {
+                    line.fill(0);
+                    let pixels = source.unwrap_or(&[]).chunks_exact(channels);
+                    for (i, pixel) in pixels.enumerate() {
+                        let column = if mirrored { width - 1 - (first + i) } else { first + i };
+                        line[column * channels..][..channels].copy_from_slice(pixel);
+                    }
+                    &*line
+                }
+            };
+            match (jitter, grey) {
+                (Some(by), Some(grey)) => self.jittered(bytes, by, grey, into),
+                _ => {
+                    let constants = self.factors.iter().zip(&self.summands);
+                    for ((place, byte), (factor, summand)) in
+                        into.chunks_exact_mut(4).zip(bytes).zip(constants)
+                    {
+                        place.copy_from_slice(&(f32::from(*byte) * factor + summand).to_ne_bytes());
+                    }
+                }
+            }
+        }
+    }
+
+    /// A row with its brightness, contrast and saturation changed.
+    fn jittered(
+        &self,
+        bytes: &[u8],
+        [brightness, contrast, saturation, _]: [f32; 4],
+        grey: f32,
+        into: &mut [u8],
+    ) {
+        let channels = self.channels;
+        for (i, (pixel, into)) in
+            bytes.chunks_exact(channels).zip(into.chunks_exact_mut(4 * channels)).enumerate()
+        {
+            let mut colours = [0.0f32; 3];
+            for (colour, &byte) in colours.iter_mut().zip(pixel) {
+                let value = f32::from(byte) * brightness;
+                *colour = grey * brightness + (value - grey * brightness) * contrast;
+            }
+            let own = match channels {
+                1 => colours[0],
+                _ => 0.299 * colours[0] + 0.587 * colours[1] + 0.114 * colours[2],
+            };
+            for (channel, place) in into.chunks_exact_mut(4).enumerate() {
+                let value = (own + (colours[channel] - own) * saturation).clamp(0.0, 255.0);
+                let at = i * channels + channel;
+                place.copy_from_slice(&(value * self.factors[at] + self.summands[at]).to_ne_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! PNG.
+
+use super::picture::Decoded;
+use crate::DataError;
+use png::{ColorType, Decoder, DecodingError, Limits, Transformations};
+use std::io::Cursor;
+
+fn corrupt(error: DecodingError) -> DataError {
+    DataError::Corrupt { reason: error.to_string() }
+}
+
+/// Height and width that the header announces.
+pub fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
+    let mut decoder = Decoder::new_with_limits(Cursor::new(file), Limits { bytes: 1 << 20 });
+    let info = decoder.read_header_info().map_err(corrupt)?;
+    Ok([info.height as usize, info.width as usize])
+}
+
+/// Decodes the whole picture into one or three channels; transparency is left out.
+pub fn decode<'p>(file: &[u8], channels: usize, pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
+    let limits = Limits { bytes: heap_bytes(pixels.len() / 4) };
+    let mut decoder = Decoder::new_with_limits(Cursor::new(file), limits);
+    decoder.set_transformations(Transformations::normalize_to_color8());
+    let mut reader = decoder.read_info().map_err(corrupt)?;
+    let frame = reader.next_frame(pixels).map_err(corrupt)?;
+    let (height, width) = (frame.height as usize, frame.width as usize);
+    let found = match frame.color_type {
+        ColorType::Grayscale => 1,
+        ColorType::GrayscaleAlpha => 2,
+        ColorType::Rgb => 3,
+        ColorType::Rgba => 4,
+        ColorType::Indexed => return Err(DataError::Corrupt { reason: "a palette was not expanded".into() }),
+    };
+    convert(pixels, height * width, found, channels);
+    Ok(Decoded { pixels: &mut pixels[..height * width * channels], size: [height, width] })
+}
+
+/// Pixels of `from` channels to pixels of `to` channels, in their place.
+fn convert(pixels: &mut [u8], count: usize, from: usize, to: usize) {
+    let one = |pixel: [u8; 4]| match (from, to) {
+        (1 | 2, _) => [pixel[0]; 3],
+        // As others weigh them: ITU-R 601.
+        (_, 1) => {
+            let [r, g, b, _] = pixel.map(u32::from);
+            [((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16) as u8; 3]
+        }
+        _ => [pixel[0], pixel[1], pixel[2]],
+    };
+    let mut move_one = |i: usize| {
+        let mut pixel = [0; 4];
+        pixel[..from].copy_from_slice(&pixels[i * from..][..from]);
+        pixels[i * to..][..to].copy_from_slice(&one(pixel)[..to]);
+    };
+    // What grows is moved from the end, so that nothing is written before it was read.
+    if to > from {
+        (0..count).rev().for_each(&mut move_one);
+    } else if to < from {
+        (0..count).for_each(&mut move_one);
+    }
+}
+
+/// What the decoder takes at most: window and buffers of the decompressor, and lines of the picture.
+pub fn heap_bytes(most_pixels: usize) -> usize {
+    most_pixels.saturating_mul(4).saturating_add(512 << 10)
+}

@@ -1,0 +1,167 @@
+//! One record on its way: buffers that are used again.
+
+use crate::{DataError, Schema};
+
+/// The most columns of a record: a record is a fixed array of this length, so that nothing is allocated.
+pub const MOST_COLUMNS: usize = 9;
+
+/// Which record this is: what random numbers about it are made of, and what an error names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The epoch.
+    pub epoch: u64,
+    /// Its number in the order of the epoch.
+    pub number: u64,
+    /// Where the source has it from: an index, or what a stream says.
+    pub origin: u64,
+}
+
+/// One record: a buffer for each column of a schema, borrowed from who owns the bytes. A source or a stage that writes
+/// the last record of a pipeline writes straight into the batch.
+///
+/// ```
+/// use plimsoll_data::{Field, Record, Schema};
+/// let schema = Schema::new().bytes("line", 8).tensor("label", Field::below(10, []));
+/// let mut bytes = vec![0; schema.room()];
+/// let mut record = Record::over(&schema, &mut bytes);
+/// record.room(0)[..5].copy_from_slice(b"plain");
+/// record.set_length(0, 5)?;
+/// record.put_i32(1, 7)?;
+/// assert_eq!((record.bytes(0), record.i32(1)), (&b"plain"[..], Some(7)));
+/// assert!(record.set_length(0, 9).is_err());
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Debug)]
+pub struct Record<'a> {
+    slots: [(&'a mut [u8], usize); MOST_COLUMNS],
+    columns: usize,
+    /// Which record it is.
+    pub place: Place,
+}
+
+impl<'a> Record<'a> {
+    /// A record over buffers, each as long as its column's room.
+    pub fn new(buffers: impl IntoIterator<Item = &'a mut [u8]>) -> Self {
+        let mut slots: [(&'a mut [u8], usize); MOST_COLUMNS] = Default::default();
+        let mut columns = 0;
+        for (slot, buffer) in slots.iter_mut().zip(buffers) {
+            *slot = (buffer, 0);
+            slot.1 = slot.0.len();
+            columns += 1;
+        }
+        Self { slots, columns, place: Place::default() }
+    }
+
+    /// A record of this schema at the start of a buffer that is at least as long as its room.
+    ///
+    /// # Panics
+    /// If the buffer is shorter than [`Schema::room`].
+    pub fn over(schema: &Schema, mut bytes: &'a mut [u8]) -> Self {
+        let cut = schema.columns().iter().map(|column| {
+            let (slot, rest) = std::mem::take(&mut bytes).split_at_mut(column.kind.room());
+            bytes = rest;
+            slot
+        });
+        Self::new(cut)
+    }
+
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// What a column holds.
+    pub fn bytes(&self, column: usize) -> &[u8] {
+        let (buffer, length) = &self.slots[column];
+        &buffer[..*length]
+    }
+
+    /// The whole room of a column, to write to.
+    pub fn room(&mut self, column: usize) -> &mut [u8] {
+        self.slots[column].0
+    }
+
+    /// Says how much of a column's room was written.
+    pub fn set_length(&mut self, column: usize, length: usize) -> Result<(), DataError> {
+        let cap = self.slots[column].0.len();
+        if length > cap {
+            return Err(DataError::OverCap { what: "a record", found: length as u64, cap: cap as u64 });
+        }
+        self.slots[column].1 = length;
+        Ok(())
+    }
+
+    /// Copies bytes into a column.
+    pub fn put(&mut self, column: usize, bytes: &[u8]) -> Result<(), DataError> {
+        self.set_length(column, bytes.len())?;
+        self.slots[column].0[..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Writes an integer: a class, a token.
+    pub fn put_i32(&mut self, column: usize, value: i32) -> Result<(), DataError> {
+        self.put(column, &value.to_ne_bytes())
+    }
+
+    /// Writes floats.
+    pub fn put_f32(&mut self, column: usize, values: &[f32]) -> Result<(), DataError> {
+        self.set_length(column, values.len() * 4)?;
+        write_words(self.slots[column].0, values.iter().map(|value| value.to_ne_bytes()));
+        Ok(())
+    }
+
+    /// The integer of a column of one.
+    pub fn i32(&self, column: usize) -> Option<i32> {
+        Some(i32::from_ne_bytes(self.bytes(column).try_into().ok()?))
+    }
+
+    /// Two records that share this one's columns: those before `column`, and those from it on.
+    pub fn split_at(&mut self, column: usize) -> (Record<'_>, Record<'_>) {
+        fn over<'s>(slots: &'s mut [(&mut [u8], usize)], count: usize, place: Place) -> Record<'s> {
+            let mut record = Record::new(slots.iter_mut().take(count).map(|slot| &mut *slot.0));
+            record.place = place;
+            record
+        }
+        let (place, columns) = (self.place, self.columns);
+        let (front, back) = self.slots.split_at_mut(column);
+        (over(front, column, place), over(back, columns - column, place))
+    }
+
+    /// How much of each column was written.
+    pub(crate) fn lengths(&self) -> [usize; MOST_COLUMNS] {
+        std::array::from_fn(|column| self.slots[column].1)
+    }
+
+    /// Takes over the lengths of the two records of [`Record::split_at`].
+    pub(crate) fn set_lengths(&mut self, column: usize, [front, back]: [[usize; MOST_COLUMNS]; 2]) {
+        let lengths = front.into_iter().take(column).chain(back);
+        self.slots.iter_mut().take(self.columns).zip(lengths).for_each(|(slot, length)| slot.1 = length);
+    }
+
+    /// Takes over what another record holds, but for its place; the columns must be alike.
+    pub fn copy_from(&mut self, other: &Record<'_>) -> Result<(), DataError> {
+        (0..self.columns).try_for_each(|column| self.put(column, other.bytes(column)))
+    }
+
+    /// Refuses buffers of another number or length than tensors of this schema take; every source of tensors asks it
+    /// first.
+    pub(crate) fn check(&self, schema: &Schema) -> Result<(), DataError> {
+        if self.columns != schema.columns().len() {
+            return Err(DataError::BufferCount { expected: schema.columns().len(), found: self.columns });
+        }
+        for (column, (room, _)) in schema.columns().iter().zip(&self.slots) {
+            let (expected, found) = (column.kind.room(), room.len());
+            if found != expected {
+                return Err(DataError::Buffer { what: column.name.clone(), expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes 4-byte elements into bytes; the shorter of the two ends it.
+pub(crate) fn write_words(bytes: &mut [u8], words: impl Iterator<Item = [u8; 4]>) {
+    for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word);
+    }
+}

@@ -1,0 +1,253 @@
+//! Images in tar files.
+
+use crate::cache::read_at;
+use crate::folder::{TEST_SHARE, files_schema, is_image};
+use crate::{DataError, Record, Schema, Source};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Images in tar files, as WebDataset has them (`key.jpg` beside `key.cls`) or in a folder for each class: the file's bytes,
+/// and its class. Each is read from its place in the shard, in any order; the places take 24 bytes each.
+///
+/// ```no_run
+/// use plimsoll_data::{Shards, Source};
+/// let (train, test) = Shards::open("flowers-*.tar", 1 << 30)?;
+/// println!("{} and {} images", train.len(), test.len());
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Debug)]
+pub struct Shards {
+    shards: Arc<[Shard]>,
+    classes: Arc<[String]>,
+    members: Vec<Member>,
+    schema: Schema,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+}
+
+/// Where an image is.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    offset: u64,
+    shard: u32,
+    length: u32,
+    class: i32,
+}
+
+/// What one shard's walk knows of the image before the class came.
+struct Pending {
+    key: Vec<u8>,
+    member: Option<Member>,
+    class: Option<i32>,
+    test: Option<bool>,
+}
+
+/// Everything found.
+#[derive(Default)]
+struct Found {
+    members: Vec<(Member, Option<bool>)>,
+    /// Names of folders, numbered as they came.
+    folders: BTreeMap<Vec<u8>, i32>,
+    /// One more than the largest number in a `.cls`.
+    numbers: i32,
+}
+
+/// The longest `.cls` that is read: a number.
+const MOST_CLASS_BYTES: u64 = 32;
+
+impl Shards {
+    /// Finds the images of every shard that a pattern with `*` and `?` matches. Members or shards that are called `test` or
+    /// `val` are for measuring; where there are none, every tenth image is. Places take at most `max_bytes`.
+    pub fn open(pattern: &str, max_bytes: usize) -> Result<(Self, Self), DataError> {
+        let invalid = |reason: String| DataError::Option { option: "tar", reason };
+        let paths = glob::glob(pattern).map_err(|e| invalid(format!("`{pattern}`: {e}")))?;
+        let mut shards = Vec::new();
+        let mut found = Found::default();
+        for path in paths {
+            let path = path.map_err(|e| invalid(e.to_string()))?;
+            let failed = |source| DataError::Read { file: path.display().to_string(), source };
+            let file = File::open(&path).map_err(failed)?;
+            found.walk(&file, &path, shards.len() as u32, max_bytes)?;
+            shards.push(Shard { path, file });
+        }
+        if found.members.is_empty() {
+            let what = format!("`{pattern}`: {} tar files with .jpg or .png members, so it", shards.len());
+            return Err(DataError::Empty { what });
+        }
+        let classes = found.number_classes()?;
+        let largest = found.members.iter().map(|(member, _)| u64::from(member.length)).max().unwrap_or(0);
+        let schema = files_schema(largest, classes.len());
+        let (shards, classes): (Arc<[Shard]>, Arc<[String]>) = (shards.into(), classes.into());
+        let told = found.members.iter().any(|(_, test)| *test == Some(true));
+        let is_test = |i: usize, test: Option<bool>| match told {
+            true => test == Some(true),
+            false => i % TEST_SHARE == TEST_SHARE - 1,
+        };
+        let part = |wanted: bool| {
+            let members = found.members.iter().enumerate();
+            let mut members: Vec<Member> =
+                members.filter(|(i, (_, test))| is_test(*i, *test) == wanted).map(|(_, (m, _))| *m).collect();
+            members.shrink_to_fit();
+            if members.is_empty() {
+                let what = format!("the {} part of `{pattern}`", if wanted { "test" } else { "training" });
+                return Err(DataError::Empty { what });
+            }
+            Ok(Self { shards: shards.clone(), classes: classes.clone(), members, schema: schema.clone() })
+        };
+        Ok((part(false)?, part(true)?))
+    }
+
+    /// Names of the classes, or their numbers.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+}
+
+impl Found {
+    /// Goes over the headers of a shard.
+    fn walk(&mut self, file: &File, path: &Path, shard: u32, max_bytes: usize) -> Result<(), DataError> {
+        let name = path.display().to_string();
+        let failed = |source: io::Error| DataError::Read { file: name.clone(), source };
+        let called = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let test_shard = ["test", "val"].iter().any(|word| called.contains(word));
+        let size = file.metadata().map_err(failed)?.len();
+        let mut archive = tar::Archive::new(file);
+        let mut pending: Option<Pending> = None;
+        for entry in archive.entries_with_seek().map_err(failed)? {
+            let mut entry = entry.map_err(failed)?;
+            if !entry.header().entry_type().is_file() {
+                continue;
+            }
+            let path = entry.path_bytes().into_owned();
+            let (folder, file_name) = split_last(&path, b'/');
+            // A key ends at the first dot of the name.
+            let dot = file_name.iter().position(|&b| b == b'.').unwrap_or(file_name.len());
+            let key = path[..path.len() - file_name.len() + dot].to_vec();
+            if pending.as_ref().is_some_and(|pending| pending.key != key) {
+                self.add(pending.take(), &name)?;
+            }
+            let now = pending.get_or_insert(Pending { key, member: None, class: None, test: None });
+            if is_image(file_name) {
+                let (offset, length) = (entry.raw_file_position(), entry.size());
+                if offset.saturating_add(length) > size {
+                    let (promised, found) = (length, size.saturating_sub(offset));
+                    return Err(DataError::Truncated {
+                        file: format!("{name} at byte {offset}"),
+                        promised,
+                        found,
+                    });
+                }
+                let length = u32::try_from(length).map_err(|_| DataError::OverCap {
+                    what: "bytes: a member of a shard",
+                    found: length,
+                    cap: u64::from(u32::MAX),
+                })?;
+                let first = folder.split(|&b| b == b'/').find(|part| !part.is_empty() && *part != b".");
+                let part = |names: &[&str]| first.is_some_and(|f| names.iter().any(|n| n.as_bytes() == f));
+                let test = part(&["test", "val", "valid", "validation"]);
+                now.test = if test || part(&["train"]) { Some(test) } else { Some(test_shard) };
+                now.member = Some(Member { offset, shard, length, class: -1 });
+                let (_, class) = split_last(folder, b'/');
+                if !class.is_empty() && class != b"." {
+                    let next = -2 - self.folders.len() as i32;
+                    now.class = now.class.or(Some(*self.folders.entry(class.to_vec()).or_insert(next)));
+                }
+            } else if file_name.ends_with(b".cls") && entry.size() <= MOST_CLASS_BYTES {
+                let mut text = String::new();
+                entry.read_to_string(&mut text).map_err(failed)?;
+                let number = text.trim().parse::<i32>().ok().filter(|n| *n >= 0 && *n < i32::MAX);
+                let Some(number) = number else {
+                    let at = entry.raw_file_position();
+                    let reason =
+                        format!("`{name}` at byte {at}: the class is `{}`, not a number", text.trim());
+                    return Err(DataError::Corrupt { reason });
+                };
+                self.numbers = self.numbers.max(number + 1);
+                now.class = Some(number);
+            }
+            let bytes = self.members.capacity() * size_of::<(Member, Option<bool>)>();
+            if bytes > max_bytes {
+                let (what, limit) = ("the list of members".into(), max_bytes as u64);
+                return Err(DataError::TooLarge { what, bytes: bytes as u64, limit });
+            }
+        }
+        self.add(pending, &name)
+    }
+
+    fn add(&mut self, pending: Option<Pending>, shard: &str) -> Result<(), DataError> {
+        let Some(Pending { key, member: Some(member), class, test }) = pending else { return Ok(()) };
+        let Some(class) = class else {
+            let key = String::from_utf8_lossy(&key).into_owned();
+            let reason =
+                format!("`{shard}`: `{key}` has neither a .cls beside it nor a folder that names its class");
+            return Err(DataError::Corrupt { reason });
+        };
+        self.members.push((Member { class, ..member }, test));
+        Ok(())
+    }
+
+    /// Classes by number, or, where folders name them, in the order of their names.
+    fn number_classes(&mut self) -> Result<Vec<String>, DataError> {
+        let named = self.members.iter().any(|(member, _)| member.class <= -2);
+        let numbered = self.members.iter().any(|(member, _)| member.class >= 0);
+        if named && numbered {
+            let reason = "some images have a .cls, others only a folder; give all the same".to_string();
+            return Err(DataError::Option { option: "tar", reason });
+        }
+        if numbered {
+            return Ok((0..self.numbers).map(|n| n.to_string()).collect());
+        }
+        let mut place = vec![0; self.folders.len()];
+        for (rank, number) in self.folders.values().enumerate() {
+            place[(-2 - number) as usize] = rank as i32;
+        }
+        self.members.iter_mut().for_each(|(member, _)| member.class = place[(-2 - member.class) as usize]);
+        Ok(self.folders.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    }
+}
+
+/// What is before and after the last separator.
+fn split_last(path: &[u8], separator: u8) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == separator) {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}
+
+impl Source for Shards {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        let Some(member) = self.members.get(index) else {
+            return Err(DataError::Index { index, len: self.len() });
+        };
+        record.set_length(0, member.length as usize)?;
+        let room = &mut record.room(0)[..member.length as usize];
+        read_at(&self.shards[member.shard as usize].file, room, member.offset)
+            .map_err(|source| DataError::Read { file: self.origin(index, 0), source })?;
+        record.put_i32(1, member.class)
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.members.capacity() * size_of::<Member>()
+    }
+
+    fn origin(&self, index: usize, _: u64) -> String {
+        self.members.get(index).map_or_else(String::new, |member| {
+            format!("`{}` at byte {}", self.shards[member.shard as usize].path.display(), member.offset)
+        })
+    }
+}

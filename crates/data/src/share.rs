@@ -1,0 +1,103 @@
+//! What a pipeline takes, before it takes it.
+
+use crate::Pipeline;
+use crate::pipeline::Head;
+
+/// One part of a pipeline's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Whose it is.
+    pub name: &'static str,
+    /// How much it is at most.
+    pub bytes: usize,
+    /// What it is made of.
+    pub how: String,
+}
+
+/// What a source holds: listings, or the examples themselves.
+pub const DATA_SET: &str = "data set";
+/// Batches that are being filled or used.
+pub const BATCHES: &str = "batches";
+/// What workers hold: the records they work on, and their decoders.
+pub const INPUT_WORKERS: &str = "input workers";
+/// Records through which a stream is shuffled.
+pub const SHUFFLE_BUFFER: &str = "shuffle buffer";
+/// Records kept after their first reading.
+pub const CACHE: &str = "cache";
+
+/// Queues of a running pipeline, and the same of each of its workers.
+const ENGINE_BYTES: usize = 4 << 10;
+/// Stack that a worker touches, with the kernel's records of the thread.
+const STACK_BYTES: usize = 48 << 10;
+
+impl Pipeline {
+    /// Heap bytes that its source holds already.
+    pub fn resident_bytes(&self) -> usize {
+        match &self.head {
+            Head::Indexed(source) => source.resident_bytes(),
+            Head::Streamed(stream, _) => stream.resident_bytes() - stream.buffer_bytes(),
+        }
+    }
+
+    /// What it takes at most while it runs, part by part, known before it does; the source's own bytes are there already.
+    pub fn bytes(&self) -> Vec<Share> {
+        let workers = self.workers.most();
+        let mut shares = Vec::new();
+        let mut push = |name, bytes: usize, how: String| {
+            if bytes > 0 {
+                shares.push(Share { name, bytes, how });
+            }
+        };
+        push(DATA_SET, self.resident_bytes() - self.cache_bytes, "what the source holds".into());
+        push(CACHE, self.cache_bytes, "records after their first reading".into());
+        if let Head::Streamed(stream, _) = &self.head {
+            push(SHUFFLE_BUFFER, stream.buffer_bytes(), "records of the stream".into());
+        }
+        let (ring, row) = (self.ring(), self.schema().room());
+        let size = self.rows();
+        let batches = ring.saturating_mul(row).saturating_mul(size).saturating_add(ENGINE_BYTES);
+        push(BATCHES, batches, format!("{ring} × {size} examples"));
+        let (scratch, decoder) = (self.scratch_bytes(), self.decoder_bytes());
+        let own = scratch.saturating_add(decoder).saturating_add(if workers > 0 { ENGINE_BYTES } else { 0 });
+        let how = format!("{workers} × {scratch} bytes of records, {decoder} of decoders");
+        push(INPUT_WORKERS, workers.max(1).saturating_mul(own), how);
+        shares
+    }
+
+    /// Stack and kernel records of its threads, besides [`Pipeline::bytes`].
+    pub fn stack_bytes(&self) -> usize {
+        self.workers.most() * STACK_BYTES
+    }
+
+    /// Batches that exist at once.
+    pub(crate) fn ring(&self) -> usize {
+        if self.workers.most() == 0 { 1 } else { self.prefetch + 1 }
+    }
+
+    /// Rows of a batch: past the length a batch can only be a remainder, so no buffer is longer than an epoch.
+    pub(crate) fn rows(&self) -> usize {
+        self.batch.min(self.len().unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// Bytes of scratch of one worker.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        match &self.head {
+            Head::Indexed(source) => source.scratch_bytes(),
+            Head::Streamed(stream, steps) => {
+                let inputs: usize = steps.iter().map(|step| step.input.room()).sum();
+                let own = steps.iter().map(|step| step.stage.scratch_bytes(&step.input));
+                inputs + own.chain([stream.scratch_bytes()]).max().unwrap_or(0)
+            }
+        }
+    }
+
+    fn decoder_bytes(&self) -> usize {
+        match &self.head {
+            Head::Indexed(source) => source.decoder_bytes(),
+            Head::Streamed(stream, steps) => {
+                let own = steps.iter().map(|step| step.stage.decoder_bytes());
+                own.chain([stream.decoder_bytes()]).max().unwrap_or(0)
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Verbs on streams.
+
+use crate::index::{Join, joined_schema};
+use crate::stage::Step;
+use crate::{DataError, Record, Schema, Stream, Streamed, budget::zeroed};
+use plimsoll_tensor::random::Stream as Random;
+use std::sync::Arc;
+
+/// Whether a record stays.
+pub(crate) type Predicate = Arc<dyn Fn(&Record<'_>) -> Result<bool, DataError> + Send + Sync>;
+
+/// What a verb does to a stream.
+#[derive(Clone)]
+pub(crate) enum Verb {
+    /// `len` records after the first `start`, every `step`th.
+    Cut { start: u64, step: u64, len: u64 },
+    /// Those that a predicate keeps.
+    Filter(Predicate),
+    /// The whole, several times.
+    Repeat { times: u64 },
+    /// A stage, one record at a time.
+    Stage(Step),
+}
+
+/// A stream with a verb.
+pub(crate) struct Verbed {
+    pub of: Arc<dyn Streamed>,
+    pub verb: Verb,
+}
+
+struct Running {
+    of: Arc<dyn Streamed>,
+    stream: Box<dyn Stream>,
+    verb: Verb,
+    epoch: u64,
+    seen: u64,
+    round: u64,
+}
+
+impl Streamed for Verbed {
+    fn schema(&self) -> &Schema {
+        match &self.verb {
+            Verb::Stage(step) => &step.output,
+            _ => self.of.schema(),
+        }
+    }
+    fn start(&self, epoch: u64) -> Result<Box<dyn Stream>, DataError> {
+        let below = match self.verb {
+            Verb::Repeat { times } => epoch.wrapping_mul(times),
+            _ => epoch,
+        };
+        let (of, verb) = (self.of.clone(), self.verb.clone());
+        Ok(Box::new(Running { stream: of.start(below)?, of, verb, epoch: below, seen: 0, round: 0 }))
+    }
+    fn resident_bytes(&self) -> usize {
+        self.of.resident_bytes()
+    }
+    fn buffer_bytes(&self) -> usize {
+        self.of.buffer_bytes()
+    }
+    fn scratch_bytes(&self) -> usize {
+        match &self.verb {
+            Verb::Stage(step) => step.scratch_bytes(self.of.scratch_bytes()),
+            _ => self.of.scratch_bytes(),
+        }
+    }
+    fn decoder_bytes(&self) -> usize {
+        let own = if let Verb::Stage(step) = &self.verb { step.stage.decoder_bytes() } else { 0 };
+        own.max(self.of.decoder_bytes())
+    }
+    fn origin(&self, origin: u64) -> String {
+        self.of.origin(origin)
+    }
+}
+
+impl Stream for Running {
+    fn next(&mut self, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError> {
+        match &self.verb {
+            Verb::Cut { start, step, len } => {
+                let Some(wanted) = self.round.checked_mul(*step).and_then(|n| n.checked_add(*start)) else {
+                    return Ok(false);
+                };
+                if self.round == *len {
+                    return Ok(false);
+                }
+                while self.seen <= wanted {
+                    // A bad record counts as one.
+                    self.seen += 1;
+                    if !self.stream.next(record, scratch)? {
+                        return Ok(false);
+                    }
+                }
+                self.round += 1;
+                Ok(true)
+            }
+            Verb::Filter(keeps) => {
+                while self.stream.next(record, scratch)? {
+                    if keeps(record).map_err(|error| error.of(|| self.of.origin(record.place.origin)))? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Verb::Repeat { times } => {
+                while !self.stream.next(record, scratch)? {
+                    self.round += 1;
+                    if self.round >= *times {
+                        return Ok(false);
+                    }
+                    self.stream = self.of.start(self.epoch.wrapping_add(self.round))?;
+                }
+                Ok(true)
+            }
+            Verb::Stage(step) => {
+                let mut origin = 0;
+                let mut more = false;
+                let (stream, of) = (&mut self.stream, &self.of);
+                let (own, rest) = scratch.split_at_mut(step.input.room());
+                let mut input = Record::over(&step.input, own);
+                input.place = record.place;
+                if stream.next(&mut input, rest)? {
+                    (more, origin) = (true, input.place.origin);
+                    let applied = step.stage.apply(&mut input, record, rest);
+                    applied.map_err(|error| error.of(|| of.origin(origin)))?;
+                }
+                record.place.origin = origin;
+                Ok(more)
+            }
+        }
+    }
+}
+
+/// Two streams as one.
+pub(crate) struct JoinedStreams {
+    parts: [Arc<dyn Streamed>; 2],
+    join: Join,
+    schema: Schema,
+}
+
+/// Which of two streams a record is from, in its origin.
+const SECOND: u64 = 1 << 63;
+
+impl JoinedStreams {
+    pub fn new(join: Join, parts: [Arc<dyn Streamed>; 2]) -> Result<Self, DataError> {
+        let schema = joined_schema(join, [parts[0].schema(), parts[1].schema()])?;
+        Ok(Self { parts, join, schema })
+    }
+}
+
+struct JoinedStream {
+    parts: [Box<dyn Stream>; 2],
+    ended: [bool; 2],
+    join: Join,
+    first_columns: usize,
+    turn: usize,
+}
+
+impl Streamed for JoinedStreams {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+    fn start(&self, epoch: u64) -> Result<Box<dyn Stream>, DataError> {
+        Ok(Box::new(JoinedStream {
+            parts: [self.parts[0].start(epoch)?, self.parts[1].start(epoch)?],
+            ended: [false; 2],
+            join: self.join,
+            first_columns: self.parts[0].schema().columns().len(),
+            turn: 0,
+        }))
+    }
+    fn resident_bytes(&self) -> usize {
+        self.parts[0].resident_bytes() + self.parts[1].resident_bytes()
+    }
+    fn buffer_bytes(&self) -> usize {
+        self.parts[0].buffer_bytes() + self.parts[1].buffer_bytes()
+    }
+    fn scratch_bytes(&self) -> usize {
+        self.parts[0].scratch_bytes().max(self.parts[1].scratch_bytes())
+    }
+    fn decoder_bytes(&self) -> usize {
+        self.parts[0].decoder_bytes().max(self.parts[1].decoder_bytes())
+    }
+    fn origin(&self, origin: u64) -> String {
+        self.parts[usize::from(origin & SECOND != 0)].origin(origin & !SECOND)
+    }
+}
+
+impl Stream for JoinedStream {
+    fn next(&mut self, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError> {
+        if self.join == Join::Zip {
+            let (mut front, mut back) = record.split_at(self.first_columns);
+            let both = self.parts[0].next(&mut front, scratch)? && self.parts[1].next(&mut back, scratch)?;
+            let (lengths, origin) = ([front.lengths(), back.lengths()], front.place.origin);
+            record.set_lengths(self.first_columns, lengths);
+            record.place.origin = origin;
+            return Ok(both);
+        }
+        while !(self.ended[0] && self.ended[1]) {
+            let part = self.turn;
+            let other = 1 - part;
+            if self.ended[part] {
+                self.turn = other;
+                continue;
+            }
+            let more = self.parts[part].next(record, scratch);
+            self.ended[part] = matches!(more, Ok(false));
+            if (self.join == Join::Interleave || self.ended[part]) && !self.ended[other] {
+                self.turn = other;
+            }
+            if more? {
+                record.place.origin |= if part == 1 { SECOND } else { 0 };
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// A stream through a buffer of records, from which one after another is drawn.
+pub(crate) struct Shuffled {
+    pub of: Arc<dyn Streamed>,
+    pub records: usize,
+    pub seed: u64,
+}
+
+struct Drawn {
+    stream: Box<dyn Stream>,
+    schema: Schema,
+    room: usize,
+    /// Records one after another, each with its lengths and its origin.
+    bytes: Vec<u8>,
+    held: Vec<([usize; crate::MOST_COLUMNS], u64)>,
+    most: usize,
+    ended: bool,
+    random: Random,
+    drawn: u64,
+}
+
+impl Streamed for Shuffled {
+    fn schema(&self) -> &Schema {
+        self.of.schema()
+    }
+    fn start(&self, epoch: u64) -> Result<Box<dyn Stream>, DataError> {
+        let room = self.schema().room();
+        let bytes = room.saturating_mul(self.records) as u64;
+        Ok(Box::new(Drawn {
+            stream: self.of.start(epoch)?,
+            schema: self.schema().clone(),
+            room,
+            bytes: zeroed("the shuffle buffer", bytes)?,
+            held: Vec::with_capacity(self.records),
+            most: self.records,
+            ended: false,
+            random: Random::new(self.seed, epoch, "shuffle buffer"),
+            drawn: 0,
+        }))
+    }
+    fn resident_bytes(&self) -> usize {
+        self.of.resident_bytes().saturating_add(self.own_bytes())
+    }
+    fn buffer_bytes(&self) -> usize {
+        self.of.buffer_bytes().saturating_add(self.own_bytes())
+    }
+    fn scratch_bytes(&self) -> usize {
+        self.of.scratch_bytes()
+    }
+    fn decoder_bytes(&self) -> usize {
+        self.of.decoder_bytes()
+    }
+    fn origin(&self, origin: u64) -> String {
+        self.of.origin(origin)
+    }
+}
+
+impl Shuffled {
+    fn own_bytes(&self) -> usize {
+        let each = self.schema().room() + size_of::<([usize; crate::MOST_COLUMNS], u64)>();
+        each.saturating_mul(self.records)
+    }
+}
+
+impl Drawn {
+    /// The record in a slot.
+    fn slot(&mut self, slot: usize) -> Record<'_> {
+        Record::over(&self.schema, &mut self.bytes[slot * self.room..][..self.room])
+    }
+
+    /// Reads the next record into a slot; `false` at the end.
+    fn fill(&mut self, slot: usize, epoch: u64, scratch: &mut [u8]) -> Result<bool, DataError> {
+        if self.ended {
+            return Ok(false);
+        }
+        let mut record = Record::over(&self.schema, &mut self.bytes[slot * self.room..][..self.room]);
+        record.place.epoch = epoch;
+        let more = self.stream.next(&mut record, scratch)?;
+        let held = (record.lengths(), record.place.origin);
+        self.ended = !more;
+        if more {
+            match self.held.get_mut(slot) {
+                Some(place) => *place = held,
+                None => self.held.push(held),
+            }
+        }
+        Ok(more)
+    }
+}
+
+impl Stream for Drawn {
+    fn next(&mut self, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError> {
+        let epoch = record.place.epoch;
+        while self.held.len() < self.most && self.fill(self.held.len(), epoch, scratch)? {}
+        if self.held.is_empty() {
+            return Ok(false);
+        }
+        let slot = self.random.below(self.drawn, 0, self.held.len() as u32) as usize;
+        self.drawn += 1;
+        let (lengths, origin) = self.held[slot];
+        {
+            let mut held = self.slot(slot);
+            held.set_lengths(crate::MOST_COLUMNS, [lengths, lengths]);
+            record.copy_from(&held)?;
+            record.place.origin = origin;
+        }
+        // The last record takes the place of the one that is gone; the next call fills the end again.
+        let last = self.held.len() - 1;
+        if slot != last {
+            self.bytes.copy_within(last * self.room..(last + 1) * self.room, slot * self.room);
+        }
+        self.held.swap_remove(slot);
+        Ok(true)
+    }
+}

@@ -1,0 +1,328 @@
+//! A pipeline that runs, inside: numbered tickets, and rows filled by many threads.
+
+use crate::batch::{Rows, row};
+use crate::pipeline::Head;
+use crate::stage::Step;
+use crate::stream::Stream;
+use crate::{Cursor, DataError, Pipeline, Place, Record};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What the threads of a running pipeline share.
+pub(crate) struct Shared {
+    pub pipeline: Pipeline,
+    /// Columns of each batch of the ring.
+    pub columns: Vec<Vec<Rows>>,
+    pub size: usize,
+    /// The epoch to end after.
+    pub last_epoch: Option<u64>,
+    pub ticket: Mutex<Ticket>,
+    pub state: Mutex<State>,
+    /// A batch was given back, a worker may join, or all is over.
+    pub room: Condvar,
+    /// A batch is complete, an epoch ended, or all is over.
+    pub ready: Condvar,
+}
+
+/// The serial head: who gets which record.
+pub(crate) struct Ticket {
+    /// Of the next record.
+    pub cursor: Cursor,
+    /// The batch it goes to, and its row there.
+    pub sequence: u64,
+    pub row: usize,
+    pub stream: Option<Box<dyn Stream>>,
+    pub over: bool,
+}
+
+pub(crate) struct State {
+    pub filling: Vec<Filling>,
+    /// Batches that were given back.
+    pub released: u64,
+    /// An epoch ended before each of these batches.
+    pub ends: VecDeque<u64>,
+    /// The batch instead of which nothing comes any more.
+    pub over: Option<u64>,
+    /// The batch instead of which an error comes, and nothing after it.
+    pub fatal: Option<(u64, DataError)>,
+    pub bad: u64,
+    pub first_bad: Option<String>,
+    pub active: usize,
+    /// Whether somebody waits for the rows of a remainder that is dropped.
+    pub draining: bool,
+    pub stopped: bool,
+}
+
+/// A batch in the making.
+#[derive(Default)]
+pub(crate) struct Filling {
+    pub sequence: u64,
+    pub first: Cursor,
+    /// Rows given out and rows done; complete when they are equal and no more are given out.
+    pub rows: usize,
+    pub done: usize,
+    pub closed: bool,
+    pub after: Cursor,
+    /// The first row that failed.
+    pub error: Option<(usize, DataError)>,
+}
+
+/// What came of asking for a record.
+pub(crate) enum Progress {
+    Made,
+    /// Every batch is full, or all is over.
+    Nothing,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs code that is not ours; a panic is an error.
+fn guarded<T>(work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
+    let message = |panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+    };
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result,
+        Err(panic) => Err(DataError::Panic { message: message(panic) }),
+    }
+}
+
+impl Shared {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// A worker's life.
+    pub fn work(&self, worker: usize, scratch: &mut [u8]) {
+        loop {
+            let mut state = self.state();
+            while worker >= state.active && !state.stopped {
+                state = wait(&self.room, state);
+            }
+            if state.stopped {
+                return;
+            }
+            drop(state);
+            if let Progress::Nothing = self.make(scratch, true) {
+                return;
+            }
+        }
+    }
+
+    /// Takes the next ticket and makes its record. Where no batch has room, a worker waits.
+    pub fn make(&self, scratch: &mut [u8], waits: bool) -> Progress {
+        let mut ticket = lock(&self.ticket);
+        loop {
+            let mut state = self.state();
+            while ticket.sequence >= state.released + self.columns.len() as u64 && !state.stopped {
+                if !waits {
+                    return Progress::Nothing;
+                }
+                state = wait(&self.room, state);
+            }
+            if state.stopped || ticket.over || state.fatal.is_some() {
+                return Progress::Nothing;
+            }
+            drop(state);
+            let cursor = ticket.cursor;
+            let place = Place { epoch: cursor.epoch, number: cursor.example, origin: cursor.example };
+            let slot = (ticket.sequence % self.columns.len() as u64) as usize;
+            // SAFETY: under the lock each row of a batch that was given back is handed out once, here.
+            let mut output = unsafe { row(&self.columns[slot], ticket.row) };
+            output.place = place;
+            match &self.pipeline.head {
+                Head::Indexed(source) => {
+                    if cursor.example >= source.len() as u64 {
+                        self.end_epoch(&mut ticket);
+                        continue;
+                    }
+                    let (slot, row) = self.hand_out(&mut ticket);
+                    drop(ticket);
+                    let index = cursor.example as usize;
+                    let made = guarded(|| source.read(index, &mut output, scratch));
+                    let made = made.map_err(|e| e.of(|| source.origin(index, cursor.epoch)));
+                    self.finish(slot, row, &mut output, made);
+                }
+                Head::Streamed(stream, steps) => {
+                    let (first, rest) = scratch.split_at_mut(steps.first().map_or(0, |s| s.input.room()));
+                    let mut input = steps.first().map(|step| Record::over(&step.input, first));
+                    let record = input.as_mut().unwrap_or(&mut output);
+                    record.place = place;
+                    let more = guarded(|| self.next_of_stream(&mut ticket, record, rest));
+                    let origin = record.place.origin;
+                    match more {
+                        Ok(false) => {
+                            self.end_epoch(&mut ticket);
+                            continue;
+                        }
+                        Err(error) if self.skips(&error) => continue,
+                        _ => {}
+                    }
+                    let (slot, row) = self.hand_out(&mut ticket);
+                    drop(ticket);
+                    let made = more.and_then(|_| match &mut input {
+                        None => Ok(()),
+                        Some(input) => {
+                            let made = guarded(|| through(steps, input, &mut output, rest));
+                            made.map_err(|e| e.of(|| stream.origin(origin)))
+                        }
+                    });
+                    self.finish(slot, row, &mut output, made);
+                }
+            }
+            return Progress::Made;
+        }
+    }
+
+    /// The stream's next record. A stream that was not started yet starts, and lets pass what was given before.
+    fn next_of_stream(
+        &self,
+        ticket: &mut Ticket,
+        record: &mut Record<'_>,
+        scratch: &mut [u8],
+    ) -> Result<bool, DataError> {
+        let Head::Streamed(of, _) = &self.pipeline.head else { return Ok(false) };
+        let stream = match &mut ticket.stream {
+            Some(stream) => stream,
+            none => {
+                let stream = none.insert(of.start(ticket.cursor.epoch)?);
+                let mut passed = 0;
+                while passed < ticket.cursor.example {
+                    match stream.next(record, scratch) {
+                        Ok(true) => passed += 1,
+                        Ok(false) => {
+                            return Err(DataError::Shorter { given: passed, wanted: ticket.cursor.example });
+                        }
+                        Err(_) if self.pipeline.skip_bad.is_some() => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                stream
+            }
+        };
+        stream.next(record, scratch)
+    }
+
+    /// Gives out the next row of the batch at hand.
+    fn hand_out(&self, ticket: &mut Ticket) -> (usize, usize) {
+        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
+        let row = ticket.row;
+        let mut state = self.state();
+        let filling = &mut state.filling[slot];
+        if row == 0 {
+            let (sequence, first) = (ticket.sequence, ticket.cursor);
+            *filling = Filling { sequence, first, ..Filling::default() };
+        }
+        filling.rows = row + 1;
+        ticket.cursor.example += 1;
+        ticket.row += 1;
+        if ticket.row == self.size {
+            (filling.closed, filling.after) = (true, ticket.cursor);
+            (ticket.row, ticket.sequence) = (0, ticket.sequence + 1);
+        }
+        (slot, row)
+    }
+
+    fn end_epoch(&self, ticket: &mut Ticket) {
+        let given = ticket.cursor.example;
+        let mut state = self.state();
+        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
+        if ticket.row > 0 && self.pipeline.drop_remainder {
+            // Its rows are given out again, once nobody writes to them any more.
+            state.draining = true;
+            while state.filling[slot].done < ticket.row && !state.stopped {
+                state = wait(&self.room, state);
+            }
+            state.draining = false;
+        } else if ticket.row > 0 {
+            let filling = &mut state.filling[slot];
+            (filling.closed, filling.after) = (true, ticket.cursor);
+            ticket.sequence += 1;
+        }
+        ticket.row = 0;
+        let wrong = self.pipeline.len().filter(|len| *len as u64 != given);
+        if let Some(expected) = wrong {
+            let error = DataError::OtherCount { expected: expected as u64, found: given };
+            state.fatal = Some((ticket.sequence, error));
+        } else if given == 0 || (self.pipeline.drop_remainder && given < self.size as u64) {
+            let error = DataError::Empty { what: "an epoch of the stream".into() };
+            state.fatal = Some((ticket.sequence, error));
+        } else {
+            state.ends.push_back(ticket.sequence);
+        }
+        ticket.over = self.last_epoch.is_some_and(|last| ticket.cursor.epoch >= last);
+        state.over = ticket.over.then_some(ticket.sequence);
+        ticket.cursor = Cursor { epoch: ticket.cursor.epoch.wrapping_add(1), example: 0 };
+        ticket.stream = None;
+        self.ready.notify_all();
+    }
+
+    /// Counts a bad record if it may be skipped.
+    fn skips(&self, error: &DataError) -> bool {
+        let mut state = self.state();
+        if self.pipeline.skip_bad.is_none_or(|most| state.bad >= most) {
+            return false;
+        }
+        state.bad += 1;
+        state.first_bad.get_or_insert_with(|| error.to_string());
+        true
+    }
+
+    /// Counts a row as done.
+    fn finish(&self, slot: usize, row: usize, output: &mut Record<'_>, made: Result<(), DataError>) {
+        let error = match made {
+            Ok(()) => None,
+            Err(error) if self.skips(&error) => {
+                let last = output.columns() - 1;
+                (0..last).for_each(|column| output.room(column).fill(0));
+                // -1 as i32: no label.
+                output.room(last).fill(0xff);
+                None
+            }
+            Err(error) => Some(error.beyond(self.pipeline.skip_bad)),
+        };
+        let mut state = self.state();
+        let filling = &mut state.filling[slot];
+        filling.done += 1;
+        if let Some(error) = error
+            && filling.error.as_ref().is_none_or(|(first, _)| row < *first)
+        {
+            filling.error = Some((row, error));
+        }
+        if filling.closed && filling.done == filling.rows {
+            self.ready.notify_all();
+        }
+        if state.draining {
+            self.room.notify_all();
+        }
+    }
+}
+
+/// A record through the steps after a stream.
+fn through(
+    steps: &[Step],
+    input: &mut Record<'_>,
+    output: &mut Record<'_>,
+    scratch: &mut [u8],
+) -> Result<(), DataError> {
+    match steps {
+        [] => output.copy_from(input),
+        [last] => last.stage.apply(input, output, scratch),
+        [step, rest @ ..] => {
+            let (own, left) = scratch.split_at_mut(step.output.room());
+            let mut between = Record::over(&step.output, own);
+            between.place = input.place;
+            step.stage.apply(input, &mut between, left)?;
+            through(rest, &mut between, output, left)
+        }
+    }
+}

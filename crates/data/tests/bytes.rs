@@ -1,0 +1,121 @@
+//! What a pipeline takes from the heap is what it stated before: never more, and not much less.
+
+mod support;
+
+use jpeg_encoder::SamplingFactor;
+use plimsoll_data::{Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, Pipeline, Schema, Source};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), SeqCst) + layout.size();
+        PEAK.fetch_max(live, SeqCst);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), SeqCst);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Starts the measurement anew from what is live; returns that.
+fn restart() -> usize {
+    let live = LIVE.load(SeqCst);
+    PEAK.store(live, SeqCst);
+    live
+}
+
+/// Runs some batches and holds the heap's peak against what was stated.
+fn check(what: &str, pipeline: Pipeline, there_before: usize) {
+    let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum::<usize>() - there_before;
+    let before = restart();
+    let mut batches = pipeline.start(Cursor::default()).unwrap();
+    for _ in 0..40 {
+        batches.next().unwrap();
+    }
+    drop(batches);
+    let peak = PEAK.load(SeqCst) - before;
+    drop(pipeline);
+    let left = LIVE.load(SeqCst).saturating_sub(before);
+    eprintln!("{what}: stated {stated}, measured {peak}");
+    assert_eq!(left, 0, "{what}: something is left");
+    assert!(peak <= stated, "{what}: {peak} bytes, {stated} were stated");
+    assert!(stated as f64 <= 1.3 * peak as f64, "{what}: {stated} stated for {peak}");
+}
+
+fn schema(cap: usize) -> Schema {
+    Schema::new().bytes("text", cap).tensor("label", Field::below(9, []))
+}
+
+fn lines() -> Pipeline {
+    Pipeline::generator(schema(3000), 0, |epoch| {
+        let mut left = 5000u64;
+        move |record| {
+            left -= 1;
+            let length = 3000 - (left * (epoch + 7) % 100) as usize;
+            record.set_length(0, length)?;
+            record.put_i32(1, (left % 9) as i32)?;
+            Ok(left > 0)
+        }
+    })
+}
+
+fn decoded(pipeline: Pipeline) -> Pipeline {
+    let output = Schema::examples([Field::floats([2000])], Field::below(9, []));
+    pipeline
+        .map(output, |input, output| {
+            output.room(0).fill(input.bytes(0).len() as u8);
+            output.put(1, input.bytes(1))
+        })
+        .unwrap()
+}
+
+/// One test, because another's allocations on its own thread would be counted.
+#[test]
+fn the_heap_stays_under_what_was_stated() {
+    let digits = plimsoll_data::open("mnist", &plimsoll_data::OpenOptions::default()).unwrap().train;
+    let resident = digits.bytes().iter().find(|share| share.name == DATA_SET).unwrap().bytes;
+    for workers in [0, 1, 4] {
+        let run = |pipeline: Pipeline| pipeline.workers(workers).prefetch(2).batch(32);
+        check("digits by index", run(digits.clone().shuffle(10_000, 1)), resident);
+        check("a stream", run(decoded(lines())), 0);
+        check("a shuffled stream", run(decoded(lines().shuffle(300, 1))), 0);
+        check("stages before a filter", run(decoded(lines()).filter(|r| Ok(r.i32(1) != Some(3)))), 0);
+        check("two joined", run(decoded(lines().shuffle(100, 1).interleave(lines()).unwrap())), 0);
+    }
+    let folder = support::Scratch::new("bytes");
+    for i in 0..40 {
+        let file = support::jpeg(500, 375, i, true, SamplingFactor::R_4_4_4);
+        folder.write(&format!("class{}/{i}.jpg", i % 3), &file);
+    }
+    for (workers, resize) in [(0, None), (2, None), (2, Some(256))] {
+        let (train, _) = Folder::open(&folder.0, 1 << 20).unwrap();
+        let held = train.resident_bytes();
+        let decode = Decode::new([224, 224, 3], 500 * 375).crop(Crop::Random { pad: 0 }).flip();
+        let decode = if let Some(side) = resize { decode.resize(side) } else { decode };
+        let images = Pipeline::new(train).apply(decode).unwrap();
+        let what = format!("images, {workers} workers, resized to {resize:?}");
+        let images = images.shuffle(0, 1).workers(workers).batch(8);
+        check(&what, images, held);
+    }
+    let before = restart();
+    let cached = digits.take(1000).cache(Cache::Memory { most_bytes: 4 << 20 }).unwrap();
+    let stated = cached.bytes().iter().find(|share| share.name == plimsoll_data::CACHE).unwrap().bytes;
+    let held = LIVE.load(SeqCst) - before;
+    assert!(stated <= held && held < stated + 4096, "{stated} stated, {held} held");
+    let total: usize = cached.bytes().iter().map(|share| share.bytes).sum();
+    assert!(total > resident + 1000 * 28 * 28 * 4);
+}

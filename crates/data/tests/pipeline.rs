@@ -1,0 +1,332 @@
+//! Random pipelines, cut anywhere and run by any number of workers, give the same records; faults surface where they are.
+
+use plimsoll_data::{Batches, Cache, Cursor, DataError, Field, Pipeline, Record, Schema, Source, Workers};
+use plimsoll_tensor::random::Stream;
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+fn schema() -> Schema {
+    Schema::examples([Field::below(1 << 30, [])], Field::below(1 << 30, []))
+}
+
+/// Numbers from `first` on.
+struct Numbers {
+    first: usize,
+    len: usize,
+    schema: Schema,
+}
+
+impl Source for Numbers {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        record.put_i32(0, (self.first + index) as i32)?;
+        record.put_i32(1, (self.first + index) as i32)
+    }
+    fn resident_bytes(&self) -> usize {
+        0
+    }
+}
+
+fn numbers(first: usize, len: usize) -> Pipeline {
+    Pipeline::new(Numbers { first, len, schema: schema() })
+}
+
+fn generated(first: usize, len: usize) -> Pipeline {
+    Pipeline::generator(schema(), 0, move |_| {
+        let mut rest = first..first + len;
+        move |record| {
+            let Some(number) = rest.next() else { return Ok(false) };
+            record.put_i32(0, number as i32)?;
+            record.put_i32(1, number as i32)?;
+            Ok(true)
+        }
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Verb {
+    Shuffle(usize, u64),
+    Map,
+    Filter(i32),
+    Take(usize),
+    Skip(usize),
+    Shard(usize, usize),
+    Repeat(usize),
+    Concatenate(bool, usize),
+    Interleave(bool, usize),
+    Zip(bool),
+    Cache,
+}
+
+fn verb() -> impl Strategy<Value = Verb> {
+    prop_oneof![
+        (1usize..9, 0u64..99).prop_map(|(n, seed)| Verb::Shuffle(n, seed)),
+        Just(Verb::Map),
+        (2i32..5).prop_map(Verb::Filter),
+        (5usize..40).prop_map(Verb::Take),
+        (0usize..5).prop_map(Verb::Skip),
+        (0usize..2).prop_map(|rank| Verb::Shard(rank, 2)),
+        (1usize..3).prop_map(Verb::Repeat),
+        (any::<bool>(), 1usize..20).prop_map(|(stream, len)| Verb::Concatenate(stream, len)),
+        (any::<bool>(), 1usize..20).prop_map(|(stream, len)| Verb::Interleave(stream, len)),
+        any::<bool>().prop_map(Verb::Zip),
+        Just(Verb::Cache),
+    ]
+}
+
+fn apply(pipeline: Pipeline, verb: &Verb) -> Pipeline {
+    let other = |stream: bool, len| if stream { generated(1000, len) } else { numbers(1000, len) };
+    match *verb {
+        Verb::Shuffle(records, seed) => pipeline.shuffle(records, seed),
+        // Noise of epoch and place, as an augmentation has it.
+        Verb::Map => pipeline
+            .map(schema(), |input, output| {
+                let place = input.place;
+                let noise = Stream::new(3, place.epoch, "noise").below(place.number, 0, 1 << 20);
+                output.put_i32(0, input.i32(0).unwrap_or(0).wrapping_add(noise as i32))?;
+                output.put(1, input.bytes(1))
+            })
+            .unwrap(),
+        Verb::Filter(divisor) => pipeline.filter(move |record| Ok(record.i32(1).unwrap_or(0) % divisor != 0)),
+        Verb::Take(records) => pipeline.take(records),
+        Verb::Skip(records) => pipeline.skip(records),
+        Verb::Shard(rank, world) => pipeline.shard(rank, world).unwrap(),
+        Verb::Repeat(times) => pipeline.repeat(times),
+        Verb::Concatenate(stream, len) => pipeline.concatenate(other(stream, len)).unwrap(),
+        Verb::Interleave(stream, len) => pipeline.interleave(other(stream, len)).unwrap(),
+        Verb::Zip(stream) => {
+            let zipped = pipeline.zip(other(stream, 1000)).unwrap();
+            // Four columns become two again.
+            zipped
+                .map(schema(), |input, output| {
+                    let sum = input.i32(0).unwrap_or(0).wrapping_add(input.i32(2).unwrap_or(0));
+                    output.put_i32(0, sum)?;
+                    output.put(1, input.bytes(1))
+                })
+                .unwrap()
+        }
+        // Only before what differs from epoch to epoch; elsewhere it would rightly keep the first epoch's.
+        Verb::Cache => pipeline,
+    }
+}
+
+/// What comes in `calls` calls: inputs and labels of each batch, empty at the end of an epoch, and the cursor after it.
+fn run(mut batches: Batches, calls: usize) -> Vec<(Vec<u8>, Vec<u8>, Cursor)> {
+    (0..calls)
+        .map(|_| {
+            let (input, labels) = match batches.next() {
+                Ok(Some(batch)) => (batch.input(0).unwrap().to_vec(), batch.labels().to_vec()),
+                Ok(None) => (Vec::new(), Vec::new()),
+                // An epoch of which nothing is left.
+                Err(error) => (error.to_string().into_bytes(), Vec::new()),
+            };
+            (input, labels, batches.cursor())
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_resumed_stream_equals_the_uninterrupted_one_for_any_workers(
+        stream in any::<bool>(),
+        cache in any::<bool>(),
+        verbs in prop::collection::vec(verb(), 0..5),
+        batch in 1usize..7,
+        prefetch in 1usize..4,
+        drop_remainder in any::<bool>(),
+    ) {
+        let mut pipeline = if stream { generated(0, 23) } else { numbers(0, 23) };
+        if cache && !stream {
+            pipeline = pipeline.cache(Cache::Memory { most_bytes: 1000 }).unwrap();
+        }
+        pipeline = verbs.iter().fold(pipeline, apply).batch(batch);
+        if drop_remainder {
+            pipeline = pipeline.drop_remainder();
+        }
+        let Ok(mut first) = pipeline.start(Cursor::default()) else { return Ok(()) };
+        // Nothing is left of it, or no batch is ever full.
+        if first.next().is_err() {
+            return Ok(());
+        }
+        let calls = 12;
+        let whole = run(pipeline.start(Cursor::default()).unwrap(), calls);
+        let failed = whole.iter().any(|(input, labels, _)| !input.is_empty() && labels.is_empty());
+        for workers in [Workers::Exactly(1), Workers::Exactly(2), Workers::Exactly(4), Workers::UpTo(3)] {
+            let pipeline = pipeline.clone().workers(workers).prefetch(prefetch);
+            prop_assert_eq!(&run(pipeline.start(Cursor::default()).unwrap(), calls), &whole);
+            for done in (0..10).filter(|done| !failed || *done == 0) {
+                let resumed = run(pipeline.start(whole[done].2).unwrap(), calls - done - 1);
+                prop_assert_eq!(&resumed[..], &whole[done + 1..], "after {} calls", done + 1);
+            }
+        }
+    }
+}
+
+fn labels(pipeline: &Pipeline) -> Vec<i32> {
+    let mut batches = pipeline.start_epoch(Cursor::default()).unwrap();
+    let mut all = Vec::new();
+    while let Some(batch) = batches.next().unwrap() {
+        all.extend(batch.label_tensor().as_i32().unwrap());
+    }
+    all
+}
+
+#[test]
+fn verbs_mean_what_they_mean_in_tf_data() {
+    for make in [numbers, generated] {
+        let check = |pipeline: Pipeline, expected: &[i32]| assert_eq!(labels(&pipeline.batch(4)), expected);
+        check(make(0, 6).take(4), &[0, 1, 2, 3]);
+        check(make(0, 6).skip(4), &[4, 5]);
+        check(make(0, 7).shard(1, 3).unwrap(), &[1, 4]);
+        check(make(0, 3).repeat(2), &[0, 1, 2, 0, 1, 2]);
+        check(make(0, 2).concatenate(make(5, 2)).unwrap(), &[0, 1, 5, 6]);
+        check(make(0, 4).interleave(make(5, 2)).unwrap(), &[0, 5, 1, 6, 2, 3]);
+        check(make(0, 1).interleave(make(5, 3)).unwrap(), &[0, 5, 6, 7]);
+        check(make(0, 6).filter(|record| Ok(record.i32(1).unwrap_or(0) % 2 == 1)), &[1, 3, 5]);
+        let mut shuffled = labels(&make(0, 50).shuffle(8, 3).batch(7));
+        assert!(!shuffled.is_sorted());
+        shuffled.sort_unstable();
+        assert!(shuffled.into_iter().eq(0..50));
+        let mut ranks = Vec::new();
+        for rank in 0..3 {
+            ranks.extend(labels(&make(0, 50).shuffle(8, 3).shard(rank, 3).unwrap().batch(4)));
+        }
+        ranks.sort_unstable();
+        assert!(ranks.into_iter().eq(0..50), "each rank has its own part of one order");
+    }
+    let other = Schema::examples([Field::floats([2])], Field::below(3, []));
+    let other = Pipeline::generator(other, 0, |_| |_: &mut Record<'_>| Ok(false));
+    assert!(numbers(0, 3).concatenate(other).err().unwrap().to_string().contains("same columns"));
+}
+
+#[test]
+fn a_cache_reads_once_in_memory_or_a_file() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    for cache in [Cache::Memory { most_bytes: 20 * 9 }, Cache::File { folder }] {
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counter = reads.clone();
+        let counted = numbers(0, 20).map(schema(), move |input, output| {
+            counter.fetch_add(1, SeqCst);
+            output.copy_from(input)
+        });
+        let pipeline = counted.unwrap().cache(cache).unwrap().shuffle(0, 1).repeat(3).workers(2).batch(6);
+        let mut all = labels(&pipeline);
+        all.sort_unstable();
+        assert!(all.into_iter().eq((0..20).flat_map(|i| [i; 3])));
+        // Two workers may read a record at the same moment.
+        assert!(reads.load(SeqCst) <= 24, "{} reads", reads.load(SeqCst));
+    }
+    let refused = numbers(0, 20).cache(Cache::Memory { most_bytes: 20 * 9 - 1 });
+    assert!(matches!(refused.err(), Some(DataError::TooLarge { bytes: 180, limit: 179, .. })));
+}
+
+/// Numbers of which some are bad.
+fn faulty(bad: &'static [i32], stream: bool) -> Pipeline {
+    let base = if stream { generated(0, 20) } else { numbers(0, 20) };
+    base.map(schema(), |input, output| {
+        let number = input.i32(1).unwrap_or(0);
+        match bad.contains(&number) {
+            true => Err(DataError::Corrupt { reason: format!("{number} is bad") }),
+            false => output.copy_from(input),
+        }
+    })
+    .unwrap()
+}
+
+#[test]
+fn an_error_surfaces_in_its_batch_and_names_the_record() {
+    for (workers, stream) in [(0, false), (1, false), (3, false), (0, true), (3, true)] {
+        let mut batches =
+            faulty(&[9, 11], stream).workers(workers).prefetch(4).batch(4).start(Cursor::default()).unwrap();
+        for _ in 0..2 {
+            assert!(batches.next().unwrap().is_some());
+        }
+        let error = batches.next().unwrap_err().to_string();
+        assert!(error.contains(" 9: 9 is bad"), "{error}");
+        assert_eq!(batches.cursor(), Cursor { epoch: 0, example: 8 }, "it stays before the batch");
+        assert!(matches!(batches.next(), Err(DataError::Stopped)));
+    }
+}
+
+#[test]
+fn bad_records_are_skipped_counted_and_too_many_stop() {
+    for (workers, stream) in [(0, false), (3, false), (2, true)] {
+        let pipeline = faulty(&[2, 9, 11], stream).workers(workers);
+        let mut batches = pipeline.clone().skip_bad(3).batch(20).start(Cursor::default()).unwrap();
+        let labels = batches.next().unwrap().unwrap().label_tensor();
+        let expected: Vec<i32> = (0..20).map(|i| if [2, 9, 11].contains(&i) { -1 } else { i }).collect();
+        assert_eq!(labels.as_i32().unwrap(), expected);
+        let (count, first) = batches.skipped();
+        assert!(count == 3 && first.unwrap().contains("is bad"));
+        let mut batches = pipeline.skip_bad(2).batch(20).start(Cursor::default()).unwrap();
+        let error = batches.next().unwrap_err().to_string();
+        assert!(error.contains("more than 2 bad records") && error.contains("is bad"), "{error}");
+    }
+    let values = Schema::examples([Field::floats([])], Field::floats([]));
+    let values = Pipeline::generator(values, 0, |_| |_: &mut Record<'_>| Ok(false)).skip_bad(1);
+    assert!(values.start(Cursor::default()).err().unwrap().to_string().contains("classes"));
+}
+
+#[test]
+fn a_panic_in_a_closure_is_an_error_in_the_loop() {
+    for workers in [0, 2] {
+        let panics = numbers(0, 20).map(schema(), |input, output| {
+            assert!(input.i32(0) != Some(13), "thirteen is unlucky");
+            output.copy_from(input)
+        });
+        let mut batches = panics.unwrap().workers(workers).batch(4).start(Cursor::default()).unwrap();
+        let error = (0..5).find_map(|_| batches.next().err()).unwrap().to_string();
+        assert!(error.contains("example 13") && error.contains("thirteen is unlucky"), "{error}");
+    }
+    let unlucky = generated(0, 9).filter(|_| panic!("never")).workers(2);
+    assert!(unlucky.start(Cursor::default()).unwrap().next().unwrap_err().to_string().contains("never"));
+}
+
+#[test]
+fn dropping_half_way_stops_the_threads_at_once() {
+    for pipeline in [numbers(0, usize::MAX >> 8), generated(0, usize::MAX >> 8).shuffle(100, 1)] {
+        for calls in [0, 1, 3] {
+            let begin = Instant::now();
+            let pipeline = pipeline.clone().workers(4).prefetch(3).batch(100);
+            let mut batches = pipeline.start(Cursor::default()).unwrap();
+            for _ in 0..calls {
+                batches.next().unwrap();
+            }
+            drop(batches);
+            assert!(begin.elapsed() < Duration::from_secs(5));
+        }
+    }
+}
+
+#[test]
+fn ten_billion_records_are_shuffled_without_memory() {
+    let pipeline = numbers(0, 10_000_000_000).shuffle(0, 1).workers(2).batch(64);
+    let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum();
+    assert!(stated < 32 << 10, "{:?}", pipeline.bytes());
+    let mut batches = pipeline.start(Cursor { epoch: 3, example: 9_999_999_000 }).unwrap();
+    let mut seen: Vec<i32> = Vec::new();
+    while let Some(batch) = batches.next().unwrap() {
+        seen.extend(batch.label_tensor().as_i32().unwrap());
+    }
+    assert_eq!(seen.len(), 1000);
+}
+
+#[test]
+fn a_stated_count_is_held_to() {
+    let counted = |n| generated(0, 10).counted(n).batch(4);
+    assert_eq!(labels(&counted(10)).len(), 10);
+    let mut batches = counted(11).start(Cursor::default()).unwrap();
+    let error = (0..4).find_map(|_| batches.next().err()).unwrap();
+    assert!(error.to_string().contains("had 10 records, 11 were stated"), "{error}");
+    let nothing = generated(0, 10).filter(|_| Ok(false)).workers(1);
+    assert!(matches!(nothing.start(Cursor::default()).unwrap().next(), Err(DataError::Empty { .. })));
+}

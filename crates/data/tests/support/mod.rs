@@ -1,0 +1,65 @@
+//! Image files and folders for tests.
+
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+use std::path::PathBuf;
+
+/// Pixels of a picture that is smooth but for a texture; `salt` tells pictures apart.
+pub fn picture(width: usize, height: usize, salt: usize) -> Vec<u8> {
+    let mut pixels = Vec::with_capacity(width * height * 3);
+    for y in 0..height {
+        for x in 0..width {
+            let wave = ((x * (3 + salt % 5) + y * 2 + salt * 31) % 64) as i32 - 32;
+            let channel = |base: usize| (base as i32 + wave / 4).clamp(0, 255) as u8;
+            pixels.extend([channel(40 + 150 * x / width), channel(60 + 120 * y / height), channel(128)]);
+        }
+    }
+    pixels
+}
+
+/// The picture as a JPEG file.
+pub fn jpeg(
+    width: usize,
+    height: usize,
+    salt: usize,
+    progressive: bool,
+    sampling: SamplingFactor,
+) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut encoder = Encoder::new(&mut file, 90);
+    encoder.set_progressive(progressive);
+    encoder.set_sampling_factor(sampling);
+    let pixels = picture(width, height, salt);
+    encoder.encode(&pixels, width as u16, height as u16, ColorType::Rgb).unwrap();
+    file
+}
+
+/// A plain JPEG file, as cameras write it.
+#[allow(dead_code, reason = "not every test file asks")]
+pub fn photo(width: usize, height: usize, salt: usize) -> Vec<u8> {
+    jpeg(width, height, salt, false, SamplingFactor::R_4_2_0)
+}
+
+/// A folder that is gone when the test ends.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Writes a file, and the folders it lies in.
+    pub fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

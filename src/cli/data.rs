@@ -1,0 +1,136 @@
+//! `plimsoll data`: a data set looked at without training.
+
+use super::args::DataOptions;
+use super::setup::image_options;
+use super::{Failure, say};
+use plimsoll::data::{Batches, Cursor, Dataset, Kind, OpenOptions, Pipeline, Record, Schema, open};
+use plimsoll::memory::{self, measured_peak};
+use plimsoll::nn::Field;
+use plimsoll::plan::in_words;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Opens, prints what there is, and reads for a while.
+pub fn run(options: &DataOptions) -> Result<(), Failure> {
+    if options.batch == 0 || options.image_size == 0 {
+        return Err(Failure::usage("--batch and --image-size must be at least 1"));
+    }
+    let size = options.image_size;
+    let image = Field::floats([size, size, options.channels]);
+    let open_options = OpenOptions {
+        context: options.context,
+        seed: options.seed,
+        images: image_options(&options.input, Some(&image), options.augment)?,
+        max_bytes: memory::available().unwrap_or(usize::MAX),
+        ..OpenOptions::default()
+    };
+    let data = open(&options.spec, &open_options)?;
+    let pipeline = data.train.clone().shuffle(1024, options.seed).batch(options.batch);
+    let (text, mut object) = described(&data, &pipeline);
+    say(&text);
+    let samples = samples(&data.train, options.samples)?;
+    samples.iter().for_each(|sample| say(sample));
+    let mut batches = pipeline.start(Cursor::default())?;
+    let (examples, time) = read(&mut batches, Duration::from_secs_f64(options.seconds.clamp(0.0, 3600.0)))?;
+    let rate = examples as f64 / time.as_secs_f64().max(1e-9);
+    let (skipped, first_bad) = batches.skipped();
+    let (workers, peak) = (batches.active_workers(), measured_peak());
+    say(&format!(
+        "\n{examples} examples in {:.2} s, {rate:.1} samples/s, {workers} workers",
+        time.as_secs_f64()
+    ));
+    if let Some(first) = &first_bad {
+        say(&format!("{skipped} bad records were skipped; the first: {first}"));
+    }
+    if let Some(peak) = peak {
+        say(&format!("measured peak  {:>12}  (the whole process, {peak} bytes)", in_words(peak)));
+    }
+    if options.json {
+        let figures = json!({
+            "samples": samples, "examples_read": examples, "seconds": time.as_secs_f64(),
+            "samples_per_second": rate, "workers": workers, "skipped": skipped, "measured_peak_bytes": peak,
+        });
+        if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
+            object.extend(figures.clone());
+        }
+        say(&object.to_string());
+    }
+    Ok(())
+}
+
+/// Counts, columns, classes and bytes.
+fn described(data: &Dataset, pipeline: &Pipeline) -> (String, Value) {
+    let count = |part: &Pipeline| part.len().map_or("an unknown number of".to_string(), |n| n.to_string());
+    let schema = pipeline.schema();
+    let classes = schema.classes().map_or(String::new(), |classes| format!(", {classes} classes"));
+    let mut text = format!(
+        "{}: {} training and {} test examples\n{}{classes}\n\nwhile it runs, in batches of {}\n",
+        data.name,
+        count(&data.train),
+        count(&data.test),
+        schema.in_words(),
+        pipeline.batch_size(),
+    );
+    let shares = pipeline.bytes();
+    let total: usize = shares.iter().map(|share| share.bytes).sum();
+    for share in &shares {
+        text += &format!("  {:<18} {:>12}   {}\n", share.name, in_words(share.bytes), share.how);
+    }
+    text += &format!("  {:<18} {:>12}   planned, {total} bytes\n", "total", in_words(total));
+    let stages: Vec<Value> =
+        shares.iter().map(|s| json!({ "name": s.name, "bytes": s.bytes, "note": s.how })).collect();
+    let object = json!({
+        "data": data.name, "train_examples": data.train.len(), "test_examples": data.test.len(),
+        "columns": schema.in_words(), "classes": schema.classes(), "planned_bytes": total, "stages": stages,
+    });
+    (text, object)
+}
+
+/// The first examples in words.
+fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
+    let Some(source) = part.source() else { return Ok(Vec::new()) };
+    let mut bytes = vec![0; source.schema().room()];
+    let mut scratch = vec![0; source.scratch_bytes()];
+    let mut lines = Vec::new();
+    for i in 0..count.min(source.len()) {
+        // Spread over the whole.
+        let index = i * (source.len() / count.max(1)).max(1);
+        let mut record = Record::over(source.schema(), &mut bytes);
+        let line = match source.read(index, &mut record, &mut scratch) {
+            Ok(()) => in_numbers(source.schema(), &record),
+            Err(error) => format!("bad: {error}"),
+        };
+        lines.push(format!("{}: {line}", source.origin(index, 0)));
+    }
+    Ok(lines)
+}
+
+/// A record in a few numbers: the first elements, and the label.
+fn in_numbers(schema: &Schema, record: &Record<'_>) -> String {
+    let last = record.columns() - 1;
+    let words = record.bytes(0).chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
+    let label = match record.i32(last) {
+        Some(label) => format!("label {label}"),
+        None => format!("{} bytes of labels", record.bytes(last).len()),
+    };
+    let is_float = matches!(&schema.columns()[0].kind, Kind::Tensor(field) if field.ty.dtype.is_float());
+    if !is_float {
+        let first: Vec<String> = words.take(12).map(|w| i32::from_ne_bytes(w).to_string()).collect();
+        return format!("{label}, starts {}", first.join(" "));
+    }
+    let (count, sum) = words.clone().fold((0.0, 0.0), |(n, sum), w| (n + 1.0, sum + f32::from_ne_bytes(w)));
+    let first: Vec<String> = words.take(4).map(|w| format!("{:.3}", f32::from_ne_bytes(w))).collect();
+    format!("{label}, starts {}, mean {:.3}", first.join(" "), sum / f32::max(count, 1.0))
+}
+
+/// Reads batches for a time, or for one epoch; the first is not counted.
+fn read(batches: &mut Batches, time: Duration) -> Result<(usize, Duration), Failure> {
+    batches.next()?;
+    let (start, mut examples) = (Instant::now(), 0);
+    while start.elapsed() < time {
+        if let Some(batch) = batches.next()? {
+            examples += batch.examples();
+        }
+    }
+    Ok((examples, start.elapsed()))
+}
