@@ -484,7 +484,8 @@ fn stream(plan: &mut ExecutionPlan) -> (usize, &mut Action) {
 
 #[test]
 fn states_that_pass_are_states_in_the_file_and_pass_once() {
-    let changed = |change: fn(&mut Vec<Option<BufferId>>, &mut Vec<Option<BufferId>>, &mut usize)| {
+    type Operands = Vec<Option<BufferId>>;
+    let changed = |change: fn(&mut Operands, &mut Operands, &mut usize)| {
         broken(streamed(), |plan| {
             let (_, Action::Stream { reads, writes, piece, .. }) = stream(plan) else { panic!() };
             change(reads, writes, piece);
