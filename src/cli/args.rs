@@ -248,7 +248,7 @@ pub struct RunOptions {
     /// the end and when Ctrl-C or SIGTERM stops the run
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Folder on a disk for parameters and optimizer state that do not fit under the line, or `none` [default: the folder
+    /// Folder on a disk for parameters, optimizer state and activations that do not fit under the line, or `none` [default: the folder
     /// of --out, or the current one]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,

@@ -62,7 +62,8 @@ fn find<'c>(command: &'c Command, key: &str) -> Result<&'c Arg, String> {
     let wish = key.replace('_', "-");
     let known = || command.get_arguments().filter(|arg| arg.get_id() != "help");
     known().find(|arg| arg.get_long() == Some(wish.as_str())).ok_or_else(|| {
-        let near = nearest(&wish, known().filter_map(Arg::get_long));
+        let wish = if wish == "learning-rate" { "lr" } else { wish.as_str() };
+        let near = nearest(wish, known().filter_map(Arg::get_long));
         let near = near.map_or(String::new(), |near| format!(": did you mean `{near}`?"));
         format!("unknown key `{key}`{near}")
     })
@@ -101,14 +102,14 @@ fn written(flag: &Arg, value: &Value) -> Result<Vec<String>, String> {
 
 /// The flags that a run has in the end, as a file that gives them again.
 pub fn resolved(options: &RunOptions, chosen: &[(&'static str, String)]) -> String {
-    let switches = ["allow-split-batchnorm"];
     let own = resume::flags(options).into_iter().filter(|(flag, _)| !chosen.iter().any(|(c, _)| c == flag));
     let mut table = Table::new();
     for (flag, value) in own.chain(chosen.iter().cloned()) {
+        // What would not come back as it was written is text.
         let value = match (value.parse::<i64>(), value.parse::<f64>()) {
-            _ if switches.contains(&flag) => Value::Boolean(value == "true"),
-            (Ok(number), _) => Value::Integer(number),
-            (_, Ok(number)) => Value::Float(number),
+            _ if resume::SWITCHES.contains(&flag) => Value::Boolean(value == "true"),
+            (Ok(number), _) if number.to_string() == value => Value::Integer(number),
+            (Err(_), Ok(number)) if number.to_string() == value && number.is_finite() => Value::Float(number),
             _ => Value::String(value),
         };
         table.insert(flag.to_string(), value);

@@ -24,6 +24,9 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         max_bytes: memory::available().unwrap_or(usize::MAX),
         ..OpenOptions::default()
     };
+    if !options.seconds.is_finite() {
+        return Err(Failure::usage("--seconds must be a number"));
+    }
     let data = open(&options.spec, &open_options)?;
     let pipeline = data.train.clone().shuffle(1024, options.seed).batch(options.batch);
     let (text, mut object) = described(&data, &pipeline);

@@ -80,7 +80,9 @@ pub fn refuse(
         missing_bytes: floor_bytes - line_bytes,
         sheet: lowest.sheet.clone(),
     };
-    let alternatives = alternatives(options, setup, line_bytes);
+    let mut alternatives = alternatives(options, setup, line_bytes);
+    // A change that needs more than no change is none.
+    alternatives.retain(|a| a.fits || a.planned_peak_bytes < floor_bytes);
     if options.json {
         let mut object = json!({
             "feasible": false,
@@ -250,12 +252,14 @@ fn optimizers(options: &RunOptions) -> Vec<Change> {
         options.update.moments = MomentsName::Bytes;
         changes.push(("smaller moments", "--moments 8bit".into(), options));
     }
-    for &(optimizer, name) in leaner {
+    // A momentum that was given cannot be taken back by another flag.
+    for &(optimizer, name) in leaner.iter().filter(|_| update.momentum.is_none()) {
         let mut options = options.clone();
         options.update.optimizer = optimizer;
         options.update.moments = MomentsName::Whole;
         options.update.momentum = None;
-        changes.push(("leaner optimizer", format!("--optimizer {name}"), options));
+        let whole = if update.moments == MomentsName::Whole { "" } else { " --moments whole" };
+        changes.push(("leaner optimizer", format!("--optimizer {name}{whole}"), options));
     }
     changes
 }

@@ -14,7 +14,7 @@ const FLAG: &str = "flag.";
 const MAY_CHANGE: [&str; 2] = ["data", "save-every"];
 
 /// Flags without a value.
-const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
+pub(super) const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
 
 /// The flags that make the run what it is, as a checkpoint's notes: with what was chosen where nothing was given.
 pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMap<String, String> {

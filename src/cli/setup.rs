@@ -15,6 +15,8 @@ use std::path::PathBuf;
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
 const SYNTHETIC_STEPS: u64 = 100;
+/// Pixels along a side of an image at most.
+const MOST_SIDE: usize = 1 << 14;
 /// Epochs over real data.
 const EPOCHS: u64 = 6;
 
@@ -203,7 +205,16 @@ pub fn image_options(
             Workers::Exactly(workers)
         }
     };
+    if input.prefetch > 1024 {
+        return Err(Failure::usage("--prefetch must be at most 1024"));
+    }
+    if input.max_pixels.is_some_and(|pixels| pixels > 1 << 30) {
+        return Err(Failure::usage("--max-pixels must be at most 1073741824"));
+    }
     let shape = field.map_or(&[][..], |field| &field.ty.shape);
+    if shape.iter().take(2).any(|&side| side > MOST_SIDE) {
+        return Err(Failure::usage(format!("--image-size must be at most {MOST_SIDE}")));
+    }
     let size = shape.try_into().unwrap_or(ImageOptions::default().size);
     let (prefetch, skip_bad, most_pixels) = (input.prefetch, input.skip_bad, input.max_pixels);
     Ok(ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels })

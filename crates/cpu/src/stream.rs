@@ -7,11 +7,11 @@ use crate::target::CpuTarget;
 use plimsoll_graph::{Graph, NodeId, ValueId};
 use plimsoll_plan::{BufferId, ExecuteError, PieceTypes};
 
+/// Places of operands are kept on the stack.
+const MOST_OPERANDS: usize = PieceTypes::MOST_OPERANDS;
+
 /// Pieces of a state that have a place at one time: one is computed on while the other is moved.
 const SLOTS: usize = 2;
-
-/// The most operands of a node that runs in pieces: their places are kept on the stack.
-const MOST_OPERANDS: usize = 24;
 
 /// A node made ready to run in pieces.
 pub(crate) struct Stream {
@@ -69,9 +69,6 @@ impl Stream {
         };
         let whole = find(piece.min(elements))?;
         let rest = if elements.is_multiple_of(piece) { None } else { Some(find(elements % piece)?) };
-        if node.inputs.len().max(node.outputs.len()) > MOST_OPERANDS {
-            return Err(failed("it has too many operands to run in pieces"));
-        }
         let mut passing = Vec::new();
         let mut slot = 0;
         let mut inputs = Vec::new();
@@ -145,8 +142,10 @@ impl Stream {
         };
         (0..pieces.min(SLOTS)).for_each(|at| load(at, &mut loaded));
         for at in 0..pieces {
-            if let Some(ticket) = loaded[at % SLOTS] {
-                queue.wait(ticket)?;
+            if let Some(Err(error)) = loaded[at % SLOTS].map(|ticket| queue.wait(ticket)) {
+                // The other slot may still be moving.
+                loaded.into_iter().chain([last]).flatten().for_each(|ticket| drop(queue.wait(ticket)));
+                return Err(error);
             }
             let start = at * self.piece;
             let mut inputs = [std::ptr::null(); MOST_OPERANDS];

@@ -32,7 +32,8 @@ pub(crate) fn load_sheet(
         recomputed: plan.repeats().count(),
     };
     let spilled = states.iter().filter(|s| matches!(s.home, StateHome::File(_)));
-    let spilled_bytes = spilled.map(|s| s.ty.bytes()).sum();
+    let values = plans.first().map_or(0, |p| p.spilled.iter().map(|s| p.graph.ty(s.value).bytes()).sum());
+    let spilled_bytes = spilled.map(|s| s.ty.bytes()).sum::<usize>() + values;
     LoadSheet {
         target,
         arena: entries(largest, states, arena_bytes),

@@ -209,7 +209,7 @@ impl Shelf<'_> {
                 best = better(best, planned);
             }
         }
-        if best.peak() <= room {
+        if best.peak() <= room && best.nanoseconds() <= quick / 2 * 3 {
             return Ok(best);
         }
         // Pieces wait for the disk, so they are for where nothing else does; only the largest states, if that is enough.

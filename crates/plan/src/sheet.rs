@@ -84,7 +84,7 @@ pub struct LoadSheet {
     pub total_bytes: usize,
     /// The line.
     pub line_bytes: usize,
-    /// States in the spill file: on a disk, not under the line.
+    /// States in the spill file, and values of the first plan that wait there: on a disk, not under the line.
     pub spilled_bytes: usize,
     /// Bytes written to the spill file in a step of the first plan.
     pub stored_bytes: u64,

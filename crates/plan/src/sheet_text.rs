@@ -80,7 +80,7 @@ impl LoadSheet {
             means.push(format!("{recomputed} step{} run again", if recomputed == 1 { "" } else { "s" }));
         }
         if self.spilled_bytes > 0 {
-            means.push(format!("{} of states in the spill file", in_words(self.spilled_bytes)));
+            means.push(format!("{} in the spill file", in_words(self.spilled_bytes)));
         }
         if self.stored_bytes > 0 {
             means.push(format!("{} written there in a step", in_words(self.stored_bytes as usize)));

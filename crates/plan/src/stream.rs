@@ -32,9 +32,15 @@ pub struct PieceTypes {
 }
 
 impl PieceTypes {
+    /// The most inputs, or outputs, of a node that runs in pieces.
+    pub const MOST_OPERANDS: usize = 24;
+
     /// The elements of every operand but scalars, where the node is elementwise and they are as many in all.
     pub fn elements(graph: &Graph, node: &Node) -> Option<usize> {
         if !matches!(node.op, Op::Elementwise(_) | Op::Fused(_)) || !node.accumulate.is_empty() {
+            return None;
+        }
+        if node.inputs.len().max(node.outputs.len()) > Self::MOST_OPERANDS {
             return None;
         }
         let elements = graph.ty(*node.outputs.first()?).shape.elements();

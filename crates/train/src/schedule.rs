@@ -63,7 +63,7 @@ impl Schedule {
     /// As [`Schedule::scale`], after a rise along a line over the first `warmup` steps.
     pub fn scale_after(self, warmup: u64, step: u64, steps: u64) -> f64 {
         match step < warmup {
-            true => (step + 1) as f64 / (warmup + 1) as f64 * self.scale(0, steps.saturating_sub(warmup)),
+            true => (step as f64 + 1.0) / (warmup as f64 + 1.0) * self.scale(0, steps.saturating_sub(warmup)),
             false => self.scale(step - warmup, steps.saturating_sub(warmup)),
         }
     }

@@ -121,8 +121,8 @@ impl SpillFile {
     /// keeps busy for a moment has another chance.
     fn check_speed(&self) -> Result<(), SpillError> {
         let bytes = self.bytes.min(PIECE as u64) as usize;
-        let failed = |e: io::Error| self.failure("writing", 0, bytes as u64, &e);
-        let zeros = Arena::new(bytes).map_err(failed)?;
+        let failed = |what| move |e: io::Error| self.failure(what, 0, bytes as u64, &e);
+        let zeros = Arena::new(bytes).map_err(failed("trying"))?;
         let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
         let timed = |moved: &dyn Fn() -> io::Result<()>| {
             let start = Instant::now();
@@ -131,9 +131,9 @@ impl SpillFile {
         let mut answer = Ok(());
         for _ in 0..SPEED_TRIES {
             // SAFETY: the part lies in the arena, which nobody else knows.
-            let read = timed(&|| unsafe { self.read(parts, 0) }).map_err(failed)?;
+            let read = timed(&|| unsafe { self.read(parts, 0) }).map_err(failed("reading"))?;
             // SAFETY: as above.
-            let write = timed(&|| unsafe { self.write(parts, 0) }).map_err(failed)?;
+            let write = timed(&|| unsafe { self.write(parts, 0) }).map_err(failed("writing"))?;
             answer = Rates { read_bytes_per_ns: read, write_bytes_per_ns: write }
                 .demand(&self.folder, LEAST_BYTES_PER_NS);
             if answer.is_ok() || bytes < PIECE {
