@@ -5,7 +5,8 @@ use crate::pipeline::Workers;
 use crate::schema::check_types;
 use crate::workers::{Filling, Shared, State, Ticket, wait};
 use crate::{Batch, Cursor, DataError, Pipeline};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{Builder, JoinHandle};
 
@@ -92,14 +93,15 @@ impl Batches {
             columns,
             size,
             last_epoch,
-            ticket: Mutex::new(Ticket { cursor, sequence: 0, row: 0, stream: None, over: false }),
+            ticket: Mutex::new(Ticket { cursor, sequence: 0, row: 0, stream: None, missing: 0, over: false }),
             state: Mutex::new(State {
                 filling: ring.iter().map(|_| Filling::default()).collect(),
                 released: 0,
                 ends: VecDeque::with_capacity(ring.len() + 2),
                 over: None,
                 fatal: None,
-                bad: 0,
+                bad: BTreeMap::new(),
+                most_bad: 0,
                 first_bad: None,
                 active: if let Workers::UpTo(_) = pipeline.workers { 1 } else { workers },
                 draining: false,
@@ -107,6 +109,7 @@ impl Batches {
             }),
             room: Condvar::new(),
             ready: Condvar::new(),
+            stop: AtomicBool::new(false),
         });
         let mut batches = Self {
             shared,
@@ -193,10 +196,10 @@ impl Batches {
         self.cursor
     }
 
-    /// Bad records that were skipped so far, and what was wrong with the first.
+    /// Bad records that were skipped in the epoch that had most of them so far, and what was wrong with the first.
     pub fn skipped(&self) -> (u64, Option<String>) {
         let state = self.shared.state();
-        (state.bad, state.first_bad.clone())
+        (state.most_bad, state.first_bad.clone())
     }
 
     /// Workers at work: as many as asked for, or as many as turned out to be needed.
@@ -208,6 +211,7 @@ impl Batches {
 impl Drop for Batches {
     fn drop(&mut self) {
         self.shared.state().stopped = true;
+        self.shared.stop.store(true, Relaxed);
         self.shared.room.notify_all();
         for thread in self.threads.drain(..) {
             // A worker's panics were caught where its errors go.
