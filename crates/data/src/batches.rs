@@ -12,6 +12,8 @@ use std::thread::{Builder, JoinHandle};
 
 /// Address space of a worker's stack; only what is touched counts.
 const STACK_SPACE: usize = 1 << 20;
+/// The most workers.
+const MOST_WORKERS: usize = 1 << 12;
 /// Batches in a row that were waited for before another worker joins.
 const PATIENCE: u32 = 2;
 
@@ -67,6 +69,14 @@ impl Batches {
                 "batch size",
                 format!("the bytes of {size} examples of {what} overflow; take fewer"),
             );
+        }
+        if schema.room().saturating_mul(size).checked_mul(ring).is_none_or(|bytes| bytes == usize::MAX) {
+            let reason = format!("the bytes of {ring} batches overflow; have fewer ready");
+            return invalid("prefetch", reason);
+        }
+        if pipeline.workers.most() > MOST_WORKERS {
+            let reason = format!("at most {MOST_WORKERS}, not {}", pipeline.workers.most());
+            return invalid("workers", reason);
         }
         match pipeline.len() {
             Some(0) => return Err(DataError::Empty { what: "the source".into() }),

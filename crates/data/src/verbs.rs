@@ -181,10 +181,10 @@ impl Streamed for JoinedStreams {
         }))
     }
     fn resident_bytes(&self) -> usize {
-        self.parts[0].resident_bytes() + self.parts[1].resident_bytes()
+        self.parts[0].resident_bytes().saturating_add(self.parts[1].resident_bytes())
     }
     fn buffer_bytes(&self) -> usize {
-        self.parts[0].buffer_bytes() + self.parts[1].buffer_bytes()
+        self.parts[0].buffer_bytes().saturating_add(self.parts[1].buffer_bytes())
     }
     fn scratch_bytes(&self) -> usize {
         self.parts[0].scratch_bytes().max(self.parts[1].scratch_bytes())
