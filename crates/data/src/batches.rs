@@ -5,12 +5,15 @@ use crate::pipeline::Workers;
 use crate::schema::check_types;
 use crate::workers::{Filling, Shared, State, Ticket, wait};
 use crate::{Batch, Cursor, DataError, Pipeline};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{Builder, JoinHandle};
 
 /// Address space of a worker's stack; only what is touched counts.
 const STACK_SPACE: usize = 1 << 20;
+/// The most workers.
+const MOST_WORKERS: usize = 1 << 12;
 /// Batches in a row that were waited for before another worker joins.
 const PATIENCE: u32 = 2;
 
@@ -67,6 +70,14 @@ impl Batches {
                 format!("the bytes of {size} examples of {what} overflow; take fewer"),
             );
         }
+        if schema.room().saturating_mul(size).checked_mul(ring).is_none_or(|bytes| bytes == usize::MAX) {
+            let reason = format!("the bytes of {ring} batches overflow; have fewer ready");
+            return invalid("prefetch", reason);
+        }
+        if pipeline.workers.most() > MOST_WORKERS {
+            let reason = format!("at most {MOST_WORKERS}, not {}", pipeline.workers.most());
+            return invalid("workers", reason);
+        }
         match pipeline.len() {
             Some(0) => return Err(DataError::Empty { what: "the source".into() }),
             Some(len) if cursor.example > len as u64 => {
@@ -92,14 +103,15 @@ impl Batches {
             columns,
             size,
             last_epoch,
-            ticket: Mutex::new(Ticket { cursor, sequence: 0, row: 0, stream: None, over: false }),
+            ticket: Mutex::new(Ticket { cursor, sequence: 0, row: 0, stream: None, missing: 0, over: false }),
             state: Mutex::new(State {
                 filling: ring.iter().map(|_| Filling::default()).collect(),
                 released: 0,
                 ends: VecDeque::with_capacity(ring.len() + 2),
                 over: None,
                 fatal: None,
-                bad: 0,
+                bad: BTreeMap::new(),
+                most_bad: 0,
                 first_bad: None,
                 active: if let Workers::UpTo(_) = pipeline.workers { 1 } else { workers },
                 draining: false,
@@ -107,6 +119,7 @@ impl Batches {
             }),
             room: Condvar::new(),
             ready: Condvar::new(),
+            stop: AtomicBool::new(false),
         });
         let mut batches = Self {
             shared,
@@ -193,10 +206,10 @@ impl Batches {
         self.cursor
     }
 
-    /// Bad records that were skipped so far, and what was wrong with the first.
+    /// Bad records that were skipped in the epoch that had most of them so far, and what was wrong with the first.
     pub fn skipped(&self) -> (u64, Option<String>) {
         let state = self.shared.state();
-        (state.bad, state.first_bad.clone())
+        (state.most_bad, state.first_bad.clone())
     }
 
     /// Workers at work: as many as asked for, or as many as turned out to be needed.
@@ -208,6 +221,7 @@ impl Batches {
 impl Drop for Batches {
     fn drop(&mut self) {
         self.shared.state().stopped = true;
+        self.shared.stop.store(true, Relaxed);
         self.shared.room.notify_all();
         for thread in self.threads.drain(..) {
             // A worker's panics were caught where its errors go.

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Names of folders that hold the part to measure with, beside one that is called `train`.
-const TEST_FOLDERS: [&str; 4] = ["test", "val", "valid", "validation"];
+pub(crate) const TEST_FOLDERS: [&str; 4] = ["test", "val", "valid", "validation"];
+/// The longest image file: every worker has room for the longest there is.
+pub(crate) const MOST_FILE_BYTES: u64 = 64 << 20;
 /// One file in so many is for measuring where the folder does not say which.
 pub(crate) const TEST_SHARE: usize = 10;
 
@@ -62,10 +64,15 @@ fn folders(folder: &Path) -> Result<Vec<String>, DataError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(|e| failed(folder, e))? {
         let entry = entry.map_err(|e| failed(folder, e))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with('.') && entry.path().is_dir() {
-            names.push(name);
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") || !entry.path().is_dir() {
+            continue;
         }
+        let Some(name) = name.to_str() else {
+            let reason = format!("`{}` is not a name in UTF-8; rename it", entry.path().display());
+            return Err(DataError::Option { option: "classes", reason });
+        };
+        names.push(name.to_string());
     }
     names.sort_unstable();
     Ok(names)
@@ -151,9 +158,12 @@ fn list(
             if !is_image(name) {
                 continue;
             }
-            // Through links, too.
-            let path = entry.path();
-            let length = fs::metadata(&path).map_err(|e| failed(&path, e))?.len();
+            // Through links, too; one that leads nowhere shows when it is read.
+            let length = match fs::metadata(entry.path()) {
+                Ok(file) if file.is_file() => file.len(),
+                Ok(_) => continue,
+                Err(_) => 0,
+            };
             found.push(name, class as u16, length)?;
             let bytes = found.bytes() + part.bytes() + test.as_ref().map_or(0, |test| test.bytes());
             if bytes > max_bytes {
@@ -209,9 +219,11 @@ impl Listing {
     }
 }
 
-/// The bytes of a file of at most this length, and its class.
+/// The bytes of a file of at most this length, and its class; longer files than [`MOST_FILE_BYTES`] are bad.
 pub(crate) fn files_schema(largest: u64, classes: usize) -> Schema {
-    Schema::new().bytes("image", largest as usize).tensor("label", Field::below(classes, []))
+    Schema::new()
+        .bytes("image", largest.min(MOST_FILE_BYTES) as usize)
+        .tensor("label", Field::below(classes, []))
 }
 
 impl Source for Folder {
@@ -240,7 +252,9 @@ impl Source for Folder {
         }
         if length == room.len() && file.read(&mut [0]).map_err(|e| failed(&path, e))? > 0 {
             let (cap, found) = (length as u64, fs::metadata(&path).map_or(length as u64 + 1, |m| m.len()));
-            return Err(DataError::OverCap { what: "bytes: the file has grown and", found, cap });
+            let grown = cap < MOST_FILE_BYTES;
+            let what = if grown { "bytes: the file has grown and" } else { "bytes: a file" };
+            return Err(DataError::OverCap { what, found, cap });
         }
         record.set_length(0, length)?;
         record.put_i32(1, i32::from(entry.class))

@@ -109,7 +109,7 @@ impl Decode {
         let mut corner = [0.0; 2];
         for (axis, extent) in [height, width].into_iter().enumerate() {
             // Places that the window can have, in pixels of the resized picture.
-            let resized = (extent as f64 / scale).round() as usize + 2 * pad;
+            let resized = ((extent as f64 / scale).round() as usize).saturating_add(pad.saturating_mul(2));
             let Some(room) = resized.checked_sub(self.size[axis]) else {
                 let [h, w] = self.size;
                 let reason =
@@ -118,7 +118,7 @@ impl Decode {
             };
             let place = match self.crop {
                 Crop::Centre => room / 2,
-                Crop::Random { .. } => ((f64::from(draws[axis]) * (room + 1) as f64) as usize).min(room),
+                Crop::Random { .. } => ((f64::from(draws[axis]) * (room as f64 + 1.0)) as usize).min(room),
             };
             corner[axis] = (place as f64 - pad as f64) * scale;
         }
@@ -179,11 +179,11 @@ impl Stage for Decode {
         let file = &mut input.room(0)[..length];
         let [height, width] = announced(file)?;
         if height.saturating_mul(width) > self.most_pixels {
-            let (found, cap) = ((height * width) as u64, self.most_pixels as u64);
+            let (found, cap) = (height.saturating_mul(width) as u64, self.most_pixels as u64);
             return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
         }
         let window = self.window([height, width], draws)?;
-        let (pixels, rest) = scratch.split_at_mut(self.most_pixels * picture::MOST_CHANNELS);
+        let (pixels, rest) = scratch.split_at_mut(self.most_pixels.saturating_mul(picture::MOST_CHANNELS));
         let frame = match file[0] {
             0xff => jpeg::decode(file, window.rows(height), self.channels, pixels)?,
             _ => png::decode(file, self.channels, pixels)?,
@@ -208,11 +208,13 @@ impl Stage for Decode {
     fn scratch_bytes(&self, _: &Schema) -> usize {
         let [height, width] = self.size;
         let pixels = self.most_pixels.saturating_mul(picture::MOST_CHANNELS);
-        pixels.saturating_add((height + 1) * width * self.channels)
+        let own = height.saturating_add(1).saturating_mul(width).saturating_mul(self.channels);
+        pixels.saturating_add(own)
     }
 
     fn decoder_bytes(&self) -> usize {
-        let resizer = if self.shorter_side.is_some() { self.most_pixels * self.channels * 2 } else { 0 };
+        let resizer = if self.shorter_side.is_some() { self.channels * 2 } else { 0 };
+        let resizer = self.most_pixels.saturating_mul(resizer);
         jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels)).saturating_add(resizer)
     }
 }

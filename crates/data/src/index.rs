@@ -104,7 +104,7 @@ impl Joined {
             Join::Concatenate => (1, index - lens[0]),
             Join::Interleave => {
                 let turns = lens[0].min(lens[1]);
-                match index < 2 * turns {
+                match index < turns.saturating_mul(2) {
                     true => (index % 2, index / 2),
                     false => (usize::from(lens[1] > lens[0]), index - turns),
                 }
@@ -162,7 +162,7 @@ impl Source for Joined {
         Ok(())
     }
     fn resident_bytes(&self) -> usize {
-        self.parts[0].resident_bytes() + self.parts[1].resident_bytes()
+        self.parts[0].resident_bytes().saturating_add(self.parts[1].resident_bytes())
     }
     fn scratch_bytes(&self) -> usize {
         self.most(|part| part.scratch_bytes())

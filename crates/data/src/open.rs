@@ -67,7 +67,7 @@ pub struct ImageOptions {
     /// Bad images to pass over, at most.
     pub skip_bad: Option<u64>,
     /// Pixels of an image at most [default: what the headers say of every image, or, of more than a thousand, twice what
-    /// those of a thousand say].
+    /// those of a thousand say; 64 million].
     pub most_pixels: Option<usize>,
 }
 
@@ -206,6 +206,8 @@ fn synthetic(options: &OpenOptions) -> Result<Dataset, DataError> {
 
 /// Headers that are looked at before the first batch.
 const HEADERS: usize = 1000;
+/// Pixels of an image at most, unless told otherwise.
+const MOST_PIXELS: usize = 64 << 20;
 
 /// Image files as inputs: resized where they have another size, cut to it, normalised.
 fn images(
@@ -215,10 +217,18 @@ fn images(
     options: &OpenOptions,
 ) -> Result<Dataset, DataError> {
     let ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels } = options.images.clone();
-    let looks = [look(&train)?, look(&test)?];
+    let bytes = size.iter().try_fold(4usize, |bytes, n| bytes.checked_mul(*n)).unwrap_or(usize::MAX);
+    if bytes > options.max_bytes {
+        let (what, limit) = (format!("one image of {size:?}"), options.max_bytes as u64);
+        return Err(DataError::TooLarge { what, bytes: bytes as u64, limit });
+    }
+    // Larger images are an error at once, unless more are allowed or bad ones are passed over.
+    let refused = (most_pixels.is_none() && skip_bad.is_none()).then_some(MOST_PIXELS);
+    let looks = [look(&train, refused)?, look(&test, refused)?];
     let every = looks.iter().all(|look| look.every);
     let largest = looks.iter().map(|look| look.pixels).max().unwrap_or(0);
-    let most = most_pixels.unwrap_or(if every { largest } else { largest.saturating_mul(2) });
+    let most = if every { largest } else { largest.saturating_mul(2) };
+    let most = most_pixels.unwrap_or(most.min(MOST_PIXELS));
     let side = size[0].max(size[1]);
     let same = looks.iter().all(|look| look.sizes == Some([size[0], size[1]]));
     let plain = || {
@@ -247,7 +257,7 @@ struct Look {
 }
 
 /// Looks at headers, spread over the whole. What cannot be read shows when it is used.
-fn look(source: &dyn Source) -> Result<Look, DataError> {
+fn look(source: &dyn Source, refused: Option<usize>) -> Result<Look, DataError> {
     let mut bytes = zeroed("a file", source.schema().room() as u64)?;
     let mut record = Record::over(source.schema(), &mut bytes);
     let count = source.len().min(HEADERS);
@@ -257,7 +267,12 @@ fn look(source: &dyn Source) -> Result<Look, DataError> {
         let index = (i as u128 * source.len() as u128 / count as u128) as usize;
         let read = source.read(index, &mut record, &mut []);
         let Ok([height, width]) = read.and_then(|()| announced(record.bytes(0))) else { continue };
-        look.pixels = look.pixels.max(height.saturating_mul(width));
+        let pixels = height.saturating_mul(width);
+        if let Some(most) = refused.filter(|most| pixels > *most) {
+            let reason = format!("{height}×{width} pixels, more than {most}; allow them with --max-pixels");
+            return Err(DataError::Corrupt { reason }.of(|| source.origin(index, 0)));
+        }
+        look.pixels = look.pixels.max(pixels);
         differs |= *look.sizes.get_or_insert([height, width]) != [height, width];
     }
     if differs {

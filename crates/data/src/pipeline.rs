@@ -336,7 +336,7 @@ impl Pipeline {
         Self { workers: workers.into(), ..self }
     }
 
-    /// Goes on where a record is bad, up to so many of a run. An empty row without a label (-1) takes its place, so that
+    /// Goes on where a record is bad, up to so many of an epoch. An empty row without a label (-1) takes its place, so that
     /// shapes and the places of the others stay; it counts nothing in a loss.
     pub fn skip_bad(self, records: u64) -> Self {
         Self { skip_bad: Some(records), ..self }

@@ -1,6 +1,7 @@
 //! One record on its way: buffers that are used again.
 
 use crate::{DataError, Schema};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The most columns of a record: a record is a fixed array of this length, so that nothing is allocated.
 pub const MOST_COLUMNS: usize = 9;
@@ -37,6 +38,8 @@ pub struct Record<'a> {
     columns: usize,
     /// Which record it is.
     pub place: Place,
+    /// Set once nobody waits for records any more.
+    pub(crate) stop: Option<&'a AtomicBool>,
 }
 
 impl<'a> Record<'a> {
@@ -49,7 +52,7 @@ impl<'a> Record<'a> {
             slot.1 = slot.0.len();
             columns += 1;
         }
-        Self { slots, columns, place: Place::default() }
+        Self { slots, columns, place: Place::default(), stop: None }
     }
 
     /// A record of this schema at the start of a buffer that is at least as long as its room.
@@ -63,6 +66,11 @@ impl<'a> Record<'a> {
             slot
         });
         Self::new(cut)
+    }
+
+    /// Whether nobody waits for it any more: who searches long for the next record asks it now and then.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Relaxed))
     }
 
     /// Number of columns.
@@ -117,14 +125,13 @@ impl<'a> Record<'a> {
 
     /// Two records that share this one's columns: those before `column`, and those from it on.
     pub fn split_at(&mut self, column: usize) -> (Record<'_>, Record<'_>) {
-        fn over<'s>(slots: &'s mut [(&mut [u8], usize)], count: usize, place: Place) -> Record<'s> {
-            let mut record = Record::new(slots.iter_mut().take(count).map(|slot| &mut *slot.0));
-            record.place = place;
-            record
+        fn over<'s>(slots: &'s mut [(&mut [u8], usize)], count: usize) -> Record<'s> {
+            Record::new(slots.iter_mut().take(count).map(|slot| &mut *slot.0))
         }
-        let (place, columns) = (self.place, self.columns);
+        let (place, stop, columns) = (self.place, self.stop, self.columns);
         let (front, back) = self.slots.split_at_mut(column);
-        (over(front, column, place), over(back, columns - column, place))
+        let (front, back) = (over(front, column), over(back, columns - column));
+        (Record { place, stop, ..front }, Record { place, stop, ..back })
     }
 
     /// How much of each column was written.

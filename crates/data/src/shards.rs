@@ -1,7 +1,7 @@
 //! Images in tar files.
 
 use crate::cache::read_at;
-use crate::folder::{TEST_SHARE, files_schema, is_image};
+use crate::folder::{TEST_FOLDERS, TEST_SHARE, files_schema, is_image};
 use crate::{DataError, Record, Schema, Source};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -44,6 +44,8 @@ struct Member {
 /// What one shard's walk knows of the image before the class came.
 struct Pending {
     key: Vec<u8>,
+    /// The image's own name.
+    name: Vec<u8>,
     member: Option<Member>,
     class: Option<i32>,
     test: Option<bool>,
@@ -61,6 +63,8 @@ struct Found {
 
 /// The longest `.cls` that is read: a number.
 const MOST_CLASS_BYTES: u64 = 32;
+/// Numbers of classes are below it: each class up to the largest gets a name.
+const MOST_CLASSES: i32 = 1 << 20;
 
 impl Shards {
     /// Finds the images of every shard that a pattern with `*` and `?` matches. Members or shards that are called `test` or
@@ -116,7 +120,8 @@ impl Found {
         let name = path.display().to_string();
         let failed = |source: io::Error| DataError::Read { file: name.clone(), source };
         let called = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let test_shard = ["test", "val"].iter().any(|word| called.contains(word));
+        let mut words = called.split(|c: char| !c.is_alphabetic());
+        let test_shard = words.any(|word| TEST_FOLDERS.iter().any(|test| word.eq_ignore_ascii_case(test)));
         let size = file.metadata().map_err(failed)?.len();
         let mut archive = tar::Archive::new(file);
         let mut pending: Option<Pending> = None;
@@ -133,8 +138,23 @@ impl Found {
             if pending.as_ref().is_some_and(|pending| pending.key != key) {
                 self.add(pending.take(), &name)?;
             }
-            let now = pending.get_or_insert(Pending { key, member: None, class: None, test: None });
+            if is_image(file_name)
+                && let Some(first) = pending.take_if(|pending| pending.member.is_some())
+            {
+                // `cat/cat.0.jpg` and `cat/cat.1.jpg` are two images of the class that their folder names.
+                if first.class.is_none_or(|class| class >= 0) {
+                    let [one, other, key] =
+                        [&first.name, &path, &key].map(|name| String::from_utf8_lossy(name));
+                    let reason =
+                        format!("`{name}`: `{one}` and `{other}` have the same key `{key}`: rename one");
+                    return Err(DataError::Corrupt { reason });
+                }
+                self.add(Some(first), &name)?;
+            }
+            let none = Pending { key, name: Vec::new(), member: None, class: None, test: None };
+            let now = pending.get_or_insert(none);
             if is_image(file_name) {
+                now.name.clone_from(&path);
                 let (offset, length) = (entry.raw_file_position(), entry.size());
                 if offset.saturating_add(length) > size {
                     let (promised, found) = (length, size.saturating_sub(offset));
@@ -162,11 +182,12 @@ impl Found {
             } else if file_name.ends_with(b".cls") && entry.size() <= MOST_CLASS_BYTES {
                 let mut text = String::new();
                 entry.read_to_string(&mut text).map_err(failed)?;
-                let number = text.trim().parse::<i32>().ok().filter(|n| *n >= 0 && *n < i32::MAX);
+                let number = text.trim().parse::<i32>().ok().filter(|n| (0..MOST_CLASSES).contains(n));
                 let Some(number) = number else {
-                    let at = entry.raw_file_position();
-                    let reason =
-                        format!("`{name}` at byte {at}: the class is `{}`, not a number", text.trim());
+                    let (member, class) = (String::from_utf8_lossy(&path), text.trim());
+                    let reason = format!(
+                        "`{name}`: `{member}` has the class `{class}`, not a number below {MOST_CLASSES}"
+                    );
                     return Err(DataError::Corrupt { reason });
                 };
                 self.numbers = self.numbers.max(number + 1);
@@ -182,9 +203,9 @@ impl Found {
     }
 
     fn add(&mut self, pending: Option<Pending>, shard: &str) -> Result<(), DataError> {
-        let Some(Pending { key, member: Some(member), class, test }) = pending else { return Ok(()) };
+        let Some(Pending { name, member: Some(member), class, test, .. }) = pending else { return Ok(()) };
         let Some(class) = class else {
-            let key = String::from_utf8_lossy(&key).into_owned();
+            let key = String::from_utf8_lossy(&name);
             let reason =
                 format!("`{shard}`: `{key}` has neither a .cls beside it nor a folder that names its class");
             return Err(DataError::Corrupt { reason });

@@ -35,7 +35,7 @@ impl Pipeline {
     pub fn resident_bytes(&self) -> usize {
         match &self.head {
             Head::Indexed(source) => source.resident_bytes(),
-            Head::Streamed(stream, _) => stream.resident_bytes() - stream.buffer_bytes(),
+            Head::Streamed(stream, _) => stream.resident_bytes().saturating_sub(stream.buffer_bytes()),
         }
     }
 
@@ -48,7 +48,11 @@ impl Pipeline {
                 shares.push(Share { name, bytes, how });
             }
         };
-        push(DATA_SET, self.resident_bytes() - self.cache_bytes, "what the source holds".into());
+        push(
+            DATA_SET,
+            self.resident_bytes().saturating_sub(self.cache_bytes),
+            "what the source holds".into(),
+        );
         push(CACHE, self.cache_bytes, "records after their first reading".into());
         if let Head::Streamed(stream, _) = &self.head {
             push(SHUFFLE_BUFFER, stream.buffer_bytes(), "records of the stream".into());
@@ -66,12 +70,12 @@ impl Pipeline {
 
     /// Stack and kernel records of its threads, besides [`Pipeline::bytes`].
     pub fn stack_bytes(&self) -> usize {
-        self.workers.most() * STACK_BYTES
+        self.workers.most().saturating_mul(STACK_BYTES)
     }
 
     /// Batches that exist at once.
     pub(crate) fn ring(&self) -> usize {
-        if self.workers.most() == 0 { 1 } else { self.prefetch + 1 }
+        if self.workers.most() == 0 { 1 } else { self.prefetch.saturating_add(1) }
     }
 
     /// Rows of a batch: past the length a batch can only be a remainder, so no buffer is longer than an epoch.
@@ -84,9 +88,9 @@ impl Pipeline {
         match &self.head {
             Head::Indexed(source) => source.scratch_bytes(),
             Head::Streamed(stream, steps) => {
-                let inputs: usize = steps.iter().map(|step| step.input.room()).sum();
+                let inputs = steps.iter().fold(0usize, |sum, step| sum.saturating_add(step.input.room()));
                 let own = steps.iter().map(|step| step.stage.scratch_bytes(&step.input));
-                inputs + own.chain([stream.scratch_bytes()]).max().unwrap_or(0)
+                inputs.saturating_add(own.chain([stream.scratch_bytes()]).max().unwrap_or(0))
             }
         }
     }

@@ -67,7 +67,7 @@ impl Step {
 
     /// Bytes that one thread needs: the record that goes in, and what reading it or the stage takes besides.
     pub fn scratch_bytes(&self, reading: usize) -> usize {
-        self.input.room() + reading.max(self.stage.scratch_bytes(&self.input))
+        self.input.room().saturating_add(reading.max(self.stage.scratch_bytes(&self.input)))
     }
 
     /// Reads a record into the scratch, and writes what the stage makes of it.

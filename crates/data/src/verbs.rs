@@ -83,18 +83,19 @@ impl Stream for Running {
                 if self.round == *len {
                     return Ok(false);
                 }
-                while self.seen <= wanted {
+                while self.seen <= wanted && !record.is_stopped() {
+                    let more = self.stream.next(record, scratch);
                     // A bad record counts as one.
+                    self.round += u64::from(self.seen == wanted);
                     self.seen += 1;
-                    if !self.stream.next(record, scratch)? {
+                    if !more? {
                         return Ok(false);
                     }
                 }
-                self.round += 1;
-                Ok(true)
+                Ok(self.seen > wanted)
             }
             Verb::Filter(keeps) => {
-                while self.stream.next(record, scratch)? {
+                while !record.is_stopped() && self.stream.next(record, scratch)? {
                     if keeps(record).map_err(|error| error.of(|| self.of.origin(record.place.origin)))? {
                         return Ok(true);
                     }
@@ -102,14 +103,25 @@ impl Stream for Running {
                 Ok(false)
             }
             Verb::Repeat { times } => {
-                while !self.stream.next(record, scratch)? {
-                    self.round += 1;
-                    if self.round >= *times {
+                let outer = record.place.epoch;
+                while self.round < *times && !record.is_stopped() {
+                    // Each time counts as an epoch of its own below.
+                    let epoch = self.epoch.wrapping_add(self.round);
+                    record.place.epoch = epoch;
+                    let more = self.stream.next(record, scratch);
+                    record.place.epoch = outer;
+                    if more? {
+                        self.seen += 1;
+                        return Ok(true);
+                    }
+                    // What gave nothing once is not asked again.
+                    if std::mem::take(&mut self.seen) == 0 {
                         return Ok(false);
                     }
-                    self.stream = self.of.start(self.epoch.wrapping_add(self.round))?;
+                    self.round += 1;
+                    self.stream = self.of.start(epoch.wrapping_add(1))?;
                 }
-                Ok(true)
+                Ok(false)
             }
             Verb::Stage(step) => {
                 let mut origin = 0;
@@ -117,7 +129,7 @@ impl Stream for Running {
                 let (stream, of) = (&mut self.stream, &self.of);
                 let (own, rest) = scratch.split_at_mut(step.input.room());
                 let mut input = Record::over(&step.input, own);
-                input.place = record.place;
+                (input.place, input.stop) = (record.place, record.stop);
                 if stream.next(&mut input, rest)? {
                     (more, origin) = (true, input.place.origin);
                     let applied = step.stage.apply(&mut input, record, rest);
@@ -169,10 +181,10 @@ impl Streamed for JoinedStreams {
         }))
     }
     fn resident_bytes(&self) -> usize {
-        self.parts[0].resident_bytes() + self.parts[1].resident_bytes()
+        self.parts[0].resident_bytes().saturating_add(self.parts[1].resident_bytes())
     }
     fn buffer_bytes(&self) -> usize {
-        self.parts[0].buffer_bytes() + self.parts[1].buffer_bytes()
+        self.parts[0].buffer_bytes().saturating_add(self.parts[1].buffer_bytes())
     }
     fn scratch_bytes(&self) -> usize {
         self.parts[0].scratch_bytes().max(self.parts[1].scratch_bytes())
@@ -189,11 +201,20 @@ impl Stream for JoinedStream {
     fn next(&mut self, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError> {
         if self.join == Join::Zip {
             let (mut front, mut back) = record.split_at(self.first_columns);
-            let both = self.parts[0].next(&mut front, scratch)? && self.parts[1].next(&mut back, scratch)?;
+            let one = self.parts[0].next(&mut front, scratch);
+            if let Ok(false) = one {
+                return Ok(false);
+            }
+            // A bad record takes the other of its pair with it.
+            let other = self.parts[1].next(&mut back, scratch);
+            if let Ok(false) = other {
+                return Ok(false);
+            }
+            one.and(other)?;
             let (lengths, origin) = ([front.lengths(), back.lengths()], front.place.origin);
             record.set_lengths(self.first_columns, lengths);
             record.place.origin = origin;
-            return Ok(both);
+            return Ok(true);
         }
         while !(self.ended[0] && self.ended[1]) {
             let part = self.turn;
@@ -234,6 +255,8 @@ struct Drawn {
     ended: bool,
     random: Random,
     drawn: u64,
+    /// Records asked of the stream: the numbers that stages before it see.
+    asked: u64,
 }
 
 impl Streamed for Shuffled {
@@ -253,6 +276,7 @@ impl Streamed for Shuffled {
             ended: false,
             random: Random::new(self.seed, epoch, "shuffle buffer"),
             drawn: 0,
+            asked: 0,
         }))
     }
     fn resident_bytes(&self) -> usize {
@@ -274,7 +298,7 @@ impl Streamed for Shuffled {
 
 impl Shuffled {
     fn own_bytes(&self) -> usize {
-        let each = self.schema().room() + size_of::<([usize; crate::MOST_COLUMNS], u64)>();
+        let each = self.schema().room().saturating_add(size_of::<([usize; crate::MOST_COLUMNS], u64)>());
         each.saturating_mul(self.records)
     }
 }
@@ -285,21 +309,21 @@ impl Drawn {
         Record::over(&self.schema, &mut self.bytes[slot * self.room..][..self.room])
     }
 
-    /// Reads the next record into a slot; `false` at the end.
-    fn fill(&mut self, slot: usize, epoch: u64, scratch: &mut [u8]) -> Result<bool, DataError> {
-        if self.ended {
+    /// Reads the next record into the first free slot; `false` at the end.
+    fn fill(&mut self, outer: &Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError> {
+        if self.ended || outer.is_stopped() {
             return Ok(false);
         }
+        let slot = self.held.len();
         let mut record = Record::over(&self.schema, &mut self.bytes[slot * self.room..][..self.room]);
-        record.place.epoch = epoch;
+        (record.place.epoch, record.place.number) = (outer.place.epoch, self.asked);
+        record.stop = outer.stop;
+        self.asked += 1;
         let more = self.stream.next(&mut record, scratch)?;
         let held = (record.lengths(), record.place.origin);
         self.ended = !more;
         if more {
-            match self.held.get_mut(slot) {
-                Some(place) => *place = held,
-                None => self.held.push(held),
-            }
+            self.held.push(held);
         }
         Ok(more)
     }
@@ -307,8 +331,7 @@ impl Drawn {
 
 impl Stream for Drawn {
     fn next(&mut self, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError> {
-        let epoch = record.place.epoch;
-        while self.held.len() < self.most && self.fill(self.held.len(), epoch, scratch)? {}
+        while self.held.len() < self.most && self.fill(record, scratch)? {}
         if self.held.is_empty() {
             return Ok(false);
         }

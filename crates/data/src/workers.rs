@@ -6,8 +6,9 @@ use crate::stage::Step;
 use crate::stream::Stream;
 use crate::{Cursor, DataError, Pipeline, Place, Record};
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What the threads of a running pipeline share.
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub room: Condvar,
     /// A batch is complete, an epoch ended, or all is over.
     pub ready: Condvar,
+    /// As [`State::stopped`], for those who are deep in a stream.
+    pub stop: AtomicBool,
 }
 
 /// The serial head: who gets which record.
@@ -34,6 +37,8 @@ pub(crate) struct Ticket {
     pub sequence: u64,
     pub row: usize,
     pub stream: Option<Box<dyn Stream>>,
+    /// Bad records of this epoch for which the stream gave nothing.
+    pub missing: u64,
     pub over: bool,
 }
 
@@ -47,7 +52,9 @@ pub(crate) struct State {
     pub over: Option<u64>,
     /// The batch instead of which an error comes, and nothing after it.
     pub fatal: Option<(u64, DataError)>,
-    pub bad: u64,
+    /// Bad records of each epoch at hand, and the most of one.
+    pub bad: BTreeMap<u64, u64>,
+    pub most_bad: u64,
     pub first_bad: Option<String>,
     pub active: usize,
     /// Whether somebody waits for the rows of a remainder that is dropped.
@@ -150,13 +157,13 @@ impl Shared {
                     let index = cursor.example as usize;
                     let made = guarded(|| source.read(index, &mut output, scratch));
                     let made = made.map_err(|e| e.of(|| source.origin(index, cursor.epoch)));
-                    self.finish(slot, row, &mut output, made);
+                    self.finish((slot, row, cursor.epoch), &mut output, made);
                 }
                 Head::Streamed(stream, steps) => {
                     let (first, rest) = scratch.split_at_mut(steps.first().map_or(0, |s| s.input.room()));
                     let mut input = steps.first().map(|step| Record::over(&step.input, first));
                     let record = input.as_mut().unwrap_or(&mut output);
-                    record.place = place;
+                    record.stop = Some(&self.stop);
                     let more = guarded(|| self.next_of_stream(&mut ticket, record, rest));
                     let origin = record.place.origin;
                     match more {
@@ -164,7 +171,10 @@ impl Shared {
                             self.end_epoch(&mut ticket);
                             continue;
                         }
-                        Err(error) if self.skips(&error) => continue,
+                        Err(error) if self.skips(cursor.epoch, &error) => {
+                            ticket.missing += 1;
+                            continue;
+                        }
                         _ => {}
                     }
                     let (slot, row) = self.hand_out(&mut ticket);
@@ -176,7 +186,7 @@ impl Shared {
                             made.map_err(|e| e.of(|| stream.origin(origin)))
                         }
                     });
-                    self.finish(slot, row, &mut output, made);
+                    self.finish((slot, row, cursor.epoch), &mut output, made);
                 }
             }
             return Progress::Made;
@@ -191,24 +201,28 @@ impl Shared {
         scratch: &mut [u8],
     ) -> Result<bool, DataError> {
         let Head::Streamed(of, _) = &self.pipeline.head else { return Ok(false) };
+        let Cursor { epoch, example } = ticket.cursor;
+        let place = |number| Place { epoch, number, origin: number };
         let stream = match &mut ticket.stream {
             Some(stream) => stream,
             none => {
-                let stream = none.insert(of.start(ticket.cursor.epoch)?);
+                let stream = none.insert(of.start(epoch)?);
                 let mut passed = 0;
-                while passed < ticket.cursor.example {
+                while passed < example && !self.stop.load(Relaxed) {
+                    record.place = place(passed);
                     match stream.next(record, scratch) {
                         Ok(true) => passed += 1,
                         Ok(false) => {
-                            return Err(DataError::Shorter { given: passed, wanted: ticket.cursor.example });
+                            return Err(DataError::Shorter { given: passed, wanted: example });
                         }
-                        Err(_) if self.pipeline.skip_bad.is_some() => {}
+                        Err(error) if self.skips(epoch, &error) => ticket.missing += 1,
                         Err(error) => return Err(error),
                     }
                 }
                 stream
             }
         };
+        record.place = place(example);
         stream.next(record, scratch)
     }
 
@@ -249,7 +263,8 @@ impl Shared {
             ticket.sequence += 1;
         }
         ticket.row = 0;
-        let wrong = self.pipeline.len().filter(|len| *len as u64 != given);
+        let most = given.saturating_add(std::mem::take(&mut ticket.missing));
+        let wrong = self.pipeline.len().filter(|len| !(given..=most).contains(&(*len as u64)));
         if let Some(expected) = wrong {
             let error = DataError::OtherCount { expected: expected as u64, found: given };
             state.fatal = Some((ticket.sequence, error));
@@ -266,22 +281,35 @@ impl Shared {
         self.ready.notify_all();
     }
 
-    /// Counts a bad record if it may be skipped.
-    fn skips(&self, error: &DataError) -> bool {
+    /// Counts a bad record of an epoch if it may be skipped.
+    fn skips(&self, epoch: u64, error: &DataError) -> bool {
+        let Some(most) = self.pipeline.skip_bad else { return false };
         let mut state = self.state();
-        if self.pipeline.skip_bad.is_none_or(|most| state.bad >= most) {
+        let bad = state.bad.entry(epoch).or_insert(0);
+        if *bad >= most {
             return false;
         }
-        state.bad += 1;
+        *bad += 1;
+        let bad = *bad;
+        state.most_bad = state.most_bad.max(bad);
+        // An epoch has a batch at least, so that no more of them are in the making.
+        if state.bad.len() > self.columns.len() + 1 {
+            state.bad.pop_first();
+        }
         state.first_bad.get_or_insert_with(|| error.to_string());
         true
     }
 
     /// Counts a row as done.
-    fn finish(&self, slot: usize, row: usize, output: &mut Record<'_>, made: Result<(), DataError>) {
+    fn finish(
+        &self,
+        (slot, row, epoch): (usize, usize, u64),
+        output: &mut Record<'_>,
+        made: Result<(), DataError>,
+    ) {
         let error = match made {
             Ok(()) => None,
-            Err(error) if self.skips(&error) => {
+            Err(error) if self.skips(epoch, &error) => {
                 let last = output.columns() - 1;
                 (0..last).for_each(|column| output.room(column).fill(0));
                 // -1 as i32: no label.

@@ -262,12 +262,25 @@ fn shards_have_classes_beside_or_in_folders() {
     let message = |spec: &str| open(&pattern(spec), &options()).unwrap_err().to_string();
     assert!(message("c.tar").contains("neither a .cls beside it nor a folder"));
     folder.write("d.tar", &tar(&[("1.cls", b"dog".to_vec()), ("1.jpg", photo(20, 20, 1))]));
-    assert!(message("d.tar").contains("the class is `dog`, not a number"));
+    assert!(message("d.tar").contains("`1.cls` has the class `dog`, not a number"));
+    folder.write("d.tar", &tar(&[("1.cls", b"150000000".to_vec()), ("1.jpg", photo(20, 20, 1))]));
+    assert!(message("d.tar").contains("`1.cls` has the class `150000000`"));
     assert!(message("none-*.tar").contains("no examples"));
     let mut cut = tar(&named);
     cut.truncate(1200);
     folder.write("e.tar", &cut);
     assert!(message("e.tar").contains("e.tar"), "{}", message("e.tar"));
+
+    // Dots in names: images of a folder are apart, those that would share a .cls are refused.
+    let dotted =
+        ["cat/cat.0.jpg", "cat/cat.1.jpg", "dog/dog.0.jpg", "dog/dog.1.jpg"].map(|n| (n, photo(20, 20, 1)));
+    folder.write("latest-interval.tar", &tar(&dotted));
+    folder.write("flowers_Test-0.tar", &tar(&dotted[..1]));
+    let (train, test) = Shards::open(&format!("{}/*l*e*s*t*.tar", folder.0.display()), 1 << 20).unwrap();
+    assert_eq!((train.len(), test.len()), (4, 1), "only whole words name a part");
+    let two = [("1.jpg", photo(20, 20, 1)), ("1.mask.png", photo(20, 20, 1)), ("1.cls", b"1".to_vec())];
+    folder.write("g.tar", &tar(&two));
+    assert!(message("g.tar").contains("`1.jpg` and `1.mask.png`"), "{}", message("g.tar"));
 }
 
 #[test]
@@ -317,4 +330,67 @@ fn what_is_wrong_with_a_file_names_it() {
     capped.images.most_pixels = Some(32 * 32);
     let over = failure(open(&spec, &capped).unwrap());
     assert!(over.contains("a/04.jpg") && over.contains("4096") && over.contains("1024"), "{over}");
+}
+
+#[test]
+fn sizes_past_the_caps_are_errors_and_never_taken() {
+    let folder = Scratch::new("caps");
+    let spec = format!("images:{}", folder.0.display());
+    for i in 0..12 {
+        folder.write(&format!("a/{i:02}.jpg"), &photo(32, 32, i));
+    }
+    let mut bomb = Vec::new();
+    let side = i32::MAX as u32;
+    drop(png::Encoder::new(&mut bomb, side, side).write_header().unwrap());
+    let path = folder.write("a/bomb.png", &bomb);
+    let error = open(&spec, &options()).unwrap_err().to_string();
+    assert!(error.contains("bomb.png") && error.contains("--max-pixels"), "{error}");
+    let mut told = options();
+    told.images.most_pixels = Some(usize::MAX);
+    let refused = open(&spec, &told).unwrap().train.start(Cursor::default());
+    assert!(matches!(refused.err(), Some(DataError::OutOfMemory { .. })));
+    let mut skipping = options();
+    skipping.images.skip_bad = Some(1);
+    let data = open(&spec, &skipping).unwrap();
+    assert_eq!(labels(&data.train).iter().filter(|label| **label < 0).count(), 1);
+
+    // A file of a terabyte that takes no disk.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    let (train, _) = Folder::open(&folder.0, 1 << 20).unwrap();
+    assert!(train.schema().room() < 65 << 20);
+    let data = open(&spec, &skipping).unwrap();
+    assert_eq!(labels(&data.train).iter().filter(|label| **label < 0).count(), 1);
+    std::fs::remove_file(&path).unwrap();
+
+    let mut large = options();
+    large.images.size = [i32::MAX as usize, i32::MAX as usize, 3];
+    assert!(matches!(open(&spec, &large), Err(DataError::TooLarge { .. })));
+    let train = open(&spec, &options()).unwrap().train;
+    for absurd in [train.clone().prefetch(usize::MAX), train.workers(usize::MAX)] {
+        assert!(absurd.bytes().iter().any(|share| share.bytes == usize::MAX) && absurd.stack_bytes() > 0);
+        assert!(matches!(absurd.start(Cursor::default()), Err(DataError::Option { .. })));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn only_files_are_listed() {
+    use std::os::unix::{ffi::OsStrExt, fs::symlink};
+    let folder = Scratch::new("kinds");
+    for i in 0..12 {
+        folder.write(&format!("a/{i:02}.jpg"), &photo(32, 32, i));
+    }
+    std::fs::create_dir(folder.0.join("a/folder.jpg")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(folder.0.join("a/pipe.jpg")).status();
+    assert!(made.unwrap().success());
+    let (train, test) = Folder::open(&folder.0, 1 << 20).unwrap();
+    assert_eq!((train.len(), test.len()), (11, 1));
+    symlink(folder.0.join("nowhere"), folder.0.join("a/link.jpg")).unwrap();
+    let data = open(&format!("images:{}", folder.0.display()), &options()).unwrap();
+    let mut batches = data.train.batch(100).start(Cursor::default()).unwrap();
+    let error = batches.next().unwrap_err().to_string();
+    assert!(error.contains("link.jpg` cannot be read"), "{error}");
+    std::fs::create_dir(folder.0.join(std::ffi::OsStr::from_bytes(b"caf\xe9"))).unwrap();
+    assert!(Folder::open(&folder.0, 1 << 20).unwrap_err().to_string().contains("UTF-8"));
 }

@@ -55,6 +55,7 @@ enum Verb {
     Shuffle(usize, u64),
     Map,
     Filter(i32),
+    FilterNoise,
     Take(usize),
     Skip(usize),
     Shard(usize, usize),
@@ -70,6 +71,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         (1usize..9, 0u64..99).prop_map(|(n, seed)| Verb::Shuffle(n, seed)),
         Just(Verb::Map),
         (2i32..5).prop_map(Verb::Filter),
+        Just(Verb::FilterNoise),
         (5usize..40).prop_map(Verb::Take),
         (0usize..5).prop_map(Verb::Skip),
         (0usize..2).prop_map(|rank| Verb::Shard(rank, 2)),
@@ -95,6 +97,10 @@ fn apply(pipeline: Pipeline, verb: &Verb) -> Pipeline {
             })
             .unwrap(),
         Verb::Filter(divisor) => pipeline.filter(move |record| Ok(record.i32(1).unwrap_or(0) % divisor != 0)),
+        // What the noise made of it says who stays.
+        Verb::FilterNoise => {
+            apply(pipeline, &Verb::Map).filter(|record| Ok(record.i32(0).unwrap_or(0) % 3 != 0))
+        }
         Verb::Take(records) => pipeline.take(records),
         Verb::Skip(records) => pipeline.skip(records),
         Verb::Shard(rank, world) => pipeline.shard(rank, world).unwrap(),
@@ -329,4 +335,104 @@ fn a_stated_count_is_held_to() {
     assert!(error.to_string().contains("had 10 records, 11 were stated"), "{error}");
     let nothing = generated(0, 10).filter(|_| Ok(false)).workers(1);
     assert!(matches!(nothing.start(Cursor::default()).unwrap().next(), Err(DataError::Empty { .. })));
+}
+
+/// The labels of two epochs, in one batch each.
+fn two_epochs(pipeline: Pipeline) -> [Vec<i32>; 2] {
+    let mut batches = pipeline.batch(100).start(Cursor::default()).unwrap();
+    [0, 1].map(|_| {
+        let labels = batches.next().unwrap().unwrap().label_tensor().as_i32().unwrap().to_vec();
+        assert!(batches.next().unwrap().is_none());
+        labels
+    })
+}
+
+#[test]
+fn a_bad_record_takes_its_place_in_a_stream_with_it() {
+    let stream = |bad| faulty(bad, true).filter(|_| Ok(true)).skip_bad(9);
+    let zipped = stream(&[3, 7]).zip(stream(&[5, 7])).unwrap().map(schema(), |pair, output| {
+        assert_eq!(pair.bytes(0), pair.bytes(3), "records of one pair");
+        output.put(0, pair.bytes(0))?;
+        output.put(1, pair.bytes(1))
+    });
+    let expected: Vec<i32> = (0..20).filter(|i| ![3, 5, 7].contains(i)).collect();
+    assert_eq!(two_epochs(zipped.unwrap()), [expected.clone(), expected]);
+    let check = |pipeline: Pipeline, expected: &[i32]| {
+        assert_eq!(two_epochs(pipeline), [expected.to_vec(), expected.to_vec()]);
+    };
+    check(stream(&[2, 4]).take(6), &[0, 1, 3, 5]);
+    check(stream(&[2, 17]).skip(16), &[16, 18, 19]);
+    check(stream(&[6, 7]).shard(2, 4).unwrap(), &[2, 10, 14, 18]);
+}
+
+#[test]
+fn the_limit_of_bad_records_is_of_one_epoch_and_a_stated_count_goes_with_it() {
+    for stream in [false, true] {
+        let pipeline = faulty(&[2, 9], stream).skip_bad(2).workers(2).batch(7);
+        let mut batches = pipeline.start(Cursor::default()).unwrap();
+        (0..40).for_each(|_| assert!(batches.next().is_ok()));
+        assert_eq!(batches.skipped().0, 2);
+    }
+    let counted = faulty(&[2, 9], true).filter(|_| Ok(true)).counted(20).skip_bad(2);
+    assert_eq!(two_epochs(counted.clone()).map(|labels| labels.len()), [18, 18]);
+    // On from the middle of an epoch, too.
+    let mut batches = counted.batch(4).start(Cursor { epoch: 1, example: 12 }).unwrap();
+    assert_eq!(batches.next().unwrap().unwrap().label_tensor().as_i32().unwrap(), [14, 15, 16, 17]);
+    assert_eq!(batches.next().unwrap().unwrap().examples(), 2);
+    assert!(batches.next().unwrap().is_none());
+    let fewer = faulty(&[2, 9], true).filter(|_| Ok(true)).counted(21).skip_bad(2).batch(100);
+    let mut batches = fewer.start(Cursor::default()).unwrap();
+    assert!(batches.next().unwrap().is_some() && batches.next().is_err());
+}
+
+#[test]
+fn stages_before_a_shuffle_number_records_and_each_repetition_differs() {
+    let numbered = |repeat| {
+        let numbered = generated(0, 20).map(schema(), |input, output| {
+            output.put_i32(0, 0)?;
+            output.put_i32(1, (100 * input.place.epoch + input.place.number) as i32)
+        });
+        numbered.unwrap().shuffle(5, 1).repeat(repeat)
+    };
+    let [mut first, second] = two_epochs(numbered(1));
+    first.sort_unstable();
+    assert!(first.into_iter().eq(0..20));
+    let [mut twice, _] = two_epochs(numbered(2));
+    let mut expected: Vec<i32> = (0..20).chain(100..120).collect();
+    twice.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(twice, expected);
+    assert!(second.iter().all(|number| (100..120).contains(number)));
+}
+
+#[test]
+fn a_search_without_end_stops_when_it_is_dropped() {
+    let forever = || {
+        Pipeline::generator(schema(), 0, |_| {
+            |record: &mut Record<'_>| record.put_i32(0, 1).and(record.put_i32(1, 1)).map(|()| true)
+        })
+    };
+    let none = |pipeline: Pipeline| pipeline.filter(|_| Ok(false));
+    let zipped = none(forever()).zip(forever()).unwrap().map(schema(), |_, _| Ok(())).unwrap();
+    let searches = [
+        none(forever()),
+        none(forever()).shuffle(9, 1),
+        forever().skip(usize::MAX >> 1),
+        none(none(forever()).map(schema(), |_, _| Ok(())).unwrap()),
+        zipped,
+    ];
+    for search in searches {
+        let begin = Instant::now();
+        let batches = search.workers(2).start(Cursor::default()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        drop(batches);
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    }
+    // Nor does letting pass what was given before hold it up.
+    let batches = forever().workers(1).start(Cursor { epoch: 0, example: u64::MAX >> 1 }).unwrap();
+    drop(batches);
+    let mut nothing = none(generated(0, 3)).repeat(usize::MAX).start(Cursor::default()).unwrap();
+    assert!(matches!(nothing.next(), Err(DataError::Empty { .. })));
+    let mut never = generated(0, 3).repeat(0).start(Cursor::default()).unwrap();
+    assert!(matches!(never.next(), Err(DataError::Empty { .. })));
 }
