@@ -1,7 +1,7 @@
 //! `train --resume`: the flags of a run as its checkpoint has them, and what may differ now.
 
 use super::Failure;
-use super::args::{Arguments, Command, ModelOptions, RunOptions};
+use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
 use clap::{ArgMatches, Parser, parser::ValueSource};
 use plimsoll::train::{CHECKPOINT, TrainState};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::path::Path;
 const FLAG: &str = "flag.";
 
 /// Flags that a checkpoint keeps but that may change when it goes on.
-const MAY_CHANGE: [&str; 2] = ["data", "save-every"];
+const MAY_CHANGE: [&str; 4] = ["data", "save-every", "skip-bad", "max-pixels"];
 
 /// Flags without a value.
 pub(super) const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
@@ -40,6 +40,8 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("dropout", dropout.map(|rate| rate.to_string())),
         ("data", options.data.clone()),
         ("augment", options.augment.then(|| "true".to_string())),
+        ("skip-bad", options.input.skip_bad.map(|records| records.to_string())),
+        ("max-pixels", number(&options.input.max_pixels)),
         ("batch", number(&options.batch)),
         ("accumulate", number(&options.accumulate)),
         ("seed", Some(options.seed.to_string())),
@@ -83,7 +85,11 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     let parts = kept.allow_split_batchnorm.then_some(state.micro_batches as usize);
     kept.micro_batches = given.micro_batches.or(parts);
     kept.machine = given.machine.clone();
-    kept.input = given.input.clone();
+    kept.input = InputOptions {
+        skip_bad: given.input.skip_bad.or(kept.input.skip_bad),
+        max_pixels: given.input.max_pixels.or(kept.input.max_pixels),
+        ..given.input.clone()
+    };
     kept.your_code = given.your_code;
     kept.spill = given.spill.clone();
     kept.out = given.out.clone().or(Some(folder.to_path_buf()));

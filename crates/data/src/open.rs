@@ -222,13 +222,14 @@ fn images(
         let (what, limit) = (format!("one image of {size:?}"), options.max_bytes as u64);
         return Err(DataError::TooLarge { what, bytes: bytes as u64, limit });
     }
-    // Larger images are an error at once, unless more are allowed or bad ones are passed over.
-    let refused = (most_pixels.is_none() && skip_bad.is_none()).then_some(MOST_PIXELS);
-    let looks = [look(&train, refused)?, look(&test, refused)?];
+    let cap = most_pixels.unwrap_or(MOST_PIXELS);
+    // Where the cap was given or bad images are passed over, one past it is bad when it is used.
+    let strict = most_pixels.is_none() && skip_bad.is_none();
+    let looks = [look(&train, cap, strict)?, look(&test, cap, strict)?];
     let every = looks.iter().all(|look| look.every);
     let largest = looks.iter().map(|look| look.pixels).max().unwrap_or(0);
     let most = if every { largest } else { largest.saturating_mul(2) };
-    let most = most_pixels.unwrap_or(most.min(MOST_PIXELS));
+    let most = most_pixels.unwrap_or(most.min(cap));
     let side = size[0].max(size[1]);
     let same = looks.iter().all(|look| look.sizes == Some([size[0], size[1]]));
     let plain = || {
@@ -257,7 +258,7 @@ struct Look {
 }
 
 /// Looks at headers, spread over the whole. What cannot be read shows when it is used.
-fn look(source: &dyn Source, refused: Option<usize>) -> Result<Look, DataError> {
+fn look(source: &dyn Source, cap: usize, strict: bool) -> Result<Look, DataError> {
     let mut bytes = zeroed("a file", source.schema().room() as u64)?;
     let mut record = Record::over(source.schema(), &mut bytes);
     let count = source.len().min(HEADERS);
@@ -268,11 +269,11 @@ fn look(source: &dyn Source, refused: Option<usize>) -> Result<Look, DataError> 
         let read = source.read(index, &mut record, &mut []);
         let Ok([height, width]) = read.and_then(|()| announced(record.bytes(0))) else { continue };
         let pixels = height.saturating_mul(width);
-        if let Some(most) = refused.filter(|most| pixels > *most) {
-            let reason = format!("{height}×{width} pixels, more than {most}; allow them with --max-pixels");
+        if pixels > cap && strict {
+            let reason = format!("{height}×{width} pixels, more than {cap}; allow them with --max-pixels");
             return Err(DataError::Corrupt { reason }.of(|| source.origin(index, 0)));
         }
-        look.pixels = look.pixels.max(pixels);
+        look.pixels = look.pixels.max(if pixels > cap { 1 } else { pixels });
         differs |= *look.sizes.get_or_insert([height, width]) != [height, width];
     }
     if differs {

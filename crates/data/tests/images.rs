@@ -353,6 +353,8 @@ fn sizes_past_the_caps_are_errors_and_never_taken() {
     skipping.images.skip_bad = Some(1);
     let data = open(&spec, &skipping).unwrap();
     assert_eq!(labels(&data.train).iter().filter(|label| **label < 0).count(), 1);
+    let taken: usize = data.train.bytes().iter().map(|share| share.bytes).sum();
+    assert!(taken < 8 << 20, "{taken} bytes for pictures of 32×32");
 
     // A file of a terabyte that takes no disk.
     std::fs::remove_file(&path).unwrap();
