@@ -38,6 +38,9 @@ const NEARNESS: u64 = 150;
 /// Tastes that look for the smallest line once it is known to within half.
 const FURTHEST: usize = 4;
 
+/// Calls of a step whose sweeps take no time.
+const SHORT: usize = 600;
+
 const TASTES: [Taste; 9] = [
     Taste { distance: 0.5, chain: true, around: false, kept: true },
     Taste { distance: 0.5, chain: true, around: true, kept: true },
@@ -196,7 +199,8 @@ impl Ladder {
         let mut best = self.recorded.clone();
         let mut low = bound::floor(table);
         let mut line = low;
-        // Those first that got furthest where none got to the end, and in the end only so many of them.
+        // Those first that got furthest where none got to the end, and in the end, where sweeps take long, only so many of
+        // them.
         let mut tastes: Vec<(usize, Taste)> = self.tastes().map(|taste| (0, taste)).collect();
         while low < best.peak {
             let try_one = |(got, taste): &mut (usize, Taste)| {
@@ -210,7 +214,9 @@ impl Ladder {
                 None => {
                     low = line + 1 + line / NEARNESS;
                     tastes.sort_by_key(|taste| std::cmp::Reverse(taste.0));
-                    tastes.truncate(if low > best.peak / 2 { FURTHEST } else { TASTES.len() });
+                    if low > best.peak / 2 && table.calls > SHORT {
+                        tastes.truncate(FURTHEST);
+                    }
                 }
             }
             line = low + best.peak.saturating_sub(low) / 2;
