@@ -80,9 +80,7 @@ pub fn refuse(
         missing_bytes: floor_bytes - line_bytes,
         sheet: lowest.sheet.clone(),
     };
-    let mut alternatives = alternatives(options, setup, line_bytes);
-    // A change that needs more than no change is none.
-    alternatives.retain(|a| a.fits || a.planned_peak_bytes < floor_bytes);
+    let alternatives = alternatives(options, setup, line_bytes);
     if options.json {
         let mut object = json!({
             "feasible": false,
