@@ -178,7 +178,8 @@ impl Stream {
             };
             // SAFETY: the caller's promise, for a part of each operand; a new version goes over the old one, element by
             // element. Elementwise kernels do not fail.
-            let _ = unsafe { call.run(ctx, &operands) };
+            let ran = unsafe { call.run(ctx, &operands) };
+            debug_assert_eq!(ran, Ok(()), "an elementwise kernel failed");
             for p in &self.passing {
                 // SAFETY: what writes the slot next is the load behind this in the queue.
                 last = Some(unsafe { queue.store(in_file(p, at), slot(p, at), length(at) * p.each) });

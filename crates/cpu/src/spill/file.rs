@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The least that a disk must give: 32 MB a second.
 const LEAST_BYTES_PER_NS: f64 = 0.032;
@@ -44,7 +44,6 @@ impl SpillFile {
         if bytes > 0 {
             made.take_space()?;
             made.try_out()?;
-            made.check_speed()?;
         }
         Ok(made)
     }
@@ -95,52 +94,48 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Moves a piece and a block both ways and looks whether they stayed in memory.
+    /// Moves a piece and a block both ways, looks whether they stayed in memory, and how long the piece took: a disk that is far
+    /// too slow is refused, because steps would take many times what was predicted. One that something else keeps busy for a
+    /// moment has other chances.
     fn try_out(&self) -> Result<(), SpillError> {
         let bytes = self.bytes.min(PIECE as u64) as usize;
-        let moved = || {
-            let zeros = Arena::new(bytes)?;
-            for offset in [0, bytes - BLOCK] {
-                let bytes = bytes - offset;
-                let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
-                // SAFETY: the part lies in the arena, which nobody else knows.
-                unsafe { self.write(parts, offset as u64).and_then(|()| self.read(parts, offset as u64))? };
+        let failed = |what| {
+            move |e: io::Error| match e.kind() {
+                io::ErrorKind::InvalidInput => {
+                    SpillError::Indirect { folder: self.folder.clone(), reason: e.to_string() }
+                }
+                _ => self.failure(what, 0, bytes as u64, &e),
             }
-            system::cached(&self.file, bytes)
         };
-        let reason = match moved() {
-            Ok(false) => return Ok(()),
-            Ok(true) => "what was written stays in the cache of pages".to_owned(),
-            Err(e) if e.kind() == io::ErrorKind::InvalidInput => e.to_string(),
-            Err(e) => return Err(self.failure("writing", 0, bytes as u64, &e)),
-        };
-        Err(SpillError::Indirect { folder: self.folder.clone(), reason })
-    }
-
-    /// Refuses a disk that is far too slow: steps would take many times what was predicted. A disk that something else
-    /// keeps busy for a moment has another chance.
-    fn check_speed(&self) -> Result<(), SpillError> {
-        let bytes = self.bytes.min(PIECE as u64) as usize;
-        let failed = |what| move |e: io::Error| self.failure(what, 0, bytes as u64, &e);
         let zeros = Arena::new(bytes).map_err(failed("trying"))?;
-        let parts = [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
-        let timed = |moved: &dyn Fn() -> io::Result<()>| {
-            let start = Instant::now();
-            moved().map(|()| bytes as f64 / start.elapsed().as_nanos().max(1) as f64)
-        };
-        let mut answer = Ok(());
+        let part = |bytes| [Part { start: zeros.at(0, bytes), bytes }, NO_PART];
+        // SAFETY: the part lies in the arena, which nobody else knows.
+        let write = |at: usize| unsafe { self.write(part(bytes - at), at as u64) };
+        // SAFETY: as above.
+        let read = |at: usize| unsafe { self.read(part(bytes - at), at as u64) };
+        let mut speed = Ok(());
         for _ in 0..SPEED_TRIES {
-            // SAFETY: the part lies in the arena, which nobody else knows.
-            let read = timed(&|| unsafe { self.read(parts, 0) }).map_err(failed("reading"))?;
-            // SAFETY: as above.
-            let write = timed(&|| unsafe { self.write(parts, 0) }).map_err(failed("writing"))?;
-            answer = Rates { read_bytes_per_ns: read, write_bytes_per_ns: write }
-                .demand(&self.folder, LEAST_BYTES_PER_NS);
-            if answer.is_ok() || bytes < PIECE {
-                return Ok(());
+            let start = Instant::now();
+            write(0).map_err(failed("writing"))?;
+            let written = Instant::now();
+            read(0).map_err(failed("reading"))?;
+            let rate = |time: Duration| bytes as f64 / time.as_nanos().max(1) as f64;
+            let (write_rate, read_rate) = (rate(written - start), rate(written.elapsed()));
+            let rates = Rates { read_bytes_per_ns: read_rate, write_bytes_per_ns: write_rate };
+            speed = rates.demand(&self.folder, LEAST_BYTES_PER_NS);
+            if speed.is_ok() || bytes < PIECE {
+                speed = Ok(());
+                break;
             }
         }
-        answer
+        speed?;
+        write(bytes - BLOCK).map_err(failed("writing"))?;
+        read(bytes - BLOCK).map_err(failed("reading"))?;
+        if system::cached(&self.file, bytes).map_err(failed("writing"))? {
+            let reason = "what was written stays in the cache of pages".to_owned();
+            return Err(SpillError::Indirect { folder: self.folder.clone(), reason });
+        }
+        Ok(())
     }
 
     /// The error of a transfer, in words.
