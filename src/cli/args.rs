@@ -252,7 +252,7 @@ pub struct RunOptions {
     /// of --out, or the current one]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
-    /// Bytes a second that the disk of --spill reads or writes: what a plan predicts and chooses by [default: 2GiB]
+    /// Bytes a second that the disk of --spill reads or writes: what a plan predicts and chooses by [default: 2.5GiB]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub spill_speed: Option<Size>,
     /// Save a checkpoint every so many steps, too

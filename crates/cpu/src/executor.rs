@@ -69,10 +69,10 @@ const MOST_TRANSFERS: usize = 64;
 /// Kernel-side records and resident stack of the threads that spill.
 const SPILL_THREAD_BYTES: usize = 32 << 10;
 
-/// What a disk is taken to do, unless told otherwise: 2 GiB a second both ways.
+/// What a disk is taken to do, unless told otherwise: 2.5 GiB a second both ways.
 const DISK: Disk = Disk {
-    read_ns_per_mib: 500_000,
-    write_ns_per_mib: 500_000,
+    read_ns_per_mib: 400_000,
+    write_ns_per_mib: 400_000,
     staging_bytes: STAGING_BYTES + SPILL_THREAD_BYTES,
 };
 

@@ -72,7 +72,7 @@ fn largest_arena(bytes: usize) -> usize {
 }
 
 /// A disk wears out as it is written: spilling what would fit without it has to save a part in so many of a step.
-const WORTH_SPILLING: u64 = 16;
+const WORTH_SPILLING: u64 = 32;
 
 /// What a plan may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -585,15 +585,20 @@ impl Trainer {
         // Sums over micro-batches stay in the arena: the fewest, the smallest, or just too large without spilling.
         let mut ends = vec![splits[0], splits[tried.saturating_sub(2)], splits[tried - 1]];
         ends.dedup();
-        let ends = ends.into_iter();
-        let mut others = ends.map(|split| self.plan_split(data, split, Means::Spill, planning));
-        let spilled = others.next().map(|first| others.fold(first, better));
-        match (best, spilled) {
-            (Ok(best), Some(Ok(spilled))) if time(&spilled).saturating_add(worth) > time(&best) => Ok(best),
-            (Ok(_), Some(Ok(spilled))) => Ok(spilled),
-            (best, Some(spilled)) => better(best, spilled),
-            (best, None) => best,
+        let mut known = best;
+        for split in ends {
+            planning.worth_ns = match &known {
+                Ok(plans) if plans.spill_bytes > 0 => time(plans),
+                Ok(plans) => time(plans).saturating_sub(worth),
+                Err(_) => u64::MAX,
+            };
+            known = match (known, self.plan_split(data, split, Means::Spill, planning)) {
+                (Ok(known), Ok(spilled)) if time(&spilled) > planning.worth_ns => Ok(known),
+                (Ok(_), Ok(spilled)) => Ok(spilled),
+                (known, spilled) => better(known, spilled),
+            };
         }
+        known
     }
 
     /// The plan in so many micro-batches.
@@ -660,6 +665,7 @@ impl Trainer {
             let budget = Budget {
                 recompute: means != Means::Once,
                 spill: self.executor.disk().filter(|_| means == Means::Spill),
+                worth_ns: planning.worth_ns,
                 ..Budget::new(line_bytes, outside.clone())
             };
             let mut plans = plan_toward(&batches, self.executor.target(), &budget)?;
