@@ -19,7 +19,11 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     if let Some(path) = &options.workload {
         return workload::run(&options.run, path);
     }
-    let files = [("--out", options.run.out.is_some()), ("--save-every", options.run.save_every.is_some())];
+    let files = [
+        ("--out", options.run.out.is_some()),
+        ("--save-every", options.run.save_every.is_some()),
+        ("--log", options.run.running.log.is_some()),
+    ];
     if let Some((flag, _)) = files.into_iter().find(|(_, given)| *given) {
         return Err(Failure::usage(format!("{flag} is for train: a plan writes nothing")));
     }

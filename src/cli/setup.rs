@@ -53,6 +53,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         }
         _ => {}
     }
+    options.running.check(options.out.is_some())?;
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
     let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
     let model = model(&options.model, Some(&name))?;
@@ -61,6 +62,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let step_examples = batch.saturating_mul(accumulate);
     let images = image_options(&options.input, model.inputs().first(), options.augment)?;
     let data = dataset(&name, model.as_ref(), options.seed, step_examples, images, line_bytes)?;
+    let data = options.running.data(data)?;
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
     if batch > most {
@@ -88,6 +90,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))
         .line(line_bytes);
+    let trainer = options.running.trainer(trainer)?;
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,

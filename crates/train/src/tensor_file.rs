@@ -2,7 +2,7 @@
 
 use crate::TrainError;
 use plimsoll_plan::{PlanSet, Prepared};
-use plimsoll_tensor::DType;
+use plimsoll_tensor::{DType, Finite};
 use safetensors::tensor::Metadata;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,8 +16,12 @@ const DIGITS: usize = 16;
 /// Bytes that are written before they are synced, so that a file on its way to the disk takes little memory.
 const SYNC_BYTES: usize = 32 << 20;
 
+/// Bytes of the buffer through which a file is only looked at.
+const CHECK_BYTES: usize = 64 << 10;
+
 /// Writes states under names through a buffer whose length is a multiple of eight. The file appears whole or not at all: it is
 /// written beside its place, synced, and renamed. With notes, the header holds them and a checksum of the whole file.
+/// States that are not finite are not saved.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
@@ -34,31 +38,55 @@ pub(crate) fn save(
         out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
         for &(state, _) in kept {
             let bytes = plans.states[state].ty.bytes();
-            let mut first = 0;
+            let (mut first, mut finite) = (0, Finite::new(plans.states[state].ty.dtype));
             while first < bytes {
                 let room = out.room().map_err(failed)?;
                 let count = room.len().min(bytes - first);
                 prepared.read_state(state, first, &mut room[..count])?;
+                if !finite.add(&room[..count]) {
+                    return Err(TrainError::NotFinite { state: plans.states[state].name.clone() });
+                }
                 out.used += count;
                 first += count;
             }
         }
         out.finish(notes.is_some()).map_err(failed)
     };
-    let placed = write().and_then(|()| fs::rename(&beside, path).map_err(failed));
-    if placed.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    placed?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
+    place(&beside, path, write())
 }
+
+/// After the name of a file that is not whole yet.
+pub(crate) const PARTIAL: &str = ".partial";
 
 /// Where a file is written before it takes its place.
 fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
+    beside.push(PARTIAL);
     beside.into()
+}
+
+/// Writes a small file, whole or not at all.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
+    let beside = beside(path);
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    place(&beside, path, write().map_err(failed))
+}
+
+/// Gives a file that was written beside its place its name, or removes it where that went wrong.
+fn place(beside: &Path, path: &Path, written: Result<(), TrainError>) -> Result<(), TrainError> {
+    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
+    let placed = written.and_then(|()| fs::rename(beside, path).map_err(failed));
+    if placed.is_err() {
+        let _ = fs::remove_file(beside);
+    }
+    placed?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
 }
 
 /// A file written through a buffer that is handed out to be filled.
@@ -186,11 +214,40 @@ impl Opened {
     /// Reads states, each with its place after `start`, in the places' order; the checksum in the header must be that
     /// of the file. States are written before it is known.
     pub fn read_checked(
-        mut self,
+        self,
         prepared: &mut dyn Prepared,
         places: &[(usize, std::ops::Range<u64>)],
         buffer: &mut [u8],
         path: &Path,
+    ) -> Result<(), TrainError> {
+        let mut left = places;
+        self.read_pieces(buffer, path, |at, bytes| {
+            let end = at + bytes.len() as u64;
+            while let Some((state, place)) = left.first().filter(|(_, place)| place.start < end) {
+                let (from, to) = (place.start.max(at), place.end.min(end));
+                let piece = &bytes[(from - at) as usize..(to - at) as usize];
+                prepared.write_state(*state, (from - place.start) as usize, piece)?;
+                if place.end > end {
+                    break;
+                }
+                left = &left[1..];
+            }
+            Ok(())
+        })?;
+        if left.is_empty() { Ok(()) } else { Err(wrong(path, "the file ends before its states do")) }
+    }
+
+    /// Whether the checksum in the header is that of the file.
+    pub fn check(self, path: &Path) -> Result<(), TrainError> {
+        self.read_pieces(&mut vec![0; CHECK_BYTES], path, |_, _| Ok(()))
+    }
+
+    /// Reads all elements through a buffer, each piece with its place; the checksum in the header must be that of the file.
+    fn read_pieces(
+        mut self,
+        buffer: &mut [u8],
+        path: &Path,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         let digits = BEFORE_CHECKSUM.len()..BEFORE_CHECKSUM.len() + DIGITS;
         let begins = self.header.starts_with(BEFORE_CHECKSUM) && self.header.len().is_multiple_of(8);
@@ -202,7 +259,6 @@ impl Opened {
         let mut checksum = Checksum::default();
         checksum.add(&(self.header.len() as u64).to_le_bytes());
         checksum.add(&self.header);
-        let mut left = places;
         let mut at = 0;
         loop {
             let count = fill(&mut self.file, buffer)
@@ -211,19 +267,10 @@ impl Opened {
                 break;
             }
             checksum.add(&buffer[..count]);
-            let end = at + count as u64;
-            while let Some((state, place)) = left.first().filter(|(_, place)| place.start < end) {
-                let (from, to) = (place.start.max(at), place.end.min(end));
-                let piece = &buffer[(from - at) as usize..(to - at) as usize];
-                prepared.write_state(*state, (from - place.start) as usize, piece)?;
-                if place.end > end {
-                    break;
-                }
-                left = &left[1..];
-            }
-            at = end;
+            take(at, &buffer[..count])?;
+            at += count as u64;
         }
-        if !left.is_empty() || checksum.digits().as_bytes() != stated {
+        if checksum.digits().as_bytes() != stated {
             return Err(wrong(path, "the checksum is not that of the file: it is damaged"));
         }
         Ok(())

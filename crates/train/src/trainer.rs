@@ -1,8 +1,9 @@
 //! What a run is, before it has any memory.
 
 use crate::checkpoint::Checkpoints;
+use crate::metrics::{Metric, MetricSpec};
 use crate::planning::Planning;
-use crate::{Control, Report, Schedule, Session, TrainError, TrainEvent, Watch};
+use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
@@ -13,6 +14,7 @@ use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
@@ -38,6 +40,9 @@ pub const STATE_BUFFER: &str = "state buffer";
 
 /// The load sheet's entry for the heap.
 pub const HEAP_CAP: &str = "heap cap";
+
+/// The load sheet's entry for metrics.
+pub const METRICS: &str = "metrics";
 
 /// Page tables of an arena: eight bytes for every page of 4 KiB. Huge pages need fewer, but the system may have none to
 /// give.
@@ -147,6 +152,14 @@ pub struct Trainer {
     /// Steps over which the rate rises before its schedule starts.
     pub(crate) warmup: u64,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// How many of the last checkpoints stay; the best stays besides.
+    pub(crate) keep: usize,
+    pub(crate) monitor: Monitor,
+    metrics: Vec<MetricSpec>,
+    /// Steps between two validations; `None` for one after each epoch.
+    pub(crate) validate_every: Option<u64>,
+    pub(crate) steps_per_epoch: Option<u64>,
+    pub(crate) time_limit: Option<Duration>,
     pub(crate) notes: BTreeMap<String, String>,
     pub(crate) watch: Option<Box<dyn Watch>>,
     line_bytes: usize,
@@ -179,6 +192,12 @@ impl Trainer {
             schedule: Schedule::Constant,
             warmup: 0,
             checkpoints: None,
+            keep: 2,
+            monitor: Monitor::default(),
+            metrics: Vec::new(),
+            validate_every: None,
+            steps_per_epoch: None,
+            time_limit: None,
             notes: BTreeMap::new(),
             watch: None,
             line_bytes: usize::MAX,
@@ -233,9 +252,58 @@ impl Trainer {
         Self { warmup: steps, ..self }
     }
 
-    /// Saves a checkpoint in this folder every so many steps, and whenever [`Session::fit`] ends or is stopped.
+    /// Saves a checkpoint in this folder every so many steps, after the best validation so far, and whenever
+    /// [`Session::fit`] ends or is stopped.
     pub fn checkpoints(self, folder: impl Into<PathBuf>, every: Option<u64>) -> Self {
         Self { checkpoints: Some(Checkpoints { folder: folder.into(), every }), ..self }
+    }
+
+    /// How many of the last checkpoints stay, at least one; the best stays besides. Without it, two.
+    pub fn keep(self, checkpoints: usize) -> Self {
+        Self { keep: checkpoints.max(1), ..self }
+    }
+
+    /// The figure by which one validation is better than another; without it, the loss.
+    pub fn monitor(self, monitor: Monitor) -> Self {
+        Self { monitor, ..self }
+    }
+
+    /// Figures of validations besides the loss. Evaluations then give the model's output, and the plan has room for it.
+    pub fn metrics(self, metrics: &[MetricSpec]) -> Self {
+        let classes = self.classes();
+        let bytes = metrics.iter().fold(0, |sum: usize, metric| sum.saturating_add(metric.bytes(classes)));
+        let names: Vec<String> = metrics.iter().map(ToString::to_string).collect();
+        if metrics.is_empty() {
+            return self;
+        }
+        let with = self.report(step::Report::Output).outside(Entry::new(METRICS, bytes, names.join(", ")));
+        Self { metrics: metrics.to_vec(), ..with }
+    }
+
+    /// Classes of the labels; one for values.
+    fn classes(&self) -> usize {
+        self.model.target().bound.unwrap_or(1)
+    }
+
+    /// The metrics with their memory.
+    pub(crate) fn make_metrics(&self) -> Result<Vec<Box<dyn Metric>>, TrainError> {
+        let made = self.metrics.iter().map(|metric| metric.make(self.classes()));
+        Ok(made.collect::<Result<_, _>>()?)
+    }
+
+    /// Evaluates the test part every so many steps, instead of after each epoch.
+    pub fn validate_every(self, steps: u64) -> Self {
+        Self { validate_every: Some(steps), ..self }
+    }
+
+    /// Counts so many steps as an epoch, wherever in the data they are.
+    pub fn steps_per_epoch(self, steps: u64) -> Self {
+        Self { steps_per_epoch: Some(steps), ..self }
+    }
+
+    /// Ends [`Session::fit`] after the step in which it has taken so long: with a checkpoint, from which it goes on.
+    pub fn time_limit(self, limit: Duration) -> Self {
+        Self { time_limit: Some(limit), ..self }
     }
 
     /// Adds a note to checkpoints, like what a program needs to build this trainer again.
@@ -296,7 +364,8 @@ impl Trainer {
 
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
-        let per_epoch = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
+        let batches = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
+        let per_epoch = self.steps_per_epoch.unwrap_or(batches);
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
@@ -703,7 +772,7 @@ impl Trainer {
     pub fn fit(
         &self,
         data: &Dataset,
-        listen: &mut dyn FnMut(&TrainEvent) -> Control,
+        listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
     ) -> Result<Report, TrainError> {
         let plans = self.plan(data)?;
         self.prepare(plans, data)?.fit(data, listen)

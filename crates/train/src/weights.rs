@@ -4,6 +4,7 @@ use crate::TrainError;
 use crate::init::{CHUNK_BYTES, parameter_of};
 use crate::tensor_file::{self, Opened, dtype_name};
 use plimsoll_graph::Role;
+use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{PlanSet, Prepared, StatePlacement};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -32,6 +33,9 @@ fn average_of(plans: &PlanSet, parameter: &str) -> Option<usize> {
     plans.states.iter().position(|state| parameter_of(state) == Some(parameter))
 }
 
+/// Bytes of a checkpoint's header at most.
+const CHECKPOINT_HEADER_BYTES: u64 = crate::checkpoint::HEADER_BYTES;
+
 /// Bytes of a header that are read for each state of the model: a name and a shape take about a hundred.
 const HEADER_BYTES_PER_STATE: u64 = 1 << 10;
 
@@ -50,25 +54,58 @@ enum Layout {
     LastFirst,
 }
 
-/// Reads parameters and running statistics, under this program's names or PyTorch's.
+/// Reads parameters and running statistics, under this program's names, PyTorch's or Keras's.
 pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
-    let wrong = |reason: String| tensor_file::wrong(path, reason);
-    let failed = |source| TrainError::File { path: path.display().to_string(), source };
     let most = (plans.states.len() as u64 + 64) * HEADER_BYTES_PER_STATE;
-    let Opened { mut file, tensors, start, length, .. } = tensor_file::open(path, most)?;
-    let mut unused: BTreeSet<String> = tensors.tensors().into_keys().collect();
+    let file = tensor_file::open(path, most)?;
+    let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
     // PyTorch counts batches; nothing here does.
     unused.retain(|name| !name.ends_with("num_batches_tracked"));
+    let found = places(plans, &file, path, &mut unused, |own| {
+        [&[own.to_string(), torch_name(own)][..], &keras_names(own)].concat()
+    })?;
+    if let Some(name) = unused.first() {
+        let others = unused.len() - 1;
+        let reason = format!("the model has no `{name}` ({others} more like it): it is another model's file");
+        return Err(tensor_file::wrong(path, reason));
+    }
+    read_all(prepared, plans, file.file, &found, path)
+}
+
+/// Reads parameters, their running averages where there are some, and statistics from a checkpoint, whose optimizer may be
+/// any.
+pub(crate) fn load_checkpoint(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    path: &Path,
+) -> Result<(), TrainError> {
+    tensor_file::open(path, CHECKPOINT_HEADER_BYTES)?.check(path)?;
+    let file = tensor_file::open(path, CHECKPOINT_HEADER_BYTES)?;
+    let names = |own: &str| vec![format!("{own}/{AVERAGE}"), own.to_string()];
+    let found = places(plans, &file, path, &mut BTreeSet::new(), names)?;
+    read_all(prepared, plans, file.file, &found, path)
+}
+
+/// Where every state but moments lies in a file, under the first of its names that the file has. They are taken out of
+/// `unused`.
+fn places(
+    plans: &PlanSet,
+    file: &Opened,
+    path: &Path,
+    unused: &mut BTreeSet<String>,
+    names: impl Fn(&str) -> Vec<String>,
+) -> Result<Vec<(usize, Entry)>, TrainError> {
+    let wrong = |reason: String| tensor_file::wrong(path, reason);
     let mut found = Vec::new();
     for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
         // An average starts as its parameter.
         let own = parameter_of(state).unwrap_or(&state.name);
-        let names = [own.to_string(), torch_name(own)];
-        let Some((name, info)) = names.iter().find_map(|name| Some((name, tensors.info(name)?))) else {
+        let names = names(own);
+        let Some((name, info)) = names.iter().find_map(|name| Some((name, file.tensors.info(name)?))) else {
             return Err(wrong(format!("there is no `{}`, nor `{}`", names[0], names[1])));
         };
         unused.remove(name);
-        let layout = layout(&state.ty.shape, *name != own, own);
+        let layout = layout(&state.ty.shape, *name == torch_name(own), own);
         let wanted = layout.shape(&state.ty.shape);
         // PyTorch's kernels over sequences have no height.
         let flat =
@@ -78,21 +115,28 @@ pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) ->
             return Err(wrong(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
         }
         let (offset, end) = info.data_offsets;
-        let (offset, end) = (start.saturating_add(offset as u64), start.saturating_add(end as u64));
-        if end > length || end - offset != state.ty.bytes() as u64 {
+        let (offset, end) = (file.start.saturating_add(offset as u64), file.start.saturating_add(end as u64));
+        if end > file.length || end - offset != state.ty.bytes() as u64 {
+            let length = file.length;
             return Err(wrong(format!("`{name}` ends at byte {end}, the file has {length}")));
         }
         found.push((i, Entry { offset, layout }));
     }
-    if let Some(name) = unused.first() {
-        let others = unused.len() - 1;
-        return Err(wrong(format!(
-            "the model has no `{name}` ({others} more like it): it is another model's file"
-        )));
-    }
+    Ok(found)
+}
+
+/// Reads states from their places.
+fn read_all(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    mut file: File,
+    found: &[(usize, Entry)],
+    path: &Path,
+) -> Result<(), TrainError> {
     let mut chunk = vec![0; CHUNK_BYTES];
     for (state, entry) in found {
-        read(prepared, plans, state, &entry, &mut file, &mut chunk)?.map_err(failed)?;
+        read(prepared, plans, *state, entry, &mut file, &mut chunk)?
+            .map_err(|source| TrainError::File { path: path.display().to_string(), source })?;
     }
     Ok(())
 }
@@ -173,6 +217,21 @@ impl Layout {
             _ => own.to_vec(),
         }
     }
+}
+
+/// A state's names as Keras would have them, with and without TensorFlow's number of the output.
+fn keras_names(name: &str) -> Vec<String> {
+    let (layer, leaf) = name.rsplit_once('/').unwrap_or(("", name));
+    let leaves: &[&str] = match leaf {
+        "gain" => &["gamma"],
+        "bias" => &["bias", "beta"],
+        "table" => &["embeddings"],
+        "running_mean" => &["moving_mean"],
+        "running_variance" => &["moving_variance"],
+        other => &[other],
+    };
+    let before = if layer.is_empty() { String::new() } else { format!("{layer}/") };
+    leaves.iter().flat_map(|leaf| [format!("{before}{leaf}"), format!("{before}{leaf}:0")]).collect()
 }
 
 /// A state's name as PyTorch would have it.
