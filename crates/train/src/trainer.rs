@@ -1,9 +1,9 @@
 //! What a run is, before it has any memory.
 
 use crate::checkpoint::Checkpoints;
-use crate::metrics::{Metric, MetricSpec};
+use crate::metrics::{Metric, MetricSpec, figures};
 use crate::planning::Planning;
-use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
+use crate::{Control, Evaluation, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
@@ -11,7 +11,9 @@ use plimsoll_plan::{
     Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
 };
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
+use plimsoll_transform::{
+    LOSS, Pass, SplitError, accumulate, accumulate_local, check_same_ops, check_split, optimize,
+};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -285,10 +287,15 @@ impl Trainer {
         self.model.target().bound.unwrap_or(1)
     }
 
-    /// The metrics with their memory.
+    /// The metrics with their memory, the figure among them by which validations are compared.
     pub(crate) fn make_metrics(&self) -> Result<Vec<Box<dyn Metric>>, TrainError> {
         let made = self.metrics.iter().map(|metric| metric.make(self.classes()));
-        Ok(made.collect::<Result<_, _>>()?)
+        let made: Vec<Box<dyn Metric>> = made.collect::<Result<_, _>>()?;
+        let figures: Vec<_> = made.iter().flat_map(|metric| figures(metric.as_ref())).collect();
+        let classes = self.model.target().bound.is_some();
+        let empty = Evaluation { loss: 0.0, accuracy: classes.then_some(0.0), examples: 0, classes };
+        self.monitor.cost(&empty, &figures)?;
+        Ok(made)
     }
 
     /// Evaluates the test part every so many steps, instead of after each epoch.
@@ -567,6 +574,7 @@ impl Trainer {
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
+        self.check_accumulation()?;
         if let Some(parts) = self.micro_batches.filter(|&k| k > 1 && !self.step_examples().is_multiple_of(k))
         {
             let batch = self.step_examples();
@@ -590,6 +598,13 @@ impl Trainer {
             planning.lowest = false;
             found = better(found, lowest);
         }
+        if let (Err(TrainError::Split(SplitError::Mixes { layer, op })), 2..) = (&found, self.accumulate) {
+            return Err(TrainError::Setting(format!(
+                "layer `{layer}`: {op} mixes the examples of a batch, so that several batches are not one large one: make \
+                 steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
+                 `--allow-split-batchnorm`)"
+            )));
+        }
         match &mut found {
             Ok(plans) => {
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
@@ -608,6 +623,28 @@ impl Trainer {
             Err(_) => {}
         }
         found
+    }
+
+    /// Refuses batches that cannot be accumulated.
+    fn check_accumulation(&self) -> Result<(), TrainError> {
+        let (batches, batch, block) = (self.accumulate, self.batch, self.block());
+        if batches <= 1 {
+            return Ok(());
+        }
+        if !batch.is_multiple_of(block) {
+            return Err(TrainError::Setting(format!(
+                "a step of {batches} batches needs batches that end at blocks of examples, and {batch} examples do not: \
+                 make the batch a multiple of {block}"
+            )));
+        }
+        match self.micro_batches {
+            Some(parts) if !parts.is_multiple_of(batches) => Err(TrainError::Setting(format!(
+                "a step of {batches} batches cannot run in {parts} micro-batch{}: make their number a multiple of {batches}, \
+                 or leave it out",
+                if parts == 1 { "" } else { "es" }
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The fastest plan found under a line.
