@@ -350,6 +350,22 @@ impl<'t> Session<'t> {
         graph.outputs.iter().enumerate().map(read).collect()
     }
 
+    /// The model's outputs for one epoch of a part of the data, given to `each` batch after batch, in order.
+    pub fn predict_each<E: From<TrainError>>(
+        &mut self,
+        part: &Pipeline,
+        mut each: impl FnMut(&[HostTensor]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let size = self.batch_size(BatchKind::Predict);
+        let start = part.batch(size).start_epoch(Cursor::default());
+        let mut batches = start.map_err(TrainError::from)?;
+        while let Some(batch) = batches.next().map_err(TrainError::from)? {
+            each(&self.predict(batch)?)?;
+        }
+        self.count_skipped(&batches);
+        Ok(())
+    }
+
     /// A state by its name, like `dense1/kernel`.
     pub fn state(&self, name: &str) -> Result<HostTensor, TrainError> {
         let index = self.state_index(name)?;
