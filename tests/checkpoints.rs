@@ -158,6 +158,34 @@ fn a_signal_ends_the_step_saves_and_says_how_to_go_on() {
     assert!(weights(&whole) != weights(&stopped));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_run_at_once() {
+    use std::io::Read;
+    use std::os::unix::process::ExitStatusExt;
+    let scratch = Scratch::new("second-signal");
+    let out = scratch.path("run");
+    // Steps of half a second, so that the second signal comes inside one.
+    let mut child =
+        start(&["train", "--batch=8000", "--steps=60", "--save-every=1", "--threads=1", "--out", &out]);
+    while newest(&out).is_none() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let id = child.id().to_string();
+    let send = |signal: &str| Command::new("kill").args([signal, &id]).status().unwrap();
+    send("-INT");
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    let mut errors = child.stderr.take().unwrap();
+    while !said.ends_with(b"at once\n") && errors.read(&mut byte).unwrap() == 1 {
+        said.push(byte[0]);
+    }
+    // Another one than the first.
+    send("-TERM");
+    let status = child.wait().unwrap();
+    assert_eq!(status.signal(), Some(15), "{status:?}");
+    assert!(TrainState::read(out.as_ref()).unwrap().steps_done < 60);
+}
+
 #[test]
 fn a_full_disk_leaves_the_last_checkpoint() {
     let scratch = Scratch::new("full");

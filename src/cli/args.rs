@@ -297,7 +297,7 @@ pub struct PlanOptions {
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
         "every", "factor", "patience", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
-        "early_stop", "time_limit", "keep", "log", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,
 }

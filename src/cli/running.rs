@@ -1,12 +1,33 @@
 //! The flags of the loop: how long a run goes, how often it is looked at, when it ends, and what it leaves.
 
 use super::Failure;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use plimsoll::data::Dataset;
 use plimsoll::train::metrics::MetricSpec;
-use plimsoll::train::{EarlyStopping, Monitor, RunLog, Session, Trainer};
+use plimsoll::train::{EarlyStopping, Monitor, Names, RunLog, Session, Trainer};
 use std::path::PathBuf;
 use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WeightNames {
+    /// As the load sheet has them: stage1/conv/kernel
+    Own,
+    /// As PyTorch does: stage1.conv.weight, outputs first
+    Torch,
+    /// As Keras does: stage1/norm/gamma
+    Keras,
+}
+
+impl WeightNames {
+    /// What the library calls it.
+    pub fn names(self) -> Names {
+        match self {
+            Self::Own => Names::Own,
+            Self::Torch => Names::Torch,
+            Self::Keras => Names::Keras,
+        }
+    }
+}
 
 /// The loop.
 #[derive(Clone, Debug, Args)]
@@ -35,6 +56,9 @@ pub struct LoopOptions {
     /// How many of the last checkpoints stay; the best stays besides [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub keep: Option<usize>,
+    /// Names and layouts in weights.safetensors; `evaluate` and `predict` read them all
+    #[arg(long, value_name = "WHOSE", value_enum, default_value = "own")]
+    pub weight_names: WeightNames,
     /// File for what happens: a table of validations (.csv), or an object for every step and validation (.jsonl)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
@@ -77,6 +101,7 @@ impl LoopOptions {
             keep: given.keep.or(self.keep),
             time_limit: given.time_limit,
             log: given.log.clone(),
+            weight_names: given.weight_names,
             ..self
         }
     }

@@ -74,7 +74,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     progress.bar.finish_and_clear();
     let report = report.map_err(interrupted)?;
     if let Some(folder) = &options.out {
-        session.save(&folder.join("weights.safetensors"))?;
+        session.save_as(&folder.join("weights.safetensors"), options.running.weight_names.names())?;
     }
     say_skipped(&session);
     if let Some(ending) = ending(&report, options.out.as_deref()) {

@@ -13,6 +13,7 @@ mod feed;
 mod fit;
 mod forecast;
 mod init;
+mod layout;
 mod log;
 pub mod metrics;
 mod nearest;
@@ -41,3 +42,4 @@ pub use trainer::{
     BATCH_BUFFERS, BatchKind, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, Trainer,
 };
 pub use watch::{Held, Overload, Saved, Watch};
+pub use weights::Names;

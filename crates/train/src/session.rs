@@ -6,7 +6,7 @@ use crate::init::{CHUNK_BYTES, initialise, push};
 use crate::log::Hits;
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
-use crate::{BatchKind, Best, Callback, Diverged, Evaluation, Plateau, TrainError, Trainer, weights};
+use crate::{BatchKind, Best, Callback, Diverged, Evaluation, Names, Plateau, TrainError, Trainer, weights};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Pipeline};
 use plimsoll_graph::NodeId;
@@ -419,10 +419,15 @@ impl<'t> Session<'t> {
         Ok(path)
     }
 
-    /// Writes parameters and running statistics as a safetensors file.
+    /// Writes parameters and running statistics as a safetensors file, under this program's names.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        self.save_as(path, Names::Own)
+    }
+
+    /// As [`Session::save`], under names and in layouts of choice; [`Session::load`] reads them all.
+    pub fn save_as(&self, path: &Path, names: Names) -> Result<(), TrainError> {
         self.check_unspoilt()?;
-        weights::save(self.prepared.as_ref(), &self.plans, &mut self.buffer.borrow_mut(), path)
+        weights::save(self.prepared.as_ref(), &self.plans, names, &mut self.buffer.borrow_mut(), path)
     }
 
     /// Refuses to save states that may be half written.

@@ -1,8 +1,10 @@
 //! Safetensors files of states: written piece by piece, whole or not at all, and read with every length checked first.
 
 use crate::TrainError;
+use crate::init::CHUNK_BYTES;
+use crate::layout::{Kept, Layout, Slices, own_row};
 use plimsoll_plan::{PlanSet, Prepared};
-use plimsoll_tensor::{DType, Finite};
+use plimsoll_tensor::{DType, Finite, Shape, all_finite};
 use safetensors::tensor::Metadata;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,16 +18,13 @@ const DIGITS: usize = 16;
 /// Bytes that are written before they are synced, so that a file on its way to the disk takes little memory.
 const SYNC_BYTES: usize = 32 << 20;
 
-/// Bytes of the buffer through which a file is only looked at.
-const CHECK_BYTES: usize = 64 << 10;
-
 /// Writes states under names through a buffer whose length is a multiple of eight. The file appears whole or not at all: it is
 /// written beside its place, synced, and renamed. With notes, the header holds them and a checksum of the whole file.
 /// States that are not finite are not saved.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
-    kept: &[(usize, &str)],
+    kept: &[Kept<'_>],
     notes: Option<&BTreeMap<String, String>>,
     buffer: &mut [u8],
     path: &Path,
@@ -36,7 +35,11 @@ pub(crate) fn save(
     let mut write = || -> Result<(), TrainError> {
         let mut out = Writer::new(File::create(&beside).map_err(failed)?, buffer);
         out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
-        for &(state, _) in kept {
+        for &Kept { state, ref layout, .. } in kept {
+            if *layout == Layout::LastFirst {
+                write_last_first(prepared, plans, state, &mut out, path)?;
+                continue;
+            }
             let bytes = plans.states[state].ty.bytes();
             let (mut first, mut finite) = (0, Finite::new(plans.states[state].ty.dtype));
             while first < bytes {
@@ -53,6 +56,38 @@ pub(crate) fn save(
         out.finish(notes.is_some()).map_err(failed)
     };
     place(&beside, path, write())
+}
+
+/// Writes a state with its last axis first, several of the file's outermost slices at a time: they are neighbours in the
+/// state.
+fn write_last_first(
+    prepared: &dyn Prepared,
+    plans: &PlanSet,
+    state: usize,
+    out: &mut Writer<'_>,
+    path: &Path,
+) -> Result<(), TrainError> {
+    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
+    let (name, ty) = (&plans.states[state].name, &plans.states[state].ty);
+    let (slices, size) = (Slices::new(&ty.shape, ty.dtype.bytes()), ty.dtype.bytes());
+    let mut tile = vec![0; slices.together * slices.rest * size];
+    let mut run = vec![0; slices.together * size];
+    for (first, count) in slices.groups() {
+        let run = &mut run[..count * size];
+        for place in 0..slices.rest {
+            let row = own_row(&ty.shape, place);
+            prepared.read_state(state, (row * slices.last + first) * size, run)?;
+            for (slice, element) in run.chunks_exact(size).enumerate() {
+                tile[(slice * slices.rest + place) * size..][..size].copy_from_slice(element);
+            }
+        }
+        let tile = &tile[..count * slices.rest * size];
+        if !all_finite(ty.dtype, tile) {
+            return Err(TrainError::NotFinite { state: name.clone() });
+        }
+        out.write(tile).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// After the name of a file that is not whole yet.
@@ -239,7 +274,7 @@ impl Opened {
 
     /// Whether the checksum in the header is that of the file.
     pub fn check(self, path: &Path) -> Result<(), TrainError> {
-        self.read_pieces(&mut vec![0; CHECK_BYTES], path, |_, _| Ok(()))
+        self.read_pieces(&mut vec![0; CHUNK_BYTES], path, |_, _| Ok(()))
     }
 
     /// Reads all elements through a buffer, each piece with its place; the checksum in the header must be that of the file.
@@ -292,7 +327,7 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// The header: a JSON object of notes, names, types, shapes and places, padded with spaces to a multiple of eight.
-fn header(plans: &PlanSet, kept: &[(usize, &str)], notes: Option<&BTreeMap<String, String>>) -> Vec<u8> {
+fn header(plans: &PlanSet, kept: &[Kept<'_>], notes: Option<&BTreeMap<String, String>>) -> Vec<u8> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let mut header = Vec::new();
     if let Some(notes) = notes {
@@ -305,11 +340,11 @@ fn header(plans: &PlanSet, kept: &[(usize, &str)], notes: Option<&BTreeMap<Strin
         header.push(b'}');
     }
     let mut offset = 0;
-    for &(state, name) in kept {
-        let state = &plans.states[state];
+    for Kept { state, name, layout } in kept {
+        let state = &plans.states[*state];
         let end = offset + state.ty.bytes();
         let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
-        let (dtype, shape) = (dtype_name(state.ty.dtype), &state.ty.shape);
+        let (dtype, shape) = (dtype_name(state.ty.dtype), Shape::from(layout.shape(&state.ty.shape)));
         let entry = format!(
             "{before}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"
         );

@@ -2,6 +2,7 @@
 
 use super::folder::{file_name, newest, tidy};
 use super::{Checkpoints, HEADER_BYTES, TrainState};
+use crate::layout::Kept;
 use crate::tensor_file::{self, dtype_name, open, wrong};
 use crate::{Saved, Session, TrainError};
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ impl Session<'_> {
         self.check_unspoilt()?;
         let path = folder.join(file_name(self.steps_done));
         let states = self.plans.states.iter().enumerate();
-        let every: Vec<(usize, &str)> = states.map(|(i, state)| (i, state.name.as_str())).collect();
+        let every: Vec<Kept<'_>> = states.map(|(i, state)| Kept::same(i, &state.name)).collect();
         let notes = self.train_state().to_notes();
         let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
         tensor_file::save(prepared, &self.plans, &every, Some(&notes), &mut buffer, &path)?;
