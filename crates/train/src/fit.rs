@@ -27,8 +27,8 @@ impl<'t> Session<'t> {
     ) -> Result<Report, TrainError> {
         let mut callbacks = std::mem::take(&mut self.callbacks);
         let result = self.train(data, &mut |event| {
-            let wishes = callbacks.iter_mut().map(|callback| callback.on(event));
-            wishes.fold(Ok(listen(event)), |most, wish| Ok(most?.max(wish?)))
+            let own = listen(event);
+            callbacks.iter_mut().try_fold(own, |most, callback| Ok(most.max(callback.on(event)?)))
         });
         self.callbacks = callbacks;
         result
@@ -103,11 +103,11 @@ impl<'t> Session<'t> {
             if control == Control::Leave {
                 return Err(TrainError::Interrupted { step, saved: self.save_to_leave() });
             }
-            if due || last || best || control >= Control::Stop {
-                if let Err(error) = self.save_checkpoint() {
-                    drop(batches);
-                    return Err(self.explain(data, error, loss));
-                }
+            if (due || last || best || control >= Control::Stop)
+                && let Err(error) = self.save_checkpoint()
+            {
+                drop(batches);
+                return Err(self.explain(data, error, loss));
             }
         }
         if control >= Control::Stop && ending == Ending::Done {
@@ -115,10 +115,10 @@ impl<'t> Session<'t> {
         }
         self.count_skipped(&batches);
         drop(batches);
-        if control == Control::Restore {
-            if let Some(step) = self.restore_best()? {
-                (ending, evaluation) = (Ending::Restored(step), None);
-            }
+        if control == Control::Restore
+            && let Some(step) = self.restore_best()?
+        {
+            (ending, evaluation) = (Ending::Restored(step), None);
         }
         let evaluation = match evaluation {
             Some(evaluation) => evaluation,
