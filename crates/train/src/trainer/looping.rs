@@ -11,7 +11,7 @@ use std::time::Duration;
 
 impl Trainer {
     /// Saves a checkpoint in this folder every so many steps, after the best validation so far, and whenever
-    /// [`Session::fit`] ends or is stopped.
+    /// [`crate::Session::fit`] ends or is stopped.
     pub fn checkpoints(self, folder: impl Into<PathBuf>, every: Option<u64>) -> Self {
         Self { checkpoints: Some(Checkpoints { folder: folder.into(), every }), ..self }
     }
@@ -64,7 +64,7 @@ impl Trainer {
         Self { steps_per_epoch: Some(steps), ..self }
     }
 
-    /// Ends [`Session::fit`] after the step in which it has taken so long: with a checkpoint, from which it goes on.
+    /// Ends [`crate::Session::fit`] after the step in which it has taken so long: with a checkpoint, from which it goes on.
     pub fn time_limit(self, limit: Duration) -> Self {
         Self { time_limit: Some(limit), ..self }
     }
