@@ -14,6 +14,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark talks")]
 
 use clap::Parser;
+use plimsoll::cpu::spill::disk_rates;
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
@@ -143,7 +144,11 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
         open("synthetic", &OpenOptions { synthetic: Some(synthetic), examples, ..OpenOptions::default() })?;
     let threads = flags.threads.unwrap_or(std::thread::available_parallelism()?.get());
     let executor = Cpu::new(threads)?;
-    let executor = if flags.no_spill { executor } else { executor.spilling(SPILL_FOLDER) };
+    let executor = if flags.no_spill {
+        executor
+    } else {
+        executor.spilling(SPILL_FOLDER).disk_rates(disk_rates(SPILL_FOLDER.as_ref())?)
+    };
     let trainer = Trainer::new(model, AdamW::new(1e-4), executor)
         .batch(case.batch)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate]);

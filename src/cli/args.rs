@@ -255,6 +255,9 @@ pub struct RunOptions {
     /// of --out, or the current one]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
+    /// Bytes a second that the disk of --spill reads or writes: what a plan predicts and chooses by [default: 2GiB]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub spill_speed: Option<Size>,
     /// Save a checkpoint every so many steps, too
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub save_every: Option<u64>,
@@ -297,7 +300,8 @@ pub struct PlanOptions {
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
         "every", "factor", "patience", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
-        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed",
+        "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,
 }

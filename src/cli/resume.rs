@@ -91,6 +91,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
         ..given.input.clone()
     };
     kept.your_code = given.your_code;
+    kept.spill_speed = given.spill_speed;
     kept.spill = given.spill.clone();
     kept.out = given.out.clone().or(Some(folder.to_path_buf()));
     kept.without = given.without.clone();

@@ -4,7 +4,9 @@ use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions};
 use super::{Failure, resume};
 use crate::HEAP;
 use crate::heap::Tag;
+use plimsoll::Size;
 use plimsoll::cpu::Cpu;
+use plimsoll::cpu::spill::Rates;
 use plimsoll::data::{Dataset, ImageOptions, Itself, Masked, OpenOptions, SyntheticSpec, Workers, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
@@ -82,6 +84,14 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(folder) => executor.spilling(folder),
         None => executor,
     };
+    let executor = match options.spill_speed {
+        Some(Size::Bytes(bytes)) if bytes > 0 => {
+            let rate = bytes as f64 / 1e9;
+            executor.disk_rates(Rates { read_bytes_per_ns: rate, write_bytes_per_ns: rate })
+        }
+        Some(_) => return Err(Failure::usage("--spill-speed is bytes in a second, like 3GB")),
+        None => executor,
+    };
     let trainer = Trainer::new(model, options.update.optimizer()?, executor)
         .batch(batch)
         .accumulate(accumulate)
@@ -134,6 +144,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
     chosen.extend(folders);
     chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
+    chosen.extend(options.spill_speed.map(|size| ("spill-speed", size.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes, chosen })
 }

@@ -390,6 +390,7 @@ impl<'a> Gather<'a> {
                     k_start: chunk.start,
                     k_len: chunk.len(),
                     b: weights.at(start * depth + chunk.start * width),
+                    b_step: width,
                     old: std::ptr::null(),
                     old_step: 0,
                     c: target.at(0),

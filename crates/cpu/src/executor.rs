@@ -5,7 +5,7 @@ use crate::call::{self, Call, Operands};
 use crate::isa::{Context, Isa};
 use crate::pool::Pool;
 use crate::shadow::Shadow;
-use crate::spill::{STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
+use crate::spill::{Rates, STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::stream::Stream;
 use crate::target::CpuTarget;
 use plimsoll_graph::{NodeId, ValueId};
@@ -60,6 +60,7 @@ pub struct Cpu {
     pool: Arc<Pool>,
     checked: bool,
     spill: Option<PathBuf>,
+    disk: Disk,
     times: Option<Arc<StepTimes>>,
 }
 
@@ -69,10 +70,10 @@ const MOST_TRANSFERS: usize = 64;
 /// Kernel-side records and resident stack of the threads that spill.
 const SPILL_THREAD_BYTES: usize = 32 << 10;
 
-/// What a disk is taken to do, unless told otherwise: 2 GiB a second in, 1.5 out.
+/// What a disk is taken to do, unless told otherwise: 2 GiB a second both ways.
 const DISK: Disk = Disk {
     read_ns_per_mib: 500_000,
-    write_ns_per_mib: 650_000,
+    write_ns_per_mib: 500_000,
     staging_bytes: STAGING_BYTES + SPILL_THREAD_BYTES,
 };
 
@@ -92,6 +93,7 @@ impl Cpu {
             checked: false,
             times: None,
             spill: None,
+            disk: DISK,
         })
     }
 
@@ -99,6 +101,13 @@ impl Cpu {
     /// is prepared.
     pub fn spilling(self, folder: impl Into<PathBuf>) -> Self {
         Self { spill: Some(folder.into()), ..self }
+    }
+
+    /// An executor whose plans take the disk to be so fast: what [`disk_rates`](crate::spill::disk_rates) found, say.
+    pub fn disk_rates(self, rates: Rates) -> Self {
+        let ns_per_mib = |bytes_per_ns: f64| (f64::from(1 << 20) / bytes_per_ns) as u64;
+        let (read, write) = (ns_per_mib(rates.read_bytes_per_ns), ns_per_mib(rates.write_bytes_per_ns));
+        Self { disk: Disk { read_ns_per_mib: read, write_ns_per_mib: write, ..self.disk }, ..self }
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the
@@ -119,7 +128,7 @@ impl Executor for Cpu {
     }
 
     fn disk(&self) -> Option<Disk> {
-        self.spill.is_some().then_some(DISK)
+        self.spill.is_some().then_some(self.disk)
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {

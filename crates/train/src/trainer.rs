@@ -80,7 +80,7 @@ fn largest_arena(bytes: usize) -> usize {
 }
 
 /// A disk wears out as it is written: spilling what would fit without it has to save a part in so many of a step.
-const WORTH_SPILLING: u64 = 8;
+const WORTH_SPILLING: u64 = 16;
 
 /// What a plan may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,9 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
     }
     let fold = if query.fold_rows > 0 { query.fold_rows } else { usize::MAX };
     let spec = GemmSpec { m, n, k, fold, accumulate: query.accumulate };
+    if !op.transpose_a && !op.transpose_b && gemm::is_direct(&spec) {
+        return found(FewRows { spec, epilogue: op.epilogue });
+    }
     found(Product { spec, op: *op })
 }
 
@@ -55,6 +58,32 @@ impl Call for Product {
         let bias = if op.epilogue.bias { Some(read!(o, 2, spec.n)) } else { None };
         let y = write!(o, 0, spec.m * spec.n);
         gemm::gemm(ctx, spec, a, b, y, finish(op.epilogue, bias), scratch!(o));
+        Ok(())
+    }
+}
+
+/// A product of row-major operands that needs no packing.
+struct FewRows {
+    spec: GemmSpec,
+    epilogue: Epilogue,
+}
+
+impl Call for FewRows {
+    fn workspace(&self, _: Isa, _: usize) -> usize {
+        0
+    }
+
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        let GemmSpec { m, n, k, .. } = self.spec;
+        core.direct_product([m, n, k], bytes(query))
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let spec = &self.spec;
+        let (a, b) = (read!(o, 0, spec.m * spec.k), read!(o, 1, spec.k * spec.n));
+        let bias = if self.epilogue.bias { Some(read!(o, 2, spec.n)) } else { None };
+        let y = write!(o, 0, spec.m * spec.n);
+        gemm::gemm_direct(ctx, spec, a, b, y, finish(self.epilogue, bias));
         Ok(())
     }
 }

@@ -254,6 +254,7 @@ impl<'a> WeightGrad<'a> {
                     k_start: 0,
                     k_len: pixels,
                     b,
+                    b_step: width,
                     old: std::ptr::null(),
                     old_step: shape.out_c,
                     c: sums.wrapping_add(to),

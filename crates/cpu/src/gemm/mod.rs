@@ -10,6 +10,7 @@ mod avx2;
 mod avx512;
 mod batch;
 pub(crate) mod chunks;
+mod direct;
 pub(crate) mod kernel;
 pub(crate) mod pack;
 mod portable;
@@ -19,6 +20,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use batch::{gemm_batch, gemm_batch_workspace};
+pub use direct::{gemm_direct, is_direct};
 
 use crate::isa::{Context, Isa};
 use crate::pool::Pool;
@@ -367,6 +369,7 @@ impl Pass<'_> {
             k_start: 0,
             k_len: 0,
             b,
+            b_step: width,
             old: if spec.accumulate || self.depth.start > 0 { c } else { std::ptr::null() },
             old_step: self.ldc,
             c: own,

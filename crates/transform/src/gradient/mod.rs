@@ -49,8 +49,8 @@ pub fn gradient(b: &mut Builder, loss: ValueId, parameters: &[ValueId]) -> Resul
         };
         b.within(node.layer.clone(), |b| {
             if outer.iter().any(Option::is_some) && needs.contains(&true) {
-                repeated.take(place, node, outer[0], &mut needs);
-                let inner = rules::backward(b, node, &outer, &needs)?;
+                let taken = repeated.take(b, (place, node), outer[0], &mut needs)?;
+                let inner = rules::backward(b, &taken, &outer, &needs)?;
                 if inner.iter().zip(&needs).any(|(gradient, &needed)| needed && gradient.is_none()) {
                     ends.push(place);
                 }
