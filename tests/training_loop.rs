@@ -335,3 +335,37 @@ fn a_run_that_diverges_ends_with_a_status_of_its_own() {
     assert!(!Path::new(&out).join("weights.safetensors").exists());
     assert!(TrainState::read(out.as_ref()).unwrap().steps_done > 0);
 }
+
+/// A callback that cannot do its work.
+struct Fails;
+
+impl Callback for Fails {
+    fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        match event {
+            TrainEvent::Step { step: 3, .. } => Err(TrainError::Setting("no more".into())),
+            _ => Ok(Control::Continue),
+        }
+    }
+}
+
+#[test]
+fn callbacks_may_end_a_run_and_the_strongest_wish_counts() {
+    let data = data();
+    let trainer = trainer();
+    let mut session = prepare(&trainer, &data);
+    session.add(|event: &TrainEvent<'_>| match event {
+        TrainEvent::Step { step: 2, .. } => Control::Stop,
+        _ => Control::Continue,
+    });
+    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    assert_eq!((report.steps, report.ending), (2, Ending::Stopped));
+    // It looks on in the next fit, too, which counts its own steps.
+    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    assert_eq!((report.steps, session.steps_done()), (2, 4));
+    let leave = session.fit(&data, &mut |_| Control::Leave);
+    assert!(matches!(leave, Err(TrainError::Interrupted { step: 1, .. })), "{leave:?}");
+    let mut session = prepare(&trainer, &data);
+    session.add(Fails);
+    let failed = session.fit(&data, &mut |_| Control::Continue);
+    assert!(matches!(failed, Err(TrainError::Setting(_))) && session.steps_done() == 3);
+}
