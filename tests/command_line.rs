@@ -65,6 +65,11 @@ fn bad_input_is_refused_with_what_to_change() {
         &["batch_norm", "several batches", "--allow-split-batchnorm"],
     );
     refused(&["train", "--time-limit", "soon"], &["soon", "30m"]);
+    refused(&["train", "--class-weights", "1,2"], &["2 class weights for 10 classes"]);
+    refused(
+        &["train", "--model", "autoencoder", "--class-weights", "1"],
+        &["--class-weights", "autoencoder"],
+    );
     refused(&["train", "--early-stop", "0"], &["--early-stop"]);
     refused(&["train", "--validate-every", "0"], &["--validate-every"]);
     refused(&["train", "--validation-split", "1.5"], &["--validation-split", "1.5"]);

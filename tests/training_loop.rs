@@ -369,3 +369,20 @@ fn callbacks_may_end_a_run_and_the_strongest_wish_counts() {
     let failed = session.fit(&data, &mut |_| Control::Continue);
     assert!(matches!(failed, Err(TrainError::Setting(_))) && session.steps_done() == 3);
 }
+
+#[test]
+fn classes_that_weigh_nothing_are_not_learned() {
+    let scratch = Scratch::new("class-weights");
+    let out = scratch.path("run");
+    let weights = "--class-weights=0,0,1,1,1,1,1,1,1,0.5";
+    let report = json(&plimsoll(&["train", "--json", "--steps=60", weights, "--seed=1", "--out", &out]));
+    let found = json(&plimsoll(&["evaluate", &out, "--json", "--metrics=recall/classes"]));
+    assert!(number(&found["metrics"], "recall/7") > 0.5 && found["metrics"]["recall/0"].is_null(), "{found}");
+    let table = String::from_utf8(plimsoll(&["predict", &out]).stdout).unwrap();
+    let said = table.lines().skip(1).filter(|line| ["0", "1"].contains(&line.split(',').nth(1).unwrap()));
+    assert_eq!(said.count(), 0);
+    // The loss is weighed in the same way again, from a checkpoint alone, too.
+    assert_eq!(number(&found, "loss"), number(&report, "test_loss"));
+    fs::remove_file(Path::new(&out).join("report.json")).unwrap();
+    assert_eq!(number(&json(&plimsoll(&["evaluate", &out, "--json"])), "loss"), number(&report, "test_loss"));
+}

@@ -117,6 +117,9 @@ pub struct ModelOptions {
     /// Share of activations that training drops
     #[arg(long)]
     pub dropout: Option<f64>,
+    /// How much examples count in the loss by their class, a weight for each, with commas [default: all alike]
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', allow_negative_numbers = true)]
+    pub class_weights: Vec<f64>,
 }
 
 /// The line and the machine.
@@ -295,7 +298,8 @@ pub struct PlanOptions {
     pub batches: bool,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "data", "batch",
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "data",
+        "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",

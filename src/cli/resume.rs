@@ -25,8 +25,19 @@ pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMa
 
 /// Flags with their values, where they have one.
 pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
-    let ModelOptions { model, classes, image_size, channels, context, layers, width, heads, dropout } =
-        &options.model;
+    let ModelOptions {
+        model,
+        classes,
+        image_size,
+        channels,
+        context,
+        layers,
+        width,
+        heads,
+        dropout,
+        class_weights,
+    } = &options.model;
+    let weights: Vec<String> = class_weights.iter().map(ToString::to_string).collect();
     let number = |n: &Option<usize>| n.map(|n| n.to_string());
     let flags = [
         ("model", Some(model.clone())),
@@ -38,6 +49,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("width", number(width)),
         ("heads", number(heads)),
         ("dropout", dropout.map(|rate| rate.to_string())),
+        ("class-weights", (!weights.is_empty()).then(|| weights.join(","))),
         ("data", options.data.clone()),
         ("augment", options.augment.then(|| "true".to_string())),
         ("skip-bad", options.input.skip_bad.map(|records| records.to_string())),

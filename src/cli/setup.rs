@@ -10,7 +10,7 @@ use plimsoll::cpu::spill::Rates;
 use plimsoll::data::{Dataset, ImageOptions, Itself, Masked, OpenOptions, SyntheticSpec, Workers, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{Field, Model};
+use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::{BatchKind, Trainer};
 use std::path::PathBuf;
@@ -335,5 +335,13 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         // Bytes, and for masked models the mask.
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
     }
-    Ok((entry.make)(&sizes))
+    let model = (entry.make)(&sizes);
+    if options.class_weights.is_empty() {
+        return Ok(model);
+    }
+    if model.target().bound.is_none() {
+        return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
+    }
+    let loss = CrossEntropy::default().class_weights(options.class_weights.clone());
+    Ok(Box::new(WithLoss::new(model, loss)))
 }

@@ -147,7 +147,7 @@ fn model_options(options: &ModelOptions) -> serde_json::Value {
     json!({
         "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
         "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
-        "dropout": options.dropout,
+        "dropout": options.dropout, "class_weights": options.class_weights,
     })
 }
 

@@ -53,6 +53,8 @@ fn describe(folder: &Path) -> Result<Described, Failure> {
     let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
     let number = |value: Option<&Value>| value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     let size = |key: &str| number(manifest.get("model_options").and_then(|options| options.get(key)));
+    let weights = manifest.get("model_options").and_then(|options| options.get("class_weights"));
+    let weights = weights.and_then(Value::as_array);
     let model = ModelOptions {
         model: known("model").ok_or_else(|| wrong("there is no \"model\"".into()))?,
         classes: size("classes"),
@@ -63,6 +65,7 @@ fn describe(folder: &Path) -> Result<Described, Failure> {
         width: size("width"),
         heads: size("heads"),
         dropout: None,
+        class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
     };
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let parameters = Parameters::File(folder.join("weights.safetensors"));
