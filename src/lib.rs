@@ -50,7 +50,8 @@ pub mod prelude {
     };
     pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
     pub use plimsoll_train::{
-        Control, Evaluation, Report, Schedule, Session, TrainError, TrainEvent, Trainer, metrics,
+        Callback, Control, EarlyStopping, Evaluation, Report, RunLog, Schedule, Session, TrainError,
+        TrainEvent, Trainer, metrics,
     };
 }
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use plimsoll::train::CHECKPOINT;
+use plimsoll::train::checkpoints;
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -107,7 +107,7 @@ fn file_bytes(folder: &Path) -> u64 {
 /// The weights file, and the checkpoint's states without its header.
 fn states(folder: &Path) -> (Vec<u8>, Vec<u8>) {
     let weights = fs::read(folder.join("weights.safetensors")).unwrap();
-    let checkpoint = fs::read(folder.join(CHECKPOINT)).unwrap();
+    let checkpoint = fs::read(checkpoints(folder).unwrap().pop().unwrap()).unwrap();
     let header = u64::from_le_bytes(checkpoint[..8].try_into().unwrap()) as usize;
     (weights, checkpoint[8 + header..].to_vec())
 }

@@ -10,7 +10,7 @@ use plimsoll::cpu::spill::Rates;
 use plimsoll::data::{Dataset, ImageOptions, Itself, Masked, OpenOptions, SyntheticSpec, Workers, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{Field, Model};
+use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::{BatchKind, Trainer};
 use std::path::PathBuf;
@@ -55,6 +55,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         }
         _ => {}
     }
+    options.running.check(options.out.is_some())?;
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
     let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
     let model = model(&options.model, Some(&name))?;
@@ -63,6 +64,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let step_examples = batch.saturating_mul(accumulate);
     let images = image_options(&options.input, model.inputs().first(), options.augment)?;
     let data = dataset(&name, model.as_ref(), options.seed, step_examples, images, line_bytes)?;
+    let data = options.running.data(data)?;
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
     if batch > most {
@@ -98,6 +100,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))
         .line(line_bytes);
+    let trainer = options.running.trainer(trainer)?;
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,
@@ -332,5 +335,13 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         // Bytes, and for masked models the mask.
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
     }
-    Ok((entry.make)(&sizes))
+    let model = (entry.make)(&sizes);
+    if options.class_weights.is_empty() {
+        return Ok(model);
+    }
+    if model.target().bound.is_none() {
+        return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
+    }
+    let loss = CrossEntropy::default().class_weights(options.class_weights.clone());
+    Ok(Box::new(WithLoss::new(model, loss)))
 }

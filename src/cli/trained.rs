@@ -2,16 +2,16 @@
 
 use super::args::{ModelOptions, TrainedOptions};
 use super::setup::{batch, check_available, dataset, executor, image_options, line, model, threads};
-use super::{Failure, answer, say};
+use super::{Failure, answer, hint, resume::recorded, say};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::data::{Dataset, Pipeline};
 use plimsoll::memory;
 use plimsoll::nn::{Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, Session, Trainer};
+use plimsoll::train::{BatchKind, Session, TrainState, Trainer};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a run's folder says, with data opened for it.
 pub struct Trained {
@@ -19,26 +19,44 @@ pub struct Trained {
     pub data: Dataset,
     /// Classes of the model's labels; `None` for values.
     pub classes: Option<usize>,
-    weights: PathBuf,
+    parameters: Parameters,
     available_bytes: Option<usize>,
 }
 
-/// Reads the report that `train` wrote, builds the model again, and opens the data.
-pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
-    let path = options.run.join("report.json");
+/// What a run's folder says of its model, and where its parameters are.
+struct Described {
+    model: ModelOptions,
+    data: Option<String>,
+    batch: Option<usize>,
+    seed: u64,
+    parameters: Parameters,
+}
+
+/// Where parameters are.
+enum Parameters {
+    /// In a file of weights.
+    File(PathBuf),
+    /// In the newest good checkpoint of a folder.
+    Checkpoint(PathBuf),
+}
+
+/// What the report of a run that is over says, or else the newest good checkpoint.
+fn describe(folder: &Path) -> Result<Described, Failure> {
+    let path = folder.join("report.json");
+    if !path.exists() {
+        return describe_checkpoint(folder);
+    }
     let shown = path.display();
-    let text = std::fs::read_to_string(&path)
-        .map_err(|e| Failure::usage(format!("{shown}: {e}; give a folder that `train --out` wrote")))?;
-    let manifest: Value = serde_json::from_str(&text).map_err(|e| Failure::usage(format!("{shown}: {e}")))?;
+    let wrong = |reason: String| Failure::usage(format!("{shown}: {reason}"));
+    let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
+    let manifest: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
-    let missing = |key: &str| Failure::usage(format!("{shown}: there is no \"{key}\""));
-    let name = known("model").ok_or_else(|| missing("model"))?;
-    let size = |key: &str| {
-        let value = manifest.get("model_options").and_then(|options| options.get(key));
-        value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
-    };
-    let sizes = ModelOptions {
-        model: name,
+    let number = |value: Option<&Value>| value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    let size = |key: &str| number(manifest.get("model_options").and_then(|options| options.get(key)));
+    let weights = manifest.get("model_options").and_then(|options| options.get("class_weights"));
+    let weights = weights.and_then(Value::as_array);
+    let model = ModelOptions {
+        model: known("model").ok_or_else(|| wrong("there is no \"model\"".into()))?,
         classes: size("classes"),
         image_size: size("image_size"),
         channels: size("channels"),
@@ -47,14 +65,35 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
         width: size("width"),
         heads: size("heads"),
         dropout: None,
+        class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
     };
-    let trained_on = known("data");
-    let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(|| missing("data"))?;
+    let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
+    let parameters = Parameters::File(folder.join("weights.safetensors"));
+    Ok(Described { model, data: known("data"), batch: number(manifest.get("batch")), seed, parameters })
+}
+
+fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
+    let wrong = |reason: String| {
+        Failure::usage(format!(
+            "{reason}; give a folder in which `train --out` left a report or a checkpoint"
+        ))
+    };
+    let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
+    let run = recorded(&state).map_err(wrong)?;
+    let model = ModelOptions { dropout: None, ..run.model };
+    let parameters = Parameters::Checkpoint(folder.to_path_buf());
+    Ok(Described { model, data: run.data, batch: run.batch, seed: run.seed, parameters })
+}
+
+/// Reads what `train` wrote, builds the model again, and opens the data.
+pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
+    let Described { model: sizes, data: trained_on, batch: trained_batch, seed, parameters } =
+        describe(&options.run)?;
+    let no_data = || Failure::usage("the run does not say which data it had: add --data");
+    let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(no_data)?;
     // The model is as it was trained, whatever it looks at now.
     let model = model(&sizes, trained_on.as_deref())?;
-    let trained_batch = manifest.get("batch").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
-    let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
     let images = image_options(&options.input, model.inputs().first(), false)?;
@@ -67,8 +106,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
-    let weights = options.run.join("weights.safetensors");
-    Ok(Trained { trainer, data, classes, weights, available_bytes })
+    Ok(Trained { trainer, data, classes, parameters, available_bytes })
 }
 
 impl Trained {
@@ -84,7 +122,13 @@ impl Trained {
         memory::trim_heap();
         memory::trim_code();
         let mut session = self.trainer.prepare(plans, &self.data)?;
-        session.load(&self.weights)?;
+        match &self.parameters {
+            Parameters::File(path) => session.load(path)?,
+            Parameters::Checkpoint(folder) => {
+                let path = session.load_checkpoint(folder)?;
+                hint(&format!("the run is not over: these are the parameters of {}", path.display()));
+            }
+        }
         Ok((session, total))
     }
 

@@ -45,6 +45,22 @@ pub(crate) fn initialise(
     Ok(())
 }
 
+/// Fills every state with zeros.
+pub(crate) fn clear(
+    prepared: &mut dyn Prepared,
+    states: &[StatePlacement],
+    chunk: &mut [u8],
+) -> Result<(), ExecuteError> {
+    chunk.fill(0);
+    for (i, state) in states.iter().enumerate() {
+        let bytes = state.ty.bytes();
+        for first in (0..bytes).step_by(chunk.len().max(1)) {
+            prepared.write_state(i, first, &chunk[..chunk.len().min(bytes - first)])?;
+        }
+    }
+    Ok(())
+}
+
 /// The name of the parameter that a state is the running average of.
 pub(crate) fn parameter_of(state: &StatePlacement) -> Option<&str> {
     let name = state.name.strip_suffix(AVERAGE)?.strip_suffix('/')?;

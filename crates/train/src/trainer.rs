@@ -1,8 +1,11 @@
 //! What a run is, before it has any memory.
 
+mod looping;
+
 use crate::checkpoint::Checkpoints;
+use crate::metrics::MetricSpec;
 use crate::planning::Planning;
-use crate::{Control, Report, Schedule, Session, TrainError, TrainEvent, Watch};
+use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
 use plimsoll_nn::{Model, Optimizer, step};
@@ -10,9 +13,11 @@ use plimsoll_plan::{
     Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
 };
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
+use plimsoll_transform::{
+    LOSS, Pass, SplitError, accumulate, accumulate_local, check_same_ops, check_split, optimize,
+};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::time::Duration;
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
@@ -38,6 +43,9 @@ pub const STATE_BUFFER: &str = "state buffer";
 
 /// The load sheet's entry for the heap.
 pub const HEAP_CAP: &str = "heap cap";
+
+/// The load sheet's entry for metrics.
+pub const METRICS: &str = "metrics";
 
 /// Page tables of an arena: eight bytes for every page of 4 KiB. Huge pages need fewer, but the system may have none to
 /// give.
@@ -147,6 +155,14 @@ pub struct Trainer {
     /// Steps over which the rate rises before its schedule starts.
     pub(crate) warmup: u64,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// How many of the last checkpoints stay; the best stays besides.
+    pub(crate) keep: usize,
+    pub(crate) monitor: Monitor,
+    metrics: Vec<MetricSpec>,
+    /// Steps between two validations; `None` for one after each epoch.
+    pub(crate) validate_every: Option<u64>,
+    pub(crate) steps_per_epoch: Option<u64>,
+    pub(crate) time_limit: Option<Duration>,
     pub(crate) notes: BTreeMap<String, String>,
     pub(crate) watch: Option<Box<dyn Watch>>,
     line_bytes: usize,
@@ -179,6 +195,12 @@ impl Trainer {
             schedule: Schedule::Constant,
             warmup: 0,
             checkpoints: None,
+            keep: 2,
+            monitor: Monitor::default(),
+            metrics: Vec::new(),
+            validate_every: None,
+            steps_per_epoch: None,
+            time_limit: None,
             notes: BTreeMap::new(),
             watch: None,
             line_bytes: usize::MAX,
@@ -231,11 +253,6 @@ impl Trainer {
     /// Lets the learning rate rise along a line over the first steps, before its schedule starts.
     pub fn warmup(self, steps: u64) -> Self {
         Self { warmup: steps, ..self }
-    }
-
-    /// Saves a checkpoint in this folder every so many steps, and whenever [`Session::fit`] ends or is stopped.
-    pub fn checkpoints(self, folder: impl Into<PathBuf>, every: Option<u64>) -> Self {
-        Self { checkpoints: Some(Checkpoints { folder: folder.into(), every }), ..self }
     }
 
     /// Adds a note to checkpoints, like what a program needs to build this trainer again.
@@ -296,7 +313,8 @@ impl Trainer {
 
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
-        let per_epoch = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
+        let batches = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
+        let per_epoch = self.steps_per_epoch.unwrap_or(batches);
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
@@ -498,6 +516,7 @@ impl Trainer {
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
+        self.check_accumulation()?;
         if let Some(parts) = self.micro_batches.filter(|&k| k > 1 && !self.step_examples().is_multiple_of(k))
         {
             let batch = self.step_examples();
@@ -521,6 +540,13 @@ impl Trainer {
             planning.lowest = false;
             found = better(found, lowest);
         }
+        if let (Err(TrainError::Split(SplitError::Mixes { layer, op })), 2..) = (&found, self.accumulate) {
+            return Err(TrainError::Setting(format!(
+                "layer `{layer}`: {op} mixes the examples of a batch, so that several batches are not one large one: make \
+                 steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
+                 `--allow-split-batchnorm`)"
+            )));
+        }
         match &mut found {
             Ok(plans) => {
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
@@ -539,6 +565,28 @@ impl Trainer {
             Err(_) => {}
         }
         found
+    }
+
+    /// Refuses batches that cannot be accumulated.
+    fn check_accumulation(&self) -> Result<(), TrainError> {
+        let (batches, batch, block) = (self.accumulate, self.batch, self.block());
+        if batches <= 1 {
+            return Ok(());
+        }
+        if !batch.is_multiple_of(block) {
+            return Err(TrainError::Setting(format!(
+                "a step of {batches} batches needs batches that end at blocks of examples, and {batch} examples do not: \
+                 make the batch a multiple of {block}"
+            )));
+        }
+        match self.micro_batches {
+            Some(parts) if !parts.is_multiple_of(batches) => Err(TrainError::Setting(format!(
+                "a step of {batches} batches cannot run in {parts} micro-batch{}: make their number a multiple of {batches}, \
+                 or leave it out",
+                if parts == 1 { "" } else { "es" }
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The fastest plan found under a line.
@@ -709,7 +757,7 @@ impl Trainer {
     pub fn fit(
         &self,
         data: &Dataset,
-        listen: &mut dyn FnMut(&TrainEvent) -> Control,
+        listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
     ) -> Result<Report, TrainError> {
         let plans = self.plan(data)?;
         self.prepare(plans, data)?.fit(data, listen)
