@@ -260,7 +260,7 @@ fn a_part_is_held_out_for_validation() {
     let (planned, measured) = (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
     assert!((measured - planned).abs() <= 4.0 * 1024.0 * 1024.0, "planned {planned}, measured {measured}");
     let state = TrainState::read(out.as_ref()).unwrap();
-    assert_eq!((state.examples, state.validated, state.monitor.as_str()), (14_400, 4, "top3"));
+    assert_eq!((state.examples, state.validated, state.monitor.as_str()), (14_400, 4, "highest top3"));
     // A run that goes on keeps all of it.
     json(&plimsoll(&["train", "--json", "--resume", &out, "--steps=8"]));
     assert_eq!(TrainState::read(out.as_ref()).unwrap().validated, 8);

@@ -7,7 +7,7 @@ use plimsoll::memory::measured_peak;
 use plimsoll::nn::step::Report;
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::BatchKind;
-use plimsoll::train::metrics::{self, Metric, MetricSpec};
+use plimsoll::train::metrics::{Metric, MetricSpec};
 use serde_json::{Map, Value, json};
 
 /// Plans, loads, measures and prints.
@@ -40,11 +40,14 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
     say(&format!("\n{} examples of {}", evaluation.examples, trained.data.name));
     say(&format!("{:<24} {:.6}", "loss", evaluation.loss));
     for metric in &measures {
-        for (name, value) in metrics::figures(metric.as_ref()) {
+        metric.figures(&mut |name, value| {
+            let name = name.to_string();
             say(&format!("{name:<24} {value:.6}"));
-            // What is not a number is null there.
-            figures.insert(name, json!(value));
-        }
+            if options.trained.json {
+                // What is not a number is null there.
+                figures.insert(name, json!(value));
+            }
+        });
     }
     super::train::say_skipped(&session);
     let measured = measured_peak();

@@ -22,6 +22,7 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     let files = [
         ("--out", options.run.out.is_some()),
         ("--save-every", options.run.save_every.is_some()),
+        ("--keep", options.run.running.keep.is_some()),
         ("--log", options.run.running.log.is_some()),
     ];
     if let Some((flag, _)) = files.into_iter().find(|(_, given)| *given) {

@@ -15,7 +15,7 @@ use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
     BATCH_BUFFERS, Control, Ending, Evaluation, HEAP_CAP, METRICS, OUTPUTS, Report, STATE_BUFFER, Saved,
-    Session, TrainError, TrainEvent,
+    Session, TrainError, TrainEvent, metrics,
 };
 use serde_json::json;
 use std::io::IsTerminal;
@@ -63,6 +63,13 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         }
         let (done, all) = (resumed.state.steps_done, session.total_steps());
         say(&format!("Going on after step {done} of {all} from {}", resumed.path.display()));
+    }
+    for metric in session.metrics().iter().map(AsRef::as_ref) {
+        let figures = metrics::count(metric);
+        if figures > metrics::MOST_TOLD {
+            let name = metric.name();
+            hint(&format!("{name} has {figures} figures, too many for validations: ask evaluate for them"));
+        }
     }
     let done = session.steps_done();
     options.running.callbacks(&mut session, done)?;
@@ -281,14 +288,25 @@ impl Progress {
             TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, .. } => {
                 let when =
                     if self.by_steps { format!("step {step}") } else { format!("epoch {}", epoch + 1) };
-                let mut line =
-                    format!("{when}: training loss {train_loss:.4}, {}", accuracy(&evaluation, self.part));
+                let trained = match train_loss.is_nan() {
+                    true => String::new(),
+                    false => format!("training loss {train_loss:.4}, "),
+                };
+                let mut line = format!("{when}: {trained}{}", accuracy(&evaluation, self.part));
                 for (name, value) in figures.iter().filter(|(name, _)| name != "accuracy").take(MOST_FIGURES)
                 {
                     line += &format!(", {name} {value:.4}");
                 }
                 self.bar.suspend(|| say(&line));
             }
+            TrainEvent::Diverged { step, loss, again: 0 } => {
+                let what = match loss.is_finite() {
+                    true => format!("a parameter is not finite after step {step}"),
+                    false => format!("the loss became {loss} in step {}", step + 1),
+                };
+                self.bar.suspend(|| hint(&format!("{what}; looking for the layer that did it")));
+            }
+            TrainEvent::Diverged { .. } => {}
             TrainEvent::AbovePlan { step, planned_bytes, held } => {
                 let (held, planned) = (in_words(held.total_bytes()), in_words(planned_bytes));
                 let text = format!("after step {step} the process holds {held}, planned were {planned}");

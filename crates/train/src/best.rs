@@ -45,6 +45,15 @@ impl Monitor {
         }
     }
 
+    /// The figure and which way is better, in words: with it, what is the best of a run stays the same.
+    pub(crate) fn description(&self) -> String {
+        match self {
+            Self::Loss => "loss".into(),
+            Self::Highest(name) => format!("highest {name}"),
+            Self::Lowest(name) => format!("lowest {name}"),
+        }
+    }
+
     /// What is the lower the better it is.
     pub(crate) fn cost(&self, evaluation: &Evaluation, figures: &[(String, f64)]) -> Result<f64, TrainError> {
         let name = self.name();
@@ -82,13 +91,13 @@ impl Default for Best {
 }
 
 impl Best {
-    /// Takes note of a validation after a step; whether it is the best so far.
-    pub(crate) fn observe(&mut self, cost: f64, step: u64) -> bool {
+    /// Takes note of a validation after a step; whether it is the best so far. One that was not due is not waited for.
+    pub(crate) fn observe(&mut self, cost: f64, step: u64, due: bool) -> bool {
         // Not a number is never better.
         let better = cost < f64::from_bits(self.cost_bits);
         *self = match better {
             true => Self { cost_bits: cost.to_bits(), step, waited: 0 },
-            false => Self { waited: self.waited + 1, ..*self },
+            false => Self { waited: self.waited + u64::from(due), ..*self },
         };
         better
     }
@@ -101,11 +110,13 @@ mod tests {
     #[test]
     fn the_best_is_the_first_of_the_lowest() {
         let mut best = Best::default();
-        let better = [3.0, 2.0, 2.0, f64::NAN, 1.0].map(|cost| best.observe(cost, cost as u64));
+        let better = [3.0, 2.0, 2.0, f64::NAN, 1.0].map(|cost| best.observe(cost, cost as u64, true));
         assert_eq!(better, [true, true, false, false, true]);
         assert_eq!((best.step, best.waited), (1, 0));
-        best.observe(1.5, 9);
+        best.observe(1.5, 9, true);
+        best.observe(1.5, 10, false);
         assert_eq!((best.step, best.waited), (1, 1));
+        assert!(best.observe(0.5, 11, false));
     }
 
     #[test]

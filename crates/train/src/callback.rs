@@ -20,8 +20,13 @@ use crate::{Control, TrainError, TrainEvent};
 /// }
 /// ```
 pub trait Callback {
-    /// Takes note of an event; says what it wants. An error ends the run.
+    /// Takes note of an event; says what it wants. An error ends the run, with a checkpoint.
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError>;
+
+    /// What it wants of a run that goes on from a checkpoint, so many validations after the best one.
+    fn on_resume(&mut self, _since_best: u64) -> Result<Control, TrainError> {
+        Ok(Control::Continue)
+    }
 }
 
 impl<F: FnMut(&TrainEvent<'_>) -> Control> Callback for F {
@@ -52,8 +57,12 @@ impl EarlyStopping {
 impl Callback for EarlyStopping {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         Ok(match event {
-            TrainEvent::Validation { since_best, .. } if *since_best >= self.patience => Control::Restore,
+            TrainEvent::Validation { since_best, .. } => return self.on_resume(*since_best),
             _ => Control::Continue,
         })
+    }
+
+    fn on_resume(&mut self, since_best: u64) -> Result<Control, TrainError> {
+        Ok(if since_best >= self.patience { Control::Restore } else { Control::Continue })
     }
 }

@@ -1,14 +1,15 @@
 //! A loss that is not a number any more: who made it so.
 
 use crate::checkpoint::Checkpoints;
+use crate::fit::Tell;
 use crate::init::{clear, initialise};
-use crate::{BatchKind, Plateau, Schedule, Session, TrainError, checkpoints};
+use crate::{BatchKind, Control, Plateau, Schedule, Session, TrainError, TrainEvent, checkpoints};
 use plimsoll_data::{Cursor, Dataset};
 use std::fmt;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Steps from the start at most that are done again without a checkpoint.
+/// Steps at most that are done again, from a checkpoint or from the start.
 const MOST_AGAIN: u64 = 100;
 
 /// The loss, or a parameter, is not a number any more.
@@ -61,7 +62,13 @@ impl Session<'_> {
     /// Finds out who made the first number that is not finite, where `error` says that there is one: goes back to the last
     /// checkpoint, or to the start if that is near, and does the steps since then again, looking at all they write. Nothing
     /// in a run is held for it. The session's states are of no use afterwards.
-    pub(crate) fn explain(&mut self, data: &Dataset, error: TrainError, loss: f64) -> TrainError {
+    pub(crate) fn explain(
+        &mut self,
+        data: &Dataset,
+        error: TrainError,
+        loss: f64,
+        tell: Tell<'_>,
+    ) -> TrainError {
         let (step, loss, until) = match error {
             TrainError::Diverged(found) => (found.step, found.loss, self.steps_done + 1),
             TrainError::NotFinite { .. } => (self.steps_done, loss, self.steps_done),
@@ -69,8 +76,16 @@ impl Session<'_> {
         };
         self.spoilt = true;
         let mut checkpoint = None;
+        let mut again = 0;
+        let mut go_on = || {
+            let event = TrainEvent::Diverged { step, loss, again };
+            again += 1;
+            tell(&event).is_ok_and(|wish| wish == Control::Continue)
+        };
+        let wanted = go_on();
         let back = match self.go_back(&mut checkpoint) {
-            Ok(true) => self.step_until_bad(data, until),
+            Ok(true) if wanted => self.step_until_bad(data, until, &mut go_on),
+            Ok(true) => Ok(None),
             Ok(false) => Ok(None),
             Err(error) => Err(error),
         };
@@ -79,14 +94,14 @@ impl Session<'_> {
         TrainError::Diverged(Box::new(Diverged { step, loss, origin: back.unwrap_or(None), checkpoint }))
     }
 
-    /// Goes back to the newest good checkpoint of this run, or to the start; whether there was a way.
+    /// Goes back to the newest good checkpoint of this run, or to the start; whether there was a way, and a short one.
     fn go_back(&mut self, checkpoint: &mut Option<PathBuf>) -> Result<bool, TrainError> {
         let steps_done = self.steps_done;
         if let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints {
             for path in checkpoints(folder)?.into_iter().rev() {
                 if self.resume_from(&path).is_ok_and(|state| state.steps_done <= steps_done) {
                     *checkpoint = Some(path);
-                    return Ok(true);
+                    return Ok(steps_done - self.steps_done <= MOST_AGAIN);
                 }
             }
         }
@@ -101,8 +116,13 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// Does steps again up to the `until`th, looking at all they write.
-    fn step_until_bad(&mut self, data: &Dataset, until: u64) -> Result<Option<Origin>, TrainError> {
+    /// Does steps again up to the `until`th, looking at all they write, as long as `go_on` says so.
+    fn step_until_bad(
+        &mut self,
+        data: &Dataset,
+        until: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Origin>, TrainError> {
         let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
         let lowers = matches!(self.trainer.schedule, Schedule::Plateau { .. });
         while self.steps_done < until {
@@ -119,6 +139,9 @@ impl Session<'_> {
             }
             self.steps_done += 1;
             self.cursor = batch.after();
+            if !go_on() {
+                return Ok(None);
+            }
             if lowers && self.is_due(self.steps_done - self.schedule_start) {
                 let loss = self.evaluate(&data.test)?.loss;
                 self.plateau.observe(self.trainer.schedule, loss);

@@ -40,14 +40,24 @@ pub enum TrainEvent<'e> {
         step: u64,
         /// The epoch, from 0.
         epoch: u64,
-        /// Mean loss over the steps since the last validation.
+        /// Mean loss over the steps since the last validation; not a number where there were none.
         train_loss: f64,
         /// The test part's figures.
         evaluation: Evaluation,
-        /// Those of the trainer's metrics, by name.
+        /// Those of the trainer's metrics, by name; tables of many figures are left out.
         figures: &'e [(String, f64)],
-        /// Validations since the best one: zero if this is the best so far.
+        /// Validations that were due since the best one: zero if this is the best so far.
         since_best: u64,
+    },
+    /// The loss, or a parameter, is not a number any more. Told before the steps are done again to find the layer, and after
+    /// each of them: a listener that wants anything but to go on ends the search.
+    Diverged {
+        /// Steps done before.
+        step: u64,
+        /// The step's loss; that of the last good one where a parameter showed it first.
+        loss: f64,
+        /// Steps done again so far.
+        again: u64,
     },
     /// The process holds more than was planned, and is not yet close to the line. Told once in a run.
     AbovePlan {

@@ -3,13 +3,14 @@
 use crate::log::Log;
 use crate::watch::Guard;
 use crate::{
-    Best, Callback, Control, Ending, Evaluation, Plateau, Report, Session, TrainError, TrainEvent, metrics,
+    Best, Callback, Control, Diverged, Ending, Evaluation, Plateau, Report, Session, TrainError, TrainEvent,
+    metrics,
 };
 use plimsoll_data::Dataset;
 use std::time::Instant;
 
 /// Gives an event to all who look on, and returns the most that one of them wants.
-type Tell<'a> = &'a mut dyn FnMut(&TrainEvent<'_>) -> Result<Control, TrainError>;
+pub(crate) type Tell<'a> = &'a mut dyn FnMut(&TrainEvent<'_>) -> Result<Control, TrainError>;
 
 impl<'t> Session<'t> {
     /// Adds something that looks on during every later [`Session::fit`].
@@ -25,16 +26,28 @@ impl<'t> Session<'t> {
         data: &Dataset,
         listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
     ) -> Result<Report, TrainError> {
-        let mut callbacks = std::mem::take(&mut self.callbacks);
-        let result = self.train(data, &mut |event| {
-            let own = listen(event);
-            callbacks.iter_mut().try_fold(own, |most, callback| Ok(most.max(callback.on(event)?)))
+        let (mut callbacks, mut failed) = (std::mem::take(&mut self.callbacks), false);
+        let since_best = self.best.waited;
+        let waits = callbacks.iter_mut().filter(|_| self.resumed);
+        let wish = waits.map(|callback| callback.on_resume(since_best));
+        let wish = wish.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().max());
+        let result = wish.and_then(|wish| {
+            self.train(data, wish.unwrap_or(Control::Continue), &mut |event| {
+                let own = listen(event);
+                let all = callbacks.iter_mut().try_fold(own, |most, c| Ok(most.max(c.on(event)?)));
+                failed |= all.is_err();
+                all
+            })
         });
         self.callbacks = callbacks;
+        if failed && result.is_err() {
+            // The steps are good, whatever became of who looked on.
+            self.save_to_leave();
+        }
         result
     }
 
-    fn train(&mut self, data: &Dataset, tell: Tell<'_>) -> Result<Report, TrainError> {
+    fn train(&mut self, data: &Dataset, mut control: Control, tell: Tell<'_>) -> Result<Report, TrainError> {
         let (begun, steps) = (Instant::now(), self.total_steps);
         if steps == 0 {
             return Err(TrainError::Setting(
@@ -50,10 +63,12 @@ impl<'t> Session<'t> {
         let mut guard = Guard::new(self.trainer, &self.plans.sheet);
         let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);
         // A run that left before a validation that was due.
-        let mut control = Control::Continue;
-        if self.validated < self.steps_done && self.is_due(log.done()) {
+        if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
             let (figures, wish) = self.validate(data, &mut log, tell)?;
             (evaluation, control) = (Some(figures), wish);
+            if control == Control::Leave {
+                return Err(TrainError::Interrupted { step: log.done(), saved: self.save_to_leave() });
+            }
             self.save_checkpoint()?;
         }
         while log.done() < steps && control < Control::Stop {
@@ -68,7 +83,7 @@ impl<'t> Session<'t> {
                 Err(error) => {
                     // Its memory is needed to look for who did it.
                     drop(batches);
-                    return Err(self.explain(data, error, last_loss));
+                    return Err(self.explain(data, error, last_loss, tell));
                 }
             };
             (self.cursor, evaluation, last_loss) = (after, None, loss);
@@ -96,7 +111,8 @@ impl<'t> Session<'t> {
             let mut best = false;
             if (last || self.is_due(step)) && control < Control::Leave {
                 let (figures, wish) = self.validate(data, &mut log, tell)?;
-                (evaluation, control, best) = (Some(figures), control.max(wish), self.best.waited == 0);
+                (evaluation, control, best) =
+                    (Some(figures), control.max(wish), self.best.step == self.steps_done);
             }
             let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
             let due = every.is_some_and(|every| step.is_multiple_of(every.max(1)));
@@ -107,7 +123,7 @@ impl<'t> Session<'t> {
                 && let Err(error) = self.save_checkpoint()
             {
                 drop(batches);
-                return Err(self.explain(data, error, loss));
+                return Err(self.explain(data, error, loss, tell));
             }
         }
         if control >= Control::Stop && ending == Ending::Done {
@@ -124,6 +140,11 @@ impl<'t> Session<'t> {
             Some(evaluation) => evaluation,
             None => self.measure(data)?.0,
         };
+        if !evaluation.loss.is_finite() {
+            let (step, loss) = (self.steps_done.saturating_sub(1), evaluation.loss);
+            let error = Diverged { step, loss, origin: None, checkpoint: None };
+            return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, tell));
+        }
         Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending))
     }
 
@@ -135,7 +156,7 @@ impl<'t> Session<'t> {
         }
     }
 
-    /// The epoch of a step of a run, the first one 1.
+    /// The epoch, from 0, of a step of a run; the first step is 1.
     fn epoch(&self, step: u64) -> u64 {
         self.trainer.steps_per_epoch.map_or(self.cursor.epoch, |every| step.saturating_sub(1) / every.max(1))
     }
@@ -150,8 +171,9 @@ impl<'t> Session<'t> {
         let (evaluation, figures) = self.measure(data)?;
         let (step, train_loss) = (log.done(), log.mean_loss());
         let cost = self.trainer.monitor.cost(&evaluation, &figures)?;
-        self.best.observe(cost, self.steps_done);
-        if self.is_due(step) {
+        let due = self.is_due(step);
+        self.best.observe(cost, self.steps_done, due);
+        if due {
             // Seen once: a run that goes on from here does not look again.
             self.plateau.observe(self.trainer.schedule, evaluation.loss);
             self.validated = self.steps_done;
@@ -168,8 +190,7 @@ impl<'t> Session<'t> {
         measures.iter_mut().for_each(|metric| metric.reset());
         let evaluation = self.evaluate_with(&data.test, &mut measures);
         self.metrics = measures;
-        let figures: Vec<(String, f64)> =
-            self.metrics.iter().flat_map(|metric| metrics::figures(metric.as_ref())).collect();
+        let figures = metrics::told(&self.metrics);
         let mut evaluation = evaluation?;
         let accuracy = figures.iter().find(|(name, _)| name == "accuracy").map(|(_, value)| *value);
         evaluation.accuracy = evaluation.accuracy.or(accuracy);

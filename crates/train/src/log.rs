@@ -76,9 +76,9 @@ impl Log {
         self.recent_steps += 1;
     }
 
-    /// The mean loss since this was last asked.
+    /// The mean loss since this was last asked; not a number where there was no step.
     pub fn mean_loss(&mut self) -> f64 {
-        let mean = self.recent_loss / self.recent_steps.max(1) as f64;
+        let mean = self.recent_loss / self.recent_steps as f64;
         (self.recent_loss, self.recent_steps) = (0.0, 0);
         mean
     }

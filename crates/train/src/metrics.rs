@@ -72,6 +72,22 @@ pub trait Metric: Send {
     fn bytes(&self) -> usize;
 }
 
+/// Figures of one metric that validations tell at most: a table of more is read in place ([`crate::Session::metrics`]).
+pub const MOST_TOLD: usize = 1024;
+
+/// How many figures a metric has.
+pub fn count(metric: &dyn Metric) -> usize {
+    let mut figures = 0;
+    metric.figures(&mut |_, _| figures += 1);
+    figures
+}
+
+/// The figures that validations tell.
+pub(crate) fn told(metrics: &[Box<dyn Metric>]) -> Vec<(String, f64)> {
+    let small = metrics.iter().filter(|metric| count(metric.as_ref()) <= MOST_TOLD);
+    small.flat_map(|metric| figures(metric.as_ref())).collect()
+}
+
 /// A metric's figures as a list.
 pub fn figures(metric: &dyn Metric) -> Vec<(String, f64)> {
     let mut list = Vec::new();

@@ -94,6 +94,8 @@ impl Callback for RunLog {
                 let seconds = time.as_secs_f64();
                 let line = json!({ "step": step, "epoch": epoch, "loss": loss, "examples": examples, "seconds": seconds });
                 self.write(&line.to_string())?;
+                // A checkpoint may come next, and a run that goes on from it does not tell this step again.
+                self.flush()?;
             }
             TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, since_best } => {
                 let accuracy = evaluation.accuracy.map(|accuracy| ("accuracy", accuracy));
@@ -120,7 +122,7 @@ impl Callback for RunLog {
                 }
                 self.flush()?;
             }
-            TrainEvent::Step { .. } | TrainEvent::AbovePlan { .. } => {}
+            TrainEvent::Step { .. } | TrainEvent::Diverged { .. } | TrainEvent::AbovePlan { .. } => {}
         }
         Ok(Control::Continue)
     }

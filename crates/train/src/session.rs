@@ -104,6 +104,7 @@ impl<'t> Session<'t> {
         let types: Vec<BatchType> = (declared.iter().enumerate())
             .map(|(i, &(kind, examples))| BatchType::new(trainer, &plans, i, kind, examples))
             .collect::<Result<_, _>>()?;
+        let metrics = trainer.make_metrics(&plans)?;
         let mut prepared = trainer.executor.prepare(plans.clone())?;
         let mut buffer = Vec::with_capacity(CHUNK_BYTES);
         initialise(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
@@ -133,7 +134,7 @@ impl<'t> Session<'t> {
             from_seed: true,
             best: Best::default(),
             validated: 0,
-            metrics: trainer.make_metrics()?,
+            metrics,
             callbacks: Vec::new(),
         })
     }
@@ -141,6 +142,11 @@ impl<'t> Session<'t> {
     /// The plan.
     pub fn plans(&self) -> &PlanSet {
         &self.plans
+    }
+
+    /// The trainer's metrics, with what the last validation counted.
+    pub fn metrics(&self) -> &[Box<dyn Metric>] {
+        &self.metrics
     }
 
     /// Steps done so far.

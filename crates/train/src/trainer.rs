@@ -549,6 +549,7 @@ impl Trainer {
         }
         match &mut found {
             Ok(plans) => {
+                self.check_monitor(plans)?;
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {

@@ -36,7 +36,7 @@ impl Session<'_> {
             optimizer: self.trainer.optimizer.description(),
             schedule: self.trainer.schedule.description(self.trainer.warmup),
             plateau: self.plateau,
-            monitor: self.trainer.monitor.name().to_string(),
+            monitor: self.trainer.monitor.description(),
             best: self.best,
             validated: self.validated,
             instructions: self.trainer.executor.target().instructions(),

@@ -2,10 +2,10 @@
 
 use super::{METRICS, Trainer};
 use crate::checkpoint::Checkpoints;
-use crate::metrics::{Metric, MetricSpec, figures};
+use crate::metrics::{Metric, MetricSpec, told};
 use crate::{Evaluation, Monitor, TrainError};
 use plimsoll_nn::step;
-use plimsoll_plan::Entry;
+use plimsoll_plan::{Entry, PlanSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ impl Trainer {
         Self { monitor, ..self }
     }
 
-    /// Figures of validations besides the loss. Evaluations then give the model's output, and the plan has room for it.
+    /// Figures of validations besides the loss. Evaluations then give the model's output, and the plan has room for it. A
+    /// metric of more than [`crate::metrics::MOST_TOLD`] figures is counted, and read in place ([`crate::Session::metrics`]).
     pub fn metrics(self, metrics: &[MetricSpec]) -> Self {
         let classes = self.classes();
         let bytes = metrics.iter().fold(0, |sum: usize, metric| sum.saturating_add(metric.bytes(classes)));
@@ -44,14 +45,30 @@ impl Trainer {
     }
 
     /// The metrics with their memory, the figure among them by which validations are compared.
-    pub(crate) fn make_metrics(&self) -> Result<Vec<Box<dyn Metric>>, TrainError> {
+    pub(crate) fn make_metrics(&self, plans: &PlanSet) -> Result<Vec<Box<dyn Metric>>, TrainError> {
         let made = self.metrics.iter().map(|metric| metric.make(self.classes()));
         let made: Vec<Box<dyn Metric>> = made.collect::<Result<_, _>>()?;
-        let figures: Vec<_> = made.iter().flat_map(|metric| figures(metric.as_ref())).collect();
-        let classes = self.model.target().bound.is_some();
-        let empty = Evaluation { loss: 0.0, accuracy: classes.then_some(0.0), examples: 0, classes };
-        self.monitor.cost(&empty, &figures)?;
+        self.check_figure(plans, &made)?;
         Ok(made)
+    }
+
+    /// Refuses a monitor of a figure that validations will not have. Tables of classes are not made for it.
+    pub(crate) fn check_monitor(&self, plans: &PlanSet) -> Result<(), TrainError> {
+        if self.monitor == Monitor::Loss {
+            return Ok(());
+        }
+        let cells = self.monitor.name().starts_with("confusion/");
+        let small = self.metrics.iter().filter(|m| cells || !matches!(m, MetricSpec::Confusion { .. }));
+        let made: Vec<_> = small.map(|metric| metric.make(self.classes())).collect::<Result<_, _>>()?;
+        self.check_figure(plans, &made)
+    }
+
+    /// Asks for the figure by which validations are compared, before there is one.
+    fn check_figure(&self, plans: &PlanSet, metrics: &[Box<dyn Metric>]) -> Result<(), TrainError> {
+        let classes = self.model.target().bound.is_some();
+        let predicts = plans.plans.iter().any(|plan| plan.graph.output(step::PREDICTIONS).is_some());
+        let empty = Evaluation { loss: 0.0, accuracy: predicts.then_some(0.0), examples: 0, classes };
+        self.monitor.cost(&empty, &told(metrics)).map(|_| ())
     }
 
     /// Evaluates the test part every so many steps, instead of after each epoch.
