@@ -400,8 +400,15 @@ fn the_last_few_and_the_best_stay() {
     assert_eq!(list["best"], "checkpoint-000000000002.safetensors");
     assert_eq!(list["checkpoints"][2]["step"], 9);
     assert!(list["checkpoints"][0]["instructions"].as_str().unwrap().starts_with("cpu "), "{list}");
-    // A new run in the same folder does not go on with the old one's.
-    with_checkpoints(&out, &["--keep=3"]);
+    // Another run does not begin there, nor does it remove them.
+    let output = plimsoll(&["train", "--steps=4", "--out", &out]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("another run's") && message.contains("another folder"), "{message}");
+    assert_eq!(steps(&out), [2, 8, 9]);
+    // The same run, begun anew, does not go on with the old one's.
+    let trainer = trainer.steps(4).keep(3);
+    prepare(&trainer, &data(200)).fit(&data(200), &mut |_| Control::Continue).unwrap();
     assert_eq!(steps(&out), [2, 3, 4]);
 }
 

@@ -125,3 +125,23 @@ fn data_is_looked_at_without_training() {
     let report = json(&plimsoll(&["data", "mnist", "--seconds=0.1", "--json"]));
     assert_eq!(number(&report, "train_examples"), 16_000.0);
 }
+
+#[test]
+fn what_is_held_out_is_looked_at_as_it_is() {
+    let scratch = Scratch::new("image-held-out");
+    let data = pictures(&scratch);
+    let loss = |more: &[&str]| {
+        // A step that changes nothing.
+        let run = ["train", "--model=lenet", "--image-size=32", "--channels=3", "--classes=3", "--steps=1"];
+        let still = ["--batch=16", "--optimizer=sgd", "--lr=1e-30", "--validation-split=0.2", "--json"];
+        let report = json(&plimsoll(&[&run[..], &still, &["--data", &data], more].concat()));
+        let (planned, measured) =
+            (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
+        assert!(
+            (measured - planned).abs() <= 4.0 * 1024.0 * 1024.0,
+            "planned {planned}, measured {measured}"
+        );
+        number(&report, "test_loss")
+    };
+    assert_eq!(loss(&["--augment"]), loss(&[]));
+}

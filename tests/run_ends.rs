@@ -4,7 +4,8 @@ mod support;
 
 use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::prelude::*;
-use plimsoll::train::{EarlyStopping, Ending, Monitor, Saved, TrainState};
+use plimsoll::train::{BatchKind, EarlyStopping, Ending, Monitor, RunLog, Saved, TrainState, checkpoints};
+use std::fs;
 use std::path::Path;
 use support::{Scratch, json, number, plimsoll};
 
@@ -164,4 +165,154 @@ fn the_search_for_a_bad_layer_is_told_and_may_be_left() {
 fn a_last_evaluation_that_is_no_number_is_a_failure() {
     let wild = ["train", "--steps=1", "--lr=1e30", "--optimizer=sgd"];
     refused(&wild, 4, &["the loss became", "smaller learning rate"]);
+}
+
+#[test]
+fn a_damaged_best_leaves_the_last_parameters() {
+    let (data, scratch) = (data(), Scratch::new("lost-best"));
+    let trainer = ever_worse(&scratch.0);
+    let mut last = Vec::new();
+    for damaged in [false, true] {
+        let mut session = prepare(&trainer, &data);
+        session.add(EarlyStopping::new(2));
+        let report = session.fit(&data, &mut |event| {
+            if let (TrainEvent::Step { step: 6, .. }, true) = (event, damaged) {
+                let path = scratch.0.join("checkpoint-000000000002.safetensors");
+                let mut bytes = fs::read(&path).unwrap();
+                *bytes.last_mut().unwrap() ^= 1;
+                fs::write(&path, bytes).unwrap();
+            }
+            Control::Continue
+        });
+        let report = report.unwrap();
+        assert_eq!(report.ending, if damaged { Ending::Stopped } else { Ending::Restored(2) });
+        assert_eq!(report.refused.is_some_and(|why| why.contains("000000000002")), damaged);
+        // What is held is what was saved last.
+        if damaged {
+            last = session.state("head/kernel").unwrap().as_bytes().to_vec();
+            assert_eq!(session.steps_done(), 6);
+        }
+    }
+    let mut session = prepare(&trainer, &data);
+    session.resume(&scratch.0).unwrap();
+    assert!(session.state("head/kernel").unwrap().as_bytes() == last);
+}
+
+#[test]
+fn a_best_that_lies_where_the_run_came_from_is_found() {
+    let (data, scratch) = (data(), Scratch::new("best-there"));
+    let [from, to] = ["a", "b"].map(|name| scratch.0.join(name));
+    [&from, &to].iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    let first = ever_worse(&from).steps(4);
+    prepare(&first, &data).fit(&data, &mut |_| Control::Continue).unwrap();
+    let second = ever_worse(&to);
+    let mut session = prepare(&second, &data);
+    session.resume(&from).unwrap();
+    session.add(EarlyStopping::new(2));
+    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    assert_eq!((report.steps, report.ending), (6, Ending::Restored(2)));
+}
+
+#[test]
+fn headers_of_checkpoints_are_checked_before_the_first_step() {
+    let (data, scratch) = (data(), Scratch::new("header"));
+    let noted = trainer().checkpoints(&scratch.0, None).note("long", "x".repeat(5 << 20));
+    let error = prepare(&noted, &data).fit(&data, &mut |_| panic!("a step was done")).unwrap_err();
+    assert!(error.to_string().contains("make them shorter"), "{error}");
+    // Many states with long names are read again.
+    let mut deep = Sequential::classifier("deep", [6], 3);
+    for i in 0..900 {
+        deep = deep.layer(&format!("{i}{}", "x".repeat(800)), Dense::new(6));
+    }
+    let deep = Trainer::new(deep.layer("head", Dense::new(3)), AdamW::new(1e-3), Cpu::new(1).unwrap());
+    let deep = deep.batch(64).kinds(&[BatchKind::Train]);
+    let mut session = prepare(&deep, &data);
+    let path = session.checkpoint(&scratch.0).unwrap();
+    let header = u64::from_le_bytes(fs::read(path).unwrap()[..8].try_into().unwrap());
+    assert!(header > 4 << 20, "{header}");
+    session.resume(&scratch.0).unwrap();
+    assert_eq!(TrainState::read(&scratch.0).unwrap().model, "deep");
+}
+
+#[test]
+fn checkpoints_of_another_run_are_neither_taken_nor_removed() {
+    let scratch = Scratch::new("foreign");
+    let (out, other) = (scratch.path("run"), scratch.path("other"));
+    let run = |out: &str, more: &[&str]| {
+        plimsoll(&[&["train", "--json", "--batch=32", "--out", out, "--weight-names=torch"], more].concat())
+    };
+    let log = scratch.path("log.jsonl");
+    json(&run(&out, &["--steps=3", "--log", &log]));
+    json(&run(&other, &["--steps=9", "--model=mlp"]));
+    let resolved = fs::read_to_string(Path::new(&out).join("resolved.toml")).unwrap();
+    assert!(resolved.contains("weight-names = \"torch\"") && resolved.contains(&log), "{resolved}");
+    let foreign = Path::new(&out).join("checkpoint-000000000009.safetensors");
+    fs::copy(Path::new(&other).join("checkpoint-000000000009.safetensors"), &foreign).unwrap();
+    let output = plimsoll(&["train", "--json", "--resume", &out, "--steps=5"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((number(&json(&output), "steps"), foreign.exists()), (5.0, true), "{message}");
+    assert!(message.contains("refused") && message.contains("000000000009"), "{message}");
+    // A new run does not begin beside it, and says why.
+    let again = ["train", "--batch=32", "--steps=3", "--out", &out];
+    refused(&again, 2, &["000000000009", "another run's", "model", "another folder"]);
+}
+
+#[test]
+fn results_of_an_earlier_run_go_when_another_begins() {
+    let scratch = Scratch::new("stale");
+    for file in ["report.json", "weights.safetensors"] {
+        fs::write(scratch.0.join(file), "{}").unwrap();
+    }
+    let out = scratch.path("");
+    refused(&["train", "--steps=60", "--lr=1000", "--optimizer=sgd", "--out", &out], 4, &["checkpoint"]);
+    for file in ["report.json", "weights.safetensors"] {
+        assert!(!scratch.0.join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn a_log_has_every_step_of_a_checkpoint() {
+    let (data, scratch) = (data(), Scratch::new("log-killed"));
+    let trainer = trainer().checkpoints(&scratch.0, Some(1));
+    let path = scratch.0.join("log.jsonl");
+    let mut session = prepare(&trainer, &data);
+    session.add(RunLog::create(&path).unwrap());
+    let _ = session.fit(&data, &mut |event| match event {
+        TrainEvent::Step { step: 2, .. } => Control::Leave,
+        _ => Control::Continue,
+    });
+    // As if killed: nothing is dropped.
+    std::mem::forget(session);
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_that_was_ignored_stays_so() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+    let scratch = Scratch::new("ignored");
+    let out = scratch.path("run");
+    // Steps of half a second, so that the second signal comes inside one.
+    let mut child = Command::new("sh")
+        .args(["-c", r#"trap "" INT; exec "$0" "$@""#, env!("CARGO_BIN_EXE_plimsoll"), "train"])
+        .args(["--batch=8000", "--steps=60", "--save-every=1", "--threads=1", "--out", &out])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while checkpoints(out.as_ref()).unwrap_or_default().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let id = child.id().to_string();
+    let send = |signal: &str| Command::new("kill").args([signal, &id]).status().unwrap();
+    send("-TERM");
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    let mut errors = child.stderr.take().unwrap();
+    while !said.ends_with(b"at once\n") && errors.read(&mut byte).unwrap() == 1 {
+        said.push(byte[0]);
+    }
+    send("-INT");
+    std::io::copy(&mut errors, &mut std::io::sink()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }

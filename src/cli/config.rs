@@ -5,6 +5,7 @@ use super::{Failure, resume};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use plimsoll::train::nearest;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -98,6 +99,23 @@ fn written(flag: &Arg, value: &Value) -> Result<Vec<String>, String> {
         Value::Array(values) => values.iter().map(word).collect(),
         value => Ok(vec![word(value)?]),
     }
+}
+
+/// The flags that the run of a folder had in the end, as text; none where it does not tell them.
+pub fn flags_in(folder: &Path) -> Result<BTreeMap<String, String>, Failure> {
+    let path = folder.join(RESOLVED);
+    let wrong = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
+    let text = match std::fs::read_to_string(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        text => text.map_err(|e| wrong(e.to_string()))?,
+    };
+    let table: Table = text.parse().map_err(|e: toml::de::Error| wrong(e.to_string().trim_end().into()))?;
+    let flags = table.into_iter().map(|(flag, value)| match value {
+        Value::String(text) => (flag, text),
+        Value::Float(number) => (flag, number.to_string()),
+        other => (flag, other.to_string()),
+    });
+    Ok(flags.collect())
 }
 
 /// The flags that a run has in the end, as a file that gives them again.

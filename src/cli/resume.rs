@@ -1,7 +1,7 @@
 //! `train --resume`: the flags of a run as its checkpoint has them, and what may differ now.
 
-use super::Failure;
 use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
+use super::{Failure, config};
 use clap::{ArgMatches, Parser, parser::ValueSource};
 use plimsoll::train::TrainState;
 use std::collections::BTreeMap;
@@ -67,7 +67,8 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
 /// The options of a run that goes on: the checkpoint's, with those of the command line that may change. `matches` tells
 /// which flags were given.
 pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Result<RunOptions, Failure> {
-    let state = TrainState::read(folder).map_err(|e| {
+    let run = config::flags_in(folder)?;
+    let (state, _) = TrainState::read_where(folder, |state| same_run(state, &run)).map_err(|e| {
         Failure::usage(format!("{e}; give --resume a folder in which `train --out` left a checkpoint"))
     })?;
     let mut kept = recorded(&state).map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
@@ -110,6 +111,17 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     (kept.json, kept.check_memory) = (given.json, given.check_memory);
     kept.resume = Some(folder.to_path_buf());
     Ok(kept)
+}
+
+/// Refuses a checkpoint whose flags are not those of a folder's run.
+fn same_run(state: &TrainState, run: &BTreeMap<String, String>) -> Result<(), String> {
+    let flags = state.notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(FLAG)?, value)));
+    for (flag, saved) in flags.filter(|(flag, _)| !MAY_CHANGE.contains(flag)) {
+        if let Some(wanted) = run.get(flag).filter(|wanted| *wanted != saved) {
+            return Err(format!("it is another run's: --{flag} is {saved}, the folder's run has {wanted}"));
+        }
+    }
+    Ok(())
 }
 
 /// The options that a checkpoint's notes tell, read as a command line would be.

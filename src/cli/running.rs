@@ -94,6 +94,12 @@ impl LoopOptions {
         ]
     }
 
+    /// Whose names weights have, where they are not this program's own.
+    pub fn weight_names(&self) -> Option<String> {
+        let value = self.weight_names.to_possible_value()?;
+        (self.weight_names != WeightNames::Own).then(|| value.get_name().to_string())
+    }
+
     /// The flags as a run that goes on has them: those of its checkpoint, but for what may differ each time.
     pub fn resumed(self, given: &Self) -> Self {
         Self {

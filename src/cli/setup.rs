@@ -63,8 +63,14 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let (available_bytes, line_bytes) = line(&options.machine);
     let step_examples = batch.saturating_mul(accumulate);
     let images = image_options(&options.input, model.inputs().first(), options.augment)?;
-    let data = dataset(&name, model.as_ref(), options.seed, step_examples, images, line_bytes)?;
-    let data = options.running.data(data)?;
+    let data = dataset(&name, model.as_ref(), options.seed, step_examples, images.clone(), line_bytes)?;
+    let mut data = options.running.data(data)?;
+    if options.augment && options.running.validation_split.is_some() {
+        // What is held out is looked at as it is.
+        let plain = ImageOptions { augment: false, ..images };
+        let plain = dataset(&name, model.as_ref(), options.seed, step_examples, plain, line_bytes)?;
+        data.test = options.running.data(plain)?.test;
+    }
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
     if batch > most {
@@ -140,9 +146,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let machine = [("memory", options.machine.memory.to_string()), ("threads", threads.to_string())];
     let lengths = [("steps", steps), ("epochs", epochs)];
     chosen.extend(lengths.into_iter().filter_map(|(flag, n)| Some((flag, n?.to_string()))).chain(machine));
-    let folders = [("out", &options.out), ("spill", &options.spill)];
+    let folders = [("out", &options.out), ("spill", &options.spill), ("log", &options.running.log)];
     let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
     chosen.extend(folders);
+    chosen.extend(options.running.weight_names().map(|name| ("weight-names", name)));
     chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
     chosen.extend(options.spill_speed.map(|size| ("spill-speed", size.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));

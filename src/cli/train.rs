@@ -22,6 +22,10 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// What a run that is over leaves: its figures, and its parameters.
+const REPORT: &str = "report.json";
+const WEIGHTS: &str = "weights.safetensors";
+
 /// Plans, trains and reports; `matches` tells which flags were given.
 pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
     match (&options.resume, matches) {
@@ -36,9 +40,6 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(folder) = &options.out {
         let failed = |e| Failure::usage(format!("--out {}: cannot make this folder: {e}", folder.display()));
         std::fs::create_dir_all(folder).map_err(failed)?;
-        let path = folder.join(RESOLVED);
-        std::fs::write(&path, resolved(options, &setup.chosen))
-            .map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
     }
     let plans = HEAP
         .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
@@ -64,6 +65,12 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         let (done, all) = (resumed.state.steps_done, session.total_steps());
         say(&format!("Going on after step {done} of {all} from {}", resumed.path.display()));
     }
+    if let Some(folder) = &options.out {
+        if options.resume.as_ref() != Some(folder) {
+            session.check_folder(folder)?;
+        }
+        begin(folder, &resolved(options, &setup.chosen))?;
+    }
     for metric in session.metrics().iter().map(AsRef::as_ref) {
         let figures = metrics::count(metric);
         if figures > metrics::MOST_TOLD {
@@ -81,9 +88,12 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     progress.bar.finish_and_clear();
     let report = report.map_err(interrupted)?;
     if let Some(folder) = &options.out {
-        session.save_as(&folder.join("weights.safetensors"), options.running.weight_names.names())?;
+        session.save_as(&folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
     say_skipped(&session);
+    if let Some(reason) = &report.refused {
+        hint(&format!("the best validation is lost, these are the last parameters: refused {reason}"));
+    }
     if let Some(ending) = ending(&report, options.out.as_deref()) {
         say(&ending);
     }
@@ -129,6 +139,19 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes the flags of a run that begins in a folder, and removes what an earlier one left as its result.
+fn begin(folder: &Path, resolved: &str) -> Result<(), Failure> {
+    let failed = |path: &Path, e| Failure::run(format!("{}: {e}", path.display()));
+    for path in [REPORT, WEIGHTS].map(|name| folder.join(name)) {
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(&path, e)),
+            _ => {}
+        }
+    }
+    let path = folder.join(RESOLVED);
+    std::fs::write(&path, resolved).map_err(|e| failed(&path, e))
+}
+
 /// Says what was passed over, if anything was.
 pub fn say_skipped(session: &Session<'_>) {
     if let (count @ 1.., Some(first)) = session.skipped() {
@@ -159,7 +182,7 @@ fn model_options(options: &ModelOptions) -> serde_json::Value {
 }
 
 fn write_report(folder: &Path, report: &serde_json::Value) -> Result<(), Failure> {
-    let path = folder.join("report.json");
+    let path = folder.join(REPORT);
     std::fs::write(&path, format!("{report:#}\n"))
         .map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
     say(&format!("Wrote weights.safetensors, report.json and checkpoints to {}", folder.display()));

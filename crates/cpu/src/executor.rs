@@ -8,12 +8,12 @@ use crate::shadow::Shadow;
 use crate::spill::{Rates, STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::stream::Stream;
 use crate::target::CpuTarget;
-use plimsoll_graph::{NodeId, ValueId};
+use plimsoll_graph::{NodeId, Op, ValueId};
 use plimsoll_plan::{
     Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet,
     Prepared, Spilled, StateHome, Target, verify,
 };
-use plimsoll_tensor::all_finite;
+use plimsoll_tensor::{DType, all_finite};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -445,13 +445,23 @@ impl CpuPrepared {
             Action::Stream { node, writes, .. } => (*node, writes.clone()),
             Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => return None,
         };
+        let (op, outputs) = (&plan.graph.node(node).op, &plan.graph.node(node).outputs);
         let is_bad = |(&value, &buffer): (&ValueId, &Option<BufferId>)| {
             let Some(place) = buffer.map(|id| place(plan, id)) else { return false };
             let ty = plan.graph.ty(value);
             let offset = place.offset + micro_batch * place.stride;
             // SAFETY: no step runs, so nothing writes to the arena.
             let bytes: &[u8] = unsafe { self.arena.view(offset, place.bytes.min(ty.bytes())) };
-            !all_finite(ty.dtype, bytes)
+            // Where nothing may be attended to, the logarithm of attention's sums is that of zero.
+            let sums = value != outputs[0] && matches!(op, Op::Attention(_));
+            match sums && ty.dtype == DType::F32 {
+                true => {
+                    let mut words =
+                        bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+                    !words.all(|sum| sum.is_finite() || sum == f32::NEG_INFINITY)
+                }
+                false => !all_finite(ty.dtype, bytes),
+            }
         };
         plan.graph.node(node).outputs.iter().zip(&writes).any(is_bad).then_some(node)
     }

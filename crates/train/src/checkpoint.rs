@@ -15,8 +15,17 @@ use std::path::{Path, PathBuf};
 
 /// The form of the header's notes.
 const FORMAT: &str = "plimsoll checkpoint 2";
-/// Bytes of a header at most: a name, a type and a shape take about a hundred and fifty.
-pub(crate) const HEADER_BYTES: u64 = 4 << 20;
+/// Bytes of a header at most: a name, a type and a shape take about a hundred and fifty. What is saved is checked against it
+/// before the first step.
+pub(crate) const HEADER_BYTES: u64 = 64 << 20;
+/// Bytes of a header at most for its notes, and for each state.
+const NOTES_BYTES: u64 = 1 << 20;
+const STATE_BYTES: u64 = 1 << 10;
+
+/// Bytes at most of the header of a checkpoint of so many states.
+pub(crate) fn most_header_bytes(states: usize) -> u64 {
+    (states as u64).saturating_mul(STATE_BYTES).saturating_add(NOTES_BYTES).min(HEADER_BYTES)
+}
 /// Steps, epochs and examples at most, so that no sum of them overflows.
 const MOST: u64 = 1 << 48;
 /// Before the names of a program's own notes.
@@ -81,13 +90,21 @@ pub struct TrainState {
 impl TrainState {
     /// Where the run of a folder stands, by its newest checkpoint that is whole: all of its bytes are looked at.
     pub fn read(folder: &Path) -> Result<Self, TrainError> {
-        let whole = |path: &Path| {
+        Ok(Self::read_where(folder, |_| Ok(()))?.0)
+    }
+
+    /// As [`TrainState::read`], of those that `accept` takes, and why each newer one was refused.
+    pub fn read_where(
+        folder: &Path,
+        accept: impl Fn(&Self) -> Result<(), String>,
+    ) -> Result<(Self, Vec<String>), TrainError> {
+        newest(folder, |path| {
             let file = open(path, HEADER_BYTES)?;
             let state = Self::parse(&file, path)?;
+            accept(&state).map_err(|reason| wrong(path, reason))?;
             file.check(path)?;
             Ok(state)
-        };
-        Ok(newest(folder, whole)?.0)
+        })
     }
 
     /// What the header of one checkpoint says, whether the rest is whole or not.
@@ -197,14 +214,17 @@ impl TrainState {
 
     /// Refuses to go on under settings that would make another run of it. Steps, micro-batches and notes may change.
     fn check(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
-        for ((_, what, saved), (_, _, given)) in self.identity().into_iter().zip(trainer.identity()) {
-            if saved != given {
-                let reason =
-                    format!("{what}: the checkpoint has {saved}, the trainer {given}; go on with the same");
-                return Err(wrong(path, reason));
-            }
+        match self.other(trainer) {
+            Some(what) => Err(wrong(path, format!("{what}; go on with the same"))),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// What makes the checkpoint one of another run than the trainer's, in words.
+    pub(crate) fn other(&self, trainer: &Self) -> Option<String> {
+        let mut both = self.identity().into_iter().zip(trainer.identity());
+        let ((_, what, saved), (_, _, given)) = both.find(|(saved, given)| saved.2 != given.2)?;
+        Some(format!("{what}: the checkpoint has {saved}, the trainer {given}"))
     }
 
     /// What differs between two that lets bits differ, in words.

@@ -117,4 +117,6 @@ pub struct Report {
     pub micro_batches: usize,
     /// Why the run ended.
     pub ending: Ending,
+    /// Why the checkpoint of the best validation was not gone back to, where it is damaged.
+    pub refused: Option<String>,
 }

@@ -54,6 +54,10 @@ impl<'t> Session<'t> {
                 "a run needs at least one step: set epochs or steps to 1 or more".into(),
             ));
         }
+        self.check_checkpoints(!self.resumed)?;
+        if control >= Control::Stop {
+            self.save_checkpoint()?;
+        }
         if !std::mem::take(&mut self.resumed) {
             (self.schedule_start, self.validated) = (self.steps_done, self.steps_done);
             (self.plateau, self.best) = (Plateau::default(), Best::default());
@@ -131,10 +135,13 @@ impl<'t> Session<'t> {
         }
         self.count_skipped(&batches);
         drop(batches);
-        if control == Control::Restore
-            && let Some(step) = self.restore_best()?
-        {
-            (ending, evaluation) = (Ending::Restored(step), None);
+        let mut refused = None;
+        if control == Control::Restore {
+            let (step, reason) = self.restore_best()?;
+            refused = reason;
+            if let Some(step) = step {
+                (ending, evaluation) = (Ending::Restored(step), None);
+            }
         }
         let evaluation = match evaluation {
             Some(evaluation) => evaluation,
@@ -145,7 +152,8 @@ impl<'t> Session<'t> {
             let error = Diverged { step, loss, origin: None, checkpoint: None };
             return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, tell));
         }
-        Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending))
+        let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending);
+        Ok(Report { refused, ..report })
     }
 
     /// Whether the test part is evaluated after so many steps of a run.

@@ -99,6 +99,7 @@ impl Log {
             samples_per_second: examples as f64 / time.as_secs_f64().max(1e-9),
             micro_batches,
             ending,
+            refused: None,
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Session<'t> {
     pub(crate) cursor: Cursor,
     /// Whether the next `fit` goes on with a run that a checkpoint holds.
     pub(crate) resumed: bool,
+    /// The folder of that checkpoint.
+    pub(crate) resumed_from: Option<PathBuf>,
     /// Bad records that were skipped, and what was wrong with the first.
     skipped: (u64, Option<String>),
     /// Whether a step went wrong after it had begun to write states.
@@ -130,6 +132,7 @@ impl<'t> Session<'t> {
             skipped: (0, None),
             cursor: Cursor::default(),
             resumed: false,
+            resumed_from: None,
             spoilt: false,
             from_seed: true,
             best: Best::default(),

@@ -327,7 +327,11 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// The header: a JSON object of notes, names, types, shapes and places, padded with spaces to a multiple of eight.
-fn header(plans: &PlanSet, kept: &[Kept<'_>], notes: Option<&BTreeMap<String, String>>) -> Vec<u8> {
+pub(crate) fn header(
+    plans: &PlanSet,
+    kept: &[Kept<'_>],
+    notes: Option<&BTreeMap<String, String>>,
+) -> Vec<u8> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let mut header = Vec::new();
     if let Some(notes) = notes {

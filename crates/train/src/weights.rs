@@ -1,6 +1,7 @@
 //! Parameters and statistics as a safetensors file, written and read piece by piece.
 
 use crate::TrainError;
+use crate::checkpoint::HEADER_BYTES;
 use crate::init::{CHUNK_BYTES, parameter_of};
 use crate::layout::{Kept, Layout, Slices, own_row};
 use crate::tensor_file::{self, Opened, dtype_name};
@@ -8,7 +9,7 @@ use plimsoll_graph::Role;
 use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{PlanSet, Prepared, StatePlacement};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -40,11 +41,14 @@ pub(crate) fn save(
 ) -> Result<(), TrainError> {
     let weights = plans.states.iter().enumerate();
     let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
+    let all: BTreeSet<&str> = plans.states.iter().map(|s| s.name.as_str()).collect();
+    let averages = plans.states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
+    let averages: BTreeMap<&str, usize> = averages.collect();
     let kept = |(i, _): (usize, &StatePlacement)| {
         let own = &plans.states[i];
         // A running average is what is saved of its parameter.
-        let state = average_of(plans, &own.name).unwrap_or(i);
-        let norm = plans.states.iter().any(|s| s.name == sibling(&own.name, "gain"));
+        let state = averages.get(own.name.as_str()).copied().unwrap_or(i);
+        let norm = all.contains(sibling(&own.name, "gain").as_str());
         let name = match names {
             Names::Own => Cow::Borrowed(own.name.as_str()),
             Names::Torch => Cow::Owned(torch_name(&own.name)),
@@ -60,14 +64,6 @@ pub(crate) fn save(
 fn sibling(name: &str, leaf: &str) -> String {
     name.rsplit_once('/').map_or(leaf.to_string(), |(layer, _)| format!("{layer}/{leaf}"))
 }
-
-/// The running average of a parameter.
-fn average_of(plans: &PlanSet, parameter: &str) -> Option<usize> {
-    plans.states.iter().position(|state| parameter_of(state) == Some(parameter))
-}
-
-/// Bytes of a checkpoint's header at most.
-const CHECKPOINT_HEADER_BYTES: u64 = crate::checkpoint::HEADER_BYTES;
 
 /// Bytes of a header that are read for each state of the model: a name and a shape take about a hundred.
 const HEADER_BYTES_PER_STATE: u64 = 1 << 10;
@@ -103,8 +99,8 @@ pub(crate) fn load_checkpoint(
     plans: &PlanSet,
     path: &Path,
 ) -> Result<(), TrainError> {
-    tensor_file::open(path, CHECKPOINT_HEADER_BYTES)?.check(path)?;
-    let file = tensor_file::open(path, CHECKPOINT_HEADER_BYTES)?;
+    tensor_file::open(path, HEADER_BYTES)?.check(path)?;
+    let file = tensor_file::open(path, HEADER_BYTES)?;
     let names = |own: &str| vec![format!("{own}/{AVERAGE}"), own.to_string()];
     let found = places(plans, &file, path, &mut BTreeSet::new(), names)?;
     read_all(prepared, plans, file.file, &found, path)

@@ -67,9 +67,16 @@ pub(crate) fn newest<T>(
     Err(tensor_file::wrong(folder, reason))
 }
 
-/// After `step` was saved in a folder: removes what is later, which is another run's, all but the last `keep` and the
-/// best, and what a killed program left half written. Then writes the list.
-pub(crate) fn tidy(folder: &Path, step: u64, keep: usize, best: u64) -> Result<(), TrainError> {
+/// After `step` was saved in a folder: removes what is later, which was before the run started anew, all but the last `keep`
+/// and the best, and what a killed program left half written. What `foreign` says to be another run's stays. Then writes
+/// the list.
+pub(crate) fn tidy(
+    folder: &Path,
+    step: u64,
+    keep: usize,
+    best: Option<u64>,
+    foreign: impl Fn(&Path) -> bool,
+) -> Result<(), TrainError> {
     let failed = |path: &Path| {
         let path = path.display().to_string();
         move |source| TrainError::Save { path, source }
@@ -82,11 +89,14 @@ pub(crate) fn tidy(folder: &Path, step: u64, keep: usize, best: u64) -> Result<(
             fs::remove_file(&path).map_err(failed(&path))?;
         }
     }
-    let all = checkpoints(folder)?;
+    let mut all = checkpoints(folder)?;
+    all.retain(|path| !foreign(path));
     let is = |path: &Path, step: u64| path.ends_with(file_name(step));
     let here = all.iter().position(|path| is(path, step)).map_or(all.len(), |at| at + 1);
     let first = here.saturating_sub(keep.max(1));
-    let stays = |(i, path): (usize, &PathBuf)| (first..here).contains(&i) || (i < here && is(path, best));
+    let stays = |(i, path): (usize, &PathBuf)| {
+        (first..here).contains(&i) || (i < here && best.is_some_and(|best| is(path, best)))
+    };
     let kept: Vec<bool> = all.iter().enumerate().map(stays).collect();
     for (path, _) in all.iter().zip(&kept).filter(|(_, kept)| !**kept) {
         fs::remove_file(path).map_err(failed(path))?;
@@ -96,7 +106,7 @@ pub(crate) fn tidy(folder: &Path, step: u64, keep: usize, best: u64) -> Result<(
     write_manifest(folder, &kept, best)
 }
 
-fn write_manifest(folder: &Path, kept: &[&PathBuf], best: u64) -> Result<(), TrainError> {
+fn write_manifest(folder: &Path, kept: &[&PathBuf], best: Option<u64>) -> Result<(), TrainError> {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let entry = |path: &&PathBuf| match TrainState::read_file(path) {
         Ok(state) => json!({
@@ -106,7 +116,8 @@ fn write_manifest(folder: &Path, kept: &[&PathBuf], best: u64) -> Result<(), Tra
         Err(error) => json!({ "file": name(path), "refused": error.to_string() }),
     };
     let entries: Vec<_> = kept.iter().map(entry).collect();
-    let best = kept.iter().find(|path| path.ends_with(file_name(best))).and_then(|path| name(path));
+    let best = best.and_then(|best| kept.iter().find(|path| path.ends_with(file_name(best))));
+    let best = best.and_then(|path| name(path));
     let list = json!({ "checkpoints": entries, "best": best });
     write_whole(&folder.join(MANIFEST), format!("{list:#}\n").as_bytes())
 }
@@ -138,16 +149,20 @@ mod tests {
         fill(&[1, 2, 3, 4, 5, 90]);
         fs::write(folder.join(format!("{}{PARTIAL}", file_name(3))), "").unwrap();
         fs::write(folder.join("notes.txt.partial"), "").unwrap();
-        tidy(&folder, 5, 2, 2).unwrap();
-        // 90 is another run's.
-        assert_eq!(left(), [2, 4, 5]);
+        tidy(&folder, 5, 2, Some(2), |path| path.ends_with(file_name(3))).unwrap();
+        // 90 was before the run started anew, 3 is another run's.
+        assert_eq!(left(), [2, 3, 4, 5]);
         assert!(!folder.join(format!("{}{PARTIAL}", file_name(3))).exists());
         assert!(folder.join("notes.txt.partial").exists());
-        tidy(&folder, 5, 1, 5).unwrap();
+        tidy(&folder, 5, 1, Some(5), |_| false).unwrap();
         assert_eq!(left(), [5]);
         let list: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(folder.join(MANIFEST)).unwrap()).unwrap();
         assert_eq!(list["best"], file_name(5));
+        // Without a validation, none is the best.
+        fill(&[0]);
+        tidy(&folder, 5, 1, None, |_| false).unwrap();
+        assert_eq!(left(), [5]);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! A session's way into checkpoints and out of them.
 
 use super::folder::{file_name, newest, tidy};
-use super::{Checkpoints, HEADER_BYTES, TrainState};
+use super::{Checkpoints, TrainState, checkpoints, most_header_bytes};
 use crate::layout::Kept;
 use crate::tensor_file::{self, dtype_name, open, wrong};
 use crate::{Saved, Session, TrainError};
@@ -51,13 +51,52 @@ impl Session<'_> {
     pub fn checkpoint(&self, folder: &Path) -> Result<PathBuf, TrainError> {
         self.check_unspoilt()?;
         let path = folder.join(file_name(self.steps_done));
-        let states = self.plans.states.iter().enumerate();
-        let every: Vec<Kept<'_>> = states.map(|(i, state)| Kept::same(i, &state.name)).collect();
+        let every = self.every_state();
         let notes = self.train_state().to_notes();
         let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
         tensor_file::save(prepared, &self.plans, &every, Some(&notes), &mut buffer, &path)?;
-        tidy(folder, self.steps_done, self.trainer.keep, self.best.step)?;
+        let (state, best) = (self.train_state(), self.best.step);
+        let foreign =
+            |path: &Path| TrainState::read_file(path).is_ok_and(|other| other.other(&state).is_some());
+        tidy(folder, self.steps_done, self.trainer.keep, (best > 0).then_some(best), foreign)?;
         Ok(path)
+    }
+
+    /// Refuses a folder in which another run left checkpoints: a run that starts there would remove them, or go on with them
+    /// later. [`Session::fit`] asks first.
+    pub fn check_folder(&self, folder: &Path) -> Result<(), TrainError> {
+        let state = self.train_state();
+        for path in checkpoints(folder).unwrap_or_default() {
+            if let Ok(Some(what)) = TrainState::read_file(&path).map(|other| other.other(&state)) {
+                return Err(TrainError::Setting(format!(
+                    "{} is another run's ({what}): name another folder, remove it, or go on with that run",
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a run whose checkpoints could not be read again.
+    pub(crate) fn check_checkpoints(&self, fresh: bool) -> Result<(), TrainError> {
+        let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok(()) };
+        if fresh {
+            self.check_folder(folder)?;
+        }
+        let notes = self.train_state().to_notes();
+        let bytes = tensor_file::header(&self.plans, &self.every_state(), Some(&notes)).len() as u64;
+        let most = most_header_bytes(self.plans.states.len());
+        if bytes > most {
+            return Err(TrainError::Setting(format!(
+                "names and notes take {bytes} bytes of a checkpoint, at most {most} can be read: make them shorter"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Every state under its own name.
+    fn every_state(&self) -> Vec<Kept<'_>> {
+        self.plans.states.iter().enumerate().map(|(i, state)| Kept::same(i, &state.name)).collect()
     }
 
     /// Takes every state and where the run stands from a folder's newest good checkpoint: the next [`Session::fit`] goes
@@ -67,14 +106,14 @@ impl Session<'_> {
     pub fn resume(&mut self, folder: &Path) -> Result<Resumed, TrainError> {
         let ((state, path), refused) =
             newest(folder, |path| Ok((self.resume_from(path)?, path.to_path_buf())))?;
-        self.resumed = true;
+        (self.resumed, self.resumed_from) = (true, Some(folder.to_path_buf()));
         let differs = state.differences(&self.train_state());
         Ok(Resumed { state, path, refused, differs })
     }
 
     /// Takes everything from one checkpoint.
     pub(crate) fn resume_from(&mut self, path: &Path) -> Result<TrainState, TrainError> {
-        let file = open(path, HEADER_BYTES)?;
+        let file = open(path, most_header_bytes(self.plans.states.len()))?;
         let state = TrainState::parse(&file, path)?;
         state.check(&self.train_state(), path)?;
         let mut places = Vec::with_capacity(self.plans.states.len());
@@ -111,14 +150,32 @@ impl Session<'_> {
         Ok(state)
     }
 
-    /// Goes back to the best validation; `None` where no checkpoint of it is kept.
-    pub(crate) fn restore_best(&mut self) -> Result<Option<u64>, TrainError> {
-        let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok(None) };
-        let path = folder.join(file_name(self.best.step));
-        if self.best.step == 0 || !path.exists() {
-            return Ok(None);
+    /// Goes back to the best validation, after which step is told; `None` where no checkpoint of it is kept. Where none of
+    /// them is good, the session stays where it is, which was saved, and the reason is told.
+    pub(crate) fn restore_best(&mut self) -> Result<(Option<u64>, Option<String>), TrainError> {
+        let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok((None, None)) };
+        let (best, last) = (file_name(self.best.step), folder.join(file_name(self.steps_done)));
+        if self.best.step == 0 {
+            return Ok((None, None));
         }
-        Ok(Some(self.resume_from(&path)?.steps_done))
+        // A run that went on elsewhere may have left its best behind.
+        let folders = [Some(folder.clone()), self.resumed_from.clone()].into_iter().flatten();
+        let mut reasons = Vec::new();
+        for path in folders.map(|folder| folder.join(&best)).filter(|path| path.exists()) {
+            match self.resume_from(&path) {
+                Ok(state) => return Ok((Some(state.steps_done), None)),
+                Err(error @ (TrainError::Weights { .. } | TrainError::File { .. })) => {
+                    reasons.push(error.to_string());
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        if reasons.is_empty() {
+            return Ok((None, None));
+        }
+        // States may be half read.
+        self.resume_from(&last)?;
+        Ok((None, Some(reasons.join("; "))))
     }
 
     /// Saves before the run ends, whatever comes of it.
