@@ -3,6 +3,9 @@
 mod support;
 
 use plimsoll::data::{Synthetic, SyntheticSpec};
+use plimsoll::graph::op::Attention;
+use plimsoll::graph::{Builder, Op};
+use plimsoll::plan::{Budget, Executor, plan};
 use plimsoll::prelude::*;
 use plimsoll::train::{BatchKind, EarlyStopping, Ending, Monitor, RunLog, Saved, TrainState, checkpoints};
 use std::fs;
@@ -315,4 +318,26 @@ fn a_signal_that_was_ignored_stays_so() {
     send("-INT");
     std::io::copy(&mut errors, &mut std::io::sink()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn a_query_that_sees_nothing_is_not_blamed() {
+    let float = |shape: [usize; 4]| TensorType::new(DType::F32, shape);
+    let mut b = Builder::new(1, 1);
+    let q = b.input("q", float([1, 2, 1, 4]), true);
+    let mask = b.input("mask", TensorType::new(DType::Bool, [1, 1, 2, 2]), true);
+    let op = Op::Attention(Attention::Forward { causal: false, masked: true });
+    let outputs = b.node(op, &[q, q, q, mask]).unwrap();
+    outputs.iter().enumerate().for_each(|(i, value)| b.output(&format!("y{i}"), *value));
+    let (cpu, budget) = (Cpu::new(1).unwrap(), Budget::new(usize::MAX, Vec::new()));
+    let plans = plan(&[("test".into(), b.finish().unwrap())], cpu.target(), &budget).unwrap();
+    let mut prepared = cpu.prepare(plans.into()).unwrap();
+    let bytes = |x: f32| [x.to_ne_bytes(); 8].concat();
+    // The second query sees nothing: the logarithm of its sum is that of zero.
+    let mask = [1, 1, 0, 0];
+    assert_eq!(prepared.run_until_bad(0, &[&bytes(1.0), &mask]).unwrap(), None);
+    let mut sums = [0; 8];
+    prepared.read_output(0, 1, &mut sums).unwrap();
+    assert_eq!(sums[4..], f32::NEG_INFINITY.to_ne_bytes());
+    assert!(prepared.run_until_bad(0, &[&bytes(f32::NAN), &mask]).unwrap().is_some());
 }

@@ -8,6 +8,7 @@ use crate::shadow::Shadow;
 use crate::spill::{Rates, STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::stream::Stream;
 use crate::target::CpuTarget;
+use plimsoll_graph::op::Attention;
 use plimsoll_graph::{NodeId, Op, ValueId};
 use plimsoll_plan::{
     Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet,
@@ -453,7 +454,7 @@ impl CpuPrepared {
             // SAFETY: no step runs, so nothing writes to the arena.
             let bytes: &[u8] = unsafe { self.arena.view(offset, place.bytes.min(ty.bytes())) };
             // Where nothing may be attended to, the logarithm of attention's sums is that of zero.
-            let sums = value != outputs[0] && matches!(op, Op::Attention(_));
+            let sums = value != outputs[0] && matches!(op, Op::Attention(Attention::Forward { .. }));
             match sums && ty.dtype == DType::F32 {
                 true => {
                     let mut words =
