@@ -66,7 +66,7 @@ fn a_listener_that_leaks_is_stopped_between_steps() {
         match event {
             TrainEvent::Step { .. } => leaked.push(vec![1u8; LEAK]),
             TrainEvent::AbovePlan { step, .. } => told = Some(*step),
-            TrainEvent::Validation { .. } => {}
+            TrainEvent::Validation { .. } | TrainEvent::Diverged { .. } => {}
         }
         Control::Continue
     });
@@ -110,7 +110,7 @@ fn growth_is_told_above_the_plan_and_stopped_near_the_line() {
             match event {
                 TrainEvent::Step { .. } => held.store(grow(planned), Relaxed),
                 TrainEvent::AbovePlan { .. } => told += 1,
-                TrainEvent::Validation { .. } => {}
+                TrainEvent::Validation { .. } | TrainEvent::Diverged { .. } => {}
             }
             Control::Continue
         });
