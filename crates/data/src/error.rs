@@ -161,7 +161,7 @@ pub enum DataError {
         context: usize,
     },
     /// More memory than allowed; nothing was allocated.
-    #[error("{what} needs {bytes} bytes in memory, {limit} are allowed; raise `max_bytes` or take less data")]
+    #[error("{what} needs {bytes} bytes in memory, {limit} are allowed; allow more, or take less data")]
     TooLarge {
         /// What was to be held.
         what: String,

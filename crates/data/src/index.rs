@@ -12,6 +12,8 @@ pub(crate) enum View {
     Shuffled { seed: u64 },
     /// The whole, several times; each time counts as an epoch of its own below.
     Repeated { times: usize },
+    /// Every `every`th record for measuring, or all others.
+    Part { every: usize, test: bool },
 }
 
 /// A source seen through a view.
@@ -34,6 +36,8 @@ impl Viewed {
                 let epoch = epoch.wrapping_mul(times as u64).wrapping_add(round);
                 (index % self.source.len().max(1), epoch)
             }
+            View::Part { every, test: true } => (index * every + every - 1, epoch),
+            View::Part { every, test: false } => (index + index / (every - 1), epoch),
         }
     }
 }
@@ -47,6 +51,8 @@ impl Source for Viewed {
             View::Cut { len, .. } => len,
             View::Shuffled { .. } => self.source.len(),
             View::Repeated { times } => self.source.len().saturating_mul(times),
+            View::Part { every, test: true } => self.source.len() / every,
+            View::Part { every, test: false } => self.source.len() - self.source.len() / every,
         }
     }
     fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
@@ -58,7 +64,11 @@ impl Source for Viewed {
         result
     }
     fn resident_bytes(&self) -> usize {
-        self.source.resident_bytes()
+        match self.view {
+            // The other part has it, and states it.
+            View::Part { test: true, .. } => 0,
+            _ => self.source.resident_bytes(),
+        }
     }
     fn scratch_bytes(&self) -> usize {
         self.source.scratch_bytes()
