@@ -11,7 +11,7 @@ use std::path::Path;
 const FLAG: &str = "flag.";
 
 /// Flags that a checkpoint keeps but that may change when it goes on.
-const MAY_CHANGE: [&str; 4] = ["data", "save-every", "skip-bad", "max-pixels"];
+const MAY_CHANGE: [&str; 5] = ["data", "tokenizer", "save-every", "skip-bad", "max-pixels"];
 
 /// Flags without a value.
 pub(super) const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
@@ -25,8 +25,19 @@ pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMa
 
 /// Flags with their values, where they have one.
 pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
-    let ModelOptions { model, classes, image_size, channels, context, layers, width, heads, dropout } =
-        &options.model;
+    let ModelOptions {
+        model,
+        classes,
+        image_size,
+        channels,
+        context,
+        layers,
+        width,
+        heads,
+        dropout,
+        features,
+    } = &options.model;
+    let columns = &options.input.columns;
     let number = |n: &Option<usize>| n.map(|n| n.to_string());
     let flags = [
         ("model", Some(model.clone())),
@@ -38,7 +49,12 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("width", number(width)),
         ("heads", number(heads)),
         ("dropout", dropout.map(|rate| rate.to_string())),
+        ("features", number(features)),
         ("data", options.data.clone()),
+        ("label", options.input.label.clone()),
+        ("columns", (!columns.is_empty()).then(|| columns.join(","))),
+        ("tokenizer", options.input.tokenizer.as_ref().map(|path| path.display().to_string())),
+        ("shuffle", number(&options.input.shuffle)),
         ("augment", options.augment.then(|| "true".to_string())),
         ("skip-bad", options.input.skip_bad.map(|records| records.to_string())),
         ("max-pixels", number(&options.input.max_pixels)),
@@ -88,7 +104,10 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.input = InputOptions {
         skip_bad: given.input.skip_bad.or(kept.input.skip_bad),
         max_pixels: given.input.max_pixels.or(kept.input.max_pixels),
-        ..given.input.clone()
+        tokenizer: given.input.tokenizer.clone().or(kept.input.tokenizer),
+        workers: given.input.workers,
+        prefetch: given.input.prefetch,
+        ..kept.input
     };
     kept.your_code = given.your_code;
     kept.spill = given.spill.clone();

@@ -1,11 +1,13 @@
 //! A trained model from its folder, ready to look at data.
 
 use super::args::{ModelOptions, TrainedOptions};
-use super::setup::{batch, check_available, dataset, executor, image_options, line, model, threads};
-use super::{Failure, answer, say};
+use super::setup::{
+    batch, check_available, executor, fitted, image_options, line, model, open_options, threads,
+};
+use super::{Failure, answer, applies, say};
 use crate::HEAP;
 use crate::heap::Tag;
-use plimsoll::data::{Dataset, Pipeline};
+use plimsoll::data::{Dataset, OpenOptions, Pipeline};
 use plimsoll::memory;
 use plimsoll::nn::{Sgd, step};
 use plimsoll::plan::in_words;
@@ -47,6 +49,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
         width: size("width"),
         heads: size("heads"),
         dropout: None,
+        features: size("features"),
     };
     let trained_on = known("data");
     let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(|| missing("data"))?;
@@ -58,7 +61,25 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
     let images = image_options(&options.input, model.inputs().first(), false)?;
-    let mut data = dataset(&data_name, model.as_ref(), seed, examples, images, line_bytes)?;
+    // Columns are the same as in training, unless told.
+    let mut input = options.input.clone();
+    if applies::is_table(&data_name) {
+        let names = manifest.get("columns").and_then(Value::as_array);
+        let names = names.into_iter().flatten().filter_map(Value::as_str).map(str::to_string);
+        input.label = input.label.or_else(|| known("label"));
+        input.columns = if input.columns.is_empty() { names.collect() } else { input.columns };
+    }
+    if data_name.starts_with("text:") {
+        input.tokenizer = input.tokenizer.or_else(|| known("tokenizer").map(PathBuf::from));
+    }
+    applies::check(&data_name, &input, false)?;
+    let open_options = OpenOptions {
+        images,
+        examples: examples.saturating_mul(10),
+        ..open_options(model.as_ref(), &input, &sizes, seed, line_bytes)
+    };
+    let opened = HEAP.tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
+    let mut data = fitted(opened, model.as_ref(), seed)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
     }

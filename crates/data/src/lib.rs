@@ -49,6 +49,8 @@ mod synthetic;
 mod table;
 mod text;
 mod tfrecord;
+#[cfg(feature = "tokenizers")]
+mod tokens;
 mod verbs;
 mod workers;
 mod wrap;
@@ -79,4 +81,6 @@ pub use synthetic::{Synthetic, SyntheticSpec};
 pub use table::TableOptions;
 pub use text::Text;
 pub use tfrecord::tf_records;
-pub use wrap::{Itself, Masked};
+#[cfg(feature = "tokenizers")]
+pub use tokens::Tokens;
+pub use wrap::{Itself, Masked, Shaped};

@@ -10,16 +10,22 @@ pub(crate) struct Marks {
     places: Vec<u64>,
     every: usize,
     len: usize,
+    most: usize,
 }
 
 impl Marks {
     pub fn new() -> Self {
-        Self { places: Vec::new(), every: 1, len: 0 }
+        Self::up_to(MOST)
+    }
+
+    /// With at most so many places.
+    pub fn up_to(most: usize) -> Self {
+        Self { places: Vec::new(), every: 1, len: 0, most }
     }
 
     /// Says where the next record starts.
     pub fn push(&mut self, place: u64) {
-        if self.len.is_multiple_of(self.every) && self.places.len() == MOST {
+        if self.len.is_multiple_of(self.every) && self.places.len() == self.most {
             let mut number = 0;
             self.places.retain(|_| {
                 number += 1;

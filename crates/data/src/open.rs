@@ -40,6 +40,8 @@ pub struct OpenOptions {
     pub classes: Option<usize>,
     /// Records through which a stream is shuffled.
     pub shuffle: Option<usize>,
+    /// A Hugging Face tokenizer file for text [default: tokens are bytes].
+    pub tokenizer: Option<PathBuf>,
     /// Heap bytes the dataset may hold; one that needs more is refused before they are allocated.
     pub max_bytes: usize,
 }
@@ -55,6 +57,7 @@ impl Default for OpenOptions {
             table: TableOptions::default(),
             classes: None,
             shuffle: None,
+            tokenizer: None,
             max_bytes: DEFAULT_MAX_BYTES,
         }
     }
@@ -213,7 +216,10 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
             let (train, test) = Numpy::open_parts(Path::new(file), options.table.label.as_deref())?;
             rows(spec, Pipeline::new(train), test.map(Pipeline::new), options)
         }
-        ("text", Some(file)) if !file.is_empty() => Text::open(file, options.context),
+        ("text", Some(file)) if !file.is_empty() => match &options.tokenizer {
+            None => Text::open(file, options.context),
+            Some(tokenizer) => tokens(file, tokenizer, options),
+        },
         ("synthetic", None) => synthetic(options),
         _ => {
             let known = catalogue().iter().map(|dataset| dataset.name).collect::<Vec<_>>().join(", ");
@@ -232,6 +238,24 @@ fn synthetic(options: &OpenOptions) -> Result<Dataset, DataError> {
     }
     let part = |len, part| Synthetic::new(spec.clone(), len, options.seed, part);
     Ok(Dataset::new("synthetic", part(options.examples, 0)?, part((options.examples / 10).max(1), 1)?))
+}
+
+#[cfg(feature = "tokenizers")]
+fn tokens(file: &str, tokenizer: &Path, options: &OpenOptions) -> Result<Dataset, DataError> {
+    let Dataset { name, train, test } = crate::Tokens::open(file, tokenizer, options.context)?;
+    finish(&name, train, test, options)
+}
+
+#[cfg(not(feature = "tokenizers"))]
+fn tokens(_: &str, _: &Path, _: &OpenOptions) -> Result<Dataset, DataError> {
+    Err(without("tokenizer", "tokenizers"))
+}
+
+/// What was left out of this build.
+#[cfg(not(feature = "tokenizers"))]
+fn without(option: &'static str, feature: &str) -> DataError {
+    let reason = format!("this build has no such reader; build it with the feature `{feature}`");
+    DataError::Option { option, reason }
 }
 
 /// Training and test part of records: told apart already, or every tenth for measuring.

@@ -277,6 +277,48 @@ fn damaged_tf_records_name_file_and_place() {
     assert!(error.contains("whole.gz"), "{error}");
 }
 
+#[cfg(feature = "tokenizers")]
+#[test]
+fn a_text_has_the_tokens_that_its_tokenizer_gives_it() {
+    let tokens = std::fs::read_to_string(fixture("tokens.txt")).unwrap();
+    let tokens: Vec<i32> = tokens.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    // The longer the context, the longer the pieces.
+    for context in [1, 7, 64, 300] {
+        let text =
+            plimsoll_data::Tokens::open(fixture("text.txt"), fixture("tokenizer.json"), context).unwrap();
+        let windows = (tokens.len() - 1) / context;
+        let test = (windows / 10).max(1);
+        assert_eq!((text.train.len(), text.test.len()), (Some(windows - test), Some(test)));
+        assert_eq!(text.train.schema().classes(), Some(300));
+        for (part, first, count) in [(&text.train, 0, windows - test), (&text.test, windows - test, test)] {
+            for index in (0..count).step_by(1 + count / 20).chain([count - 1]) {
+                let columns = read(part.source().unwrap(), index).unwrap();
+                let start = (first + index) * context;
+                let expected = |at: usize| -> Vec<u8> {
+                    tokens[at..at + context].iter().flat_map(|token| token.to_ne_bytes()).collect()
+                };
+                assert_eq!(columns, [expected(start), expected(start + 1)], "window {index} of {context}");
+            }
+        }
+    }
+    let refused = |text: &Path, tokenizer: &Path, context| {
+        plimsoll_data::Tokens::open(text, tokenizer, context).unwrap_err().to_string()
+    };
+    let short = refused(&fixture("text.txt"), &fixture("tokenizer.json"), 5000);
+    assert!(short.contains("tokens, a context of 5000 needs at least 10001"), "{short}");
+    let wrong = refused(&fixture("text.txt"), &fixture("table.csv"), 8);
+    assert!(wrong.contains("table.csv` is no tokenizer file"), "{wrong}");
+    let binary = refused(&fixture("table.parquet"), &fixture("tokenizer.json"), 8);
+    assert!(binary.contains("table.parquet` at byte") && binary.contains("not UTF-8"), "{binary}");
+    // A file that changes afterwards.
+    let folder = Scratch::new("tokens");
+    let path = folder.write("t.txt", &std::fs::read(fixture("text.txt")).unwrap());
+    let text = plimsoll_data::Tokens::open(&path, fixture("tokenizer.json"), 8).unwrap();
+    std::fs::write(&path, [b'x'; 100]).unwrap();
+    let error = read(text.test.source().unwrap(), 0).unwrap_err().to_string();
+    assert!(error.contains("t.txt"), "{error}");
+}
+
 #[test]
 fn stages_on_rows() {
     let table = Pipeline::new(Csv::open(fixture("table.csv"), &table_options()).unwrap());
@@ -306,6 +348,8 @@ fn every() -> Vec<(&'static str, Dataset)> {
     let mut shuffled = options();
     shuffled.shuffle = Some(5);
     let plain = options();
+    #[cfg(feature = "tokenizers")]
+    let tokens = OpenOptions { tokenizer: Some(fixture("tokenizer.json")), context: 68, ..options() };
     let specs = [
         ("npz:points.npz", &plain),
         ("npz:parts.npz", &plain),
@@ -314,6 +358,8 @@ fn every() -> Vec<(&'static str, Dataset)> {
         ("tfrecord:numbers-*.tfrecord.gz", &plain),
         ("tfrecord:numbers-*.tfrecord.gz", &shuffled),
         ("tfrecord:pictures.tfrecord", &pictures),
+        #[cfg(feature = "tokenizers")]
+        ("text:text.txt", &tokens),
     ];
     let open_one = |(spec, options): (&'static str, &OpenOptions)| {
         let (kind, name) = spec.split_once(':').unwrap();

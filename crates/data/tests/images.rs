@@ -256,7 +256,9 @@ fn shards_have_classes_beside_or_in_folders() {
     let data = open(&pattern("b.tar"), &options()).unwrap();
     assert_eq!((labels(&data.train), labels(&data.test)), (vec![1, 0, 1], vec![1]));
     let (shards, _) = Shards::open(&format!("{}/b.tar", folder.0.display()), 1 << 20).unwrap();
-    assert_eq!((shards.classes(), shards.resident_bytes()), (&["cat".to_string(), "dog".into()][..], 3 * 24));
+    assert_eq!(shards.classes(), ["cat", "dog"]);
+    let held = shards.resident_bytes();
+    assert!((3 * 24..3 * 24 + 1500).contains(&held), "{held} bytes for three places and the file's name");
 
     folder.write("c.tar", &tar(&[("1.jpg", photo(20, 20, 1))]));
     let message = |spec: &str| open(&pattern(spec), &options()).unwrap_err().to_string();
