@@ -274,8 +274,9 @@ fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Fai
         // The mask is one token more.
         let mask = usize::from(is_masked(entry.name));
         let tokens = schema.classes().map(|tokens| tokens + mask);
-        let had = std::mem::replace(&mut sizes.classes, sizes.classes.or(tokens));
-        return Ok(had.is_none());
+        let given = sizes.classes.is_some();
+        sizes.classes = sizes.classes.or(tokens);
+        return Ok(!given);
     }
     if !applies::is_table(name) {
         return Ok(false);

@@ -210,11 +210,6 @@ impl Layout {
         Ok(Self { label: label.into(), values, inputs: Inputs::Numbers(numbers) })
     }
 
-    /// Whether the input is a picture.
-    pub fn is_image(&self) -> bool {
-        matches!(self.inputs, Inputs::Image(_))
-    }
-
     /// Columns of records of at most `longest` bytes.
     pub fn schema(&self, longest: usize, classes: usize) -> Schema {
         let label = if self.values { Field::floats([1]) } else { Field::below(classes, []) };

@@ -22,6 +22,8 @@ mod batches;
 mod block;
 mod budget;
 mod cache;
+#[cfg(feature = "parquet")]
+mod columnar;
 mod csv;
 mod digits;
 mod error;
@@ -58,6 +60,8 @@ mod wrap;
 pub use batch::{Batch, Cursor};
 pub use batches::Batches;
 pub use cache::Cache;
+#[cfg(feature = "parquet")]
+pub use columnar::columnar;
 pub use csv::Csv;
 pub use digits::Digits;
 pub use error::DataError;

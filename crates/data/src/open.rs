@@ -135,7 +135,7 @@ pub fn catalogue() -> &'static [DatasetInfo] {
     &CATALOGUE
 }
 
-static CATALOGUE: [DatasetInfo; 9] = [
+static CATALOGUE: [DatasetInfo; 10] = [
     DatasetInfo {
         input: Some("f32[28,28,1]"),
         train: Some(EMBEDDED_TRAIN),
@@ -161,6 +161,7 @@ static CATALOGUE: [DatasetInfo; 9] = [
         "csv:FILE",
         "rows of a table with a header; words become numbers, numbers are normalised",
     ),
+    DatasetInfo::outside("parquet:FILE", "the same in a Parquet or Arrow file, as a stream"),
     DatasetInfo::outside("npz:FILE", "arrays of NumPy, normalised; one of them is the label"),
     DatasetInfo::outside("text:FILE", "next-byte prediction on FILE; its last tenth is the test part"),
     DatasetInfo {
@@ -212,6 +213,7 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
         ("csv", Some(file)) if !file.is_empty() => {
             rows(spec, Pipeline::new(Csv::open(file, &options.table)?), None, options)
         }
+        ("parquet", Some(file)) if !file.is_empty() => rows(spec, table(file, options)?, None, options),
         ("npz", Some(file)) if !file.is_empty() => {
             let (train, test) = Numpy::open_parts(Path::new(file), options.table.label.as_deref())?;
             rows(spec, Pipeline::new(train), test.map(Pipeline::new), options)
@@ -251,8 +253,18 @@ fn tokens(_: &str, _: &Path, _: &OpenOptions) -> Result<Dataset, DataError> {
     Err(without("tokenizer", "tokenizers"))
 }
 
+#[cfg(feature = "parquet")]
+fn table(file: &str, options: &OpenOptions) -> Result<Pipeline, DataError> {
+    crate::columnar(file, &options.table)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn table(_: &str, _: &OpenOptions) -> Result<Pipeline, DataError> {
+    Err(without("parquet", "parquet"))
+}
+
 /// What was left out of this build.
-#[cfg(not(feature = "tokenizers"))]
+#[cfg(not(all(feature = "tokenizers", feature = "parquet")))]
 fn without(option: &'static str, feature: &str) -> DataError {
     let reason = format!("this build has no such reader; build it with the feature `{feature}`");
     DataError::Option { option, reason }

@@ -33,8 +33,10 @@ pub(crate) enum Cell<'a> {
     /// Text that may be a number.
     Raw(&'a [u8]),
     /// A number, and whether its type has whole ones alone.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet and Arrow have types"))]
     Number(f64, bool),
     /// Text that is no number.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet and Arrow have types"))]
     Word(&'a str),
 }
 
@@ -125,6 +127,7 @@ impl Plan {
     }
 
     /// Whether a column is used at all.
+    #[cfg(feature = "parquet")]
     pub fn uses(&self, column: usize) -> bool {
         self.columns[column].role != Role::Ignored
     }
