@@ -11,11 +11,11 @@ struct Flag {
 }
 
 const IMAGES: &[&str] = &["images", "tar", "tfrecord"];
-const FILES: &[&str] = &["images", "tar", "tfrecord", "csv", "npz"];
-const TOKENS: &[&str] = &["images", "tar", "tfrecord", "csv", "npz", "text"];
-const NAMED: &[&str] = &["tfrecord", "csv", "npz"];
+const FILES: &[&str] = &["images", "tar", "tfrecord", "csv", "parquet", "npz"];
+const TOKENS: &[&str] = &["images", "tar", "tfrecord", "csv", "parquet", "npz", "text"];
+const NAMED: &[&str] = &["tfrecord", "csv", "parquet", "npz"];
 /// Rows of numbers.
-const TABLES: &[&str] = &["tfrecord", "csv", "npz"];
+const TABLES: &[&str] = &["tfrecord", "csv", "parquet", "npz"];
 
 /// The kind of data that a name opens.
 fn kind(name: &str) -> &str {
@@ -40,8 +40,8 @@ pub fn check(name: &str, input: &InputOptions, augment: bool) -> Result<(), Fail
         flag("--skip-bad", input.skip_bad.is_some(), FILES),
         flag("--tokenizer", input.tokenizer.is_some(), &["text"]),
         flag("--label", input.label.is_some(), NAMED),
-        flag("--columns", !input.columns.is_empty(), &["csv"]),
-        flag("--shuffle", input.shuffle.is_some(), &["tfrecord"]),
+        flag("--columns", !input.columns.is_empty(), &["csv", "parquet"]),
+        flag("--shuffle", input.shuffle.is_some(), &["tfrecord", "parquet"]),
     ];
     let kind = kind(name);
     match flags.iter().find(|flag| flag.given && !flag.kinds.contains(&kind)) {

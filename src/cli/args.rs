@@ -49,7 +49,7 @@ pub struct InputOptions {
     /// thousand files, twice what those of a thousand say]
     #[arg(long, value_name = "PIXELS")]
     pub max_pixels: Option<usize>,
-    /// Column, array or feature that is the label, for csv, npz and tfrecord; for an .npy the file with the
+    /// Column, array or feature that is the label, for csv, parquet, npz and tfrecord; for an .npy the file with the
     /// labels [default: the last column, or what is called label, labels, y or target]
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
@@ -59,7 +59,7 @@ pub struct InputOptions {
     /// Hugging Face tokenizer file for text; its vocabulary is the model's [default: tokens are bytes]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
-    /// Records through which a stream is shuffled, for compressed tfrecord files; other data is shuffled
+    /// Records through which a stream is shuffled, for parquet and compressed tfrecord files; other data is shuffled
     /// whole and without memory [default: 1024]
     #[arg(long, value_name = "RECORDS")]
     pub shuffle: Option<usize>,
@@ -227,7 +227,7 @@ pub struct RunOptions {
     #[command(flatten)]
     pub model: ModelOptions,
     /// Data: mnist (embedded), mnist:DIR (IDX files), images:DIR (DIR/class/*.jpg|png), tar:GLOB (the same in tar files),
-    /// tfrecord:GLOB (tf.train.Examples), csv:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
+    /// tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
     /// synthetic [default: mnist for models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,

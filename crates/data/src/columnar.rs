@@ -93,7 +93,11 @@ impl Table {
                 for (place, &column) in columns.iter().enumerate() {
                     let seen = cell(batch.column(place), row).and_then(|cell| plan.see(column, cell));
                     seen.map_err(|reason| {
-                        corrupt(path, (rows + row) as u64, format!("column `{}`: {reason}", plan.name(column)))
+                        corrupt(
+                            path,
+                            (rows + row) as u64,
+                            format!("column `{}`: {reason}", plan.name(column)),
+                        )
                     })?;
                 }
             }
@@ -178,7 +182,11 @@ impl Stream for Rows {
         record.place.origin = self.given;
         (self.row, self.given) = (self.row + 1, self.given + 1);
         for (place, &column) in self.columns.iter().enumerate() {
-            let cell = if place < batch.num_columns() { cell(batch.column(place), row) } else { Err("is gone".into()) };
+            let cell = if place < batch.num_columns() {
+                cell(batch.column(place), row)
+            } else {
+                Err("is gone".into())
+            };
             let written = cell.and_then(|cell| self.plan.write(column, cell, record));
             written.map_err(|reason| {
                 let reason = format!("column `{}`: {reason}; the file has changed", self.plan.name(column));

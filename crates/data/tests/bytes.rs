@@ -1,42 +1,13 @@
 //! What a pipeline takes from the heap is what it stated before: never more, and not much less.
 
+#[path = "support/counting.rs"]
+mod counting;
 mod support;
 
+use counting::{LIVE, PEAK, restart};
 use jpeg_encoder::SamplingFactor;
 use plimsoll_data::{Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, Pipeline, Schema, Source};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), SeqCst) + layout.size();
-        PEAK.fetch_max(live, SeqCst);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// Starts the measurement anew from what is live; returns that.
-fn restart() -> usize {
-    let live = LIVE.load(SeqCst);
-    PEAK.store(live, SeqCst);
-    live
-}
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Runs some batches and holds the heap's peak against what was stated.
 fn check(what: &str, pipeline: Pipeline, there_before: usize) {

@@ -193,6 +193,26 @@ fn what_is_wrong_with_a_table_names_line_and_column() {
     assert!(read(&table, 2).unwrap_err().to_string().contains("t.csv"));
 }
 
+#[cfg(feature = "parquet")]
+#[test]
+fn tables_in_columns_come_back() {
+    for name in ["table.parquet", "table-zstd.parquet", "table-plain.parquet", "table.arrow"] {
+        let table = plimsoll_data::columnar(fixture(name), &table_options()).unwrap();
+        assert_eq!(
+            (table.len(), table.schema().in_words().as_str()),
+            (Some(ROWS), "features f32[5], kind i32[]")
+        );
+        assert_eq!(epoch(&table).unwrap(), (0..ROWS).map(table_row).collect::<Vec<_>>(), "{name}");
+        let refused = |label: &str| {
+            let options = TableOptions { label: Some(label.into()), columns: None };
+            plimsoll_data::columnar(fixture(name), &options).err().unwrap().to_string()
+        };
+        assert!(refused("price").contains("no column `price`; it has size, count, colour, note, kind"));
+    }
+    let other = plimsoll_data::columnar(fixture("table.csv"), &table_options()).err().unwrap().to_string();
+    assert!(other.contains("neither a Parquet nor an Arrow file"), "{other}");
+}
+
 fn numbers(end: &str) -> Vec<PathBuf> {
     (0..3).map(|part| fixture(&format!("numbers-{part}.tfrecord{end}"))).collect()
 }
@@ -358,6 +378,10 @@ fn every() -> Vec<(&'static str, Dataset)> {
         ("tfrecord:numbers-*.tfrecord.gz", &plain),
         ("tfrecord:numbers-*.tfrecord.gz", &shuffled),
         ("tfrecord:pictures.tfrecord", &pictures),
+        #[cfg(feature = "parquet")]
+        ("parquet:table.parquet", &table),
+        #[cfg(feature = "parquet")]
+        ("parquet:table.arrow", &table),
         #[cfg(feature = "tokenizers")]
         ("text:text.txt", &tokens),
     ];

@@ -38,12 +38,15 @@ impl ArrowFile {
         read_at(&file, &mut trailer, end).map_err(|e| text(&e))?;
         let size = read_footer_length(trailer).map_err(|e| text(&e))?;
         if size > MOST_FOOTER_BYTES || size as u64 > end {
-            return Err(format!("a footer of {size} bytes; at most {MOST_FOOTER_BYTES}, and no more than the file"));
+            return Err(format!(
+                "a footer of {size} bytes; at most {MOST_FOOTER_BYTES}, and no more than the file"
+            ));
         }
         let mut footer = vec![0; size];
         read_at(&file, &mut footer, end - size as u64).map_err(|e| text(&e))?;
         let footer = root_as_footer(&footer).map_err(|e| text(&e))?;
-        let schema = try_fb_to_schema(footer.schema().ok_or("no columns are named")?).map_err(|e| text(&e))?;
+        let schema =
+            try_fb_to_schema(footer.schema().ok_or("no columns are named")?).map_err(|e| text(&e))?;
         let blocks = |list: Option<flatbuffers::Vector<'_, Block>>| -> Result<Arc<[Block]>, String> {
             let blocks: Arc<[Block]> = list.iter().flatten().copied().collect();
             for block in blocks.iter() {
@@ -93,9 +96,14 @@ impl Reader for ArrowFile {
     }
 
     fn bytes(&self, columns: usize) -> usize {
-        let dictionaries: usize = self.dictionaries.iter().filter_map(bytes).map(|bytes| bytes as usize).sum();
+        let dictionaries: usize =
+            self.dictionaries.iter().filter_map(bytes).map(|bytes| bytes as usize).sum();
         let places = (self.dictionaries.len() + self.batches.len()) * size_of::<Block>();
-        2 * self.largest + 2 * dictionaries + places + (self.schema.fields().len() + columns) * 1024 + (16 << 10)
+        2 * self.largest
+            + 2 * dictionaries
+            + places
+            + (self.schema.fields().len() + columns) * 1024
+            + (16 << 10)
     }
 }
 
