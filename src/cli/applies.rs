@@ -10,10 +10,10 @@ struct Flag {
     kinds: &'static [&'static str],
 }
 
-const IMAGES: &[&str] = &["images", "tar", "tfrecord"];
-const FILES: &[&str] = &["images", "tar", "tfrecord", "csv", "parquet", "npz"];
-const TOKENS: &[&str] = &["images", "tar", "tfrecord", "csv", "parquet", "npz", "text"];
-const NAMED: &[&str] = &["tfrecord", "csv", "parquet", "npz"];
+const IMAGES: &[&str] = &["images", "tar", "paths", "masks", "tfrecord"];
+const FILES: &[&str] = &["images", "tar", "paths", "masks", "tfrecord", "csv", "parquet", "npz"];
+const TOKENS: &[&str] = &["images", "tar", "paths", "masks", "tfrecord", "csv", "parquet", "npz", "text"];
+const NAMED: &[&str] = &["paths", "tfrecord", "csv", "parquet", "npz"];
 /// Rows of numbers.
 const TABLES: &[&str] = &["tfrecord", "csv", "parquet", "npz"];
 
@@ -40,7 +40,7 @@ pub fn check(name: &str, input: &InputOptions, augment: bool) -> Result<(), Fail
         flag("--skip-bad", input.skip_bad.is_some(), FILES),
         flag("--tokenizer", input.tokenizer.is_some(), &["text"]),
         flag("--label", input.label.is_some(), NAMED),
-        flag("--columns", !input.columns.is_empty(), &["csv", "parquet"]),
+        flag("--columns", !input.columns.is_empty(), &["paths", "csv", "parquet"]),
         flag("--shuffle", input.shuffle.is_some(), &["tfrecord", "parquet"]),
     ];
     let kind = kind(name);

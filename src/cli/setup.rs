@@ -278,6 +278,10 @@ fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Fai
         sizes.classes = sizes.classes.or(tokens);
         return Ok(!given);
     }
+    if name.starts_with("masks:") || name.starts_with("paths:") {
+        sizes.classes = sizes.classes.or(schema.classes());
+        return Ok(true);
+    }
     if !applies::is_table(name) {
         return Ok(false);
     }

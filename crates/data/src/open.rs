@@ -6,10 +6,10 @@ use crate::digits::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN};
 use crate::files::{is_for_measuring, matching};
 use crate::folder::TEST_SHARE;
 use crate::{
-    Csv, DataError, Dataset, Digits, Folder, Kind, Normalise, Numpy, Pipeline, Shards, Synthetic,
-    SyntheticSpec, TableOptions, Text, Workers, tf_records,
+    Csv, DataError, Dataset, Digits, Folder, Kind, Normalise, Numpy, Pairs, Paths, Pipeline, Shards,
+    Synthetic, SyntheticSpec, TableOptions, Text, Workers, tf_records,
 };
-use pictures::images;
+use pictures::{images, masks};
 use std::path::{Path, PathBuf};
 
 /// What a dataset may hold in memory unless told otherwise: one GiB.
@@ -135,7 +135,7 @@ pub fn catalogue() -> &'static [DatasetInfo] {
     &CATALOGUE
 }
 
-static CATALOGUE: [DatasetInfo; 10] = [
+static CATALOGUE: [DatasetInfo; 12] = [
     DatasetInfo {
         input: Some("f32[28,28,1]"),
         train: Some(EMBEDDED_TRAIN),
@@ -153,6 +153,8 @@ static CATALOGUE: [DatasetInfo; 10] = [
         "tar:GLOB",
         "the same in tar files, or with a class beside each, as WebDataset has it",
     ),
+    DatasetInfo::outside("paths:FILE", "image files that a table lists: a column of paths and one of labels"),
+    DatasetInfo::outside("masks:DIR", "images in DIR/images with a class for each pixel in DIR/masks"),
     DatasetInfo::outside(
         "tfrecord:GLOB",
         "tf.train.Examples in TFRecord files, plain or gzip: pictures or numbers, and a label",
@@ -208,6 +210,16 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
         ("tar", Some(pattern)) if !pattern.is_empty() => {
             let (train, test) = Shards::open(pattern, options.max_bytes)?;
             images(spec, train, test, options)
+        }
+        ("paths", Some(list)) if !list.is_empty() => {
+            let files = Pipeline::new(Paths::open(list, &options.table)?);
+            let (train, test) = parts(spec, files, None)?;
+            images(spec, train, test, options)
+        }
+        ("masks", Some(folder)) if !folder.is_empty() => {
+            let (train, test) = Pairs::open(folder, options.max_bytes)?;
+            let (train, test) = parts(spec, Pipeline::new(train), test.map(Pipeline::new))?;
+            masks(spec, train, test, options)
         }
         ("tfrecord", Some(pattern)) if !pattern.is_empty() => examples(spec, pattern, options),
         ("csv", Some(file)) if !file.is_empty() => {

@@ -54,6 +54,49 @@ fn decoded(pipeline: Pipeline) -> Pipeline {
         .unwrap()
 }
 
+/// Every format: no more than stated, whatever the libraries take.
+fn formats() {
+    let fixture = |name: &str| format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let columns = ["colour", "size", "count"].map(String::from);
+    let mut table = plimsoll_data::OpenOptions::default();
+    table.table.columns = Some(columns.into());
+    let plain = plimsoll_data::OpenOptions { context: 64, ..Default::default() };
+    let mut tokens = plain.clone();
+    tokens.tokenizer = Some(fixture("tokenizer.json").into());
+    tokens.images.workers = plimsoll_data::Workers::Exactly(2);
+    let mut specs = vec![
+        ("npz", "points.npz", &plain),
+        ("csv", "table.csv", &table),
+        ("tfrecord", "numbers-*.tfrecord", &plain),
+        ("tfrecord", "numbers-*.tfrecord.gz", &plain),
+        ("tfrecord", "pictures.tfrecord", &plain),
+        ("text", "text.txt", &plain),
+    ];
+    #[cfg(feature = "parquet")]
+    specs.extend([("parquet", "table.parquet", &table), ("parquet", "table-zstd.parquet", &table)]);
+    #[cfg(feature = "parquet")]
+    specs.extend([("parquet", "table.arrow", &table)]);
+    #[cfg(feature = "tokenizers")]
+    specs.extend([("text", "text.txt", &tokens)]);
+    for (kind, name, options) in specs {
+        let before = restart();
+        let data = plimsoll_data::open(&format!("{kind}:{}", fixture(name)), options).unwrap();
+        let stated: usize = data.train.bytes().iter().map(|share| share.bytes).sum();
+        let mut batches = data.train.batch(8).start(Cursor::default()).unwrap();
+        // What opening took is gone, but for what is held.
+        let held = LIVE.load(SeqCst) - before;
+        restart();
+        for _ in 0..20 {
+            batches.next().unwrap();
+        }
+        let peak = PEAK.load(SeqCst) - before;
+        drop(batches);
+        eprintln!("{kind}:{name}: stated {stated}, held {held}, measured {peak}");
+        assert!(peak <= stated, "{kind}:{name}: {peak} bytes, {stated} were stated");
+        drop(data);
+    }
+}
+
 /// One test, because another's allocations on its own thread would be counted.
 #[test]
 fn the_heap_stays_under_what_was_stated() {
@@ -82,6 +125,7 @@ fn the_heap_stays_under_what_was_stated() {
         let images = images.shuffle(0, 1).workers(workers).batch(8);
         check(&what, images, held);
     }
+    formats();
     let before = restart();
     let cached = digits.take(1000).cache(Cache::Memory { most_bytes: 4 << 20 }).unwrap();
     let stated = cached.bytes().iter().find(|share| share.name == plimsoll_data::CACHE).unwrap().bytes;

@@ -1,8 +1,9 @@
 //! Image files by name: how large they are, and what is done with them.
 
 use super::{ImageOptions, OpenOptions, finish};
+use crate::image::{announced, most_class};
 use crate::pipeline::Head;
-use crate::{Crop, DataError, Dataset, Decode, Pipeline, Record, budget::zeroed, image::announced};
+use crate::{Crop, DataError, Dataset, Decode, DecodeMasks, Pipeline, Record, budget::zeroed};
 
 /// Headers that are looked at before the first batch.
 const HEADERS: usize = 1000;
@@ -17,6 +18,50 @@ pub(super) fn images(
     options: &OpenOptions,
 ) -> Result<Dataset, DataError> {
     let (train, test) = (train.into(), test.into());
+    let ([training, plain], _) = stages(&train, &test, options)?;
+    finish(name, train.apply(training)?, test.apply(plain)?, options)
+}
+
+/// Pictures with masks: as [`images`], and both get the same window.
+pub(super) fn masks(
+    name: &str,
+    train: Pipeline,
+    test: Pipeline,
+    options: &OpenOptions,
+) -> Result<Dataset, DataError> {
+    let ([training, plain], most) = stages(&train, &test, options)?;
+    let classes = match options.classes {
+        Some(classes) => classes,
+        None => classes(&train, most)?.max(classes(&test, most)?),
+    };
+    let (train, test) =
+        (train.apply(DecodeMasks::new(training, classes))?, test.apply(DecodeMasks::new(plain, classes))?);
+    finish(name, train, test, options)
+}
+
+/// One more than the largest class of the masks, of which a thousand are looked at.
+fn classes(pairs: &Pipeline, most_pixels: usize) -> Result<usize, DataError> {
+    let Some(source) = pairs.source() else { return Ok(1) };
+    let mut bytes = zeroed("a file", source.schema().room() as u64)?;
+    let mut pixels = zeroed("a mask", (most_pixels as u64).saturating_mul(4))?;
+    let (count, mut most) = (source.len().min(HEADERS), None);
+    for i in 0..count {
+        let index = (i as u128 * source.len() as u128 / count as u128) as usize;
+        let mut record = Record::over(source.schema(), &mut bytes);
+        if source.read(index, &mut record, &mut []).is_ok() {
+            // What is wrong with a mask shows when it is used.
+            most = most.max(most_class(record.bytes(1), &mut pixels).unwrap_or(None));
+        }
+    }
+    Ok(most.map_or(1, |class| usize::from(class) + 1))
+}
+
+/// How pictures are decoded for training and for measuring, and how many pixels they have at most.
+fn stages(
+    train: &Pipeline,
+    test: &Pipeline,
+    options: &OpenOptions,
+) -> Result<([Decode; 2], usize), DataError> {
     let ImageOptions { size, augment, skip_bad, most_pixels, .. } = options.images.clone();
     let bytes = size.iter().try_fold(4usize, |bytes, n| bytes.checked_mul(*n)).unwrap_or(usize::MAX);
     if bytes > options.max_bytes {
@@ -26,7 +71,7 @@ pub(super) fn images(
     let cap = most_pixels.unwrap_or(MOST_PIXELS);
     // Where the cap was given or bad images are passed over, one past it is bad when it is used.
     let strict = most_pixels.is_none() && skip_bad.is_none();
-    let looks = [look(&train, cap, strict)?, look(&test, cap, strict)?];
+    let looks = [look(train, cap, strict)?, look(test, cap, strict)?];
     let every = looks.iter().all(|look| look.every);
     let largest = looks.iter().map(|look| look.pixels).max().unwrap_or(0);
     let most = if every { largest } else { largest.saturating_mul(2) };
@@ -40,7 +85,7 @@ pub(super) fn images(
     };
     let pad = if same { side / 8 } else { 0 };
     let training = if augment { plain().crop(Crop::Random { pad }).flip() } else { plain() };
-    finish(name, train.apply(training)?, test.apply(plain())?, options)
+    Ok(([training, plain()], most))
 }
 
 /// What headers say of the images of a source.
