@@ -157,6 +157,7 @@ def tiff_files(folder):
     raster = np.stack([y, x, y + x], axis=2).astype("u1")
     tifffile.imwrite(f"{folder}/tiled.tif", raster, tile=(16, 32), photometric="rgb", compression="zlib")
     tifffile.imwrite(f"{folder}/strips.tif", raster, rowsperstrip=8, photometric="rgb")
+    tifffile.imwrite(f"{folder}/classes.tif", (y // 16).astype("u1"), rowsperstrip=16, compression="zlib")
 
 
 def main():

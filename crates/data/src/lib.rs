@@ -42,6 +42,8 @@ mod pairs;
 mod paths;
 mod permutation;
 mod pipeline;
+#[cfg(feature = "tiff")]
+mod raster;
 mod record;
 mod rows;
 mod schema;
@@ -78,6 +80,8 @@ pub use paths::Paths;
 pub use permutation::Permutation;
 pub use pipeline::{Pipeline, Workers};
 pub use plimsoll_tensor::Field;
+#[cfg(feature = "tiff")]
+pub use raster::Raster;
 pub use record::{MOST_COLUMNS, Place, Record};
 pub use rows::{Normalise, OneHot, Select};
 pub use schema::{Column, Kind, Schema};

@@ -81,8 +81,9 @@ fn formats() {
     for (kind, name, options) in specs {
         let before = restart();
         let data = plimsoll_data::open(&format!("{kind}:{}", fixture(name)), options).unwrap();
-        let stated: usize = data.train.bytes().iter().map(|share| share.bytes).sum();
-        let mut batches = data.train.batch(8).start(Cursor::default()).unwrap();
+        let pipeline = data.train.batch(8);
+        let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum();
+        let mut batches = pipeline.start(Cursor::default()).unwrap();
         // What opening took is gone, but for what is held.
         let held = LIVE.load(SeqCst) - before;
         restart();
@@ -90,7 +91,7 @@ fn formats() {
             batches.next().unwrap();
         }
         let peak = PEAK.load(SeqCst) - before;
-        drop(batches);
+        drop((batches, pipeline));
         eprintln!("{kind}:{name}: stated {stated}, held {held}, measured {peak}");
         assert!(peak <= stated, "{kind}:{name}: {peak} bytes, {stated} were stated");
         drop(data);

@@ -142,3 +142,33 @@ fn masks_are_opened_by_name_in_one_part_or_two() {
     let error = batches.next().unwrap_err().to_string();
     assert!(error.contains("images/05.png"), "{error}");
 }
+
+#[cfg(feature = "tiff")]
+#[test]
+fn windows_of_a_raster_are_read_from_tiles_and_strips() {
+    use plimsoll_data::Raster;
+    let fixture = |name: &str| format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    for name in ["tiled.tif", "strips.tif"] {
+        let raster = Raster::open(fixture(name), fixture("classes.tif"), [12, 20], 3).unwrap();
+        // 40×56 pixels: four by three windows, the last of which overlap.
+        assert_eq!(
+            (raster.len(), raster.schema().in_words().as_str()),
+            (12, "input f32[12,20,3], label i32[12,20]")
+        );
+        for index in (0..12).rev() {
+            let [pixels, classes] = read(&raster, index).unwrap();
+            let (top, left) = ([0, 12, 24, 28][index / 3], [0, 20, 36][index % 3]);
+            for (i, pixel) in pixels.chunks(12).enumerate() {
+                let (y, x) = (top + i / 20, left + i % 20);
+                let expected = [y, x, y + x].map(|n| (n as f32).to_ne_bytes()).concat();
+                assert_eq!(pixel, expected, "{name}: window {index}");
+                assert_eq!(classes[4 * i..4 * i + 4], (y as i32 / 16).to_ne_bytes());
+            }
+        }
+        assert!(matches!(read(&raster, 12), Err(DataError::Index { .. })));
+        let few = Raster::open(fixture(name), fixture("classes.tif"), [40, 56], 2).unwrap();
+        assert!(read(&few, 0).unwrap_err().to_string().contains("class 2 of 2"));
+        assert!(Raster::open(fixture(name), fixture("classes.tif"), [41, 56], 3).is_err());
+        assert!(Raster::open(fixture(name), fixture(name), [8, 8], 3).is_err());
+    }
+}
