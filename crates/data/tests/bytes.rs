@@ -114,6 +114,9 @@ fn the_heap_stays_under_what_was_stated() {
     let folder = support::Scratch::new("bytes");
     for i in 0..40 {
         let file = support::jpeg(500, 375, i, true, SamplingFactor::R_4_4_4);
+        // A colour profile of a MiB, which nobody needs.
+        let profile = [&[0xff, 0xe2, 0xff, 0xff][..], b"ICC_PROFILE\0\x01\x10", &[7; 0xffff - 16]].concat();
+        let file = [&file[..2], &profile.repeat(16), &file[2..]].concat();
         folder.write(&format!("class{}/{i}.jpg", i % 3), &file);
     }
     for (workers, resize) in [(0, None), (2, None), (2, Some(256))] {
