@@ -90,10 +90,9 @@ impl Plan {
                 Err(DataError::Option { option, reason })
             }
         };
-        for (i, name) in names.iter().enumerate() {
-            if names[..i].contains(name) && i < MOST_WORDS {
-                return invalid("columns", format!("`{shown}` has two columns `{name}`; rename one"));
-            }
+        let mut known = BTreeSet::new();
+        if let Some(name) = names.iter().find(|name| !known.insert(name.as_str())) {
+            return invalid("columns", format!("`{shown}` has two columns `{name}`; rename one"));
         }
         let label = match &options.label {
             Some(name) => find("label", name)?,
@@ -105,16 +104,16 @@ impl Plan {
         };
         if order.is_empty() || order.contains(&label) {
             let label = names.get(label).map_or("", |name| name);
-            let reason =
-                format!("`{shown}`: features besides the label `{label}` are needed, and no column twice");
+            let reason = format!("`{shown}`: features besides the label `{label}` are needed");
             return invalid("columns", reason);
         }
-        let role = |column: usize| match column {
-            column if column == label => Role::Label,
-            column if order.contains(&column) => Role::Feature,
-            _ => Role::Ignored,
-        };
-        let roles: Vec<Role> = (0..names.len()).map(role).collect();
+        let mut roles: Vec<Role> = names.iter().map(|_| Role::Ignored).collect();
+        roles[label] = Role::Label;
+        for &column in &order {
+            if std::mem::replace(&mut roles[column], Role::Feature) == Role::Feature {
+                return invalid("columns", format!("`{shown}`: `{}` is named twice", names[column]));
+            }
+        }
         let meaning =
             |(name, role)| Meaning { name, role, holds: Holds::Unknown, seen: BTreeSet::new(), start: 0 };
         let columns = names.into_iter().zip(roles).map(meaning).collect();
