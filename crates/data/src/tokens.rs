@@ -12,14 +12,10 @@ use tokenizers::Tokenizer;
 const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Where a window starts: the place of its piece in the file, and its first token there.
 const TOKEN_BITS: u32 = 22;
-/// Words whose tokens each thread remembers. The tokenizer's own number is larger, and so would be the memory.
-const REMEMBERED: usize = 256;
-/// What one of them takes at most: 255 bytes, each with its own token.
-const REMEMBERED_BYTES: usize = 8 << 10;
 /// What encoding takes for each byte of a piece at most: copies of the text with the place of every byte, and tokens.
-const ENCODING: usize = 320;
+const ENCODING: usize = 256;
 /// Expressions of the tokenizer, compiled, with their caches.
-const EXPRESSIONS: usize = 4 << 20;
+const EXPRESSIONS: usize = 1 << 20;
 
 /// Windows of a text in the tokens of a tokenizer: inputs and labels i32 `[context]`, the labels one token ahead; classes are
 /// the vocabulary. Window `i` starts at token `i * context`, the last tenth of the windows is the test part.
@@ -105,13 +101,18 @@ fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
         let reason = format!("`{}` is no tokenizer file: {reason}", path.display());
         DataError::Option { option: "tokenizer", reason }
     };
-    let mut tokenizer = guarded(|| Tokenizer::from_bytes(&file).map_err(|e| wrong(e.to_string())))?;
+    let read = guarded(|| Tokenizer::from_bytes(&file).map_err(|e| wrong(e.to_string())));
+    let mut tokenizer = read.map_err(|error| match error {
+        DataError::Panic { message } => wrong(message),
+        error => error,
+    })?;
     drop(file);
     // Windows are cut here, not there.
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|e| wrong(e.to_string()))?;
+    // Threads would remember words, in memory that depends on the words.
     let mut model = tokenizer.get_model().clone();
-    model.resize_cache(REMEMBERED);
+    model.resize_cache(0);
     tokenizer.with_model(model);
     let (mut words, mut bytes, mut largest) = (0, 0, 0);
     for (word, token) in tokenizer.get_vocab(true) {
@@ -229,8 +230,8 @@ impl Source for Tokens {
     fn resident_bytes(&self) -> usize {
         let text = &*self.text;
         let shared = text.files.bytes() + text.marks.bytes() + text.tokenizer_bytes;
-        // Counted with the training part. Who counted the tokens remembers words, too.
-        if self.first == 0 { shared + REMEMBERED * REMEMBERED_BYTES } else { 0 }
+        // Counted with the training part.
+        if self.first == 0 { shared } else { 0 }
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -238,7 +239,7 @@ impl Source for Tokens {
     }
 
     fn decoder_bytes(&self) -> usize {
-        2 * self.text.piece * ENCODING + REMEMBERED * REMEMBERED_BYTES
+        2 * self.text.piece * ENCODING
     }
 
     fn origin(&self, index: usize, _: u64) -> String {
