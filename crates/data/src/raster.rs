@@ -13,8 +13,9 @@ use tiff::tags::Tag;
 
 /// The largest tile or strip, decoded; one of each worker is in memory.
 const MOST_CHUNK_BYTES: usize = 64 << 20;
-/// The longest list of tiles.
-const MOST_LIST_BYTES: usize = 16 << 20;
+/// The longest list of tiles in the file, and what each of them takes while the list is read.
+const MOST_LIST_BYTES: usize = 1 << 20;
+const TILE_BYTES: usize = 64;
 /// What reading takes besides: buffers, tables of the decompressor, the file's tags.
 const READER_BYTES: usize = 128 << 10;
 /// The value of pixels without a class.
@@ -96,8 +97,8 @@ impl Layer {
                 )));
             }
             let tiles = size[0].div_ceil(chunk[0]).saturating_mul(size[1].div_ceil(chunk[1]));
-            let list_bytes = tiles.saturating_mul(16);
-            if list_bytes > MOST_LIST_BYTES {
+            let list_bytes = tiles.saturating_mul(TILE_BYTES);
+            if tiles > MOST_LIST_BYTES / 4 {
                 return Err(wrong(format!("{tiles} tiles; write larger ones")));
             }
             let readers = Mutex::new(vec![reader]);

@@ -163,7 +163,7 @@ fn damaged_files_are_errors_or_records_within_what_was_stated() {
             let raster = plimsoll_data::Raster::open(path, fixtures.join("classes.tif"), [8, 8], 3);
             let opened = PEAK.load(SeqCst) - before;
             assert!(opened < OPENING, "{name}, seed {seed}: opening took {opened} bytes");
-            let read = raster.and_then(|raster| run(&plimsoll_data::Pipeline::new(raster)));
+            let read = raster.and_then(|raster| run(&Pipeline::new(raster)));
             match read {
                 Ok(_) => good += 1,
                 Err(_) => bad += 1,
