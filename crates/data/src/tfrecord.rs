@@ -55,8 +55,8 @@ pub fn tf_records(
     let (mut marks, mut longest, mut most) = (Marks::new(), 0, -1);
     let mut layout: Option<Layout> = None;
     let (mut record, mut bad) = (Vec::new(), None);
-    for file in 0..files.count() {
-        let mut reader = Reader::open(&files, file, lengths[file])?;
+    for (file, length) in lengths.iter().enumerate() {
+        let mut reader = Reader::open(&files, file, *length)?;
         while let Some((place, size)) = reader.header(&files)? {
             // Only labels are looked for, so that the bytes are skipped where classes are known.
             let look = layout.as_ref().is_none_or(|layout| classes.is_none() && !layout.values);

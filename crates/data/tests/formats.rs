@@ -35,8 +35,11 @@ fn read(source: &dyn Source, index: usize) -> Result<Vec<Vec<u8>>, DataError> {
     Ok((0..record.columns()).map(|column| record.bytes(column).to_vec()).collect())
 }
 
-/// All records of an epoch in their order: the input, and the label's bytes.
-fn epoch(pipeline: &Pipeline) -> Result<Vec<(Vec<f32>, Vec<u8>)>, DataError> {
+/// The input and the label's bytes.
+type Row = (Vec<f32>, Vec<u8>);
+
+/// All records of an epoch in their order.
+fn epoch(pipeline: &Pipeline) -> Result<Vec<Row>, DataError> {
     let mut batches = pipeline.batch(1).start_epoch(Cursor::default())?;
     let mut all = Vec::new();
     while let Some(batch) = batches.next()? {
@@ -124,7 +127,7 @@ fn table_options() -> TableOptions {
 }
 
 /// What a table's row is: the words in their order (blue, green, red), size and count.
-fn table_row(i: usize) -> (Vec<f32>, Vec<u8>) {
+fn table_row(i: usize) -> Row {
     let mut row = vec![0.0; 3];
     row[2 - i % 3] = 1.0;
     // red, green, blue are 2, 1, 0 in the order of the words.

@@ -8,7 +8,7 @@ use plimsoll_data::{
     Schema, Shards, Source, Stage, Workers, open,
 };
 use proptest::prelude::*;
-use support::{Scratch, jpeg, photo, picture};
+use support::{Scratch, jpeg, photo, picture, png};
 
 /// Decodes a file that has this place; pixels as they were in the file, 0 to 255.
 fn decoded(stage: &Decode, file: &[u8], number: u64) -> Result<Vec<f32>, DataError> {
@@ -29,15 +29,6 @@ fn decoded(stage: &Decode, file: &[u8], number: u64) -> Result<Vec<f32>, DataErr
 /// A stage that leaves pixels as they are in the file.
 fn plain(size: [usize; 3]) -> Decode {
     Decode::new(size, 1 << 20).normalise([0.0; 3], [1.0 / 255.0; 3])
-}
-
-fn png(width: usize, height: usize, pixels: &[u8], colour: png::ColorType) -> Vec<u8> {
-    let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
-    encoder.set_color(colour);
-    encoder.set_depth(png::BitDepth::Eight);
-    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
-    file
 }
 
 #[test]

@@ -6,7 +6,8 @@ use plimsoll_data::{
     Crop, Cursor, DataError, Dataset, Decode, DecodeMasks, OpenOptions, Pairs, Paths, Pipeline, Record,
     Source, TableOptions, Workers, open,
 };
-use support::{Scratch, photo};
+use png::ColorType;
+use support::{Scratch, photo, png};
 
 fn options() -> OpenOptions {
     let mut options = OpenOptions::default();
@@ -55,18 +56,10 @@ fn a_list_names_files_and_labels() {
 /// A picture whose red is 40 times the class of the pixel, and its mask.
 fn pair(width: usize, height: usize, cell: usize) -> [Vec<u8>; 2] {
     let class = |i: usize| ((i / width / cell) * 2 + (i % width) / cell) % 5;
-    let png = |pixels: &[u8], colour: png::ColorType| {
-        let mut file = Vec::new();
-        let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
-        encoder.set_color(colour);
-        encoder.set_depth(png::BitDepth::Eight);
-        encoder.write_header().unwrap().write_image_data(pixels).unwrap();
-        file
-    };
     let count = width * height;
     let pixels: Vec<u8> = (0..count).flat_map(|i| [40 * class(i) as u8, 9, 9]).collect();
     let mask: Vec<u8> = (0..count).map(|i| class(i) as u8).collect();
-    [png(&pixels, png::ColorType::Rgb), png(&mask, png::ColorType::Grayscale)]
+    [png(width, height, &pixels, ColorType::Rgb), png(width, height, &mask, ColorType::Grayscale)]
 }
 
 /// Shares of pixels whose class is the picture's, and of those without a class.
