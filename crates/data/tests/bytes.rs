@@ -61,23 +61,25 @@ fn formats() {
     let mut table = plimsoll_data::OpenOptions::default();
     table.table.columns = Some(columns.into());
     let plain = plimsoll_data::OpenOptions { context: 64, ..Default::default() };
-    let mut tokens = plain.clone();
-    tokens.tokenizer = Some(fixture("tokenizer.json").into());
-    tokens.images.workers = plimsoll_data::Workers::Exactly(2);
-    let mut specs = vec![
+    #[cfg(feature = "tokenizers")]
+    let tokens =
+        plimsoll_data::OpenOptions { tokenizer: Some(fixture("tokenizer.json").into()), ..plain.clone() };
+    let specs = [
         ("npz", "points.npz", &plain),
         ("csv", "table.csv", &table),
         ("tfrecord", "numbers-*.tfrecord", &plain),
         ("tfrecord", "numbers-*.tfrecord.gz", &plain),
         ("tfrecord", "pictures.tfrecord", &plain),
         ("text", "text.txt", &plain),
+        #[cfg(feature = "parquet")]
+        ("parquet", "table.parquet", &table),
+        #[cfg(feature = "parquet")]
+        ("parquet", "table-zstd.parquet", &table),
+        #[cfg(feature = "parquet")]
+        ("parquet", "table.arrow", &table),
+        #[cfg(feature = "tokenizers")]
+        ("text", "text.txt", &tokens),
     ];
-    #[cfg(feature = "parquet")]
-    specs.extend([("parquet", "table.parquet", &table), ("parquet", "table-zstd.parquet", &table)]);
-    #[cfg(feature = "parquet")]
-    specs.extend([("parquet", "table.arrow", &table)]);
-    #[cfg(feature = "tokenizers")]
-    specs.extend([("text", "text.txt", &tokens)]);
     for (kind, name, options) in specs {
         let before = restart();
         let data = plimsoll_data::open(&format!("{kind}:{}", fixture(name)), options).unwrap();
