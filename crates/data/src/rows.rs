@@ -128,8 +128,9 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> + '_ {
     bytes.chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]])
 }
 
-/// The most records that are looked at to find mean and deviation.
+/// The most records that are looked at to find mean and deviation, and the most numbers of them, but for a thousand records.
 const MOST_LOOKS: usize = 1_000_000;
+const MOST_NUMBERS: usize = 1 << 28;
 /// Channels of an image at most: a longer last axis of several is not one of channels.
 const MOST_CHANNELS: usize = 4;
 
@@ -155,8 +156,8 @@ pub struct Normalise {
 }
 
 impl Normalise {
-    /// Goes over the records of an epoch, at most a million; of more, with random access, over a million spread over the
-    /// whole. With random access, records that cannot be read are left out here: they show when they are used.
+    /// Goes over the records of an epoch, at most a million, and fewer of large ones; with random access those are spread over
+    /// the whole. With random access, records that cannot be read are left out here: they show when they are used.
     pub fn measure(pipeline: &Pipeline) -> Result<Self, DataError> {
         let (inputs, _) = pipeline.schema().fields()?;
         let shape = &inputs[0].ty.shape;
@@ -169,6 +170,7 @@ impl Normalise {
             [_, .., channels] if *channels <= MOST_CHANNELS => *channels,
             _ => 1,
         };
+        let most = (MOST_NUMBERS / shape.elements().max(1)).clamp(1000, MOST_LOOKS);
         let mut moments = vec![Moments::default(); groups];
         let mut add = |bytes: &[u8]| {
             for (i, word) in words(bytes).enumerate() {
@@ -179,7 +181,7 @@ impl Normalise {
             Some(source) => {
                 let mut bytes = crate::budget::zeroed("a record", source.schema().room() as u64)?;
                 let mut scratch = crate::budget::zeroed("a record", source.scratch_bytes() as u64)?;
-                let count = source.len().min(MOST_LOOKS);
+                let count = source.len().min(most);
                 for i in 0..count {
                     let index = (i as u128 * source.len() as u128 / count as u128) as usize;
                     let mut record = Record::over(source.schema(), &mut bytes);
@@ -197,7 +199,7 @@ impl Normalise {
                         add(batch.input(0).unwrap_or(&[]));
                     }
                     looks += 1;
-                    if looks == MOST_LOOKS {
+                    if looks == most {
                         break;
                     }
                 }
