@@ -148,6 +148,7 @@ fn a_tokenizer_file_gives_a_language_model_its_vocabulary() {
 #[test]
 fn flags_that_would_do_nothing_and_labels_that_do_not_fit_are_refused() {
     let (csv, text) = (fixture("csv", "table.csv"), fixture("text", "text.txt"));
+    let plain = fixture("tfrecord", "numbers-*.tfrecord");
     for (arguments, words) in [
         (vec!["train", "--augment"], vec!["--augment does nothing with mnist", "images, tar"]),
         (
@@ -160,7 +161,8 @@ fn flags_that_would_do_nothing_and_labels_that_do_not_fit_are_refused() {
         ),
         (vec!["data", &csv, "--max-pixels", "9"], vec!["--max-pixels does nothing with csv"]),
         (vec!["data", &csv, "--tokenizer", "t.json"], vec!["--tokenizer does nothing with csv"]),
-        (vec!["data", &csv, "--columns", "size", "--shuffle", "9"], vec!["shuffle", "no buffer is needed"]),
+        (vec!["data", &csv, "--columns", "size", "--shuffle", "9"], vec!["--shuffle does nothing with csv"]),
+        (vec!["data", &plain, "--shuffle", "9"], vec!["shuffle", "no buffer is needed"]),
         (vec!["data", &csv], vec!["column `note`", "leave the column out"]),
         (vec!["data", &csv, "--label", "price"], vec!["no column `price`", "size, count"]),
         (vec!["data", &text, "--tokenizer", "nothing.json"], vec!["nothing.json"]),

@@ -362,7 +362,19 @@ impl Source for Numpy {
             let numbers = row.chunks_exact(array.element.bytes).map(|word| array.element.number(word));
             let classes = self.schema.classes().filter(|_| column + 1 == self.arrays.len());
             match classes {
-                None => write_words(record.room(column), numbers.map(|(number, _)| number.to_ne_bytes())),
+                // What most arrays are made of goes without asking for the type of each number.
+                None => match (array.element.kind, array.element.bytes, array.element.big) {
+                    (TypeChar::Uint, 1, _) => {
+                        write_words(
+                            record.room(column),
+                            row.iter().map(|byte| f32::from(*byte).to_ne_bytes()),
+                        );
+                    }
+                    (TypeChar::Float, 4, false) if cfg!(target_endian = "little") => {
+                        record.room(column).copy_from_slice(row);
+                    }
+                    _ => write_words(record.room(column), numbers.map(|(number, _)| number.to_ne_bytes())),
+                },
                 Some(classes) => {
                     // The file may have changed since it was looked at.
                     if let Some((_, label)) = numbers.clone().find(|(_, label)| *label >= classes as i64) {
