@@ -1,6 +1,7 @@
 //! The command line: arguments in, text out.
 
 mod answers;
+mod applies;
 mod args;
 mod config;
 mod data;

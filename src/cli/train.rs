@@ -88,7 +88,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let mut object = planned_json;
     let figures = json!({
-        "model": options.model.model, "model_options": model_options(&options.model), "data": setup.data.name, "batch": setup.batch,
+        "model": options.model.model, "model_options": model_options(&setup.sizes), "data": setup.data.name,
+        "tokenizer": options.input.tokenizer, "label": options.input.label, "columns": options.input.columns, "batch": setup.batch,
         "accumulate": options.accumulate.unwrap_or(1), "seed": options.seed,
         "optimizer": options.update.optimizer_name(),
         "measured_peak_bytes": measured,
@@ -147,7 +148,7 @@ fn model_options(options: &ModelOptions) -> serde_json::Value {
     json!({
         "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
         "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
-        "dropout": options.dropout, "class_weights": options.class_weights,
+        "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
     })
 }
 

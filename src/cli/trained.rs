@@ -1,11 +1,13 @@
 //! A trained model from its folder, ready to look at data.
 
-use super::args::{ModelOptions, TrainedOptions};
-use super::setup::{batch, check_available, dataset, executor, image_options, line, model, threads};
-use super::{Failure, answer, hint, resume::recorded, say};
+use super::args::{InputOptions, ModelOptions, TrainedOptions};
+use super::setup::{
+    batch, check_available, executor, fit, fitted, image_options, line, model, open_options, threads,
+};
+use super::{Failure, answer, applies, hint, resume::recorded, say};
 use crate::HEAP;
 use crate::heap::Tag;
-use plimsoll::data::{Dataset, Pipeline};
+use plimsoll::data::{Dataset, OpenOptions, Pipeline};
 use plimsoll::memory;
 use plimsoll::nn::{Sgd, step};
 use plimsoll::plan::in_words;
@@ -30,6 +32,8 @@ struct Described {
     batch: Option<usize>,
     seed: u64,
     parameters: Parameters,
+    /// What of the data it read.
+    input: InputOptions,
 }
 
 /// Where parameters are.
@@ -66,10 +70,25 @@ fn describe(folder: &Path) -> Result<Described, Failure> {
         heads: size("heads"),
         dropout: None,
         class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
+        features: size("features"),
+    };
+    let columns = manifest.get("columns").and_then(Value::as_array).into_iter().flatten();
+    let input = InputOptions {
+        label: known("label"),
+        columns: columns.filter_map(Value::as_str).map(str::to_string).collect(),
+        tokenizer: known("tokenizer").map(PathBuf::from),
+        ..InputOptions::default()
     };
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let parameters = Parameters::File(folder.join("weights.safetensors"));
-    Ok(Described { model, data: known("data"), batch: number(manifest.get("batch")), seed, parameters })
+    Ok(Described {
+        model,
+        data: known("data"),
+        input,
+        batch: number(manifest.get("batch")),
+        seed,
+        parameters,
+    })
 }
 
 fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
@@ -82,22 +101,43 @@ fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     let run = recorded(&state).map_err(wrong)?;
     let model = ModelOptions { dropout: None, ..run.model };
     let parameters = Parameters::Checkpoint(folder.to_path_buf());
-    Ok(Described { model, data: run.data, batch: run.batch, seed: run.seed, parameters })
+    Ok(Described { model, data: run.data, input: run.input, batch: run.batch, seed: run.seed, parameters })
 }
 
 /// Reads what `train` wrote, builds the model again, and opens the data.
 pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
-    let Described { model: sizes, data: trained_on, batch: trained_batch, seed, parameters } =
-        describe(&options.run)?;
+    let described = describe(&options.run)?;
+    let Described { model: mut sizes, data: trained_on, batch: trained_batch, seed, parameters, .. } =
+        described;
     let no_data = || Failure::usage("the run does not say which data it had: add --data");
     let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(no_data)?;
     // The model is as it was trained, whatever it looks at now.
-    let model = model(&sizes, trained_on.as_deref())?;
+    let mut model = model(&sizes, trained_on.as_deref())?;
     let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
     let images = image_options(&options.input, model.inputs().first(), false)?;
-    let mut data = dataset(&data_name, model.as_ref(), seed, examples, images, line_bytes)?;
+    // Columns are the same as in training, unless told.
+    let mut input = options.input.clone();
+    if applies::is_table(&data_name) {
+        input.label = input.label.or(described.input.label);
+        input.columns = if input.columns.is_empty() { described.input.columns } else { input.columns };
+    }
+    if data_name.starts_with("text:") {
+        input.tokenizer = input.tokenizer.or(described.input.tokenizer);
+    }
+    applies::check(&data_name, &input, false)?;
+    let open_options = OpenOptions {
+        images,
+        examples: examples.saturating_mul(10),
+        ..open_options(model.as_ref(), &input, &sizes, seed, line_bytes)
+    };
+    let opened = HEAP.tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
+    // A report says what the data made of the model, a checkpoint does not.
+    if matches!(parameters, Parameters::Checkpoint(_)) && fit(&mut sizes, &data_name, &opened)? {
+        model = self::model(&sizes, trained_on.as_deref())?;
+    }
+    let mut data = fitted(opened, model.as_ref(), seed)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
     }
