@@ -5,7 +5,7 @@ use crate::planning::Planning;
 use crate::{Control, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
-use plimsoll_nn::{Model, Optimizer, step};
+use plimsoll_nn::{Model, Optimizer, Policy, step};
 use plimsoll_plan::{
     Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
 };
@@ -156,6 +156,7 @@ pub struct Trainer {
     micro_batches: Option<usize>,
     split_batch_norm: bool,
     without: Vec<Pass>,
+    pub(crate) policy: Policy,
     report: step::Report,
     kinds: Vec<BatchKind>,
 }
@@ -187,6 +188,7 @@ impl Trainer {
             micro_batches: None,
             split_batch_norm: false,
             without: Vec::new(),
+            policy: Policy::default(),
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
         }
@@ -282,6 +284,12 @@ impl Trainer {
     pub fn without(mut self, pass: Pass) -> Self {
         self.without.push(pass);
         self
+    }
+
+    /// What layers hand on to each other and products multiply: [`Policy::new`] of a [`plimsoll_nn::Precision`], and the
+    /// layers that stay f32.
+    pub fn precision(self, policy: Policy) -> Self {
+        Self { policy, ..self }
     }
 
     /// What evaluations give besides the loss: [`step::Report::Output`] for metrics that look at scores or values.
@@ -440,14 +448,17 @@ impl Trainer {
                 BatchKind::Evaluate => step::evaluation(model, examples, self.report)?,
                 _ => step::prediction(model, examples)?,
             };
+            let graph = step::inference_as(&self.policy, graph)?;
             return Ok(optimize(&step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
         }
         let split = self.split(examples, micro_batches);
-        let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
+        let training =
+            |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
+        let graph = training(examples / split)?;
         if split == 1 {
             return Ok(optimize(&graph, &self.without)?);
         }
-        let whole = step::training(model, self.optimizer.as_ref(), examples)?;
+        let whole = training(examples)?;
         if self.splits_statistics() {
             check_same_ops(&whole, &graph)?;
             return Ok(accumulate_local(&optimize(&graph, &self.without)?, split)?);
@@ -458,7 +469,8 @@ impl Trainer {
 
     /// The training step of a whole batch, as it was built.
     pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
-        Ok(step::training(self.model.as_ref(), self.optimizer.as_ref(), self.step_examples())?)
+        let (model, optimizer) = (self.model.as_ref(), self.optimizer.as_ref());
+        Ok(step::training_as(&self.policy, model, optimizer, self.step_examples())?)
     }
 
     /// Whether there is a number of micro-batches other than one that steps may be split into.

@@ -17,7 +17,7 @@ pub(super) fn find(op: &Conv, query: &KernelQuery<'_>) -> Found {
         return None;
     }
     match op {
-        Conv::Forward { geometry, groups, epilogue } => {
+        Conv::Forward { geometry, groups, epilogue, .. } => {
             let shape = shape(geometry, *groups, &x[0].shape, &y[0].shape);
             found(Forward { shape, epilogue: *epilogue })
         }
