@@ -90,7 +90,7 @@ impl Default for LossScale {
 ///
 /// ```
 /// use plimsoll_nn::{Policy, Precision, Sgd, step, zoo};
-/// let policy = Policy::new(Precision::BF16).keep_f32("head");
+/// let policy = Policy::new(Precision::BF16).keep_f32("dense3");
 /// let graph = step::training_as(&policy, &zoo::lenet(), &Sgd::new(0.1), 8)?;
 /// assert!(graph.to_string().contains("bf16"));
 /// # Ok::<(), plimsoll_graph::GraphError>(())
