@@ -1,5 +1,6 @@
 //! Every flag, defined once.
 
+use super::precision::PrecisionOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
@@ -238,6 +239,8 @@ pub struct RunOptions {
     #[arg(long)]
     pub allow_split_batchnorm: bool,
     #[command(flatten)]
+    pub precision: PrecisionOptions,
+    #[command(flatten)]
     pub update: UpdateOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
@@ -292,7 +295,7 @@ pub struct PlanOptions {
         "augment", "workers", "prefetch", "skip_bad", "max_pixels",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
-        "every", "factor", "patience", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+        "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,
 }

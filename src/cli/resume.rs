@@ -48,7 +48,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
-    let all = flags.into_iter().chain(options.update.flags());
+    let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 

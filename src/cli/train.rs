@@ -68,6 +68,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         session.save(&folder.join("weights.safetensors"))?;
     }
     say_skipped(&session);
+    if let Some(scale) = report.scale {
+        let steps = if scale.skipped == 1 { "step was" } else { "steps were" };
+        say(&format!("loss scale {}; {} {steps} skipped", scale.scale, scale.skipped));
+    }
     let measured = measured_peak();
     say(&summary(&report, total_bytes, measured, progress.first_step));
     if let Some(price) = price {
@@ -78,6 +82,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "model": options.model.model, "model_options": model_options(&options.model), "data": setup.data.name, "batch": setup.batch,
         "accumulate": options.accumulate.unwrap_or(1), "seed": options.seed,
         "optimizer": options.update.optimizer_name(),
+        "precision": options.precision.precision.name(),
+        "keep_f32": options.precision.keep_f32,
+        "loss_scale": report.scale.map(|scale| scale.scale),
+        "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,

@@ -7,7 +7,7 @@ use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::data::{Dataset, Pipeline};
 use plimsoll::memory;
-use plimsoll::nn::{Sgd, step};
+use plimsoll::nn::{Policy, Sgd, step};
 use plimsoll::plan::in_words;
 use plimsoll::train::{BatchKind, Session, Trainer};
 use serde_json::Value;
@@ -66,9 +66,18 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
+    let trainer = trainer.precision(precision(&manifest).map_err(|e| Failure::usage(format!("{shown}: {e}")))?);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
     let weights = options.run.join("weights.safetensors");
     Ok(Trained { trainer, data, classes, weights, available_bytes })
+}
+
+/// What the model was trained in.
+fn precision(manifest: &Value) -> Result<Policy, String> {
+    let name = manifest.get("precision").and_then(Value::as_str).unwrap_or("f32");
+    let kept = manifest.get("keep_f32").and_then(Value::as_array);
+    let patterns = kept.into_iter().flatten().filter_map(Value::as_str);
+    Ok(patterns.fold(Policy::new(name.parse()?), Policy::keep_f32))
 }
 
 impl Trained {

@@ -3,6 +3,7 @@
 use crate::tensor_file::{self, Opened, dtype_name, open, wrong};
 use crate::{Control, Plateau, Saved, Session, TrainError};
 use plimsoll_data::Cursor;
+use plimsoll_nn::Policy;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +59,8 @@ pub struct TrainState {
     pub optimizer: String,
     /// The learning rate's schedule.
     pub schedule: String,
+    /// The precision, and the layers that stay f32.
+    pub precision: String,
     /// What the schedule remembers of losses.
     pub plateau: Plateau,
     /// What a program noted with [`crate::Trainer::note`].
@@ -95,6 +98,7 @@ impl TrainState {
             ("model", &self.model),
             ("optimizer", &self.optimizer),
             ("schedule", &self.schedule),
+            ("precision", &self.precision),
         ];
         let words = words.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let numbers = self.numbers().into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
@@ -134,6 +138,8 @@ impl TrainState {
             model: word("model")?,
             optimizer: word("optimizer")?,
             schedule: word("schedule")?,
+            // A file of a program that knew no other says nothing.
+            precision: notes.get("precision").cloned().unwrap_or_else(|| Policy::default().description()),
             plateau: Plateau {
                 best_bits: any("plateau_best")?,
                 waited: number("plateau_waited")?,
@@ -158,6 +164,7 @@ impl TrainState {
                 ("model", state.model.clone()),
                 ("optimizer", state.optimizer.clone()),
                 ("schedule", state.schedule.clone()),
+                ("precision", state.precision.clone()),
             ]
         };
         let saved = numbers(self).into_iter().chain(words(self));
@@ -187,6 +194,7 @@ impl Session<'_> {
             model: self.trainer.model.name().to_string(),
             optimizer: self.trainer.optimizer.description(),
             schedule: self.trainer.schedule.description(self.trainer.warmup),
+            precision: self.trainer.policy.description(),
             plateau: self.plateau,
             notes: self.trainer.notes.clone(),
         }

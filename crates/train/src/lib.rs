@@ -22,7 +22,7 @@ mod weights;
 
 pub use checkpoint::{CHECKPOINT, TrainState};
 pub use error::TrainError;
-pub use event::{Control, Evaluation, Report, TrainEvent};
+pub use event::{Control, Evaluation, Report, Scale, TrainEvent};
 pub use forecast::{Forecast, Tally, tally};
 pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
 pub use nearest::nearest;

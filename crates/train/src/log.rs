@@ -1,6 +1,6 @@
 //! Figures that a run collects on its way.
 
-use crate::{Evaluation, Report};
+use crate::{Evaluation, Report, Scale};
 use std::time::Duration;
 
 /// Step times kept for the median.
@@ -71,8 +71,11 @@ impl Log {
         self.steps += 1;
         self.examples += examples as u64;
         self.last_loss = loss;
-        self.epoch_loss += loss;
-        self.epoch_steps += 1;
+        // A step that was skipped may have no loss.
+        if loss.is_finite() {
+            self.epoch_loss += loss;
+            self.epoch_steps += 1;
+        }
     }
 
     /// The mean loss since the last epoch ended.
@@ -83,7 +86,7 @@ impl Log {
     }
 
     /// What the run came to.
-    pub fn report(mut self, evaluation: Evaluation, micro_batches: usize) -> Report {
+    pub fn report(mut self, evaluation: Evaluation, micro_batches: usize, scale: Option<Scale>) -> Report {
         let warm = if self.times.len() > 1 { &mut self.times[1..] } else { &mut self.times[..] };
         warm.sort_unstable();
         let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
@@ -97,6 +100,7 @@ impl Log {
             step_median,
             samples_per_second: examples as f64 / time.as_secs_f64().max(1e-9),
             micro_batches,
+            scale,
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::planning::Planning;
 use crate::{Control, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
-use plimsoll_nn::{Model, Optimizer, Policy, step};
+use plimsoll_nn::{Model, Optimizer, Policy, Precision, step};
 use plimsoll_plan::{
-    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
+    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, plan_toward, verify,
 };
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
@@ -536,6 +536,7 @@ impl Trainer {
         match &mut found {
             Ok(plans) => {
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
+                plans.sheet.notes.extend(self.precision_note(plans));
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {
                     let examples = self.step_examples() / parts;
@@ -551,6 +552,23 @@ impl Trainer {
             Err(_) => {}
         }
         found
+    }
+
+    /// What the precision saves at the fullest moment, in words.
+    fn precision_note(&self, plans: &PlanSet) -> Option<String> {
+        let precision = self.policy.precision;
+        if precision == Precision::F32 {
+            return None;
+        }
+        let plan = plans.plans.iter().max_by_key(|plan| plan.peak_bytes)?;
+        let at_peak = plan.buffers.iter().filter(|b| (b.first..=b.last).contains(&plan.peak_step));
+        let low = at_peak.filter(|b| b.value.is_some_and(|v| plan.graph.ty(v).dtype.is_low()));
+        let bytes = in_words(low.map(|b| b.bytes).sum());
+        Some(format!(
+            "Precision {}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters and optimizer \
+             state are f32.",
+            self.policy.description()
+        ))
     }
 
     /// The fastest plan found under a line.
