@@ -6,7 +6,7 @@ use plimsoll_cpu::isa::Isa;
 use plimsoll_cpu::{Cpu, CpuTarget};
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_graph::op::{
-    Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Reduce,
+    Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Windows,
 };
 use plimsoll_graph::{Flow, Op};
 use plimsoll_nn::{
@@ -45,7 +45,7 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
     let one = Geometry { window: [1, 1], padding: [[0, 0], [0, 0]], ..plain };
     for (geometry, groups, x, kernel, y) in [
         (plain, 1, "low[2,9,7,5]", "low[3,3,5,18]", "low[2,9,7,18]"),
-        (strided, 1, "low[2,9,8,40]", "low[3,3,40,7]", "low[2,4,3,7]"),
+        (strided, 1, "low[2,9,8,40]", "low[3,3,40,7]", "low[2,4,4,7]"),
         (plain, 2, "low[3,6,5,8]", "low[3,3,4,6]", "low[3,6,5,6]"),
         (plain, 21, "low[2,6,5,21]", "low[3,3,1,21]", "low[2,6,5,21]"),
         (one, 1, "low[2,4,4,16]", "low[1,1,16,32]", "low[2,4,4,32]"),
@@ -75,6 +75,11 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
     for (start, end) in [(0, 1), (1, 2), (0, 2), (2, 3)] {
         cases.push((Op::Reduce(Reduce::Sum { start, end }), vec!["low[70,5,33]"]));
     }
+    let windows = Windows::Sliding(Geometry { padding: [[0, 0]; 2], ..strided });
+    cases.push((Op::Pool(Pool::Max { windows }), vec!["low[2,9,9,20]"]));
+    let apart = Windows::Sliding(Geometry { window: [2, 2], padding: [[0, 0]; 2], ..strided });
+    let grad = Op::Pool(Pool::MaxGrad { windows: apart, image: [8, 6] });
+    cases.push((grad, vec!["low[2,4,3,5]", "u8[2,4,3,5]"]));
     cases.push((Op::Index(Index::ScatterAdd { rows: 3 }), vec!["i32[50]", "low[50,9]"]));
     for transposed in [false, true] {
         let kernel = if transposed { "f32[3,20]" } else { "f32[20,3]" };
@@ -246,6 +251,27 @@ fn the_whole_zoo_keeps_its_bits_in_16_bits() {
             }
         }
     }
+}
+
+/// Batch norm in micro-batches, with its statistics held where a step is skipped.
+#[test]
+fn split_batch_norm_keeps_its_bits_in_f16() {
+    let entry = zoo::ZOO.iter().find(|e| e.name == "resnet20").unwrap();
+    let scale = LossScale { initial: 2f64.powi(40), growth: 1 };
+    let policy = Policy::new(Precision::F16).loss_scale(scale);
+    let one = |threads, pass: Option<Pass>| {
+        let change = |t: Trainer| {
+            let t = t.precision(policy.clone()).allow_split_batch_norm().micro_batches(2);
+            match pass {
+                Some(pass) => t.without(pass),
+                None => t,
+            }
+        };
+        trained(made(entry), Box::new(AdamW::new(1e-2)), 8, Cpu::new(threads).unwrap(), &change)
+    };
+    let plain = one(1, None);
+    same("resnet20", "three threads", &one(3, None), &plain);
+    same("resnet20", "without fuse", &one(2, Some(Pass::Fuse)), &plain);
 }
 
 /// The reference runs mixed precision, too, and comes to nearly the same.

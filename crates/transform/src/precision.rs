@@ -8,11 +8,11 @@
 //!   the rounding.
 //! - Everything else computes in f32. A norm's result, a chain of elementwise ops at the end of its layer, a pooled or
 //!   resized image and looked-up rows are then rounded; sums and statistics are not.
-//! - Relu and changes of sign are exact: they take and give stored values, so that backward needs nothing but those.
+//! - Relu, changes of sign and the largest of a window are exact: they take and give stored values, so that backward needs nothing but those.
 //! - The loss and the layers that are kept are f32 throughout.
 
 use crate::rewriter::Rewriter;
-use plimsoll_graph::op::{Attention, Binary, Conv, Elementwise, Index, Loss, MatMul, Norm, Unary};
+use plimsoll_graph::op::{Attention, Binary, Conv, Elementwise, Index, Loss, MatMul, Norm, Pool, Unary};
 use plimsoll_graph::{Builder, Graph, GraphError, Node, NodeId, Op, ValueId};
 use plimsoll_tensor::DType;
 
@@ -115,6 +115,7 @@ impl Pass<'_> {
                 self.store(node, node.op.clone(), &inputs)
             }
             Op::Elementwise(Elementwise::Unary(Unary::Relu | Unary::Neg | Unary::Abs))
+            | Op::Pool(Pool::Max { .. })
                 if self.stored[node.inputs[0].index()].is_some() =>
             {
                 let inputs = self.lows(&node.inputs)?;
@@ -222,7 +223,10 @@ impl Pass<'_> {
     fn store(&mut self, node: &Node, op: Op, inputs: &[ValueId]) -> Result<(), GraphError> {
         let outputs = self.r.builder.node(op, inputs)?;
         for (old, new) in node.outputs.iter().zip(outputs) {
-            self.stored[old.index()] = Some(new);
+            match self.graph.ty(*old).dtype {
+                DType::F32 => self.stored[old.index()] = Some(new),
+                _ => self.r.map[old.index()] = Some(new),
+            }
         }
         Ok(())
     }
