@@ -90,6 +90,8 @@ fn main() -> Outcome<()> {
     let bf16 = digits(Policy::new(Precision::BF16), false)?;
     let f32 = digits(Policy::default(), false)?;
     let kept = digits(Policy::new(Precision::BF16).keep_f32("head"), false)?;
-    println!("test loss after one epoch: f32 {f32:.4}, bf16 {bf16:.4}, bf16 with its head in f32 {kept:.4}, f16 {f16:.4}");
+    println!(
+        "test loss after one epoch: f32 {f32:.4}, bf16 {bf16:.4}, bf16 with its head in f32 {kept:.4}, f16 {f16:.4}"
+    );
     Ok(())
 }

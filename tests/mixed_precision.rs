@@ -91,7 +91,10 @@ fn a_run_goes_on_in_its_own_precision_alone() {
     let weights = |folder: &str| fs::read(format!("{folder}/weights.safetensors")).unwrap();
     assert!(weights(&whole) == weights(&again));
     let first: Vec<&str> = MLP.iter().copied().filter(|flag| !flag.starts_with("--steps")).collect();
-    json(&plimsoll(&[&["train", "--steps=2", "--json", "--schedule=constant", "--out", &half], &first[..], &f16].concat()));
+    json(&plimsoll(
+        &[&["train", "--steps=2", "--json", "--schedule=constant", "--out", &half], &first[..], &f16]
+            .concat(),
+    ));
     refused(&plimsoll(&["train", "--resume", &half, "--precision=bf16"]), &["--precision bf16 contradicts"]);
     let constant = scratch.path("constant");
     json(&run("train", &[&f16[..], &["--json", "--schedule=constant", "--out", &constant]].concat()));

@@ -38,7 +38,11 @@ impl PrecisionOptions {
         let idle = [
             ("--keep-f32", !self.keep_f32.is_empty() && self.precision == Precision::F32, "bf16 or f16"),
             ("--loss-scale", self.loss_scale.is_some() && self.precision != Precision::F16, "f16"),
-            ("--loss-scale-growth", self.loss_scale_growth.is_some() && self.precision != Precision::F16, "f16"),
+            (
+                "--loss-scale-growth",
+                self.loss_scale_growth.is_some() && self.precision != Precision::F16,
+                "f16",
+            ),
         ];
         if let Some((flag, _, precision)) = idle.into_iter().find(|(_, idle, _)| *idle) {
             return Err(Failure::usage(format!("{flag} needs --precision {precision}")));

@@ -66,7 +66,8 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
-    let trainer = trainer.precision(precision(&manifest).map_err(|e| Failure::usage(format!("{shown}: {e}")))?);
+    let trainer =
+        trainer.precision(precision(&manifest).map_err(|e| Failure::usage(format!("{shown}: {e}")))?);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
     let weights = options.run.join("weights.safetensors");
     Ok(Trained { trainer, data, classes, weights, available_bytes })

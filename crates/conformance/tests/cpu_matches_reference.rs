@@ -189,7 +189,10 @@ fn convolutions_and_pools_over_awkward_shapes() {
             let forward = |epilogue| Op::Conv(Conv::Forward { geometry: g, groups, epilogue, output: None });
             each(forward(Epilogue::default()), &[&[&x, &kernel]]);
             each(forward(epilogue), &[&[&x, &kernel, &bias]]);
-            each(Op::Conv(Conv::InputGrad { geometry: g, groups, image: [h, w], output: None }), &[&[&y, &kernel]]);
+            each(
+                Op::Conv(Conv::InputGrad { geometry: g, groups, image: [h, w], output: None }),
+                &[&[&y, &kernel]],
+            );
             each(Op::Conv(Conv::WeightGrad { geometry: g, groups }), &[&[&x, &y]]);
             if groups == 1 && Windows::Sliding(g).output([h, w]).is_ok() {
                 pools(Windows::Sliding(g), [n, h, w, ci]);

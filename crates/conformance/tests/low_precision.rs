@@ -16,7 +16,7 @@ use plimsoll_plan::{Budget, plan, verify};
 use plimsoll_reference::{Reference, evaluate};
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_train::{Control, Trainer};
-use plimsoll_transform::{Pass, optimize};
+use plimsoll_transform::optimize;
 
 const LOW: [DType; 2] = [DType::BF16, DType::F16];
 
@@ -197,83 +197,6 @@ fn activations_take_about_half() {
     }
 }
 
-/// States after four steps, the last on a remainder.
-fn trained(
-    model: Box<dyn Model>,
-    optimizer: Box<dyn Optimizer>,
-    batch: usize,
-    cpu: Cpu,
-    change: &dyn Fn(Trainer) -> Trainer,
-) -> Vec<(String, Vec<u8>)> {
-    let name = model.name().to_string();
-    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-    let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    let data = Dataset::new("synthetic", source(2 * batch + batch / 2, 0), source(3, 1));
-    let trainer = change(Trainer::new(model, optimizer, cpu).batch(batch).steps(4).seed(9));
-    let plans = trainer.plan(&data).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-    let mut session = trainer.prepare(plans, &data).unwrap();
-    session.fit(&data, &mut |_| Control::Continue).unwrap_or_else(|e| panic!("{name}: {e}"));
-    names.into_iter().map(|n| (n.clone(), session.state(&n).unwrap().as_bytes().to_vec())).collect()
-}
-
-fn same(name: &str, what: &str, found: &[(String, Vec<u8>)], expected: &[(String, Vec<u8>)]) {
-    assert_eq!(found.len(), expected.len());
-    for ((state, found), (_, expected)) in found.iter().zip(expected) {
-        assert!(found == expected, "{name}: {what} changed `{state}`");
-    }
-}
-
-/// Every promise about bits, for every model of the zoo at its smallest, in both 16-bit types.
-#[test]
-fn the_whole_zoo_keeps_its_bits_in_16_bits() {
-    for entry in &zoo::ZOO {
-        let block = step::example_block(made(entry).as_ref());
-        let batch = if entry.splits { 2 * block } else { 6 };
-        for precision in [Precision::BF16, Precision::F16] {
-            let name = format!("{} in {precision}", entry.name);
-            let one = |cpu: Cpu, change: &dyn Fn(Trainer) -> Trainer| {
-                // A scale that overflows in the first step: skipped steps keep their bits, too.
-                let scale = LossScale { initial: 2f64.powi(40), growth: 1 };
-                let policy = Policy::new(precision).loss_scale(scale);
-                let change = |t: Trainer| change(t.precision(policy.clone()));
-                trained(made(entry), Box::new(AdamW::new(1e-2)), batch, cpu, &change)
-            };
-            let cpu = |threads| Cpu::new(threads).unwrap();
-            let plain = one(cpu(1), &|t| t);
-            same(&name, "seven threads", &one(cpu(7), &|t| t), &plain);
-            same(&name, "the memory checker", &one(cpu(2).checked(), &|t| t), &plain);
-            for pass in [Pass::Simplify, Pass::Save, Pass::Fuse] {
-                same(&name, pass.name(), &one(cpu(3), &|t| t.without(pass)), &plain);
-            }
-            if entry.splits {
-                same(&name, "two micro-batches", &one(cpu(2), &|t| t.micro_batches(2)), &plain);
-            }
-        }
-    }
-}
-
-/// Batch norm in micro-batches, with its statistics held where a step is skipped.
-#[test]
-fn split_batch_norm_keeps_its_bits_in_f16() {
-    let entry = zoo::ZOO.iter().find(|e| e.name == "resnet20").unwrap();
-    let scale = LossScale { initial: 2f64.powi(40), growth: 1 };
-    let policy = Policy::new(Precision::F16).loss_scale(scale);
-    let one = |threads, pass: Option<Pass>| {
-        let change = |t: Trainer| {
-            let t = t.precision(policy.clone()).allow_split_batch_norm().micro_batches(2);
-            match pass {
-                Some(pass) => t.without(pass),
-                None => t,
-            }
-        };
-        trained(made(entry), Box::new(AdamW::new(1e-2)), 8, Cpu::new(threads).unwrap(), &change)
-    };
-    let plain = one(1, None);
-    same("resnet20", "three threads", &one(3, None), &plain);
-    same("resnet20", "without fuse", &one(2, Some(Pass::Fuse)), &plain);
-}
-
 /// The reference runs mixed precision, too, and comes to nearly the same.
 #[test]
 fn the_reference_trains_alike() {
@@ -321,7 +244,8 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
             };
             session.train_step(batch).unwrap()
         };
-        let number = |session: &plimsoll_train::Session<'_>, name: &str| session.state(name).unwrap().to_f64()[0];
+        let number =
+            |session: &plimsoll_train::Session<'_>, name: &str| session.state(name).unwrap().to_f64()[0];
         let scale_of = |session: &plimsoll_train::Session<'_>| number(session, plimsoll_nn::LOSS_SCALE);
         let kept: Vec<&String> = names.iter().filter(|n| !n.starts_with("loss_scale/")).collect();
         let states = |session: &plimsoll_train::Session<'_>| -> Vec<Vec<u8>> {
@@ -345,6 +269,9 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
         let found = scale_of(&session);
         next(&mut session);
         let (after, good) = (scale_of(&session), number(&session, plimsoll_nn::GOOD_STEPS));
-        assert!(good == 0.0 && (after == 2.0 * found || after == found / 2.0), "{entry}: {found}, then {after}");
+        assert!(
+            good == 0.0 && (after == 2.0 * found || after == found / 2.0),
+            "{entry}: {found}, then {after}"
+        );
     }
 }

@@ -131,7 +131,8 @@ fn convolutions(ctx: Context<'_>) {
         let (mut space, at) = workspace(conv2d_input_grad_workspace::<f32, f32>(ctx.isa(), threads, &shape));
         let dx = speed(flops, || conv2d_input_grad(ctx, &shape, &y, &w, &mut x, &mut space[at..]));
         let block = 32;
-        let (mut space, at) = workspace(conv2d_weight_grad_workspace::<f32>(ctx.isa(), threads, &shape, block));
+        let (mut space, at) =
+            workspace(conv2d_weight_grad_workspace::<f32>(ctx.isa(), threads, &shape, block));
         let dw = speed(flops, || {
             conv2d_weight_grad(ctx, &shape, &x, &y, &mut w, false, block, &mut space[at..]);
         });

@@ -16,11 +16,11 @@ mod weight_grad;
 
 pub use weight_grad::{conv2d_weight_grad, conv2d_weight_grad_workspace};
 
+use crate::float::{Float, narrow};
 use crate::gemm::chunks::Chunks;
 use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
 use crate::gemm::{Epilogue, SharedMut, shared_workspace, whole_lines};
-use crate::float::{Float, narrow};
 use crate::isa::{Context, Isa};
 use crate::math::Shared;
 use axis::{Axis, Extent};
@@ -159,11 +159,7 @@ pub fn conv2d<T: Float, C: Float>(
 }
 
 /// The bytes of workspace that [`conv2d_input_grad`] needs: a multiple of 64.
-pub fn conv2d_input_grad_workspace<T: Float, C: Float>(
-    isa: Isa,
-    threads: usize,
-    shape: &ConvShape,
-) -> usize {
+pub fn conv2d_input_grad_workspace<T: Float, C: Float>(isa: Isa, threads: usize, shape: &ConvShape) -> usize {
     if shape.is_depthwise() {
         return 0;
     }
@@ -350,13 +346,15 @@ impl<'a> Gather<'a> {
                 let image = &source[example * self.source.floats()..][..self.source.floats()];
                 let copy = space.at(copies + worker * own_floats);
                 // SAFETY: the copy is the worker's own, and big enough for a band of any class.
-                let view =
-                    unsafe { class.window.view(self.isa, image, self.source, rows.clone(), class.grid, copy) };
+                let view = unsafe {
+                    class.window.view(self.isa, image, self.source, rows.clone(), class.grid, copy)
+                };
                 let first = example * self.target.floats();
                 for group in 0..self.shape.groups {
                     let weights = SharedMut(weights.at(group * packed));
                     if C::LOW {
-                        let (sums, target) = (copy.wrapping_add(copy_floats), Shared::from_ptr(target.at(first)));
+                        let (sums, target) =
+                            (copy.wrapping_add(copy_floats), Shared::from_ptr(target.at(first)));
                         for row in rows.clone() {
                             let part = (row - rows.start, row..row + 1);
                             self.band_product(&class, part, group, &view, weights, Place::Own(sums), finish);
@@ -373,13 +371,7 @@ impl<'a> Gather<'a> {
     }
 
     /// Packs the rows of B that belong to one tap of one group, in all panels.
-    fn pack_tap<T: Float>(
-        &self,
-        class: &Class,
-        (group, tap): (usize, usize),
-        w: &[T],
-        weights: SharedMut,
-    ) {
+    fn pack_tap<T: Float>(&self, class: &Class, (group, tap): (usize, usize), w: &[T], weights: SharedMut) {
         let (depth, channels, columns) = (self.depth(class), self.channels(), self.columns());
         let [rows, cols] = class.axes;
         let row = rows.tap + tap / cols.taps * rows.tap_pitch;

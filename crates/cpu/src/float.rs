@@ -156,11 +156,18 @@ mod tests {
     fn rounding_is_to_nearest_even() {
         // Every exponent with fractions around every kind of tie.
         for high in 0..=u16::MAX {
-            for low in [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xf000, 0xffff] {
+            for low in [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xf000, 0xffff]
+            {
                 let x = f32::from_bits(u32::from(high) << 16 | low);
                 let (a, b) = (f16::narrow(x), bf16::narrow(x));
-                assert!(a.to_bits() == f16::from_f32(x).to_bits() || x.is_nan() && a.is_nan(), "{x:e}: {a:?}");
-                assert!(b.to_bits() == bf16::from_f32(x).to_bits() || x.is_nan() && b.is_nan(), "{x:e}: {b:?}");
+                assert!(
+                    a.to_bits() == f16::from_f32(x).to_bits() || x.is_nan() && a.is_nan(),
+                    "{x:e}: {a:?}"
+                );
+                assert!(
+                    b.to_bits() == bf16::from_f32(x).to_bits() || x.is_nan() && b.is_nan(),
+                    "{x:e}: {b:?}"
+                );
             }
         }
     }

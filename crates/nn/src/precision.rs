@@ -125,7 +125,10 @@ impl Policy {
     /// The policy in words: a checkpoint goes on only under the same.
     pub fn description(&self) -> String {
         let keep = self.keep.iter().map(|pattern| format!(", {pattern} in f32"));
-        format!("{}{}", self.precision, keep.collect::<String>())
+        let LossScale { initial, growth } = self.scale;
+        let scaled = self.precision == Precision::F16;
+        let scale = scaled.then(|| format!(", loss scale {initial} that doubles after {growth} steps"));
+        format!("{}{}{}", self.precision, keep.collect::<String>(), scale.unwrap_or_default())
     }
 
     /// A forward graph under this policy, open for its gradient.
@@ -187,10 +190,10 @@ impl Scaling {
     ) -> Result<(), GraphError> {
         let good = all_finite(b, parameters, gradients)?;
         // Running statistics of a forward pass that has overflowed are none.
-        let states: Vec<(ValueId, ValueId)> =
-            b.graph().states.iter().filter_map(|s| Some((s.input, s.output?))).collect();
-        for (old, new) in states {
-            let next = b.select(good, new, old)?;
+        let states = b.graph().states.iter().filter_map(|s| Some((s.name.clone(), s.input, s.output?)));
+        for (name, old, new) in states.collect::<Vec<_>>() {
+            let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
+            let next = b.within(layer.into(), |b| b.select(good, new, old))?;
             b.set_state(old, next);
         }
         let one = b.constant(1.0, DType::F32)?;

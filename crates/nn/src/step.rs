@@ -5,9 +5,7 @@
 
 use crate::optimizer::setting_inputs;
 use crate::precision::{LOSS_LAYER, Scaling};
-use crate::{
-    AVERAGE, Field, Head, LossScale, Mode, Model, Net, Optimizer, Parameter, Policy, Precision,
-};
+use crate::{AVERAGE, Field, Head, LossScale, Mode, Model, Net, Optimizer, Parameter, Policy, Precision};
 use plimsoll_graph::op::Reduce;
 use plimsoll_graph::{Builder, Graph, GraphError, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};

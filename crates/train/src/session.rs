@@ -107,7 +107,8 @@ impl<'t> Session<'t> {
         let results = results.flat_map(|t| [t.predictions, t.output]).flatten().map(|(_, bytes)| bytes).max();
         let largest = types.iter().map(|t| t.examples).max().unwrap_or(0);
         let place = |name: &str| plans.states.iter().position(|s| s.name == name);
-        let scale_states = place(LOSS_SCALE).zip(place(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
+        let scale_states =
+            place(LOSS_SCALE).zip(place(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
         Ok(Self {
             scale_states,
             trainer,

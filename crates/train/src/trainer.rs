@@ -452,8 +452,7 @@ impl Trainer {
             return Ok(optimize(&step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
         }
         let split = self.split(examples, micro_batches);
-        let training =
-            |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
+        let training = |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
         let graph = training(examples / split)?;
         if split == 1 {
             return Ok(optimize(&graph, &self.without)?);
@@ -565,9 +564,8 @@ impl Trainer {
         let low = at_peak.filter(|b| b.value.is_some_and(|v| plan.graph.ty(v).dtype.is_low()));
         let bytes = in_words(low.map(|b| b.bytes).sum());
         Some(format!(
-            "Precision {}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters and optimizer \
-             state are f32.",
-            self.policy.description()
+            "Precision {precision}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters and \
+             optimizer state are f32."
         ))
     }
 

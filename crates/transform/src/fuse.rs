@@ -311,7 +311,8 @@ impl Groups {
         };
         let readers = graph.readers();
         // A widening belongs to the one op that it is for.
-        let own = |value: ValueId| matches!(readers[value.index()][..], [reader] if joins(graph.node(reader)));
+        let own =
+            |value: ValueId| matches!(readers[value.index()][..], [reader] if joins(graph.node(reader)));
         let mut given = vec![false; count];
         for id in graph.node_ids() {
             let node = graph.node(id);

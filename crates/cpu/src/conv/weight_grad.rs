@@ -3,11 +3,11 @@
 use super::axis::Axis;
 use super::image::{View, Window};
 use super::{ConvShape, depthwise, share};
+use crate::float::Float;
 use crate::gemm::chunks::KC;
 use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
 use crate::gemm::{SharedMut, shared_workspace, whole_lines};
-use crate::float::Float;
 use crate::isa::{Context, Isa};
 use std::ops::Range;
 

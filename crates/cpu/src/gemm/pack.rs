@@ -52,7 +52,8 @@ pub(crate) unsafe fn pack<T: Float>(isa: Isa, strip: Strip<T>, dst: *mut f32, wi
         for lane in 0..width {
             // SAFETY: as the caller promises: `lane < lanes` where the strip is read, `at < k`.
             unsafe {
-                let value = if lane < lanes { (*src.add(lane * lane_step + at * k_step)).widen() } else { 0.0 };
+                let value =
+                    if lane < lanes { (*src.add(lane * lane_step + at * k_step)).widen() } else { 0.0 };
                 *dst.add(at * width + lane) = value;
             }
         }

@@ -95,13 +95,7 @@ fn window_max<T: Float>(
 /// # Panics
 ///
 /// As [`max_pool`].
-pub fn max_pool_grad<T: Float>(
-    ctx: Context<'_>,
-    shape: &PoolShape,
-    dy: &[T],
-    index: &[u8],
-    dx: &mut [T],
-) {
+pub fn max_pool_grad<T: Float>(ctx: Context<'_>, shape: &PoolShape, dy: &[T], index: &[u8], dx: &mut [T]) {
     check(shape, dx.len(), dy.len(), index.len());
     let PoolShape { examples, height, width, channels } = *shape;
     let row = shape.in_row();

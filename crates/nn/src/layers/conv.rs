@@ -354,7 +354,8 @@ impl Layer for ConvTranspose2d {
         let fan_in = window.saturating_mul(window).saturating_mul(c);
         let kernel = net.parameter("kernel", [window, window, self.channels, c], he_uniform(fan_in));
         net.penalise(kernel, self.options.penalty)?;
-        let y = net.one(Op::Conv(Conv::InputGrad { geometry, groups: 1, image, output: None }), &[x, kernel])?;
+        let y =
+            net.one(Op::Conv(Conv::InputGrad { geometry, groups: 1, image, output: None }), &[x, kernel])?;
         self.options.add_bias(net, y, self.channels)
     }
 }

@@ -67,8 +67,7 @@ impl Repeated {
         }
         let (rows, gradients) = (stack(b, &rows)?, stack(b, &gradients)?);
         let output = dtype.is_low().then(|| dtype.wide());
-        let product =
-            MatMul { transpose_a: true, transpose_b: false, epilogue: Epilogue::default(), output };
+        let product = MatMul { transpose_a: true, transpose_b: false, epilogue: Epilogue::default(), output };
         Ok(Some((weight, b.one(Op::MatMul(product), &[rows, gradients])?)))
     }
 }

@@ -20,7 +20,8 @@ pub(super) fn backward(b: &mut Builder, op: &Conv, r: &Rule<'_>) -> Gradients {
         Conv::Forward { .. } => Err(r.refuse("`fuse` runs after `gradient`")),
         // The same sums of products with image and result in each other's place.
         Conv::InputGrad { geometry, groups, .. } => {
-            let input = Op::Conv(Conv::Forward { geometry, groups, epilogue: Epilogue::default(), output: None });
+            let input =
+                Op::Conv(Conv::Forward { geometry, groups, epilogue: Epilogue::default(), output: None });
             let weight = Op::Conv(Conv::WeightGrad { geometry, groups });
             Ok(vec![
                 r.want(b, 0, |b| b.one(input, &[dy, x[1]]))?,
