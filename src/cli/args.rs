@@ -4,6 +4,7 @@ use super::precision::PrecisionOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
+use plimsoll::nn::Precision;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
 
@@ -192,6 +193,9 @@ pub struct GraphOptions {
     /// Which step
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
+    /// What layers hand on: f32, bf16 or f16
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
     /// For Graphviz
     #[arg(long, conflicts_with = "text")]
     pub dot: bool,
