@@ -81,7 +81,7 @@ fn an_overflow_is_skipped_and_reported() {
 fn a_run_goes_on_in_its_own_precision_alone() {
     let scratch = Scratch::new("precision");
     let (whole, half) = (scratch.path("whole"), scratch.path("half"));
-    let f16 = ["--precision=f16", "--loss-scale=1e12", "--loss-scale-growth=2", "--keep-f32=head"];
+    let f16 = ["--precision=f16", "--loss-scale=1e12", "--loss-scale-growth=2", "--keep-f32=dense3"];
     json(&run("train", &[&f16[..], &["--json", "--out", &whole]].concat()));
     let resolved = fs::read_to_string(format!("{whole}/resolved.toml")).unwrap();
     assert!(resolved.contains("precision = \"f16\"") && resolved.contains("keep-f32"), "{resolved}");

@@ -20,8 +20,15 @@ const MOST_LOOKED_AT: usize = 4096;
 /// convolution before them, and the widening of one into the sum after it. Every value keeps its rounding, so the numbers
 /// stay the same to the bit.
 pub fn fuse(graph: &Graph) -> Result<Graph, GraphError> {
-    // Constants that became instructions are left without readers, and so are values that are read as they are stored.
-    drop_dead(&regions(&drop_dead(&widened(&epilogues(graph)?)?)?)?)
+    let mut joined = epilogues(graph)?;
+    if joined.value_ids().any(|v| joined.ty(v).dtype.is_low()) {
+        joined = widened(&joined)?;
+        // Values that are read as they are stored are left without readers of their widened form.
+        joined = drop_dead(&joined)?;
+    }
+    joined = regions(&joined)?;
+    // Constants that became instructions are left without readers, too.
+    drop_dead(&joined)
 }
 
 /// Whether a node widens a 16-bit float.
