@@ -195,16 +195,11 @@ fn blend(b: &mut Builder, old: ValueId, new: ValueId, share: f64) -> Result<Valu
     b.add(old, new)
 }
 
-/// A value as rows of its last axis.
-pub(crate) fn rows_of(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
+/// The sum of a value's squares, one number: rows first, then their sums.
+pub(crate) fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
     let columns = b.shape(x).last().copied().unwrap_or(1).max(1);
     let rows = b.shape(x).elements() / columns;
-    b.reshape(x, [rows, columns])
-}
-
-/// The sum of a value's squares, one number: rows first, then their sums.
-fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
-    let matrix = rows_of(b, x)?;
+    let matrix = b.reshape(x, [rows, columns])?;
     let rows = b.square_sum(matrix, 1, 2)?;
     let sum = b.sum(rows, 0, 1)?;
     b.reshape(sum, [0; 0])

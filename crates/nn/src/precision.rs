@@ -1,9 +1,9 @@
 //! How numbers are stored and multiplied, and the loss scale that f16 needs.
 
-use crate::optimizer::{Parameter, rows_of};
+use crate::optimizer::{Parameter, square_sum};
 use crate::{Optimizer, Pattern};
-use plimsoll_graph::op::{Binary, Reduce};
-use plimsoll_graph::{Builder, Graph, GraphError, Init, Op, Role, ValueId};
+use plimsoll_graph::op::Binary;
+use plimsoll_graph::{Builder, Graph, GraphError, Init, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 use plimsoll_transform::{Lowered, lower};
 use std::fmt;
@@ -227,37 +227,20 @@ impl Scaling {
     }
 }
 
-/// Whether every element of every gradient is finite.
+/// Whether every element of every gradient is finite, by the sum of all squares: it is not where one is not, nor where they
+/// are so large that nothing good could come of them.
 fn all_finite(
     b: &mut Builder,
     parameters: &[Parameter],
     gradients: &[ValueId],
 ) -> Result<ValueId, GraphError> {
-    let mut good = None;
+    let mut total = b.constant(0.0, DType::F32)?;
     for (parameter, &gradient) in parameters.iter().zip(gradients) {
-        if b.shape(gradient).elements() == 0 {
-            continue;
-        }
-        let finite = b.within(parameter.layer().into(), |b| is_finite(b, gradient))?;
-        good = Some(match good {
-            Some(good) => b.within("loss_scale".into(), |b| b.minimum(good, finite))?,
-            None => finite,
-        });
+        let sum = b.within(parameter.layer().into(), |b| square_sum(b, gradient))?;
+        total = b.within("loss_scale".into(), |b| b.add(total, sum))?;
     }
-    good.map_or_else(|| b.constant(1.0, DType::Bool), Ok)
-}
-
-/// Whether every element is finite: the largest and the smallest are, and there is no NaN, which would be both.
-fn is_finite(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
-    let matrix = rows_of(b, x)?;
-    let mut end = |reduce: fn(usize) -> Reduce| {
-        let rows = b.one(Op::Reduce(reduce(1)), &[matrix])?;
-        let all = b.one(Op::Reduce(reduce(0)), &[rows])?;
-        b.reshape(all, [])
-    };
-    let largest = end(|start| Reduce::Max { start, end: start + 1 })?;
-    let smallest = end(|start| Reduce::Min { start, end: start + 1 })?;
-    let reach = b.sub(largest, smallest)?;
-    let nothing = b.sub(reach, reach)?;
-    b.with_constant(Binary::Equal, nothing, 0.0)
+    b.within("loss_scale".into(), |b| {
+        let nothing = b.sub(total, total)?;
+        b.with_constant(Binary::Equal, nothing, 0.0)
+    })
 }

@@ -74,6 +74,7 @@ pub fn training_as(
     let (b, loss) = training_forward(DType::F32, model, examples)?;
     let lowered = policy.apply(b.graph())?;
     let loss = lowered.value(loss).unwrap_or(loss);
+    drop(b);
     let scale = (policy.precision == Precision::F16).then_some(policy.scale);
     finish_training(lowered.builder, loss, DType::F32, scale, optimizer)
 }

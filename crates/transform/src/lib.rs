@@ -79,10 +79,11 @@ impl FromStr for Pass {
 
 /// Runs every pass but the ones in `without` and checks the graph after each.
 pub fn optimize(graph: &Graph, without: &[Pass]) -> Result<Graph, GraphError> {
-    let mut graph = graph.clone();
+    let mut done: Option<Graph> = None;
     for pass in Pass::ALL.into_iter().filter(|p| !without.contains(p)) {
-        graph = pass.run(&graph)?;
-        graph.check()?;
+        let next = pass.run(done.as_ref().unwrap_or(graph))?;
+        next.check()?;
+        done = Some(next);
     }
-    Ok(graph)
+    Ok(done.unwrap_or_else(|| graph.clone()))
 }
