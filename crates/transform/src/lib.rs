@@ -14,6 +14,7 @@ mod precision;
 mod rewriter;
 mod save;
 mod simplify;
+mod widen;
 
 pub use accumulate::{SplitError, accumulate, check_same_ops, check_split};
 pub use decompose::decompose;
