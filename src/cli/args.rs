@@ -1,9 +1,11 @@
 //! Every flag, defined once.
 
+use super::precision::PrecisionOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
+use plimsoll::nn::Precision;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
 
@@ -212,6 +214,9 @@ pub struct GraphOptions {
     /// Which step
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
+    /// What layers hand on: f32, bf16 or f16
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
     /// For Graphviz
     #[arg(long, conflicts_with = "text")]
     pub dot: bool,
@@ -259,6 +264,8 @@ pub struct RunOptions {
     /// whole batch's
     #[arg(long)]
     pub allow_split_batchnorm: bool,
+    #[command(flatten)]
+    pub precision: PrecisionOptions,
     #[command(flatten)]
     pub update: UpdateOptions,
     #[command(flatten)]
@@ -321,7 +328,7 @@ pub struct PlanOptions {
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
-        "every", "factor", "patience", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
+        "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed",
         "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]

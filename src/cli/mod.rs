@@ -8,6 +8,7 @@ mod data;
 mod evaluate;
 mod graph;
 mod plan;
+mod precision;
 mod predict;
 mod refusal;
 mod resume;

@@ -68,7 +68,8 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
-    let all = flags.into_iter().chain(options.update.flags()).chain(options.running.flags());
+    let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
+    let all = all.chain(options.running.flags());
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 

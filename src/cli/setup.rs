@@ -115,6 +115,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .seed(options.seed)
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))
+        .precision(options.precision.policy()?)
         .line(line_bytes);
     let trainer = options.running.trainer(trainer)?;
     let trainer = match options.micro_batches {

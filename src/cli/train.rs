@@ -77,6 +77,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         session.save_as(&folder.join("weights.safetensors"), options.running.weight_names.names())?;
     }
     say_skipped(&session);
+    if let Some(scale) = report.scale {
+        let steps = if scale.skipped == 1 { "step was" } else { "steps were" };
+        say(&format!("loss scale {}; {} {steps} skipped", scale.scale, scale.skipped));
+    }
     if let Some(ending) = ending(&report, options.out.as_deref()) {
         say(&ending);
     }
@@ -92,6 +96,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "tokenizer": options.input.tokenizer, "label": options.input.label, "columns": options.input.columns, "batch": setup.batch,
         "accumulate": options.accumulate.unwrap_or(1), "seed": options.seed,
         "optimizer": options.update.optimizer_name(),
+        "precision": options.precision.precision.name(),
+        "keep_f32": options.precision.keep_f32,
+        "loss_scale": report.scale.map(|scale| scale.scale),
+        "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,

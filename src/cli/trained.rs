@@ -9,7 +9,7 @@ use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline};
 use plimsoll::memory;
-use plimsoll::nn::{Sgd, step};
+use plimsoll::nn::{Policy, Sgd, step};
 use plimsoll::plan::in_words;
 use plimsoll::train::{BatchKind, Session, TrainState, Trainer};
 use serde_json::Value;
@@ -34,6 +34,7 @@ struct Described {
     parameters: Parameters,
     /// What of the data it read.
     input: InputOptions,
+    policy: Policy,
 }
 
 /// Where parameters are.
@@ -79,12 +80,14 @@ fn describe(folder: &Path) -> Result<Described, Failure> {
         tokenizer: known("tokenizer").map(PathBuf::from),
         ..InputOptions::default()
     };
+    let policy = precision(&manifest).map_err(wrong)?;
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let parameters = Parameters::File(folder.join("weights.safetensors"));
     Ok(Described {
         model,
         data: known("data"),
         input,
+        policy,
         batch: number(manifest.get("batch")),
         seed,
         parameters,
@@ -100,8 +103,17 @@ fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
     let run = recorded(&state).map_err(wrong)?;
     let model = ModelOptions { dropout: None, ..run.model };
+    let policy = run.precision.policy()?;
     let parameters = Parameters::Checkpoint(folder.to_path_buf());
-    Ok(Described { model, data: run.data, input: run.input, batch: run.batch, seed: run.seed, parameters })
+    Ok(Described {
+        model,
+        data: run.data,
+        input: run.input,
+        policy,
+        batch: run.batch,
+        seed: run.seed,
+        parameters,
+    })
 }
 
 /// Reads what `train` wrote, builds the model again, and opens the data.
@@ -145,8 +157,17 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
+    let trainer = trainer.precision(described.policy);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
     Ok(Trained { trainer, data, classes, parameters, available_bytes })
+}
+
+/// What the model was trained in.
+fn precision(manifest: &Value) -> Result<Policy, String> {
+    let name = manifest.get("precision").and_then(Value::as_str).unwrap_or("f32");
+    let kept = manifest.get("keep_f32").and_then(Value::as_array);
+    let patterns = kept.into_iter().flatten().filter_map(Value::as_str);
+    Ok(patterns.fold(Policy::new(name.parse()?), Policy::keep_f32))
 }
 
 impl Trained {

@@ -76,7 +76,8 @@ impl<'t> Session<'t> {
             log.step(loss, examples, time);
             let step = log.done();
             let epoch = self.epoch(step);
-            control = tell(&TrainEvent::Step { step, steps, epoch, loss, examples, time })?;
+            let scale = self.scale()?;
+            control = tell(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
             if let Some(guard) = &mut guard {
                 let (event, overload) = guard.look(step);
                 if let Some(event) = event {
@@ -124,7 +125,8 @@ impl<'t> Session<'t> {
             Some(evaluation) => evaluation,
             None => self.measure(data)?.0,
         };
-        Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending))
+        let scale = self.scale()?;
+        Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale))
     }
 
     /// Whether the test part is evaluated after so many steps of a run.
