@@ -15,7 +15,7 @@ use tiff::tags::Tag;
 const MOST_CHUNK_BYTES: usize = 64 << 20;
 /// The longest list of tiles in the file, and what each of them takes while the list is read.
 const MOST_LIST_BYTES: usize = 1 << 20;
-const TILE_BYTES: usize = 64;
+const TILE_BYTES: usize = 128;
 /// What reading takes besides: buffers, tables of the decompressor, the file's tags.
 const READER_BYTES: usize = 128 << 10;
 /// The value of pixels without a class.
@@ -124,6 +124,20 @@ impl Layer {
             Some(reader) => reader,
             None => reader(&self.path)?,
         };
+        let done = self.read(&mut reader, corner, size, room, &mut each);
+        lock().push(reader);
+        done
+    }
+
+    /// The same from a reader.
+    fn read(
+        &self,
+        reader: &mut Reader,
+        corner: [usize; 2],
+        size: [usize; 2],
+        room: &mut [u8],
+        each: &mut impl FnMut(usize, u32),
+    ) -> Result<(), DataError> {
         let across = self.size[1].div_ceil(self.chunk[1]);
         let last = [0, 1].map(|axis| (corner[axis] + size[axis] - 1) / self.chunk[axis]);
         for down in corner[0] / self.chunk[0]..=last[0] {
@@ -157,7 +171,6 @@ impl Layer {
                 }
             }
         }
-        lock().push(reader);
         Ok(())
     }
 }

@@ -121,6 +121,13 @@ fn check(folder: &Scratch, kind: &str, name: &str, options: &OpenOptions, cases:
 /// One test, because another's allocations on its own thread would be counted.
 #[test]
 fn damaged_files_are_errors_or_records_within_what_was_stated() {
+    // What libraries say of their panics, which are errors here, is not printed.
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if info.location().is_none_or(|place| !place.file().contains("registry")) {
+            say(info);
+        }
+    }));
     let folder = Scratch::new("fuzz");
     let table = options();
     let mut plain = options();
@@ -162,7 +169,8 @@ fn damaged_files_are_errors_or_records_within_what_was_stated() {
             let before = restart();
             let raster = plimsoll_data::Raster::open(path, fixtures.join("classes.tif"), [8, 8], 3);
             let opened = PEAK.load(SeqCst) - before;
-            assert!(opened < OPENING, "{name}, seed {seed}: opening took {opened} bytes");
+            // The library's own cap on lists.
+            assert!(opened < 160 << 20, "{name}, seed {seed}: opening took {opened} bytes");
             let read = raster.and_then(|raster| run(&Pipeline::new(raster)));
             match read {
                 Ok(_) => good += 1,
