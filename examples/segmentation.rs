@@ -1,46 +1,68 @@
-//! A class for every pixel: discs and squares, found by a small U-Net trained on cross-entropy and measured by IoU.
+//! A class for every pixel: discs and squares in PNG files with masks beside them, found by a small U-Net trained on
+//! cross-entropy and measured by IoU.
 //!
 //!     cargo run --release --example segmentation
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
+use plimsoll::data::ImageOptions;
 use plimsoll::nn::zoo::Unet;
 use plimsoll::train::metrics;
 use plimsoll::{memory, prelude::*};
+use std::path::Path;
 
 const SIDE: usize = 32;
 
-/// Pictures of a disc and a square on a noisy ground, and what each pixel is: 0 ground, 1 disc, 2 square.
-fn pictures(seed: u64, count: usize) -> Result<Memory, Box<dyn std::error::Error>> {
+/// Writes pictures of a disc and a square on a noisy ground as PNG files, and beside them what each pixel is: 0 ground, 1 disc,
+/// 2 square.
+fn write_pictures(folder: &Path, seed: u64, count: usize) -> Result<(), Box<dyn std::error::Error>> {
     let random = plimsoll::tensor::random::Stream::new(seed, 0, "pictures");
-    let (mut pixels, mut classes) = (Vec::new(), Vec::new());
     for picture in 0..count as u64 {
         let place = |i: u64| 6.0 + f64::from(random.uniform(picture, i)) * (SIDE as f64 - 12.0);
         let (disc, square) = ([place(0), place(1)], [place(2), place(3)]);
+        let (mut pixels, mut classes) = (Vec::new(), Vec::new());
         for pixel in 0..SIDE * SIDE {
             let at = [(pixel / SIDE) as f64, (pixel % SIDE) as f64];
             let far = |from: [f64; 2]| [at[0] - from[0], at[1] - from[1]];
             let ([a, b], [c, d]) = (far(disc), far(square));
             let class = if a * a + b * b < 25.0 {
-                1.0
+                1
             } else if c.abs().max(d.abs()) < 5.0 {
-                2.0
+                2
             } else {
-                0.0
+                0
             };
             let noise =
-                |channel: u64| f64::from(random.normal(picture, 100 + 3 * pixel as u64 + channel)) * 0.4;
-            pixels.extend([class - 1.0 + noise(0), (class - 1.0).abs() + noise(1), noise(2)]);
-            classes.push(class);
+                |channel: u64| f64::from(random.normal(picture, 100 + 3 * pixel as u64 + channel)) * 20.0;
+            let shades = [60.0 * f64::from(class), 60.0 * f64::from((class - 1i32).abs()), 0.0];
+            pixels.extend((0..3).map(|i| (60.0 + shades[i] + noise(i as u64)).clamp(0.0, 255.0) as u8));
+            classes.push(class as u8);
         }
+        write_png(&folder.join(format!("images/{picture:04}.png")), &pixels, png::ColorType::Rgb)?;
+        write_png(&folder.join(format!("masks/{picture:04}.png")), &classes, png::ColorType::Grayscale)?;
     }
-    let images = HostTensor::from_f64(TensorType::new(DType::F32, [count, SIDE, SIDE, 3]), &pixels)?;
-    let labels = HostTensor::from_f64(TensorType::new(DType::I32, [count, SIDE, SIDE]), &classes)?;
-    Ok(Memory::new(vec![images], labels, Some(3))?)
+    Ok(())
+}
+
+fn write_png(path: &Path, pixels: &[u8], colour: png::ColorType) -> Result<(), Box<dyn std::error::Error>> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    let mut encoder = png::Encoder::new(file, SIDE as u32, SIDE as u32);
+    encoder.set_color(colour);
+    encoder.write_header()?.write_image_data(pixels)?;
+    Ok(())
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let data = Dataset::new("discs and squares", pictures(1, 256)?, pictures(2, 32)?);
+    let folder = std::env::temp_dir().join(format!("plimsoll-segmentation-{}", std::process::id()));
+    write_pictures(&folder.join("train"), 1, 256)?;
+    write_pictures(&folder.join("test"), 2, 32)?;
+    // Pictures and masks are read as they are needed, and mirrored together.
+    let images = ImageOptions { size: [SIDE, SIDE, 3], augment: true, ..ImageOptions::default() };
+    let data =
+        open(&format!("masks:{}", folder.display()), &OpenOptions { images, ..OpenOptions::default() })?;
     let model = Unet { image: [SIDE, SIDE, 3], classes: 3, width: 8, norm: true };
     let trainer = Trainer::new(model, AdamW::new(3e-3), Cpu::new(2)?).batch(16).epochs(3).line(256 << 20);
     let trainer = memory::declare(trainer.report(step::Report::Output), 2, &data);
@@ -60,5 +82,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("{name}: {value:.4}");
         }
     }
+    std::fs::remove_dir_all(folder)?;
     Ok(())
 }

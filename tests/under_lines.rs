@@ -287,6 +287,24 @@ fn adam_in_bytes_with_averages_is_the_same_under_lower_lines() {
 }
 
 #[test]
+fn a_gpt_in_bf16_is_the_same_under_lower_lines() {
+    let lines = [whole(0.85, 1), lower(0.5, 1.0, 7, &[MICRO_BATCHES]), lower(0.15, 0.7, 2, &[SPILLED])];
+    let model = "gpt --context=64 --layers=2 --width=128 --heads=2 --classes=256 --batch=16";
+    same_bits("bf16", 20, &format!("{model} --precision=bf16"), &lines);
+}
+
+/// With a scale that overflows at first and doubles often: steps are skipped, and their bits kept.
+#[test]
+fn a_resnet_and_a_gpt_in_f16_are_the_same_under_lower_lines() {
+    let scale = "--precision=f16 --loss-scale=1e12 --loss-scale-growth=3";
+    let resnet = format!("resnet20 --image-size=16 --batch=16 {scale}");
+    same_bits("f16", 20, &resnet, &[lower(0.8, 1.0, 3, &[RECOMPUTED])]);
+    let gpt = format!("gpt --context=64 --layers=2 --width=128 --heads=2 --classes=256 --batch=16 {scale}");
+    let lines = [lower(0.5, 1.0, 1, &[MICRO_BATCHES]), lower(0.15, 0.8, 3, &[SPILLED])];
+    same_bits("f16-gpt", 20, &gpt, &lines);
+}
+
+#[test]
 fn a_lenet_trains_on_digits_in_48_mib() {
     Unlimited::new("digits", 20, "lenet").compare(48 << 20, 2, &[], &[]);
 }

@@ -1,9 +1,11 @@
 //! Every flag, defined once.
 
+use super::precision::PrecisionOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
+use plimsoll::nn::Precision;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
 
@@ -34,37 +36,51 @@ pub enum Command {
 }
 
 /// How files become batches.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct InputOptions {
     /// Threads that read and decode files; never changes what comes [default: one, and more when they are waited for, up to
     /// the machine's cores]
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Batches that they may have ready
-    #[arg(long, value_name = "BATCHES", default_value_t = 1)]
-    pub prefetch: usize,
-    /// Go on where a file is bad, up to so many; they count nothing
+    /// Batches that they may have ready [default: 1]
+    #[arg(long, value_name = "BATCHES")]
+    pub prefetch: Option<usize>,
+    /// Go on where a file or record is bad, up to so many; they count nothing
     #[arg(long, value_name = "FILES")]
     pub skip_bad: Option<u64>,
     /// Pixels of an image file at most; one that has more is bad [default: what the files' headers say, or, of more than a
     /// thousand files, twice what those of a thousand say]
     #[arg(long, value_name = "PIXELS")]
     pub max_pixels: Option<usize>,
+    /// Column, array or feature that is the label, for csv, parquet, npz and tfrecord; for an .npy the file with the
+    /// labels [default: the last column, or what is called label, labels, y or target]
+    #[arg(long, value_name = "NAME")]
+    pub label: Option<String>,
+    /// Columns of a table that are features, with commas [default: all but the label]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// Hugging Face tokenizer file for text; its vocabulary is the model's [default: tokens are bytes]
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Records through which a stream is shuffled, for parquet and compressed tfrecord files; other data is shuffled
+    /// whole and without memory [default: 1024]
+    #[arg(long, value_name = "RECORDS")]
+    pub shuffle: Option<usize>,
 }
 
 #[derive(Debug, Args)]
 pub struct DataOptions {
     /// Data, as for train
     pub spec: String,
-    /// Height and width that images get
-    #[arg(long, value_name = "PIXELS", default_value_t = 224)]
-    pub image_size: usize,
-    /// Channels that images get
-    #[arg(long, default_value_t = 3)]
-    pub channels: usize,
-    /// Positions of an example of text
-    #[arg(long, default_value_t = 256)]
-    pub context: usize,
+    /// Height and width that images get [default: 224]
+    #[arg(long, value_name = "PIXELS")]
+    pub image_size: Option<usize>,
+    /// Channels that images get [default: 3]
+    #[arg(long)]
+    pub channels: Option<usize>,
+    /// Positions of an example of text [default: 256]
+    #[arg(long)]
+    pub context: Option<usize>,
     /// Random windows of images, every second mirrored
     #[arg(long)]
     pub augment: bool,
@@ -120,6 +136,9 @@ pub struct ModelOptions {
     /// How much examples count in the loss by their class, a weight for each, with commas [default: all alike]
     #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', allow_negative_numbers = true)]
     pub class_weights: Vec<f64>,
+    /// Numbers of a row, for an mlp whose input is no image [default: what the data has]
+    #[arg(long)]
+    pub features: Option<usize>,
 }
 
 /// The line and the machine.
@@ -195,6 +214,9 @@ pub struct GraphOptions {
     /// Which step
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
+    /// What layers hand on: f32, bf16 or f16
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
     /// For Graphviz
     #[arg(long, conflicts_with = "text")]
     pub dot: bool,
@@ -214,7 +236,8 @@ pub struct RunOptions {
     #[command(flatten)]
     pub model: ModelOptions,
     /// Data: mnist (embedded), mnist:DIR (IDX files), images:DIR (DIR/class/*.jpg|png), tar:GLOB (the same in tar files),
-    /// text:FILE (for models of text) or synthetic [default: mnist for models of digits, else synthetic]
+    /// tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
+    /// synthetic [default: mnist for models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,
     /// Train on random windows of images, every second mirrored
@@ -241,6 +264,8 @@ pub struct RunOptions {
     /// whole batch's
     #[arg(long)]
     pub allow_split_batchnorm: bool,
+    #[command(flatten)]
+    pub precision: PrecisionOptions,
     #[command(flatten)]
     pub update: UpdateOptions,
     #[command(flatten)]
@@ -298,12 +323,12 @@ pub struct PlanOptions {
     pub batches: bool,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "data",
-        "batch",
-        "augment", "workers", "prefetch", "skip_bad", "max_pixels",
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "features",
+        "data", "batch",
+        "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
-        "every", "factor", "patience", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
+        "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed",
         "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]

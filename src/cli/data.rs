@@ -1,8 +1,8 @@
 //! `plimsoll data`: a data set looked at without training.
 
 use super::args::DataOptions;
-use super::setup::image_options;
-use super::{Failure, say};
+use super::setup::{image_options, table_options};
+use super::{Failure, applies, say};
 use plimsoll::data::{Batches, Cursor, Dataset, Kind, OpenOptions, Pipeline, Record, Schema, open};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::nn::Field;
@@ -12,13 +12,17 @@ use std::time::{Duration, Instant};
 
 /// Opens, prints what there is, and reads for a while.
 pub fn run(options: &DataOptions) -> Result<(), Failure> {
-    if options.batch == 0 || options.image_size == 0 {
+    if options.batch == 0 || options.image_size == Some(0) {
         return Err(Failure::usage("--batch and --image-size must be at least 1"));
     }
-    let size = options.image_size;
-    let image = Field::floats([size, size, options.channels]);
+    applies::check(&options.spec, &options.input, options.augment)?;
+    let size = options.image_size.unwrap_or(224);
+    let image = Field::floats([size, size, options.channels.unwrap_or(3)]);
     let open_options = OpenOptions {
-        context: options.context,
+        context: options.context.unwrap_or(256),
+        table: table_options(&options.input),
+        shuffle: options.input.shuffle,
+        tokenizer: options.input.tokenizer.clone(),
         seed: options.seed,
         images: image_options(&options.input, Some(&image), options.augment)?,
         max_bytes: memory::available().unwrap_or(usize::MAX),
@@ -28,7 +32,9 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--seconds must be a number"));
     }
     let data = open(&options.spec, &open_options)?;
-    let pipeline = data.train.clone().shuffle(1024, options.seed).batch(options.batch);
+    let train = data.train.clone();
+    let train = if train.is_shuffled() { train } else { train.shuffle(1024, options.seed) };
+    let pipeline = train.batch(options.batch);
     let (text, mut object) = described(&data, &pipeline);
     say(&text);
     let samples = samples(&data.train, options.samples)?;
@@ -91,7 +97,15 @@ fn described(data: &Dataset, pipeline: &Pipeline) -> (String, Value) {
 
 /// The first examples in words.
 fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
-    let Some(source) = part.source() else { return Ok(Vec::new()) };
+    let Some(source) = part.source() else {
+        let mut batches = part.clone().workers(0).batch(1).start_epoch(Cursor::default())?;
+        let mut lines = Vec::new();
+        while let Some(batch) = batches.next()?.filter(|_| lines.len() < count) {
+            let line = in_numbers(part.schema(), batch.input(0).unwrap_or_default(), batch.labels());
+            lines.push(format!("example {}: {line}", batch.first_example()));
+        }
+        return Ok(lines);
+    };
     let mut bytes = vec![0; source.schema().room()];
     let mut scratch = vec![0; source.scratch_bytes()];
     let mut lines = Vec::new();
@@ -100,7 +114,7 @@ fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
         let index = i * (source.len() / count.max(1)).max(1);
         let mut record = Record::over(source.schema(), &mut bytes);
         let line = match source.read(index, &mut record, &mut scratch) {
-            Ok(()) => in_numbers(source.schema(), &record),
+            Ok(()) => in_numbers(source.schema(), record.bytes(0), record.bytes(record.columns() - 1)),
             Err(error) => format!("bad: {error}"),
         };
         lines.push(format!("{}: {line}", source.origin(index, 0)));
@@ -109,12 +123,12 @@ fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
 }
 
 /// A record in a few numbers: the first elements, and the label.
-fn in_numbers(schema: &Schema, record: &Record<'_>) -> String {
-    let last = record.columns() - 1;
-    let words = record.bytes(0).chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
-    let label = match record.i32(last) {
-        Some(label) => format!("label {label}"),
-        None => format!("{} bytes of labels", record.bytes(last).len()),
+fn in_numbers(schema: &Schema, input: &[u8], label: &[u8]) -> String {
+    let words = input.chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
+    let label = match (<[u8; 4]>::try_from(label), schema.classes()) {
+        (Ok(label), Some(_)) => format!("label {}", i32::from_ne_bytes(label)),
+        (Ok(label), None) => format!("label {}", f32::from_ne_bytes(label)),
+        _ => format!("{} bytes of labels", label.len()),
     };
     let is_float = matches!(&schema.columns()[0].kind, Kind::Tensor(field) if field.ty.dtype.is_float());
     if !is_float {

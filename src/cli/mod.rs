@@ -1,12 +1,14 @@
 //! The command line: arguments in, text out.
 
 mod answers;
+mod applies;
 mod args;
 mod config;
 mod data;
 mod evaluate;
 mod graph;
 mod plan;
+mod precision;
 mod predict;
 mod refusal;
 mod resume;

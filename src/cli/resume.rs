@@ -11,7 +11,8 @@ use std::path::Path;
 const FLAG: &str = "flag.";
 
 /// Flags that a checkpoint keeps but that may change when it goes on.
-const MAY_CHANGE: [&str; 6] = ["data", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
+const MAY_CHANGE: [&str; 7] =
+    ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
 
 /// Flags without a value.
 pub(super) const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
@@ -36,8 +37,10 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         heads,
         dropout,
         class_weights,
+        features,
     } = &options.model;
     let weights: Vec<String> = class_weights.iter().map(ToString::to_string).collect();
+    let columns = &options.input.columns;
     let number = |n: &Option<usize>| n.map(|n| n.to_string());
     let flags = [
         ("model", Some(model.clone())),
@@ -50,7 +53,12 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("heads", number(heads)),
         ("dropout", dropout.map(|rate| rate.to_string())),
         ("class-weights", (!weights.is_empty()).then(|| weights.join(","))),
+        ("features", number(features)),
         ("data", options.data.clone()),
+        ("label", options.input.label.clone()),
+        ("columns", (!columns.is_empty()).then(|| columns.join(","))),
+        ("tokenizer", options.input.tokenizer.as_ref().map(|path| path.display().to_string())),
+        ("shuffle", number(&options.input.shuffle)),
         ("augment", options.augment.then(|| "true".to_string())),
         ("skip-bad", options.input.skip_bad.map(|records| records.to_string())),
         ("max-pixels", number(&options.input.max_pixels)),
@@ -60,7 +68,8 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
-    let all = flags.into_iter().chain(options.update.flags()).chain(options.running.flags());
+    let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
+    let all = all.chain(options.running.flags());
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
@@ -101,7 +110,10 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.input = InputOptions {
         skip_bad: given.input.skip_bad.or(kept.input.skip_bad),
         max_pixels: given.input.max_pixels.or(kept.input.max_pixels),
-        ..given.input.clone()
+        tokenizer: given.input.tokenizer.clone().or(kept.input.tokenizer),
+        workers: given.input.workers,
+        prefetch: given.input.prefetch,
+        ..kept.input
     };
     kept.your_code = given.your_code;
     kept.spill_speed = given.spill_speed;

@@ -1,17 +1,20 @@
 //! From flags to a trainer and its data.
 
 use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions};
-use super::{Failure, resume};
+use super::{Failure, applies, resume};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
 use plimsoll::cpu::spill::Rates;
-use plimsoll::data::{Dataset, ImageOptions, Itself, Masked, OpenOptions, SyntheticSpec, Workers, open};
+use plimsoll::data::{
+    Dataset, ImageOptions, Itself, Masked, OpenOptions, Shaped, SyntheticSpec, TableOptions, Workers, open,
+};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
 use plimsoll::plan::{Entry, in_words};
+use plimsoll::tensor::Shape;
 use plimsoll::train::{BatchKind, Trainer};
 use std::path::PathBuf;
 
@@ -30,6 +33,8 @@ pub struct Setup {
     pub batch: usize,
     /// The model's inputs of one example.
     pub inputs: Vec<Field>,
+    /// The model with the sizes that the data gave it.
+    pub sizes: ModelOptions,
     /// The line.
     pub line_bytes: usize,
     /// What was available before anything was loaded.
@@ -58,18 +63,30 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     options.running.check(options.out.is_some())?;
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
     let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
-    let model = model(&options.model, Some(&name))?;
+    applies::check(&name, &options.input, options.augment)?;
+    let mut sizes = options.model.clone();
+    let mut model = model(&sizes, Some(&name))?;
     // The line comes first: data that would go past it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
     let step_examples = batch.saturating_mul(accumulate);
     let images = image_options(&options.input, model.inputs().first(), options.augment)?;
-    let data = dataset(&name, model.as_ref(), options.seed, step_examples, images.clone(), line_bytes)?;
-    let mut data = options.running.data(data)?;
+    let open_options = OpenOptions {
+        images,
+        examples: step_examples.saturating_mul(10),
+        ..open_options(model.as_ref(), &options.input, &sizes, options.seed, line_bytes)
+    };
+    let data = HEAP.tagged(Tag::Data, || open(&name, &open_options))?;
+    // Where rows or tokens say how many there are, the model is made for them.
+    if fit(&mut sizes, &name, &data)? {
+        model = self::model(&sizes, Some(&name))?;
+    }
+    let mut data = options.running.data(fitted(data, model.as_ref(), options.seed)?)?;
     if options.augment && options.running.validation_split.is_some() {
         // What is held out is looked at as it is.
-        let plain = ImageOptions { augment: false, ..images };
-        let plain = dataset(&name, model.as_ref(), options.seed, step_examples, plain, line_bytes)?;
-        data.test = options.running.data(plain)?.test;
+        let plain = ImageOptions { augment: false, ..open_options.images.clone() };
+        let plain = OpenOptions { images: plain, ..open_options };
+        let plain = HEAP.tagged(Tag::Data, || open(&name, &plain))?;
+        data.test = options.running.data(fitted(plain, model.as_ref(), options.seed)?)?.test;
     }
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
@@ -105,6 +122,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .seed(options.seed)
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))
+        .precision(options.precision.policy()?)
         .line(line_bytes);
     let trainer = options.running.trainer(trainer)?;
     let trainer = match options.micro_batches {
@@ -153,7 +171,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
     chosen.extend(options.spill_speed.map(|size| ("spill-speed", size.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
-    Ok(Setup { trainer, data, threads, batch, inputs, line_bytes, available_bytes, chosen })
+    Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
 }
 
 /// Where states may be spilled.
@@ -226,7 +244,8 @@ pub fn image_options(
             Workers::Exactly(workers)
         }
     };
-    if input.prefetch > 1024 {
+    let prefetch = input.prefetch.unwrap_or(1);
+    if prefetch > 1024 {
         return Err(Failure::usage("--prefetch must be at most 1024"));
     }
     if input.max_pixels.is_some_and(|pixels| pixels > 1 << 30) {
@@ -237,34 +256,95 @@ pub fn image_options(
         return Err(Failure::usage(format!("--image-size must be at most {MOST_SIDE}")));
     }
     let size = shape.try_into().unwrap_or(ImageOptions::default().size);
-    let (prefetch, skip_bad, most_pixels) = (input.prefetch, input.skip_bad, input.max_pixels);
+    let (skip_bad, most_pixels) = (input.skip_bad, input.max_pixels);
     Ok(ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels })
 }
 
-/// Opens data for a model: with the input as its own label for a model whose target is its input, and with hidden
-/// tokens for a masked language model.
-pub fn dataset(
-    name: &str,
+/// What opening data takes from a model and the flags.
+pub fn open_options(
     model: &dyn Model,
+    input: &InputOptions,
+    sizes: &ModelOptions,
     seed: u64,
-    batch: usize,
-    images: ImageOptions,
     max_bytes: usize,
-) -> Result<Dataset, Failure> {
+) -> OpenOptions {
     let (inputs, target) = (model.inputs(), model.target());
-    let options = OpenOptions {
+    OpenOptions {
         context: inputs.first().and_then(|field| field.ty.shape.first().copied()).unwrap_or(1),
         seed,
-        synthetic: Some(SyntheticSpec { inputs: inputs.clone(), label: target.clone() }),
-        // Whole batches, so that a benchmark sees one batch type.
-        examples: batch.saturating_mul(10),
-        images,
+        synthetic: Some(SyntheticSpec { inputs, label: target }),
+        table: table_options(input),
+        classes: sizes.classes,
+        shuffle: input.shuffle,
+        tokenizer: input.tokenizer.clone(),
         max_bytes,
-    };
-    let data = HEAP.tagged(Tag::Data, || open(name, &options))?;
+        ..OpenOptions::default()
+    }
+}
+
+/// Which columns are used, as the flags say.
+pub fn table_options(input: &InputOptions) -> TableOptions {
+    let columns = (!input.columns.is_empty()).then(|| input.columns.clone());
+    TableOptions { label: input.label.clone(), columns }
+}
+
+/// Gives a model the sizes that data has, where it has such sizes and none were given; says whether it did.
+pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Failure> {
+    let entry = entry(&sizes.model)?;
+    let schema = data.train.schema();
+    if name.starts_with("text:") {
+        // The mask is one token more.
+        let mask = usize::from(is_masked(entry.name));
+        let tokens = schema.classes().map(|tokens| tokens + mask);
+        let given = sizes.classes.is_some();
+        sizes.classes = sizes.classes.or(tokens);
+        return Ok(!given);
+    }
+    if name.starts_with("masks:") || name.starts_with("paths:") {
+        sizes.classes = sizes.classes.or(schema.classes());
+        return Ok(true);
+    }
+    if !applies::is_table(name) {
+        return Ok(false);
+    }
+    let (inputs, label) = schema.fields()?;
+    if label.bound.is_none() {
+        return Err(Failure::usage(format!(
+            "the label `{}` holds values, {} tells classes apart: name a label of whole numbers or words with --label",
+            schema.columns().last().map_or("", |column| &column.name),
+            entry.name
+        )));
+    }
+    let plain = sizes.image_size.is_none() && sizes.channels.is_none();
+    let features = inputs.first().map(|field| field.ty.shape.elements());
+    let takes = |option: &str| entry.options.contains(&option);
+    if takes("features") && plain {
+        sizes.features = sizes.features.or(features);
+    }
+    if takes("classes") {
+        sizes.classes = sizes.classes.or(label.bound);
+    }
+    Ok(true)
+}
+
+/// Data as a model takes it: with the input as its own label for a model whose target is its input, with hidden tokens for
+/// a masked language model, and rows in the shape of the model's input.
+pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Failure> {
+    let (inputs, target) = (model.inputs(), model.target());
     let Dataset { name, train, test } = data;
     let classes = train.schema().classes();
     let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && classes.is_some();
+    let shape = inputs.first().map(|field| field.ty.shape.clone());
+    let other = |shape: &Shape| {
+        let (has, _) = train.schema().fields().ok()?;
+        let has = &has.first()?.ty.shape;
+        (applies::is_table(&name) && has != shape && has.elements() == shape.elements())
+            .then(|| shape.to_vec())
+    };
+    let (train, test) = match shape.as_ref().and_then(other) {
+        Some(shape) => (train.apply(Shaped::new(shape.clone()))?, test.apply(Shaped::new(shape))?),
+        None => (train, test),
+    };
     let (train, test) = if own {
         (train.apply(Itself)?, test.apply(Itself)?)
     } else if is_masked(model.name()) && name != "synthetic" {
@@ -308,6 +388,7 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         ("--width", "width", options.width, 1 << 20),
         ("--heads", "heads", options.heads, 1 << 20),
         ("--dropout", "dropout", options.dropout.map(|_| 1), 1),
+        ("--features", "features", options.features, 1 << 24),
     ];
     for (flag, name, value, most) in sizes {
         if value.is_some() && !entry.options.contains(&name) {
@@ -331,6 +412,7 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         width: options.width,
         heads: options.heads,
         dropout: options.dropout,
+        features: options.features,
     };
     if data.is_some_and(|data| data.starts_with("text:")) {
         let texts: Vec<_> = ZOO.iter().filter(|e| e.options.contains(&"context")).map(|e| e.name).collect();

@@ -94,6 +94,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(reason) = &report.refused {
         hint(&format!("the best validation is lost, these are the last parameters: refused {reason}"));
     }
+    if let Some(scale) = report.scale {
+        let steps = if scale.skipped == 1 { "step was" } else { "steps were" };
+        say(&format!("loss scale {}; {} {steps} skipped", scale.scale, scale.skipped));
+    }
     if let Some(ending) = ending(&report, options.out.as_deref()) {
         say(&ending);
     }
@@ -105,9 +109,14 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let mut object = planned_json;
     let figures = json!({
-        "model": options.model.model, "model_options": model_options(&options.model), "data": setup.data.name, "batch": setup.batch,
+        "model": options.model.model, "model_options": model_options(&setup.sizes), "data": setup.data.name,
+        "tokenizer": options.input.tokenizer, "label": options.input.label, "columns": options.input.columns, "batch": setup.batch,
         "accumulate": options.accumulate.unwrap_or(1), "seed": options.seed,
         "optimizer": options.update.optimizer_name(),
+        "precision": options.precision.precision.name(),
+        "keep_f32": options.precision.keep_f32,
+        "loss_scale": report.scale.map(|scale| scale.scale),
+        "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,
@@ -177,7 +186,7 @@ fn model_options(options: &ModelOptions) -> serde_json::Value {
     json!({
         "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
         "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
-        "dropout": options.dropout, "class_weights": options.class_weights,
+        "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
     })
 }
 

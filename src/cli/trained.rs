@@ -1,13 +1,15 @@
 //! A trained model from its folder, ready to look at data.
 
-use super::args::{ModelOptions, TrainedOptions};
-use super::setup::{batch, check_available, dataset, executor, image_options, line, model, threads};
-use super::{Failure, answer, hint, resume::recorded, say};
+use super::args::{InputOptions, ModelOptions, TrainedOptions};
+use super::setup::{
+    batch, check_available, executor, fit, fitted, image_options, line, model, open_options, threads,
+};
+use super::{Failure, answer, applies, hint, resume::recorded, say};
 use crate::HEAP;
 use crate::heap::Tag;
-use plimsoll::data::{Dataset, Pipeline};
+use plimsoll::data::{Dataset, OpenOptions, Pipeline};
 use plimsoll::memory;
-use plimsoll::nn::{Sgd, step};
+use plimsoll::nn::{Policy, Sgd, step};
 use plimsoll::plan::in_words;
 use plimsoll::train::{BatchKind, Session, TrainState, Trainer};
 use serde_json::Value;
@@ -30,6 +32,9 @@ struct Described {
     batch: Option<usize>,
     seed: u64,
     parameters: Parameters,
+    /// What of the data it read.
+    input: InputOptions,
+    policy: Policy,
 }
 
 /// Where parameters are.
@@ -66,10 +71,27 @@ fn describe(folder: &Path) -> Result<Described, Failure> {
         heads: size("heads"),
         dropout: None,
         class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
+        features: size("features"),
     };
+    let columns = manifest.get("columns").and_then(Value::as_array).into_iter().flatten();
+    let input = InputOptions {
+        label: known("label"),
+        columns: columns.filter_map(Value::as_str).map(str::to_string).collect(),
+        tokenizer: known("tokenizer").map(PathBuf::from),
+        ..InputOptions::default()
+    };
+    let policy = precision(&manifest).map_err(wrong)?;
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
     let parameters = Parameters::File(folder.join("weights.safetensors"));
-    Ok(Described { model, data: known("data"), batch: number(manifest.get("batch")), seed, parameters })
+    Ok(Described {
+        model,
+        data: known("data"),
+        input,
+        policy,
+        batch: number(manifest.get("batch")),
+        seed,
+        parameters,
+    })
 }
 
 fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
@@ -81,23 +103,53 @@ fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
     let run = recorded(&state).map_err(wrong)?;
     let model = ModelOptions { dropout: None, ..run.model };
+    let policy = run.precision.policy()?;
     let parameters = Parameters::Checkpoint(folder.to_path_buf());
-    Ok(Described { model, data: run.data, batch: run.batch, seed: run.seed, parameters })
+    Ok(Described {
+        model,
+        data: run.data,
+        input: run.input,
+        policy,
+        batch: run.batch,
+        seed: run.seed,
+        parameters,
+    })
 }
 
 /// Reads what `train` wrote, builds the model again, and opens the data.
 pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
-    let Described { model: sizes, data: trained_on, batch: trained_batch, seed, parameters } =
-        describe(&options.run)?;
+    let described = describe(&options.run)?;
+    let Described { model: mut sizes, data: trained_on, batch: trained_batch, seed, parameters, .. } =
+        described;
     let no_data = || Failure::usage("the run does not say which data it had: add --data");
     let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(no_data)?;
     // The model is as it was trained, whatever it looks at now.
-    let model = model(&sizes, trained_on.as_deref())?;
+    let mut model = model(&sizes, trained_on.as_deref())?;
     let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
     let images = image_options(&options.input, model.inputs().first(), false)?;
-    let mut data = dataset(&data_name, model.as_ref(), seed, examples, images, line_bytes)?;
+    // Columns are the same as in training, unless told.
+    let mut input = options.input.clone();
+    if applies::is_table(&data_name) {
+        input.label = input.label.or(described.input.label);
+        input.columns = if input.columns.is_empty() { described.input.columns } else { input.columns };
+    }
+    if data_name.starts_with("text:") {
+        input.tokenizer = input.tokenizer.or(described.input.tokenizer);
+    }
+    applies::check(&data_name, &input, false)?;
+    let open_options = OpenOptions {
+        images,
+        examples: examples.saturating_mul(10),
+        ..open_options(model.as_ref(), &input, &sizes, seed, line_bytes)
+    };
+    let opened = HEAP.tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
+    // A report says what the data made of the model, a checkpoint does not.
+    if matches!(parameters, Parameters::Checkpoint(_)) && fit(&mut sizes, &data_name, &opened)? {
+        model = self::model(&sizes, trained_on.as_deref())?;
+    }
+    let mut data = fitted(opened, model.as_ref(), seed)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
     }
@@ -105,8 +157,17 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
+    let trainer = trainer.precision(described.policy);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
     Ok(Trained { trainer, data, classes, parameters, available_bytes })
+}
+
+/// What the model was trained in.
+fn precision(manifest: &Value) -> Result<Policy, String> {
+    let name = manifest.get("precision").and_then(Value::as_str).unwrap_or("f32");
+    let kept = manifest.get("keep_f32").and_then(Value::as_array);
+    let patterns = kept.into_iter().flatten().filter_map(Value::as_str);
+    Ok(patterns.fold(Policy::new(name.parse()?), Policy::keep_f32))
 }
 
 impl Trained {

@@ -39,6 +39,7 @@ fn main() -> Result<(), Failure> {
         width: number("width")?,
         heads: number("heads")?,
         dropout: None,
+        features: None,
     };
     let optimizer: Box<dyn Optimizer> = match text("optimizer") {
         Some("adamw") => Box::new(AdamW::new(1e-4)),

@@ -139,12 +139,13 @@ fn convolutions(ctx: Context<'_>) {
         let mut w = data(kernel * kernel * in_c * out_c);
         let flops = 2.0 * (w.len() * out * out * 128) as f64;
         let threads = ctx.threads();
-        let (mut space, at) = workspace(conv2d_workspace(ctx.isa(), threads, &shape));
+        let (mut space, at) = workspace(conv2d_workspace::<f32, f32>(ctx.isa(), threads, &shape));
         let forward = speed(flops, || conv2d(ctx, &shape, &x, &w, &mut y, Epilogue::NONE, &mut space[at..]));
-        let (mut space, at) = workspace(conv2d_input_grad_workspace(ctx.isa(), threads, &shape));
+        let (mut space, at) = workspace(conv2d_input_grad_workspace::<f32, f32>(ctx.isa(), threads, &shape));
         let dx = speed(flops, || conv2d_input_grad(ctx, &shape, &y, &w, &mut x, &mut space[at..]));
         let block = 32;
-        let (mut space, at) = workspace(conv2d_weight_grad_workspace(ctx.isa(), threads, &shape, block));
+        let (mut space, at) =
+            workspace(conv2d_weight_grad_workspace::<f32>(ctx.isa(), threads, &shape, block));
         let dw = speed(flops, || {
             conv2d_weight_grad(ctx, &shape, &x, &y, &mut w, false, block, &mut space[at..]);
         });

@@ -196,7 +196,7 @@ mod tests {
         let around = [kernel / 2; 2];
         let geometry =
             Geometry { window: [kernel; 2], stride: [1, 1], padding: [around; 2], dilation: [1, 1] };
-        Op::Conv(Conv::Forward { geometry, groups, epilogue: Epilogue::default() })
+        Op::Conv(Conv::Forward { geometry, groups, epilogue: Epilogue::default(), output: None })
     }
 
     /// What kernels took on one core with AVX-512, in microseconds.

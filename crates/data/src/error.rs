@@ -160,8 +160,22 @@ pub enum DataError {
         /// Tokens of a window.
         context: usize,
     },
+    /// A text with too few tokens for one training and one test window.
+    #[error(
+        "`{file}` holds {tokens} tokens, a context of {context} needs at least {needed}; shorten the context"
+    )]
+    TooFewTokens {
+        /// The file.
+        file: String,
+        /// Its tokens.
+        tokens: u64,
+        /// Tokens needed.
+        needed: u64,
+        /// Tokens of a window.
+        context: usize,
+    },
     /// More memory than allowed; nothing was allocated.
-    #[error("{what} needs {bytes} bytes in memory, {limit} are allowed; raise `max_bytes` or take less data")]
+    #[error("{what} needs {bytes} bytes in memory, {limit} are allowed; allow more, or take less data")]
     TooLarge {
         /// What was to be held.
         what: String,

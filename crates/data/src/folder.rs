@@ -1,6 +1,6 @@
 //! Image files in a folder for each class.
 
-use crate::{DataError, Field, Record, Schema, Source};
+use crate::{DataError, Field, Record, Schema, Source, files::failed};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -46,10 +46,6 @@ struct Listing {
     names: Vec<u8>,
     files: Vec<Entry>,
     largest: u64,
-}
-
-fn failed(path: &Path, source: io::Error) -> DataError {
-    DataError::Read { file: path.display().to_string(), source }
 }
 
 /// Whether a name is one of an image file.
@@ -128,12 +124,12 @@ impl Folder {
 }
 
 #[cfg(unix)]
-fn as_path(name: &[u8]) -> &Path {
+pub(crate) fn as_path(name: &[u8]) -> &Path {
     Path::new(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name))
 }
 
 #[cfg(not(unix))]
-fn as_path(name: &[u8]) -> PathBuf {
+pub(crate) fn as_path(name: &[u8]) -> PathBuf {
     PathBuf::from(String::from_utf8_lossy(name).into_owned())
 }
 
@@ -226,6 +222,27 @@ pub(crate) fn files_schema(largest: u64, classes: usize) -> Schema {
         .tensor("label", Field::below(classes, []))
 }
 
+/// Reads a file into a column, which has room for the longest there was.
+pub(crate) fn read_file(path: &Path, record: &mut Record<'_>, column: usize) -> Result<(), DataError> {
+    let mut file = File::open(path).map_err(|e| failed(path, e))?;
+    let (mut length, room) = (0, record.room(column));
+    loop {
+        match file.read(&mut room[length..]) {
+            Ok(0) => break,
+            Ok(n) => length += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(failed(path, e)),
+        }
+    }
+    if length == room.len() && file.read(&mut [0]).map_err(|e| failed(path, e))? > 0 {
+        let (cap, found) = (length as u64, fs::metadata(path).map_or(length as u64 + 1, |m| m.len()));
+        let grown = cap < MOST_FILE_BYTES;
+        let what = if grown { "bytes: the file has grown and" } else { "bytes: a file" };
+        return Err(DataError::OverCap { what, found, cap });
+    }
+    record.set_length(column, length)
+}
+
 impl Source for Folder {
     fn schema(&self) -> &Schema {
         &self.schema
@@ -239,24 +256,7 @@ impl Source for Folder {
         let Some(entry) = self.files.get(index) else {
             return Err(DataError::Index { index, len: self.len() });
         };
-        let path = self.path(index);
-        let mut file = File::open(&path).map_err(|e| failed(&path, e))?;
-        let (mut length, room) = (0, record.room(0));
-        loop {
-            match file.read(&mut room[length..]) {
-                Ok(0) => break,
-                Ok(n) => length += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(failed(&path, e)),
-            }
-        }
-        if length == room.len() && file.read(&mut [0]).map_err(|e| failed(&path, e))? > 0 {
-            let (cap, found) = (length as u64, fs::metadata(&path).map_or(length as u64 + 1, |m| m.len()));
-            let grown = cap < MOST_FILE_BYTES;
-            let what = if grown { "bytes: the file has grown and" } else { "bytes: a file" };
-            return Err(DataError::OverCap { what, found, cap });
-        }
-        record.set_length(0, length)?;
+        read_file(&self.path(index), record, 0)?;
         record.put_i32(1, i32::from(entry.class))
     }
 

@@ -1,10 +1,13 @@
 //! From the bytes of an image file to a row of a batch: decode, resize, crop, flip, jitter, normalise.
 
 mod jpeg;
+mod masks;
 mod picture;
 mod png;
 
-use crate::{DataError, Kind, Record, Schema, Stage};
+use crate::{DataError, Kind, Place, Record, Schema, Stage};
+pub use masks::DecodeMasks;
+pub(crate) use masks::most_class;
 use picture::{Frame, Normal, Window};
 use plimsoll_tensor::{Field, random::Stream};
 use std::sync::{Mutex, PoisonError};
@@ -172,11 +175,44 @@ impl Stage for Decode {
         scratch: &mut [u8],
     ) -> Result<(), DataError> {
         output.put(1, input.bytes(1))?;
-        let place = input.place;
+        let (place, length) = (input.place, input.bytes(0).len());
+        self.picture(&mut input.room(0)[..length], place, scratch, output.room(0))?;
+        Ok(())
+    }
+
+    fn scratch_bytes(&self, _: &Schema) -> usize {
+        let [height, width] = self.size;
+        let pixels = self.most_pixels.saturating_mul(picture::MOST_CHANNELS);
+        let own = height.saturating_add(1).saturating_mul(width).saturating_mul(self.channels);
+        pixels.saturating_add(own)
+    }
+
+    fn decoder_bytes(&self) -> usize {
+        let resizer = if self.shorter_side.is_some() { self.channels * 2 } else { 0 };
+        let resizer = self.most_pixels.saturating_mul(resizer);
+        jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels)).saturating_add(resizer)
+    }
+}
+
+/// Which part of a picture was written.
+struct Seen {
+    /// Height and width of the picture.
+    size: [usize; 2],
+    window: Window,
+    mirrored: bool,
+}
+
+impl Decode {
+    /// Writes a picture as floats.
+    fn picture(
+        &self,
+        file: &mut [u8],
+        place: Place,
+        scratch: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<Seen, DataError> {
         let stream = Stream::new(self.seed, place.epoch, "image");
         let [draws, colours] = [0, 1].map(|block| stream.uniform_block(place.number, block));
-        let length = input.bytes(0).len();
-        let file = &mut input.room(0)[..length];
         let [height, width] = announced(file)?;
         if height.saturating_mul(width) > self.most_pixels {
             let (found, cap) = (height.saturating_mul(width) as u64, self.most_pixels as u64);
@@ -201,20 +237,7 @@ impl Stage for Decode {
         };
         let mirrored = self.flip && draws[2] < 0.5;
         let jitter = (self.jitter > 0.0).then(|| colours.map(|draw| 1.0 + self.jitter * (2.0 * draw - 1.0)));
-        self.normal.write(&frame, corner, self.size, mirrored, jitter, line, output.room(0));
-        Ok(())
-    }
-
-    fn scratch_bytes(&self, _: &Schema) -> usize {
-        let [height, width] = self.size;
-        let pixels = self.most_pixels.saturating_mul(picture::MOST_CHANNELS);
-        let own = height.saturating_add(1).saturating_mul(width).saturating_mul(self.channels);
-        pixels.saturating_add(own)
-    }
-
-    fn decoder_bytes(&self) -> usize {
-        let resizer = if self.shorter_side.is_some() { self.channels * 2 } else { 0 };
-        let resizer = self.most_pixels.saturating_mul(resizer);
-        jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels)).saturating_add(resizer)
+        self.normal.write(&frame, corner, self.size, mirrored, jitter, line, into);
+        Ok(Seen { size: [height, width], window, mirrored })
     }
 }

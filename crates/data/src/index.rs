@@ -14,6 +14,8 @@ pub(crate) enum View {
     Spread { len: usize, held_out: bool },
     /// The whole, several times; each time counts as an epoch of its own below.
     Repeated { times: usize },
+    /// Every `every`th record for measuring, or all others.
+    Part { every: usize, test: bool },
 }
 
 /// A source seen through a view.
@@ -37,6 +39,8 @@ impl Viewed {
                 let epoch = epoch.wrapping_mul(times as u64).wrapping_add(round);
                 (index % self.source.len().max(1), epoch)
             }
+            View::Part { every, test: true } => (index * every + every - 1, epoch),
+            View::Part { every, test: false } => (index + index / (every - 1), epoch),
         }
     }
 }
@@ -58,6 +62,8 @@ impl Source for Viewed {
             View::Cut { len, .. } | View::Spread { len, .. } => len,
             View::Shuffled { .. } => self.source.len(),
             View::Repeated { times } => self.source.len().saturating_mul(times),
+            View::Part { every, test: true } => self.source.len() / every,
+            View::Part { every, test: false } => self.source.len() - self.source.len() / every,
         }
     }
     fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
@@ -70,8 +76,8 @@ impl Source for Viewed {
     }
     fn resident_bytes(&self) -> usize {
         match self.view {
-            // The other part holds the same source.
-            View::Spread { held_out: true, .. } => 0,
+            // The other part has it, and states it.
+            View::Spread { held_out: true, .. } | View::Part { test: true, .. } => 0,
             _ => self.source.resident_bytes(),
         }
     }

@@ -1,12 +1,16 @@
 //! Datasets by name.
 
+mod pictures;
+
+use crate::digits::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN};
+use crate::files::{is_for_measuring, matching};
+use crate::folder::TEST_SHARE;
 use crate::{
-    Crop, DataError, Dataset, Decode, Digits, Folder, Pipeline, Record, Shards, Source, Synthetic,
-    SyntheticSpec, Text, Workers,
-    budget::zeroed,
-    digits::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN},
-    image::announced,
+    Csv, DataError, Dataset, Digits, Folder, Kind, Normalise, Numpy, Pairs, Paths, Pipeline, Shards,
+    Synthetic, SyntheticSpec, TableOptions, Text, Workers, tf_records,
 };
+use pictures::{images, masks};
+use std::path::{Path, PathBuf};
 
 /// What a dataset may hold in memory unless told otherwise: one GiB.
 pub const DEFAULT_MAX_BYTES: usize = 1 << 30;
@@ -28,8 +32,16 @@ pub struct OpenOptions {
     pub synthetic: Option<SyntheticSpec>,
     /// Synthetic training examples; a tenth as many, at least one, are the test part.
     pub examples: usize,
-    /// How images become inputs.
+    /// How images become inputs, and who reads them.
     pub images: ImageOptions,
+    /// Which column, array or feature is the label, and which are features.
+    pub table: TableOptions,
+    /// Classes of the labels, where they are known: then not every record is looked at before the first.
+    pub classes: Option<usize>,
+    /// Records through which a stream is shuffled.
+    pub shuffle: Option<usize>,
+    /// A Hugging Face tokenizer file for text [default: tokens are bytes].
+    pub tokenizer: Option<PathBuf>,
     /// Heap bytes the dataset may hold; one that needs more is refused before they are allocated.
     pub max_bytes: usize,
 }
@@ -42,6 +54,10 @@ impl Default for OpenOptions {
             synthetic: None,
             examples: 10_000,
             images: ImageOptions::default(),
+            table: TableOptions::default(),
+            classes: None,
+            shuffle: None,
+            tokenizer: None,
             max_bytes: DEFAULT_MAX_BYTES,
         }
     }
@@ -89,7 +105,7 @@ impl Default for ImageOptions {
 ///
 /// ```
 /// let names: Vec<_> = plimsoll_data::catalogue().iter().map(|dataset| dataset.name).collect();
-/// assert_eq!(names, ["mnist", "mnist:DIR", "images:DIR", "tar:GLOB", "text:FILE", "synthetic"]);
+/// assert_eq!(names[..4], ["mnist", "mnist:DIR", "images:DIR", "tar:GLOB"]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
@@ -119,7 +135,7 @@ pub fn catalogue() -> &'static [DatasetInfo] {
     &CATALOGUE
 }
 
-static CATALOGUE: [DatasetInfo; 6] = [
+static CATALOGUE: [DatasetInfo; 12] = [
     DatasetInfo {
         input: Some("f32[28,28,1]"),
         train: Some(EMBEDDED_TRAIN),
@@ -137,6 +153,18 @@ static CATALOGUE: [DatasetInfo; 6] = [
         "tar:GLOB",
         "the same in tar files, or with a class beside each, as WebDataset has it",
     ),
+    DatasetInfo::outside("paths:FILE", "image files that a table lists: a column of paths and one of labels"),
+    DatasetInfo::outside("masks:DIR", "images in DIR/images with a class for each pixel in DIR/masks"),
+    DatasetInfo::outside(
+        "tfrecord:GLOB",
+        "tf.train.Examples in TFRecord files, plain or gzip: pictures or numbers, and a label",
+    ),
+    DatasetInfo::outside(
+        "csv:FILE",
+        "rows of a table with a header; words become numbers, numbers are normalised",
+    ),
+    DatasetInfo::outside("parquet:FILE", "the same in a Parquet or Arrow file, as a stream"),
+    DatasetInfo::outside("npz:FILE", "arrays of NumPy, normalised; one of them is the label"),
     DatasetInfo::outside("text:FILE", "next-byte prediction on FILE; its last tenth is the test part"),
     DatasetInfo {
         resident_bytes: Some(0),
@@ -162,7 +190,7 @@ impl DatasetInfo {
     }
 }
 
-/// Opens a dataset by its name: `mnist`, `mnist:DIR`, `images:DIR`, `tar:GLOB`, `text:FILE` or `synthetic`.
+/// Opens a dataset by its name: one of [`catalogue`], with the part in capitals replaced.
 ///
 /// ```
 /// use plimsoll_data::{OpenOptions, open};
@@ -183,7 +211,29 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
             let (train, test) = Shards::open(pattern, options.max_bytes)?;
             images(spec, train, test, options)
         }
-        ("text", Some(file)) if !file.is_empty() => Text::open(file, options.context, options.max_bytes),
+        ("paths", Some(list)) if !list.is_empty() => {
+            let files = Pipeline::new(Paths::open(list, &options.table)?);
+            let (train, test) = parts(spec, files, None)?;
+            images(spec, train, test, options)
+        }
+        ("masks", Some(folder)) if !folder.is_empty() => {
+            let (train, test) = Pairs::open(folder, options.max_bytes)?;
+            let (train, test) = parts(spec, Pipeline::new(train), test.map(Pipeline::new))?;
+            masks(spec, train, test, options)
+        }
+        ("tfrecord", Some(pattern)) if !pattern.is_empty() => examples(spec, pattern, options),
+        ("csv", Some(file)) if !file.is_empty() => {
+            rows(spec, Pipeline::new(Csv::open(file, &options.table)?), None, options)
+        }
+        ("parquet", Some(file)) if !file.is_empty() => rows(spec, table(file, options)?, None, options),
+        ("npz", Some(file)) if !file.is_empty() => {
+            let (train, test) = Numpy::open_parts(Path::new(file), options.table.label.as_deref())?;
+            rows(spec, Pipeline::new(train), test.map(Pipeline::new), options)
+        }
+        ("text", Some(file)) if !file.is_empty() => match &options.tokenizer {
+            None => Text::open(file, options.context),
+            Some(tokenizer) => tokens(file, tokenizer, options),
+        },
         ("synthetic", None) => synthetic(options),
         _ => {
             let known = catalogue().iter().map(|dataset| dataset.name).collect::<Vec<_>>().join(", ");
@@ -194,7 +244,7 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
 
 fn synthetic(options: &OpenOptions) -> Result<Dataset, DataError> {
     let Some(spec) = &options.synthetic else {
-        let reason = "needs the types of inputs and labels; set `OpenOptions::synthetic`".into();
+        let reason = "needs the types of inputs and labels, which a model has: give one".into();
         return Err(DataError::Option { option: "synthetic", reason });
     };
     if options.examples == 0 {
@@ -204,87 +254,103 @@ fn synthetic(options: &OpenOptions) -> Result<Dataset, DataError> {
     Ok(Dataset::new("synthetic", part(options.examples, 0)?, part((options.examples / 10).max(1), 1)?))
 }
 
-/// Headers that are looked at before the first batch.
-const HEADERS: usize = 1000;
-/// Pixels of an image at most, unless told otherwise.
-const MOST_PIXELS: usize = 64 << 20;
+#[cfg(feature = "tokenizers")]
+fn tokens(file: &str, tokenizer: &Path, options: &OpenOptions) -> Result<Dataset, DataError> {
+    let Dataset { name, train, test } = crate::Tokens::open(file, tokenizer, options.context)?;
+    finish(&name, train, test, options)
+}
 
-/// Image files as inputs: resized where they have another size, cut to it, normalised.
-fn images(
+#[cfg(not(feature = "tokenizers"))]
+fn tokens(_: &str, _: &Path, _: &OpenOptions) -> Result<Dataset, DataError> {
+    Err(without("tokenizer", "tokenizers"))
+}
+
+#[cfg(feature = "parquet")]
+fn table(file: &str, options: &OpenOptions) -> Result<Pipeline, DataError> {
+    crate::columnar(file, &options.table)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn table(_: &str, _: &OpenOptions) -> Result<Pipeline, DataError> {
+    Err(without("parquet", "parquet"))
+}
+
+/// What was left out of this build.
+#[cfg(not(all(feature = "tokenizers", feature = "parquet")))]
+fn without(option: &'static str, feature: &str) -> DataError {
+    let reason = format!("this build has no such reader; build it with the feature `{feature}`");
+    DataError::Option { option, reason }
+}
+
+/// Training and test part of records: told apart already, or every tenth for measuring.
+fn parts(name: &str, train: Pipeline, test: Option<Pipeline>) -> Result<(Pipeline, Pipeline), DataError> {
+    let (train, test) = match test {
+        Some(test) => (train, test),
+        None => train.split(TEST_SHARE),
+    };
+    if test.is_empty() {
+        let what = format!("`{name}`: every {TEST_SHARE}th record is for measuring, and the test part");
+        return Err(DataError::Empty { what });
+    }
+    Ok((train, test))
+}
+
+/// Rows of numbers, normalised by what a first pass over the training part finds.
+fn rows(
     name: &str,
-    train: impl Source + 'static,
-    test: impl Source + 'static,
+    train: Pipeline,
+    test: Option<Pipeline>,
     options: &OpenOptions,
 ) -> Result<Dataset, DataError> {
-    let ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels } = options.images.clone();
-    let bytes = size.iter().try_fold(4usize, |bytes, n| bytes.checked_mul(*n)).unwrap_or(usize::MAX);
-    if bytes > options.max_bytes {
-        let (what, limit) = (format!("one image of {size:?}"), options.max_bytes as u64);
-        return Err(DataError::TooLarge { what, bytes: bytes as u64, limit });
-    }
-    let cap = most_pixels.unwrap_or(MOST_PIXELS);
-    // Where the cap was given or bad images are passed over, one past it is bad when it is used.
-    let strict = most_pixels.is_none() && skip_bad.is_none();
-    let looks = [look(&train, cap, strict)?, look(&test, cap, strict)?];
-    let every = looks.iter().all(|look| look.every);
-    let largest = looks.iter().map(|look| look.pixels).max().unwrap_or(0);
-    let most = if every { largest } else { largest.saturating_mul(2) };
-    let most = most_pixels.unwrap_or(most.min(cap));
-    let side = size[0].max(size[1]);
-    let same = looks.iter().all(|look| look.sizes == Some([size[0], size[1]]));
-    let plain = || {
-        let decode = Decode::new(size, most).seed(options.seed);
-        // As published models look at pictures: the middle seven eighths.
-        if same { decode } else { decode.resize(side.saturating_mul(8).div_ceil(7)) }
+    let (train, test) = parts(name, train, test)?;
+    let normal = Normalise::measure(&train)?;
+    finish(name, train.apply(normal.clone())?, test.apply(normal)?, options)
+}
+
+/// TFRecord files; those that are called `test` or `val` are for measuring.
+fn examples(name: &str, pattern: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
+    let label = options.table.label.as_deref();
+    let open = |paths: Vec<PathBuf>, classes| tf_records(paths, label, classes);
+    let (test, train): (Vec<_>, Vec<_>) =
+        matching("tfrecord", pattern)?.into_iter().partition(|path| is_for_measuring(path));
+    let (train, test) = if train.is_empty() || test.is_empty() {
+        (open(train.into_iter().chain(test).collect(), options.classes)?, None)
+    } else {
+        let (one, other) = (open(train.clone(), options.classes)?, open(test.clone(), options.classes)?);
+        match (one.schema().classes(), other.schema().classes()) {
+            // The classes of both count; knowing them, nobody looks again.
+            (Some(a), Some(b)) if a != b => (open(train, Some(a.max(b)))?, Some(open(test, Some(a.max(b)))?)),
+            _ => (one, Some(other)),
+        }
     };
-    let pad = if same { side / 8 } else { 0 };
-    let training = if augment { plain().crop(Crop::Random { pad }).flip() } else { plain() };
+    let is_image = matches!(train.schema().columns()[0].kind, Kind::Bytes { .. });
+    if !is_image {
+        return rows(name, train, test, options);
+    }
+    let (train, test) = parts(name, train, test)?;
+    images(name, train, test, options)
+}
+
+/// Both parts with those who read them; a stream is shuffled as it was asked for.
+fn finish(name: &str, train: Pipeline, test: Pipeline, options: &OpenOptions) -> Result<Dataset, DataError> {
+    let ImageOptions { workers, prefetch, skip_bad, .. } = options.images;
     let run = |part: Pipeline| {
         let part = part.workers(workers).prefetch(prefetch);
         if let Some(records) = skip_bad { part.skip_bad(records) } else { part }
     };
-    let train = run(Pipeline::new(train).apply(training)?);
-    Ok(Dataset::new(name, train, run(Pipeline::new(test).apply(plain())?)))
-}
-
-/// What headers say of the images of a source.
-struct Look {
-    /// Pixels of the largest.
-    pixels: usize,
-    /// Height and width, if all have the same.
-    sizes: Option<[usize; 2]>,
-    /// Whether every image was looked at.
-    every: bool,
-}
-
-/// Looks at headers, spread over the whole. What cannot be read shows when it is used.
-fn look(source: &dyn Source, cap: usize, strict: bool) -> Result<Look, DataError> {
-    let mut bytes = zeroed("a file", source.schema().room() as u64)?;
-    let mut record = Record::over(source.schema(), &mut bytes);
-    let count = source.len().min(HEADERS);
-    let mut look = Look { pixels: 0, sizes: None, every: count == source.len() };
-    let mut differs = false;
-    for i in 0..count {
-        let index = (i as u128 * source.len() as u128 / count as u128) as usize;
-        let read = source.read(index, &mut record, &mut []);
-        let Ok([height, width]) = read.and_then(|()| announced(record.bytes(0))) else { continue };
-        let pixels = height.saturating_mul(width);
-        if pixels > cap && strict {
-            let reason = format!("{height}×{width} pixels, more than {cap}; allow them with --max-pixels");
-            return Err(DataError::Corrupt { reason }.of(|| source.origin(index, 0)));
+    let train = match (options.shuffle, train.source()) {
+        (Some(0), _) => {
+            return Err(DataError::Option { option: "shuffle", reason: "must be at least 1".into() });
         }
-        look.pixels = look.pixels.max(if pixels > cap { 1 } else { pixels });
-        differs |= *look.sizes.get_or_insert([height, width]) != [height, width];
-    }
-    if differs {
-        look.sizes = None;
-    }
-    if look.pixels == 0 {
-        let (what, reason) = (source.origin(0, 0), "none of the files is a JPEG or PNG image");
-        return Err(DataError::Item {
-            origin: what,
-            reason: Box::new(DataError::Corrupt { reason: reason.into() }),
-        });
-    }
-    Ok(look)
+        (Some(_), Some(_)) => {
+            let reason = "its records have places, so that all of them are shuffled, and no buffer is needed";
+            return Err(DataError::Option {
+                option: "shuffle",
+                reason: format!("`{name}`: {reason}; leave it out"),
+            });
+        }
+        (Some(records), None) => train.shuffle(records, options.seed),
+        (None, _) => train,
+    };
+    Ok(Dataset::new(name, run(train), run(test)))
 }

@@ -244,6 +244,29 @@ impl Pipeline {
         Ok(self.cut(rank, world, usize::MAX))
     }
 
+    /// Two parts: the records to learn from, and every `every`th for measuring. What the source holds counts with the
+    /// first.
+    ///
+    /// ```
+    /// use plimsoll_data::{OpenOptions, open};
+    /// let (train, test) = open("mnist", &OpenOptions::default())?.train.split(10);
+    /// assert_eq!((train.len(), test.len()), (Some(14_400), Some(1_600)));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn split(self, every: usize) -> (Self, Self) {
+        let every = every.max(2);
+        let part = |test: bool| {
+            let count = |all: usize| if test { all / every } else { all - all / every };
+            let counted = self.counted.map(count);
+            let part = self.clone().with(
+                |source| Arc::new(Viewed { source, view: View::Part { every, test } }),
+                |of| Arc::new(Verbed { of, verb: Verb::Part { every: every as u64, test } }),
+            );
+            Self { counted, ..part }
+        };
+        (part(false), part(true))
+    }
+
     fn cut(self, start: usize, step: usize, most: usize) -> Self {
         let counted = self.counted.map(|all| all.saturating_sub(start).div_ceil(step).min(most));
         let cut = self.with(

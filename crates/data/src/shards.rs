@@ -1,12 +1,12 @@
 //! Images in tar files.
 
-use crate::cache::read_at;
-use crate::folder::{TEST_FOLDERS, TEST_SHARE, files_schema, is_image};
+use crate::files::{Files, is_for_measuring};
+use crate::folder::{TEST_SHARE, files_schema, is_image};
 use crate::{DataError, Record, Schema, Source};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Images in tar files, as WebDataset has them (`key.jpg` beside `key.cls`) or in a folder for each class: the file's bytes,
@@ -20,16 +20,10 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct Shards {
-    shards: Arc<[Shard]>,
+    shards: Arc<Files>,
     classes: Arc<[String]>,
     members: Vec<Member>,
     schema: Schema,
-}
-
-#[derive(Debug)]
-struct Shard {
-    path: PathBuf,
-    file: File,
 }
 
 /// Where an image is.
@@ -79,7 +73,7 @@ impl Shards {
             let failed = |source| DataError::Read { file: path.display().to_string(), source };
             let file = File::open(&path).map_err(failed)?;
             found.walk(&file, &path, shards.len() as u32, max_bytes)?;
-            shards.push(Shard { path, file });
+            shards.push(path);
         }
         if found.members.is_empty() {
             let what = format!("`{pattern}`: {} tar files with .jpg or .png members, so it", shards.len());
@@ -88,7 +82,7 @@ impl Shards {
         let classes = found.number_classes()?;
         let largest = found.members.iter().map(|(member, _)| u64::from(member.length)).max().unwrap_or(0);
         let schema = files_schema(largest, classes.len());
-        let (shards, classes): (Arc<[Shard]>, Arc<[String]>) = (shards.into(), classes.into());
+        let (shards, classes): (_, Arc<[String]>) = (Arc::new(Files::new(shards)), classes.into());
         let told = found.members.iter().any(|(_, test)| *test == Some(true));
         let is_test = |i: usize, test: Option<bool>| match told {
             true => test == Some(true),
@@ -119,9 +113,7 @@ impl Found {
     fn walk(&mut self, file: &File, path: &Path, shard: u32, max_bytes: usize) -> Result<(), DataError> {
         let name = path.display().to_string();
         let failed = |source: io::Error| DataError::Read { file: name.clone(), source };
-        let called = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let mut words = called.split(|c: char| !c.is_alphabetic());
-        let test_shard = words.any(|word| TEST_FOLDERS.iter().any(|test| word.eq_ignore_ascii_case(test)));
+        let test_shard = is_for_measuring(path);
         let size = file.metadata().map_err(failed)?.len();
         let mut archive = tar::Archive::new(file);
         let mut pending: Option<Pending> = None;
@@ -257,18 +249,17 @@ impl Source for Shards {
         };
         record.set_length(0, member.length as usize)?;
         let room = &mut record.room(0)[..member.length as usize];
-        read_at(&self.shards[member.shard as usize].file, room, member.offset)
-            .map_err(|source| DataError::Read { file: self.origin(index, 0), source })?;
+        self.shards.read_at(member.shard as usize, room, member.offset)?;
         record.put_i32(1, member.class)
     }
 
     fn resident_bytes(&self) -> usize {
-        self.members.capacity() * size_of::<Member>()
+        self.members.capacity() * size_of::<Member>() + self.shards.bytes()
     }
 
     fn origin(&self, index: usize, _: u64) -> String {
         self.members.get(index).map_or_else(String::new, |member| {
-            format!("`{}` at byte {}", self.shards[member.shard as usize].path.display(), member.offset)
+            format!("`{}` at byte {}", self.shards.path(member.shard as usize).display(), member.offset)
         })
     }
 }

@@ -18,6 +18,8 @@ pub(crate) enum Verb {
     Filter(Predicate),
     /// The whole, several times.
     Repeat { times: u64 },
+    /// Every `every`th record for measuring, or all others.
+    Part { every: u64, test: bool },
     /// A stage, one record at a time.
     Stage(Step),
 }
@@ -94,6 +96,19 @@ impl Stream for Running {
                 }
                 Ok(self.seen > wanted)
             }
+            Verb::Part { every, test } => {
+                while !record.is_stopped() {
+                    let wanted = (self.seen % every == every - 1) == *test;
+                    self.seen += 1;
+                    match self.stream.next(record, scratch) {
+                        // A bad record of the other part is not this one's.
+                        Err(_) if !wanted => {}
+                        Ok(true) if !wanted => {}
+                        more => return more,
+                    }
+                }
+                Ok(false)
+            }
             Verb::Filter(keeps) => {
                 while !record.is_stopped() && self.stream.next(record, scratch)? {
                     if keeps(record).map_err(|error| error.of(|| self.of.origin(record.place.origin)))? {
@@ -149,9 +164,6 @@ pub(crate) struct JoinedStreams {
     schema: Schema,
 }
 
-/// Which of two streams a record is from, in its origin.
-const SECOND: u64 = 1 << 63;
-
 impl JoinedStreams {
     pub fn new(join: Join, parts: [Arc<dyn Streamed>; 2]) -> Result<Self, DataError> {
         let schema = joined_schema(join, [parts[0].schema(), parts[1].schema()])?;
@@ -193,7 +205,11 @@ impl Streamed for JoinedStreams {
         self.parts[0].decoder_bytes().max(self.parts[1].decoder_bytes())
     }
     fn origin(&self, origin: u64) -> String {
-        self.parts[usize::from(origin & SECOND != 0)].origin(origin & !SECOND)
+        // A zip says where the first of a pair is from.
+        match self.join {
+            Join::Zip => self.parts[0].origin(origin),
+            _ => self.parts[usize::from(origin & 1 == 1)].origin(origin >> 1),
+        }
     }
 }
 
@@ -229,7 +245,8 @@ impl Stream for JoinedStream {
                 self.turn = other;
             }
             if more? {
-                record.place.origin |= if part == 1 { SECOND } else { 0 };
+                // Each join takes the lowest bit for which of its two streams a record is from.
+                record.place.origin = record.place.origin << 1 | part as u64;
                 return Ok(true);
             }
         }

@@ -1,7 +1,7 @@
-//! Stages that give other labels to the same examples.
+//! Stages that give other labels or another shape to the same examples.
 
-use crate::{DataError, Record, Schema, Stage};
-use plimsoll_tensor::{DType, Field, random::Stream};
+use crate::{DataError, Kind, Record, Schema, Stage};
+use plimsoll_tensor::{DType, Field, TensorType, random::Stream};
 
 /// Gives each example its input as its label: what an autoencoder learns from.
 ///
@@ -93,4 +93,51 @@ impl Stage for Masked {
         }
         Ok(())
     }
+}
+
+/// Gives the first input another shape of as many elements.
+///
+/// ```
+/// use plimsoll_data::{OpenOptions, Shaped, open};
+/// let digits = open("mnist", &OpenOptions::default())?.train.apply(Shaped::new([784]))?;
+/// assert_eq!(digits.schema().in_words(), "input f32[784], label i32[]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Shaped {
+    shape: Vec<usize>,
+}
+
+impl Shaped {
+    /// This shape of one example.
+    pub fn new(shape: impl Into<Vec<usize>>) -> Self {
+        Self { shape: shape.into() }
+    }
+}
+
+impl Stage for Shaped {
+    fn schema(&self, input: &Schema) -> Result<Schema, DataError> {
+        let mut columns = input.columns().iter();
+        let first = columns.next().map(|column| (&column.name, &column.kind));
+        match first {
+            Some((name, Kind::Tensor(field))) if Some(field.ty.shape.elements()) == elements(&self.shape) => {
+                let ty = TensorType::new(field.ty.dtype, self.shape.clone());
+                let first = Schema::new().tensor(name, Field { ty, bound: field.bound });
+                Ok(columns.fold(first, |schema, column| schema.column(&column.name, column.kind.clone())))
+            }
+            _ => {
+                let reason =
+                    format!("{:?} holds another number of elements than {}", self.shape, input.in_words());
+                Err(DataError::Option { option: "shape", reason })
+            }
+        }
+    }
+
+    fn apply(&self, input: &mut Record<'_>, output: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        output.copy_from(input)
+    }
+}
+
+fn elements(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |elements, n| elements.checked_mul(*n))
 }

@@ -8,7 +8,7 @@ use plimsoll_data::{
     Schema, Shards, Source, Stage, Workers, open,
 };
 use proptest::prelude::*;
-use support::{Scratch, jpeg, photo, picture};
+use support::{Scratch, jpeg, photo, picture, png};
 
 /// Decodes a file that has this place; pixels as they were in the file, 0 to 255.
 fn decoded(stage: &Decode, file: &[u8], number: u64) -> Result<Vec<f32>, DataError> {
@@ -29,15 +29,6 @@ fn decoded(stage: &Decode, file: &[u8], number: u64) -> Result<Vec<f32>, DataErr
 /// A stage that leaves pixels as they are in the file.
 fn plain(size: [usize; 3]) -> Decode {
     Decode::new(size, 1 << 20).normalise([0.0; 3], [1.0 / 255.0; 3])
-}
-
-fn png(width: usize, height: usize, pixels: &[u8], colour: png::ColorType) -> Vec<u8> {
-    let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
-    encoder.set_color(colour);
-    encoder.set_depth(png::BitDepth::Eight);
-    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
-    file
 }
 
 #[test]
@@ -256,7 +247,9 @@ fn shards_have_classes_beside_or_in_folders() {
     let data = open(&pattern("b.tar"), &options()).unwrap();
     assert_eq!((labels(&data.train), labels(&data.test)), (vec![1, 0, 1], vec![1]));
     let (shards, _) = Shards::open(&format!("{}/b.tar", folder.0.display()), 1 << 20).unwrap();
-    assert_eq!((shards.classes(), shards.resident_bytes()), (&["cat".to_string(), "dog".into()][..], 3 * 24));
+    assert_eq!(shards.classes(), ["cat", "dog"]);
+    let held = shards.resident_bytes();
+    assert!((3 * 24..3 * 24 + 1500).contains(&held), "{held} bytes for three places and the file's name");
 
     folder.write("c.tar", &tar(&[("1.jpg", photo(20, 20, 1))]));
     let message = |spec: &str| open(&pattern(spec), &options()).unwrap_err().to_string();

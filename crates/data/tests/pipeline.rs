@@ -1,7 +1,9 @@
 //! Random pipelines, cut anywhere and run by any number of workers, give the same records; faults surface where they are.
 
-use plimsoll_data::{Batches, Cache, Cursor, DataError, Field, Pipeline, Record, Schema, Source, Workers};
-use plimsoll_tensor::random::Stream;
+use plimsoll_data::{
+    Batches, Cache, Cursor, DataError, Field, Pipeline, Record, Schema, Source, Stream, Streamed, Workers,
+};
+use plimsoll_tensor::random::Stream as Random;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -91,7 +93,7 @@ fn apply(pipeline: Pipeline, verb: &Verb) -> Pipeline {
         Verb::Map => pipeline
             .map(schema(), |input, output| {
                 let place = input.place;
-                let noise = Stream::new(3, place.epoch, "noise").below(place.number, 0, 1 << 20);
+                let noise = Random::new(3, place.epoch, "noise").below(place.number, 0, 1 << 20);
                 output.put_i32(0, input.i32(0).unwrap_or(0).wrapping_add(noise as i32))?;
                 output.put(1, input.bytes(1))
             })
@@ -435,4 +437,54 @@ fn a_search_without_end_stops_when_it_is_dropped() {
     assert!(matches!(nothing.next(), Err(DataError::Empty { .. })));
     let mut never = generated(0, 3).repeat(0).start(Cursor::default()).unwrap();
     assert!(matches!(never.next(), Err(DataError::Empty { .. })));
+}
+
+/// Numbers that say which stream they are from.
+struct Named(&'static str, i32, Schema);
+
+impl Streamed for Named {
+    fn schema(&self) -> &Schema {
+        &self.2
+    }
+    fn start(&self, _: u64) -> Result<Box<dyn Stream>, DataError> {
+        Ok(Box::new(Counting(self.1, 0)))
+    }
+    fn resident_bytes(&self) -> usize {
+        0
+    }
+    fn origin(&self, origin: u64) -> String {
+        format!("{} {origin}", self.0)
+    }
+}
+
+struct Counting(i32, u64);
+
+impl Stream for Counting {
+    fn next(&mut self, record: &mut Record<'_>, _: &mut [u8]) -> Result<bool, DataError> {
+        record.place.origin = self.1;
+        self.1 += 1;
+        record.put_i32(0, self.0)?;
+        record.put_i32(1, self.0 + self.1 as i32 - 1)?;
+        Ok(self.1 <= 3)
+    }
+}
+
+#[test]
+fn an_error_in_joined_streams_names_the_stream_it_is_from() {
+    let named = |name, first| Pipeline::stream(Named(name, first, schema()));
+    let first = || named("a", 0).concatenate(named("b", 10)).unwrap();
+    let second = || named("c", 20).interleave(named("d", 30)).unwrap();
+    for (bad, origin) in [(1, "a 1"), (12, "b 2"), (20, "c 0"), (31, "d 1")] {
+        for joined in
+            [first().concatenate(second()), first().interleave(second()), second().concatenate(first())]
+        {
+            let mapped = joined.unwrap().map(schema(), move |input, output| match input.i32(1) {
+                Some(number) if number == bad => Err(DataError::Corrupt { reason: "bad".into() }),
+                _ => output.copy_from(input),
+            });
+            let mut batches = mapped.unwrap().batch(20).start(Cursor::default()).unwrap();
+            let error = batches.next().unwrap_err().to_string();
+            assert!(error.starts_with(origin), "{error}, not {origin}");
+        }
+    }
 }

@@ -79,6 +79,8 @@ pub struct ZooOptions {
     pub heads: Option<usize>,
     /// Share of activations that training drops.
     pub dropout: Option<f64>,
+    /// Numbers of a row, where the input is no image.
+    pub features: Option<usize>,
 }
 
 impl ZooOptions {
@@ -132,6 +134,7 @@ const NONE: ZooOptions = ZooOptions {
     width: None,
     heads: None,
     dropout: None,
+    features: None,
 };
 
 const PHOTO: &[&str] = &["classes", "image", "channels", "width"];
@@ -142,14 +145,15 @@ const TEXT: &[&str] = &["classes", "context", "layers", "width", "heads"];
 pub const ZOO: [ZooEntry; 18] = [
     ZooEntry {
         name: "mlp",
-        description: "perceptron 784-2048-2048-10 for 28×28 digits",
-        options: &["classes", "image", "channels", "width"],
+        description: "perceptron 784-2048-2048-10 for 28×28 digits, or for rows of numbers",
+        options: &["classes", "image", "channels", "width", "features"],
         batch: 64,
         small: ZooOptions { image: Some(8), width: Some(40), ..NONE },
         splits: true,
         make: |o| {
             let width = o.width(2048);
-            Box::new(mlp_of(&o.image(28, 1), &[width, width], o.classes(10)))
+            let input = o.features.map_or_else(|| o.image(28, 1).to_vec(), |features| vec![features]);
+            Box::new(mlp_of(&input, &[width, width], o.classes(10)))
         },
     },
     ZooEntry {

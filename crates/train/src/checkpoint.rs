@@ -10,6 +10,7 @@ pub use session::Resumed;
 use crate::tensor_file::{Opened, open, wrong};
 use crate::{Best, Plateau, TrainError};
 use plimsoll_data::Cursor;
+use plimsoll_nn::Policy;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +72,8 @@ pub struct TrainState {
     pub optimizer: String,
     /// The learning rate's schedule.
     pub schedule: String,
+    /// The precision, and the layers that stay f32.
+    pub precision: String,
     /// What the schedule remembers of losses.
     pub plateau: Plateau,
     /// The figure by which validations are compared.
@@ -139,6 +142,7 @@ impl TrainState {
             ("model", "model", self.model.clone()),
             ("optimizer", "optimizer", self.optimizer.clone()),
             ("schedule", "schedule", self.schedule.clone()),
+            ("precision", "precision", self.precision.clone()),
             ("monitor", "monitor of validations", self.monitor.clone()),
             ("seed", "seed", self.seed.to_string()),
             ("batch", "batch", self.batch.to_string()),
@@ -187,6 +191,8 @@ impl TrainState {
             model: word("model")?,
             optimizer: word("optimizer")?,
             schedule: word("schedule")?,
+            // A file of a program that knew no other says nothing.
+            precision: notes.get("precision").cloned().unwrap_or_else(|| Policy::default().description()),
             plateau: Plateau {
                 best_bits: any("plateau_best")?,
                 waited: number("plateau_waited")?,

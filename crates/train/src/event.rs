@@ -16,6 +16,15 @@ pub struct Evaluation {
     pub classes: bool,
 }
 
+/// The loss scale of a run in f16.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// The scale of the next step.
+    pub scale: f64,
+    /// Steps of the run that were skipped so far, because a gradient was not finite.
+    pub skipped: u64,
+}
+
 /// Something that happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TrainEvent<'e> {
@@ -33,6 +42,8 @@ pub enum TrainEvent<'e> {
         examples: usize,
         /// Time of the step, data included.
         time: Duration,
+        /// The loss scale and what it has come to, in f16.
+        scale: Option<Scale>,
     },
     /// The test part was evaluated: after an epoch, every so many steps, or at the end.
     Validation {
@@ -119,4 +130,6 @@ pub struct Report {
     pub ending: Ending,
     /// Why the checkpoint of the best validation was not gone back to, where it is damaged.
     pub refused: Option<String>,
+    /// The loss scale at the end, in f16.
+    pub scale: Option<Scale>,
 }

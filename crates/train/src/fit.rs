@@ -95,7 +95,8 @@ impl<'t> Session<'t> {
             log.step(loss, examples, time);
             let step = log.done();
             let epoch = self.epoch(step);
-            control = tell(&TrainEvent::Step { step, steps, epoch, loss, examples, time })?;
+            let scale = self.scale()?;
+            control = tell(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
             if let Some(guard) = &mut guard {
                 let (event, overload) = guard.look(step);
                 if let Some(event) = event {
@@ -152,7 +153,8 @@ impl<'t> Session<'t> {
             let error = Diverged { step, loss, origin: None, checkpoint: None };
             return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, tell));
         }
-        let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending);
+        let scale = self.scale()?;
+        let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale);
         Ok(Report { refused, ..report })
     }
 

@@ -30,6 +30,7 @@ pub(crate) fn initialise(
                 let values: [f64; 4] = match state.init {
                     Init::Zeros => [0.0; 4],
                     Init::Ones => [1.0; 4],
+                    Init::Constant(value) => [value; 4],
                     Init::Normal(deviation) => {
                         stream.normal_block(0, index).map(|x| f64::from(x) * deviation)
                     }

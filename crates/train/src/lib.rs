@@ -31,7 +31,7 @@ pub use callback::{Callback, EarlyStopping};
 pub use checkpoint::{MANIFEST, Resumed, TrainState, checkpoints};
 pub use diverged::{Diverged, Origin};
 pub use error::TrainError;
-pub use event::{Control, Ending, Evaluation, Report, TrainEvent};
+pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
 pub use forecast::{Forecast, Tally, tally};
 pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
 pub use nearest::nearest;

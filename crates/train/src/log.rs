@@ -1,6 +1,6 @@
 //! Figures that a run collects on its way.
 
-use crate::{Ending, Evaluation, Report};
+use crate::{Ending, Evaluation, Report, Scale};
 use std::time::Duration;
 
 /// Step times kept for the median.
@@ -72,8 +72,11 @@ impl Log {
         self.steps += 1;
         self.examples += examples as u64;
         self.last_loss = loss;
-        self.recent_loss += loss;
-        self.recent_steps += 1;
+        // A step that was skipped may have no loss.
+        if loss.is_finite() {
+            self.recent_loss += loss;
+            self.recent_steps += 1;
+        }
     }
 
     /// The mean loss since this was last asked; not a number where there was no step.
@@ -84,7 +87,13 @@ impl Log {
     }
 
     /// What the run came to.
-    pub fn report(mut self, evaluation: Evaluation, micro_batches: usize, ending: Ending) -> Report {
+    pub fn report(
+        mut self,
+        evaluation: Evaluation,
+        micro_batches: usize,
+        ending: Ending,
+        scale: Option<Scale>,
+    ) -> Report {
         let warm = if self.times.len() > 1 { &mut self.times[1..] } else { &mut self.times[..] };
         warm.sort_unstable();
         let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
@@ -100,6 +109,7 @@ impl Log {
             micro_batches,
             ending,
             refused: None,
+            scale,
         }
     }
 }

@@ -6,12 +6,14 @@ use crate::init::{CHUNK_BYTES, initialise, push};
 use crate::log::Hits;
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
-use crate::{BatchKind, Best, Callback, Diverged, Evaluation, Names, Plateau, TrainError, Trainer, weights};
+use crate::{
+    BatchKind, Best, Callback, Diverged, Evaluation, Names, Plateau, Scale, TrainError, Trainer, weights,
+};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Pipeline};
 use plimsoll_graph::NodeId;
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
-use plimsoll_nn::{EXAMPLES, RANDOM};
+use plimsoll_nn::{EXAMPLES, LEAST_SCALE, LOSS_SCALE, RANDOM, SKIPPED_STEPS};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
 use plimsoll_tensor::{DType, HostTensor};
 use plimsoll_transform::LOSS;
@@ -53,6 +55,8 @@ pub struct Session<'t> {
     pub(crate) resumed_from: Option<PathBuf>,
     /// Bad records that were skipped, and what was wrong with the first.
     skipped: (u64, Option<String>),
+    /// The states of the loss scale and of the count of skipped steps.
+    scale_states: Option<[usize; 2]>,
     /// Whether a step went wrong after it had begun to write states.
     pub(crate) spoilt: bool,
     /// Whether all that happened to the states follows from the trainer.
@@ -115,7 +119,11 @@ impl<'t> Session<'t> {
         let results = types.iter().filter(|t| t.kind == BatchKind::Evaluate);
         let results = results.flat_map(|t| [t.predictions, t.output]).flatten().map(|(_, bytes)| bytes).max();
         let largest = types.iter().map(|t| t.examples).max().unwrap_or(0);
+        let place = |name: &str| plans.states.iter().position(|s| s.name == name);
+        let scale_states =
+            place(LOSS_SCALE).zip(place(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
         Ok(Self {
+            scale_states,
             trainer,
             plans,
             prepared,
@@ -271,13 +279,27 @@ impl<'t> Session<'t> {
         let spoilt = self.spoilt;
         self.run(plan, batch, false)?;
         let loss = self.read_loss(plan)?;
-        if !loss.is_finite() {
+        // In f16 such a step was skipped, and the next one may be better: until it is no longer the scale's fault.
+        let scaled = self.scale()?.is_some_and(|found| found.scale > LEAST_SCALE);
+        if !loss.is_finite() && !scaled {
             let diverged = Diverged { step: self.steps_done, loss, origin: None, checkpoint: None };
             return Err(TrainError::Diverged(Box::new(diverged)));
         }
         self.spoilt = spoilt;
         self.steps_done += 1;
         Ok(loss)
+    }
+
+    /// The loss scale and the steps that were skipped, in f16.
+    pub fn scale(&self) -> Result<Option<Scale>, TrainError> {
+        let Some(states) = self.scale_states else { return Ok(None) };
+        let mut numbers = [0.0; 2];
+        for (number, state) in numbers.iter_mut().zip(states) {
+            let mut bytes = [0; 4];
+            self.prepared.read_state(state, 0, &mut bytes)?;
+            *number = f64::from(f32::from_ne_bytes(bytes));
+        }
+        Ok(Some(Scale { scale: numbers[0], skipped: numbers[1] as u64 }))
     }
 
     /// Loss and, for classes, accuracy over one epoch of a part of the data.

@@ -8,9 +8,9 @@ use crate::planning::Planning;
 use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
-use plimsoll_nn::{Model, Optimizer, step};
+use plimsoll_nn::{Model, Optimizer, Policy, Precision, step};
 use plimsoll_plan::{
-    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
+    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, plan_toward, verify,
 };
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{
@@ -172,6 +172,7 @@ pub struct Trainer {
     micro_batches: Option<usize>,
     split_batch_norm: bool,
     without: Vec<Pass>,
+    pub(crate) policy: Policy,
     report: step::Report,
     kinds: Vec<BatchKind>,
 }
@@ -209,6 +210,7 @@ impl Trainer {
             micro_batches: None,
             split_batch_norm: false,
             without: Vec::new(),
+            policy: Policy::default(),
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
         }
@@ -299,6 +301,12 @@ impl Trainer {
     pub fn without(mut self, pass: Pass) -> Self {
         self.without.push(pass);
         self
+    }
+
+    /// What layers hand on to each other and products multiply: [`Policy::new`] of a [`plimsoll_nn::Precision`], and the
+    /// layers that stay f32.
+    pub fn precision(self, policy: Policy) -> Self {
+        Self { policy, ..self }
     }
 
     /// What evaluations give besides the loss: [`step::Report::Output`] for metrics that look at scores or values.
@@ -458,14 +466,16 @@ impl Trainer {
                 BatchKind::Evaluate => step::evaluation(model, examples, self.report)?,
                 _ => step::prediction(model, examples)?,
             };
+            let graph = step::inference_as(&self.policy, graph)?;
             return Ok(optimize(&step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
         }
         let split = self.split(examples, micro_batches);
-        let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
+        let training = |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
+        let graph = training(examples / split)?;
         if split == 1 {
             return Ok(optimize(&graph, &self.without)?);
         }
-        let whole = step::training(model, self.optimizer.as_ref(), examples)?;
+        let whole = training(examples)?;
         if self.splits_statistics() {
             check_same_ops(&whole, &graph)?;
             return Ok(accumulate_local(&optimize(&graph, &self.without)?, split)?);
@@ -476,7 +486,8 @@ impl Trainer {
 
     /// The training step of a whole batch, as it was built.
     pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
-        Ok(step::training(self.model.as_ref(), self.optimizer.as_ref(), self.step_examples())?)
+        let (model, optimizer) = (self.model.as_ref(), self.optimizer.as_ref());
+        Ok(step::training_as(&self.policy, model, optimizer, self.step_examples())?)
     }
 
     /// Whether there is a number of micro-batches other than one that steps may be split into.
@@ -551,6 +562,7 @@ impl Trainer {
             Ok(plans) => {
                 self.check_monitor(plans)?;
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
+                plans.sheet.notes.extend(self.precision_note(plans));
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {
                     let examples = self.step_examples() / parts;
@@ -588,6 +600,22 @@ impl Trainer {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// What the precision saves at the fullest moment, in words.
+    fn precision_note(&self, plans: &PlanSet) -> Option<String> {
+        let precision = self.policy.precision;
+        if precision == Precision::F32 {
+            return None;
+        }
+        let plan = plans.plans.iter().max_by_key(|plan| plan.peak_bytes)?;
+        let at_peak = plan.buffers.iter().filter(|b| (b.first..=b.last).contains(&plan.peak_step));
+        let low = at_peak.filter(|b| b.value.is_some_and(|v| plan.graph.ty(v).dtype.is_low()));
+        let bytes = in_words(low.map(|b| b.bytes).sum());
+        Some(format!(
+            "Precision {precision}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters and \
+             optimizer state are f32."
+        ))
     }
 
     /// The fastest plan found under a line.

@@ -60,6 +60,23 @@ impl Header {
     }
 }
 
+/// Makes comments of what programs noted about a picture (Exif, colour profiles): the decoder would keep a copy.
+fn hide_notes(file: &mut [u8]) {
+    let mut at = 2;
+    // The header was parsed: markers and lengths are there up to the scan.
+    while let Some([0xff, marker, high, low]) = file.get_mut(at..at + 4) {
+        match *marker {
+            0xff => at += 1,
+            0xda => return,
+            0xe1 | 0xe2 | 0xed => {
+                *marker = 0xfe;
+                at += 2 + (usize::from(*high) << 8 | usize::from(*low));
+            }
+            _ => at += 2 + (usize::from(*high) << 8 | usize::from(*low)),
+        }
+    }
+}
+
 /// Decodes at least the first `rows` rows; the file's header is changed, so that the decoder stops there.
 pub fn decode<'p>(
     file: &mut [u8],
@@ -68,6 +85,7 @@ pub fn decode<'p>(
     pixels: &'p mut [u8],
 ) -> Result<Decoded<'p>, DataError> {
     let header = Header::parse(file)?;
+    hide_notes(file);
     let mut height = header.height;
     if let Some(at) = header.height_at {
         // One unit more, because the colours of the last row depend on the one below.

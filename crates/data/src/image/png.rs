@@ -2,7 +2,7 @@
 
 use super::picture::Decoded;
 use crate::DataError;
-use png::{ColorType, Decoder, DecodingError, Limits, Transformations};
+use png::{BitDepth, ColorType, Decoder, DecodingError, Limits, Transformations};
 use std::io::Cursor;
 
 fn corrupt(error: DecodingError) -> DataError {
@@ -33,6 +33,22 @@ pub fn decode<'p>(file: &[u8], channels: usize, pixels: &'p mut [u8]) -> Result<
     };
     convert(pixels, height * width, found, channels);
     Ok(Decoded { pixels: &mut pixels[..height * width * channels], size: [height, width] })
+}
+
+/// Decodes a picture whose bytes are classes: grey values, or places in a palette.
+pub fn classes<'p>(file: &[u8], pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
+    let limits = Limits { bytes: heap_bytes(pixels.len() / 4) };
+    let mut decoder = Decoder::new_with_limits(Cursor::new(file), limits);
+    decoder.set_transformations(Transformations::IDENTITY);
+    let mut reader = decoder.read_info().map_err(corrupt)?;
+    let kind = reader.output_color_type();
+    if !matches!(kind, (ColorType::Grayscale | ColorType::Indexed, BitDepth::Eight)) {
+        let reason = format!("a mask of {kind:?} pixels; save it as 8-bit grey values or with a palette");
+        return Err(DataError::Corrupt { reason });
+    }
+    let frame = reader.next_frame(pixels).map_err(corrupt)?;
+    let size = [frame.height as usize, frame.width as usize];
+    Ok(Decoded { pixels: &mut pixels[..size[0] * size[1]], size })
 }
 
 /// Pixels of `from` channels to pixels of `to` channels, in their place.

@@ -39,6 +39,17 @@ pub fn photo(width: usize, height: usize, salt: usize) -> Vec<u8> {
     jpeg(width, height, salt, false, SamplingFactor::R_4_2_0)
 }
 
+/// Pixels as a PNG file of eight bits.
+#[allow(dead_code, reason = "not every test file asks")]
+pub fn png(width: usize, height: usize, pixels: &[u8], colour: png::ColorType) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
+    encoder.set_color(colour);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
+    file
+}
+
 /// A folder that is gone when the test ends.
 pub struct Scratch(pub PathBuf);
 

@@ -35,6 +35,7 @@ impl Session<'_> {
             model: self.trainer.model.name().to_string(),
             optimizer: self.trainer.optimizer.description(),
             schedule: self.trainer.schedule.description(self.trainer.warmup),
+            precision: self.trainer.policy.description(),
             plateau: self.plateau,
             monitor: self.trainer.monitor.description(),
             best: self.best,

@@ -29,10 +29,13 @@ impl Repeated {
         let mut uses: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
         let flows = b.graph().flows();
         for (place, node) in nodes.iter().enumerate() {
-            let plain = Op::MatMul(MatMul::default());
+            let plain = |op: &Op| match *op {
+                Op::MatMul(product) => MatMul { output: None, ..product } == MatMul::default(),
+                _ => false,
+            };
             // Rows have to run over the examples to be stacked example by example.
             let per_example = |v: ValueId| flows[v.index()] == Flow::PerExample && b.shape(v).rank() == 2;
-            if node.op == plain && wanted[node.inputs[1].index()] && per_example(node.inputs[0]) {
+            if plain(&node.op) && wanted[node.inputs[1].index()] && per_example(node.inputs[0]) {
                 uses.entry(node.inputs[1]).or_default().push(place);
             }
         }
@@ -77,9 +80,14 @@ impl Repeated {
         }
         let Some(mut products) = self.pending.remove(&weight) else { return Ok(None) };
         products.reverse();
-        let (rows, gradients): (Vec<_>, Vec<_>) = products.into_iter().unzip();
+        let (rows, mut gradients): (Vec<_>, Vec<_>) = products.into_iter().unzip();
+        let dtype = b.ty(weight).dtype;
+        for gradient in &mut gradients {
+            *gradient = b.cast(*gradient, dtype)?;
+        }
         let (rows, gradients) = (stack(b, &rows)?, stack(b, &gradients)?);
-        let product = MatMul { transpose_a: true, transpose_b: false, epilogue: Epilogue::default() };
+        let output = dtype.is_low().then(|| dtype.wide());
+        let product = MatMul { transpose_a: true, transpose_b: false, epilogue: Epilogue::default(), output };
         Ok(Some((weight, b.one(Op::MatMul(product), &[rows, gradients])?)))
     }
 }

@@ -1,0 +1,248 @@
+//! A text as the tokens of a Hugging Face tokenizer file.
+
+use crate::files::{Files, failed, length};
+use crate::marks::Marks;
+use crate::workers::guarded;
+use crate::{DataError, Dataset, Field, Record, Schema, Source, source::check_read};
+use std::path::Path;
+use std::sync::Arc;
+use tokenizers::Tokenizer;
+
+/// The longest tokenizer file.
+const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
+/// Where a window starts: the place of its piece in the file, and its first token there.
+const TOKEN_BITS: u32 = 22;
+/// What encoding takes for each byte of a piece at most: copies of the text with the place of every byte, and tokens.
+const ENCODING: usize = 256;
+/// Expressions of the tokenizer, compiled, with their caches.
+const EXPRESSIONS: usize = 1 << 20;
+
+/// Windows of a text in the tokens of a tokenizer: inputs and labels i32 `[context]`, the labels one token ahead; classes are
+/// the vocabulary. Window `i` starts at token `i * context`, the last tenth of the windows is the test part.
+///
+/// The text is encoded in pieces that end at the end of a line, so that memory does not depend on its length. A first pass
+/// counts the tokens and keeps where windows start, of which there are at most eight MiB; a window is encoded again when it is
+/// read, on all workers.
+///
+/// ```no_run
+/// use plimsoll_data::Tokens;
+/// let text = Tokens::open("shakespeare.txt", "tokenizer.json", 256)?;
+/// println!("{:?} windows of {:?} kinds of tokens", text.train.len(), text.train.schema().classes());
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub struct Tokens {
+    text: Arc<Encoded>,
+    first: usize,
+    windows: usize,
+    context: usize,
+    schema: Schema,
+}
+
+/// A text and how it is encoded.
+struct Encoded {
+    files: Files,
+    end: u64,
+    tokenizer: Tokenizer,
+    tokenizer_bytes: usize,
+    vocabulary: usize,
+    /// Bytes of a piece, but for its last line.
+    piece: usize,
+    /// Where windows start.
+    marks: Marks,
+}
+
+impl Tokens {
+    /// Reads a tokenizer file, and the text once.
+    pub fn open(
+        path: impl AsRef<Path>,
+        tokenizer: impl AsRef<Path>,
+        context: usize,
+    ) -> Result<Dataset, DataError> {
+        let (path, tokenizer) = (path.as_ref(), tokenizer.as_ref());
+        if !(1..=1 << 20).contains(&context) {
+            return Err(DataError::Option { option: "context", reason: "must be in 1..=2^20".into() });
+        }
+        let end = length(path)?;
+        let (tokenizer, vocabulary, tokenizer_bytes) = read_tokenizer(tokenizer)?;
+        let files = Files::new(vec![path.to_path_buf()]);
+        let (piece, marks) = (context.saturating_mul(8).clamp(2 << 10, 1 << 20), Marks::up_to(1 << 20));
+        let mut text = Encoded { files, end, tokenizer, tokenizer_bytes, vocabulary, piece, marks };
+        let tokens = text.count(context)?;
+        let windows = (tokens.saturating_sub(1) / context as u64) as usize;
+        if windows < 2 {
+            let (file, needed) = (path.display().to_string(), 2 * context as u64 + 1);
+            return Err(DataError::TooFewTokens { file, tokens, needed, context });
+        }
+        let test = (windows / 10).max(1);
+        let text = Arc::new(text);
+        let field = Field::below(vocabulary, [context]);
+        let part = |first, windows| {
+            let schema = Schema::examples([field.clone()], field.clone());
+            Self { text: text.clone(), first, windows, context, schema }
+        };
+        Ok(Dataset::new(
+            format!("text:{}", path.display()),
+            part(0, windows - test),
+            part(windows - test, test),
+        ))
+    }
+}
+
+/// A tokenizer, one more than its largest token, and about what it holds.
+fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
+    let bytes = length(path)?;
+    if bytes > MOST_TOKENIZER_BYTES {
+        let over =
+            DataError::OverCap { what: "bytes: a tokenizer file", found: bytes, cap: MOST_TOKENIZER_BYTES };
+        return Err(over.of(|| format!("`{}`", path.display())));
+    }
+    let file = std::fs::read(path).map_err(|e| failed(path, e))?;
+    let wrong = |reason: String| {
+        let reason = format!("`{}` is no tokenizer file: {reason}", path.display());
+        DataError::Option { option: "tokenizer", reason }
+    };
+    let read = guarded(|| Tokenizer::from_bytes(&file).map_err(|e| wrong(e.to_string())));
+    let mut tokenizer = read.map_err(|error| match error {
+        DataError::Panic { message } => wrong(message),
+        error => error,
+    })?;
+    drop(file);
+    // Windows are cut here, not there.
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(|e| wrong(e.to_string()))?;
+    // Threads would remember words, in memory that depends on the words.
+    let mut model = tokenizer.get_model().clone();
+    model.resize_cache(0);
+    tokenizer.with_model(model);
+    let (mut words, mut bytes, mut largest) = (0, 0, 0);
+    for (word, token) in tokenizer.get_vocab(true) {
+        (words, bytes, largest) = (words + 1, bytes + word.len(), largest.max(token as usize));
+    }
+    if words == 0 || largest >= i32::MAX as usize {
+        return Err(wrong("it has no tokens, or more than can be counted".into()));
+    }
+    // Tables from words to tokens and back, from pairs of tokens to their merge, and the words twice.
+    Ok((tokenizer, largest + 1, words * 224 + 3 * bytes + EXPRESSIONS))
+}
+
+impl Encoded {
+    fn corrupt(&self, at: u64, reason: String) -> DataError {
+        DataError::Corrupt { reason }.of(|| format!("`{}` at byte {at}", self.files.path(0).display()))
+    }
+
+    /// Reads the piece at a place into the room for two, and gives its tokens to a closure; returns where the next is.
+    fn piece(&self, at: u64, room: &mut [u8], mut each: impl FnMut(&[u32])) -> Result<u64, DataError> {
+        let bytes = (self.end - at).min(room.len() as u64) as usize;
+        let room = &mut room[..bytes];
+        self.files.read_at(0, room, at)?;
+        let room = &room[..if at + bytes as u64 == self.end { bytes } else { cut(room, self.piece) }];
+        let text = std::str::from_utf8(room)
+            .map_err(|e| self.corrupt(at + e.valid_up_to() as u64, "the text is not UTF-8 there".into()))?;
+        let encoded = self.tokenizer.encode_fast(text, false);
+        let encoded = encoded.map_err(|e| self.corrupt(at, format!("cannot be encoded: {e}")))?;
+        each(encoded.get_ids());
+        Ok(at + room.len() as u64)
+    }
+
+    /// Counts the tokens, and finds where windows start.
+    fn count(&mut self, context: usize) -> Result<u64, DataError> {
+        let mut room = vec![0; 2 * self.piece];
+        let (mut at, mut tokens, mut marks) = (0, 0u64, std::mem::replace(&mut self.marks, Marks::new()));
+        while at < self.end {
+            let (mut count, mut unknown) = (0, None);
+            let next = guarded(|| {
+                self.piece(at, &mut room, |ids| {
+                    count = ids.len() as u64;
+                    unknown = ids.iter().copied().find(|id| *id as usize >= self.vocabulary);
+                })
+            })?;
+            if let Some(id) = unknown {
+                return Err(self.corrupt(at, format!("token {id} of a vocabulary of {}", self.vocabulary)));
+            }
+            while tokens + count > marks.len() as u64 * context as u64 {
+                let inside = marks.len() as u64 * context as u64 - tokens;
+                marks.push(at << TOKEN_BITS | inside);
+            }
+            (at, tokens) = (next, tokens + count);
+        }
+        self.marks = marks.finish();
+        Ok(tokens)
+    }
+}
+
+/// Where a piece ends in bytes that go on: after a line that the next does not continue with more white space, so that a
+/// tokenizer sees the same words on both sides; else before a space; else between two characters.
+fn cut(bytes: &[u8], from: usize) -> usize {
+    let blank = |byte: u8| byte.is_ascii_whitespace();
+    let line = |&at: &usize| bytes[at - 1] == b'\n' && !blank(bytes[at]) && (at < 2 || !blank(bytes[at - 2]));
+    let word = |&at: &usize| bytes[at] == b' ' && !blank(bytes[at - 1]);
+    let start = |&at: &usize| bytes[at] & 0xc0 != 0x80;
+    let from = from.clamp(1, bytes.len());
+    let mut places = from..bytes.len();
+    let found = places.find(line).or_else(|| (from..bytes.len()).rfind(word));
+    found.or_else(|| (from..bytes.len()).rfind(start)).unwrap_or(bytes.len())
+}
+
+impl Source for Tokens {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn len(&self) -> usize {
+        self.windows
+    }
+
+    fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
+        check_read(self, index, record)?;
+        let text = &*self.text;
+        let (place, windows) = text.marks.find(self.first + index);
+        let mut at = place >> TOKEN_BITS;
+        let mut skip = (place & ((1 << TOKEN_BITS) - 1)) as usize + windows * self.context;
+        let (mut written, mut unknown) = (0, None);
+        while written <= self.context {
+            if at >= text.end {
+                return Err(text.corrupt(at, "fewer tokens than there were; the file has changed".into()));
+            }
+            at = text.piece(at, &mut scratch[..2 * text.piece], |ids| {
+                let passed = skip.min(ids.len());
+                skip -= passed;
+                let ids = &ids[passed..];
+                for id in ids.iter().take(self.context + 1 - written) {
+                    unknown = unknown.or((*id as usize >= text.vocabulary).then_some(*id));
+                    let word = (*id as i32).to_ne_bytes();
+                    // A token is the input of its place, and the label of the one before.
+                    if written < self.context {
+                        record.room(0)[4 * written..4 * written + 4].copy_from_slice(&word);
+                    }
+                    if written > 0 {
+                        record.room(1)[4 * (written - 1)..4 * written].copy_from_slice(&word);
+                    }
+                    written += 1;
+                }
+            })?;
+        }
+        match unknown {
+            Some(id) => Err(text.corrupt(at, format!("token {id} of a vocabulary of {}", text.vocabulary))),
+            None => Ok(()),
+        }
+    }
+
+    fn resident_bytes(&self) -> usize {
+        let text = &*self.text;
+        let shared = text.files.bytes() + text.marks.bytes() + text.tokenizer_bytes;
+        // Counted with the training part.
+        if self.first == 0 { shared } else { 0 }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        2 * self.text.piece
+    }
+
+    fn decoder_bytes(&self) -> usize {
+        2 * self.text.piece * ENCODING
+    }
+
+    fn origin(&self, index: usize, _: u64) -> String {
+        format!("`{}`: window {}", self.text.files.path(0).display(), self.first + index)
+    }
+}
