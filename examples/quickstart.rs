@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}\n", plans.sheet);
     let mut session = trainer.prepare(plans, &data)?;
     let report = session.fit(&data, &mut |event| {
-        if let TrainEvent::Epoch { epoch, train_loss, evaluation } = event {
+        if let TrainEvent::Validation { epoch, train_loss, evaluation, .. } = event {
             println!("epoch {}: loss {train_loss:.3}, test accuracy {:?}", epoch + 1, evaluation.accuracy);
         }
         Control::Continue

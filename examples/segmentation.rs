@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("planned peak: {} bytes", plans.sheet.total_bytes);
     let mut session = trainer.prepare(plans, &data)?;
     session.fit(&data, &mut |event| {
-        if let TrainEvent::Epoch { epoch, train_loss, evaluation } = event {
+        if let TrainEvent::Validation { epoch, train_loss, evaluation, .. } = event {
             println!("epoch {}: training loss {train_loss:.4}, test loss {:.4}", epoch + 1, evaluation.loss);
         }
         Control::Continue

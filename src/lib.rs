@@ -46,11 +46,13 @@ pub mod prelude {
         Activation, AdamW, AveragePool2d, BatchNorm, BinaryCrossEntropy, Conv1d, Conv2d, CrossEntropy, Dense,
         DepthwiseConv2d, Dice, Dropout, Embedding, Field, Flatten, GlobalAveragePool, GroupNorm, Gru, Head,
         Layer, LayerNorm, Loss, Lstm, MaxPool2d, MeanSquaredError, Model, MultiHeadAttention, Net, Optimizer,
-        Padding, Residual, RmsNorm, Sequential, Sgd, TransformerBlock, WithLoss, step, zoo,
+        Padding, Policy, Precision, Residual, RmsNorm, Sequential, Sgd, TransformerBlock, WithLoss, step,
+        zoo,
     };
     pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
     pub use plimsoll_train::{
-        Control, Evaluation, Report, Schedule, Session, TrainError, TrainEvent, Trainer, metrics,
+        Callback, Control, EarlyStopping, Evaluation, Report, RunLog, Schedule, Session, TrainError,
+        TrainEvent, Trainer, metrics,
     };
 }
 

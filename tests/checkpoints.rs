@@ -2,11 +2,12 @@
 
 mod support;
 
+use plimsoll::cpu::isa::Isa;
 use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::prelude::*;
-use plimsoll::train::{CHECKPOINT, Saved, TrainState};
+use plimsoll::train::{BatchKind, MANIFEST, Monitor, Saved, TrainState, checkpoints};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Scratch, json, number, plimsoll};
@@ -47,9 +48,14 @@ fn weights(folder: &str) -> Vec<u8> {
     fs::read(Path::new(folder).join("weights.safetensors")).unwrap()
 }
 
-/// The states' elements of a checkpoint, without its header.
+/// The newest checkpoint of a folder, if there is one.
+fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
+    checkpoints(folder.as_ref()).ok()?.pop()
+}
+
+/// The states' elements of the newest checkpoint, without its header.
 fn elements(folder: &str) -> Vec<u8> {
-    let bytes = fs::read(Path::new(folder).join(CHECKPOINT)).unwrap();
+    let bytes = fs::read(newest(folder).unwrap()).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     bytes[8 + header..].to_vec()
 }
@@ -57,7 +63,7 @@ fn elements(folder: &str) -> Vec<u8> {
 #[test]
 fn a_run_killed_at_any_moment_goes_on_to_the_same_bits() {
     let scratch = Scratch::new("killed");
-    for (name, run) in [("lenet", LENET), ("gpt", GPT), ("bert", BERT)] {
+    for (name, run, kills) in [("lenet", LENET, 20), ("gpt", GPT, 15), ("bert", BERT, 15)] {
         let (whole, killed) = (scratch.path(&format!("{name}-whole")), scratch.path(name));
         let took = Instant::now();
         json(&plimsoll(&[&["train", "--json", "--threads=2", "--out", &whole], run].concat()));
@@ -66,8 +72,8 @@ fn a_run_killed_at_any_moment_goes_on_to_the_same_bits() {
         // Another line, number of threads and split each time.
         let ways: [&[&str]; 4] =
             [&["--threads=1"], &["--threads=3"], &["--micro-batches=2"], &["--memory=2GiB", "--threads=2"]];
-        for way in ways.iter().cycle().take(10) {
-            let resume = Path::new(&killed).join(CHECKPOINT).exists();
+        for way in ways.iter().cycle().take(kills) {
+            let resume = newest(&killed).is_some();
             let first = [&["train", "--save-every=1", "--out", &killed], run, way].concat();
             let again = [&["train", "--resume", &killed], *way].concat();
             let mut child = start(if resume { &again } else { &first });
@@ -127,8 +133,7 @@ fn a_signal_ends_the_step_saves_and_says_how_to_go_on() {
     let run = ["train", "--batch=256", "--steps=80", "--threads=2"];
     json(&plimsoll(&[&run[..], &["--json", "--out", &whole]].concat()));
     let child = start(&[&run[..], &["--save-every=1", "--out", &stopped]].concat());
-    let checkpoint = Path::new(&stopped).join(CHECKPOINT);
-    while !checkpoint.exists() {
+    while newest(&stopped).is_none() {
         std::thread::sleep(Duration::from_millis(2));
     }
     Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
@@ -153,12 +158,41 @@ fn a_signal_ends_the_step_saves_and_says_how_to_go_on() {
     assert!(weights(&whole) != weights(&stopped));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_run_at_once() {
+    use std::io::Read;
+    use std::os::unix::process::ExitStatusExt;
+    let scratch = Scratch::new("second-signal");
+    let out = scratch.path("run");
+    // Steps of half a second, so that the second signal comes inside one.
+    let mut child =
+        start(&["train", "--batch=8000", "--steps=60", "--save-every=1", "--threads=1", "--out", &out]);
+    while newest(&out).is_none() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let id = child.id().to_string();
+    let send = |signal: &str| Command::new("kill").args([signal, &id]).status().unwrap();
+    send("-INT");
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    let mut errors = child.stderr.take().unwrap();
+    while !said.ends_with(b"at once\n") && errors.read(&mut byte).unwrap() == 1 {
+        said.push(byte[0]);
+    }
+    // Another one than the first.
+    send("-TERM");
+    let status = child.wait().unwrap();
+    assert_eq!(status.signal(), Some(15), "{status:?}");
+    assert!(TrainState::read(out.as_ref()).unwrap().steps_done < 60);
+}
+
 #[test]
 fn a_full_disk_leaves_the_last_checkpoint() {
     let scratch = Scratch::new("full");
     let out = scratch.path("run");
     json(&plimsoll(&["train", "--json", "--steps=3", "--out", &out]));
-    let before = fs::read(Path::new(&out).join(CHECKPOINT)).unwrap();
+    let last = newest(&out).unwrap();
+    let before = fs::read(&last).unwrap();
     // A file of at most 400 blocks of 512 bytes: the checkpoint takes more.
     let limited = r#"ulimit -f 400; exec "$0" train --resume "$1" --steps 6 --save-every 1"#;
     let mut command = Command::new("sh");
@@ -166,9 +200,10 @@ fn a_full_disk_leaves_the_last_checkpoint() {
         command.args(["-c", limited, env!("CARGO_BIN_EXE_plimsoll"), &out]).output().expect("a shell runs");
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.contains(CHECKPOINT) && message.contains("untouched"), "{message}");
-    assert!(fs::read(Path::new(&out).join(CHECKPOINT)).unwrap() == before);
-    assert!(!Path::new(&out).join(format!("{CHECKPOINT}.partial")).exists());
+    assert!(message.contains("checkpoint-000000000004") && message.contains("untouched"), "{message}");
+    assert_eq!(newest(&out), Some(last.clone()));
+    assert!(fs::read(&last).unwrap() == before);
+    assert!(!Path::new(&out).join("checkpoint-000000000004.safetensors.partial").exists());
     let report = json(&plimsoll(&["train", "--json", "--resume", &out, "--steps=6"]));
     assert_eq!(number(&report, "steps"), 6.0);
 }
@@ -256,7 +291,7 @@ fn a_session_goes_on_where_another_left() {
         }
         let second = trainer(3).micro_batches(2);
         let mut session = prepare(&second, &data);
-        let state = session.resume(&scratch.0).unwrap();
+        let state = session.resume(&scratch.0).unwrap().state;
         assert_eq!((state.steps_done, state.total_steps, state.micro_batches), (stop, 12, 1));
         assert_eq!(state.notes["mine"], "a \"note\"");
         let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
@@ -299,7 +334,7 @@ fn damaged_checkpoints_are_refused() {
     let trainer = trainer(1);
     let mut session = prepare(&trainer, &data);
     session.checkpoint(&scratch.0).unwrap();
-    let path = scratch.0.join(CHECKPOINT);
+    let path = newest(&scratch.0).unwrap();
     let whole = fs::read(&path).unwrap();
     let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
     let mut refused = |what: String, bytes: &[u8]| {
@@ -337,4 +372,122 @@ fn damaged_checkpoints_are_refused() {
     session.resume(&scratch.0).unwrap();
     session.checkpoint(&scratch.0).unwrap();
     assert!(fs::read(&path).unwrap() == whole);
+}
+
+/// A run of lenet with a checkpoint after each of its steps, and its newest one.
+fn with_checkpoints(out: &str, more: &[&str]) -> PathBuf {
+    let run = ["train", "--json", "--steps=4", "--batch=32", "--save-every=1", "--threads=2", "--out", out];
+    json(&plimsoll(&[&run[..], more].concat()));
+    newest(out).unwrap()
+}
+
+#[test]
+fn the_last_few_and_the_best_stay() {
+    let scratch = Scratch::new("kept");
+    let out = scratch.path("run");
+    fs::create_dir(&out).unwrap();
+    let steps = |folder: &str| -> Vec<u64> {
+        checkpoints(folder.as_ref()).unwrap().iter().map(|path| step_of(path)).collect()
+    };
+    // By the highest loss, which falls, the first validation is the best.
+    let worst = Monitor::Highest("loss".into());
+    let trainer = trainer(1).steps(9).validate_every(2).metrics(&["loss".parse().unwrap()]).monitor(worst);
+    let trainer = trainer.checkpoints(&out, Some(1)).keep(2);
+    prepare(&trainer, &data(200)).fit(&data(200), &mut |_| Control::Continue).unwrap();
+    assert_eq!(steps(&out), [2, 8, 9]);
+    let list: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(Path::new(&out).join(MANIFEST)).unwrap()).unwrap();
+    assert_eq!(list["best"], "checkpoint-000000000002.safetensors");
+    assert_eq!(list["checkpoints"][2]["step"], 9);
+    assert!(list["checkpoints"][0]["instructions"].as_str().unwrap().starts_with("cpu "), "{list}");
+    // A new run in the same folder does not go on with the old one's.
+    with_checkpoints(&out, &["--keep=3"]);
+    assert_eq!(steps(&out), [2, 3, 4]);
+}
+
+fn step_of(path: &Path) -> u64 {
+    path.file_stem().unwrap().to_str().unwrap().rsplit('-').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_newest_good_checkpoint_is_used() {
+    let scratch = Scratch::new("newest");
+    let (out, other) = (scratch.path("run"), scratch.path("other"));
+    let last = with_checkpoints(&out, &[]);
+    let (expected, whole) = (weights(&out), fs::read(&last).unwrap());
+    let mut random = 7_u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let cuts = (0..whole.len()).step_by(4 << 10).map(|cut| (whole[..cut].to_vec(), format!("cut at {cut}")));
+    let mut flip = |_| {
+        let (mut bytes, place, bit) = (whole.clone(), next(whole.len()), next(8));
+        bytes[place] ^= 1 << bit;
+        (bytes, format!("bit {bit} of byte {place} flipped"))
+    };
+    let flips: Vec<(Vec<u8>, String)> = (0..100).map(&mut flip).collect();
+    for (bytes, what) in cuts.chain(flips) {
+        fs::write(&last, bytes).unwrap();
+        assert_eq!(TrainState::read(out.as_ref()).unwrap().steps_done, 3, "{what}");
+    }
+    // The real program says which one it refused, why, and what it goes on from.
+    let output = plimsoll(&["train", "--resume", &out]);
+    let (text, message) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{message}");
+    assert!(message.contains("refused") && message.contains("000000000004"), "{message}");
+    assert!(text.contains("Going on after step 3 of 4") && text.contains("000000000003"), "{text}");
+    assert!(weights(&out) == expected, "the weights differ");
+    // Another model's is refused by name, too.
+    let wrong = with_checkpoints(&other, &["--model=mlp"]);
+    fs::copy(&wrong, Path::new(&out).join("checkpoint-000000000009.safetensors")).unwrap();
+    let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(2).unwrap());
+    let trainer = trainer.batch(32).steps(4).schedule(Schedule::Cosine).kinds(&[BatchKind::Train]);
+    let data = open("mnist", &OpenOptions::default()).unwrap();
+    let resumed = prepare(&trainer, &data).resume(out.as_ref()).unwrap();
+    assert_eq!((step_of(&resumed.path), resumed.refused.len()), (4, 1));
+    assert!(resumed.refused[0].contains("000000000009") && resumed.refused[0].contains("mlp"), "{resumed:?}");
+    // Where none is good, all are named.
+    for path in checkpoints(out.as_ref()).unwrap() {
+        fs::write(path, "").unwrap();
+    }
+    let output = plimsoll(&["train", "--resume", &out]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("no checkpoint is good") && message.contains("000000000004"), "{message}");
+}
+
+#[test]
+fn another_instruction_set_is_told() {
+    let scratch = Scratch::new("instructions");
+    let data = data(200);
+    let plain = |isa| {
+        let executor = Cpu::with_isa(1, isa).unwrap();
+        Trainer::new(model(), AdamW::new(1e-2), executor).batch(64).epochs(3)
+    };
+    let saver = plain(Isa::Portable);
+    prepare(&saver, &data).checkpoint(&scratch.0).unwrap();
+    let same = prepare(&saver, &data).resume(&scratch.0).unwrap();
+    assert_eq!(same.differs, None);
+    if Isa::detect() != Isa::Portable {
+        let best = plain(Isa::detect());
+        let differs = prepare(&best, &data).resume(&scratch.0).unwrap().differs.unwrap();
+        assert!(differs.contains("cpu portable") && differs.contains("bits may differ"), "{differs}");
+    }
+}
+
+#[test]
+fn a_checkpoint_alone_is_measured_and_asked() {
+    let scratch = Scratch::new("alone");
+    let (out, table) = (scratch.path("run"), scratch.path("scores.csv"));
+    let report = {
+        with_checkpoints(&out, &["--ema=0.9"]);
+        json(&plimsoll(&["evaluate", &out, "--json"]))
+    };
+    for file in ["report.json", "weights.safetensors", "resolved.toml"] {
+        fs::remove_file(Path::new(&out).join(file)).unwrap();
+    }
+    let found = json(&plimsoll(&["evaluate", &out, "--json"]));
+    assert_eq!(number(&found, "loss"), number(&report, "loss"));
+    assert_eq!(number(&json(&plimsoll(&["predict", &out, "--json", "--out", &table])), "rows"), 2500.0);
 }

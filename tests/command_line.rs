@@ -55,7 +55,29 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["train", "--every", "5"], &["--every", "--schedule step"]);
     refused(&["train", "--schedule", "step", "--every", "0"], &["--every"]);
     refused(&["train", "--accumulate", "0"], &["--accumulate"]);
-    refused(&["train", "--accumulate", "2", "--batch", "5"], &["5 examples", "multiple of 32"]);
+    refused(&["train", "--accumulate", "2", "--batch", "5"], &["2 batches", "5 examples", "multiple of 32"]);
+    refused(
+        &["train", "--accumulate", "2", "--micro-batches", "1"],
+        &["2 batches", "1 micro-batch:", "multiple of 2"],
+    );
+    refused(
+        &["train", "--accumulate", "2", "--model", "resnet20"],
+        &["batch_norm", "several batches", "--allow-split-batchnorm"],
+    );
+    refused(&["train", "--time-limit", "soon"], &["soon", "30m"]);
+    refused(&["train", "--class-weights", "1,2"], &["2 class weights for 10 classes"]);
+    refused(
+        &["train", "--model", "autoencoder", "--class-weights", "1"],
+        &["--class-weights", "autoencoder"],
+    );
+    refused(&["train", "--early-stop", "0"], &["--early-stop"]);
+    refused(&["train", "--validate-every", "0"], &["--validate-every"]);
+    refused(&["train", "--validation-split", "1.5"], &["--validation-split", "1.5"]);
+    refused(&["train", "--keep", "2"], &["--keep", "--out"]);
+    refused(&["train", "--metrics", "acuracy"], &["acuracy", "accuracy"]);
+    refused(&["train", "--monitor", "f1", "--steps", "1"], &["`f1`", "loss, accuracy"]);
+    refused(&["train", "--log", "log.txt", "--steps", "1"], &["log.txt", ".csv"]);
+    refused(&["plan", "--log", "log.csv"], &["--log"]);
     refused(&["train", "no-such-file.toml"], &["no-such-file.toml"]);
     refused(&["train", "--data", "cifar"], &["cifar", "mnist"]);
     refused(&["train", "--data", "mnist:no/such/folder"], &["no/such/folder"]);
@@ -73,6 +95,15 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["graph", "--model", "nothing"], &["nothing", "lenet"]);
     refused(&["train", "--without", "magic"], &["magic", "fuse"]);
     refused(&["zoo", "--batch", "0"], &["--batch"]);
+}
+
+#[test]
+fn a_plan_as_json_is_nothing_else() {
+    for more in [&[][..], &["--curve"]] {
+        let output = plimsoll(&[&["plan", "--data=synthetic", "--json"], more].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{more:?}: {text}");
+    }
 }
 
 #[test]
@@ -482,7 +513,7 @@ fn a_plan_says_what_the_line_costs_and_how_low_it_may_be() {
             assert_eq!(lowest[field], whole[field], "{field}");
         }
     }
-    let (lower, text) = (plan(&LENET, "9.5MiB"), plan(&LENET, "10.7MiB"));
+    let (lower, text) = (plan(&LENET, "9.5MiB"), plimsoll(&[&LENET[..], &["--memory", "10.7MiB"]].concat()));
     assert_eq!(lower.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&text.stdout).contains("% longer than without: 2 micro-batches"));
 }

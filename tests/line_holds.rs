@@ -44,7 +44,11 @@ fn runs() -> Vec<(String, Vec<String>)> {
     // As many labels as pixels.
     let labels = own(&["--width=1", "--image-size=256", "--batch=16"]);
     let labels = ("unet_plain-256".to_string(), [common("unet_plain"), labels].concat());
-    sized.chain(small).chain([labels]).collect()
+    let low = [("gpt", "8", "bf16"), ("resnet20", "128", "f16")].map(|(model, batch, precision)| {
+        let arguments = [common(model), own(&["--batch", batch, "--precision", precision])].concat();
+        (format!("{model}-{batch}-{precision}"), arguments)
+    });
+    sized.chain(low).chain(small).chain([labels]).collect()
 }
 
 /// A command with its arguments.

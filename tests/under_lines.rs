@@ -2,7 +2,7 @@
 
 mod support;
 
-use plimsoll::train::CHECKPOINT;
+use plimsoll::train::checkpoints;
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -107,7 +107,7 @@ fn file_bytes(folder: &Path) -> u64 {
 /// The weights file, and the checkpoint's states without its header.
 fn states(folder: &Path) -> (Vec<u8>, Vec<u8>) {
     let weights = fs::read(folder.join("weights.safetensors")).unwrap();
-    let checkpoint = fs::read(folder.join(CHECKPOINT)).unwrap();
+    let checkpoint = fs::read(checkpoints(folder).unwrap().pop().unwrap()).unwrap();
     let header = u64::from_le_bytes(checkpoint[..8].try_into().unwrap()) as usize;
     (weights, checkpoint[8 + header..].to_vec())
 }
@@ -284,6 +284,24 @@ fn adam_in_bytes_with_averages_is_the_same_under_lower_lines() {
     let lines = [lower(0.5, 1.0, 3, &[MICRO_BATCHES]), lower(0.2, 0.8, 1, &[SPILLED])];
     let model = "gpt --context=64 --layers=2 --width=128 --heads=2 --classes=256 --batch=16 --moments=8bit";
     same_bits("bytes", 20, &format!("{model} --ema=0.9 --clip-norm=0.5"), &lines);
+}
+
+#[test]
+fn a_gpt_in_bf16_is_the_same_under_lower_lines() {
+    let lines = [whole(0.85, 1), lower(0.5, 1.0, 7, &[MICRO_BATCHES]), lower(0.15, 0.7, 2, &[SPILLED])];
+    let model = "gpt --context=64 --layers=2 --width=128 --heads=2 --classes=256 --batch=16";
+    same_bits("bf16", 20, &format!("{model} --precision=bf16"), &lines);
+}
+
+/// With a scale that overflows at first and doubles often: steps are skipped, and their bits kept.
+#[test]
+fn a_resnet_and_a_gpt_in_f16_are_the_same_under_lower_lines() {
+    let scale = "--precision=f16 --loss-scale=1e12 --loss-scale-growth=3";
+    let resnet = format!("resnet20 --image-size=16 --batch=16 {scale}");
+    same_bits("f16", 20, &resnet, &[lower(0.8, 1.0, 3, &[RECOMPUTED])]);
+    let gpt = format!("gpt --context=64 --layers=2 --width=128 --heads=2 --classes=256 --batch=16 {scale}");
+    let lines = [lower(0.5, 1.0, 1, &[MICRO_BATCHES]), lower(0.15, 0.8, 3, &[SPILLED])];
+    same_bits("f16-gpt", 20, &gpt, &lines);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod support;
 
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::prelude::*;
-use plimsoll::train::{CHECKPOINT, Held, Saved, TrainState, Watch};
+use plimsoll::train::{Held, Saved, TrainState, Watch, checkpoints};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn a_listener_that_leaks_is_stopped_between_steps() {
             let text = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{line}: {:?}: {text}", output.status);
             assert!(text.contains("stopped as it should"), "{line}: {text}");
-            assert!(folder.join(CHECKPOINT).exists());
+            assert_eq!(checkpoints(&folder).unwrap().len(), 1);
         }
         std::fs::remove_dir_all(&folder).unwrap();
         return;
@@ -66,7 +66,7 @@ fn a_listener_that_leaks_is_stopped_between_steps() {
         match event {
             TrainEvent::Step { .. } => leaked.push(vec![1u8; LEAK]),
             TrainEvent::AbovePlan { step, .. } => told = Some(*step),
-            TrainEvent::Epoch { .. } => {}
+            TrainEvent::Validation { .. } => {}
         }
         Control::Continue
     });
@@ -110,7 +110,7 @@ fn growth_is_told_above_the_plan_and_stopped_near_the_line() {
             match event {
                 TrainEvent::Step { .. } => held.store(grow(planned), Relaxed),
                 TrainEvent::AbovePlan { .. } => told += 1,
-                TrainEvent::Epoch { .. } => {}
+                TrainEvent::Validation { .. } => {}
             }
             Control::Continue
         });

@@ -1,12 +1,15 @@
 //! `plimsoll plan --curve`, `--max-batch` and `--batches`: questions about a run that is not run.
 
+use super::Failure;
 use super::args::RunOptions;
 use super::setup::{Setup, setup};
 use super::text::count;
-use super::{Failure, say};
 use plimsoll::plan::{LoadSheet, PlanError, in_words};
 use plimsoll::train::{Forecast, TrainError};
 use serde_json::{Value, json};
+
+/// What prints a line of a table; nothing, where the answer is JSON.
+pub type Say = fn(&str);
 
 /// Lines of a curve.
 const LINES: usize = 10;
@@ -14,7 +17,7 @@ const LINES: usize = 10;
 const LARGEST: usize = 1 << 24;
 
 /// Line against predicted slowdown, from no line down to the floor.
-pub fn curve(forecast: &mut Forecast<'_>) -> Result<Value, Failure> {
+pub fn curve(forecast: &mut Forecast<'_>, say: Say) -> Result<Value, Failure> {
     let plans = forecast.curve(LINES)?;
     say(&format!(
         "{:>12} {:>14} {:>14} {:>10} {:>12} {:>14} {:>10}",
@@ -50,7 +53,7 @@ pub fn curve(forecast: &mut Forecast<'_>) -> Result<Value, Failure> {
 }
 
 /// The largest batch that trains under the line, whole and in micro-batches.
-pub fn max_batch(options: &RunOptions, setup: &Setup) -> Result<Value, Failure> {
+pub fn max_batch(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value, Failure> {
     let (most, block) = (most_examples(setup), setup.trainer.block());
     let with = |batch: usize, micro_batches: Option<usize>| {
         sheet_of(&RunOptions { batch: Some(batch), micro_batches, ..options.clone() })
@@ -108,7 +111,7 @@ pub fn max_batch(options: &RunOptions, setup: &Setup) -> Result<Value, Failure> 
 }
 
 /// Batch against planned peak and predicted samples per second.
-pub fn batches(options: &RunOptions, setup: &Setup) -> Result<Value, Failure> {
+pub fn batches(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value, Failure> {
     let most = most_examples(setup).min(setup.batch.saturating_mul(4)).max(setup.batch);
     let mut sizes: Vec<usize> = (0..24).map(|i| 1 << i).filter(|&n| n <= most).chain([setup.batch]).collect();
     sizes.sort_unstable();

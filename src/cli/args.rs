@@ -1,8 +1,11 @@
 //! Every flag, defined once.
 
+use super::precision::PrecisionOptions;
+use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
+use plimsoll::nn::Precision;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
 
@@ -33,7 +36,7 @@ pub enum Command {
 }
 
 /// How files become batches.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct InputOptions {
     /// Threads that read and decode files; never changes what comes [default: one, and more when they are waited for, up to
     /// the machine's cores]
@@ -130,6 +133,9 @@ pub struct ModelOptions {
     /// Share of activations that training drops
     #[arg(long)]
     pub dropout: Option<f64>,
+    /// How much examples count in the loss by their class, a weight for each, with commas [default: all alike]
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', allow_negative_numbers = true)]
+    pub class_weights: Vec<f64>,
     /// Numbers of a row, for an mlp whose input is no image [default: what the data has]
     #[arg(long)]
     pub features: Option<usize>,
@@ -149,7 +155,7 @@ pub struct MachineOptions {
 /// A trained model and what to look at.
 #[derive(Clone, Debug, Args)]
 pub struct TrainedOptions {
-    /// Folder that `train --out` wrote
+    /// Folder that `train --out` wrote: its weights, or, of a run that is not over, its newest good checkpoint
     pub run: PathBuf,
     /// Data, as for train [default: what the model was trained on]
     #[arg(long)]
@@ -208,6 +214,9 @@ pub struct GraphOptions {
     /// Which step
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
+    /// What layers hand on: f32, bf16 or f16
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
     /// For Graphviz
     #[arg(long, conflicts_with = "text")]
     pub dot: bool,
@@ -256,24 +265,32 @@ pub struct RunOptions {
     #[arg(long)]
     pub allow_split_batchnorm: bool,
     #[command(flatten)]
+    pub precision: PrecisionOptions,
+    #[command(flatten)]
     pub update: UpdateOptions,
+    #[command(flatten)]
+    pub running: LoopOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
     /// Fixes initial values and the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Folder for the trained weights (weights.safetensors), the report (report.json) and the checkpoint, which is saved at
-    /// the end and when Ctrl-C or SIGTERM stops the run
+    /// Folder for the trained weights (weights.safetensors), the report (report.json) and checkpoints, which are saved at the
+    /// best validations, at the end, and when Ctrl-C or SIGTERM stops the run
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Folder on a disk for parameters, optimizer state and activations that do not fit under the line, or `none` [default: the folder
     /// of --out, or the current one]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
+    /// Bytes a second that the disk of --spill reads or writes: what a plan predicts and chooses by [default: 2.5GiB]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub spill_speed: Option<Size>,
     /// Save a checkpoint every so many steps, too
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub save_every: Option<u64>,
-    /// Go on with the run whose checkpoint is in this folder, and save there, too; what the run is comes from the checkpoint
+    /// Go on with the run whose checkpoints are in this folder, from the newest good one, and save there, too; what the run is
+    /// comes from the checkpoint
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     /// Memory for what is not Plimsoll's to plan, so that the line covers it
@@ -306,11 +323,14 @@ pub struct PlanOptions {
     pub batches: bool,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "features", "data", "batch",
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "features",
+        "data", "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
-        "every", "factor", "patience", "config", "threads", "seed", "out", "spill", "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+        "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
+        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed",
+        "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,
 }

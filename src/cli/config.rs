@@ -16,7 +16,7 @@ pub const RESOLVED: &str = "resolved.toml";
 const CONFIG: &str = "config";
 
 /// Keys that a plan passes over.
-const FOR_TRAIN: [&str; 3] = ["out", "save-every", "resume"];
+const FOR_TRAIN: [&str; 5] = ["out", "save-every", "resume", "keep", "log"];
 
 /// Reads a command line; where it names a file, the file's flags stand before its own.
 pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failure> {

@@ -8,9 +8,11 @@ mod data;
 mod evaluate;
 mod graph;
 mod plan;
+mod precision;
 mod predict;
 mod refusal;
 mod resume;
+mod running;
 mod setup;
 mod signals;
 mod text;
@@ -55,9 +57,9 @@ impl From<TrainError> for Failure {
         let status = match &error {
             TrainError::Plan(PlanError::Infeasible(_)) => 3,
             TrainError::Interrupted { .. } => 130,
+            TrainError::Diverged(_) | TrainError::NotFinite { .. } => 4,
             TrainError::Execute(_)
             | TrainError::Verify(_)
-            | TrainError::Diverged { .. }
             | TrainError::Overload(_)
             | TrainError::File { .. }
             | TrainError::Save { .. }
@@ -81,7 +83,7 @@ impl From<DataError> for Failure {
 }
 
 /// Parses the arguments, runs the command, and turns failures into a message and an exit status: 2 for input that
-/// must change, 3 for a line that is too low, 130 or 143 for a run that a signal stopped, 1 for the rest.
+/// must change, 3 for a line that is too low, 4 for a loss that is no number any more, 130 or 143 for a run that a signal stopped, 1 for the rest.
 pub fn run() -> ExitCode {
     let words = std::env::args_os().collect();
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {

@@ -1,6 +1,6 @@
 //! `plimsoll plan`: the load sheet and other answers without running.
 
-use super::answers::{batches, curve, max_batch};
+use super::answers::{Say, batches, curve, max_batch};
 use super::args::PlanOptions;
 use super::{
     Failure,
@@ -19,7 +19,11 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     if let Some(path) = &options.workload {
         return workload::run(&options.run, path);
     }
-    let files = [("--out", options.run.out.is_some()), ("--save-every", options.run.save_every.is_some())];
+    let files = [
+        ("--out", options.run.out.is_some()),
+        ("--save-every", options.run.save_every.is_some()),
+        ("--log", options.run.running.log.is_some()),
+    ];
     if let Some((flag, _)) = files.into_iter().find(|(_, given)| *given) {
         return Err(Failure::usage(format!("{flag} is for train: a plan writes nothing")));
     }
@@ -29,14 +33,15 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     let setup = setup(&options.run)?;
     let mut forecast = setup.trainer.forecast(&setup.data);
     let mut answers = Map::new();
+    let show: Say = if options.run.json { |_| {} } else { say };
     if options.curve {
-        answers.insert("curve".into(), curve(&mut forecast)?);
+        answers.insert("curve".into(), curve(&mut forecast, show)?);
     }
     if options.max_batch {
-        answers.insert("max_batch".into(), max_batch(&options.run, &setup)?);
+        answers.insert("max_batch".into(), max_batch(&options.run, &setup, show)?);
     }
     if options.batches {
-        answers.insert("batches".into(), batches(&options.run, &setup)?);
+        answers.insert("batches".into(), batches(&options.run, &setup, show)?);
     }
     let asked = !answers.is_empty();
     if asked && !options.run.json {
@@ -56,7 +61,7 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     };
     note_split(&mut plans, &options.run);
     if !asked {
-        say(&plans.sheet.to_string());
+        show(&plans.sheet.to_string());
     }
     if options.run.json {
         let mut object = planned(&plans);

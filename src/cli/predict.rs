@@ -3,7 +3,6 @@
 use super::args::PredictOptions;
 use super::trained::{open, peaks};
 use super::{Failure, hint, say};
-use plimsoll::data::Cursor;
 use plimsoll::memory::measured_peak;
 use plimsoll::nn::step::Report;
 use plimsoll::train::BatchKind;
@@ -25,16 +24,14 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
         (Some(path), Some(array)) => Sink::create(path, array)?,
         _ => Sink::Table { file: Box::new(std::io::stdout().lock()), partial: None },
     };
-    let size = session.batch_size(BatchKind::Predict);
-    let mut batches = trained.part().batch(size).start_epoch(Cursor::default())?;
     let named = |e: std::io::Error| match &options.out {
         Some(path) => Failure::run(format!("{}: {e}", path.display())),
         None if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
         None => Failure::run(format!("cannot write the output: {e}")),
     };
     let mut rows = 0;
-    while let Some(batch) = batches.next()? {
-        let output = session.predict(batch)?.swap_remove(0);
+    session.predict_each(trained.part(), |outputs| {
+        let output = &outputs[0];
         let shape = output.ty().shape.clone();
         let width = if trained.classes.is_some() {
             shape.last().copied().unwrap_or(1)
@@ -45,7 +42,8 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
             sink.row(rows, row, trained.classes.is_some()).map_err(named)?;
             rows += 1;
         }
-    }
+        Ok::<(), Failure>(())
+    })?;
     sink.finish(rows).map_err(named)?;
     let measured = measured_peak();
     let said = peaks(planned, measured);

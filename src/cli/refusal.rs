@@ -6,6 +6,7 @@ use super::setup::{Setup, entry, setup};
 use super::update::{MomentsName, OptimizerName};
 use super::{Failure, say};
 use plimsoll::Size;
+use plimsoll::nn::Precision;
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, PlanSet, in_words};
 use plimsoll::train::{Forecast, TrainError, tally};
 use serde::Serialize;
@@ -137,6 +138,7 @@ fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<A
     found.extend(split(options));
     found.extend(split_batch_norm(options));
     found.extend(spilling(options));
+    found.extend(lower_precision(options));
     found.extend(sizes(options, setup).into_iter().chain(optimizers(options)).filter_map(
         |(change, flags, options)| {
             let (fits, sheet) = plan_sheet(&options)?;
@@ -203,6 +205,17 @@ fn spilling(options: &RunOptions) -> Option<Alternative> {
     options.spill.as_ref().filter(|folder| folder.as_os_str() == "none")?;
     let (fits, sheet) = plan_sheet(&RunOptions { spill: Some(".".into()), ..options.clone() })?;
     Some(alternative("spilling", "--spill .".into(), fits, &sheet))
+}
+
+/// Half the bytes between layers, where they are f32.
+fn lower_precision(options: &RunOptions) -> Option<Alternative> {
+    if options.precision.precision != Precision::F32 {
+        return None;
+    }
+    let mut low = options.clone();
+    low.precision.precision = Precision::BF16;
+    let (fits, sheet) = plan_sheet(&low)?;
+    Some(alternative("lower precision", "--precision bf16".into(), fits, &sheet))
 }
 
 type Change = (&'static str, String, RunOptions);

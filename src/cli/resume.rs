@@ -3,7 +3,7 @@
 use super::Failure;
 use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
 use clap::{ArgMatches, Parser, parser::ValueSource};
-use plimsoll::train::{CHECKPOINT, TrainState};
+use plimsoll::train::TrainState;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use std::path::Path;
 const FLAG: &str = "flag.";
 
 /// Flags that a checkpoint keeps but that may change when it goes on.
-const MAY_CHANGE: [&str; 5] = ["data", "tokenizer", "save-every", "skip-bad", "max-pixels"];
+const MAY_CHANGE: [&str; 7] =
+    ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
 
 /// Flags without a value.
 pub(super) const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
@@ -35,8 +36,10 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         width,
         heads,
         dropout,
+        class_weights,
         features,
     } = &options.model;
+    let weights: Vec<String> = class_weights.iter().map(ToString::to_string).collect();
     let columns = &options.input.columns;
     let number = |n: &Option<usize>| n.map(|n| n.to_string());
     let flags = [
@@ -49,6 +52,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("width", number(width)),
         ("heads", number(heads)),
         ("dropout", dropout.map(|rate| rate.to_string())),
+        ("class-weights", (!weights.is_empty()).then(|| weights.join(","))),
         ("features", number(features)),
         ("data", options.data.clone()),
         ("label", options.input.label.clone()),
@@ -64,18 +68,18 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
-    let all = flags.into_iter().chain(options.update.flags());
+    let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
+    let all = all.chain(options.running.flags());
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
 /// The options of a run that goes on: the checkpoint's, with those of the command line that may change. `matches` tells
 /// which flags were given.
 pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Result<RunOptions, Failure> {
-    let path = folder.join(CHECKPOINT);
     let state = TrainState::read(folder).map_err(|e| {
-        Failure::usage(format!("{e}; give --resume a folder in which `train --out` left a {CHECKPOINT}"))
+        Failure::usage(format!("{e}; give --resume a folder in which `train --out` left a checkpoint"))
     })?;
-    let mut kept = recorded(&state).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+    let mut kept = recorded(&state).map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
     let (now, then) = (flags(given), flags(&kept));
     let value = |flags: &[(&str, String)], name: &str| {
         flags.iter().find(|(flag, _)| *flag == name).map(|(_, value)| value.clone())
@@ -100,6 +104,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     // With statistics of each micro-batch, their number is part of the run.
     let parts = kept.allow_split_batchnorm.then_some(state.micro_batches as usize);
     kept.micro_batches = given.micro_batches.or(parts);
+    kept.running = kept.running.resumed(&given.running);
     kept.machine = given.machine.clone();
     kept.input = InputOptions {
         skip_bad: given.input.skip_bad.or(kept.input.skip_bad),
@@ -110,6 +115,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
         ..kept.input
     };
     kept.your_code = given.your_code;
+    kept.spill_speed = given.spill_speed;
     kept.spill = given.spill.clone();
     kept.out = given.out.clone().or(Some(folder.to_path_buf()));
     kept.without = given.without.clone();
@@ -119,7 +125,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
 }
 
 /// The options that a checkpoint's notes tell, read as a command line would be.
-fn recorded(state: &TrainState) -> Result<RunOptions, String> {
+pub fn recorded(state: &TrainState) -> Result<RunOptions, String> {
     let flags = state.notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(FLAG)?, value)));
     let words = ["plimsoll", "train"].map(str::to_string).into_iter();
     let words = words.chain(flags.map(|(flag, value)| match SWITCHES.contains(&flag) {

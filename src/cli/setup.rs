@@ -4,13 +4,15 @@ use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions};
 use super::{Failure, applies, resume};
 use crate::HEAP;
 use crate::heap::Tag;
+use plimsoll::Size;
 use plimsoll::cpu::Cpu;
+use plimsoll::cpu::spill::Rates;
 use plimsoll::data::{
     Dataset, ImageOptions, Itself, Masked, OpenOptions, Shaped, SyntheticSpec, TableOptions, Workers, open,
 };
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{Field, Model};
+use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::tensor::Shape;
 use plimsoll::train::{BatchKind, Trainer};
@@ -58,6 +60,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         }
         _ => {}
     }
+    options.running.check(options.out.is_some())?;
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
     let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
     applies::check(&name, &options.input, options.augment)?;
@@ -77,7 +80,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     if fit(&mut sizes, &name, &data)? {
         model = self::model(&sizes, Some(&name))?;
     }
-    let data = fitted(data, model.as_ref(), options.seed)?;
+    let data = options.running.data(fitted(data, model.as_ref(), options.seed)?)?;
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
     if batch > most {
@@ -97,6 +100,14 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(folder) => executor.spilling(folder),
         None => executor,
     };
+    let executor = match options.spill_speed {
+        Some(Size::Bytes(bytes)) if bytes > 0 => {
+            let rate = bytes as f64 / 1e9;
+            executor.disk_rates(Rates { read_bytes_per_ns: rate, write_bytes_per_ns: rate })
+        }
+        Some(_) => return Err(Failure::usage("--spill-speed is bytes in a second, like 3GB")),
+        None => executor,
+    };
     let trainer = Trainer::new(model, options.update.optimizer()?, executor)
         .batch(batch)
         .accumulate(accumulate)
@@ -104,7 +115,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .seed(options.seed)
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))
+        .precision(options.precision.policy()?)
         .line(line_bytes);
+    let trainer = options.running.trainer(trainer)?;
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,
@@ -148,6 +161,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
     chosen.extend(folders);
     chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
+    chosen.extend(options.spill_speed.map(|size| ("spill-speed", size.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
 }
@@ -267,7 +281,7 @@ pub fn table_options(input: &InputOptions) -> TableOptions {
 }
 
 /// Gives a model the sizes that data has, where it has such sizes and none were given; says whether it did.
-fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Failure> {
+pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Failure> {
     let entry = entry(&sizes.model)?;
     let schema = data.train.schema();
     if name.starts_with("text:") {
@@ -402,5 +416,13 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         // Bytes, and for masked models the mask.
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
     }
-    Ok((entry.make)(&sizes))
+    let model = (entry.make)(&sizes);
+    if options.class_weights.is_empty() {
+        return Ok(model);
+    }
+    if model.target().bound.is_none() {
+        return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
+    }
+    let loss = CrossEntropy::default().class_weights(options.class_weights.clone());
+    Ok(Box::new(WithLoss::new(model, loss)))
 }

@@ -18,7 +18,7 @@ pub fn listen() {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
-        action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+        action.sa_flags = libc::SA_RESTART;
         libc::sigemptyset(&raw mut action.sa_mask);
         for signal in [libc::SIGINT, libc::SIGTERM] {
             let mut old: libc::sigaction = std::mem::zeroed();
@@ -39,8 +39,10 @@ pub fn listen() {}
 extern "C" fn note(signal: libc::c_int) {
     CAME.store(signal, Relaxed);
     let text = b"\nplimsoll: finishing the step and saving; once more to stop at once\n";
-    // SAFETY: writes constant bytes; `write` may be called in a handler.
+    // SAFETY: writes constant bytes, and lets the next signal of either kind kill; both may be done in a handler.
     unsafe {
+        libc::signal(libc::SIGINT, libc::SIG_DFL);
+        libc::signal(libc::SIGTERM, libc::SIG_DFL);
         libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
     }
 }

@@ -3,6 +3,7 @@
 use super::args::{ModelOptions, RunOptions};
 use super::config::{RESOLVED, resolved};
 use super::plan::planned;
+use super::running::LoopOptions;
 use super::setup::{check_available, setup};
 use super::{Failure, hint, refusal::plan_or_refuse, resume, say, signals};
 use crate::HEAP;
@@ -13,8 +14,8 @@ use plimsoll::data::{DATA_SET, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
-    BATCH_BUFFERS, Control, Evaluation, HEAP_CAP, OUTPUTS, Report, STATE_BUFFER, Saved, Session, TrainError,
-    TrainEvent,
+    BATCH_BUFFERS, Control, Ending, Evaluation, HEAP_CAP, METRICS, OUTPUTS, Report, STATE_BUFFER, Saved,
+    Session, TrainError, TrainEvent,
 };
 use serde_json::json;
 use std::io::IsTerminal;
@@ -45,7 +46,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
-    let on_heap = [HEAP_CAP, DATA_SET, BATCH_BUFFERS, INPUT_WORKERS, SHUFFLE_BUFFER, OUTPUTS, STATE_BUFFER];
+    let on_heap =
+        [HEAP_CAP, DATA_SET, BATCH_BUFFERS, INPUT_WORKERS, SHUFFLE_BUFFER, OUTPUTS, STATE_BUFFER, METRICS];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.
@@ -54,22 +56,37 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     HEAP.restart_peaks();
     let mut session = setup.trainer.prepare(plans, &setup.data)?;
     if let Some(folder) = &options.resume {
-        let state = session.resume(folder)?;
-        say(&format!("Going on after step {} of {}", state.steps_done, session.total_steps()));
+        let resumed = session.resume(folder)?;
+        resumed.refused.iter().for_each(|reason| hint(&format!("refused {reason}")));
+        if let Some(differs) = &resumed.differs {
+            hint(differs);
+        }
+        let (done, all) = (resumed.state.steps_done, session.total_steps());
+        say(&format!("Going on after step {done} of {all} from {}", resumed.path.display()));
     }
+    let done = session.steps_done();
+    options.running.callbacks(&mut session, done)?;
     if options.out.is_some() {
         signals::listen();
     }
-    let mut progress = Progress::new(start);
+    let mut progress = Progress::new(start, &options.running);
     let report = session.fit(&setup.data, &mut |event| progress.on(event));
     progress.bar.finish_and_clear();
     let report = report.map_err(interrupted)?;
     if let Some(folder) = &options.out {
-        session.save(&folder.join("weights.safetensors"))?;
+        session.save_as(&folder.join("weights.safetensors"), options.running.weight_names.names())?;
     }
     say_skipped(&session);
+    if let Some(scale) = report.scale {
+        let steps = if scale.skipped == 1 { "step was" } else { "steps were" };
+        say(&format!("loss scale {}; {} {steps} skipped", scale.scale, scale.skipped));
+    }
+    if let Some(ending) = ending(&report, options.out.as_deref()) {
+        say(&ending);
+    }
     let measured = measured_peak();
-    say(&summary(&report, total_bytes, measured, progress.first_step));
+    let evaluation = accuracy(&report.evaluation, options.running.validated_on());
+    say(&summary(&report, &evaluation, total_bytes, measured, progress.first_step));
     if let Some(price) = price {
         say(&format!("{price}, measured {:.2} ms", report.step_median.as_secs_f64() * 1e3));
     }
@@ -79,6 +96,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "tokenizer": options.input.tokenizer, "label": options.input.label, "columns": options.input.columns, "batch": setup.batch,
         "accumulate": options.accumulate.unwrap_or(1), "seed": options.seed,
         "optimizer": options.update.optimizer_name(),
+        "precision": options.precision.precision.name(),
+        "keep_f32": options.precision.keep_f32,
+        "loss_scale": report.scale.map(|scale| scale.scale),
+        "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,
@@ -92,6 +113,11 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "steps": report.steps,
         "skipped": session.skipped().0,
         "micro_batches": report.micro_batches,
+        "ending": match report.ending {
+            Ending::Done => "done",
+            Ending::Stopped | Ending::Restored(_) => "early stop",
+            Ending::TimeLimit => "time limit",
+        },
     });
     if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
         object.extend(figures.clone());
@@ -130,7 +156,7 @@ fn model_options(options: &ModelOptions) -> serde_json::Value {
     json!({
         "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
         "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
-        "dropout": options.dropout, "features": options.features,
+        "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
     })
 }
 
@@ -138,7 +164,7 @@ fn write_report(folder: &Path, report: &serde_json::Value) -> Result<(), Failure
     let path = folder.join("report.json");
     std::fs::write(&path, format!("{report:#}\n"))
         .map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
-    say(&format!("Wrote weights.safetensors, report.json and the checkpoint to {}", folder.display()));
+    say(&format!("Wrote weights.safetensors, report.json and checkpoints to {}", folder.display()));
     Ok(())
 }
 
@@ -146,16 +172,37 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-fn accuracy(evaluation: &Evaluation) -> String {
+/// Figures of a part of the data in words.
+fn accuracy(evaluation: &Evaluation, part: &str) -> String {
     let loss = evaluation.loss;
     match evaluation.accuracy {
-        Some(share) => format!("test accuracy {}, loss {loss:.4}", percent(share)),
-        None if evaluation.classes => format!("test loss {loss:.4}, perplexity {:.1}", loss.exp()),
-        None => format!("test loss {loss:.4}"),
+        Some(share) => format!("{part} accuracy {}, loss {loss:.4}", percent(share)),
+        None if evaluation.classes => format!("{part} loss {loss:.4}, perplexity {:.1}", loss.exp()),
+        None => format!("{part} loss {loss:.4}"),
     }
 }
 
-fn summary(report: &Report, planned: usize, measured: Option<usize>, first: Option<Duration>) -> String {
+/// Why a run ended before its last step, in words.
+fn ending(report: &Report, folder: Option<&Path>) -> Option<String> {
+    let step = report.steps;
+    let resume = folder.map_or(String::new(), |folder| format!("; go on with --resume {}", folder.display()));
+    match report.ending {
+        Ending::Done => None,
+        Ending::TimeLimit => Some(format!("\nThe time was over after step {step}{resume}")),
+        Ending::Stopped => Some(format!("\nStopped after step {step}: validations got no better")),
+        Ending::Restored(best) => Some(format!(
+            "\nStopped after step {step}: validations got no better; back to that after step {best}"
+        )),
+    }
+}
+
+fn summary(
+    report: &Report,
+    evaluation: &str,
+    planned: usize,
+    measured: Option<usize>,
+    first: Option<Duration>,
+) -> String {
     let mut text = format!(
         "\n{} step{}, {:.1} samples/s, {:.2} ms per step (median), first step after {:.2} s\n{}\n",
         report.steps,
@@ -163,7 +210,7 @@ fn summary(report: &Report, planned: usize, measured: Option<usize>, first: Opti
         report.samples_per_second,
         report.step_median.as_secs_f64() * 1e3,
         first.unwrap_or_default().as_secs_f64(),
-        accuracy(&report.evaluation)
+        evaluation,
     );
     text += &format!("planned peak   {:>12}  ({planned} bytes)\n", in_words(planned));
     match measured {
@@ -192,6 +239,9 @@ fn price(sheet: &LoadSheet) -> Option<String> {
     })
 }
 
+/// Figures of a validation that are shown at most; a table of classes has hundreds.
+const MOST_FIGURES: usize = 8;
+
 /// A bar on a terminal, a line per epoch elsewhere.
 struct Progress {
     bar: ProgressBar,
@@ -201,19 +251,33 @@ struct Progress {
     shown: Instant,
     /// Examples and time since the figures were last shown.
     recent: (usize, Duration),
+    /// What validations are done with.
+    part: &'static str,
+    /// Whether they come every so many steps.
+    by_steps: bool,
 }
 
 impl Progress {
-    fn new(start: Instant) -> Self {
+    fn new(start: Instant, running: &LoopOptions) -> Self {
         let terminal = std::io::stderr().is_terminal();
+        let (part, by_steps) = (running.validated_on(), running.validate_every.is_some());
         let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}  {eta} left") {
             bar.set_style(style);
         }
-        Self { bar, terminal, start, first_step: None, shown: start, recent: (0, Duration::ZERO) }
+        Self {
+            bar,
+            terminal,
+            start,
+            first_step: None,
+            shown: start,
+            recent: (0, Duration::ZERO),
+            part,
+            by_steps,
+        }
     }
 
-    fn on(&mut self, event: &TrainEvent) -> Control {
+    fn on(&mut self, event: &TrainEvent<'_>) -> Control {
         match *event {
             TrainEvent::Step { step, steps, loss, examples, time, .. } => {
                 self.first_step.get_or_insert_with(|| self.start.elapsed());
@@ -223,9 +287,15 @@ impl Progress {
                     self.show(step, steps, loss);
                 }
             }
-            TrainEvent::Epoch { epoch, train_loss, evaluation } => {
-                let line =
-                    format!("epoch {}: training loss {train_loss:.4}, {}", epoch + 1, accuracy(&evaluation));
+            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, .. } => {
+                let when =
+                    if self.by_steps { format!("step {step}") } else { format!("epoch {}", epoch + 1) };
+                let mut line =
+                    format!("{when}: training loss {train_loss:.4}, {}", accuracy(&evaluation, self.part));
+                for (name, value) in figures.iter().filter(|(name, _)| name != "accuracy").take(MOST_FIGURES)
+                {
+                    line += &format!(", {name} {value:.4}");
+                }
                 self.bar.suspend(|| say(&line));
             }
             TrainEvent::AbovePlan { step, planned_bytes, held } => {

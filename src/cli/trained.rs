@@ -1,19 +1,19 @@
 //! A trained model from its folder, ready to look at data.
 
-use super::args::{ModelOptions, TrainedOptions};
+use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::setup::{
-    batch, check_available, executor, fitted, image_options, line, model, open_options, threads,
+    batch, check_available, executor, fit, fitted, image_options, line, model, open_options, threads,
 };
-use super::{Failure, answer, applies, say};
+use super::{Failure, answer, applies, hint, resume::recorded, say};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline};
 use plimsoll::memory;
-use plimsoll::nn::{Sgd, step};
+use plimsoll::nn::{Policy, Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, Session, Trainer};
+use plimsoll::train::{BatchKind, Session, TrainState, Trainer};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a run's folder says, with data opened for it.
 pub struct Trained {
@@ -21,26 +21,47 @@ pub struct Trained {
     pub data: Dataset,
     /// Classes of the model's labels; `None` for values.
     pub classes: Option<usize>,
-    weights: PathBuf,
+    parameters: Parameters,
     available_bytes: Option<usize>,
 }
 
-/// Reads the report that `train` wrote, builds the model again, and opens the data.
-pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
-    let path = options.run.join("report.json");
+/// What a run's folder says of its model, and where its parameters are.
+struct Described {
+    model: ModelOptions,
+    data: Option<String>,
+    batch: Option<usize>,
+    seed: u64,
+    parameters: Parameters,
+    /// What of the data it read.
+    input: InputOptions,
+    policy: Policy,
+}
+
+/// Where parameters are.
+enum Parameters {
+    /// In a file of weights.
+    File(PathBuf),
+    /// In the newest good checkpoint of a folder.
+    Checkpoint(PathBuf),
+}
+
+/// What the report of a run that is over says, or else the newest good checkpoint.
+fn describe(folder: &Path) -> Result<Described, Failure> {
+    let path = folder.join("report.json");
+    if !path.exists() {
+        return describe_checkpoint(folder);
+    }
     let shown = path.display();
-    let text = std::fs::read_to_string(&path)
-        .map_err(|e| Failure::usage(format!("{shown}: {e}; give a folder that `train --out` wrote")))?;
-    let manifest: Value = serde_json::from_str(&text).map_err(|e| Failure::usage(format!("{shown}: {e}")))?;
+    let wrong = |reason: String| Failure::usage(format!("{shown}: {reason}"));
+    let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
+    let manifest: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
-    let missing = |key: &str| Failure::usage(format!("{shown}: there is no \"{key}\""));
-    let name = known("model").ok_or_else(|| missing("model"))?;
-    let size = |key: &str| {
-        let value = manifest.get("model_options").and_then(|options| options.get(key));
-        value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
-    };
-    let sizes = ModelOptions {
-        model: name,
+    let number = |value: Option<&Value>| value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    let size = |key: &str| number(manifest.get("model_options").and_then(|options| options.get(key)));
+    let weights = manifest.get("model_options").and_then(|options| options.get("class_weights"));
+    let weights = weights.and_then(Value::as_array);
+    let model = ModelOptions {
+        model: known("model").ok_or_else(|| wrong("there is no \"model\"".into()))?,
         classes: size("classes"),
         image_size: size("image_size"),
         channels: size("channels"),
@@ -49,28 +70,73 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
         width: size("width"),
         heads: size("heads"),
         dropout: None,
+        class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
         features: size("features"),
     };
-    let trained_on = known("data");
-    let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(|| missing("data"))?;
-    // The model is as it was trained, whatever it looks at now.
-    let model = model(&sizes, trained_on.as_deref())?;
-    let trained_batch = manifest.get("batch").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-    let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
+    let columns = manifest.get("columns").and_then(Value::as_array).into_iter().flatten();
+    let input = InputOptions {
+        label: known("label"),
+        columns: columns.filter_map(Value::as_str).map(str::to_string).collect(),
+        tokenizer: known("tokenizer").map(PathBuf::from),
+        ..InputOptions::default()
+    };
+    let policy = precision(&manifest).map_err(wrong)?;
     let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
+    let parameters = Parameters::File(folder.join("weights.safetensors"));
+    Ok(Described {
+        model,
+        data: known("data"),
+        input,
+        policy,
+        batch: number(manifest.get("batch")),
+        seed,
+        parameters,
+    })
+}
+
+fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
+    let wrong = |reason: String| {
+        Failure::usage(format!(
+            "{reason}; give a folder in which `train --out` left a report or a checkpoint"
+        ))
+    };
+    let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
+    let run = recorded(&state).map_err(wrong)?;
+    let model = ModelOptions { dropout: None, ..run.model };
+    let policy = run.precision.policy()?;
+    let parameters = Parameters::Checkpoint(folder.to_path_buf());
+    Ok(Described {
+        model,
+        data: run.data,
+        input: run.input,
+        policy,
+        batch: run.batch,
+        seed: run.seed,
+        parameters,
+    })
+}
+
+/// Reads what `train` wrote, builds the model again, and opens the data.
+pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
+    let described = describe(&options.run)?;
+    let Described { model: mut sizes, data: trained_on, batch: trained_batch, seed, parameters, .. } =
+        described;
+    let no_data = || Failure::usage("the run does not say which data it had: add --data");
+    let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(no_data)?;
+    // The model is as it was trained, whatever it looks at now.
+    let mut model = model(&sizes, trained_on.as_deref())?;
+    let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
     let images = image_options(&options.input, model.inputs().first(), false)?;
     // Columns are the same as in training, unless told.
     let mut input = options.input.clone();
     if applies::is_table(&data_name) {
-        let names = manifest.get("columns").and_then(Value::as_array);
-        let names = names.into_iter().flatten().filter_map(Value::as_str).map(str::to_string);
-        input.label = input.label.or_else(|| known("label"));
-        input.columns = if input.columns.is_empty() { names.collect() } else { input.columns };
+        input.label = input.label.or(described.input.label);
+        input.columns = if input.columns.is_empty() { described.input.columns } else { input.columns };
     }
     if data_name.starts_with("text:") {
-        input.tokenizer = input.tokenizer.or_else(|| known("tokenizer").map(PathBuf::from));
+        input.tokenizer = input.tokenizer.or(described.input.tokenizer);
     }
     applies::check(&data_name, &input, false)?;
     let open_options = OpenOptions {
@@ -79,6 +145,10 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
         ..open_options(model.as_ref(), &input, &sizes, seed, line_bytes)
     };
     let opened = HEAP.tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
+    // A report says what the data made of the model, a checkpoint does not.
+    if matches!(parameters, Parameters::Checkpoint(_)) && fit(&mut sizes, &data_name, &opened)? {
+        model = self::model(&sizes, trained_on.as_deref())?;
+    }
     let mut data = fitted(opened, model.as_ref(), seed)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
@@ -87,9 +157,17 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
+    let trainer = trainer.precision(described.policy);
     let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
-    let weights = options.run.join("weights.safetensors");
-    Ok(Trained { trainer, data, classes, weights, available_bytes })
+    Ok(Trained { trainer, data, classes, parameters, available_bytes })
+}
+
+/// What the model was trained in.
+fn precision(manifest: &Value) -> Result<Policy, String> {
+    let name = manifest.get("precision").and_then(Value::as_str).unwrap_or("f32");
+    let kept = manifest.get("keep_f32").and_then(Value::as_array);
+    let patterns = kept.into_iter().flatten().filter_map(Value::as_str);
+    Ok(patterns.fold(Policy::new(name.parse()?), Policy::keep_f32))
 }
 
 impl Trained {
@@ -105,7 +183,13 @@ impl Trained {
         memory::trim_heap();
         memory::trim_code();
         let mut session = self.trainer.prepare(plans, &self.data)?;
-        session.load(&self.weights)?;
+        match &self.parameters {
+            Parameters::File(path) => session.load(path)?,
+            Parameters::Checkpoint(folder) => {
+                let path = session.load_checkpoint(folder)?;
+                hint(&format!("the run is not over: these are the parameters of {}", path.display()));
+            }
+        }
         Ok((session, total))
     }
 

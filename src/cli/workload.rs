@@ -1,5 +1,6 @@
 //! `plimsoll plan --workload`: a step recorded elsewhere, planned under a line.
 
+use super::answers::Say;
 use super::args::RunOptions;
 use super::text::count;
 use super::{Failure, say};
@@ -36,7 +37,8 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
     let mut again = vec![0_usize; problem.calls.len()];
     schedule.runs.iter().for_each(|run| again[run.call] += 1);
     let kept = again.iter().filter(|&&runs| runs == 1).count();
-    say(&format!(
+    let show: Say = if options.json { |_| {} } else { say };
+    show(&format!(
         "{}, {} calls\n  {:<16} {:>11}\n  {:<16} {:>11}\n  {:<16} {:>11}\n  {:<16} {:>10.2}%\n  {:<16} {:>10.2}%\n  {:<16} {:>11}",
         workload.name,
         count(problem.calls.len()),

@@ -562,8 +562,11 @@ def conv():
             # Inputs are exact in every float; what is stored is rounded once.
             for dtype in (torch.float32, torch.bfloat16, torch.float16):
                 for op, inputs, output in found:
-                    name = f"{label}/{next(iter(op['conv']))}/{NAMES[dtype]}"
-                    cases.add(name, op, [t.to(dtype) for t in inputs], [output.to(dtype)], NAMES[dtype])
+                    kind = next(iter(op["conv"]))
+                    # A sum over examples is f32.
+                    stored = torch.float32 if kind == "weight_grad" else dtype
+                    name = f"{label}/{kind}/{NAMES[dtype]}"
+                    cases.add(name, op, [t.to(dtype) for t in inputs], [output.to(stored)], NAMES[dtype])
     add("3x3/depthwise_bias_relu", *spread["3x3/depthwise"], bias=True, relu=True)
     add("3x3/groups2_bias", *spread["3x3/groups2"], bias=True)
 

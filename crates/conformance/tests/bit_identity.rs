@@ -4,7 +4,8 @@ use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_nn::{
-    Adafactor, Adam, AdamW, Clip, Decay, Lion, Model, Moments, Optimizer, Recipe, RmsProp, Sgd, step, zoo,
+    Adafactor, Adam, AdamW, Clip, Decay, Lion, LossScale, Model, Moments, Optimizer, Policy, Precision,
+    Recipe, RmsProp, Sgd, step, zoo,
 };
 use plimsoll_train::{Control, Trainer};
 use plimsoll_transform::Pass;
@@ -200,5 +201,66 @@ fn the_whole_zoo_keeps_its_bits() {
             let checked = cpu(3).checked();
             same(name, "micro-batches, checked", &one(checked, &|t| t.micro_batches(2)), &plain);
         }
+    }
+}
+
+/// Both 16-bit types. The loss scale of f16 overflows in the first steps: skipped steps keep their bits, too.
+fn low() -> [Policy; 2] {
+    let scale = LossScale { initial: 2f64.powi(40), growth: 1 };
+    [Precision::BF16, Precision::F16].map(|precision| Policy::new(precision).loss_scale(scale))
+}
+
+#[test]
+fn the_whole_zoo_keeps_its_bits_in_16_bits() {
+    for entry in &zoo::ZOO {
+        let block = step::example_block((entry.make)(&entry.small).as_ref());
+        let batch = if entry.splits { 2 * block } else { 6 };
+        for policy in low() {
+            let name = format!("{} in {}", entry.name, policy.precision);
+            let one = |cpu: Cpu, change: &dyn Fn(Trainer) -> Trainer| {
+                let change = |t: Trainer| change(t.precision(policy.clone()));
+                run(&name, (entry.make)(&entry.small), Box::new(AdamW::new(1e-2)), batch, cpu, change)
+            };
+            let cpu = |threads| Cpu::new(threads).unwrap();
+            let plain = one(cpu(1), &|t| t);
+            same(&name, "seven threads", &one(cpu(7).checked(), &|t| t), &plain);
+            for pass in [Pass::Simplify, Pass::Save, Pass::Fuse] {
+                same(&name, pass.name(), &one(cpu(3), &|t| t.without(pass)), &plain);
+            }
+            if entry.splits {
+                same(&name, "two micro-batches", &one(cpu(2), &|t| t.micro_batches(2)), &plain);
+            }
+        }
+    }
+}
+
+#[test]
+fn lines_and_splits_do_not_change_bits_in_16_bits() {
+    for (name, batch, splits) in [("mlp", 128, &[2, 4][..]), ("lenet", 64, &[2]), ("gpt", 8, &[2, 4, 8])] {
+        for policy in low() {
+            let with = |threads, change: &dyn Fn(Trainer) -> Trainer| {
+                trained(name, batch, Cpu::new(threads).unwrap(), |t| change(t.precision(policy.clone())))
+            };
+            let whole = with(2, &|t| t);
+            for &split in splits {
+                let parts = with(3, &|t| t.micro_batches(split));
+                same(name, &format!("{split} micro-batches in {}", policy.precision), &parts, &whole);
+            }
+        }
+    }
+}
+
+/// Batch norm in micro-batches, with its statistics held where a step is skipped.
+#[test]
+fn split_batch_norm_keeps_its_bits_in_16_bits() {
+    for policy in low() {
+        let with = |threads, change: &dyn Fn(Trainer) -> Trainer| {
+            let split =
+                |t: Trainer| change(t.precision(policy.clone()).allow_split_batch_norm().micro_batches(2));
+            trained("resnet20", 8, Cpu::new(threads).unwrap(), split)
+        };
+        let plain = with(1, &|t| t);
+        same("resnet20", "three threads", &with(3, &|t| t), &plain);
+        same("resnet20", "without fuse", &with(2, &|t| t.without(Pass::Fuse)), &plain);
     }
 }

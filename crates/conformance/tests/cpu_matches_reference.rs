@@ -140,7 +140,7 @@ fn products_over_awkward_shapes() {
             [(1, 1, 1), (0, 3, 2), (3, 0, 2), (2, 3, 0), (5, 17, 3), (31, 33, 300), (1, 65, 513), (70, 1, 19)]
         {
             for epilogue in [Epilogue::default(), Epilogue { bias: true, relu: true }] {
-                let op = Op::MatMul(MatMul { transpose_a, transpose_b, epilogue });
+                let op = Op::MatMul(MatMul { transpose_a, transpose_b, epilogue, output: None });
                 let a = if transpose_a { format!("f32[{k},{m}]") } else { format!("f32[{m},{k}]") };
                 let b = if transpose_b { format!("f32[{n},{k}]") } else { format!("f32[{k},{n}]") };
                 let bias = format!("f32[{n}]");
@@ -186,10 +186,13 @@ fn convolutions_and_pools_over_awkward_shapes() {
             let kernel = format!("f32[{},{},{},{co}]", g.window[0], g.window[1], ci / groups);
             let bias = format!("f32[{co}]");
             let epilogue = Epilogue { bias: true, relu: true };
-            let forward = |epilogue| Op::Conv(Conv::Forward { geometry: g, groups, epilogue });
+            let forward = |epilogue| Op::Conv(Conv::Forward { geometry: g, groups, epilogue, output: None });
             each(forward(Epilogue::default()), &[&[&x, &kernel]]);
             each(forward(epilogue), &[&[&x, &kernel, &bias]]);
-            each(Op::Conv(Conv::InputGrad { geometry: g, groups, image: [h, w] }), &[&[&y, &kernel]]);
+            each(
+                Op::Conv(Conv::InputGrad { geometry: g, groups, image: [h, w], output: None }),
+                &[&[&y, &kernel]],
+            );
             each(Op::Conv(Conv::WeightGrad { geometry: g, groups }), &[&[&x, &y]]);
             if groups == 1 && Windows::Sliding(g).output([h, w]).is_ok() {
                 pools(Windows::Sliding(g), [n, h, w, ci]);

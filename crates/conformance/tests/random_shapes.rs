@@ -314,7 +314,7 @@ proptest! {
         block in 1usize..=5,
     ) {
         let epilogue = if lead.is_empty() { Epilogue { bias, relu } } else { Epilogue::default() };
-        let op = Op::MatMul(MatMul { transpose_a, transpose_b, epilogue });
+        let op = Op::MatMul(MatMul { transpose_a, transpose_b, epilogue, output: None });
         let of = |name, rows: usize, columns: usize, transposed: bool| {
             let matrix = if transposed { [columns, rows] } else { [rows, columns] };
             whole(name, DType::F32, [&lead[..], &matrix].concat(), 0)
@@ -351,9 +351,9 @@ proptest! {
             inputs.push(whole("bias", DType::F32, [groups * outside], 0));
         }
         let epilogue = Epilogue { bias, relu };
-        let y = check(Op::Conv(Conv::Forward { geometry, groups, epilogue }), &inputs)?;
+        let y = check(Op::Conv(Conv::Forward { geometry, groups, epilogue, output: None }), &inputs)?;
         let dy = whole("dy", DType::F32, y[0].ty().shape.clone(), 0);
-        check(Op::Conv(Conv::InputGrad { geometry, groups, image }), &[dy.clone(), kernel])?;
+        check(Op::Conv(Conv::InputGrad { geometry, groups, image, output: None }), &[dy.clone(), kernel])?;
         let op = Op::Conv(Conv::WeightGrad { geometry, groups });
         check_within(0.0, &op, &[x, dy], &[true, true], block)?;
     }

@@ -152,7 +152,7 @@ fn run_in_parts(stop_after: Option<u64>, at_epoch: bool) -> Vec<u8> {
     let mut steps = 0;
     let result = session.fit(&data, &mut |event| {
         steps += u64::from(matches!(event, TrainEvent::Step { .. }));
-        let here = matches!(event, TrainEvent::Epoch { .. }) == at_epoch;
+        let here = matches!(event, TrainEvent::Validation { .. }) == at_epoch;
         if Some(steps) == stop_after && here { Control::Leave } else { Control::Continue }
     });
     if stop_after.is_none() {

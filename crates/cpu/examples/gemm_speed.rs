@@ -7,7 +7,7 @@ use plimsoll_cpu::conv::{
     ConvShape, conv2d, conv2d_input_grad, conv2d_input_grad_workspace, conv2d_weight_grad,
     conv2d_weight_grad_workspace, conv2d_workspace,
 };
-use plimsoll_cpu::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace};
+use plimsoll_cpu::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_direct, gemm_workspace, is_direct};
 use plimsoll_cpu::isa::{Context, Isa};
 use plimsoll_cpu::pool::Pool;
 use std::time::{Duration, Instant};
@@ -52,7 +52,8 @@ fn workspace(bytes: usize) -> (Vec<f32>, usize) {
 }
 
 fn products(ctx: Context<'_>) {
-    println!("{:>6} {:>6} {:>6} {:>6}  {:>7} {:>7} {:>7}", "m", "n", "k", "fold", "NN", "TN", "NT");
+    let header = ["m", "n", "k", "fold", " NN", "TN", "NT", "direct"];
+    println!("{}", header.map(|name| format!("{name:>7}")).join(" "));
     let none = usize::MAX;
     let shapes = [
         (512, 2048, 784, none),
@@ -64,6 +65,13 @@ fn products(ctx: Context<'_>) {
         (256, 1024, 4096, 256),
         (512, 10, 2048, none),
         (64, 64, 64, none),
+        (4, 1024, 256, none),
+        (8, 1024, 256, none),
+        (16, 1024, 256, none),
+        (32, 1024, 256, none),
+        (32, 256, 1024, none),
+        (64, 1024, 256, none),
+        (16, 2048, 512, none),
         (8, 2048, 2048, none),
     ];
     for (m, n, k, fold) in shapes {
@@ -82,7 +90,12 @@ fn products(ctx: Context<'_>) {
         });
         let fold = if fold == none { "-".to_string() } else { fold.to_string() };
         let [nn, tn, nt] = speeds;
-        println!("{m:>6} {n:>6} {k:>6} {fold:>6}  {nn:>7.1} {tn:>7.1} {nt:>7.1}");
+        let direct = if is_direct(&spec) {
+            format!("{:.1}", speed(flops, || gemm_direct(ctx, &spec, &a, &b, &mut c, Epilogue::NONE)))
+        } else {
+            "-".to_string()
+        };
+        println!("{m:>7} {n:>7} {k:>7} {fold:>7} {nn:>7.1} {tn:>7.1} {nt:>7.1} {direct:>7}");
     }
 }
 
@@ -126,12 +139,13 @@ fn convolutions(ctx: Context<'_>) {
         let mut w = data(kernel * kernel * in_c * out_c);
         let flops = 2.0 * (w.len() * out * out * 128) as f64;
         let threads = ctx.threads();
-        let (mut space, at) = workspace(conv2d_workspace(ctx.isa(), threads, &shape));
+        let (mut space, at) = workspace(conv2d_workspace::<f32, f32>(ctx.isa(), threads, &shape));
         let forward = speed(flops, || conv2d(ctx, &shape, &x, &w, &mut y, Epilogue::NONE, &mut space[at..]));
-        let (mut space, at) = workspace(conv2d_input_grad_workspace(ctx.isa(), threads, &shape));
+        let (mut space, at) = workspace(conv2d_input_grad_workspace::<f32, f32>(ctx.isa(), threads, &shape));
         let dx = speed(flops, || conv2d_input_grad(ctx, &shape, &y, &w, &mut x, &mut space[at..]));
         let block = 32;
-        let (mut space, at) = workspace(conv2d_weight_grad_workspace(ctx.isa(), threads, &shape, block));
+        let (mut space, at) =
+            workspace(conv2d_weight_grad_workspace::<f32>(ctx.isa(), threads, &shape, block));
         let dw = speed(flops, || {
             conv2d_weight_grad(ctx, &shape, &x, &y, &mut w, false, block, &mut space[at..]);
         });

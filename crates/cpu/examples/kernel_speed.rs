@@ -320,7 +320,7 @@ fn attention_speed(ctx: Context<'_>, name: &str, spec: &AttentionSpec) {
         attention(ctx, spec, &q, &k, &v, &mask, &mut y, &mut lse, memory);
     });
     let (mut dq, [mut dk, mut dv]) = (vec![0.0; n], [0; 2].map(|_| vec![0.0; keys]));
-    let mut memory = space(attention_grad_workspace(ctx.isa(), ctx.threads(), spec));
+    let mut memory = space(attention_grad_workspace::<f32>(ctx.isa(), ctx.threads(), spec));
     let memory = aligned(&mut memory);
     time(&format!("attention_grad {name}"), 16 * (n + keys), || {
         attention_grad(ctx, spec, &q, &k, &v, &y, &lse, &dy, &mask, &mut dq, &mut dk, &mut dv, memory);
@@ -373,7 +373,7 @@ fn losses(ctx: Context<'_>) {
         linear_cross_entropy(ctx, &spec, &x, &kernel, &labels, &weights, &mut loss, &mut lse, memory)
             .expect("in range");
     });
-    let mut memory = space(linear_cross_entropy_grad_workspace(ctx.isa(), ctx.threads(), &spec));
+    let mut memory = space(linear_cross_entropy_grad_workspace::<f32>(ctx.isa(), ctx.threads(), &spec));
     let memory = aligned(&mut memory);
     time("linear_cross_entropy_grad (25.8 GFlop)", 4 * kernel.len(), || {
         linear_cross_entropy_grad(
@@ -453,15 +453,15 @@ fn convolutions(ctx: Context<'_>) {
         let flops = 2.0 * (w.len() * out * out * 32) as f64 * 1e-9;
         println!("{name}: {flops:.3} GFlop");
         let (isa, threads) = (ctx.isa(), ctx.threads());
-        let mut memory = space(conv2d_workspace(isa, threads, &shape));
+        let mut memory = space(conv2d_workspace::<f32, f32>(isa, threads, &shape));
         time("  conv2d", bytes, || {
             conv2d(ctx, &shape, x, &w, y, Epilogue::NONE, aligned(&mut memory));
         });
-        let mut memory = space(conv2d_input_grad_workspace(isa, threads, &shape));
+        let mut memory = space(conv2d_input_grad_workspace::<f32, f32>(isa, threads, &shape));
         time("  conv2d_input_grad", bytes, || {
             conv2d_input_grad(ctx, &shape, y, &w, x, aligned(&mut memory));
         });
-        let mut memory = space(conv2d_weight_grad_workspace(isa, threads, &shape, 1));
+        let mut memory = space(conv2d_weight_grad_workspace::<f32>(isa, threads, &shape, 1));
         time("  conv2d_weight_grad", bytes, || {
             conv2d_weight_grad(ctx, &shape, x, y, &mut w, false, 1, aligned(&mut memory));
         });

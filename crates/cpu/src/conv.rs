@@ -16,11 +16,13 @@ mod weight_grad;
 
 pub use weight_grad::{conv2d_weight_grad, conv2d_weight_grad_workspace};
 
+use crate::float::{Float, narrow};
 use crate::gemm::chunks::Chunks;
 use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
 use crate::gemm::{Epilogue, SharedMut, shared_workspace, whole_lines};
 use crate::isa::{Context, Isa};
+use crate::math::Shared;
 use axis::{Axis, Extent};
 use image::{Image, Window};
 use std::ops::Range;
@@ -123,28 +125,28 @@ impl ConvShape {
     }
 }
 
-/// The bytes of workspace that [`conv2d`] needs: a multiple of 64.
-pub fn conv2d_workspace(isa: Isa, threads: usize, shape: &ConvShape) -> usize {
+/// The bytes of workspace that [`conv2d`] needs for operands and a result of these types: a multiple of 64.
+pub fn conv2d_workspace<T: Float, C: Float>(isa: Isa, threads: usize, shape: &ConvShape) -> usize {
     if shape.is_depthwise() {
         return 0;
     }
-    Gather::forward(isa, shape).workspace_floats(threads) * size_of::<f32>()
+    Gather::forward(isa, shape).workspace_floats::<T, C>(threads) * size_of::<f32>()
 }
 
 /// Convolves every image of `x` with the weights `w`, then applies the epilogue per output channel.
 ///
 /// The sum runs over (kernel row, kernel column, input channel of the group) in that order, cut at every multiple
-/// of 256.
+/// of 256. It is f32, and rounded once, after the epilogue.
 ///
 /// # Panics
 ///
 /// When an operand's length does not fit the shape, or the workspace is too small or not aligned to 64 bytes.
-pub fn conv2d(
+pub fn conv2d<T: Float, C: Float>(
     ctx: Context<'_>,
     shape: &ConvShape,
-    x: &[f32],
-    w: &[f32],
-    y: &mut [f32],
+    x: &[T],
+    w: &[T],
+    y: &mut [C],
     epilogue: Epilogue<'_>,
     workspace: &mut [f32],
 ) {
@@ -157,11 +159,11 @@ pub fn conv2d(
 }
 
 /// The bytes of workspace that [`conv2d_input_grad`] needs: a multiple of 64.
-pub fn conv2d_input_grad_workspace(isa: Isa, threads: usize, shape: &ConvShape) -> usize {
+pub fn conv2d_input_grad_workspace<T: Float, C: Float>(isa: Isa, threads: usize, shape: &ConvShape) -> usize {
     if shape.is_depthwise() {
         return 0;
     }
-    Gather::input_grad(isa, shape).workspace_floats(threads) * size_of::<f32>()
+    Gather::input_grad(isa, shape).workspace_floats::<T, C>(threads) * size_of::<f32>()
 }
 
 /// The gradient of [`conv2d`] with respect to its input.
@@ -172,12 +174,12 @@ pub fn conv2d_input_grad_workspace(isa: Isa, threads: usize, shape: &ConvShape) 
 /// # Panics
 ///
 /// As [`conv2d`].
-pub fn conv2d_input_grad(
+pub fn conv2d_input_grad<T: Float, C: Float>(
     ctx: Context<'_>,
     shape: &ConvShape,
-    dy: &[f32],
-    w: &[f32],
-    dx: &mut [f32],
+    dy: &[T],
+    w: &[T],
+    dx: &mut [C],
     workspace: &mut [f32],
 ) {
     shape.check(dx.len(), w.len(), dy.len());
@@ -198,6 +200,15 @@ struct Gather<'a> {
     source: Image,
     target: Image,
     backward: bool,
+}
+
+/// Where a row's sums go.
+#[derive(Clone, Copy)]
+enum Place {
+    /// To the target image.
+    Image(*mut f32),
+    /// To the worker's own memory: a group's channels of one row of a class, pixel by pixel.
+    Own(*mut f32),
 }
 
 /// One class of target pixels: an evenly spaced grid of them, and the taps that they meet.
@@ -277,25 +288,32 @@ impl<'a> Gather<'a> {
     }
 
     /// Floats of each worker's copy of a few rows with zeros around them.
-    fn copy_floats(&self) -> usize {
+    fn copy_floats<T: Float>(&self) -> usize {
         let floats = |class: Class| {
-            let inside = class.window.stays_inside(class.grid, self.source);
+            let inside = class.window.needs_no_copy::<T>(class.grid, self.source);
             let floats = class.window.copy_floats(self.band(&class), class.grid[1], self.source);
             if inside { 0 } else { whole_lines(floats) }
         };
         (0..self.classes()).map(|class| floats(self.class(class))).max().unwrap_or(0)
     }
 
-    fn workspace_floats(&self, threads: usize) -> usize {
-        self.packed_before(self.classes()) + threads * self.copy_floats()
+    /// Floats of each worker's sums of one row of a class, which are whole before they are rounded.
+    fn sums_floats<C: Float>(&self) -> usize {
+        let widest = (0..self.classes()).map(|class| self.class(class).grid[1]).max().unwrap_or(0);
+        if C::LOW { whole_lines(widest * self.columns()) } else { 0 }
     }
 
-    fn run(
+    fn workspace_floats<T: Float, C: Float>(&self, threads: usize) -> usize {
+        let own = self.copy_floats::<T>() + self.sums_floats::<C>();
+        self.packed_before(self.classes()) + threads * own
+    }
+
+    fn run<T: Float, C: Float>(
         &self,
         ctx: Context<'_>,
-        source: &[f32],
-        w: &[f32],
-        target: &mut [f32],
+        source: &[T],
+        w: &[T],
+        target: &mut [C],
         finish: Finish,
         workspace: &mut [f32],
     ) {
@@ -303,10 +321,11 @@ impl<'a> Gather<'a> {
             return;
         }
         assert_available(self.isa);
-        let space = shared_workspace(workspace, self.workspace_floats(ctx.pool.threads()));
+        let space = shared_workspace(workspace, self.workspace_floats::<T, C>(ctx.pool.threads()));
         let copies = self.packed_before(self.classes());
-        let copy_floats = self.copy_floats();
-        let target = SharedMut(target.as_mut_ptr());
+        let copy_floats = self.copy_floats::<T>();
+        let own_floats = copy_floats + self.sums_floats::<C>();
+        let target = Shared::new(target);
         for index in 0..self.classes() {
             let class = self.class(index);
             let weights = SharedMut(space.at(self.packed_before(index)));
@@ -325,20 +344,34 @@ impl<'a> Gather<'a> {
                 let first = task % bands * band;
                 let rows = first..(first + band).min(class.grid[0]);
                 let image = &source[example * self.source.floats()..][..self.source.floats()];
-                let copy = space.at(copies + worker * copy_floats);
+                let copy = space.at(copies + worker * own_floats);
                 // SAFETY: the copy is the worker's own, and big enough for a band of any class.
-                let view = unsafe { class.window.view(image, self.source, rows.clone(), class.grid, copy) };
-                let corner = SharedMut(target.at(example * self.target.floats()));
+                let view = unsafe {
+                    class.window.view(self.isa, image, self.source, rows.clone(), class.grid, copy)
+                };
+                let first = example * self.target.floats();
                 for group in 0..self.shape.groups {
                     let weights = SharedMut(weights.at(group * packed));
-                    self.band_product(&class, rows.clone(), group, &view, weights, corner, finish);
+                    if C::LOW {
+                        let (sums, target) =
+                            (copy.wrapping_add(copy_floats), Shared::from_ptr(target.at(first)));
+                        for row in rows.clone() {
+                            let part = (row - rows.start, row..row + 1);
+                            self.band_product(&class, part, group, &view, weights, Place::Own(sums), finish);
+                            self.round_row(&class, row, group, sums, target);
+                        }
+                    } else {
+                        // What is not rounded is f32.
+                        let place = Place::Image(target.at(first).cast());
+                        self.band_product(&class, (0, rows.clone()), group, &view, weights, place, finish);
+                    }
                 }
             });
         }
     }
 
     /// Packs the rows of B that belong to one tap of one group, in all panels.
-    fn pack_tap(&self, class: &Class, (group, tap): (usize, usize), w: &[f32], weights: SharedMut) {
+    fn pack_tap<T: Float>(&self, class: &Class, (group, tap): (usize, usize), w: &[T], weights: SharedMut) {
         let (depth, channels, columns) = (self.depth(class), self.channels(), self.columns());
         let [rows, cols] = class.axes;
         let row = rows.tap + tap / cols.taps * rows.tap_pitch;
@@ -358,16 +391,38 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// A group's channels of all target pixels in a few rows of one class.
+    /// Rounds a group's sums of one row of a class into the target image.
+    fn round_row<C: Float>(
+        &self,
+        class: &Class,
+        row: usize,
+        group: usize,
+        sums: *const f32,
+        target: Shared<C>,
+    ) {
+        let [row_axis, column_axis] = class.axes;
+        let (columns, c_row) = (self.columns(), row_axis.first + row * row_axis.pitch);
+        for pixel in 0..class.grid[1] {
+            let c_column = column_axis.first + pixel * column_axis.pitch;
+            let at = (c_row * self.target.w + c_column) * self.target.c + group * columns;
+            // SAFETY: the sums are the worker's own, the pixels lie in the target image and belong to this task.
+            let (sums, target) = unsafe {
+                (std::slice::from_raw_parts(sums.add(pixel * columns), columns), target.part(at, columns))
+            };
+            narrow(self.isa, sums, target);
+        }
+    }
+
+    /// A group's channels of all target pixels in a few rows of one class, `before` of the view's rows before them.
     #[expect(clippy::too_many_arguments, reason = "the part, its operands and its result")]
     fn band_product(
         &self,
         class: &Class,
-        rows: Range<usize>,
+        (before, rows): (usize, Range<usize>),
         group: usize,
         view: &image::View,
         weights: SharedMut,
-        target: SharedMut,
+        place: Place,
         finish: Finish,
     ) {
         let (kernels, depth, columns) = (self.kernels, self.depth(class), self.columns());
@@ -390,22 +445,31 @@ impl<'a> Gather<'a> {
                     k_start: chunk.start,
                     k_len: chunk.len(),
                     b: weights.at(start * depth + chunk.start * width),
+                    b_step: width,
                     old: std::ptr::null(),
                     old_step: 0,
-                    c: target.at(0),
-                    ldc: column_axis.pitch * self.target.c,
+                    c: std::ptr::null_mut(),
+                    ldc: match place {
+                        Place::Image(_) => column_axis.pitch * self.target.c,
+                        Place::Own(_) => columns,
+                    },
                     cols,
                     finish: if last { finish.at_column(first_column + start) } else { Finish::NONE },
                 };
                 for row in rows.clone() {
-                    let a = a.wrapping_add((row - rows.start) * view.window_pitch);
+                    let a = a.wrapping_add((before + row - rows.start) * view.window_pitch);
                     let c_row = row_axis.first + row * row_axis.pitch;
                     for index in 0..tiles {
                         let pixels = share(class.grid[1], tiles, index);
                         let c_column = column_axis.first + pixels.start * column_axis.pitch;
                         tile.a = a.wrapping_add(pixels.start * tile.a_step);
-                        let pixel = (c_row * self.target.w + c_column) * self.target.c;
-                        tile.c = target.at(pixel + first_column + start);
+                        tile.c = match place {
+                            Place::Image(target) => {
+                                let pixel = (c_row * self.target.w + c_column) * self.target.c;
+                                target.wrapping_add(pixel + first_column + start)
+                            }
+                            Place::Own(sums) => sums.wrapping_add(pixels.start * columns + start),
+                        };
                         tile.load(chunk.start > 0);
                         // SAFETY: the view covers the windows of these pixels, the panel is packed, the
                         // pixels lie in the target image and belong to this task; the machine has the

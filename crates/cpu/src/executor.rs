@@ -5,14 +5,15 @@ use crate::call::{self, Call, Operands};
 use crate::isa::{Context, Isa};
 use crate::pool::Pool;
 use crate::shadow::Shadow;
-use crate::spill::{STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
+use crate::spill::{Rates, STAGING_BYTES, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::stream::Stream;
 use crate::target::CpuTarget;
-use plimsoll_graph::ValueId;
+use plimsoll_graph::{NodeId, ValueId};
 use plimsoll_plan::{
     Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet,
     Prepared, Spilled, StateHome, Target, verify,
 };
+use plimsoll_tensor::all_finite;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -59,6 +60,7 @@ pub struct Cpu {
     pool: Arc<Pool>,
     checked: bool,
     spill: Option<PathBuf>,
+    disk: Disk,
     times: Option<Arc<StepTimes>>,
 }
 
@@ -68,10 +70,10 @@ const MOST_TRANSFERS: usize = 64;
 /// Kernel-side records and resident stack of the threads that spill.
 const SPILL_THREAD_BYTES: usize = 32 << 10;
 
-/// What a disk is taken to do, unless told otherwise: 2 GiB a second in, 1.5 out.
+/// What a disk is taken to do, unless told otherwise: 2.5 GiB a second both ways.
 const DISK: Disk = Disk {
-    read_ns_per_mib: 500_000,
-    write_ns_per_mib: 650_000,
+    read_ns_per_mib: 400_000,
+    write_ns_per_mib: 400_000,
     staging_bytes: STAGING_BYTES + SPILL_THREAD_BYTES,
 };
 
@@ -91,6 +93,7 @@ impl Cpu {
             checked: false,
             times: None,
             spill: None,
+            disk: DISK,
         })
     }
 
@@ -98,6 +101,13 @@ impl Cpu {
     /// is prepared.
     pub fn spilling(self, folder: impl Into<PathBuf>) -> Self {
         Self { spill: Some(folder.into()), ..self }
+    }
+
+    /// An executor whose plans take the disk to be so fast: what [`disk_rates`](crate::spill::disk_rates) found, say.
+    pub fn disk_rates(self, rates: Rates) -> Self {
+        let ns_per_mib = |bytes_per_ns: f64| (f64::from(1 << 20) / bytes_per_ns) as u64;
+        let (read, write) = (ns_per_mib(rates.read_bytes_per_ns), ns_per_mib(rates.write_bytes_per_ns));
+        Self { disk: Disk { read_ns_per_mib: read, write_ns_per_mib: write, ..self.disk }, ..self }
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the
@@ -118,7 +128,7 @@ impl Executor for Cpu {
     }
 
     fn disk(&self) -> Option<Disk> {
-        self.spill.is_some().then_some(DISK)
+        self.spill.is_some().then_some(self.disk)
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
@@ -400,6 +410,52 @@ impl CpuPrepared {
         result
     }
 
+    /// Copies the inputs in and does every step of a plan, micro-batch after micro-batch and then the tail.
+    fn run_each(
+        &mut self,
+        plan: usize,
+        inputs: &[&[u8]],
+        mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
+    ) -> Result<(), ExecuteError> {
+        if plan >= self.plans.plans.len() {
+            return Err(ExecuteError::Input(format!("there is no plan {plan}")));
+        }
+        self.copy_inputs(plan, inputs)?;
+        let plans = self.plans.clone();
+        let (steps, micro_batches) = (&plans.plans[plan].steps, plans.plans[plan].graph.micro_batches);
+        let body = steps.iter().take_while(|s| !s.tail).count();
+        let rounds = (0..micro_batches).map(|m| (0..body, m));
+        for (indices, micro_batch) in rounds.chain([(body..steps.len(), 0)]) {
+            // The tail's transfers are numbered after the body's.
+            if indices.start == 0 {
+                self.tickets.clear();
+            }
+            let result = indices.into_iter().try_for_each(|index| step(self, plan, index, micro_batch));
+            // Nothing moves any more when the next round, or the caller, touches the arena.
+            result.and(self.drain())?;
+        }
+        Ok(())
+    }
+
+    /// The node of a step that has just written something that is not finite.
+    fn bad_node(&self, plan: usize, index: usize, micro_batch: usize) -> Option<NodeId> {
+        let plan = &self.plans.plans[plan];
+        let (node, writes): (NodeId, Vec<Option<BufferId>>) = match &plan.steps[index].action {
+            Action::Run { node, writes, .. } => (*node, writes.iter().copied().map(Some).collect()),
+            Action::Stream { node, writes, .. } => (*node, writes.clone()),
+            Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => return None,
+        };
+        let is_bad = |(&value, &buffer): (&ValueId, &Option<BufferId>)| {
+            let Some(place) = buffer.map(|id| place(plan, id)) else { return false };
+            let ty = plan.graph.ty(value);
+            let offset = place.offset + micro_batch * place.stride;
+            // SAFETY: no step runs, so nothing writes to the arena.
+            let bytes: &[u8] = unsafe { self.arena.view(offset, place.bytes.min(ty.bytes())) };
+            !all_finite(ty.dtype, bytes)
+        };
+        plan.graph.node(node).outputs.iter().zip(&writes).any(is_bad).then_some(node)
+    }
+
     /// Waits for every transfer.
     fn drain(&mut self) -> Result<(), ExecuteError> {
         match (&self.spill, self.tickets.last()) {
@@ -459,25 +515,21 @@ impl CpuPrepared {
 
 impl Prepared for CpuPrepared {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        if plan >= self.plans.plans.len() {
-            return Err(ExecuteError::Input(format!("there is no plan {plan}")));
-        }
-        self.copy_inputs(plan, inputs)?;
-        let plans = self.plans.clone();
-        let (steps, micro_batches) = (&plans.plans[plan].steps, plans.plans[plan].graph.micro_batches);
-        let body = steps.iter().take_while(|s| !s.tail).count();
-        let rounds = (0..micro_batches).map(|m| (0..body, m));
-        for (indices, micro_batch) in rounds.chain([(body..steps.len(), 0)]) {
-            // The tail's transfers are numbered after the body's.
-            if indices.start == 0 {
-                self.tickets.clear();
+        self.run_each(plan, inputs, Self::checked_step)
+    }
+
+    fn run_until_bad(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<Option<NodeId>, ExecuteError> {
+        let mut bad = None;
+        let look = |prepared: &mut Self, plan, index, micro_batch| {
+            if bad.is_none() {
+                prepared.step(plan, index, micro_batch)?;
+                prepared.drain()?;
+                bad = prepared.bad_node(plan, index, micro_batch);
             }
-            let result =
-                indices.into_iter().try_for_each(|index| self.checked_step(plan, index, micro_batch));
-            // Nothing moves any more when the next round, or the caller, touches the arena.
-            result.and(self.drain())?;
-        }
-        Ok(())
+            Ok(())
+        };
+        self.run_each(plan, inputs, look)?;
+        Ok(bad)
     }
 
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {

@@ -1,5 +1,6 @@
 //! Look-ups by index.
 
+use crate::float::Float;
 use crate::isa::Context;
 use crate::math::{Shared, TASK_ELEMENTS, rows_per_task};
 
@@ -64,12 +65,12 @@ const PARTS: usize = 8;
 /// Adds row i of dy to row `indices[i]` of y, `[rows, width]`, in order; y starts at zero unless `accumulate`.
 ///
 /// Nothing is written if an index is out of range.
-pub fn scatter_add(
+pub fn scatter_add<T: Float>(
     ctx: Context<'_>,
     rows: usize,
     width: usize,
     indices: &[i32],
-    dy: &[f32],
+    dy: &[T],
     accumulate: bool,
     y: &mut [f32],
 ) -> Result<(), OutOfRange> {
@@ -93,7 +94,7 @@ pub fn scatter_add(
         for (position, &index) in indices.iter().enumerate() {
             if targets.contains(&(index as usize)) {
                 let dy = &dy[position * width..][columns.clone()];
-                row(index as usize).iter_mut().zip(dy).for_each(|(a, b)| *a += b);
+                row(index as usize).iter_mut().zip(dy).for_each(|(a, b)| *a += b.widen());
             }
         }
     });

@@ -10,6 +10,7 @@ pub mod conv;
 mod cost;
 pub mod elementwise;
 mod executor;
+pub mod float;
 pub mod gemm;
 pub mod index;
 pub mod isa;

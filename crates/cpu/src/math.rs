@@ -6,7 +6,7 @@
 /// Defines a function that is compiled for every instruction set and picks one by its first argument.
 ///
 /// The body sees the constant `FMA`: whether a fused multiply-add is one instruction, for the functions of this
-/// module that depend on it.
+/// module that depend on it. The function may be generic over the elements that lie in memory, `<T: Float>`.
 macro_rules! simd_fn {
     ($(#[$meta:meta])* $vis:vis unsafe fn $($rest:tt)*) => {
         $crate::math::simd_fn! { @define [unsafe] [$(#[$meta])*] [$vis] $($rest)* }
@@ -16,42 +16,43 @@ macro_rules! simd_fn {
     };
     (
         @define [$($safety:tt)?] [$(#[$meta:meta])*] [$vis:vis]
-        $name:ident($isa:ident: Isa $(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)? $body:block
+        $name:ident$(<$($g:ident: $bound:path),+>)?($isa:ident: Isa $(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)?
+        $body:block
     ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments, reason = "kernels take sizes and operands")]
-        $vis $($safety)? fn $name($isa: $crate::isa::Isa $(, $arg: $ty)*) $(-> $ret)? {
+        $vis $($safety)? fn $name$(<$($g: $bound),+>)?($isa: $crate::isa::Isa $(, $arg: $ty)*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments, reason = "see the outer function")]
             #[allow(clippy::extra_unused_type_parameters, reason = "not every body needs to know")]
-            $($safety)? fn body<const FMA: bool>($($arg: $ty),*) $(-> $ret)? $body
+            $($safety)? fn body<const FMA: bool $(, $($g: $bound),+)?>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
             #[allow(unused_unsafe, clippy::too_many_arguments, reason = "see the outer function")]
-            $($safety)? fn avx512($($arg: $ty),*) $(-> $ret)? {
+            $($safety)? fn avx512$(<$($g: $bound),+>)?($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the caller's contract, if there is one.
-                unsafe { body::<true>($($arg),*) }
+                unsafe { body::<true $(, $($g),+)?>($($arg),*) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(unused_unsafe, clippy::too_many_arguments, reason = "see the outer function")]
-            $($safety)? fn avx2($($arg: $ty),*) $(-> $ret)? {
+            $($safety)? fn avx2$(<$($g: $bound),+>)?($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the caller's contract, if there is one.
-                unsafe { body::<true>($($arg),*) }
+                unsafe { body::<true $(, $($g),+)?>($($arg),*) }
             }
 
             #[allow(unused_unsafe, reason = "not every function has a contract")]
             match $isa {
                 // SAFETY: an instruction set is only chosen on machines that have it.
                 #[cfg(target_arch = "x86_64")]
-                $crate::isa::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::isa::Isa::Avx512 => unsafe { avx512$(::<$($g),+>)?($($arg),*) },
                 // SAFETY: likewise.
                 #[cfg(target_arch = "x86_64")]
-                $crate::isa::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::isa::Isa::Avx2 => unsafe { avx2$(::<$($g),+>)?($($arg),*) },
                 // SAFETY: the caller's contract, if there is one.
-                _ => unsafe { body::<false>($($arg),*) },
+                _ => unsafe { body::<false $(, $($g),+)?>($($arg),*) },
             }
         }
     };

@@ -2,6 +2,7 @@
 //!
 //! A variance is always the mean squared distance from the mean, never the difference of two large moments.
 
+use crate::float::Float;
 use crate::isa::Context;
 use crate::math::{Shared, exp, ln, max_by, rows_per_task, simd_fn, sum_by, sum2_by, whole_lines};
 use crate::reduce::{Fold, STRIP, WIDEST, fold, fold_workspace, sum_rows, super_rows, unit_rows};
@@ -37,11 +38,11 @@ simd_fn! {
 }
 
 /// Mean and variance of every row of x, `[rows, width]`.
-pub fn row_stats(
+pub fn row_stats<T: Float>(
     ctx: Context<'_>,
     rows: usize,
     width: usize,
-    x: &[f32],
+    x: &[T],
     mean: &mut [f32],
     variance: &mut [f32],
 ) {
@@ -61,14 +62,14 @@ pub fn row_stats(
 }
 
 simd_fn! {
-    fn stats_of_rows(isa: Isa, width: usize, x: &[f32], mean: &mut [f32], variance: &mut [f32]) {
+    fn stats_of_rows<T: Float>(isa: Isa, width: usize, x: &[T], mean: &mut [f32], variance: &mut [f32]) {
         for (r, (mean, variance)) in mean.iter_mut().zip(variance).enumerate() {
             let row = &x[r * width..(r + 1) * width];
             // SAFETY: i is below the row's length.
-            let m = sum_by(width, |i| unsafe { *row.get_unchecked(i) }) / width as f32;
+            let m = sum_by(width, |i| unsafe { row.get_unchecked(i) }.widen()) / width as f32;
             let squares = sum_by(width, |i| {
                 // SAFETY: likewise.
-                let distance = unsafe { *row.get_unchecked(i) } - m;
+                let distance = unsafe { row.get_unchecked(i) }.widen() - m;
                 distance * distance
             });
             (*mean, *variance) = (m, squares / width as f32);
@@ -78,9 +79,9 @@ simd_fn! {
 
 /// Where `x̂ = (x - mean) · rstd` comes from, for x of `[rows, width]`.
 #[derive(Clone, Copy)]
-pub struct Normalised<'a> {
+pub struct Normalised<'a, X = f32> {
     /// The input.
-    pub x: &'a [f32],
+    pub x: &'a [X],
     /// Whose statistics they are: one for each row, or one for each channel.
     pub axis: NormAxis,
     /// The means.
@@ -89,7 +90,7 @@ pub struct Normalised<'a> {
     pub rstd: &'a [f32],
 }
 
-impl Normalised<'_> {
+impl<X> Normalised<'_, X> {
     fn check(&self, rows: usize, width: usize) {
         let statistics = if self.axis == NormAxis::Row { rows } else { width };
         let fits =
@@ -99,12 +100,12 @@ impl Normalised<'_> {
 }
 
 /// `(Σ dy, Σ dy · x̂)` over every row.
-pub fn row_sums(
+pub fn row_sums<D: Float, X: Float>(
     ctx: Context<'_>,
     rows: usize,
     width: usize,
-    dy: &[f32],
-    normalised: Normalised<'_>,
+    dy: &[D],
+    normalised: Normalised<'_, X>,
     sum: &mut [f32],
     sum_with_x: &mut [f32],
 ) {
@@ -124,8 +125,13 @@ pub fn row_sums(
 }
 
 simd_fn! {
-    fn sums_of_rows(
-        isa: Isa, width: usize, rows: Range<usize>, dy: &[f32], normalised: Normalised<'_>, sums: [&mut [f32]; 2],
+    fn sums_of_rows<D: Float, X: Float>(
+        isa: Isa,
+        width: usize,
+        rows: Range<usize>,
+        dy: &[D],
+        normalised: Normalised<'_, X>,
+        sums: [&mut [f32]; 2],
     ) {
         let Normalised { x, axis, mean, rstd } = normalised;
         let [sum, sum_with_x] = sums;
@@ -136,16 +142,16 @@ simd_fn! {
                     let (mean, rstd) = (mean[r], rstd[r]);
                     // SAFETY: i is below the row's length.
                     sum2_by(width, |i| unsafe {
-                        let dy = *dy.get_unchecked(i);
-                        [dy, dy * ((*x.get_unchecked(i) - mean) * rstd)]
+                        let dy = dy.get_unchecked(i).widen();
+                        [dy, dy * ((x.get_unchecked(i).widen() - mean) * rstd)]
                     })
                 }
                 NormAxis::Channel => {
                     let (mean, rstd) = (&mean[..width], &rstd[..width]);
                     // SAFETY: i is below the row's length, which is the number of channels.
                     sum2_by(width, |i| unsafe {
-                        let dy = *dy.get_unchecked(i);
-                        [dy, dy * ((*x.get_unchecked(i) - *mean.get_unchecked(i)) * *rstd.get_unchecked(i))]
+                        let dy = dy.get_unchecked(i).widen();
+                        [dy, dy * ((x.get_unchecked(i).widen() - *mean.get_unchecked(i)) * *rstd.get_unchecked(i))]
                     })
                 }
             };
@@ -163,11 +169,11 @@ pub fn channel_stats_workspace(rows: usize, channels: usize) -> usize {
 ///
 /// Every unit of rows has its statistics taken while it is in cache; they are then combined in order, as Chan, Golub
 /// and LeVeque have it. So x is read from memory once.
-pub fn channel_stats(
+pub fn channel_stats<T: Float>(
     ctx: Context<'_>,
     rows: usize,
     channels: usize,
-    x: &[f32],
+    x: &[T],
     mean: &mut [f32],
     variance: &mut [f32],
     workspace: &mut [f32],
@@ -199,18 +205,20 @@ pub fn channel_stats(
 
 simd_fn! {
     /// Mean and sum of squared distances of some columns of a unit.
-    fn stats_of_unit(isa: Isa, channels: usize, columns: Range<usize>, x: &[f32], out: [&mut [f32]; 2]) {
+    fn stats_of_unit<T: Float>(
+        isa: Isa, channels: usize, columns: Range<usize>, x: &[T], out: [&mut [f32]; 2],
+    ) {
         let [mean, squares] = out;
         let rows = x.len() / channels;
         sum_rows(rows, channels, columns.clone(), [&mut *mean], |r, j| {
             // SAFETY: r and j lie inside the unit.
-            [unsafe { *x.get_unchecked(r * channels + j) }]
+            [unsafe { x.get_unchecked(r * channels + j) }.widen()]
         });
         mean.iter_mut().for_each(|m| *m /= rows as f32);
         let tiled = Tiled::new(channels, columns.clone(), mean);
         sum_rows(rows, channels, columns.clone(), [squares], |r, j| {
             // SAFETY: r and j lie inside the unit; the statistics are repeated as far as columns go.
-            let distance = unsafe { *x.get_unchecked(r * channels + j) - tiled.get(j - columns.start) };
+            let distance = unsafe { x.get_unchecked(r * channels + j).widen() - tiled.get(j - columns.start) };
             [distance * distance]
         });
     }
@@ -276,14 +284,14 @@ pub fn channel_sums_workspace(rows: usize, channels: usize, block_rows: usize) -
 /// `(Σ dy, Σ dy · x̂)` over every column, added to what is there with `accumulate`, folded over blocks of
 /// `block_rows` rows.
 #[allow(clippy::too_many_arguments, reason = "sizes and operands")]
-pub fn channel_sums(
+pub fn channel_sums<D: Float, X: Float>(
     ctx: Context<'_>,
     rows: usize,
     channels: usize,
     block_rows: usize,
     accumulate: bool,
-    dy: &[f32],
-    normalised: Normalised<'_>,
+    dy: &[D],
+    normalised: Normalised<'_, X>,
     sum: &mut [f32],
     sum_with_x: &mut [f32],
     workspace: &mut [f32],
@@ -300,13 +308,13 @@ pub fn channel_sums(
 }
 
 simd_fn! {
-    fn sums_of_unit(
+    fn sums_of_unit<D: Float, X: Float>(
         isa: Isa,
         channels: usize,
         rows: Range<usize>,
         columns: Range<usize>,
-        dy: &[f32],
-        normalised: Normalised<'_>,
+        dy: &[D],
+        normalised: Normalised<'_, X>,
         out: [&mut [f32]; 2],
     ) {
         let Normalised { x, axis, mean, rstd } = normalised;
@@ -322,8 +330,8 @@ simd_fn! {
                     // SAFETY: r and j lie inside the unit.
                     unsafe {
                         let at = r * channels + j;
-                        let dy = *dy.get_unchecked(at);
-                        [dy, dy * ((*x.get_unchecked(at) - *mean.get_unchecked(row)) * *rstd.get_unchecked(row))]
+                        let dy = dy.get_unchecked(at).widen();
+                        [dy, dy * ((x.get_unchecked(at).widen() - *mean.get_unchecked(row)) * *rstd.get_unchecked(row))]
                     }
                 });
             }
@@ -335,8 +343,8 @@ simd_fn! {
                     // SAFETY: r and j lie inside the unit; the statistics are repeated as far as columns go.
                     unsafe {
                         let at = r * channels + j;
-                        let dy = *dy.get_unchecked(at);
-                        [dy, dy * ((*x.get_unchecked(at) - mean.get(j - first)) * rstd.get(j - first))]
+                        let dy = dy.get_unchecked(at).widen();
+                        [dy, dy * ((x.get_unchecked(at).widen() - mean.get(j - first)) * rstd.get(j - first))]
                     }
                 });
             }
@@ -346,8 +354,8 @@ simd_fn! {
                     // SAFETY: r and j lie inside the unit; rows this wide are not taken together.
                     unsafe {
                         let at = r * channels + j;
-                        let dy = *dy.get_unchecked(at);
-                        [dy, dy * ((*x.get_unchecked(at) - *mean.get_unchecked(j)) * *rstd.get_unchecked(j))]
+                        let dy = dy.get_unchecked(at).widen();
+                        [dy, dy * ((x.get_unchecked(at).widen() - *mean.get_unchecked(j)) * *rstd.get_unchecked(j))]
                     }
                 });
             }

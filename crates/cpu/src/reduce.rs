@@ -13,6 +13,7 @@ pub use topk::top_k;
 pub(crate) use columns::{WIDEST, sum_rows, super_rows};
 pub(crate) use fold::{Fold, fold, fold_workspace, unit_rows};
 
+use crate::float::Float;
 use crate::isa::Context;
 use crate::math::{Shared, TASK_ELEMENTS, max_by, rows_per_task, simd_fn, sum_by};
 use std::ops::Range;
@@ -30,7 +31,13 @@ pub enum Term {
 }
 
 /// `y[o, i] = Σ_r x[o, r, i]`, or of their squares, with x of `[outer, reduce, inner]`.
-pub fn sum(ctx: Context<'_>, term: Term, [outer, reduce, inner]: [usize; 3], x: &[f32], y: &mut [f32]) {
+pub fn sum<T: Float>(
+    ctx: Context<'_>,
+    term: Term,
+    [outer, reduce, inner]: [usize; 3],
+    x: &[T],
+    y: &mut [f32],
+) {
     assert!(
         x.len() >= outer * reduce * inner && y.len() >= outer * inner,
         "operands are shorter than their shapes"
@@ -78,13 +85,13 @@ pub fn sum_fold_workspace(rows: usize, inner: usize, block_rows: usize) -> usize
 /// `y[i] = Σ_r x[r, i]` (`y[i] += ..` with `accumulate`), with x of `[rows, inner]`, folded over blocks of
 /// `block_rows` rows: rows cut at a block's end and summed in two calls give the bits of one call.
 #[allow(clippy::too_many_arguments, reason = "sizes and operands")]
-pub fn sum_fold(
+pub fn sum_fold<T: Float>(
     ctx: Context<'_>,
     rows: usize,
     inner: usize,
     block_rows: usize,
     accumulate: bool,
-    x: &[f32],
+    x: &[T],
     y: &mut [f32],
     workspace: &mut [f32],
 ) {
@@ -112,22 +119,22 @@ pub fn arg_extreme(ctx: Context<'_>, which: Extreme, rows: usize, width: usize, 
 }
 
 simd_fn! {
-    fn row_sums(isa: Isa, width: usize, x: &[f32], y: &mut [f32]) {
+    fn row_sums<T: Float>(isa: Isa, width: usize, x: &[T], y: &mut [f32]) {
         for (r, y) in y.iter_mut().enumerate() {
             let row = &x[r * width..(r + 1) * width];
             // SAFETY: i is below the row's length.
-            *y = sum_by(width, |i| unsafe { *row.get_unchecked(i) });
+            *y = sum_by(width, |i| unsafe { row.get_unchecked(i) }.widen());
         }
     }
 }
 
 simd_fn! {
-    fn row_square_sums(isa: Isa, width: usize, x: &[f32], y: &mut [f32]) {
+    fn row_square_sums<T: Float>(isa: Isa, width: usize, x: &[T], y: &mut [f32]) {
         for (r, y) in y.iter_mut().enumerate() {
             let row = &x[r * width..(r + 1) * width];
             *y = sum_by(width, |i| {
                 // SAFETY: i is below the row's length.
-                let x = unsafe { *row.get_unchecked(i) };
+                let x = unsafe { row.get_unchecked(i) }.widen();
                 x * x
             });
         }
@@ -136,13 +143,13 @@ simd_fn! {
 
 simd_fn! {
     /// As [`sum_unit`], of squares.
-    fn square_sum_unit(
-        isa: Isa, inner: usize, rows: Range<usize>, columns: Range<usize>, x: &[f32], out: &mut [f32],
+    fn square_sum_unit<T: Float>(
+        isa: Isa, inner: usize, rows: Range<usize>, columns: Range<usize>, x: &[T], out: &mut [f32],
     ) {
         let x = &x[rows.start * inner..rows.end * inner];
         sum_rows(rows.len(), inner, columns, [out], |r, j| {
             // SAFETY: r and j lie inside the rows and columns that were cut out above.
-            let x = unsafe { *x.get_unchecked(r * inner + j) };
+            let x = unsafe { x.get_unchecked(r * inner + j) }.widen();
             [x * x]
         });
     }
@@ -150,11 +157,13 @@ simd_fn! {
 
 simd_fn! {
     /// Sums rows of x in some columns, from +0.
-    fn sum_unit(isa: Isa, inner: usize, rows: Range<usize>, columns: Range<usize>, x: &[f32], out: &mut [f32]) {
+    fn sum_unit<T: Float>(
+        isa: Isa, inner: usize, rows: Range<usize>, columns: Range<usize>, x: &[T], out: &mut [f32],
+    ) {
         let x = &x[rows.start * inner..rows.end * inner];
         sum_rows(rows.len(), inner, columns, [out], |r, j| {
             // SAFETY: r and j lie inside the rows and columns that were cut out above.
-            [unsafe { *x.get_unchecked(r * inner + j) }]
+            [unsafe { x.get_unchecked(r * inner + j) }.widen()]
         });
     }
 }

@@ -37,12 +37,12 @@ impl CpuTarget {
 
 impl Target for CpuTarget {
     fn name(&self) -> String {
-        format!(
-            "cpu {}, {} thread{}",
-            self.isa.name(),
-            self.threads,
-            if self.threads == 1 { "" } else { "s" }
-        )
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!("{}, {} thread{plural}", self.instructions(), self.threads)
+    }
+
+    fn instructions(&self) -> String {
+        format!("cpu {}", self.isa.name())
     }
 
     fn alignment(&self) -> usize {

@@ -10,6 +10,8 @@ pub(crate) enum View {
     Cut { start: usize, step: usize, len: usize },
     /// Another order each epoch.
     Shuffled { seed: u64 },
+    /// `len` records of the source, spread evenly: those that are held out, or the others.
+    Spread { len: usize, held_out: bool },
     /// The whole, several times; each time counts as an epoch of its own below.
     Repeated { times: usize },
     /// Every `every`th record for measuring, or all others.
@@ -27,6 +29,7 @@ impl Viewed {
     fn find(&self, index: usize, epoch: u64) -> (usize, u64) {
         match self.view {
             View::Cut { start, step, .. } => (start + index * step, epoch),
+            View::Spread { len, held_out } => (spread(index, len, self.source.len() - len, held_out), epoch),
             View::Shuffled { seed } => {
                 let order = Permutation::new(self.source.len() as u64, seed, epoch);
                 (order.at(index as u64) as usize, epoch)
@@ -42,13 +45,21 @@ impl Viewed {
     }
 }
 
+/// The place of a record of a part of `own` records that lies spread between `others`. Before kept record `i` come
+/// `i · held / kept` of those held out, rounded down; the other way round follows from it.
+fn spread(index: usize, own: usize, others: usize, held_out: bool) -> usize {
+    let (i, own, others) = (index as u128, own.max(1) as u128, others as u128);
+    let before = if held_out { ((i + 1) * others).div_ceil(own) } else { i * others / own };
+    index + before as usize
+}
+
 impl Source for Viewed {
     fn schema(&self) -> &Schema {
         self.source.schema()
     }
     fn len(&self) -> usize {
         match self.view {
-            View::Cut { len, .. } => len,
+            View::Cut { len, .. } | View::Spread { len, .. } => len,
             View::Shuffled { .. } => self.source.len(),
             View::Repeated { times } => self.source.len().saturating_mul(times),
             View::Part { every, test: true } => self.source.len() / every,
@@ -66,7 +77,7 @@ impl Source for Viewed {
     fn resident_bytes(&self) -> usize {
         match self.view {
             // The other part has it, and states it.
-            View::Part { test: true, .. } => 0,
+            View::Spread { held_out: true, .. } | View::Part { test: true, .. } => 0,
             _ => self.source.resident_bytes(),
         }
     }
@@ -183,5 +194,26 @@ impl Source for Joined {
     fn origin(&self, index: usize, epoch: u64) -> String {
         let (part, index) = self.find(index);
         self.parts[part].origin(index, epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_parts_are_the_whole_and_even() {
+        for (all, held) in [(10, 1), (10, 3), (7, 7), (100, 33), (5, 0), (3, 2), (1000, 999)] {
+            let kept = (0..all - held).map(|i| spread(i, all - held, held, false));
+            let kept: Vec<usize> = kept.collect();
+            let out: Vec<usize> = (0..held).map(|i| spread(i, held, all - held, true)).collect();
+            let mut both = [kept, out.clone()].concat();
+            both.sort_unstable();
+            assert_eq!(both, (0..all).collect::<Vec<_>>(), "{held} of {all}");
+            let gaps = out.windows(2).map(|pair| pair[1] - pair[0]);
+            let (least, most) =
+                gaps.fold((usize::MAX, 0), |(least, most), gap| (least.min(gap), most.max(gap)));
+            assert!(most <= least.saturating_add(1), "{held} of {all}: {out:?}");
+        }
     }
 }

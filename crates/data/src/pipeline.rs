@@ -282,6 +282,35 @@ impl Pipeline {
         Self { counted, ..cut }
     }
 
+    /// Holds a share of the records out, spread evenly: what is left, and what is held out, at least one of each. It needs
+    /// random access; put it before shuffle.
+    ///
+    /// ```
+    /// use plimsoll_data::{OpenOptions, open};
+    /// let digits = open("mnist", &OpenOptions::default())?;
+    /// let (train, validation) = digits.train.hold_out(0.25)?;
+    /// assert_eq!((train.len(), validation.len()), (Some(12_000), Some(4_000)));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn hold_out(&self, share: f64) -> Result<(Self, Self), DataError> {
+        let invalid = |reason: String| Err(DataError::Option { option: "hold_out", reason });
+        let Head::Indexed(source) = &self.head else {
+            return invalid("needs a source with random access, not a stream".into());
+        };
+        if !(share > 0.0 && share < 1.0) {
+            return invalid(format!("the share must be above 0 and below 1, not {share}"));
+        }
+        if source.len() < 2 {
+            return invalid(format!("{} records cannot be parted", source.len()));
+        }
+        let held = ((source.len() as f64 * share).round() as usize).clamp(1, source.len() - 1);
+        let part = |len, held_out| {
+            let view = View::Spread { len, held_out };
+            Self { head: Head::Indexed(Arc::new(Viewed { source: source.clone(), view })), ..self.clone() }
+        };
+        Ok((part(source.len() - held, false), part(held, true)))
+    }
+
     /// Each epoch so many times the whole; a shuffle before it gives each time another order.
     pub fn repeat(self, times: usize) -> Self {
         let counted = self.counted.map(|all| all.saturating_mul(times));

@@ -116,6 +116,13 @@ impl Dataset {
         Self { name: name.into(), train: train.into(), test: test.into() }
     }
 
+    /// The data with a share of its training examples in place of the test part ([`Pipeline::hold_out`]): for looking at a
+    /// model while it is not done, without looking at the test part.
+    pub fn hold_out(self, share: f64) -> Result<Self, DataError> {
+        let (train, test) = self.train.hold_out(share)?;
+        Ok(Self { train, test, ..self })
+    }
+
     /// Heap bytes that the sources of both parts hold.
     pub fn resident_bytes(&self) -> usize {
         self.train.resident_bytes() + self.test.resident_bytes()

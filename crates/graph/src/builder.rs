@@ -296,6 +296,7 @@ impl Builder {
 
     /// Sums a value down to the shape of one that broadcasts to its own: the gradient of broadcasting. What is batched
     /// is summed over the examples for what is not, even if there is one example alone: other micro-batches have others.
+    /// Sums of 16-bit floats are f32, and stay it where they are sums over examples.
     pub fn sum_like(&mut self, x: ValueId, like: ValueId) -> Result<ValueId, GraphError> {
         let (full, shape) = (self.shape(x).clone(), self.shape(like).clone());
         let missing = full.rank() - shape.rank();
@@ -311,6 +312,9 @@ impl Builder {
                 value = self.sum(value, axis, end)?;
             }
             axis = end + 1;
+        }
+        if self.is_batched(like) {
+            value = self.cast(value, self.ty(x).dtype)?;
         }
         self.reshape(value, shape)
     }

@@ -106,6 +106,8 @@ pub enum Init {
     Zeros,
     /// All ones.
     Ones,
+    /// All this number.
+    Constant(f64),
     /// Normal with mean zero and this deviation.
     Normal(f64),
     /// Uniform in ± this bound.

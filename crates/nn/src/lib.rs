@@ -19,6 +19,7 @@ mod loss;
 mod model;
 mod net;
 mod optimizer;
+mod precision;
 pub mod step;
 pub mod zoo;
 
@@ -41,3 +42,4 @@ pub use optimizer::{
 };
 pub use plimsoll_graph::op::ResizeMode;
 pub use plimsoll_tensor::Field;
+pub use precision::{GOOD_STEPS, LEAST_SCALE, LOSS_SCALE, LossScale, Policy, Precision, SKIPPED_STEPS};

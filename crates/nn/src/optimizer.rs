@@ -23,7 +23,7 @@ pub use recipe::{AVERAGE, Recipe};
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 
-use plimsoll_graph::{Builder, GraphError, Init, Role, ValueId};
+use plimsoll_graph::{Builder, GraphError, Init, Role, State, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 
 /// A rule that turns gradients into parameters' next versions.
@@ -59,6 +59,29 @@ pub trait Optimizer: Send + Sync {
     ) -> Result<(), GraphError> {
         for (parameter, &gradient) in parameters.iter().zip(gradients) {
             b.within(parameter.layer().into(), |b| self.update(b, parameter, gradient, settings))?;
+        }
+        Ok(())
+    }
+    /// As [`Optimizer::updates`], where nothing changes unless `good` is true.
+    fn guarded_updates(
+        &self,
+        b: &mut Builder,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+        good: ValueId,
+    ) -> Result<(), GraphError> {
+        let before: Vec<Option<ValueId>> = b.graph().states.iter().map(|s| s.output).collect();
+        self.updates(b, parameters, gradients, settings)?;
+        let changed = |(i, s): (usize, &State)| {
+            let new = s.output.filter(|_| before.get(i).is_none_or(|old| *old != s.output))?;
+            Some((s.input, new, s.name.clone()))
+        };
+        let changed: Vec<_> = b.graph().states.iter().enumerate().filter_map(changed).collect();
+        for (old, new, name) in changed {
+            let layer = parameters.iter().find(|p| name.starts_with(&p.name)).map_or("", Parameter::layer);
+            let next = b.within(layer.into(), |b| b.select(good, new, old))?;
+            b.set_state(old, next);
         }
         Ok(())
     }
@@ -115,6 +138,17 @@ impl Optimizer for Box<dyn Optimizer> {
         self.as_ref().updates(b, parameters, gradients, settings)
     }
 
+    fn guarded_updates(
+        &self,
+        b: &mut Builder,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+        good: ValueId,
+    ) -> Result<(), GraphError> {
+        self.as_ref().guarded_updates(b, parameters, gradients, settings, good)
+    }
+
     fn trains(&self, name: &str) -> bool {
         self.as_ref().trains(name)
     }
@@ -162,7 +196,7 @@ fn blend(b: &mut Builder, old: ValueId, new: ValueId, share: f64) -> Result<Valu
 }
 
 /// The sum of a value's squares, one number: rows first, then their sums.
-fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
+pub(crate) fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
     let columns = b.shape(x).last().copied().unwrap_or(1).max(1);
     let rows = b.shape(x).elements() / columns;
     let matrix = b.reshape(x, [rows, columns])?;

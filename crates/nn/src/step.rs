@@ -4,11 +4,12 @@
 //! remainder, a micro-batch and a masked row are all a matter of weights.
 
 use crate::optimizer::setting_inputs;
-use crate::{AVERAGE, Field, Head, Mode, Model, Net, Optimizer, Parameter};
+use crate::precision::{LOSS_LAYER, Scaling};
+use crate::{AVERAGE, Field, Head, LossScale, Mode, Model, Net, Optimizer, Parameter, Policy, Precision};
 use plimsoll_graph::op::Reduce;
 use plimsoll_graph::{Builder, Graph, GraphError, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
-use plimsoll_transform::{LOSS, gradient};
+use plimsoll_transform::{LOSS, gradient, scaled_gradient};
 
 /// The name of a step's first batch input; see [`input_name`] for the others'.
 pub const INPUTS: &str = "inputs";
@@ -56,13 +57,51 @@ pub fn training_in(
     optimizer: &dyn Optimizer,
     examples: usize,
 ) -> Result<Graph, GraphError> {
+    let (b, loss) = training_forward(dtype, model, examples)?;
+    finish_training(b, loss, dtype, None, optimizer)
+}
+
+/// One training step under a precision policy.
+pub fn training_as(
+    policy: &Policy,
+    model: &dyn Model,
+    optimizer: &dyn Optimizer,
+    examples: usize,
+) -> Result<Graph, GraphError> {
+    if policy.precision == Precision::F32 {
+        return training(model, optimizer, examples);
+    }
+    let (b, loss) = training_forward(DType::F32, model, examples)?;
+    let lowered = policy.apply(b.graph())?;
+    let loss = lowered.value(loss).unwrap_or(loss);
+    drop(b);
+    let scale = (policy.precision == Precision::F16).then_some(policy.scale);
+    finish_training(lowered.builder, loss, DType::F32, scale, optimizer)
+}
+
+/// A training step's forward part, and its loss.
+fn training_forward(
+    dtype: DType,
+    model: &dyn Model,
+    examples: usize,
+) -> Result<(Builder, ValueId), GraphError> {
     let mut step = Step::new(dtype, model, examples, Mode::Train)?;
     let mut loss = step.loss(model)?;
     for penalty in step.net.penalties() {
-        loss = step.net.add(loss, penalty)?;
+        loss = step.net.scope(LOSS_LAYER, |net| net.add(loss, penalty))?;
     }
     step.net.output(LOSS, loss);
-    let mut b = step.net.into_builder();
+    Ok((step.net.into_builder(), loss))
+}
+
+/// Adds backward and updates.
+fn finish_training(
+    mut b: Builder,
+    loss: ValueId,
+    dtype: DType,
+    scale: Option<LossScale>,
+    optimizer: &dyn Optimizer,
+) -> Result<Graph, GraphError> {
     let states = b.graph().states.iter().filter(|s| s.role == Role::Parameter);
     let names: Vec<&str> = states.clone().map(|s| s.name.as_str()).collect();
     optimizer.check(&names)?;
@@ -70,10 +109,22 @@ pub fn training_in(
     let parameters: Vec<Parameter> =
         trained.map(|s| Parameter { name: s.name.clone(), value: s.input }).collect();
     let values: Vec<ValueId> = parameters.iter().map(|p| p.value).collect();
-    let gradients = gradient(&mut b, loss, &values)?;
+    let Some(scale) = scale else {
+        let gradients = gradient(&mut b, loss, &values)?;
+        let settings = setting_inputs(&mut b, optimizer, dtype);
+        optimizer.updates(&mut b, &parameters, &gradients, &settings)?;
+        return b.finish();
+    };
+    let scaling = Scaling::new(&mut b, scale)?;
+    let gradients = scaled_gradient(&mut b, loss, scaling.scale, &values)?;
     let settings = setting_inputs(&mut b, optimizer, dtype);
-    optimizer.updates(&mut b, &parameters, &gradients, &settings)?;
+    scaling.updates(&mut b, optimizer, &parameters, &gradients, &settings)?;
     b.finish()
+}
+
+/// A step without a gradient under a precision policy.
+pub fn inference_as(policy: &Policy, graph: Graph) -> Result<Graph, GraphError> {
+    if policy.precision == Precision::F32 { Ok(graph) } else { policy.apply(&graph)?.builder.finish() }
 }
 
 /// A step that reads parameters (evaluation, prediction) with the running averages that an optimizer keeps of them in their
@@ -166,7 +217,7 @@ impl Step {
         let rows = Field::floats(model.loss().rows(&target.ty));
         let targets = net.batch_input(LABELS, batch_type(dtype, examples, &target));
         let weights = net.batch_input(WEIGHTS, batch_type(dtype, examples, &rows));
-        net.scope("loss", |net| model.loss().total(net, &self.head, targets, weights))
+        net.scope(LOSS_LAYER, |net| model.loss().total(net, &self.head, targets, weights))
     }
 }
 

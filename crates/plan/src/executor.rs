@@ -1,6 +1,7 @@
 //! The contract between plans and what runs them.
 
 use crate::{Disk, PlanSet, Target};
+use plimsoll_graph::NodeId;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -51,6 +52,12 @@ pub trait Executor {
 pub trait Prepared: Send {
     /// Runs one step: copies the inputs in (all of the plan's, in the graph's order) and executes the plan.
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError>;
+    /// As [`Prepared::run`], but looks at all that is written, and ends after the first node that writes something that is
+    /// not finite. Slow: for finding out where a run went wrong. An executor that cannot look finds nothing.
+    fn run_until_bad(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<Option<NodeId>, ExecuteError> {
+        self.run(plan, inputs)?;
+        Ok(None)
+    }
     /// Copies an output of the last run of a plan; valid until the next run.
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError>;
     /// Copies bytes of a state out, from `offset` on: a file is written piece by piece, without a second copy.

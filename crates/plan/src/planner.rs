@@ -26,6 +26,8 @@ pub struct Budget {
     pub recompute: bool,
     /// Where states may lie that do not fit.
     pub spill: Option<Disk>,
+    /// Plans that spill and take longer than this are not looked for: a better one is known.
+    pub worth_ns: u64,
 }
 
 /// The disk that states may be spilled to, in whole numbers so that plans stay pure.
@@ -49,7 +51,7 @@ impl Disk {
 impl Budget {
     /// A budget without recomputation and spilling.
     pub fn new(line_bytes: usize, outside: Vec<Entry>) -> Self {
-        Self { line_bytes, outside, recompute: false, spill: None }
+        Self { line_bytes, outside, recompute: false, spill: None, worth_ns: u64::MAX }
     }
 
     /// What is left for the arena.
@@ -106,7 +108,7 @@ pub fn plan_toward(
     if let Some(disk) = budget.spill
         && best.peak() > room
     {
-        best = shelf.spill(room.saturating_sub(disk.staging_bytes), budget.recompute, best)?;
+        best = shelf.spill(room.saturating_sub(disk.staging_bytes), budget, best)?;
     }
     Ok(shelf.set(best, budget))
 }
@@ -182,7 +184,7 @@ impl Shelf<'_> {
 
     /// Spills as few states as make the plans fit the room, and values beside them; where that is not enough, or slow, steps
     /// run again too. `whole` is the plan without either, for when nothing is lower.
-    fn spill(&self, room: usize, recompute: bool, whole: Planned) -> Result<Planned, PlanError> {
+    fn spill(&self, room: usize, budget: &Budget, whole: Planned) -> Result<Planned, PlanError> {
         let order = self.spill_order();
         // More states in the file never need more of the arena, but for gaps.
         let (mut fewest, mut high) = (0, order.len());
@@ -197,23 +199,28 @@ impl Shelf<'_> {
         let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
         let better = |a: Planned, b: Planned| if key(&b) < key(&a) { b } else { a };
         let mut best = whole;
+        // Steps that run again only add to what a plan takes without them.
+        let mut least = vec![0; counts.len()];
         for repeat in [false, true] {
-            for &count in &counts {
+            for (&count, least) in counts.iter().zip(&mut least) {
                 if best.peak() <= room && best.nanoseconds() <= quick {
                     return Ok(best);
                 }
-                if repeat && !recompute {
-                    break;
+                if repeat && (!budget.recompute || *least > budget.worth_ns) {
+                    continue;
                 }
                 let planned = self.plan(&order[..count], room, Means { repeat, park, pieces_from: WHOLE })?;
+                *least = planned.nanoseconds();
                 best = better(best, planned);
             }
         }
-        if best.peak() <= room && best.nanoseconds() <= quick / 2 * 3 {
+        let late = least.iter().all(|&ns| ns > budget.worth_ns);
+        if late || best.peak() <= room && best.nanoseconds() <= quick / 2 * 3 {
             return Ok(best);
         }
         // Pieces wait for the disk, so they are for where nothing else does; only the largest states, if that is enough.
-        let in_pieces = |pieces_from| self.plan(&order, room, Means { repeat: recompute, park, pieces_from });
+        let in_pieces =
+            |pieces_from| self.plan(&order, room, Means { repeat: budget.recompute, park, pieces_from });
         best = better(best, in_pieces(0)?);
         if best.peak() <= room {
             let largest = self.states.iter().map(|s| s.ty.bytes()).max().unwrap_or(0);

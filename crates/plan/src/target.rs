@@ -61,6 +61,10 @@ pub struct Unsupported {
 pub trait Target: Send + Sync {
     /// Its name in load sheets, like `cpu avx512, 2 threads`.
     fn name(&self) -> String;
+    /// What of it the bits of results may depend on, like `cpu avx512`.
+    fn instructions(&self) -> String {
+        self.name()
+    }
     /// Alignment of every buffer in the arena, a power of two.
     fn alignment(&self) -> usize;
     /// Which kernel runs an op, and what it needs. A pure function.

@@ -52,6 +52,16 @@ impl DType {
         matches!(self, Self::F32 | Self::BF16 | Self::F16 | Self::F64)
     }
 
+    /// Whether it is a float of 16 bits.
+    pub const fn is_low(self) -> bool {
+        matches!(self, Self::BF16 | Self::F16)
+    }
+
+    /// The type that sums of elements are made in: f32 for floats of 16 bits.
+    pub const fn wide(self) -> Self {
+        if self.is_low() { Self::F32 } else { self }
+    }
+
     /// The name used in the text form.
     pub const fn name(self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@
 mod codes;
 mod dtype;
 mod field;
+mod finite;
 mod host;
 pub mod random;
 mod round;
@@ -18,6 +19,7 @@ mod shape;
 pub use codes::{CODE_BLOCK, code_bounds, code_of, code_values};
 pub use dtype::{DType, bf16, f16};
 pub use field::Field;
+pub use finite::{Finite, all_finite};
 pub use host::{HostTensor, TensorError};
 pub use round::round;
 pub use shape::{Shape, TensorType};

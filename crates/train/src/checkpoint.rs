@@ -1,18 +1,23 @@
 //! Checkpoints: every state and where the run stands, in one safetensors file.
 
-use crate::tensor_file::{self, Opened, dtype_name, open, wrong};
-use crate::{Control, Plateau, Saved, Session, TrainError};
+mod folder;
+mod session;
+
+pub(crate) use folder::newest;
+pub use folder::{MANIFEST, checkpoints};
+pub use session::Resumed;
+
+use crate::tensor_file::{Opened, open, wrong};
+use crate::{Best, Plateau, TrainError};
 use plimsoll_data::Cursor;
+use plimsoll_nn::Policy;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The checkpoint's file in its folder.
-pub const CHECKPOINT: &str = "checkpoint.safetensors";
-
 /// The form of the header's notes.
-const FORMAT: &str = "plimsoll checkpoint 1";
+const FORMAT: &str = "plimsoll checkpoint 2";
 /// Bytes of a header at most: a name, a type and a shape take about a hundred and fifty.
-const HEADER_BYTES: u64 = 4 << 20;
+pub(crate) const HEADER_BYTES: u64 = 4 << 20;
 /// Steps, epochs and examples at most, so that no sum of them overflows.
 const MOST: u64 = 1 << 48;
 /// Before the names of a program's own notes.
@@ -22,7 +27,7 @@ const NOTE: &str = "note.";
 #[derive(Clone, Debug)]
 pub(crate) struct Checkpoints {
     pub folder: PathBuf,
-    /// Steps between two; `None` for one at the end alone.
+    /// Steps between two; `None` for one at the end and at the best validations.
     pub every: Option<u64>,
 }
 
@@ -58,21 +63,42 @@ pub struct TrainState {
     pub optimizer: String,
     /// The learning rate's schedule.
     pub schedule: String,
+    /// The precision, and the layers that stay f32.
+    pub precision: String,
     /// What the schedule remembers of losses.
     pub plateau: Plateau,
+    /// The figure by which validations are compared.
+    pub monitor: String,
+    /// The best validation so far.
+    pub best: Best,
+    /// Steps done at the last validation.
+    pub validated: u64,
+    /// The instruction set that the run was done with.
+    pub instructions: String,
+    /// The version of this program that saved it.
+    pub version: String,
     /// What a program noted with [`crate::Trainer::note`].
     pub notes: BTreeMap<String, String>,
 }
 
 impl TrainState {
-    /// Reads where the run of a folder stands, without its states. Only [`Session::resume`] looks at the whole file, and
-    /// so finds every damage.
+    /// Where the run of a folder stands, by its newest checkpoint that is whole: all of its bytes are looked at.
     pub fn read(folder: &Path) -> Result<Self, TrainError> {
-        let path = folder.join(CHECKPOINT);
-        Self::parse(&open(&path, HEADER_BYTES)?, &path)
+        let whole = |path: &Path| {
+            let file = open(path, HEADER_BYTES)?;
+            let state = Self::parse(&file, path)?;
+            file.check(path)?;
+            Ok(state)
+        };
+        Ok(newest(folder, whole)?.0)
     }
 
-    fn numbers(&self) -> [(&'static str, u64); 12] {
+    /// What the header of one checkpoint says, whether the rest is whole or not.
+    pub(crate) fn read_file(path: &Path) -> Result<Self, TrainError> {
+        Self::parse(&open(path, HEADER_BYTES)?, path)
+    }
+
+    fn numbers(&self) -> [(&'static str, u64); 16] {
         [
             ("step", self.steps_done),
             ("schedule_start", self.schedule_start),
@@ -86,20 +112,34 @@ impl TrainState {
             ("plateau_best", self.plateau.best_bits),
             ("plateau_waited", self.plateau.waited),
             ("plateau_lowered", self.plateau.lowered),
+            ("best_cost", self.best.cost_bits),
+            ("best_step", self.best.step),
+            ("best_waited", self.best.waited),
+            ("validated", self.validated),
+        ]
+    }
+
+    /// What must be the same for a run to go on as the same: a name in the header, and in words.
+    fn identity(&self) -> Vec<(&'static str, &'static str, String)> {
+        vec![
+            ("model", "model", self.model.clone()),
+            ("optimizer", "optimizer", self.optimizer.clone()),
+            ("schedule", "schedule", self.schedule.clone()),
+            ("precision", "precision", self.precision.clone()),
+            ("monitor", "monitor of validations", self.monitor.clone()),
+            ("seed", "seed", self.seed.to_string()),
+            ("batch", "batch", self.batch.to_string()),
+            ("examples", "training examples", self.examples.to_string()),
         ]
     }
 
     fn to_notes(&self) -> BTreeMap<String, String> {
-        let words = [
-            ("format", FORMAT),
-            ("model", &self.model),
-            ("optimizer", &self.optimizer),
-            ("schedule", &self.schedule),
-        ];
+        let words = [("format", FORMAT), ("instructions", &self.instructions), ("version", &self.version)];
         let words = words.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let same = self.identity().into_iter().map(|(key, _, value)| (key.to_string(), value));
         let numbers = self.numbers().into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let notes = self.notes.iter().map(|(key, value)| (format!("{NOTE}{key}"), value.clone()));
-        words.chain(numbers).chain(notes).collect()
+        words.chain(same).chain(numbers).chain(notes).collect()
     }
 
     fn parse(file: &Opened, path: &Path) -> Result<Self, TrainError> {
@@ -134,13 +174,27 @@ impl TrainState {
             model: word("model")?,
             optimizer: word("optimizer")?,
             schedule: word("schedule")?,
+            // A file of a program that knew no other says nothing.
+            precision: notes.get("precision").cloned().unwrap_or_else(|| Policy::default().description()),
             plateau: Plateau {
                 best_bits: any("plateau_best")?,
                 waited: number("plateau_waited")?,
                 lowered: number("plateau_lowered")?,
             },
+            monitor: word("monitor")?,
+            best: Best {
+                cost_bits: any("best_cost")?,
+                step: number("best_step")?,
+                waited: number("best_waited")?,
+            },
+            validated: number("validated")?,
+            instructions: word("instructions")?,
+            version: word("version")?,
             notes: own.collect(),
         };
+        if state.best.step.max(state.validated) > state.steps_done {
+            return Err(wrong(path, "it was validated after steps that it has not done"));
+        }
         if state.schedule_start > state.steps_done || state.cursor.example > state.examples {
             return Err(wrong(path, "the numbers of its steps and examples contradict each other"));
         }
@@ -149,19 +203,7 @@ impl TrainState {
 
     /// Refuses to go on under settings that would make another run of it. Steps, micro-batches and notes may change.
     fn check(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
-        let numbers = |state: &Self| {
-            [("seed", state.seed), ("batch", state.batch), ("training examples", state.examples)]
-                .map(|(what, value)| (what, value.to_string()))
-        };
-        let words = |state: &Self| {
-            [
-                ("model", state.model.clone()),
-                ("optimizer", state.optimizer.clone()),
-                ("schedule", state.schedule.clone()),
-            ]
-        };
-        let saved = numbers(self).into_iter().chain(words(self));
-        for ((what, saved), (_, given)) in saved.zip(numbers(trainer).into_iter().chain(words(trainer))) {
+        for ((_, what, saved), (_, _, given)) in self.identity().into_iter().zip(trainer.identity()) {
             if saved != given {
                 let reason =
                     format!("{what}: the checkpoint has {saved}, the trainer {given}; go on with the same");
@@ -170,110 +212,17 @@ impl TrainState {
         }
         Ok(())
     }
-}
 
-impl Session<'_> {
-    /// Where the run stands.
-    pub fn train_state(&self) -> TrainState {
-        TrainState {
-            steps_done: self.steps_done,
-            schedule_start: self.schedule_start,
-            total_steps: self.total_steps,
-            cursor: self.cursor,
-            seed: self.trainer.seed,
-            batch: self.trainer.step_examples() as u64,
-            micro_batches: self.plans.plans.first().map_or(1, |p| p.graph.micro_batches) as u64,
-            examples: self.train_examples,
-            model: self.trainer.model.name().to_string(),
-            optimizer: self.trainer.optimizer.description(),
-            schedule: self.trainer.schedule.description(self.trainer.warmup),
-            plateau: self.plateau,
-            notes: self.trainer.notes.clone(),
-        }
-    }
-
-    /// Saves every state and where the run stands as `checkpoint.safetensors` in a folder that exists. The file is
-    /// replaced whole or not at all, and passes through one small buffer.
-    pub fn checkpoint(&self, folder: &Path) -> Result<(), TrainError> {
-        self.check_unspoilt()?;
-        let states = self.plans.states.iter().enumerate();
-        let every: Vec<(usize, &str)> = states.map(|(i, state)| (i, state.name.as_str())).collect();
-        let notes = self.train_state().to_notes();
-        let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
-        tensor_file::save(prepared, &self.plans, &every, Some(&notes), &mut buffer, &folder.join(CHECKPOINT))
-    }
-
-    /// Takes every state and where the run stands from a folder's checkpoint: the next [`Session::fit`] goes on as if
-    /// the run had never been interrupted, to the last bit. The trainer must be the same, but for its steps or epochs,
-    /// line, threads and micro-batches. A file that is damaged or another run's is refused.
-    pub fn resume(&mut self, folder: &Path) -> Result<TrainState, TrainError> {
-        let path = &folder.join(CHECKPOINT);
-        let file = open(path, HEADER_BYTES)?;
-        let state = TrainState::parse(&file, path)?;
-        state.check(&self.train_state(), path)?;
-        let mut places = Vec::with_capacity(self.plans.states.len());
-        for (i, wanted) in self.plans.states.iter().enumerate() {
-            let (name, ty) = (&wanted.name, &wanted.ty);
-            let info = file.tensors.info(name);
-            let info = info.ok_or_else(|| wrong(path, format!("there is no `{name}`")))?;
-            if info.shape[..] != ty.shape[..] || dtype_name(ty.dtype) != format!("{:?}", info.dtype) {
-                let has = format!("{:?} {:?}", info.dtype, info.shape);
-                return Err(wrong(path, format!("`{name}` is {has}, the model needs {ty}")));
-            }
-            places.push((i, info.data_offsets.0 as u64..info.data_offsets.1 as u64));
-        }
-        let (held, needed) = (file.tensors.tensors().len(), places.len());
-        if held != needed {
-            return Err(wrong(path, format!("it holds {held} states, the model has {needed}")));
-        }
-        places.sort_unstable_by_key(|(_, place)| (place.start, place.end));
-        let end = file.start.saturating_add(places.last().map_or(0, |(_, place)| place.end));
-        if end != file.length {
-            let length = file.length;
-            return Err(wrong(path, format!("the states end at byte {end}, the file has {length}")));
-        }
-        // Nothing may be half read and then saved.
-        self.spoilt = true;
-        file.read_checked(self.prepared.as_mut(), &places, self.buffer.get_mut(), path)?;
-        self.spoilt = false;
-        self.steps_done = state.steps_done;
-        self.schedule_start = state.schedule_start;
-        self.plateau = state.plateau;
-        self.cursor = state.cursor;
-        self.resumed = true;
-        Ok(state)
-    }
-
-    /// Saves a checkpoint at the end of a run, and every so many steps.
-    pub(crate) fn save_if_due(&self, step: u64, last: bool) -> Result<(), TrainError> {
-        let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
-        if last || every.is_some_and(|every| step.is_multiple_of(every.max(1))) {
-            self.save_checkpoint()?;
-        }
-        Ok(())
-    }
-
-    /// Saves, and ends the run, if that is what a listener wants.
-    pub(crate) fn leave_if_asked(&self, step: u64, control: Control) -> Result<(), TrainError> {
-        if control != Control::Leave {
-            return Ok(());
-        }
-        Err(TrainError::Interrupted { step, saved: self.save_to_leave() })
-    }
-
-    /// Saves before the run ends, whatever comes of it.
-    pub(crate) fn save_to_leave(&self) -> Saved {
-        match self.save_checkpoint() {
-            Ok(Some(folder)) => Saved::In(folder),
-            Ok(None) => Saved::Nowhere,
-            Err(error) => Saved::Failed(error.to_string()),
-        }
-    }
-
-    /// Saves where the trainer says; returns the folder.
-    fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
-        let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok(None) };
-        self.checkpoint(folder)?;
-        Ok(Some(folder.clone()))
+    /// What differs between two that lets bits differ, in words.
+    fn differences(&self, now: &Self) -> Option<String> {
+        let differs = |what, then: &str, now: &str| {
+            (then != now).then(|| format!("{what}: saved with {then}, going on with {now}"))
+        };
+        let words = [
+            differs("instructions", &self.instructions, &now.instructions),
+            differs("version", &self.version, &now.version),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        (!words.is_empty()).then(|| format!("{}; bits may differ", words.join(", ")))
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong around a run.
 
 use crate::metrics::MetricError;
-use crate::{Overload, Saved};
+use crate::{Diverged, Overload, Saved};
 use plimsoll_data::DataError;
 use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
@@ -50,13 +50,14 @@ pub enum TrainError {
         /// What differs, and what to change.
         reason: String,
     },
-    /// The loss is not a number any more.
-    #[error("the loss became {loss} in step {}: try a smaller learning rate", step + 1)]
-    Diverged {
-        /// The step, from 0.
-        step: u64,
-        /// The loss.
-        loss: f64,
+    /// The loss, or a parameter, is not a number any more.
+    #[error(transparent)]
+    Diverged(Box<Diverged>),
+    /// A state that would be saved is not a number any more.
+    #[error("`{state}` holds numbers that are not finite: nothing is saved")]
+    NotFinite {
+        /// The state.
+        state: String,
     },
     /// A listener asked to leave.
     #[error("stopped after step {step}: {saved}")]

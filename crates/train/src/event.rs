@@ -16,9 +16,18 @@ pub struct Evaluation {
     pub classes: bool,
 }
 
+/// The loss scale of a run in f16.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// The scale of the next step.
+    pub scale: f64,
+    /// Steps of the run that were skipped so far, because a gradient was not finite.
+    pub skipped: u64,
+}
+
 /// Something that happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum TrainEvent {
+pub enum TrainEvent<'e> {
     /// A step is done.
     Step {
         /// Steps done so far, those before a resume included.
@@ -33,15 +42,23 @@ pub enum TrainEvent {
         examples: usize,
         /// Time of the step, data included.
         time: Duration,
+        /// The loss scale and what it has come to, in f16.
+        scale: Option<Scale>,
     },
-    /// An epoch is done and the test part was evaluated.
-    Epoch {
+    /// The test part was evaluated: after an epoch, every so many steps, or at the end.
+    Validation {
+        /// Steps done so far.
+        step: u64,
         /// The epoch, from 0.
         epoch: u64,
-        /// Mean loss over the epoch's steps.
+        /// Mean loss over the steps since the last validation.
         train_loss: f64,
         /// The test part's figures.
         evaluation: Evaluation,
+        /// Those of the trainer's metrics, by name.
+        figures: &'e [(String, f64)],
+        /// Validations since the best one: zero if this is the best so far.
+        since_best: u64,
     },
     /// The process holds more than was planned, and is not yet close to the line. Told once in a run.
     AbovePlan {
@@ -61,9 +78,25 @@ pub enum Control {
     Continue,
     /// End the run after this event, with a last evaluation.
     Stop,
+    /// As `Stop`, and then go back to the best validation, if the trainer names a folder for checkpoints.
+    Restore,
     /// Leave at once: [`crate::Session::fit`] saves a checkpoint, if the trainer names a folder, and returns
     /// [`crate::TrainError::Interrupted`].
     Leave,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// All steps are done.
+    #[default]
+    Done,
+    /// A listener or a callback stopped it.
+    Stopped,
+    /// A callback stopped it, and the session went back to the best validation, after this step.
+    Restored(u64),
+    /// The time limit came.
+    TimeLimit,
 }
 
 /// What a run came to.
@@ -83,4 +116,8 @@ pub struct Report {
     pub samples_per_second: f64,
     /// Micro-batches per step.
     pub micro_batches: usize,
+    /// Why the run ended.
+    pub ending: Ending,
+    /// The loss scale at the end, in f16.
+    pub scale: Option<Scale>,
 }

@@ -3,8 +3,10 @@
 use crate::planning::Planning;
 use crate::{TrainError, Trainer};
 use plimsoll_data::Dataset;
-use plimsoll_graph::{Graph, ValueId};
+use plimsoll_graph::op::Elementwise;
+use plimsoll_graph::{Graph, Op, ValueId};
 use plimsoll_plan::{Action, PlanError, PlanSet, StateHome, least_repeats};
+use plimsoll_tensor::DType;
 use plimsoll_transform::LOSS;
 use std::collections::BTreeMap;
 
@@ -157,7 +159,11 @@ fn across(graph: &Graph) -> Vec<ValueId> {
     let mut found = Vec::new();
     for id in graph.node_ids() {
         let node = graph.node(id);
-        if node.op.is_view() {
+        // A widened value is what is stored, and a cast of a parameter the parameter: neither is held besides.
+        let cast = matches!(node.op, Op::Elementwise(Elementwise::Cast(_)));
+        let from = node.inputs.first().map(|v| graph.ty(*v).dtype);
+        let own = node.inputs.iter().all(|v| graph.producer(roots[v.index()]).is_some());
+        if node.op.is_view() || cast && (!own || from.is_some_and(DType::is_low)) {
             node.outputs.iter().for_each(|v| roots[v.index()] = roots[node.inputs[0].index()]);
         } else if id > last {
             found.extend(node.reads().map(|v| roots[v.index()]));

@@ -30,6 +30,7 @@ pub(crate) fn initialise(
                 let values: [f64; 4] = match state.init {
                     Init::Zeros => [0.0; 4],
                     Init::Ones => [1.0; 4],
+                    Init::Constant(value) => [value; 4],
                     Init::Normal(deviation) => {
                         stream.normal_block(0, index).map(|x| f64::from(x) * deviation)
                     }
@@ -40,6 +41,22 @@ pub(crate) fn initialise(
                 values[..4.min(last - block)].iter().for_each(|&v| push(chunk, state.ty.dtype, v));
             }
             prepared.write_state(i, first * size, chunk)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fills every state with zeros.
+pub(crate) fn clear(
+    prepared: &mut dyn Prepared,
+    states: &[StatePlacement],
+    chunk: &mut [u8],
+) -> Result<(), ExecuteError> {
+    chunk.fill(0);
+    for (i, state) in states.iter().enumerate() {
+        let bytes = state.ty.bytes();
+        for first in (0..bytes).step_by(chunk.len().max(1)) {
+            prepared.write_state(i, first, &chunk[..chunk.len().min(bytes - first)])?;
         }
     }
     Ok(())

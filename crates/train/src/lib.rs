@@ -3,16 +3,22 @@
 //! A [`Trainer`] holds what a run is; [`Trainer::plan`] answers before anything is allocated, [`Trainer::prepare`]
 //! takes the arena, and the [`Session`] trains, evaluates and predicts in it.
 
+mod best;
+mod callback;
 mod checkpoint;
+mod diverged;
 mod error;
 mod event;
 mod feed;
+mod fit;
 mod forecast;
 mod init;
+mod layout;
 mod log;
 pub mod metrics;
 mod nearest;
 mod planning;
+mod run_log;
 mod schedule;
 mod session;
 mod tensor_file;
@@ -20,13 +26,20 @@ mod trainer;
 mod watch;
 mod weights;
 
-pub use checkpoint::{CHECKPOINT, TrainState};
+pub use best::{Best, Monitor};
+pub use callback::{Callback, EarlyStopping};
+pub use checkpoint::{MANIFEST, Resumed, TrainState, checkpoints};
+pub use diverged::{Diverged, Origin};
 pub use error::TrainError;
-pub use event::{Control, Evaluation, Report, TrainEvent};
+pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
 pub use forecast::{Forecast, Tally, tally};
 pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
 pub use nearest::nearest;
+pub use run_log::RunLog;
 pub use schedule::{Plateau, Schedule};
 pub use session::Session;
-pub use trainer::{BATCH_BUFFERS, BatchKind, HEAP_CAP, INPUT_STACKS, OUTPUTS, STATE_BUFFER, Trainer};
+pub use trainer::{
+    BATCH_BUFFERS, BatchKind, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, Trainer,
+};
 pub use watch::{Held, Overload, Saved, Watch};
+pub use weights::Names;

@@ -1,6 +1,6 @@
 //! Figures that a run collects on its way.
 
-use crate::{Evaluation, Report};
+use crate::{Ending, Evaluation, Report, Scale};
 use std::time::Duration;
 
 /// Step times kept for the median.
@@ -37,8 +37,9 @@ pub(crate) struct Log {
     steps: u64,
     examples: u64,
     last_loss: f64,
-    epoch_loss: f64,
-    epoch_steps: u64,
+    /// Sum and number of losses since the mean was last asked for.
+    recent_loss: f64,
+    recent_steps: u64,
     warm_examples: u64,
     warm_time: Duration,
     times: Vec<Duration>,
@@ -71,19 +72,28 @@ impl Log {
         self.steps += 1;
         self.examples += examples as u64;
         self.last_loss = loss;
-        self.epoch_loss += loss;
-        self.epoch_steps += 1;
+        // A step that was skipped may have no loss.
+        if loss.is_finite() {
+            self.recent_loss += loss;
+            self.recent_steps += 1;
+        }
     }
 
-    /// The mean loss since the last epoch ended.
-    pub fn end_epoch(&mut self) -> f64 {
-        let mean = self.epoch_loss / self.epoch_steps.max(1) as f64;
-        (self.epoch_loss, self.epoch_steps) = (0.0, 0);
+    /// The mean loss since this was last asked.
+    pub fn mean_loss(&mut self) -> f64 {
+        let mean = self.recent_loss / self.recent_steps.max(1) as f64;
+        (self.recent_loss, self.recent_steps) = (0.0, 0);
         mean
     }
 
     /// What the run came to.
-    pub fn report(mut self, evaluation: Evaluation, micro_batches: usize) -> Report {
+    pub fn report(
+        mut self,
+        evaluation: Evaluation,
+        micro_batches: usize,
+        ending: Ending,
+        scale: Option<Scale>,
+    ) -> Report {
         let warm = if self.times.len() > 1 { &mut self.times[1..] } else { &mut self.times[..] };
         warm.sort_unstable();
         let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
@@ -97,6 +107,8 @@ impl Log {
             step_median,
             samples_per_second: examples as f64 / time.as_secs_f64().max(1e-9),
             micro_batches,
+            ending,
+            scale,
         }
     }
 }

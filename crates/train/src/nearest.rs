@@ -1,13 +1,18 @@
 //! The name that was probably meant.
 
-/// The name with the fewest changes of a letter from `name`; the first of several.
+/// The name with the fewest changes of a letter from `name`, the first of several: at most two, or a third of its letters,
+/// and fewer than it has.
 ///
 /// ```
 /// use plimsoll_train::nearest;
 /// assert_eq!(nearest("kernal", ["bias", "kernel"].into_iter()), Some("kernel"));
+/// assert_eq!(nearest("embedding", ["bias", "kernel"].into_iter()), None);
 /// ```
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    names.min_by_key(|other| distance(name, other))
+    let letters = name.chars().count();
+    let most = (letters / 3).max(2).min(letters.saturating_sub(1));
+    let near = names.map(|other| (distance(name, other), other)).filter(|(changes, _)| *changes <= most);
+    near.min_by_key(|(changes, _)| *changes).map(|(_, other)| other)
 }
 
 /// Letters to put in, take out or replace to turn `a` into `b` (Levenshtein 1966).
@@ -48,5 +53,9 @@ mod tests {
         assert_eq!(nearest("dense1.bias", names.into_iter()), Some("dense1/bias"));
         assert_eq!(nearest("dense2/kernal", names.into_iter()), Some("dense2/kernel"));
         assert_eq!(nearest("x", std::iter::empty()), None);
+        // What shares hardly a letter was not meant.
+        assert_eq!(nearest("x", ["lr"].into_iter()), None);
+        assert_eq!(nearest("attention", names.into_iter()), None);
+        assert_eq!(nearest("norm", names.into_iter()), None);
     }
 }

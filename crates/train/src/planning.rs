@@ -20,6 +20,8 @@ pub(crate) struct Planning {
     pub unlimited_ns: u64,
     /// Bytes of all states; known then, too.
     pub state_bytes: usize,
+    /// What a spilled plan must not take longer than to be of use.
+    pub worth_ns: u64,
     /// Whether what is found is kept for other lines.
     keep: bool,
     /// Graphs by their number of micro-batches.

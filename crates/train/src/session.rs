@@ -1,23 +1,25 @@
 //! A run with its memory.
 
+use crate::checkpoint::newest;
 use crate::feed::Feed;
 use crate::init::{CHUNK_BYTES, initialise, push};
-use crate::log::{Hits, Log};
+use crate::log::Hits;
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
-use crate::watch::Guard;
-use crate::{BatchKind, Control, Evaluation, Plateau, Report, TrainError, TrainEvent, Trainer, weights};
+use crate::{
+    BatchKind, Best, Callback, Diverged, Evaluation, Names, Plateau, Scale, TrainError, Trainer, weights,
+};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Pipeline};
+use plimsoll_graph::NodeId;
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
-use plimsoll_nn::{EXAMPLES, RANDOM};
+use plimsoll_nn::{EXAMPLES, LEAST_SCALE, LOSS_SCALE, RANDOM, SKIPPED_STEPS};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
 use plimsoll_tensor::{DType, HostTensor};
 use plimsoll_transform::LOSS;
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Inputs of a step at most: the batch's, what random numbers are made of, and the optimizer's settings.
 const MOST_INPUTS: usize = 24;
@@ -51,8 +53,20 @@ pub struct Session<'t> {
     pub(crate) resumed: bool,
     /// Bad records that were skipped, and what was wrong with the first.
     skipped: (u64, Option<String>),
+    /// The states of the loss scale and of the count of skipped steps.
+    scale_states: Option<[usize; 2]>,
     /// Whether a step went wrong after it had begun to write states.
     pub(crate) spoilt: bool,
+    /// Whether all that happened to the states follows from the trainer.
+    pub(crate) from_seed: bool,
+    /// The best validation of the run.
+    pub(crate) best: Best,
+    /// Steps done at the last validation.
+    pub(crate) validated: u64,
+    /// The trainer's metrics.
+    pub(crate) metrics: Vec<Box<dyn Metric>>,
+    /// Who looks on during `fit`.
+    pub(crate) callbacks: Vec<Box<dyn Callback + 't>>,
 }
 
 /// One plan of the set, with what its inputs and outputs are.
@@ -102,7 +116,11 @@ impl<'t> Session<'t> {
         let results = types.iter().filter(|t| t.kind == BatchKind::Evaluate);
         let results = results.flat_map(|t| [t.predictions, t.output]).flatten().map(|(_, bytes)| bytes).max();
         let largest = types.iter().map(|t| t.examples).max().unwrap_or(0);
+        let place = |name: &str| plans.states.iter().position(|s| s.name == name);
+        let scale_states =
+            place(LOSS_SCALE).zip(place(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
         Ok(Self {
+            scale_states,
             trainer,
             plans,
             prepared,
@@ -120,6 +138,11 @@ impl<'t> Session<'t> {
             cursor: Cursor::default(),
             resumed: false,
             spoilt: false,
+            from_seed: true,
+            best: Best::default(),
+            validated: 0,
+            metrics: trainer.make_metrics()?,
+            callbacks: Vec::new(),
         })
     }
 
@@ -153,7 +176,7 @@ impl<'t> Session<'t> {
         (self.skipped.0, self.skipped.1.as_deref())
     }
 
-    fn count_skipped(&mut self, batches: &Batches) {
+    pub(crate) fn count_skipped(&mut self, batches: &Batches) {
         let (count, first) = batches.skipped();
         self.skipped.0 += count;
         if self.skipped.1.is_none() {
@@ -166,7 +189,7 @@ impl<'t> Session<'t> {
         self.types.iter().filter(|t| t.kind == kind).map(|t| t.examples).max().unwrap_or(0)
     }
 
-    fn find(&self, kind: BatchKind, examples: usize) -> Result<usize, TrainError> {
+    pub(crate) fn find(&self, kind: BatchKind, examples: usize) -> Result<usize, TrainError> {
         let found = self.types.iter().position(|t| t.kind == kind && t.examples == examples);
         found.ok_or_else(|| {
             let declared: Vec<_> =
@@ -178,8 +201,14 @@ impl<'t> Session<'t> {
         })
     }
 
-    /// Runs a plan on a batch; returns how much the batch's rows count, beside those of others.
-    fn run(&mut self, plan: usize, batch: &Batch) -> Result<f64, TrainError> {
+    /// Runs a plan on a batch; returns how much the batch's rows count, beside those of others, and where all that is written
+    /// is looked at, the first node that wrote something that is not finite.
+    pub(crate) fn run(
+        &mut self,
+        plan: usize,
+        batch: &Batch,
+        look: bool,
+    ) -> Result<(f64, Option<NodeId>), TrainError> {
         let share = self.feed.take(batch, self.trainer.seed, self.steps_done)?;
         // States may be half written from here on, until the whole step is done.
         self.spoilt |= self.types[plan].kind == BatchKind::Train;
@@ -196,8 +225,12 @@ impl<'t> Session<'t> {
                 InputRole::Setting(i) => &self.settings.1[i],
             };
         }
-        self.prepared.run(plan, &inputs[..batch_type.inputs.len()])?;
-        Ok(share)
+        let inputs = &inputs[..batch_type.inputs.len()];
+        if look {
+            return Ok((share, self.prepared.run_until_bad(plan, inputs)?));
+        }
+        self.prepared.run(plan, inputs)?;
+        Ok((share, None))
     }
 
     fn read_loss(&self, plan: usize) -> Result<f64, TrainError> {
@@ -213,7 +246,12 @@ impl<'t> Session<'t> {
 
     /// One training step on a batch; returns its loss.
     pub fn train_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
-        let plan = self.find(BatchKind::Train, batch.examples())?;
+        self.from_seed = false;
+        self.step_on(batch)
+    }
+
+    /// Sets the optimizer's numbers for the next step.
+    pub(crate) fn set_settings(&mut self, plan: usize) {
         let (schedule, step) = (self.trainer.schedule, self.steps_done - self.schedule_start);
         let scale = schedule.scale_after(self.trainer.warmup, step, self.total_steps);
         let scale = scale * self.plateau.scale(schedule);
@@ -223,88 +261,36 @@ impl<'t> Session<'t> {
             bytes.clear();
             push(bytes, dtype, *value);
         }
+    }
+
+    /// One training step.
+    pub(crate) fn step_on(&mut self, batch: &Batch) -> Result<f64, TrainError> {
+        let plan = self.find(BatchKind::Train, batch.examples())?;
+        self.set_settings(plan);
         let spoilt = self.spoilt;
-        self.run(plan, batch)?;
+        self.run(plan, batch, false)?;
         let loss = self.read_loss(plan)?;
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged { step: self.steps_done, loss });
+        // In f16 such a step was skipped, and the next one may be better: until it is no longer the scale's fault.
+        let scaled = self.scale()?.is_some_and(|found| found.scale > LEAST_SCALE);
+        if !loss.is_finite() && !scaled {
+            let diverged = Diverged { step: self.steps_done, loss, origin: None, checkpoint: None };
+            return Err(TrainError::Diverged(Box::new(diverged)));
         }
         self.spoilt = spoilt;
         self.steps_done += 1;
         Ok(loss)
     }
 
-    /// Trains for the trainer's epochs or steps, evaluating the test part after every epoch and at the end. Called
-    /// again, it goes on with the data where it stopped, and the learning rate's schedule starts anew. After
-    /// [`Session::resume`] it does the steps that are left, and goes on with the schedule, too.
-    pub fn fit(
-        &mut self,
-        data: &Dataset,
-        listen: &mut dyn FnMut(&TrainEvent) -> Control,
-    ) -> Result<Report, TrainError> {
-        let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
-        if !std::mem::take(&mut self.resumed) {
-            self.schedule_start = self.steps_done;
-            self.plateau = Plateau::default();
+    /// The loss scale and the steps that were skipped, in f16.
+    pub fn scale(&self) -> Result<Option<Scale>, TrainError> {
+        let Some(states) = self.scale_states else { return Ok(None) };
+        let mut numbers = [0.0; 2];
+        for (number, state) in numbers.iter_mut().zip(states) {
+            let mut bytes = [0; 4];
+            self.prepared.read_state(state, 0, &mut bytes)?;
+            *number = f64::from(f32::from_ne_bytes(bytes));
         }
-        let steps = self.total_steps;
-        if steps == 0 {
-            return Err(TrainError::Setting(
-                "a run needs at least one step: set epochs or steps to 1 or more".into(),
-            ));
-        }
-        let before = self.steps_done - self.schedule_start;
-        let mut log = Log::new(before);
-        let mut guard = Guard::new(self.trainer, &self.plans.sheet);
-        let mut stopped = false;
-        let mut evaluation = None;
-        while log.done() < steps && !stopped {
-            let start = Instant::now();
-            let batch = batches.next()?;
-            let more = batch.is_some();
-            if let Some(batch) = batch {
-                let (epoch, examples) = (batch.after().epoch, batch.examples());
-                let loss = self.train_step(batch)?;
-                self.cursor = batch.after();
-                let time = start.elapsed();
-                log.step(loss, examples, time);
-                let step = log.done();
-                let event = TrainEvent::Step { step, steps, epoch, loss, examples, time };
-                let mut control = listen(&event);
-                if let Some(guard) = &mut guard {
-                    let (event, overload) = guard.look(step);
-                    control = event.map_or(control, |event| control.max(listen(&event)));
-                    if let Some(held) = overload {
-                        return Err(guard.error(step, held, self.save_to_leave()));
-                    }
-                }
-                stopped = control == Control::Stop;
-                self.save_if_due(step, step == steps || stopped)?;
-                self.leave_if_asked(step, control)?;
-            }
-            if !more || log.done() == steps || stopped {
-                let epoch = batches.cursor().epoch - u64::from(!more);
-                let figures = self.evaluate(&data.test)?;
-                if !more {
-                    // Seen once: a checkpoint from here on starts with the next epoch.
-                    self.plateau.observe(self.trainer.schedule, figures.loss);
-                    self.cursor = batches.cursor();
-                }
-                let train_loss = log.end_epoch();
-                evaluation = Some(figures);
-                let event = TrainEvent::Epoch { epoch, train_loss, evaluation: figures };
-                let control = listen(&event);
-                stopped |= control == Control::Stop;
-                self.leave_if_asked(log.done(), control)?;
-            }
-        }
-        self.cursor = batches.cursor();
-        self.count_skipped(&batches);
-        let evaluation = match evaluation {
-            Some(evaluation) => evaluation,
-            None => self.evaluate(&data.test)?,
-        };
-        Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches))
+        Ok(Some(Scale { scale: numbers[0], skipped: numbers[1] as u64 }))
     }
 
     /// Loss and, for classes, accuracy over one epoch of a part of the data.
@@ -325,7 +311,7 @@ impl<'t> Session<'t> {
         let mut hits = Hits::default();
         while let Some(batch) = batches.next()? {
             let plan = self.find(BatchKind::Evaluate, batch.examples())?;
-            let share = self.run(plan, batch)?;
+            let (share, _) = self.run(plan, batch, false)?;
             loss += self.read_loss(plan)? * share;
             shares += share;
             examples += batch.examples() as u64;
@@ -375,7 +361,7 @@ impl<'t> Session<'t> {
     /// The model's outputs for one batch.
     pub fn predict(&mut self, batch: &Batch) -> Result<Vec<HostTensor>, TrainError> {
         let plan = self.find(BatchKind::Predict, batch.examples())?;
-        self.run(plan, batch)?;
+        self.run(plan, batch, false)?;
         let plans = self.plans.clone();
         let graph = &plans.plans[plan].graph;
         let read = |(i, output): (usize, &plimsoll_graph::Output)| {
@@ -384,6 +370,22 @@ impl<'t> Session<'t> {
             Ok(tensor)
         };
         graph.outputs.iter().enumerate().map(read).collect()
+    }
+
+    /// The model's outputs for one epoch of a part of the data, given to `each` batch after batch, in order.
+    pub fn predict_each<E: From<TrainError>>(
+        &mut self,
+        part: &Pipeline,
+        mut each: impl FnMut(&[HostTensor]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let size = self.batch_size(BatchKind::Predict);
+        let start = part.batch(size).start_epoch(Cursor::default());
+        let mut batches = start.map_err(TrainError::from)?;
+        while let Some(batch) = batches.next().map_err(TrainError::from)? {
+            each(&self.predict(batch)?)?;
+        }
+        self.count_skipped(&batches);
+        Ok(())
     }
 
     /// A state by its name, like `dense1/kernel`.
@@ -403,6 +405,7 @@ impl<'t> Session<'t> {
         if tensor.ty() != wanted {
             return Err(TrainError::Setting(format!("`{name}` is {wanted}, {} was given", tensor.ty())));
         }
+        self.from_seed = false;
         Ok(self.prepared.write_state(index, 0, tensor.as_bytes())?)
     }
 
@@ -415,21 +418,38 @@ impl<'t> Session<'t> {
         })
     }
 
-    /// Sets parameters and running statistics from a safetensors file, under this program's names or PyTorch's
-    /// (`layer1.0.conv1.weight` for `layer1/0/conv1/kernel`, with its axes in PyTorch's order). A tensor that is missing,
+    /// Sets parameters and running statistics from a safetensors file, under this program's names, PyTorch's or
+    /// Keras's (`layer1.0.conv1.weight` for `layer1/0/conv1/kernel`, with its axes in PyTorch's order). A tensor that is missing,
     /// of another shape, or that the model does not have is an error that names it.
     pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
         // Nothing may be half loaded and then saved.
-        self.spoilt = true;
+        (self.spoilt, self.from_seed) = (true, false);
         weights::load(self.prepared.as_mut(), &self.plans, path)?;
         self.spoilt = false;
         Ok(())
     }
 
-    /// Writes parameters and running statistics as a safetensors file.
+    /// Sets parameters (their running averages, where there are some) and running statistics from a folder's newest good
+    /// checkpoint, for evaluating and predicting: optimizer and data may be others. Returns the checkpoint.
+    pub fn load_checkpoint(&mut self, folder: &Path) -> Result<PathBuf, TrainError> {
+        (self.spoilt, self.from_seed) = (true, false);
+        let (path, _) = newest(folder, |path| {
+            weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path)?;
+            Ok(path.to_path_buf())
+        })?;
+        self.spoilt = false;
+        Ok(path)
+    }
+
+    /// Writes parameters and running statistics as a safetensors file, under this program's names.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        self.save_as(path, Names::Own)
+    }
+
+    /// As [`Session::save`], under names and in layouts of choice; [`Session::load`] reads them all.
+    pub fn save_as(&self, path: &Path, names: Names) -> Result<(), TrainError> {
         self.check_unspoilt()?;
-        weights::save(self.prepared.as_ref(), &self.plans, &mut self.buffer.borrow_mut(), path)
+        weights::save(self.prepared.as_ref(), &self.plans, names, &mut self.buffer.borrow_mut(), path)
     }
 
     /// Refuses to save states that may be half written.

@@ -1,8 +1,10 @@
 //! Safetensors files of states: written piece by piece, whole or not at all, and read with every length checked first.
 
 use crate::TrainError;
+use crate::init::CHUNK_BYTES;
+use crate::layout::{Kept, Layout, Slices, own_row};
 use plimsoll_plan::{PlanSet, Prepared};
-use plimsoll_tensor::DType;
+use plimsoll_tensor::{DType, Finite, Shape, all_finite};
 use safetensors::tensor::Metadata;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,10 +20,11 @@ const SYNC_BYTES: usize = 32 << 20;
 
 /// Writes states under names through a buffer whose length is a multiple of eight. The file appears whole or not at all: it is
 /// written beside its place, synced, and renamed. With notes, the header holds them and a checksum of the whole file.
+/// States that are not finite are not saved.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
-    kept: &[(usize, &str)],
+    kept: &[Kept<'_>],
     notes: Option<&BTreeMap<String, String>>,
     buffer: &mut [u8],
     path: &Path,
@@ -32,33 +35,93 @@ pub(crate) fn save(
     let mut write = || -> Result<(), TrainError> {
         let mut out = Writer::new(File::create(&beside).map_err(failed)?, buffer);
         out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
-        for &(state, _) in kept {
+        for &Kept { state, ref layout, .. } in kept {
+            if *layout == Layout::LastFirst {
+                write_last_first(prepared, plans, state, &mut out, path)?;
+                continue;
+            }
             let bytes = plans.states[state].ty.bytes();
-            let mut first = 0;
+            let (mut first, mut finite) = (0, Finite::new(plans.states[state].ty.dtype));
             while first < bytes {
                 let room = out.room().map_err(failed)?;
                 let count = room.len().min(bytes - first);
                 prepared.read_state(state, first, &mut room[..count])?;
+                if !finite.add(&room[..count]) {
+                    return Err(TrainError::NotFinite { state: plans.states[state].name.clone() });
+                }
                 out.used += count;
                 first += count;
             }
         }
         out.finish(notes.is_some()).map_err(failed)
     };
-    let placed = write().and_then(|()| fs::rename(&beside, path).map_err(failed));
-    if placed.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    placed?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
+    place(&beside, path, write())
 }
+
+/// Writes a state with its last axis first, several of the file's outermost slices at a time: they are neighbours in the
+/// state.
+fn write_last_first(
+    prepared: &dyn Prepared,
+    plans: &PlanSet,
+    state: usize,
+    out: &mut Writer<'_>,
+    path: &Path,
+) -> Result<(), TrainError> {
+    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
+    let (name, ty) = (&plans.states[state].name, &plans.states[state].ty);
+    let (slices, size) = (Slices::new(&ty.shape, ty.dtype.bytes()), ty.dtype.bytes());
+    let mut tile = vec![0; slices.together * slices.rest * size];
+    let mut run = vec![0; slices.together * size];
+    for (first, count) in slices.groups() {
+        let run = &mut run[..count * size];
+        for place in 0..slices.rest {
+            let row = own_row(&ty.shape, place);
+            prepared.read_state(state, (row * slices.last + first) * size, run)?;
+            for (slice, element) in run.chunks_exact(size).enumerate() {
+                tile[(slice * slices.rest + place) * size..][..size].copy_from_slice(element);
+            }
+        }
+        let tile = &tile[..count * slices.rest * size];
+        if !all_finite(ty.dtype, tile) {
+            return Err(TrainError::NotFinite { state: name.clone() });
+        }
+        out.write(tile).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// After the name of a file that is not whole yet.
+pub(crate) const PARTIAL: &str = ".partial";
 
 /// Where a file is written before it takes its place.
 fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
+    beside.push(PARTIAL);
     beside.into()
+}
+
+/// Writes a small file, whole or not at all.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
+    let beside = beside(path);
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    place(&beside, path, write().map_err(failed))
+}
+
+/// Gives a file that was written beside its place its name, or removes it where that went wrong.
+fn place(beside: &Path, path: &Path, written: Result<(), TrainError>) -> Result<(), TrainError> {
+    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
+    let placed = written.and_then(|()| fs::rename(beside, path).map_err(failed));
+    if placed.is_err() {
+        let _ = fs::remove_file(beside);
+    }
+    placed?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
 }
 
 /// A file written through a buffer that is handed out to be filled.
@@ -186,11 +249,40 @@ impl Opened {
     /// Reads states, each with its place after `start`, in the places' order; the checksum in the header must be that
     /// of the file. States are written before it is known.
     pub fn read_checked(
-        mut self,
+        self,
         prepared: &mut dyn Prepared,
         places: &[(usize, std::ops::Range<u64>)],
         buffer: &mut [u8],
         path: &Path,
+    ) -> Result<(), TrainError> {
+        let mut left = places;
+        self.read_pieces(buffer, path, |at, bytes| {
+            let end = at + bytes.len() as u64;
+            while let Some((state, place)) = left.first().filter(|(_, place)| place.start < end) {
+                let (from, to) = (place.start.max(at), place.end.min(end));
+                let piece = &bytes[(from - at) as usize..(to - at) as usize];
+                prepared.write_state(*state, (from - place.start) as usize, piece)?;
+                if place.end > end {
+                    break;
+                }
+                left = &left[1..];
+            }
+            Ok(())
+        })?;
+        if left.is_empty() { Ok(()) } else { Err(wrong(path, "the file ends before its states do")) }
+    }
+
+    /// Whether the checksum in the header is that of the file.
+    pub fn check(self, path: &Path) -> Result<(), TrainError> {
+        self.read_pieces(&mut vec![0; CHUNK_BYTES], path, |_, _| Ok(()))
+    }
+
+    /// Reads all elements through a buffer, each piece with its place; the checksum in the header must be that of the file.
+    fn read_pieces(
+        mut self,
+        buffer: &mut [u8],
+        path: &Path,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         let digits = BEFORE_CHECKSUM.len()..BEFORE_CHECKSUM.len() + DIGITS;
         let begins = self.header.starts_with(BEFORE_CHECKSUM) && self.header.len().is_multiple_of(8);
@@ -202,7 +294,6 @@ impl Opened {
         let mut checksum = Checksum::default();
         checksum.add(&(self.header.len() as u64).to_le_bytes());
         checksum.add(&self.header);
-        let mut left = places;
         let mut at = 0;
         loop {
             let count = fill(&mut self.file, buffer)
@@ -211,19 +302,10 @@ impl Opened {
                 break;
             }
             checksum.add(&buffer[..count]);
-            let end = at + count as u64;
-            while let Some((state, place)) = left.first().filter(|(_, place)| place.start < end) {
-                let (from, to) = (place.start.max(at), place.end.min(end));
-                let piece = &buffer[(from - at) as usize..(to - at) as usize];
-                prepared.write_state(*state, (from - place.start) as usize, piece)?;
-                if place.end > end {
-                    break;
-                }
-                left = &left[1..];
-            }
-            at = end;
+            take(at, &buffer[..count])?;
+            at += count as u64;
         }
-        if !left.is_empty() || checksum.digits().as_bytes() != stated {
+        if checksum.digits().as_bytes() != stated {
             return Err(wrong(path, "the checksum is not that of the file: it is damaged"));
         }
         Ok(())
@@ -245,7 +327,7 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// The header: a JSON object of notes, names, types, shapes and places, padded with spaces to a multiple of eight.
-fn header(plans: &PlanSet, kept: &[(usize, &str)], notes: Option<&BTreeMap<String, String>>) -> Vec<u8> {
+fn header(plans: &PlanSet, kept: &[Kept<'_>], notes: Option<&BTreeMap<String, String>>) -> Vec<u8> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let mut header = Vec::new();
     if let Some(notes) = notes {
@@ -258,11 +340,11 @@ fn header(plans: &PlanSet, kept: &[(usize, &str)], notes: Option<&BTreeMap<Strin
         header.push(b'}');
     }
     let mut offset = 0;
-    for &(state, name) in kept {
-        let state = &plans.states[state];
+    for Kept { state, name, layout } in kept {
+        let state = &plans.states[*state];
         let end = offset + state.ty.bytes();
         let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
-        let (dtype, shape) = (dtype_name(state.ty.dtype), &state.ty.shape);
+        let (dtype, shape) = (dtype_name(state.ty.dtype), Shape::from(layout.shape(&state.ty.shape)));
         let entry = format!(
             "{before}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"
         );

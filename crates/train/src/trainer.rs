@@ -1,18 +1,23 @@
 //! What a run is, before it has any memory.
 
+mod looping;
+
 use crate::checkpoint::Checkpoints;
+use crate::metrics::MetricSpec;
 use crate::planning::Planning;
-use crate::{Control, Report, Schedule, Session, TrainError, TrainEvent, Watch};
+use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op};
-use plimsoll_nn::{Model, Optimizer, step};
+use plimsoll_nn::{Model, Optimizer, Policy, Precision, step};
 use plimsoll_plan::{
-    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, plan_toward, verify,
+    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, plan_toward, verify,
 };
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{LOSS, Pass, accumulate, accumulate_local, check_same_ops, check_split, optimize};
+use plimsoll_transform::{
+    LOSS, Pass, SplitError, accumulate, accumulate_local, check_same_ops, check_split, optimize,
+};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::time::Duration;
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
@@ -38,6 +43,9 @@ pub const STATE_BUFFER: &str = "state buffer";
 
 /// The load sheet's entry for the heap.
 pub const HEAP_CAP: &str = "heap cap";
+
+/// The load sheet's entry for metrics.
+pub const METRICS: &str = "metrics";
 
 /// Page tables of an arena: eight bytes for every page of 4 KiB. Huge pages need fewer, but the system may have none to
 /// give.
@@ -72,7 +80,7 @@ fn largest_arena(bytes: usize) -> usize {
 }
 
 /// A disk wears out as it is written: spilling what would fit without it has to save a part in so many of a step.
-const WORTH_SPILLING: u64 = 8;
+const WORTH_SPILLING: u64 = 32;
 
 /// What a plan may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +155,14 @@ pub struct Trainer {
     /// Steps over which the rate rises before its schedule starts.
     pub(crate) warmup: u64,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// How many of the last checkpoints stay; the best stays besides.
+    pub(crate) keep: usize,
+    pub(crate) monitor: Monitor,
+    metrics: Vec<MetricSpec>,
+    /// Steps between two validations; `None` for one after each epoch.
+    pub(crate) validate_every: Option<u64>,
+    pub(crate) steps_per_epoch: Option<u64>,
+    pub(crate) time_limit: Option<Duration>,
     pub(crate) notes: BTreeMap<String, String>,
     pub(crate) watch: Option<Box<dyn Watch>>,
     line_bytes: usize,
@@ -156,6 +172,7 @@ pub struct Trainer {
     micro_batches: Option<usize>,
     split_batch_norm: bool,
     without: Vec<Pass>,
+    pub(crate) policy: Policy,
     report: step::Report,
     kinds: Vec<BatchKind>,
 }
@@ -179,6 +196,12 @@ impl Trainer {
             schedule: Schedule::Constant,
             warmup: 0,
             checkpoints: None,
+            keep: 2,
+            monitor: Monitor::default(),
+            metrics: Vec::new(),
+            validate_every: None,
+            steps_per_epoch: None,
+            time_limit: None,
             notes: BTreeMap::new(),
             watch: None,
             line_bytes: usize::MAX,
@@ -187,6 +210,7 @@ impl Trainer {
             micro_batches: None,
             split_batch_norm: false,
             without: Vec::new(),
+            policy: Policy::default(),
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
         }
@@ -231,11 +255,6 @@ impl Trainer {
     /// Lets the learning rate rise along a line over the first steps, before its schedule starts.
     pub fn warmup(self, steps: u64) -> Self {
         Self { warmup: steps, ..self }
-    }
-
-    /// Saves a checkpoint in this folder every so many steps, and whenever [`Session::fit`] ends or is stopped.
-    pub fn checkpoints(self, folder: impl Into<PathBuf>, every: Option<u64>) -> Self {
-        Self { checkpoints: Some(Checkpoints { folder: folder.into(), every }), ..self }
     }
 
     /// Adds a note to checkpoints, like what a program needs to build this trainer again.
@@ -284,6 +303,12 @@ impl Trainer {
         self
     }
 
+    /// What layers hand on to each other and products multiply: [`Policy::new`] of a [`plimsoll_nn::Precision`], and the
+    /// layers that stay f32.
+    pub fn precision(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
     /// What evaluations give besides the loss: [`step::Report::Output`] for metrics that look at scores or values.
     pub fn report(self, report: step::Report) -> Self {
         Self { report, ..self }
@@ -296,7 +321,8 @@ impl Trainer {
 
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
-        let per_epoch = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
+        let batches = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
+        let per_epoch = self.steps_per_epoch.unwrap_or(batches);
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
@@ -440,14 +466,16 @@ impl Trainer {
                 BatchKind::Evaluate => step::evaluation(model, examples, self.report)?,
                 _ => step::prediction(model, examples)?,
             };
+            let graph = step::inference_as(&self.policy, graph)?;
             return Ok(optimize(&step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
         }
         let split = self.split(examples, micro_batches);
-        let graph = step::training(model, self.optimizer.as_ref(), examples / split)?;
+        let training = |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
+        let graph = training(examples / split)?;
         if split == 1 {
             return Ok(optimize(&graph, &self.without)?);
         }
-        let whole = step::training(model, self.optimizer.as_ref(), examples)?;
+        let whole = training(examples)?;
         if self.splits_statistics() {
             check_same_ops(&whole, &graph)?;
             return Ok(accumulate_local(&optimize(&graph, &self.without)?, split)?);
@@ -458,7 +486,8 @@ impl Trainer {
 
     /// The training step of a whole batch, as it was built.
     pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
-        Ok(step::training(self.model.as_ref(), self.optimizer.as_ref(), self.step_examples())?)
+        let (model, optimizer) = (self.model.as_ref(), self.optimizer.as_ref());
+        Ok(step::training_as(&self.policy, model, optimizer, self.step_examples())?)
     }
 
     /// Whether there is a number of micro-batches other than one that steps may be split into.
@@ -498,6 +527,7 @@ impl Trainer {
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
+        self.check_accumulation()?;
         if let Some(parts) = self.micro_batches.filter(|&k| k > 1 && !self.step_examples().is_multiple_of(k))
         {
             let batch = self.step_examples();
@@ -521,9 +551,17 @@ impl Trainer {
             planning.lowest = false;
             found = better(found, lowest);
         }
+        if let (Err(TrainError::Split(SplitError::Mixes { layer, op })), 2..) = (&found, self.accumulate) {
+            return Err(TrainError::Setting(format!(
+                "layer `{layer}`: {op} mixes the examples of a batch, so that several batches are not one large one: make \
+                 steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
+                 `--allow-split-batchnorm`)"
+            )));
+        }
         match &mut found {
             Ok(plans) => {
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
+                plans.sheet.notes.extend(self.precision_note(plans));
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {
                     let examples = self.step_examples() / parts;
@@ -539,6 +577,44 @@ impl Trainer {
             Err(_) => {}
         }
         found
+    }
+
+    /// Refuses batches that cannot be accumulated.
+    fn check_accumulation(&self) -> Result<(), TrainError> {
+        let (batches, batch, block) = (self.accumulate, self.batch, self.block());
+        if batches <= 1 {
+            return Ok(());
+        }
+        if !batch.is_multiple_of(block) {
+            return Err(TrainError::Setting(format!(
+                "a step of {batches} batches needs batches that end at blocks of examples, and {batch} examples do not: \
+                 make the batch a multiple of {block}"
+            )));
+        }
+        match self.micro_batches {
+            Some(parts) if !parts.is_multiple_of(batches) => Err(TrainError::Setting(format!(
+                "a step of {batches} batches cannot run in {parts} micro-batch{}: make their number a multiple of {batches}, \
+                 or leave it out",
+                if parts == 1 { "" } else { "es" }
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the precision saves at the fullest moment, in words.
+    fn precision_note(&self, plans: &PlanSet) -> Option<String> {
+        let precision = self.policy.precision;
+        if precision == Precision::F32 {
+            return None;
+        }
+        let plan = plans.plans.iter().max_by_key(|plan| plan.peak_bytes)?;
+        let at_peak = plan.buffers.iter().filter(|b| (b.first..=b.last).contains(&plan.peak_step));
+        let low = at_peak.filter(|b| b.value.is_some_and(|v| plan.graph.ty(v).dtype.is_low()));
+        let bytes = in_words(low.map(|b| b.bytes).sum());
+        Some(format!(
+            "Precision {precision}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters and \
+             optimizer state are f32."
+        ))
     }
 
     /// The fastest plan found under a line.
@@ -585,15 +661,20 @@ impl Trainer {
         // Sums over micro-batches stay in the arena: the fewest, the smallest, or just too large without spilling.
         let mut ends = vec![splits[0], splits[tried.saturating_sub(2)], splits[tried - 1]];
         ends.dedup();
-        let ends = ends.into_iter();
-        let mut others = ends.map(|split| self.plan_split(data, split, Means::Spill, planning));
-        let spilled = others.next().map(|first| others.fold(first, better));
-        match (best, spilled) {
-            (Ok(best), Some(Ok(spilled))) if time(&spilled).saturating_add(worth) > time(&best) => Ok(best),
-            (Ok(_), Some(Ok(spilled))) => Ok(spilled),
-            (best, Some(spilled)) => better(best, spilled),
-            (best, None) => best,
+        let mut known = best;
+        for split in ends {
+            planning.worth_ns = match &known {
+                Ok(plans) if plans.spill_bytes > 0 => time(plans),
+                Ok(plans) => time(plans).saturating_sub(worth),
+                Err(_) => u64::MAX,
+            };
+            known = match (known, self.plan_split(data, split, Means::Spill, planning)) {
+                (Ok(known), Ok(spilled)) if time(&spilled) > planning.worth_ns => Ok(known),
+                (Ok(_), Ok(spilled)) => Ok(spilled),
+                (known, spilled) => better(known, spilled),
+            };
         }
+        known
     }
 
     /// The plan in so many micro-batches.
@@ -660,6 +741,7 @@ impl Trainer {
             let budget = Budget {
                 recompute: means != Means::Once,
                 spill: self.executor.disk().filter(|_| means == Means::Spill),
+                worth_ns: planning.worth_ns,
                 ..Budget::new(line_bytes, outside.clone())
             };
             let mut plans = plan_toward(&batches, self.executor.target(), &budget)?;
@@ -703,7 +785,7 @@ impl Trainer {
     pub fn fit(
         &self,
         data: &Dataset,
-        listen: &mut dyn FnMut(&TrainEvent) -> Control,
+        listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
     ) -> Result<Report, TrainError> {
         let plans = self.plan(data)?;
         self.prepare(plans, data)?.fit(data, listen)

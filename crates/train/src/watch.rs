@@ -116,7 +116,7 @@ impl<'t> Guard<'t> {
 
     /// Looks once: an event where more is held than planned, the first time, and what is held where that is too close to
     /// the line.
-    pub fn look(&mut self, step: u64) -> (Option<TrainEvent>, Option<Held>) {
+    pub fn look(&mut self, step: u64) -> (Option<TrainEvent<'static>>, Option<Held>) {
         let Some(held) = self.watch.above(self.tell_bytes.unwrap_or(self.stop_bytes)) else {
             return (None, None);
         };

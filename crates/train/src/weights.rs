@@ -2,35 +2,72 @@
 
 use crate::TrainError;
 use crate::init::{CHUNK_BYTES, parameter_of};
+use crate::layout::{Kept, Layout, Slices, own_row};
 use crate::tensor_file::{self, Opened, dtype_name};
 use plimsoll_graph::Role;
+use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{PlanSet, Prepared, StatePlacement};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+/// Whose names and layouts a file of weights has.
+///
+/// ```
+/// use plimsoll_train::Names;
+/// assert_eq!(Names::default(), Names::Own);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// This program's, like `stage1/conv/kernel`.
+    #[default]
+    Own,
+    /// PyTorch's, like `stage1.conv.weight`, with kernels in its order.
+    Torch,
+    /// Keras's, like `stage1/norm/gamma`.
+    Keras,
+}
+
 /// Writes parameters (their running averages where there are some) and running statistics through a buffer.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
+    names: Names,
     buffer: &mut [u8],
     path: &Path,
 ) -> Result<(), TrainError> {
     let weights = plans.states.iter().enumerate();
     let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
-    // A running average is what is saved of its parameter.
-    let saved = |(i, state): (usize, &StatePlacement)| {
-        (average_of(plans, &state.name).unwrap_or(i), plans.states[i].name.as_str())
+    let kept = |(i, _): (usize, &StatePlacement)| {
+        let own = &plans.states[i];
+        // A running average is what is saved of its parameter.
+        let state = average_of(plans, &own.name).unwrap_or(i);
+        let norm = plans.states.iter().any(|s| s.name == sibling(&own.name, "gain"));
+        let name = match names {
+            Names::Own => Cow::Borrowed(own.name.as_str()),
+            Names::Torch => Cow::Owned(torch_name(&own.name)),
+            Names::Keras => Cow::Owned(keras_name(&own.name, norm)),
+        };
+        Kept { state, name, layout: layout(&own.ty.shape, names == Names::Torch, &own.name) }
     };
-    let kept: Vec<(usize, &str)> = weights.map(saved).collect();
+    let kept: Vec<Kept<'_>> = weights.map(kept).collect();
     tensor_file::save(prepared, plans, &kept, None, buffer, path)
+}
+
+/// Another state of the same layer.
+fn sibling(name: &str, leaf: &str) -> String {
+    name.rsplit_once('/').map_or(leaf.to_string(), |(layer, _)| format!("{layer}/{leaf}"))
 }
 
 /// The running average of a parameter.
 fn average_of(plans: &PlanSet, parameter: &str) -> Option<usize> {
     plans.states.iter().position(|state| parameter_of(state) == Some(parameter))
 }
+
+/// Bytes of a checkpoint's header at most.
+const CHECKPOINT_HEADER_BYTES: u64 = crate::checkpoint::HEADER_BYTES;
 
 /// Bytes of a header that are read for each state of the model: a name and a shape take about a hundred.
 const HEADER_BYTES_PER_STATE: u64 = 1 << 10;
@@ -41,34 +78,58 @@ struct Entry {
     layout: Layout,
 }
 
-/// How a tensor of a file is laid out, beside the state's own order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
-    /// The same.
-    Same,
-    /// The state's last axis first, as PyTorch has its kernels; then, for images, the others in the order 2, 0, 1.
-    LastFirst,
-}
-
-/// Reads parameters and running statistics, under this program's names or PyTorch's.
+/// Reads parameters and running statistics, under this program's names, PyTorch's or Keras's.
 pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
-    let wrong = |reason: String| tensor_file::wrong(path, reason);
-    let failed = |source| TrainError::File { path: path.display().to_string(), source };
     let most = (plans.states.len() as u64 + 64) * HEADER_BYTES_PER_STATE;
-    let Opened { mut file, tensors, start, length, .. } = tensor_file::open(path, most)?;
-    let mut unused: BTreeSet<String> = tensors.tensors().into_keys().collect();
+    let file = tensor_file::open(path, most)?;
+    let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
     // PyTorch counts batches; nothing here does.
     unused.retain(|name| !name.ends_with("num_batches_tracked"));
+    let found = places(plans, &file, path, &mut unused, |own| {
+        [&[own.to_string(), torch_name(own)][..], &keras_names(own)].concat()
+    })?;
+    if let Some(name) = unused.first() {
+        let others = unused.len() - 1;
+        let reason = format!("the model has no `{name}` ({others} more like it): it is another model's file");
+        return Err(tensor_file::wrong(path, reason));
+    }
+    read_all(prepared, plans, file.file, &found, path)
+}
+
+/// Reads parameters, their running averages where there are some, and statistics from a checkpoint, whose optimizer may be
+/// any.
+pub(crate) fn load_checkpoint(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    path: &Path,
+) -> Result<(), TrainError> {
+    tensor_file::open(path, CHECKPOINT_HEADER_BYTES)?.check(path)?;
+    let file = tensor_file::open(path, CHECKPOINT_HEADER_BYTES)?;
+    let names = |own: &str| vec![format!("{own}/{AVERAGE}"), own.to_string()];
+    let found = places(plans, &file, path, &mut BTreeSet::new(), names)?;
+    read_all(prepared, plans, file.file, &found, path)
+}
+
+/// Where every state but moments lies in a file, under the first of its names that the file has. They are taken out of
+/// `unused`.
+fn places(
+    plans: &PlanSet,
+    file: &Opened,
+    path: &Path,
+    unused: &mut BTreeSet<String>,
+    names: impl Fn(&str) -> Vec<String>,
+) -> Result<Vec<(usize, Entry)>, TrainError> {
+    let wrong = |reason: String| tensor_file::wrong(path, reason);
     let mut found = Vec::new();
     for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
         // An average starts as its parameter.
         let own = parameter_of(state).unwrap_or(&state.name);
-        let names = [own.to_string(), torch_name(own)];
-        let Some((name, info)) = names.iter().find_map(|name| Some((name, tensors.info(name)?))) else {
+        let names = names(own);
+        let Some((name, info)) = names.iter().find_map(|name| Some((name, file.tensors.info(name)?))) else {
             return Err(wrong(format!("there is no `{}`, nor `{}`", names[0], names[1])));
         };
         unused.remove(name);
-        let layout = layout(&state.ty.shape, *name != own, own);
+        let layout = layout(&state.ty.shape, *name == torch_name(own), own);
         let wanted = layout.shape(&state.ty.shape);
         // PyTorch's kernels over sequences have no height.
         let flat =
@@ -78,21 +139,28 @@ pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) ->
             return Err(wrong(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
         }
         let (offset, end) = info.data_offsets;
-        let (offset, end) = (start.saturating_add(offset as u64), start.saturating_add(end as u64));
-        if end > length || end - offset != state.ty.bytes() as u64 {
+        let (offset, end) = (file.start.saturating_add(offset as u64), file.start.saturating_add(end as u64));
+        if end > file.length || end - offset != state.ty.bytes() as u64 {
+            let length = file.length;
             return Err(wrong(format!("`{name}` ends at byte {end}, the file has {length}")));
         }
         found.push((i, Entry { offset, layout }));
     }
-    if let Some(name) = unused.first() {
-        let others = unused.len() - 1;
-        return Err(wrong(format!(
-            "the model has no `{name}` ({others} more like it): it is another model's file"
-        )));
-    }
+    Ok(found)
+}
+
+/// Reads states from their places.
+fn read_all(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    mut file: File,
+    found: &[(usize, Entry)],
+    path: &Path,
+) -> Result<(), TrainError> {
     let mut chunk = vec![0; CHUNK_BYTES];
     for (state, entry) in found {
-        read(prepared, plans, state, &entry, &mut file, &mut chunk)?.map_err(failed)?;
+        read(prepared, plans, *state, entry, &mut file, &mut chunk)?
+            .map_err(|source| TrainError::File { path: path.display().to_string(), source })?;
     }
     Ok(())
 }
@@ -122,13 +190,11 @@ fn read(
         return Ok(Ok(()));
     }
     // Several of the file's outermost slices at a time: they are neighbours in the state.
-    let last = ty.shape.last().copied().unwrap_or(1).max(1);
-    let rest = bytes / size / last;
-    let together = (CHUNK_BYTES / (rest * size).max(1)).clamp(1, last);
-    chunk.resize(chunk.len().max(together * rest * size), 0);
-    let mut run = Vec::with_capacity(together * size);
-    for first in (0..last).step_by(together) {
-        let count = together.min(last - first);
+    let slices = Slices::new(&ty.shape, size);
+    let (last, rest) = (slices.last, slices.rest);
+    chunk.resize(chunk.len().max(slices.together * rest * size), 0);
+    let mut run = Vec::with_capacity(slices.together * size);
+    for (first, count) in slices.groups() {
         let slices = &mut chunk[..count * rest * size];
         if let Err(e) = file.read_exact(slices) {
             return Ok(Err(e));
@@ -146,33 +212,30 @@ fn read(
     Ok(Ok(()))
 }
 
-/// The row of a state, `[.., last]`, that a place of one of the file's slices belongs to.
-fn own_row(shape: &[usize], place: usize) -> usize {
-    match *shape {
-        // [in, height, width] there, [height, width, in] here.
-        [height, width, inputs, _] => {
-            let (channel, pixel) = (place / (height * width), place % (height * width));
-            pixel * inputs + channel
-        }
-        _ => place,
-    }
-}
-
 /// Kernels are laid out the other way in PyTorch's files; everything else is alike.
 fn layout(shape: &[usize], torch: bool, name: &str) -> Layout {
     let kernel = name.rsplit('/').next() == Some("kernel");
     if torch && kernel && matches!(shape.len(), 2 | 4) { Layout::LastFirst } else { Layout::Same }
 }
 
-impl Layout {
-    /// The shape in the file of a state of this shape.
-    fn shape(self, own: &[usize]) -> Vec<usize> {
-        match (self, own) {
-            (Self::LastFirst, [h, w, i, o]) => vec![*o, *i, *h, *w],
-            (Self::LastFirst, [i, o]) => vec![*o, *i],
-            _ => own.to_vec(),
-        }
-    }
+/// A state's name as Keras would have it, in a norm or elsewhere.
+fn keras_name(name: &str, norm: bool) -> String {
+    let leaf = name.rsplit('/').next().unwrap_or(name);
+    let leaf = match leaf {
+        "gain" => "gamma",
+        "bias" if norm => "beta",
+        "table" => "embeddings",
+        "running_mean" => "moving_mean",
+        "running_variance" => "moving_variance",
+        other => other,
+    };
+    sibling(name, leaf)
+}
+
+/// A state's names as Keras would have them, with and without TensorFlow's number of the output.
+fn keras_names(name: &str) -> Vec<String> {
+    let names = [false, true].map(|norm| keras_name(name, norm));
+    names.into_iter().flat_map(|name| [format!("{name}:0"), name]).collect()
 }
 
 /// A state's name as PyTorch would have it.

@@ -2,8 +2,10 @@
 
 use crate::LOSS;
 use crate::rewriter::{Rewriter, drop_dead};
+use crate::widen::{widened, widens};
 use plimsoll_graph::op::{Binary, Conv, Elementwise, Epilogue, Instruction, Operand, Region, Unary};
 use plimsoll_graph::{Graph, GraphError, Node, NodeId, Op, ValueId};
+use plimsoll_tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes that grow into one region at most, so that its registers fit a cache.
@@ -13,11 +15,19 @@ const MOST_INSTRUCTIONS: usize = 48;
 /// that only two that are far apart are kept apart by this, and the time for all searches grows with the graph alone.
 const MOST_LOOKED_AT: usize = 4096;
 
-/// Joins elementwise ops over one shape into [`Region`]s, and bias and relu into the product or convolution before
-/// them. Every value keeps its rounding, so the numbers stay the same to the bit.
+/// Joins elementwise ops over one shape into [`Region`]s, bias, relu and the rounding to a 16-bit float into the product or
+/// convolution before them, and the widening of one into the sum after it. Every value keeps its rounding, so the numbers
+/// stay the same to the bit.
 pub fn fuse(graph: &Graph) -> Result<Graph, GraphError> {
-    // Constants that became instructions are left without readers.
-    drop_dead(&regions(&epilogues(graph)?)?)
+    let mut joined = epilogues(graph)?;
+    if joined.value_ids().any(|v| joined.ty(v).dtype.is_low()) {
+        joined = widened(&joined)?;
+        // Values that are read as they are stored are left without readers of their widened form.
+        joined = drop_dead(&joined)?;
+    }
+    joined = regions(&joined)?;
+    // Constants that became instructions are left without readers, too.
+    drop_dead(&joined)
 }
 
 /// How often each value is read, leaving the graph included.
@@ -32,19 +42,20 @@ fn uses(graph: &Graph) -> Vec<usize> {
 }
 
 /// The same op with another epilogue, if it can have one.
-fn with_epilogue(op: &Op, change: impl FnOnce(&mut Epilogue)) -> Option<Op> {
+fn with_epilogue(op: &Op, change: impl FnOnce(&mut Epilogue, &mut Option<DType>)) -> Option<Op> {
     let mut op = op.clone();
     match &mut op {
-        Op::MatMul(product) => change(&mut product.epilogue),
-        Op::Conv(Conv::Forward { epilogue, .. }) => change(epilogue),
+        Op::MatMul(product) => change(&mut product.epilogue, &mut product.output),
+        Op::Conv(Conv::Forward { epilogue, output, .. }) => change(epilogue, output),
         _ => return None,
     }
     Some(op)
 }
 
-fn epilogue_of(op: &Op) -> Option<Epilogue> {
+/// What a product does to its elements, and the element type that it gives where that is not its operands'.
+fn epilogue_of(op: &Op) -> Option<(Epilogue, Option<DType>)> {
     let mut found = None;
-    with_epilogue(op, |e| found = Some(*e));
+    with_epilogue(op, |epilogue, output| found = Some((*epilogue, *output)));
     found
 }
 
@@ -92,11 +103,11 @@ fn epilogues(graph: &Graph) -> Result<Graph, GraphError> {
 /// Whether a node is a product or convolution without epilogue that may get one: of products, only of two matrices.
 fn may_have_epilogue(graph: &Graph, node: &Node) -> bool {
     let many = matches!(node.op, Op::MatMul(_)) && graph.ty(node.outputs[0]).shape.rank() > 2;
-    !many && epilogue_of(&node.op).is_some_and(|e| e == Epilogue::default())
+    !many && epilogue_of(&node.op).is_some_and(|(e, _)| e == Epilogue::default())
 }
 
 fn op_may_wait(op: &Op) -> bool {
-    epilogue_of(op).is_some_and(|e| !e.relu)
+    epilogue_of(op).is_some_and(|(e, output)| !e.relu || output.is_some())
 }
 
 /// A waiting product extended by this node: (the value it was waiting under, its new op and inputs).
@@ -110,22 +121,27 @@ fn extend(
     let Op::Elementwise(elementwise) = &node.op else { return None };
     let from = *node.inputs.iter().find(|v| waiting.contains_key(v))?;
     let (op, inputs, _) = &waiting[&from];
-    let epilogue = epilogue_of(op)?;
+    let (epilogue, output) = epilogue_of(op)?;
+    let product = graph.ty(from);
     match elementwise {
         Elementwise::Binary(Binary::Add) if !epilogue.bias && !epilogue.relu => {
             let bias = *node.inputs.iter().find(|v| **v != from)?;
             let columns = *graph.ty(from).shape.last()?;
-            let fits = graph.ty(bias).shape[..] == [columns] && graph.ty(bias).dtype == graph.ty(from).dtype;
+            // What is already rounded to a 16-bit float is rounded once more with its bias.
+            let fits = graph.ty(bias).shape[..] == [columns] && !product.dtype.is_low();
             // A bias that is itself computed might come after the product; states and inputs never do.
             let there = graph.producer(bias).is_none();
             if !(fits && there) {
                 return None;
             }
-            let op = with_epilogue(op, |e| e.bias = true)?;
+            let op = with_epilogue(op, |e, _| e.bias = true)?;
             Some((from, op, [&inputs[..], &[r.get(bias)]].concat()))
         }
         Elementwise::Unary(Unary::Relu) if !epilogue.relu => {
-            Some((from, with_epilogue(op, |e| e.relu = true)?, inputs.clone()))
+            Some((from, with_epilogue(op, |e, _| e.relu = true)?, inputs.clone()))
+        }
+        Elementwise::Cast(to) if output.is_some() && *to == r.builder.ty(inputs[0]).dtype => {
+            Some((from, with_epilogue(op, |_, output| *output = None)?, inputs.clone()))
         }
         _ => None,
     }
@@ -177,9 +193,19 @@ fn emit_region(
     let mut inputs: Vec<ValueId> = Vec::new();
     let mut results: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut instructions: Vec<Instruction> = Vec::new();
+    let mut widened: Vec<(usize, ValueId)> = Vec::new();
     for &id in repeated.iter().chain(members) {
         let node = graph.node(id);
         let Op::Elementwise(op) = node.op else { unreachable!("groups hold elementwise nodes") };
+        if widens(graph, node) {
+            // Once in a region.
+            let same = |&(i, other): &(usize, ValueId)| (other == node.inputs[0]).then_some(i);
+            if let Some(i) = widened.iter().find_map(same) {
+                results.insert(node.outputs[0], i);
+                continue;
+            }
+            widened.push((instructions.len(), node.inputs[0]));
+        }
         let mut operands = Vec::new();
         for &value in &node.inputs {
             let constant = graph.producer(value).map(|p| graph.node(p)).filter(|n| is_constant(n));
@@ -244,12 +270,30 @@ impl Groups {
             round: 0,
         };
         let readers = graph.readers();
+        // A widening belongs to the one op that it is for.
+        let own =
+            |value: ValueId| matches!(readers[value.index()][..], [reader] if joins(graph.node(reader)));
+        let mut given = vec![false; count];
         for id in graph.node_ids() {
             let node = graph.node(id);
-            if !joins(node) {
+            if widens(graph, node) && own(node.outputs[0]) {
+                let reader = readers[node.outputs[0].index()][0];
+                if groups.same_time(graph, id, reader) {
+                    groups.join(id.index(), reader.index());
+                    given[id.index()] = true;
+                }
+            }
+        }
+        for id in graph.node_ids() {
+            let node = graph.node(id);
+            if !joins(node) || given[id.index()] {
                 continue;
             }
-            let producers: BTreeSet<NodeId> = node.inputs.iter().filter_map(|&v| graph.producer(v)).collect();
+            let producer = |v: ValueId| graph.producer(v);
+            let direct = node.inputs.iter().filter_map(|&v| producer(v));
+            let behind = direct.clone().filter(|p| given[p.index()]).map(|p| graph.node(p).inputs[0]);
+            let producers: BTreeSet<NodeId> =
+                direct.filter(|p| !given[p.index()]).chain(behind.filter_map(producer)).collect();
             for producer in producers {
                 let (a, b) = (groups.group[producer.index()], groups.group[id.index()]);
                 let fits = joins(graph.node(producer))
@@ -371,7 +415,8 @@ fn chain(graph: &Graph, last: NodeId) -> Option<Vec<NodeId>> {
     while let Some(id) = stack.pop() {
         let node = graph.node(id);
         let cheap = matches!(node.op, Op::Elementwise(Elementwise::Binary(op)) if op != Binary::Div);
-        if !cheap || nodes.len() > MOST_REPEATED {
+        let counted = nodes.iter().filter(|&&n| !widens(graph, graph.node(n))).count();
+        if !(cheap || widens(graph, node)) || counted > MOST_REPEATED {
             return None;
         }
         for &value in &node.inputs {
@@ -391,6 +436,6 @@ fn chain(graph: &Graph, last: NodeId) -> Option<Vec<NodeId>> {
 }
 
 /// Whether a node can be part of a region. Constants join by being copied in.
-fn joins(node: &Node) -> bool {
+pub(crate) fn joins(node: &Node) -> bool {
     matches!(node.op, Op::Elementwise(_)) && !is_constant(node)
 }

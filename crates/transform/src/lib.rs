@@ -1,4 +1,4 @@
-//! Graph to graph passes: gradient, decompose, simplify, save, fuse; and the split into micro-batches.
+//! Graph to graph passes: lower, gradient, decompose, simplify, save, fuse; and the split into micro-batches.
 //!
 //! [`optimize`] runs the [`Pass`]es of a finished step in order and checks the graph after each. Every pass keeps the
 //! numbers: a step gives the same bits with any of them switched off. Without `decompose`, norms need an executor that
@@ -10,15 +10,18 @@ mod fuse;
 mod gradient;
 mod local;
 mod min_cut;
+mod precision;
 mod rewriter;
 mod save;
 mod simplify;
+mod widen;
 
 pub use accumulate::{SplitError, accumulate, check_same_ops, check_split};
 pub use decompose::decompose;
 pub use fuse::fuse;
-pub use gradient::gradient;
+pub use gradient::{gradient, scaled_gradient};
 pub use local::accumulate_local;
+pub use precision::{Lowered, lower};
 pub use save::save;
 pub use simplify::simplify;
 
@@ -77,10 +80,11 @@ impl FromStr for Pass {
 
 /// Runs every pass but the ones in `without` and checks the graph after each.
 pub fn optimize(graph: &Graph, without: &[Pass]) -> Result<Graph, GraphError> {
-    let mut graph = graph.clone();
+    let mut done: Option<Graph> = None;
     for pass in Pass::ALL.into_iter().filter(|p| !without.contains(p)) {
-        graph = pass.run(&graph)?;
-        graph.check()?;
+        let next = pass.run(done.as_ref().unwrap_or(graph))?;
+        next.check()?;
+        done = Some(next);
     }
-    Ok(graph)
+    Ok(done.unwrap_or_else(|| graph.clone()))
 }

@@ -70,7 +70,12 @@ impl<'g> Rewriter<'g> {
     }
 
     /// The new graph, with the old one's state outputs, carries and outputs.
-    pub fn finish(mut self) -> Result<Graph, GraphError> {
+    pub fn finish(self) -> Result<Graph, GraphError> {
+        self.close().finish()
+    }
+
+    /// As [`Rewriter::finish`], with room for more nodes.
+    pub fn close(mut self) -> Builder {
         for state in &self.old.states {
             if let Some(output) = state.output {
                 let (input, output) = (self.get(state.input), self.get(output));
@@ -85,7 +90,7 @@ impl<'g> Rewriter<'g> {
             let value = self.get(output.value);
             self.builder.output(&output.name, value);
         }
-        self.builder.finish()
+        self.builder
     }
 }
 

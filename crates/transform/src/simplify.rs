@@ -3,7 +3,7 @@
 use crate::rewriter::{Rewriter, drop_dead, live_nodes};
 use plimsoll_graph::op::{Binary, Elementwise, Movement};
 use plimsoll_graph::{Graph, GraphError, Node, Op, ValueId};
-use plimsoll_tensor::Shape;
+use plimsoll_tensor::{DType, Shape};
 use std::collections::BTreeMap;
 
 /// Merges nodes that compute the same, drops what nothing needs, and passes idle nodes over: a product with one, a
@@ -89,6 +89,13 @@ fn idle(r: &Rewriter<'_>, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
         },
         Op::Elementwise(Elementwise::Binary(Binary::Div)) if constant(inputs[1]) == Some(1.0) => inputs[0],
         Op::Movement(Movement::Reshape(_) | Movement::Broadcast(_) | Movement::Detach) => inputs[0],
+        // A 16-bit float is the same after it has been f32.
+        Op::Elementwise(Elementwise::Cast(to)) if to.is_low() => match built.producer(inputs[0]) {
+            Some(id) if matches!(built.node(id).op, Op::Elementwise(Elementwise::Cast(DType::F32))) => {
+                built.node(id).inputs[0]
+            }
+            _ => return None,
+        },
         _ => return None,
     };
     (built.ty(same) == output).then_some(same)

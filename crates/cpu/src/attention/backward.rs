@@ -4,54 +4,61 @@ use super::tile::{
     SCORES, TILE, hide, mask, multiply, product_floats, rows, scores, tiles, transposed, weights_and_gradient,
 };
 use super::{AttentionSpec, Head};
+use crate::float::Float;
 use crate::isa::{Context, Isa};
 use crate::math::{Shared, simd_fn, sum_by, whole_lines};
 use std::ops::Range;
 
-fn worker_floats(isa: Isa, spec: &AttentionSpec) -> usize {
-    2 * SCORES
+/// Floats of a worker's sums of a group's query gradients: 16-bit floats cannot hold them between tiles of keys.
+fn sums_floats<T: Float>(spec: &AttentionSpec) -> usize {
+    if T::LOW { whole_lines(spec.group() * spec.queries * spec.width) } else { 0 }
+}
+
+fn worker_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
+    sums_floats::<T>(spec)
+        + 2 * SCORES
         + 3 * whole_lines(TILE * spec.width)
         + 2 * spec.group() * whole_lines(spec.queries)
         + product_floats(isa, spec)
 }
 
 /// The bytes of workspace that [`attention_grad`] needs: a multiple of 64.
-pub fn attention_grad_workspace(isa: Isa, threads: usize, spec: &AttentionSpec) -> usize {
-    threads * worker_floats(isa, spec) * size_of::<f32>()
+pub fn attention_grad_workspace<T: Float>(isa: Isa, threads: usize, spec: &AttentionSpec) -> usize {
+    threads * worker_floats::<T>(isa, spec) * size_of::<f32>()
 }
 
 /// What the forward pass was given and gave, and the gradient of its result.
 #[derive(Clone, Copy)]
-struct Saved<'a> {
-    q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
-    y: &'a [f32],
+struct Saved<'a, T> {
+    q: &'a [T],
+    k: &'a [T],
+    v: &'a [T],
+    y: &'a [T],
     lse: &'a [f32],
-    dy: &'a [f32],
+    dy: &'a [T],
     mask: &'a [u8],
 }
 
 /// The gradients of q, k and v, from those and y, its log-sum-exp and its gradient. Those of a key head are summed over
 /// the heads that share it, in their order.
 #[allow(clippy::too_many_arguments, reason = "operands")]
-pub fn attention_grad(
+pub fn attention_grad<T: Float>(
     ctx: Context<'_>,
     spec: &AttentionSpec,
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
-    y: &[f32],
+    q: &[T],
+    k: &[T],
+    v: &[T],
+    y: &[T],
     lse: &[f32],
-    dy: &[f32],
+    dy: &[T],
     mask: &[u8],
-    dq: &mut [f32],
-    dk: &mut [f32],
-    dv: &mut [f32],
+    dq: &mut [T],
+    dk: &mut [T],
+    dv: &mut [T],
     workspace: &mut [f32],
 ) {
-    spec.check(&[q, y, dy, dq], &[k, v, dk, dv], &[lse], mask);
-    let each = worker_floats(ctx.isa, spec);
+    spec.check(&[q, y, dy, dq], &[k, v, dk, dv], lse, mask);
+    let each = worker_floats::<T>(ctx.isa, spec);
     assert!(workspace.len() >= each * ctx.pool.threads(), "the workspace is too small");
     let saved = Saved { q, k, v, y, lse, dy, mask };
     let gradients = [Shared::new(dq), Shared::new(dk), Shared::new(dv)];
@@ -64,18 +71,20 @@ pub fn attention_grad(
 }
 
 /// The gradients of one key head of one example, and of the heads that share it.
-fn key_head(
+fn key_head<T: Float>(
     isa: Isa,
     spec: &AttentionSpec,
     pair: usize,
-    saved: Saved<'_>,
-    [dq, dk, dv]: [Shared<f32>; 3],
+    saved: Saved<'_, T>,
+    [dq, dk, dv]: [Shared<T>; 3],
     space: &mut [f32],
 ) {
     let (width, group, padded) = (spec.width, spec.group(), whole_lines(spec.queries));
     let (example, key_head) = (pair / spec.key_heads, pair % spec.key_heads);
     let heads = key_head * group..(key_head + 1) * group;
     let key_head = spec.key_head(example, key_head);
+    let (sums, space) = space.split_at_mut(sums_floats::<T>(spec));
+    let sums = Shared::new(sums);
     let (p, space) = space.split_at_mut(SCORES);
     let (ds, space) = space.split_at_mut(SCORES);
     let (dk_tile, space) = space.split_at_mut(whole_lines(TILE * width));
@@ -93,7 +102,7 @@ fn key_head(
             delta[i * padded + position] = dot(isa, &saved.y[row.clone()], &saved.dy[row.clone()]);
             if spec.keys == 0 {
                 // SAFETY: every task has its own heads.
-                unsafe { dq.part(row.start, width) }.fill(0.0);
+                unsafe { dq.part(row.start, width) }.fill(T::ZERO);
             }
         }
     }
@@ -119,7 +128,12 @@ fn key_head(
                 multiply(isa, [n, width, m], started, transposed(scores(p)), dy, dv_tile, width, space);
                 multiply(isa, [n, width, m], started, transposed(scores(ds)), q, dk_tile, width, space);
                 multiply(isa, [m, width, n], false, scores(ds), k, dq_tile, width, space);
-                write_rows(isa, query_head, queries, width, dq_tile, dq, keys.start > 0);
+                if T::LOW {
+                    let head = Head { start: i * spec.queries * width, stride: width };
+                    write_rows(isa, head, queries, width, dq_tile, sums, keys.start > 0);
+                } else {
+                    write_rows(isa, query_head, queries, width, dq_tile, dq, keys.start > 0);
+                }
                 started = true;
             }
         }
@@ -129,6 +143,14 @@ fn key_head(
         }
         write_rows(isa, key_head, keys.clone(), width, dk_tile, dk, false);
         write_rows(isa, key_head, keys, width, dv_tile, dv, false);
+    }
+    if T::LOW && spec.keys > 0 {
+        for (i, head) in heads.enumerate() {
+            let query_head = spec.query_head(example, head);
+            // SAFETY: the worker's own part.
+            let rows = unsafe { sums.part(i * spec.queries * width, spec.queries * width) };
+            write_rows(isa, query_head, 0..spec.queries, width, rows, dq, false);
+        }
     }
 }
 
@@ -140,25 +162,25 @@ fn clear_past(scores: &mut [f32], rows: usize, columns: usize) {
 }
 
 simd_fn! {
-    fn dot(isa: Isa, a: &[f32], b: &[f32]) -> f32 {
+    fn dot<T: Float>(isa: Isa, a: &[T], b: &[T]) -> f32 {
         let len = a.len().min(b.len());
         // SAFETY: i is below both lengths.
-        sum_by(len, |i| unsafe { a.get_unchecked(i) * b.get_unchecked(i) })
+        sum_by(len, |i| unsafe { a.get_unchecked(i).widen() * b.get_unchecked(i).widen() })
     }
 }
 
 simd_fn! {
     /// Writes, or adds, the rows of a tile to the positions of a head.
-    fn write_rows(
-        isa: Isa, head: Head, positions: Range<usize>, width: usize, tile: &[f32], to: Shared<f32>, add: bool,
+    fn write_rows<T: Float>(
+        isa: Isa, head: Head, positions: Range<usize>, width: usize, tile: &[f32], to: Shared<T>, add: bool,
     ) {
         for (row, position) in tile.chunks_exact(width.max(1)).zip(positions) {
             // SAFETY: every task has its own heads of its own example.
             let to = unsafe { to.part(head.at(position), width) };
             if add {
-                to.iter_mut().zip(row).for_each(|(a, b)| *a += b);
+                to.iter_mut().zip(row).for_each(|(a, b)| *a = T::narrow(a.widen() + b));
             } else {
-                to.copy_from_slice(row);
+                to.iter_mut().zip(row).for_each(|(a, b)| *a = T::narrow(*b));
             }
         }
     }

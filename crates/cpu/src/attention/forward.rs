@@ -4,6 +4,7 @@ use super::AttentionSpec;
 use super::tile::{
     SCORES, TILE, hide, mask, multiply, product_floats, rows, scores, softmax_step, tiles, transposed,
 };
+use crate::float::Float;
 use crate::isa::{Context, Isa};
 use crate::math::{Shared, ln, simd_fn, whole_lines};
 use std::ops::Range;
@@ -19,27 +20,27 @@ pub fn attention_workspace(isa: Isa, threads: usize, spec: &AttentionSpec) -> us
 
 /// What the forward pass is given.
 #[derive(Clone, Copy)]
-struct Given<'a> {
-    q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
+struct Given<'a, T> {
+    q: &'a [T],
+    k: &'a [T],
+    v: &'a [T],
     mask: &'a [u8],
 }
 
 /// `y = softmax(q · kᵀ / √width) · v`, and the natural logarithm of the softmax's sums in `lse`.
 #[allow(clippy::too_many_arguments, reason = "operands")]
-pub fn attention(
+pub fn attention<T: Float>(
     ctx: Context<'_>,
     spec: &AttentionSpec,
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
+    q: &[T],
+    k: &[T],
+    v: &[T],
     mask: &[u8],
-    y: &mut [f32],
+    y: &mut [T],
     lse: &mut [f32],
     workspace: &mut [f32],
 ) {
-    spec.check(&[q, y], &[k, v], &[lse], mask);
+    spec.check(&[q, y], &[k, v], lse, mask);
     let each = worker_floats(ctx.isa, spec);
     assert!(workspace.len() >= each * ctx.pool.threads(), "the workspace is too small");
     let given = Given { q, k, v, mask };
@@ -57,13 +58,13 @@ pub fn attention(
 }
 
 #[allow(clippy::too_many_arguments, reason = "operands")]
-fn query_tile(
+fn query_tile<T: Float>(
     isa: Isa,
     spec: &AttentionSpec,
     pair: usize,
     queries: Range<usize>,
-    given: Given<'_>,
-    y: Shared<f32>,
+    given: Given<'_, T>,
+    y: Shared<T>,
     lse: Shared<f32>,
     space: &mut [f32],
 ) {
@@ -116,10 +117,10 @@ simd_fn! {
 }
 
 simd_fn! {
-    fn finish_row(isa: Isa, out: &[f32], maximum: f32, sum: f32, y: &mut [f32], lse: &mut f32) {
+    fn finish_row<T: Float>(isa: Isa, out: &[f32], maximum: f32, sum: f32, y: &mut [T], lse: &mut f32) {
         *lse = maximum + ln::<FMA>(sum);
         // A query that sees nothing has summed up nothing: zeros stay zeros.
         let divisor = if maximum == f32::NEG_INFINITY { 1.0 } else { sum };
-        y.iter_mut().zip(out).for_each(|(y, x)| *y = x / divisor);
+        y.iter_mut().zip(out).for_each(|(y, x)| *y = T::narrow(x / divisor));
     }
 }

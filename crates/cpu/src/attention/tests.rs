@@ -91,7 +91,7 @@ fn run(ctx: Context<'_>, spec: &AttentionSpec, data: &Data) -> Results<f32> {
     attention(ctx, spec, q, k, v, mask, &mut y, &mut lse, space.get());
     let mut dq = nan(spec.query_elements());
     let [mut dk, mut dv] = [(); 2].map(|()| nan(spec.key_elements()));
-    let mut space = Workspace::new(attention_grad_workspace(ctx.isa, ctx.pool.threads(), spec));
+    let mut space = Workspace::new(attention_grad_workspace::<f32>(ctx.isa, ctx.pool.threads(), spec));
     attention_grad(ctx, spec, q, k, v, &y, &lse, dy, mask, &mut dq, &mut dk, &mut dv, space.get());
     [y, lse, dq, dk, dv]
 }

@@ -1,6 +1,7 @@
 //! Tiles of scores, and the products between them and tiles of q, k and v.
 
 use super::{AttentionSpec, Head, Mask};
+use crate::float::Float;
 use crate::gemm::{GemmSpec, Mat, gemm_serial, gemm_serial_workspace};
 use crate::isa::Isa;
 use crate::math::{exp, max_by, simd_fn, sum_by, whole_lines};
@@ -18,12 +19,12 @@ pub(super) fn tiles(positions: usize) -> impl DoubleEndedIterator<Item = Range<u
 }
 
 /// The positions of a tile in a head of one of q, k, v: a matrix of positions by width.
-pub(super) fn rows<'a>(head: Head, tile: &Range<usize>, data: &'a [f32]) -> Mat<'a> {
+pub(super) fn rows<'a, T>(head: Head, tile: &Range<usize>, data: &'a [T]) -> Mat<'a, T> {
     Mat { data: &data[head.at(tile.start)..], row_stride: head.stride, col_stride: 1 }
 }
 
 /// A matrix read the other way.
-pub(super) fn transposed(mat: Mat<'_>) -> Mat<'_> {
+pub(super) fn transposed<T>(mat: Mat<'_, T>) -> Mat<'_, T> {
     Mat { data: mat.data, row_stride: mat.col_stride, col_stride: mat.row_stride }
 }
 
@@ -38,12 +39,12 @@ fn sizes(m: usize, n: usize, k: usize, accumulate: bool) -> GemmSpec {
 
 /// `c = a · b` or `c += a · b`, with `[m, n, k]` sizes.
 #[allow(clippy::too_many_arguments, reason = "sizes and operands")]
-pub(super) fn multiply(
+pub(super) fn multiply<A: Float, B: Float>(
     isa: Isa,
     [m, n, k]: [usize; 3],
     accumulate: bool,
-    a: Mat<'_>,
-    b: Mat<'_>,
+    a: Mat<'_, A>,
+    b: Mat<'_, B>,
     c: &mut [f32],
     ldc: usize,
     workspace: &mut [f32],

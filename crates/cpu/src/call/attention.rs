@@ -3,9 +3,11 @@
 use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
 use crate::attention::{self, AttentionSpec, RotarySpec};
 use crate::cost::Core;
+use crate::float::{Float, with_float};
 use crate::isa::{Context, Isa};
 use plimsoll_graph::op::Attention;
 use plimsoll_plan::KernelQuery;
+use std::marker::PhantomData;
 
 /// How much of a product's time per multiply-add its tiles reach: they are small.
 const REACH: f64 = 0.6;
@@ -33,17 +35,16 @@ pub(super) fn find(op: &Attention, query: &KernelQuery<'_>) -> Found {
     };
     let (floats, mask) = x.split_at(x.len() - usize::from(masked));
     let &[_, keys, key_heads, _] = &x[1].shape[..] else { return None };
-    if !all_f32(floats) {
-        return None;
-    }
+    // All of one type, but for the f32 of sums.
+    let dtype = floats[0].dtype;
     let mask = match mask {
         [mask] => Some(mask.shape[..].try_into().ok()?),
         _ => None,
     };
     let spec = AttentionSpec { examples, queries, keys, heads, key_heads, width, causal, mask };
     match op {
-        Attention::Forward { .. } => found(Forward { spec }),
-        _ => found(Grad { spec }),
+        Attention::Forward { .. } => with_float!(dtype, T => found(Forward::<T> { spec, of: PhantomData })),
+        _ => with_float!(dtype, T => found(Grad::<T> { spec, of: PhantomData })),
     }
 }
 
@@ -55,11 +56,13 @@ unsafe fn mask<'a>(o: &'a Operands<'_>, input: usize, spec: &AttentionSpec) -> &
     if spec.mask.is_some() { read!(o, input, spec.mask_elements()) } else { &[] }
 }
 
-struct Forward {
+/// Of operands that lie in memory as `T`.
+struct Forward<T> {
     spec: AttentionSpec,
+    of: PhantomData<T>,
 }
 
-impl Call for Forward {
+impl<T: Float> Call for Forward<T> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         attention::attention_workspace(isa, threads, &self.spec)
     }
@@ -75,18 +78,20 @@ impl Call for Forward {
         // SAFETY: the mask is the last input.
         let mask = unsafe { mask(o, 3, spec) };
         let (y, lse) = (write!(o, 0, queries), write!(o, 1, spec.rows()));
-        attention::attention(ctx, spec, q, k, v, mask, y, lse, scratch!(o));
+        attention::attention::<T>(ctx, spec, q, k, v, mask, y, lse, scratch!(o));
         Ok(())
     }
 }
 
-struct Grad {
+/// Of operands that lie in memory as `T`.
+struct Grad<T> {
     spec: AttentionSpec,
+    of: PhantomData<T>,
 }
 
-impl Call for Grad {
+impl<T: Float> Call for Grad<T> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        attention::attention_grad_workspace(isa, threads, &self.spec)
+        attention::attention_grad_workspace::<T>(isa, threads, &self.spec)
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
@@ -101,7 +106,7 @@ impl Call for Grad {
         // SAFETY: the mask is the last input.
         let mask = unsafe { mask(o, 6, spec) };
         let (dq, dk, dv) = (write!(o, 0, queries), write!(o, 1, keys), write!(o, 2, keys));
-        attention::attention_grad(ctx, spec, q, k, v, y, lse, dy, mask, dq, dk, dv, scratch!(o));
+        attention::attention_grad::<T>(ctx, spec, q, k, v, y, lse, dy, mask, dq, dk, dv, scratch!(o));
         Ok(())
     }
 }

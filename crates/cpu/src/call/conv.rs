@@ -1,28 +1,31 @@
 //! Kernels for the conv family.
 
 use super::matmul::finish;
-use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
+use super::{Call, Found, Operands, bytes, found, read, scratch, write};
 use crate::conv::{self, ConvShape};
 use crate::cost::Core;
+use crate::float::{Float, with_float};
 use crate::isa::{Context, Isa};
 use plimsoll_graph::op::{Conv, Epilogue, Geometry};
 use plimsoll_plan::KernelQuery;
+use std::marker::PhantomData;
 
 /// Output pixels that a block of a weight gradient should have.
 const BLOCK_PIXELS: usize = 256;
 
 pub(super) fn find(op: &Conv, query: &KernelQuery<'_>) -> Found {
     let (x, y) = (&query.inputs[..], &query.outputs[..]);
-    if !all_f32(x) {
-        return None;
-    }
+    let (operands, result) = (x[0].dtype, y[0].dtype);
     match op {
-        Conv::Forward { geometry, groups, epilogue } => {
-            let shape = shape(geometry, *groups, &x[0].shape, &y[0].shape);
-            found(Forward { shape, epilogue: *epilogue })
+        Conv::Forward { geometry, groups, epilogue, .. } => {
+            let (shape, epilogue) = (shape(geometry, *groups, &x[0].shape, &y[0].shape), *epilogue);
+            with_float!((operands, result), (T, C) => {
+                found(Forward::<T, C> { shape, epilogue, types: PhantomData })
+            })
         }
         Conv::InputGrad { geometry, groups, .. } => {
-            found(InputGrad { shape: shape(geometry, *groups, &y[0].shape, &x[0].shape) })
+            let shape = shape(geometry, *groups, &y[0].shape, &x[0].shape);
+            with_float!((operands, result), (T, C) => found(InputGrad::<T, C> { shape, types: PhantomData }))
         }
         Conv::WeightGrad { geometry, groups } => {
             let shape = shape(geometry, *groups, &x[0].shape, &x[1].shape);
@@ -30,7 +33,10 @@ pub(super) fn find(op: &Conv, query: &KernelQuery<'_>) -> Found {
             let wanted = (BLOCK_PIXELS / pixels).max(1).next_power_of_two();
             // A divisor of the block of examples, so that splits at blocks fall between these, too.
             let block_examples = greatest_common_divisor(query.fold_rows, wanted).max(1);
-            found(WeightGrad { shape, block_examples, accumulate: query.accumulate })
+            let accumulate = query.accumulate;
+            with_float!(operands, T => {
+                found(WeightGrad::<T> { shape, block_examples, accumulate, types: PhantomData })
+            })
         }
     }
 }
@@ -69,14 +75,16 @@ fn sizes(s: &ConvShape) -> [usize; 3] {
     ]
 }
 
-struct Forward {
+/// Of operands that lie in memory as `T` and a result as `C`.
+struct Forward<T, C> {
     shape: ConvShape,
     epilogue: Epilogue,
+    types: PhantomData<(T, C)>,
 }
 
-impl Call for Forward {
+impl<T: Float, C: Float> Call for Forward<T, C> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        conv::conv2d_workspace(isa, threads, &self.shape)
+        conv::conv2d_workspace::<T, C>(isa, threads, &self.shape)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
@@ -87,18 +95,19 @@ impl Call for Forward {
         let [x, w, y] = sizes(&self.shape);
         let bias = if self.epilogue.bias { Some(read!(o, 2, self.shape.out_c)) } else { None };
         let (x, w, y) = (read!(o, 0, x), read!(o, 1, w), write!(o, 0, y));
-        conv::conv2d(ctx, &self.shape, x, w, y, finish(self.epilogue, bias), scratch!(o));
+        conv::conv2d::<T, C>(ctx, &self.shape, x, w, y, finish(self.epilogue, bias), scratch!(o));
         Ok(())
     }
 }
 
-struct InputGrad {
+struct InputGrad<T, C> {
     shape: ConvShape,
+    types: PhantomData<(T, C)>,
 }
 
-impl Call for InputGrad {
+impl<T: Float, C: Float> Call for InputGrad<T, C> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        conv::conv2d_input_grad_workspace(isa, threads, &self.shape)
+        conv::conv2d_input_grad_workspace::<T, C>(isa, threads, &self.shape)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
@@ -108,20 +117,21 @@ impl Call for InputGrad {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, w, y] = sizes(&self.shape);
         let (dy, w, dx) = (read!(o, 0, y), read!(o, 1, w), write!(o, 0, x));
-        conv::conv2d_input_grad(ctx, &self.shape, dy, w, dx, scratch!(o));
+        conv::conv2d_input_grad::<T, C>(ctx, &self.shape, dy, w, dx, scratch!(o));
         Ok(())
     }
 }
 
-struct WeightGrad {
+struct WeightGrad<T> {
     shape: ConvShape,
     block_examples: usize,
     accumulate: bool,
+    types: PhantomData<T>,
 }
 
-impl Call for WeightGrad {
+impl<T: Float> Call for WeightGrad<T> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        conv::conv2d_weight_grad_workspace(isa, threads, &self.shape, self.block_examples)
+        conv::conv2d_weight_grad_workspace::<T>(isa, threads, &self.shape, self.block_examples)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
@@ -132,7 +142,7 @@ impl Call for WeightGrad {
         let [x, w, y] = sizes(&self.shape);
         let (x, dy, dw) = (read!(o, 0, x), read!(o, 1, y), write!(o, 0, w));
         let (block, accumulate) = (self.block_examples, self.accumulate);
-        conv::conv2d_weight_grad(ctx, &self.shape, x, dy, dw, accumulate, block, scratch!(o));
+        conv::conv2d_weight_grad::<T>(ctx, &self.shape, x, dy, dw, accumulate, block, scratch!(o));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Call, Found, Operands, found, read, write};
 use crate::cost::Core;
+use crate::float::{Float, with_float};
 use crate::index;
 use crate::isa::Context;
 use plimsoll_graph::op::Index;
@@ -19,12 +20,13 @@ pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Found {
             let (rows, row_bytes) = (x[0].shape[0], x[0].shape[1] * x[0].dtype.bytes());
             found(Gather { rows, row_bytes, indices: x[1].shape.elements() })
         }
-        Index::ScatterAdd { rows } if x[1].dtype == DType::F32 => found(ScatterAdd {
-            rows,
-            width: query.outputs[0].shape[1],
-            indices: x[0].shape.elements(),
-            accumulate: query.accumulate,
-        }),
+        Index::ScatterAdd { rows } => {
+            let (width, indices) = (query.outputs[0].shape[1], x[0].shape.elements());
+            let accumulate = query.accumulate;
+            with_float!(x[1].dtype, T => {
+                found(ScatterAdd::<T> { rows, width, indices, accumulate, of: PhantomData })
+            })
+        }
         Index::Take => {
             let size = Rows::new(&x[1].shape, *x[0].shape.last()?)?;
             match x[0].dtype.bytes() {
@@ -40,7 +42,7 @@ pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Found {
             found(OneHot { indices: x[0].shape.elements(), classes, one: one.as_bytes().to_vec() })
         }
         Index::Range { extent } => found(Range { extent }),
-        Index::ScatterAdd { .. } | Index::Put { .. } => None,
+        Index::Put { .. } => None,
     }
 }
 
@@ -63,22 +65,24 @@ impl Call for Gather {
     }
 }
 
-struct ScatterAdd {
+/// Of rows that lie in memory as `T`.
+struct ScatterAdd<T> {
     rows: usize,
     width: usize,
     indices: usize,
     accumulate: bool,
+    of: PhantomData<T>,
 }
 
-impl Call for ScatterAdd {
+impl<T: Float> Call for ScatterAdd<T> {
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
         SCATTER * core.memory(4.0 * ((2 * self.indices + self.rows) * self.width) as f64)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let &Self { rows, width, indices, accumulate } = self;
+        let &Self { rows, width, indices, accumulate, .. } = self;
         let (index, dy, y) = (read!(o, 0, indices), read!(o, 1, indices * width), write!(o, 0, rows * width));
-        index::scatter_add(ctx, rows, width, index, dy, accumulate, y).map_err(|e| e.to_string())
+        index::scatter_add::<T>(ctx, rows, width, index, dy, accumulate, y).map_err(|e| e.to_string())
     }
 }
 

@@ -2,11 +2,13 @@
 
 use super::{Call, Found, Operands, block_rows, bytes, found, read, scratch, write};
 use crate::cost::Core;
+use crate::float::{Float, with_float};
 use crate::isa::{Context, Isa};
 use crate::loss::{self, LinearSpec};
 use plimsoll_graph::op::Loss;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
+use std::marker::PhantomData;
 
 /// Nanoseconds of a row's loss, whose logarithm is a number's and not a vector's.
 const ROW: f64 = 90.0;
@@ -24,7 +26,8 @@ fn over_rows(core: &Core, rows: usize, classes: usize, row: f64) -> f64 {
 
 pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];
-    if x[0].dtype != DType::F32 {
+    let linear = matches!(op, Loss::LinearCrossEntropy { .. } | Loss::LinearCrossEntropyGrad { .. });
+    if !linear && x[0].dtype != DType::F32 || linear && x[1].dtype != DType::F32 {
         return None;
     }
     let (rows, columns, accumulate) = (x[0].shape[0], x[0].shape[1], query.accumulate);
@@ -36,9 +39,13 @@ pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Found {
     match *op {
         Loss::CrossEntropy => found(CrossEntropy { rows, classes: columns, block_rows, accumulate }),
         Loss::CrossEntropyGrad => found(CrossEntropyGrad { rows, classes: columns }),
-        Loss::LinearCrossEntropy { transposed } => found(LinearCrossEntropy { spec: spec(transposed) }),
+        Loss::LinearCrossEntropy { transposed } => {
+            let spec = spec(transposed);
+            with_float!(x[0].dtype, T => found(LinearCrossEntropy::<T> { spec, of: PhantomData }))
+        }
         Loss::LinearCrossEntropyGrad { transposed } => {
-            found(LinearCrossEntropyGrad { spec: spec(transposed) })
+            let spec = spec(transposed);
+            with_float!(x[0].dtype, T => found(LinearCrossEntropyGrad::<T> { spec, of: PhantomData }))
         }
     }
 }
@@ -110,11 +117,13 @@ fn linear(core: &Core, spec: &LinearSpec, grad: bool) -> f64 {
     chunk * spec.rows as f64 / rows.max(1) as f64
 }
 
-struct LinearCrossEntropy {
+/// Of features that lie in memory as `T`.
+struct LinearCrossEntropy<T> {
     spec: LinearSpec,
+    of: PhantomData<T>,
 }
 
-impl Call for LinearCrossEntropy {
+impl<T: Float> Call for LinearCrossEntropy<T> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
         loss::linear_cross_entropy_workspace(isa, threads, &self.spec)
     }
@@ -129,18 +138,20 @@ impl Call for LinearCrossEntropy {
         let (labels, weights) = (read!(o, 2, spec.rows), read!(o, 3, spec.rows));
         let (total, lse): (&mut [f32], _) = (write!(o, 0, 1), write!(o, 1, spec.rows));
         let total = &mut total[0];
-        loss::linear_cross_entropy(ctx, spec, x, kernel, labels, weights, total, lse, scratch!(o))
+        loss::linear_cross_entropy::<T>(ctx, spec, x, kernel, labels, weights, total, lse, scratch!(o))
             .map_err(of_label)
     }
 }
 
-struct LinearCrossEntropyGrad {
+/// Of features that lie in memory as `T`.
+struct LinearCrossEntropyGrad<T> {
     spec: LinearSpec,
+    of: PhantomData<T>,
 }
 
-impl Call for LinearCrossEntropyGrad {
+impl<T: Float> Call for LinearCrossEntropyGrad<T> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        loss::linear_cross_entropy_grad_workspace(isa, threads, &self.spec)
+        loss::linear_cross_entropy_grad_workspace::<T>(isa, threads, &self.spec)
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
@@ -155,7 +166,7 @@ impl Call for LinearCrossEntropyGrad {
             (read!(o, 3, spec.rows), read!(o, 4, spec.rows), read!(o, 5, 1));
         let (dx, dw, scratch) = (write!(o, 0, inputs), write!(o, 1, kernel), scratch!(o));
         let dloss = dloss[0];
-        loss::linear_cross_entropy_grad(ctx, spec, x, w, labels, weights, lse, dloss, dx, dw, scratch)
+        loss::linear_cross_entropy_grad::<T>(ctx, spec, x, w, labels, weights, lse, dloss, dx, dw, scratch)
             .map_err(of_label)
     }
 }

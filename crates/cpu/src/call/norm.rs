@@ -2,10 +2,12 @@
 
 use super::{Call, Found, Operands, all_f32, block_rows, bytes, found, read, scratch, write};
 use crate::cost::Core;
+use crate::float::{Float, with_float};
 use crate::isa::{Context, Isa};
 use crate::norm::{self, Normalised};
 use plimsoll_graph::op::{Norm, NormAxis};
 use plimsoll_plan::KernelQuery;
+use std::marker::PhantomData;
 
 /// Multiply-adds that the sums over a vector take.
 const SUMS: f64 = 3.0;
@@ -19,28 +21,33 @@ fn over_rows(core: &Core, size: Size, work: f64, query: &KernelQuery<'_>) -> f64
 
 pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Found {
     let x = &query.inputs[..];
-    if !all_f32(x) {
-        return None;
-    }
     let shape = &x[0].shape;
     let width = *shape.last()?;
     let rows = shape[..shape.rank() - 1].iter().product();
     let inside = shape.get(1..shape.rank() - 1).map_or(1, |inner| inner.iter().product());
     let size = Size { rows, width };
     match op {
-        Norm::LogSumExp => found(LogSumExp(size)),
-        Norm::Stats { axis: NormAxis::Row } => found(RowStats(size)),
-        Norm::Stats { axis: NormAxis::Channel } => found(ChannelStats(size)),
+        Norm::LogSumExp if all_f32(x) => found(LogSumExp(size)),
+        Norm::LogSumExp => None,
+        Norm::Stats { axis: NormAxis::Row } => {
+            with_float!(x[0].dtype, T => found(RowStats::<T>(size, PhantomData)))
+        }
+        Norm::Stats { axis: NormAxis::Channel } => {
+            with_float!(x[0].dtype, T => found(ChannelStats::<T>(size, PhantomData)))
+        }
+        Norm::Sums { .. } if !all_f32(&x[2..]) => None,
         Norm::Sums { axis } => {
             // Whose statistics they are shows in their shape; `[1]` of one row of one channel is both.
             let statistics = if x[2].shape[..] == [width] { NormAxis::Channel } else { NormAxis::Row };
-            match axis {
-                NormAxis::Row => found(RowSums { size, statistics }),
+            // As they are stored, or the gradient made in f32.
+            with_float!((x[1].dtype, x[0].dtype), (X, D) => match axis {
+                NormAxis::Row => found(RowSums::<D, X> { size, statistics, types: PhantomData }),
                 NormAxis::Channel => {
                     let block_rows = block_rows(query, inside, rows);
-                    found(ChannelSums { size, statistics, block_rows, accumulate: query.accumulate })
+                    let accumulate = query.accumulate;
+                    found(ChannelSums::<D, X> { size, statistics, block_rows, accumulate, types: PhantomData })
                 }
-            }
+            })
         }
         // `decompose` has turned them into the others.
         Norm::Layer { .. } | Norm::Batch { .. } => None,
@@ -81,9 +88,10 @@ impl Call for LogSumExp {
     }
 }
 
-struct RowStats(Size);
+/// Of elements that lie in memory as `T`.
+struct RowStats<T>(Size, PhantomData<T>);
 
-impl Call for RowStats {
+impl<T: Float> Call for RowStats<T> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         over_rows(core, self.0, SUMS, query)
     }
@@ -91,14 +99,15 @@ impl Call for RowStats {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Size { rows, width } = self.0;
         let (mean, variance) = (write!(o, 0, rows), write!(o, 1, rows));
-        norm::row_stats(ctx, rows, width, read!(o, 0, rows * width), mean, variance);
+        norm::row_stats::<T>(ctx, rows, width, read!(o, 0, rows * width), mean, variance);
         Ok(())
     }
 }
 
-struct ChannelStats(Size);
+/// Of elements that lie in memory as `T`.
+struct ChannelStats<T>(Size, PhantomData<T>);
 
-impl Call for ChannelStats {
+impl<T: Float> Call for ChannelStats<T> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         over_rows(core, self.0, SUMS, query)
     }
@@ -110,7 +119,7 @@ impl Call for ChannelStats {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Size { rows, width } = self.0;
         let (mean, variance) = (write!(o, 0, width), write!(o, 1, width));
-        norm::channel_stats(ctx, rows, width, read!(o, 0, rows * width), mean, variance, scratch!(o));
+        norm::channel_stats::<T>(ctx, rows, width, read!(o, 0, rows * width), mean, variance, scratch!(o));
         Ok(())
     }
 }
@@ -119,17 +128,19 @@ impl Call for ChannelStats {
 ///
 /// # Safety
 /// As for [`Call::run`], of a call of this size and these statistics.
-unsafe fn normalised<'a>(o: &'a Operands<'_>, size: Size, axis: NormAxis) -> Normalised<'a> {
+unsafe fn normalised<'a, X: Float>(o: &'a Operands<'_>, size: Size, axis: NormAxis) -> Normalised<'a, X> {
     let n = size.statistics(axis);
     Normalised { x: read!(o, 1, size.elements()), axis, mean: read!(o, 2, n), rstd: read!(o, 3, n) }
 }
 
-struct RowSums {
+/// Of a gradient that lies in memory as `D`, and an input as `X`.
+struct RowSums<D, X> {
     size: Size,
     statistics: NormAxis,
+    types: PhantomData<(D, X)>,
 }
 
-impl Call for RowSums {
+impl<D: Float, X: Float> Call for RowSums<D, X> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         over_rows(core, self.size, SUMS, query)
     }
@@ -140,19 +151,21 @@ impl Call for RowSums {
         // SAFETY: inside `Call::run`, of this call.
         let normalised = unsafe { normalised(o, self.size, self.statistics) };
         let (sum, with_x) = (write!(o, 0, rows), write!(o, 1, rows));
-        norm::row_sums(ctx, rows, width, read!(o, 0, all), normalised, sum, with_x);
+        norm::row_sums::<D, X>(ctx, rows, width, read!(o, 0, all), normalised, sum, with_x);
         Ok(())
     }
 }
 
-struct ChannelSums {
+/// As [`RowSums`].
+struct ChannelSums<D, X> {
     size: Size,
     statistics: NormAxis,
     block_rows: usize,
     accumulate: bool,
+    types: PhantomData<(D, X)>,
 }
 
-impl Call for ChannelSums {
+impl<D: Float, X: Float> Call for ChannelSums<D, X> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         over_rows(core, self.size, SUMS, query)
     }
@@ -168,7 +181,8 @@ impl Call for ChannelSums {
         let normalised = unsafe { normalised(o, self.size, self.statistics) };
         let (dy, sum, with_x) = (read!(o, 0, all), write!(o, 0, width), write!(o, 1, width));
         let (block, accumulate) = (self.block_rows, self.accumulate);
-        norm::channel_sums(ctx, rows, width, block, accumulate, dy, normalised, sum, with_x, scratch!(o));
+        let space = scratch!(o);
+        norm::channel_sums::<D, X>(ctx, rows, width, block, accumulate, dy, normalised, sum, with_x, space);
         Ok(())
     }
 }

@@ -2,10 +2,12 @@
 
 use super::{Call, Found, Operands, all_f32, bytes, found, read, scratch, write};
 use crate::cost::Core;
+use crate::float::{Float, with_float};
 use crate::isa::{Context, Isa};
 use crate::pooling::{self, Axis, PoolShape, Spacing};
 use plimsoll_graph::op::{Pool, Windows};
 use plimsoll_plan::KernelQuery;
+use std::marker::PhantomData;
 
 /// Nanoseconds of a vector of channels at a place of a window, and of each channel that fills no vector.
 const PLACE: [f64; 2] = [0.5, 2.8];
@@ -25,9 +27,13 @@ fn over_places(core: &Core, s: &PoolShape, [vector, channel]: [f64; 2], query: &
 pub(super) fn find(op: &Pool, query: &KernelQuery<'_>) -> Found {
     let (x, y) = (&query.inputs[..], &query.outputs[..]);
     match *op {
-        Pool::Max { windows } if all_f32(x) => found(Max { shape: shape(windows, &x[0].shape, &y[0].shape) }),
-        Pool::MaxGrad { windows, .. } if all_f32(y) => {
-            found(MaxGrad { shape: shape(windows, &y[0].shape, &x[0].shape) })
+        Pool::Max { windows } => {
+            let shape = shape(windows, &x[0].shape, &y[0].shape);
+            with_float!(x[0].dtype, T => found(Max::<T> { shape, of: PhantomData }))
+        }
+        Pool::MaxGrad { windows, .. } => {
+            let shape = shape(windows, &y[0].shape, &x[0].shape);
+            with_float!(y[0].dtype, T => found(MaxGrad::<T> { shape, of: PhantomData }))
         }
         Pool::Average { windows, count_padding } if all_f32(x) => {
             found(Average { shape: shape(windows, &x[0].shape, &y[0].shape), count_padding })
@@ -60,34 +66,38 @@ fn sizes(s: &PoolShape) -> [usize; 2] {
     [pixels * s.height.input * s.width.input, pixels * s.height.output * s.width.output]
 }
 
-struct Max {
+/// Of elements that lie in memory as `T`.
+struct Max<T> {
     shape: PoolShape,
+    of: PhantomData<T>,
 }
 
-impl Call for Max {
+impl<T: Float> Call for Max<T> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         over_places(core, &self.shape, PLACE, query)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, y] = sizes(&self.shape);
-        pooling::max_pool(ctx, &self.shape, read!(o, 0, x), write!(o, 0, y), write!(o, 1, y));
+        pooling::max_pool::<T>(ctx, &self.shape, read!(o, 0, x), write!(o, 0, y), write!(o, 1, y));
         Ok(())
     }
 }
 
-struct MaxGrad {
+/// As [`Max`].
+struct MaxGrad<T> {
     shape: PoolShape,
+    of: PhantomData<T>,
 }
 
-impl Call for MaxGrad {
+impl<T: Float> Call for MaxGrad<T> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         over_places(core, &self.shape, PLACE_GRAD, query)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let [x, y] = sizes(&self.shape);
-        pooling::max_pool_grad(ctx, &self.shape, read!(o, 0, y), read!(o, 1, y), write!(o, 0, x));
+        pooling::max_pool_grad::<T>(ctx, &self.shape, read!(o, 0, y), read!(o, 1, y), write!(o, 0, x));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Call, Found, Operands, all_f32, block_rows, bytes, found, read, scratch, write};
 use crate::cost::Core;
+use crate::float::{Float, with_float};
 use crate::isa::{Context, Isa};
 use crate::reduce::{self, Element, Extreme, Term};
 use plimsoll_graph::op::Reduce;
@@ -17,14 +18,21 @@ pub(super) fn find(op: &Reduce, query: &KernelQuery<'_>) -> Found {
     match *op {
         Reduce::Max { start, end } => extreme(Extreme::Largest, x, start, end),
         Reduce::Min { start, end } => extreme(Extreme::Smallest, x, start, end),
-        _ if !all_f32(&query.inputs) => None,
         Reduce::Sum { start: 0, end } if query.fold_rows > 0 => {
             let Middle { reduce, inner, .. } = Middle::new(x, 0, end);
             let block_rows = block_rows(query, x.shape[1..end].iter().product(), reduce);
-            found(SumFold { rows: reduce, inner, block_rows, accumulate: query.accumulate })
+            let (rows, accumulate) = (reduce, query.accumulate);
+            with_float!(x.dtype, T => {
+                found(SumFold::<T> { rows, inner, block_rows, accumulate, of: PhantomData })
+            })
         }
-        Reduce::Sum { start, end } => found(Sum(Term::Itself, Middle::new(x, start, end))),
-        Reduce::SquareSum { start, end } => found(Sum(Term::Square, Middle::new(x, start, end))),
+        Reduce::Sum { start, end } => {
+            with_float!(x.dtype, T => found(Sum::<T>(Term::Itself, Middle::new(x, start, end), PhantomData)))
+        }
+        _ if !all_f32(&query.inputs) => None,
+        Reduce::SquareSum { start, end } => {
+            found(Sum::<f32>(Term::Square, Middle::new(x, start, end), PhantomData))
+        }
         Reduce::Product { start, end } => found(Product(Middle::new(x, start, end))),
         Reduce::ProductGrad { start, end } => found(ProductGrad(Middle::new(x, start, end))),
         Reduce::Argmax => found(ArgExtreme(Extreme::Largest, Middle::last(x)?)),
@@ -75,9 +83,10 @@ impl Middle {
     }
 }
 
-struct Sum(Term, Middle);
+/// Of elements that lie in memory as `T`.
+struct Sum<T>(Term, Middle, PhantomData<T>);
 
-impl Call for Sum {
+impl<T: Float> Call for Sum<T> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         SUM * core.memory(bytes(query))
     }
@@ -85,19 +94,20 @@ impl Call for Sum {
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let Middle { outer, reduce, inner } = self.1;
         let (x, y) = (read!(o, 0, self.1.elements()), write!(o, 0, outer * inner));
-        reduce::sum(ctx, self.0, [outer, reduce, inner], x, y);
+        reduce::sum::<T>(ctx, self.0, [outer, reduce, inner], x, y);
         Ok(())
     }
 }
 
-struct SumFold {
+struct SumFold<T> {
     rows: usize,
     inner: usize,
     block_rows: usize,
     accumulate: bool,
+    of: PhantomData<T>,
 }
 
-impl Call for SumFold {
+impl<T: Float> Call for SumFold<T> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         SUM * core.memory(bytes(query))
     }
@@ -107,9 +117,9 @@ impl Call for SumFold {
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let &Self { rows, inner, block_rows, accumulate } = self;
+        let &Self { rows, inner, block_rows, accumulate, .. } = self;
         let (x, y) = (read!(o, 0, rows * inner), write!(o, 0, inner));
-        reduce::sum_fold(ctx, rows, inner, block_rows, accumulate, x, y, scratch!(o));
+        reduce::sum_fold::<T>(ctx, rows, inner, block_rows, accumulate, x, y, scratch!(o));
         Ok(())
     }
 }

@@ -8,10 +8,11 @@ use super::ConvShape;
 use super::axis::Axis;
 use super::image::Image;
 use super::weight_grad::{Split, chunk_rows};
+use crate::float::Float;
 use crate::gemm::kernel::{Finish, assert_available, unroll};
-use crate::gemm::{SharedMut, whole_lines};
+use crate::gemm::whole_lines;
 use crate::isa::{Context, Isa};
-use crate::math::simd_fn;
+use crate::math::{Shared, simd_fn};
 use std::ops::Range;
 
 /// Channels of a strip, whose sums are in registers.
@@ -24,12 +25,12 @@ const BAND_FLOATS: usize = 65536;
 pub(super) const MAX_TAPS: usize = 256;
 
 /// See [`conv2d`](super::conv2d). The sum of a pixel runs over the taps that lie in the image.
-pub(super) fn forward(
+pub(super) fn forward<T: Float, C: Float>(
     ctx: Context<'_>,
     shape: &ConvShape,
-    x: &[f32],
-    w: &[f32],
-    y: &mut [f32],
+    x: &[T],
+    w: &[T],
+    y: &mut [C],
     finish: Finish,
 ) {
     let axis = |d: usize, _: usize| Axis::forward(shape.extents()[d]);
@@ -37,19 +38,25 @@ pub(super) fn forward(
 }
 
 /// See [`conv2d_input_grad`](super::conv2d_input_grad).
-pub(super) fn input_grad(ctx: Context<'_>, shape: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+pub(super) fn input_grad<T: Float, C: Float>(
+    ctx: Context<'_>,
+    shape: &ConvShape,
+    dy: &[T],
+    w: &[T],
+    dx: &mut [C],
+) {
     let axis = |d: usize, class: usize| Axis::backward(shape.extents()[d], class);
     let classes = [shape.stride_h, shape.stride_w];
     gather(ctx, shape, (shape.output(), dy), w, (shape.input(), dx), Finish::NONE, (classes, &axis));
 }
 
 /// Every target pixel gathers from a window of the source image. `axis` gives the classes of its rows and columns.
-fn gather(
+fn gather<T: Float, C: Float>(
     ctx: Context<'_>,
     shape: &ConvShape,
-    (source, from): (Image, &[f32]),
-    w: &[f32],
-    (target, to): (Image, &mut [f32]),
+    (source, from): (Image, &[T]),
+    w: &[T],
+    (target, to): (Image, &mut [C]),
     finish: Finish,
     (classes, axis): ([usize; 2], &(dyn Fn(usize, usize) -> Axis + Sync)),
 ) {
@@ -60,7 +67,7 @@ fn gather(
     let row_floats = target.w * target.c;
     let band = (BAND_FLOATS / row_floats).clamp(1, target.h);
     let bands = target.h.div_ceil(band);
-    let to = SharedMut(to.as_mut_ptr());
+    let to = Shared::new(to);
     ctx.pool.run(shape.examples * bands, &|task, _| {
         let (example, first) = (task / bands, task % bands * band);
         let image = &from[example * source.floats()..][..source.floats()];
@@ -92,20 +99,20 @@ fn gather(
 }
 
 /// The pixels of one class in one row of the target.
-struct Row {
+struct Row<T, C> {
     /// The source row that the first tap meets, how wide it is, and how far the next tap's is.
-    source: *const f32,
+    source: *const T,
     source_width: usize,
     source_step: isize,
     /// The first tap's row of the kernel, and how far the next one is.
-    weights: *const f32,
+    weights: *const T,
     weights_step: usize,
     /// How many rows of taps lie in the image.
     taps: usize,
     columns: Axis,
     channels: usize,
     /// The target row.
-    target: *mut f32,
+    target: *mut C,
     finish: Finish,
 }
 
@@ -119,7 +126,7 @@ struct Tap {
     weights: usize,
 }
 
-impl Row {
+impl<T, C> Row<T, C> {
     /// Writes down the taps of these columns; says how many there are.
     #[inline(always)]
     fn list(&self, columns: Range<usize>, taps: &mut [Tap; MAX_TAPS]) -> usize {
@@ -144,7 +151,7 @@ simd_fn! {
     /// # Safety
     ///
     /// The pointers must be good for what the sizes say, and nothing else may touch the target row meanwhile.
-    unsafe fn gather_row(isa: Isa, row: &Row) {
+    unsafe fn gather_row<T: Float, C: Float>(isa: Isa, row: &Row<T, C>) {
         const TOGETHER: usize = 4;
         let columns = &row.columns;
         let whole = columns.whole(row.source_width);
@@ -163,9 +170,9 @@ simd_fn! {
             // SAFETY: as the caller promises; these taps lie in the image, for all of the pixels.
             at += unsafe {
                 if at + TOGETHER <= whole.end && at >= whole.start {
-                    gather_pixels::<FMA, TOGETHER>(row, at, source, taps)
+                    gather_pixels::<FMA, TOGETHER, T, C>(row, at, source, taps)
                 } else {
-                    gather_pixels::<FMA, 1>(row, at, source, taps)
+                    gather_pixels::<FMA, 1, T, C>(row, at, source, taps)
                 }
             };
         }
@@ -178,10 +185,10 @@ simd_fn! {
 ///
 /// As for [`gather_row`].
 #[inline(always)]
-unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize>(
-    row: &Row,
+unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize, T: Float, C: Float>(
+    row: &Row<T, C>,
     at: usize,
-    source: *const f32,
+    source: *const T,
     taps: &[Tap],
 ) -> usize {
     let (axis, c) = (&row.columns, row.channels);
@@ -193,9 +200,9 @@ unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize>(
         // SAFETY: as the caller promises, and so many channels are left.
         channel += unsafe {
             match c - channel {
-                LANES.. => gather_strip::<FMA, PIXELS, LANES>(row, taps, x, w, y, finish),
-                4.. => gather_strip::<FMA, PIXELS, 4>(row, taps, x, w, y, finish),
-                _ => gather_strip::<FMA, PIXELS, 1>(row, taps, x, w, y, finish),
+                LANES.. => gather_strip::<FMA, PIXELS, LANES, T, C>(row, taps, x, w, y, finish),
+                4.. => gather_strip::<FMA, PIXELS, 4, T, C>(row, taps, x, w, y, finish),
+                _ => gather_strip::<FMA, PIXELS, 1, T, C>(row, taps, x, w, y, finish),
             }
         };
     }
@@ -208,12 +215,12 @@ unsafe fn gather_pixels<const FMA: bool, const PIXELS: usize>(
 ///
 /// As for [`gather_pixels`], from the strip's first channel on.
 #[inline(always)]
-unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize>(
-    row: &Row,
+unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize, T: Float, C: Float>(
+    row: &Row<T, C>,
     taps: &[Tap],
-    source: *const f32,
-    weights: *const f32,
-    target: *mut f32,
+    source: *const T,
+    weights: *const T,
+    target: *mut C,
     finish: Finish,
 ) -> usize {
     let between_pixels = row.columns.step * row.channels;
@@ -222,9 +229,9 @@ unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize>(
     unsafe {
         for tap in taps {
             let x = source.offset(tap.source);
-            let weights = *weights.add(tap.weights).cast::<[f32; L]>();
+            let weights = load::<L, T>(weights.add(tap.weights));
             unroll!(P < PIXELS, {
-                multiply_add::<FMA, L>(&mut sums[P], &*x.add(P * between_pixels).cast(), &weights);
+                multiply_add::<FMA, L>(&mut sums[P], &load(x.add(P * between_pixels)), &weights);
             });
         }
         if !finish.bias.is_null() {
@@ -242,10 +249,21 @@ unsafe fn gather_strip<const FMA: bool, const PIXELS: usize, const L: usize>(
                     *sum = if *sum < 0.0 { 0.0 } else { *sum };
                 }
             }
-            *target.add(P * row.columns.pitch * row.channels).cast() = sums[P];
+            *target.add(P * row.columns.pitch * row.channels).cast() = sums[P].map(C::narrow);
         });
     }
     L
+}
+
+/// So many elements side by side.
+///
+/// # Safety
+///
+/// They must be good for reads.
+#[inline(always)]
+unsafe fn load<const L: usize, T: Float>(from: *const T) -> [f32; L] {
+    // SAFETY: as the caller promises.
+    unsafe { *from.cast::<[T; L]>() }.map(T::widen)
 }
 
 /// `sums += a * b`, fused where that is one instruction.
@@ -278,7 +296,14 @@ impl<'a> WeightGrad<'a> {
     }
 
     /// One slice of the channels of one block's sums, left at the start of its slot.
-    pub(super) fn block(&self, x: &[f32], dy: &[f32], examples: Range<usize>, slice: usize, slot: *mut f32) {
+    pub(super) fn block<T: Float>(
+        &self,
+        x: &[T],
+        dy: &[T],
+        examples: Range<usize>,
+        slice: usize,
+        slot: *mut f32,
+    ) {
         let shape = self.shape;
         let (input, output, c) = (shape.input(), shape.output(), shape.in_c);
         let cut = |slice: usize| (c.div_ceil(LANES) * slice / self.split.slices * LANES).min(c);
@@ -325,12 +350,12 @@ impl<'a> WeightGrad<'a> {
 }
 
 /// One row of the output and the rows of the input that it meets.
-struct GradRow {
+struct GradRow<T> {
     /// The input row that the first tap meets, how far the next tap's is, and how wide they are.
-    x: *const f32,
+    x: *const T,
     x_step: usize,
     width: usize,
-    dy: *const f32,
+    dy: *const T,
     /// The sums of the first tap's row of the kernel, and how far the next one's are.
     sums: *mut f32,
     sums_step: usize,
@@ -347,7 +372,7 @@ simd_fn! {
     ///
     /// The pointers must be good for what the sizes say, and nothing else may touch these channels of the sums
     /// meanwhile.
-    unsafe fn grad_row(isa: Isa, row: &GradRow, channels: Range<usize>) {
+    unsafe fn grad_row<T: Float>(isa: Isa, row: &GradRow<T>, channels: Range<usize>) {
         const TOGETHER: usize = 16;
         let columns = &row.columns;
         let whole = columns.whole(row.width);
@@ -363,9 +388,9 @@ simd_fn! {
                 // SAFETY: as the caller promises, and so many channels are left.
                 channel += unsafe {
                     match channels.end - channel {
-                        LANES.. => grad_strip::<FMA, LANES>(row, (at, pixels), taps.clone(), channel),
-                        4.. => grad_strip::<FMA, 4>(row, (at, pixels), taps.clone(), channel),
-                        _ => grad_strip::<FMA, 1>(row, (at, pixels), taps.clone(), channel),
+                        LANES.. => grad_strip::<FMA, LANES, T>(row, (at, pixels), taps.clone(), channel),
+                        4.. => grad_strip::<FMA, 4, T>(row, (at, pixels), taps.clone(), channel),
+                        _ => grad_strip::<FMA, 1, T>(row, (at, pixels), taps.clone(), channel),
                     }
                 };
             }
@@ -380,8 +405,8 @@ simd_fn! {
 ///
 /// As for [`grad_row`], and the taps must lie in the image.
 #[inline(always)]
-unsafe fn grad_strip<const FMA: bool, const L: usize>(
-    row: &GradRow,
+unsafe fn grad_strip<const FMA: bool, const L: usize, T: Float>(
+    row: &GradRow<T>,
     (at, pixels): (usize, usize),
     taps: Range<usize>,
     channel: usize,
@@ -396,9 +421,9 @@ unsafe fn grad_strip<const FMA: bool, const L: usize>(
             // SAFETY: as the caller promises, and so many taps are left.
             tap += unsafe {
                 match taps.end - tap {
-                    3.. => grad_taps::<FMA, L, 3>(row, x, dy, sums, pixels),
-                    2 => grad_taps::<FMA, L, 2>(row, x, dy, sums, pixels),
-                    _ => grad_taps::<FMA, L, 1>(row, x, dy, sums, pixels),
+                    3.. => grad_taps::<FMA, L, 3, T>(row, x, dy, sums, pixels),
+                    2 => grad_taps::<FMA, L, 2, T>(row, x, dy, sums, pixels),
+                    _ => grad_taps::<FMA, L, 1, T>(row, x, dy, sums, pixels),
                 }
             };
         }
@@ -412,10 +437,10 @@ unsafe fn grad_strip<const FMA: bool, const L: usize>(
 ///
 /// As for [`grad_strip`], from the first tap on.
 #[inline(always)]
-unsafe fn grad_taps<const FMA: bool, const L: usize, const TAPS: usize>(
-    row: &GradRow,
-    mut x: *const f32,
-    mut dy: *const f32,
+unsafe fn grad_taps<const FMA: bool, const L: usize, const TAPS: usize, T: Float>(
+    row: &GradRow<T>,
+    mut x: *const T,
+    mut dy: *const T,
     sums: *mut f32,
     pixels: usize,
 ) -> usize {
@@ -425,18 +450,18 @@ unsafe fn grad_taps<const FMA: bool, const L: usize, const TAPS: usize>(
     // SAFETY: the caller vouches for the pointers.
     unsafe {
         for _ in 0..pixels {
-            let gradient = *dy.cast::<[f32; L]>();
-            unroll!(T < TAPS, {
-                multiply_add::<FMA, L>(&mut own[T], &*x.add(T * between_taps).cast(), &gradient);
+            let gradient = load::<L, T>(dy);
+            unroll!(TAP < TAPS, {
+                multiply_add::<FMA, L>(&mut own[TAP], &load(x.add(TAP * between_taps)), &gradient);
             });
             x = x.wrapping_add(row.columns.step * c);
             dy = dy.wrapping_add(c);
         }
-        unroll!(T < TAPS, {
-            let at = sums.add(T * c).cast::<[f32; L]>();
+        unroll!(TAP < TAPS, {
+            let at = sums.add(TAP * c).cast::<[f32; L]>();
             let mut sums = *at;
             for lane in 0..L {
-                sums[lane] += own[T][lane];
+                sums[lane] += own[TAP][lane];
             }
             *at = sums;
         });

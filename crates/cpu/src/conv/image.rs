@@ -1,6 +1,8 @@
 //! Images, and what windows see of them.
 
 use super::axis::Axis;
+use crate::float::{Float, widen};
+use crate::isa::Isa;
 use std::ops::Range;
 
 /// The sizes of an image: rows, columns, channels.
@@ -93,15 +95,21 @@ impl Window {
         })
     }
 
-    /// The source as these rows of windows see it: the image itself where all windows stay inside, otherwise
-    /// a copy of what they take.
+    /// Whether the image is seen as it lies in memory: it holds f32, and no window of the grid reaches over an edge.
+    pub(super) fn needs_no_copy<T: Float>(&self, grid: [usize; 2], source: Image) -> bool {
+        !T::LOW && self.stays_inside(grid, source)
+    }
+
+    /// The source as these rows of windows see it: the image itself where all windows stay inside, otherwise, and where
+    /// it has to be widened, a copy of what they take.
     ///
     /// # Safety
     ///
     /// `copy` must be good for writing `copy_floats(rows.len(), grid[1])` floats where a copy is needed.
-    pub(super) unsafe fn view(
+    pub(super) unsafe fn view<T: Float>(
         &self,
-        image: &[f32],
+        isa: Isa,
+        image: &[T],
         source: Image,
         rows: Range<usize>,
         grid: [usize; 2],
@@ -109,10 +117,10 @@ impl Window {
     ) -> View {
         let top = self.corner[0] + (rows.start * self.step[0]) as isize;
         let row_floats = source.w * source.c;
-        if self.stays_inside(grid, source) {
+        if self.needs_no_copy::<T>(grid, source) {
             let corner = top as usize * row_floats + self.corner[1] as usize * source.c;
             return View {
-                first: image.as_ptr().wrapping_add(corner),
+                first: image.as_ptr().cast::<f32>().wrapping_add(corner),
                 window_pitch: self.step[0] * row_floats,
                 tap_pitch: self.spread[0] * row_floats,
             };
@@ -130,7 +138,7 @@ impl Window {
                 return to.fill(0.0);
             }
             to[..begin].fill(0.0);
-            to[begin..end].copy_from_slice(&image[at as usize * row_floats + from..][..end - begin]);
+            widen(isa, &image[at as usize * row_floats + from..][..end - begin], &mut to[begin..end]);
             to[end..].fill(0.0);
         };
         if self.one_by_one(rows.len()) {

@@ -146,7 +146,7 @@ fn operands(s: &ConvShape) -> Operands {
 
 fn forward(ctx: Context<'_>, s: &ConvShape, x: &[f32], w: &[f32], epilogue: Epilogue<'_>) -> Vec<f32> {
     let mut y = vec![f32::NAN; s.examples * s.output().floats()];
-    with_workspace(conv2d_workspace(ctx.isa, ctx.pool.threads(), s), |space| {
+    with_workspace(conv2d_workspace::<f32, f32>(ctx.isa, ctx.pool.threads(), s), |space| {
         conv2d(ctx, s, x, w, &mut y, epilogue, space);
     });
     y
@@ -154,7 +154,7 @@ fn forward(ctx: Context<'_>, s: &ConvShape, x: &[f32], w: &[f32], epilogue: Epil
 
 fn input_grad(ctx: Context<'_>, s: &ConvShape, dy: &[f32], w: &[f32]) -> Vec<f32> {
     let mut dx = vec![f32::NAN; s.examples * s.input().floats()];
-    with_workspace(conv2d_input_grad_workspace(ctx.isa, ctx.pool.threads(), s), |space| {
+    with_workspace(conv2d_input_grad_workspace::<f32, f32>(ctx.isa, ctx.pool.threads(), s), |space| {
         conv2d_input_grad(ctx, s, dy, w, &mut dx, space);
     });
     dx
@@ -168,7 +168,7 @@ fn weight_grad(
     accumulate: bool,
     block: usize,
 ) {
-    let bytes = conv2d_weight_grad_workspace(ctx.isa, ctx.pool.threads(), s, block);
+    let bytes = conv2d_weight_grad_workspace::<f32>(ctx.isa, ctx.pool.threads(), s, block);
     with_workspace(bytes, |space| {
         conv2d_weight_grad(ctx, s, &o.x, &o.dy, dw, accumulate, block, space);
     });

@@ -3,6 +3,7 @@
 use super::axis::Axis;
 use super::image::{View, Window};
 use super::{ConvShape, depthwise, share};
+use crate::float::Float;
 use crate::gemm::chunks::KC;
 use crate::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::gemm::pack::{Strip, pack};
@@ -11,7 +12,7 @@ use crate::isa::{Context, Isa};
 use std::ops::Range;
 
 /// The bytes of workspace that [`conv2d_weight_grad`] needs: a multiple of 64.
-pub fn conv2d_weight_grad_workspace(
+pub fn conv2d_weight_grad_workspace<T: Float>(
     isa: Isa,
     threads: usize,
     shape: &ConvShape,
@@ -21,7 +22,7 @@ pub fn conv2d_weight_grad_workspace(
     let floats = if shape.is_depthwise() {
         depthwise::WeightGrad::new(isa, shape, split).workspace_floats()
     } else {
-        WeightGrad::new(isa, shape, split).workspace_floats(threads)
+        WeightGrad::new::<T>(isa, shape, split).workspace_floats(threads)
     };
     floats * size_of::<f32>()
 }
@@ -36,11 +37,11 @@ pub fn conv2d_weight_grad_workspace(
 ///
 /// As [`conv2d`](super::conv2d), and when a block has no examples.
 #[expect(clippy::too_many_arguments, reason = "operands, sizes and space, as every kernel has")]
-pub fn conv2d_weight_grad(
+pub fn conv2d_weight_grad<T: Float>(
     ctx: Context<'_>,
     shape: &ConvShape,
-    x: &[f32],
-    dy: &[f32],
+    x: &[T],
+    dy: &[T],
     dw: &mut [f32],
     accumulate: bool,
     block_examples: usize,
@@ -63,7 +64,7 @@ pub fn conv2d_weight_grad(
             grad.block(x, dy, examples, slice, space.at(slot * grad.slot_floats));
         });
     }
-    let grad = WeightGrad::new(ctx.isa, shape, split);
+    let grad = WeightGrad::new::<T>(ctx.isa, shape, split);
     let space = shared_workspace(workspace, grad.workspace_floats(threads));
     split.fold(ctx, shape, dw, (space, grad.sums_floats), &|examples, slice, slot, worker| {
         grad.block(x, dy, examples, slice, space, (slot, worker));
@@ -143,12 +144,12 @@ struct WeightGrad<'a> {
 }
 
 impl<'a> WeightGrad<'a> {
-    fn new(isa: Isa, shape: &'a ConvShape, split: Split) -> Self {
+    fn new<T: Float>(isa: Isa, shape: &'a ConvShape, split: Split) -> Self {
         let kernels = Kernels::of(isa);
         let window = Window::of(shape.extents().map(Axis::forward));
         let chunk_columns = shape.out_w.clamp(1, KC);
         let chunk_rows = chunk_rows(shape);
-        let inside = window.stays_inside([shape.out_h, shape.out_w], shape.input());
+        let inside = window.needs_no_copy::<T>([shape.out_h, shape.out_w], shape.input());
         let copy = window.copy_floats(chunk_rows, shape.out_w, shape.input());
         let columns = (shape.out_c / shape.groups).next_multiple_of(kernels.lanes);
         let packed = chunk_rows * chunk_columns * columns;
@@ -171,10 +172,10 @@ impl<'a> WeightGrad<'a> {
     }
 
     /// One slice of the rows of one block's sums.
-    fn block(
+    fn block<T: Float>(
         &self,
-        x: &[f32],
-        dy: &[f32],
+        x: &[T],
+        dy: &[T],
         examples: Range<usize>,
         slice: usize,
         space: SharedMut,
@@ -190,8 +191,9 @@ impl<'a> WeightGrad<'a> {
             let dy = &dy[example * output.floats()..][..output.floats()];
             for row in (0..output.h).step_by(self.chunk_rows) {
                 let rows = row..(row + self.chunk_rows).min(output.h);
+                let grid = [output.h, output.w];
                 // SAFETY: the copy is the worker's own, and big enough for a chunk's rows.
-                let view = unsafe { self.window.view(x, input, rows.clone(), [output.h, output.w], copy) };
+                let view = unsafe { self.window.view(self.isa, x, input, rows.clone(), grid, copy) };
                 for column in (0..output.w).step_by(self.chunk_columns) {
                     let columns = column..(column + self.chunk_columns).min(output.w);
                     let first = example == first_example && row == 0 && column == 0;
@@ -205,10 +207,10 @@ impl<'a> WeightGrad<'a> {
     }
 
     /// Adds the pixels of a rectangle of the output, which either spans whole rows or lies in one, to a group's sums.
-    fn chunk(
+    fn chunk<T: Float>(
         &self,
         view: &View,
-        dy: &[f32],
+        dy: &[T],
         (rows, columns, group): (Range<usize>, Range<usize>, usize),
         slice: usize,
         (packed, sums): (*mut f32, *mut f32),
@@ -232,8 +234,8 @@ impl<'a> WeightGrad<'a> {
             let cols = (n - start).min(kernels.nr());
             let width = kernels.panel_width(cols);
             let column = group * n + start;
-            let b = if shape.groups == 1 && n == width {
-                dy.as_ptr()
+            let b = if !T::LOW && shape.groups == 1 && n == width {
+                dy.as_ptr().cast::<f32>()
             } else {
                 let (src, k_step) = (dy[column..].as_ptr(), shape.out_c);
                 let strip = Strip { src, lane_step: 1, k_step, lanes: cols };
@@ -254,6 +256,7 @@ impl<'a> WeightGrad<'a> {
                     k_start: 0,
                     k_len: pixels,
                     b,
+                    b_step: width,
                     old: std::ptr::null(),
                     old_step: shape.out_c,
                     c: sums.wrapping_add(to),

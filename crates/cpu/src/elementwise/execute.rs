@@ -4,6 +4,7 @@ use super::Program;
 use super::compile::{Action, Place, Source, Step};
 use super::layout::{Chunk, Kind};
 use super::number::{Class, Number, erf_f64, to_bf16_bits};
+use crate::float::Float;
 use crate::isa::Isa;
 use crate::math::{REACH, cos, erf, exp, exp_m1, ln, ln_1p, sigmoid, simd_fn, sin, softplus, tanh};
 use plimsoll_graph::op::{Binary, Unary};
@@ -127,6 +128,9 @@ impl Frame<'_> {
                     select_32(self.isa, len, target.cast(), self.arg(a), self.arg(b), self.arg(c));
                 }
                 Action::Select(_) => select::<u64>(len, target.cast(), self.arg(a), self.arg(b), self.arg(c)),
+                Action::Cast { from: Class::F32, to } => {
+                    cast_f32(self.isa, to, len, target, self.arg::<f32>(a).ptr);
+                }
                 Action::Cast { from, to } => cast_of(from, to, len, target, self.arg(a)),
                 Action::Round(dtype) => round(self.isa, dtype, len, target),
                 Action::Store(o) => {
@@ -403,6 +407,16 @@ simd_fn! {
     }
 }
 
+simd_fn! {
+    /// # Safety
+    ///
+    /// As for [`map`].
+    unsafe fn cast_f32(isa: Isa, to: DType, len: usize, target: *mut u8, x: *const f32) {
+        // SAFETY: the caller's contract.
+        unsafe { cast::<f32>(to, len, target, x) }
+    }
+}
+
 /// As [`binary_of`].
 ///
 /// # Safety
@@ -490,7 +504,7 @@ simd_fn! {
                 DType::F32 | DType::I32 => convert(len, target, from, repeat, |x: u32| x),
                 DType::F64 | DType::I64 => convert(len, target, from, repeat, |x: u64| x),
                 DType::BF16 => convert(len, target, from, repeat, |x: u16| f32::from_bits(u32::from(x) << 16)),
-                DType::F16 => convert(len, target, from, repeat, |x: f16| x.to_f32()),
+                DType::F16 => convert(len, target, from, repeat, |x: f16| x.widen()),
                 DType::U8 => convert(len, target, from, repeat, |x: u8| i32::from(x)),
                 DType::Bool => convert(len, target, from, repeat, |x: u8| if x != 0 { 1.0f32 } else { 0.0 }),
             }
@@ -527,7 +541,7 @@ simd_fn! {
                 DType::F32 | DType::I32 => convert(len, target, from, |x: u32| x),
                 DType::F64 | DType::I64 => convert(len, target, from, |x: u64| x),
                 DType::BF16 => convert(len, target, from, to_bf16_bits),
-                DType::F16 => convert(len, target, from, f16::from_f32),
+                DType::F16 => convert(len, target, from, f16::narrow),
                 DType::U8 => convert(len, target, from, |x: i32| x as u8),
                 DType::Bool => convert(len, target, from, |x: f32| u8::from(x != 0.0)),
             }

@@ -1,6 +1,7 @@
 //! What registers hold, and the arithmetic on it.
 
-use plimsoll_tensor::{DType, f16};
+use crate::float::Float;
+use plimsoll_tensor::{DType, bf16, f16};
 
 /// The type of a register's elements. Narrower types are held exactly; truth values are 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +63,13 @@ fn rounded(x: f64, dtype: DType) -> f32 {
 /// Rounds to bf16: to nearest, ties to even; NaN stays NaN.
 #[inline(always)]
 pub(super) fn round_bf16(x: f32) -> f32 {
-    f32::from_bits(u32::from(to_bf16_bits(x)) << 16)
+    bf16::narrow(x).widen()
 }
 
-/// The bits of the nearest bf16. As `half` has it, without branches.
+/// The bits of the nearest bf16.
 #[inline(always)]
 pub(super) fn to_bf16_bits(x: f32) -> u16 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    let quiet = bits | 0x0040_0000;
-    ((if x.is_nan() { quiet } else { rounded }) >> 16) as u16
+    bf16::narrow(x).to_bits()
 }
 
 /// Arithmetic of a class.
@@ -183,7 +181,7 @@ macro_rules! float {
         }
     };
 }
-float!(f32, round_bf16, |x| f16::from_f32(x).to_f32());
+float!(f32, round_bf16, |x| f16::narrow(x).widen());
 float!(f64, |x| rounded(x, DType::BF16), |x| rounded(x, DType::F16));
 
 macro_rules! integer {

@@ -25,7 +25,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     let mut sums = [[zero; VECTORS]; ROWS];
     // SAFETY: the caller vouches for the pointers; masks keep C and the bias inside the tile's columns.
     unsafe {
-        walk_k!(tile, along_k, 8 * VECTORS, |a, b| {
+        walk_k!(tile, along_k, |a, b| {
             let mut bs = [zero; VECTORS];
             unroll!(V < VECTORS, { bs[V] = _mm256_loadu_ps(b.add(8 * V)) });
             unroll!(I < ROWS, {

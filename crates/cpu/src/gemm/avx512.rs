@@ -30,7 +30,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
             let row = tile.old.wrapping_add(I * tile.old_step);
             unroll!(V < VECTORS, { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * V).cast()) });
         });
-        walk_k!(tile, along_k, 16 * VECTORS, |a, b| {
+        walk_k!(tile, along_k, |a, b| {
             let mut bs = [zero; VECTORS];
             unroll!(V < VECTORS, { bs[V] = _mm512_loadu_ps(b.add(16 * V)) });
             unroll!(I < ROWS, {

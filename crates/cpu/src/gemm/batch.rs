@@ -1,7 +1,11 @@
 //! Many products of the same sizes.
 
-use super::{Epilogue, GemmSpec, Mat, SharedMut, gemm, gemm_serial, gemm_serial_workspace, gemm_workspace};
+use super::{
+    Epilogue, GemmSpec, Mat, SharedMut, gemm, gemm_serial, gemm_serial_workspace_of, gemm_workspace_of,
+};
+use crate::float::Float;
 use crate::isa::{Context, Isa};
+use crate::math::Shared;
 
 /// Below so many multiply-adds a product is not worth sharing if there is another one.
 const SMALL: usize = 1 << 20;
@@ -21,16 +25,21 @@ fn by_one_thread_each(threads: usize, count: usize, spec: &GemmSpec) -> bool {
 }
 
 /// The operand of product p, of `size` elements.
-fn operand<'a>(all: &Mat<'a>, p: usize, size: usize) -> Mat<'a> {
-    Mat { data: &all.data[p * size..(p + 1) * size], ..*all }
+fn operand<'a, T>(all: &Mat<'a, T>, p: usize, size: usize) -> Mat<'a, T> {
+    Mat { data: &all.data[p * size..(p + 1) * size], row_stride: all.row_stride, col_stride: all.col_stride }
 }
 
 /// The bytes of workspace that [`gemm_batch`] needs: a multiple of 64.
 pub fn gemm_batch_workspace(isa: Isa, threads: usize, count: usize, spec: &GemmSpec) -> usize {
+    gemm_batch_workspace_of::<f32>(isa, threads, count, spec)
+}
+
+/// As [`gemm_batch_workspace`], for results of another type.
+pub fn gemm_batch_workspace_of<C: Float>(isa: Isa, threads: usize, count: usize, spec: &GemmSpec) -> usize {
     if by_one_thread_each(threads, count, spec) {
-        threads * gemm_serial_workspace(isa, spec)
+        threads * gemm_serial_workspace_of::<C>(isa, spec)
     } else {
-        gemm_workspace(isa, threads, spec)
+        gemm_workspace_of::<C>(isa, threads, spec)
     }
 }
 
@@ -40,13 +49,13 @@ pub fn gemm_batch_workspace(isa: Isa, threads: usize, count: usize, spec: &GemmS
 /// # Panics
 ///
 /// As [`gemm`].
-pub fn gemm_batch(
+pub fn gemm_batch<A: Float, B: Float, C: Float>(
     ctx: Context<'_>,
     count: usize,
     spec: &GemmSpec,
-    a: Mat<'_>,
-    b: Mat<'_>,
-    c: &mut [f32],
+    a: Mat<'_, A>,
+    b: Mat<'_, B>,
+    c: &mut [C],
     workspace: &mut [f32],
 ) {
     let [a_size, b_size, c_size] = [spec.m * spec.k, spec.k * spec.n, spec.m * spec.n];
@@ -61,16 +70,16 @@ pub fn gemm_batch(
         }
         return;
     }
-    let each = gemm_serial_workspace(ctx.isa, spec) / size_of::<f32>();
+    let each = gemm_serial_workspace_of::<C>(ctx.isa, spec) / size_of::<f32>();
     assert!(workspace.len() >= each * ctx.pool.threads(), "the workspace is too small");
-    let (c, space) = (SharedMut(c.as_mut_ptr()), SharedMut(workspace.as_mut_ptr()));
+    let (c, space) = (Shared::new(c), SharedMut(workspace.as_mut_ptr()));
     let group = (TASK / spec.work().max(1)).max(1);
     ctx.pool.run(count.div_ceil(group), &|task, worker| {
         // SAFETY: no two calls with one worker number overlap.
         let space = unsafe { std::slice::from_raw_parts_mut(space.at(worker * each), each) };
         for p in task * group..((task + 1) * group).min(count) {
             // SAFETY: every product has its own part of the result, whose length was checked above.
-            let c = unsafe { std::slice::from_raw_parts_mut(c.at(p * c_size), c_size) };
+            let c = unsafe { c.part(p * c_size, c_size) };
             let (a, b) = (operand(&a, p, a_size), operand(&b, p, b_size));
             gemm_serial(ctx.isa, spec, a, b, c, spec.n, space);
         }
@@ -80,6 +89,7 @@ pub fn gemm_batch(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gemm::gemm_workspace;
     use crate::gemm::testing::{bits, random, with_workspace};
     use crate::math::testing::on_all;
 

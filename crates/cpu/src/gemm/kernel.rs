@@ -22,8 +22,10 @@ pub(crate) struct Tile {
     pub k_start: usize,
     /// Its length.
     pub k_len: usize,
-    /// The packed panel of B, at the chunk's start: one or two vectors for every k.
+    /// The panel of B, at the chunk's start: one or two vectors for every k.
     pub b: *const f32,
+    /// The distance between its rows: the panel's width where it is packed.
+    pub b_step: usize,
     /// Element (0, 0) of what the sum is added to; null for +0.
     pub old: *const f32,
     /// The distance between rows of it.
@@ -189,9 +191,9 @@ pub(crate) use unroll;
 /// row 0 of A and `b` at the panel's row. A macro, so that its body is compiled for the kernel's instruction
 /// set.
 macro_rules! walk_k {
-    ($tile:expr, $along_k:expr, $b_step:expr, |$a:ident, $b:ident| $step:block) => {{
+    ($tile:expr, $along_k:expr, |$a:ident, $b:ident| $step:block) => {{
         let tile: &Tile = $tile;
-        let along_k: usize = $along_k;
+        let (along_k, b_step): (usize, usize) = ($along_k, tile.b_step);
         let mut $b = tile.b;
         let (mut segment, mut skip) = tile.walk.find(tile.k_start);
         let mut left = tile.k_len;
@@ -202,7 +204,7 @@ macro_rules! walk_k {
                 $step
                 // After the last step, these may point past the end of their memory.
                 $a = $a.wrapping_add(along_k);
-                $b = $b.wrapping_add($b_step);
+                $b = $b.wrapping_add(b_step);
             }
             left -= run;
             skip = 0;

@@ -10,26 +10,32 @@ mod avx2;
 mod avx512;
 mod batch;
 pub(crate) mod chunks;
+mod direct;
 pub(crate) mod kernel;
 pub(crate) mod pack;
+mod pass;
 mod portable;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{gemm_batch, gemm_batch_workspace};
+pub use batch::{gemm_batch, gemm_batch_workspace, gemm_batch_workspace_of};
+pub use direct::{gemm_direct, is_direct};
 
+use crate::float::Float;
 use crate::isa::{Context, Isa};
+use crate::math::Shared;
 use crate::pool::Pool;
 use chunks::{Chunks, KC};
-use kernel::{Finish, Form, Kernels, Tile, Walk};
-use pack::{Strip, pack};
-use std::mem::MaybeUninit;
-use std::ops::Range;
+use kernel::{Finish, Kernels};
+use pass::Pass;
 
 /// Columns of B that are packed at a time: with KC rows, half of a second-level cache.
 const NC: usize = 1024;
+
+/// Floats of B that are packed at a time where that is along all of k.
+const DEEP_FLOATS: usize = 256 * 1024;
 
 /// Tiles in the tallest block of A.
 const MC_TILES: usize = 16;
@@ -39,16 +45,16 @@ const WORTH_SHARING: usize = 1 << 16;
 
 /// A read-only matrix operand: element (i, j) is `data[i * row_stride + j * col_stride]`.
 #[derive(Clone, Copy)]
-pub struct Mat<'a> {
+pub struct Mat<'a, T = f32> {
     /// The elements.
-    pub data: &'a [f32],
+    pub data: &'a [T],
     /// Distance between rows.
     pub row_stride: usize,
     /// Distance between columns.
     pub col_stride: usize,
 }
 
-impl Mat<'_> {
+impl<T> Mat<'_, T> {
     fn check(&self, rows: usize, cols: usize) {
         if rows > 0 && cols > 0 {
             let last = (rows - 1) * self.row_stride + (cols - 1) * self.col_stride;
@@ -106,34 +112,46 @@ pub struct GemmSpec {
 
 /// The bytes of workspace that [`gemm`] needs: a multiple of 64.
 pub fn gemm_workspace(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
-    Blocking::new(isa, threads, spec).workspace_floats(threads) * size_of::<f32>()
+    gemm_workspace_of::<f32>(isa, threads, spec)
+}
+
+/// As [`gemm_workspace`], for a result of another type.
+pub fn gemm_workspace_of<C: Float>(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
+    Blocking::new(isa, threads, spec, C::LOW).workspace_floats(threads) * size_of::<f32>()
 }
 
 /// C = A B or C += A B, then the epilogue, on the threads of the context.
 ///
-/// C is row-major without gaps. Bits depend on neither the threads nor the other rows of A.
+/// C is row-major without gaps. Operands are widened to f32 as they are packed; a sum is rounded once to C's type, after
+/// the epilogue. Bits depend on neither the threads nor the other rows of A.
 ///
 /// # Panics
 ///
-/// When an operand is shorter than the sizes say, or the workspace is too small or not aligned to 64 bytes.
-pub fn gemm(
+/// When an operand is shorter than the sizes say, or the workspace is too small or not aligned to 64 bytes; when a sum is
+/// to be added to 16-bit floats.
+pub fn gemm<A: Float, B: Float, C: Float>(
     ctx: Context<'_>,
     spec: &GemmSpec,
-    a: Mat<'_>,
-    b: Mat<'_>,
-    c: &mut [f32],
+    a: Mat<'_, A>,
+    b: Mat<'_, B>,
+    c: &mut [C],
     epilogue: Epilogue<'_>,
     workspace: &mut [f32],
 ) {
     let threads = ctx.pool.threads();
     let work = spec.m.saturating_mul(spec.n).saturating_mul(spec.k);
     let runner = if work < WORTH_SHARING { Runner::Caller } else { Runner::Pool(ctx.pool) };
-    product(runner, Blocking::new(ctx.isa, threads, spec), (a, b), (c, spec.n), epilogue, workspace);
+    product(runner, Blocking::new(ctx.isa, threads, spec, C::LOW), (a, b), (c, spec.n), epilogue, workspace);
 }
 
 /// The bytes of workspace that [`gemm_serial`] needs: a multiple of 64.
 pub fn gemm_serial_workspace(isa: Isa, spec: &GemmSpec) -> usize {
     gemm_workspace(isa, 1, spec)
+}
+
+/// As [`gemm_serial_workspace`], for a result of another type.
+pub fn gemm_serial_workspace_of<C: Float>(isa: Isa, spec: &GemmSpec) -> usize {
+    gemm_workspace_of::<C>(isa, 1, spec)
 }
 
 /// As [`gemm`], without epilogue and on the calling thread, for tiles inside another kernel; C has row stride
@@ -142,16 +160,16 @@ pub fn gemm_serial_workspace(isa: Isa, spec: &GemmSpec) -> usize {
 /// # Panics
 ///
 /// As [`gemm`], and when rows of C overlap.
-pub fn gemm_serial(
+pub fn gemm_serial<A: Float, B: Float, C: Float>(
     isa: Isa,
     spec: &GemmSpec,
-    a: Mat<'_>,
-    b: Mat<'_>,
-    c: &mut [f32],
+    a: Mat<'_, A>,
+    b: Mat<'_, B>,
+    c: &mut [C],
     ldc: usize,
     workspace: &mut [f32],
 ) {
-    product(Runner::Caller, Blocking::new(isa, 1, spec), (a, b), (c, ldc), Epilogue::NONE, workspace);
+    product(Runner::Caller, Blocking::new(isa, 1, spec, C::LOW), (a, b), (c, ldc), Epilogue::NONE, workspace);
 }
 
 /// Who runs tasks.
@@ -207,16 +225,24 @@ struct Blocking {
     block_rows: usize,
     /// Columns of a task's block: whole panels.
     block_cols: usize,
-    /// Floats of packed B, and of each worker's packed A.
+    /// Columns of B that are packed at a time.
+    nc: usize,
+    /// Whether sums stay in a worker's memory until they are whole, and are then rounded.
+    rounds: bool,
+    /// Floats of packed B, of each worker's packed A, and of its sums.
     packed_b: usize,
     packed_a: usize,
+    sums: usize,
 }
 
 impl Blocking {
-    fn new(isa: Isa, threads: usize, spec: &GemmSpec) -> Self {
+    fn new(isa: Isa, threads: usize, spec: &GemmSpec, rounds: bool) -> Self {
         let kernels = Kernels::of(isa);
         let (mr, nr) = (kernels.mr, kernels.nr());
-        let (tiles, panels) = (spec.m.div_ceil(mr), spec.n.min(NC).div_ceil(nr));
+        // Where sums have to be whole before they are stored, B is packed along all of k, and fewer columns at a time.
+        let deep = (DEEP_FLOATS / spec.k.max(1) / nr * nr).clamp(2 * nr, NC / 4);
+        let nc = if rounds { deep } else { NC };
+        let (tiles, panels) = (spec.m.div_ceil(mr), spec.n.min(nc).div_ceil(nr));
         // A few tasks per thread even out their speeds, in whole rounds. Rows are cut first: a cut between
         // columns has every part pack the same rows of A.
         let wanted = if threads == 1 { 1 } else { 4 * threads };
@@ -226,29 +252,33 @@ impl Blocking {
         let block_tiles = tiles.div_ceil(row_blocks).max(1);
         let col_blocks = wanted.div_ceil(tiles.div_ceil(block_tiles).max(1)).clamp(1, panels.max(1));
         let block_panels = panels.div_ceil(col_blocks).max(1);
-        let depth = spec.k.min(KC);
+        let (depth, block_rows, block_cols) = (spec.k.min(KC), block_tiles * mr, block_panels * nr);
+        let packed_depth = if rounds { spec.k } else { depth };
         Self {
             isa,
             kernels,
             spec: *spec,
-            block_rows: block_tiles * mr,
-            block_cols: block_panels * nr,
-            packed_b: whole_lines(depth * spec.n.min(NC).next_multiple_of(kernels.lanes)),
-            packed_a: whole_lines(depth * block_tiles * mr),
+            block_rows,
+            block_cols,
+            nc,
+            rounds,
+            packed_b: whole_lines(packed_depth * spec.n.min(nc).next_multiple_of(kernels.lanes)),
+            packed_a: whole_lines(depth * block_rows),
+            sums: if rounds { whole_lines(block_rows * block_cols) } else { 0 },
         }
     }
 
     fn workspace_floats(&self, threads: usize) -> usize {
-        self.packed_b + threads * self.packed_a
+        self.packed_b + threads * (self.packed_a + self.sums)
     }
 }
 
 /// The product over all blocks of columns and of k.
-fn product(
+fn product<A: Float, B: Float, C: Float>(
     runner: Runner<'_>,
     blocking: Blocking,
-    (a, b): (Mat<'_>, Mat<'_>),
-    (c, ldc): (&mut [f32], usize),
+    (a, b): (Mat<'_, A>, Mat<'_, B>),
+    (c, ldc): (&mut [C], usize),
     epilogue: Epilogue<'_>,
     workspace: &mut [f32],
 ) {
@@ -262,140 +292,43 @@ fn product(
     b.check(spec.k, spec.n);
     assert!(ldc >= spec.n || spec.m == 1, "rows of C overlap");
     assert!((spec.m - 1) * ldc + spec.n <= c.len(), "C is shorter than its shape");
+    assert!(!(spec.accumulate && C::LOW), "sums go on in f32");
     let threads = if let Runner::Pool(pool) = runner { pool.threads() } else { 1 };
     let space = shared_workspace(workspace, blocking.workspace_floats(threads));
-    let c = SharedMut(c.as_mut_ptr());
+    let c = Shared::new(c);
     let chunks = Chunks::new(spec.k, spec.fold);
 
-    for n_start in (0..spec.n).step_by(NC) {
-        let columns = n_start..(n_start + NC).min(spec.n);
+    for n_start in (0..spec.n).step_by(blocking.nc) {
+        let columns = n_start..(n_start + blocking.nc).min(spec.n);
         let nr = blocking.kernels.nr();
         let panels = columns.len().div_ceil(nr);
         let row_blocks = spec.m.div_ceil(blocking.block_rows);
         let col_blocks = columns.len().div_ceil(blocking.block_cols);
+        let pass = Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns };
         for depth in chunks.blocks() {
-            let pass =
-                Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns: columns.clone(), depth };
-            if !pass.depth.is_empty() {
+            if !depth.is_empty() {
                 // A panel alone is too little for a task.
                 const GROUP: usize = 4;
                 runner.run(panels.div_ceil(GROUP), &|group, _| {
-                    (group * GROUP..panels.min((group + 1) * GROUP)).for_each(|panel| pass.pack_b(panel));
+                    (group * GROUP..panels.min((group + 1) * GROUP))
+                        .for_each(|panel| pass.pack_b(panel, &depth));
                 });
             }
+            if !blocking.rounds {
+                runner.run(row_blocks * col_blocks, &|task, worker| {
+                    // Neighbouring tasks share columns, whose packed panels are then still in the shared cache.
+                    pass.multiply(task % row_blocks, task / row_blocks, worker, &depth);
+                });
+            }
+        }
+        if blocking.rounds {
             runner.run(row_blocks * col_blocks, &|task, worker| {
-                // Neighbouring tasks share columns, whose packed panels are then still in the shared cache.
-                pass.multiply(task % row_blocks, task / row_blocks, worker);
+                let (row_block, col_block) = (task % row_blocks, task / row_blocks);
+                for depth in chunks.blocks() {
+                    pass.multiply(row_block, col_block, worker, &depth);
+                }
+                pass.round(row_block, col_block, worker);
             });
         }
     }
 }
-
-/// One block of k over one block of columns.
-struct Pass<'a> {
-    blocking: &'a Blocking,
-    a: Mat<'a>,
-    b: Mat<'a>,
-    c: SharedMut,
-    ldc: usize,
-    finish: Finish,
-    space: SharedMut,
-    columns: Range<usize>,
-    depth: Range<usize>,
-}
-
-impl Pass<'_> {
-    fn pack_b(&self, panel: usize) {
-        let Self { blocking, b, depth, .. } = self;
-        let start = panel * blocking.kernels.nr();
-        let lanes = (self.columns.len() - start).min(blocking.kernels.nr());
-        let width = blocking.kernels.panel_width(lanes);
-        let first = &b.data[depth.start * b.row_stride + (self.columns.start + start) * b.col_stride..];
-        let strip = Strip { src: first.as_ptr(), lane_step: b.col_stride, k_step: b.row_stride, lanes };
-        // SAFETY: the operand covers its shape, all panels before this one are full, every panel has one
-        // packer.
-        unsafe { pack(blocking.isa, strip, self.space.at(start * depth.len()), width, depth.len()) };
-    }
-
-    /// One task: a block of rows by a block of columns.
-    fn multiply(&self, row_block: usize, col_block: usize, worker: usize) {
-        let Self { blocking, depth, .. } = self;
-        let (mr, nr, k_len) = (blocking.kernels.mr, blocking.kernels.nr(), depth.len());
-        let first_row = row_block * blocking.block_rows;
-        let rows = (blocking.spec.m - first_row).min(blocking.block_rows);
-        let packed_a = self.space.at(blocking.packed_b + worker * blocking.packed_a);
-        if k_len > 0 {
-            self.pack_a(first_row, rows, packed_a);
-        }
-        let first_col = col_block * blocking.block_cols;
-        let cols = (self.columns.len() - first_col).min(blocking.block_cols);
-        for col in (first_col..first_col + cols).step_by(nr) {
-            let packed_b = self.space.at(col * k_len);
-            for row in (0..rows).step_by(mr) {
-                let size = ((rows - row).min(mr), (first_col + cols - col).min(nr));
-                let at = (first_row + row, self.columns.start + col);
-                self.tile(at, size, packed_a.wrapping_add(row * k_len), packed_b);
-            }
-        }
-    }
-
-    fn pack_a(&self, first_row: usize, rows: usize, dst: *mut f32) {
-        let Self { blocking, a, depth, .. } = self;
-        let mr = blocking.kernels.mr;
-        for row in (0..rows).step_by(mr) {
-            let first = &a.data[(first_row + row) * a.row_stride + depth.start * a.col_stride..];
-            let lanes = (rows - row).min(mr);
-            let strip = Strip { src: first.as_ptr(), lane_step: a.row_stride, k_step: a.col_stride, lanes };
-            // SAFETY: the operand covers its shape; the block of A is the worker's own.
-            unsafe { pack(blocking.isa, strip, dst.add(row * depth.len()), mr, depth.len()) };
-        }
-    }
-
-    /// All chunks of the block for one tile. Between chunks it lies in memory of its own: the rows of C are
-    /// often a power of two apart, and would push one another out of the first-level cache.
-    fn tile(&self, (row, col): (usize, usize), (rows, cols): (usize, usize), a: *const f32, b: *const f32) {
-        let Blocking { kernels, spec, .. } = self.blocking;
-        let micro = kernels.micro(Form::Columns, rows, cols);
-        let width = kernels.panel_width(cols);
-        let mut own = OwnTile([MaybeUninit::uninit(); MAX_TILE]);
-        let own = own.0.as_mut_ptr().cast::<f32>();
-        let c = self.c.at(row * self.ldc + col);
-        let mut tile = Tile {
-            a,
-            a_step: kernels.mr,
-            walk: Walk::STRAIGHT,
-            k_start: 0,
-            k_len: 0,
-            b,
-            old: if spec.accumulate || self.depth.start > 0 { c } else { std::ptr::null() },
-            old_step: self.ldc,
-            c: own,
-            ldc: width,
-            cols,
-            finish: Finish::NONE,
-        };
-        for chunk in Chunks::new(spec.k, spec.fold).within(self.depth.clone()) {
-            tile.k_len = chunk.len();
-            if chunk.end == self.depth.end {
-                (tile.c, tile.ldc) = (c, self.ldc);
-            }
-            if chunk.end == spec.k {
-                tile.finish = self.finish.at_column(col);
-            }
-            // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a
-            // tile of it, a tile fits its own memory; an instruction set is only chosen on machines that have
-            // it.
-            unsafe { micro(&tile) };
-            tile.a = tile.a.wrapping_add(chunk.len() * kernels.mr);
-            tile.b = tile.b.wrapping_add(chunk.len() * width);
-            (tile.old, tile.old_step) = (own, width);
-        }
-    }
-}
-
-/// Room for the largest tile of any instruction set.
-#[repr(align(64))]
-struct OwnTile([MaybeUninit<f32>; MAX_TILE]);
-
-/// The floats of the largest tile: 14 rows of two vectors of 16.
-const MAX_TILE: usize = 14 * 32;

@@ -24,7 +24,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     let mut sums = [[[0.0f32; LANES]; VECTORS]; ROWS];
     // SAFETY: the caller vouches for the pointers; the column loop stops at the tile's columns.
     unsafe {
-        walk_k!(tile, along_k, LANES * VECTORS, |a, b| {
+        walk_k!(tile, along_k, |a, b| {
             let bs = *b.cast::<[[f32; LANES]; VECTORS]>();
             unroll!(I < ROWS, {
                 let a = *a.add(I * between_rows);

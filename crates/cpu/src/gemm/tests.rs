@@ -180,3 +180,37 @@ fn two_calls_split_at_a_fold_have_the_bits_of_one() {
         assert_eq!(bits(&whole), bits(&c));
     }
 }
+
+/// Operands that are read where they lie give the bits of packed ones.
+#[test]
+fn a_direct_product_has_the_bits_of_a_packed_one() {
+    let pools = [1, 2, 3].map(|threads| Pool::new(threads).expect("threads start"));
+    for isa in isas() {
+        for (case, (m, n, k, fold)) in [
+            (0, 16, 3, usize::MAX),
+            (3, 0, 3, usize::MAX),
+            (5, 16, 0, usize::MAX),
+            (1, 16, 1, usize::MAX),
+            (8, 1024, 256, usize::MAX),
+            (15, 48, 513, usize::MAX),
+            (33, 80, 300, 100),
+            (64, 32, 600, usize::MAX),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (a, b, bias) = (Owned::new(1, m, k, 0), Owned::new(2, k, n, 0), random(4, n));
+            let spec = GemmSpec { m, n, k, fold, accumulate: case % 2 == 1 };
+            let activation = if case % 3 == 0 { Activation::None } else { Activation::Relu };
+            let epilogue = Epilogue { bias: (case % 4 < 2).then_some(&bias), activation };
+            assert!(is_direct(&spec));
+            for pool in &pools {
+                let ctx = Context { pool, isa };
+                let expected = run(ctx, &spec, a.mat(), b.mat(), epilogue);
+                let mut c = random(3, m * n);
+                gemm_direct(ctx, &spec, &a.data[..m * k], &b.data[..k * n], &mut c, epilogue);
+                assert_eq!(bits(&c), bits(&expected), "{isa:?} {spec:?}");
+            }
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! Cross-entropy of `x · kernel` in chunks of rows.
 
 use super::rows::{LossFold, gradient_rows, loss_rows};
-use crate::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace};
+use crate::float::Float;
+use crate::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace, gemm_workspace_of};
 use crate::index::{OutOfRange, check_indices};
 use crate::isa::{Context, Isa};
 use crate::math::whole_lines;
@@ -85,15 +86,16 @@ impl LinearSpec {
         [whole_lines(chunk * self.classes), whole_lines(chunk), product]
     }
 
-    fn backward_floats(&self, isa: Isa, threads: usize) -> [usize; 2] {
+    fn backward_floats<T: Float>(&self, isa: Isa, threads: usize) -> [usize; 2] {
         let product = self.product_floats(|rows| {
-            let products = [self.logits(rows), self.dx(rows), self.dkernel(rows, true)];
-            products.iter().map(|spec| gemm_workspace(isa, threads, spec)).max().unwrap_or(0)
+            let products = [self.logits(rows), self.dkernel(rows, true)];
+            let most = products.iter().map(|spec| gemm_workspace(isa, threads, spec)).max().unwrap_or(0);
+            most.max(gemm_workspace_of::<T>(isa, threads, &self.dx(rows)))
         });
         [whole_lines(self.longest_chunk() * self.classes), product]
     }
 
-    fn check(&self, x: &[f32], kernel: &[f32], labels: &[i32]) -> Result<(), OutOfRange> {
+    fn check<T>(&self, x: &[T], kernel: &[f32], labels: &[i32]) -> Result<(), OutOfRange> {
         let fits = x.len() >= self.rows * self.width && kernel.len() >= self.width * self.classes;
         assert!(fits, "operands are too short");
         check_indices(&labels[..self.rows], self.classes)
@@ -101,12 +103,12 @@ impl LinearSpec {
 }
 
 /// Rows of a row-major matrix.
-fn matrix(data: &[f32], columns: usize) -> Mat<'_> {
+fn matrix<T>(data: &[T], columns: usize) -> Mat<'_, T> {
     Mat { data, row_stride: columns, col_stride: 1 }
 }
 
 /// A row-major matrix read the other way.
-fn transposed(data: &[f32], columns: usize) -> Mat<'_> {
+fn transposed<T>(data: &[T], columns: usize) -> Mat<'_, T> {
     Mat { data, row_stride: 1, col_stride: columns }
 }
 
@@ -115,14 +117,14 @@ pub fn linear_cross_entropy_workspace(isa: Isa, threads: usize, spec: &LinearSpe
     spec.forward_floats(isa, threads).iter().sum::<usize>() * size_of::<f32>()
 }
 
-/// The cross-entropy of `x · kernel`, as [`cross_entropy`](super::cross_entropy) has it.
+/// The cross-entropy of `x · kernel`, as [`cross_entropy`](super::cross_entropy) has it; logits are f32.
 ///
 /// Nothing is written if a label is out of range.
 #[allow(clippy::too_many_arguments, reason = "operands")]
-pub fn linear_cross_entropy(
+pub fn linear_cross_entropy<T: Float>(
     ctx: Context<'_>,
     spec: &LinearSpec,
-    x: &[f32],
+    x: &[T],
     kernel: &[f32],
     labels: &[i32],
     weights: &[f32],
@@ -148,8 +150,8 @@ pub fn linear_cross_entropy(
 }
 
 /// The bytes of workspace that [`linear_cross_entropy_grad`] needs: a multiple of 64.
-pub fn linear_cross_entropy_grad_workspace(isa: Isa, threads: usize, spec: &LinearSpec) -> usize {
-    spec.backward_floats(isa, threads).iter().sum::<usize>() * size_of::<f32>()
+pub fn linear_cross_entropy_grad_workspace<T: Float>(isa: Isa, threads: usize, spec: &LinearSpec) -> usize {
+    spec.backward_floats::<T>(isa, threads).iter().sum::<usize>() * size_of::<f32>()
 }
 
 /// The gradients of x and of the kernel (added to what is there with `accumulate`), from the rows' log-sum-exp; the
@@ -157,22 +159,22 @@ pub fn linear_cross_entropy_grad_workspace(isa: Isa, threads: usize, spec: &Line
 ///
 /// Nothing is written if a label is out of range.
 #[allow(clippy::too_many_arguments, reason = "operands")]
-pub fn linear_cross_entropy_grad(
+pub fn linear_cross_entropy_grad<T: Float>(
     ctx: Context<'_>,
     spec: &LinearSpec,
-    x: &[f32],
+    x: &[T],
     kernel: &[f32],
     labels: &[i32],
     weights: &[f32],
     lse: &[f32],
     dloss: f32,
-    dx: &mut [f32],
+    dx: &mut [T],
     dkernel: &mut [f32],
     workspace: &mut [f32],
 ) -> Result<(), OutOfRange> {
     spec.check(x, kernel, labels)?;
     let (width, classes) = (spec.width, spec.classes);
-    let [logits, _] = spec.backward_floats(ctx.isa, ctx.pool.threads());
+    let [logits, _] = spec.backward_floats::<T>(ctx.isa, ctx.pool.threads());
     let (logits, workspace) = workspace.split_at_mut(logits);
     if spec.rows == 0 && !spec.accumulate {
         dkernel[..width * classes].fill(0.0);
@@ -203,12 +205,13 @@ pub fn linear_cross_entropy_grad(
             workspace,
         );
         let sums = spec.dkernel(rows, spec.accumulate || chunk.start > 0);
-        let (a, b) = if spec.transposed {
-            (transposed(dlogits, classes), matrix(x, width))
+        if spec.transposed {
+            let (a, b) = (transposed(dlogits, classes), matrix(x, width));
+            gemm(ctx, &sums, a, b, dkernel, Epilogue::NONE, workspace);
         } else {
-            (transposed(x, width), matrix(dlogits, classes))
-        };
-        gemm(ctx, &sums, a, b, dkernel, Epilogue::NONE, workspace);
+            let (a, b) = (transposed(x, width), matrix(dlogits, classes));
+            gemm(ctx, &sums, a, b, dkernel, Epilogue::NONE, workspace);
+        }
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ impl Case {
         let mut space = Workspace::new(linear_cross_entropy_workspace(ctx.isa, threads, &spec));
         linear_cross_entropy(ctx, &spec, x, &self.kernel, labels, weights, loss, &mut lse, space.get())
             .expect("in range");
-        let mut space = Workspace::new(linear_cross_entropy_grad_workspace(ctx.isa, threads, &spec));
+        let mut space = Workspace::new(linear_cross_entropy_grad_workspace::<f32>(ctx.isa, threads, &spec));
         let space = space.get();
         linear_cross_entropy_grad(
             ctx,

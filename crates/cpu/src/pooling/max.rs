@@ -1,6 +1,7 @@
 //! The largest element of each window.
 
 use super::{PoolShape, Span};
+use crate::float::Float;
 use crate::isa::Context;
 use crate::math::{Shared, simd_fn};
 use std::ops::Range;
@@ -13,7 +14,7 @@ use std::ops::Range;
 /// # Panics
 ///
 /// When an operand's length does not fit the shape, or a window has more than 256 places.
-pub fn max_pool(ctx: Context<'_>, shape: &PoolShape, x: &[f32], y: &mut [f32], index: &mut [u8]) {
+pub fn max_pool<T: Float>(ctx: Context<'_>, shape: &PoolShape, x: &[T], y: &mut [T], index: &mut [u8]) {
     check(shape, x.len(), y.len(), index.len());
     let (rows, row) = (shape.examples * shape.height.output, shape.out_row());
     let group = shape.out_rows_per_task();
@@ -36,7 +37,9 @@ fn check(shape: &PoolShape, x: usize, y: usize, index: usize) {
 
 simd_fn! {
     /// Some rows of the result, counted over all examples.
-    fn max_rows(isa: Isa, shape: &PoolShape, rows: Range<usize>, x: &[f32], y: &mut [f32], index: &mut [u8]) {
+    fn max_rows<T: Float>(
+        isa: Isa, shape: &PoolShape, rows: Range<usize>, x: &[T], y: &mut [T], index: &mut [u8],
+    ) {
         let (image, channels) = (shape.height.input * shape.in_row(), shape.channels);
         for (i, row) in rows.enumerate() {
             let x = &x[row / shape.height.output * image..][..image];
@@ -52,7 +55,13 @@ simd_fn! {
 
 /// One window, all channels.
 #[inline(always)]
-fn window_max(shape: &PoolShape, [down, across]: [&Span; 2], x: &[f32], y: &mut [f32], index: &mut [u8]) {
+fn window_max<T: Float>(
+    shape: &PoolShape,
+    [down, across]: [&Span; 2],
+    x: &[T],
+    y: &mut [T],
+    index: &mut [u8],
+) {
     let mut first = true;
     for (kh, h) in down.taps() {
         for (kw, w) in across.taps() {
@@ -65,14 +74,15 @@ fn window_max(shape: &PoolShape, [down, across]: [&Span; 2], x: &[f32], y: &mut 
                 continue;
             }
             for ((y, index), &x) in y.iter_mut().zip(index.iter_mut()).zip(x) {
-                let wins = (x > *y) | (x.is_nan() & !y.is_nan());
+                let (new, old) = (x.widen(), y.widen());
+                let wins = (new > old) | (new.is_nan() & !old.is_nan());
                 *y = if wins { x } else { *y };
                 *index = if wins { place } else { *index };
             }
         }
     }
     if first {
-        y.fill(f32::NEG_INFINITY);
+        y.fill(T::narrow(f32::NEG_INFINITY));
         index.fill(0);
     }
 }
@@ -85,7 +95,7 @@ fn window_max(shape: &PoolShape, [down, across]: [&Span; 2], x: &[f32], y: &mut 
 /// # Panics
 ///
 /// As [`max_pool`].
-pub fn max_pool_grad(ctx: Context<'_>, shape: &PoolShape, dy: &[f32], index: &[u8], dx: &mut [f32]) {
+pub fn max_pool_grad<T: Float>(ctx: Context<'_>, shape: &PoolShape, dy: &[T], index: &[u8], dx: &mut [T]) {
     check(shape, dx.len(), dy.len(), index.len());
     let PoolShape { examples, height, width, channels } = *shape;
     let row = shape.in_row();
@@ -104,7 +114,7 @@ pub fn max_pool_grad(ctx: Context<'_>, shape: &PoolShape, dy: &[f32], index: &[u
         let rows = first..(first + group).min(height.input);
         // SAFETY: every task has its own rows of its own example.
         let dx = unsafe { dx.part((example * height.input + rows.start) * row, rows.len() * row) };
-        dx.fill(0.0);
+        dx.fill(T::ZERO);
         for window in height.around(rows.start).start..height.around(rows.end - 1).end {
             if height.span(window).places.is_empty() {
                 continue;
@@ -121,7 +131,7 @@ pub fn max_pool_grad(ctx: Context<'_>, shape: &PoolShape, dy: &[f32], index: &[u
                 for (channel, (dy, &place)) in pixel.enumerate() {
                     let winner = corner.wrapping_add(offsets[usize::from(place)]).wrapping_add(channel);
                     if let Some(dx) = dx.get_mut(winner) {
-                        *dx += dy;
+                        *dx = T::narrow(dx.widen() + dy.widen());
                     }
                 }
             }

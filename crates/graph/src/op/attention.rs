@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
     /// `(q, k, v) → (y, logsumexp)` or `(q, k, v, mask) → …`; y has q's shape, logsumexp is `[n, queries, heads]`,
-    /// natural logarithm of the softmax's sum.
+    /// natural logarithm of the softmax's sum, f32 of 16-bit floats.
     Forward {
         /// Whether a query sees keys up to its own position only.
         causal: bool,
@@ -133,7 +133,7 @@ fn attend(
             format!("the mask must be bool[{n} or 1,{heads} or 1,{queries} or 1,{keys}], it is {mask}")
         })?;
     }
-    Ok(TensorType::new(dtype, [n, queries, heads]))
+    Ok(TensorType::new(dtype.wide(), [n, queries, heads]))
 }
 
 /// Checks the operands of attention's gradient; the types of its outputs.

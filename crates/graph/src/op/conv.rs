@@ -1,8 +1,8 @@
 //! Convolution over images in NHWC order.
 
-use super::{Epilogue, Family, arity, rank, require, same_float};
+use super::{Epilogue, Family, arity, product_type, rank, require, same_float};
 use crate::{Flow, TypeError};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// How a window slides over an image: height first, then width.
@@ -85,6 +85,9 @@ pub enum Conv {
         /// What happens to the elements before they are stored.
         #[serde(default)]
         epilogue: Epilogue,
+        /// The result's element type, if not the operands': of 16-bit floats it may be f32.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<DType>,
     },
     /// `(dy, kernel) → dx`. As an op by itself, this is the transposed convolution.
     InputGrad {
@@ -95,8 +98,11 @@ pub enum Conv {
         groups: usize,
         /// Height and width of x.
         image: [usize; 2],
+        /// The result's element type, if not the operands': of 16-bit floats it may be f32.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<DType>,
     },
-    /// `(x, dy) → dkernel`, summed over the examples block by block.
+    /// `(x, dy) → dkernel`, summed over the examples block by block; f32 of 16-bit floats.
     WeightGrad {
         /// The forward geometry.
         geometry: Geometry,
@@ -145,7 +151,7 @@ impl Family for Conv {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         require(inputs.len() >= 2, || "needs two inputs".into())?;
-        let dtype = same_float(inputs)?;
+        let dtype = same_float(&inputs[..2])?;
         let (g, groups) = (self.geometry(), self.groups());
         require(groups > 0, || "needs at least one group".into())?;
         let images = |what, ty| rank::<4>(what, ty);
@@ -154,8 +160,8 @@ impl Family for Conv {
                 format!("{what} {channels} channels, which {groups} groups do not divide")
             })
         };
-        let shape = match *self {
-            Self::Forward { epilogue, .. } => {
+        let (dtype, shape) = match *self {
+            Self::Forward { epilogue, output, .. } => {
                 let [n, h, w, c] = images("the image", inputs[0])?;
                 let [kh, kw, ci, co] = rank("the kernel", inputs[1])?;
                 require(epilogue.take(inputs, co)?.len() == 2, || "needs an image and a kernel".into())?;
@@ -167,9 +173,9 @@ impl Family for Conv {
                     format!("the image has {c} channels, the kernel takes {ci}{of}")
                 })?;
                 let [oh, ow] = g.output([h, w])?;
-                [n, oh, ow, co]
+                (product_type(dtype, output)?, [n, oh, ow, co])
             }
-            Self::InputGrad { image, .. } => {
+            Self::InputGrad { image, output, .. } => {
                 let [dy, kernel] = arity(inputs)?;
                 let [n, oh, ow, c] = images("the gradient", dy)?;
                 let [kh, kw, ci, co] = rank("the kernel", kernel)?;
@@ -179,7 +185,7 @@ impl Family for Conv {
                 require(g.output(image)? == [oh, ow], || {
                     format!("gradient {dy} does not come from kernel {kernel} on an image {image:?}")
                 })?;
-                [n, image[0], image[1], ci.saturating_mul(groups)]
+                (product_type(dtype, output)?, [n, image[0], image[1], ci.saturating_mul(groups)])
             }
             Self::WeightGrad { .. } => {
                 let [x, dy] = arity(inputs)?;
@@ -190,7 +196,7 @@ impl Family for Conv {
                 })?;
                 divided("the image has", ci)?;
                 divided("the gradient has", co)?;
-                [g.window[0], g.window[1], ci / groups, co]
+                (dtype.wide(), [g.window[0], g.window[1], ci / groups, co])
             }
         };
         Ok(vec![TensorType::new(dtype, shape)])
@@ -233,7 +239,7 @@ mod tests {
         Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1], [1, 1]], dilation: [1, 1] };
 
     fn forward(groups: usize) -> Conv {
-        Conv::Forward { geometry: PLAIN, groups, epilogue: Epilogue::default() }
+        Conv::Forward { geometry: PLAIN, groups, epilogue: Epilogue::default(), output: None }
     }
 
     fn types(types: &[&str]) -> Vec<TensorType> {
@@ -249,7 +255,7 @@ mod tests {
     #[test]
     fn kernels_take_the_channels_of_a_group() {
         assert_eq!(infer(&forward(3), &["f32[2,5,4,6]", "f32[3,3,2,9]"]).unwrap(), "f32[2,5,4,9]");
-        let input = Conv::InputGrad { geometry: PLAIN, groups: 3, image: [5, 4] };
+        let input = Conv::InputGrad { geometry: PLAIN, groups: 3, image: [5, 4], output: None };
         assert_eq!(infer(&input, &["f32[2,5,4,9]", "f32[3,3,2,9]"]).unwrap(), "f32[2,5,4,6]");
         let weight = Conv::WeightGrad { geometry: PLAIN, groups: 3 };
         assert_eq!(infer(&weight, &["f32[2,5,4,6]", "f32[2,5,4,9]"]).unwrap(), "f32[3,3,2,9]");
@@ -279,7 +285,7 @@ mod tests {
         );
         wrong(&forward(3), [x, "f32[3,3,2,8]"], "the kernel gives 8 channels, which 3 groups do not divide");
         wrong(&forward(0), [x, "f32[3,3,2,8]"], "at least one group");
-        let input = Conv::InputGrad { geometry: PLAIN, groups: 1, image: [5, 4] };
+        let input = Conv::InputGrad { geometry: PLAIN, groups: 1, image: [5, 4], output: None };
         wrong(&input, [y, "f32[3,3,6,8]"], "the gradient has 9 channels, the kernel gives 8");
         wrong(&input, [y, "f32[3,2,6,9]"], "the kernel must be [3, 3], it is [3,2]");
         let weight = Conv::WeightGrad { geometry: PLAIN, groups: 2 };

@@ -67,7 +67,7 @@ impl Family for Index {
                 let split = dy.shape.rank().checked_sub(1);
                 let fits = split.is_some_and(|r| dy.shape[..r] == indices.shape[..]) && dy.dtype.is_float();
                 require(fits, || format!("{dy} does not hold a row for each index of {indices}"))?;
-                Ok(vec![TensorType::new(dy.dtype, [rows, dy.shape[dy.shape.rank() - 1]])])
+                Ok(vec![TensorType::new(dy.dtype.wide(), [rows, dy.shape[dy.shape.rank() - 1]])])
             }
             Self::Take => {
                 let [x, indices] = arity(inputs)?;

@@ -15,7 +15,7 @@ pub enum Loss {
     /// `(logits, labels, weights, logsumexp, dloss) → dlogits`: `(softmax - onehot) · weights · dloss`.
     CrossEntropyGrad,
     /// `(x [r,d], kernel [d,c], labels [r], weights [r]) → (loss [], logsumexp [r])` with logits `x · kernel`, made and
-    /// dropped in chunks of rows, so that they never exist whole.
+    /// dropped in chunks of rows, so that they never exist whole. Where x holds 16-bit floats, all else is f32.
     LinearCrossEntropy {
         /// The kernel is stored as `[c,d]`: the table of an embedding serves as it is.
         transposed: bool,
@@ -58,7 +58,11 @@ impl Family for Loss {
         let expected = operands + 2 + if backward { 2 } else { 0 };
         require(inputs.len() == expected, || format!("needs {expected} inputs, has {}", inputs.len()))?;
         let (floats, rest) = inputs.split_at(operands);
-        let dtype = same_float(floats)?;
+        let own = same_float(&floats[..1])?;
+        let dtype = own.wide();
+        require(floats.iter().skip(1).all(|t| t.dtype == dtype), || {
+            format!("the kernel must be {dtype}, it is {}", floats[floats.len() - 1])
+        })?;
         let [rows, _] = rank(if linear { "x" } else { "logits" }, floats[0])?;
         if linear {
             let [rows, columns] = rank("the kernel", floats[1])?;

@@ -1,11 +1,12 @@
 //! Matrix product.
 
-use super::{Family, require, same_float};
+use super::{Family, product_type, require, same_float};
 use crate::{Flow, TypeError};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// What is done to a product's elements before they are stored; made by the `fuse` pass.
+/// What is done to a product's elements before they are stored; made by the `fuse` pass. Of 16-bit floats the bias is f32:
+/// it is added, and the maximum taken, before the element is rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epilogue {
     /// A last input, one element per column, is added.
@@ -25,13 +26,16 @@ impl Epilogue {
             return Ok(inputs);
         }
         let (bias, rest) = inputs.split_last().ok_or_else(|| TypeError("the bias is missing".into()))?;
+        require(rest.iter().all(|t| t.dtype.wide() == bias.dtype), || {
+            format!("the bias must have the type that the product is summed in, it is {bias}")
+        })?;
         require(bias.shape[..] == [columns], || format!("the bias must be [{columns}], it is {bias}"))?;
         Ok(rest)
     }
 }
 
-/// `A · B` for matrices, either read transposed, `[m,k] · [k,n] → [m,n]`. Accumulation is f32 at least. A product of
-/// two batched operands over their rows (a weight's gradient, `Aᵀ · B`) folds block of examples by block.
+/// `A · B` for matrices, either read transposed, `[m,k] · [k,n] → [m,n]`. Accumulation is f32 at least; the result is rounded
+/// once, to the operands' type or to [`MatMul::output`]. A product of two batched operands over their rows (a weight's gradient, `Aᵀ · B`) folds block of examples by block.
 ///
 /// With equal extents before the last two, one product for each: `[..,m,k] · [..,k,n] → [..,m,n]`, without epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +47,9 @@ pub struct MatMul {
     /// What happens to the elements before they are stored.
     #[serde(default)]
     pub epilogue: Epilogue,
+    /// The result's element type, if not the operands': of 16-bit floats it may be f32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<DType>,
 }
 
 impl MatMul {
@@ -78,7 +85,8 @@ impl Family for MatMul {
         require(lead.is_empty() || self.epilogue == Epilogue::default(), || {
             "only a product of two matrices can have an epilogue".into()
         })?;
-        Ok(vec![TensorType::new(same_float(inputs)?, [lead, &[m, n]].concat())])
+        let dtype = product_type(same_float(matrices)?, self.output)?;
+        Ok(vec![TensorType::new(dtype, [lead, &[m, n]].concat())])
     }
 
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {

@@ -164,6 +164,15 @@ pub(crate) fn same_float(inputs: &[&TensorType]) -> Result<DType, TypeError> {
     Ok(dtype)
 }
 
+/// The element type of a product of low floats: their own, or f32 if the op says so.
+pub(crate) fn product_type(operands: DType, output: Option<DType>) -> Result<DType, TypeError> {
+    let result = output.unwrap_or(operands);
+    require(result == operands || result == operands.wide(), || {
+        format!("a product of {operands} gives {operands} or {}, not {result}", operands.wide())
+    })?;
+    Ok(result)
+}
+
 /// Requires a rank.
 pub(crate) fn rank<const N: usize>(what: &str, ty: &TensorType) -> Result<[usize; N], TypeError> {
     ty.shape[..].try_into().map_err(|_| TypeError(format!("{what} must have {N} axes, it is {ty}")))

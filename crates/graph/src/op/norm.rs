@@ -16,7 +16,7 @@ pub enum NormAxis {
     Channel,
 }
 
-/// Normalisation and its parts. `x̂ = (x - mean) · rstd`.
+/// Normalisation and its parts. `x̂ = (x - mean) · rstd`. Statistics and sums of 16-bit floats are f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
@@ -52,7 +52,7 @@ fn statistic(x: &TensorType, axis: NormAxis) -> Result<TensorType, TypeError> {
         NormAxis::Row => [&x.shape[..x.shape.rank() - 1], &[1]].concat(),
         NormAxis::Channel => vec![channels],
     };
-    Ok(TensorType::new(x.dtype, shape))
+    Ok(TensorType::new(x.dtype.wide(), shape))
 }
 
 impl Family for Norm {
@@ -68,10 +68,11 @@ impl Family for Norm {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         require(!inputs.is_empty(), || "needs inputs".into())?;
-        same_float(inputs)?;
         match *self {
             Self::Layer { .. } | Self::Batch { .. } => {
+                same_float(inputs)?;
                 let [x, gain, bias] = arity(inputs)?;
+                require(!x.dtype.is_low(), || "norms are computed in f32: cast x".into())?;
                 let axis = if matches!(self, Self::Layer { .. }) { NormAxis::Row } else { NormAxis::Channel };
                 let channel = statistic(x, NormAxis::Channel)?;
                 require(*gain == channel && *bias == channel, || format!("gain and bias must be {channel}"))?;
@@ -81,15 +82,21 @@ impl Family for Norm {
             }
             Self::LogSumExp => {
                 let [x] = arity(inputs)?;
+                same_float(inputs)?;
                 Ok(vec![statistic(x, NormAxis::Row)?])
             }
             Self::Stats { axis } => {
                 let [x] = arity(inputs)?;
+                same_float(inputs)?;
                 Ok(vec![statistic(x, axis)?; 2])
             }
             Self::Sums { axis } => {
                 let [dy, x, mean, rstd] = arity(inputs)?;
-                require(dy == x, || format!("gradient {dy} and input {x} differ"))?;
+                let floats = dy.dtype.is_float() && x.dtype.is_float();
+                // Either may still be as it was stored.
+                require(floats && dy.shape == x.shape && dy.dtype.wide() == x.dtype.wide(), || {
+                    format!("gradient {dy} and input {x} differ")
+                })?;
                 let fits = [NormAxis::Row, NormAxis::Channel]
                     .into_iter()
                     .any(|a| statistic(x, a).as_ref() == Ok(mean));

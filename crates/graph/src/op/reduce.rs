@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
-    /// Sum over the axes `start..end`, each left with extent one. Over the examples it folds block by block.
+    /// Sum over the axes `start..end`, each left with extent one; f32 of 16-bit floats. Over the examples it folds block by
+    /// block.
     Sum {
         /// First axis.
         start: usize,
@@ -90,7 +91,12 @@ impl Family for Reduce {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         match *self {
-            Self::Sum { start, end } | Self::SquareSum { start, end } | Self::Product { start, end } => {
+            Self::Sum { start, end } => {
+                let [x] = arity(inputs)?;
+                require_float(x)?;
+                Ok(vec![TensorType::new(x.dtype.wide(), reduced(x, start, end)?.shape)])
+            }
+            Self::SquareSum { start, end } | Self::Product { start, end } => {
                 let [x] = arity(inputs)?;
                 require_float(x)?;
                 Ok(vec![reduced(x, start, end)?])

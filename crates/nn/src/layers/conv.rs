@@ -119,7 +119,7 @@ impl Options {
         let kernel = net.parameter("kernel", [window[0], window[1], inputs, channels], he_uniform(fan_in));
         net.penalise(kernel, self.penalty)?;
         let geometry = geometry(self.padding, [h, w], window, stride, dilation);
-        let op = Conv::Forward { geometry, groups, epilogue: Epilogue::default() };
+        let op = Conv::Forward { geometry, groups, epilogue: Epilogue::default(), output: None };
         let y = net.one(Op::Conv(op), &[x, kernel])?;
         self.add_bias(net, y, channels)
     }
@@ -354,7 +354,8 @@ impl Layer for ConvTranspose2d {
         let fan_in = window.saturating_mul(window).saturating_mul(c);
         let kernel = net.parameter("kernel", [window, window, self.channels, c], he_uniform(fan_in));
         net.penalise(kernel, self.options.penalty)?;
-        let y = net.one(Op::Conv(Conv::InputGrad { geometry, groups: 1, image }), &[x, kernel])?;
+        let y =
+            net.one(Op::Conv(Conv::InputGrad { geometry, groups: 1, image, output: None }), &[x, kernel])?;
         self.options.add_bias(net, y, self.channels)
     }
 }

@@ -51,26 +51,28 @@ fn recurrent_kernel(net: &mut Net, gates: usize, units: usize) -> ValueId {
 }
 
 /// From a position's input and the memory before it to the memory after it.
-type Step<'a> = dyn Fn(&mut Net, ValueId, Option<&Memory>) -> Result<Memory, GraphError> + 'a;
+type Step<'a> = dyn Fn(&mut Net, ValueId, &Memory) -> Result<Memory, GraphError> + 'a;
 
-/// `x + memory · kernel`, or x alone at the start.
-fn recurrent(
-    net: &mut Net,
-    x: ValueId,
-    memory: Option<&Memory>,
-    kernel: ValueId,
-) -> Result<ValueId, GraphError> {
-    let Some(memory) = memory else { return Ok(x) };
+/// `x + memory · kernel`.
+fn recurrent(net: &mut Net, x: ValueId, memory: &Memory, kernel: ValueId) -> Result<ValueId, GraphError> {
     let product = net.matmul(memory[0], kernel)?;
     net.add(x, product)
 }
 
-/// Applies `step` position after position, from a memory of so many parts if one is given.
+/// Zeros for every example, as wide as told. The first step is then like the others, and the gradients of both kernels come
+/// from the same stacked rows.
+fn blank(net: &mut Net, x: ValueId, units: usize) -> Result<ValueId, GraphError> {
+    let nothing = net.slice(x, 1, 0..0)?;
+    let nothing = net.detach(nothing)?;
+    net.pad(nothing, &[[0, 0], [0, units]], 0.0)
+}
+
+/// Applies `step` position after position, from a memory of so many parts of so many units: the given one, or zeros.
 fn unroll(
     net: &mut Net,
     mut inputs: Vec<ValueId>,
     start: Option<Memory>,
-    parts: usize,
+    (parts, units): (usize, usize),
     reverse: bool,
     step: &Step<'_>,
 ) -> Result<(Vec<ValueId>, Memory), GraphError> {
@@ -81,17 +83,19 @@ fn unroll(
     if reverse {
         inputs.reverse();
     }
-    let mut memory = start;
+    let mut memory = match start {
+        Some(memory) => memory,
+        None => vec![blank(net, inputs[0], units)?; parts],
+    };
     let mut shown = Vec::with_capacity(inputs.len());
     for x in inputs {
-        let next = step(net, x, memory.as_ref())?;
-        shown.push(next[0]);
-        memory = Some(next);
+        memory = step(net, x, &memory)?;
+        shown.push(memory[0]);
     }
     if reverse {
         shown.reverse();
     }
-    Ok((shown, memory.unwrap_or_default()))
+    Ok((shown, memory))
 }
 
 /// The whole result, or its last step.
@@ -160,7 +164,7 @@ impl Recurrent for SimpleRnn {
     ) -> Result<(Vec<ValueId>, Memory), GraphError> {
         let inputs = inputs(net, "simple_rnn", x, 1, self.units)?;
         let kernel = recurrent_kernel(net, 1, self.units);
-        unroll(net, inputs, start, 1, reverse, &|net, x, memory| {
+        unroll(net, inputs, start, (1, self.units), reverse, &|net, x, memory| {
             let sum = recurrent(net, x, memory, kernel)?;
             Ok(vec![net.tanh(sum)?])
         })
@@ -182,16 +186,13 @@ impl Recurrent for Lstm {
         let units = self.units;
         let inputs = inputs(net, "lstm", x, 4, units)?;
         let kernel = recurrent_kernel(net, 4, units);
-        unroll(net, inputs, start, 2, reverse, &|net, x, memory| {
+        unroll(net, inputs, start, (2, units), reverse, &|net, x, memory| {
             let gates = recurrent(net, x, memory, kernel)?;
             let gates = net.split(gates, 1, &[units; 4])?;
             let (input, new) = (net.sigmoid(gates[0])?, net.tanh(gates[2])?);
-            let mut cell = net.mul(input, new)?;
-            if let Some(memory) = memory {
-                let forget = net.sigmoid(gates[1])?;
-                let kept = net.mul(forget, memory[1])?;
-                cell = net.add(kept, cell)?;
-            }
+            let (added, forget) = (net.mul(input, new)?, net.sigmoid(gates[1])?);
+            let kept = net.mul(forget, memory[1])?;
+            let cell = net.add(kept, added)?;
             let (output, shown) = (net.sigmoid(gates[3])?, net.tanh(cell)?);
             Ok(vec![net.mul(output, shown)?, cell])
         })
@@ -214,17 +215,9 @@ impl Recurrent for Gru {
         let inputs = inputs(net, "gru", x, 3, units)?;
         let kernel = recurrent_kernel(net, 3, units);
         let bias = net.parameter("recurrent_bias", [3 * units], Init::Zeros);
-        unroll(net, inputs, start, 1, reverse, &|net, x, memory| {
-            let recurrent = match memory {
-                Some(memory) => {
-                    let product = net.matmul(memory[0], kernel)?;
-                    net.add(product, bias)?
-                }
-                None => {
-                    let shape = net.shape(x).clone();
-                    net.broadcast_to(bias, shape)?
-                }
-            };
+        unroll(net, inputs, start, (1, units), reverse, &|net, x, memory| {
+            let product = net.matmul(memory[0], kernel)?;
+            let recurrent = net.add(product, bias)?;
             let (x, recurrent) = (net.split(x, 1, &[units; 3])?, net.split(recurrent, 1, &[units; 3])?);
             let reset = net.add(x[0], recurrent[0])?;
             let reset = net.sigmoid(reset)?;
@@ -234,12 +227,8 @@ impl Recurrent for Gru {
             let new = net.add(x[2], kept)?;
             let new = net.tanh(new)?;
             let rest = net.subtract_from(1.0, update)?;
-            let mut h = net.mul(rest, new)?;
-            if let Some(memory) = memory {
-                let old = net.mul(update, memory[0])?;
-                h = net.add(h, old)?;
-            }
-            Ok(vec![h])
+            let (new, old) = (net.mul(rest, new)?, net.mul(update, memory[0])?);
+            Ok(vec![net.add(new, old)?])
         })
     }
 }

@@ -52,6 +52,30 @@ impl Recipe {
         self.frozen.push(Pattern::new(pattern));
         self
     }
+
+    /// Clips before updates, and averages after them.
+    fn around(
+        &self,
+        b: &mut Builder,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+        update: impl FnOnce(&mut Builder, &[ValueId], &[ValueId]) -> Result<(), GraphError>,
+    ) -> Result<(), GraphError> {
+        let clipped = self.clip.map(|clip| clip.apply(b, parameters, gradients)).transpose()?;
+        let gradients = clipped.as_deref().unwrap_or(gradients);
+        let (decay, own) = match (self.average, settings) {
+            (Some(_), [own @ .., decay]) => (Some(*decay), own),
+            _ => (None, settings),
+        };
+        update(b, gradients, own)?;
+        if let Some(decay) = decay {
+            for parameter in parameters {
+                b.within(parameter.layer().into(), |b| average(b, parameter, decay))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Optimizer for Recipe {
@@ -99,19 +123,23 @@ impl Optimizer for Recipe {
         gradients: &[ValueId],
         settings: &[ValueId],
     ) -> Result<(), GraphError> {
-        let clipped = self.clip.map(|clip| clip.apply(b, parameters, gradients)).transpose()?;
-        let gradients = clipped.as_deref().unwrap_or(gradients);
-        let (decay, own) = match (self.average, settings) {
-            (Some(_), [own @ .., decay]) => (Some(*decay), own),
-            _ => (None, settings),
-        };
-        self.optimizer.updates(b, parameters, gradients, own)?;
-        if let Some(decay) = decay {
-            for parameter in parameters {
-                b.within(parameter.layer().into(), |b| average(b, parameter, decay))?;
-            }
-        }
-        Ok(())
+        self.around(b, parameters, gradients, settings, |b, gradients, own| {
+            self.optimizer.updates(b, parameters, gradients, own)
+        })
+    }
+
+    /// Averages go on where parameters stay as they are.
+    fn guarded_updates(
+        &self,
+        b: &mut Builder,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+        good: ValueId,
+    ) -> Result<(), GraphError> {
+        self.around(b, parameters, gradients, settings, |b, gradients, own| {
+            self.optimizer.guarded_updates(b, parameters, gradients, own, good)
+        })
     }
 
     fn trains(&self, name: &str) -> bool {

@@ -35,6 +35,7 @@ const FOLD: Op = Op::MatMul(MatMul {
     transpose_a: true,
     transpose_b: false,
     epilogue: plimsoll_graph::op::Epilogue { bias: false, relu: false },
+    output: None,
 });
 
 /// `(a, b) → (a + b, exp(a + b))` in one pass.

@@ -21,6 +21,17 @@ use repeated::Repeated;
 /// # Ok::<(), plimsoll_graph::GraphError>(())
 /// ```
 pub fn gradient(b: &mut Builder, loss: ValueId, parameters: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+    let one = b.constant(1.0, b.ty(loss).dtype)?;
+    scaled_gradient(b, loss, one, parameters)
+}
+
+/// As [`gradient`], times a scalar of the loss's type.
+pub fn scaled_gradient(
+    b: &mut Builder,
+    loss: ValueId,
+    scale: ValueId,
+    parameters: &[ValueId],
+) -> Result<Vec<ValueId>, GraphError> {
     if b.shape(loss).rank() != 0 || !b.ty(loss).dtype.is_float() {
         let layer = b.graph().producer(loss).map_or("", |id| &*b.graph().node(id).layer);
         return Err(GraphError::Broken(format!(
@@ -33,7 +44,7 @@ pub fn gradient(b: &mut Builder, loss: ValueId, parameters: &[ValueId]) -> Resul
     let wanted = dependents(&nodes, parameters, count);
     let mut repeated = Repeated::new(b, &nodes, &wanted);
     let mut gradients: Vec<Option<ValueId>> = vec![None; count];
-    gradients[loss.index()] = Some(b.constant(1.0, b.ty(loss).dtype)?);
+    gradients[loss.index()] = Some(scale);
     // Nodes that let a wanted gradient end.
     let mut ends: Vec<usize> = Vec::new();
     for (place, node) in nodes.iter().enumerate().rev() {
@@ -49,8 +60,8 @@ pub fn gradient(b: &mut Builder, loss: ValueId, parameters: &[ValueId]) -> Resul
         };
         b.within(node.layer.clone(), |b| {
             if outer.iter().any(Option::is_some) && needs.contains(&true) {
-                repeated.take(place, node, outer[0], &mut needs);
-                let inner = rules::backward(b, node, &outer, &needs)?;
+                let taken = repeated.take(b, (place, node), outer[0], &mut needs)?;
+                let inner = rules::backward(b, &taken, &outer, &needs)?;
                 if inner.iter().zip(&needs).any(|(gradient, &needed)| needed && gradient.is_none()) {
                     ends.push(place);
                 }

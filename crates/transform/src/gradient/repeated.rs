@@ -1,9 +1,12 @@
 //! Weights that several products share, as those of an unrolled recurrence do: one product over the stacked rows of
-//! all of them gives the gradient, in place of one product and one addition for each.
+//! all of them gives the gradient, in place of one product and one addition for each. What flows back through them reads
+//! one transposed copy of the weight, as kernels for a few rows want it.
 
 use plimsoll_graph::op::{Epilogue, MatMul, Movement};
 use plimsoll_graph::{Builder, Flow, GraphError, Node, Op, ValueId};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Uses from which on products are stacked. A number of the graph alone: were it to depend on the batch, so would bits.
 const FEWEST: usize = 3;
@@ -16,6 +19,8 @@ pub(super) struct Repeated {
     first: BTreeMap<ValueId, usize>,
     /// By weight: rows and their results' gradients, the last product first.
     pending: BTreeMap<ValueId, Vec<(ValueId, ValueId)>>,
+    /// By weight: its transpose.
+    transposed: BTreeMap<ValueId, ValueId>,
 }
 
 impl Repeated {
@@ -24,25 +29,43 @@ impl Repeated {
         let mut uses: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
         let flows = b.graph().flows();
         for (place, node) in nodes.iter().enumerate() {
-            let plain = Op::MatMul(MatMul::default());
+            let plain = |op: &Op| match *op {
+                Op::MatMul(product) => MatMul { output: None, ..product } == MatMul::default(),
+                _ => false,
+            };
             // Rows have to run over the examples to be stacked example by example.
             let per_example = |v: ValueId| flows[v.index()] == Flow::PerExample && b.shape(v).rank() == 2;
-            if node.op == plain && wanted[node.inputs[1].index()] && per_example(node.inputs[0]) {
+            if plain(&node.op) && wanted[node.inputs[1].index()] && per_example(node.inputs[0]) {
                 uses.entry(node.inputs[1]).or_default().push(place);
             }
         }
         uses.retain(|_, places| places.len() >= FEWEST);
         let weight = uses.iter().flat_map(|(&v, places)| places.iter().map(move |&p| (p, v))).collect();
         let first = uses.iter().map(|(&v, places)| (v, places[0])).collect();
-        Self { weight, first, pending: BTreeMap::new() }
+        Self { weight, first, pending: BTreeMap::new(), transposed: BTreeMap::new() }
     }
 
-    /// Notes a product of a shared weight, whose gradient is then no longer needed from the node itself.
-    pub fn take(&mut self, place: usize, node: &Node, dy: Option<ValueId>, needs: &mut [bool]) {
-        if let (Some(&weight), Some(dy)) = (self.weight.get(&place), dy) {
-            needs[1] = false;
-            self.pending.entry(weight).or_default().push((node.inputs[0], dy));
+    /// Notes a product of a shared weight, whose gradient is then no longer needed from the node itself. Returns the node
+    /// whose gradient to take: one that reads the weight's transpose.
+    pub fn take<'a>(
+        &mut self,
+        b: &mut Builder,
+        (place, node): (usize, &'a Node),
+        dy: Option<ValueId>,
+        needs: &mut [bool],
+    ) -> Result<Cow<'a, Node>, GraphError> {
+        let (Some(&weight), Some(dy)) = (self.weight.get(&place), dy) else { return Ok(Cow::Borrowed(node)) };
+        needs[1] = false;
+        self.pending.entry(weight).or_default().push((node.inputs[0], dy));
+        if !needs[0] {
+            return Ok(Cow::Borrowed(node));
         }
+        let transposed = match self.transposed.entry(weight) {
+            Entry::Occupied(made) => *made.get(),
+            Entry::Vacant(place) => *place.insert(b.transpose(weight, &[1, 0])?),
+        };
+        let op = Op::MatMul(MatMul { transpose_b: true, ..MatMul::default() });
+        Ok(Cow::Owned(Node { op, inputs: vec![node.inputs[0], transposed], ..node.clone() }))
     }
 
     /// After the first product of a weight, the weight and its gradient.
@@ -57,9 +80,14 @@ impl Repeated {
         }
         let Some(mut products) = self.pending.remove(&weight) else { return Ok(None) };
         products.reverse();
-        let (rows, gradients): (Vec<_>, Vec<_>) = products.into_iter().unzip();
+        let (rows, mut gradients): (Vec<_>, Vec<_>) = products.into_iter().unzip();
+        let dtype = b.ty(weight).dtype;
+        for gradient in &mut gradients {
+            *gradient = b.cast(*gradient, dtype)?;
+        }
         let (rows, gradients) = (stack(b, &rows)?, stack(b, &gradients)?);
-        let product = MatMul { transpose_a: true, transpose_b: false, epilogue: Epilogue::default() };
+        let output = dtype.is_low().then(|| dtype.wide());
+        let product = MatMul { transpose_a: true, transpose_b: false, epilogue: Epilogue::default(), output };
         Ok(Some((weight, b.one(Op::MatMul(product), &[rows, gradients])?)))
     }
 }

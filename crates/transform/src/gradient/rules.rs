@@ -13,6 +13,7 @@ mod reduce;
 mod resize;
 
 use plimsoll_graph::{Builder, GraphError, Node, Op, ValueId};
+use plimsoll_tensor::DType;
 
 /// One value for each input, or nothing where no gradient flows.
 type Gradients = Result<Vec<Option<ValueId>>, GraphError>;
@@ -47,6 +48,13 @@ impl Rule<'_> {
         rule: impl FnOnce(&mut Builder) -> Result<ValueId, GraphError>,
     ) -> Result<Option<ValueId>, GraphError> {
         if self.needs[input] { rule(b).map(Some) } else { Ok(None) }
+    }
+
+    /// The element type of an input's gradient, where it is not the input's own: what is not the examples' own gets a sum
+    /// over them, which no 16-bit float holds.
+    fn summed(&self, b: &Builder, input: usize) -> Option<DType> {
+        let dtype = b.ty(self.x[input]).dtype;
+        (dtype.is_low() && !b.is_batched(self.x[input])).then(|| dtype.wide())
     }
 
     fn refuse(&self, reason: &str) -> GraphError {

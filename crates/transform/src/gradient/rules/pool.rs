@@ -1,7 +1,7 @@
 //! Pooling.
 
 use super::{Gradients, Rule};
-use plimsoll_graph::op::Pool;
+use plimsoll_graph::op::{Pool, Windows, reach};
 use plimsoll_graph::{Builder, Op};
 
 pub(super) fn backward(b: &mut Builder, op: &Pool, r: &Rule<'_>) -> Gradients {
@@ -17,6 +17,16 @@ pub(super) fn backward(b: &mut Builder, op: &Pool, r: &Rule<'_>) -> Gradients {
         }
         Pool::MaxGrad { .. } => return Err(r.refuse("it is itself a gradient")),
     };
-    let inputs = [&[r.dy()?], more].concat();
-    Ok(vec![Some(b.one(Op::Pool(op), &inputs)?)])
+    let (dy, dtype) = (r.dy()?, b.ty(r.x[0]).dtype);
+    // An element that has won several windows has the sum of their gradients, which is made in f32.
+    let apart = match op {
+        Pool::MaxGrad { windows: Windows::Sliding(g), .. } => {
+            [0, 1].iter().all(|&axis| g.stride[axis] >= reach(g.window, g.dilation)[axis])
+        }
+        _ => false,
+    };
+    let dy = b.cast(dy, if apart { dtype } else { dtype.wide() })?;
+    let inputs = [&[dy], more].concat();
+    let dx = b.one(Op::Pool(op), &inputs)?;
+    Ok(vec![Some(b.cast(dx, dtype)?)])
 }

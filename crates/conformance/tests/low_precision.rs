@@ -1,0 +1,277 @@
+//! Mixed precision: 16-bit kernels against the reference and against f32 kernels on the same numbers; sums that stay f32;
+//! bits; what it saves.
+
+use plimsoll_conformance::{cast, compare, random, run_op, tolerance};
+use plimsoll_cpu::isa::Isa;
+use plimsoll_cpu::{Cpu, CpuTarget};
+use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_graph::op::{
+    Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Windows,
+};
+use plimsoll_graph::{Flow, Op};
+use plimsoll_nn::{
+    AdamW, LossScale, Model, Moments, Optimizer, Policy, Precision, Recipe, SKIPPED_STEPS, Sgd, step, zoo,
+};
+use plimsoll_plan::{Budget, plan, verify};
+use plimsoll_reference::{Reference, evaluate};
+use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_train::{Control, Trainer};
+use plimsoll_transform::optimize;
+
+const LOW: [DType; 2] = [DType::BF16, DType::F16];
+
+/// An op and its inputs' types, `low` for the 16-bit ones.
+fn cases() -> Vec<(Op, Vec<&'static str>)> {
+    let mut cases: Vec<(Op, Vec<&'static str>)> = Vec::new();
+    let wide = Some(DType::F32);
+    for output in [None, wide] {
+        for (a, b, transpose_a, transpose_b) in [
+            ("low[5,3]", "low[3,17]", false, false),
+            ("low[31,600]", "low[600,33]", false, false),
+            ("low[300,31]", "low[300,70]", true, false),
+            ("low[70,19]", "low[65,19]", false, true),
+            ("low[4,0]", "low[0,3]", false, false),
+        ] {
+            let op = MatMul { transpose_a, transpose_b, output, ..MatMul::default() };
+            cases.push((Op::MatMul(op), vec![a, b]));
+        }
+        let epilogue = Epilogue { bias: true, relu: true };
+        let op = Op::MatMul(MatMul { epilogue, output, ..MatMul::default() });
+        cases.push((op, vec!["low[37,290]", "low[290,300]", "f32[300]"]));
+        cases.push((Op::MatMul(MatMul { output, ..MatMul::default() }), vec!["low[6,9,8]", "low[6,8,5]"]));
+    }
+    let plain = Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1], [1, 1]], dilation: [1, 1] };
+    let strided = Geometry { stride: [2, 2], padding: [[1, 0], [0, 1]], ..plain };
+    let one = Geometry { window: [1, 1], padding: [[0, 0], [0, 0]], ..plain };
+    for (geometry, groups, x, kernel, y) in [
+        (plain, 1, "low[2,9,7,5]", "low[3,3,5,18]", "low[2,9,7,18]"),
+        (strided, 1, "low[2,9,8,40]", "low[3,3,40,7]", "low[2,4,4,7]"),
+        (plain, 2, "low[3,6,5,8]", "low[3,3,4,6]", "low[3,6,5,6]"),
+        (plain, 21, "low[2,6,5,21]", "low[3,3,1,21]", "low[2,6,5,21]"),
+        (one, 1, "low[2,4,4,16]", "low[1,1,16,32]", "low[2,4,4,32]"),
+    ] {
+        let image: TensorType = x.replace("low", "f32").parse().unwrap();
+        let image = [image.shape[1], image.shape[2]];
+        for output in [None, wide] {
+            let epilogue = Epilogue { bias: false, relu: true };
+            cases.push((Op::Conv(Conv::Forward { geometry, groups, epilogue, output }), vec![x, kernel]));
+            cases.push((Op::Conv(Conv::InputGrad { geometry, groups, image, output }), vec![y, kernel]));
+        }
+        cases.push((Op::Conv(Conv::WeightGrad { geometry, groups }), vec![x, y]));
+    }
+    for causal in [false, true] {
+        let (q, k) = ("low[2,70,4,8]", "low[2,70,2,8]");
+        cases.push((Op::Attention(Attention::Forward { causal, masked: false }), vec![q, k, k]));
+        let op = Op::Attention(Attention::Grad { causal, masked: false });
+        cases.push((op, vec![q, k, k, q, "f32[2,70,4]", q]));
+    }
+    for axis in [NormAxis::Row, NormAxis::Channel] {
+        let statistic = if axis == NormAxis::Row { "f32[40,1]" } else { "f32[13]" };
+        cases.push((Op::Norm(Norm::Stats { axis }), vec!["low[40,13]"]));
+        for dy in ["low[40,13]", "f32[40,13]"] {
+            cases.push((Op::Norm(Norm::Sums { axis }), vec![dy, "low[40,13]", statistic, statistic]));
+        }
+    }
+    for (start, end) in [(0, 1), (1, 2), (0, 2), (2, 3)] {
+        cases.push((Op::Reduce(Reduce::Sum { start, end }), vec!["low[70,5,33]"]));
+    }
+    let windows = Windows::Sliding(Geometry { padding: [[0, 0]; 2], ..strided });
+    cases.push((Op::Pool(Pool::Max { windows }), vec!["low[2,9,9,20]"]));
+    let apart = Windows::Sliding(Geometry { window: [2, 2], padding: [[0, 0]; 2], ..strided });
+    let grad = Op::Pool(Pool::MaxGrad { windows: apart, image: [8, 6] });
+    cases.push((grad, vec!["low[2,4,3,5]", "u8[2,4,3,5]"]));
+    cases.push((Op::Index(Index::ScatterAdd { rows: 3 }), vec!["i32[50]", "low[50,9]"]));
+    for transposed in [false, true] {
+        let kernel = if transposed { "f32[3,20]" } else { "f32[20,3]" };
+        let (x, labels, row) = ("low[70,20]", "i32[70]", "f32[70]");
+        cases.push((Op::Loss(Loss::LinearCrossEntropy { transposed }), vec![x, kernel, labels, row]));
+        let grad = Op::Loss(Loss::LinearCrossEntropyGrad { transposed });
+        cases.push((grad, vec![x, kernel, labels, row, row, "f32[]"]));
+    }
+    cases
+}
+
+fn inputs(types: &[&str], low: DType) -> Vec<HostTensor> {
+    let make = |(i, ty): (usize, &&str)| {
+        random(&format!("low {i}"), &ty.replace("low", low.name()).parse().unwrap(), 3)
+    };
+    types.iter().enumerate().map(make).collect()
+}
+
+#[test]
+fn kernels_match_the_reference() {
+    for low in LOW {
+        for (op, types) in cases() {
+            let name = format!("{} {types:?} in {low}", op.name());
+            let inputs = inputs(&types, low);
+            let given: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+            let outputs = op.infer(&given).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let operands: Vec<&HostTensor> = inputs.iter().collect();
+            let expected = evaluate(&op, &operands, &[], &outputs.iter().collect::<Vec<_>>()).unwrap();
+            for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+                let cpu = Cpu::with_isa(2, isa).unwrap().checked();
+                let found = run_op(&cpu, &op, &inputs, &[], 1).unwrap_or_else(|e| panic!("{name}: {e}"));
+                for (found, expected) in found.iter().zip(&expected) {
+                    // Where the result is f32, so are its roundings.
+                    let allowed = 2.0 * tolerance(&op, &given, expected.ty().dtype);
+                    compare(found, expected, allowed).unwrap_or_else(|e| panic!("{name} on {isa:?}: {e}"));
+                }
+            }
+        }
+    }
+}
+
+/// The same op with every 16-bit number widened before, and its result rounded after: the same bits. So passes that join
+/// casts into kernels change nothing.
+#[test]
+fn kernels_have_the_bits_of_f32_kernels_on_the_same_numbers() {
+    for low in LOW {
+        for (op, types) in cases() {
+            let name = format!("{} {types:?} in {low}", op.name());
+            let inputs = inputs(&types, low);
+            let widened: Vec<HostTensor> = inputs.iter().map(|t| cast(t, DType::F32)).collect();
+            let mut plain = op.clone();
+            match &mut plain {
+                Op::MatMul(MatMul { output, .. })
+                | Op::Conv(Conv::Forward { output, .. } | Conv::InputGrad { output, .. }) => *output = None,
+                _ => {}
+            }
+            for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+                let cpu = |threads| Cpu::with_isa(threads, isa).unwrap().checked();
+                let found = run_op(&cpu(3), &op, &inputs, &[], 1).unwrap();
+                let wide = run_op(&cpu(1), &plain, &widened, &[], 1).unwrap();
+                for (found, wide) in found.iter().zip(&wide) {
+                    let expected = cast(wide, found.ty().dtype);
+                    assert!(found.as_bytes() == expected.as_bytes(), "{name} on {isa:?}");
+                }
+            }
+        }
+    }
+}
+
+fn made(entry: &zoo::ZooEntry) -> Box<dyn Model> {
+    (entry.make)(&entry.small)
+}
+
+/// A sum over examples that a 16-bit float holds would be rounded in another place for every split of the batch.
+#[test]
+fn sums_over_examples_are_f32() {
+    for entry in &zoo::ZOO {
+        for precision in [Precision::BF16, Precision::F16] {
+            let policy = Policy::new(precision);
+            let graph = step::training_as(&policy, made(entry).as_ref(), &AdamW::new(1e-3), 4).unwrap();
+            for (value, flow) in graph.value_ids().zip(graph.flows()) {
+                let low = graph.ty(value).dtype.is_low();
+                assert!(!(low && flow == Flow::Folded), "{}: {value} is {}", entry.name, graph.ty(value));
+            }
+            let states = graph.states.iter();
+            states.for_each(|s| assert!(!graph.ty(s.input).dtype.is_low(), "{}", s.name));
+        }
+    }
+}
+
+/// What a training step keeps beside its states, in bytes.
+fn beside_states(model: &dyn Model, precision: Precision, batch: usize) -> (usize, usize) {
+    let policy = Policy::new(precision);
+    let graph = step::training_as(&policy, model, &AdamW::new(1e-3), batch).unwrap();
+    let graph = optimize(&graph, &[]).unwrap();
+    let target = CpuTarget::new(Isa::Avx512, 2);
+    let plans = plan(&[("train".into(), graph)], &target, &Budget::new(usize::MAX, Vec::new())).unwrap();
+    verify(&plans).unwrap();
+    let states: usize = plans.states.iter().map(|s| s.ty.bytes()).sum();
+    let values = plans.sheet.arena.iter().filter(|e| ["kept", "in use"].contains(&e.name.as_str()));
+    (values.map(|e| e.bytes).sum(), plans.arena_bytes - states)
+}
+
+#[test]
+fn activations_take_about_half() {
+    for (name, batch) in [("resnet20", 128), ("gpt", 16)] {
+        let entry = zoo::ZOO.iter().find(|e| e.name == name).unwrap();
+        let model = (entry.make)(&Default::default());
+        let (activations, arena) = beside_states(model.as_ref(), Precision::F32, batch);
+        for precision in [Precision::BF16, Precision::F16] {
+            let (low, low_arena) = beside_states(model.as_ref(), precision, batch);
+            println!("{name} {precision}: {low} of {activations}, {low_arena} of {arena} bytes");
+            assert!(low as f64 <= 0.55 * activations as f64, "{name}: {low} of {activations} bytes");
+        }
+    }
+}
+
+/// The reference runs mixed precision, too, and comes to nearly the same.
+#[test]
+fn the_reference_trains_alike() {
+    for precision in [Precision::BF16, Precision::F16] {
+        let run = |on: fn(_, _) -> Trainer| {
+            let model = zoo::mlp_of(&[12], &[16], 4);
+            let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
+            let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
+            let data = Dataset::new("synthetic", source(64, 0), source(8, 1));
+            let trainer = on(model, Sgd::new(0.1)).batch(32).steps(4);
+            let trainer = trainer.precision(Policy::new(precision));
+            trainer.fit(&data, &mut |_| Control::Continue).unwrap().final_loss
+        };
+        let cpu = run(|model, optimizer| Trainer::new(model, optimizer, Cpu::new(2).unwrap()));
+        let reference = run(|model, optimizer| Trainer::new(model, optimizer, Reference));
+        assert!((cpu - reference).abs() < 2e-2 * reference.abs(), "{precision}: {cpu} and {reference}");
+    }
+}
+
+/// An overflow halves the scale, leaves every parameter and moment as it was, and training goes on.
+#[test]
+fn an_overflow_skips_the_step_and_halves_the_scale() {
+    let optimizers: [fn() -> Box<dyn Optimizer>; 3] = [
+        || Box::new(AdamW::new(1e-2)),
+        || Box::new(Recipe::new(Sgd::new(1e-2).momentum(0.9)).average(0.9)),
+        || Box::new(AdamW::new(1e-2).moments(Moments::Bytes)),
+    ];
+    for (make, entry) in optimizers.into_iter().zip(["mlp", "resnet20", "gpt"]) {
+        let model = made(zoo::ZOO.iter().find(|e| e.name == entry).unwrap());
+        let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
+        let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
+        let data = Dataset::new("synthetic", source(64, 0), source(8, 1));
+        let scale = LossScale { initial: 2f64.powi(60), growth: 2 };
+        let trainer = Trainer::new(model, make(), Cpu::new(2).unwrap()).batch(8);
+        let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
+        let plans = trainer.plan(&data).unwrap();
+        let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
+        let mut session = trainer.prepare(plans, &data).unwrap();
+        let mut batches = trainer.training_batches(&data).start(Default::default()).unwrap();
+        let mut next = |session: &mut plimsoll_train::Session<'_>| {
+            let batch = loop {
+                if let Some(batch) = batches.next().unwrap() {
+                    break batch;
+                }
+            };
+            session.train_step(batch).unwrap()
+        };
+        let number =
+            |session: &plimsoll_train::Session<'_>, name: &str| session.state(name).unwrap().to_f64()[0];
+        let scale_of = |session: &plimsoll_train::Session<'_>| number(session, plimsoll_nn::LOSS_SCALE);
+        let kept: Vec<&String> = names.iter().filter(|n| !n.starts_with("loss_scale/")).collect();
+        let states = |session: &plimsoll_train::Session<'_>| -> Vec<Vec<u8>> {
+            kept.iter().map(|n| session.state(n).unwrap().as_bytes().to_vec()).collect()
+        };
+        let before = states(&session);
+        next(&mut session);
+        assert_eq!(scale_of(&session), 2f64.powi(59), "{entry}");
+        assert_eq!(number(&session, SKIPPED_STEPS), 1.0);
+        for ((name, before), after) in kept.iter().zip(&before).zip(states(&session)) {
+            assert!(*before == after, "{entry}: a skipped step changed `{name}`");
+        }
+        let mut steps = 1;
+        while number(&session, plimsoll_nn::GOOD_STEPS) == 0.0 {
+            next(&mut session);
+            steps += 1;
+            assert!(steps < 64, "{entry}: the scale is {}", scale_of(&session));
+        }
+        assert_eq!(number(&session, SKIPPED_STEPS), (steps - 1) as f64);
+        assert!(states(&session) != before, "{entry}: a good step changes parameters");
+        let found = scale_of(&session);
+        next(&mut session);
+        let (after, good) = (scale_of(&session), number(&session, plimsoll_nn::GOOD_STEPS));
+        assert!(
+            good == 0.0 && (after == 2.0 * found || after == found / 2.0),
+            "{entry}: {found}, then {after}"
+        );
+    }
+}

@@ -1,0 +1,246 @@
+//! How numbers are stored and multiplied, and the loss scale that f16 needs.
+
+use crate::optimizer::{Parameter, square_sum};
+use crate::{Optimizer, Pattern};
+use plimsoll_graph::op::Binary;
+use plimsoll_graph::{Builder, Graph, GraphError, Init, Role, ValueId};
+use plimsoll_tensor::{DType, TensorType};
+use plimsoll_transform::{Lowered, lower};
+use std::fmt;
+use std::str::FromStr;
+
+/// The layer that a step's loss is built in; it is computed in f32.
+pub(crate) const LOSS_LAYER: &str = "loss";
+
+/// The state that holds the loss scale, in f16.
+pub const LOSS_SCALE: &str = "loss_scale/scale";
+/// The state that counts the good steps since the scale last changed.
+pub const GOOD_STEPS: &str = "loss_scale/good_steps";
+/// The state that counts the steps that were skipped.
+pub const SKIPPED_STEPS: &str = "loss_scale/skipped_steps";
+
+/// The smallest loss scale: below, it is not the scale that makes gradients overflow.
+pub const LEAST_SCALE: f64 = 1.0;
+/// The largest loss scale, far above any that helps.
+const MOST_SCALE: f64 = 1e30;
+
+/// The element type of what layers hand on and of what products multiply. Parameters, sums, norms, softmax and losses are
+/// f32 in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// 16 bits with f32's range.
+    BF16,
+    /// 16 bits with a range that gradients leave: the loss is scaled.
+    F16,
+}
+
+impl Precision {
+    /// Every precision.
+    pub const ALL: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
+
+    /// The element type that it stands for.
+    pub const fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::BF16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        self.dtype().name()
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|p| p.name() == text);
+        found.ok_or_else(|| format!("unknown precision `{text}`: there are f32, bf16 and f16"))
+    }
+}
+
+/// How f16 keeps small gradients from vanishing: the loss's gradient starts at the scale, updates divide by it. A step
+/// whose gradients hold an infinity or NaN is skipped and halves the scale; after so many good ones it doubles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScale {
+    /// The scale of the first step, rounded to a power of two: scaling is then exact.
+    pub initial: f64,
+    /// Good steps after which the scale doubles.
+    pub growth: u32,
+}
+
+impl Default for LossScale {
+    fn default() -> Self {
+        Self { initial: 65536.0, growth: 2000 }
+    }
+}
+
+/// What a model computes in, and which of its layers do not.
+///
+/// ```
+/// use plimsoll_nn::{Policy, Precision, Sgd, step, zoo};
+/// let policy = Policy::new(Precision::BF16).keep_f32("dense3");
+/// let graph = step::training_as(&policy, &zoo::lenet(), &Sgd::new(0.1), 8)?;
+/// assert!(graph.to_string().contains("bf16"));
+/// # Ok::<(), plimsoll_graph::GraphError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// The precision.
+    pub precision: Precision,
+    /// Layers that stay f32.
+    pub keep: Vec<Pattern>,
+    /// The loss scale of f16.
+    pub scale: LossScale,
+}
+
+impl Policy {
+    /// The precision for all layers.
+    pub fn new(precision: Precision) -> Self {
+        Self { precision, ..Self::default() }
+    }
+
+    /// Lets the layers that a [`Pattern`] names compute in f32 and hand on f32.
+    pub fn keep_f32(mut self, pattern: &str) -> Self {
+        self.keep.push(Pattern::new(pattern));
+        self
+    }
+
+    /// With another loss scale.
+    pub fn loss_scale(self, scale: LossScale) -> Self {
+        Self { scale, ..self }
+    }
+
+    /// The policy in words: a checkpoint goes on only under the same.
+    pub fn description(&self) -> String {
+        let keep = self.keep.iter().map(|pattern| format!(", {pattern} in f32"));
+        let LossScale { initial, growth } = self.scale;
+        let scaled = self.precision == Precision::F16;
+        let scale = scaled.then(|| format!(", loss scale {initial} that doubles after {growth} steps"));
+        format!("{}{}{}", self.precision, keep.collect::<String>(), scale.unwrap_or_default())
+    }
+
+    /// A forward graph under this policy, open for its gradient.
+    pub(crate) fn apply(&self, graph: &Graph) -> Result<Lowered, GraphError> {
+        let layers = || graph.nodes.iter().map(|node| &*node.layer);
+        let unused = self.keep.iter().find(|pattern| !layers().any(|layer| pattern.matches(layer)));
+        if let Some(pattern) = unused {
+            let mut names: Vec<&str> = layers().collect();
+            names.dedup();
+            names.truncate(8);
+            let names = names.join("`, `");
+            let reason = format!("keep f32: no layer is named `{pattern}`; the first are `{names}`");
+            return Err(GraphError::Choice(reason));
+        }
+        let loss = Pattern::new(LOSS_LAYER);
+        let keep = |layer: &str| loss.matches(layer) || self.keep.iter().any(|p| p.matches(layer));
+        lower(graph, self.precision.dtype(), &keep)
+    }
+}
+
+/// The loss scale in a graph.
+pub(crate) struct Scaling {
+    settings: LossScale,
+    /// The scale.
+    pub scale: ValueId,
+    good_steps: ValueId,
+    skipped: ValueId,
+}
+
+impl Scaling {
+    /// Adds the scale's states.
+    pub fn new(b: &mut Builder, settings: LossScale) -> Result<Self, GraphError> {
+        let LossScale { initial, growth } = settings;
+        if !(initial.is_finite() && (LEAST_SCALE..=MOST_SCALE).contains(&initial)) || growth == 0 {
+            return Err(GraphError::Choice(format!(
+                "a loss scale of {initial} that grows after {growth} steps: it starts at {LEAST_SCALE} or more and grows \
+                 after one step or more"
+            )));
+        }
+        let mut state = |name: &str, start: f64| {
+            b.named_state(name.into(), TensorType::scalar(DType::F32), Role::Moment, Init::Constant(start))
+        };
+        Ok(Self {
+            settings,
+            scale: state(LOSS_SCALE, initial.log2().round().exp2()),
+            good_steps: state(GOOD_STEPS, 0.0),
+            skipped: state(SKIPPED_STEPS, 0.0),
+        })
+    }
+
+    /// Adds the updates with gradients of the scaled loss: nothing changes where they are not all finite.
+    pub fn updates(
+        &self,
+        b: &mut Builder,
+        optimizer: &dyn Optimizer,
+        parameters: &[Parameter],
+        gradients: &[ValueId],
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        let good = all_finite(b, parameters, gradients)?;
+        // Running statistics of a forward pass that has overflowed are none.
+        let states = b.graph().states.iter().filter_map(|s| Some((s.name.clone(), s.input, s.output?)));
+        for (name, old, new) in states.collect::<Vec<_>>() {
+            let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
+            let next = b.within(layer.into(), |b| b.select(good, new, old))?;
+            b.set_state(old, next);
+        }
+        let one = b.constant(1.0, DType::F32)?;
+        let inverse = b.within("loss_scale".into(), |b| b.div(one, self.scale))?;
+        let mut unscaled = Vec::with_capacity(gradients.len());
+        for (parameter, &gradient) in parameters.iter().zip(gradients) {
+            unscaled.push(b.within(parameter.layer().into(), |b| b.mul(gradient, inverse))?);
+        }
+        optimizer.guarded_updates(b, parameters, &unscaled, settings, good)?;
+        b.within("loss_scale".into(), |b| self.advance(b, good))
+    }
+
+    fn advance(&self, b: &mut Builder, good: ValueId) -> Result<(), GraphError> {
+        let (zero, one) = (b.constant(0.0, DType::F32)?, b.constant(1.0, DType::F32)?);
+        let count = b.add(self.good_steps, one)?;
+        let enough = b.with_constant(Binary::GreaterEqual, count, f64::from(self.settings.growth))?;
+        let double = b.scale(self.scale, 2.0)?;
+        let double = b.with_constant(Binary::Min, double, MOST_SCALE)?;
+        let half = b.scale(self.scale, 0.5)?;
+        let half = b.with_constant(Binary::Max, half, LEAST_SCALE)?;
+        let grown = b.select(enough, double, self.scale)?;
+        let scale = b.select(good, grown, half)?;
+        let kept = b.select(enough, zero, count)?;
+        let count = b.select(good, kept, zero)?;
+        let more = b.add(self.skipped, one)?;
+        let skipped = b.select(good, self.skipped, more)?;
+        b.set_state(self.scale, scale);
+        b.set_state(self.good_steps, count);
+        b.set_state(self.skipped, skipped);
+        Ok(())
+    }
+}
+
+/// Whether every element of every gradient is finite, by the sum of all squares: it is not where one is not, nor where they
+/// are so large that nothing good could come of them.
+fn all_finite(
+    b: &mut Builder,
+    parameters: &[Parameter],
+    gradients: &[ValueId],
+) -> Result<ValueId, GraphError> {
+    let mut total = b.constant(0.0, DType::F32)?;
+    for (parameter, &gradient) in parameters.iter().zip(gradients) {
+        let sum = b.within(parameter.layer().into(), |b| square_sum(b, gradient))?;
+        total = b.within("loss_scale".into(), |b| b.add(total, sum))?;
+    }
+    b.within("loss_scale".into(), |b| {
+        let nothing = b.sub(total, total)?;
+        b.with_constant(Binary::Equal, nothing, 0.0)
+    })
+}

@@ -1,0 +1,153 @@
+//! A folder of checkpoints: their names, which of them stay, and a list for people.
+
+use super::TrainState;
+use crate::TrainError;
+use crate::tensor_file::{self, PARTIAL, write_whole};
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The list of a folder's checkpoints, for people and programs. Resuming does not need it.
+pub const MANIFEST: &str = "checkpoints.json";
+
+const BEFORE: &str = "checkpoint-";
+const AFTER: &str = ".safetensors";
+
+/// The name of the checkpoint after so many steps; names sort as their steps do.
+pub(crate) fn file_name(step: u64) -> String {
+    format!("{BEFORE}{step:012}{AFTER}")
+}
+
+/// The step in a checkpoint's name.
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(BEFORE)?.strip_suffix(AFTER)?;
+    let step = digits.parse().ok()?;
+    (file_name(step) == name).then_some(step)
+}
+
+/// The checkpoints of a folder, the oldest first, whether they are good or not.
+///
+/// ```no_run
+/// let newest = plimsoll_train::checkpoints("run".as_ref())?.pop();
+/// println!("{newest:?}");
+/// # Ok::<(), plimsoll_train::TrainError>(())
+/// ```
+pub fn checkpoints(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
+    let failed = |source| TrainError::File { path: folder.display().to_string(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        found.extend(name.to_str().and_then(step_of));
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|step| folder.join(file_name(step))).collect())
+}
+
+/// The first of a folder's checkpoints, from the newest on, that `take` takes, and why each before it was refused. Where
+/// none is taken, the error names them all.
+pub(crate) fn newest<T>(
+    folder: &Path,
+    mut take: impl FnMut(&Path) -> Result<T, TrainError>,
+) -> Result<(T, Vec<String>), TrainError> {
+    let mut refused: Vec<String> = Vec::new();
+    for path in checkpoints(folder)?.iter().rev() {
+        match take(path) {
+            Ok(taken) => return Ok((taken, refused)),
+            // Damaged, cut short, unreadable, or of another run.
+            Err(error @ (TrainError::Weights { .. } | TrainError::File { .. })) => {
+                refused.push(error.to_string());
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    let reason = match refused.is_empty() {
+        true => format!("there is no {BEFORE}*{AFTER}"),
+        false => format!("no checkpoint is good: {}", refused.join("; ")),
+    };
+    Err(tensor_file::wrong(folder, reason))
+}
+
+/// After `step` was saved in a folder: removes what is later, which is another run's, all but the last `keep` and the
+/// best, and what a killed program left half written. Then writes the list.
+pub(crate) fn tidy(folder: &Path, step: u64, keep: usize, best: u64) -> Result<(), TrainError> {
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |source| TrainError::Save { path, source }
+    };
+    for entry in fs::read_dir(folder).map_err(failed(folder))? {
+        let path = entry.map_err(failed(folder))?.path();
+        let name =
+            path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(PARTIAL));
+        if name.is_some_and(|name| step_of(name).is_some() || name == MANIFEST) {
+            fs::remove_file(&path).map_err(failed(&path))?;
+        }
+    }
+    let all = checkpoints(folder)?;
+    let is = |path: &Path, step: u64| path.ends_with(file_name(step));
+    let here = all.iter().position(|path| is(path, step)).map_or(all.len(), |at| at + 1);
+    let first = here.saturating_sub(keep.max(1));
+    let stays = |(i, path): (usize, &PathBuf)| (first..here).contains(&i) || (i < here && is(path, best));
+    let kept: Vec<bool> = all.iter().enumerate().map(stays).collect();
+    for (path, _) in all.iter().zip(&kept).filter(|(_, kept)| !**kept) {
+        fs::remove_file(path).map_err(failed(path))?;
+    }
+    let kept: Vec<&PathBuf> =
+        all.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(path, _)| path).collect();
+    write_manifest(folder, &kept, best)
+}
+
+fn write_manifest(folder: &Path, kept: &[&PathBuf], best: u64) -> Result<(), TrainError> {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let entry = |path: &&PathBuf| match TrainState::read_file(path) {
+        Ok(state) => json!({
+            "file": name(path), "step": state.steps_done, "epoch": state.cursor.epoch, "model": state.model,
+            "instructions": state.instructions, "version": state.version,
+        }),
+        Err(error) => json!({ "file": name(path), "refused": error.to_string() }),
+    };
+    let entries: Vec<_> = kept.iter().map(entry).collect();
+    let best = kept.iter().find(|path| path.ends_with(file_name(best))).and_then(|path| name(path));
+    let list = json!({ "checkpoints": entries, "best": best });
+    write_whole(&folder.join(MANIFEST), format!("{list:#}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_as_their_steps_do() {
+        assert_eq!(file_name(7), "checkpoint-000000000007.safetensors");
+        assert!(file_name(9) < file_name(10) && file_name(99_999) < file_name(1 << 36));
+        assert_eq!(step_of(&file_name(1 << 40)), Some(1 << 40));
+        for other in ["checkpoint-7.safetensors", "checkpoint-.safetensors", "weights.safetensors", ""] {
+            assert_eq!(step_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_last_few_and_the_best_stay() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-tidy-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let fill =
+            |steps: &[u64]| steps.iter().for_each(|&s| fs::write(folder.join(file_name(s)), "").unwrap());
+        let left = || {
+            let all = checkpoints(&folder).unwrap();
+            all.iter().filter_map(|p| step_of(p.file_name()?.to_str()?)).collect::<Vec<_>>()
+        };
+        fill(&[1, 2, 3, 4, 5, 90]);
+        fs::write(folder.join(format!("{}{PARTIAL}", file_name(3))), "").unwrap();
+        fs::write(folder.join("notes.txt.partial"), "").unwrap();
+        tidy(&folder, 5, 2, 2).unwrap();
+        // 90 is another run's.
+        assert_eq!(left(), [2, 4, 5]);
+        assert!(!folder.join(format!("{}{PARTIAL}", file_name(3))).exists());
+        assert!(folder.join("notes.txt.partial").exists());
+        tidy(&folder, 5, 1, 5).unwrap();
+        assert_eq!(left(), [5]);
+        let list: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(folder.join(MANIFEST)).unwrap()).unwrap();
+        assert_eq!(list["best"], file_name(5));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,131 @@
+//! A loss that is not a number any more: who made it so.
+
+use crate::checkpoint::Checkpoints;
+use crate::init::{clear, initialise};
+use crate::{BatchKind, Plateau, Schedule, Session, TrainError, checkpoints};
+use plimsoll_data::{Cursor, Dataset};
+use std::fmt;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Steps from the start at most that are done again without a checkpoint.
+const MOST_AGAIN: u64 = 100;
+
+/// The loss, or a parameter, is not a number any more.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub struct Diverged {
+    /// Steps done before.
+    pub step: u64,
+    /// The loss of the step; that of the last good one where a parameter showed it first.
+    pub loss: f64,
+    /// Who made the first number that is not finite, where it could be found out.
+    pub origin: Option<Origin>,
+    /// The last good checkpoint.
+    pub checkpoint: Option<PathBuf>,
+}
+
+/// Where the first number came from that is not finite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The layer.
+    pub layer: String,
+    /// The op that made it.
+    pub op: &'static str,
+    /// Steps done before.
+    pub step: u64,
+}
+
+impl fmt::Display for Diverged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.loss.is_finite() {
+            true => write!(f, "a parameter is not finite after step {}", self.step)?,
+            false => write!(f, "the loss became {} in step {}", self.loss, self.step + 1)?,
+        }
+        match &self.origin {
+            Some(Origin { layer, op, step }) => write!(
+                f,
+                "; the first number that is not finite came from layer `{layer}` ({op}) in step {}",
+                step + 1
+            )?,
+            None => write!(f, "; which layer did it is not known without a checkpoint shortly before")?,
+        }
+        match &self.checkpoint {
+            Some(path) => write!(f, "; the last good checkpoint is {}", path.display())?,
+            None => write!(f, "; there is no checkpoint")?,
+        }
+        write!(f, ": try a smaller learning rate, or clip gradients")
+    }
+}
+
+impl Session<'_> {
+    /// Finds out who made the first number that is not finite, where `error` says that there is one: goes back to the last
+    /// checkpoint, or to the start if that is near, and does the steps since then again, looking at all they write. Nothing
+    /// in a run is held for it. The session's states are of no use afterwards.
+    pub(crate) fn explain(&mut self, data: &Dataset, error: TrainError, loss: f64) -> TrainError {
+        let (step, loss, until) = match error {
+            TrainError::Diverged(found) => (found.step, found.loss, self.steps_done + 1),
+            TrainError::NotFinite { .. } => (self.steps_done, loss, self.steps_done),
+            other => return other,
+        };
+        self.spoilt = true;
+        let mut checkpoint = None;
+        let back = match self.go_back(&mut checkpoint) {
+            Ok(true) => self.step_until_bad(data, until),
+            Ok(false) => Ok(None),
+            Err(error) => Err(error),
+        };
+        self.spoilt = true;
+        // Failing to find out is no worse than not looking.
+        TrainError::Diverged(Box::new(Diverged { step, loss, origin: back.unwrap_or(None), checkpoint }))
+    }
+
+    /// Goes back to the newest good checkpoint of this run, or to the start; whether there was a way.
+    fn go_back(&mut self, checkpoint: &mut Option<PathBuf>) -> Result<bool, TrainError> {
+        let steps_done = self.steps_done;
+        if let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints {
+            for path in checkpoints(folder)?.into_iter().rev() {
+                if self.resume_from(&path).is_ok_and(|state| state.steps_done <= steps_done) {
+                    *checkpoint = Some(path);
+                    return Ok(true);
+                }
+            }
+        }
+        if !self.from_seed || steps_done > MOST_AGAIN {
+            return Ok(false);
+        }
+        let (prepared, buffer) = (self.prepared.as_mut(), self.buffer.get_mut());
+        clear(prepared, &self.plans.states, buffer)?;
+        initialise(prepared, &self.plans.states, self.trainer.seed, buffer)?;
+        (self.steps_done, self.schedule_start, self.cursor) = (0, 0, Cursor::default());
+        (self.plateau, self.validated) = (Plateau::default(), 0);
+        Ok(true)
+    }
+
+    /// Does steps again up to the `until`th, looking at all they write.
+    fn step_until_bad(&mut self, data: &Dataset, until: u64) -> Result<Option<Origin>, TrainError> {
+        let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
+        let lowers = matches!(self.trainer.schedule, Schedule::Plateau { .. });
+        while self.steps_done < until {
+            let Some(batch) = batches.next()? else {
+                self.cursor = batches.cursor();
+                continue;
+            };
+            let plan = self.find(BatchKind::Train, batch.examples())?;
+            self.set_settings(plan);
+            // Steps that f16 skips hold infinities by right; the last one was not skipped.
+            let look = self.scale()?.is_none() || self.steps_done + 1 == until;
+            if let Some(node) = self.run(plan, batch, look)?.1 {
+                let node = self.plans.plans[plan].graph.node(node);
+                let (layer, op) = (node.layer.to_string(), node.op.name());
+                return Ok(Some(Origin { layer, op, step: self.steps_done }));
+            }
+            self.steps_done += 1;
+            self.cursor = batch.after();
+            if lowers && self.is_due(self.steps_done - self.schedule_start) {
+                let loss = self.evaluate(&data.test)?.loss;
+                self.plateau.observe(self.trainer.schedule, loss);
+            }
+        }
+        Ok(None)
+    }
+}

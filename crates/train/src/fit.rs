@@ -1,0 +1,180 @@
+//! The loop: steps, validations, checkpoints, and who may end it.
+
+use crate::log::Log;
+use crate::watch::Guard;
+use crate::{
+    Best, Callback, Control, Ending, Evaluation, Plateau, Report, Session, TrainError, TrainEvent, metrics,
+};
+use plimsoll_data::Dataset;
+use std::time::Instant;
+
+/// Gives an event to all who look on, and returns the most that one of them wants.
+type Tell<'a> = &'a mut dyn FnMut(&TrainEvent<'_>) -> Result<Control, TrainError>;
+
+impl<'t> Session<'t> {
+    /// Adds something that looks on during every later [`Session::fit`].
+    pub fn add(&mut self, callback: impl Callback + 't) {
+        self.callbacks.push(Box::new(callback));
+    }
+
+    /// Trains for the trainer's epochs or steps, evaluating the test part after every epoch, or as often as the trainer says,
+    /// and at the end. Called again, it goes on with the data where it stopped, and the learning rate's schedule starts
+    /// anew. After [`Session::resume`] it does the steps that are left, and goes on with the schedule, too.
+    pub fn fit(
+        &mut self,
+        data: &Dataset,
+        listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
+    ) -> Result<Report, TrainError> {
+        let mut callbacks = std::mem::take(&mut self.callbacks);
+        let result = self.train(data, &mut |event| {
+            let own = listen(event);
+            callbacks.iter_mut().try_fold(own, |most, callback| Ok(most.max(callback.on(event)?)))
+        });
+        self.callbacks = callbacks;
+        result
+    }
+
+    fn train(&mut self, data: &Dataset, tell: Tell<'_>) -> Result<Report, TrainError> {
+        let (begun, steps) = (Instant::now(), self.total_steps);
+        if steps == 0 {
+            return Err(TrainError::Setting(
+                "a run needs at least one step: set epochs or steps to 1 or more".into(),
+            ));
+        }
+        if !std::mem::take(&mut self.resumed) {
+            (self.schedule_start, self.validated) = (self.steps_done, self.steps_done);
+            (self.plateau, self.best) = (Plateau::default(), Best::default());
+        }
+        let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
+        let mut log = Log::new(self.steps_done - self.schedule_start);
+        let mut guard = Guard::new(self.trainer, &self.plans.sheet);
+        let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);
+        // A run that left before a validation that was due.
+        let mut control = Control::Continue;
+        if self.validated < self.steps_done && self.is_due(log.done()) {
+            let (figures, wish) = self.validate(data, &mut log, tell)?;
+            (evaluation, control) = (Some(figures), wish);
+            self.save_checkpoint()?;
+        }
+        while log.done() < steps && control < Control::Stop {
+            let start = Instant::now();
+            let Some(batch) = batches.next()? else {
+                self.cursor = batches.cursor();
+                continue;
+            };
+            let (examples, after) = (batch.examples(), batch.after());
+            let loss = match self.step_on(batch) {
+                Ok(loss) => loss,
+                Err(error) => {
+                    // Its memory is needed to look for who did it.
+                    drop(batches);
+                    return Err(self.explain(data, error, last_loss));
+                }
+            };
+            (self.cursor, evaluation, last_loss) = (after, None, loss);
+            let time = start.elapsed();
+            log.step(loss, examples, time);
+            let step = log.done();
+            let epoch = self.epoch(step);
+            let scale = self.scale()?;
+            control = tell(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
+            if let Some(guard) = &mut guard {
+                let (event, overload) = guard.look(step);
+                if let Some(event) = event {
+                    control = control.max(tell(&event)?);
+                }
+                if let Some(held) = overload {
+                    return Err(guard.error(step, held, self.save_to_leave()));
+                }
+            }
+            let last = step == steps;
+            if control == Control::Continue && !last {
+                let is_over = |limit| begun.elapsed() >= limit;
+                if self.trainer.time_limit.is_some_and(is_over) {
+                    (control, ending) = (Control::Stop, Ending::TimeLimit);
+                }
+            }
+            let mut best = false;
+            if (last || self.is_due(step)) && control < Control::Leave {
+                let (figures, wish) = self.validate(data, &mut log, tell)?;
+                (evaluation, control, best) = (Some(figures), control.max(wish), self.best.waited == 0);
+            }
+            let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
+            let due = every.is_some_and(|every| step.is_multiple_of(every.max(1)));
+            if control == Control::Leave {
+                return Err(TrainError::Interrupted { step, saved: self.save_to_leave() });
+            }
+            if (due || last || best || control >= Control::Stop)
+                && let Err(error) = self.save_checkpoint()
+            {
+                drop(batches);
+                return Err(self.explain(data, error, loss));
+            }
+        }
+        if control >= Control::Stop && ending == Ending::Done {
+            ending = Ending::Stopped;
+        }
+        self.count_skipped(&batches);
+        drop(batches);
+        if control == Control::Restore
+            && let Some(step) = self.restore_best()?
+        {
+            (ending, evaluation) = (Ending::Restored(step), None);
+        }
+        let evaluation = match evaluation {
+            Some(evaluation) => evaluation,
+            None => self.measure(data)?.0,
+        };
+        let scale = self.scale()?;
+        Ok(log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale))
+    }
+
+    /// Whether the test part is evaluated after so many steps of a run.
+    pub(crate) fn is_due(&self, step: u64) -> bool {
+        match self.trainer.validate_every.or(self.trainer.steps_per_epoch) {
+            Some(every) => step > 0 && step.is_multiple_of(every.max(1)),
+            None => self.cursor.example >= self.train_examples,
+        }
+    }
+
+    /// The epoch of a step of a run, the first one 1.
+    fn epoch(&self, step: u64) -> u64 {
+        self.trainer.steps_per_epoch.map_or(self.cursor.epoch, |every| step.saturating_sub(1) / every.max(1))
+    }
+
+    /// Evaluates the test part, takes note of it, and tells.
+    fn validate(
+        &mut self,
+        data: &Dataset,
+        log: &mut Log,
+        tell: Tell<'_>,
+    ) -> Result<(Evaluation, Control), TrainError> {
+        let (evaluation, figures) = self.measure(data)?;
+        let (step, train_loss) = (log.done(), log.mean_loss());
+        let cost = self.trainer.monitor.cost(&evaluation, &figures)?;
+        self.best.observe(cost, self.steps_done);
+        if self.is_due(step) {
+            // Seen once: a run that goes on from here does not look again.
+            self.plateau.observe(self.trainer.schedule, evaluation.loss);
+            self.validated = self.steps_done;
+        }
+        let (epoch, since_best) = (self.epoch(step), self.best.waited);
+        let event =
+            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures: &figures, since_best };
+        Ok((evaluation, tell(&event)?))
+    }
+
+    /// The test part's figures, those of the trainer's metrics included.
+    fn measure(&mut self, data: &Dataset) -> Result<(Evaluation, Vec<(String, f64)>), TrainError> {
+        let mut measures = std::mem::take(&mut self.metrics);
+        measures.iter_mut().for_each(|metric| metric.reset());
+        let evaluation = self.evaluate_with(&data.test, &mut measures);
+        self.metrics = measures;
+        let figures: Vec<(String, f64)> =
+            self.metrics.iter().flat_map(|metric| metrics::figures(metric.as_ref())).collect();
+        let mut evaluation = evaluation?;
+        let accuracy = figures.iter().find(|(name, _)| name == "accuracy").map(|(_, value)| *value);
+        evaluation.accuracy = evaluation.accuracy.or(accuracy);
+        Ok((evaluation, figures))
+    }
+}

@@ -1,0 +1,108 @@
+//! Gradients of several batches in one step: what they must be equal to, and the bug that everybody writes once.
+//!
+//!     cargo run --release --example accumulation
+
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use plimsoll::graph::{Builder, Role};
+use plimsoll::nn::Parameter;
+use plimsoll::prelude::*;
+
+const BATCH: usize = 32;
+const BATCHES: usize = 4;
+const STEPS: u64 = 12;
+const RATE: f64 = 0.02;
+
+/// Descent that adds up the gradients of several batches by hand, as loops in other frameworks do.
+struct ByHand {
+    /// The bug: the sum is zeroed before every batch, and not before every fourth.
+    zero_every_batch: bool,
+}
+
+impl Optimizer for ByHand {
+    fn setting_names(&self) -> Vec<String> {
+        vec!["kept".into(), "rate".into()]
+    }
+
+    fn settings(&self, step: u64, scale: f64, values: &mut [f64]) {
+        let place = step % BATCHES as u64;
+        let kept = if place == 0 || self.zero_every_batch { 0.0 } else { 1.0 };
+        let rate = if place + 1 == BATCHES as u64 { RATE * scale } else { 0.0 };
+        // The mean over four batches is a quarter of their sum; the bug hides that, because there is but one.
+        let share = if self.zero_every_batch { 1.0 } else { 1.0 / BATCHES as f64 };
+        values.copy_from_slice(&[kept, rate * share]);
+    }
+
+    fn update(
+        &self,
+        b: &mut Builder,
+        parameter: &Parameter,
+        gradient: ValueId,
+        settings: &[ValueId],
+    ) -> Result<(), GraphError> {
+        let ty = b.ty(parameter.value).clone();
+        let old = b.named_state(format!("{}/sum", parameter.name), ty, Role::Moment, Init::Zeros);
+        let kept = b.mul(old, settings[0])?;
+        let sum = b.add(kept, gradient)?;
+        b.set_state(old, sum);
+        let change = b.mul(sum, settings[1])?;
+        let next = b.sub(parameter.value, change)?;
+        b.set_state(parameter.value, next);
+        Ok(())
+    }
+}
+
+/// Parameters after so many batches of which every `nth` is trained on, and the bytes of the arena.
+fn train(trainer: &Trainer, data: &Dataset, batches: u64, nth: u64) -> Result<(Vec<f32>, usize), TrainError> {
+    let mut session = trainer.prepare(trainer.plan(data)?, data)?;
+    let mut examples = trainer.training_batches(data).start(Cursor::default())?;
+    for number in 1..=batches {
+        let Some(batch) = examples.next()? else { break };
+        if number.is_multiple_of(nth) {
+            session.train_step(batch)?;
+        }
+    }
+    let mut parameters = Vec::new();
+    for state in session.plans().states.iter().filter(|state| state.role == Role::Parameter) {
+        parameters.extend_from_slice(session.state(&state.name)?.as_f32().unwrap_or_default());
+    }
+    Ok((parameters, session.plans().arena_bytes))
+}
+
+fn same(one: &[f32], other: &[f32]) -> bool {
+    one.iter().map(|x| x.to_bits()).eq(other.iter().map(|x| x.to_bits()))
+}
+
+fn farthest(one: &[f32], other: &[f32]) -> f32 {
+    one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Trains in five ways and compares the parameters.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let data = open("mnist", &OpenOptions::default())?;
+    let plain = |batch| -> Result<Trainer, Box<dyn std::error::Error>> {
+        Ok(Trainer::new(zoo::lenet(), Sgd::new(RATE), Cpu::new(2)?).batch(batch))
+    };
+    let by_hand = |zero_every_batch| -> Result<Trainer, Box<dyn std::error::Error>> {
+        Ok(Trainer::new(zoo::lenet(), ByHand { zero_every_batch }, Cpu::new(2)?).batch(BATCH))
+    };
+    let all = STEPS * BATCHES as u64;
+    let (large, large_bytes) = train(&plain(BATCH * BATCHES)?, &data, STEPS, 1)?;
+    let (accumulated, small_bytes) = train(&plain(BATCH)?.accumulate(BATCHES), &data, STEPS, 1)?;
+    println!("{STEPS} steps of {BATCHES} batches of {BATCH}, and of one batch of {}:", BATCH * BATCHES);
+    println!("  the same parameters, bit for bit: {}", same(&large, &accumulated));
+    println!("  arena: {large_bytes} bytes for the large batch, {small_bytes} in four parts");
+
+    let (right, _) = train(&by_hand(false)?, &data, all, 1)?;
+    println!("the same by hand, with a sum that is zeroed before every fourth batch:");
+    println!("  farthest parameter: {:.1e} away, which is rounding", farthest(&large, &right));
+
+    let (wrong, _) = train(&by_hand(true)?, &data, all, 1)?;
+    let (fourth, _) = train(&plain(BATCH)?, &data, all, BATCHES as u64)?;
+    println!("the classic bug, a sum that is zeroed before every batch:");
+    println!("  farthest parameter: {:.1e} away from where it should be", farthest(&large, &wrong));
+    println!("  training on every fourth batch alone gives the same bits: {}", same(&wrong, &fourth));
+    let holds = same(&large, &accumulated) && same(&wrong, &fourth) && small_bytes < large_bytes;
+    let near = farthest(&large, &right) < 1e-6 && farthest(&large, &wrong) > 1e-4;
+    if holds && near { Ok(()) } else { Err("this is not what should be observed".into()) }
+}

@@ -1,0 +1,97 @@
+//! Mixed precision: what it saves, side by side; then a run in f16 with one-hot labels whose loss scale is far too large at
+//! first. Watch the scale halve, those steps be skipped, and the loss fall as in f32.
+//!
+//!     cargo run --release --example mixed_precision
+
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use plimsoll::data::{DataError, SyntheticSpec};
+use plimsoll::nn::{LossScale, SoftCrossEntropy};
+use plimsoll::prelude::*;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Labels as one number for each class: one for the class, zeros for the others.
+struct OneHot;
+
+impl Stage for OneHot {
+    fn schema(&self, input: &Schema) -> Result<Schema, DataError> {
+        let (inputs, label) = input.fields()?;
+        let classes = Field::floats([label.bound.unwrap_or(0)]);
+        Ok(Schema::examples(inputs.into_iter().cloned(), classes))
+    }
+
+    fn apply(&self, input: &mut Record<'_>, output: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+        output.put(0, input.bytes(0))?;
+        let label = input.bytes(1).try_into().map_or(-1, i32::from_ne_bytes);
+        let row = (0..10).flat_map(|class| f32::from(u8::from(class == label)).to_ne_bytes());
+        output.put(1, &row.collect::<Vec<u8>>())
+    }
+}
+
+/// The load sheets of one model in every precision.
+fn side_by_side() -> Outcome<()> {
+    let model = zoo::resnet20();
+    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
+    let options = OpenOptions { synthetic: Some(spec), examples: 256, ..OpenOptions::default() };
+    let data = open("synthetic", &options)?;
+    let mut sheets = Vec::new();
+    for precision in Precision::ALL {
+        let trainer = Trainer::new(zoo::resnet20(), AdamW::new(1e-3), Cpu::new(2)?).batch(128);
+        sheets.push(trainer.precision(Policy::new(precision)).plan(&data)?.sheet);
+    }
+    println!("resnet20, batches of 128, KiB in the arena    f32     bf16      f16");
+    for name in ["parameters", "optimizer state", "statistics", "batch", "kept", "in use", "workspace"] {
+        let bytes = |sheet: &plimsoll::plan::LoadSheet| {
+            sheet.arena.iter().filter(|entry| entry.name == name).map(|entry| entry.bytes).sum::<usize>()
+        };
+        let [f32, bf16, f16] = [0, 1, 2].map(|i| bytes(&sheets[i]) / 1024);
+        println!("  {name:<36} {f32:>10} {bf16:>8} {f16:>8}");
+    }
+    println!("Values between layers take half; parameters and optimizer state are f32 in all three.\n");
+    Ok(())
+}
+
+/// A run on one-hot digits; returns the final test loss.
+fn digits(policy: Policy, talk: bool) -> Outcome<f64> {
+    let model = Sequential::new("digits", Field::floats([28, 28, 1]), Field::floats([10]))
+        .layer("conv", Conv2d::new(16, 3))
+        .layer("relu1", Activation::Relu)
+        .layer("pool", MaxPool2d::new(2))
+        .layer("flatten", Flatten)
+        .layer("head", Dense::new(10));
+    let model = WithLoss::new(model, SoftCrossEntropy);
+    let Dataset { train, test, .. } = open("mnist", &OpenOptions::default())?;
+    let data = Dataset { name: "one-hot".into(), train: train.apply(OneHot)?, test: test.apply(OneHot)? };
+    let trainer = Trainer::new(model, AdamW::new(2e-3), Cpu::new(2)?).batch(64).epochs(1).precision(policy);
+    let plans = trainer.plan(&data)?;
+    let mut session = trainer.prepare(plans, &data)?;
+    let mut before = None;
+    let report = session.fit(&data, &mut |event| {
+        if let TrainEvent::Step { step, loss, scale: Some(found), .. } = event {
+            if talk && before.is_some_and(|before: plimsoll::train::Scale| before.scale != found.scale) {
+                println!("  step {step}: loss {loss:.3}, scale {}, {} skipped", found.scale, found.skipped);
+            }
+            before = Some(*found);
+        }
+        Control::Continue
+    })?;
+    if let Some(scale) = report.scale {
+        println!("  the scale ends at {}; {} steps were skipped", scale.scale, scale.skipped);
+    }
+    Ok(report.evaluation.loss)
+}
+
+fn main() -> Outcome<()> {
+    side_by_side()?;
+    println!("f16, with a loss scale of 2^30 that doubles after 100 good steps:");
+    let scale = LossScale { initial: 2f64.powi(30), growth: 100 };
+    let f16 = digits(Policy::new(Precision::F16).loss_scale(scale), true)?;
+    let bf16 = digits(Policy::new(Precision::BF16), false)?;
+    let f32 = digits(Policy::default(), false)?;
+    let kept = digits(Policy::new(Precision::BF16).keep_f32("head"), false)?;
+    println!(
+        "test loss after one epoch: f32 {f32:.4}, bf16 {bf16:.4}, bf16 with its head in f32 {kept:.4}, f16 {f16:.4}"
+    );
+    Ok(())
+}

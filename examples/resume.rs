@@ -1,0 +1,71 @@
+//! A run that is stopped, damaged and moved to other threads and another line ends in the same bits.
+//!
+//!     cargo run --release --example resume
+
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use plimsoll::prelude::*;
+use plimsoll::train::checkpoints;
+use std::path::Path;
+
+fn trainer(threads: usize, folder: &Path) -> std::io::Result<Trainer> {
+    let trainer =
+        Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(threads)?).batch(64).steps(40).seed(7);
+    Ok(trainer.schedule(Schedule::Cosine).checkpoints(folder, Some(5)).keep(3))
+}
+
+fn parameters(session: &Session<'_>) -> Result<Vec<u8>, TrainError> {
+    let names: Vec<String> = session.plans().states.iter().map(|state| state.name.clone()).collect();
+    let mut bytes = Vec::new();
+    for name in names {
+        bytes.extend_from_slice(session.state(&name)?.as_bytes());
+    }
+    Ok(bytes)
+}
+
+/// Trains once in one piece and once in two, and compares.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let data = open("mnist", &OpenOptions::default())?;
+    let folder = std::env::temp_dir().join(format!("plimsoll-resume-{}", std::process::id()));
+    let (one, two) = (folder.join("one"), folder.join("two"));
+    std::fs::create_dir_all(&one)?;
+    std::fs::create_dir_all(&two)?;
+
+    let whole = trainer(2, &one)?;
+    let mut session = whole.prepare(whole.plan(&data)?, &data)?;
+    session.fit(&data, &mut |_| Control::Continue)?;
+    let expected = parameters(&session)?;
+    let total = session.plans().sheet.total_bytes;
+    println!("in one piece: 40 steps on two threads, {total} bytes in the arena");
+
+    let first = trainer(2, &two)?;
+    let mut session = first.prepare(first.plan(&data)?, &data)?;
+    let stopped = session.fit(&data, &mut |event| match event {
+        TrainEvent::Step { step: 23, .. } => Control::Leave,
+        _ => Control::Continue,
+    });
+    println!("in two: {}", stopped.err().ok_or("it was not stopped")?);
+
+    // What a broken disk does.
+    let newest = checkpoints(&two)?.pop().ok_or("there is no checkpoint")?;
+    let mut bytes = std::fs::read(&newest)?;
+    bytes[100_000] ^= 4;
+    std::fs::write(&newest, bytes)?;
+
+    let second = trainer(1, &two)?.line(total - (400 << 10));
+    let plans = second.plan(&data)?;
+    let (parts, total) = (plans.plans[0].graph.micro_batches, plans.sheet.total_bytes);
+    let mut session = second.prepare(plans, &data)?;
+    let resumed = session.resume(&two)?;
+    resumed.refused.iter().for_each(|reason| println!("  refused {reason}"));
+    println!(
+        "  going on after step {} on one thread, in {parts} micro-batches, {total} bytes",
+        resumed.state.steps_done
+    );
+    session.fit(&data, &mut |_| Control::Continue)?;
+    let same = parameters(&session)? == expected;
+    println!("the same parameters and moments, bit for bit: {same}");
+    std::fs::remove_dir_all(&folder)?;
+    let as_told = resumed.state.steps_done == 20 && resumed.refused.len() == 1;
+    if same && as_told { Ok(()) } else { Err("this is not what should be observed".into()) }
+}

@@ -1,0 +1,59 @@
+//! Rounds of training, evaluating and predicting in one process end in the memory that they began with.
+
+#![cfg(target_os = "linux")]
+
+use plimsoll::memory;
+use plimsoll::prelude::*;
+use plimsoll::train::{RunLog, checkpoints};
+use std::fs;
+
+/// Resident bytes of this process, without what its heap has free.
+fn resident() -> usize {
+    memory::trim_heap();
+    let text = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+    pages << 12
+}
+
+#[test]
+fn two_hundred_rounds_end_in_the_memory_of_the_tenth() {
+    memory::tame_heap();
+    let folder = std::env::temp_dir().join(format!("plimsoll-steady-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let data = open("mnist", &OpenOptions::default()).unwrap();
+    let data = Dataset::new("mnist", data.train.take(512), data.test.take(300));
+    let mut tenth = 0;
+    for round in 1..=200 {
+        {
+            let make = || {
+                let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(2).unwrap()).batch(64);
+                trainer.steps(4).line(64 << 20).checkpoints(&folder, None)
+            };
+            let trainer = memory::declare(make(), 2, &data);
+            let plans = trainer.plan(&data).unwrap();
+            let mut session = trainer.prepare(plans.clone(), &data).unwrap();
+            session.add(RunLog::create(&folder.join("log.jsonl")).unwrap());
+            session.fit(&data, &mut |_| Control::Continue).unwrap();
+            let loss = session.evaluate(&data.test).unwrap().loss;
+            let mut rows = 0;
+            let count = |outputs: &[HostTensor]| {
+                rows += outputs[0].ty().shape[0];
+                Ok::<(), TrainError>(())
+            };
+            session.predict_each(&data.test, count).unwrap();
+            assert!(loss.is_finite() && rows == 300);
+            drop(session);
+            let mut again = trainer.prepare(plans, &data).unwrap();
+            assert_eq!(again.resume(&folder).unwrap().state.steps_done, 4);
+            assert_eq!(again.evaluate(&data.test).unwrap().loss, loss);
+        }
+        if round == 10 {
+            tenth = resident();
+        }
+    }
+    let last = resident();
+    assert_eq!(checkpoints(&folder).unwrap().len(), 1);
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(last <= tenth + tenth / 100, "{tenth} bytes after ten rounds, {last} after two hundred");
+    assert!(last >= tenth - tenth / 100, "{tenth} bytes after ten rounds, {last} after two hundred");
+}
