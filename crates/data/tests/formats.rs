@@ -185,6 +185,16 @@ fn what_is_wrong_with_a_table_names_line_and_column() {
     assert!(word.contains("line 4: column `a`: `three` is not a finite number"), "{word}");
     assert!(wrong("a,y\n1,0\n,1\n").contains("line 3: column `a`: nothing stands there"));
     assert!(wrong("a,y\n1,0\nnan,1\n").contains("`nan` is not a finite number"));
+    for first in ["nan", "inf", "1e99"] {
+        let error = wrong(&format!("a,y\n{first},0\n1,1\n"));
+        assert!(error.contains(&format!("line 2: column `a`: `{first}` is not a finite number")), "{error}");
+    }
+    assert!(wrong("a,y\n,0\n1,1\n").contains("line 2: column `a`: nothing stands there"));
+    assert!(wrong("a,y\nx,0\n \t,1\n").contains("line 3: column `a`: nothing stands there"));
+    // Other ends of lines, and empty lines.
+    for content in ["a,y\r\n1,0\r\nx,1\r\n", "a,y\n\nx,1,2\n", "a,y\r\n\r\nx,1,2\r\n"] {
+        assert!(wrong(content).contains("line 3"), "{}", wrong(content));
+    }
     assert!(wrong("a,y\n1,0\n1e99,1\n").contains("not a finite number"));
     assert!(wrong("").contains("holds no examples") && wrong("a,y\n").contains("holds no examples"));
     assert!(wrong("a\n1\n").contains("features besides the label `a`"));
