@@ -314,6 +314,17 @@ fn damaged_tf_records_name_file_and_place() {
     assert!(matches!(empty, DataError::Empty { .. }));
     let other = tf_records(vec![fixture("table.csv")], None, None).err().unwrap().to_string();
     assert!(other.contains("no TFRecord file"), "{other}");
+    // Compressed: a bad record is skipped from the first pass on.
+    let mut bad = whole.clone();
+    bad[size + 30] ^= 1;
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &[&bad[..], &whole].concat()).unwrap();
+    let path = folder.write("bad.tfrecord.gz", &packed.finish().unwrap());
+    let mut skipping = options();
+    skipping.images.skip_bad = Some(1);
+    let by_name = |options: &OpenOptions| open(&format!("tfrecord:{}", path.display()), options);
+    assert!(by_name(&options()).is_err());
+    by_name(&skipping).unwrap();
     // Compressed: a byte in the middle.
     let mut zipped = std::fs::read(fixture("numbers-0.tfrecord.gz")).unwrap();
     let path = folder.write("whole.gz", &zipped);
