@@ -163,7 +163,6 @@ fn flags_that_would_do_nothing_and_labels_that_do_not_fit_are_refused() {
         (vec!["data", &csv, "--tokenizer", "t.json"], vec!["--tokenizer does nothing with csv"]),
         (vec!["data", &csv, "--columns", "size", "--shuffle", "9"], vec!["--shuffle does nothing with csv"]),
         (vec!["data", &plain, "--shuffle", "9"], vec!["shuffle", "no buffer is needed"]),
-        (vec!["data", &csv], vec!["column `note`", "leave the column out"]),
         (vec!["data", &csv, "--label", "price"], vec!["no column `price`", "size, count"]),
         (vec!["data", &text, "--tokenizer", "nothing.json"], vec!["nothing.json"]),
         (

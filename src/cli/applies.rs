@@ -14,6 +14,8 @@ const IMAGES: &[&str] = &["images", "tar", "paths", "masks", "tfrecord"];
 const FILES: &[&str] = &["images", "tar", "paths", "masks", "tfrecord", "csv", "parquet", "npz"];
 const TOKENS: &[&str] = &["images", "tar", "paths", "masks", "tfrecord", "csv", "parquet", "npz", "text"];
 const NAMED: &[&str] = &["paths", "tfrecord", "csv", "parquet", "npz"];
+/// Those with columns of names.
+const COLUMNS: &[&str] = &["paths", "csv", "parquet"];
 /// Rows of numbers.
 const TABLES: &[&str] = &["tfrecord", "csv", "parquet", "npz"];
 
@@ -25,6 +27,20 @@ fn kind(name: &str) -> &str {
 /// Whether data are rows of numbers, whose count and classes a model takes from them.
 pub fn is_table(name: &str) -> bool {
     TABLES.contains(&kind(name))
+}
+
+/// What training was told of its data, for data of this name: the flags that apply to it and were not given anew.
+pub fn restore(name: &str, input: &mut InputOptions, trained: InputOptions) {
+    let kind = kind(name);
+    if NAMED.contains(&kind) {
+        input.label = input.label.take().or(trained.label);
+    }
+    if COLUMNS.contains(&kind) && input.columns.is_empty() {
+        input.columns = trained.columns;
+    }
+    if kind == "text" {
+        input.tokenizer = input.tokenizer.take().or(trained.tokenizer);
+    }
 }
 
 /// Refuses flags that do not apply to data of this name.
@@ -40,7 +56,7 @@ pub fn check(name: &str, input: &InputOptions, augment: bool) -> Result<(), Fail
         flag("--skip-bad", input.skip_bad.is_some(), FILES),
         flag("--tokenizer", input.tokenizer.is_some(), &["text"]),
         flag("--label", input.label.is_some(), NAMED),
-        flag("--columns", !input.columns.is_empty(), &["paths", "csv", "parquet"]),
+        flag("--columns", !input.columns.is_empty(), COLUMNS),
         flag("--shuffle", input.shuffle.is_some(), &["tfrecord", "parquet"]),
     ];
     let kind = kind(name);
@@ -50,5 +66,34 @@ pub fn check(name: &str, input: &InputOptions, augment: bool) -> Result<(), Fail
             Err(Failure::usage(format!("{flag} does nothing with {kind}: it is for {kinds}; leave it out")))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_training_was_told_goes_to_data_that_take_it() {
+        let trained = || InputOptions {
+            label: Some("kind".into()),
+            columns: vec!["size".into()],
+            tokenizer: Some("t.json".into()),
+            ..InputOptions::default()
+        };
+        let restored = |name: &str| {
+            let mut input = InputOptions::default();
+            restore(name, &mut input, trained());
+            check(name, &input, false).unwrap_or_else(|_| panic!("{name}"));
+            (input.label.is_some(), input.columns.len(), input.tokenizer.is_some())
+        };
+        assert_eq!(restored("paths:list.csv"), (true, 1, false));
+        assert_eq!(restored("csv:t.csv"), (true, 1, false));
+        assert_eq!(restored("npz:t.npz"), (true, 0, false));
+        assert_eq!(restored("text:t.txt"), (false, 0, true));
+        assert_eq!(restored("images:t"), (false, 0, false));
+        let mut given = InputOptions { label: Some("other".into()), ..InputOptions::default() };
+        restore("csv:t.csv", &mut given, trained());
+        assert_eq!(given.label.as_deref(), Some("other"));
     }
 }

@@ -301,8 +301,11 @@ pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool,
         return Ok(!given);
     }
     if name.starts_with("masks:") || name.starts_with("paths:") {
-        sizes.classes = sizes.classes.or(schema.classes());
-        return Ok(true);
+        let takes = entry.options.contains(&"classes");
+        if takes {
+            sizes.classes = sizes.classes.or(schema.classes());
+        }
+        return Ok(takes);
     }
     if !applies::is_table(name) {
         return Ok(false);

@@ -131,13 +131,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let images = image_options(&options.input, model.inputs().first(), false)?;
     // Columns are the same as in training, unless told.
     let mut input = options.input.clone();
-    if applies::is_table(&data_name) {
-        input.label = input.label.or(described.input.label);
-        input.columns = if input.columns.is_empty() { described.input.columns } else { input.columns };
-    }
-    if data_name.starts_with("text:") {
-        input.tokenizer = input.tokenizer.or(described.input.tokenizer);
-    }
+    applies::restore(&data_name, &mut input, described.input);
     applies::check(&data_name, &input, false)?;
     let open_options = OpenOptions {
         images,

@@ -66,6 +66,24 @@ impl<'a> Rows<'a> {
         self.at - (self.to - self.from) as u64
     }
 
+    /// Reads on, if all input is used.
+    fn fill(&mut self) -> Result<(), DataError> {
+        if self.from == self.to && self.at < self.end {
+            let bytes = (self.end - self.at).min(self.input.len() as u64) as usize;
+            self.files.read_at(0, &mut self.input[..bytes], self.at)?;
+            (self.from, self.to, self.at) = (0, bytes, self.at + bytes as u64);
+        }
+        Ok(())
+    }
+
+    /// The line of the next row: empty ones before it count, and what is left of the end of the last.
+    fn line(&mut self) -> Result<u64, DataError> {
+        self.fill()?;
+        let input = &self.input[self.from..self.to];
+        let before = input.iter().take_while(|byte| [b'\r', b'\n'].contains(byte));
+        Ok(self.core.line() + before.filter(|byte| **byte == b'\n').count() as u64)
+    }
+
     /// The next row into `output` and `ends`; `None` at the end.
     fn next<'o>(
         &mut self,
@@ -75,11 +93,7 @@ impl<'a> Rows<'a> {
         let (mut written, mut ended) = (0, 0);
         let start = self.place();
         loop {
-            if self.from == self.to && self.at < self.end {
-                let bytes = (self.end - self.at).min(self.input.len() as u64) as usize;
-                self.files.read_at(0, &mut self.input[..bytes], self.at)?;
-                (self.from, self.to, self.at) = (0, bytes, self.at + bytes as u64);
-            }
+            self.fill()?;
             let input = &self.input[self.from..self.to];
             let (result, read, wrote, ends_now) =
                 self.core.read_record(input, &mut output[written..], &mut ends[ended..]);
@@ -132,7 +146,7 @@ impl Lines {
         let mut seen = header(names)?;
         let (mut marks, mut longest) = (Marks::new(), 0);
         loop {
-            let (place, line) = (rows.place(), rows.core.line());
+            let (place, line) = (rows.place(), rows.line()?);
             let Some(row) = rows.next(&mut output, &mut ends)? else { break };
             if row.ends.len() != fields {
                 let reason =

@@ -12,6 +12,9 @@ use std::sync::Arc;
 
 /// The longest header of an array that is read: a type and a shape.
 const MOST_HEADER_BYTES: usize = 4096;
+/// The most brackets in a header, and those in one another: the time to read it doubles with each of these.
+const MOST_BRACKETS: usize = 64;
+const MOST_NESTED: usize = 4;
 /// The most arrays in a file.
 const MOST_ARRAYS: usize = 1024;
 /// Bytes that are read at a time where all are looked at.
@@ -124,6 +127,11 @@ impl Numpy {
                 Self::of(files.clone(), arrays, &label, &shown)
             };
             let (mut train, mut test) = (part(train, "_train")?, part(test, "_test")?);
+            if train.schema.classes().is_some() != test.schema.classes().is_some() {
+                let reason =
+                    format!("`{shown}`: one part's labels are floats, the other's are not; convert one");
+                return Err(DataError::Corrupt { reason });
+            }
             let most = train.schema.classes().max(test.schema.classes());
             train.set_classes(most);
             test.set_classes(most);
@@ -266,6 +274,9 @@ impl Array {
         if text > bytes.len() {
             return Err(corrupt(format!("a header of {text} bytes; at most {} may be", bytes.len())));
         }
+        if !is_flat(&bytes[..text]) {
+            return Err(corrupt("a header of too many brackets".into()));
+        }
         let header = NpyHeader::from_reader(&mut &bytes[..text]).map_err(|e| corrupt(e.to_string()))?;
         let element = match header.dtype() {
             DType::Plain(ty) => {
@@ -320,6 +331,22 @@ impl Array {
     fn row_bytes(&self) -> usize {
         self.shape[1..].iter().product::<usize>() * self.element.bytes
     }
+}
+
+/// Whether a header has few brackets.
+fn is_flat(header: &[u8]) -> bool {
+    let (mut brackets, mut open) = (0, 0usize);
+    for byte in header {
+        match byte {
+            b'(' | b'[' | b'{' => (brackets, open) = (brackets + 1, open + 1),
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if brackets > MOST_BRACKETS || open > MOST_NESTED {
+            return false;
+        }
+    }
+    true
 }
 
 /// One more than the largest label: all are looked at, a piece at a time.

@@ -303,7 +303,11 @@ fn rows(
     options: &OpenOptions,
 ) -> Result<Dataset, DataError> {
     let (train, test) = parts(name, train, test)?;
-    let normal = Normalise::measure(&train)?;
+    // What may be skipped later may be skipped here.
+    let normal = match options.images.skip_bad {
+        Some(records) => Normalise::measure(&train.clone().skip_bad(records))?,
+        None => Normalise::measure(&train)?,
+    };
     finish(name, train.apply(normal.clone())?, test.apply(normal)?, options)
 }
 

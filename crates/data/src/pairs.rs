@@ -1,6 +1,6 @@
 //! Pictures and their masks, in two folders.
 
-use crate::files::failed;
+use crate::files::{failed, length};
 use crate::folder::{MOST_FILE_BYTES, TEST_FOLDERS, as_path, is_image, read_file};
 use crate::{DataError, Record, Schema, Source};
 use std::fs;
@@ -81,7 +81,7 @@ impl Pairs {
         for index in 0..pairs.len() {
             for (largest, path) in largest.iter_mut().zip(pairs.paths(index)) {
                 // A mask that is not there is said at once: half a data set is no use.
-                *largest = fs::metadata(&path).map_err(|e| failed(&path, e))?.len().max(*largest);
+                *largest = length(&path)?.max(*largest);
             }
         }
         let [image, mask] = largest.map(|bytes| bytes.min(MOST_FILE_BYTES) as usize);

@@ -8,7 +8,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use tiff::ColorType;
-use tiff::decoder::{Decoder, Limits};
+use tiff::decoder::{ChunkType, Decoder, Limits};
 use tiff::tags::Tag;
 
 /// The largest tile or strip, decoded; one of each worker is in memory.
@@ -83,6 +83,9 @@ impl Layer {
                 return Err(wrong("bands one after another; write them pixel by pixel".into()));
             }
             let (columns, rows) = reader.chunk_dimensions();
+            // All rows in one strip may be said with any number above theirs.
+            let strips = reader.get_chunk_type() == ChunkType::Strip;
+            let rows = if strips { rows.min(height) } else { rows };
             let chunk = [rows, columns].map(|n| n as usize);
             let size = [height as usize, width as usize];
             let bytes = usize::from(bits) / 8;

@@ -139,7 +139,7 @@ impl Plan {
         }
         if let Holds::Unknown = meaning.holds {
             let number =
-                matches!(cell, Cell::Number(..)) || matches!(cell, Cell::Raw(text) if number(text).is_ok());
+                matches!(cell, Cell::Number(..)) || matches!(cell, Cell::Raw(text) if parsed(text).is_some());
             meaning.holds = if number { Holds::Numbers } else { Holds::Words(Vec::new()) };
         }
         if let Holds::Numbers = meaning.holds {
@@ -279,17 +279,21 @@ fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned()
 }
 
+/// A number, finite or not.
+fn parsed(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok()
+}
+
 /// A finite number and whether it is written as a whole one.
 fn number(text: &[u8]) -> Result<(f64, bool), String> {
     let text = text.trim_ascii();
-    let value = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
-    match value {
+    match parsed(text) {
         Some(value) if (value as f32).is_finite() => {
             let whole = text.iter().all(|byte| byte.is_ascii_digit() || [b'-', b'+'].contains(byte));
             Ok((value, whole))
         }
         None if text.is_empty() => Err("nothing stands there, where a number should".into()),
-        _ => Err(format!("`{}` is not a finite number, as in the rows before", shown(text))),
+        _ => Err(format!("`{}` is not a finite number, as the column has", shown(text))),
     }
 }
 
@@ -304,6 +308,9 @@ fn as_number(cell: Cell<'_>) -> Result<(f64, bool), String> {
 
 fn as_word(cell: Cell<'_>) -> Result<&str, String> {
     let word = match cell {
+        Cell::Raw(text) if text.trim_ascii().is_empty() => {
+            return Err("nothing stands there; fill it, or leave the column out".into());
+        }
         Cell::Raw(text) => {
             std::str::from_utf8(text).map_err(|_| format!("`{}` is not UTF-8", shown(text)))?
         }

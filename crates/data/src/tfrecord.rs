@@ -47,6 +47,10 @@ pub fn tf_records(
         return Err(DataError::Option { option: "tfrecord", reason });
     }
     let lengths = paths.iter().map(|path| length(path)).collect::<Result<Vec<_>, _>>()?;
+    if let Some((found, path)) = lengths.iter().zip(&paths).find(|(bytes, _)| **bytes >= 1 << FILE_SHIFT) {
+        let over = DataError::OverCap { what: "bytes: a file", found: *found, cap: (1 << FILE_SHIFT) - 1 };
+        return Err(over.of(|| format!("`{}`", path.display())));
+    }
     let mut zipped = false;
     for path in &paths {
         zipped |= is_gzip(path)?;
@@ -69,13 +73,14 @@ pub fn tf_records(
                     Err(error @ (DataError::Read { .. } | DataError::Truncated { .. })) => return Err(error),
                     // A bad record shows when it is used.
                     Err(error) => bad = bad.or(Some(error)),
-                    Ok(()) if layout.is_none() => {
-                        let found = Layout::of(&record[..size], label);
-                        layout = Some(found.map_err(|e| e.of(|| origin(&files, file, place)))?);
+                    Ok(()) => {
+                        if layout.is_none() {
+                            let found = Layout::of(&record[..size], label);
+                            layout = Some(found.map_err(|e| e.of(|| origin(&files, file, place)))?);
+                        }
+                        most = most.max(layout.as_ref().map_or(-1, |layout| layout.class(&record[..size])));
                     }
-                    Ok(()) => {}
                 }
-                most = most.max(layout.as_ref().map_or(-1, |layout| layout.class(&record[..size])));
             } else {
                 reader.skip(&files, size)?;
             }

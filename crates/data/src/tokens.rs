@@ -6,7 +6,7 @@ use crate::workers::guarded;
 use crate::{DataError, Dataset, Field, Record, Schema, Source, source::check_read};
 use std::path::Path;
 use std::sync::Arc;
-use tokenizers::Tokenizer;
+use tokenizers::{ModelWrapper, Tokenizer};
 
 /// The longest tokenizer file.
 const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -113,6 +113,10 @@ fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
     // Threads would remember words, in memory that depends on the words.
     let mut model = tokenizer.get_model().clone();
     model.resize_cache(0);
+    // Words would fall apart differently every time.
+    if let ModelWrapper::BPE(model) = &mut model {
+        model.dropout = None;
+    }
     tokenizer.with_model(model);
     let (mut words, mut bytes, mut largest) = (0, 0, 0);
     for (word, token) in tokenizer.get_vocab(true) {
@@ -158,6 +162,9 @@ impl Encoded {
             })?;
             if let Some(id) = unknown {
                 return Err(self.corrupt(at, format!("token {id} of a vocabulary of {}", self.vocabulary)));
+            }
+            if count > 2 * (next - at) || count >= 1 << TOKEN_BITS {
+                return Err(self.corrupt(at, format!("{count} tokens in {} bytes", next - at)));
             }
             while tokens + count > marks.len() as u64 * context as u64 {
                 let inside = marks.len() as u64 * context as u64 - tokens;

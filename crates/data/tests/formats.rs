@@ -113,6 +113,16 @@ fn arrays_that_have_no_rows_to_read_are_refused_in_words() {
     long.push(0);
     let error = Numpy::open(folder.write("x.npy", &long), fixture("y.npy").to_str()).unwrap_err().to_string();
     assert!(error.contains("1 bytes follow"), "{error}");
+    // What would take hours to read.
+    let nested = |depth: usize| {
+        let shape = ["[".repeat(depth), "1".into(), "]".repeat(depth)].concat();
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+        let start = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..]].concat();
+        let path = folder.write("nested.npy", &[&start, header.as_bytes()].concat());
+        Numpy::open(path, fixture("y.npy").to_str()).unwrap_err().to_string()
+    };
+    assert!(nested(1000).contains("too many brackets"), "{}", nested(1000));
+    assert!(nested(4).contains("too many brackets") && !nested(3).contains("too many brackets"));
     // A file that shrinks afterwards.
     let path = folder.write("x.npy", &whole);
     let source = Numpy::open(&path, fixture("y.npy").to_str()).unwrap();
@@ -175,6 +185,16 @@ fn what_is_wrong_with_a_table_names_line_and_column() {
     assert!(word.contains("line 4: column `a`: `three` is not a finite number"), "{word}");
     assert!(wrong("a,y\n1,0\n,1\n").contains("line 3: column `a`: nothing stands there"));
     assert!(wrong("a,y\n1,0\nnan,1\n").contains("`nan` is not a finite number"));
+    for first in ["nan", "inf", "1e99"] {
+        let error = wrong(&format!("a,y\n{first},0\n1,1\n"));
+        assert!(error.contains(&format!("line 2: column `a`: `{first}` is not a finite number")), "{error}");
+    }
+    assert!(wrong("a,y\n,0\n1,1\n").contains("line 2: column `a`: nothing stands there"));
+    assert!(wrong("a,y\nx,0\n \t,1\n").contains("line 3: column `a`: nothing stands there"));
+    // Other ends of lines, and empty lines.
+    for content in ["a,y\r\n1,0\r\nx,1\r\n", "a,y\n\nx,1,2\n", "a,y\r\n\r\nx,1,2\r\n"] {
+        assert!(wrong(content).contains("line 3"), "{}", wrong(content));
+    }
     assert!(wrong("a,y\n1,0\n1e99,1\n").contains("not a finite number"));
     assert!(wrong("").contains("holds no examples") && wrong("a,y\n").contains("holds no examples"));
     assert!(wrong("a\n1\n").contains("features besides the label `a`"));
@@ -268,8 +288,13 @@ fn damaged_tf_records_name_file_and_place() {
     // A byte of the second record.
     let mut bad = whole.clone();
     bad[size + 30] ^= 1;
+    // Its label, which counts no more.
+    let label = size + bad[size..].windows(5).position(|word| word == b"label").unwrap();
+    let value = label + bad[label..].iter().position(|byte| *byte == 0x1a).unwrap() + 4;
+    bad[value] = 100;
     let path = folder.write("bad.tfrecord", &bad);
     let pipeline = tf_records(vec![path.clone()], None, None).unwrap();
+    assert_eq!(pipeline.schema().classes(), Some(5));
     let error = epoch(&pipeline).unwrap_err().to_string();
     assert!(
         error.contains(&format!("bad.tfrecord` at byte {size}: the sum of the record is wrong")),
@@ -289,6 +314,17 @@ fn damaged_tf_records_name_file_and_place() {
     assert!(matches!(empty, DataError::Empty { .. }));
     let other = tf_records(vec![fixture("table.csv")], None, None).err().unwrap().to_string();
     assert!(other.contains("no TFRecord file"), "{other}");
+    // Compressed: a bad record is skipped from the first pass on.
+    let mut bad = whole.clone();
+    bad[size + 30] ^= 1;
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &[&bad[..], &whole].concat()).unwrap();
+    let path = folder.write("bad.tfrecord.gz", &packed.finish().unwrap());
+    let mut skipping = options();
+    skipping.images.skip_bad = Some(1);
+    let by_name = |options: &OpenOptions| open(&format!("tfrecord:{}", path.display()), options);
+    assert!(by_name(&options()).is_err());
+    by_name(&skipping).unwrap();
     // Compressed: a byte in the middle.
     let mut zipped = std::fs::read(fixture("numbers-0.tfrecord.gz")).unwrap();
     let path = folder.write("whole.gz", &zipped);
@@ -333,8 +369,16 @@ fn a_text_has_the_tokens_that_its_tokenizer_gives_it() {
     assert!(wrong.contains("table.csv` is no tokenizer file"), "{wrong}");
     let binary = refused(&fixture("table.parquet"), &fixture("tokenizer.json"), 8);
     assert!(binary.contains("table.parquet` at byte") && binary.contains("not UTF-8"), "{binary}");
-    // A file that changes afterwards.
+    // Chance takes no part.
     let folder = Scratch::new("tokens");
+    let json = std::fs::read_to_string(fixture("tokenizer.json")).unwrap();
+    let chance = json.replace("\"dropout\": null", "\"dropout\": 0.5");
+    assert_ne!(chance, json);
+    let chance = folder.write("chance.json", chance.as_bytes());
+    let text = plimsoll_data::Tokens::open(fixture("text.txt"), chance, 64).unwrap();
+    let first: Vec<u8> = tokens[..64].iter().flat_map(|token| token.to_ne_bytes()).collect();
+    assert_eq!(read(text.train.source().unwrap(), 0).unwrap()[0], first);
+    // A file that changes afterwards.
     let path = folder.write("t.txt", &std::fs::read(fixture("text.txt")).unwrap());
     let text = plimsoll_data::Tokens::open(&path, fixture("tokenizer.json"), 8).unwrap();
     std::fs::write(&path, [b'x'; 100]).unwrap();

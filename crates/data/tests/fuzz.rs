@@ -59,9 +59,10 @@ fn damage(file: &[u8], seed: u64) -> Vec<u8> {
 /// Opens and reads an epoch or two; returns how many records came.
 fn read(spec: &str, options: &OpenOptions) -> Result<usize, DataError> {
     let before = restart();
-    let data: Dataset = open(spec, options)?;
+    let data: Result<Dataset, DataError> = open(spec, options);
     let opened = PEAK.load(SeqCst) - before;
     assert!(opened < OPENING, "opening took {opened} bytes");
+    let data = data?;
     let mut count = 0;
     for part in [&data.train, &data.test] {
         count += run(part)?;

@@ -129,6 +129,10 @@ fn masks_are_opened_by_name_in_one_part_or_two() {
     std::fs::remove_file(one.0.join("masks/05.png")).unwrap();
     let error = by_name(&one).unwrap_err().to_string();
     assert!(error.contains("masks/05.png` cannot be read"), "{error}");
+    std::fs::create_dir(one.0.join("masks/05.png")).unwrap();
+    let error = by_name(&one).unwrap_err().to_string();
+    assert!(error.contains("masks/05.png") && error.contains("not a regular file"), "{error}");
+    std::fs::remove_dir(one.0.join("masks/05.png")).unwrap();
     let [other, _] = pair(40, 50, 7);
     one.write("masks/05.png", &other);
     let mut batches = by_name(&one).unwrap().train.batch(12).start(Cursor::default()).unwrap();

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const MOST_PAGE_BYTES: usize = 64 << 20;
 /// Bytes of a page's header that are read at a time, and of which its sizes stand in the first.
 const HEADER_BYTES: usize = 512;
+/// What a value of a dictionary takes at most, besides its bytes.
+const VALUE_BYTES: usize = 8;
 /// What decoding a column takes besides its pages: levels, buffers, the rows at hand.
 const COLUMN_BYTES: usize = 64 << 10;
 
@@ -75,13 +77,19 @@ impl ChunkReader for Checked {
             let mut header = [0; 32];
             let count = self.length.saturating_sub(start).min(32) as usize;
             read_at(&self.file, &mut header[..count], start).map_err(|e| wrong(e.to_string()))?;
-            let sizes = sizes(&header[..count]).ok_or_else(|| wrong("a page's header is damaged"))?;
+            let (sizes, values) =
+                sizes(&header[..count]).ok_or_else(|| wrong("a page's header is damaged"))?;
+            // The library makes room for as many values before it looks for them.
+            if values > sizes[1] {
+                return Err(wrong(format!("a dictionary of {values} values in {} bytes", sizes[1])));
+            }
             for (largest, size) in self.largest.iter().zip(sizes) {
                 if size > MOST_PAGE_BYTES {
                     return Err(wrong(format!("a page of {size} bytes; at most {MOST_PAGE_BYTES} may be")));
                 }
                 largest.fetch_max(size, Relaxed);
             }
+            self.largest[1].fetch_max(values * VALUE_BYTES, Relaxed);
         }
         let from = From { file: self.file.clone(), at: start, end: self.length };
         Ok(BufReader::with_capacity(HEADER_BYTES, from))
@@ -98,19 +106,33 @@ impl ChunkReader for Checked {
     }
 }
 
-/// Sizes of a page, packed and unpacked: the third and the second field of its header, which come after its kind. They are
-/// looked at before the library believes them.
-fn sizes(mut header: &[u8]) -> Option<[usize; 2]> {
+/// Sizes of a page, packed and unpacked: the third and the second field of its header, which come after its kind; and of a
+/// dictionary how many values it has. They are looked at before the library believes them.
+fn sizes(mut header: &[u8]) -> Option<([usize; 2], usize)> {
     // A field that follows the one before it, of 32 bits.
     const NEXT: u8 = 0x15;
-    let mut field = || {
-        let (&NEXT, rest) = header.split_first()? else { return None };
+    // The kind of a page that is a dictionary, and what says more of it: field 7, after field 3 or a sum in field 4.
+    const DICTIONARY: usize = 2;
+    const AFTER_SIZES: u8 = 0x4c;
+    const AFTER_SUM: u8 = 0x3c;
+    let mut next = |start: u8| {
+        let (first, rest) = header.split_first()?;
+        if *first != start {
+            return None;
+        }
         header = rest;
-        let zigzag = decode_varint(&mut header).ok()?;
-        (zigzag % 2 == 0).then_some((zigzag / 2) as usize)
+        if start == NEXT { decode_varint(&mut header).ok() } else { Some(0) }
     };
-    let (_, unpacked, packed) = (field()?, field()?, field()?);
-    Some([packed, unpacked])
+    let number = |zigzag: u64| (zigzag % 2 == 0).then_some((zigzag / 2) as usize);
+    let [kind, unpacked, packed] = [number(next(NEXT)?)?, number(next(NEXT)?)?, number(next(NEXT)?)?];
+    if kind != DICTIONARY {
+        return Some(([packed, unpacked], 0));
+    }
+    match next(NEXT) {
+        Some(_) => next(AFTER_SUM)?,
+        None => next(AFTER_SIZES)?,
+    };
+    Some(([packed, unpacked], number(next(NEXT)?)?))
 }
 
 impl ParquetFile {
@@ -150,5 +172,43 @@ struct Pages(ParquetRecordBatchReader);
 impl Batches for Pages {
     fn next(&mut self) -> Option<Result<RecordBatch, String>> {
         self.0.next().map(|batch| batch.map_err(|e| e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_values_of_a_dictionary_are_found_before_the_library_believes_them() {
+        let sizes_then = |more: &[u8]| sizes(&[&[0x15, 4, 0x15, 40, 0x15, 42][..], more].concat());
+        assert_eq!(sizes_then(&[0x4c, 0x15, 6, 0x15, 0]), Some(([21, 20], 3)));
+        // With a sum, which may be negative.
+        assert_eq!(sizes_then(&[0x15, 7, 0x3c, 0x15, 6, 0x15, 0]), Some(([21, 20], 3)));
+        let many = [0x4c, 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f];
+        assert_eq!(sizes_then(&many), Some(([21, 20], i32::MAX as usize)));
+        // Fields that do not follow one another, and fewer than no values.
+        assert_eq!(sizes_then(&[0x0c, 14, 0x15, 6]), None);
+        assert_eq!(sizes_then(&[0x4c, 0x15, 7]), None);
+        assert_eq!(sizes(&[0x15, 0, 0x15, 40, 0x15, 42, 0x2c]), Some(([21, 20], 0)));
+    }
+
+    #[test]
+    fn a_dictionary_of_more_values_than_bytes_is_refused() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/table.parquet");
+        let mut bytes = std::fs::read(fixture).unwrap();
+        let header =
+            |at: &usize| sizes(&bytes[*at..]).is_some_and(|(sizes, values)| values > 0 && sizes[1] < 60);
+        let at = (0..bytes.len() - 32).find(header).expect("a small dictionary");
+        let place = at + bytes[at..].iter().position(|byte| *byte == 0x4c).unwrap() + 2;
+        bytes[place] = 63 * 2;
+        let path = std::env::temp_dir().join(format!("plimsoll-dictionary-{}.parquet", std::process::id()));
+        std::fs::write(&path, &bytes).unwrap();
+        let file = ParquetFile::open(&path).unwrap();
+        let columns: Vec<usize> = (0..file.names().len()).collect();
+        let mut pages = file.start(&columns).unwrap();
+        let error = pages.next().unwrap().unwrap_err();
+        assert!(error.contains("a dictionary of 63 values in"), "{error}");
+        std::fs::remove_file(path).unwrap();
     }
 }
