@@ -168,7 +168,13 @@ fn a_second_signal_ends_the_run_at_once() {
     // Steps of half a second, so that the second signal comes inside one.
     // A program in the background is born deaf to the first one.
     let mut child = Command::new("env");
-    child.args(["--default-signal=INT", env!("CARGO_BIN_EXE_plimsoll"), "train", "--batch=8000", "--steps=60"]);
+    child.args([
+        "--default-signal=INT",
+        env!("CARGO_BIN_EXE_plimsoll"),
+        "train",
+        "--batch=8000",
+        "--steps=60",
+    ]);
     child.args(["--save-every=1", "--threads=1", "--out", &out]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = child.spawn().expect("the program starts");
     while newest(&out).is_none() {

@@ -27,7 +27,7 @@ fn the_load_sheet_says_what_it_saves() {
     };
     assert!(!text("f32").contains("Precision"));
     let bf16 = text("bf16");
-    assert!(bf16.contains("Precision bf16") && bf16.contains("optimizer state are f32"), "{bf16}");
+    assert!(bf16.contains("Precision bf16") && bf16.contains("Parameters are f32."), "{bf16}");
 }
 
 #[test]
@@ -60,7 +60,10 @@ fn mistakes_say_what_to_change() {
     refused(&run("plan", &["--precision=f8"]), &["f8", "bf16"]);
     refused(&run("plan", &["--loss-scale=8"]), &["--loss-scale needs --precision f16"]);
     refused(&run("plan", &["--keep-f32=head"]), &["--keep-f32 needs --precision bf16 or f16"]);
-    refused(&run("plan", &["--precision=f16", "--loss-scale=0"]), &["at least 1"]);
+    refused(&run("plan", &["--precision=f16", "--loss-scale=0"]), &["--loss-scale", "at least 1"]);
+    refused(&run("plan", &["--precision=f16", "--loss-scale=1e31"]), &["--loss-scale", "at most 2^100"]);
+    let growth = ["--precision=f16", "--loss-scale-growth=20000000"];
+    refused(&run("plan", &growth), &["--loss-scale-growth", "at most 16777216"]);
     refused(&run("plan", &["--precision=bf16", "--keep-f32=nowhere"]), &["no layer is named `nowhere`"]);
 }
 
@@ -81,8 +84,11 @@ fn an_overflow_is_skipped_and_reported() {
 fn a_run_goes_on_in_its_own_precision_alone() {
     let scratch = Scratch::new("precision");
     let (whole, half) = (scratch.path("whole"), scratch.path("half"));
-    let f16 = ["--precision=f16", "--loss-scale=1e12", "--loss-scale-growth=2", "--keep-f32=dense3"];
-    json(&run("train", &[&f16[..], &["--json", "--out", &whole]].concat()));
+    // A scale with which a step is skipped, and most are not.
+    let f16 = ["--precision=f16", "--loss-scale=2097152", "--loss-scale-growth=2", "--keep-f32=dense3,loss"];
+    let report = json(&run("train", &[&f16[..], &["--json", "--out", &whole]].concat()));
+    let skipped = number(&report, "skipped_steps");
+    assert!(skipped > 0.0 && skipped < 4.0, "{skipped} of 4 steps were skipped");
     let resolved = fs::read_to_string(format!("{whole}/resolved.toml")).unwrap();
     assert!(resolved.contains("precision = \"f16\"") && resolved.contains("keep-f32"), "{resolved}");
     // The file alone makes the same run.
@@ -102,4 +108,8 @@ fn a_run_goes_on_in_its_own_precision_alone() {
     assert!(weights(&constant) == weights(&half), "going on changed the weights");
     let evaluation = json(&plimsoll(&["evaluate", &whole, "--json"]));
     assert!(number(&evaluation, "loss").is_finite());
+    // A prediction has no loss to keep in f32.
+    let table = scratch.path("table.csv");
+    let predicted = plimsoll(&["predict", &whole, "--out", &table]);
+    assert!(predicted.status.success(), "{}", String::from_utf8_lossy(&predicted.stderr));
 }

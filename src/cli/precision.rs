@@ -52,9 +52,9 @@ impl PrecisionOptions {
             initial: self.loss_scale.unwrap_or(own.initial),
             growth: self.loss_scale_growth.unwrap_or(own.growth),
         };
-        if !(scale.initial.is_finite() && scale.initial >= 1.0) || scale.growth == 0 {
-            return Err(Failure::usage("--loss-scale and --loss-scale-growth must be at least 1"));
-        }
+        scale
+            .check()
+            .map_err(|reason| Failure::usage(format!("--loss-scale, --loss-scale-growth: {reason}")))?;
         let policy = Policy::new(self.precision).loss_scale(scale);
         Ok(self.keep_f32.iter().fold(policy, |policy, pattern| policy.keep_f32(pattern)))
     }

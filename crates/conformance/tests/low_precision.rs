@@ -6,16 +6,17 @@ use plimsoll_cpu::isa::Isa;
 use plimsoll_cpu::{Cpu, CpuTarget};
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_graph::op::{
-    Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Windows,
+    Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Unary, Windows,
 };
-use plimsoll_graph::{Flow, Op};
+use plimsoll_graph::{Flow, GraphError, Init, Op, ValueId};
 use plimsoll_nn::{
-    AdamW, LossScale, Model, Moments, Optimizer, Policy, Precision, Recipe, SKIPPED_STEPS, Sgd, step, zoo,
+    AdamW, Dense, Layer, LossScale, Model, Moments, Net, Optimizer, Policy, Precision, Recipe, SKIPPED_STEPS,
+    Sequential, Sgd, step, zoo,
 };
 use plimsoll_plan::{Budget, plan, verify};
 use plimsoll_reference::{Reference, evaluate};
 use plimsoll_tensor::{DType, HostTensor, TensorType};
-use plimsoll_train::{Control, Trainer};
+use plimsoll_train::{Control, Schedule, TrainError, Trainer};
 use plimsoll_transform::optimize;
 
 const LOW: [DType; 2] = [DType::BF16, DType::F16];
@@ -197,6 +198,18 @@ fn activations_take_about_half() {
     }
 }
 
+/// A layer in f32 before a norm: its gradient comes low, what the norm reads does not.
+#[test]
+fn a_layer_before_a_norm_can_be_kept_in_f32() {
+    let model = made(zoo::ZOO.iter().find(|e| e.name == "resnet20").unwrap());
+    let policy = Policy::new(Precision::BF16).keep_f32("conv");
+    let graph = step::training_as(&policy, model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
+    let graphs = [("train".into(), optimize(&graph, &[]).unwrap())];
+    let target = CpuTarget::new(Isa::Avx512, 2);
+    let plans = plan(&graphs, &target, &Budget::new(usize::MAX, Vec::new()));
+    assert!(plans.is_ok(), "{}", plans.unwrap_err());
+}
+
 /// The reference runs mixed precision, too, and comes to nearly the same.
 #[test]
 fn the_reference_trains_alike() {
@@ -273,5 +286,81 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
             good == 0.0 && (after == 2.0 * found || after == found / 2.0),
             "{entry}: {found}, then {after}"
         );
+    }
+}
+
+fn perceptron_data(model: &dyn Model) -> Dataset {
+    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
+    let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
+    Dataset::new("synthetic", source(32, 0), source(8, 1))
+}
+
+/// After skipped steps, the first good one is what it would have been without them.
+#[test]
+fn skipped_steps_are_none_to_the_optimizer() {
+    let model = || zoo::mlp_of(&[12], &[16], 4);
+    let data = perceptron_data(&model());
+    // The states after the first good step, and the scale that it had.
+    let first_good = |initial: f64| {
+        let scale = LossScale { initial, growth: 1000 };
+        let optimizer = Recipe::new(AdamW::new(1e-2)).average(0.9);
+        let trainer = Trainer::new(model(), optimizer, Cpu::new(2).unwrap()).batch(32);
+        let trainer = trainer.schedule(Schedule::Constant);
+        let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
+        let plans = trainer.plan(&data).unwrap();
+        let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
+        let mut session = trainer.prepare(plans, &data).unwrap();
+        let mut batches = trainer.training_batches(&data).start(Default::default()).unwrap();
+        let batch = batches.next().unwrap().unwrap();
+        let mut steps = 0;
+        while session.state(plimsoll_nn::GOOD_STEPS).unwrap().to_f64()[0] == 0.0 {
+            session.train_step(batch).unwrap();
+            steps += 1;
+            assert!(steps < 64);
+        }
+        let kept = names.into_iter().filter(|name| name != SKIPPED_STEPS);
+        let states: Vec<_> = kept.map(|n| (session.state(&n).unwrap().as_bytes().to_vec(), n)).collect();
+        (states, steps, session.scale().unwrap().unwrap().scale)
+    };
+    let (late, steps, scale) = first_good(2f64.powi(40));
+    assert!(steps > 4);
+    let (at_once, steps, _) = first_good(scale);
+    assert_eq!(steps, 1);
+    for ((late, name), (at_once, _)) in late.iter().zip(&at_once) {
+        assert!(late == at_once, "skipped steps changed `{name}`");
+    }
+}
+
+/// A shift by a function of a parameter that is zero.
+struct Shift(Unary);
+
+impl Layer for Shift {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let parameter = net.parameter("at", [], Init::Zeros);
+        let shift = net.unary(self.0, parameter)?;
+        net.add(x, shift)
+    }
+}
+
+/// A loss that is not finite is not the scale's fault; gradients that are not may be, until it is the smallest.
+#[test]
+fn what_no_scale_helps_ends_the_run() {
+    // The logarithm of zero is infinite; of its root only the slope is.
+    for (op, steps, gradients) in [(Unary::Log, 0, false), (Unary::Sqrt, 2, true)] {
+        let model = Sequential::classifier("shifted", [6], 3)
+            .layer("hidden", Dense::new(8))
+            .layer("gate", Shift(op))
+            .layer("head", Dense::new(3));
+        let data = perceptron_data(&model);
+        let scale = LossScale { initial: 4.0, growth: 2000 };
+        let trainer = Trainer::new(model, Sgd::new(0.1), Cpu::new(2).unwrap()).batch(16).steps(20);
+        let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
+        let Err(TrainError::Diverged(found)) = trainer.fit(&data, &mut |_| Control::Continue) else {
+            panic!("{op:?}: it did not diverge")
+        };
+        assert_eq!((found.step, found.gradients), (steps, gradients), "{found}");
+        assert!(found.loss.is_finite() == gradients, "{found}");
+        assert_eq!(found.origin.as_ref().map(|origin| &*origin.layer), Some("gate"), "{found}");
+        assert!(!gradients || found.to_string().contains("a gradient is not finite in step 3"), "{found}");
     }
 }

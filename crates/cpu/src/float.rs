@@ -7,7 +7,13 @@ use crate::math::simd_fn;
 use plimsoll_tensor::{DType, bf16, f16};
 
 /// A float as it lies in memory.
-pub trait Float: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
+///
+/// # Safety
+///
+/// Kernels see memory that holds elements of [`Float::DTYPE`] as values of the type, and values of a type that is not
+/// [`Float::LOW`] as f32: it must be as large and as aligned as that element, every bit pattern must be a value of it, and
+/// only f32 may be not low.
+pub unsafe trait Float: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
     /// Its element type.
     const DTYPE: DType;
     /// Whether it holds fewer bits than f32.
@@ -20,7 +26,8 @@ pub trait Float: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
     fn narrow(x: f32) -> Self;
 }
 
-impl Float for f32 {
+// SAFETY: it is the element type that `DTYPE` names, and every bit pattern is a number or NaN.
+unsafe impl Float for f32 {
     const DTYPE: DType = DType::F32;
     const ZERO: Self = 0.0;
 
@@ -35,7 +42,8 @@ impl Float for f32 {
     }
 }
 
-impl Float for bf16 {
+// SAFETY: it is the element type that `DTYPE` names, and every bit pattern is a number or NaN.
+unsafe impl Float for bf16 {
     const DTYPE: DType = DType::BF16;
     const ZERO: Self = Self::ZERO;
 
@@ -53,7 +61,8 @@ impl Float for bf16 {
     }
 }
 
-impl Float for f16 {
+// SAFETY: it is the element type that `DTYPE` names, and every bit pattern is a number or NaN.
+unsafe impl Float for f16 {
     const DTYPE: DType = DType::F16;
     const ZERO: Self = Self::ZERO;
 

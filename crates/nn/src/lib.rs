@@ -42,4 +42,6 @@ pub use optimizer::{
 };
 pub use plimsoll_graph::op::ResizeMode;
 pub use plimsoll_tensor::Field;
-pub use precision::{GOOD_STEPS, LEAST_SCALE, LOSS_SCALE, LossScale, Policy, Precision, SKIPPED_STEPS};
+pub use precision::{
+    GOOD_STEPS, LEAST_SCALE, LOSS_SCALE, LossScale, MOST_GROWTH, MOST_SCALE, Policy, Precision, SKIPPED_STEPS,
+};

@@ -1,7 +1,7 @@
 //! How numbers are stored and multiplied, and the loss scale that f16 needs.
 
 use crate::optimizer::{Parameter, square_sum};
-use crate::{Optimizer, Pattern};
+use crate::{Mode, Optimizer, Pattern};
 use plimsoll_graph::op::Binary;
 use plimsoll_graph::{Builder, Graph, GraphError, Init, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
@@ -21,8 +21,10 @@ pub const SKIPPED_STEPS: &str = "loss_scale/skipped_steps";
 
 /// The smallest loss scale: below, it is not the scale that makes gradients overflow.
 pub const LEAST_SCALE: f64 = 1.0;
-/// The largest loss scale, far above any that helps.
-const MOST_SCALE: f64 = 1e30;
+/// The largest loss scale, 2^100: far above any that helps.
+pub const MOST_SCALE: f64 = (1u128 << 100) as f64;
+/// The most good steps after which the loss scale may double: f32 counts them.
+pub const MOST_GROWTH: u32 = 1 << 24;
 
 /// The element type of what layers hand on and of what products multiply. Parameters, sums, norms, softmax and losses are
 /// f32 in all of them.
@@ -86,6 +88,24 @@ impl Default for LossScale {
     }
 }
 
+impl LossScale {
+    /// Whether a run can start with it; if not, why.
+    pub fn check(self) -> Result<(), String> {
+        let Self { initial, growth } = self;
+        if !(LEAST_SCALE..=MOST_SCALE).contains(&initial) {
+            return Err(format!(
+                "a loss scale of {initial}: it must be at least {LEAST_SCALE} and at most 2^100"
+            ));
+        }
+        if !(1..=MOST_GROWTH).contains(&growth) {
+            return Err(format!(
+                "a loss scale that grows after {growth} steps: it must be at least 1 and at most {MOST_GROWTH}"
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// What a model computes in, and which of its layers do not.
 ///
 /// ```
@@ -131,11 +151,12 @@ impl Policy {
         format!("{}{}{}", self.precision, keep.collect::<String>(), scale.unwrap_or_default())
     }
 
-    /// A forward graph under this policy, open for its gradient.
-    pub(crate) fn apply(&self, graph: &Graph) -> Result<Lowered, GraphError> {
+    /// A forward graph under this policy, open for its gradient. The layers to keep must be in a training graph, and may be
+    /// missing in others, which have no loss.
+    pub(crate) fn apply(&self, graph: &Graph, mode: Mode) -> Result<Lowered, GraphError> {
         let layers = || graph.nodes.iter().map(|node| &*node.layer);
         let unused = self.keep.iter().find(|pattern| !layers().any(|layer| pattern.matches(layer)));
-        if let Some(pattern) = unused {
+        if let (Some(pattern), Mode::Train) = (unused, mode) {
             let mut names: Vec<&str> = layers().collect();
             names.dedup();
             names.truncate(8);
@@ -161,13 +182,8 @@ pub(crate) struct Scaling {
 impl Scaling {
     /// Adds the scale's states.
     pub fn new(b: &mut Builder, settings: LossScale) -> Result<Self, GraphError> {
-        let LossScale { initial, growth } = settings;
-        if !(initial.is_finite() && (LEAST_SCALE..=MOST_SCALE).contains(&initial)) || growth == 0 {
-            return Err(GraphError::Choice(format!(
-                "a loss scale of {initial} that grows after {growth} steps: it starts at {LEAST_SCALE} or more and grows \
-                 after one step or more"
-            )));
-        }
+        settings.check().map_err(GraphError::Choice)?;
+        let LossScale { initial, .. } = settings;
         let mut state = |name: &str, start: f64| {
             b.named_state(name.into(), TensorType::scalar(DType::F32), Role::Moment, Init::Constant(start))
         };

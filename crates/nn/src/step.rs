@@ -72,7 +72,7 @@ pub fn training_as(
         return training(model, optimizer, examples);
     }
     let (b, loss) = training_forward(DType::F32, model, examples)?;
-    let lowered = policy.apply(b.graph())?;
+    let lowered = policy.apply(b.graph(), Mode::Train)?;
     let loss = lowered.value(loss).unwrap_or(loss);
     drop(b);
     let scale = (policy.precision == Precision::F16).then_some(policy.scale);
@@ -124,7 +124,10 @@ fn finish_training(
 
 /// A step without a gradient under a precision policy.
 pub fn inference_as(policy: &Policy, graph: Graph) -> Result<Graph, GraphError> {
-    if policy.precision == Precision::F32 { Ok(graph) } else { policy.apply(&graph)?.builder.finish() }
+    if policy.precision == Precision::F32 {
+        return Ok(graph);
+    }
+    policy.apply(&graph, Mode::Infer)?.builder.finish()
 }
 
 /// A step that reads parameters (evaluation, prediction) with the running averages that an optimizer keeps of them in their

@@ -1,4 +1,4 @@
-//! A loss that is not a number any more: who made it so.
+//! A loss that is not a number any more, or a gradient: who made it so.
 
 use crate::checkpoint::Checkpoints;
 use crate::fit::Tell;
@@ -12,13 +12,15 @@ use thiserror::Error;
 /// Steps at most that are done again, from a checkpoint or from the start.
 const MOST_AGAIN: u64 = 100;
 
-/// The loss, or a parameter, is not a number any more.
+/// The loss, a gradient or a parameter is not a number any more.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub struct Diverged {
     /// Steps done before.
     pub step: u64,
     /// The loss of the step; that of the last good one where a parameter showed it first.
     pub loss: f64,
+    /// Whether it was f16's gradients that were not finite, though the loss was not scaled any more.
+    pub gradients: bool,
     /// Who made the first number that is not finite, where it could be found out.
     pub origin: Option<Origin>,
     /// The last good checkpoint.
@@ -38,9 +40,14 @@ pub struct Origin {
 
 impl fmt::Display for Diverged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.loss.is_finite() {
-            true => write!(f, "a parameter is not finite after step {}", self.step)?,
-            false => write!(f, "the loss became {} in step {}", self.loss, self.step + 1)?,
+        match (self.loss.is_finite(), self.gradients) {
+            (false, _) => write!(f, "the loss became {} in step {}", self.loss, self.step + 1)?,
+            (_, true) => write!(
+                f,
+                "a gradient is not finite in step {}, with the smallest loss scale there is",
+                self.step + 1
+            )?,
+            _ => write!(f, "a parameter is not finite after step {}", self.step)?,
         }
         match &self.origin {
             Some(Origin { layer, op, step }) => write!(
@@ -69,9 +76,9 @@ impl Session<'_> {
         loss: f64,
         tell: Tell<'_>,
     ) -> TrainError {
-        let (step, loss, until) = match error {
-            TrainError::Diverged(found) => (found.step, found.loss, self.steps_done + 1),
-            TrainError::NotFinite { .. } => (self.steps_done, loss, self.steps_done),
+        let (step, loss, gradients, until) = match error {
+            TrainError::Diverged(found) => (found.step, found.loss, found.gradients, self.steps_done + 1),
+            TrainError::NotFinite { .. } => (self.steps_done, loss, false, self.steps_done),
             other => return other,
         };
         self.spoilt = true;
@@ -91,7 +98,8 @@ impl Session<'_> {
         };
         self.spoilt = true;
         // Failing to find out is no worse than not looking.
-        TrainError::Diverged(Box::new(Diverged { step, loss, origin: back.unwrap_or(None), checkpoint }))
+        let origin = back.unwrap_or(None);
+        TrainError::Diverged(Box::new(Diverged { step, loss, gradients, origin, checkpoint }))
     }
 
     /// Goes back to the newest good checkpoint of this run, or to the start; whether there was a way, and a short one.
@@ -131,8 +139,8 @@ impl Session<'_> {
                 continue;
             };
             let plan = self.find(BatchKind::Train, batch.examples())?;
-            self.set_settings(plan);
-            // Steps that f16 skips hold infinities by right; the last one was not skipped.
+            self.set_settings(plan)?;
+            // Steps that f16 skips hold infinities by right, but for the last one.
             let look = self.scale()?.is_none() || self.steps_done + 1 == until;
             if let Some(node) = self.run(plan, batch, look)?.1 {
                 let node = self.plans.plans[plan].graph.node(node);

@@ -150,7 +150,7 @@ impl<'t> Session<'t> {
         };
         if !evaluation.loss.is_finite() {
             let (step, loss) = (self.steps_done.saturating_sub(1), evaluation.loss);
-            let error = Diverged { step, loss, origin: None, checkpoint: None };
+            let error = Diverged { step, loss, gradients: false, origin: None, checkpoint: None };
             return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, tell));
         }
         let scale = self.scale()?;

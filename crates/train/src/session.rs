@@ -260,29 +260,35 @@ impl<'t> Session<'t> {
     }
 
     /// Sets the optimizer's numbers for the next step.
-    pub(crate) fn set_settings(&mut self, plan: usize) {
+    pub(crate) fn set_settings(&mut self, plan: usize) -> Result<(), TrainError> {
         let (schedule, step) = (self.trainer.schedule, self.steps_done - self.schedule_start);
         let scale = schedule.scale_after(self.trainer.warmup, step, self.total_steps);
         let scale = scale * self.plateau.scale(schedule);
-        self.trainer.optimizer.settings(self.steps_done, scale, &mut self.settings.0);
+        // Steps that f16 skipped are none to the optimizer.
+        let done = self.steps_done.saturating_sub(self.scale()?.map_or(0, |found| found.skipped));
+        self.trainer.optimizer.settings(done, scale, &mut self.settings.0);
         let dtype = self.types[plan].loss.map_or(DType::F32, |(_, dtype)| dtype);
         for (value, bytes) in self.settings.0.iter().zip(&mut self.settings.1) {
             bytes.clear();
             push(bytes, dtype, *value);
         }
+        Ok(())
     }
 
     /// One training step.
     pub(crate) fn step_on(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         let plan = self.find(BatchKind::Train, batch.examples())?;
-        self.set_settings(plan);
-        let spoilt = self.spoilt;
+        self.set_settings(plan)?;
+        let (spoilt, before) = (self.spoilt, self.scale()?);
         self.run(plan, batch, false)?;
         let loss = self.read_loss(plan)?;
-        // In f16 such a step was skipped, and the next one may be better: until it is no longer the scale's fault.
-        let scaled = self.scale()?.is_some_and(|found| found.scale > LEAST_SCALE);
-        if !loss.is_finite() && !scaled {
-            let diverged = Diverged { step: self.steps_done, loss, origin: None, checkpoint: None };
+        // The loss itself is not scaled. Gradients that overflow may be better at half the scale, until it is the smallest.
+        let skipped = |(before, after): (Scale, Scale)| before.skipped < after.skipped;
+        let at_least = before.is_some_and(|found| found.scale <= LEAST_SCALE);
+        let gradients = at_least && before.zip(self.scale()?).is_some_and(skipped);
+        if !loss.is_finite() || gradients {
+            let step = self.steps_done;
+            let diverged = Diverged { step, loss, gradients, origin: None, checkpoint: None };
             return Err(TrainError::Diverged(Box::new(diverged)));
         }
         self.spoilt = spoilt;

@@ -7,10 +7,11 @@ use crate::metrics::MetricSpec;
 use crate::planning::Planning;
 use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
-use plimsoll_graph::{Flow, Graph, Node, Op};
+use plimsoll_graph::{Flow, Graph, Node, Op, ValueId};
 use plimsoll_nn::{Model, Optimizer, Policy, Precision, step};
 use plimsoll_plan::{
-    Action, Budget, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, plan_toward, verify,
+    Action, Budget, BufferKind, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, plan_toward,
+    verify,
 };
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{
@@ -609,12 +610,17 @@ impl Trainer {
             return None;
         }
         let plan = plans.plans.iter().max_by_key(|plan| plan.peak_bytes)?;
+        let flows = plan.graph.flows();
         let at_peak = plan.buffers.iter().filter(|b| (b.first..=b.last).contains(&plan.peak_step));
-        let low = at_peak.filter(|b| b.value.is_some_and(|v| plan.graph.ty(v).dtype.is_low()));
+        // Casts of parameters are there because of the precision, and moments are low or not without it.
+        let low = at_peak.filter(|b| {
+            let low = |v: ValueId| plan.graph.ty(v).dtype.is_low() && flows[v.index()] != Flow::Shared;
+            !matches!(b.kind, BufferKind::State(_)) && b.value.is_some_and(low)
+        });
         let bytes = in_words(low.map(|b| b.bytes).sum());
         Some(format!(
-            "Precision {precision}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters and \
-             optimizer state are f32."
+            "Precision {precision}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters are \
+             f32."
         ))
     }
 

@@ -24,7 +24,8 @@ pub(crate) fn widened(graph: &Graph) -> Result<Graph, GraphError> {
     for node in &graph.nodes {
         let reads: &[usize] = match node.op {
             Op::Norm(Norm::Stats { .. }) | Op::Reduce(Reduce::Sum { .. }) => &[0],
-            Op::Norm(Norm::Sums { .. }) => &[0, 1],
+            // Gradients are read low only beside values that are.
+            Op::Norm(Norm::Sums { .. }) if stored(graph, node.inputs[1]).is_some() => &[0, 1],
             Op::Index(Index::ScatterAdd { .. }) => &[1],
             _ => &[],
         };
