@@ -123,7 +123,7 @@ fn sizes(mut header: &[u8]) -> Option<([usize; 2], usize)> {
         header = rest;
         if start == NEXT { decode_varint(&mut header).ok() } else { Some(0) }
     };
-    let number = |zigzag: u64| (zigzag % 2 == 0).then_some((zigzag / 2) as usize);
+    let number = |zigzag: u64| zigzag.is_multiple_of(2).then_some((zigzag / 2) as usize);
     let [kind, unpacked, packed] = [number(next(NEXT)?)?, number(next(NEXT)?)?, number(next(NEXT)?)?];
     if kind != DICTIONARY {
         return Some(([packed, unpacked], 0));
