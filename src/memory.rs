@@ -12,7 +12,7 @@ use std::fs;
 /// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on how the program's file
 /// lies in the system's cache: newer kernels map what the cache holds in one piece as a whole, which after a copy of the file
 /// may be another MiB or two.
-const PROGRAM_BYTES: usize = 17 << 19;
+const PROGRAM_BYTES: usize = 10 << 20;
 /// What the heap may hold besides plans, data and buffers: arguments, text, headers of files.
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
 /// Resident part of one thread's stack and its kernel-side records.
