@@ -22,7 +22,7 @@ const SPEED_UP: [f64; 3] = [2.0, 1.5, 1.0];
 const LATENCY: usize = 8;
 
 /// Multiply-adds that pass while a vector comes from a core's own cache.
-const DIRECT: usize = 4;
+const DIRECT: usize = 6;
 /// Times that memory takes for each byte of a tile's results in a product, by where they lie.
 const PRODUCT_TOUCH: [f64; 3] = [0.85, 1.3, 1.9];
 /// How much longer it takes where rows are no whole vectors, and every store falls on two cache lines.
