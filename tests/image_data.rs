@@ -47,7 +47,7 @@ fn the_planned_peak_is_the_measured_one_with_workers_beside_the_step() {
         let (heap, cap) = (number(&report, "heap_peak_bytes"), number(&report, "heap_limit_bytes"));
         assert!(heap <= cap, "{heap} bytes on the heap, the cap is {cap}");
         let outside = report["load_sheet"]["outside"].as_array().unwrap();
-        for name in ["data set", "batch buffers", "input workers", "input stacks"] {
+        for name in ["data set", "batch buffers", "input workers", "decoders", "input stacks"] {
             assert!(outside.iter().any(|entry| entry["name"] == name), "{name} is not in the load sheet");
         }
         let limit = (planned as usize).next_multiple_of(1 << 20);

@@ -10,7 +10,7 @@ use crate::HEAP;
 use crate::heap::Tag;
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::data::{DATA_SET, INPUT_WORKERS, SHUFFLE_BUFFER};
+use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
@@ -47,8 +47,17 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
-    let on_heap =
-        [HEAP_CAP, DATA_SET, BATCH_BUFFERS, INPUT_WORKERS, SHUFFLE_BUFFER, OUTPUTS, STATE_BUFFER, METRICS];
+    let on_heap = [
+        HEAP_CAP,
+        DATA_SET,
+        BATCH_BUFFERS,
+        INPUT_WORKERS,
+        DECODERS,
+        SHUFFLE_BUFFER,
+        OUTPUTS,
+        STATE_BUFFER,
+        METRICS,
+    ];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     // Planning's scratch goes back to the system before the arena is mapped.

@@ -201,6 +201,15 @@ impl Batches {
         Ok(Some(batch))
     }
 
+    /// Waits until every batch that has room is ready, so that its workers and decoders rest until the next call of
+    /// [`Batches::next`].
+    pub fn settle(&self) {
+        let mut state = self.shared.state();
+        while !self.threads.is_empty() && !state.is_at_rest() {
+            state = wait(&self.shared.ready, state);
+        }
+    }
+
     /// Where the next batch starts.
     pub fn cursor(&self) -> Cursor {
         self.cursor

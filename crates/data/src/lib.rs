@@ -86,7 +86,7 @@ pub use record::{MOST_COLUMNS, Place, Record};
 pub use rows::{Normalise, OneHot, Select};
 pub use schema::{Column, Kind, Schema};
 pub use shards::Shards;
-pub use share::{BATCHES, CACHE, DATA_SET, INPUT_WORKERS, SHUFFLE_BUFFER, Share};
+pub use share::{BATCHES, CACHE, DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER, Share};
 pub use source::{Dataset, Source};
 pub use stage::Stage;
 pub use stream::{Stream, Streamed};

@@ -18,8 +18,10 @@ pub struct Share {
 pub const DATA_SET: &str = "data set";
 /// Batches that are being filled or used.
 pub const BATCHES: &str = "batches";
-/// What workers hold: the records they work on, and their decoders.
+/// Records that workers work on.
 pub const INPUT_WORKERS: &str = "input workers";
+/// What decoders hold while they decode; a pipeline that rests ([`crate::Batches::settle`]) holds none of it.
+pub const DECODERS: &str = "decoders";
 /// Records through which a stream is shuffled.
 pub const SHUFFLE_BUFFER: &str = "shuffle buffer";
 /// Records kept after their first reading.
@@ -62,9 +64,10 @@ impl Pipeline {
         let batches = ring.saturating_mul(row).saturating_mul(size).saturating_add(ENGINE_BYTES);
         push(BATCHES, batches, format!("{ring} × {size} examples"));
         let (scratch, decoder) = (self.scratch_bytes(), self.decoder_bytes());
-        let own = scratch.saturating_add(decoder).saturating_add(if workers > 0 { ENGINE_BYTES } else { 0 });
-        let how = format!("{workers} × {scratch} bytes of records, {decoder} of decoders");
-        push(INPUT_WORKERS, workers.max(1).saturating_mul(own), how);
+        let own = scratch.saturating_add(if workers > 0 { ENGINE_BYTES } else { 0 });
+        let at_once = workers.max(1);
+        push(INPUT_WORKERS, at_once.saturating_mul(own), format!("{at_once} × {scratch} bytes of records"));
+        push(DECODERS, at_once.saturating_mul(decoder), format!("{at_once} × {decoder} bytes"));
         shares
     }
 

@@ -103,6 +103,15 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, DataError>) -> Result<
     }
 }
 
+impl State {
+    /// Whether no row is in the making, and none will be before a batch is given back.
+    pub fn is_at_rest(&self) -> bool {
+        let full = || self.filling.iter().all(|f| f.closed && f.sequence >= self.released);
+        self.filling.iter().all(|f| f.done == f.rows)
+            && (full() || self.over.is_some() || self.fatal.is_some())
+    }
+}
+
 impl Shared {
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)

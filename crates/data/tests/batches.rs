@@ -5,6 +5,9 @@ use plimsoll_data::{
     SyntheticSpec,
 };
 use plimsoll_tensor::TensorType;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 /// Examples that tell their own index.
 struct Counting(usize, Schema);
@@ -188,4 +191,27 @@ fn labels_are_classes_or_values() {
     assert!(check("f32[5]", Some(3)).unwrap().contains("f32[5], must be i32 with 3 classes"));
     assert!(check("i32[5]", None).unwrap().contains("i32[5], must be f32 without classes"));
     assert!(check("i32[]", Some(0)).unwrap().contains("classes: must be in 1..2^31, not 0"));
+}
+
+#[test]
+fn workers_rest_once_every_batch_is_ready() {
+    for (prefetch, taken, ready) in [(3, 0, 4), (3, 1, 4), (3, 2, 5), (50, 0, 10), (50, 2, 10)] {
+        let made = Arc::new(AtomicUsize::new(0));
+        let (counted, source) = (made.clone(), pipeline(20));
+        let schema = source.schema().clone();
+        let slowly = source.map(schema, move |input, output| {
+            std::thread::sleep(Duration::from_micros(300));
+            counted.fetch_add(1, SeqCst);
+            (0..3).try_for_each(|column| output.put(column, input.bytes(column)))
+        });
+        let slowly = slowly.unwrap().workers(3).prefetch(prefetch).batch(2);
+        let mut batches = slowly.start_epoch(Cursor::default()).unwrap();
+        for _ in 0..taken {
+            batches.next().unwrap();
+        }
+        batches.settle();
+        assert_eq!(made.load(SeqCst), 2 * ready, "{prefetch} ahead, {taken} taken");
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(made.load(SeqCst), 2 * ready, "somebody still worked");
+    }
 }

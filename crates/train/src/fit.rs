@@ -68,6 +68,7 @@ impl<'t> Session<'t> {
         let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);
         // A run that left before a validation that was due.
         if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
+            batches.settle();
             let (figures, wish) = self.validate(data, &mut log, tell)?;
             (evaluation, control) = (Some(figures), wish);
             if control == Control::Leave {
@@ -115,6 +116,7 @@ impl<'t> Session<'t> {
             }
             let mut best = false;
             if (last || self.is_due(step)) && control < Control::Leave {
+                batches.settle();
                 let (figures, wish) = self.validate(data, &mut log, tell)?;
                 (evaluation, control, best) =
                     (Some(figures), control.max(wish), self.best.step == self.steps_done);

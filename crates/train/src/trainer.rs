@@ -6,7 +6,7 @@ use crate::checkpoint::Checkpoints;
 use crate::metrics::MetricSpec;
 use crate::planning::Planning;
 use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
-use plimsoll_data::{BATCHES, CACHE, DATA_SET, Dataset, Pipeline};
+use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op, ValueId};
 use plimsoll_nn::{Model, Optimizer, Policy, Precision, step};
 use plimsoll_plan::{
@@ -417,10 +417,13 @@ impl Trainer {
             let entries = shares.map(|share| Entry::new(share.name, share.bytes, share.how));
             for entry in entries.chain(stacks) {
                 let same = others.iter_mut().find(|e| e.name == entry.name);
-                match (entry.name == BATCHES, same) {
-                    (true, _) => batches.bytes = batches.bytes.saturating_add(entry.bytes),
-                    (false, Some(same)) => same.bytes = same.bytes.saturating_add(entry.bytes),
-                    (false, None) => others.push(entry),
+                match (entry.name.as_str(), same) {
+                    (BATCHES, _) => batches.bytes = batches.bytes.saturating_add(entry.bytes),
+                    // Training's workers rest during an evaluation.
+                    (DECODERS, Some(same)) if entry.bytes > same.bytes => *same = entry,
+                    (DECODERS, Some(_)) => {}
+                    (_, Some(same)) => same.bytes = same.bytes.saturating_add(entry.bytes),
+                    (_, None) => others.push(entry),
                 }
             }
         }
