@@ -51,8 +51,8 @@ pub mod prelude {
     };
     pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
     pub use plimsoll_train::{
-        Callback, Control, EarlyStopping, Evaluation, Report, RunLog, Schedule, Session, TrainError,
-        TrainEvent, Trainer, metrics,
+        Callback, Control, EarlyStopping, Evaluation, OwnSchedule, Report, RunLog, Schedule, Session,
+        TrainError, TrainEvent, Trainer, metrics,
     };
 }
 

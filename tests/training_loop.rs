@@ -5,7 +5,7 @@ mod support;
 use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::graph::op::Unary;
 use plimsoll::prelude::*;
-use plimsoll::train::{EarlyStopping, Ending, Monitor, RunLog, TrainState, checkpoints};
+use plimsoll::train::{Ending, Monitor, TrainState, checkpoints};
 use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
@@ -368,6 +368,33 @@ fn callbacks_may_end_a_run_and_the_strongest_wish_counts() {
     session.add(Fails);
     let failed = session.fit(&data, &mut |_| Control::Continue);
     assert!(matches!(failed, Err(TrainError::Setting(_))) && session.steps_done() == 3);
+}
+
+#[test]
+fn a_schedule_of_ones_own_has_the_bits_of_the_same_one_that_is_there() {
+    let (data, scratch) = (data(), Scratch::new("own-schedule"));
+    let there = trainer().steps(8).schedule(Schedule::Step { every: 3, factor: 0.5 });
+    let mut session = prepare(&there, &data);
+    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let wanted = states(&session);
+    let own = || OwnSchedule(|step, _| 0.5f64.powi((step / 3) as i32));
+    let constant = trainer().steps(8).checkpoints(&scratch.0, None);
+    let mut session = prepare(&constant, &data);
+    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    assert!(states(&session) != wanted, "the schedule changes nothing");
+    // Interrupted on the way, it goes on where it was.
+    let mut session = prepare(&constant, &data);
+    session.add(own());
+    let leave = &mut |event: &TrainEvent<'_>| match event {
+        TrainEvent::Step { step: 5, .. } => Control::Leave,
+        _ => Control::Continue,
+    };
+    assert!(session.fit(&data, leave).is_err());
+    let mut session = prepare(&constant, &data);
+    session.resume(&scratch.0).unwrap();
+    session.add(own());
+    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    assert!(states(&session) == wanted);
 }
 
 #[test]

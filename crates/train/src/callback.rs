@@ -27,11 +27,37 @@ pub trait Callback {
     fn on_resume(&mut self, _since_best: u64) -> Result<Control, TrainError> {
         Ok(Control::Continue)
     }
+
+    /// The factor of the learning rate in step `step` (from 0) of `steps`, besides that of the trainer's schedule.
+    fn scale(&mut self, _step: u64, _steps: u64) -> f64 {
+        1.0
+    }
 }
 
 impl<F: FnMut(&TrainEvent<'_>) -> Control> Callback for F {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         Ok(self(event))
+    }
+}
+
+/// A schedule of your own: the factor of the learning rate from the step (from 0) and the steps of the run, besides that of
+/// the trainer's schedule. A run that goes on from a checkpoint needs the same function again.
+///
+/// ```
+/// use plimsoll_train::{Callback, OwnSchedule};
+/// let mut halves = OwnSchedule(|step, steps| if 2 * step < steps { 1.0 } else { 0.1 });
+/// assert_eq!((halves.scale(49, 100), halves.scale(50, 100)), (1.0, 0.1));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OwnSchedule<F>(pub F);
+
+impl<F: FnMut(u64, u64) -> f64> Callback for OwnSchedule<F> {
+    fn on(&mut self, _: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        Ok(Control::Continue)
+    }
+
+    fn scale(&mut self, step: u64, steps: u64) -> f64 {
+        (self.0)(step, steps)
     }
 }
 

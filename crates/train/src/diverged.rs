@@ -1,7 +1,7 @@
 //! A loss that is not a number any more, or a gradient: who made it so.
 
 use crate::checkpoint::Checkpoints;
-use crate::fit::Tell;
+use crate::fit::Lookers;
 use crate::init::{clear, initialise};
 use crate::{BatchKind, Control, Plateau, Schedule, Session, TrainError, TrainEvent, checkpoints};
 use plimsoll_data::{Cursor, Dataset};
@@ -74,7 +74,7 @@ impl Session<'_> {
         data: &Dataset,
         error: TrainError,
         loss: f64,
-        tell: Tell<'_>,
+        lookers: &mut Lookers<'_, '_>,
     ) -> TrainError {
         let (step, loss, gradients, until) = match error {
             TrainError::Diverged(found) => (found.step, found.loss, found.gradients, self.steps_done + 1),
@@ -83,15 +83,13 @@ impl Session<'_> {
         };
         self.spoilt = true;
         let mut checkpoint = None;
-        let mut again = 0;
-        let mut go_on = || {
+        let mut go_on = |lookers: &mut Lookers<'_, '_>, again| {
             let event = TrainEvent::Diverged { step, loss, again };
-            again += 1;
-            tell(&event).is_ok_and(|wish| wish == Control::Continue)
+            lookers.tell(&event).is_ok_and(|wish| wish == Control::Continue)
         };
-        let wanted = go_on();
+        let wanted = go_on(lookers, 0);
         let back = match self.go_back(&mut checkpoint) {
-            Ok(true) if wanted => self.step_until_bad(data, until, &mut go_on),
+            Ok(true) if wanted => self.step_until_bad(data, until, lookers, &mut go_on),
             Ok(true) => Ok(None),
             Ok(false) => Ok(None),
             Err(error) => Err(error),
@@ -129,9 +127,11 @@ impl Session<'_> {
         &mut self,
         data: &Dataset,
         until: u64,
-        go_on: &mut dyn FnMut() -> bool,
+        lookers: &mut Lookers<'_, '_>,
+        go_on: &mut dyn FnMut(&mut Lookers<'_, '_>, u64) -> bool,
     ) -> Result<Option<Origin>, TrainError> {
         let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
+        let mut again = 0;
         let lowers = matches!(self.trainer.schedule, Schedule::Plateau { .. });
         while self.steps_done < until {
             let Some(batch) = batches.next()? else {
@@ -139,6 +139,7 @@ impl Session<'_> {
                 continue;
             };
             let plan = self.find(BatchKind::Train, batch.examples())?;
+            self.own_scale = lookers.scale(self.steps_done - self.schedule_start, self.total_steps);
             self.set_settings(plan)?;
             // Steps that f16 skips hold infinities by right, but for the last one.
             let look = self.scale()?.is_none() || self.steps_done + 1 == until;
@@ -149,7 +150,8 @@ impl Session<'_> {
             }
             self.steps_done += 1;
             self.cursor = batch.after();
-            if !go_on() {
+            again += 1;
+            if !go_on(lookers, again) {
                 return Ok(None);
             }
             if lowers && self.is_due(self.steps_done - self.schedule_start) {

@@ -9,8 +9,28 @@ use crate::{
 use plimsoll_data::Dataset;
 use std::time::Instant;
 
-/// Gives an event to all who look on, and returns the most that one of them wants.
-pub(crate) type Tell<'a> = &'a mut dyn FnMut(&TrainEvent<'_>) -> Result<Control, TrainError>;
+/// Who looks on during a `fit`.
+pub(crate) struct Lookers<'a, 't> {
+    listen: &'a mut dyn FnMut(&TrainEvent<'_>) -> Control,
+    callbacks: &'a mut [Box<dyn Callback + 't>],
+    /// Whether one of them failed.
+    failed: bool,
+}
+
+impl Lookers<'_, '_> {
+    /// Gives an event to all of them, and returns the most that one of them wants.
+    pub(crate) fn tell(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        let own = (self.listen)(event);
+        let all = self.callbacks.iter_mut().try_fold(own, |most, c| Ok(most.max(c.on(event)?)));
+        self.failed |= all.is_err();
+        all
+    }
+
+    /// The factor of the learning rate in a step.
+    pub(crate) fn scale(&mut self, step: u64, steps: u64) -> f64 {
+        self.callbacks.iter_mut().map(|callback| callback.scale(step, steps)).product()
+    }
+}
 
 impl<'t> Session<'t> {
     /// Adds something that looks on during every later [`Session::fit`].
@@ -26,20 +46,15 @@ impl<'t> Session<'t> {
         data: &Dataset,
         listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
     ) -> Result<Report, TrainError> {
-        let (mut callbacks, mut failed) = (std::mem::take(&mut self.callbacks), false);
+        let mut callbacks = std::mem::take(&mut self.callbacks);
         let since_best = self.best.waited;
         let waits = callbacks.iter_mut().filter(|_| self.resumed);
         let wish = waits.map(|callback| callback.on_resume(since_best));
         let wish = wish.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().max());
-        let result = wish.and_then(|wish| {
-            self.train(data, wish.unwrap_or(Control::Continue), &mut |event| {
-                let own = listen(event);
-                let all = callbacks.iter_mut().try_fold(own, |most, c| Ok(most.max(c.on(event)?)));
-                failed |= all.is_err();
-                all
-            })
-        });
-        self.callbacks = callbacks;
+        let mut lookers = Lookers { listen, callbacks: &mut callbacks, failed: false };
+        let result = wish.and_then(|wish| self.train(data, wish.unwrap_or(Control::Continue), &mut lookers));
+        let failed = lookers.failed;
+        (self.callbacks, self.own_scale) = (callbacks, 1.0);
         if failed && result.is_err() {
             // The steps are good, whatever became of who looked on.
             self.save_to_leave();
@@ -47,7 +62,12 @@ impl<'t> Session<'t> {
         result
     }
 
-    fn train(&mut self, data: &Dataset, mut control: Control, tell: Tell<'_>) -> Result<Report, TrainError> {
+    fn train(
+        &mut self,
+        data: &Dataset,
+        mut control: Control,
+        lookers: &mut Lookers<'_, '_>,
+    ) -> Result<Report, TrainError> {
         let (begun, steps) = (Instant::now(), self.total_steps);
         if steps == 0 {
             return Err(TrainError::Setting(
@@ -69,7 +89,7 @@ impl<'t> Session<'t> {
         // A run that left before a validation that was due.
         if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
             batches.settle();
-            let (figures, wish) = self.validate(data, &mut log, tell)?;
+            let (figures, wish) = self.validate(data, &mut log, lookers)?;
             (evaluation, control) = (Some(figures), wish);
             if control == Control::Leave {
                 return Err(TrainError::Interrupted { step: log.done(), saved: self.save_to_leave() });
@@ -83,12 +103,13 @@ impl<'t> Session<'t> {
                 continue;
             };
             let (examples, after) = (batch.examples(), batch.after());
+            self.own_scale = lookers.scale(log.done(), steps);
             let loss = match self.step_on(batch) {
                 Ok(loss) => loss,
                 Err(error) => {
                     // Its memory is needed to look for who did it.
                     drop(batches);
-                    return Err(self.explain(data, error, last_loss, tell));
+                    return Err(self.explain(data, error, last_loss, lookers));
                 }
             };
             (self.cursor, evaluation, last_loss) = (after, None, loss);
@@ -97,11 +118,11 @@ impl<'t> Session<'t> {
             let step = log.done();
             let epoch = self.epoch(step);
             let scale = self.scale()?;
-            control = tell(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
+            control = lookers.tell(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
             if let Some(guard) = &mut guard {
                 let (event, overload) = guard.look(step);
                 if let Some(event) = event {
-                    control = control.max(tell(&event)?);
+                    control = control.max(lookers.tell(&event)?);
                 }
                 if let Some(held) = overload {
                     return Err(guard.error(step, held, self.save_to_leave()));
@@ -117,7 +138,7 @@ impl<'t> Session<'t> {
             let mut best = false;
             if (last || self.is_due(step)) && control < Control::Leave {
                 batches.settle();
-                let (figures, wish) = self.validate(data, &mut log, tell)?;
+                let (figures, wish) = self.validate(data, &mut log, lookers)?;
                 (evaluation, control, best) =
                     (Some(figures), control.max(wish), self.best.step == self.steps_done);
             }
@@ -130,7 +151,7 @@ impl<'t> Session<'t> {
                 && let Err(error) = self.save_checkpoint()
             {
                 drop(batches);
-                return Err(self.explain(data, error, loss, tell));
+                return Err(self.explain(data, error, loss, lookers));
             }
         }
         if control >= Control::Stop && ending == Ending::Done {
@@ -153,7 +174,7 @@ impl<'t> Session<'t> {
         if !evaluation.loss.is_finite() {
             let (step, loss) = (self.steps_done.saturating_sub(1), evaluation.loss);
             let error = Diverged { step, loss, gradients: false, origin: None, checkpoint: None };
-            return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, tell));
+            return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, lookers));
         }
         let scale = self.scale()?;
         let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale);
@@ -178,7 +199,7 @@ impl<'t> Session<'t> {
         &mut self,
         data: &Dataset,
         log: &mut Log,
-        tell: Tell<'_>,
+        lookers: &mut Lookers<'_, '_>,
     ) -> Result<(Evaluation, Control), TrainError> {
         let (evaluation, figures) = self.measure(data)?;
         let (step, train_loss) = (log.done(), log.mean_loss());
@@ -193,7 +214,7 @@ impl<'t> Session<'t> {
         let (epoch, since_best) = (self.epoch(step), self.best.waited);
         let event =
             TrainEvent::Validation { step, epoch, train_loss, evaluation, figures: &figures, since_best };
-        Ok((evaluation, tell(&event)?))
+        Ok((evaluation, lookers.tell(&event)?))
     }
 
     /// The test part's figures, those of the trainer's metrics included.

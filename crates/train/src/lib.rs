@@ -27,7 +27,7 @@ mod watch;
 mod weights;
 
 pub use best::{Best, Monitor};
-pub use callback::{Callback, EarlyStopping};
+pub use callback::{Callback, EarlyStopping, OwnSchedule};
 pub use checkpoint::{MANIFEST, Resumed, TrainState, checkpoints};
 pub use diverged::{Diverged, Origin};
 pub use error::TrainError;

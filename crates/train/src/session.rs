@@ -43,6 +43,8 @@ pub struct Session<'t> {
     pub(crate) schedule_start: u64,
     /// What the learning rate's schedule remembers of losses.
     pub(crate) plateau: Plateau,
+    /// What callbacks say of the learning rate, besides the schedule.
+    pub(crate) own_scale: f64,
     /// Steps of the whole run, for the learning rate.
     pub(crate) total_steps: u64,
     /// Examples of the training part.
@@ -134,6 +136,7 @@ impl<'t> Session<'t> {
             results: vec![0.0; results.unwrap_or(0) / 4],
             steps_done: 0,
             schedule_start: 0,
+            own_scale: 1.0,
             plateau: Plateau::default(),
             total_steps: trainer.total_steps(data),
             train_examples: data.train.len().unwrap_or(0) as u64,
@@ -263,7 +266,7 @@ impl<'t> Session<'t> {
     pub(crate) fn set_settings(&mut self, plan: usize) -> Result<(), TrainError> {
         let (schedule, step) = (self.trainer.schedule, self.steps_done - self.schedule_start);
         let scale = schedule.scale_after(self.trainer.warmup, step, self.total_steps);
-        let scale = scale * self.plateau.scale(schedule);
+        let scale = scale * self.plateau.scale(schedule) * self.own_scale;
         // Steps that f16 skipped are none to the optimizer.
         let done = self.steps_done.saturating_sub(self.scale()?.map_or(0, |found| found.skipped));
         self.trainer.optimizer.settings(done, scale, &mut self.settings.0);
