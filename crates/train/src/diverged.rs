@@ -138,7 +138,7 @@ impl Session<'_> {
                 self.cursor = batches.cursor();
                 continue;
             };
-            let plan = self.find(BatchKind::Train, batch.examples())?;
+            let plan = self.find(BatchKind::Train, batch)?;
             self.set_settings(plan)?;
             // Steps that f16 skips hold infinities by right, but for the last one.
             let look = self.scale()?.is_none() || self.steps_done + 1 == until;
