@@ -87,14 +87,21 @@ impl Gathering {
         self.asked += 1;
         let more = self.stream.next(record, scratch);
         record.place.number = number;
-        let origin = record.place.origin;
-        let found = more.and_then(|more| more.then(|| self.buckets.of(record)).transpose());
-        let found = found.map_err(|error| match &self.source {
-            Some(source) => error.of(|| source.origin(origin as usize, self.epoch)),
-            None => error.of(|| self.of.origin(origin)),
-        })?;
-        self.ended = found.is_none();
-        Ok(found)
+        let place = record.place.origin;
+        let origin = || match &self.source {
+            Some(source) => source.origin(place as usize, self.epoch),
+            None => self.of.origin(place),
+        };
+        let more = match more {
+            // A stream says itself where it failed.
+            Err(error) if self.source.is_some() => Err(error.of(origin)),
+            more => more,
+        };
+        self.ended = !more?;
+        if self.ended {
+            return Ok(None);
+        }
+        self.buckets.of(record).map(Some).map_err(|error| error.of(origin))
     }
 
     /// A record that goes up to a larger bucket: at the end, the last of the smallest that has some.

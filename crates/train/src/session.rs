@@ -214,7 +214,7 @@ impl<'t> Session<'t> {
             let (name, planned) = (kind.name(), declared.join(", "));
             let of = types_in_words(batch.example_types());
             TrainError::Setting(format!(
-                "no plan for {name} batches of {examples} examples with {of}: planned were {planned}"
+                "no plan for {name} batches of {examples} examples of {of}: planned were {planned}"
             ))
         })
     }

@@ -109,7 +109,9 @@ impl Trainer {
             for schema in part.batch_schemas() {
                 let (inputs, label) = schema.fields()?;
                 let inputs = || inputs.iter().map(|field| &field.ty);
-                let Some(model) = self.models().find(|model| inputs().eq(types(&model.inputs()))) else {
+                let takes = |model: &&dyn Model| inputs().eq(types(&model.inputs()));
+                let fits = self.model_of(schema).map(|model| self.model_at(model));
+                let Some(model) = fits.or_else(|| self.models().find(takes)) else {
                     let wanted = self.models().map(|model| in_words(types(&model.inputs())));
                     let (wants, has) = (wanted.collect::<Vec<_>>().join(" or "), in_words(inputs()));
                     let bucketed = part.batch_schemas().len() > 1;
