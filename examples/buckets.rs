@@ -123,7 +123,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         let plans = trainer.plan(&data)?;
         println!("padded to {lengths:?}:");
         for plan in plans.plans.iter().filter(|plan| plan.name.starts_with("train")) {
-            println!("    {:<28} {:>12} at its peak", plan.name, in_words(plan.peak_bytes));
+            println!("    {:<32} {:>12} at its peak", plan.name, in_words(plan.peak_bytes));
         }
         let arena = plans.arena_bytes;
         let (tokens, padding) = padding(&data)?;

@@ -70,7 +70,7 @@ fn threads_workers_micro_batches_and_lines_change_no_bit() {
         (run(3), 2, false),
         (run(2).micro_batches(2), 3, true),
         (run(1).line(total * 3 / 5), 0, true),
-        (run(2).micro_batches(1).line(total * 4 / 5), 2, true),
+        (run(2).micro_batches(1).line(total * 9 / 10), 2, true),
     ] {
         let (found, found_loss, changed) = end(&trainer, &sequences(workers));
         assert_eq!(changed, changes, "with {workers} workers");

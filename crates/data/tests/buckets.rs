@@ -125,7 +125,7 @@ fn a_sequence_too_long_for_all_buckets_is_named_or_skipped() {
         assert!(batches.next().unwrap().is_none());
     }
     // By index, its own place is named, whatever the order.
-    let indexed = Pipeline::new(Growing(schema())).shuffle(0, 3).bucket(buckets()).unwrap();
+    let indexed = Pipeline::new(Growing(schema())).shuffle(0, 3).bucket(buckets()).unwrap().batch(8);
     let error = indexed.start(Cursor::default()).unwrap().next().unwrap_err().to_string();
     assert!(error.contains("example 7: a sequence of 7"), "{error}");
 }
