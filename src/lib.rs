@@ -39,7 +39,7 @@ pub use plimsoll_transform as transform;
 pub mod prelude {
     pub use plimsoll_cpu::Cpu;
     pub use plimsoll_data::{
-        Batches, Cursor, Dataset, Memory, OpenOptions, Pipeline, Record, Schema, Source, Stage, open,
+        Batches, Buckets, Cursor, Dataset, Memory, OpenOptions, Pipeline, Record, Schema, Source, Stage, open,
     };
     pub use plimsoll_graph::{GraphError, Init, ValueId};
     pub use plimsoll_nn::{

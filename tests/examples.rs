@@ -2,6 +2,8 @@
 
 #[path = "../examples/accumulation.rs"]
 mod accumulation;
+#[path = "../examples/buckets.rs"]
+mod buckets;
 #[path = "../examples/fine_tuning.rs"]
 mod fine_tuning;
 #[path = "../examples/resume.rs"]
@@ -10,6 +12,11 @@ mod resume;
 #[test]
 fn accumulation_equals_a_large_batch_and_the_bug_every_fourth_one() {
     accumulation::main().unwrap();
+}
+
+#[test]
+fn buckets_leave_padding_away_and_learn_the_same() {
+    buckets::main().unwrap();
 }
 
 #[test]

@@ -31,8 +31,9 @@ pub struct Cursor {
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub struct Batch {
-    inputs: Vec<Rows>,
-    labels: Rows,
+    /// For each bucket its columns, the label last, all in the same memory; one where there are no buckets.
+    types: Vec<Vec<Rows>>,
+    bucket: usize,
     examples: usize,
     first_example: u64,
     epoch: u64,
@@ -50,12 +51,6 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    fn new(what: &str, field: &Field, size: usize) -> Result<Self, DataError> {
-        let each = field.ty.bytes();
-        let block = Block::new(what, (each * size) as u64)?;
-        Ok(Self { ty: field.ty.clone(), each, block: Arc::new(block) })
-    }
-
     fn first(&self, examples: usize) -> &[u8] {
         // SAFETY: a batch is lent between the write of its last row and its release, and nobody writes then.
         unsafe { self.block.at(0, examples * self.each) }
@@ -83,27 +78,39 @@ pub(crate) unsafe fn row(columns: &[Rows], row: usize) -> Record<'_> {
 }
 
 impl Batch {
-    /// Room for `size` examples.
-    pub(crate) fn new(inputs: &[&Field], label: &Field, size: usize) -> Result<Self, DataError> {
-        let inputs = inputs.iter().map(|field| Rows::new("the inputs of a batch", field, size));
-        Ok(Self {
-            inputs: inputs.collect::<Result<_, _>>()?,
-            labels: Rows::new("the labels of a batch", label, size)?,
-            examples: 0,
-            first_example: 0,
-            epoch: 0,
-            after: Cursor::default(),
-        })
+    /// Room for `size` examples of any of these types, which have as many columns each.
+    pub(crate) fn new(types: &[Vec<&Field>], size: usize) -> Result<Self, DataError> {
+        let block = |column: usize| {
+            let each = types.iter().map(|fields| fields[column].ty.bytes()).max().unwrap_or(0);
+            Block::new("a column of a batch", (each * size) as u64).map(Arc::new)
+        };
+        let columns = types.first().map_or(0, Vec::len);
+        let blocks: Vec<Arc<Block>> = (0..columns).map(block).collect::<Result<_, _>>()?;
+        let rows = |(field, block): (&&Field, &Arc<Block>)| Rows {
+            ty: field.ty.clone(),
+            each: field.ty.bytes(),
+            block: block.clone(),
+        };
+        let types = types.iter().map(|fields| fields.iter().zip(&blocks).map(rows).collect());
+        let (types, after) = (types.collect(), Cursor::default());
+        Ok(Self { types, bucket: 0, examples: 0, first_example: 0, epoch: 0, after })
     }
 
-    /// The columns, for those who fill them.
-    pub(crate) fn columns(&self) -> Vec<Rows> {
-        self.inputs.iter().chain([&self.labels]).cloned().collect()
+    /// The columns of each bucket, for those who fill them.
+    pub(crate) fn columns(&self) -> Vec<Vec<Rows>> {
+        self.types.clone()
     }
 
     /// Says what it holds now.
-    pub(crate) fn set(&mut self, examples: usize, first_example: u64, epoch: u64, after: Cursor) {
-        (self.examples, self.first_example, self.epoch, self.after) = (examples, first_example, epoch, after);
+    pub(crate) fn set(&mut self, bucket: usize, examples: usize, first: Cursor, after: Cursor) {
+        (self.bucket, self.examples, self.after) = (bucket, examples, after);
+        (self.first_example, self.epoch) = (first.example, first.epoch);
+    }
+
+    fn rows(&self) -> (&[Rows], &Rows) {
+        let columns = &self.types[self.bucket];
+        let label = columns.len() - 1;
+        (&columns[..label], &columns[label])
     }
 
     /// Examples it holds: the batch size, fewer at the end of an epoch.
@@ -129,37 +136,42 @@ impl Batch {
 
     /// For each input the bytes of all examples, one after another, in native order.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.inputs.iter().map(|rows| rows.first(self.examples))
+        self.rows().0.iter().map(|rows| rows.first(self.examples))
     }
 
     /// One of [`Batch::inputs`]; `None` where there are not as many.
     pub fn input(&self, i: usize) -> Option<&[u8]> {
-        Some(self.inputs.get(i)?.first(self.examples))
+        Some(self.rows().0.get(i)?.first(self.examples))
     }
 
     /// The labels one after another, as native bytes.
     pub fn labels(&self) -> &[u8] {
-        self.labels.first(self.examples)
+        self.rows().1.first(self.examples)
+    }
+
+    /// Types of one example's inputs, and of its label after them.
+    pub fn example_types(&self) -> impl ExactSizeIterator<Item = &TensorType> {
+        self.types[self.bucket].iter().map(|rows| &rows.ty)
     }
 
     /// Types of the inputs, the examples on the first axis.
     pub fn input_types(&self) -> Vec<TensorType> {
-        self.inputs.iter().map(|rows| rows.ty(self.examples)).collect()
+        self.rows().0.iter().map(|rows| rows.ty(self.examples)).collect()
     }
 
     /// Type of the labels, the examples on the first axis.
     pub fn label_type(&self) -> TensorType {
-        self.labels.ty(self.examples)
+        self.rows().1.ty(self.examples)
     }
 
     /// Copies of the inputs as tensors. It allocates: the training loop copies [`Batch::inputs`] instead.
     pub fn input_tensors(&self) -> Vec<HostTensor> {
-        self.inputs.iter().map(|rows| rows.tensor(self.examples)).collect()
+        self.rows().0.iter().map(|rows| rows.tensor(self.examples)).collect()
     }
 
     /// A copy of the labels as a tensor. It allocates, too.
     pub fn label_tensor(&self) -> HostTensor {
-        self.labels.tensor(self.examples)
+        self.rows().1.tensor(self.examples)
     }
 }
 

@@ -52,25 +52,31 @@ impl Batches {
         last_epoch: Option<u64>,
     ) -> Result<Self, DataError> {
         let invalid = |option, reason: String| Err(DataError::Option { option, reason });
-        let schema = pipeline.schema();
-        let (inputs, label) = schema.fields()?;
-        check_types(inputs.len(), &label.ty, label.bound)?;
+        let head = pipeline.running()?;
+        let mut types = Vec::new();
+        for schema in pipeline.batch_schemas() {
+            let (inputs, label) = schema.fields()?;
+            check_types(inputs.len(), &label.ty, label.bound)?;
+            types.push([inputs, vec![label]].concat());
+        }
+        let schema = pipeline.batch_schemas().last().unwrap_or(pipeline.schema());
         if pipeline.batch == 0 {
             return invalid("batch size", "must be at least 1".into());
         }
-        if pipeline.skip_bad.is_some() && label.bound.is_none() {
+        if pipeline.skip_bad.is_some() && schema.classes().is_none() {
             let reason = "needs labels that are classes: a row without a label stands for a bad record";
             return invalid("skip_bad", reason.into());
         }
         let (size, ring) = (pipeline.rows(), pipeline.ring());
-        if schema.room().checked_mul(size).is_none_or(|bytes| bytes == usize::MAX) {
+        if pipeline.row_bytes().checked_mul(size).is_none_or(|bytes| bytes == usize::MAX) {
             let what = schema.in_words();
             return invalid(
                 "batch size",
                 format!("the bytes of {size} examples of {what} overflow; take fewer"),
             );
         }
-        if schema.room().saturating_mul(size).checked_mul(ring).is_none_or(|bytes| bytes == usize::MAX) {
+        if pipeline.row_bytes().saturating_mul(size).checked_mul(ring).is_none_or(|bytes| bytes == usize::MAX)
+        {
             let reason = format!("the bytes of {ring} batches overflow; have fewer ready");
             return invalid("prefetch", reason);
         }
@@ -93,17 +99,26 @@ impl Batches {
             }
             _ => {}
         }
-        let batches = (0..ring).map(|_| Batch::new(&inputs, label, size));
+        let batches = (0..ring).map(|_| Batch::new(&types, size));
         let ring: Vec<Batch> = batches.collect::<Result<_, _>>()?;
         let columns = ring.iter().map(Batch::columns).collect();
         let workers = pipeline.workers.most();
         let scratch = || zeroed("the records that a worker reads", pipeline.scratch_bytes() as u64);
         let shared = Arc::new(Shared {
             pipeline: pipeline.clone(),
+            head,
             columns,
             size,
             last_epoch,
-            ticket: Mutex::new(Ticket { cursor, sequence: 0, row: 0, stream: None, missing: 0, over: false }),
+            ticket: Mutex::new(Ticket {
+                cursor,
+                sequence: 0,
+                row: 0,
+                bucket: 0,
+                stream: None,
+                missing: 0,
+                over: false,
+            }),
             state: Mutex::new(State {
                 filling: ring.iter().map(|_| Filling::default()).collect(),
                 released: 0,
@@ -196,7 +211,7 @@ impl Batches {
         }
         self.cursor = filling.after;
         let batch = &mut self.ring[slot];
-        batch.set(filling.rows, filling.first.example, filling.first.epoch, filling.after);
+        batch.set(filling.bucket, filling.rows, filling.first, filling.after);
         (self.lent, self.sequence) = (true, self.sequence + 1);
         Ok(Some(batch))
     }

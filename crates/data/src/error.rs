@@ -263,6 +263,16 @@ pub enum DataError {
         /// The most it may be.
         cap: u64,
     },
+    /// A sequence for which no bucket is long enough.
+    #[error(
+        "a sequence of {items} items, the largest bucket holds {most}; add a larger one, or leave it out"
+    )]
+    OverBuckets {
+        /// Its items.
+        items: usize,
+        /// Items that the largest bucket holds.
+        most: usize,
+    },
     /// Something is wrong with one record.
     #[error("{origin}: {reason}")]
     Item {

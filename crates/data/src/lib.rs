@@ -20,6 +20,7 @@
 mod batch;
 mod batches;
 mod block;
+mod buckets;
 mod budget;
 mod cache;
 #[cfg(feature = "parquet")]
@@ -30,6 +31,8 @@ mod error;
 mod example;
 mod files;
 mod folder;
+mod gather;
+mod held;
 mod idx;
 mod image;
 mod index;
@@ -64,6 +67,7 @@ mod wrap;
 
 pub use batch::{Batch, Cursor};
 pub use batches::Batches;
+pub use buckets::Buckets;
 pub use cache::Cache;
 #[cfg(feature = "parquet")]
 pub use columnar::columnar;
@@ -86,7 +90,7 @@ pub use record::{MOST_COLUMNS, Place, Record};
 pub use rows::{Normalise, OneHot, Select};
 pub use schema::{Column, Kind, Schema};
 pub use shards::Shards;
-pub use share::{BATCHES, CACHE, DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER, Share};
+pub use share::{BATCHES, BUCKET_BUFFER, CACHE, DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER, Share};
 pub use source::{Dataset, Source};
 pub use stage::Stage;
 pub use stream::{Stream, Streamed};

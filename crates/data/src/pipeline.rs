@@ -1,5 +1,6 @@
 //! From a source to batches, verb by verb.
 
+use crate::buckets::Bucketing;
 use crate::cache::{Cache, Cached};
 use crate::index::{Join, Joined, View, Viewed};
 use crate::stage::{Closure, Mapped, Stage, Step};
@@ -79,6 +80,7 @@ pub struct Pipeline {
     counted: Option<usize>,
     shuffled: bool,
     pub(crate) cache_bytes: usize,
+    pub(crate) buckets: Option<Arc<Bucketing>>,
 }
 
 impl<S: Source + 'static> From<S> for Pipeline {
@@ -140,6 +142,7 @@ impl Pipeline {
             counted: None,
             shuffled: false,
             cache_bytes: 0,
+            buckets: None,
         }
     }
 
@@ -428,7 +431,7 @@ impl Pipeline {
     }
 
     /// Its records one after another, stages included.
-    fn streamed(&self) -> Arc<dyn Streamed> {
+    pub(crate) fn streamed(&self) -> Arc<dyn Streamed> {
         match &self.head {
             Head::Indexed(source) => Arc::new(InOrder(source.clone())),
             Head::Streamed(stream, steps) => {

@@ -40,6 +40,8 @@ pub struct Record<'a> {
     pub place: Place,
     /// Set once nobody waits for records any more.
     pub(crate) stop: Option<&'a AtomicBool>,
+    /// The bucket of a record that comes out of one.
+    pub(crate) bucket: usize,
 }
 
 impl<'a> Record<'a> {
@@ -52,7 +54,7 @@ impl<'a> Record<'a> {
             slot.1 = slot.0.len();
             columns += 1;
         }
-        Self { slots, columns, place: Place::default(), stop: None }
+        Self { slots, columns, place: Place::default(), stop: None, bucket: 0 }
     }
 
     /// A record of this schema at the start of a buffer that is at least as long as its room.

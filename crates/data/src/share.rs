@@ -1,7 +1,8 @@
 //! What a pipeline takes, before it takes it.
 
-use crate::Pipeline;
+use crate::gather::Gathered;
 use crate::pipeline::Head;
+use crate::{Pipeline, Schema};
 
 /// One part of a pipeline's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub const INPUT_WORKERS: &str = "input workers";
 pub const DECODERS: &str = "decoders";
 /// Records through which a stream is shuffled.
 pub const SHUFFLE_BUFFER: &str = "shuffle buffer";
+/// Records that wait for others of their bucket.
+pub const BUCKET_BUFFER: &str = "bucket buffer";
 /// Records kept after their first reading.
 pub const CACHE: &str = "cache";
 
@@ -59,8 +62,11 @@ impl Pipeline {
         if let Head::Streamed(stream, _) = &self.head {
             push(SHUFFLE_BUFFER, stream.buffer_bytes(), "records of the stream".into());
         }
-        let (ring, row) = (self.ring(), self.schema().room());
-        let size = self.rows();
+        let (ring, row, size) = (self.ring(), self.row_bytes(), self.rows());
+        if let Some(buckets) = &self.buckets {
+            let how = format!("{size} records of each of {} buckets", buckets.batches.len());
+            push(BUCKET_BUFFER, Gathered::own_bytes(buckets, size), how);
+        }
         let batches = ring.saturating_mul(row).saturating_mul(size).saturating_add(ENGINE_BYTES);
         push(BATCHES, batches, format!("{ring} × {size} examples"));
         let (scratch, decoder) = (self.scratch_bytes(), self.decoder_bytes());
@@ -76,6 +82,11 @@ impl Pipeline {
         self.workers.most().saturating_mul(STACK_BYTES)
     }
 
+    /// Bytes of one example of the largest type of batch.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.batch_schemas().iter().map(Schema::room).max().unwrap_or(0)
+    }
+
     /// Batches that exist at once.
     pub(crate) fn ring(&self) -> usize {
         if self.workers.most() == 0 { 1 } else { self.prefetch.saturating_add(1) }
@@ -88,6 +99,9 @@ impl Pipeline {
 
     /// Bytes of scratch of one worker.
     pub(crate) fn scratch_bytes(&self) -> usize {
+        if let Some(buckets) = &self.buckets {
+            return buckets.records.room().saturating_add(self.streamed().scratch_bytes());
+        }
         match &self.head {
             Head::Indexed(source) => source.scratch_bytes(),
             Head::Streamed(stream, steps) => {

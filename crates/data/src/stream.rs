@@ -8,6 +8,11 @@ pub trait Stream: Send {
     /// Writes the next record, or returns `false` at the end. `scratch` is at least [`Streamed::scratch_bytes`] long. A
     /// record that is bad is an error, and the next call goes on after it.
     fn next(&mut self, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError>;
+
+    /// Told that the record which the last call found bad is skipped: whether an empty one comes in its place.
+    fn leave_out(&mut self) -> bool {
+        false
+    }
 }
 
 /// What a stream is started from, anew each epoch. A run that goes on starts the epoch's stream again and lets the records

@@ -2,7 +2,7 @@
 
 use crate::index::{Join, joined_schema};
 use crate::stage::Step;
-use crate::{DataError, Record, Schema, Stream, Streamed, budget::zeroed};
+use crate::{DataError, Record, Schema, Stream, Streamed, held::Held};
 use plimsoll_tensor::random::Stream as Random;
 use std::sync::Arc;
 
@@ -263,11 +263,7 @@ pub(crate) struct Shuffled {
 
 struct Drawn {
     stream: Box<dyn Stream>,
-    schema: Schema,
-    room: usize,
-    /// Records one after another, each with its lengths and its origin.
-    bytes: Vec<u8>,
-    held: Vec<([usize; crate::MOST_COLUMNS], u64)>,
+    held: Held,
     most: usize,
     ended: bool,
     random: Random,
@@ -281,14 +277,9 @@ impl Streamed for Shuffled {
         self.of.schema()
     }
     fn start(&self, epoch: u64) -> Result<Box<dyn Stream>, DataError> {
-        let room = self.schema().room();
-        let bytes = room.saturating_mul(self.records) as u64;
         Ok(Box::new(Drawn {
             stream: self.of.start(epoch)?,
-            schema: self.schema().clone(),
-            room,
-            bytes: zeroed("the shuffle buffer", bytes)?,
-            held: Vec::with_capacity(self.records),
+            held: Held::new("the shuffle buffer", self.schema().clone(), self.records)?,
             most: self.records,
             ended: false,
             random: Random::new(self.seed, epoch, "shuffle buffer"),
@@ -315,32 +306,25 @@ impl Streamed for Shuffled {
 
 impl Shuffled {
     fn own_bytes(&self) -> usize {
-        let each = self.schema().room().saturating_add(size_of::<([usize; crate::MOST_COLUMNS], u64)>());
-        each.saturating_mul(self.records)
+        Held::heap_bytes(self.schema(), self.records)
     }
 }
 
 impl Drawn {
-    /// The record in a slot.
-    fn slot(&mut self, slot: usize) -> Record<'_> {
-        Record::over(&self.schema, &mut self.bytes[slot * self.room..][..self.room])
-    }
-
     /// Reads the next record into the first free slot; `false` at the end.
     fn fill(&mut self, outer: &Record<'_>, scratch: &mut [u8]) -> Result<bool, DataError> {
         if self.ended || outer.is_stopped() {
             return Ok(false);
         }
-        let slot = self.held.len();
-        let mut record = Record::over(&self.schema, &mut self.bytes[slot * self.room..][..self.room]);
+        let mut record = self.held.free();
         (record.place.epoch, record.place.number) = (outer.place.epoch, self.asked);
         record.stop = outer.stop;
         self.asked += 1;
         let more = self.stream.next(&mut record, scratch)?;
-        let held = (record.lengths(), record.place.origin);
+        let (lengths, origin) = (record.lengths(), record.place.origin);
         self.ended = !more;
         if more {
-            self.held.push(held);
+            self.held.keep(lengths, origin);
         }
         Ok(more)
     }
@@ -354,19 +338,9 @@ impl Stream for Drawn {
         }
         let slot = self.random.below(self.drawn, 0, self.held.len() as u32) as usize;
         self.drawn += 1;
-        let (lengths, origin) = self.held[slot];
-        {
-            let mut held = self.slot(slot);
-            held.set_lengths(crate::MOST_COLUMNS, [lengths, lengths]);
-            record.copy_from(&held)?;
-            record.place.origin = origin;
-        }
-        // The last record takes the place of the one that is gone; the next call fills the end again.
-        let last = self.held.len() - 1;
-        if slot != last {
-            self.bytes.copy_within(last * self.room..(last + 1) * self.room, slot * self.room);
-        }
-        self.held.swap_remove(slot);
+        self.held.copy_to(slot, record)?;
+        // The next call fills the end again.
+        self.held.remove(slot);
         Ok(true)
     }
 }

@@ -4,7 +4,7 @@ use crate::batch::{Rows, row};
 use crate::pipeline::Head;
 use crate::stage::Step;
 use crate::stream::Stream;
-use crate::{Cursor, DataError, Pipeline, Place, Record};
+use crate::{Cursor, DataError, Pipeline, Place, Record, Schema};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,8 +14,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// What the threads of a running pipeline share.
 pub(crate) struct Shared {
     pub pipeline: Pipeline,
-    /// Columns of each batch of the ring.
-    pub columns: Vec<Vec<Rows>>,
+    /// Where records come from, in the order of the batches.
+    pub head: Head,
+    /// Columns of each batch of the ring, for each bucket.
+    pub columns: Vec<Vec<Vec<Rows>>>,
     pub size: usize,
     /// The epoch to end after.
     pub last_epoch: Option<u64>,
@@ -36,6 +38,8 @@ pub(crate) struct Ticket {
     /// The batch it goes to, and its row there.
     pub sequence: u64,
     pub row: usize,
+    /// The bucket of that batch.
+    pub bucket: usize,
     pub stream: Option<Box<dyn Stream>>,
     /// Bad records of this epoch for which the stream gave nothing.
     pub missing: u64,
@@ -67,6 +71,7 @@ pub(crate) struct State {
 pub(crate) struct Filling {
     pub sequence: u64,
     pub first: Cursor,
+    pub bucket: usize,
     /// Rows given out and rows done; complete when they are equal and no more are given out.
     pub rows: usize,
     pub done: usize,
@@ -100,6 +105,14 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, DataError>) -> Result<
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result,
         Err(panic) => Err(DataError::Panic { message: message(panic) }),
+    }
+}
+
+impl Ticket {
+    /// Goes on after a bad record of the stream.
+    fn leave_out(&mut self) {
+        let replaced = self.stream.as_mut().is_some_and(|stream| stream.leave_out());
+        self.missing += u64::from(!replaced);
     }
 }
 
@@ -151,17 +164,15 @@ impl Shared {
             drop(state);
             let cursor = ticket.cursor;
             let place = Place { epoch: cursor.epoch, number: cursor.example, origin: cursor.example };
-            let slot = (ticket.sequence % self.columns.len() as u64) as usize;
-            // SAFETY: under the lock each row of a batch that was given back is handed out once, here.
-            let mut output = unsafe { row(&self.columns[slot], ticket.row) };
+            let mut output = self.row(&ticket);
             output.place = place;
-            match &self.pipeline.head {
+            match &self.head {
                 Head::Indexed(source) => {
                     if cursor.example >= source.len() as u64 {
                         self.end_epoch(&mut ticket);
                         continue;
                     }
-                    let (slot, row) = self.hand_out(&mut ticket);
+                    let (slot, row) = self.hand_out(&mut ticket, false);
                     drop(ticket);
                     let index = cursor.example as usize;
                     let made = guarded(|| source.read(index, &mut output, scratch));
@@ -169,28 +180,38 @@ impl Shared {
                     self.finish((slot, row, cursor.epoch), &mut output, made);
                 }
                 Head::Streamed(stream, steps) => {
-                    let (first, rest) = scratch.split_at_mut(steps.first().map_or(0, |s| s.input.room()));
-                    let mut input = steps.first().map(|step| Record::over(&step.input, first));
+                    let buckets = self.pipeline.buckets.as_deref();
+                    let between = buckets.map(|b| &b.records).or(steps.first().map(|step| &step.input));
+                    let (first, rest) = scratch.split_at_mut(between.map_or(0, Schema::room));
+                    let mut input = between.map(|schema| Record::over(schema, first));
                     let record = input.as_mut().unwrap_or(&mut output);
                     record.stop = Some(&self.stop);
                     let more = guarded(|| self.next_of_stream(&mut ticket, record, rest));
-                    let origin = record.place.origin;
+                    let (origin, bucket) = (record.place.origin, record.bucket);
                     match more {
                         Ok(false) => {
                             self.end_epoch(&mut ticket);
                             continue;
                         }
                         Err(error) if self.skips(cursor.epoch, &error) => {
-                            ticket.missing += 1;
+                            ticket.leave_out();
                             continue;
                         }
                         _ => {}
                     }
-                    let (slot, row) = self.hand_out(&mut ticket);
+                    if buckets.is_some() {
+                        if ticket.row == 0 && more.is_ok() {
+                            ticket.bucket = bucket;
+                        }
+                        // The row is known now: batches of other buckets have others.
+                        output = self.row(&ticket);
+                    }
+                    let (slot, row) = self.hand_out(&mut ticket, more.is_err());
                     drop(ticket);
-                    let made = more.and_then(|_| match &mut input {
-                        None => Ok(()),
-                        Some(input) => {
+                    let made = more.and_then(|_| match (&mut input, buckets) {
+                        (None, _) => Ok(()),
+                        (Some(input), Some(buckets)) => buckets.pad(input, &mut output),
+                        (Some(input), None) => {
                             let made = guarded(|| through(steps, input, &mut output, rest));
                             made.map_err(|e| e.of(|| stream.origin(origin)))
                         }
@@ -209,7 +230,7 @@ impl Shared {
         record: &mut Record<'_>,
         scratch: &mut [u8],
     ) -> Result<bool, DataError> {
-        let Head::Streamed(of, _) = &self.pipeline.head else { return Ok(false) };
+        let Head::Streamed(of, _) = &self.head else { return Ok(false) };
         let Cursor { epoch, example } = ticket.cursor;
         let place = |number| Place { epoch, number, origin: number };
         let stream = match &mut ticket.stream {
@@ -224,7 +245,9 @@ impl Shared {
                         Ok(false) => {
                             return Err(DataError::Shorter { given: passed, wanted: example });
                         }
-                        Err(error) if self.skips(epoch, &error) => ticket.missing += 1,
+                        Err(error) if self.skips(epoch, &error) => {
+                            ticket.missing += u64::from(!stream.leave_out());
+                        }
                         Err(error) => return Err(error),
                     }
                 }
@@ -235,20 +258,28 @@ impl Shared {
         stream.next(record, scratch)
     }
 
-    /// Gives out the next row of the batch at hand.
-    fn hand_out(&self, ticket: &mut Ticket) -> (usize, usize) {
+    /// The row that a ticket is for.
+    fn row(&self, ticket: &Ticket) -> Record<'_> {
+        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
+        // SAFETY: under the lock of the ticket each row of a batch that was given back is handed out once. A batch is of one
+        // bucket from its first row on, so that rows do not overlap.
+        unsafe { row(&self.columns[slot][ticket.bucket], ticket.row) }
+    }
+
+    /// Gives out the next row of the batch at hand; after the last of it, that batch is complete.
+    fn hand_out(&self, ticket: &mut Ticket, last: bool) -> (usize, usize) {
         let slot = (ticket.sequence % self.columns.len() as u64) as usize;
         let row = ticket.row;
         let mut state = self.state();
         let filling = &mut state.filling[slot];
         if row == 0 {
-            let (sequence, first) = (ticket.sequence, ticket.cursor);
-            *filling = Filling { sequence, first, ..Filling::default() };
+            let (sequence, first, bucket) = (ticket.sequence, ticket.cursor, ticket.bucket);
+            *filling = Filling { sequence, first, bucket, ..Filling::default() };
         }
         filling.rows = row + 1;
         ticket.cursor.example += 1;
         ticket.row += 1;
-        if ticket.row == self.size {
+        if ticket.row == self.size || last {
             (filling.closed, filling.after) = (true, ticket.cursor);
             (ticket.row, ticket.sequence) = (0, ticket.sequence + 1);
         }

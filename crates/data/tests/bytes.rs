@@ -6,7 +6,9 @@ mod support;
 
 use counting::{LIVE, PEAK, restart};
 use jpeg_encoder::SamplingFactor;
-use plimsoll_data::{Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, Pipeline, Schema, Source};
+use plimsoll_data::{
+    Buckets, Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, Pipeline, Schema, Source,
+};
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Runs some batches and holds the heap's peak against what was stated.
@@ -111,6 +113,9 @@ fn the_heap_stays_under_what_was_stated() {
         check("a stream", run(decoded(lines())), 0);
         check("a shuffled stream", run(decoded(lines().shuffle(300, 1))), 0);
         check("stages before a filter", run(decoded(lines()).filter(|r| Ok(r.i32(1) != Some(3)))), 0);
+        let buckets = Buckets::new([2910, 2930, 2960, 3000]);
+        let buckets = buckets.column("text", Field { ty: "u8[]".parse().unwrap(), bound: None }, 0);
+        check("buckets", run(lines().shuffle(100, 1).bucket(buckets.with_length()).unwrap()), 0);
         check("two joined", run(decoded(lines().shuffle(100, 1).interleave(lines()).unwrap())), 0);
     }
     let folder = support::Scratch::new("bytes");

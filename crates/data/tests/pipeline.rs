@@ -1,7 +1,8 @@
 //! Random pipelines, cut anywhere and run by any number of workers, give the same records; faults surface where they are.
 
 use plimsoll_data::{
-    Batches, Cache, Cursor, DataError, Field, Pipeline, Record, Schema, Source, Stream, Streamed, Workers,
+    Batches, Buckets, Cache, Cursor, DataError, Field, Pipeline, Record, Schema, Source, Stream, Streamed,
+    Workers,
 };
 use plimsoll_tensor::random::Stream as Random;
 use proptest::prelude::*;
@@ -125,12 +126,25 @@ fn apply(pipeline: Pipeline, verb: &Verb) -> Pipeline {
     }
 }
 
+/// Numbers as sequences of up to six tokens, in three buckets.
+fn bucketed(pipeline: Pipeline) -> Pipeline {
+    let tokens = Schema::new().bytes("tokens", 6 * 4).tensor("label", Field::below(1 << 30, []));
+    let sequences = pipeline.map(tokens, |input, output| {
+        let number = input.i32(0).unwrap_or(0) & 0xffff;
+        let tokens: Vec<u8> = (0..number % 7).flat_map(|i| (number + i).to_ne_bytes()).collect();
+        output.put(0, &tokens)?;
+        output.put(1, input.bytes(1))
+    });
+    let buckets = Buckets::new([1, 3, 6]).column("tokens", Field::below(1 << 30, []), 9).with_length();
+    sequences.unwrap().bucket(buckets).unwrap()
+}
+
 /// What comes in `calls` calls: inputs and labels of each batch, empty at the end of an epoch, and the cursor after it.
 fn run(mut batches: Batches, calls: usize) -> Vec<(Vec<u8>, Vec<u8>, Cursor)> {
     (0..calls)
         .map(|_| {
             let (input, labels) = match batches.next() {
-                Ok(Some(batch)) => (batch.input(0).unwrap().to_vec(), batch.labels().to_vec()),
+                Ok(Some(batch)) => (batch.inputs().flatten().copied().collect(), batch.labels().to_vec()),
                 Ok(None) => (Vec::new(), Vec::new()),
                 // An epoch of which nothing is left.
                 Err(error) => (error.to_string().into_bytes(), Vec::new()),
@@ -151,12 +165,16 @@ proptest! {
         batch in 1usize..7,
         prefetch in 1usize..4,
         drop_remainder in any::<bool>(),
+        buckets in any::<bool>(),
     ) {
         let mut pipeline = if stream { generated(0, 23) } else { numbers(0, 23) };
         if cache && !stream {
             pipeline = pipeline.cache(Cache::Memory { most_bytes: 1000 }).unwrap();
         }
         pipeline = verbs.iter().fold(pipeline, apply).batch(batch);
+        if buckets {
+            pipeline = bucketed(pipeline);
+        }
         if drop_remainder {
             pipeline = pipeline.drop_remainder();
         }

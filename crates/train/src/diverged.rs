@@ -138,7 +138,7 @@ impl Session<'_> {
                 self.cursor = batches.cursor();
                 continue;
             };
-            let plan = self.find(BatchKind::Train, batch.examples())?;
+            let plan = self.find(BatchKind::Train, batch)?;
             self.own_scale = lookers.scale(self.steps_done - self.schedule_start, self.total_steps);
             self.set_settings(plan)?;
             // Steps that f16 skips hold infinities by right, but for the last one.

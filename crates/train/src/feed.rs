@@ -5,13 +5,18 @@ use plimsoll_data::Batch;
 use plimsoll_nn::{Loss, Model, step};
 use plimsoll_tensor::Field;
 
-/// Buffers of one batch, filled again and again without allocating.
-pub(crate) struct Feed<'m> {
+/// What one model takes.
+struct Takes<'m> {
     loss: &'m dyn Loss,
     inputs: Vec<Field>,
     target: Field,
     /// Rows of an example.
     rows: usize,
+}
+
+/// Buffers of one batch, filled again and again without allocating.
+pub(crate) struct Feed<'m> {
+    models: Vec<Takes<'m>>,
     /// The bits of the labels, classes with zero where there is none.
     labels: Vec<i32>,
     /// How much each row counts, beside the others.
@@ -25,15 +30,20 @@ pub(crate) struct Feed<'m> {
 }
 
 impl<'m> Feed<'m> {
-    /// Room for batches of at most so many examples.
-    pub fn new(model: &'m dyn Model, examples: usize) -> Self {
-        let (target, rows) = (model.target(), step::rows(model).elements());
-        Self {
+    /// Room for batches of at most so many examples of any of these models.
+    pub fn new(models: impl Iterator<Item = &'m dyn Model>, examples: usize) -> Self {
+        let takes = |model: &'m dyn Model| Takes {
             loss: model.loss(),
             inputs: model.inputs(),
-            labels: Vec::with_capacity(examples * target.ty.shape.elements()),
-            target,
-            rows,
+            target: model.target(),
+            rows: step::rows(model).elements(),
+        };
+        let models: Vec<Takes<'m>> = models.map(takes).collect();
+        let rows = models.iter().map(|model| model.rows).max().unwrap_or(0);
+        let labels = models.iter().map(|model| model.target.ty.shape.elements()).max().unwrap_or(0);
+        Self {
+            models,
+            labels: Vec::with_capacity(examples * labels),
             shares: Vec::with_capacity(examples * rows),
             weights: Vec::with_capacity(examples * rows),
             examples: Vec::with_capacity(examples),
@@ -41,13 +51,20 @@ impl<'m> Feed<'m> {
         }
     }
 
-    /// Fills the buffers for a batch; returns the sum of the rows' shares, by which batches are to be averaged.
-    pub fn take(&mut self, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
-        if batch.inputs().len() != self.inputs.len() {
-            let (wants, has) = (self.inputs.len(), batch.inputs().len());
-            return Err(TrainError::Setting(format!("the model takes {wants} inputs, the batch has {has}")));
-        }
-        for (bytes, field) in batch.inputs().zip(&self.inputs) {
+    /// The model that takes a batch's examples.
+    pub fn model_of(&self, batch: &Batch) -> Option<usize> {
+        let types = |model: &Takes<'_>| {
+            let fields = model.inputs.iter().chain([&model.target]);
+            batch.example_types().eq(fields.map(|field| &field.ty))
+        };
+        self.models.iter().position(types)
+    }
+
+    /// Fills the buffers for a batch of one of the models; returns the sum of the rows' shares, by which batches are to be
+    /// averaged.
+    pub fn take(&mut self, model: usize, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
+        let Takes { loss, inputs, target, rows } = &self.models[model];
+        for (bytes, field) in batch.inputs().zip(inputs) {
             if let Some(bound) = field.bound {
                 words(bytes).enumerate().try_for_each(|(i, token)| in_range("token", token, i, bound))?;
             }
@@ -58,9 +75,9 @@ impl<'m> Feed<'m> {
         self.examples.extend((0..examples as u64).map(|i| (batch.first_example() + i) as i32));
         self.labels.clear();
         self.shares.clear();
-        match self.target.bound {
+        match target.bound {
             Some(classes) => {
-                let one_row_each = batch.labels().len() / 4 == examples * self.rows;
+                let one_row_each = batch.labels().len() / 4 == examples * rows;
                 for (i, label) in words(batch.labels()).enumerate() {
                     if label < 0 && !one_row_each {
                         return Err(TrainError::Setting(format!(
@@ -70,15 +87,15 @@ impl<'m> Feed<'m> {
                     }
                     in_range("label", label.max(0), i, classes)?;
                     self.labels.push(label.max(0));
-                    self.shares.push(self.loss.share(label) as f32);
+                    self.shares.push(loss.share(label) as f32);
                 }
             }
             None => self.labels.extend(words(batch.labels())),
         }
-        if self.shares.len() != examples * self.rows {
+        if self.shares.len() != examples * rows {
             // One row for several labels, or for values.
             self.shares.clear();
-            self.shares.resize(examples * self.rows, 1.0);
+            self.shares.resize(examples * rows, 1.0);
         }
         let total: f64 = self.shares.iter().copied().map(f64::from).sum();
         let scale = if total > 0.0 { 1.0 / total } else { 0.0 };

@@ -6,6 +6,7 @@ use crate::init::{CHUNK_BYTES, initialise, push};
 use crate::log::Hits;
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
+use crate::trainer::{BatchType, types_in_words};
 use crate::{
     BatchKind, Best, Callback, Diverged, Evaluation, Names, Plateau, Scale, TrainError, Trainer, weights,
 };
@@ -31,7 +32,7 @@ pub struct Session<'t> {
     pub(crate) prepared: Box<dyn Prepared>,
     /// Through which states pass to and from files.
     pub(crate) buffer: RefCell<Vec<u8>>,
-    types: Vec<BatchType>,
+    types: Vec<Planned>,
     /// The optimizer's numbers for this step, and the same as elements.
     settings: (Vec<f64>, Vec<Vec<u8>>),
     /// Labels, weights and numbers of the batch at work.
@@ -74,8 +75,10 @@ pub struct Session<'t> {
 }
 
 /// One plan of the set, with what its inputs and outputs are.
-struct BatchType {
+struct Planned {
     kind: BatchKind,
+    /// Whose inputs it has.
+    model: usize,
     examples: usize,
     inputs: Vec<InputRole>,
     /// Place and type of the loss output.
@@ -97,7 +100,7 @@ enum InputRole {
 
 impl<'t> Session<'t> {
     pub(crate) fn new(trainer: &'t Trainer, plans: PlanSet, data: &Dataset) -> Result<Self, TrainError> {
-        let inputs = trainer.model.inputs().len() + 4 + trainer.optimizer.setting_names().len();
+        let inputs = trainer.most(|model| model.inputs().len()) + 4 + trainer.optimizer.setting_names().len();
         if inputs > MOST_INPUTS {
             return Err(TrainError::Setting(format!(
                 "a step takes at most {MOST_INPUTS} inputs, model and optimizer have {inputs}"
@@ -109,8 +112,8 @@ impl<'t> Session<'t> {
         if declared.len() != plans.plans.len() {
             return Err(TrainError::Setting("this plan was made for other data or another trainer".into()));
         }
-        let types: Vec<BatchType> = (declared.iter().enumerate())
-            .map(|(i, &(kind, examples))| BatchType::new(trainer, &plans, i, kind, examples))
+        let types: Vec<Planned> = (declared.iter().enumerate())
+            .map(|(i, &batch)| Planned::new(trainer, &plans, i, batch))
             .collect::<Result<_, _>>()?;
         let metrics = trainer.make_metrics(&plans)?;
         let mut prepared = trainer.executor.prepare(plans.clone())?;
@@ -132,7 +135,7 @@ impl<'t> Session<'t> {
             buffer: RefCell::new(buffer),
             types,
             settings: (vec![0.0; settings], (0..settings).map(|_| Vec::with_capacity(8)).collect()),
-            feed: Feed::new(trainer.model.as_ref(), largest),
+            feed: Feed::new(trainer.models(), largest),
             results: vec![0.0; results.unwrap_or(0) / 4],
             steps_done: 0,
             schedule_start: 0,
@@ -201,14 +204,20 @@ impl<'t> Session<'t> {
         self.types.iter().filter(|t| t.kind == kind).map(|t| t.examples).max().unwrap_or(0)
     }
 
-    pub(crate) fn find(&self, kind: BatchKind, examples: usize) -> Result<usize, TrainError> {
-        let found = self.types.iter().position(|t| t.kind == kind && t.examples == examples);
+    /// The plan for a batch: of its kind, its types and its number of examples.
+    pub(crate) fn find(&self, kind: BatchKind, batch: &Batch) -> Result<usize, TrainError> {
+        let (model, examples) = (self.feed.model_of(batch), batch.examples());
+        let found = self
+            .types
+            .iter()
+            .position(|t| t.kind == kind && Some(t.model) == model && t.examples == examples);
         found.ok_or_else(|| {
-            let declared: Vec<_> =
-                self.types.iter().filter(|t| t.kind == kind).map(|t| t.examples.to_string()).collect();
-            let (name, declared) = (kind.name(), declared.join(" and "));
+            let declared = self.types.iter().zip(&self.plans.plans).filter(|(t, _)| t.kind == kind);
+            let declared: Vec<_> = declared.map(|(_, plan)| format!("`{}`", plan.name)).collect();
+            let (name, planned) = (kind.name(), declared.join(", "));
+            let of = types_in_words(batch.example_types());
             TrainError::Setting(format!(
-                "no plan for {name} batches of {examples} examples: planned were {declared}"
+                "no plan for {name} batches of {examples} examples of {of}: planned were {planned}"
             ))
         })
     }
@@ -221,7 +230,7 @@ impl<'t> Session<'t> {
         batch: &Batch,
         look: bool,
     ) -> Result<(f64, Option<NodeId>), TrainError> {
-        let share = self.feed.take(batch, self.trainer.seed, self.steps_done)?;
+        let share = self.feed.take(self.types[plan].model, batch, self.trainer.seed, self.steps_done)?;
         // States may be half written from here on, until the whole step is done.
         self.spoilt |= self.types[plan].kind == BatchKind::Train;
         // A fixed array, because the step loop allocates nothing.
@@ -280,7 +289,7 @@ impl<'t> Session<'t> {
 
     /// One training step.
     pub(crate) fn step_on(&mut self, batch: &Batch) -> Result<f64, TrainError> {
-        let plan = self.find(BatchKind::Train, batch.examples())?;
+        let plan = self.find(BatchKind::Train, batch)?;
         self.set_settings(plan)?;
         let (spoilt, before) = (self.spoilt, self.scale()?);
         self.run(plan, batch, false)?;
@@ -328,7 +337,7 @@ impl<'t> Session<'t> {
         let (mut loss, mut shares, mut examples) = (0.0, 0.0, 0u64);
         let mut hits = Hits::default();
         while let Some(batch) = batches.next()? {
-            let plan = self.find(BatchKind::Evaluate, batch.examples())?;
+            let plan = self.find(BatchKind::Evaluate, batch)?;
             let (share, _) = self.run(plan, batch, false)?;
             loss += self.read_loss(plan)? * share;
             shares += share;
@@ -378,7 +387,7 @@ impl<'t> Session<'t> {
 
     /// The model's outputs for one batch.
     pub fn predict(&mut self, batch: &Batch) -> Result<Vec<HostTensor>, TrainError> {
-        let plan = self.find(BatchKind::Predict, batch.examples())?;
+        let plan = self.find(BatchKind::Predict, batch)?;
         self.run(plan, batch, false)?;
         let plans = self.plans.clone();
         let graph = &plans.plans[plan].graph;
@@ -481,17 +490,12 @@ impl<'t> Session<'t> {
     }
 }
 
-impl BatchType {
-    fn new(
-        trainer: &Trainer,
-        plans: &PlanSet,
-        plan: usize,
-        kind: BatchKind,
-        examples: usize,
-    ) -> Result<Self, TrainError> {
+impl Planned {
+    fn new(trainer: &Trainer, plans: &PlanSet, plan: usize, batch: BatchType) -> Result<Self, TrainError> {
+        let BatchType { kind, model, examples } = batch;
         let graph = &plans.plans[plan].graph;
         let names = trainer.optimizer.setting_names();
-        let fields = trainer.model.inputs().len();
+        let fields = trainer.model_at(model).inputs().len();
         let role = |name: &str| match name {
             LABELS => Some(InputRole::Labels),
             WEIGHTS => Some(InputRole::Weights),
@@ -511,6 +515,7 @@ impl BatchType {
         let ty = |i: usize| graph.ty(graph.outputs[i].value);
         Ok(Self {
             kind,
+            model,
             examples,
             inputs,
             loss: output(LOSS).map(|i| (i, ty(i).dtype)),

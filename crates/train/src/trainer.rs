@@ -1,6 +1,9 @@
 //! What a run is, before it has any memory.
 
 mod looping;
+mod variants;
+
+pub(crate) use variants::{BatchType, in_words as types_in_words};
 
 use crate::checkpoint::Checkpoints;
 use crate::metrics::MetricSpec;
@@ -13,7 +16,6 @@ use plimsoll_plan::{
     Action, Budget, BufferKind, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, plan_toward,
     verify,
 };
-use plimsoll_tensor::TensorType;
 use plimsoll_transform::{
     LOSS, Pass, SplitError, accumulate, accumulate_local, check_same_ops, check_split, optimize,
 };
@@ -144,6 +146,8 @@ impl BatchKind {
 /// A model, an optimizer, an executor, and how to train.
 pub struct Trainer {
     pub(crate) model: Box<dyn Model>,
+    /// The same for other inputs.
+    pub(crate) variants: Vec<Box<dyn Model>>,
     pub(crate) optimizer: Box<dyn Optimizer>,
     pub(crate) executor: Box<dyn Executor>,
     batch: usize,
@@ -187,6 +191,7 @@ impl Trainer {
     ) -> Self {
         Self {
             model: Box::new(model),
+            variants: Vec::new(),
             optimizer: Box::new(optimizer),
             executor: Box::new(executor),
             batch: 64,
@@ -327,47 +332,6 @@ impl Trainer {
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
-    /// Whether model and data fit each other.
-    pub fn check(&self, data: &Dataset) -> Result<(), TrainError> {
-        let model = self.model.as_ref();
-        let mismatch = |reason| {
-            Err(TrainError::Mismatch { model: model.name().into(), data: data.name.clone(), reason })
-        };
-        let types =
-            |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let wanted: Vec<TensorType> = model.inputs().into_iter().map(|field| field.ty).collect();
-        let target = model.target();
-        for part in [&data.train, &data.test] {
-            let (inputs, label) = part.schema().fields()?;
-            let inputs: Vec<TensorType> = inputs.into_iter().map(|field| field.ty.clone()).collect();
-            if inputs != wanted {
-                let (wants, has) = (types(&wanted), types(&inputs));
-                return mismatch(format!("the model takes {wants} inputs, the data has {has}"));
-            }
-            if label.ty != target.ty {
-                let (wants, has) = (&target.ty, &label.ty);
-                return mismatch(format!("the model takes {wants} labels, the data has {has}"));
-            }
-            let classes = label.bound.unwrap_or(0);
-            if classes > target.bound.unwrap_or(usize::MAX) {
-                let wants = target.bound.unwrap_or(0);
-                return mismatch(format!(
-                    "the data has {classes} classes, the model {wants}: give the model {classes}"
-                ));
-            }
-            match part.len() {
-                Some(0) => return mismatch("the data has no examples".into()),
-                None => {
-                    return mismatch(
-                        "a stream must say how many examples it has: `Pipeline::counted`".into(),
-                    );
-                }
-                Some(_) => {}
-            }
-        }
-        Ok(())
-    }
-
     /// The batches to train on, in another order each epoch.
     pub fn training_batches(&self, data: &Dataset) -> Pipeline {
         let train = data.train.clone();
@@ -375,34 +339,17 @@ impl Trainer {
         train.batch(self.step_examples())
     }
 
-    /// The batch types of a run over this data in so many micro-batches, the one that needs most first. Evaluation and
-    /// prediction take one micro-batch at a time, so that neither needs more than training.
-    pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<(BatchKind, usize)> {
-        let sizes = |kind, part: &Pipeline| {
-            let len = part.len().unwrap_or(0);
-            let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) };
-            let full = (self.step_examples() / parts).max(1).min(len);
-            let rest = len % full.max(1);
-            [full, rest].into_iter().filter(|&n| n > 0).map(move |n| (kind, n))
-        };
-        let mut types: Vec<_> = sizes(BatchKind::Train, &data.train).collect();
-        types.extend(sizes(BatchKind::Evaluate, &data.test));
-        types.extend(sizes(BatchKind::Predict, &data.test));
-        types.retain(|(kind, _)| self.kinds.contains(kind));
-        types
-    }
-
     /// Memory of a run's input: batches of training and of the rest with their labels, weights and numbers, and what the
     /// pipelines take besides.
-    fn input_entries(&self, data: &Dataset, types: &[(BatchKind, usize)]) -> Vec<Entry> {
+    fn input_entries(&self, data: &Dataset, types: &[BatchType]) -> Vec<Entry> {
         let largest = |trains: bool| {
-            let kinds = types.iter().filter(|(kind, _)| (*kind == BatchKind::Train) == trains);
-            kinds.map(|(_, examples)| *examples).max().unwrap_or(0)
+            let kinds = types.iter().filter(|t| (t.kind == BatchKind::Train) == trains);
+            kinds.map(|t| t.examples).max().unwrap_or(0)
         };
         let sizes = [largest(true), largest(false)];
-        let label = self.model.target().ty.bytes();
-        let row_bytes = step::rows(self.model.as_ref()).elements().saturating_mul(8);
         // The labels once more, share and weight of each row, and a number for each example.
+        let label = self.most(|model| model.target().ty.bytes());
+        let row_bytes = self.most(|model| step::rows(model).elements()).saturating_mul(8);
         let feed = label.saturating_add(row_bytes).saturating_add(4).saturating_mul(sizes[0].max(sizes[1]));
         let mut batches = Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights");
         let mut others: Vec<Entry> = Vec::new();
@@ -437,10 +384,10 @@ impl Trainer {
         self.split_batch_norm && self.training_step().is_ok_and(|graph| mixes(&graph))
     }
 
-    /// Examples that a micro-batch has a multiple of. Where the bits differ anyhow, blocks do not matter; statistics need
+    /// Examples that a micro-batch has a multiple of; of several models' blocks, powers of two, the largest. Where the bits differ anyhow, blocks do not matter; statistics need
     /// two examples.
     pub fn block(&self) -> usize {
-        if self.splits_statistics() { 2 } else { step::example_block(self.model.as_ref()) }
+        if self.splits_statistics() { 2 } else { self.most(step::example_block) }
     }
 
     /// The numbers of micro-batches to try, at least one, the fewest first: they cost least.
@@ -463,8 +410,9 @@ impl Trainer {
     }
 
     /// The graph of a batch type, optimized and split.
-    fn graph(&self, kind: BatchKind, examples: usize, micro_batches: usize) -> Result<Graph, TrainError> {
-        let model = self.model.as_ref();
+    fn graph(&self, batch: BatchType, micro_batches: usize) -> Result<Graph, TrainError> {
+        let BatchType { kind, examples, .. } = batch;
+        let model = self.model_at(batch.model);
         if kind != BatchKind::Train {
             let graph = match kind {
                 BatchKind::Evaluate => step::evaluation(model, examples, self.report)?,
@@ -497,7 +445,8 @@ impl Trainer {
     /// Whether there is a number of micro-batches other than one that steps may be split into.
     pub fn can_split(&self) -> Result<bool, TrainError> {
         let Some(&parts) = self.splits().get(1) else { return Ok(false) };
-        match self.graph(BatchKind::Train, self.step_examples(), parts) {
+        let whole = BatchType { kind: BatchKind::Train, model: 0, examples: self.step_examples() };
+        match self.graph(whole, parts) {
             Ok(_) => Ok(true),
             Err(TrainError::Split(_)) => Ok(false),
             Err(other) => Err(other),
@@ -710,11 +659,11 @@ impl Trainer {
 
     /// The graphs of every batch type, in so many micro-batches.
     fn batches(&self, data: &Dataset, micro_batches: usize) -> Result<Vec<(String, Graph)>, TrainError> {
-        let types = self.batch_types(data, micro_batches).into_iter();
-        let named = types.map(|(kind, examples)| {
-            Ok((format!("{} × {examples}", kind.name()), self.graph(kind, examples, micro_batches)?))
-        });
-        named.collect()
+        let types = self.batch_types(data, micro_batches);
+        let named = types.iter().map(|&batch| Ok((self.type_name(batch), self.graph(batch, micro_batches)?)));
+        let graphs: Vec<(String, Graph)> = named.collect::<Result<_, TrainError>>()?;
+        self.check_variants(&types, &graphs)?;
+        Ok(graphs)
     }
 
     /// The plan in so many micro-batches; under the line if the means allow it.
