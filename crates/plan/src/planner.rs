@@ -163,7 +163,6 @@ impl Shelf<'_> {
 
     /// The set of finished plans, with their account.
     fn set(&self, planned: Planned, budget: &Budget) -> PlanSet {
-        let arena_bytes = planned.peak();
         let Planned { plans, floor: Floor { states, spill_bytes, .. } } = planned;
         // Plans take turns in the part above the states.
         let ends = plans.iter().filter_map(|p| {
@@ -171,15 +170,7 @@ impl Shelf<'_> {
             Some((last.offset + p.graph.ty(last.value).bytes() as u64).next_multiple_of(SPILL_ALIGNMENT))
         });
         let spill_bytes = ends.max().unwrap_or(0).max(spill_bytes);
-        let mut outside = budget.outside.clone();
-        if spill_bytes > 0 {
-            let note = "between memory and the disk";
-            outside.push(Entry::new("spill staging", self.disk.staging_bytes, note));
-        }
-        let target = self.target.name();
-        let line = budget.line_bytes;
-        let sheet = account::load_sheet(target.clone(), &plans, &states, arena_bytes, &outside, line);
-        PlanSet { target, plans, states, alignment: self.alignment, arena_bytes, spill_bytes, sheet }
+        finished(self.target, plans, states, spill_bytes, budget)
     }
 
     /// Spills as few states as make the plans fit the room, and values beside them; where that is not enough, or slow, steps
@@ -272,8 +263,27 @@ impl Shelf<'_> {
     }
 }
 
+/// Plans with their states placed, and their account.
+pub(crate) fn finished(
+    target: &dyn Target,
+    plans: Vec<ExecutionPlan>,
+    states: Vec<StatePlacement>,
+    spill_bytes: u64,
+    budget: &Budget,
+) -> PlanSet {
+    let arena_bytes = plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
+    let mut outside = budget.outside.clone();
+    if spill_bytes > 0 {
+        let staging_bytes = budget.spill.unwrap_or_default().staging_bytes;
+        outside.push(Entry::new("spill staging", staging_bytes, "between memory and the disk"));
+    }
+    let (name, alignment) = (target.name(), target.alignment().max(1));
+    let sheet = account::load_sheet(name.clone(), &plans, &states, arena_bytes, &outside, budget.line_bytes);
+    PlanSet { target: name, plans, states, alignment, arena_bytes, spill_bytes, sheet }
+}
+
 /// The states of all graphs, in the order they first appear, matched by name.
-fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacement>, PlanError> {
+pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacement>, PlanError> {
     let mut states: Vec<StatePlacement> = Vec::new();
     let mut index = BTreeMap::new();
     let mut total = 0_usize;
