@@ -2,14 +2,15 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::io::Write;
 use std::path::Path;
 
 fn main() -> std::io::Result<()> {
     let mut hasher = DefaultHasher::new();
     add(Path::new("src"), &mut hasher)?;
-    println!("cargo::rerun-if-changed=src");
-    println!("cargo::rustc-env=PLIMSOLL_PLANNER={:016x}", hasher.finish());
-    Ok(())
+    let mut cargo = std::io::stdout();
+    writeln!(cargo, "cargo::rerun-if-changed=src")?;
+    writeln!(cargo, "cargo::rustc-env=PLIMSOLL_PLANNER={:016x}", hasher.finish())
 }
 
 /// Adds the files of a folder by name, in order.

@@ -20,6 +20,7 @@ mod planner;
 mod record;
 mod repeat;
 pub mod search;
+mod searches;
 mod sheet;
 mod sheet_text;
 mod stream;
@@ -40,6 +41,7 @@ pub use plan::{
 };
 pub use planner::{Budget, Disk, plan, plan_toward};
 pub use record::{PlanRecord, RecordError};
+pub use searches::Searches;
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};
 pub use stream::PieceTypes;
 pub use target::{Kernel, KernelQuery, Target, Unsupported};

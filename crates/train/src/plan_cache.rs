@@ -9,7 +9,7 @@ use crate::planning::Batches;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use plimsoll_plan::{Budget, Content, PlanError, PlanKey, PlanRecord, PlanSet, plan_toward};
+use plimsoll_plan::{Budget, Content, PlanError, PlanKey, PlanRecord, PlanSet, Searches};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -73,11 +73,16 @@ impl Trainer {
     }
 
     /// Plans as low as a budget asks, from the cache if they are there.
-    pub(crate) fn toward(&self, batches: &Batches, budget: &Budget) -> Result<PlanSet, PlanError> {
+    pub(crate) fn toward(
+        &self,
+        batches: &Batches,
+        budget: &Budget,
+        searches: &Searches,
+    ) -> Result<PlanSet, PlanError> {
         let (graphs, target) = (batches.graphs(), self.executor.target());
         let search = || {
             self.searches.set(self.searches.get() + 1);
-            plan_toward(graphs, target, budget)
+            searches.plan_toward(graphs, target, budget)
         };
         let Some(cache) = &self.plan_cache else { return search() };
         let key = batches.content(|graphs| Content::new(graphs, target)).key(budget);

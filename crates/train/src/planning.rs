@@ -2,7 +2,7 @@
 
 use crate::TrainError;
 use plimsoll_graph::Graph;
-use plimsoll_plan::{Content, PlanSet};
+use plimsoll_plan::{Content, PlanSet, Searches};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -46,6 +46,8 @@ pub(crate) struct Planning {
     keep: bool,
     /// Graphs by their number of micro-batches.
     batches: BTreeMap<usize, Rc<Batches>>,
+    /// What searches found.
+    pub searches: Searches,
     /// Plans in which every step runs once, by their number of micro-batches.
     once: BTreeMap<usize, Rc<PlanSet>>,
 }
@@ -58,7 +60,7 @@ impl Planning {
 
     /// For plans under many lines.
     pub fn keeping() -> Self {
-        Self { keep: true, ..Self::default() }
+        Self { keep: true, searches: Searches::keeping(), ..Self::default() }
     }
 
     /// What plans aim at.

@@ -760,7 +760,7 @@ impl Trainer {
                 worth_ns: planning.worth_ns,
                 ..Budget::new(line_bytes, outside.clone())
             };
-            let mut plans = self.toward(&batches, &budget)?;
+            let mut plans = self.toward(&batches, &budget, &planning.searches)?;
             if let Some(heap) = self.heap_bytes {
                 let bytes = heap + plans_bytes(&plans);
                 if bytes > reserved && means != Means::Once {
