@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Scratch, json, number, plimsoll};
+use support::{NO_CACHE, Scratch, json, number, plimsoll};
 
 const LENET: &[&str] = &["--steps=40", "--batch=64", "--seed=5"];
 /// A remainder in every epoch.
@@ -40,8 +40,8 @@ const BERT: &[&str] = &[
 ];
 
 fn start(arguments: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+    let mut command = support::command(arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
 }
 
 fn weights(folder: &str) -> Vec<u8> {
@@ -168,7 +168,7 @@ fn a_second_signal_ends_the_run_at_once() {
     // Steps of half a second, so that the second signal comes inside one.
     // A program in the background is born deaf to the first one.
     let mut child = Command::new("env");
-    child.args([
+    child.env(NO_CACHE.0, NO_CACHE.1).args([
         "--default-signal=INT",
         env!("CARGO_BIN_EXE_plimsoll"),
         "train",
@@ -205,6 +205,7 @@ fn a_full_disk_leaves_the_last_checkpoint() {
     // A file of at most 400 blocks of 512 bytes: the checkpoint takes more.
     let limited = r#"ulimit -f 400; exec "$0" train --resume "$1" --steps 6 --save-every 1"#;
     let mut command = Command::new("sh");
+    command.env(NO_CACHE.0, NO_CACHE.1);
     let output =
         command.args(["-c", limited, env!("CARGO_BIN_EXE_plimsoll"), &out]).output().expect("a shell runs");
     let message = String::from_utf8_lossy(&output.stderr);

@@ -10,7 +10,7 @@ use plimsoll::prelude::*;
 use plimsoll::train::{BatchKind, EarlyStopping, Ending, Monitor, RunLog, Saved, TrainState, checkpoints};
 use std::fs;
 use std::path::Path;
-use support::{Scratch, json, number, plimsoll};
+use support::{NO_CACHE, Scratch, json, number, plimsoll};
 
 fn model() -> Sequential {
     Sequential::classifier("small", [6], 3)
@@ -298,6 +298,7 @@ fn a_signal_that_was_ignored_stays_so() {
     let out = scratch.path("run");
     // Steps of half a second, so that the second signal comes inside one.
     let mut child = Command::new("sh")
+        .env(NO_CACHE.0, NO_CACHE.1)
         .args(["-c", r#"trap "" INT; exec "$0" "$@""#, env!("CARGO_BIN_EXE_plimsoll"), "train"])
         .args(["--batch=8000", "--steps=60", "--save-every=1", "--threads=1", "--out", &out])
         .stdout(Stdio::null())

@@ -82,8 +82,8 @@ fn finish(mut child: Child) -> Ended {
 
 /// Trains inside a kernel limit, where there can be one, or without.
 fn train(name: &str, limit: Option<usize>, arguments: &[String]) -> Ended {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.arg("train").args(arguments);
+    let mut command = support::command(&["train"]);
+    command.args(arguments);
     let group = limit.and_then(|bytes| Group::new(name, bytes));
     let needed = limit.is_some() && std::env::var_os("PLIMSOLL_REQUIRE_CGROUP").is_some();
     assert!(group.is_some() || !needed, "a memory control group could not be made");

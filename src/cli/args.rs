@@ -286,6 +286,10 @@ pub struct RunOptions {
     /// Bytes a second that the disk of --spill reads or writes: what a plan predicts and chooses by [default: 2.5GiB]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub spill_speed: Option<Size>,
+    /// Folder for plans that were searched for, so that none is searched for twice, or `none`; never changes plans [default:
+    /// plimsoll in $XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, value_name = "DIR")]
+    pub plan_cache: Option<PathBuf>,
     /// Save a checkpoint every so many steps, too
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub save_every: Option<u64>,
@@ -329,7 +333,7 @@ pub struct PlanOptions {
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
-        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed",
+        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
     ])]
     pub workload: Option<PathBuf>,

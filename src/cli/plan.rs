@@ -51,6 +51,7 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     let start = Instant::now();
     let found = forecast.plan(setup.line_bytes);
     answers.insert("planning_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+    answers.insert("cached".into(), json!(setup.trainer.searches() == 0));
     let mut plans = match found {
         Ok(plans) => plans,
         Err(error) => match refuse(error, &options.run, &setup, &mut forecast, &answers) {

@@ -118,6 +118,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.your_code = given.your_code;
     kept.spill_speed = given.spill_speed;
     kept.spill = given.spill.clone();
+    kept.plan_cache = given.plan_cache.clone();
     kept.out = given.out.clone().or(Some(folder.to_path_buf()));
     kept.without = given.without.clone();
     (kept.json, kept.check_memory) = (given.json, given.check_memory);

@@ -16,7 +16,7 @@ use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::tensor::Shape;
 use plimsoll::train::{BatchKind, Trainer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
 const SYNTHETIC_STEPS: u64 = 100;
@@ -124,6 +124,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .warmup(options.update.warmup.unwrap_or(0))
         .precision(options.precision.policy()?)
         .line(line_bytes);
+    let trainer = match plan_cache(options.plan_cache.as_deref())? {
+        Some(folder) => trainer.plan_cache(folder),
+        None => trainer,
+    };
     let trainer = options.running.trainer(trainer)?;
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
@@ -164,7 +168,12 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let machine = [("memory", options.machine.memory.to_string()), ("threads", threads.to_string())];
     let lengths = [("steps", steps), ("epochs", epochs)];
     chosen.extend(lengths.into_iter().filter_map(|(flag, n)| Some((flag, n?.to_string()))).chain(machine));
-    let folders = [("out", &options.out), ("spill", &options.spill), ("log", &options.running.log)];
+    let folders = [
+        ("out", &options.out),
+        ("spill", &options.spill),
+        ("plan-cache", &options.plan_cache),
+        ("log", &options.running.log),
+    ];
     let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
     chosen.extend(folders);
     chosen.extend(options.running.weight_names().map(|name| ("weight-names", name)));
@@ -185,6 +194,25 @@ fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
         None => Ok(Some(
             options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone),
         )),
+    }
+}
+
+/// Where plans are kept: the folder that was asked for, or the user's own, if there is one.
+fn plan_cache(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    let own =
+        |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    match asked {
+        Some(folder) if folder.as_os_str() == "none" => Ok(None),
+        Some(folder) if folder.as_os_str().is_empty() || folder.exists() && !folder.is_dir() => {
+            let message =
+                format!("--plan-cache {}: this is no folder; name one, or `none`", folder.display());
+            Err(Failure::usage(message))
+        }
+        Some(folder) => Ok(Some(folder.to_path_buf())),
+        None => {
+            let caches = own("XDG_CACHE_HOME").or_else(|| Some(own("HOME")?.join(".cache")));
+            Ok(caches.map(|folder| folder.join("plimsoll")))
+        }
     }
 }
 

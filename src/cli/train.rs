@@ -41,9 +41,11 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         let failed = |e| Failure::usage(format!("--out {}: cannot make this folder: {e}", folder.display()));
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
+    let planning = Instant::now();
     let plans = HEAP
         .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
         .or_else(|error| plan_or_refuse(error, options, &setup))?;
+    let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
@@ -130,6 +132,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,
         "threads": setup.threads,
+        "planning_ms": planning_ms,
+        "cached": setup.trainer.searches() == 0,
         "step_ms_median": report.step_median.as_secs_f64() * 1e3,
         "samples_per_second": report.samples_per_second,
         "time_to_first_step_s": progress.first_step.map(|t| t.as_secs_f64()),

@@ -4,9 +4,19 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// A variable under which no plans are kept: what a test sees is searched for, and the user's own cache is left alone.
+pub const NO_CACHE: (&str, &str) = ("XDG_CACHE_HOME", "/dev/null");
+
+/// `plimsoll` with these arguments.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(arguments).env(NO_CACHE.0, NO_CACHE.1);
+    command
+}
+
 /// Runs `plimsoll` with these arguments.
 pub fn plimsoll(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments).output().expect("the binary runs")
+    command(arguments).output().expect("the binary runs")
 }
 
 /// The last line of a run's standard output as JSON.
@@ -82,7 +92,7 @@ impl Group {
 
     /// Runs `plimsoll` inside the group.
     pub fn plimsoll(&self, arguments: &[&str]) -> Output {
-        self.run(Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments))
+        self.run(&command(arguments))
     }
 
     /// Runs a command inside the group.

@@ -4,6 +4,7 @@ use crate::lifetimes::{Timetable, timetable};
 use crate::park::profile;
 use crate::placement::{Block, live_peak, place};
 use crate::planner::Floor;
+use crate::searches::Searches;
 use crate::work::{Deed, TaskId, Work};
 use crate::{Action, Buffer, BufferKind, ExecutionPlan, SPILL_ALIGNMENT, SpilledValue, StateHome};
 use plimsoll_graph::ValueId;
@@ -17,6 +18,8 @@ pub(crate) struct Layout<'a> {
     pub floor: &'a Floor,
     /// Bytes the arena may have.
     pub room: usize,
+    /// What was found before.
+    pub searches: &'a Searches,
 }
 
 /// Loads start, and stores end, so much of their own time apart from what waits for them, in quarters.

@@ -6,6 +6,7 @@
 mod account;
 mod bound;
 mod claims;
+mod content;
 mod error;
 mod executor;
 mod layout;
@@ -16,8 +17,10 @@ mod park;
 mod placement;
 mod plan;
 mod planner;
+mod record;
 mod repeat;
 pub mod search;
+mod searches;
 mod sheet;
 mod sheet_text;
 mod stream;
@@ -28,6 +31,7 @@ mod work;
 pub mod workload;
 
 pub use bound::least_repeats;
+pub use content::{Content, PLANNER, PlanKey};
 pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Prepared};
 pub use null::{NullExecutor, NullTarget};
@@ -36,6 +40,8 @@ pub use plan::{
     StateHome, StatePlacement, Step,
 };
 pub use planner::{Budget, Disk, plan, plan_toward};
+pub use record::{PlanRecord, RecordError};
+pub use searches::Searches;
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};
 pub use stream::PieceTypes;
 pub use target::{Kernel, KernelQuery, Target, Unsupported};

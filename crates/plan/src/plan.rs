@@ -3,10 +3,11 @@
 use crate::LoadSheet;
 use plimsoll_graph::{Graph, NodeId, ValueId};
 use plimsoll_tensor::TensorType;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Names a buffer of an [`ExecutionPlan`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BufferId(pub u32);
 
 impl BufferId {
@@ -17,7 +18,7 @@ impl BufferId {
 }
 
 /// What a buffer is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BufferKind {
     /// State `i` of [`PlanSet::states`]; at the same offset in every plan.
     State(usize),
@@ -32,7 +33,7 @@ pub enum BufferKind {
 }
 
 /// A piece of the arena with a time in which it is taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
     /// What it is for.
     pub kind: BufferKind,
@@ -51,7 +52,7 @@ pub struct Buffer {
 }
 
 /// What a step does. Recomputation is a second `Run` of a node into another buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Runs a node.
     Run {
@@ -105,7 +106,7 @@ pub enum Action {
 }
 
 /// What a transfer moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Spilled {
     /// State `i` of [`PlanSet::states`].
     State(usize),
@@ -114,7 +115,7 @@ pub enum Spilled {
 }
 
 /// A value that waits in the spill file for its later readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpilledValue {
     /// The value.
     pub value: ValueId,
@@ -123,7 +124,7 @@ pub struct SpilledValue {
 }
 
 /// One thing to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// What is done.
     pub action: Action,
@@ -188,7 +189,7 @@ impl ExecutionPlan {
 }
 
 /// Where a state lies between steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StateHome {
     /// In the arena, from this offset on.
     Arena(usize),

@@ -3,6 +3,7 @@
 use crate::layout::Layout;
 use crate::park::Gap;
 use crate::repeat::{Repeats, Turn, unrolled};
+use crate::searches::Searches;
 use crate::work::{InFile, TaskId, Work};
 use crate::{
     Entry, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, StatePlacement, Target, account,
@@ -99,9 +100,20 @@ pub fn plan_toward(
     target: &dyn Target,
     budget: &Budget,
 ) -> Result<PlanSet, PlanError> {
+    plan_remembering(batches, target, budget, &Searches::default())
+}
+
+/// As [`plan_toward`], with what other plans found.
+pub(crate) fn plan_remembering(
+    batches: &[(String, Graph)],
+    target: &dyn Target,
+    budget: &Budget,
+    searches: &Searches,
+) -> Result<PlanSet, PlanError> {
     let alignment = target.alignment().max(1);
     let states = find_states(batches)?;
-    let shelf = Shelf { batches, target, states: &states, alignment, disk: budget.spill.unwrap_or_default() };
+    let disk = budget.spill.unwrap_or_default();
+    let shelf = Shelf { batches, target, states: &states, alignment, disk, searches };
     let room = budget.arena_bytes();
     let repeat = budget.recompute && budget.spill.is_none();
     let mut best = shelf.plan(&[], room, Means { repeat, park: None, pieces_from: WHOLE })?;
@@ -130,6 +142,7 @@ struct Shelf<'a> {
     states: &'a [StatePlacement],
     alignment: usize,
     disk: Disk,
+    searches: &'a Searches,
 }
 
 /// Plans of every batch type above the same states.
@@ -155,7 +168,7 @@ impl Shelf<'_> {
         let floor = self.floor(spilled, means.pieces_from);
         let plans = self.batches.iter();
         let plans = plans.map(|(name, graph)| {
-            let layout = Layout { name, floor: &floor, room };
+            let layout = Layout { name, floor: &floor, room, searches: self.searches };
             plan_one(&layout, graph, self.target, self.disk, means)
         });
         Ok(Planned { plans: plans.collect::<Result<_, _>>()?, floor })
@@ -163,7 +176,6 @@ impl Shelf<'_> {
 
     /// The set of finished plans, with their account.
     fn set(&self, planned: Planned, budget: &Budget) -> PlanSet {
-        let arena_bytes = planned.peak();
         let Planned { plans, floor: Floor { states, spill_bytes, .. } } = planned;
         // Plans take turns in the part above the states.
         let ends = plans.iter().filter_map(|p| {
@@ -171,15 +183,7 @@ impl Shelf<'_> {
             Some((last.offset + p.graph.ty(last.value).bytes() as u64).next_multiple_of(SPILL_ALIGNMENT))
         });
         let spill_bytes = ends.max().unwrap_or(0).max(spill_bytes);
-        let mut outside = budget.outside.clone();
-        if spill_bytes > 0 {
-            let note = "between memory and the disk";
-            outside.push(Entry::new("spill staging", self.disk.staging_bytes, note));
-        }
-        let target = self.target.name();
-        let line = budget.line_bytes;
-        let sheet = account::load_sheet(target.clone(), &plans, &states, arena_bytes, &outside, line);
-        PlanSet { target, plans, states, alignment: self.alignment, arena_bytes, spill_bytes, sheet }
+        finished(self.target, plans, states, spill_bytes, budget)
     }
 
     /// Spills as few states as make the plans fit the room, and values beside them; where that is not enough, or slow, steps
@@ -272,8 +276,27 @@ impl Shelf<'_> {
     }
 }
 
+/// Plans with their states placed, and their account.
+pub(crate) fn finished(
+    target: &dyn Target,
+    plans: Vec<ExecutionPlan>,
+    states: Vec<StatePlacement>,
+    spill_bytes: u64,
+    budget: &Budget,
+) -> PlanSet {
+    let arena_bytes = plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
+    let mut outside = budget.outside.clone();
+    if spill_bytes > 0 {
+        let staging_bytes = budget.spill.unwrap_or_default().staging_bytes;
+        outside.push(Entry::new("spill staging", staging_bytes, "between memory and the disk"));
+    }
+    let (name, alignment) = (target.name(), target.alignment().max(1));
+    let sheet = account::load_sheet(name.clone(), &plans, &states, arena_bytes, &outside, budget.line_bytes);
+    PlanSet { target: name, plans, states, alignment, arena_bytes, spill_bytes, sheet }
+}
+
 /// The states of all graphs, in the order they first appear, matched by name.
-fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacement>, PlanError> {
+pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacement>, PlanError> {
     let mut states: Vec<StatePlacement> = Vec::new();
     let mut index = BTreeMap::new();
     let mut total = 0_usize;
@@ -423,7 +446,7 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
         let turns: Vec<Turn> = list.iter().map(|&task| Turn::Run(task)).collect();
         layout.lay_out_inside(&unrolled(work, &turns), &(0..list.len()).collect::<Vec<_>>())
     };
-    let mut repeats = Repeats::new(work, order);
+    let mut repeats = Repeats::new(work, order, layout.searches);
     let Some((least, list)) = repeats.lowest() else { return (plan(order), order.to_vec()) };
     let mut best = (plan(&list), list);
     let mut aim = room.saturating_sub(layout.floor.end);
@@ -455,7 +478,8 @@ pub(crate) fn plan_spilled(
 ) -> Result<PlanSet, PlanError> {
     let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
     let (states, alignment) = (find_states(batches)?, target.alignment());
-    let shelf = Shelf { batches, target, states: &states, alignment, disk };
+    let searches = &Searches::default();
+    let shelf = Shelf { batches, target, states: &states, alignment, disk, searches };
     let some: Vec<usize> = (0..states.len()).filter(|&i| spilled >> i & 1 == 1).collect();
     Ok(shelf.set(
         shelf.plan(&some, room, Means { repeat, park: Some(1), pieces_from })?,

@@ -5,10 +5,13 @@
 //! state's new version, a running sum) runs once, and nothing that reads the old version may run again afterwards.
 
 use crate::search::{Call, Ladder, Problem, Schedule};
+use crate::searches::Searches;
 use crate::tide::distinct_reads;
 use crate::work::{Deed, Home, Item, ItemId, TaskId, Work};
 use crate::{Disk, Spilled};
 use plimsoll_graph::Origin;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// An ordered work as the search sees it.
 pub(crate) struct Translated {
@@ -82,12 +85,13 @@ pub(crate) struct Repeats<'w, 'g> {
     /// Tasks that turned out not to be repeatable.
     once: Vec<bool>,
     /// The work as the search sees it, with its answers so far.
-    asked: Option<(Translated, Ladder)>,
+    asked: Option<(Translated, Rc<RefCell<Ladder>>)>,
+    searches: &'w Searches,
 }
 
 impl<'w, 'g> Repeats<'w, 'g> {
-    pub fn new(work: &'w Work<'g>, order: &'w [TaskId]) -> Self {
-        Self { work, order, once: vec![false; work.tasks.len()], asked: None }
+    pub fn new(work: &'w Work<'g>, order: &'w [TaskId], searches: &'w Searches) -> Self {
+        Self { work, order, once: vec![false; work.tasks.len()], asked: None, searches }
     }
 
     /// The tasks in order with the repeats that bring live bytes above the states lowest, and how low that is.
@@ -113,15 +117,15 @@ impl<'w, 'g> Repeats<'w, 'g> {
         search: impl Fn(&Translated, &mut Ladder) -> Option<(T, Schedule)>,
     ) -> Option<(T, Vec<TaskId>)> {
         loop {
-            let (translated, mut ladder) = match self.asked.take() {
+            let (translated, ladder) = match self.asked.take() {
                 Some(asked) => asked,
                 None => {
                     let translated = Translated::new(self.work, self.order, &self.once);
-                    let ladder = Ladder::new(&translated.problem).ok()?;
+                    let ladder = self.searches.ladder(&translated.problem)?;
                     (translated, ladder)
                 }
             };
-            let (figure, schedule) = search(&translated, &mut ladder)?;
+            let (figure, schedule) = search(&translated, &mut ladder.borrow_mut())?;
             let list = translated.tasks(schedule.runs.iter().map(|run| run.call));
             let misplaced = misplaced(self.work, &list);
             if misplaced.is_empty() {

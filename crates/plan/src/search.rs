@@ -39,7 +39,7 @@ use table::Table;
 use thiserror::Error;
 
 /// One step as the search sees it: calls in program order, tensors with sizes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// Bytes of every tensor.
     pub tensors: Vec<u64>,
@@ -52,7 +52,7 @@ pub struct Problem {
 }
 
 /// One call of a step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Call {
     /// How long it takes.
     pub nanoseconds: u64,

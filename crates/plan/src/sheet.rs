@@ -70,7 +70,7 @@ pub struct PlanRow {
 
 /// The account of every byte: the arena's content at its fullest moment, then everything outside the arena. The
 /// entries add up to the total.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LoadSheet {
     /// The target's name.
     pub target: String,

@@ -17,6 +17,7 @@ mod layout;
 mod log;
 pub mod metrics;
 mod nearest;
+mod plan_cache;
 mod planning;
 mod run_log;
 mod schedule;

@@ -2,12 +2,32 @@
 
 use crate::TrainError;
 use plimsoll_graph::Graph;
-use plimsoll_plan::PlanSet;
+use plimsoll_plan::{Content, PlanSet, Searches};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The graphs of every batch type, by name.
-type Batches = Rc<Vec<(String, Graph)>>;
+pub(crate) struct Batches {
+    graphs: Vec<(String, Graph)>,
+    content: OnceCell<Content>,
+}
+
+impl Batches {
+    fn new(graphs: Vec<(String, Graph)>) -> Self {
+        Self { graphs, content: OnceCell::new() }
+    }
+
+    /// The graphs.
+    pub fn graphs(&self) -> &[(String, Graph)] {
+        &self.graphs
+    }
+
+    /// What their plans depend on; found once.
+    pub fn content(&self, find: impl FnOnce(&[(String, Graph)]) -> Content) -> Content {
+        *self.content.get_or_init(|| find(&self.graphs))
+    }
+}
 
 /// A line to plan under, and what does not depend on it.
 #[derive(Default)]
@@ -25,7 +45,9 @@ pub(crate) struct Planning {
     /// Whether what is found is kept for other lines.
     keep: bool,
     /// Graphs by their number of micro-batches.
-    batches: BTreeMap<usize, Batches>,
+    batches: BTreeMap<usize, Rc<Batches>>,
+    /// What searches found.
+    pub searches: Searches,
     /// Plans in which every step runs once, by their number of micro-batches.
     once: BTreeMap<usize, Rc<PlanSet>>,
 }
@@ -38,7 +60,7 @@ impl Planning {
 
     /// For plans under many lines.
     pub fn keeping() -> Self {
-        Self { keep: true, ..Self::default() }
+        Self { keep: true, searches: Searches::keeping(), ..Self::default() }
     }
 
     /// What plans aim at.
@@ -51,11 +73,11 @@ impl Planning {
         &mut self,
         micro_batches: usize,
         make: impl FnOnce() -> Result<Vec<(String, Graph)>, TrainError>,
-    ) -> Result<Batches, TrainError> {
+    ) -> Result<Rc<Batches>, TrainError> {
         if let Some(known) = self.batches.get(&micro_batches) {
             return Ok(known.clone());
         }
-        let made = Rc::new(make()?);
+        let made = Rc::new(Batches::new(make()?));
         if self.keep {
             self.batches.insert(micro_batches, made.clone());
         }

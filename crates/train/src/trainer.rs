@@ -7,18 +7,19 @@ pub(crate) use variants::{BatchType, in_words as types_in_words};
 
 use crate::checkpoint::Checkpoints;
 use crate::metrics::MetricSpec;
+use crate::plan_cache::PlanCache;
 use crate::planning::Planning;
 use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op, ValueId};
 use plimsoll_nn::{Model, Optimizer, Policy, Precision, step};
 use plimsoll_plan::{
-    Action, Budget, BufferKind, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, plan_toward,
-    verify,
+    Action, Budget, BufferKind, Entry, ExecutionPlan, Executor, PlanError, PlanSet, in_words, verify,
 };
 use plimsoll_transform::{
     LOSS, Pass, SplitError, accumulate, accumulate_local, check_same_ops, check_split, optimize,
 };
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -180,6 +181,9 @@ pub struct Trainer {
     pub(crate) policy: Policy,
     report: step::Report,
     kinds: Vec<BatchKind>,
+    pub(crate) plan_cache: Option<PlanCache>,
+    /// How often plans were searched for.
+    pub(crate) searches: Cell<u64>,
 }
 
 impl Trainer {
@@ -219,6 +223,8 @@ impl Trainer {
             policy: Policy::default(),
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
+            plan_cache: None,
+            searches: Cell::new(0),
         }
     }
 
@@ -680,14 +686,14 @@ impl Trainer {
         if self.heap_bytes.is_some() {
             outside.extend(self.input_entries(data, &types));
         }
-        let outputs = self.output_bytes(&batches);
+        let outputs = self.output_bytes(batches.graphs());
         if outputs > 0 {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }
         // Heap and page tables depend on the plan: they are reserved, and counted once it is known. Steps that run again
         // add to the plan, seldom as much as half.
         let mut reserved = self.heap_bytes.map_or(0, |heap| {
-            let bytes = plan_bytes(batches.iter().flat_map(|(_, g)| &g.nodes));
+            let bytes = plan_bytes(batches.graphs().iter().flat_map(|(_, g)| &g.nodes));
             heap + if means == Means::Once { bytes } else { bytes + bytes / 2 }
         });
         loop {
@@ -703,7 +709,7 @@ impl Trainer {
                 worth_ns: planning.worth_ns,
                 ..Budget::new(line_bytes, outside.clone())
             };
-            let mut plans = plan_toward(&batches, self.executor.target(), &budget)?;
+            let mut plans = self.toward(&batches, &budget, &planning.searches)?;
             if let Some(heap) = self.heap_bytes {
                 let bytes = heap + plans_bytes(&plans);
                 if bytes > reserved && means != Means::Once {

@@ -94,6 +94,7 @@ struct Sweep<'a> {
     slots: Vec<u32>,
     /// Of a long list, those that are likely to go next, and when they were listed.
     short: Vec<u32>,
+    in_short: Vec<bool>,
     listed: usize,
     /// Runs under way that hold each tensor.
     locks: Vec<u32>,
@@ -112,6 +113,8 @@ struct Sweep<'a> {
     stuck: Vec<bool>,
     seen: Vec<u32>,
     pass: u32,
+    /// Room for what a walk has yet to visit.
+    stack: Vec<u32>,
 }
 
 impl<'a> Sweep<'a> {
@@ -136,6 +139,7 @@ impl<'a> Sweep<'a> {
             list: Vec::new(),
             slots: vec![0; tensors],
             short: Vec::new(),
+            in_short: vec![false; tensors],
             listed: 0,
             locks: vec![0; tensors],
             used: table.base,
@@ -151,6 +155,7 @@ impl<'a> Sweep<'a> {
                 .collect(),
             seen: vec![0; tensors],
             pass: 0,
+            stack: Vec::new(),
         }
     }
 
@@ -300,7 +305,10 @@ impl<'a> Sweep<'a> {
             scored.select_nth_unstable_by(LISTED, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             scored.truncate(LISTED);
         }
-        self.short = scored.into_iter().map(|s| s.1).collect();
+        self.short.iter().for_each(|&t| self.in_short[t as usize] = false);
+        self.short.clear();
+        self.short.extend(scored.into_iter().map(|s| s.1));
+        self.short.iter().for_each(|&t| self.in_short[t as usize] = true);
         self.listed = self.now;
     }
 
@@ -308,9 +316,11 @@ impl<'a> Sweep<'a> {
     fn lowest(&mut self) -> Option<u32> {
         let all = self.list.len() <= SHORT;
         if !all {
-            let mut short = std::mem::take(&mut self.short);
-            short.retain(|&t| self.resident[t as usize]);
-            self.short = short;
+            let (resident, in_short) = (&self.resident, &mut self.in_short);
+            self.short.retain(|&t| {
+                in_short[t as usize] = resident[t as usize];
+                resident[t as usize]
+            });
         }
         let mut best = None;
         for _ in 0..LOOKS_AGAIN {

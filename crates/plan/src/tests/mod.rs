@@ -5,6 +5,7 @@ mod ends;
 mod lines;
 mod optimal;
 mod random;
+mod record;
 mod training;
 
 use crate::{Budget, NullTarget, PlanSet, plan, verify};

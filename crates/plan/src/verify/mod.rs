@@ -31,6 +31,12 @@ use crate::PlanSet;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn verify(plans: &PlanSet) -> Result<(), VerifyError> {
+    places(plans)?;
+    figures::check_sheet(plans, &plans.sheet).map_err(VerifyError::Sheet)
+}
+
+/// As [`verify`], but for the load sheet.
+pub(crate) fn places(plans: &PlanSet) -> Result<(), VerifyError> {
     figures::check(plans)?;
     plans.plans.iter().try_for_each(|plan| replay::check(plans, plan))
 }

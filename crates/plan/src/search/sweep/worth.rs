@@ -32,13 +32,15 @@ impl Sweep<'_> {
     pub(super) fn is_needed(&mut self, tensor: u32, from: usize) -> bool {
         let table = self.table;
         self.pass += 1;
-        let mut stack = vec![tensor];
+        let mut stack = self.start(tensor);
+        let mut needed = false;
         while let Some(tensor) = stack.pop() {
             let readers = table.readers.row(tensor as usize);
             self.looks += 1 + readers.len() as u64;
             let ahead = readers.last().is_some_and(|&r| r as usize >= from);
             if ahead || table.kept[tensor as usize] {
-                return true;
+                needed = true;
+                break;
             }
             for &reader in readers.iter().filter(|&&r| (r as usize) < self.now) {
                 for &result in table.outputs.row(reader as usize) {
@@ -49,7 +51,16 @@ impl Sweep<'_> {
                 }
             }
         }
-        false
+        self.stack = stack;
+        needed
+    }
+
+    /// An empty list but for one entry, in room that was used before.
+    fn start(&mut self, first: u32) -> Vec<u32> {
+        let mut list = std::mem::take(&mut self.stack);
+        list.clear();
+        list.push(first);
+        list
     }
 
     /// Works out anew what making a tensor again costs and when it is next needed.
@@ -65,7 +76,8 @@ impl Sweep<'_> {
             0.25 => cost.powi(4),
             _ => cost,
         };
-        if self.list.len() > SHORT && self.resident[tensor as usize] && !self.short.contains(&tensor) {
+        if self.list.len() > SHORT && self.resident[tensor as usize] && !self.in_short[tensor as usize] {
+            self.in_short[tensor as usize] = true;
             self.short.push(tensor);
         }
     }
@@ -95,7 +107,7 @@ impl Sweep<'_> {
         let table = self.table;
         self.pass += 1;
         let mut next = usize::MAX;
-        let mut visited = vec![tensor];
+        let mut visited = self.start(tensor);
         let mut at = 0;
         while let Some(&tensor) = visited.get(at) {
             at += 1;
@@ -110,10 +122,11 @@ impl Sweep<'_> {
             next =
                 next.min(real.unwrap_or(if table.kept[tensor as usize] { table.calls } else { usize::MAX }));
             if next <= from {
-                return next;
+                break;
             }
             if at > VISITS || (at > NEAR && next < usize::MAX) {
-                return next.min(table.calls);
+                next = next.min(table.calls);
+                break;
             }
             for &result in readers[..behind].iter().flat_map(|&r| table.outputs.row(r as usize)) {
                 let r = result as usize;
@@ -126,6 +139,7 @@ impl Sweep<'_> {
         if next == usize::MAX && from == self.now {
             visited[1..].iter().for_each(|&t| self.idle[t as usize] = true);
         }
+        self.stack = visited;
         next
     }
 
@@ -151,13 +165,13 @@ impl Sweep<'_> {
         self.pass += 1;
         let mut sum = 0.0;
         let mut count = 0;
-        let mut stack = vec![own];
+        let mut stack = self.start(own);
         while let Some(call) = stack.pop() {
             self.looks += 2;
             sum += table.nanoseconds[call as usize] as f64;
             count += 1;
             if count >= CHAIN {
-                return sum;
+                break;
             }
             for &input in table.inputs.row(call as usize) {
                 if !self.resident[input as usize] && self.seen[input as usize] != self.pass {
@@ -166,7 +180,8 @@ impl Sweep<'_> {
                 }
             }
         }
-        if self.taste.around { sum + self.cost_after(tensor, CHAIN - count) } else { sum }
+        self.stack = stack;
+        if self.taste.around && count < CHAIN { sum + self.cost_after(tensor, CHAIN - count) } else { sum }
     }
 
     /// The time of calls that have run, whose results are dropped and needed, and that read a tensor or such a result.
@@ -174,7 +189,7 @@ impl Sweep<'_> {
         let table = self.table;
         let mut sum = 0.0;
         let mut count = 0;
-        let mut stack = vec![tensor];
+        let mut stack = self.start(tensor);
         while let Some(tensor) = stack.pop() {
             for &reader in table.readers.row(tensor as usize).iter().take_while(|&&r| self.done[r as usize]) {
                 self.looks += 2;
@@ -195,6 +210,7 @@ impl Sweep<'_> {
                 break;
             }
         }
+        self.stack = stack;
         sum
     }
 }

@@ -1,0 +1,197 @@
+//! Plans that are kept outside the program: they come back as they were, and what does not is refused.
+
+use super::lines::heavy;
+use super::training::perceptron;
+use super::{Choices, random_graph};
+use crate::planner::plan_spilled;
+use crate::{
+    Action, Budget, Content, Disk, Entry, NullTarget, PlanRecord, PlanSet, RecordError, plan_toward, verify,
+};
+use plimsoll_graph::Graph;
+use serde_json::Value;
+
+const DISK: Disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 10_000 };
+
+/// A record through its text form.
+fn kept(plans: &PlanSet) -> PlanRecord {
+    let text = serde_json::to_string(&PlanRecord::of(plans)).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn plans_of_random_graphs_come_back_as_they_were() {
+    for seed in 0..200 {
+        let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
+        let batches = [("test".to_string(), graph)];
+        let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
+        let budget = Budget::new(usize::MAX, Vec::new());
+        for (spilled, room, repeat) in [(0, usize::MAX, false), (seed, 1_000, true), (u64::MAX, 600, true)] {
+            let plans = plan_spilled(&batches, &target, spilled, room, repeat, usize::MAX).unwrap();
+            let restored = kept(&plans).restore(&batches, &target, &budget);
+            assert_eq!(restored, Ok(plans), "seed {seed}, {spilled:b}\n{}", batches[0].1);
+        }
+    }
+}
+
+/// Graphs with plans of every kind: repeats, states and values in the file, states in pieces, two batch types.
+fn samples() -> Vec<(Vec<(String, Graph)>, Budget)> {
+    let train = |graph| vec![("train".to_string(), graph)];
+    let mut both = train(perceptron(6, 32, 16, true));
+    both.push(("predict".to_string(), perceptron(6, 32, 16, false)));
+    let budget = |line_bytes, spill| Budget {
+        recompute: true,
+        spill,
+        ..Budget::new(line_bytes, vec![Entry::new("code", 1_000, "")])
+    };
+    vec![
+        (both.clone(), budget(usize::MAX, None)),
+        (both, budget(30_000, None)),
+        (train(perceptron(8, 16, 256, true)), budget(1 << 20, Some(DISK))),
+        (train(heavy()), budget((2 << 20) + (3 << 19) + 11_000, Some(DISK))),
+        (train(random_graph(5, 30, 3)), budget(2_000, Some(DISK))),
+    ]
+}
+
+#[test]
+fn the_account_is_drawn_up_again_under_another_budget() {
+    let target = NullTarget { alignment: 64, workspace: 100 };
+    for (batches, budget) in samples() {
+        let plans = plan_toward(&batches, &target, &budget).unwrap();
+        assert_eq!(kept(&plans).restore(&batches, &target, &budget).as_ref(), Ok(&plans));
+        // As much for the arena, and more outside.
+        let mut more = budget.clone();
+        more.line_bytes = budget.line_bytes.saturating_add(500);
+        more.outside.push(Entry::new("names", more.line_bytes - budget.line_bytes, ""));
+        let content = Content::new(&batches, &target);
+        assert_eq!(content.key(&more), content.key(&budget));
+        let restored = kept(&plans).restore(&batches, &target, &more).unwrap();
+        assert_eq!(Ok(restored), plan_toward(&batches, &target, &more));
+    }
+}
+
+/// Every number and every list of a record, by the way to it.
+fn places(value: &Value, way: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Array(items) => {
+            found.push(way.to_string());
+            items.iter().enumerate().for_each(|(i, item)| places(item, &format!("{way}/{i}"), found));
+        }
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, field)| places(field, &format!("{way}/{name}"), found));
+        }
+        Value::Null | Value::Number(_) => found.push(way.to_string()),
+        Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// Changes one thing.
+fn spoil(value: &mut Value, choices: &mut Choices) {
+    let wild = [0, 1, 63, 64, 4_096, u64::from(u32::MAX), 1 << 40, (1 << 60) - 1, u64::MAX - 7, u64::MAX];
+    *value = match value.take() {
+        Value::Array(mut items) => {
+            match choices.below(4) {
+                0 => items.clear(),
+                1 => items.truncate(choices.below(items.len())),
+                2 => items.extend(items.clone()),
+                _ => items.reverse(),
+            }
+            Value::Array(items)
+        }
+        Value::Number(number) => {
+            let number = number.as_u64().unwrap_or(0);
+            match choices.below(4) {
+                0 => number.wrapping_add(64).into(),
+                1 => number.wrapping_sub(64).into(),
+                2 => number.wrapping_add(1).into(),
+                _ => wild[choices.below(wild.len())].into(),
+            }
+        }
+        _ => 0.into(),
+    };
+}
+
+#[test]
+fn no_record_is_believed() {
+    let target = NullTarget { alignment: 64, workspace: 100 };
+    let mut choices = Choices(11);
+    let (mut refused, mut all) = (0, 0);
+    for (batches, budget) in samples() {
+        let plans = plan_toward(&batches, &target, &budget).unwrap();
+        let whole = serde_json::to_value(PlanRecord::of(&plans)).unwrap();
+        let mut found = Vec::new();
+        places(&whole, "", &mut found);
+        for _ in 0..400 {
+            let mut value = whole.clone();
+            for _ in 0..1 + choices.below(2) {
+                let way = &found[choices.below(found.len())];
+                // An earlier change may have taken it away.
+                if let Some(place) = value.pointer_mut(way) {
+                    spoil(place, &mut choices);
+                }
+            }
+            if value == whole {
+                continue;
+            }
+            all += 1;
+            let Ok(record) = serde_json::from_value::<PlanRecord>(value) else {
+                refused += 1;
+                continue;
+            };
+            match record.restore(&batches, &target, &budget) {
+                Ok(mut other) => {
+                    other.sheet.line_bytes = usize::MAX;
+                    assert_eq!(verify(&other), Ok(()));
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused * 10 > all * 8, "{refused} of {all} were refused");
+}
+
+#[test]
+fn scratch_that_is_too_small_for_the_kernels_is_refused() {
+    let (batches, budget) = samples().swap_remove(0);
+    let plans = plan_toward(&batches, &NullTarget::default(), &budget).unwrap();
+    let restored = kept(&plans).restore(&batches, &NullTarget { alignment: 64, workspace: 1 }, &budget);
+    assert!(matches!(restored, Err(RecordError::Foreign(_))), "{restored:?}");
+    let (batches, budget) = samples().swap_remove(3);
+    let mut plans = plan_toward(&batches, &NullTarget::default(), &budget).unwrap();
+    let action = plans.plans[0].steps.iter_mut().find_map(|step| match &mut step.action {
+        Action::Stream { piece, .. } => Some(piece),
+        _ => None,
+    });
+    *action.unwrap() *= 2;
+    let restored = kept(&plans).restore(&batches, &NullTarget::default(), &budget);
+    assert!(matches!(restored, Err(RecordError::Foreign(_))), "{restored:?}");
+}
+
+#[test]
+fn keys_tell_apart_what_plans_depend_on() {
+    let (batches, budget) = samples().swap_remove(0);
+    let key = |batches: &[(String, Graph)], target: &NullTarget, budget: &Budget| {
+        Content::new(batches, target).key(budget)
+    };
+    let target = NullTarget::default();
+    let mut renamed = batches.clone();
+    renamed[0].0 += "!";
+    let budgets = [
+        Budget { line_bytes: 1 << 20, ..budget.clone() },
+        Budget { recompute: false, ..budget.clone() },
+        Budget { spill: Some(DISK), ..budget.clone() },
+        Budget { spill: Some(Disk { staging_bytes: 0, ..DISK }), ..budget.clone() },
+        Budget { worth_ns: 1, ..budget.clone() },
+    ];
+    let mut keys = vec![
+        key(&batches, &target, &budget),
+        key(&batches[..1], &target, &budget),
+        key(&renamed, &target, &budget),
+        key(&batches, &NullTarget { workspace: 1, ..target.clone() }, &budget),
+        key(&batches, &NullTarget { alignment: 128, ..target.clone() }, &budget),
+    ];
+    keys.extend(budgets.iter().map(|budget| key(&batches, &target, budget)));
+    let all = keys.len();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), all);
+}
