@@ -83,6 +83,24 @@ fn workers_and_resuming_change_no_bit() {
         &["--steps=11", "--augment", "--workers=3", "--prefetch=2", "--out", &scratch.path("three")],
     );
     assert!(weights("whole") == weights("three"), "the number of workers changed the weights");
+    let found_out = ["--prefetch=auto", "--workers=2"];
+    let report = train(
+        &data,
+        &[&["--steps=11", "--augment", "--out", &scratch.path("auto")], &found_out[..]].concat(),
+    );
+    assert!(weights("whole") == weights("auto"), "batches ahead changed the weights");
+    // The line leaves room for three more of 16 pictures and their labels, not for 15.
+    let ahead = |report: &Value| {
+        let entries = report["load_sheet"]["outside"].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["name"] == "batches ahead");
+        entry.map_or(0.0, |entry| number(entry, "bytes"))
+    };
+    let each = (16 * (32 * 32 * 3 + 1) * 4) as f64;
+    assert_eq!(ahead(&report), 15.0 * each);
+    let line = number(&report, "planned_peak_bytes") - 11.5 * each;
+    let report =
+        train(&data, &[&["--steps=11", "--augment", "--memory", &line.to_string()], &found_out[..]].concat());
+    assert_eq!(ahead(&report), 3.0 * each);
     // In the middle of the second epoch, of 8 steps each.
     train(&data, &["--steps=10", "--augment", "--schedule=constant", "--out", &scratch.path("ten")]);
     train(&data, &["--steps=11", "--augment", "--schedule=constant", "--out", &scratch.path("eleven")]);

@@ -43,9 +43,9 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
     let (examples, time) = read(&mut batches, Duration::from_secs_f64(options.seconds.clamp(0.0, 3600.0)))?;
     let rate = examples as f64 / time.as_secs_f64().max(1e-9);
     let (skipped, first_bad) = batches.skipped();
-    let (workers, peak) = (batches.active_workers(), measured_peak());
+    let (workers, ahead, peak) = (batches.active_workers(), batches.batches_ahead(), measured_peak());
     say(&format!(
-        "\n{examples} examples in {:.2} s, {rate:.1} samples/s, {workers} workers",
+        "\n{examples} examples in {:.2} s, {rate:.1} samples/s, {workers} workers, {ahead} batches ahead",
         time.as_secs_f64()
     ));
     if let Some(first) = &first_bad {
@@ -57,7 +57,7 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
     if options.json {
         let figures = json!({
             "samples": samples, "examples_read": examples, "seconds": time.as_secs_f64(),
-            "samples_per_second": rate, "workers": workers, "skipped": skipped, "measured_peak_bytes": peak,
+            "samples_per_second": rate, "workers": workers, "batches_ahead": ahead, "skipped": skipped, "measured_peak_bytes": peak,
         });
         if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
             object.extend(figures.clone());

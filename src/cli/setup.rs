@@ -8,7 +8,8 @@ use plimsoll::Size;
 use plimsoll::cpu::Cpu;
 use plimsoll::cpu::spill::Rates;
 use plimsoll::data::{
-    Dataset, ImageOptions, Itself, Masked, OpenOptions, Shaped, SyntheticSpec, TableOptions, Workers, open,
+    Dataset, ImageOptions, Itself, Masked, OpenOptions, Prefetch, Shaped, SyntheticSpec, TableOptions,
+    Workers, open,
 };
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
@@ -244,10 +245,7 @@ pub fn image_options(
             Workers::Exactly(workers)
         }
     };
-    let prefetch = input.prefetch.unwrap_or(1);
-    if prefetch > 1024 {
-        return Err(Failure::usage("--prefetch must be at most 1024"));
-    }
+    let prefetch = input.prefetch.unwrap_or(Prefetch::Exactly(1));
     if input.max_pixels.is_some_and(|pixels| pixels > 1 << 30) {
         return Err(Failure::usage("--max-pixels must be at most 1073741824"));
     }

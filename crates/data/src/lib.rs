@@ -17,6 +17,7 @@
 //! # Ok::<(), plimsoll_data::DataError>(())
 //! ```
 
+mod adapt;
 mod batch;
 mod batches;
 mod block;
@@ -62,6 +63,7 @@ mod verbs;
 mod workers;
 mod wrap;
 
+pub use adapt::{Prefetch, Workers};
 pub use batch::{Batch, Cursor};
 pub use batches::Batches;
 pub use cache::Cache;
@@ -78,7 +80,7 @@ pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, ImageOptions, OpenOptions, catalo
 pub use pairs::Pairs;
 pub use paths::Paths;
 pub use permutation::Permutation;
-pub use pipeline::{Pipeline, Workers};
+pub use pipeline::Pipeline;
 pub use plimsoll_tensor::Field;
 #[cfg(feature = "tiff")]
 pub use raster::Raster;

@@ -6,8 +6,8 @@ use crate::digits::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN};
 use crate::files::{is_for_measuring, matching};
 use crate::folder::TEST_SHARE;
 use crate::{
-    Csv, DataError, Dataset, Digits, Folder, Kind, Normalise, Numpy, Pairs, Paths, Pipeline, Shards,
-    Synthetic, SyntheticSpec, TableOptions, Text, Workers, tf_records,
+    Csv, DataError, Dataset, Digits, Folder, Kind, Normalise, Numpy, Pairs, Paths, Pipeline, Prefetch,
+    Shards, Synthetic, SyntheticSpec, TableOptions, Text, Workers, tf_records,
 };
 use pictures::{images, masks};
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ pub struct ImageOptions {
     /// Threads that read and decode.
     pub workers: Workers,
     /// Batches that they may have ready.
-    pub prefetch: usize,
+    pub prefetch: Prefetch,
     /// Bad images to pass over, at most.
     pub skip_bad: Option<u64>,
     /// Pixels of an image at most [default: what the headers say of every image, or, of more than a thousand, twice what
@@ -94,7 +94,7 @@ impl Default for ImageOptions {
             size: [224, 224, 3],
             augment: false,
             workers: Workers::UpTo(cores),
-            prefetch: 1,
+            prefetch: Prefetch::Exactly(1),
             skip_bad: None,
             most_pixels: None,
         }

@@ -59,9 +59,8 @@ impl Pipeline {
         if let Head::Streamed(stream, _) = &self.head {
             push(SHUFFLE_BUFFER, stream.buffer_bytes(), "records of the stream".into());
         }
-        let (ring, row) = (self.ring(), self.schema().room());
-        let size = self.rows();
-        let batches = ring.saturating_mul(row).saturating_mul(size).saturating_add(ENGINE_BYTES);
+        let (ring, size) = (self.ring(), self.rows());
+        let batches = ring.saturating_mul(self.batch_bytes()).saturating_add(ENGINE_BYTES);
         push(BATCHES, batches, format!("{ring} × {size} examples"));
         let (scratch, decoder) = (self.scratch_bytes(), self.decoder_bytes());
         let own = scratch.saturating_add(if workers > 0 { ENGINE_BYTES } else { 0 });
@@ -76,9 +75,14 @@ impl Pipeline {
         self.workers.most().saturating_mul(STACK_BYTES)
     }
 
-    /// Batches that exist at once.
+    /// The most batches that exist at once.
     pub(crate) fn ring(&self) -> usize {
-        if self.workers.most() == 0 { 1 } else { self.prefetch.saturating_add(1) }
+        if self.workers.most() == 0 { 1 } else { self.prefetch.most().saturating_add(1) }
+    }
+
+    /// Bytes of one batch.
+    pub fn batch_bytes(&self) -> usize {
+        self.schema().room().saturating_mul(self.rows())
     }
 
     /// Rows of a batch: past the length a batch can only be a remainder, so no buffer is longer than an epoch.

@@ -9,13 +9,13 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What the threads of a running pipeline share.
 pub(crate) struct Shared {
     pub pipeline: Pipeline,
-    /// Columns of each batch of the ring.
-    pub columns: Vec<Vec<Rows>>,
+    /// Columns of each batch of the ring, from when it is there.
+    pub columns: Vec<OnceLock<Vec<Rows>>>,
     pub size: usize,
     /// The epoch to end after.
     pub last_epoch: Option<u64>,
@@ -33,8 +33,9 @@ pub(crate) struct Shared {
 pub(crate) struct Ticket {
     /// Of the next record.
     pub cursor: Cursor,
-    /// The batch it goes to, and its row there.
+    /// The batch it goes to, that batch's place in the ring once it has one, and the row there.
     pub sequence: u64,
+    pub slot: Option<usize>,
     pub row: usize,
     pub stream: Option<Box<dyn Stream>>,
     /// Bad records of this epoch for which the stream gave nothing.
@@ -43,9 +44,13 @@ pub(crate) struct Ticket {
 }
 
 pub(crate) struct State {
+    /// The batches of the ring, and which of them nobody has.
     pub filling: Vec<Filling>,
+    pub free: Vec<usize>,
     /// Batches that were given back.
     pub released: u64,
+    /// Whether a worker found every batch full since somebody last waited for one.
+    pub rested: bool,
     /// An epoch ended before each of these batches.
     pub ends: VecDeque<u64>,
     /// The batch instead of which nothing comes any more.
@@ -139,21 +144,25 @@ impl Shared {
         let mut ticket = lock(&self.ticket);
         loop {
             let mut state = self.state();
-            while ticket.sequence >= state.released + self.columns.len() as u64 && !state.stopped {
+            while ticket.slot.is_none() && state.free.is_empty() && !state.stopped {
                 if !waits {
                     return Progress::Nothing;
                 }
+                state.rested = true;
                 state = wait(&self.room, state);
             }
             if state.stopped || ticket.over || state.fatal.is_some() {
                 return Progress::Nothing;
             }
+            ticket.slot = ticket.slot.or_else(|| state.free.pop());
             drop(state);
+            let Some(columns) = ticket.slot.and_then(|slot| self.columns[slot].get()) else {
+                return Progress::Nothing;
+            };
             let cursor = ticket.cursor;
             let place = Place { epoch: cursor.epoch, number: cursor.example, origin: cursor.example };
-            let slot = (ticket.sequence % self.columns.len() as u64) as usize;
             // SAFETY: under the lock each row of a batch that was given back is handed out once, here.
-            let mut output = unsafe { row(&self.columns[slot], ticket.row) };
+            let mut output = unsafe { row(columns, ticket.row) };
             output.place = place;
             match &self.pipeline.head {
                 Head::Indexed(source) => {
@@ -237,8 +246,7 @@ impl Shared {
 
     /// Gives out the next row of the batch at hand.
     fn hand_out(&self, ticket: &mut Ticket) -> (usize, usize) {
-        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
-        let row = ticket.row;
+        let (slot, row) = (ticket.slot.unwrap_or_default(), ticket.row);
         let mut state = self.state();
         let filling = &mut state.filling[slot];
         if row == 0 {
@@ -250,7 +258,7 @@ impl Shared {
         ticket.row += 1;
         if ticket.row == self.size {
             (filling.closed, filling.after) = (true, ticket.cursor);
-            (ticket.row, ticket.sequence) = (0, ticket.sequence + 1);
+            (ticket.row, ticket.slot, ticket.sequence) = (0, None, ticket.sequence + 1);
         }
         (slot, row)
     }
@@ -258,7 +266,7 @@ impl Shared {
     fn end_epoch(&self, ticket: &mut Ticket) {
         let given = ticket.cursor.example;
         let mut state = self.state();
-        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
+        let slot = ticket.slot.unwrap_or_default();
         if ticket.row > 0 && self.pipeline.drop_remainder {
             // Its rows are given out again, once nobody writes to them any more.
             state.draining = true;
@@ -269,7 +277,7 @@ impl Shared {
         } else if ticket.row > 0 {
             let filling = &mut state.filling[slot];
             (filling.closed, filling.after) = (true, ticket.cursor);
-            ticket.sequence += 1;
+            (ticket.slot, ticket.sequence) = (None, ticket.sequence + 1);
         }
         ticket.row = 0;
         let most = given.saturating_add(std::mem::take(&mut ticket.missing));

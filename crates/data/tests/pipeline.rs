@@ -1,7 +1,8 @@
 //! Random pipelines, cut anywhere and run by any number of workers, give the same records; faults surface where they are.
 
 use plimsoll_data::{
-    Batches, Cache, Cursor, DataError, Field, Pipeline, Record, Schema, Source, Stream, Streamed, Workers,
+    Batches, Cache, Cursor, DataError, Field, Pipeline, Prefetch, Record, Schema, Source, Stream, Streamed,
+    Workers,
 };
 use plimsoll_tensor::random::Stream as Random;
 use proptest::prelude::*;
@@ -150,6 +151,7 @@ proptest! {
         verbs in prop::collection::vec(verb(), 0..5),
         batch in 1usize..7,
         prefetch in 1usize..4,
+        found_out in any::<bool>(),
         drop_remainder in any::<bool>(),
     ) {
         let mut pipeline = if stream { generated(0, 23) } else { numbers(0, 23) };
@@ -169,6 +171,7 @@ proptest! {
         let whole = run(pipeline.start(Cursor::default()).unwrap(), calls);
         let failed = whole.iter().any(|(input, labels, _)| !input.is_empty() && labels.is_empty());
         for workers in [Workers::Exactly(1), Workers::Exactly(2), Workers::Exactly(4), Workers::UpTo(3)] {
+            let prefetch = if found_out { Prefetch::UpTo(prefetch) } else { Prefetch::Exactly(prefetch) };
             let pipeline = pipeline.clone().workers(workers).prefetch(prefetch);
             prop_assert_eq!(&run(pipeline.start(Cursor::default()).unwrap(), calls), &whole);
             for done in (0..10).filter(|done| !failed || *done == 0) {

@@ -131,7 +131,7 @@ impl Session<'_> {
         until: u64,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Origin>, TrainError> {
-        let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
+        let mut batches = self.training_batches(data).start(self.cursor)?;
         let lowers = matches!(self.trainer.schedule, Schedule::Plateau { .. });
         while self.steps_done < until {
             let Some(batch) = batches.next()? else {
