@@ -163,3 +163,23 @@ fn what_is_held_out_is_looked_at_as_it_is() {
     };
     assert_eq!(loss(&["--augment"]), loss(&[]));
 }
+
+#[test]
+fn pictures_for_a_model_in_bf16_come_as_such() {
+    let scratch = Scratch::new("image-bf16");
+    let data = pictures(&scratch);
+    let out = scratch.path("run");
+    let run = |more: &[&str]| train(&data, &[&["--steps=6", "--workers=1"], more].concat());
+    let buffers = |report: &Value| {
+        let outside = report["load_sheet"]["outside"].as_array().unwrap();
+        number(outside.iter().find(|entry| entry["name"] == "batch buffers").unwrap(), "bytes")
+    };
+    let (wide, narrow) = (run(&[]), run(&["--precision=bf16", "--out", &out]));
+    // Two batches to train on, and two to measure.
+    let pictures = (16.0 + 16.0) * 2.0 * 32.0 * 32.0 * 3.0;
+    assert_eq!(buffers(&wide) - buffers(&narrow), pictures * 2.0);
+    let (planned, measured) = (number(&narrow, "planned_peak_bytes"), number(&narrow, "measured_peak_bytes"));
+    assert!((measured - planned).abs() <= 4.0 * 1024.0 * 1024.0, "planned {planned}, measured {measured}");
+    let again = json(&plimsoll(&["evaluate", &out, "--json"]));
+    assert!((number(&again, "loss") - number(&narrow, "test_loss")).abs() < 1e-6);
+}

@@ -1,7 +1,7 @@
 //! `plimsoll data`: a data set looked at without training.
 
 use super::args::DataOptions;
-use super::setup::{image_options, table_options};
+use super::input::{images_of, table_options};
 use super::{Failure, applies, say};
 use plimsoll::data::{Batches, Cursor, Dataset, Kind, OpenOptions, Pipeline, Record, Schema, open};
 use plimsoll::memory::{self, measured_peak};
@@ -24,7 +24,7 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         shuffle: options.input.shuffle,
         tokenizer: options.input.tokenizer.clone(),
         seed: options.seed,
-        images: image_options(&options.input, Some(&image), options.augment)?,
+        images: images_of(&options.input, Some(&image), options.augment)?,
         max_bytes: memory::available().unwrap_or(usize::MAX),
         ..OpenOptions::default()
     };

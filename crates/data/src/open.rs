@@ -74,6 +74,8 @@ impl Default for OpenOptions {
 pub struct ImageOptions {
     /// Height, width and channels.
     pub size: [usize; 3],
+    /// Whether they are rounded to bf16 ([`crate::Decode::bf16`]).
+    pub bf16: bool,
     /// Whether training sees random windows, every second mirrored.
     pub augment: bool,
     /// Threads that read and decode.
@@ -92,6 +94,7 @@ impl Default for ImageOptions {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             size: [224, 224, 3],
+            bf16: false,
             augment: false,
             workers: Workers::UpTo(cores),
             prefetch: Prefetch::Exactly(1),
