@@ -98,4 +98,5 @@ pub use text::Text;
 pub use tfrecord::tf_records;
 #[cfg(feature = "tokenizers")]
 pub use tokens::Tokens;
+pub use workers::is_guarded;
 pub use wrap::{Itself, Masked, Shaped};

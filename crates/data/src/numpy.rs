@@ -253,7 +253,7 @@ impl Array {
     ) -> Result<Self, DataError> {
         let corrupt = |reason: String| {
             let origin = format!("`{}`: `{name}` at byte {start}", path.display());
-            DataError::Item { origin, reason: Box::new(DataError::Corrupt { reason }) }
+            DataError::item(origin, DataError::Corrupt { reason })
         };
         open.seek(SeekFrom::Start(start)).map_err(|e| failed(path, e))?;
         let mut bytes = Vec::with_capacity(MOST_HEADER_BYTES);

@@ -190,7 +190,9 @@ impl Pipeline {
         Ok(self)
     }
 
-    /// Only the records that a closure keeps. From here on records come one after another: put it before costly stages.
+    /// Only the records that a closure keeps. From here on records come one after another: what is before it, and the closure,
+    /// runs on one worker at a time, because which row a record gets follows from all before it; stages after it run on all.
+    /// So decide by what is cheap to read, and put costly stages after it. A run that goes on filters the epoch from its start.
     pub fn filter<F>(self, keeps: F) -> Self
     where
         F: Fn(&Record<'_>) -> Result<bool, DataError> + Send + Sync + 'static,

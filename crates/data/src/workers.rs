@@ -6,6 +6,7 @@ use crate::stage::Step;
 use crate::stream::Stream;
 use crate::{Cursor, DataError, Pipeline, Place, Record};
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -96,13 +97,36 @@ pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> Mute
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread would be caught here and become an error, so that a program's panic hook need say nothing of
+/// it.
+///
+/// ```
+/// let say = std::panic::take_hook();
+/// std::panic::set_hook(Box::new(move |info| {
+///     if !plimsoll_data::is_guarded() {
+///         say(info);
+///     }
+/// }));
+/// assert!(!plimsoll_data::is_guarded());
+/// ```
+pub fn is_guarded() -> bool {
+    GUARDED.try_with(Cell::get).unwrap_or(false)
+}
+
 /// Runs code that is not ours; a panic is an error.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
+    let outer = GUARDED.replace(true);
     let message = |panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
     };
-    match catch_unwind(AssertUnwindSafe(work)) {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(outer);
+    match done {
         Ok(result) => result,
         Err(panic) => Err(DataError::Panic { message: message(panic) }),
     }
@@ -333,7 +357,9 @@ impl Shared {
                 output.room(last).fill(0xff);
                 None
             }
-            Err(error) => Some(error.beyond(self.pipeline.skip_bad)),
+            Err(error) => {
+                Some(error.beyond(self.pipeline.skip_bad, self.pipeline.schema().classes().is_some()))
+            }
         };
         let mut state = self.state();
         let filling = &mut state.filling[slot];

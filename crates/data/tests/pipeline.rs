@@ -491,3 +491,29 @@ fn an_error_in_joined_streams_names_the_stream_it_is_from() {
         }
     }
 }
+
+#[test]
+fn panics_that_are_caught_say_so_to_a_hook() {
+    let seen = numbers(0, 3).map(numbers(0, 3).schema().clone(), |input, output| {
+        assert!(plimsoll_data::is_guarded());
+        (0..input.columns()).try_for_each(|column| output.put(column, input.bytes(column)))
+    });
+    for workers in [0, 1] {
+        assert_eq!(labels(&seen.as_ref().unwrap().clone().workers(workers)), [0, 1, 2]);
+    }
+    assert!(!plimsoll_data::is_guarded());
+}
+
+#[test]
+fn what_may_be_skipped_is_offered_and_what_may_not_is_not() {
+    let failing = |label: Field| {
+        let schema = Schema::examples([Field::floats([1])], label);
+        let failing =
+            numbers(0, 5).map(schema, |_, _| Err(DataError::Corrupt { reason: "it is torn".into() }));
+        failing.unwrap().start(Cursor::default()).unwrap().next().unwrap_err().to_string()
+    };
+    let classes = failing(Field::below(3, []));
+    assert!(classes.ends_with("it is torn; replace or remove it, or let it be skipped"), "{classes}");
+    let values = failing(Field::floats([1]));
+    assert!(values.ends_with("it is torn; replace or remove it"), "{values}");
+}

@@ -155,7 +155,7 @@ fn look(files: &Pipeline, cap: usize, strict: bool) -> Result<Look, DataError> {
     }
     if look.pixels == 0 {
         let reason = DataError::Corrupt { reason: "none of the files is a JPEG or PNG image".into() };
-        return Err(DataError::Item { origin: first, reason: Box::new(reason) });
+        return Err(DataError::item(first, reason));
     }
     Ok(look)
 }
