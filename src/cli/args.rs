@@ -67,7 +67,7 @@ pub struct InputOptions {
     #[arg(long, value_name = "PIXELS")]
     pub max_pixels: Option<usize>,
     /// Column, array or feature that is the label, for csv, parquet, npz and tfrecord; for an .npy the file with the
-    /// labels [default: the last column, or what is called label, labels, y or target]
+    /// labels, for a raster the file with the classes [default: the last column, or what is called label, labels, y or target]
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
     /// Columns of a table that are features, with commas [default: all but the label]
@@ -250,7 +250,7 @@ pub struct RunOptions {
     #[command(flatten)]
     pub model: ModelOptions,
     /// Data: mnist (embedded), mnist:DIR (IDX files), images:DIR (DIR/class/*.jpg|png), tar:GLOB (the same in tar files),
-    /// tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
+    /// raster:FILE (windows of a TIFF file), tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
     /// synthetic [default: mnist for models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,

@@ -16,6 +16,7 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--batch and --image-size must be at least 1"));
     }
     applies::check(&options.spec, &options.input, options.augment)?;
+    applies::check_sizes(&options.spec, options.image_size, options.channels, options.context)?;
     let size = options.image_size.unwrap_or(224);
     let image = Field::floats([size, size, options.channels.unwrap_or(3)]);
     let open_options = OpenOptions {
@@ -32,6 +33,12 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--seconds must be a number"));
     }
     let data = open(&options.spec, &open_options)?;
+    let is_row = data.train.schema().fields()?.0.first().is_some_and(|field| field.ty.shape.rank() == 1);
+    if is_row && (options.image_size.is_some() || options.channels.is_some()) {
+        let spec = &options.spec;
+        let message = format!("`{spec}` holds numbers, not pictures: leave --image-size and --channels out");
+        return Err(Failure::usage(message));
+    }
     let train = data.train.clone();
     let train = if train.is_shuffled() { train } else { train.shuffle(1024, options.seed) };
     let pipeline = train.batch(options.batch);

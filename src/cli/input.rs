@@ -105,12 +105,17 @@ pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool,
         sizes.classes = sizes.classes.or(tokens);
         return Ok(!given);
     }
-    if name.starts_with("masks:") || name.starts_with("paths:") {
-        let takes = entry.options.contains(&"classes");
-        if takes {
+    let takes = |option: &str| entry.options.contains(&option);
+    let is = |kinds: &[&str]| kinds.iter().any(|kind| name.starts_with(kind));
+    if is(&["masks:", "paths:", "raster:"]) {
+        if takes("classes") {
             sizes.classes = sizes.classes.or(schema.classes());
         }
-        return Ok(takes);
+        if is(&["raster:"]) && takes("channels") {
+            let bands = schema.fields()?.0.first().and_then(|field| field.ty.shape.last().copied());
+            sizes.channels = sizes.channels.or(bands);
+        }
+        return Ok(takes("classes"));
     }
     if !applies::is_table(name) {
         return Ok(false);
@@ -125,7 +130,6 @@ pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool,
     }
     let plain = sizes.image_size.is_none() && sizes.channels.is_none();
     let features = inputs.first().map(|field| field.ty.shape.elements());
-    let takes = |option: &str| entry.options.contains(&option);
     if takes("features") && plain {
         sizes.features = sizes.features.or(features);
     }

@@ -131,7 +131,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let images = image_options(&options.input, model.as_ref(), precision, false)?;
     // Columns are the same as in training, unless told.
     let mut input = options.input.clone();
-    applies::restore(&data_name, &mut input, described.input);
+    applies::restore(&data_name, trained_on.as_deref(), &mut input, described.input);
     applies::check(&data_name, &input, false)?;
     let open_options = OpenOptions {
         images,
