@@ -4,6 +4,8 @@
 mod accumulation;
 #[path = "../examples/fine_tuning.rs"]
 mod fine_tuning;
+#[path = "../examples/input_pipeline.rs"]
+mod input_pipeline;
 #[path = "../examples/resume.rs"]
 mod resume;
 
@@ -15,6 +17,11 @@ fn accumulation_equals_a_large_batch_and_the_bug_every_fourth_one() {
 #[test]
 fn frozen_layers_take_less_and_stay_as_they_are() {
     fine_tuning::main().unwrap();
+}
+
+#[test]
+fn workers_add_buffers_and_no_copies_of_the_data() {
+    input_pipeline::main().unwrap();
 }
 
 #[test]
