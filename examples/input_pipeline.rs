@@ -1,13 +1,14 @@
-//! What the input side holds in memory: map, shuffle, batch and prefetch by index and over a stream, one worker and four, a
-//! thousand records and a thousand million.
+//! What the input side holds in memory: map, shuffle, batch and prefetch by index and over a stream; one worker, two and four
+//! over data in memory, with what was stated beside what was measured; a thousand records and a thousand million.
 //!
 //!     cargo run --release --example input_pipeline
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
-use plimsoll::data::Place;
+use plimsoll::data::{DATA_SET, Memory, Place};
 use plimsoll::plan::in_words;
 use plimsoll::prelude::*;
+use plimsoll::tensor::HostTensor;
 use plimsoll::tensor::random::Stream;
 
 const SIDE: usize = 64;
@@ -84,7 +85,61 @@ fn show(what: &str, pipeline: &Pipeline) -> Result<(), plimsoll::data::DataError
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// What the program has in memory now, where the system says so.
+fn resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
+}
+
+/// Runs workers over data in memory: buffers come with them, copies of the data do not.
+fn workers() -> Result<(), Box<dyn std::error::Error>> {
+    let tensor = |ty: String| Ok::<_, Box<dyn std::error::Error>>(HostTensor::zeros(ty.parse()?));
+    let images = tensor(format!("f32[2000,{SIDE},{SIDE},3]"))?;
+    let held = Pipeline::new(Memory::new(vec![images], tensor("i32[2000]".into())?, Some(10))?);
+    let schema = held.schema().clone();
+    let held = held.map(schema, |image, brighter| {
+        let words = image.bytes(0).chunks_exact(4).zip(brighter.room(0).chunks_exact_mut(4));
+        words.for_each(|(from, to)| to.copy_from_slice(&(f32_of(from) * 1.1).to_ne_bytes()));
+        brighter.put(1, image.bytes(1))
+    })?;
+    println!("    {:<10} {:>12} {:>12} {:>12}", "workers", "data set", "the rest", "measured");
+    let mut rest = Vec::new();
+    for workers in [1, 2, 4] {
+        let pipeline = held.clone().shuffle(2000, 1).batch(32).prefetch(2).workers(workers);
+        let share = |name| {
+            let shares = pipeline.bytes().into_iter().filter(|share| (share.name == DATA_SET) == name);
+            shares.map(|share| share.bytes).sum::<usize>()
+        };
+        let before = resident();
+        let mut batches = pipeline.start(Cursor::default())?;
+        for _ in 0..20 {
+            batches.next()?;
+        }
+        let measured = resident().zip(before).map(|(now, before)| in_words(now.saturating_sub(before)));
+        let measured = measured.unwrap_or("unknown".into());
+        println!(
+            "    {workers:<10} {:>12} {:>12} {measured:>12}",
+            in_words(share(true)),
+            in_words(share(false))
+        );
+        rest.push(share(false));
+    }
+    let image = SIDE * SIDE * 3 * 4;
+    // A record on its way, and what a thread needs.
+    let each = [(rest[1] - rest[0]), (rest[2] - rest[1]) / 2];
+    if each.iter().any(|bytes| !(image..2 * image).contains(bytes)) {
+        return Err(format!("a worker more took {each:?} bytes, an image has {image}").into());
+    }
+    Ok(())
+}
+
+fn f32_of(bytes: &[u8]) -> f32 {
+    f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+/// Runs pipelines and prints what they state and take.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let by_index = |count| Pipeline::new(Files(count, files())).shuffle(10_000, 1);
     let run = |pipeline: Pipeline, workers: usize| {
         Ok::<_, Box<dyn std::error::Error>>(decoded(pipeline)?.batch(32).prefetch(2).workers(workers))
@@ -92,9 +147,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("Shuffled by index nothing is held for it; a stream passes through its buffer:\n");
     show("by index", &run(by_index(100_000), 2)?)?;
     show("as a stream", &run(generated(100_000).shuffle(10_000, 1), 2)?)?;
-    println!("\nFour workers hold three more records than one, and no copy of the data:\n");
-    show("one worker", &run(by_index(100_000), 1)?)?;
-    show("four workers", &run(by_index(100_000), 4)?)?;
+    println!("\nEach worker holds a record, and none a copy of the data:\n");
+    workers()?;
     println!("\nA thousand records and a thousand million take the same:\n");
     show("a thousand", &run(by_index(1000), 2)?)?;
     show("a thousand million", &run(by_index(1_000_000_000), 2)?)?;

@@ -6,6 +6,8 @@ mod accumulation;
 mod buckets;
 #[path = "../examples/fine_tuning.rs"]
 mod fine_tuning;
+#[path = "../examples/input_pipeline.rs"]
+mod input_pipeline;
 #[path = "../examples/resume.rs"]
 mod resume;
 
@@ -22,6 +24,11 @@ fn buckets_leave_padding_away_and_learn_the_same() {
 #[test]
 fn frozen_layers_take_less_and_stay_as_they_are() {
     fine_tuning::main().unwrap();
+}
+
+#[test]
+fn workers_add_buffers_and_no_copies_of_the_data() {
+    input_pipeline::main().unwrap();
 }
 
 #[test]

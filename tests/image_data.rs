@@ -83,6 +83,24 @@ fn workers_and_resuming_change_no_bit() {
         &["--steps=11", "--augment", "--workers=3", "--prefetch=2", "--out", &scratch.path("three")],
     );
     assert!(weights("whole") == weights("three"), "the number of workers changed the weights");
+    let found_out = ["--prefetch=auto", "--workers=2"];
+    let report = train(
+        &data,
+        &[&["--steps=11", "--augment", "--out", &scratch.path("auto")], &found_out[..]].concat(),
+    );
+    assert!(weights("whole") == weights("auto"), "batches ahead changed the weights");
+    // The line leaves room for three more of 16 pictures and their labels, not for 15.
+    let ahead = |report: &Value| {
+        let entries = report["load_sheet"]["outside"].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["name"] == "batches ahead");
+        entry.map_or(0.0, |entry| number(entry, "bytes"))
+    };
+    let each = (16 * (32 * 32 * 3 + 1) * 4) as f64;
+    assert_eq!(ahead(&report), 15.0 * each);
+    let line = number(&report, "planned_peak_bytes") - 11.5 * each;
+    let report =
+        train(&data, &[&["--steps=11", "--augment", "--memory", &line.to_string()], &found_out[..]].concat());
+    assert_eq!(ahead(&report), 3.0 * each);
     // In the middle of the second epoch, of 8 steps each.
     train(&data, &["--steps=10", "--augment", "--schedule=constant", "--out", &scratch.path("ten")]);
     train(&data, &["--steps=11", "--augment", "--schedule=constant", "--out", &scratch.path("eleven")]);
@@ -144,4 +162,24 @@ fn what_is_held_out_is_looked_at_as_it_is() {
         number(&report, "test_loss")
     };
     assert_eq!(loss(&["--augment"]), loss(&[]));
+}
+
+#[test]
+fn pictures_for_a_model_in_bf16_come_as_such() {
+    let scratch = Scratch::new("image-bf16");
+    let data = pictures(&scratch);
+    let out = scratch.path("run");
+    let run = |more: &[&str]| train(&data, &[&["--steps=6", "--workers=1"], more].concat());
+    let buffers = |report: &Value| {
+        let outside = report["load_sheet"]["outside"].as_array().unwrap();
+        number(outside.iter().find(|entry| entry["name"] == "batch buffers").unwrap(), "bytes")
+    };
+    let (wide, narrow) = (run(&[]), run(&["--precision=bf16", "--out", &out]));
+    // Two batches to train on, and two to measure.
+    let pictures = (16.0 + 16.0) * 2.0 * 32.0 * 32.0 * 3.0;
+    assert_eq!(buffers(&wide) - buffers(&narrow), pictures * 2.0);
+    let (planned, measured) = (number(&narrow, "planned_peak_bytes"), number(&narrow, "measured_peak_bytes"));
+    assert!((measured - planned).abs() <= 4.0 * 1024.0 * 1024.0, "planned {planned}, measured {measured}");
+    let again = json(&plimsoll(&["evaluate", &out, "--json"]));
+    assert!((number(&again, "loss") - number(&narrow, "test_loss")).abs() < 1e-6);
 }

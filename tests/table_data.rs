@@ -149,6 +149,7 @@ fn a_tokenizer_file_gives_a_language_model_its_vocabulary() {
 fn flags_that_would_do_nothing_and_labels_that_do_not_fit_are_refused() {
     let (csv, text) = (fixture("csv", "table.csv"), fixture("text", "text.txt"));
     let plain = fixture("tfrecord", "numbers-*.tfrecord");
+    let raster = fixture("raster", "tiled.tif");
     for (arguments, words) in [
         (vec!["train", "--augment"], vec!["--augment does nothing with mnist", "images, tar"]),
         (
@@ -159,6 +160,14 @@ fn flags_that_would_do_nothing_and_labels_that_do_not_fit_are_refused() {
             vec!["train", "--model", "gpt", "--data", &text, "--label", "y"],
             vec!["--label does nothing with text"],
         ),
+        (vec!["data", &csv, "--image-size", "32"], vec!["--image-size does nothing with csv"]),
+        (vec!["data", "mnist", "--channels", "3"], vec!["--channels does nothing with mnist"]),
+        (vec!["data", &csv, "--context", "32"], vec!["--context does nothing with csv"]),
+        (vec!["data", &plain, "--augment"], vec!["augment", "holds numbers, not pictures"]),
+        (vec!["data", &plain, "--image-size", "32"], vec!["holds numbers, not pictures", "--image-size"]),
+        (vec!["data", &raster], vec!["the file with the classes", "label"]),
+        (vec!["data", &raster, "--augment", "--label", "c.tif"], vec!["--augment does nothing with raster"]),
+        (vec!["data", &csv, "--prefetch", "many"], vec!["a number of batches, at most 1024, or auto"]),
         (vec!["data", &csv, "--max-pixels", "9"], vec!["--max-pixels does nothing with csv"]),
         (vec!["data", &csv, "--tokenizer", "t.json"], vec!["--tokenizer does nothing with csv"]),
         (vec!["data", &csv, "--columns", "size", "--shuffle", "9"], vec!["--shuffle does nothing with csv"]),
@@ -180,4 +189,26 @@ fn flags_that_would_do_nothing_and_labels_that_do_not_fit_are_refused() {
             assert!(!message.contains(word), "{arguments:?}: {message}");
         }
     }
+}
+
+#[test]
+fn windows_of_a_raster_are_looked_at_and_trained_on() {
+    let folder = Scratch::new("raster");
+    let (run, spec, classes) =
+        (folder.path("run"), fixture("raster", "tiled.tif"), fixture("", "classes.tif"));
+    let flags = [&spec, "--label", classes.trim_start_matches(':'), "--json"];
+    let looks =
+        [&["data"], &flags[..], &["--image-size", "16", "--seconds", "0.05", "--batch", "4"]].concat();
+    let report = json(&plimsoll(&looks));
+    assert_eq!((number(&report, "train_examples"), number(&report, "classes")), (11.0, 3.0));
+    let model = ["--model", "unet", "--image-size", "16", "--width", "4", "--batch", "4", "--steps", "4"];
+    let report = json(&plimsoll(&[&["train", "--out", &run, "--data"], &flags[..], &model].concat()));
+    assert_eq!(
+        (&report["model_options"]["classes"], &report["model_options"]["channels"]),
+        (&3.into(), &3.into())
+    );
+    assert!(number(&report, "final_loss").is_finite(), "{report}");
+    assert!(number(&report, "heap_peak_bytes") <= number(&report, "heap_limit_bytes"), "{report}");
+    let measured = json(&plimsoll(&["evaluate", &run, "--json"]));
+    assert!((number(&measured, "loss") - number(&report, "test_loss")).abs() < 1e-6);
 }

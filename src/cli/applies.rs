@@ -11,9 +11,12 @@ struct Flag {
 }
 
 const IMAGES: &[&str] = &["images", "tar", "paths", "masks", "tfrecord"];
-const FILES: &[&str] = &["images", "tar", "paths", "masks", "tfrecord", "csv", "parquet", "npz"];
-const TOKENS: &[&str] = &["images", "tar", "paths", "masks", "tfrecord", "csv", "parquet", "npz", "text"];
-const NAMED: &[&str] = &["paths", "tfrecord", "csv", "parquet", "npz"];
+const FILES: &[&str] = &["images", "tar", "paths", "masks", "raster", "tfrecord", "csv", "parquet", "npz"];
+const TOKENS: &[&str] =
+    &["images", "tar", "paths", "masks", "raster", "tfrecord", "csv", "parquet", "npz", "text"];
+/// Those that become as large as is asked for.
+const SIZED: &[&str] = &["images", "tar", "paths", "masks", "raster", "tfrecord"];
+const NAMED: &[&str] = &["paths", "raster", "tfrecord", "csv", "parquet", "npz"];
 /// Those with columns of names.
 const COLUMNS: &[&str] = &["paths", "csv", "parquet"];
 /// Rows of numbers.
@@ -29,10 +32,11 @@ pub fn is_table(name: &str) -> bool {
     TABLES.contains(&kind(name))
 }
 
-/// What training was told of its data, for data of this name: the flags that apply to it and were not given anew.
-pub fn restore(name: &str, input: &mut InputOptions, trained: InputOptions) {
+/// What training was told of its data, for data of this name: the flags that apply to it and were not given anew. The classes
+/// of a raster are those of the one that it was `trained_on`.
+pub fn restore(name: &str, trained_on: Option<&str>, input: &mut InputOptions, trained: InputOptions) {
     let kind = kind(name);
-    if NAMED.contains(&kind) {
+    if NAMED.contains(&kind) && (kind != "raster" || trained_on == Some(name)) {
         input.label = input.label.take().or(trained.label);
     }
     if COLUMNS.contains(&kind) && input.columns.is_empty() {
@@ -59,6 +63,25 @@ pub fn check(name: &str, input: &InputOptions, augment: bool) -> Result<(), Fail
         flag("--columns", !input.columns.is_empty(), COLUMNS),
         flag("--shuffle", input.shuffle.is_some(), &["tfrecord", "parquet"]),
     ];
+    refuse(name, &flags)
+}
+
+/// Refuses sizes of examples that do not apply to data of this name.
+pub fn check_sizes(
+    name: &str,
+    image_size: Option<usize>,
+    channels: Option<usize>,
+    context: Option<usize>,
+) -> Result<(), Failure> {
+    let flags = [
+        Flag { name: "--image-size", given: image_size.is_some(), kinds: SIZED },
+        Flag { name: "--channels", given: channels.is_some(), kinds: IMAGES },
+        Flag { name: "--context", given: context.is_some(), kinds: &["text"] },
+    ];
+    refuse(name, &flags)
+}
+
+fn refuse(name: &str, flags: &[Flag]) -> Result<(), Failure> {
     let kind = kind(name);
     match flags.iter().find(|flag| flag.given && !flag.kinds.contains(&kind)) {
         Some(Flag { name: flag, kinds, .. }) => {
@@ -83,7 +106,7 @@ mod tests {
         };
         let restored = |name: &str| {
             let mut input = InputOptions::default();
-            restore(name, &mut input, trained());
+            restore(name, Some("raster:r.tif"), &mut input, trained());
             check(name, &input, false).unwrap_or_else(|_| panic!("{name}"));
             (input.label.is_some(), input.columns.len(), input.tokenizer.is_some())
         };
@@ -92,8 +115,10 @@ mod tests {
         assert_eq!(restored("npz:t.npz"), (true, 0, false));
         assert_eq!(restored("text:t.txt"), (false, 0, true));
         assert_eq!(restored("images:t"), (false, 0, false));
+        assert_eq!(restored("raster:r.tif"), (true, 0, false));
+        assert_eq!(restored("raster:other.tif"), (false, 0, false));
         let mut given = InputOptions { label: Some("other".into()), ..InputOptions::default() };
-        restore("csv:t.csv", &mut given, trained());
+        restore("csv:t.csv", None, &mut given, trained());
         assert_eq!(given.label.as_deref(), Some("other"));
     }
 }

@@ -5,6 +5,7 @@ use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
+use plimsoll::data::Prefetch;
 use plimsoll::nn::Precision;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
@@ -35,6 +36,18 @@ pub enum Command {
     Zoo(ZooOptions),
 }
 
+/// Batches ahead at most where their number is found out.
+const MOST_AHEAD: usize = 16;
+
+/// What --prefetch takes.
+fn prefetch(text: &str) -> Result<Prefetch, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Prefetch::UpTo(MOST_AHEAD)),
+        (_, Ok(batches @ 0..=1024)) => Ok(Prefetch::Exactly(batches)),
+        _ => Err("a number of batches, at most 1024, or auto".into()),
+    }
+}
+
 /// How files become batches.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InputOptions {
@@ -42,9 +55,10 @@ pub struct InputOptions {
     /// the machine's cores]
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Batches that they may have ready [default: 1]
-    #[arg(long, value_name = "BATCHES")]
-    pub prefetch: Option<usize>,
+    /// Batches that they may have ready, or auto: one, and more when they come unevenly, in what the line leaves
+    /// [default: 1]
+    #[arg(long, value_name = "BATCHES", value_parser = prefetch)]
+    pub prefetch: Option<Prefetch>,
     /// Go on where a file or record is bad, up to so many; they count nothing
     #[arg(long, value_name = "FILES")]
     pub skip_bad: Option<u64>,
@@ -53,7 +67,7 @@ pub struct InputOptions {
     #[arg(long, value_name = "PIXELS")]
     pub max_pixels: Option<usize>,
     /// Column, array or feature that is the label, for csv, parquet, npz and tfrecord; for an .npy the file with the
-    /// labels [default: the last column, or what is called label, labels, y or target]
+    /// labels, for a raster the file with the classes [default: the last column, or what is called label, labels, y or target]
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
     /// Columns of a table that are features, with commas [default: all but the label]
@@ -236,7 +250,7 @@ pub struct RunOptions {
     #[command(flatten)]
     pub model: ModelOptions,
     /// Data: mnist (embedded), mnist:DIR (IDX files), images:DIR (DIR/class/*.jpg|png), tar:GLOB (the same in tar files),
-    /// tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
+    /// raster:FILE (windows of a TIFF file), tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
     /// synthetic [default: mnist for models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,

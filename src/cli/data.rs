@@ -1,7 +1,7 @@
 //! `plimsoll data`: a data set looked at without training.
 
 use super::args::DataOptions;
-use super::setup::{image_options, table_options};
+use super::input::{images_of, table_options};
 use super::{Failure, applies, say};
 use plimsoll::data::{Batches, Cursor, Dataset, Kind, OpenOptions, Pipeline, Record, Schema, open};
 use plimsoll::memory::{self, measured_peak};
@@ -16,6 +16,7 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--batch and --image-size must be at least 1"));
     }
     applies::check(&options.spec, &options.input, options.augment)?;
+    applies::check_sizes(&options.spec, options.image_size, options.channels, options.context)?;
     let size = options.image_size.unwrap_or(224);
     let image = Field::floats([size, size, options.channels.unwrap_or(3)]);
     let open_options = OpenOptions {
@@ -24,7 +25,7 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         shuffle: options.input.shuffle,
         tokenizer: options.input.tokenizer.clone(),
         seed: options.seed,
-        images: image_options(&options.input, Some(&image), options.augment)?,
+        images: images_of(&options.input, Some(&image), options.augment)?,
         max_bytes: memory::available().unwrap_or(usize::MAX),
         ..OpenOptions::default()
     };
@@ -32,6 +33,12 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--seconds must be a number"));
     }
     let data = open(&options.spec, &open_options)?;
+    let is_row = data.train.schema().fields()?.0.first().is_some_and(|field| field.ty.shape.rank() == 1);
+    if is_row && (options.image_size.is_some() || options.channels.is_some()) {
+        let spec = &options.spec;
+        let message = format!("`{spec}` holds numbers, not pictures: leave --image-size and --channels out");
+        return Err(Failure::usage(message));
+    }
     let train = data.train.clone();
     let train = if train.is_shuffled() { train } else { train.shuffle(1024, options.seed) };
     let pipeline = train.batch(options.batch);
@@ -43,9 +50,9 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
     let (examples, time) = read(&mut batches, Duration::from_secs_f64(options.seconds.clamp(0.0, 3600.0)))?;
     let rate = examples as f64 / time.as_secs_f64().max(1e-9);
     let (skipped, first_bad) = batches.skipped();
-    let (workers, peak) = (batches.active_workers(), measured_peak());
+    let (workers, ahead, peak) = (batches.active_workers(), batches.batches_ahead(), measured_peak());
     say(&format!(
-        "\n{examples} examples in {:.2} s, {rate:.1} samples/s, {workers} workers",
+        "\n{examples} examples in {:.2} s, {rate:.1} samples/s, {workers} workers, {ahead} batches ahead",
         time.as_secs_f64()
     ));
     if let Some(first) = &first_bad {
@@ -57,7 +64,7 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
     if options.json {
         let figures = json!({
             "samples": samples, "examples_read": examples, "seconds": time.as_secs_f64(),
-            "samples_per_second": rate, "workers": workers, "skipped": skipped, "measured_peak_bytes": peak,
+            "samples_per_second": rate, "workers": workers, "batches_ahead": ahead, "skipped": skipped, "measured_peak_bytes": peak,
         });
         if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
             object.extend(figures.clone());

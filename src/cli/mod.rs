@@ -7,6 +7,7 @@ mod config;
 mod data;
 mod evaluate;
 mod graph;
+mod input;
 mod plan;
 mod precision;
 mod predict;

@@ -1,27 +1,23 @@
 //! From flags to a trainer and its data.
 
-use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions};
+use super::args::{MachineOptions, ModelOptions, RunOptions};
+use super::input::{fit, fitted, image_options, is_masked, narrowed, open_options};
 use super::{Failure, applies, resume};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
 use plimsoll::cpu::spill::Rates;
-use plimsoll::data::{
-    Dataset, ImageOptions, Itself, Masked, OpenOptions, Shaped, SyntheticSpec, TableOptions, Workers, open,
-};
+use plimsoll::data::{Dataset, ImageOptions, OpenOptions, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
 use plimsoll::plan::{Entry, in_words};
-use plimsoll::tensor::Shape;
 use plimsoll::train::{BatchKind, Trainer};
 use std::path::{Path, PathBuf};
 
 /// Steps of a run on synthetic data, where epochs mean nothing.
 const SYNTHETIC_STEPS: u64 = 100;
-/// Pixels along a side of an image at most.
-const MOST_SIDE: usize = 1 << 14;
 /// Epochs over real data.
 const EPOCHS: u64 = 6;
 
@@ -69,7 +65,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     // The line comes first: data that would go past it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
     let step_examples = batch.saturating_mul(accumulate);
-    let images = image_options(&options.input, model.inputs().first(), options.augment)?;
+    let precision = options.precision.precision;
+    let images = image_options(&options.input, model.as_ref(), precision, options.augment)?;
     let open_options = OpenOptions {
         images,
         examples: step_examples.saturating_mul(10),
@@ -88,6 +85,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         let plain = HEAP.tagged(Tag::Data, || open(&name, &plain))?;
         data.test = options.running.data(fitted(plain, model.as_ref(), options.seed)?)?.test;
     }
+    model = narrowed(model, &data, precision)?;
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
     if batch > most {
@@ -253,143 +251,6 @@ pub fn batch(batch: usize) -> Result<usize, Failure> {
 /// Threads that wait for work.
 pub fn executor(threads: usize) -> Result<Cpu, Failure> {
     Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
-}
-
-/// How image files become inputs of this type.
-pub fn image_options(
-    input: &InputOptions,
-    field: Option<&Field>,
-    augment: bool,
-) -> Result<ImageOptions, Failure> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers = match input.workers {
-        None => Workers::UpTo(cores),
-        Some(workers) if workers > 256 => return Err(Failure::usage("--workers must be at most 256")),
-        Some(workers) => {
-            if workers > cores {
-                super::hint(&format!("{workers} workers are more than the {cores} cores here"));
-            }
-            Workers::Exactly(workers)
-        }
-    };
-    let prefetch = input.prefetch.unwrap_or(1);
-    if prefetch > 1024 {
-        return Err(Failure::usage("--prefetch must be at most 1024"));
-    }
-    if input.max_pixels.is_some_and(|pixels| pixels > 1 << 30) {
-        return Err(Failure::usage("--max-pixels must be at most 1073741824"));
-    }
-    let shape = field.map_or(&[][..], |field| &field.ty.shape);
-    if shape.iter().take(2).any(|&side| side > MOST_SIDE) {
-        return Err(Failure::usage(format!("--image-size must be at most {MOST_SIDE}")));
-    }
-    let size = shape.try_into().unwrap_or(ImageOptions::default().size);
-    let (skip_bad, most_pixels) = (input.skip_bad, input.max_pixels);
-    Ok(ImageOptions { size, augment, workers, prefetch, skip_bad, most_pixels })
-}
-
-/// What opening data takes from a model and the flags.
-pub fn open_options(
-    model: &dyn Model,
-    input: &InputOptions,
-    sizes: &ModelOptions,
-    seed: u64,
-    max_bytes: usize,
-) -> OpenOptions {
-    let (inputs, target) = (model.inputs(), model.target());
-    OpenOptions {
-        context: inputs.first().and_then(|field| field.ty.shape.first().copied()).unwrap_or(1),
-        seed,
-        synthetic: Some(SyntheticSpec { inputs, label: target }),
-        table: table_options(input),
-        classes: sizes.classes,
-        shuffle: input.shuffle,
-        tokenizer: input.tokenizer.clone(),
-        max_bytes,
-        ..OpenOptions::default()
-    }
-}
-
-/// Which columns are used, as the flags say.
-pub fn table_options(input: &InputOptions) -> TableOptions {
-    let columns = (!input.columns.is_empty()).then(|| input.columns.clone());
-    TableOptions { label: input.label.clone(), columns }
-}
-
-/// Gives a model the sizes that data has, where it has such sizes and none were given; says whether it did.
-pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Failure> {
-    let entry = entry(&sizes.model)?;
-    let schema = data.train.schema();
-    if name.starts_with("text:") {
-        // The mask is one token more.
-        let mask = usize::from(is_masked(entry.name));
-        let tokens = schema.classes().map(|tokens| tokens + mask);
-        let given = sizes.classes.is_some();
-        sizes.classes = sizes.classes.or(tokens);
-        return Ok(!given);
-    }
-    if name.starts_with("masks:") || name.starts_with("paths:") {
-        let takes = entry.options.contains(&"classes");
-        if takes {
-            sizes.classes = sizes.classes.or(schema.classes());
-        }
-        return Ok(takes);
-    }
-    if !applies::is_table(name) {
-        return Ok(false);
-    }
-    let (inputs, label) = schema.fields()?;
-    if label.bound.is_none() {
-        return Err(Failure::usage(format!(
-            "the label `{}` holds values, {} tells classes apart: name a label of whole numbers or words with --label",
-            schema.columns().last().map_or("", |column| &column.name),
-            entry.name
-        )));
-    }
-    let plain = sizes.image_size.is_none() && sizes.channels.is_none();
-    let features = inputs.first().map(|field| field.ty.shape.elements());
-    let takes = |option: &str| entry.options.contains(&option);
-    if takes("features") && plain {
-        sizes.features = sizes.features.or(features);
-    }
-    if takes("classes") {
-        sizes.classes = sizes.classes.or(label.bound);
-    }
-    Ok(true)
-}
-
-/// Data as a model takes it: with the input as its own label for a model whose target is its input, with hidden tokens for
-/// a masked language model, and rows in the shape of the model's input.
-pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Failure> {
-    let (inputs, target) = (model.inputs(), model.target());
-    let Dataset { name, train, test } = data;
-    let classes = train.schema().classes();
-    let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && classes.is_some();
-    let shape = inputs.first().map(|field| field.ty.shape.clone());
-    let other = |shape: &Shape| {
-        let (has, _) = train.schema().fields().ok()?;
-        let has = &has.first()?.ty.shape;
-        (applies::is_table(&name) && has != shape && has.elements() == shape.elements())
-            .then(|| shape.to_vec())
-    };
-    let (train, test) = match shape.as_ref().and_then(other) {
-        Some(shape) => (train.apply(Shaped::new(shape.clone()))?, test.apply(Shaped::new(shape))?),
-        None => (train, test),
-    };
-    let (train, test) = if own {
-        (train.apply(Itself)?, test.apply(Itself)?)
-    } else if is_masked(model.name()) && name != "synthetic" {
-        let masked = |seed| Masked { tokens: classes.unwrap_or(0) as u32, seed };
-        (train.apply(masked(seed))?, test.apply(masked(seed ^ 1))?)
-    } else {
-        (train, test)
-    };
-    Ok(Dataset { name, train, test })
-}
-
-/// Whether a model is trained on text with hidden tokens.
-fn is_masked(model: &str) -> bool {
-    model == "bert_tiny"
 }
 
 fn default_data(model: &str) -> &'static str {

@@ -14,8 +14,8 @@ use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
-    BATCH_BUFFERS, Control, Ending, Evaluation, HEAP_CAP, METRICS, OUTPUTS, Report, STATE_BUFFER, Saved,
-    Session, TrainError, TrainEvent, metrics,
+    BATCH_BUFFERS, BATCHES_AHEAD, Control, Ending, Evaluation, HEAP_CAP, METRICS, OUTPUTS, Report,
+    STATE_BUFFER, Saved, Session, TrainError, TrainEvent, metrics,
 };
 use serde_json::json;
 use std::io::IsTerminal;
@@ -53,6 +53,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         HEAP_CAP,
         DATA_SET,
         BATCH_BUFFERS,
+        BATCHES_AHEAD,
         INPUT_WORKERS,
         DECODERS,
         SHUFFLE_BUFFER,

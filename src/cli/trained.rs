@@ -1,9 +1,8 @@
 //! A trained model from its folder, ready to look at data.
 
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
-use super::setup::{
-    batch, check_available, executor, fit, fitted, image_options, line, model, open_options, threads,
-};
+use super::input::{fit, fitted, image_options, narrowed, open_options};
+use super::setup::{batch, check_available, executor, line, model, threads};
 use super::{Failure, answer, applies, hint, resume::recorded, say};
 use crate::HEAP;
 use crate::heap::Tag;
@@ -128,10 +127,11 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
-    let images = image_options(&options.input, model.inputs().first(), false)?;
+    let precision = described.policy.precision;
+    let images = image_options(&options.input, model.as_ref(), precision, false)?;
     // Columns are the same as in training, unless told.
     let mut input = options.input.clone();
-    applies::restore(&data_name, &mut input, described.input);
+    applies::restore(&data_name, trained_on.as_deref(), &mut input, described.input);
     applies::check(&data_name, &input, false)?;
     let open_options = OpenOptions {
         images,
@@ -148,6 +148,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
         std::mem::swap(&mut data.train, &mut data.test);
     }
     let classes = model.target().bound;
+    let model = narrowed(model, &data, precision)?;
     let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);

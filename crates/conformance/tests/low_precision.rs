@@ -4,14 +4,14 @@
 use plimsoll_conformance::{cast, compare, random, run_op, tolerance};
 use plimsoll_cpu::isa::Isa;
 use plimsoll_cpu::{Cpu, CpuTarget};
-use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_data::{Dataset, Memory, Synthetic, SyntheticSpec};
 use plimsoll_graph::op::{
     Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Unary, Windows,
 };
 use plimsoll_graph::{Flow, GraphError, Init, Op, ValueId};
 use plimsoll_nn::{
-    AdamW, Dense, Layer, LossScale, Model, Moments, Net, Optimizer, Policy, Precision, Recipe, SKIPPED_STEPS,
-    Sequential, Sgd, step, zoo,
+    AdamW, Dense, Layer, LossScale, Model, Moments, NarrowInputs, Net, Optimizer, Policy, Precision, Recipe,
+    SKIPPED_STEPS, Sequential, Sgd, step, zoo,
 };
 use plimsoll_plan::{Budget, plan, verify};
 use plimsoll_reference::{Reference, evaluate};
@@ -363,4 +363,33 @@ fn what_no_scale_helps_ends_the_run() {
         assert_eq!(found.origin.as_ref().map(|origin| &*origin.layer), Some("gate"), "{found}");
         assert!(!gradients || found.to_string().contains("a gradient is not finite in step 3"), "{found}");
     }
+}
+
+/// Pictures that come in bf16 train to the bits of pictures that are rounded as they are read.
+#[test]
+fn inputs_in_bf16_change_no_bit_and_take_half() {
+    let numbers = |count: usize, scale: f64| (0..count).map(move |i| (i as f64 * 0.37).sin() * scale);
+    let images: Vec<f64> = numbers(16 * 28 * 28, 2.0).collect();
+    let labels: Vec<f64> = (0..16).map(|i| f64::from(i % 10)).collect();
+    let run = |dtype: &str, model: Box<dyn Model>| {
+        let images = HostTensor::from_f64(format!("{dtype}[16,28,28,1]").parse().unwrap(), &images).unwrap();
+        let labels = HostTensor::from_f64("i32[16]".parse().unwrap(), &labels).unwrap();
+        let source = || Memory::new(vec![images.clone()], labels.clone(), Some(10)).unwrap();
+        let data = Dataset::new("memory", source(), source());
+        let trainer = Trainer::new(model, Sgd::new(0.1), Cpu::new(2).unwrap()).batch(8).steps(4);
+        let trainer = trainer.precision(Policy::new(Precision::BF16));
+        let plans = trainer.plan(&data).unwrap();
+        let inputs: usize =
+            plans.plans[0].graph.inputs.iter().map(|i| plans.plans[0].graph.ty(i.value).bytes()).sum();
+        let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
+        let mut session = trainer.prepare(plans, &data).unwrap();
+        session.fit(&data, &mut |_| Control::Continue).unwrap();
+        let states: Vec<Vec<u8>> =
+            names.iter().map(|n| session.state(n).unwrap().as_bytes().to_vec()).collect();
+        (inputs, states)
+    };
+    let wide = run("f32", Box::new(zoo::lenet()));
+    let narrow = run("bf16", Box::new(NarrowInputs::new(zoo::lenet(), Precision::BF16)));
+    assert!(wide.1 == narrow.1, "the states differ");
+    assert_eq!(wide.0 - narrow.0, 8 * 28 * 28 * 2);
 }

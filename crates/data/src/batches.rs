@@ -1,20 +1,21 @@
 //! A pipeline that runs, as its consumer sees it: batches in their order.
 
 use crate::budget::zeroed;
-use crate::pipeline::Workers;
 use crate::schema::check_types;
 use crate::workers::{Filling, Shared, State, Ticket, wait};
-use crate::{Batch, Cursor, DataError, Pipeline};
+use crate::{Batch, Cursor, DataError, Field, Pipeline, Schema, Workers};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 /// Address space of a worker's stack; only what is touched counts.
 const STACK_SPACE: usize = 1 << 20;
 /// The most workers.
 const MOST_WORKERS: usize = 1 << 12;
-/// Batches in a row that were waited for before another worker joins.
+/// The most batches ahead.
+const MOST_AHEAD: usize = 1 << 16;
+/// Batches in a row that were waited for before another worker joins, or that came unevenly before there is one more.
 const PATIENCE: u32 = 2;
 
 /// The batches of a running [`Pipeline`], epoch after epoch. Dropping it stops its threads.
@@ -40,9 +41,11 @@ pub struct Batches {
     /// The batch that comes next.
     sequence: u64,
     cursor: Cursor,
-    lent: bool,
+    /// The place of the batch that is lent.
+    lent: Option<usize>,
     failed: bool,
     waited: u32,
+    uneven: u32,
 }
 
 impl Batches {
@@ -53,12 +56,7 @@ impl Batches {
     ) -> Result<Self, DataError> {
         let invalid = |option, reason: String| Err(DataError::Option { option, reason });
         let head = pipeline.running()?;
-        let mut types = Vec::new();
-        for schema in pipeline.batch_schemas() {
-            let (inputs, label) = schema.fields()?;
-            check_types(inputs.len(), &label.ty, label.bound)?;
-            types.push([inputs, vec![label]].concat());
-        }
+        let types = types(pipeline)?;
         let schema = pipeline.batch_schemas().last().unwrap_or(pipeline.schema());
         if pipeline.batch == 0 {
             return invalid("batch size", "must be at least 1".into());
@@ -99,9 +97,18 @@ impl Batches {
             }
             _ => {}
         }
-        let batches = (0..ring).map(|_| Batch::new(&types, size));
-        let ring: Vec<Batch> = batches.collect::<Result<_, _>>()?;
-        let columns = ring.iter().map(Batch::columns).collect();
+        if ring > MOST_AHEAD + 1 {
+            return invalid("prefetch", format!("at most {MOST_AHEAD}, not {}", ring - 1));
+        }
+        let columns: Vec<OnceLock<_>> = (0..ring).map(|_| OnceLock::new()).collect();
+        let at_first = ring.min(pipeline.prefetch.least() + 1);
+        let batches = (0..at_first).map(|_| Batch::new(&types, size));
+        let mut ring: Vec<Batch> = Vec::with_capacity(ring);
+        for (batch, columns) in batches.zip(&columns) {
+            let batch = batch?;
+            columns.get_or_init(|| batch.columns());
+            ring.push(batch);
+        }
         let workers = pipeline.workers.most();
         let scratch = || zeroed("the records that a worker reads", pipeline.scratch_bytes() as u64);
         let shared = Arc::new(Shared {
@@ -113,6 +120,7 @@ impl Batches {
             ticket: Mutex::new(Ticket {
                 cursor,
                 sequence: 0,
+                slot: None,
                 row: 0,
                 bucket: 0,
                 stream: None,
@@ -121,8 +129,10 @@ impl Batches {
             }),
             state: Mutex::new(State {
                 filling: ring.iter().map(|_| Filling::default()).collect(),
+                free: (0..ring.len()).rev().collect(),
                 released: 0,
-                ends: VecDeque::with_capacity(ring.len() + 2),
+                rested: false,
+                ends: VecDeque::with_capacity(ring.capacity() + 2),
                 over: None,
                 fatal: None,
                 bad: BTreeMap::new(),
@@ -143,9 +153,10 @@ impl Batches {
             scratch: if workers == 0 { scratch()? } else { Vec::new() },
             sequence: 0,
             cursor,
-            lent: false,
+            lent: None,
             failed: false,
             waited: 0,
+            uneven: 0,
         };
         for worker in 0..workers {
             let (shared, mut scratch) = (batches.shared.clone(), scratch()?);
@@ -167,21 +178,21 @@ impl Batches {
         }
         let shared = self.shared.clone();
         let mut state = shared.state();
-        if std::mem::take(&mut self.lent) {
+        if let Some(slot) = self.lent.take() {
             state.released += 1;
+            state.free.push(slot);
             shared.room.notify_all();
         }
-        let slot = (self.sequence % self.ring.len() as u64) as usize;
         let mut waited = false;
-        loop {
+        let slot = loop {
             if state.ends.front() == Some(&self.sequence) {
                 state.ends.pop_front();
                 self.cursor = Cursor { epoch: self.cursor.epoch.wrapping_add(1), example: 0 };
                 return Ok(None);
             }
-            let filling = &mut state.filling[slot];
-            if filling.closed && filling.sequence == self.sequence && filling.done == filling.rows {
-                break;
+            let is_next = |f: &Filling| f.closed && f.sequence == self.sequence && f.done == f.rows;
+            if let Some(slot) = state.filling.iter().position(is_next) {
+                break slot;
             }
             if let Some((_, error)) = state.fatal.take_if(|(sequence, _)| *sequence == self.sequence) {
                 self.failed = true;
@@ -198,11 +209,16 @@ impl Batches {
             }
             waited = true;
             state = wait(&shared.ready, state);
-        }
+        };
         self.waited = if waited { self.waited + 1 } else { 0 };
+        self.uneven += u32::from(waited && std::mem::take(&mut state.rested));
         if self.waited >= PATIENCE && state.active < self.threads.len() {
             (state.active, self.waited) = (state.active + 1, 0);
             shared.room.notify_all();
+        }
+        if self.uneven >= PATIENCE && self.ring.len() < shared.columns.len() {
+            self.uneven = 0;
+            self.add_batch(&mut state);
         }
         let filling = &mut state.filling[slot];
         if let Some((_, error)) = filling.error.take() {
@@ -212,8 +228,19 @@ impl Batches {
         self.cursor = filling.after;
         let batch = &mut self.ring[slot];
         batch.set(filling.bucket, filling.rows, filling.first, filling.after);
-        (self.lent, self.sequence) = (true, self.sequence + 1);
+        (self.lent, self.sequence) = (Some(slot), self.sequence + 1);
         Ok(Some(batch))
+    }
+
+    /// Lets workers have one batch more. Where the system has no memory for it, it stays as it is.
+    fn add_batch(&mut self, state: &mut State) {
+        let Ok(types) = types(&self.shared.pipeline) else { return };
+        let Ok(batch) = Batch::new(&types, self.shared.size) else { return };
+        self.shared.columns[self.ring.len()].get_or_init(|| batch.columns());
+        state.filling.push(Filling::default());
+        state.free.push(self.ring.len());
+        self.ring.push(batch);
+        self.shared.room.notify_all();
     }
 
     /// Waits until every batch that has room is ready, so that its workers and decoders rest until the next call of
@@ -236,10 +263,26 @@ impl Batches {
         (state.most_bad, state.first_bad.clone())
     }
 
+    /// Batches that there may be beside the one in use: as many as asked for, or as many as turned out to be needed.
+    pub fn batches_ahead(&self) -> usize {
+        self.ring.len() - 1
+    }
+
     /// Workers at work: as many as asked for, or as many as turned out to be needed.
     pub fn active_workers(&self) -> usize {
         self.shared.state().active
     }
+}
+
+fn columns(schema: &Schema) -> Result<Vec<&Field>, DataError> {
+    let (inputs, label) = schema.fields()?;
+    check_types(inputs.len(), &label.ty, label.bound)?;
+    Ok([inputs, vec![label]].concat())
+}
+
+/// The columns of each type of batch, the label last.
+fn types(pipeline: &Pipeline) -> Result<Vec<Vec<&Field>>, DataError> {
+    pipeline.batch_schemas().iter().map(columns).collect()
 }
 
 impl Drop for Batches {

@@ -67,7 +67,7 @@ struct Table {
 
 fn corrupt(path: &Path, row: u64, reason: String) -> DataError {
     let origin = format!("`{}`: row {row}", path.display());
-    DataError::Item { origin, reason: Box::new(DataError::Corrupt { reason }) }
+    DataError::item(origin, DataError::Corrupt { reason })
 }
 
 impl Table {

@@ -274,15 +274,17 @@ pub enum DataError {
         most: usize,
     },
     /// Something is wrong with one record.
-    #[error("{origin}: {reason}")]
+    #[error("{origin}: {reason}{}", if *skippable { ", or let it be skipped" } else { "" })]
     Item {
         /// Where it is from.
         origin: String,
         /// What is wrong.
         reason: Box<Self>,
+        /// Whether [`crate::Pipeline::skip_bad`] would pass over it.
+        skippable: bool,
     },
     /// Bytes that are not what they should be.
-    #[error("{reason}; replace or remove it, or let it be skipped")]
+    #[error("{reason}; replace or remove it")]
     Corrupt {
         /// What was found.
         reason: String,
@@ -361,15 +363,21 @@ impl DataError {
     pub(crate) fn of(self, origin: impl FnOnce() -> String) -> Self {
         match self {
             Self::Item { .. } | Self::Read { .. } | Self::Index { .. } => self,
-            reason => Self::Item { origin: origin(), reason: Box::new(reason) },
+            reason => Self::item(origin(), reason),
         }
     }
 
-    /// The same where so many bad records were skipped before.
-    pub(crate) fn beyond(self, skipped: Option<u64>) -> Self {
-        match skipped {
-            Some(most) => Self::TooManyBad { most, last: Box::new(self) },
-            None => self,
+    /// What is wrong with a record from this place.
+    pub(crate) fn item(origin: String, reason: Self) -> Self {
+        Self::Item { origin, reason: Box::new(reason), skippable: false }
+    }
+
+    /// The same where so many bad records were skipped before; where none were, but may be if that is asked for, it says so.
+    pub(crate) fn beyond(self, skipped: Option<u64>, may_skip: bool) -> Self {
+        match (skipped, self) {
+            (Some(most), error) => Self::TooManyBad { most, last: Box::new(error) },
+            (None, Self::Item { origin, reason, .. }) => Self::Item { origin, reason, skippable: may_skip },
+            (None, error) => error,
         }
     }
 }

@@ -17,6 +17,7 @@
 //! # Ok::<(), plimsoll_data::DataError>(())
 //! ```
 
+mod adapt;
 mod batch;
 mod batches;
 mod block;
@@ -65,6 +66,7 @@ mod verbs;
 mod workers;
 mod wrap;
 
+pub use adapt::{Prefetch, Workers};
 pub use batch::{Batch, Cursor};
 pub use batches::Batches;
 pub use buckets::Buckets;
@@ -82,7 +84,7 @@ pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, ImageOptions, OpenOptions, catalo
 pub use pairs::Pairs;
 pub use paths::Paths;
 pub use permutation::Permutation;
-pub use pipeline::{Pipeline, Workers};
+pub use pipeline::Pipeline;
 pub use plimsoll_tensor::Field;
 #[cfg(feature = "tiff")]
 pub use raster::Raster;
@@ -100,4 +102,5 @@ pub use text::Text;
 pub use tfrecord::tf_records;
 #[cfg(feature = "tokenizers")]
 pub use tokens::Tokens;
+pub use workers::is_guarded;
 pub use wrap::{Itself, Masked, Shaped};

@@ -182,7 +182,9 @@ impl Lines {
         let (input, rest) = scratch.split_at_mut(self.piece());
         let (output, rest) = rest.split_at_mut(self.longest + 1);
         let ends = words(rest, self.fields + 1)?;
-        let mut rows = Rows::new(&self.files, self.separator, place, self.end, input);
+        // No more is read than rows up to this one may take.
+        let bytes = self.longest.saturating_mul(skip + 1).clamp(1, input.len());
+        let mut rows = Rows::new(&self.files, self.separator, place, self.end, &mut input[..bytes]);
         for _ in 0..skip {
             rows.next(output, ends)?;
         }
@@ -211,7 +213,7 @@ impl Lines {
 
 fn corrupt(shown: &str, line: u64, reason: String) -> DataError {
     let origin = format!("`{shown}`, line {line}");
-    DataError::Item { origin, reason: Box::new(DataError::Corrupt { reason }) }
+    DataError::item(origin, DataError::Corrupt { reason })
 }
 
 /// Room for so many words in bytes that may start anywhere.

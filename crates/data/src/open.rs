@@ -6,8 +6,8 @@ use crate::digits::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN};
 use crate::files::{is_for_measuring, matching};
 use crate::folder::TEST_SHARE;
 use crate::{
-    Csv, DataError, Dataset, Digits, Folder, Kind, Normalise, Numpy, Pairs, Paths, Pipeline, Shards,
-    Synthetic, SyntheticSpec, TableOptions, Text, Workers, tf_records,
+    Csv, DataError, Dataset, Digits, Folder, Kind, Normalise, Numpy, Pairs, Paths, Pipeline, Prefetch,
+    Shards, Synthetic, SyntheticSpec, TableOptions, Text, Workers, tf_records,
 };
 use pictures::{images, masks};
 use std::path::{Path, PathBuf};
@@ -74,12 +74,14 @@ impl Default for OpenOptions {
 pub struct ImageOptions {
     /// Height, width and channels.
     pub size: [usize; 3],
+    /// Whether they are rounded to bf16 ([`crate::Decode::bf16`]).
+    pub bf16: bool,
     /// Whether training sees random windows, every second mirrored.
     pub augment: bool,
     /// Threads that read and decode.
     pub workers: Workers,
     /// Batches that they may have ready.
-    pub prefetch: usize,
+    pub prefetch: Prefetch,
     /// Bad images to pass over, at most.
     pub skip_bad: Option<u64>,
     /// Pixels of an image at most [default: what the headers say of every image, or, of more than a thousand, twice what
@@ -92,9 +94,10 @@ impl Default for ImageOptions {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             size: [224, 224, 3],
+            bf16: false,
             augment: false,
             workers: Workers::UpTo(cores),
-            prefetch: 1,
+            prefetch: Prefetch::Exactly(1),
             skip_bad: None,
             most_pixels: None,
         }
@@ -135,7 +138,7 @@ pub fn catalogue() -> &'static [DatasetInfo] {
     &CATALOGUE
 }
 
-static CATALOGUE: [DatasetInfo; 12] = [
+static CATALOGUE: [DatasetInfo; 13] = [
     DatasetInfo {
         input: Some("f32[28,28,1]"),
         train: Some(EMBEDDED_TRAIN),
@@ -155,6 +158,10 @@ static CATALOGUE: [DatasetInfo; 12] = [
     ),
     DatasetInfo::outside("paths:FILE", "image files that a table lists: a column of paths and one of labels"),
     DatasetInfo::outside("masks:DIR", "images in DIR/images with a class for each pixel in DIR/masks"),
+    DatasetInfo::outside(
+        "raster:FILE",
+        "windows of a TIFF file of any size, with a class for each pixel in a second file, which --label names",
+    ),
     DatasetInfo::outside(
         "tfrecord:GLOB",
         "tf.train.Examples in TFRecord files, plain or gzip: pictures or numbers, and a label",
@@ -221,6 +228,7 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
             let (train, test) = parts(spec, Pipeline::new(train), test.map(Pipeline::new))?;
             masks(spec, train, test, options)
         }
+        ("raster", Some(file)) if !file.is_empty() => raster(spec, file, options),
         ("tfrecord", Some(pattern)) if !pattern.is_empty() => examples(spec, pattern, options),
         ("csv", Some(file)) if !file.is_empty() => {
             rows(spec, Pipeline::new(Csv::open(file, &options.table)?), None, options)
@@ -254,6 +262,30 @@ fn synthetic(options: &OpenOptions) -> Result<Dataset, DataError> {
     Ok(Dataset::new("synthetic", part(options.examples, 0)?, part((options.examples / 10).max(1), 1)?))
 }
 
+/// Windows of a raster with the classes of another, normalised band by band.
+#[cfg(feature = "tiff")]
+fn raster(name: &str, file: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
+    let Some(label) = &options.table.label else {
+        let reason = format!("`{name}` needs the file with the classes of its pixels: name it as the label");
+        return Err(DataError::Option { option: "label", reason });
+    };
+    let classes = match options.classes {
+        Some(classes) => classes,
+        None => crate::Raster::count_classes(label)?,
+    };
+    let [height, width, _] = options.images.size;
+    let windows = crate::Raster::open(file, label, [height, width], classes)?;
+    let bands = windows.bands();
+    let (train, test) = parts(name, Pipeline::new(windows), None)?;
+    let normal = Normalise::measure_groups(&train, bands)?;
+    finish(name, train.apply(normal.clone())?, test.apply(normal)?, options)
+}
+
+#[cfg(not(feature = "tiff"))]
+fn raster(_: &str, _: &str, _: &OpenOptions) -> Result<Dataset, DataError> {
+    Err(without("raster", "tiff"))
+}
+
 #[cfg(feature = "tokenizers")]
 fn tokens(file: &str, tokenizer: &Path, options: &OpenOptions) -> Result<Dataset, DataError> {
     let Dataset { name, train, test } = crate::Tokens::open(file, tokenizer, options.context)?;
@@ -276,7 +308,7 @@ fn table(_: &str, _: &OpenOptions) -> Result<Pipeline, DataError> {
 }
 
 /// What was left out of this build.
-#[cfg(not(all(feature = "tokenizers", feature = "parquet")))]
+#[cfg(not(all(feature = "tokenizers", feature = "parquet", feature = "tiff")))]
 fn without(option: &'static str, feature: &str) -> DataError {
     let reason = format!("this build has no such reader; build it with the feature `{feature}`");
     DataError::Option { option, reason }
@@ -329,6 +361,12 @@ fn examples(name: &str, pattern: &str, options: &OpenOptions) -> Result<Dataset,
     };
     let is_image = matches!(train.schema().columns()[0].kind, Kind::Bytes { .. });
     if !is_image {
+        let ImageOptions { augment, most_pixels, .. } = options.images;
+        let given = [("augment", augment), ("max_pixels", most_pixels.is_some())];
+        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+            let reason = format!("`{name}` holds numbers, not pictures; leave it out");
+            return Err(DataError::Option { option, reason });
+        }
         return rows(name, train, test, options);
     }
     let (train, test) = parts(name, train, test)?;

@@ -39,6 +39,11 @@ impl Paths {
         let shown = list.display().to_string();
         let folder = list.parent().map_or_else(PathBuf::new, Path::to_path_buf);
         let header = |names: Vec<String>| {
+            if let Some(columns) = options.columns.as_ref().filter(|columns| columns.len() > 1) {
+                let reason =
+                    format!("`{shown}`: paths are in one column, not in {}; name one", columns.join(", "));
+                return Err(DataError::Option { option: "columns", reason });
+            }
             let find = |name: &Option<String>, or: usize| {
                 name.as_ref().and_then(|name| names.iter().position(|known| known == name)).unwrap_or(or)
             };

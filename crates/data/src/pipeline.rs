@@ -6,7 +6,7 @@ use crate::index::{Join, Joined, View, Viewed};
 use crate::stage::{Closure, Mapped, Stage, Step};
 use crate::stream::{Generator, InOrder, Streamed};
 use crate::verbs::{JoinedStreams, Shuffled, Verb, Verbed};
-use crate::{Batches, Cursor, DataError, Record, Schema, Source};
+use crate::{Batches, Cursor, DataError, Prefetch, Record, Schema, Source, Workers};
 use std::sync::Arc;
 
 /// Where records come from.
@@ -16,30 +16,6 @@ pub(crate) enum Head {
     Indexed(Arc<dyn Source>),
     /// One after another; the steps after it run on every worker at once.
     Streamed(Arc<dyn Streamed>, Vec<Step>),
-}
-
-/// Worker threads of a pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Workers {
-    /// So many; none means that whoever asks for a batch reads it.
-    Exactly(usize),
-    /// One, and one more whenever batches are waited for, up to so many.
-    UpTo(usize),
-}
-
-impl Workers {
-    /// The most there may be.
-    pub fn most(self) -> usize {
-        match self {
-            Self::Exactly(workers) | Self::UpTo(workers) => workers,
-        }
-    }
-}
-
-impl From<usize> for Workers {
-    fn from(workers: usize) -> Self {
-        Self::Exactly(workers)
-    }
 }
 
 /// What a pipeline does, verb by verb; it holds nothing but its source until [`Pipeline::start`]. The verbs mean what they
@@ -73,7 +49,7 @@ pub struct Pipeline {
     pub(crate) head: Head,
     pub(crate) batch: usize,
     pub(crate) drop_remainder: bool,
-    pub(crate) prefetch: usize,
+    pub(crate) prefetch: Prefetch,
     pub(crate) workers: Workers,
     pub(crate) skip_bad: Option<u64>,
     /// Records of an epoch, where they were stated.
@@ -136,7 +112,7 @@ impl Pipeline {
             head,
             batch: 1,
             drop_remainder: false,
-            prefetch: 1,
+            prefetch: Prefetch::Exactly(1),
             workers: Workers::Exactly(0),
             skip_bad: None,
             counted: None,
@@ -217,7 +193,9 @@ impl Pipeline {
         Ok(self)
     }
 
-    /// Only the records that a closure keeps. From here on records come one after another: put it before costly stages.
+    /// Only the records that a closure keeps. From here on records come one after another: what is before it, and the closure,
+    /// runs on one worker at a time, because which row a record gets follows from all before it; stages after it run on all.
+    /// So decide by what is cheap to read, and put costly stages after it. A run that goes on filters the epoch from its start.
     pub fn filter<F>(self, keeps: F) -> Self
     where
         F: Fn(&Record<'_>) -> Result<bool, DataError> + Send + Sync + 'static,
@@ -381,9 +359,28 @@ impl Pipeline {
         Self { drop_remainder: true, ..self }
     }
 
-    /// Batches that workers may have ready or in the making beside the one in use; at least one.
-    pub fn prefetch(self, batches: usize) -> Self {
-        Self { prefetch: batches.max(1), ..self }
+    /// Batches that workers may have ready or in the making beside the one in use; at least one. They never change what
+    /// comes, nor its order.
+    ///
+    /// ```
+    /// use plimsoll_data::{BATCHES, OpenOptions, Pipeline, Prefetch, open};
+    /// let digits = open("mnist", &OpenOptions::default())?.train.batch(100).workers(2);
+    /// let stated = |pipeline: Pipeline| {
+    ///     pipeline.bytes().into_iter().find(|share| share.name == BATCHES).map(|share| share.bytes)
+    /// };
+    /// // Stated are the most batches that there may be.
+    /// assert_eq!(stated(digits.clone().prefetch(Prefetch::UpTo(4))), stated(digits.prefetch(4)));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn prefetch(self, batches: impl Into<Prefetch>) -> Self {
+        Self { prefetch: batches.into(), ..self }
+    }
+
+    /// Bounds a prefetch that is found out ([`Prefetch::UpTo`]): besides the first batch ahead no more than so many bytes
+    /// hold. Comes after [`Pipeline::batch`].
+    pub fn prefetch_within(self, bytes: usize) -> Self {
+        let prefetch = self.prefetch.within(bytes, self.batch_bytes());
+        Self { prefetch, ..self }
     }
 
     /// Threads that read and map. They never change what comes, nor its order.
@@ -405,6 +402,11 @@ impl Pipeline {
     /// The most worker threads there may be.
     pub fn worker_count(&self) -> usize {
         self.workers.most()
+    }
+
+    /// The most batches there may be beside the one in use.
+    pub fn batches_ahead(&self) -> usize {
+        self.ring() - 1
     }
 
     /// Starts it: takes all of [`Pipeline::bytes`], and its threads begin. A cursor taken from

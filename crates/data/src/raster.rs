@@ -1,8 +1,10 @@
 //! Windows of rasters that are larger than memory.
 
+mod header;
+
 use crate::files::{failed, length};
 use crate::workers::guarded;
-use crate::{DataError, Field, Record, Schema, Source, source::check_read};
+use crate::{DataError, Field, Record, Schema, Source, budget::zeroed, source::check_read};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -61,7 +63,9 @@ impl Layer {
         let wrong = |reason: String| DataError::Corrupt { reason: format!("`{}`: {reason}", path.display()) };
         let tiff = |e: tiff::TiffError| wrong(e.to_string());
         guarded(|| {
-            let mut reader = reader(path)?;
+            // The library takes room for lists before it has limits.
+            header::check(path, (MOST_LIST_BYTES / 4) as u64)?;
+            let mut reader = reader(path, MOST_CHUNK_BYTES)?;
             let (width, height) = reader.dimensions().map_err(tiff)?;
             let colours = reader.colortype().map_err(tiff)?;
             let (bands, bits) = match colours {
@@ -104,7 +108,7 @@ impl Layer {
             if tiles > MOST_LIST_BYTES / 4 {
                 return Err(wrong(format!("{tiles} tiles; write larger ones")));
             }
-            let readers = Mutex::new(vec![reader]);
+            let readers = Mutex::new(vec![reader.with_limits(limits(area.unwrap_or(0)))]);
             Ok(Self { path: path.to_path_buf(), size, bands, bytes, chunk, list_bytes, readers })
         })
     }
@@ -125,7 +129,7 @@ impl Layer {
         let kept = lock().pop();
         let mut reader = match kept {
             Some(reader) => reader,
-            None => reader(&self.path)?,
+            None => reader(&self.path, self.chunk_bytes())?,
         };
         let done = self.read(&mut reader, corner, size, room, &mut each);
         lock().push(reader);
@@ -178,17 +182,22 @@ impl Layer {
     }
 }
 
-fn reader(path: &Path) -> Result<Reader, DataError> {
+/// What the library may take to decode tiles of so many bytes.
+fn limits(chunk_bytes: usize) -> Limits {
     let mut limits = Limits::default();
-    limits.decoding_buffer_size = MOST_CHUNK_BYTES;
+    limits.decoding_buffer_size = chunk_bytes;
     limits.ifd_value_size = MOST_LIST_BYTES;
-    limits.intermediate_buffer_size = MOST_CHUNK_BYTES;
+    limits.intermediate_buffer_size = chunk_bytes;
+    limits
+}
+
+fn reader(path: &Path, chunk_bytes: usize) -> Result<Reader, DataError> {
     let file = BufReader::new(File::open(path).map_err(|e| failed(path, e))?);
     let reader = Decoder::new(file).map_err(|e| {
         let reason = format!("`{}`: {e}", path.display());
         DataError::Corrupt { reason }
     })?;
-    Ok(reader.with_limits(limits))
+    Ok(reader.with_limits(limits(chunk_bytes)))
 }
 
 impl Raster {
@@ -219,6 +228,30 @@ impl Raster {
         let input = Field::floats([window[0], window[1], bands.bands]);
         let schema = Schema::examples([input], Field::below(class_count, window));
         Ok(Self { bands, classes, window, schema })
+    }
+
+    /// Numbers of a pixel.
+    pub fn bands(&self) -> usize {
+        self.bands.bands
+    }
+
+    /// One more than the largest class in a file, all of which is read, tile by tile.
+    pub fn count_classes(classes: impl AsRef<Path>) -> Result<usize, DataError> {
+        let layer = Layer::open(classes.as_ref())?;
+        let mut room = zeroed("a tile", layer.chunk_bytes() as u64)?;
+        let mut most = None;
+        for top in (0..layer.size[0]).step_by(layer.chunk[0]) {
+            for left in (0..layer.size[1]).step_by(layer.chunk[1]) {
+                let corner = [top, left];
+                let size = [0, 1].map(|axis| layer.chunk[axis].min(layer.size[axis] - corner[axis]));
+                guarded(|| {
+                    layer.window(corner, size, &mut room, |_, class| {
+                        most = most.max(Some(class).filter(|class| *class != NONE));
+                    })
+                })?;
+            }
+        }
+        Ok(most.map_or(1, |class| class as usize + 1))
     }
 
     fn grid(&self) -> [usize; 2] {

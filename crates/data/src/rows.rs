@@ -129,7 +129,10 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> + '_ {
 }
 
 /// The most records that are looked at to find mean and deviation, and the most numbers of them, but for a thousand records.
+/// Of those that are read one by one fewer are enough: they are spread over the whole, and each may cost the reading of its
+/// neighbours.
 const MOST_LOOKS: usize = 1_000_000;
+const MOST_SPREAD_LOOKS: usize = 1 << 16;
 const MOST_NUMBERS: usize = 1 << 28;
 /// Channels of an image at most: a longer last axis of several is not one of channels.
 const MOST_CHANNELS: usize = 4;
@@ -156,20 +159,27 @@ pub struct Normalise {
 }
 
 impl Normalise {
-    /// Goes over the records of an epoch, at most a million, and fewer of large ones; with random access those are spread over
-    /// the whole. With random access, records that cannot be read are left out here: they show when they are used.
+    /// Goes over the records of an epoch, at most a million, and fewer of large ones; with random access over at most 65,536 that
+    /// are spread over the whole. With random access, records that cannot be read are left out here: they show when they are used.
     pub fn measure(pipeline: &Pipeline) -> Result<Self, DataError> {
+        let (inputs, _) = pipeline.schema().fields()?;
+        let groups = match &inputs[0].ty.shape[..] {
+            [features] => *features,
+            [_, .., channels] if *channels <= MOST_CHANNELS => *channels,
+            _ => 1,
+        };
+        Self::measure_groups(pipeline, groups)
+    }
+
+    /// The same for numbers of which every so many-th belong together.
+    pub(crate) fn measure_groups(pipeline: &Pipeline, groups: usize) -> Result<Self, DataError> {
         let (inputs, _) = pipeline.schema().fields()?;
         let shape = &inputs[0].ty.shape;
         if inputs[0].ty.dtype != DType::F32 {
             let reason = format!("needs floats, not {}", inputs[0].ty);
             return Err(DataError::Option { option: "normalise", reason });
         }
-        let groups = match &shape[..] {
-            [features] => *features,
-            [_, .., channels] if *channels <= MOST_CHANNELS => *channels,
-            _ => 1,
-        };
+        let groups = groups.max(1);
         let most = (MOST_NUMBERS / shape.elements().max(1)).clamp(1000, MOST_LOOKS);
         let mut moments = vec![Moments::default(); groups];
         let mut add = |bytes: &[u8]| {
@@ -181,7 +191,7 @@ impl Normalise {
             Some(source) => {
                 let mut bytes = crate::budget::zeroed("a record", source.schema().room() as u64)?;
                 let mut scratch = crate::budget::zeroed("a record", source.scratch_bytes() as u64)?;
-                let count = source.len().min(most);
+                let count = source.len().min(most.min(MOST_SPREAD_LOOKS));
                 for i in 0..count {
                     let index = (i as u128 * source.len() as u128 / count as u128) as usize;
                     let mut record = Record::over(source.schema(), &mut bytes);

@@ -62,12 +62,12 @@ impl Pipeline {
         if let Head::Streamed(stream, _) = &self.head {
             push(SHUFFLE_BUFFER, stream.buffer_bytes(), "records of the stream".into());
         }
-        let (ring, row, size) = (self.ring(), self.row_bytes(), self.rows());
+        let (ring, size) = (self.ring(), self.rows());
         if let Some(buckets) = &self.buckets {
             let how = format!("{size} records of each of {} buckets", buckets.batches.len());
             push(BUCKET_BUFFER, Gathered::own_bytes(buckets, size), how);
         }
-        let batches = ring.saturating_mul(row).saturating_mul(size).saturating_add(ENGINE_BYTES);
+        let batches = ring.saturating_mul(self.batch_bytes()).saturating_add(ENGINE_BYTES);
         push(BATCHES, batches, format!("{ring} × {size} examples"));
         let (scratch, decoder) = (self.scratch_bytes(), self.decoder_bytes());
         let own = scratch.saturating_add(if workers > 0 { ENGINE_BYTES } else { 0 });
@@ -87,9 +87,14 @@ impl Pipeline {
         self.batch_schemas().iter().map(Schema::room).max().unwrap_or(0)
     }
 
-    /// Batches that exist at once.
+    /// The most batches that exist at once.
     pub(crate) fn ring(&self) -> usize {
-        if self.workers.most() == 0 { 1 } else { self.prefetch.saturating_add(1) }
+        if self.workers.most() == 0 { 1 } else { self.prefetch.most().saturating_add(1) }
+    }
+
+    /// Bytes of one batch.
+    pub fn batch_bytes(&self) -> usize {
+        self.row_bytes().saturating_mul(self.rows())
     }
 
     /// Rows of a batch: past the length a batch can only be a remainder, so no buffer is longer than an epoch.

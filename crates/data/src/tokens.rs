@@ -8,6 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use tokenizers::{ModelWrapper, Tokenizer};
 
+/// What goes before a piece where a tokenizer begins every text with something of its own: a line end, after which nothing is
+/// put in. Its tokens are left out again.
+const LEAD: u8 = b'\n';
 /// The longest tokenizer file.
 const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Where a window starts: the place of its piece in the file, and its first token there.
@@ -20,7 +23,8 @@ const EXPRESSIONS: usize = 1 << 20;
 /// Windows of a text in the tokens of a tokenizer: inputs and labels i32 `[context]`, the labels one token ahead; classes are
 /// the vocabulary. Window `i` starts at token `i * context`, the last tenth of the windows is the test part.
 ///
-/// The text is encoded in pieces that end at the end of a line, so that memory does not depend on its length. A first pass
+/// The text is encoded in pieces that end at the end of a line, so that memory does not depend on its length; the tokens are
+/// those of the whole text, also where a tokenizer puts a space before a text. Special tokens are not put in. A first pass
 /// counts the tokens and keeps where windows start, of which there are at most eight MiB; a window is encoded again when it is
 /// read, on all workers.
 ///
@@ -45,6 +49,8 @@ struct Encoded {
     tokenizer: Tokenizer,
     tokenizer_bytes: usize,
     vocabulary: usize,
+    /// The tokens of [`LEAD`], where it goes before pieces.
+    lead: Option<Vec<u32>>,
     /// Bytes of a piece, but for its last line.
     piece: usize,
     /// Where windows start.
@@ -66,7 +72,8 @@ impl Tokens {
         let (tokenizer, vocabulary, tokenizer_bytes) = read_tokenizer(tokenizer)?;
         let files = Files::new(vec![path.to_path_buf()]);
         let (piece, marks) = (context.saturating_mul(8).clamp(2 << 10, 1 << 20), Marks::up_to(1 << 20));
-        let mut text = Encoded { files, end, tokenizer, tokenizer_bytes, vocabulary, piece, marks };
+        let lead = guarded(|| Ok(lead(&tokenizer)))?;
+        let mut text = Encoded { files, end, tokenizer, tokenizer_bytes, vocabulary, lead, piece, marks };
         let tokens = text.count(context)?;
         let windows = (tokens.saturating_sub(1) / context as u64) as usize;
         if windows < 2 {
@@ -129,28 +136,54 @@ fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
     Ok((tokenizer, largest + 1, words * 224 + 3 * bytes + EXPRESSIONS))
 }
 
+/// The tokens of [`LEAD`], if a tokenizer puts something before a text that it does not put after a line end.
+fn lead(tokenizer: &Tokenizer) -> Option<Vec<u32>> {
+    let tokens = |text: &str| Some(tokenizer.encode_fast(text, false).ok()?.get_ids().to_vec());
+    let [lead, alone, led] = ["\n", "a", "\na"].map(tokens);
+    let lead = lead?;
+    let differs = led?.strip_prefix(&*lead).is_some_and(|rest| alone.as_deref() != Some(rest));
+    differs.then_some(lead)
+}
+
 impl Encoded {
     fn corrupt(&self, at: u64, reason: String) -> DataError {
         DataError::Corrupt { reason }.of(|| format!("`{}` at byte {at}", self.files.path(0).display()))
     }
 
+    /// Bytes of room for two pieces and what goes before them.
+    fn room(&self) -> usize {
+        2 * self.piece + 1
+    }
+
     /// Reads the piece at a place into the room for two, and gives its tokens to a closure; returns where the next is.
     fn piece(&self, at: u64, room: &mut [u8], mut each: impl FnMut(&[u32])) -> Result<u64, DataError> {
-        let bytes = (self.end - at).min(room.len() as u64) as usize;
-        let room = &mut room[..bytes];
-        self.files.read_at(0, room, at)?;
-        let room = &room[..if at + bytes as u64 == self.end { bytes } else { cut(room, self.piece) }];
-        let text = std::str::from_utf8(room)
-            .map_err(|e| self.corrupt(at + e.valid_up_to() as u64, "the text is not UTF-8 there".into()))?;
-        let encoded = self.tokenizer.encode_fast(text, false);
-        let encoded = encoded.map_err(|e| self.corrupt(at, format!("cannot be encoded: {e}")))?;
-        each(encoded.get_ids());
-        Ok(at + room.len() as u64)
+        room[0] = LEAD;
+        let bytes = (self.end - at).min(room.len() as u64 - 1) as usize;
+        self.files.read_at(0, &mut room[1..=bytes], at)?;
+        let bytes = if at + bytes as u64 == self.end { bytes } else { cut(&room[1..=bytes], self.piece) };
+        let text = std::str::from_utf8(&room[..=bytes]).map_err(|e| {
+            let place = at + e.valid_up_to().saturating_sub(1) as u64;
+            self.corrupt(place, "the text is not UTF-8 there".into())
+        })?;
+        let encode = |text: &str| {
+            let encoded = self.tokenizer.encode_fast(text, false);
+            encoded.map_err(|e| self.corrupt(at, format!("cannot be encoded: {e}")))
+        };
+        let next = at + bytes as u64;
+        if let Some(lead) = self.lead.as_ref().filter(|_| at > 0) {
+            let encoded = encode(text)?;
+            if let Some(ids) = encoded.get_ids().strip_prefix(&lead[..]) {
+                each(ids);
+                return Ok(next);
+            }
+        }
+        each(encode(&text[1..])?.get_ids());
+        Ok(next)
     }
 
     /// Counts the tokens, and finds where windows start.
     fn count(&mut self, context: usize) -> Result<u64, DataError> {
-        let mut room = vec![0; 2 * self.piece];
+        let mut room = vec![0; self.room()];
         let (mut at, mut tokens, mut marks) = (0, 0u64, std::mem::replace(&mut self.marks, Marks::new()));
         while at < self.end {
             let (mut count, mut unknown) = (0, None);
@@ -210,7 +243,7 @@ impl Source for Tokens {
             if at >= text.end {
                 return Err(text.corrupt(at, "fewer tokens than there were; the file has changed".into()));
             }
-            at = text.piece(at, &mut scratch[..2 * text.piece], |ids| {
+            at = text.piece(at, &mut scratch[..text.room()], |ids| {
                 let passed = skip.min(ids.len());
                 skip -= passed;
                 let ids = &ids[passed..];
@@ -242,14 +275,84 @@ impl Source for Tokens {
     }
 
     fn scratch_bytes(&self) -> usize {
-        2 * self.text.piece
+        self.text.room()
     }
 
     fn decoder_bytes(&self) -> usize {
-        2 * self.text.piece * ENCODING
+        self.text.room() * ENCODING
     }
 
     fn origin(&self, index: usize, _: u64) -> String {
         format!("`{}`: window {}", self.text.files.path(0).display(), self.first + index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fixture's tokenizer with other parts.
+    fn tokenizer(normalizer: &str, pre_tokenizer: &str) -> String {
+        let json =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer.json"));
+        let json = json.unwrap();
+        let (before, rest) = json.split_once("\"normalizer\": null").unwrap();
+        let (_, after) = rest.split_once("\"post_processor\"").unwrap();
+        format!(
+            "{before}\"normalizer\": {normalizer}, \"pre_tokenizer\": {pre_tokenizer}, \"post_processor\"{after}"
+        )
+    }
+
+    #[test]
+    fn pieces_have_the_tokens_of_the_whole_text_where_a_tokenizer_puts_a_space_before_it() {
+        let text: String =
+            (0..1000).map(|i| format!("{}word{}\n", if i % 5 == 0 { "two " } else { "" }, i % 7)).collect();
+        // Without line ends pieces end at spaces.
+        let words = text.replace('\n', " and ");
+        let path = std::env::temp_dir().join(format!("plimsoll-lead-{}.txt", std::process::id()));
+        let file = path.with_extension("json");
+        let prepend = r#"{"type": "Prepend", "prepend": "Ġ"}"#;
+        let replace = r#"{"type": "Replace", "pattern": {"String": " "}, "content": "Ġ"}"#;
+        let lines = r#"{"type": "Replace", "pattern": {"String": "\n"}, "content": "Ċ"}"#;
+        let all = format!(r#"{{"type": "Sequence", "normalizers": [{prepend}, {replace}, {lines}]}}"#);
+        let bytes = |prefix: bool| {
+            format!(
+                r#"{{"type": "ByteLevel", "add_prefix_space": {prefix}, "trim_offsets": true, "use_regex": true}}"#
+            )
+        };
+        let metaspace =
+            r#"{"type": "Metaspace", "replacement": "Ġ", "prepend_scheme": "first", "split": true}"#;
+        let cases = [
+            ("null", bytes(true), true),
+            ("null", bytes(false), false),
+            (&all, "null".into(), true),
+            (lines, metaspace.into(), true),
+        ];
+        for (text, (normalizer, pre_tokenizer, prefixes)) in
+            [&text, &words].iter().flat_map(|t| cases.iter().map(move |c| (t, c)))
+        {
+            std::fs::write(&path, text).unwrap();
+            std::fs::write(&file, tokenizer(normalizer, pre_tokenizer)).unwrap();
+            let (tokenizer, ..) = read_tokenizer(&file).unwrap();
+            assert_eq!(lead(&tokenizer).is_some(), *prefixes, "{normalizer} {pre_tokenizer}");
+            let whole = tokenizer.encode_fast(text.as_str(), false).unwrap().get_ids().to_vec();
+            let data = Tokens::open(&path, &file, 64).unwrap();
+            let mut found = Vec::new();
+            for part in [&data.train, &data.test] {
+                let source = part.source().unwrap();
+                let (mut bytes, mut scratch) =
+                    (vec![0; source.schema().room()], vec![0; source.scratch_bytes()]);
+                for index in 0..source.len() {
+                    let mut record = Record::over(source.schema(), &mut bytes);
+                    source.read(index, &mut record, &mut scratch).unwrap();
+                    found.extend(
+                        record.bytes(0).chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
+                    );
+                }
+            }
+            assert!(found.len() > 1000 && whole.starts_with(&found), "{normalizer} {pre_tokenizer}");
+        }
+        std::fs::remove_file(path).unwrap();
+        std::fs::remove_file(file).unwrap();
     }
 }

@@ -6,18 +6,19 @@ use crate::stage::Step;
 use crate::stream::Stream;
 use crate::{Cursor, DataError, Pipeline, Place, Record, Schema};
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What the threads of a running pipeline share.
 pub(crate) struct Shared {
     pub pipeline: Pipeline,
     /// Where records come from, in the order of the batches.
     pub head: Head,
-    /// Columns of each batch of the ring, for each bucket.
-    pub columns: Vec<Vec<Vec<Rows>>>,
+    /// Columns of each batch of the ring, for each bucket, from when it is there.
+    pub columns: Vec<OnceLock<Vec<Vec<Rows>>>>,
     pub size: usize,
     /// The epoch to end after.
     pub last_epoch: Option<u64>,
@@ -35,8 +36,9 @@ pub(crate) struct Shared {
 pub(crate) struct Ticket {
     /// Of the next record.
     pub cursor: Cursor,
-    /// The batch it goes to, and its row there.
+    /// The batch it goes to, that batch's place in the ring once it has one, and the row there.
     pub sequence: u64,
+    pub slot: Option<usize>,
     pub row: usize,
     /// The bucket of that batch.
     pub bucket: usize,
@@ -47,9 +49,13 @@ pub(crate) struct Ticket {
 }
 
 pub(crate) struct State {
+    /// The batches of the ring, and which of them nobody has.
     pub filling: Vec<Filling>,
+    pub free: Vec<usize>,
     /// Batches that were given back.
     pub released: u64,
+    /// Whether a worker found every batch full since somebody last waited for one.
+    pub rested: bool,
     /// An epoch ended before each of these batches.
     pub ends: VecDeque<u64>,
     /// The batch instead of which nothing comes any more.
@@ -96,13 +102,36 @@ pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> Mute
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread would be caught here and become an error, so that a program's panic hook need say nothing of
+/// it.
+///
+/// ```
+/// let say = std::panic::take_hook();
+/// std::panic::set_hook(Box::new(move |info| {
+///     if !plimsoll_data::is_guarded() {
+///         say(info);
+///     }
+/// }));
+/// assert!(!plimsoll_data::is_guarded());
+/// ```
+pub fn is_guarded() -> bool {
+    GUARDED.try_with(Cell::get).unwrap_or(false)
+}
+
 /// Runs code that is not ours; a panic is an error.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
+    let outer = GUARDED.replace(true);
     let message = |panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
     };
-    match catch_unwind(AssertUnwindSafe(work)) {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(outer);
+    match done {
         Ok(result) => result,
         Err(panic) => Err(DataError::Panic { message: message(panic) }),
     }
@@ -152,19 +181,24 @@ impl Shared {
         let mut ticket = lock(&self.ticket);
         loop {
             let mut state = self.state();
-            while ticket.sequence >= state.released + self.columns.len() as u64 && !state.stopped {
+            while ticket.slot.is_none() && state.free.is_empty() && !state.stopped {
                 if !waits {
                     return Progress::Nothing;
                 }
+                state.rested = true;
                 state = wait(&self.room, state);
             }
             if state.stopped || ticket.over || state.fatal.is_some() {
                 return Progress::Nothing;
             }
+            ticket.slot = ticket.slot.or_else(|| state.free.pop());
             drop(state);
+            let Some(columns) = ticket.slot.and_then(|slot| self.columns[slot].get()) else {
+                return Progress::Nothing;
+            };
             let cursor = ticket.cursor;
             let place = Place { epoch: cursor.epoch, number: cursor.example, origin: cursor.example };
-            let mut output = self.row(&ticket);
+            let mut output = row_of(columns, &ticket);
             output.place = place;
             match &self.head {
                 Head::Indexed(source) => {
@@ -204,7 +238,7 @@ impl Shared {
                             ticket.bucket = bucket;
                         }
                         // The row is known now: batches of other buckets have others.
-                        output = self.row(&ticket);
+                        output = row_of(columns, &ticket);
                     }
                     let (slot, row) = self.hand_out(&mut ticket, more.is_err());
                     drop(ticket);
@@ -258,18 +292,9 @@ impl Shared {
         stream.next(record, scratch)
     }
 
-    /// The row that a ticket is for.
-    fn row(&self, ticket: &Ticket) -> Record<'_> {
-        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
-        // SAFETY: under the lock of the ticket each row of a batch that was given back is handed out once. A batch is of one
-        // bucket from its first row on, so that rows do not overlap.
-        unsafe { row(&self.columns[slot][ticket.bucket], ticket.row) }
-    }
-
     /// Gives out the next row of the batch at hand; after the last of it, that batch is complete.
     fn hand_out(&self, ticket: &mut Ticket, last: bool) -> (usize, usize) {
-        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
-        let row = ticket.row;
+        let (slot, row) = (ticket.slot.unwrap_or_default(), ticket.row);
         let mut state = self.state();
         let filling = &mut state.filling[slot];
         if row == 0 {
@@ -281,7 +306,7 @@ impl Shared {
         ticket.row += 1;
         if ticket.row == self.size || last {
             (filling.closed, filling.after) = (true, ticket.cursor);
-            (ticket.row, ticket.sequence) = (0, ticket.sequence + 1);
+            (ticket.row, ticket.slot, ticket.sequence) = (0, None, ticket.sequence + 1);
         }
         (slot, row)
     }
@@ -289,7 +314,7 @@ impl Shared {
     fn end_epoch(&self, ticket: &mut Ticket) {
         let given = ticket.cursor.example;
         let mut state = self.state();
-        let slot = (ticket.sequence % self.columns.len() as u64) as usize;
+        let slot = ticket.slot.unwrap_or_default();
         if ticket.row > 0 && self.pipeline.drop_remainder {
             // Its rows are given out again, once nobody writes to them any more.
             state.draining = true;
@@ -300,7 +325,7 @@ impl Shared {
         } else if ticket.row > 0 {
             let filling = &mut state.filling[slot];
             (filling.closed, filling.after) = (true, ticket.cursor);
-            ticket.sequence += 1;
+            (ticket.slot, ticket.sequence) = (None, ticket.sequence + 1);
         }
         ticket.row = 0;
         let most = given.saturating_add(std::mem::take(&mut ticket.missing));
@@ -356,7 +381,9 @@ impl Shared {
                 output.room(last).fill(0xff);
                 None
             }
-            Err(error) => Some(error.beyond(self.pipeline.skip_bad)),
+            Err(error) => {
+                Some(error.beyond(self.pipeline.skip_bad, self.pipeline.schema().classes().is_some()))
+            }
         };
         let mut state = self.state();
         let filling = &mut state.filling[slot];
@@ -373,6 +400,13 @@ impl Shared {
             self.room.notify_all();
         }
     }
+}
+
+/// The row that a ticket is for.
+fn row_of<'c>(columns: &'c [Vec<Rows>], ticket: &Ticket) -> Record<'c> {
+    // SAFETY: under the lock of the ticket each row of a batch that was given back is handed out once. A batch is of one
+    // bucket from its first row on, so that rows do not overlap.
+    unsafe { row(&columns[ticket.bucket], ticket.row) }
 }
 
 /// A record through the steps after a stream.

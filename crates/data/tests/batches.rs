@@ -1,8 +1,8 @@
 //! The batches that come, and that they come the same after a resume and for any number of workers.
 
 use plimsoll_data::{
-    Batch, Batches, Cursor, DataError, Field, MOST_COLUMNS, Pipeline, Record, Schema, Source, Synthetic,
-    SyntheticSpec,
+    Batch, Batches, Cursor, DataError, Field, MOST_COLUMNS, Pipeline, Prefetch, Record, Schema, Source,
+    Synthetic, SyntheticSpec,
 };
 use plimsoll_tensor::TensorType;
 use std::sync::Arc;
@@ -214,4 +214,59 @@ fn workers_rest_once_every_batch_is_ready() {
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(made.load(SeqCst), 2 * ready, "somebody still worked");
     }
+}
+
+/// Examples that take so long each, by their index.
+fn taking(len: usize, time: impl Fn(i32) -> Duration + Send + Sync + 'static) -> Pipeline {
+    let source = pipeline(len);
+    let schema = source.schema().clone();
+    let slowly = source.map(schema, move |input, output| {
+        std::thread::sleep(time(input.i32(2).unwrap()));
+        (0..3).try_for_each(|column| output.put(column, input.bytes(column)))
+    });
+    slowly.unwrap()
+}
+
+#[test]
+fn batches_that_come_unevenly_get_more_room_up_to_the_most() {
+    let uneven = |index: i32| Duration::from_millis(if index % 8 == 7 { 12 } else { 0 });
+    let pipeline = taking(4000, uneven).workers(1).prefetch(Prefetch::UpTo(3)).batch(2);
+    assert_eq!(pipeline.batches_ahead(), 3);
+    let mut batches = start(&pipeline);
+    assert_eq!(batches.batches_ahead(), 1);
+    let mut given: Vec<i32> = Vec::new();
+    while batches.batches_ahead() < 3 {
+        given.extend(batches.next().unwrap().expect("more room by now").label_tensor().as_i32().unwrap());
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    for _ in 0..8 {
+        given.extend(batches.next().unwrap().expect("a batch").label_tensor().as_i32().unwrap());
+    }
+    assert!(given.iter().copied().eq(0..given.len() as i32), "{given:?}");
+    assert_eq!(batches.batches_ahead(), 3);
+}
+
+#[test]
+fn workers_that_never_rest_get_no_more_room() {
+    let pipeline = taking(20, |_| Duration::from_millis(30)).workers(1).prefetch(Prefetch::UpTo(3)).batch(1);
+    let mut batches = start(&pipeline);
+    for _ in 0..5 {
+        batches.next().unwrap();
+    }
+    assert_eq!(batches.batches_ahead(), 1);
+}
+
+#[test]
+fn what_is_left_bounds_a_prefetch_that_is_found_out() {
+    let pipeline = pipeline(100).workers(1).batch(10);
+    let each = pipeline.batch_bytes();
+    assert_eq!(each, 10 * (8 + 1 + 4));
+    let ahead = |prefetch: Prefetch, bytes| {
+        pipeline.clone().prefetch(prefetch).prefetch_within(bytes).batches_ahead()
+    };
+    assert_eq!(ahead(Prefetch::UpTo(4), 0), 1);
+    assert_eq!(ahead(Prefetch::UpTo(4), 2 * each - 1), 2);
+    assert_eq!(ahead(Prefetch::UpTo(4), 2 * each), 3);
+    assert_eq!(ahead(Prefetch::UpTo(4), usize::MAX), 4);
+    assert_eq!(ahead(Prefetch::Exactly(4), 0), 4);
 }

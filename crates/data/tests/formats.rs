@@ -471,3 +471,39 @@ fn every_source_resumes_exactly_with_any_number_of_workers() {
         assert_eq!(count(&data.train) + count(&data.test), ROWS, "{spec}");
     }
 }
+
+#[test]
+fn labels_of_two_kinds_are_refused_where_they_meet() {
+    let folder = Scratch::new("label-mix");
+    let wrong = |text: &str| {
+        let path = folder.write("mix.csv", text.as_bytes());
+        Csv::open(path, &TableOptions::default()).unwrap_err().to_string()
+    };
+    let word = wrong("a,y\n1,0\n2,1\n3,cat\n");
+    assert!(word.contains("line 4: column `y`: `cat` is not a finite number"), "{word}");
+    // What begins with a word goes on with words: a number is one of them.
+    let path = folder.write("words.csv", b"a,y\n1,cat\n2,7\n3,cat\n");
+    assert_eq!(Csv::open(path, &TableOptions::default()).unwrap().classes(), ["7", "cat"]);
+    // A number that is not whole makes values of all.
+    let path = folder.write("values.csv", b"a,y\n1,0\n2,1\n3,1.5\n");
+    let values = Csv::open(path, &TableOptions::default()).unwrap();
+    assert_eq!(values.schema().in_words(), "features f32[1], y f32[1]");
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn windows_of_tokens_have_limits() {
+    for context in [0, (1 << 20) + 1, usize::MAX] {
+        let refused = plimsoll_data::Tokens::open(fixture("text.txt"), fixture("tokenizer.json"), context);
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("context") && error.contains("1..=2^20"), "{error}");
+    }
+    let folder = Scratch::new("token-limits");
+    let large = folder.write("large.json", b"{");
+    std::fs::File::options().write(true).open(&large).unwrap().set_len(1 << 40).unwrap();
+    let error = plimsoll_data::Tokens::open(fixture("text.txt"), &large, 8).unwrap_err().to_string();
+    assert!(
+        error.contains("large.json") && error.contains("a tokenizer file takes 1099511627776"),
+        "{error}"
+    );
+}

@@ -389,3 +389,44 @@ fn only_files_are_listed() {
     std::fs::create_dir(folder.0.join(std::ffi::OsStr::from_bytes(b"caf\xe9"))).unwrap();
     assert!(Folder::open(&folder.0, 1 << 20).unwrap_err().to_string().contains("UTF-8"));
 }
+
+#[test]
+fn pictures_in_bf16_are_those_in_f32_rounded_and_take_half() {
+    use plimsoll_tensor::bf16;
+    let folder = Scratch::new("bf16");
+    for i in 0..24 {
+        folder.write(&format!("class{}/{i}.jpg", i % 2), &photo(40 + i, 36, i));
+    }
+    let spec = format!("images:{}", folder.0.display());
+    let run = |bf16| {
+        let mut options = OpenOptions::default();
+        options.images = ImageOptions { size: [16, 16, 3], augment: true, bf16, ..options.images };
+        let train = open(&spec, &options).unwrap().train.batch(8).workers(2);
+        let batch =
+            train.start(Cursor::default()).unwrap().next().unwrap().unwrap().input_tensors().remove(0);
+        (train.batch_bytes(), batch)
+    };
+    let (wide, narrow) = (run(false), run(true));
+    assert_eq!(narrow.1.ty().to_string(), "bf16[8,16,16,3]");
+    let rounded: Vec<u8> =
+        wide.1.as_f32().unwrap().iter().flat_map(|x| bf16::from_f32(*x).to_ne_bytes()).collect();
+    assert!(narrow.1.as_bytes() == rounded);
+    assert_eq!(wide.0 - narrow.0, 8 * 16 * 16 * 3 * 2);
+    // Brightness and colour, too.
+    let stage = |stage: Decode| {
+        let files = Schema::new().bytes("image", 1 << 16).tensor("label", Field::below(9, []));
+        let output = stage.schema(&files).unwrap();
+        let (mut bytes, mut row) = (vec![0; files.room()], vec![0; output.room()]);
+        let mut record = Record::over(&files, &mut bytes);
+        record.put(0, &photo(20, 20, 3)).unwrap();
+        record.put_i32(1, 1).unwrap();
+        let mut scratch = vec![0; stage.scratch_bytes(&files)];
+        stage.apply(&mut record, &mut Record::over(&output, &mut row), &mut scratch).unwrap();
+        row
+    };
+    let jittered = || Decode::new([16, 16, 3], 400).jitter(0.4).seed(3);
+    let (wide, narrow) = (stage(jittered()), stage(jittered().bf16()));
+    let floats = wide[..16 * 16 * 3 * 4].chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap()));
+    let rounded: Vec<u8> = floats.flat_map(|x| bf16::from_f32(x).to_ne_bytes()).collect();
+    assert!(narrow[..16 * 16 * 3 * 2] == rounded);
+}

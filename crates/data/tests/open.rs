@@ -100,7 +100,7 @@ fn unknown_names_list_the_known() {
     for spec in ["", "cifar", "mnist:", "text", "text:", "synthetic:3", ":"] {
         let message = open(spec, &OpenOptions::default()).unwrap_err().to_string();
         assert!(
-            message.contains("mnist, mnist:DIR, images:DIR, tar:GLOB, paths:FILE, masks:DIR, tfrecord:GLOB,"),
+            message.contains("mnist, mnist:DIR, images:DIR, tar:GLOB, paths:FILE, masks:DIR, raster:FILE,"),
             "{message}"
         );
     }

@@ -169,3 +169,77 @@ fn windows_of_a_raster_are_read_from_tiles_and_strips() {
         assert!(Raster::open(fixture(name), fixture(name), [8, 8], 3).is_err());
     }
 }
+
+#[test]
+fn masks_may_have_fewer_than_eight_bits() {
+    use plimsoll_data::{Schema, Stage};
+    let (width, height) = (13, 11);
+    let image = png(width, height, &vec![9; width * height * 3], ColorType::Rgb);
+    for (depth, bits) in [(png::BitDepth::One, 1), (png::BitDepth::Two, 2), (png::BitDepth::Four, 4)] {
+        for colour in [ColorType::Indexed, ColorType::Grayscale] {
+            let class = |y: usize, x: usize| (y * 5 + x * 3) % (1 << bits);
+            let mut mask = Vec::new();
+            let mut encoder = png::Encoder::new(&mut mask, width as u32, height as u32);
+            encoder.set_color(colour);
+            encoder.set_depth(depth);
+            if colour == ColorType::Indexed {
+                encoder.set_palette(vec![7; 3 << bits]);
+            }
+            let mut packed = vec![0u8; height * (width * bits).div_ceil(8)];
+            for (y, line) in packed.chunks_exact_mut((width * bits).div_ceil(8)).enumerate() {
+                (0..width)
+                    .for_each(|x| line[x * bits / 8] |= (class(y, x) << (8 - bits - x * bits % 8)) as u8);
+            }
+            encoder.write_header().unwrap().write_image_data(&packed).unwrap();
+            let stage = DecodeMasks::new(Decode::new([height, width, 3], width * height), 1 << bits);
+            let files = Schema::new().bytes("image", 1 << 12).bytes("mask", 1 << 12);
+            let output = stage.schema(&files).unwrap();
+            let (mut bytes, mut row) = (vec![0; files.room()], vec![0; output.room()]);
+            let mut record = Record::over(&files, &mut bytes);
+            record.put(0, &image).unwrap();
+            record.put(1, &mask).unwrap();
+            let mut scratch = vec![0; stage.scratch_bytes(&files)];
+            let mut into = Record::over(&output, &mut row);
+            stage.apply(&mut record, &mut into, &mut scratch).unwrap();
+            let places = (0..height).flat_map(|y| (0..width).map(move |x| (y, x)));
+            let expected: Vec<u8> = places.flat_map(|(y, x)| (class(y, x) as i32).to_ne_bytes()).collect();
+            assert!(into.bytes(1) == expected, "{bits} bits, {colour:?}");
+        }
+    }
+}
+
+#[cfg(feature = "tiff")]
+#[test]
+fn a_raster_is_opened_by_name_with_its_classes_counted_and_its_bands_normalised() {
+    let fixture = |name: &str| format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let named = |label: Option<String>| {
+        let mut options = options();
+        options.images.size = [8, 8, 3];
+        options.table.label = label;
+        open(&format!("raster:{}", fixture("tiled.tif")), &options)
+    };
+    let data = named(Some(fixture("classes.tif"))).unwrap();
+    // 40×56 pixels are five by seven windows, of which every tenth is for measuring.
+    assert_eq!((data.train.len(), data.test.len()), (Some(32), Some(3)));
+    assert_eq!(data.train.schema().in_words(), "input f32[8,8,3], label i32[8,8]");
+    assert_eq!(data.train.schema().classes(), Some(3));
+    let mut batches = data.train.batch(32).start(Cursor::default()).unwrap();
+    let pixels = batches.next().unwrap().unwrap().input_tensors().remove(0);
+    for band in 0..3 {
+        let values = pixels.as_f32().unwrap().iter().skip(band).step_by(3).map(|x| f64::from(*x));
+        let (sum, squares) = values.fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+        let count = (32 * 64) as f64;
+        assert!((sum / count).abs() < 1e-4 && (squares / count - 1.0).abs() < 1e-3, "{sum} {squares}");
+    }
+    let error = named(None).unwrap_err().to_string();
+    assert!(error.contains("needs the file with the classes"), "{error}");
+}
+
+#[test]
+fn paths_are_in_one_column() {
+    let folder = Scratch::new("one-column");
+    let list = folder.write("list.csv", b"path,other,kind\na.jpg,b.jpg,0\n");
+    let columns = Some(vec!["path".into(), "other".into()]);
+    let error = Paths::open(list, &TableOptions { label: None, columns }).unwrap_err().to_string();
+    assert!(error.contains("in one column, not in path, other"), "{error}");
+}

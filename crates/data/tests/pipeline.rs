@@ -1,7 +1,7 @@
 //! Random pipelines, cut anywhere and run by any number of workers, give the same records; faults surface where they are.
 
 use plimsoll_data::{
-    Batches, Buckets, Cache, Cursor, DataError, Field, Pipeline, Record, Schema, Source, Stream, Streamed,
+    Batches, Buckets, Cache, Cursor, DataError, Field, Pipeline, Prefetch, Record, Schema, Source, Stream, Streamed,
     Workers,
 };
 use plimsoll_tensor::random::Stream as Random;
@@ -164,6 +164,7 @@ proptest! {
         verbs in prop::collection::vec(verb(), 0..5),
         batch in 1usize..7,
         prefetch in 1usize..4,
+        found_out in any::<bool>(),
         drop_remainder in any::<bool>(),
         buckets in any::<bool>(),
     ) {
@@ -187,6 +188,7 @@ proptest! {
         let whole = run(pipeline.start(Cursor::default()).unwrap(), calls);
         let failed = whole.iter().any(|(input, labels, _)| !input.is_empty() && labels.is_empty());
         for workers in [Workers::Exactly(1), Workers::Exactly(2), Workers::Exactly(4), Workers::UpTo(3)] {
+            let prefetch = if found_out { Prefetch::UpTo(prefetch) } else { Prefetch::Exactly(prefetch) };
             let pipeline = pipeline.clone().workers(workers).prefetch(prefetch);
             prop_assert_eq!(&run(pipeline.start(Cursor::default()).unwrap(), calls), &whole);
             for done in (0..10).filter(|done| !failed || *done == 0) {
@@ -505,4 +507,30 @@ fn an_error_in_joined_streams_names_the_stream_it_is_from() {
             assert!(error.starts_with(origin), "{error}, not {origin}");
         }
     }
+}
+
+#[test]
+fn panics_that_are_caught_say_so_to_a_hook() {
+    let seen = numbers(0, 3).map(numbers(0, 3).schema().clone(), |input, output| {
+        assert!(plimsoll_data::is_guarded());
+        (0..input.columns()).try_for_each(|column| output.put(column, input.bytes(column)))
+    });
+    for workers in [0, 1] {
+        assert_eq!(labels(&seen.as_ref().unwrap().clone().workers(workers)), [0, 1, 2]);
+    }
+    assert!(!plimsoll_data::is_guarded());
+}
+
+#[test]
+fn what_may_be_skipped_is_offered_and_what_may_not_is_not() {
+    let failing = |label: Field| {
+        let schema = Schema::examples([Field::floats([1])], label);
+        let failing =
+            numbers(0, 5).map(schema, |_, _| Err(DataError::Corrupt { reason: "it is torn".into() }));
+        failing.unwrap().start(Cursor::default()).unwrap().next().unwrap_err().to_string()
+    };
+    let classes = failing(Field::below(3, []));
+    assert!(classes.ends_with("it is torn; replace or remove it, or let it be skipped"), "{classes}");
+    let values = failing(Field::floats([1]));
+    assert!(values.ends_with("it is torn; replace or remove it"), "{values}");
 }

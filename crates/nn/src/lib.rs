@@ -14,6 +14,7 @@
 //! # Ok::<(), plimsoll_graph::GraphError>(())
 //! ```
 
+mod inputs;
 mod layers;
 mod loss;
 mod model;
@@ -23,6 +24,7 @@ mod precision;
 pub mod step;
 pub mod zoo;
 
+pub use inputs::NarrowInputs;
 pub use layers::{
     Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, Conv1d, Conv2d,
     ConvTranspose2d, Dense, DepthwiseConv2d, Dropout, Embedding, Flatten, GaussianNoise, GlobalAveragePool,

@@ -130,7 +130,7 @@ impl Session<'_> {
         lookers: &mut Lookers<'_, '_>,
         go_on: &mut dyn FnMut(&mut Lookers<'_, '_>, u64) -> bool,
     ) -> Result<Option<Origin>, TrainError> {
-        let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
+        let mut batches = self.training_batches(data).start(self.cursor)?;
         let mut again = 0;
         let lowers = matches!(self.trainer.schedule, Schedule::Plateau { .. });
         while self.steps_done < until {

@@ -82,7 +82,7 @@ impl<'t> Session<'t> {
             (self.schedule_start, self.validated) = (self.steps_done, self.steps_done);
             (self.plateau, self.best) = (Plateau::default(), Best::default());
         }
-        let mut batches = self.trainer.training_batches(data).start(self.cursor)?;
+        let mut batches = self.training_batches(data).start(self.cursor)?;
         let mut log = Log::new(self.steps_done - self.schedule_start);
         let mut guard = Guard::new(self.trainer, &self.plans.sheet);
         let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);

@@ -40,7 +40,7 @@ pub use run_log::RunLog;
 pub use schedule::{Plateau, Schedule};
 pub use session::Session;
 pub use trainer::{
-    BATCH_BUFFERS, BatchKind, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, Trainer,
+    BATCH_BUFFERS, BATCHES_AHEAD, BatchKind, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, Trainer,
 };
 pub use watch::{Held, Overload, Saved, Watch};
 pub use weights::Names;

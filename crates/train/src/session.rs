@@ -320,6 +320,11 @@ impl<'t> Session<'t> {
         Ok(Some(Scale { scale: numbers[0], skipped: numbers[1] as u64 }))
     }
 
+    /// The batches to train on, as many ahead as the plan leaves room for.
+    pub(crate) fn training_batches(&self, data: &Dataset) -> Pipeline {
+        self.trainer.within(&self.plans.sheet, BatchKind::Train, self.trainer.training_batches(data))
+    }
+
     /// Loss and, for classes, accuracy over one epoch of a part of the data.
     pub fn evaluate(&mut self, part: &Pipeline) -> Result<Evaluation, TrainError> {
         self.evaluate_with(part, &mut [])
@@ -333,7 +338,8 @@ impl<'t> Session<'t> {
         metrics: &mut [Box<dyn Metric>],
     ) -> Result<Evaluation, TrainError> {
         let size = self.batch_size(BatchKind::Evaluate);
-        let mut batches = part.batch(size).start_epoch(Cursor::default())?;
+        let part = self.trainer.within(&self.plans.sheet, BatchKind::Evaluate, part.batch(size));
+        let mut batches = part.start_epoch(Cursor::default())?;
         let (mut loss, mut shares, mut examples) = (0.0, 0.0, 0u64);
         let mut hits = Hits::default();
         while let Some(batch) = batches.next()? {
@@ -406,8 +412,8 @@ impl<'t> Session<'t> {
         mut each: impl FnMut(&[HostTensor]) -> Result<(), E>,
     ) -> Result<(), E> {
         let size = self.batch_size(BatchKind::Predict);
-        let start = part.batch(size).start_epoch(Cursor::default());
-        let mut batches = start.map_err(TrainError::from)?;
+        let part = self.trainer.within(&self.plans.sheet, BatchKind::Predict, part.batch(size));
+        let mut batches = part.start_epoch(Cursor::default()).map_err(TrainError::from)?;
         while let Some(batch) = batches.next().map_err(TrainError::from)? {
             each(&self.predict(batch)?)?;
         }

@@ -1,5 +1,6 @@
 //! What a run is, before it has any memory.
 
+mod ahead;
 mod looping;
 mod variants;
 
@@ -10,6 +11,7 @@ use crate::metrics::MetricSpec;
 use crate::plan_cache::PlanCache;
 use crate::planning::Planning;
 use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
+pub use ahead::BATCHES_AHEAD;
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, Pipeline};
 use plimsoll_graph::{Flow, Graph, Node, Op, ValueId};
 use plimsoll_nn::{Model, Optimizer, Policy, Precision, step};
@@ -360,6 +362,7 @@ impl Trainer {
         let mut batches = Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights");
         let mut others: Vec<Entry> = Vec::new();
         let pipelines = [self.training_batches(data), data.test.batch(sizes[1])];
+        let pipelines = pipelines.map(|pipeline| pipeline.prefetch_within(0));
         for (pipeline, _) in pipelines.iter().zip(sizes).filter(|(_, size)| *size > 0) {
             let stacks = (pipeline.stack_bytes() > 0).then(|| {
                 let how = format!("{} input workers", pipeline.worker_count());
@@ -521,6 +524,9 @@ impl Trainer {
             Ok(plans) => {
                 self.check_monitor(plans)?;
                 plans.sheet.unlimited_ns = planning.unlimited_ns;
+                if let Some(entry) = self.batches_ahead(data, &plans.sheet) {
+                    plans.sheet.add_outside(entry);
+                }
                 plans.sheet.notes.extend(self.precision_note(plans));
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {

@@ -110,6 +110,13 @@ impl Pass<'_> {
                 self.r.map[node.outputs[1].index()] = Some(outputs[1]);
                 Ok(())
             }
+            // What is widened here is stored low already.
+            Op::Elementwise(Elementwise::Cast(DType::F32))
+                if self.graph.ty(node.inputs[0]).dtype == self.low =>
+            {
+                self.stored[node.outputs[0].index()] = Some(self.r.get(node.inputs[0]));
+                Ok(())
+            }
             Op::Movement(_) if node.inputs.iter().any(|v| self.stored[v.index()].is_some()) => {
                 let inputs = self.lows(&node.inputs)?;
                 self.store(node, node.op.clone(), &inputs)

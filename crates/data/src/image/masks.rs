@@ -6,9 +6,9 @@ use crate::{DataError, Field, Kind, Record, Schema, Stage};
 /// The grey value of pixels that have no class.
 const NONE: u8 = 255;
 
-/// Decodes a picture and its mask, which get the same window and are mirrored together: f32 `[height, width, channels]` and
-/// i32 `[height, width]`. A mask is a PNG file of as many pixels as the picture, with classes as 8-bit grey values or places
-/// in a palette; 255, and what lies beyond the picture, is no class (-1). Pixels of a mask are never mixed: where a picture is
+/// Decodes a picture and its mask, which get the same window and are mirrored together: floats `[height, width, channels]` and
+/// i32 `[height, width]`. A mask is a PNG file of as many pixels as the picture, with classes as grey values or places in a
+/// palette of up to 8 bits; 255, and what lies beyond the picture, is no class (-1). Pixels of a mask are never mixed: where a picture is
 /// resized, its mask has the nearest.
 ///
 /// ```

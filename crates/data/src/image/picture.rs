@@ -3,6 +3,7 @@
 use crate::DataError;
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use plimsoll_tensor::bf16;
 
 /// Channels that a decoder may write, before they become one or three.
 pub const MOST_CHANNELS: usize = 4;
@@ -70,6 +71,26 @@ impl Frame<'_> {
     }
 }
 
+/// A float as a batch holds it.
+pub trait Stored {
+    const BYTES: usize;
+    fn put(value: f32, into: &mut [u8]);
+}
+
+impl Stored for f32 {
+    const BYTES: usize = 4;
+    fn put(value: f32, into: &mut [u8]) {
+        into.copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+impl Stored for bf16 {
+    const BYTES: usize = 2;
+    fn put(value: f32, into: &mut [u8]) {
+        into.copy_from_slice(&bf16::from_f32(value).to_ne_bytes());
+    }
+}
+
 /// Bytes to floats: a factor and a summand for every byte of a row.
 pub struct Normal {
     factors: Vec<f32>,
@@ -90,7 +111,7 @@ impl Normal {
 
     /// Writes a window of the frame as floats; beyond the frame it is black. `line` has room for a row of bytes.
     #[allow(clippy::too_many_arguments, reason = "one pass over the pixels does it all")]
-    pub fn write(
+    pub fn write<F: Stored>(
         &self,
         frame: &Frame<'_>,
         [top, left]: [isize; 2],
@@ -114,7 +135,7 @@ impl Normal {
             let sum: u64 = (0..height).filter_map(inside).flatten().map(|&byte| u64::from(byte)).sum();
             sum as f32 / (height * row_bytes).max(1) as f32
         });
-        for (row, into) in into.chunks_exact_mut(row_bytes * 4).take(height).enumerate() {
+        for (row, into) in into.chunks_exact_mut(row_bytes * F::BYTES).take(height).enumerate() {
             let source = inside(row);
             let whole = last - first == width;
             let bytes = match source {
@@ -130,13 +151,13 @@ impl Normal {
                 }
             };
             match (jitter, grey) {
-                (Some(by), Some(grey)) => self.jittered(bytes, by, grey, into),
+                (Some(by), Some(grey)) => self.jittered::<F>(bytes, by, grey, into),
                 _ => {
                     let constants = self.factors.iter().zip(&self.summands);
                     for ((place, byte), (factor, summand)) in
-                        into.chunks_exact_mut(4).zip(bytes).zip(constants)
+                        into.chunks_exact_mut(F::BYTES).zip(bytes).zip(constants)
                     {
-                        place.copy_from_slice(&(f32::from(*byte) * factor + summand).to_ne_bytes());
+                        F::put(f32::from(*byte) * factor + summand, place);
                     }
                 }
             }
@@ -144,7 +165,7 @@ impl Normal {
     }
 
     /// A row with its brightness, contrast and saturation changed.
-    fn jittered(
+    fn jittered<F: Stored>(
         &self,
         bytes: &[u8],
         [brightness, contrast, saturation, _]: [f32; 4],
@@ -153,7 +174,7 @@ impl Normal {
     ) {
         let channels = self.channels;
         for (i, (pixel, into)) in
-            bytes.chunks_exact(channels).zip(into.chunks_exact_mut(4 * channels)).enumerate()
+            bytes.chunks_exact(channels).zip(into.chunks_exact_mut(F::BYTES * channels)).enumerate()
         {
             let mut colours = [0.0f32; 3];
             for (colour, &byte) in colours.iter_mut().zip(pixel) {
@@ -164,10 +185,10 @@ impl Normal {
                 1 => colours[0],
                 _ => 0.299 * colours[0] + 0.587 * colours[1] + 0.114 * colours[2],
             };
-            for (channel, place) in into.chunks_exact_mut(4).enumerate() {
+            for (channel, place) in into.chunks_exact_mut(F::BYTES).enumerate() {
                 let value = (own + (colours[channel] - own) * saturation).clamp(0.0, 255.0);
                 let at = i * channels + channel;
-                place.copy_from_slice(&(value * self.factors[at] + self.summands[at]).to_ne_bytes());
+                F::put(value * self.factors[at] + self.summands[at], place);
             }
         }
     }

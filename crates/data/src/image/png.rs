@@ -2,7 +2,7 @@
 
 use super::picture::Decoded;
 use crate::DataError;
-use png::{BitDepth, ColorType, Decoder, DecodingError, Limits, Transformations};
+use png::{ColorType, Decoder, DecodingError, Limits, Transformations};
 use std::io::Cursor;
 
 fn corrupt(error: DecodingError) -> DataError {
@@ -35,20 +35,34 @@ pub fn decode<'p>(file: &[u8], channels: usize, pixels: &'p mut [u8]) -> Result<
     Ok(Decoded { pixels: &mut pixels[..height * width * channels], size: [height, width] })
 }
 
-/// Decodes a picture whose bytes are classes: grey values, or places in a palette.
+/// Decodes a picture whose numbers are classes: grey values, or places in a palette, of up to 8 bits.
 pub fn classes<'p>(file: &[u8], pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
     let limits = Limits { bytes: heap_bytes(pixels.len() / 4) };
     let mut decoder = Decoder::new_with_limits(Cursor::new(file), limits);
     decoder.set_transformations(Transformations::IDENTITY);
     let mut reader = decoder.read_info().map_err(corrupt)?;
     let kind = reader.output_color_type();
-    if !matches!(kind, (ColorType::Grayscale | ColorType::Indexed, BitDepth::Eight)) {
+    let bits = kind.1 as usize;
+    if !matches!(kind.0, ColorType::Grayscale | ColorType::Indexed) || bits > 8 {
         let reason = format!("a mask of {kind:?} pixels; save it as 8-bit grey values or with a palette");
         return Err(DataError::Corrupt { reason });
     }
     let frame = reader.next_frame(pixels).map_err(corrupt)?;
     let size = [frame.height as usize, frame.width as usize];
+    unpack(pixels, size, frame.line_size, bits);
     Ok(Decoded { pixels: &mut pixels[..size[0] * size[1]], size })
+}
+
+/// Numbers of fewer than 8 bits, packed line by line, to bytes, in their place.
+fn unpack(pixels: &mut [u8], [height, width]: [usize; 2], line: usize, bits: usize) {
+    if bits >= 8 {
+        return;
+    }
+    // From the end, so that nothing is written before it was read.
+    for (y, x) in (0..height).rev().flat_map(|y| (0..width).rev().map(move |x| (y, x))) {
+        let packed = pixels[y * line + x * bits / 8];
+        pixels[y * width + x] = packed >> (8 - bits - x * bits % 8) & ((1 << bits) - 1);
+    }
 }
 
 /// Pixels of `from` channels to pixels of `to` channels, in their place.

@@ -80,6 +80,7 @@ fn stages(
     let same = looks.iter().all(|look| look.sizes == Some([size[0], size[1]]));
     let plain = || {
         let decode = Decode::new(size, most).seed(options.seed);
+        let decode = if options.images.bf16 { decode.bf16() } else { decode };
         // As published models look at pictures: the middle seven eighths.
         if same { decode } else { decode.resize(side.saturating_mul(8).div_ceil(7)) }
     };
@@ -154,7 +155,7 @@ fn look(files: &Pipeline, cap: usize, strict: bool) -> Result<Look, DataError> {
     }
     if look.pixels == 0 {
         let reason = DataError::Corrupt { reason: "none of the files is a JPEG or PNG image".into() };
-        return Err(DataError::Item { origin: first, reason: Box::new(reason) });
+        return Err(DataError::item(first, reason));
     }
     Ok(look)
 }
