@@ -1,8 +1,8 @@
 //! Random pipelines, cut anywhere and run by any number of workers, give the same records; faults surface where they are.
 
 use plimsoll_data::{
-    Batches, Buckets, Cache, Cursor, DataError, Field, Pipeline, Prefetch, Record, Schema, Source, Stream, Streamed,
-    Workers,
+    Batches, Buckets, Cache, Cursor, DataError, Field, Pipeline, Prefetch, Record, Schema, Source, Stream,
+    Streamed, Workers,
 };
 use plimsoll_tensor::random::Stream as Random;
 use proptest::prelude::*;
