@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use support::{Group, Scratch, json, number, plimsoll};
 
 /// A line, by how much of what a run without a line holds stays under it.

@@ -27,7 +27,7 @@ use std::rc::Rc;
 ///     let plans = searches.plan_toward(&batches, &NullTarget::default(), &budget)?;
 ///     assert_eq!(plans, plan_toward(&batches, &NullTarget::default(), &budget)?);
 /// }
-/// # Ok::<(), plimsoll_plan::PlanError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Searches {
