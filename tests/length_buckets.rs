@@ -182,7 +182,7 @@ fn tagged(lengths: &[usize]) -> Dataset {
             output.put(0, input.bytes(0))?;
             output.put(1, &tags)
         });
-        let buckets = plimsoll::data::Buckets::new(lengths.iter().copied());
+        let buckets = Buckets::new(lengths.iter().copied());
         let buckets =
             buckets.column("tokens", Field::below(9, []), 8).column("tags", Field::below(8, []), -1);
         tagged.unwrap().bucket(buckets).unwrap()

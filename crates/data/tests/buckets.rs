@@ -32,7 +32,9 @@ fn buckets() -> Buckets {
 }
 
 /// Type, labels and lengths of a batch.
-fn seen(batch: &Batch) -> (String, Vec<i32>, Vec<i32>) {
+type Seen = (String, Vec<i32>, Vec<i32>);
+
+fn seen(batch: &Batch) -> Seen {
     let inputs = batch.input_tensors();
     let labels = batch.label_tensor().as_i32().unwrap().to_vec();
     let lengths = inputs[1].as_i32().unwrap().to_vec();
@@ -47,7 +49,7 @@ fn seen(batch: &Batch) -> (String, Vec<i32>, Vec<i32>) {
     (inputs[0].ty().to_string(), labels, lengths)
 }
 
-fn epoch(pipeline: &Pipeline) -> Vec<(String, Vec<i32>, Vec<i32>)> {
+fn epoch(pipeline: &Pipeline) -> Vec<Seen> {
     let mut batches = pipeline.start_epoch(Cursor::default()).unwrap();
     let mut all = Vec::new();
     while let Some(batch) = batches.next().unwrap() {
@@ -159,7 +161,7 @@ fn a_run_with_skipped_records_goes_on_as_it_would_have() {
         (0..count).map(one).collect()
     };
     let whole = calls(Cursor::default(), 14);
-    let labels = |range: &[(Option<(String, Vec<i32>, Vec<i32>)>, Cursor)]| {
+    let labels = |range: &[(Option<Seen>, Cursor)]| {
         let all = range.iter().filter_map(|(batch, _)| batch.as_ref());
         all.flat_map(|(_, labels, _)| labels.clone()).filter(|&label| label < 0).count()
     };
