@@ -41,14 +41,18 @@ fn states(session: &Session<'_>) -> Vec<Vec<u8>> {
 
 /// The steps and epochs of the validations of a run.
 fn validations(trainer: Trainer) -> Vec<(u64, u64)> {
-    let (data, mut found) = (data(), Vec::new());
+    validations_over(&data(), trainer)
+}
+
+fn validations_over(data: &Dataset, trainer: Trainer) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
     let listen = &mut |event: &TrainEvent<'_>| {
         if let TrainEvent::Validation { step, epoch, .. } = event {
             found.push((*step, *epoch));
         }
         Control::Continue
     };
-    prepare(&trainer, &data).fit(&data, listen).unwrap();
+    prepare(&trainer, data).fit(data, listen).unwrap();
     found
 }
 
@@ -59,6 +63,9 @@ fn validations_come_after_epochs_or_as_often_as_asked() {
     assert_eq!(validations(trainer().validate_every(5)), [(5, 1), (10, 2), (12, 2)]);
     assert_eq!(validations(trainer().steps_per_epoch(3)), [(3, 0), (6, 1), (9, 2)]);
     assert_eq!(validations(trainer().steps_per_epoch(3).validate_every(4)), [(4, 1), (8, 2), (9, 2)]);
+    let mut whole = data();
+    whole.train = whole.train.drop_remainder();
+    assert_eq!(validations_over(&whole, trainer()), [(3, 0), (6, 1), (9, 2)]);
 }
 
 #[test]

@@ -138,6 +138,19 @@ impl Pipeline {
         }
     }
 
+    /// Records of an epoch's batches: all of them, or, with [`Pipeline::drop_remainder`], those of whole batches.
+    ///
+    /// ```
+    /// use plimsoll_data::{OpenOptions, open};
+    /// let digits = open("mnist", &OpenOptions::default())?.test.batch(1000);
+    /// assert_eq!((digits.batched_len(), digits.drop_remainder().batched_len()), (Some(2500), Some(2000)));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn batched_len(&self) -> Option<usize> {
+        let len = self.len()?;
+        Some(if self.drop_remainder { len - len % self.batch.max(1) } else { len })
+    }
+
     /// Records of an epoch; `None` for a stream that nobody counted.
     pub fn len(&self) -> Option<usize> {
         match &self.head {

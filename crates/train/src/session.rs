@@ -48,7 +48,7 @@ pub struct Session<'t> {
     pub(crate) own_scale: f64,
     /// Steps of the whole run, for the learning rate.
     pub(crate) total_steps: u64,
-    /// Examples of the training part.
+    /// Examples of an epoch of training.
     pub(crate) train_examples: u64,
     /// Where the training data goes on.
     pub(crate) cursor: Cursor,
@@ -142,7 +142,7 @@ impl<'t> Session<'t> {
             own_scale: 1.0,
             plateau: Plateau::default(),
             total_steps: trainer.total_steps(data),
-            train_examples: data.train.len().unwrap_or(0) as u64,
+            train_examples: trainer.epoch_examples(data),
             skipped: (0, None),
             cursor: Cursor::default(),
             resumed: false,

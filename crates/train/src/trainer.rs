@@ -333,9 +333,14 @@ impl Trainer {
         Self { kinds: kinds.to_vec(), ..self }
     }
 
+    /// Examples that an epoch trains on.
+    pub(crate) fn epoch_examples(&self, data: &Dataset) -> u64 {
+        data.train.batch(self.step_examples()).batched_len().unwrap_or(0) as u64
+    }
+
     /// Steps of a run over this data.
     pub fn total_steps(&self, data: &Dataset) -> u64 {
-        let batches = data.train.len().unwrap_or(0).div_ceil(self.step_examples().max(1)) as u64;
+        let batches = self.epoch_examples(data).div_ceil(self.step_examples().max(1) as u64);
         let per_epoch = self.steps_per_epoch.unwrap_or(batches);
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
