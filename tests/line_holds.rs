@@ -39,7 +39,7 @@ fn holds(name: &str, arguments: &[String]) {
     let allowed = (0.02 * planned).max(4.0 * 1024.0 * 1024.0);
     let off = measured - planned;
     let heap = report["heap_peak_bytes"].as_u64();
-    println!("{name:16}: planned {planned:>10}, measured {measured:>10}, off by {off:>8}, heap {heap:?}");
+    eprintln!("{name:16}: planned {planned:>10}, measured {measured:>10}, off by {off:>8}, heap {heap:?}");
     assert!(off.abs() <= allowed, "{name}: planned {planned}, measured {measured}, off by {off}");
     let (heap, cap) = (number(&report, "heap_peak_bytes"), number(&report, "heap_limit_bytes"));
     assert!(heap <= cap, "{name}: {heap} bytes on the heap, the cap is {cap}");
