@@ -96,7 +96,7 @@ fn the_measured_peak_is_the_planned_one_for_the_whole_zoo() {
 
 #[test]
 fn a_plan_says_what_its_run_will() {
-    let arguments = [common("lenet"), own(&["--batch=32"])].concat();
+    let arguments = [common("lenet"), own(&["--batch=32", "--memory=1GiB"])].concat();
     let [planned, run] = ["plan", "train"].map(|command| json(&plimsoll(&with(command, &arguments))));
     assert_eq!(planned["planned_peak_bytes"], run["planned_peak_bytes"]);
     assert_eq!(planned["load_sheet"], run["load_sheet"]);
