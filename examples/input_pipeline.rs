@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
-use plimsoll::data::{DATA_SET, Memory, Place};
+use plimsoll::data::{DATA_SET, Memory, Place, Prefetch};
 use plimsoll::plan::in_words;
 use plimsoll::prelude::*;
 use plimsoll::tensor::HostTensor;
@@ -142,7 +142,9 @@ fn f32_of(bytes: &[u8]) -> f32 {
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let by_index = |count| Pipeline::new(Files(count, files())).shuffle(10_000, 1);
     let run = |pipeline: Pipeline, workers: usize| {
-        Ok::<_, Box<dyn std::error::Error>>(decoded(pipeline)?.batch(32).prefetch(2).workers(workers))
+        // As many batches ahead as turn out to be needed; stated are four.
+        let ahead = Prefetch::UpTo(4);
+        Ok::<_, Box<dyn std::error::Error>>(decoded(pipeline)?.batch(32).prefetch(ahead).workers(workers))
     };
     println!("Shuffled by index nothing is held for it; a stream passes through its buffer:\n");
     show("by index", &run(by_index(100_000), 2)?)?;
