@@ -98,11 +98,6 @@ impl Forecast<'_> {
             }
             floor = needed;
         }
-        // A plan under a higher line may need less: try whether it is found under that, too.
-        let lowest = self.known.values().map(|plans| plans.sheet.total_bytes).min().unwrap_or(floor);
-        if lowest < floor && self.needed(lowest)? <= lowest {
-            floor = lowest;
-        }
         self.floor = Some(floor);
         Ok(floor)
     }

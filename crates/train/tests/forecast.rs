@@ -1,23 +1,14 @@
 //! What is known of a run before it has memory.
 
-use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
-use plimsoll_nn::{Activation, AdamW, Dense, Model, Sequential};
+mod support;
+
+use plimsoll_nn::{AdamW, Sequential};
 use plimsoll_plan::NullExecutor;
 use plimsoll_train::{TrainError, Trainer, tally};
+use support::{data, deep};
 
 fn model() -> Sequential {
-    let mut model = Sequential::classifier("deep", [24], 5);
-    for i in 0..8 {
-        model =
-            model.layer(&format!("dense{i}"), Dense::new(40)).layer(&format!("tanh{i}"), Activation::Tanh);
-    }
-    model.layer("head", Dense::new(5))
-}
-
-fn data(model: &dyn Model) -> Dataset {
-    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-    let source = |part| Box::new(Synthetic::new(spec.clone(), 640, 3, part).unwrap());
-    Dataset::new("synthetic", source(0), source(1))
+    deep(8)
 }
 
 fn trainer() -> Trainer {

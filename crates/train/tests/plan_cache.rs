@@ -1,29 +1,21 @@
 //! Plans from a folder: the same as those that are searched for, whatever the folder holds.
 
+mod support;
+
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
-use plimsoll_nn::{Activation, AdamW, Dense, Model, Sequential};
+use plimsoll_data::Dataset;
+use plimsoll_nn::{AdamW, Sequential};
 use plimsoll_plan::{NullExecutor, PlanSet};
 use plimsoll_train::{TrainError, Trainer};
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use support::{data, deep};
 
 fn model() -> Sequential {
-    let mut model = Sequential::classifier("deep", [24], 5);
-    for i in 0..6 {
-        model =
-            model.layer(&format!("dense{i}"), Dense::new(40)).layer(&format!("tanh{i}"), Activation::Tanh);
-    }
-    model.layer("head", Dense::new(5))
-}
-
-fn data(model: &dyn Model) -> Dataset {
-    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-    let source = |part| Box::new(Synthetic::new(spec.clone(), 640, 3, part).unwrap());
-    Dataset::new("synthetic", source(0), source(1))
+    deep(6)
 }
 
 fn trainer() -> Trainer {
