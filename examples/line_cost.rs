@@ -9,11 +9,14 @@
 //! an interval that holds the true median in 95 of 100 measurements, from the order of the ratios alone; below six pairs
 //! it is all of them, and holds it less often. Afterwards every state of both runs is compared, bit for bit.
 //!
+//! Predictions take the disk to be as fast as a short trial finds it.
+//!
 //! A fraction that leaves the unlimited plan as it is, like 9, measures the noise.
 
 #![allow(clippy::print_stdout, reason = "a benchmark talks")]
 
 use clap::Parser;
+use plimsoll::cpu::spill::disk_rates;
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
@@ -22,6 +25,7 @@ use plimsoll::prelude::*;
 use plimsoll::train::{BatchKind, tally};
 use std::error::Error;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Instant;
 
@@ -143,7 +147,11 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
         open("synthetic", &OpenOptions { synthetic: Some(synthetic), examples, ..OpenOptions::default() })?;
     let threads = flags.threads.unwrap_or(std::thread::available_parallelism()?.get());
     let executor = Cpu::new(threads)?;
-    let executor = if flags.no_spill { executor } else { executor.spilling(SPILL_FOLDER) };
+    let executor = if flags.no_spill {
+        executor
+    } else {
+        executor.spilling(SPILL_FOLDER).disk_rates(disk_rates(Path::new(SPILL_FOLDER))?)
+    };
     let trainer = Trainer::new(model, AdamW::new(1e-4), executor)
         .batch(case.batch)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate]);

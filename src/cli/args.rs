@@ -48,6 +48,24 @@ fn prefetch(text: &str) -> Result<Prefetch, String> {
     }
 }
 
+/// How fast plans take the disk to be.
+#[derive(Clone, Copy, Debug)]
+pub enum SpillSpeed {
+    /// So many bytes a second.
+    Bytes(usize),
+    /// What a short trial finds.
+    Measured,
+}
+
+/// What --spill-speed takes.
+fn spill_speed(text: &str) -> Result<SpillSpeed, String> {
+    match (text, text.parse()) {
+        ("measure", _) => Ok(SpillSpeed::Measured),
+        (_, Ok(Size::Bytes(bytes))) if bytes > 0 => Ok(SpillSpeed::Bytes(bytes)),
+        _ => Err("bytes in a second, like 3GB, or measure".into()),
+    }
+}
+
 /// How files become batches.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InputOptions {
@@ -297,9 +315,10 @@ pub struct RunOptions {
     /// of --out, or the current one]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
-    /// Bytes a second that the disk of --spill reads or writes: what a plan predicts and chooses by [default: 2.5GiB]
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
-    pub spill_speed: Option<Size>,
+    /// Bytes a second that the disk of --spill reads or writes, or `measure` for a short trial: what a plan predicts and
+    /// chooses by [default: 2.5GiB]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = spill_speed)]
+    pub spill_speed: Option<SpillSpeed>,
     /// Folder for plans that were searched for, so that none is searched for twice, or `none`; never changes plans [default:
     /// plimsoll in $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR")]

@@ -1,13 +1,13 @@
 //! From flags to a trainer and its data.
 
-use super::args::{MachineOptions, ModelOptions, RunOptions};
+use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, is_masked, narrowed, open_options};
 use super::{Failure, applies, resume};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::cpu::spill::Rates;
+use plimsoll::cpu::spill::{Rates, disk_rates};
 use plimsoll::data::{Dataset, ImageOptions, OpenOptions, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
@@ -102,15 +102,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let executor = match spill_folder(options)? {
-        Some(folder) => executor.spilling(folder),
-        None => executor,
-    };
-    let executor = match options.spill_speed {
-        Some(Size::Bytes(bytes)) if bytes > 0 => {
-            let rate = bytes as f64 / 1e9;
-            executor.disk_rates(Rates { read_bytes_per_ns: rate, write_bytes_per_ns: rate })
-        }
-        Some(_) => return Err(Failure::usage("--spill-speed is bytes in a second, like 3GB")),
+        Some(folder) => match spill_rates(options.spill_speed, &folder)? {
+            Some(rates) => executor.disk_rates(rates).spilling(folder),
+            None => executor.spilling(folder),
+        },
         None => executor,
     };
     let trainer = Trainer::new(model, options.update.optimizer()?, executor)
@@ -176,7 +171,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     chosen.extend(folders);
     chosen.extend(options.running.weight_names().map(|name| ("weight-names", name)));
     chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
-    chosen.extend(options.spill_speed.map(|size| ("spill-speed", size.to_string())));
+    chosen.extend(options.spill_speed.map(|speed| {
+        let speed = match speed {
+            SpillSpeed::Bytes(bytes) => Size::Bytes(bytes).to_string(),
+            SpillSpeed::Measured => "measure".into(),
+        };
+        ("spill-speed", speed)
+    }));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
 }
@@ -193,6 +194,23 @@ fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
             options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone),
         )),
     }
+}
+
+/// How fast plans take the disk of a folder to be, if that was said. The folder may be made later.
+fn spill_rates(speed: Option<SpillSpeed>, folder: &Path) -> Result<Option<Rates>, Failure> {
+    Ok(match speed {
+        None => None,
+        Some(SpillSpeed::Bytes(bytes)) => {
+            let rate = bytes as f64 / 1e9;
+            Some(Rates { read_bytes_per_ns: rate, write_bytes_per_ns: rate })
+        }
+        Some(SpillSpeed::Measured) => {
+            let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+            let rates =
+                disk_rates(there).map_err(|e| Failure::usage(format!("--spill-speed measure: {e}")))?;
+            Some(rates)
+        }
+    })
 }
 
 /// Where plans are kept: the folder that was asked for, or the user's own, if there is one.

@@ -19,6 +19,7 @@ mod resize;
 
 use crate::cost::Core;
 use crate::isa::{Context, Isa};
+use crate::math::TASK_ELEMENTS;
 use plimsoll_graph::Op;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, TensorType};
@@ -35,6 +36,12 @@ pub(crate) trait Call: Send + Sync {
     /// little with each element take as long as memory does.
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         core.memory(bytes(query))
+    }
+
+    /// Tasks that its threads share: the kernels over plain memory give each so many elements.
+    fn tasks(&self, query: &KernelQuery<'_>) -> usize {
+        let elements = query.inputs.iter().chain(&query.outputs).map(|ty| ty.shape.elements());
+        elements.max().unwrap_or(0).div_ceil(TASK_ELEMENTS)
     }
 
     /// Runs the kernel.

@@ -5,26 +5,34 @@
 
 use crate::gemm::chunks::KC;
 use crate::gemm::kernel::Kernels;
+use crate::gemm::{self, GemmSpec, Passes};
 use crate::isa::Isa;
 use crate::target::CpuTarget;
 
 /// Nanoseconds that a call takes whatever its size.
-const CALL: f64 = 1_200.0;
-/// Nanoseconds to wake the other threads.
-const WAKE: f64 = 1_000.0;
+const CALL: f64 = 300.0;
+/// Nanoseconds to hand work to the other threads.
+const WAKE: f64 = 1_500.0;
 /// Bytes that stay in a core's own cache from one step to the next.
 const NEAR: f64 = 1048576.0;
 /// Bytes that stay in the cache that cores share.
 const MIDDLE: f64 = 12.0 * 1048576.0;
-/// How much faster than memory these are.
-const SPEED_UP: [f64; 3] = [2.0, 1.5, 1.0];
+/// How much faster than memory these are, for one thread and for several: what another has written lies in its cache.
+const SPEED_UP: [[f64; 3]; 2] = [[2.0, 1.5, 1.0], [1.2, 1.2, 1.0]];
+/// Bytes up to which one thread does all the work.
+const ALONE: f64 = 131072.0;
 /// Multiply-adds that must be under way at once to hide their latency.
 const LATENCY: usize = 8;
 
-/// Multiply-adds that pass while a vector comes from a core's own cache.
-const DIRECT: usize = 6;
+/// Multiply-adds that pass while a vector comes from a core's own cache, and more of them for each: with rows that start
+/// at multiples of a page the vectors of a panel get into each other's way there.
+const DIRECT: usize = 3;
+const DIRECT_MORE: [usize; 2] = [1, 2];
+const PAGE: usize = 4096;
+/// Multiply-adds that pass while an element of the first operand is packed.
+const PACK: f64 = 1.5;
 /// Times that memory takes for each byte of a tile's results in a product, by where they lie.
-const PRODUCT_TOUCH: [f64; 3] = [0.85, 1.3, 1.9];
+const PRODUCT_TOUCH: [f64; 3] = [0.6, 1.4, 2.2];
 /// How much longer it takes where rows are no whole vectors, and every store falls on two cache lines.
 const RAGGED: f64 = 3.2;
 /// Multiply-adds that pass while a vector of results waits for the next chunk of its sum.
@@ -41,6 +49,8 @@ pub(crate) struct Core {
     pub slot: f64,
     /// Nanoseconds of a byte from or to memory.
     pub byte: f64,
+    /// Threads of the target.
+    threads: usize,
 }
 
 impl Core {
@@ -52,6 +62,7 @@ impl Core {
             lanes: kernels.lanes,
             slot: 2.0 * kernels.lanes as f64 / target.flops_per_ns,
             byte: 1.0 / target.bytes_per_ns,
+            threads: target.threads.max(1),
         }
     }
 
@@ -72,7 +83,8 @@ impl Core {
 
     /// Nanoseconds to move so many bytes once, end to end: few bytes are still in a cache.
     pub(crate) fn memory(&self, bytes: f64) -> f64 {
-        bytes * self.byte / SPEED_UP[level(bytes)]
+        let shared = self.threads > 1 && bytes > ALONE;
+        bytes * self.byte / SPEED_UP[usize::from(shared)][level(bytes)]
     }
 
     /// Tiles of at most the kernels' height: full ones, and what is left.
@@ -112,7 +124,8 @@ impl Core {
     /// A product of a few rows that is not packed: every tile reads the second operand again, from the core's own cache
     /// if it fits there.
     pub(crate) fn direct_product(&self, [m, n, k]: [usize; 3], bytes: f64) -> f64 {
-        let rows = self.even_tiles(m).map(|(rows, times)| (rows.max(DIRECT) * times) as f64);
+        let more = DIRECT_MORE[usize::from((4 * n).is_multiple_of(PAGE))];
+        let rows = self.even_tiles(m).map(|(rows, times)| ((rows.max(DIRECT) + more) * times) as f64);
         let slots = rows.iter().sum::<f64>() * k as f64 * self.vectors(n) as f64;
         let second = 4.0 * k as f64 * n as f64;
         let far = if level(second) > 0 { second } else { 0.0 };
@@ -126,13 +139,21 @@ impl Core {
         let tiles = self.tiles(self.full_tiles(m), n, k, blocks);
         let cuts = k.div_ceil(fold.clamp(1, KC)).max(blocks) - blocks;
         let vectors = m as f64 * self.vectors(n) as f64;
-        let lies = level(4.0 * m as f64 * n as f64);
+        let result = 4.0 * m as f64 * n as f64;
+        let lies = level(result);
         let ragged = if self.is_ragged(n) && lies > 0 { RAGGED } else { 1.0 };
         let touch = PRODUCT_TOUCH[lies] * ragged;
-        let slots = tiles.slots + CHUNK * cuts as f64 * vectors;
+        let spec = GemmSpec { m, n, k, fold, accumulate: false };
+        let Passes { packed, runs } = gemm::passes(self.isa, self.threads, &spec);
+        let slots = tiles.slots + CHUNK * cuts as f64 * vectors + PACK * packed as f64;
+        // Every thread waits while work is handed out; the first time counts for any call.
+        let waits =
+            if self.threads > 1 { runs.saturating_sub(1) as f64 * WAKE * self.threads as f64 } else { 0.0 };
         // The second operand is packed: read, written, and read again.
-        let packed = 4.0 * k as f64 * n as f64;
-        slots * self.slot + touch * tiles.touched * self.byte + self.memory(bytes) + 2.0 * self.memory(packed)
+        let second = 4.0 * k as f64 * n as f64;
+        let operands = self.memory((bytes - result).max(0.0)) + 2.0 * self.memory(second);
+        let memory = touch * tiles.touched * self.byte + operands;
+        slots * self.slot + memory + waits
     }
 }
 
@@ -162,10 +183,10 @@ pub(crate) fn level(bytes: f64) -> usize {
     usize::from(bytes > NEAR) + usize::from(bytes > MIDDLE)
 }
 
-/// The time of a call on all threads, from that of its work on one.
-pub(crate) fn on_threads(work: f64, threads: usize) -> u64 {
+/// The time of a call of so many tasks on all threads, from that of its work on one.
+pub(crate) fn on_threads(work: f64, tasks: usize, threads: usize) -> u64 {
     // What is done before the others are awake is not shared.
-    (CALL + work.min(WAKE + work / threads.max(1) as f64)) as u64
+    (CALL + work.min(WAKE + work / threads.min(tasks).max(1) as f64)) as u64
 }
 
 #[cfg(test)]
@@ -207,7 +228,16 @@ mod tests {
             assert!((0.6..1.4).contains(&ratio), "{} {inputs:?}: {ratio:.2} of the time it took", op.name());
         };
         check(product(), &["f32[4096,256]", "f32[256,1024]"], 18_600.0);
-        check(product(), &["f32[32,256]", "f32[256,1024]"], 128.0);
+        for (rows, took) in [(1, 14.0), (2, 17.0), (4, 19.8), (8, 33.7), (16, 73.5), (32, 132.0)] {
+            check(product(), &[&format!("f32[{rows},256]"), "f32[256,1024]"], took);
+        }
+        for (rows, took) in [(1, 11.4), (2, 14.0), (4, 17.0), (8, 29.7), (16, 55.9), (32, 115.0)] {
+            check(product(), &[&format!("f32[{rows},1024]"), "f32[1024,256]"], took);
+        }
+        let by_columns = Op::MatMul(MatMul { transpose_a: true, ..MatMul::default() });
+        for (rows, took) in [(64, 287.0), (128, 548.0), (512, 2_187.0), (2048, 9_100.0)] {
+            check(by_columns.clone(), &[&format!("f32[{rows},256]"), &format!("f32[{rows},1024]")], took);
+        }
         check(conv(3, 1), &["f32[128,32,32,16]", "f32[3,3,16,16]"], 5_330.0);
         check(conv(3, 1), &["f32[128,8,8,64]", "f32[3,3,64,64]"], 3_830.0);
         check(conv(3, 1), &["f32[2,16,16,1024]", "f32[3,3,1024,512]"], 80_300.0);
@@ -225,7 +255,7 @@ mod tests {
             let x = format!("f32[{rows},512]");
             microseconds(1, &product(), &[&x, "f32[512,512]"]) / rows as f64
         };
-        assert!(per_row(4) > 1.5 * per_row(56) && per_row(100) > per_row(1400));
+        assert!(per_row(2) > 1.5 * per_row(56) && per_row(100) > per_row(1400));
         let tanh = Op::Elementwise(Elementwise::Unary(Unary::Tanh));
         let relu = Op::Elementwise(Elementwise::Unary(Unary::Relu));
         let one = |op: &Op, n: usize| microseconds(1, op, &[&format!("f32[{n}]")]);
@@ -233,5 +263,7 @@ mod tests {
         assert!(one(&relu, 1 << 24) > 150.0 * one(&relu, 1 << 17), "memory is slower than a cache");
         let on = |threads: usize| microseconds(threads, &product(), &["f32[4096,512]", "f32[512,512]"]);
         assert!((1.9..2.0).contains(&(on(1) / on(2))));
+        let alone = |threads: usize| microseconds(threads, &tanh, &["f32[64,64]"]);
+        assert_eq!(alone(1), alone(2), "a task is not shared");
     }
 }

@@ -18,6 +18,9 @@ use layout::Layout;
 use plimsoll_graph::op::{Elementwise, Instruction, Operand, Region};
 use plimsoll_tensor::{DType, TensorType};
 
+/// Operands and steps of a program whose tasks take as many elements as those of any other kernel.
+const LIGHT: usize = 4;
+
 /// A region made ready to run on operands of fixed types.
 #[derive(Debug)]
 pub struct Program {
@@ -65,6 +68,20 @@ impl Program {
         self.slots * self.slot_bytes + (self.cells * size_of::<u64>()).next_multiple_of(64)
     }
 
+    /// Tasks of a run.
+    pub(crate) fn tasks(&self) -> usize {
+        self.layout.chunks().div_ceil(self.task_chunks())
+    }
+
+    /// Chunks of a task: fewer where much is done with each element, and as many for every task as can be.
+    fn task_chunks(&self) -> usize {
+        let work = self.inputs.len() + self.outputs.len() + self.body.len();
+        let elements = TASK_ELEMENTS * LIGHT / work.max(LIGHT);
+        let chunks = self.layout.chunks();
+        let tasks = chunks.div_ceil((elements / self.layout.chunk_elements().max(1)).max(1));
+        chunks.div_ceil(tasks.max(1)).max(1)
+    }
+
     /// Computes all outputs.
     ///
     /// # Safety
@@ -85,9 +102,8 @@ impl Program {
         );
         let operands = execute::Operands { inputs, outputs, direct: self.direct_outputs(inputs, outputs) };
         let memory = crate::math::Shared::from_ptr(workspace);
-        let chunks = self.layout.chunks();
-        let group = (TASK_ELEMENTS / self.layout.chunk_elements().max(1)).max(1);
-        ctx.pool.run(chunks.div_ceil(group), &|task, worker| {
+        let (chunks, group) = (self.layout.chunks(), self.task_chunks());
+        ctx.pool.run(self.tasks(), &|task, worker| {
             let chunks = task * group..((task + 1) * group).min(chunks);
             let registers = memory.at(worker * self.worker_bytes());
             // SAFETY: the caller vouches for the operands; registers are the worker's own, chunks the task's.

@@ -4,9 +4,10 @@ use crate::isa::Context;
 use crate::math::Shared;
 use plimsoll_graph::op::{Movement, Span};
 use plimsoll_tensor::{DType, Shape, TensorType};
+use std::ops::Range;
 
-/// Most axes that a copy can have once neighbours are joined.
-const MOST_AXES: usize = 8;
+/// Most axes that a copy can have once neighbours are joined and long rows are cut.
+const MOST_AXES: usize = 9;
 
 /// Bytes that one task copies, about.
 const TASK_BYTES: usize = 64 * 1024;
@@ -16,6 +17,8 @@ const TASK_BYTES: usize = 64 * 1024;
 pub struct Moves {
     pieces: Vec<Piece>,
     element_bytes: usize,
+    /// Rows of a task, of one piece or of several.
+    task_rows: usize,
     /// For outputs that the pieces do not cover: the element that fills the rest, and the bytes to fill.
     fill: Option<([u8; 8], usize)>,
 }
@@ -29,6 +32,8 @@ struct Piece {
     /// Where it starts on either side, in elements.
     from: usize,
     to: usize,
+    /// Rows of the pieces up to this one.
+    end: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +73,33 @@ impl Piece {
                 _ => axes.push(axis),
             }
         }
-        Self { input: 0, output: 0, axes, from, to }
+        Self { input: 0, output: 0, axes, from, to, end: 0 }
+    }
+
+    /// The axes of its rows, and the axis along a row.
+    fn split(&self) -> (&[Axis], Axis) {
+        let unit = Axis { extent: 1, from: 1, to: 1 };
+        self.axes.split_last().map_or((&[], unit), |(last, rest)| (rest, *last))
+    }
+
+    /// Cuts its rows in halves until they have at most so many elements, if they can be halved.
+    fn halve_rows(&mut self, most: usize) {
+        let Some(inner) = self.axes.last_mut() else { return };
+        let mut halves = 1;
+        while inner.extent > most && inner.extent.is_multiple_of(2) {
+            inner.extent /= 2;
+            halves *= 2;
+        }
+        let part = inner.extent as isize;
+        let outer = Axis { extent: halves, from: inner.from * part, to: inner.to * part };
+        if halves > 1 {
+            self.axes.insert(self.axes.len() - 1, outer);
+        }
+    }
+
+    /// Its rows.
+    fn rows(&self) -> usize {
+        self.split().0.iter().map(|axis| axis.extent).product()
     }
 }
 
@@ -78,7 +109,7 @@ impl Moves {
         let (x, y) = (&inputs[0].shape, &outputs[0].shape);
         let dense = |shape: &Shape| (0, signed(shape.strides()));
         let mut fill = None;
-        let pieces = match op {
+        let mut pieces = match op {
             Movement::Reshape(_) | Movement::Detach => vec![Piece::new(y, dense(y), dense(y))],
             Movement::Transpose(axes) => {
                 let own = x.strides();
@@ -110,19 +141,31 @@ impl Moves {
                 outputs.iter().enumerate().map(&mut piece).collect()
             }
         };
+        let element_bytes = inputs[0].dtype.bytes();
+        let (mut rows, mut elements) = (0, 0);
+        for piece in &mut pieces {
+            piece.halve_rows(TASK_BYTES / element_bytes);
+            rows += piece.rows();
+            elements += piece.rows() * piece.split().1.extent;
+            piece.end = rows;
+        }
+        let row_bytes = elements * element_bytes / rows.max(1);
+        let task_rows = (TASK_BYTES / row_bytes.max(1)).max(1);
         let few = pieces.iter().all(|piece: &Piece| piece.axes.len() <= MOST_AXES);
-        few.then_some(Self { pieces, element_bytes: inputs[0].dtype.bytes(), fill })
+        few.then_some(Self { pieces, element_bytes, task_rows, fill })
+    }
+
+    /// Tasks of the copies.
+    pub(crate) fn tasks(&self) -> usize {
+        self.pieces.last().map_or(0, |piece| piece.end).div_ceil(self.task_rows)
     }
 
     /// Rows that are copied, and elements of rows that do not lie side by side on both sides.
     pub(crate) fn rows(&self) -> (usize, usize) {
         self.pieces.iter().fold((0, 0), |(rows, apart), piece| {
-            let elements: usize = piece.axes.iter().map(|axis| axis.extent).product();
-            let Some(inner) = piece.axes.last().filter(|axis| axis.extent > 0) else {
-                return (rows + 1, apart);
-            };
+            let (own, inner) = (piece.rows(), piece.split().1);
             let together = inner.to == 1 && inner.from <= 1 && inner.from >= 0;
-            (rows + elements / inner.extent, apart + if together { 0 } else { elements })
+            (rows + own, apart + if together { 0 } else { own * inner.extent })
         })
     }
 
@@ -161,10 +204,23 @@ impl Moves {
                 unsafe { target.part(start, group.min(count - start)) }.fill(value);
             });
         }
-        for piece in &self.pieces {
-            // SAFETY: the caller's contract.
-            unsafe { piece.run::<T>(ctx, inputs[piece.input].cast(), outputs[piece.output].cast()) };
-        }
+        let sides = Sides { inputs, outputs };
+        ctx.pool.run(self.tasks(), &|task, _| {
+            let sides = &sides;
+            let mut row = task * self.task_rows;
+            let end = row + self.task_rows;
+            let mut start = 0;
+            for piece in &self.pieces {
+                if row < piece.end && row < end {
+                    let rows = row - start..end.min(piece.end) - start;
+                    let (from, to) = (sides.inputs[piece.input], sides.outputs[piece.output]);
+                    // SAFETY: the caller's contract, and every row belongs to one task.
+                    unsafe { piece.copy::<T>(rows, from.cast(), to.cast()) };
+                    row = piece.end;
+                }
+                start = piece.end;
+            }
+        });
     }
 }
 
@@ -181,47 +237,47 @@ fn element(value: f64, dtype: DType) -> [u8; 8] {
     bytes
 }
 
+/// The operands of a movement, which its tasks share.
+struct Sides<'a> {
+    inputs: &'a [*const u8],
+    outputs: &'a [*mut u8],
+}
+
+// SAFETY: inputs are only read, and tasks write disjoint rows.
+unsafe impl Sync for Sides<'_> {}
+
 impl Piece {
+    /// Copies some of its rows.
+    ///
     /// # Safety
     /// As for [`Moves::run`].
-    unsafe fn run<T: Copy + Send + Sync>(&self, ctx: Context<'_>, from: *const T, to: *mut T) {
-        let unit = Axis { extent: 1, from: 1, to: 1 };
-        let (outer, inner) = self.axes.split_last().map_or((&[][..], unit), |(last, rest)| (rest, *last));
-        let rows: usize = outer.iter().map(|axis| axis.extent).product();
-        let (from, to) = (
-            Shared::from_ptr(from.cast_mut().wrapping_add(self.from)),
-            Shared::from_ptr(to.wrapping_add(self.to)),
-        );
-        let group = (TASK_BYTES / (inner.extent * size_of::<T>()).max(1)).max(1);
-        ctx.pool.run(rows.div_ceil(group), &|task, _| {
-            let first = task * group;
-            let mut index = [0; MOST_AXES];
-            let (mut source, mut target) = (0isize, 0isize);
-            let mut rest = first;
+    unsafe fn copy<T: Copy>(&self, rows: Range<usize>, from: *const T, to: *mut T) {
+        let (outer, inner) = self.split();
+        let (from, to) = (from.wrapping_add(self.from), to.wrapping_add(self.to));
+        let mut index = [0; MOST_AXES];
+        let (mut source, mut target) = (0isize, 0isize);
+        let mut rest = rows.start;
+        for (axis, place) in outer.iter().zip(&mut index).rev() {
+            *place = rest % axis.extent;
+            rest /= axis.extent;
+            source += *place as isize * axis.from;
+            target += *place as isize * axis.to;
+        }
+        for _ in rows {
+            // SAFETY: inside the tensors, by the strides of their shapes; rows of the target are disjoint.
+            unsafe { copy_row(inner, from.wrapping_offset(source), to.wrapping_offset(target)) };
             for (axis, place) in outer.iter().zip(&mut index).rev() {
-                *place = rest % axis.extent;
-                rest /= axis.extent;
-                source += *place as isize * axis.from;
-                target += *place as isize * axis.to;
-            }
-            for _ in first..(first + group).min(rows) {
-                let (source_row, target_row) =
-                    (from.at(0).wrapping_offset(source), to.at(0).wrapping_offset(target));
-                // SAFETY: inside the tensors, by the strides of their shapes; rows of the target are disjoint.
-                unsafe { copy_row(inner, source_row.cast_const(), target_row) };
-                for (axis, place) in outer.iter().zip(&mut index).rev() {
-                    *place += 1;
-                    source += axis.from;
-                    target += axis.to;
-                    if *place < axis.extent {
-                        break;
-                    }
-                    source -= axis.from * axis.extent as isize;
-                    target -= axis.to * axis.extent as isize;
-                    *place = 0;
+                *place += 1;
+                source += axis.from;
+                target += axis.to;
+                if *place < axis.extent {
+                    break;
                 }
+                source -= axis.from * axis.extent as isize;
+                target -= axis.to * axis.extent as isize;
+                *place = 0;
             }
-        });
+        }
     }
 }
 

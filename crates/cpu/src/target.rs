@@ -58,7 +58,7 @@ impl Target for CpuTarget {
         Ok(Kernel {
             workspace: call.workspace(self.isa, self.threads),
             in_place: in_place(query),
-            nanoseconds: cost::on_threads(call.cost(&Core::of(self), query), self.threads),
+            nanoseconds: cost::on_threads(call.cost(&Core::of(self), query), call.tasks(query), self.threads),
         })
     }
 }

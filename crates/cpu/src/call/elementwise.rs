@@ -67,6 +67,10 @@ impl Call for Program {
         vectors * work * core.slot + MEMORY_SHOWS * core.memory(bytes(query))
     }
 
+    fn tasks(&self, _: &KernelQuery<'_>) -> usize {
+        self.tasks()
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         // SAFETY: the pointers are the operands'; overlaps are as the target allows.
         unsafe { self.run(ctx, o.reads, o.writes, o.workspace) };

@@ -27,6 +27,10 @@ impl Call for Moves {
         rows as f64 * ROW + apart as f64 * ELEMENT + core.memory(moved)
     }
 
+    fn tasks(&self, _: &KernelQuery<'_>) -> usize {
+        self.tasks()
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         // SAFETY: inputs and outputs of the node, apart from each other.
         unsafe { self.run(ctx, o.reads, o.writes) };

@@ -120,6 +120,24 @@ pub fn gemm_workspace_of<C: Float>(isa: Isa, threads: usize, spec: &GemmSpec) ->
     Blocking::new(isa, threads, spec, C::LOW).workspace_floats(threads) * size_of::<f32>()
 }
 
+/// What a product does besides multiplying.
+pub(crate) struct Passes {
+    /// Elements of A that are packed, again for every block of columns.
+    pub packed: usize,
+    /// How often tasks are handed out.
+    pub runs: usize,
+}
+
+/// What [`gemm`] does besides multiplying.
+pub(crate) fn passes(isa: Isa, threads: usize, spec: &GemmSpec) -> Passes {
+    let blocking = Blocking::new(isa, threads, spec, false);
+    let whole = spec.n / blocking.nc;
+    let blocks = |columns: usize| columns.div_ceil(blocking.block_cols);
+    let column_blocks = whole * blocks(blocking.nc) + blocks(spec.n % blocking.nc);
+    let runs = 2 * spec.n.div_ceil(blocking.nc) * spec.k.div_ceil(KC);
+    Passes { packed: spec.m * spec.k * column_blocks, runs }
+}
+
 /// C = A B or C += A B, then the epilogue, on the threads of the context.
 ///
 /// C is row-major without gaps. Operands are widened to f32 as they are packed; a sum is rounded once to C's type, after
