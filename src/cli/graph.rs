@@ -19,7 +19,7 @@ pub fn run(options: &GraphOptions) -> Result<(), Failure> {
         StepName::Evaluate => step::evaluation(model, examples, step::Report::Classes).and_then(lowered),
         StepName::Predict => step::prediction(model, examples).and_then(lowered),
     };
-    let graph = graph.and_then(|g| optimize(&g, &options.without)).map_err(TrainError::from)?;
+    let graph = graph.and_then(|g| optimize(g, &options.without)).map_err(TrainError::from)?;
     let text = if options.dot { graph.dot().to_string() } else { graph.to_string() };
     say(text.trim_end());
     Ok(())

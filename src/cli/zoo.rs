@@ -32,7 +32,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
             .map(|n| n.op.flops(&forward.input_types(n), &forward.output_types(n)))
             .sum();
         let build = || step::training(model.as_ref(), &AdamW::new(1e-3), options.batch);
-        let graph = build().and_then(|g| optimize(&g, &[])).map_err(TrainError::from)?;
+        let graph = build().and_then(|g| optimize(g, &[])).map_err(TrainError::from)?;
         let state: usize = graph.states.iter().map(|s| graph.ty(s.input).bytes()).sum();
         let parameters = graph.parameter_count();
         let budget = Budget::new(usize::MAX, Vec::new());

@@ -120,7 +120,7 @@ fn run(
     model: &dyn Model,
     optimizer: &dyn Optimizer,
 ) -> (Vec<f64>, Vec<(String, HostTensor)>) {
-    let mut harness = Harness::new(executor, optimize(graph, &[]).unwrap()).unwrap();
+    let mut harness = Harness::new(executor, optimize(graph.clone(), &[]).unwrap()).unwrap();
     harness.set_states(|name, ty| start(model.name(), name, ty));
     let losses = (0..10).map(|step| {
         let graph = harness.graph();

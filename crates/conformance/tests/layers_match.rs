@@ -311,7 +311,7 @@ fn check_layers(executor: &dyn Executor, dtype: DType, passes: bool, relative: f
         let case = cases.remove(name).unwrap_or_else(|| panic!("{name} is not frozen"));
         let mut graph = layer_graph(&case, &build, dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
         if passes {
-            graph = optimize(&graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            graph = optimize(graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let found = run(executor, graph, &case, &layer_values(&case));
         failures.extend(check(&case, &found, relative).err());
@@ -337,7 +337,7 @@ fn layers_and_their_gradients_stay_finite() {
     let of_interest = ["activation/", "norm", "attention/", "lstm/", "gru/", "simple_rnn/"];
     for (name, build) in layers().into_iter().filter(|(n, _)| of_interest.iter().any(|i| n.contains(i))) {
         let case = &cases[name];
-        let graph = optimize(&layer_graph(case, &build, DType::F32).unwrap(), &[]).unwrap();
+        let graph = optimize(layer_graph(case, &build, DType::F32).unwrap(), &[]).unwrap();
         for (size, alike) in [(0.0, true), (100.0, false), (100.0, true), (1e4, false), (1e4, true)] {
             let mut values = layer_values(case);
             let sized = |x: f64| if alike { size } else { x.signum() * size };
@@ -400,7 +400,7 @@ fn check_losses(executor: &dyn Executor, dtype: DType, passes: bool, relative: f
         let case = cases.remove(name).unwrap_or_else(|| panic!("{name} is not frozen"));
         let mut graph = loss_graph(&case, loss.as_ref(), dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
         if passes {
-            graph = optimize(&graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            graph = optimize(graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let found = run(executor, graph, &case, &loss_values(&case, loss.as_ref()));
         failures.extend(check(&case, &found, relative).err());
@@ -425,7 +425,7 @@ fn losses_and_their_gradients_stay_finite() {
     let cases = cases(|name| name.starts_with("loss/"));
     for (name, loss) in losses() {
         let case = &cases[name];
-        let graph = optimize(&loss_graph(case, loss.as_ref(), DType::F32).unwrap(), &[]).unwrap();
+        let graph = optimize(loss_graph(case, loss.as_ref(), DType::F32).unwrap(), &[]).unwrap();
         for size in [0.0, 1e-30, 1e-7, 20.0, 100.0, 1e4] {
             let mut values = loss_values(case, loss.as_ref());
             values.get_mut("output").unwrap().iter_mut().for_each(|x| *x = x.signum() * size);
@@ -461,7 +461,7 @@ fn penalties_add_their_gradient_to_the_kernels() {
         let dense = Dense::new(2).penalty(Penalty { l1, l2 });
         let model = WithLoss::new(Sequential::regression("line", [4], [2]).layer("dense", dense), product);
         let graph = step::training_in(DType::F64, &model, &Sgd::new(1.0), 3).unwrap();
-        let mut harness = Harness::new(&Reference, optimize(&graph, &[]).unwrap()).unwrap();
+        let mut harness = Harness::new(&Reference, optimize(graph, &[]).unwrap()).unwrap();
         let plain = |name: &str| name.trim_start_matches("dense/").to_string();
         harness.set_states(|name, ty| case.state(&plain(name), ty));
         let before = harness.states();

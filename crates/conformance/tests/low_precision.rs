@@ -175,7 +175,7 @@ fn sums_over_examples_are_f32() {
 fn beside_states(model: &dyn Model, precision: Precision, batch: usize) -> (usize, usize) {
     let policy = Policy::new(precision);
     let graph = step::training_as(&policy, model, &AdamW::new(1e-3), batch).unwrap();
-    let graph = optimize(&graph, &[]).unwrap();
+    let graph = optimize(graph, &[]).unwrap();
     let target = CpuTarget::new(Isa::Avx512, 2);
     let plans = plan(&[("train".into(), graph)], &target, &Budget::new(usize::MAX, Vec::new())).unwrap();
     verify(&plans).unwrap();
@@ -204,7 +204,7 @@ fn a_layer_before_a_norm_can_be_kept_in_f32() {
     let model = made(zoo::ZOO.iter().find(|e| e.name == "resnet20").unwrap());
     let policy = Policy::new(Precision::BF16).keep_f32("conv");
     let graph = step::training_as(&policy, model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
-    let graphs = [("train".into(), optimize(&graph, &[]).unwrap())];
+    let graphs = [("train".into(), optimize(graph, &[]).unwrap())];
     let target = CpuTarget::new(Isa::Avx512, 2);
     let plans = plan(&graphs, &target, &Budget::new(usize::MAX, Vec::new()));
     assert!(plans.is_ok(), "{}", plans.unwrap_err());

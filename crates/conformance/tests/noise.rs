@@ -26,7 +26,7 @@ fn graph(name: &str, layer: &dyn Layer, shape: &[usize], mode: Mode) -> Graph {
     let mut b = net.into_builder();
     let dx = gradient(&mut b, loss, &[x]).unwrap();
     b.output("dx", dx[0]);
-    optimize(&b.finish().unwrap(), &[]).unwrap()
+    optimize(b.finish().unwrap(), &[]).unwrap()
 }
 
 /// What random numbers are made of.
@@ -186,7 +186,7 @@ fn with_dropout(layers: usize) -> Sequential {
 fn dropout_costs_no_memory_between_forward_and_backward() {
     let executor = cpu(2);
     let bytes = |model: &dyn Model| {
-        let graph = optimize(&step::training(model, &Sgd::new(0.1), 256).unwrap(), &[]).unwrap();
+        let graph = optimize(step::training(model, &Sgd::new(0.1), 256).unwrap(), &[]).unwrap();
         let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("train".into(), graph)], executor.target(), &budget).unwrap();
         verify(&plans).unwrap();

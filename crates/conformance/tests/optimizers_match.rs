@@ -78,7 +78,7 @@ fn graph(optimizer: &dyn Optimizer, dtype: DType) -> Graph {
     let names = optimizer.setting_names().into_iter();
     let settings: Vec<_> = names.map(|name| b.setting(&name, TensorType::scalar(dtype))).collect();
     optimizer.updates(&mut b, &parameters, &gradients, &settings).unwrap();
-    optimize(&b.finish().unwrap(), &[]).unwrap()
+    optimize(b.finish().unwrap(), &[]).unwrap()
 }
 
 fn gradient(name: &str, step: u64, i: usize) -> f64 {

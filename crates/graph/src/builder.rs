@@ -320,8 +320,10 @@ impl Builder {
     }
 
     /// The finished graph, checked.
-    pub fn finish(self) -> Result<Graph, GraphError> {
+    pub fn finish(mut self) -> Result<Graph, GraphError> {
         self.graph.check()?;
+        self.graph.nodes.shrink_to_fit();
+        self.graph.values.shrink_to_fit();
         Ok(self.graph)
     }
 }

@@ -412,7 +412,7 @@ mod tests {
             let model = (entry.make)(&options);
             assert_eq!(model.name(), entry.name);
             let train = step::training(model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
-            let small = plimsoll_transform::optimize(&train, &[]).unwrap();
+            let small = plimsoll_transform::optimize(train.clone(), &[]).unwrap();
             assert!(small.nodes.len() < train.nodes.len());
             for graph in [train, small, step::evaluation(model.as_ref(), 3, step::Report::Classes).unwrap()] {
                 assert_eq!(plimsoll_graph::parse(&graph.to_string()).unwrap(), graph, "{}", entry.name);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     fn lean(model: &dyn Model) -> plimsoll_graph::Graph {
-        plimsoll_transform::optimize(&step::training(model, &AdamW::new(1e-3), 4).unwrap(), &[]).unwrap()
+        plimsoll_transform::optimize(step::training(model, &AdamW::new(1e-3), 4).unwrap(), &[]).unwrap()
     }
 
     #[test]

@@ -433,21 +433,20 @@ impl Trainer {
                 _ => step::prediction(model, examples)?,
             };
             let graph = step::inference_as(&self.policy, graph)?;
-            return Ok(optimize(&step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
+            return Ok(optimize(step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
         }
         let split = self.split(examples, micro_batches);
         let training = |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
         let graph = training(examples / split)?;
         if split == 1 {
-            return Ok(optimize(&graph, &self.without)?);
+            return Ok(optimize(graph, &self.without)?);
         }
-        let whole = training(examples)?;
         if self.splits_statistics() {
-            check_same_ops(&whole, &graph)?;
-            return Ok(accumulate_local(&optimize(&graph, &self.without)?, split)?);
+            check_same_ops(&training(examples)?, &graph)?;
+            return Ok(accumulate_local(&optimize(graph, &self.without)?, split)?);
         }
-        check_split(&whole, &graph)?;
-        Ok(accumulate(&optimize(&graph, &self.without)?, split)?)
+        check_split(&training(examples)?, &graph)?;
+        Ok(accumulate(&optimize(graph, &self.without)?, split)?)
     }
 
     /// The training step of a whole batch, as it was built.

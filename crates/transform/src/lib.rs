@@ -78,13 +78,12 @@ impl FromStr for Pass {
     }
 }
 
-/// Runs every pass but the ones in `without` and checks the graph after each.
-pub fn optimize(graph: &Graph, without: &[Pass]) -> Result<Graph, GraphError> {
-    let mut done: Option<Graph> = None;
+/// Runs every pass but the ones in `without` and checks the graph after each. Takes the graph, so that no more than two
+/// are held at a time.
+pub fn optimize(mut graph: Graph, without: &[Pass]) -> Result<Graph, GraphError> {
     for pass in Pass::ALL.into_iter().filter(|p| !without.contains(p)) {
-        let next = pass.run(done.as_ref().unwrap_or(graph))?;
-        next.check()?;
-        done = Some(next);
+        graph = pass.run(&graph)?;
+        graph.check()?;
     }
-    Ok(done.unwrap_or_else(|| graph.clone()))
+    Ok(graph)
 }

@@ -34,6 +34,7 @@ pub fn simplify(graph: &Graph) -> Result<Graph, GraphError> {
         };
         r.set(node, &outputs);
     }
+    drop(seen);
     let merged = r.finish()?;
     // Passing nodes over can leave others without readers.
     drop_dead(&merged)
