@@ -5,18 +5,19 @@
 //!
 //! A line leaves room for every state, for a fraction of the activations that a framework holds which keeps everything,
 //! and for what lies outside the arena. Both plans train side by side in one process on the same batch, a step of each in
-//! turn, and every pair of steps gives one ratio: a busy machine slows both. The table states the median of the ratios and
-//! an interval that holds the true median in 95 of 100 measurements, from the order of the ratios alone; below six pairs
-//! it is all of them, and holds it less often. Afterwards every state of both runs is compared, bit for bit.
+//! turn, and every pair of steps gives one ratio: a busy machine slows both. The table states the median step without a
+//! line, the median of the ratios, and an interval that holds the true median in 95 of 100 measurements, from the order of
+//! the ratios alone; below six pairs it is all of them, and holds it less often. Afterwards every state of both runs is
+//! compared, bit for bit.
 //!
-//! Predictions take the disk to be as fast as a short trial finds it.
+//! Predictions take the disk to be as fast as some short trials find it.
 //!
 //! A fraction that leaves the unlimited plan as it is, like 9, measures the noise.
 
 #![allow(clippy::print_stdout, reason = "a benchmark talks")]
 
 use clap::Parser;
-use plimsoll::cpu::spill::disk_rates;
+use plimsoll::cpu::spill::{Rates, disk_rates};
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
@@ -31,6 +32,9 @@ use std::time::Instant;
 
 /// Where states may be spilled: where the program does, too.
 const SPILL_FOLDER: &str = ".";
+
+/// Trials of the disk, whose speed changes from one moment to the next.
+const TRIALS: usize = 15;
 
 /// Pairs at most: the chances of more are too small for a number.
 const MOST_PAIRS: usize = 1000;
@@ -121,7 +125,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("--model is one of {known}").into());
     }
     println!(
-        "{:<13}{:>6}{:>10}{:>10}{:>7}{:>8}{:>9}{:>10}{:>9}{:>18}{:>8}  states",
+        "{:<13}{:>6}{:>10}{:>10}{:>7}{:>8}{:>9}{:>10}{:>10}{:>9}{:>18}{:>8}  states",
         "model",
         "f",
         "line MiB",
@@ -130,6 +134,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "again",
         "spilled",
         "predict %",
+        "step ms",
         "cost %",
         "95 %",
         "plan s",
@@ -150,7 +155,10 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
     let executor = if flags.no_spill {
         executor
     } else {
-        executor.spilling(SPILL_FOLDER).disk_rates(disk_rates(Path::new(SPILL_FOLDER))?)
+        let rates = typical_rates()?;
+        let [read, write] = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
+        println!("{:<13}  a disk that reads {read:.1} and writes {write:.1} GB/s", case.model);
+        executor.spilling(SPILL_FOLDER).disk_rates(rates)
     };
     let trainer = Trainer::new(model, AdamW::new(1e-4), executor)
         .batch(case.batch)
@@ -197,8 +205,9 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             tally.spilled,
             plans.sheet.slowdown() * 100.0,
         );
-        let (ratios, same) = side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs)?;
-        let (low, median, high) = interval(ratios);
+        let (pairs, same) = side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs)?;
+        let (_, step, _) = interval(pairs.iter().map(|pair| pair[0] * 1e3).collect());
+        let (low, median, high) = interval(pairs.iter().map(|pair| pair[1] / pair[0]).collect());
         let [low, median, high] = [low, median, high].map(|ratio| (ratio - 1.0) * 100.0);
         let between = format!("[{low:.1}, {high:.1}]");
         let states = if same { "same" } else { "DIFFER" };
@@ -206,20 +215,37 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             Share::Of(_) => String::new(),
             Share::Floor => format!("  f = {:.3}", share_of(line)),
         };
-        println!("{row}{median:>9.1}{between:>18}{seconds:>8.1}  {states}{note}");
+        println!("{row}{step:>10.1}{median:>9.1}{between:>18}{seconds:>8.1}  {states}{note}");
     }
     Ok(())
 }
 
-/// Trains two plans of one run side by side: the second's time over the first's for every pair of steps, and whether all
-/// states are the same afterwards.
+/// What the disk does, as the medians of some trials.
+fn typical_rates() -> Result<Rates, Box<dyn Error>> {
+    let mut trials = [Rates { read_bytes_per_ns: 0.0, write_bytes_per_ns: 0.0 }; TRIALS];
+    for trial in &mut trials {
+        *trial = disk_rates(Path::new(SPILL_FOLDER))?;
+    }
+    let median = |rate: fn(&Rates) -> f64| {
+        let mut rates = trials.each_ref().map(rate);
+        rates.sort_by(f64::total_cmp);
+        rates[TRIALS / 2]
+    };
+    Ok(Rates {
+        read_bytes_per_ns: median(|rates| rates.read_bytes_per_ns),
+        write_bytes_per_ns: median(|rates| rates.write_bytes_per_ns),
+    })
+}
+
+/// Trains two plans of one run side by side: the seconds that each took for every pair of steps, and whether all states are
+/// the same afterwards.
 fn side_by_side(
     trainer: &Trainer,
     data: &Dataset,
     batch: &Batch,
     plans: [&PlanSet; 2],
     pairs: usize,
-) -> Result<(Vec<f64>, bool), Box<dyn Error>> {
+) -> Result<(Vec<[f64; 2]>, bool), Box<dyn Error>> {
     let needed = plans.iter().map(|plans| plans.sheet.total_bytes).sum::<usize>();
     if memory::available().is_some_and(|available| available < needed) {
         return Err(format!("both runs need {:.0} MiB, more than is available", mebibytes(needed)).into());
@@ -234,7 +260,7 @@ fn side_by_side(
     // The first step of each maps the arena's pages.
     timed(&mut first)?;
     timed(&mut second)?;
-    let mut ratios = Vec::with_capacity(pairs);
+    let mut seconds = Vec::with_capacity(pairs);
     for pair in 0..pairs {
         // The order changes, so that going second favours neither.
         let (without, under) = if pair.is_multiple_of(2) {
@@ -244,13 +270,13 @@ fn side_by_side(
             let under = timed(&mut second)?;
             (timed(&mut first)?, under)
         };
-        ratios.push(under / without);
+        seconds.push([without, under]);
     }
     let mut same = true;
     for state in &plans[0].states {
         same &= first.state(&state.name)?.as_bytes() == second.state(&state.name)?.as_bytes();
     }
-    Ok((ratios, same))
+    Ok((seconds, same))
 }
 
 /// The median of some numbers, and the narrowest pair of them, as far from either end, that holds the median of what they

@@ -34,6 +34,9 @@ fn bad_input_is_refused_with_what_to_change() {
     refused(&["train", "--resume", "no/such/run"], &["no/such/run", "train --out"]);
     refused(&["plan", "--resume", "somewhere"], &["--resume"]);
     refused(&["plan", "--your-code", "much"], &["much", "512MiB"]);
+    for speed in ["0", "50%", "fast"] {
+        refused(&["plan", "--spill-speed", speed], &["--spill-speed", speed, "3GB, or measure"]);
+    }
     refused(&["train", "--micro-batches", "3"], &["64", "3"]);
     refused(&["train", "--batch", "0"], &["--batch"]);
     refused(&["train", "--batch", "-3"], &["-3"]);
@@ -661,4 +664,22 @@ fn plan_and_zoo_print_tables() {
     for word in ["mlp", "61,706", "272,474", "5,322,240", "mnist", "16,000"] {
         assert!(zoo.contains(word), "no `{word}` in\n{zoo}");
     }
+}
+
+/// Plans go by the disk's speed as it is said, or as a trial finds it, in a folder that is not there yet, too.
+#[test]
+fn predictions_follow_the_speed_of_the_disk() {
+    let scratch = Scratch::new("spill-speed");
+    // Most of an mlp of Adam is state: half of it does not fit.
+    let line = ["--model=mlp", "--batch=8", "--data=synthetic", "--memory=90MiB", "--threads=2", "--json"];
+    let overhead = |speed: &str| {
+        let disk = ["plan", "--spill", &scratch.path(""), "--spill-speed", speed];
+        let plan = json(&plimsoll(&[&disk[..], &line].concat()));
+        assert!(number(&plan, "spilled") > 0.0);
+        number(&plan, "overhead")
+    };
+    let (tape, disk, memory) = (overhead("1MB"), overhead("measure"), overhead("1TB"));
+    assert!(tape > disk && disk > memory, "{tape} {disk} {memory}");
+    let run = ["train", "--steps=1", "--spill-speed=measure", "--out", &scratch.path("later/run")];
+    json(&plimsoll(&[&run[..], &line].concat()));
 }
