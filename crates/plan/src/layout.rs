@@ -7,13 +7,14 @@ use crate::planner::Floor;
 use crate::searches::Searches;
 use crate::work::{Deed, TaskId, Work};
 use crate::{Action, Buffer, BufferKind, ExecutionPlan, SPILL_ALIGNMENT, SpilledValue, StateHome};
-use plimsoll_graph::ValueId;
+use plimsoll_graph::{Graph, ValueId};
 use std::sync::Arc;
 
 /// What every layout of one graph shares.
 pub(crate) struct Layout<'a> {
-    /// The batch type.
+    /// The batch type, and its graph.
     pub name: &'a str,
+    pub graph: &'a Arc<Graph>,
     /// The states.
     pub floor: &'a Floor,
     /// Bytes the arena may have.
@@ -82,7 +83,7 @@ impl Layout<'_> {
         let end = table.buffers.iter().map(|b| b.offset + b.bytes).fold(self.floor.end, usize::max);
         ExecutionPlan {
             name: self.name.to_string(),
-            graph: Arc::new(work.graph.clone()),
+            graph: self.graph.clone(),
             nanoseconds: predicted(work, order, &table),
             steps: table.steps,
             buffers: table.buffers,

@@ -12,6 +12,7 @@ use crate::{
 use plimsoll_graph::{Graph, Role};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How often a plan whose places have gaps is searched again under another aim.
 const AIMS: usize = 3;
@@ -113,7 +114,8 @@ pub(crate) fn plan_remembering(
     let alignment = target.alignment().max(1);
     let states = find_states(batches)?;
     let disk = budget.spill.unwrap_or_default();
-    let shelf = Shelf { batches, target, states: &states, alignment, disk, searches };
+    let graphs = shared(batches);
+    let shelf = Shelf { batches, graphs, target, states: &states, alignment, disk, searches };
     let room = budget.arena_bytes();
     let repeat = budget.recompute && budget.spill.is_none();
     let mut best = shelf.plan(&[], room, Means { repeat, park: None, pieces_from: WHOLE })?;
@@ -137,6 +139,8 @@ const SLOW: u64 = 20;
 /// Everything that does not change between attempts to plan.
 struct Shelf<'a> {
     batches: &'a [(String, Graph)],
+    /// Their graphs, for plans to share.
+    graphs: Vec<Arc<Graph>>,
     target: &'a dyn Target,
     /// All states, none of them placed yet.
     states: &'a [StatePlacement],
@@ -166,10 +170,10 @@ impl Shelf<'_> {
     /// Plans with these states in the spill file, and the means where a plan does not fit the room.
     fn plan(&self, spilled: &[usize], room: usize, means: Means) -> Result<Planned, PlanError> {
         let floor = self.floor(spilled, means.pieces_from);
-        let plans = self.batches.iter();
-        let plans = plans.map(|(name, graph)| {
-            let layout = Layout { name, floor: &floor, room, searches: self.searches };
-            plan_one(&layout, graph, self.target, self.disk, means)
+        let plans = self.batches.iter().zip(&self.graphs);
+        let plans = plans.map(|((name, _), graph)| {
+            let layout = Layout { name, graph, floor: &floor, room, searches: self.searches };
+            plan_one(&layout, self.target, self.disk, means)
         });
         Ok(Planned { plans: plans.collect::<Result<_, _>>()?, floor })
     }
@@ -276,6 +280,10 @@ impl Shelf<'_> {
     }
 }
 
+fn shared(batches: &[(String, Graph)]) -> Vec<Arc<Graph>> {
+    batches.iter().map(|(_, graph)| Arc::new(graph.clone())).collect()
+}
+
 /// Plans with their states placed, and their account.
 pub(crate) fn finished(
     target: &dyn Target,
@@ -373,12 +381,11 @@ struct Means {
 /// as low as it goes.
 fn plan_one(
     layout: &Layout<'_>,
-    graph: &Graph,
     target: &dyn Target,
     disk: Disk,
     means: Means,
 ) -> Result<ExecutionPlan, PlanError> {
-    let room = layout.room;
+    let (room, graph) = (layout.room, layout.graph.as_ref());
     let (_, spilled) = layout.floor.of(graph);
     let work = Work::new(layout.name, graph, target, &spilled, disk)?;
     let order = order::order(&work);
@@ -479,7 +486,8 @@ pub(crate) fn plan_spilled(
     let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
     let (states, alignment) = (find_states(batches)?, target.alignment());
     let searches = &Searches::default();
-    let shelf = Shelf { batches, target, states: &states, alignment, disk, searches };
+    let graphs = shared(batches);
+    let shelf = Shelf { batches, graphs, target, states: &states, alignment, disk, searches };
     let some: Vec<usize> = (0..states.len()).filter(|&i| spilled >> i & 1 == 1).collect();
     Ok(shelf.set(
         shelf.plan(&some, room, Means { repeat, park: Some(1), pieces_from })?,
