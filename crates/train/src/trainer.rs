@@ -730,8 +730,10 @@ impl Trainer {
             let mut plans = self.toward(&batches, &budget, &planning.searches)?;
             if let Some(heap) = self.heap_bytes {
                 let bytes = heap + plans_bytes(&plans);
-                // Where nothing is left, no less can be.
-                if bytes > reserved && means != Means::Once && arena > 0 {
+                let total = plans.sheet.total_bytes + bytes + page_tables(plans.arena_bytes).bytes;
+                // What does not even fit what was left does not fit less.
+                let again = plans.arena_bytes <= arena && total > planning.aim_bytes();
+                if bytes > reserved && again && means != Means::Once {
                     reserved = bytes + bytes / 16;
                     continue;
                 }
