@@ -17,6 +17,10 @@ use std::sync::Arc;
 /// How often a plan whose places have gaps is searched again under another aim.
 const AIMS: usize = 3;
 
+/// Where the lowest list has larger gaps than this part of it, one for a line as much higher is tried: it has far fewer
+/// repeats, and often no gaps.
+const ABOVE_LOWEST: usize = 128;
+
 /// What the plans may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
@@ -455,20 +459,45 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
     };
     let mut repeats = Repeats::new(work, order, layout.searches);
     let Some((least, list)) = repeats.lowest() else { return (plan(order), order.to_vec()) };
+    let key = |p: &ExecutionPlan| (p.peak_bytes.saturating_sub(room), p.nanoseconds);
     let mut best = (plan(&list), list);
-    let mut aim = room.saturating_sub(layout.floor.end);
-    for _ in 0..AIMS {
-        let list = if aim > least { repeats.under(aim) } else { None };
-        let Some(list) = list else { break };
+    let (gaps, above) = (best.0.peak_bytes - best.0.live_bytes, least / ABOVE_LOWEST);
+    let mut fits = |list: Vec<TaskId>| {
         let found = plan(&list);
-        let peak = found.peak_bytes;
-        if peak <= room {
-            return (found, list);
-        }
-        if peak < best.0.peak_bytes {
+        let (peak, live) = (found.peak_bytes, found.live_bytes);
+        if key(&found) < key(&best.0) {
             best = (found, list);
         }
-        aim = lowered(aim, room, peak);
+        if peak <= room { Ok(()) } else { Err((peak, live)) }
+    };
+    let line = room.saturating_sub(layout.floor.end);
+    let mut aim = line;
+    let mut aimed = false;
+    for attempt in 1..=AIMS {
+        let list = if aim > least { repeats.under(aim) } else { None };
+        let Some(list) = list else { break };
+        match fits(list) {
+            Ok(()) if aim == line => return best,
+            Ok(()) => {
+                aimed = true;
+                break;
+            }
+            // As much lower as the gaps are high, then twice as much.
+            Err((peak, live)) => {
+                aim = lowered(aim, room, peak).min(line.saturating_sub(attempt * (peak - live)));
+            }
+        }
+    }
+    // Gaps differ from list to list: one for a line above the last aim may fit, and be faster.
+    let rungs = repeats.rungs_under(line);
+    let last = rungs.len();
+    let rung = rungs.into_iter().position(|list| fits(list).is_ok());
+    if gaps > above
+        && !aimed
+        && rung.is_none_or(|at| at + 1 == last)
+        && let Some(list) = repeats.under(least + above)
+    {
+        let _ = fits(list);
     }
     best
 }

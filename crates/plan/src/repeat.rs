@@ -96,26 +96,36 @@ impl<'w, 'g> Repeats<'w, 'g> {
 
     /// The tasks in order with the repeats that bring live bytes above the states lowest, and how low that is.
     pub fn lowest(&mut self) -> Option<(usize, Vec<TaskId>)> {
-        self.allowed(|translated, ladder| {
+        let (low, lists) = self.allowed(|translated, ladder| {
             let schedule = ladder.lowest();
-            Some((translated.fixed.saturating_add(schedule.peak_bytes as usize), schedule))
-        })
+            Some((translated.fixed.saturating_add(schedule.peak_bytes as usize), vec![schedule]))
+        })?;
+        Some((low, lists.into_iter().next()?))
     }
 
     /// The tasks in order, with the repeats that keep live bytes above the states under a line, if any are found.
     pub fn under(&mut self, line: usize) -> Option<Vec<TaskId>> {
+        let ((), lists) = self.allowed(|translated, ladder| {
+            let room = line.checked_sub(translated.fixed)?;
+            Some(((), vec![ladder.solve(room as u64).ok()?]))
+        })?;
+        lists.into_iter().next()
+    }
+
+    /// The tasks in order with the repeats for fixed lines, those that are not over a line, from the highest.
+    pub fn rungs_under(&mut self, line: usize) -> Vec<Vec<TaskId>> {
         let found = self.allowed(|translated, ladder| {
             let room = line.checked_sub(translated.fixed)?;
-            Some(((), ladder.solve(room as u64).ok()?))
+            Some(((), ladder.rungs_under(room as u64)))
         });
-        found.map(|((), list)| list)
+        found.map_or_else(Vec::new, |((), lists)| lists)
     }
 
     /// Searches until no task runs again where it may not.
     fn allowed<T>(
         &mut self,
-        search: impl Fn(&Translated, &mut Ladder) -> Option<(T, Schedule)>,
-    ) -> Option<(T, Vec<TaskId>)> {
+        search: impl Fn(&Translated, &mut Ladder) -> Option<(T, Vec<Schedule>)>,
+    ) -> Option<(T, Vec<Vec<TaskId>>)> {
         loop {
             let (translated, ladder) = match self.asked.take() {
                 Some(asked) => asked,
@@ -125,12 +135,17 @@ impl<'w, 'g> Repeats<'w, 'g> {
                     (translated, ladder)
                 }
             };
-            let (figure, schedule) = search(&translated, &mut ladder.borrow_mut())?;
-            let list = translated.tasks(schedule.runs.iter().map(|run| run.call));
-            let misplaced = misplaced(self.work, &list);
+            let found = search(&translated, &mut ladder.borrow_mut());
+            let Some((figure, schedules)) = found else {
+                self.asked = Some((translated, ladder));
+                return None;
+            };
+            let tasks = |schedule: Schedule| translated.tasks(schedule.runs.iter().map(|run| run.call));
+            let lists: Vec<Vec<TaskId>> = schedules.into_iter().map(tasks).collect();
+            let misplaced: Vec<TaskId> = lists.iter().flat_map(|list| misplaced(self.work, list)).collect();
             if misplaced.is_empty() {
                 self.asked = Some((translated, ladder));
-                return Some((figure, list));
+                return Some((figure, lists));
             }
             misplaced.into_iter().for_each(|task| self.once[task] = true);
         }

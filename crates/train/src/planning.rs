@@ -53,9 +53,9 @@ pub(crate) struct Planning {
 }
 
 impl Planning {
-    /// For one plan: nothing is kept.
+    /// For one plan: only searches are kept, which its attempts share.
     pub fn new(line_bytes: usize) -> Self {
-        Self { line_bytes, ..Self::default() }
+        Self { line_bytes, searches: Searches::keeping(), ..Self::default() }
     }
 
     /// For plans under many lines.

@@ -611,10 +611,12 @@ impl Trainer {
         if tried == 1 && !is_short(&plain) {
             return plain;
         }
-        // Fewer micro-batches in which steps run again may be faster, and may fit where none else does.
+        // Fewer micro-batches in which steps run again may be faster, and may fit where none else does. What is tried under
+        // a line is tried under those above it, too, unless it fits there without.
+        let middle = splits.len() / 2;
         let mut again: Vec<usize> = match is_short(&plain) {
-            false => vec![0, tried - 2],
-            true => vec![0, tried / 2, tried - 1],
+            false => vec![0, middle.min(tried - 2), tried - 2],
+            true => vec![0, middle.min(tried - 1), tried - 1],
         };
         again.dedup();
         let disk = self.executor.disk();
@@ -701,10 +703,15 @@ impl Trainer {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }
         // Heap and page tables depend on the plan: they are reserved, and counted once it is known. Steps that run again
-        // add to the plan, seldom as much as half.
+        // add to the plan, seldom as much as an eighth; with transfers, seldom as much as half.
         let mut reserved = self.heap_bytes.map_or(0, |heap| {
             let bytes = plan_bytes(batches.graphs().iter().flat_map(|(_, g)| &g.nodes));
-            heap + if means == Means::Once { bytes } else { bytes + bytes / 2 }
+            let more = match means {
+                Means::Once => 0,
+                Means::Repeat => bytes / 8,
+                Means::Spill => bytes / 2,
+            };
+            heap + bytes + more
         });
         loop {
             let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
@@ -722,7 +729,10 @@ impl Trainer {
             let mut plans = self.toward(&batches, &budget, &planning.searches)?;
             if let Some(heap) = self.heap_bytes {
                 let bytes = heap + plans_bytes(&plans);
-                if bytes > reserved && means != Means::Once {
+                let total = plans.sheet.total_bytes + bytes + page_tables(plans.arena_bytes).bytes;
+                // What does not even fit what was left does not fit less.
+                let again = plans.arena_bytes <= arena && total > planning.aim_bytes();
+                if bytes > reserved && again && means != Means::Once {
                     reserved = bytes + bytes / 16;
                     continue;
                 }

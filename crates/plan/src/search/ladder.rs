@@ -8,6 +8,7 @@ use super::shave::{Effort, shave};
 use super::sweep::{Taste, sweep};
 use super::table::Table;
 use super::{Problem, ProblemError, Schedule, Short, moment, spell, tiny};
+use std::collections::BTreeMap;
 
 /// Work spent on each rung: to bring first lists without sweeps under the line (so much for each call, within limits),
 /// to prune each list, and to refine the best.
@@ -101,6 +102,8 @@ pub struct Ladder {
     lowest: Option<Found>,
     /// The rungs climbed so far, from the lowest line.
     climbed: Vec<(u64, Found)>,
+    /// What was found for lines between rungs.
+    between: BTreeMap<u64, Found>,
 }
 
 impl Ladder {
@@ -110,7 +113,7 @@ impl Ladder {
         let runs: Vec<u32> = (0..table.calls as u32).collect();
         let ledger = Ledger::new(&table, &runs, 0);
         let (full, recorded) = (ledger.fullest().unwrap_or(0), Found::new(ledger));
-        Ok(Self { table, full, recorded, lowest: None, climbed: Vec::new() })
+        Ok(Self { table, full, recorded, lowest: None, climbed: Vec::new(), between: BTreeMap::new() })
     }
 
     /// The fastest schedule found whose peak is at most a line: that of the highest rung under it, refined.
@@ -122,6 +125,16 @@ impl Ladder {
     pub fn lowest(&mut self) -> Schedule {
         let runs = self.lowest_found().runs;
         spell(&self.table, &runs)
+    }
+
+    /// The schedules of the rungs that are not over a line, from the highest. They are the same for every line.
+    pub(crate) fn rungs_under(&mut self, line: u64) -> Vec<Schedule> {
+        if self.lowest_found().peak > line {
+            return Vec::new();
+        }
+        self.climb(line);
+        let under = self.climbed.iter().filter(|(rung, _)| *rung <= line);
+        under.rev().map(|(_, found)| spell(&self.table, &found.runs)).collect()
     }
 
     /// Every rung and its time, from the smallest line found.
@@ -145,9 +158,15 @@ impl Ladder {
             let short = Short { line_bytes: line, smallest_line_bytes, floor_bytes };
             return self.begin(line, None).map(|start| self.refine(line, &start)).ok_or(short);
         }
+        if let Some(found) = self.between.get(&line) {
+            return Ok(found.clone());
+        }
         Ok(match self.climb(line) {
             (rung, found) if rung == line => found,
-            (_, found) => self.step(line, found),
+            (_, found) => {
+                let found = self.step(line, found);
+                self.between.entry(line).or_insert(found).clone()
+            }
         })
     }
 

@@ -145,3 +145,34 @@ fn perceptrons_hold_under_random_lines() {
         assert!(repeats(&plans) > 0);
     }
 }
+
+/// Plans on a grid of lines up to no line at all: once one fits, all above it do, and none takes more time.
+fn hold_on_a_grid(what: &str, graph: &Graph, lines: usize) {
+    let whole = plan_under(graph, usize::MAX, None).unwrap().arena_bytes;
+    let mut lower: Option<(usize, u64)> = None;
+    for line in (lines / 4..=lines).map(|part| whole * part / lines) {
+        match (plan_under(graph, line, None), lower) {
+            (Ok(plans), _) => {
+                let time = plans.plans[0].nanoseconds;
+                let (below, least) = lower.unwrap_or((0, u64::MAX));
+                assert!(time <= least, "{what}: {time} ns under {line} bytes, {least} under {below}");
+                lower = Some((line, time));
+            }
+            (Err(_), None) => {}
+            (Err(error), Some((below, _))) => panic!("{what}: {below} bytes do, {line} do not: {error}"),
+        }
+    }
+    assert!(lower.is_some(), "{what}: nothing fits");
+}
+
+#[test]
+fn more_memory_never_takes_more_time_nor_is_refused() {
+    for seed in 0..150 {
+        let graph = random_graph(seed, 3 + (seed % 40) as usize, 1 + (seed % 3) as usize);
+        hold_on_a_grid(&format!("seed {seed}"), &graph, 16);
+    }
+    for (layers, examples, width) in [(4, 64, 24), (7, 16, 10), (10, 128, 16)] {
+        let graph = perceptron(layers, examples, width, true);
+        hold_on_a_grid(&format!("{layers} × {width}, {examples}"), &graph, 20);
+    }
+}
