@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
 //!
-//! Options: `batch`, `threads`, `isa=avx2`, `optimizer=adamw`, `repeats` (the least time of so many steps counts), `worst`
-//! (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and `save=FILE`
-//! or `from=FILE` to keep measured times and to compare with kept ones.
+//! Options: `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `repeats` (the least time of so many
+//! steps counts), `worst` (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`,
+//! `channels`), and `save=FILE` or `from=FILE` to keep measured times and to compare with kept ones.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 use plimsoll_cpu::isa::Isa;
@@ -62,6 +62,10 @@ fn main() -> Result<(), Failure> {
     let times = Arc::new(StepTimes::default());
     let executor = Cpu::with_isa(threads, target.isa)?.timed(times.clone());
     let trainer = Trainer::new(model, optimizer, executor).batch(batch).kinds(&[BatchKind::Train]);
+    let trainer = match number("micro")? {
+        Some(micro_batches) => trainer.micro_batches(micro_batches),
+        None => trainer,
+    };
     let plans = trainer.plan(&data)?;
     let plan = plans.plans[0].clone();
     let measured: Vec<u64> = match text("from") {
@@ -121,7 +125,8 @@ fn compare(plan: &ExecutionPlan, target: &dyn Target, measured: &[u64], worst: u
         let words = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
         let (reads, writes) = (words(&query.inputs), words(&query.outputs));
         let text = format!("{} {}{reads} →{writes}", node.layer, node.op.name());
-        let (measured, predicted) = (nanoseconds as f64 / 1e3, kernel.nanoseconds as f64 / 1e3);
+        let times = if step.tail { 1.0 } else { plan.graph.micro_batches as f64 };
+        let [measured, predicted] = [nanoseconds, kernel.nanoseconds].map(|ns| times * ns as f64 / 1e3);
         lines.push(Line { family: family(&node.op), text, measured, predicted });
     }
     let mut families: BTreeMap<&str, (usize, f64, f64)> = BTreeMap::new();

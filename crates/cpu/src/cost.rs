@@ -12,13 +12,16 @@ use crate::target::CpuTarget;
 /// Nanoseconds that a call takes whatever its size.
 const CALL: f64 = 300.0;
 /// Nanoseconds to hand work to the other threads.
-const WAKE: f64 = 1_500.0;
+const WAKE: f64 = 3_000.0;
+/// Bytes that stay in a core's first cache from one step to the next, and how much faster than memory that is.
+const FIRST: f64 = 32768.0;
+const FIRST_SPEED_UP: f64 = 4.0;
 /// Bytes that stay in a core's own cache from one step to the next.
 const NEAR: f64 = 1048576.0;
 /// Bytes that stay in the cache that cores share.
 const MIDDLE: f64 = 12.0 * 1048576.0;
 /// How much faster than memory these are, for one thread and for several: what another has written lies in its cache.
-const SPEED_UP: [[f64; 3]; 2] = [[2.0, 1.5, 1.0], [1.2, 1.2, 1.0]];
+const SPEED_UP: [[f64; 3]; 2] = [[2.0, 1.5, 1.0], [1.5, 1.5, 1.0]];
 /// Bytes up to which one thread does all the work.
 const ALONE: f64 = 131072.0;
 /// Multiply-adds that must be under way at once to hide their latency.
@@ -32,7 +35,7 @@ const PAGE: usize = 4096;
 /// Multiply-adds that pass while an element of the first operand is packed.
 const PACK: f64 = 1.5;
 /// Times that memory takes for each byte of a tile's results in a product, by where they lie.
-const PRODUCT_TOUCH: [f64; 3] = [0.6, 1.4, 2.2];
+const PRODUCT_TOUCH: [f64; 3] = [0.7, 1.2, 2.2];
 /// How much longer it takes where rows are no whole vectors, and every store falls on two cache lines.
 const RAGGED: f64 = 3.2;
 /// Multiply-adds that pass while a vector of results waits for the next chunk of its sum.
@@ -84,7 +87,9 @@ impl Core {
     /// Nanoseconds to move so many bytes once, end to end: few bytes are still in a cache.
     pub(crate) fn memory(&self, bytes: f64) -> f64 {
         let shared = self.threads > 1 && bytes > ALONE;
-        bytes * self.byte / SPEED_UP[usize::from(shared)][level(bytes)]
+        let speed_up =
+            if bytes <= FIRST { FIRST_SPEED_UP } else { SPEED_UP[usize::from(shared)][level(bytes)] };
+        bytes * self.byte / speed_up
     }
 
     /// Tiles of at most the kernels' height: full ones, and what is left.
@@ -125,7 +130,7 @@ impl Core {
     /// if it fits there.
     pub(crate) fn direct_product(&self, [m, n, k]: [usize; 3], bytes: f64) -> f64 {
         let more = DIRECT_MORE[usize::from((4 * n).is_multiple_of(PAGE))];
-        let rows = self.even_tiles(m).map(|(rows, times)| ((rows.max(DIRECT) + more) * times) as f64);
+        let rows = self.even_tiles(m).map(|(rows, times)| ((rows + more).max(DIRECT) * times) as f64);
         let slots = rows.iter().sum::<f64>() * k as f64 * self.vectors(n) as f64;
         let second = 4.0 * k as f64 * n as f64;
         let far = if level(second) > 0 { second } else { 0.0 };
@@ -255,7 +260,7 @@ mod tests {
             let x = format!("f32[{rows},512]");
             microseconds(1, &product(), &[&x, "f32[512,512]"]) / rows as f64
         };
-        assert!(per_row(2) > 1.5 * per_row(56) && per_row(100) > per_row(1400));
+        assert!(per_row(1) > 2.0 * per_row(56) && per_row(100) > per_row(1400));
         let tanh = Op::Elementwise(Elementwise::Unary(Unary::Tanh));
         let relu = Op::Elementwise(Elementwise::Unary(Unary::Relu));
         let one = |op: &Op, n: usize| microseconds(1, op, &[&format!("f32[{n}]")]);
