@@ -5,7 +5,7 @@ use crate::search::{Ladder, Problem};
 use crate::{Budget, PlanError, PlanSet, Target};
 use plimsoll_graph::Graph;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
@@ -31,17 +31,23 @@ use std::rc::Rc;
 /// ```
 #[derive(Debug, Default)]
 pub struct Searches {
-    keep: bool,
-    /// Problems by a hash, with their answers so far.
-    known: RefCell<BTreeMap<u64, Vec<Known>>>,
+    /// Problems that are remembered at most.
+    most: usize,
+    /// Problems with a hash and their answers so far, the latest last.
+    known: RefCell<VecDeque<Known>>,
 }
 
-type Known = (Problem, Rc<RefCell<Ladder>>);
+type Known = (u64, Problem, Rc<RefCell<Ladder>>);
 
 impl Searches {
-    /// Remembers what is found; [`Searches::default`] does not.
+    /// Remembers all that is found; [`Searches::default`] remembers nothing.
     pub fn keeping() -> Self {
-        Self { keep: true, ..Self::default() }
+        Self::keeping_latest(usize::MAX)
+    }
+
+    /// Remembers what was found of as many graphs at most: the latest.
+    pub fn keeping_latest(most: usize) -> Self {
+        Self { most, ..Self::default() }
     }
 
     /// As [`plan_toward`](crate::plan_toward), with what was found before.
@@ -57,18 +63,21 @@ impl Searches {
     /// The answers for a problem; none if it makes no sense.
     pub(crate) fn ladder(&self, problem: &Problem) -> Option<Rc<RefCell<Ladder>>> {
         let new = || Some(Rc::new(RefCell::new(Ladder::new(problem).ok()?)));
-        if !self.keep {
+        if self.most == 0 {
             return new();
         }
         let mut hasher = DefaultHasher::new();
         problem.hash(&mut hasher);
+        let hash = hasher.finish();
         let mut known = self.known.borrow_mut();
-        let same = known.entry(hasher.finish()).or_default();
-        if let Some((_, ladder)) = same.iter().find(|(other, _)| other == problem) {
+        if let Some((.., ladder)) = known.iter().find(|(other, same, _)| *other == hash && same == problem) {
             return Some(ladder.clone());
         }
         let ladder = new()?;
-        same.push((problem.clone(), ladder.clone()));
+        if known.len() == self.most {
+            known.pop_front();
+        }
+        known.push_back((hash, problem.clone(), ladder.clone()));
         Some(ladder)
     }
 }

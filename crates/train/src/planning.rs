@@ -53,9 +53,9 @@ pub(crate) struct Planning {
 }
 
 impl Planning {
-    /// For one plan: only searches are kept, which its attempts share.
+    /// For one plan: only the latest search is kept, which goes on under another aim.
     pub fn new(line_bytes: usize) -> Self {
-        Self { line_bytes, searches: Searches::keeping(), ..Self::default() }
+        Self { line_bytes, searches: Searches::keeping_latest(1), ..Self::default() }
     }
 
     /// For plans under many lines.
