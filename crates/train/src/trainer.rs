@@ -635,8 +635,14 @@ impl Trainer {
         if disk.is_none() || best.as_ref().is_ok_and(|plans| !slow(plans)) {
             return best;
         }
-        // Sums over micro-batches stay in the arena: the fewest, the smallest, or just too large without spilling.
-        let mut ends = vec![splits[0], splits[tried.saturating_sub(2)], splits[tried - 1]];
+        // Sums over micro-batches stay in the arena: the fewest, some, the smallest, or just too large without spilling.
+        let mut ends = vec![
+            splits[0],
+            splits[middle.min(tried - 1)],
+            splits[tried.saturating_sub(2)],
+            splits[tried - 1],
+        ];
+        ends.sort_unstable();
         ends.dedup();
         let mut known = best;
         for split in ends {
