@@ -304,3 +304,47 @@ unsafe fn copy_row<T: Copy>(axis: Axis, from: *const T, to: *mut T) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::testing::on_all;
+
+    /// Tasks that end inside a piece or take several, rows that are cut: every element goes where it belongs.
+    #[test]
+    fn joining_and_splitting_large_tensors_puts_every_element_in_its_place() {
+        let parts = |rows: usize, widths: &[usize]| -> Vec<TensorType> {
+            widths.iter().map(|width| format!("f32[{rows},{width}]").parse().unwrap()).collect()
+        };
+        for (rows, widths) in
+            [(100, &[7, 256, 1, 40, 300][..]), (9, &[8192, 3, 5000]), (2, &[40_000, 33_333]), (3, &[1, 2])]
+        {
+            let (parts, width) = (parts(rows, widths), widths.iter().sum::<usize>());
+            let whole: TensorType = format!("f32[{rows},{width}]").parse().unwrap();
+            let types: Vec<&TensorType> = parts.iter().collect();
+            let join = Moves::new(&Movement::Concat { axis: 1 }, &types, &[&whole]).unwrap();
+            let split = Movement::Split { axis: 1, extents: widths.to_vec() };
+            let split = Moves::new(&split, &[&whole], &types).unwrap();
+            assert!(rows < 9 || join.tasks() > 1, "{rows} × {width}");
+            let wanted: Vec<f32> = (0..rows * width).map(|i| i as f32).collect();
+            let found = on_all(|ctx| {
+                let mut apart: Vec<Vec<f32>> = parts.iter().map(|t| vec![-1.0; t.shape.elements()]).collect();
+                let outputs: Vec<*mut u8> = apart.iter_mut().map(|part| part.as_mut_ptr().cast()).collect();
+                // SAFETY: the operands are those that the moves were made for.
+                unsafe { split.run(ctx, &[wanted.as_ptr().cast()], &outputs) };
+                let mut start = 0;
+                for (part, &wide) in apart.iter().zip(widths) {
+                    let of = |i: usize| (i / wide * width + start + i % wide) as f32;
+                    assert!(part.iter().enumerate().all(|(i, &x)| x == of(i)), "{rows} × {wide}");
+                    start += wide;
+                }
+                let inputs: Vec<*const u8> = apart.iter().map(|part| part.as_ptr().cast()).collect();
+                let mut joined = vec![-1.0_f32; rows * width];
+                // SAFETY: as above.
+                unsafe { join.run(ctx, &inputs, &[joined.as_mut_ptr().cast()]) };
+                joined
+            });
+            assert!(found.iter().all(|joined| *joined == wanted), "{rows} × {width}");
+        }
+    }
+}
