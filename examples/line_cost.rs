@@ -237,6 +237,9 @@ fn typical_rates() -> Result<Rates, Box<dyn Error>> {
     })
 }
 
+/// Seconds of a step without the line, and of one under it.
+type Pair = [f64; 2];
+
 /// Trains two plans of one run side by side: the seconds that each took for every pair of steps, and whether all states are
 /// the same afterwards.
 fn side_by_side(
@@ -245,7 +248,7 @@ fn side_by_side(
     batch: &Batch,
     plans: [&PlanSet; 2],
     pairs: usize,
-) -> Result<(Vec<[f64; 2]>, bool), Box<dyn Error>> {
+) -> Result<(Vec<Pair>, bool), Box<dyn Error>> {
     let needed = plans.iter().map(|plans| plans.sheet.total_bytes).sum::<usize>();
     if memory::available().is_some_and(|available| available < needed) {
         return Err(format!("both runs need {:.0} MiB, more than is available", mebibytes(needed)).into());
