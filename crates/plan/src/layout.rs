@@ -4,6 +4,7 @@ use crate::lifetimes::{Timetable, timetable};
 use crate::park::profile;
 use crate::placement::{Block, live_peak, place};
 use crate::planner::Floor;
+use crate::predict::predicted;
 use crate::searches::Searches;
 use crate::work::{Deed, TaskId, Work};
 use crate::{Action, Buffer, BufferKind, ExecutionPlan, SPILL_ALIGNMENT, SpilledValue, StateHome};
@@ -80,11 +81,12 @@ impl Layout<'_> {
                 buffer.offset = offset;
             }
         }
+        let times: Vec<u64> = order.iter().map(|&task| work.tasks[task].nanoseconds).collect();
         let end = table.buffers.iter().map(|b| b.offset + b.bytes).fold(self.floor.end, usize::max);
         ExecutionPlan {
             name: self.name.to_string(),
             graph: self.graph.clone(),
-            nanoseconds: predicted(work, order, &table),
+            nanoseconds: predicted(&table.steps, &table.buffers, work.graph.micro_batches, &times),
             steps: table.steps,
             buffers: table.buffers,
             outputs: table.outputs,
@@ -156,48 +158,4 @@ fn linger(work: &Work<'_>, order: &[TaskId], table: &mut Timetable, room: usize)
             hidden += if is_transfer(task.deed) { 0 } else { task.nanoseconds };
         }
     }
-}
-
-/// Predicted time of all steps: transfers go on beside the computing, one after the other, until something waits for
-/// them.
-fn predicted(work: &Work<'_>, order: &[TaskId], table: &Timetable) -> u64 {
-    let (mut now, mut disk) = (0_u64, 0_u64);
-    let mut body: Option<u64> = None;
-    let mut done = vec![0_u64; table.buffers.len()];
-    // Stores that must be done before the step after a buffer's last.
-    let mut ends: Vec<Vec<usize>> = vec![Vec::new(); order.len() + 1];
-    for (at, step) in table.steps.iter().enumerate() {
-        let task = &work.tasks[order[at]];
-        if step.tail && body.is_none() {
-            now = now.max(disk);
-            body = Some(now);
-        }
-        for &buffer in &ends[at] {
-            now = now.max(done[buffer]);
-        }
-        match &step.action {
-            Action::Load { to, .. } => {
-                disk = disk.max(now) + task.nanoseconds;
-                done[to.index()] = disk;
-            }
-            Action::Store { from, .. } => {
-                disk = disk.max(now) + task.nanoseconds;
-                done[from.index()] = disk;
-                ends[(table.buffers[from.index()].last + 1).max(at + 1)].push(from.index());
-            }
-            Action::Run { reads, .. } => {
-                now = reads.iter().map(|b| done[b.index()]).fold(now, u64::max) + task.nanoseconds;
-            }
-            Action::Stream { reads, .. } => {
-                // It waits for the disk, and keeps it busy.
-                now = reads.iter().flatten().map(|b| done[b.index()]).fold(now.max(disk), u64::max);
-                now += task.nanoseconds;
-                disk = now;
-            }
-            Action::Copy { from, .. } => now = now.max(done[from.index()]) + task.nanoseconds,
-        }
-    }
-    now = now.max(disk);
-    let tail = body.map_or(0, |body| now - body);
-    (now - tail).saturating_mul(work.graph.micro_batches as u64).saturating_add(tail)
 }

@@ -17,6 +17,7 @@ mod park;
 mod placement;
 mod plan;
 mod planner;
+mod predict;
 mod record;
 mod repeat;
 pub mod search;

@@ -7,7 +7,7 @@
 use crate::repeat::{Turn, unrolled};
 use crate::tide::Tide;
 use crate::work::{Deed, Home, ItemId, TaskId, Work};
-use crate::{Disk, Spilled};
+use crate::Spilled;
 
 /// The longest time in which an item lies idle: positions in an order of the uses around it.
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +102,8 @@ pub(crate) fn dearest(gaps: &[Gap], list: &[TaskId], work: &Work<'_>, nanosecond
     dearest.sort_by_key(|gap| std::cmp::Reverse(waste(gap)));
     let mut moved = 0;
     dearest.retain(|gap| {
-        let store = if gap.load.is_some() { 0 } else { work.disk.write_ns_per_mib };
-        let time = Disk::nanoseconds(gap.bytes, work.disk.read_ns_per_mib + store);
+        let store = if gap.load.is_some() { 0 } else { work.disk.writing(gap.bytes) };
+        let time = work.disk.reading(gap.bytes) + store;
         let fits = moved + time <= nanoseconds;
         moved += if fits { time } else { 0 };
         fits

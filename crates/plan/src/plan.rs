@@ -176,15 +176,17 @@ impl ExecutionPlan {
             Action::Store { what: Spilled::Value(i), .. } => {
                 Some((step.tail, self.graph.ty(self.spilled[*i].value).bytes()))
             }
-            Action::Stream { node, writes, .. } => {
-                let outputs = self.graph.node(*node).outputs.iter().zip(writes);
-                let passing = outputs.filter(|(_, to)| to.is_none());
-                Some((step.tail, passing.map(|(&value, _)| self.graph.ty(value).bytes()).sum()))
-            }
+            Action::Stream { node, writes, .. } => Some((step.tail, self.passing_bytes(*node, writes))),
             _ => None,
         });
         let times = |tail| if tail { 1 } else { self.graph.micro_batches as u64 };
         stores.map(|(tail, bytes)| times(tail) * bytes as u64).sum()
+    }
+
+    /// Bytes of the states that pass through a node in pieces, and have no buffer to be written to.
+    pub(crate) fn passing_bytes(&self, node: NodeId, writes: &[Option<BufferId>]) -> usize {
+        let outputs = self.graph.node(node).outputs.iter().zip(writes);
+        outputs.filter(|(_, to)| to.is_none()).map(|(&value, _)| self.graph.ty(value).bytes()).sum()
     }
 }
 

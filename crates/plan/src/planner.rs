@@ -48,9 +48,14 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Time for so many bytes.
-    pub(crate) fn nanoseconds(bytes: usize, ns_per_mib: u64) -> u64 {
-        ((bytes as u128 * u128::from(ns_per_mib)) >> 20) as u64
+    /// Nanoseconds to read so many bytes.
+    pub(crate) fn reading(&self, bytes: usize) -> u64 {
+        ((bytes as u128 * u128::from(self.read_ns_per_mib)) >> 20) as u64
+    }
+
+    /// Nanoseconds to write so many bytes.
+    pub(crate) fn writing(&self, bytes: usize) -> u64 {
+        ((bytes as u128 * u128::from(self.write_ns_per_mib)) >> 20) as u64
     }
 }
 
@@ -502,6 +507,10 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
     best
 }
 
+/// The disk of [`plan_spilled`].
+#[cfg(test)]
+pub(crate) const TRIED: Disk = Disk { read_ns_per_mib: 300_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
+
 /// Plans graphs with those states in the spill file whose bit is set, and values of any size where the room asks for it.
 #[cfg(test)]
 pub(crate) fn plan_spilled(
@@ -512,11 +521,10 @@ pub(crate) fn plan_spilled(
     repeat: bool,
     pieces_from: usize,
 ) -> Result<PlanSet, PlanError> {
-    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
     let (states, alignment) = (find_states(batches)?, target.alignment());
     let searches = &Searches::default();
     let graphs = shared(batches);
-    let shelf = Shelf { batches, graphs, target, states: &states, alignment, disk, searches };
+    let shelf = Shelf { batches, graphs, target, states: &states, alignment, disk: TRIED, searches };
     let some: Vec<usize> = (0..states.len()).filter(|&i| spilled >> i & 1 == 1).collect();
     Ok(shelf.set(
         shelf.plan(&some, room, Means { repeat, park: Some(1), pieces_from })?,

@@ -8,7 +8,7 @@ use crate::search::{Call, Ladder, Problem, Schedule};
 use crate::searches::Searches;
 use crate::tide::distinct_reads;
 use crate::work::{Deed, Home, Item, ItemId, TaskId, Work};
-use crate::{Disk, Spilled};
+use crate::Spilled;
 use plimsoll_graph::Origin;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -281,7 +281,7 @@ pub(crate) fn unrolled<'a>(work: &Work<'a>, list: &[Turn]) -> Work<'a> {
             Turn::Park(item) => {
                 slot[item] = new.parked.len();
                 new.parked.push(work.items[item].value);
-                let nanoseconds = Disk::nanoseconds(work.items[item].bytes, work.disk.write_ns_per_mib);
+                let nanoseconds = work.disk.writing(work.items[item].bytes);
                 let deed = Deed::Store(Spilled::Value(slot[item]));
                 new.add_transfer(deed, &[latest[item]], &[], nanoseconds, in_tail, at);
                 continue;
@@ -289,7 +289,7 @@ pub(crate) fn unrolled<'a>(work: &Work<'a>, list: &[Turn]) -> Work<'a> {
             Turn::Fetch(item) => {
                 latest[item] = add(&mut new, &work.items[item], Home::Own);
                 new.items[latest[item]].writer = Some(at);
-                let nanoseconds = Disk::nanoseconds(work.items[item].bytes, work.disk.read_ns_per_mib);
+                let nanoseconds = work.disk.reading(work.items[item].bytes);
                 let deed = Deed::Load(Spilled::Value(slot[item]));
                 new.add_transfer(deed, &[], &[latest[item]], nanoseconds, in_tail, at);
                 continue;

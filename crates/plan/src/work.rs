@@ -6,6 +6,7 @@
 //! accumulated outputs can be written straight into their place, and makes copies where they cannot. A state in the
 //! spill file is a value like any other, which a task loads; another stores its new version.
 
+use crate::predict::{copying, streaming};
 use crate::stream::{PIECE, through};
 use crate::{Disk, Kernel, KernelQuery, PieceTypes, PlanError, Spilled, Target, claims};
 use plimsoll_graph::{Flow, Graph, GraphError, Node, NodeId, Origin, ValueId};
@@ -261,14 +262,14 @@ impl<'a> Work<'a> {
         let item = self.add_item(root, bytes, Home::Own);
         self.items[item].writer = Some(self.tasks.len());
         self.item_of[root.index()] = Some(item);
-        let nanoseconds = Disk::nanoseconds(bytes, self.disk.read_ns_per_mib);
+        let nanoseconds = self.disk.reading(bytes);
         self.add_transfer(Deed::Load(Spilled::State(state)), &[], &[item], nanoseconds, tail, rank);
         item
     }
 
     /// Adds a task that writes the new version of a state to the spill file, after every reading of the old one.
     pub fn add_store(&mut self, state: usize, new: ItemId, tail: bool, rank: usize) {
-        let nanoseconds = Disk::nanoseconds(self.items[new].bytes, self.disk.write_ns_per_mib);
+        let nanoseconds = self.disk.writing(self.items[new].bytes);
         let task =
             self.add_transfer(Deed::Store(Spilled::State(state)), &[new], &[], nanoseconds, tail, rank);
         let old = self.item_of[self.graph.states[state].input.index()];
@@ -304,8 +305,7 @@ impl<'a> Work<'a> {
 
     /// Adds a task that copies an item once it is written.
     pub fn add_copy(&mut self, from: ItemId, to: ItemId, tail: bool, rank: usize) -> TaskId {
-        // No target is asked: a copy moves each byte in and out once, at some 8 bytes a nanosecond.
-        let nanoseconds = self.items[to].bytes as u64 / 4;
+        let nanoseconds = copying(self.items[to].bytes);
         let deed = Deed::Copy(self.items[from].value);
         let task = self.add_transfer(deed, &[from], &[to], nanoseconds, tail, rank);
         self.items[to].writer = Some(task);
@@ -421,15 +421,15 @@ impl<'a> Work<'a> {
     fn stream(&mut self, task: TaskId, node: NodeId, kernel_workspace: usize) {
         let states = (0..self.streams.len()).filter(|&i| self.streams[i] == Some(node));
         let types = states.map(|i| self.graph.ty(self.graph.states[i].input));
-        let (mut pieces, mut moving) = (0, 0);
+        let (mut pieces, mut passing) = (0, 0);
         for ty in types {
             pieces += PIECE * ty.dtype.bytes();
-            moving += Disk::nanoseconds(ty.bytes(), self.disk.read_ns_per_mib + self.disk.write_ns_per_mib);
+            passing += ty.bytes();
         }
         let task = &mut self.tasks[task];
         task.deed = Deed::Stream(node);
         task.workspace = kernel_workspace.next_multiple_of(self.alignment) + 2 * pieces;
-        task.nanoseconds = task.nanoseconds.max(moving);
+        task.nanoseconds = streaming(task.nanoseconds, passing, self.disk);
     }
 
     /// Whether a value is a state that passes through a node, or its new version.

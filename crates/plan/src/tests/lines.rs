@@ -2,7 +2,7 @@
 
 use super::training::perceptron;
 use super::{Choices, FOLD, random_graph, ty};
-use crate::planner::plan_spilled;
+use crate::planner::{TRIED, plan_spilled};
 use crate::{Action, Budget, Disk, NullTarget, PlanError, PlanSet, plan, verify};
 use plimsoll_graph::{Builder, Graph, Init, Role};
 
@@ -96,6 +96,7 @@ fn states_pass_in_pieces_where_they_do_not_fit_as_a_whole() {
     assert_eq!((pieces(&whole), whole.plans[0].stored_bytes(&whole.states)), (0, 4 << 20));
     let lower = plan_under(&graph, (2 << 20) + (3 << 19), Some(disk)).unwrap();
     assert_eq!((pieces(&lower), lower.plans[0].stored_bytes(&lower.states)), (2, 4 << 20));
+    assert_eq!(lower.plans[0].predict(&NullTarget::default(), disk), Ok(lower.plans[0].nanoseconds));
     assert_eq!(needed(plan_under(&graph, 2 << 20, Some(disk))), 3 << 20);
 }
 
@@ -113,6 +114,8 @@ fn random_graphs_hold_with_states_and_values_spilled() {
                 let room = plans.arena_bytes / 4 * part;
                 let plans = plan_spilled(&batches, &target, spilled, room, repeat, usize::MAX).unwrap();
                 assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}, {room}\n{}", batches[0].1);
+                let predicted = plans.plans[0].predict(&target, TRIED);
+                assert_eq!(predicted, Ok(plans.plans[0].nanoseconds), "seed {seed}, {spilled:b}, {room}");
                 values += plans.plans[0].spilled.len();
             }
         }
