@@ -10,7 +10,9 @@
 //! the ratios alone; below six pairs it is all of them, and holds it less often. Afterwards every state of both runs is
 //! compared, bit for bit.
 //!
-//! Predictions take the disk to be as fast as some short trials find it.
+//! Predictions take the disk to be as fast as some short trials find it, and the processor as a typical one. Neither stays
+//! as it was where others share them: *then* is the prediction for the same plan with the speeds of the row itself, the
+//! disk's from a trial before each pair, the processor's from the step without a line.
 //!
 //! A fraction that leaves the unlimited plan as it is, like 9, measures the noise.
 
@@ -18,10 +20,12 @@
 
 use clap::Parser;
 use plimsoll::cpu::spill::{Rates, disk_rates};
+use plimsoll::cpu::CpuTarget;
+use plimsoll::cpu::isa::Isa;
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
-use plimsoll::plan::{PlanError, PlanSet};
+use plimsoll::plan::{Disk, PlanError, PlanSet, Unsupported};
 use plimsoll::prelude::*;
 use plimsoll::train::{BatchKind, tally};
 use std::error::Error;
@@ -125,7 +129,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("--model is one of {known}").into());
     }
     println!(
-        "{:<13}{:>6}{:>10}{:>10}{:>7}{:>8}{:>9}{:>10}{:>10}{:>9}{:>18}{:>8}  states",
+        "{:<13}{:>6}{:>10}{:>10}{:>7}{:>8}{:>9}{:>10}{:>8}{:>10}{:>9}{:>18}{:>8}  states",
         "model",
         "f",
         "line MiB",
@@ -134,6 +138,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "again",
         "spilled",
         "predict %",
+        "then %",
         "step ms",
         "cost %",
         "95 %",
@@ -205,17 +210,22 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             tally.spilled,
             plans.sheet.slowdown() * 100.0,
         );
-        let (pairs, same) = side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs)?;
-        let (_, step, _) = interval(pairs.iter().map(|pair| pair[0] * 1e3).collect());
-        let (low, median, high) = interval(pairs.iter().map(|pair| pair[1] / pair[0]).collect());
-        let [low, median, high] = [low, median, high].map(|ratio| (ratio - 1.0) * 100.0);
+        let spills = plans.spill_bytes > 0;
+        let (pairs, same) = side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs, spills)?;
+        let (step, _) = middle(pairs.iter().map(|pair| pair.without * 1e3).collect());
+        let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+        let target = CpuTarget::new(Isa::detect(), threads);
+        let then = pairs.iter().map(|pair| pair.predicted([&unlimited, &plans], &target));
+        let (then, _) = middle(then.collect::<Result<_, _>>()?);
+        let (median, [low, high]) = middle(pairs.iter().map(|pair| pair.under / pair.without).collect());
+        let [then, median, low, high] = [then, median, low, high].map(percent);
         let between = format!("[{low:.1}, {high:.1}]");
         let states = if same { "same" } else { "DIFFER" };
         let note = match share {
             Share::Of(_) => String::new(),
             Share::Floor => format!("  f = {:.3}", share_of(line)),
         };
-        println!("{row}{step:>10.1}{median:>9.1}{between:>18}{seconds:>8.1}  {states}{note}");
+        println!("{row}{then:>8.1}{step:>10.1}{median:>9.1}{between:>18}{seconds:>8.1}  {states}{note}");
     }
     Ok(())
 }
@@ -237,17 +247,40 @@ fn typical_rates() -> Result<Rates, Box<dyn Error>> {
     })
 }
 
-/// Seconds of a step without the line, and of one under it.
-type Pair = [f64; 2];
+/// A step of each plan.
+struct Pair {
+    /// What the disk did just before; nothing where no plan spills.
+    disk: Disk,
+    /// Seconds of the step without the line.
+    without: f64,
+    /// Seconds of the step under it.
+    under: f64,
+}
 
-/// Trains two plans of one run side by side: the seconds that each took for every pair of steps, and whether all states are
-/// the same afterwards.
+impl Pair {
+    /// The ratio of the steps, predicted with the speeds of the moment.
+    fn predicted(&self, [unlimited, plans]: [&PlanSet; 2], target: &CpuTarget) -> Result<f64, Unsupported> {
+        let usual = unlimited.plans[0].nanoseconds as f64;
+        // A processor that is slower than predicted makes for a disk that is faster beside it.
+        let slower = self.without * 1e9 / usual;
+        let beside = |ns: u64| (ns as f64 / slower) as u64;
+        let disk = Disk {
+            read_ns_per_mib: beside(self.disk.read_ns_per_mib),
+            write_ns_per_mib: beside(self.disk.write_ns_per_mib),
+            ..self.disk
+        };
+        Ok(plans.plans[0].predict(target, disk)? as f64 / usual)
+    }
+}
+
+/// Trains two plans of one run side by side: a pair of steps after another, and whether all states are the same afterwards.
 fn side_by_side(
     trainer: &Trainer,
     data: &Dataset,
     batch: &Batch,
     plans: [&PlanSet; 2],
-    pairs: usize,
+    count: usize,
+    spills: bool,
 ) -> Result<(Vec<Pair>, bool), Box<dyn Error>> {
     let needed = plans.iter().map(|plans| plans.sheet.total_bytes).sum::<usize>();
     if memory::available().is_some_and(|available| available < needed) {
@@ -263,8 +296,9 @@ fn side_by_side(
     // The first step of each maps the arena's pages.
     timed(&mut first)?;
     timed(&mut second)?;
-    let mut seconds = Vec::with_capacity(pairs);
-    for pair in 0..pairs {
+    let mut pairs = Vec::with_capacity(count);
+    for pair in 0..count {
+        let disk = if spills { disk_rates(Path::new(SPILL_FOLDER))?.disk(0) } else { Disk::default() };
         // The order changes, so that going second favours neither.
         let (without, under) = if pair.is_multiple_of(2) {
             let without = timed(&mut first)?;
@@ -273,18 +307,18 @@ fn side_by_side(
             let under = timed(&mut second)?;
             (timed(&mut first)?, under)
         };
-        seconds.push([without, under]);
+        pairs.push(Pair { disk, without, under });
     }
     let mut same = true;
     for state in &plans[0].states {
         same &= first.state(&state.name)?.as_bytes() == second.state(&state.name)?.as_bytes();
     }
-    Ok((seconds, same))
+    Ok((pairs, same))
 }
 
 /// The median of some numbers, and the narrowest pair of them, as far from either end, that holds the median of what they
 /// are drawn from with a chance of at least 95 in 100; the ends where none does.
-fn interval(mut numbers: Vec<f64>) -> (f64, f64, f64) {
+fn middle(mut numbers: Vec<f64>) -> (f64, [f64; 2]) {
     numbers.sort_by(f64::total_cmp);
     let count = numbers.len();
     let median = (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0;
@@ -299,7 +333,7 @@ fn interval(mut numbers: Vec<f64>) -> (f64, f64, f64) {
         }
         skip += 1;
     }
-    (numbers[skip], median, numbers[count - 1 - skip])
+    (median, [numbers[skip], numbers[count - 1 - skip]])
 }
 
 fn mebibytes(bytes: usize) -> f64 {

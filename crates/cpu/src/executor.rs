@@ -106,9 +106,7 @@ impl Cpu {
 
     /// An executor whose plans take the disk to be so fast: what [`disk_rates`](crate::spill::disk_rates) found, say.
     pub fn disk_rates(self, rates: Rates) -> Self {
-        let ns_per_mib = |bytes_per_ns: f64| (f64::from(1 << 20) / bytes_per_ns) as u64;
-        let (read, write) = (ns_per_mib(rates.read_bytes_per_ns), ns_per_mib(rates.write_bytes_per_ns));
-        Self { disk: Disk { read_ns_per_mib: read, write_ns_per_mib: write, ..self.disk }, ..self }
+        Self { disk: rates.disk(self.disk.staging_bytes), ..self }
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the

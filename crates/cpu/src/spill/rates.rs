@@ -2,6 +2,7 @@
 
 use super::{PIECE, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::arena::Arena;
+use plimsoll_plan::Disk;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,16 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// As planners know a disk, with so many bytes of memory that moving bytes needs.
+    pub fn disk(&self, staging_bytes: usize) -> Disk {
+        let ns_per_mib = |bytes_per_ns: f64| (f64::from(1 << 20) / bytes_per_ns) as u64;
+        Disk {
+            read_ns_per_mib: ns_per_mib(self.read_bytes_per_ns),
+            write_ns_per_mib: ns_per_mib(self.write_bytes_per_ns),
+            staging_bytes,
+        }
+    }
+
     /// An error that names the folder, where the disk does not reach a rate.
     pub fn demand(&self, folder: &Path, bytes_per_ns: f64) -> Result<(), SpillError> {
         let per_second = |rate: f64| (rate * 1e9) as u64;
