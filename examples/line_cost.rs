@@ -162,7 +162,11 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
     } else {
         let rates = typical_rates()?;
         let [read, write] = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
-        println!("{:<13}  a disk that reads {read:.1} and writes {write:.1} GB/s", case.model);
+        let latency = rates.latency_ns as f64 / 1e3;
+        println!(
+            "{:<13}  a disk that reads {read:.1} and writes {write:.1} GB/s, after {latency:.0} us",
+            case.model
+        );
         executor.spilling(SPILL_FOLDER).disk_rates(rates)
     };
     let trainer = Trainer::new(model, AdamW::new(1e-4), executor)
@@ -232,18 +236,15 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
 
 /// What the disk does, as the medians of some trials.
 fn typical_rates() -> Result<Rates, Box<dyn Error>> {
-    let mut trials = [Rates { read_bytes_per_ns: 0.0, write_bytes_per_ns: 0.0 }; TRIALS];
-    for trial in &mut trials {
-        *trial = disk_rates(Path::new(SPILL_FOLDER))?;
+    let mut trials = Vec::with_capacity(TRIALS);
+    for _ in 0..TRIALS {
+        trials.push(disk_rates(Path::new(SPILL_FOLDER))?);
     }
-    let median = |rate: fn(&Rates) -> f64| {
-        let mut rates = trials.each_ref().map(rate);
-        rates.sort_by(f64::total_cmp);
-        rates[TRIALS / 2]
-    };
+    let median = |figure: fn(&Rates) -> f64| middle(trials.iter().map(figure).collect()).0;
     Ok(Rates {
         read_bytes_per_ns: median(|rates| rates.read_bytes_per_ns),
         write_bytes_per_ns: median(|rates| rates.write_bytes_per_ns),
+        latency_ns: median(|rates| rates.latency_ns as f64) as u64,
     })
 }
 
@@ -267,6 +268,7 @@ impl Pair {
         let disk = Disk {
             read_ns_per_mib: beside(self.disk.read_ns_per_mib),
             write_ns_per_mib: beside(self.disk.write_ns_per_mib),
+            latency_ns: beside(self.disk.latency_ns),
             ..self.disk
         };
         Ok(plans.plans[0].predict(target, disk)? as f64 / usual)

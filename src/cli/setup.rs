@@ -7,7 +7,7 @@ use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::cpu::spill::{Rates, disk_rates};
+use plimsoll::cpu::spill::disk_rates;
 use plimsoll::data::{Dataset, ImageOptions, OpenOptions, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
@@ -102,10 +102,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let executor = match spill_folder(options)? {
-        Some(folder) => match spill_rates(options.spill_speed, &folder)? {
-            Some(rates) => executor.disk_rates(rates).spilling(folder),
-            None => executor.spilling(folder),
-        },
+        Some(folder) => with_disk(executor, options.spill_speed, &folder)?.spilling(folder),
         None => executor,
     };
     let trainer = Trainer::new(model, options.update.optimizer()?, executor)
@@ -196,19 +193,16 @@ fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// How fast plans take the disk of a folder to be, if that was said. The folder may be made later.
-fn spill_rates(speed: Option<SpillSpeed>, folder: &Path) -> Result<Option<Rates>, Failure> {
+/// An executor whose plans take the disk of a folder to be as fast as was said, if it was. The folder may be made later.
+fn with_disk(executor: Cpu, speed: Option<SpillSpeed>, folder: &Path) -> Result<Cpu, Failure> {
     Ok(match speed {
-        None => None,
-        Some(SpillSpeed::Bytes(bytes)) => {
-            let rate = bytes as f64 / 1e9;
-            Some(Rates { read_bytes_per_ns: rate, write_bytes_per_ns: rate })
-        }
+        None => executor,
+        Some(SpillSpeed::Bytes(bytes)) => executor.disk_rate(bytes as f64 / 1e9),
         Some(SpillSpeed::Measured) => {
             let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
             let rates =
                 disk_rates(there).map_err(|e| Failure::usage(format!("--spill-speed measure: {e}")))?;
-            Some(rates)
+            executor.disk_rates(rates)
         }
     })
 }

@@ -17,7 +17,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let rates = disk_rates(&folder)?;
     let (read, write) = (rates.read_bytes_per_ns * 1e3, rates.write_bytes_per_ns * 1e3);
-    println!("disk_rates: read {read:.0} MB/s, write {write:.0} MB/s in {:.2?}", start.elapsed());
+    let latency = rates.latency_ns as f64 / 1e3;
+    println!(
+        "disk_rates: read {read:.0} MB/s, write {write:.0} MB/s, after {latency:.0} us, in {:.2?}",
+        start.elapsed()
+    );
     Ok(())
 }
 

@@ -71,10 +71,11 @@ const MOST_TRANSFERS: usize = 64;
 /// Kernel-side records and resident stack of the threads that spill.
 const SPILL_THREAD_BYTES: usize = 32 << 10;
 
-/// What a disk is taken to do, unless told otherwise: 2.5 GiB a second both ways.
+/// What a disk is taken to do, unless told otherwise: 2.5 GiB a second both ways, after a tenth of a millisecond.
 const DISK: Disk = Disk {
     read_ns_per_mib: 400_000,
     write_ns_per_mib: 400_000,
+    latency_ns: 100_000,
     staging_bytes: STAGING_BYTES + SPILL_THREAD_BYTES,
 };
 
@@ -107,6 +108,12 @@ impl Cpu {
     /// An executor whose plans take the disk to be so fast: what [`disk_rates`](crate::spill::disk_rates) found, say.
     pub fn disk_rates(self, rates: Rates) -> Self {
         Self { disk: rates.disk(self.disk.staging_bytes), ..self }
+    }
+
+    /// As [`Cpu::disk_rates`], with as many bytes a nanosecond both ways and a latency as disks have.
+    pub fn disk_rate(self, bytes_per_ns: f64) -> Self {
+        let latency_ns = DISK.latency_ns;
+        self.disk_rates(Rates { read_bytes_per_ns: bytes_per_ns, write_bytes_per_ns: bytes_per_ns, latency_ns })
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the

@@ -7,8 +7,8 @@ use plimsoll_graph::Op;
 use plimsoll_graph::op::Attention;
 use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
 
-/// Alignment of buffers: a cache line, and a vector.
-const ALIGNMENT: usize = 64;
+/// Alignment of buffers: more than a cache line and a vector, and what disks ask of memory that they move bytes of straight.
+const ALIGNMENT: usize = 512;
 
 /// Instruction set, threads and ceilings of a CPU. Plain data: a laptop can plan for a machine it does not have.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -86,7 +86,13 @@ impl Layout<'_> {
         ExecutionPlan {
             name: self.name.to_string(),
             graph: self.graph.clone(),
-            nanoseconds: predicted(&table.steps, &table.buffers, work.graph.micro_batches, &times),
+            nanoseconds: predicted(
+                &table.steps,
+                &table.buffers,
+                work.graph.micro_batches,
+                &times,
+                work.disk.latency_ns,
+            ),
             steps: table.steps,
             buffers: table.buffers,
             outputs: table.outputs,
@@ -118,7 +124,7 @@ fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
         let bytes = work.items[work.tasks[task].writes[0]].size;
         let mut hidden = 0;
         let mut to = at;
-        let wanted = work.tasks[task].nanoseconds.saturating_mul(MARGIN) / 4;
+        let wanted = work.tasks[task].nanoseconds.saturating_mul(MARGIN) / 4 + work.disk.latency_ns;
         while to > first && hidden < wanted {
             let earlier = &work.tasks[order[to - 1]];
             let stored_there = earlier.deed == Deed::Store(what);
@@ -149,7 +155,7 @@ fn linger(work: &Work<'_>, order: &[TaskId], table: &mut Timetable, room: usize)
         let Action::Store { from, .. } = step.action else { continue };
         let buffer = &mut table.buffers[from.index()];
         let size = block(work, buffer).size;
-        let wanted = work.tasks[order[at]].nanoseconds.saturating_mul(MARGIN) / 4;
+        let wanted = work.tasks[order[at]].nanoseconds.saturating_mul(MARGIN) / 4 + work.disk.latency_ns;
         let mut hidden = 0;
         while buffer.last + 1 < order.len() && hidden < wanted && live[buffer.last + 1] + size <= room {
             buffer.last += 1;

@@ -43,6 +43,8 @@ pub struct Disk {
     pub read_ns_per_mib: u64,
     /// Time to write a MiB.
     pub write_ns_per_mib: u64,
+    /// Time until a request is done, beside that of its bytes; others go on meanwhile.
+    pub latency_ns: u64,
     /// Memory outside the arena that moving bytes needs.
     pub staging_bytes: usize,
 }
@@ -509,7 +511,7 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
 
 /// The disk of [`plan_spilled`].
 #[cfg(test)]
-pub(crate) const TRIED: Disk = Disk { read_ns_per_mib: 300_000, write_ns_per_mib: 500_000, staging_bytes: 0 };
+pub(crate) const TRIED: Disk = Disk { read_ns_per_mib: 300_000, write_ns_per_mib: 500_000, latency_ns: 70, staging_bytes: 0 };
 
 /// Plans graphs with those states in the spill file whose bit is set, and values of any size where the room asks for it.
 #[cfg(test)]

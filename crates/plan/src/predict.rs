@@ -15,15 +15,22 @@ pub(crate) fn streaming(computing: u64, bytes: usize, disk: Disk) -> u64 {
 
 /// Time of all steps, each of which takes what is given for it: transfers go on beside the computing, one after the other,
 /// until something waits for them.
-pub(crate) fn predicted(steps: &[Step], buffers: &[Buffer], micro_batches: usize, times: &[u64]) -> u64 {
-    let (mut now, mut disk) = (0_u64, 0_u64);
+pub(crate) fn predicted(
+    steps: &[Step],
+    buffers: &[Buffer],
+    micro_batches: usize,
+    times: &[u64],
+    latency_ns: u64,
+) -> u64 {
+    // When the disk has moved its bytes, and when the last transfer is done.
+    let (mut now, mut disk, mut landed) = (0_u64, 0_u64, 0_u64);
     let mut body: Option<u64> = None;
     let mut done = vec![0_u64; buffers.len()];
     // Stores that must be done before the step after a buffer's last.
     let mut ends: Vec<Vec<usize>> = vec![Vec::new(); steps.len() + 1];
     for (at, (step, &time)) in steps.iter().zip(times).enumerate() {
         if step.tail && body.is_none() {
-            now = now.max(disk);
+            now = now.max(landed);
             body = Some(now);
         }
         for &buffer in &ends[at] {
@@ -32,11 +39,13 @@ pub(crate) fn predicted(steps: &[Step], buffers: &[Buffer], micro_batches: usize
         match &step.action {
             Action::Load { to, .. } => {
                 disk = disk.max(now) + time;
-                done[to.index()] = disk;
+                landed = disk + latency_ns;
+                done[to.index()] = landed;
             }
             Action::Store { from, .. } => {
                 disk = disk.max(now) + time;
-                done[from.index()] = disk;
+                landed = disk + latency_ns;
+                done[from.index()] = landed;
                 ends[(buffers[from.index()].last + 1).max(at + 1)].push(from.index());
             }
             Action::Run { reads, .. } => {
@@ -51,7 +60,7 @@ pub(crate) fn predicted(steps: &[Step], buffers: &[Buffer], micro_batches: usize
             Action::Copy { from, .. } => now = now.max(done[from.index()]) + time,
         }
     }
-    now = now.max(disk);
+    now = now.max(landed);
     let tail = body.map_or(0, |body| now - body);
     (now - tail).saturating_mul(micro_batches as u64).saturating_add(tail)
 }
@@ -89,6 +98,6 @@ impl ExecutionPlan {
             Action::Store { from, .. } => Ok(disk.writing(bytes(from))),
         };
         let times = self.steps.iter().map(time).collect::<Result<Vec<_>, _>>()?;
-        Ok(predicted(&self.steps, &self.buffers, self.graph.micro_batches, &times))
+        Ok(predicted(&self.steps, &self.buffers, self.graph.micro_batches, &times, disk.latency_ns))
     }
 }

@@ -1,6 +1,7 @@
 //! The file: where it may lie, how it takes its space, whole transfers.
 
-use super::{BLOCK, PIECE, Part, Rates, SpillError, system};
+use super::rates::demand;
+use super::{BLOCK, PIECE, Part, SpillError, system};
 use crate::arena::Arena;
 use std::fs::File;
 use std::io;
@@ -121,8 +122,7 @@ impl SpillFile {
             read(0).map_err(failed("reading"))?;
             let rate = |time: Duration| bytes as f64 / time.as_nanos().max(1) as f64;
             let (write_rate, read_rate) = (rate(written - start), rate(written.elapsed()));
-            let rates = Rates { read_bytes_per_ns: read_rate, write_bytes_per_ns: write_rate };
-            speed = rates.demand(&self.folder, LEAST_BYTES_PER_NS);
+            speed = demand(&self.folder, [read_rate, write_rate], LEAST_BYTES_PER_NS);
             if speed.is_ok() || bytes < PIECE {
                 speed = Ok(());
                 break;

@@ -1,6 +1,6 @@
 //! How fast a folder's disk is, by a short trial.
 
-use super::{PIECE, SpillError, SpillFile, SpillQueue, Ticket};
+use super::{BLOCK, PIECE, SpillError, SpillFile, SpillQueue, Ticket};
 use crate::arena::Arena;
 use plimsoll_plan::Disk;
 use std::path::Path;
@@ -15,8 +15,11 @@ const PASS: Duration = Duration::from_millis(90);
 /// Requests under way at a time: enough to keep the queue's threads busy.
 const AHEAD: usize = 4;
 
-/// Where memory begins within a page: as most values of an arena it is copied, not moved straight.
-const SKEW: usize = 64;
+/// Requests whose latency is measured.
+const ANSWERS: usize = 15;
+
+/// Where memory begins within a page: as the values of an arena do.
+const SKEW: usize = 512;
 
 /// What a folder's disk gives through a [`SpillQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +28,8 @@ pub struct Rates {
     pub read_bytes_per_ns: f64,
     /// Bytes written per nanosecond.
     pub write_bytes_per_ns: f64,
+    /// Nanoseconds from a small request until it is done.
+    pub latency_ns: u64,
 }
 
 impl Rates {
@@ -34,21 +39,22 @@ impl Rates {
         Disk {
             read_ns_per_mib: ns_per_mib(self.read_bytes_per_ns),
             write_ns_per_mib: ns_per_mib(self.write_bytes_per_ns),
+            latency_ns: self.latency_ns,
             staging_bytes,
         }
     }
+}
 
-    /// An error that names the folder, where the disk does not reach a rate.
-    pub fn demand(&self, folder: &Path, bytes_per_ns: f64) -> Result<(), SpillError> {
-        let per_second = |rate: f64| (rate * 1e9) as u64;
-        for (what, rate) in [("read", self.read_bytes_per_ns), ("write", self.write_bytes_per_ns)] {
-            if rate < bytes_per_ns {
-                let (found, needed) = (per_second(rate), per_second(bytes_per_ns));
-                return Err(SpillError::Slow { folder: folder.into(), what, found, needed });
-            }
+/// An error that names the folder, where its disk does not read and write so many bytes per nanosecond.
+pub(super) fn demand(folder: &Path, [read, write]: [f64; 2], least: f64) -> Result<(), SpillError> {
+    let per_second = |rate: f64| (rate * 1e9) as u64;
+    for (what, rate) in [("read", read), ("write", write)] {
+        if rate < least {
+            let (found, needed) = (per_second(rate), per_second(least));
+            return Err(SpillError::Slow { folder: folder.into(), what, found, needed });
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Measures the disk of a folder: at most 64 MiB and, on a disk that deserves the name, 0.3 seconds.
@@ -73,7 +79,16 @@ pub fn disk_rates(folder: &Path) -> Result<Rates, SpillError> {
     let (reached, _) = pass(&queue, queue.file().bytes() as usize / PIECE, store)?;
     let (_, write_bytes_per_ns) = pass(&queue, reached, store)?;
     let (_, read_bytes_per_ns) = pass(&queue, reached, load)?;
-    Ok(Rates { read_bytes_per_ns, write_bytes_per_ns })
+    let mut answers = [Duration::MAX; ANSWERS];
+    for answer in &mut answers {
+        let start = Instant::now();
+        // SAFETY: as above.
+        queue.wait(unsafe { queue.load(0, at(0), BLOCK) })?;
+        *answer = start.elapsed();
+    }
+    answers.sort_unstable();
+    let latency_ns = answers[ANSWERS / 2].as_nanos() as u64;
+    Ok(Rates { read_bytes_per_ns, write_bytes_per_ns, latency_ns })
 }
 
 /// Moves piece after piece until none is left or the time is over: how many, and bytes per nanosecond.

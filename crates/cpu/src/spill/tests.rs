@@ -1,6 +1,7 @@
 //! Round trips, order, refusals and failures.
 
 use super::file::NO_PART;
+use super::rates::demand;
 use super::*;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -337,9 +338,10 @@ fn dropping_gives_up_what_is_under_way() {
 fn a_disk_has_rates_and_may_be_too_slow() {
     let folder = disk();
     let rates = disk_rates(&folder).unwrap();
-    assert!(rates.read_bytes_per_ns > 0.0 && rates.write_bytes_per_ns > 0.0);
-    assert_eq!(rates.demand(&folder, 0.0), Ok(()));
-    let slow = Rates { read_bytes_per_ns: 2.0, write_bytes_per_ns: 0.001 };
-    let words = slow.demand(Path::new("/tape"), 0.1).unwrap_err().to_string();
+    let both = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
+    assert!(both[0] > 0.0 && both[1] > 0.0);
+    assert!((100..1_000_000_000).contains(&rates.latency_ns), "{} ns", rates.latency_ns);
+    assert_eq!(demand(&folder, both, 0.0), Ok(()));
+    let words = demand(Path::new("/tape"), [2.0, 0.001], 0.1).unwrap_err().to_string();
     assert!(words.starts_with("cannot spill to `/tape`: it writes "), "{words}");
 }
