@@ -592,9 +592,25 @@ fn batch_norm_is_split_where_that_is_allowed_and_the_sheet_says_so() {
 fn training_under_a_line_ends_with_what_it_cost() {
     let train = plimsoll(&["train", "--data", "synthetic", "--steps", "3", "--memory", "14.2MiB"]);
     let text = String::from_utf8_lossy(&train.stdout);
-    assert!(text.contains("% time predicted; step predicted"), "{text}");
+    assert!(text.contains("% time predicted, ") && text.contains("; measured "), "{text}");
     let whole = plimsoll(&["train", "--data", "synthetic", "--steps", "3", "--memory", "64MiB"]);
     assert!(!String::from_utf8_lossy(&whole.stdout).contains("time predicted"));
+}
+
+#[test]
+fn what_a_step_does_beside_its_computing_is_measured() {
+    let scratch = Scratch::new("extra");
+    let spilling = ["--model=mlp", "--memory=90MiB", "--spill", &scratch.path("")];
+    let again = ["--model=resnet20", "--memory=24MiB", "--spill=none"];
+    for (flags, (waits, repeats)) in [(&spilling[..], (true, false)), (&again, (false, true))] {
+        let run = ["train", "--data=synthetic", "--batch=16", "--steps=3", "--threads=2", "--json"];
+        let report = json(&plimsoll(&[&run[..], flags].concat()));
+        let [waiting, again, share] = ["waiting_ms", "again_ms", "measured_overhead"].map(|f| number(&report, f));
+        assert_eq!((waiting > 0.0, again > 0.0), (waits, repeats), "{flags:?}: {waiting} and {again} ms");
+        // The median step is not the mean one, but no other.
+        let of_all = (waiting + again) / number(&report, "step_ms_median");
+        assert!(share > of_all / 3.0 && share < 30.0, "{flags:?}: {share}, {of_all} of a step");
+    }
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let evaluation = accuracy(&report.evaluation, options.running.validated_on());
     say(&summary(&report, &evaluation, total_bytes, measured, progress.first_step));
     if let Some(price) = price {
-        say(&format!("{price}, measured {:.2} ms", report.step_median.as_secs_f64() * 1e3));
+        say(&format!("{price}; {}", measured_price(&report)));
     }
     let mut object = planned_json;
     let figures = json!({
@@ -135,6 +135,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "threads": setup.threads,
         "planning_ms": planning_ms,
         "cached": setup.trainer.searches() == 0,
+        "measured_overhead": report.slowdown,
+        "waiting_ms": report.extra.waiting.as_secs_f64() * 1e3,
+        "again_ms": report.extra.again.as_secs_f64() * 1e3,
         "step_ms_median": report.step_median.as_secs_f64() * 1e3,
         "samples_per_second": report.samples_per_second,
         "time_to_first_step_s": progress.first_step.map(|t| t.as_secs_f64()),
@@ -276,11 +279,20 @@ fn price(sheet: &LoadSheet) -> Option<String> {
     let slowdown = sheet.slowdown();
     (slowdown > 0.0).then(|| {
         let step = sheet.predicted_ms();
-        format!(
-            "under the line      {:>+6.1} % time predicted; step predicted {step:.2} ms",
-            slowdown * 100.0
-        )
+        format!("under the line  {:+.1} % time predicted, {step:.2} ms a step", slowdown * 100.0)
     })
+}
+
+/// What the line cost. No step was run without it: the price of splitting the batch cannot be told from that of computing.
+fn measured_price(report: &Report) -> String {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let mut text = format!("measured {:.2} ms a step", ms(report.step_median));
+    let parts = [("waiting for the disk", report.extra.waiting), ("running steps again", report.extra.again)];
+    for (what, time) in parts.into_iter().filter(|(_, time)| !time.is_zero()) {
+        text += &format!(", {:.2} ms {what}", ms(time));
+    }
+    let beside = if report.micro_batches > 1 { ", beside what splitting costs" } else { "" };
+    text + &format!(": {:+.1} %{beside}", report.slowdown * 100.0)
 }
 
 /// Figures of a validation that are shown at most; a table of classes has hundreds.

@@ -11,13 +11,13 @@ use crate::target::CpuTarget;
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{NodeId, Op, ValueId};
 use plimsoll_plan::{
-    Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, KernelQuery, PlanSet,
+    Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, Extra, KernelQuery, PlanSet,
     Prepared, Spilled, StateHome, Target, verify,
 };
 use plimsoll_tensor::{DType, all_finite};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The least nanoseconds that each step has taken, by plan and step: what [`Cpu::timed`] fills in. A step that has not
 /// run has `u64::MAX`.
@@ -171,6 +171,8 @@ impl Executor for Cpu {
             arena,
             shadow,
             times: self.times.clone(),
+            extra: Extra::default(),
+            waited_before: Duration::ZERO,
             pool: self.pool.clone(),
             isa: self.target.isa,
             reads: Vec::with_capacity(most_reads),
@@ -215,6 +217,8 @@ struct Ready {
     workspace: Place,
     /// The last transfer of the plan, by number, that must be done before.
     after: Option<usize>,
+    /// Whether its node has run before.
+    again: bool,
 }
 
 fn spill_error(error: SpillError) -> ExecuteError {
@@ -239,6 +243,7 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Ve
         writes: places(writes),
         workspace,
         after: None,
+        again: false,
     };
     let in_file = |what: Spilled| match what {
         Spilled::Value(i) => Ok(plan.spilled[i].offset),
@@ -289,6 +294,12 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Ve
     let mut steps =
         plan.steps.iter().map(|step| compiled(&step.action)).collect::<Result<Vec<_>, ExecuteError>>()?;
     set_waits(&mut steps);
+    let mut ran = vec![false; plan.graph.nodes.len()];
+    for (ready, step) in steps.iter_mut().zip(&plan.steps) {
+        if let Action::Run { node, .. } = step.action {
+            ready.again = std::mem::replace(&mut ran[node.index()], true);
+        }
+    }
     Ok(steps)
 }
 
@@ -324,6 +335,9 @@ struct CpuPrepared {
     arena: Arena,
     shadow: Option<Shadow>,
     times: Option<Arc<StepTimes>>,
+    /// Of the last run; the queue's waiting up to then.
+    extra: Extra,
+    waited_before: Duration,
     pool: Arc<Pool>,
     isa: Isa,
     /// Operands of the step at work, kept so that running allocates nothing.
@@ -382,8 +396,11 @@ impl CpuPrepared {
             workspace_bytes: ready.workspace.bytes,
         };
         let context = Context::new(&self.pool, self.isa);
+        let started = ready.again.then(Instant::now);
         // SAFETY: the places are the plan's for this node; `verify` has shown that they do not overlap wrongly.
-        unsafe { call.run(context, &operands) }.map_err(|reason| {
+        let ran = unsafe { call.run(context, &operands) };
+        self.extra.again += started.map_or(Duration::ZERO, |started| started.elapsed());
+        ran.map_err(|reason| {
             let plan = &self.plans.plans[plan];
             let (layer, op) = match &plan.steps[index].action {
                 Action::Run { node, .. } | Action::Stream { node, .. } => {
@@ -427,6 +444,7 @@ impl CpuPrepared {
             return Err(ExecuteError::Input(format!("there is no plan {plan}")));
         }
         self.copy_inputs(plan, inputs)?;
+        (self.extra, self.waited_before) = (Extra::default(), self.waited());
         let plans = self.plans.clone();
         let (steps, micro_batches) = (&plans.plans[plan].steps, plans.plans[plan].graph.micro_batches);
         let body = steps.iter().take_while(|s| !s.tail).count();
@@ -440,6 +458,7 @@ impl CpuPrepared {
             // Nothing moves any more when the next round, or the caller, touches the arena.
             result.and(self.drain())?;
         }
+        self.extra.waiting = self.waited() - self.waited_before;
         Ok(())
     }
 
@@ -524,6 +543,10 @@ impl CpuPrepared {
         })
     }
 
+    fn waited(&self) -> Duration {
+        self.spill.as_ref().map_or(Duration::ZERO, SpillQueue::waited)
+    }
+
     fn queue(&self) -> Result<&SpillQueue, ExecuteError> {
         self.spill.as_ref().ok_or_else(|| ExecuteError::Spill("there is no spill file".into()))
     }
@@ -546,6 +569,10 @@ impl Prepared for CpuPrepared {
         };
         self.run_each(plan, inputs, look)?;
         Ok(bad)
+    }
+
+    fn extra(&self) -> Extra {
+        self.extra
     }
 
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {

@@ -3,6 +3,7 @@
 use crate::{Disk, PlanSet, Target};
 use plimsoll_graph::NodeId;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why a run could not go on.
@@ -34,6 +35,15 @@ pub enum ExecuteError {
     Input(String),
 }
 
+/// What a run does beside computing every node once for each micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// Time in which it waited for the spill file.
+    pub waiting: Duration,
+    /// Time of nodes that ran again.
+    pub again: Duration,
+}
+
 /// Something that can run plans.
 pub trait Executor {
     /// The target to plan for.
@@ -57,6 +67,10 @@ pub trait Prepared: Send {
     fn run_until_bad(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<Option<NodeId>, ExecuteError> {
         self.run(plan, inputs)?;
         Ok(None)
+    }
+    /// What the last run did beside its computing; an executor that does not measure it says nothing.
+    fn extra(&self) -> Extra {
+        Extra::default()
     }
     /// Copies an output of the last run of a plan; valid until the next run.
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError>;

@@ -34,7 +34,7 @@ pub mod workload;
 pub use bound::least_repeats;
 pub use content::{Content, PLANNER, PlanKey};
 pub use error::{Infeasible, PlanError};
-pub use executor::{ExecuteError, Executor, Prepared};
+pub use executor::{ExecuteError, Executor, Extra, Prepared};
 pub use null::{NullExecutor, NullTarget};
 pub use plan::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, SPILL_ALIGNMENT, Spilled, SpilledValue,

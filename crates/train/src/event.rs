@@ -1,6 +1,7 @@
 //! What a run tells while it goes on.
 
 use crate::Held;
+use plimsoll_plan::Extra;
 use std::time::Duration;
 
 /// Loss and accuracy over a source.
@@ -122,6 +123,10 @@ pub struct Report {
     pub evaluation: Evaluation,
     /// Median time of a step, data included; the first, which warms the caches, is left out where there are others.
     pub step_median: Duration,
+    /// What a step did beside computing every node once for each micro-batch, in the mean of all but the first.
+    pub extra: Extra,
+    /// The time of that over the rest of a step's: what repeats and spilling cost; splitting has its own price.
+    pub slowdown: f64,
     /// Examples per second over all steps but the first.
     pub samples_per_second: f64,
     /// Micro-batches per step.

@@ -114,7 +114,7 @@ impl<'t> Session<'t> {
             };
             (self.cursor, evaluation, last_loss) = (after, None, loss);
             let time = start.elapsed();
-            log.step(loss, examples, time);
+            log.step(loss, examples, time, self.prepared.extra());
             let step = log.done();
             let epoch = self.epoch(step);
             let scale = self.scale()?;

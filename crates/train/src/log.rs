@@ -1,6 +1,7 @@
 //! Figures that a run collects on its way.
 
 use crate::{Ending, Evaluation, Report, Scale};
+use plimsoll_plan::Extra;
 use std::time::Duration;
 
 /// Step times kept for the median.
@@ -42,6 +43,7 @@ pub(crate) struct Log {
     recent_steps: u64,
     warm_examples: u64,
     warm_time: Duration,
+    warm_extra: Extra,
     times: Vec<Duration>,
 }
 
@@ -57,10 +59,12 @@ impl Log {
     }
 
     /// Counts a step.
-    pub fn step(&mut self, loss: f64, examples: usize, time: Duration) {
+    pub fn step(&mut self, loss: f64, examples: usize, time: Duration, extra: Extra) {
         if self.steps > 0 {
             self.warm_examples += examples as u64;
             self.warm_time += time;
+            self.warm_extra.waiting += extra.waiting;
+            self.warm_extra.again += extra.again;
         }
         // A long run keeps its latest times.
         let place = self.steps as usize % TIMES_KEPT;
@@ -99,12 +103,17 @@ impl Log {
         let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
         let (examples, time) =
             if self.steps > 1 { (self.warm_examples, self.warm_time) } else { (self.examples, step_median) };
+        let each = u32::try_from(self.steps.max(2) - 1).unwrap_or(u32::MAX);
+        let Extra { waiting, again } = self.warm_extra;
+        let computing = self.warm_time.saturating_sub(waiting + again);
         Report {
             steps: self.done(),
             examples: self.examples,
             final_loss: self.last_loss,
             evaluation,
             step_median,
+            extra: Extra { waiting: waiting / each, again: again / each },
+            slowdown: (waiting + again).as_secs_f64() / computing.as_secs_f64().max(1e-9),
             samples_per_second: examples as f64 / time.as_secs_f64().max(1e-9),
             micro_batches,
             ending,

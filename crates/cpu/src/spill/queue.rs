@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// A thread's stack holds only frames: its buffer is part of the staging memory.
 const STACK_BYTES: usize = 64 * 1024;
@@ -37,6 +38,7 @@ struct Shared {
     done: Condvar,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
+    waited_ns: AtomicU64,
 }
 
 struct State {
@@ -121,6 +123,7 @@ impl SpillQueue {
             done: Condvar::new(),
             bytes_read: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
         });
         // Built first, so that dropping it stops the thread already started when a later one fails to start.
         let mut queue = Self { shared, lanes: Vec::with_capacity(LANES) };
@@ -179,10 +182,7 @@ impl SpillQueue {
     /// # Errors
     /// The first of theirs.
     pub fn wait(&self, ticket: Ticket) -> Result<(), SpillError> {
-        let mut state = self.shared.locked();
-        while state.done < ticket.0 {
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let state = self.until(|state| state.done >= ticket.0);
         match &state.failure {
             Some((request, failure)) if *request < ticket.0 => {
                 let Failure { what, offset, bytes, error } = failure;
@@ -220,18 +220,33 @@ impl SpillQueue {
         self.shared.bytes_written.load(Ordering::Relaxed)
     }
 
+    /// How long callers have waited so far, for requests to be done or to be made.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.shared.waited_ns.load(Ordering::Relaxed))
+    }
+
+    /// Waits until requests are as they should be.
+    fn until(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.shared.locked();
+        if !ready(&state) {
+            let start = Instant::now();
+            while !ready(&state) {
+                state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.shared.waited_ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        state
+    }
+
     /// # Safety
     /// Until the request is done or the queue is dropped, the memory is valid, nobody writes it, and for a load nobody
     /// reads it.
     unsafe fn make(&self, kind: Kind, offset: u64, memory: *mut u8, bytes: usize) -> Ticket {
         let (length, end) = (self.shared.file.bytes(), offset.checked_add(bytes as u64));
         assert!(end.is_some_and(|end| end <= length), "{offset} + {bytes} is outside the spill file");
-        let mut state = self.shared.locked();
+        let mut state = self.until(|state| bytes == 0 || state.made - state.done < state.ring.len() as u64);
         if bytes == 0 {
             return Ticket(state.made);
-        }
-        while state.made - state.done == state.ring.len() as u64 {
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let made = state.made;
         *state.request(made) = Request { kind, offset, memory, bytes, left: bytes };
