@@ -18,6 +18,7 @@ mod placement;
 mod plan;
 mod planner;
 mod record;
+mod remembered;
 mod repeat;
 pub mod search;
 mod searches;
