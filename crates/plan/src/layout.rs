@@ -2,7 +2,7 @@
 
 use crate::lifetimes::{Timetable, timetable};
 use crate::park::profile;
-use crate::placement::{Block, live_peak, place};
+use crate::placement::{Block, live_peak};
 use crate::planner::Floor;
 use crate::predict::predicted;
 use crate::searches::Searches;
@@ -31,12 +31,19 @@ impl Layout<'_> {
     /// Steps, buffers and their places for tasks in an order, as low as they go.
     pub fn lay_out(&self, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
         let (states, _) = self.floor.of(work.graph);
-        self.place(work, order, timetable(work, order, &states), 0)
+        let table = timetable(work, order, &states);
+        let offsets = self.offsets(work, &table, 0, usize::MAX).unwrap_or_default();
+        self.place(work, order, table, &offsets)
     }
 
     /// As [`Layout::lay_out`], but only as low as the room asks; loads begin early and stores take their time as far as
     /// it allows.
     pub fn lay_out_inside(&self, work: &Work<'_>, order: &[TaskId]) -> ExecutionPlan {
+        self.lay_out_below(work, order, usize::MAX).unwrap_or_else(|| self.lay_out(work, order))
+    }
+
+    /// As [`Layout::lay_out_inside`], unless that is higher than the room and so many bytes.
+    pub fn lay_out_below(&self, work: &Work<'_>, order: &[TaskId], most: usize) -> Option<ExecutionPlan> {
         let (states, _) = self.floor.of(work.graph);
         let transfers = work.tasks.iter().any(|t| is_transfer(t.deed));
         let enough = self.room.saturating_sub(self.floor.end);
@@ -46,12 +53,17 @@ impl Layout<'_> {
             let early = hoisted(work, order, room);
             let mut table = timetable(work, &early, &states);
             linger(work, &early, &mut table, room);
-            let found = self.place(work, &early, table, enough);
-            if found.peak_bytes <= self.room {
-                return found;
+            if let Some(offsets) = self.offsets(work, &table, enough, enough) {
+                let found = self.place(work, &early, table, &offsets);
+                if found.peak_bytes <= self.room {
+                    return Some(found);
+                }
             }
         }
-        self.place(work, order, timetable(work, order, &states), enough)
+        let most = most.saturating_sub(self.floor.end).max(enough);
+        let table = timetable(work, order, &states);
+        let offsets = self.offsets(work, &table, enough, most)?;
+        Some(self.place(work, order, table, &offsets))
     }
 
     /// Where the spilled values lie, one after the other above the states.
@@ -65,13 +77,23 @@ impl Layout<'_> {
         work.parked.iter().map(place).collect()
     }
 
-    fn place(&self, work: &Work<'_>, order: &[TaskId], mut table: Timetable, enough: usize) -> ExecutionPlan {
-        let above: Vec<usize> = (0..table.buffers.len())
-            .filter(|&i| !matches!(table.buffers[i].kind, BufferKind::State(_)))
-            .collect();
+    /// Offsets above the states for the other buffers of a timetable, in a placement that ends below `most`.
+    fn offsets(&self, work: &Work<'_>, table: &Timetable, enough: usize, most: usize) -> Option<Vec<usize>> {
+        let blocks: Vec<Block> = above(table).map(|i| block(work, &table.buffers[i])).collect();
+        self.searches.place(&blocks, enough, most)
+    }
+
+    fn place(
+        &self,
+        work: &Work<'_>,
+        order: &[TaskId],
+        mut table: Timetable,
+        offsets: &[usize],
+    ) -> ExecutionPlan {
+        let above: Vec<usize> = above(&table).collect();
         let blocks: Vec<Block> = above.iter().map(|&i| block(work, &table.buffers[i])).collect();
         let (live_above, peak_step) = live_peak(&blocks);
-        for (&i, offset) in above.iter().zip(place(&blocks, enough)) {
+        for (&i, offset) in above.iter().zip(offsets) {
             table.buffers[i].offset = self.floor.end + offset;
         }
         for buffer in &mut table.buffers {
@@ -102,6 +124,12 @@ impl Layout<'_> {
             peak_step,
         }
     }
+}
+
+/// The buffers of a timetable that are no states.
+fn above(table: &Timetable) -> impl Iterator<Item = usize> {
+    let state = |i: &usize| matches!(table.buffers[*i].kind, BufferKind::State(_));
+    (0..table.buffers.len()).filter(move |i| !state(i))
 }
 
 fn block(work: &Work<'_>, b: &Buffer) -> Block {

@@ -19,6 +19,7 @@ mod plan;
 mod planner;
 mod predict;
 mod record;
+mod remembered;
 mod repeat;
 pub mod search;
 mod searches;

@@ -5,15 +5,16 @@
 //! everywhere, and measuring is cheap, so the rules compete. Around the fullest moment the order is then made exactly
 //! optimal, a window of tasks at a time, and single tasks are moved across it from further away.
 
+pub(crate) mod course;
 mod prompt;
 mod window;
 
-use crate::tide::Tide;
 use crate::work::{Home, ItemId, TaskId, Work};
+use course::{Cost, Course};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-/// Orders that the improvement of one schedule may try; each is measured in a time linear in the tasks.
+/// Orders that the improvement of one schedule may try.
 const TRIES: usize = 100;
 
 /// How many ready tasks a greedy schedule looks at, nearest in the program first.
@@ -43,25 +44,14 @@ pub(crate) fn order(work: &Work<'_>) -> Vec<TaskId> {
     let is_new = |at: &usize| !candidates[..*at].contains(&candidates[*at]);
     let distinct: Vec<usize> = (0..candidates.len()).filter(is_new).collect();
     // Ties go to the earlier candidate: the program's own order first.
-    let measured = distinct.into_iter().map(|at| {
-        let order = std::mem::take(&mut candidates[at]);
-        let cost = search.measure(&order);
-        search.improve(order, cost)
-    });
+    let measured = distinct.into_iter().map(|at| search.improve(std::mem::take(&mut candidates[at])));
     let best = measured.min_by_key(|(_, cost)| cost.peak).map(|(order, _)| order).unwrap_or_default();
     prompt::prompt(work, &search.before, best)
 }
 
 /// The largest sum of live bytes, states included, in an order.
 pub(crate) fn peak(work: &Work<'_>, order: &[TaskId]) -> usize {
-    Search::new(work).measure(order).peak
-}
-
-/// How good an order is: first its peak, then at how many tasks that is reached.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Cost {
-    peak: usize,
-    tasks_at_peak: usize,
+    Course::new(work).follow(order.to_vec()).peak
 }
 
 /// A wish to run a task right before the task that is now at `position`.
@@ -72,7 +62,7 @@ struct Move {
 
 struct Search<'a> {
     work: &'a Work<'a>,
-    tide: Tide<'a>,
+    course: Course<'a>,
     /// The tasks that must come before each task.
     before: Vec<Vec<TaskId>>,
 }
@@ -84,37 +74,13 @@ impl<'a> Search<'a> {
             task.after.iter().for_each(|&t| before[t].push(id));
         }
         before.iter_mut().for_each(|tasks: &mut Vec<TaskId>| tasks.sort_by_key(|&t| (work.tasks[t].rank, t)));
-        Self { work, tide: Tide::new(work), before }
-    }
-
-    fn measure(&mut self, order: &[TaskId]) -> Cost {
-        self.run_until(order, |_| false);
-        Cost { peak: self.tide.peak, tasks_at_peak: self.tide.at_peak }
-    }
-
-    /// What an order costs, if that is less than `cost`.
-    fn less(&mut self, order: &[TaskId], cost: Cost) -> Option<Cost> {
-        self.run_until(order, |tide| tide.peak > cost.peak);
-        Some(Cost { peak: self.tide.peak, tasks_at_peak: self.tide.at_peak }).filter(|new| *new < cost)
-    }
-
-    /// Runs the tasks in an order until one has run after which `stop` is true; returns its position.
-    fn run_until(&mut self, order: &[TaskId], stop: impl Fn(&Tide<'_>) -> bool) -> Option<usize> {
-        self.tide.restart();
-        let mut in_tail = false;
-        order.iter().position(|&task| {
-            if self.work.tasks[task].tail && !std::mem::replace(&mut in_tail, true) {
-                self.tide.end_body();
-            }
-            self.tide.run(task);
-            stop(&self.tide)
-        })
+        Self { work, course: Course::new(work), before }
     }
 
     /// Runs ready tasks by a rule until none is left: the body's, then the tail's.
     fn schedule(&mut self, pick: Pick) -> Vec<TaskId> {
         let work = self.work;
-        self.tide.restart();
+        self.course.tide.restart();
         let mut waits: Vec<usize> = self.before.iter().map(Vec::len).collect();
         let mut order = Vec::with_capacity(work.tasks.len());
         for tail in [false, true] {
@@ -124,7 +90,7 @@ impl<'a> Search<'a> {
             while let Some(next) = self.choose(&ready, pick) {
                 ready.remove(&next);
                 order.push(next.1);
-                self.tide.run(next.1);
+                self.course.tide.run(next.1);
                 for &later in &work.tasks[next.1].after {
                     waits[later] -= 1;
                     if waits[later] == 0 && here(later) {
@@ -133,7 +99,7 @@ impl<'a> Search<'a> {
                 }
             }
             if !tail {
-                self.tide.end_body();
+                self.course.tide.end_body();
             }
         }
         order
@@ -144,7 +110,7 @@ impl<'a> Search<'a> {
             return ready.first().copied();
         }
         let window = ready.iter().take(WINDOW);
-        let effects: Vec<_> = window.map(|&next| (self.tide.effect(next.1), next)).collect();
+        let effects: Vec<_> = window.map(|&next| (self.course.tide.effect(next.1), next)).collect();
         let leanest = effects.iter().min_by_key(|(effect, _)| effect.after);
         let frees = leanest.filter(|(effect, _)| effect.after <= 0);
         let next = match pick {
@@ -186,23 +152,29 @@ impl<'a> Search<'a> {
 
     /// Reorders the tasks around the fullest moment, and moves tasks across it, as long as that lowers the peak or
     /// makes it rarer.
-    fn improve(&mut self, mut order: Vec<TaskId>, mut cost: Cost) -> (Vec<TaskId>, Cost) {
+    fn improve(&mut self, order: Vec<TaskId>) -> (Vec<TaskId>, Cost) {
+        let mut cost = self.course.follow(order);
         let mut tries = 0;
         'again: while tries < TRIES {
-            let full = self.run_until(&order, |tide| tide.peak == cost.peak).unwrap_or(0);
-            let windows = window::around(&mut self.tide, self.work, &self.before, &order, full);
-            for candidate in windows {
+            let full = self.course.fullest();
+            for back in window::STARTS {
+                let Some((start, tasks)) = window::around(&mut self.course, &self.before, full, back) else {
+                    continue;
+                };
                 tries += 1;
-                if let Some(new) = self.less(&candidate, cost) {
-                    (order, cost) = (candidate, new);
+                if let Some(new) = self.course.less(start, &tasks) {
+                    self.course.change(start, &tasks);
+                    cost = new;
                     continue 'again;
                 }
             }
-            for wish in self.moves(&order, full) {
+            let position = positions(&self.course.order);
+            for wish in self.moves(&position, full) {
                 tries += 1;
-                let candidate = self.moved(&order, &wish);
-                if let Some(new) = self.less(&candidate, cost) {
-                    (order, cost) = (candidate, new);
+                let (start, tasks) = self.moved(&position, &wish);
+                if let Some(new) = self.course.less(start, &tasks) {
+                    self.course.change(start, &tasks);
+                    cost = new;
                     continue 'again;
                 }
                 if tries >= TRIES {
@@ -211,13 +183,13 @@ impl<'a> Search<'a> {
             }
             break;
         }
-        (order, cost)
+        (std::mem::take(&mut self.course.order), cost)
     }
 
     /// What could make a full moment less full: making later what is only read later, and reading earlier,
     /// for the last time, what is live across it. The largest items first.
-    fn moves(&self, order: &[TaskId], full: usize) -> Vec<Move> {
-        let position = positions(order);
+    fn moves(&self, position: &[usize], full: usize) -> Vec<Move> {
+        let order = &self.course.order;
         let Some(&at_work) = order.get(full) else { return Vec::new() };
         let in_use: BTreeSet<ItemId> = self.work.tasks[at_work].reads.iter().copied().collect();
         let items = self.work.items.iter().enumerate();
@@ -244,10 +216,10 @@ impl<'a> Search<'a> {
         moves
     }
 
-    /// The order nearest to a given one in which a task has moved. What it needs moves forward with it; what needs
-    /// it moves back with it.
-    fn moved(&self, order: &[TaskId], wish: &Move) -> Vec<TaskId> {
-        let position = positions(order);
+    /// The order nearest to the one there is in which a task has moved: where it begins to differ, and the tasks from there
+    /// on up to where it no longer does. What the task needs moves forward with it; what needs it moves back with it.
+    fn moved(&self, position: &[usize], wish: &Move) -> (usize, Vec<TaskId>) {
+        let order = &self.course.order;
         let from = position[wish.task];
         let target = 2 * wish.position;
         // What stands before where it was and where it goes stays there, and so does what stands after.
@@ -271,11 +243,9 @@ impl<'a> Search<'a> {
         let mut waits: Vec<usize> = order[low..high].iter().map(needs).collect();
         let first = order[low..high].iter().copied().filter(|&t| waits[at(t)] == 0);
         let mut ready: BinaryHeap<_> = first.map(entry).collect();
-        let mut moved = order.to_vec();
-        let mut next = low;
+        let mut moved = Vec::with_capacity(high - low);
         while let Some(Reverse((_, _, _, task))) = ready.pop() {
-            moved[next] = task;
-            next += 1;
+            moved.push(task);
             for &later in tasks[task].after.iter().filter(|t| inside(t)) {
                 waits[at(later)] -= 1;
                 if waits[at(later)] == 0 {
@@ -283,7 +253,7 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        moved
+        (low, moved)
     }
 }
 

@@ -139,8 +139,7 @@ pub(crate) fn profile(work: &Work<'_>, order: &[TaskId]) -> Vec<usize> {
         if work.tasks[task].tail && !std::mem::replace(&mut in_tail, true) {
             tide.end_body();
         }
-        live.push(tide.live + tide.effect(task).during - resident);
-        tide.run(task);
+        live.push(tide.run(task) - resident);
     }
     live
 }

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use taken::Taken;
 
 /// A buffer to place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Block {
     /// Bytes, a multiple of the alignment.
     pub size: usize,
@@ -46,9 +46,13 @@ pub(crate) fn live_peak(blocks: &[Block]) -> (usize, usize) {
     peak
 }
 
-/// An offset for each block. Blocks of no bytes lie at 0. A placement that ends below `enough` is not improved.
-pub(crate) fn place(blocks: &[Block], enough: usize) -> Vec<usize> {
+/// An offset for each block. Blocks of no bytes lie at 0. A placement that ends below `enough` is not improved, and one that
+/// ends above `most`, which is no less, is none.
+pub(crate) fn place(blocks: &[Block], enough: usize, most: usize) -> Option<Vec<usize>> {
     let (bound, fullest) = live_peak(blocks);
+    if bound > most {
+        return None;
+    }
     let bound = bound.max(enough);
     let moments = blocks.iter().map(|b| b.last + 1).max().unwrap_or(1);
     let mut packing = Packing { blocks, taken: Taken::new(moments) };
@@ -57,13 +61,13 @@ pub(crate) fn place(blocks: &[Block], enough: usize) -> Vec<usize> {
     let allowed = if enough > 0 { COMPARISONS / 8 } else { COMPARISONS };
     let rounds = (allowed / (blocks.len() * blocks.len() / 2 + 1)).min(ROUNDS) / orders.len().max(1);
     let mut starts: Vec<Packed> = Vec::new();
-    let mut limit = usize::MAX;
+    // What is not improved is of no use where it is too high, or higher than another.
+    let mut limit = if rounds == 0 { most } else { usize::MAX };
     for order in orders {
         let Some(packed) = packing.pack(order, limit) else { continue };
         if packed.height <= bound {
-            return packed.offsets;
+            return Some(packed.offsets);
         }
-        // What is not improved is of no use where it is higher than another.
         limit = if rounds == 0 { packed.height } else { limit };
         starts.push(packed);
     }
@@ -78,7 +82,7 @@ pub(crate) fn place(blocks: &[Block], enough: usize) -> Vec<usize> {
             break;
         }
     }
-    best.map_or_else(Vec::new, |b| b.offsets)
+    best.filter(|b| b.height <= most).map(|b| b.offsets)
 }
 
 /// The orders that compete.

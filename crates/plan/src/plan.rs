@@ -106,7 +106,7 @@ pub enum Action {
 }
 
 /// What a transfer moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Spilled {
     /// State `i` of [`PlanSet::states`].
     State(usize),

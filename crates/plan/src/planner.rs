@@ -255,7 +255,7 @@ impl Shelf<'_> {
         for (name, graph) in self.batches {
             let (_, in_file) = floor.of(graph);
             let work = Work::new(name, graph, self.target, &in_file, self.disk)?;
-            let order = order::order(&work);
+            let order = self.searches.order(&work);
             let line = room.saturating_sub(floor.end);
             let gaps = park::enough(&work, &order, &park::gaps(&work, &order, LEAST_SPILLED), line);
             let parked = park::parked(&work, &order, &gaps);
@@ -399,7 +399,7 @@ fn plan_one(
     let (room, graph) = (layout.room, layout.graph.as_ref());
     let (_, spilled) = layout.floor.of(graph);
     let work = Work::new(layout.name, graph, target, &spilled, disk)?;
-    let order = order::order(&work);
+    let order = layout.searches.order(&work);
     let plain = if spilled.iter().any(|&home| home != InFile::No) {
         layout.lay_out_inside(&work, &order)
     } else {
@@ -431,13 +431,17 @@ fn plan_one(
     if !means.repeat || (best.peak_bytes <= room && best.nanoseconds <= quick) {
         return Ok(best);
     }
-    let with = |gaps: &[Gap]| {
+    let with = |best: ExecutionPlan, gaps: &[Gap]| {
         let parked = park::parked(&work, &order, gaps);
-        repeated(layout, &parked, &(0..parked.tasks.len()).collect::<Vec<_>>()).0
+        // Steps that run again only add to that.
+        if best.peak_bytes <= room && best.nanoseconds <= parked.least_nanoseconds() {
+            return best;
+        }
+        better(best, repeated(layout, &parked, &(0..parked.tasks.len()).collect::<Vec<_>>()).0)
     };
     if !gaps.is_empty() {
         // Where everything that can wait does, nothing is lower.
-        best = better(best, with(&gaps));
+        best = with(best, &gaps);
         if best.peak_bytes > room {
             return Ok(best);
         }
@@ -446,8 +450,8 @@ fn plan_one(
     best = better(best, found);
     if !gaps.is_empty() && best.nanoseconds > quick {
         // Beside the computing the disk moves what is dearest to make again.
-        best = better(best, with(&park::dearest(&gaps, &list, &work, quick / 2)));
-        best = better(best, with(&enough));
+        best = with(best, &park::dearest(&gaps, &list, &work, quick / 2));
+        best = with(best, &enough);
     }
     Ok(best)
 }
@@ -460,51 +464,63 @@ fn lowered(aim: usize, room: usize, peak: usize) -> usize {
 /// The plan of a work with the repeats that make it fit its room, else as low as it goes, and its tasks in order.
 fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (ExecutionPlan, Vec<TaskId>) {
     let room = layout.room;
-    let plan = |list: &[TaskId]| {
+    let listed = |list: &[TaskId]| {
         let turns: Vec<Turn> = list.iter().map(|&task| Turn::Run(task)).collect();
-        layout.lay_out_inside(&unrolled(work, &turns), &(0..list.len()).collect::<Vec<_>>())
+        (unrolled(work, &turns), (0..list.len()).collect::<Vec<_>>())
+    };
+    let plan = |list: &[TaskId]| {
+        let (work, order) = listed(list);
+        layout.lay_out_inside(&work, &order)
     };
     let mut repeats = Repeats::new(work, order, layout.searches);
     let Some((least, list)) = repeats.lowest() else { return (plan(order), order.to_vec()) };
     let key = |p: &ExecutionPlan| (p.peak_bytes.saturating_sub(room), p.nanoseconds);
+    let better = |best: &mut (ExecutionPlan, Vec<TaskId>), found: ExecutionPlan, list: Vec<TaskId>| {
+        if key(&found) < key(&best.0) {
+            *best = (found, list);
+        }
+    };
     let mut best = (plan(&list), list);
     let (gaps, above) = (best.0.peak_bytes - best.0.live_bytes, least / ABOVE_LOWEST);
-    let mut fits = |list: Vec<TaskId>| {
-        let found = plan(&list);
-        let (peak, live) = (found.peak_bytes, found.live_bytes);
-        if key(&found) < key(&best.0) {
-            best = (found, list);
-        }
-        if peak <= room { Ok(()) } else { Err((peak, live)) }
-    };
     let line = room.saturating_sub(layout.floor.end);
     let mut aim = line;
     let mut aimed = false;
     for attempt in 1..=AIMS {
         let list = if aim > least { repeats.under(aim) } else { None };
         let Some(list) = list else { break };
-        match fits(list) {
-            Ok(()) if aim == line => return best,
-            Ok(()) => {
-                aimed = true;
-                break;
-            }
-            // As much lower as the gaps are high, then twice as much.
-            Err((peak, live)) => {
-                aim = lowered(aim, room, peak).min(line.saturating_sub(attempt * (peak - live)));
-            }
+        let found = plan(&list);
+        let (peak, live) = (found.peak_bytes, found.live_bytes);
+        better(&mut best, found, list);
+        if peak <= room && aim == line {
+            return best;
         }
+        if peak <= room {
+            aimed = true;
+            break;
+        }
+        // As much lower as the gaps are high, then twice as much.
+        aim = lowered(aim, room, peak).min(line.saturating_sub(attempt * (peak - live)));
     }
+    // What is higher than the best and the room is of no use.
+    let mut fits = |list: Vec<TaskId>| {
+        let (work, order) = listed(&list);
+        let found = layout.lay_out_below(&work, &order, best.0.peak_bytes);
+        let fits = found.as_ref().is_some_and(|p| p.peak_bytes <= room);
+        if let Some(found) = found {
+            better(&mut best, found, list);
+        }
+        fits
+    };
     // Gaps differ from list to list: one for a line above the last aim may fit, and be faster.
     let rungs = repeats.rungs_under(line);
     let last = rungs.len();
-    let rung = rungs.into_iter().position(|list| fits(list).is_ok());
+    let rung = rungs.into_iter().position(&mut fits);
     if gaps > above
         && !aimed
         && rung.is_none_or(|at| at + 1 == last)
         && let Some(list) = repeats.under(least + above)
     {
-        let _ = fits(list);
+        fits(list);
     }
     best
 }

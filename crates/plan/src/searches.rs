@@ -1,12 +1,14 @@
 //! Searches that are remembered from plan to plan.
 
+use crate::placement::{Block, place};
 use crate::planner::plan_remembering;
+use crate::remembered::{Remembered, digest};
 use crate::search::{Ladder, Problem};
-use crate::{Budget, PlanError, PlanSet, Target};
+use crate::work::{TaskId, Work};
+use crate::{Budget, PlanError, PlanSet, Target, order};
 use plimsoll_graph::Graph;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 /// What was found of steps that run again, for plans of the same graphs under other lines: they are the same with and
@@ -33,14 +35,17 @@ use std::rc::Rc;
 pub struct Searches {
     /// Problems that are remembered at most.
     most: usize,
-    /// Problems with a hash and their answers so far, the latest last.
+    /// Answers so far by their problem's hash, the latest last.
     known: RefCell<VecDeque<Known>>,
+    /// Orders and places of the same works and blocks, which plans of one graph with different means share.
+    orders: RefCell<Remembered>,
+    places: RefCell<Remembered>,
 }
 
-type Known = (u64, Problem, Rc<RefCell<Ladder>>);
+type Known = (u128, Rc<RefCell<Ladder>>);
 
 impl Searches {
-    /// Remembers all that is found; [`Searches::default`] remembers nothing.
+    /// Remembers all that is found; [`Searches::default`] remembers no search.
     pub fn keeping() -> Self {
         Self::keeping_latest(usize::MAX)
     }
@@ -60,24 +65,45 @@ impl Searches {
         plan_remembering(batches, target, budget, self)
     }
 
+    /// The tasks of a work in the order they run in.
+    pub(crate) fn order(&self, work: &Work<'_>) -> Vec<TaskId> {
+        found(&self.orders, digest(work), || order::order(work))
+    }
+
+    /// An offset for each block: as [`place`].
+    pub(crate) fn place(&self, blocks: &[Block], enough: usize, most: usize) -> Option<Vec<usize>> {
+        let key = digest((blocks, enough, most));
+        // No list is of blocks that have no place below `most`.
+        let offsets = found(&self.places, key, || place(blocks, enough, most).unwrap_or_default());
+        (offsets.len() == blocks.len()).then_some(offsets)
+    }
+
     /// The answers for a problem; none if it makes no sense.
     pub(crate) fn ladder(&self, problem: &Problem) -> Option<Rc<RefCell<Ladder>>> {
         let new = || Some(Rc::new(RefCell::new(Ladder::new(problem).ok()?)));
         if self.most == 0 {
             return new();
         }
-        let mut hasher = DefaultHasher::new();
-        problem.hash(&mut hasher);
-        let hash = hasher.finish();
+        let key = digest(problem);
         let mut known = self.known.borrow_mut();
-        if let Some((.., ladder)) = known.iter().find(|(other, same, _)| *other == hash && same == problem) {
+        if let Some((_, ladder)) = known.iter().find(|(other, _)| *other == key) {
             return Some(ladder.clone());
         }
         let ladder = new()?;
         if known.len() == self.most {
             known.pop_front();
         }
-        known.push_back((hash, problem.clone(), ladder.clone()));
+        known.push_back((key, ladder.clone()));
         Some(ladder)
     }
+}
+
+/// What is remembered under a key, or else found and remembered.
+fn found(lists: &RefCell<Remembered>, key: u128, find: impl FnOnce() -> Vec<usize>) -> Vec<usize> {
+    if let Some(known) = lists.borrow().get(key) {
+        return known;
+    }
+    let list = find();
+    lists.borrow_mut().put(key, &list);
+    list
 }

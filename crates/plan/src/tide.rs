@@ -37,12 +37,9 @@ pub(crate) struct Tide<'a> {
     remaining: Vec<u32>,
     /// Live bytes now, states and running sums included.
     pub live: usize,
-    /// The most so far.
-    pub peak: usize,
-    /// How many tasks ran at that most.
-    pub at_peak: usize,
-    /// Inputs that nothing reads are gone after the first task.
+    /// Inputs that nothing reads are gone after the first task: what will be, and what is before it.
     idle: usize,
+    idle_at_first: usize,
     /// Inputs stay while the body may run again.
     inputs_stay: bool,
     scratch: Vec<(usize, ItemId)>,
@@ -64,9 +61,8 @@ impl<'a> Tide<'a> {
             readers: work.items.iter().map(|i| i.readers.len() as u32).collect(),
             remaining: Vec::new(),
             live: 0,
-            peak: 0,
-            at_peak: 0,
             idle: 0,
+            idle_at_first: 0,
             inputs_stay: work.repeats(),
             scratch: Vec::new(),
         };
@@ -80,10 +76,17 @@ impl<'a> Tide<'a> {
         self.remaining.clone_from(&self.readers);
         let entering = |i: &&crate::work::Item| !matches!(i.home, Home::Own | Home::Over(_));
         self.live = items.iter().filter(entering).map(|i| i.size).sum();
-        self.peak = self.live;
-        self.at_peak = 0;
         self.inputs_stay = self.work.repeats();
         self.idle = if self.inputs_stay { 0 } else { self.done_inputs() };
+        self.idle_at_first = self.idle;
+    }
+
+    /// Goes on from before another task, whose reads and all after it do not count as done: with so many live bytes,
+    /// before the first of all or not, and in the body or not.
+    pub fn resume(&mut self, live: usize, first: bool, in_body: bool) {
+        self.live = live;
+        self.idle = if first { self.idle_at_first } else { 0 };
+        self.inputs_stay = in_body && self.work.repeats();
     }
 
     /// Which outputs of a task go over which of its inputs, as (output, item): inputs of the same bytes that die here
@@ -118,17 +121,14 @@ impl<'a> Tide<'a> {
         effect
     }
 
-    /// Runs a task.
-    pub fn run(&mut self, task: TaskId) {
+    /// Runs a task; returns the live bytes while it does.
+    pub fn run(&mut self, task: TaskId) -> usize {
         let effect = self.effect(task);
-        let high = self.live + effect.during;
-        if high > self.peak {
-            (self.peak, self.at_peak) = (high, 0);
-        }
-        self.at_peak += usize::from(high == self.peak);
+        let height = self.live + effect.during;
         self.live = self.live_after(effect);
         self.idle = 0;
         self.mark_read(task);
+        height
     }
 
     /// Counts a task's reads as done, without its effect on the live bytes: those after a set of tasks do not depend

@@ -10,6 +10,7 @@ use crate::predict::{copying, streaming};
 use crate::stream::{PIECE, through};
 use crate::{Disk, Kernel, KernelQuery, PieceTypes, PlanError, Spilled, Target, claims};
 use plimsoll_graph::{Flow, Graph, GraphError, Node, NodeId, Origin, ValueId};
+use std::hash::{Hash, Hasher};
 
 /// Index into [`Work::items`].
 pub(crate) type ItemId = usize;
@@ -17,7 +18,7 @@ pub(crate) type ItemId = usize;
 pub(crate) type TaskId = usize;
 
 /// Where an item lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Home {
     /// In the place of the graph's state `i`.
     State(usize),
@@ -32,7 +33,7 @@ pub(crate) enum Home {
 }
 
 /// One content that needs a place.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Item {
     /// The value it is, views looked through.
     pub value: ValueId,
@@ -62,7 +63,7 @@ pub(crate) enum InFile {
 }
 
 /// What a task does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Deed {
     /// Runs a node.
     Run(NodeId),
@@ -77,7 +78,7 @@ pub(crate) enum Deed {
 }
 
 /// One thing to do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Task {
     /// What it does.
     pub deed: Deed,
@@ -127,6 +128,13 @@ pub(crate) struct Work<'a> {
     passing: Vec<bool>,
     /// How fast the spill file is.
     pub disk: Disk,
+}
+
+/// Of all that its order depends on.
+impl Hash for Work<'_> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        (&self.tasks, &self.items, self.alignment, self.repeats()).hash(hasher);
+    }
 }
 
 /// Rank of a node's run; copies that belong to it rank just around.
@@ -216,6 +224,22 @@ impl<'a> Work<'a> {
     pub fn resident_bytes(&self) -> usize {
         let states = self.items.iter().filter(|item| matches!(item.home, Home::State(_)));
         states.map(|item| item.size).sum()
+    }
+
+    /// Time that all tasks take at least, in any list: transfers go on beside the computing, but each of the two is one after
+    /// the other.
+    pub fn least_nanoseconds(&self) -> u64 {
+        let of = |tail: bool| {
+            let (mut computing, mut disk) = (0_u64, 0_u64);
+            for task in self.tasks.iter().filter(|task| task.tail == tail) {
+                match task.deed {
+                    Deed::Load(_) | Deed::Store(_) => disk += task.nanoseconds,
+                    Deed::Run(_) | Deed::Stream(_) | Deed::Copy(_) => computing += task.nanoseconds,
+                }
+            }
+            computing.max(disk)
+        };
+        of(false).saturating_mul(self.graph.micro_batches as u64).saturating_add(of(true))
     }
 
     /// Whether the body runs more than once.

@@ -3,40 +3,29 @@
 //! Live bytes after a set of tasks do not depend on the order they ran in, so reordering a window changes nothing
 //! outside it, and inside it is a path through the sets of tasks done: the path whose highest moment is lowest.
 
+use super::course::Course;
 use crate::tide::Tide;
-use crate::work::{TaskId, Work};
+use crate::work::TaskId;
 
 /// Tasks in a window; its sets of tasks double with each.
 const WIDTH: usize = 10;
 
-/// Orders in which one window around a position is as low as it can be, for windows that begin at different tasks
-/// before it. Only windows in which that position's height is beaten.
+/// How far before a position the windows around it begin.
+pub(super) const STARTS: [usize; 3] = [WIDTH / 2, WIDTH - 1, 0];
+
+/// Where the window begins that begins so far before a position, and the order in which it is as low as it can be, if
+/// that is lower than the one its tasks are in.
 pub(super) fn around(
-    tide: &mut Tide<'_>,
-    work: &Work<'_>,
+    course: &mut Course<'_>,
     before: &[Vec<TaskId>],
-    order: &[TaskId],
     position: usize,
-) -> Vec<Vec<TaskId>> {
-    let body = order.iter().take_while(|&&t| !work.tasks[t].tail).count();
-    let (from, to) = if position < body { (0, body) } else { (body, order.len()) };
-    let mut orders = Vec::new();
-    for back in [WIDTH / 2, WIDTH - 1, 0] {
-        let start = position.saturating_sub(back).max(from);
-        let window = &order[start..to.min(start + WIDTH)];
-        tide.restart();
-        order[..start.min(body)].iter().for_each(|&t| tide.run(t));
-        if start >= body {
-            tide.end_body();
-            order[body..start].iter().for_each(|&t| tide.run(t));
-        }
-        if let Some(best) = lowest(tide, before, window) {
-            let mut whole = order.to_vec();
-            whole[start..start + best.len()].copy_from_slice(&best);
-            orders.push(whole);
-        }
-    }
-    orders
+    back: usize,
+) -> Option<(usize, Vec<TaskId>)> {
+    let part = course.part_of(position);
+    let start = position.saturating_sub(back).max(part.start);
+    let window = course.order.get(start..part.end.min(start + WIDTH)).filter(|w| !w.is_empty())?.to_vec();
+    course.seek(start);
+    Some((start, lowest(&mut course.tide, before, &window)?))
 }
 
 /// The lowest order of a window's tasks, if it is lower than the one they are in.

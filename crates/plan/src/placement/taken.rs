@@ -7,6 +7,9 @@
 /// Vertices below a vertex. More would make more of the vertices that make up a time, fewer more levels.
 const BRANCHES: usize = 8;
 
+/// Lists of ranges that are looked at together without taking memory.
+const FEW: usize = 40;
+
 /// Ranges of bytes in order, as (start, end); no two touch.
 #[derive(Clone, Default)]
 struct Ranges(Vec<(usize, usize)>);
@@ -29,7 +32,8 @@ impl Ranges {
 pub(super) struct Taken {
     /// Where the vertices of each level begin, the leaves first.
     levels: Vec<usize>,
-    /// By vertex: bytes of the blocks whose time it is a part of.
+    leaves: usize,
+    /// By vertex: bytes of the blocks whose time it is a part of; not of leaves, which have no vertices below.
     all: Vec<Ranges>,
     /// By vertex: the same, and of every vertex below it.
     any: Vec<Ranges>,
@@ -49,7 +53,7 @@ impl Taken {
             count += width;
         }
         let empty = vec![Ranges::default(); count];
-        Self { levels, all: empty.clone(), any: empty, parts: Vec::new(), above: Vec::new() }
+        Self { levels, leaves: moments, all: empty.clone(), any: empty, parts: Vec::new(), above: Vec::new() }
     }
 
     pub fn clear(&mut self) {
@@ -62,16 +66,32 @@ impl Taken {
         // What is there in this time has a part that is one of this time's, or below or above one.
         let all = self.above.iter().map(|&v| &self.all[v].0[..]);
         let any = self.parts.iter().map(|&v| &self.any[v].0[..]);
-        let mut taken: Vec<&[(usize, usize)]> = all.chain(any).filter(|ranges| !ranges.is_empty()).collect();
-        let (mut floor, mut before) = (0, None);
+        let lists = all.chain(any).filter(|ranges| !ranges.is_empty());
+        let mut few: [&[(usize, usize)]; FEW] = [&[]; FEW];
+        let mut many = Vec::new();
+        let taken = if self.above.len() + self.parts.len() <= FEW {
+            let count = few.iter_mut().zip(lists).map(|(place, ranges)| *place = ranges).count();
+            &mut few[..count]
+        } else {
+            many.extend(lists);
+            &mut many[..]
+        };
+        let (mut floor, mut before, mut left) = (0, None, taken.len());
         while before != Some(floor) {
             before = Some(floor);
-            for ranges in &mut taken {
-                floor = leap(ranges, floor, size);
+            let mut with_more = 0;
+            for at in 0..left {
+                let mut ranges = taken[at];
+                floor = leap(&mut ranges, floor, size);
+                taken[with_more] = ranges;
+                with_more += usize::from(!ranges.is_empty());
             }
+            left = with_more;
         }
         for &vertex in &self.parts {
-            self.all[vertex].add(floor, floor + size);
+            if vertex >= self.leaves {
+                self.all[vertex].add(floor, floor + size);
+            }
             self.any[vertex].add(floor, floor + size);
         }
         self.above.iter().for_each(|&vertex| self.any[vertex].add(floor, floor + size));

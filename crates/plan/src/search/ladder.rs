@@ -297,8 +297,15 @@ impl Ladder {
         }
         let known = carried.iter().chain(&lists).map(|found| found.nanoseconds - once).min();
         let longest = known.map_or(u64::MAX, |n| once.saturating_add(n.saturating_mul(SLOWER)));
-        let swept = self.tastes().filter_map(|taste| sweep(table, line, taste, longest).ok());
-        lists.extend(swept.map(|runs| Found::new(Ledger::new(table, &runs, line))));
+        for taste in self.tastes() {
+            // A list is not pruned that takes longer than as many others as are.
+            let mut times: Vec<u64> = lists.iter().map(|found| found.nanoseconds).collect();
+            times.sort_unstable();
+            times.dedup();
+            let longest = times.get(PRUNED - 1).map_or(longest, |&slowest| longest.min(slowest));
+            let swept = sweep(table, line, taste, longest).ok();
+            lists.extend(swept.map(|runs| Found::new(Ledger::new(table, &runs, line))));
+        }
         lists.sort_by_key(|found| found.nanoseconds);
         lists.dedup_by(|a, b| a.runs == b.runs);
         lists.truncate(PRUNED);

@@ -111,10 +111,13 @@ struct Sweep<'a> {
     idle: Vec<bool>,
     /// Tensors that cannot be made again.
     stuck: Vec<bool>,
+    /// By tensor: the last walk that saw it. Walks go through what is dropped; what is resident counts as seen by all.
     seen: Vec<u32>,
     pass: u32,
     /// Room for what a walk has yet to visit.
     stack: Vec<u32>,
+    /// And for a walk that may see every tensor.
+    walk: Vec<u32>,
 }
 
 impl<'a> Sweep<'a> {
@@ -156,6 +159,7 @@ impl<'a> Sweep<'a> {
             seen: vec![0; tensors],
             pass: 0,
             stack: Vec::new(),
+            walk: vec![0; tensors + 2],
         }
     }
 
@@ -218,6 +222,7 @@ impl<'a> Sweep<'a> {
         for &tensor in table.outputs.row(call) {
             if !self.resident[tensor as usize] {
                 self.resident[tensor as usize] = true;
+                self.seen[tensor as usize] = u32::MAX;
                 self.slots[tensor as usize] = self.list.len() as u32;
                 self.list.push(tensor);
                 self.used += table.bytes[tensor as usize];
@@ -273,6 +278,7 @@ impl<'a> Sweep<'a> {
             self.slots[moved as usize] = at as u32;
         }
         self.resident[tensor as usize] = false;
+        self.seen[tensor as usize] = 0;
         self.used -= self.table.bytes[tensor as usize];
         if self.stuck[tensor as usize] {
             self.lose(tensor);

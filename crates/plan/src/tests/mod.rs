@@ -1,6 +1,7 @@
 //! Tests of the whole planner. What they share: graphs to plan, from a seed or by hand.
 
 mod corrupted;
+mod course;
 mod ends;
 mod lines;
 mod optimal;

@@ -44,7 +44,7 @@ impl Sweep<'_> {
             }
             for &reader in readers.iter().filter(|&&r| (r as usize) < self.now) {
                 for &result in table.outputs.row(reader as usize) {
-                    if !self.resident[result as usize] && self.seen[result as usize] != self.pass {
+                    if self.seen[result as usize] < self.pass {
                         self.seen[result as usize] = self.pass;
                         stack.push(result);
                     }
@@ -70,7 +70,7 @@ impl Sweep<'_> {
         } else {
             self.use_from(tensor, self.now)
         };
-        let cost = (self.cost_of(tensor) + 1.0) / self.table.bytes[tensor as usize].max(1) as f64;
+        let cost = (self.cost_of(tensor) as f64 + 1.0) / self.table.bytes[tensor as usize].max(1) as f64;
         self.cost[tensor as usize] = match self.taste.distance {
             0.5 => cost.powi(2),
             0.25 => cost.powi(4),
@@ -128,10 +128,11 @@ impl Sweep<'_> {
                 next = next.min(table.calls);
                 break;
             }
+            let (seen, pass, idle) = (&mut self.seen[..], self.pass, &self.idle[..]);
             for &result in readers[..behind].iter().flat_map(|&r| table.outputs.row(r as usize)) {
-                let r = result as usize;
-                if !self.resident[r] && !self.idle[r] && self.seen[r] != self.pass {
-                    self.seen[r] = self.pass;
+                let last = &mut seen[result as usize];
+                if *last < pass && !idle[result as usize] {
+                    *last = pass;
                     visited.push(result);
                 }
             }
@@ -156,53 +157,63 @@ impl Sweep<'_> {
         }
     }
 
-    fn cost_of(&mut self, tensor: u32) -> f64 {
+    /// The time of making a tensor again.
+    fn cost_of(&mut self, tensor: u32) -> u64 {
         let table = self.table;
         let own = table.maker[tensor as usize];
         if own == NONE || !self.taste.chain {
-            return if own == NONE { 0.0 } else { table.nanoseconds[own as usize] as f64 };
+            return if own == NONE { 0 } else { table.nanoseconds[own as usize] };
         }
         self.pass += 1;
-        let mut sum = 0.0;
+        let mut sum = 0_u64;
         let mut count = 0;
-        let mut stack = self.start(own);
-        while let Some(call) = stack.pop() {
-            self.looks += 2;
-            sum += table.nanoseconds[call as usize] as f64;
+        let (seen, pass, walk) = (&mut self.seen[..], self.pass, &mut self.walk[..]);
+        let mut left = 1;
+        walk[0] = own;
+        while left > 0 {
+            left -= 1;
+            let call = walk[left] as usize;
+            sum = sum.saturating_add(table.nanoseconds[call]);
             count += 1;
             if count >= CHAIN {
                 break;
             }
-            for &input in table.inputs.row(call as usize) {
-                if !self.resident[input as usize] && self.seen[input as usize] != self.pass {
-                    self.seen[input as usize] = self.pass;
-                    stack.push(table.maker[input as usize]);
-                }
+            // This is most of a sweep's time, and no one could guess which inputs are missing: so nothing is asked.
+            for &input in table.inputs.row(call) {
+                let last = &mut seen[input as usize];
+                walk[left] = table.maker[input as usize];
+                left += usize::from(*last < pass);
+                *last = (*last).max(pass);
             }
         }
-        self.stack = stack;
-        if self.taste.around && count < CHAIN { sum + self.cost_after(tensor, CHAIN - count) } else { sum }
+        self.looks += 2 * count as u64;
+        if self.taste.around && count < CHAIN {
+            sum.saturating_add(self.cost_after(tensor, CHAIN - count))
+        } else {
+            sum
+        }
     }
 
     /// The time of calls that have run, whose results are dropped and needed, and that read a tensor or such a result.
-    fn cost_after(&mut self, tensor: u32, most: usize) -> f64 {
+    fn cost_after(&mut self, tensor: u32, most: usize) -> u64 {
         let table = self.table;
-        let mut sum = 0.0;
+        let mut sum = 0_u64;
         let mut count = 0;
         let mut stack = self.start(tensor);
+        let (seen, pass, done, idle) = (&mut self.seen[..], self.pass, &self.done[..], &self.idle[..]);
         while let Some(tensor) = stack.pop() {
-            for &reader in table.readers.row(tensor as usize).iter().take_while(|&&r| self.done[r as usize]) {
+            for &reader in table.readers.row(tensor as usize).iter().take_while(|&&r| done[r as usize]) {
                 self.looks += 2;
                 let before = stack.len();
                 for &result in table.outputs.row(reader as usize) {
-                    let r = result as usize;
-                    if !self.resident[r] && !self.idle[r] && self.seen[r] != self.pass {
-                        self.seen[r] = self.pass;
+                    let last = &mut seen[result as usize];
+                    if *last < pass && !idle[result as usize] {
+                        *last = pass;
                         stack.push(result);
                     }
                 }
                 if stack.len() > before {
-                    sum += table.nanoseconds[reader as usize] as f64;
+                    sum = sum.saturating_add(table.nanoseconds[reader as usize]);
                     count += 1;
                 }
             }
