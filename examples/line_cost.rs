@@ -19,9 +19,9 @@
 #![allow(clippy::print_stdout, reason = "a benchmark talks")]
 
 use clap::Parser;
-use plimsoll::cpu::spill::{Rates, disk_rates};
 use plimsoll::cpu::CpuTarget;
 use plimsoll::cpu::isa::Isa;
+use plimsoll::cpu::spill::{Rates, disk_rates};
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};

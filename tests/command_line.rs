@@ -605,7 +605,8 @@ fn what_a_step_does_beside_its_computing_is_measured() {
     for (flags, (waits, repeats)) in [(&spilling[..], (true, false)), (&again, (false, true))] {
         let run = ["train", "--data=synthetic", "--batch=16", "--steps=3", "--threads=2", "--json"];
         let report = json(&plimsoll(&[&run[..], flags].concat()));
-        let [waiting, again, share] = ["waiting_ms", "again_ms", "measured_overhead"].map(|f| number(&report, f));
+        let [waiting, again, share] =
+            ["waiting_ms", "again_ms", "measured_overhead"].map(|f| number(&report, f));
         assert_eq!((waiting > 0.0, again > 0.0), (waits, repeats), "{flags:?}: {waiting} and {again} ms");
         // The median step is not the mean one, but no other.
         let of_all = (waiting + again) / number(&report, "step_ms_median");

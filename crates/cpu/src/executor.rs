@@ -113,7 +113,11 @@ impl Cpu {
     /// As [`Cpu::disk_rates`], with as many bytes a nanosecond both ways and a latency as disks have.
     pub fn disk_rate(self, bytes_per_ns: f64) -> Self {
         let latency_ns = DISK.latency_ns;
-        self.disk_rates(Rates { read_bytes_per_ns: bytes_per_ns, write_bytes_per_ns: bytes_per_ns, latency_ns })
+        self.disk_rates(Rates {
+            read_bytes_per_ns: bytes_per_ns,
+            write_bytes_per_ns: bytes_per_ns,
+            latency_ns,
+        })
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the

@@ -4,10 +4,10 @@
 //! its uses, and time only where the disk is slower than the computing between them. A state that comes from the file
 //! need not be stored again: it is loaded twice.
 
+use crate::Spilled;
 use crate::repeat::{Turn, unrolled};
 use crate::tide::Tide;
 use crate::work::{Deed, Home, ItemId, TaskId, Work};
-use crate::Spilled;
 
 /// The longest time in which an item lies idle: positions in an order of the uses around it.
 #[derive(Clone, Copy, Debug)]

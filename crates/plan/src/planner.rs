@@ -527,7 +527,8 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
 
 /// The disk of [`plan_spilled`].
 #[cfg(test)]
-pub(crate) const TRIED: Disk = Disk { read_ns_per_mib: 300_000, write_ns_per_mib: 500_000, latency_ns: 70, staging_bytes: 0 };
+pub(crate) const TRIED: Disk =
+    Disk { read_ns_per_mib: 300_000, write_ns_per_mib: 500_000, latency_ns: 70, staging_bytes: 0 };
 
 /// Plans graphs with those states in the spill file whose bit is set, and values of any size where the room asks for it.
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use twox_hash::xxhash3_128;
 
 /// Numbers of all lists together, at most: beyond them the oldest lists go.
-const MOST: usize = 1 << 17;
+const MOST: usize = 1 << 14;
 
 /// Lists by what they were found for.
 #[derive(Debug, Default)]

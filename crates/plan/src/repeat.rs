@@ -4,11 +4,11 @@
 //! into a `Work` of its own, in which a task that runs twice is two tasks. What goes over a place that is not its own (a
 //! state's new version, a running sum) runs once, and nothing that reads the old version may run again afterwards.
 
+use crate::Spilled;
 use crate::search::{Call, Ladder, Problem, Schedule};
 use crate::searches::Searches;
 use crate::tide::distinct_reads;
 use crate::work::{Deed, Home, Item, ItemId, TaskId, Work};
-use crate::Spilled;
 use plimsoll_graph::Origin;
 use std::cell::RefCell;
 use std::rc::Rc;

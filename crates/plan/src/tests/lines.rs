@@ -48,7 +48,8 @@ fn steps_run_again_under_a_line_and_the_smallest_line_is_one() {
 #[test]
 fn states_that_do_not_fit_are_spilled() {
     let graph = perceptron(8, 16, 256, true);
-    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, latency_ns: 0, staging_bytes: 10_000 };
+    let disk =
+        Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, latency_ns: 0, staging_bytes: 10_000 };
     let whole = plan_under(&graph, usize::MAX, Some(disk)).unwrap();
     assert_eq!(whole.spill_bytes, 0, "what fits is not spilled");
     let states: usize = whole.states.iter().map(|s| s.ty.bytes()).sum();
