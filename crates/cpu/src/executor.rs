@@ -149,7 +149,8 @@ impl Executor for Cpu {
             .iter()
             .map(|plan| compile(&plans, plan, &self.target))
             .collect::<Result<Vec<_>, _>>()?;
-        let most = |count: fn(&Ready) -> usize| compiled.iter().flatten().map(count).max().unwrap_or(0);
+        let all = || compiled.iter().flat_map(|plan| &plan.steps);
+        let most = |count: fn(&Ready) -> usize| all().map(count).max().unwrap_or(0);
         let (most_reads, most_writes) = (most(|r| r.reads.len()), most(|r| r.writes.len()));
         let spill = match (plans.spill_bytes, &self.spill) {
             (0, _) => None,
@@ -159,8 +160,8 @@ impl Executor for Cpu {
                 Some(file.and_then(|file| SpillQueue::new(file, MOST_TRANSFERS)).map_err(spill_error)?)
             }
         };
-        let transfers = compiled.iter().map(|steps| steps.iter().filter(|r| r.deed.is_transfer()).count());
-        let tickets = Vec::with_capacity(transfers.max().unwrap_or(0));
+        let steps = compiled.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
+        let tickets = vec![Ticket::NONE; if spill.is_some() { steps } else { 0 }];
         let bytes = plans.arena_bytes;
         let arena = Arena::new(bytes).map_err(|e| ExecuteError::Arena { bytes, reason: e.to_string() })?;
         if let Some(times) = &self.times {
@@ -172,6 +173,7 @@ impl Executor for Cpu {
             compiled,
             spill,
             tickets,
+            ran: None,
             arena,
             shadow,
             times: self.times.clone(),
@@ -207,10 +209,13 @@ enum Deed {
     Stream(Box<Stream>),
 }
 
-impl Deed {
-    fn is_transfer(&self) -> bool {
-        matches!(self, Self::Load(_) | Self::Store(_))
-    }
+/// A plan made ready.
+struct Compiled {
+    steps: Vec<Ready>,
+    /// The transfers, as steps, that must be done before inputs are put in their places.
+    entry: Vec<u32>,
+    /// Those that write to the arena.
+    loads: Vec<u32>,
 }
 
 /// A step made ready.
@@ -219,8 +224,8 @@ struct Ready {
     reads: Vec<Place>,
     writes: Vec<Place>,
     workspace: Place,
-    /// The last transfer of the plan, by number, that must be done before.
-    after: Option<usize>,
+    /// The transfers that must be done before, as steps.
+    after: Vec<u32>,
     /// Whether its node has run before.
     again: bool,
 }
@@ -237,7 +242,7 @@ fn place(plan: &ExecutionPlan, id: BufferId) -> Place {
     Place { offset: buffer.offset, bytes, stride }
 }
 
-fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Vec<Ready>, ExecuteError> {
+fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Compiled, ExecuteError> {
     let flows = plan.graph.flows();
     let nowhere = Place { offset: 0, bytes: 0, stride: 0 };
     let places = |ids: &[BufferId]| ids.iter().map(|&id| place(plan, id)).collect::<Vec<_>>();
@@ -246,7 +251,7 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Ve
         reads: places(reads),
         writes: places(writes),
         workspace,
-        after: None,
+        after: Vec::new(),
         again: false,
     };
     let in_file = |what: Spilled| match what {
@@ -297,45 +302,28 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Ve
     };
     let mut steps =
         plan.steps.iter().map(|step| compiled(&step.action)).collect::<Result<Vec<_>, ExecuteError>>()?;
-    set_waits(&mut steps);
+    let waits = plan.waits();
+    steps.iter_mut().zip(waits.steps).for_each(|(step, after)| step.after = after);
     let mut ran = vec![false; plan.graph.nodes.len()];
     for (ready, step) in steps.iter_mut().zip(&plan.steps) {
         if let Action::Run { node, .. } = step.action {
             ready.again = std::mem::replace(&mut ran[node.index()], true);
         }
     }
-    Ok(steps)
-}
-
-/// Finds for every transfer the first later step that it stands in the way of: what touches bytes that are being read
-/// in, or writes bytes that are being written out. Transfers are done in order, so waiting for one is waiting for all
-/// before it. Slices of the batch that move on live through the whole body, and rounds are drained: no transfer meets them.
-fn set_waits(steps: &mut [Ready]) {
-    let mut transfers = 0;
-    for at in 0..steps.len() {
-        let (moved, loads) = match steps[at].deed {
-            Deed::Load(_) => (steps[at].writes[0], true),
-            Deed::Store(_) => (steps[at].reads[0], false),
-            Deed::Call(_) | Deed::Copy | Deed::Stream(_) => continue,
-        };
-        let meets = |p: &Place| p.offset < moved.offset + moved.bytes && moved.offset < p.offset + p.bytes;
-        let blocked = |step: &Ready| {
-            (loads && step.reads.iter().any(meets)) || step.writes.iter().any(meets) || meets(&step.workspace)
-        };
-        if let Some(step) = steps[at + 1..].iter_mut().find(|step| blocked(step)) {
-            step.after = Some(transfers);
-        }
-        transfers += 1;
-    }
+    let loads = |(at, step): (usize, &Ready)| matches!(step.deed, Deed::Load(_)).then_some(at as u32);
+    let loads = steps.iter().enumerate().filter_map(loads).collect();
+    Ok(Compiled { steps, entry: waits.entry, loads })
 }
 
 struct CpuPrepared {
     plans: Arc<PlanSet>,
-    compiled: Vec<Vec<Ready>>,
+    compiled: Vec<Compiled>,
     /// Dropped before the arena that it moves bytes in and out of.
     spill: Option<SpillQueue>,
-    /// The transfers of the plan at work.
+    /// The last transfer of each step.
     tickets: Vec<Ticket>,
+    /// The plan whose stores may still be on their way.
+    ran: Option<usize>,
     arena: Arena,
     shadow: Option<Shadow>,
     times: Option<Arc<StepTimes>>,
@@ -354,10 +342,8 @@ unsafe impl Send for CpuPrepared {}
 
 impl CpuPrepared {
     fn step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
-        let ready = &self.compiled[plan][index];
-        if let (Some(queue), Some(&ticket)) = (&self.spill, ready.after.and_then(|t| self.tickets.get(t))) {
-            queue.wait(ticket).map_err(spill_error)?;
-        }
+        let ready = &self.compiled[plan].steps[index];
+        self.wait_for(&ready.after)?;
         let arena = &self.arena;
         let at = |p: &Place| arena.at(p.offset + micro_batch * p.stride, p.bytes);
         self.reads.clear();
@@ -372,13 +358,14 @@ impl CpuPrepared {
                 return Ok(());
             }
             (Deed::Load(offset), Some(queue)) => {
-                // SAFETY: a place of the arena; whatever touches it next waits for the ticket (`set_waits`, `drain`).
-                self.tickets.push(unsafe { queue.load(*offset, self.writes[0], ready.writes[0].bytes) });
+                // SAFETY: a place of the arena; whatever touches it next waits for the ticket, in this run or the next of
+                // the same plan (`ExecutionPlan::waits`), and any other run for all of them.
+                self.tickets[index] = unsafe { queue.load(*offset, self.writes[0], ready.writes[0].bytes) };
                 return Ok(());
             }
             (Deed::Store(offset), Some(queue)) => {
-                // SAFETY: a place of the arena; whatever writes it next waits for the ticket (`set_waits`, `drain`).
-                self.tickets.push(unsafe { queue.store(*offset, self.reads[0], ready.reads[0].bytes) });
+                // SAFETY: as for loads; `drain` is there for callers that write.
+                self.tickets[index] = unsafe { queue.store(*offset, self.reads[0], ready.reads[0].bytes) };
                 return Ok(());
             }
             (Deed::Stream(stream), Some(queue)) => {
@@ -447,23 +434,30 @@ impl CpuPrepared {
         if plan >= self.plans.plans.len() {
             return Err(ExecuteError::Input(format!("there is no plan {plan}")));
         }
-        self.copy_inputs(plan, inputs)?;
         (self.extra, self.waited_before) = (Extra::default(), self.waited());
-        let plans = self.plans.clone();
-        let (steps, micro_batches) = (&plans.plans[plan].steps, plans.plans[plan].graph.micro_batches);
-        let body = steps.iter().take_while(|s| !s.tail).count();
-        let rounds = (0..micro_batches).map(|m| (0..body, m));
-        for (indices, micro_batch) in rounds.chain([(body..steps.len(), 0)]) {
-            // The tail's transfers are numbered after the body's.
-            if indices.start == 0 {
-                self.tickets.clear();
-            }
-            let result = indices.into_iter().try_for_each(|index| step(self, plan, index, micro_batch));
-            // Nothing moves any more when the next round, or the caller, touches the arena.
-            result.and(self.drain())?;
+        // Another plan's places are not these.
+        if self.ran.replace(plan) == Some(plan) {
+            self.wait_for(&self.compiled[plan].entry)?
+        } else {
+            self.drain()?
         }
+        self.copy_inputs(plan, inputs)?;
+        let plans = self.plans.clone();
+        let mut rounds = plans.plans[plan].rounds();
+        let result = rounds.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
+        result.or_else(|error| self.drain().and(Err(error)))?;
+        // Stores may go on while the caller reads the arena.
+        self.wait_for(&self.compiled[plan].loads)?;
         self.extra.waiting = self.waited() - self.waited_before;
         Ok(())
+    }
+
+    /// Waits for the transfers of steps.
+    fn wait_for(&self, steps: &[u32]) -> Result<(), ExecuteError> {
+        match (&self.spill, steps.iter().map(|&step| self.tickets[step as usize]).max()) {
+            (Some(queue), Some(ticket)) => queue.wait(ticket).map_err(spill_error),
+            _ => Ok(()),
+        }
     }
 
     /// The node of a step that has just written something that is not finite.
@@ -479,7 +473,7 @@ impl CpuPrepared {
             let Some(place) = buffer.map(|id| place(plan, id)) else { return false };
             let ty = plan.graph.ty(value);
             let offset = place.offset + micro_batch * place.stride;
-            // SAFETY: no step runs, so nothing writes to the arena.
+            // SAFETY: no step runs and no load is under way, so nothing writes to the arena.
             let bytes: &[u8] = unsafe { self.arena.view(offset, place.bytes.min(ty.bytes())) };
             // Where nothing may be attended to, the logarithm of attention's sums is that of zero.
             let sums = value != outputs[0] && matches!(op, Op::Attention(Attention::Forward { .. }));
@@ -496,8 +490,8 @@ impl CpuPrepared {
     }
 
     /// Waits for every transfer.
-    fn drain(&mut self) -> Result<(), ExecuteError> {
-        match (&self.spill, self.tickets.last()) {
+    fn drain(&self) -> Result<(), ExecuteError> {
+        match (&self.spill, self.tickets.iter().max()) {
             (Some(queue), Some(&ticket)) => queue.wait(ticket).map_err(spill_error),
             _ => Ok(()),
         }
@@ -586,7 +580,7 @@ impl Prepared for CpuPrepared {
         let buffer = buffer.ok_or_else(|| {
             ExecuteError::Input(format!("plan {plan} has no output {output} of {} bytes", into.len()))
         })?;
-        // SAFETY: no step runs, so nothing writes to the arena.
+        // SAFETY: no step runs and no load is under way, so nothing writes to the arena.
         into.copy_from_slice(unsafe { self.arena.view(buffer.offset, buffer.bytes) });
         Ok(())
     }
@@ -594,7 +588,7 @@ impl Prepared for CpuPrepared {
     fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
         match self.state_home(state, offset, into.len())? {
             StateHome::Arena(place) => {
-                // SAFETY: no step runs, so nothing writes to the arena.
+                // SAFETY: no step runs and no load is under way, so nothing writes to the arena.
                 into.copy_from_slice(unsafe { self.arena.view(place, into.len()) });
                 Ok(())
             }
@@ -603,6 +597,7 @@ impl Prepared for CpuPrepared {
     }
 
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
+        self.drain()?;
         match self.state_home(state, offset, from.len())? {
             StateHome::Arena(place) => {
                 // SAFETY: no step runs, so nothing else uses the arena.

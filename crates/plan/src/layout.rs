@@ -5,10 +5,12 @@ use crate::park::profile;
 use crate::placement::{Block, live_peak};
 use crate::planner::Floor;
 use crate::predict::predicted;
+use crate::rounds::body;
 use crate::searches::Searches;
 use crate::work::{Deed, TaskId, Work};
 use crate::{Action, Buffer, BufferKind, ExecutionPlan, SPILL_ALIGNMENT, SpilledValue, StateHome};
 use plimsoll_graph::{Graph, ValueId};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What every layout of one graph shares.
@@ -53,7 +55,8 @@ impl Layout<'_> {
             let early = hoisted(work, order, room);
             let mut table = timetable(work, &early, &states);
             linger(work, &early, &mut table, room);
-            if let Some(offsets) = self.offsets(work, &table, enough, enough) {
+            if let Some(mut offsets) = self.offsets(work, &table, enough, enough) {
+                clear_the_way(work, &early, &table, &mut offsets, enough);
                 let found = self.place(work, &early, table, &offsets);
                 if found.peak_bytes <= self.room {
                     return Some(found);
@@ -126,6 +129,63 @@ impl Layout<'_> {
     }
 }
 
+/// Moves what is still being written out when a micro-batch or the run ends to where the next one comes late, if there is
+/// such a place below `most`.
+fn clear_the_way(work: &Work<'_>, order: &[TaskId], table: &Timetable, offsets: &mut [usize], most: usize) {
+    let above: Vec<usize> = above(table).collect();
+    let mut starts = Vec::with_capacity(order.len());
+    let mut now = 0;
+    for &task in order {
+        starts.push(now);
+        now += if is_transfer(work.tasks[task].deed) { 0 } else { work.tasks[task].nanoseconds };
+    }
+    let body = body(&table.steps);
+    let most = most / work.alignment * work.alignment;
+    for step in table.steps.iter().rev() {
+        let Action::Store { from, .. } = step.action else { continue };
+        let buffer = &table.buffers[from.index()];
+        let end = if step.tail { table.steps.len() } else { body };
+        let Some(moved) = above.iter().position(|&i| i == from.index()).filter(|_| buffer.last + 1 >= end)
+        else {
+            continue;
+        };
+        let size = block(work, buffer).size;
+        let places = || {
+            let others = above.iter().zip(&*offsets).enumerate().filter(|(i, _)| *i != moved);
+            others.map(|(_, (&i, &offset))| {
+                (&table.buffers[i], offset..offset + block(work, &table.buffers[i]).size)
+            })
+        };
+        let lives = |other: &Buffer| other.first <= buffer.last && buffer.first <= other.last;
+        let mut taken: Vec<Range<usize>> =
+            places().filter(|(b, _)| lives(b)).map(|(_, range)| range).collect();
+        taken.sort_unstable_by_key(|range| range.start);
+        // The first moment at which the bytes from a place on are wanted again.
+        let wanted = |place: usize| {
+            let meets = places().filter(|(_, range)| range.start < place + size && place < range.end);
+            meets.map(|(other, _)| starts[other.first]).min().unwrap_or(now)
+        };
+        let mut best = (wanted(offsets[moved]), offsets[moved]);
+        let mut free = 0;
+        for Range { start, end } in taken.into_iter().chain([most..most]) {
+            let mut candidates: Vec<usize> = Vec::new();
+            if free + size <= start {
+                let inside = |place: &usize| (free..=start - size).contains(place);
+                candidates.extend([free, start - size]);
+                candidates.extend(places().map(|(_, range)| range.end).filter(inside));
+            }
+            for place in candidates {
+                let late = wanted(place);
+                if late > best.0 {
+                    best = (late, place);
+                }
+            }
+            free = free.max(end);
+        }
+        offsets[moved] = best.1;
+    }
+}
+
 /// The buffers of a timetable that are no states.
 fn above(table: &Timetable) -> impl Iterator<Item = usize> {
     let state = |i: &usize| matches!(table.buffers[*i].kind, BufferKind::State(_));
@@ -144,6 +204,7 @@ fn is_transfer(deed: Deed) -> bool {
 /// allow. Loads stay in their order.
 fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
     let mut live = profile(work, order);
+    let wanted = ahead(work, order);
     let mut order = order.to_vec();
     let mut first = 0;
     for at in 0..order.len() {
@@ -152,11 +213,11 @@ fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
         let bytes = work.items[work.tasks[task].writes[0]].size;
         let mut hidden = 0;
         let mut to = at;
-        let wanted = work.tasks[task].nanoseconds.saturating_mul(MARGIN) / 4 + work.disk.latency_ns;
-        while to > first && hidden < wanted {
+        while to > first && hidden < wanted[at] {
             let earlier = &work.tasks[order[to - 1]];
             let stored_there = earlier.deed == Deed::Store(what);
-            if live[to - 1] + bytes > room || earlier.tail != work.tasks[task].tail || stored_there {
+            // What the tail reads may be there before; what every micro-batch reads is not loaded after the last.
+            if live[to - 1] + bytes > room || (earlier.tail && !work.tasks[task].tail) || stored_there {
                 break;
             }
             hidden += if is_transfer(earlier.deed) { 0 } else { earlier.nanoseconds };
@@ -170,6 +231,28 @@ fn hoisted(work: &Work<'_>, order: &[TaskId], room: usize) -> Vec<TaskId> {
         first = to + 1;
     }
     order
+}
+
+/// How much computing should lie between each load of an order and its place there, so that it is done by then and the
+/// loads after it are, too: the disk reads one after the other.
+fn ahead(work: &Work<'_>, order: &[TaskId]) -> Vec<u64> {
+    let mut wanted = vec![0; order.len()];
+    // How long before the end of the computing so far the next load begins.
+    let mut begins = 0_u64;
+    for (at, &task) in order.iter().enumerate().rev() {
+        let task = &work.tasks[task];
+        match task.deed {
+            Deed::Load(_) => {
+                begins = begins.max(work.disk.latency_ns) + task.nanoseconds.saturating_mul(MARGIN) / 4;
+                wanted[at] = begins;
+            }
+            Deed::Store(_) => {}
+            Deed::Run(_) | Deed::Stream(_) | Deed::Copy(_) => {
+                begins = begins.saturating_sub(task.nanoseconds)
+            }
+        }
+    }
+    wanted
 }
 
 /// Lets the buffers of stores stay until the store should be done, as far as live bytes allow.

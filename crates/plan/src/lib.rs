@@ -21,6 +21,7 @@ mod predict;
 mod record;
 mod remembered;
 mod repeat;
+mod rounds;
 pub mod search;
 mod searches;
 mod sheet;
@@ -43,6 +44,7 @@ pub use plan::{
 };
 pub use planner::{Budget, Disk, plan, plan_toward};
 pub use record::{PlanRecord, RecordError};
+pub use rounds::Waits;
 pub use searches::Searches;
 pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};
 pub use stream::PieceTypes;

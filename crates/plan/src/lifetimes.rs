@@ -1,5 +1,6 @@
 //! From an order to steps and buffers: which buffer each item lies in, and from when to when it is taken.
 
+use crate::rounds::body;
 use crate::stream::PIECE;
 use crate::tide::Tide;
 use crate::work::{Deed, Home, ItemId, TaskId, Work};
@@ -80,7 +81,7 @@ pub(crate) fn timetable(work: &Work<'_>, order: &[TaskId], states: &[usize]) -> 
         steps.push(Step { action, tail: task.tail });
     }
     let end = steps.len().saturating_sub(1);
-    let body_end = steps.iter().take_while(|s| !s.tail).count().saturating_sub(1);
+    let body_end = body(&steps).saturating_sub(1);
     for buffer in &mut table.buffers {
         match buffer.kind {
             BufferKind::State(_) | BufferKind::Carry(_) => buffer.last = end,

@@ -128,11 +128,13 @@ pub struct SpilledValue {
 pub struct Step {
     /// What is done.
     pub action: Action,
-    /// Whether it is done once, after the last micro-batch, rather than in every micro-batch.
+    /// Whether it is done once, after the last micro-batch, rather than in every micro-batch. A load may come before that:
+    /// among the steps of the body it is done in the last micro-batch alone.
     pub tail: bool,
 }
 
-/// The order and places of one batch type's step. Body steps come first, tail steps last.
+/// The order and places of one batch type's step. Body steps come first, tail steps last, but for loads of
+/// the tail that begin early.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecutionPlan {
     /// The batch type, like `train × 64`.

@@ -211,29 +211,30 @@ impl Shelf<'_> {
             let middle = fewest.midpoint(high);
             if self.live(&order[..middle], room)? <= room { high = middle } else { fewest = middle + 1 }
         }
-        let mut counts = vec![fewest, fewest.midpoint(order.len()), order.len()];
+        let half = fewest.midpoint(order.len());
+        let mut counts = vec![fewest, fewest.midpoint(half), half, order.len()];
         counts.dedup();
-        let quick = whole.nanoseconds() / SLOW * (SLOW + 1);
+        let quick = (whole.nanoseconds() / SLOW * (SLOW + 1)).min(budget.worth_ns);
         let park = Some(LEAST_SPILLED);
         let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
         let better = |a: Planned, b: Planned| if key(&b) < key(&a) { b } else { a };
+        // Whatever is spilled only adds to what a plan takes without it.
+        let late = whole.nanoseconds() > budget.worth_ns;
         let mut best = whole;
-        // Steps that run again only add to what a plan takes without them.
-        let mut least = vec![0; counts.len()];
         for repeat in [false, true] {
-            for (&count, least) in counts.iter().zip(&mut least) {
+            for &count in &counts {
                 if best.peak() <= room && best.nanoseconds() <= quick {
                     return Ok(best);
                 }
-                if repeat && (!budget.recompute || *least > budget.worth_ns) {
+                if repeat && (!budget.recompute || late) {
                     continue;
                 }
-                let planned = self.plan(&order[..count], room, Means { repeat, park, pieces_from: WHOLE })?;
-                *least = planned.nanoseconds();
-                best = better(best, planned);
+                best = better(
+                    best,
+                    self.plan(&order[..count], room, Means { repeat, park, pieces_from: WHOLE })?,
+                );
             }
         }
-        let late = least.iter().all(|&ns| ns > budget.worth_ns);
         if late || best.peak() <= room && best.nanoseconds() <= quick / 2 * 3 {
             return Ok(best);
         }

@@ -1,5 +1,6 @@
 //! How long a plan takes: its computing, and what of the disk's work does not go on beside it.
 
+use crate::rounds::{Waits, body, transfer, waits};
 use crate::{Action, Buffer, BufferId, Disk, ExecutionPlan, KernelQuery, Step, Target, Unsupported};
 
 /// Nanoseconds to copy bytes from one buffer to another. No target is asked: each byte moves in and out once, at some 8
@@ -13,8 +14,8 @@ pub(crate) fn streaming(computing: u64, bytes: usize, disk: Disk) -> u64 {
     computing.max(disk.reading(bytes) + disk.writing(bytes))
 }
 
-/// Time of all steps, each of which takes what is given for it: transfers go on beside the computing, one after the other,
-/// until something waits for them.
+/// Time of a run, in which each step takes what is given for it, among others like it: transfers go on beside the computing,
+/// one after the other, until something waits for them.
 pub(crate) fn predicted(
     steps: &[Step],
     buffers: &[Buffer],
@@ -22,47 +23,72 @@ pub(crate) fn predicted(
     times: &[u64],
     latency_ns: u64,
 ) -> u64 {
-    // When the disk has moved its bytes, and when the last transfer is done.
-    let (mut now, mut disk, mut landed) = (0_u64, 0_u64, 0_u64);
-    let mut body: Option<u64> = None;
-    let mut done = vec![0_u64; buffers.len()];
-    // Stores that must be done before the step after a buffer's last.
-    let mut ends: Vec<Vec<usize>> = vec![Vec::new(); steps.len() + 1];
-    for (at, (step, &time)) in steps.iter().zip(times).enumerate() {
-        if step.tail && body.is_none() {
-            now = now.max(landed);
-            body = Some(now);
+    let (body, rounds) = (body(steps), micro_batches.max(1) as u64);
+    if !steps.iter().any(|step| transfer(step).is_some()) {
+        let once: u64 = times.iter().sum();
+        let again = times[..body].iter().sum::<u64>().saturating_mul(rounds - 1);
+        return once.saturating_add(again);
+    }
+    let waits = waits(steps, buffers);
+    let mut clock =
+        Clock { steps, times, latency_ns, waits: &waits, now: 0, disk: 0, done: vec![0; steps.len()] };
+    clock.run(body, rounds);
+    let before = clock.now;
+    clock.run(body, rounds);
+    clock.now - before
+}
+
+/// A run on paper.
+struct Clock<'a> {
+    steps: &'a [Step],
+    times: &'a [u64],
+    latency_ns: u64,
+    waits: &'a Waits,
+    now: u64,
+    /// When the disk has moved its bytes.
+    disk: u64,
+    /// When each transfer is done, by its step.
+    done: Vec<u64>,
+}
+
+impl Clock<'_> {
+    /// A whole run after whatever came before.
+    fn run(&mut self, body: usize, rounds: u64) {
+        self.wait(&self.waits.entry);
+        let mut took = 0;
+        // The second of all but the last stands for those after it.
+        for _ in 1..rounds.min(3) {
+            let start = self.now;
+            (0..body).filter(|&at| !self.steps[at].tail).for_each(|at| self.step(at));
+            took = self.now - start;
         }
-        for &buffer in &ends[at] {
-            now = now.max(done[buffer]);
+        let left = rounds.saturating_sub(3).saturating_mul(took);
+        for moment in self.done.iter_mut().chain([&mut self.now, &mut self.disk]) {
+            *moment = moment.saturating_add(left);
         }
-        match &step.action {
-            Action::Load { to, .. } => {
-                disk = disk.max(now) + time;
-                landed = disk + latency_ns;
-                done[to.index()] = landed;
+        (0..self.steps.len()).for_each(|at| self.step(at));
+    }
+
+    fn wait(&mut self, transfers: &[u32]) {
+        self.now = transfers.iter().map(|&t| self.done[t as usize]).fold(self.now, u64::max);
+    }
+
+    fn step(&mut self, at: usize) {
+        self.wait(&self.waits.steps[at]);
+        let time = self.times[at];
+        match self.steps[at].action {
+            Action::Load { .. } | Action::Store { .. } => {
+                self.disk = self.disk.max(self.now).saturating_add(time);
+                self.done[at] = self.disk.saturating_add(self.latency_ns);
             }
-            Action::Store { from, .. } => {
-                disk = disk.max(now) + time;
-                landed = disk + latency_ns;
-                done[from.index()] = landed;
-                ends[(buffers[from.index()].last + 1).max(at + 1)].push(from.index());
-            }
-            Action::Run { reads, .. } => {
-                now = reads.iter().map(|b| done[b.index()]).fold(now, u64::max) + time;
-            }
-            Action::Stream { reads, .. } => {
+            Action::Stream { .. } => {
                 // It waits for the disk, and keeps it busy.
-                now = reads.iter().flatten().map(|b| done[b.index()]).fold(now.max(disk), u64::max);
-                now += time;
-                disk = now;
+                self.now = self.now.max(self.disk).saturating_add(time);
+                self.disk = self.now;
             }
-            Action::Copy { from, .. } => now = now.max(done[from.index()]) + time,
+            Action::Run { .. } | Action::Copy { .. } => self.now = self.now.saturating_add(time),
         }
     }
-    now = now.max(landed);
-    let tail = body.map_or(0, |body| now - body);
-    (now - tail).saturating_mul(micro_batches as u64).saturating_add(tail)
 }
 
 impl ExecutionPlan {

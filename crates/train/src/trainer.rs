@@ -709,15 +709,10 @@ impl Trainer {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }
         // Heap and page tables depend on the plan: they are reserved, and counted once it is known. Steps that run again
-        // add to the plan, seldom as much as an eighth; with transfers, seldom as much as half.
+        // and transfers add to the plan, seldom as much as an eighth.
         let mut reserved = self.heap_bytes.map_or(0, |heap| {
             let bytes = plan_bytes(batches.graphs().iter().flat_map(|(_, g)| &g.nodes));
-            let more = match means {
-                Means::Once => 0,
-                Means::Repeat => bytes / 8,
-                Means::Spill => bytes / 2,
-            };
-            heap + bytes + more
+            heap + bytes + if means == Means::Once { 0 } else { bytes / 8 }
         });
         loop {
             let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));

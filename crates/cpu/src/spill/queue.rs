@@ -27,6 +27,11 @@ pub struct SpillQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
+impl Ticket {
+    /// No request's: it is always done.
+    pub const NONE: Self = Self(0);
+}
+
 struct Shared {
     file: SpillFile,
     /// A piece for each lane.
