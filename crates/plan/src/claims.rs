@@ -29,9 +29,8 @@ pub(crate) fn settle(work: &mut Work<'_>, flows: &[Flow]) {
     }
     // Every load is known by now: a store comes after those of its state.
     for (state, new) in stores {
-        let writer = work.items[new].writer;
-        let tail = work.repeats() || writer.is_some_and(|t| work.tasks[t].tail);
-        work.add_store(state, new, tail, writer.map_or(0, |t| work.tasks[t].rank + 1));
+        let rank = work.items[new].writer.map_or(0, |t| work.tasks[t].rank + 1);
+        work.add_store(state, new, rank);
     }
 }
 

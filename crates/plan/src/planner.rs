@@ -147,6 +147,9 @@ const WHOLE: usize = usize::MAX;
 /// A plan that takes a part in so many longer than one without a line is slow: other means are tried.
 const SLOW: u64 = 20;
 
+/// Steps that run again are hoped to leave a part in so many of the time that spilling costs without them.
+const HOPED: u64 = 3;
+
 /// Everything that does not change between attempts to plan.
 struct Shelf<'a> {
     batches: &'a [(String, Graph)],
@@ -218,8 +221,10 @@ impl Shelf<'_> {
         let park = Some(LEAST_SPILLED);
         let key = |planned: &Planned| (planned.peak().saturating_sub(room), planned.nanoseconds());
         let better = |a: Planned, b: Planned| if key(&b) < key(&a) { b } else { a };
-        // Whatever is spilled only adds to what a plan takes without it.
-        let late = whole.nanoseconds() > budget.worth_ns;
+        let unlimited = whole.nanoseconds();
+        // What a plan that fits without steps that run again may take, for one with them to be of use.
+        let most = unlimited.saturating_add(budget.worth_ns.saturating_sub(unlimited).saturating_mul(HOPED));
+        let mut late = true;
         let mut best = whole;
         for repeat in [false, true] {
             for &count in &counts {
@@ -229,10 +234,10 @@ impl Shelf<'_> {
                 if repeat && (!budget.recompute || late) {
                     continue;
                 }
-                best = better(
-                    best,
-                    self.plan(&order[..count], room, Means { repeat, park, pieces_from: WHOLE })?,
-                );
+                let planned = self.plan(&order[..count], room, Means { repeat, park, pieces_from: WHOLE })?;
+                let fits = planned.peak() <= room;
+                late &= planned.nanoseconds() > if fits { most } else { budget.worth_ns };
+                best = better(best, planned);
             }
         }
         if late || best.peak() <= room && best.nanoseconds() <= quick / 2 * 3 {
@@ -526,7 +531,7 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
     best
 }
 
-/// The disk of [`plan_spilled`].
+/// A disk for [`plan_spilled`].
 #[cfg(test)]
 pub(crate) const TRIED: Disk =
     Disk { read_ns_per_mib: 300_000, write_ns_per_mib: 500_000, latency_ns: 70, staging_bytes: 0 };
@@ -536,6 +541,7 @@ pub(crate) const TRIED: Disk =
 pub(crate) fn plan_spilled(
     batches: &[(String, Graph)],
     target: &dyn Target,
+    disk: Disk,
     spilled: u64,
     room: usize,
     repeat: bool,
@@ -544,7 +550,7 @@ pub(crate) fn plan_spilled(
     let (states, alignment) = (find_states(batches)?, target.alignment());
     let searches = &Searches::default();
     let graphs = shared(batches);
-    let shelf = Shelf { batches, graphs, target, states: &states, alignment, disk: TRIED, searches };
+    let shelf = Shelf { batches, graphs, target, states: &states, alignment, disk, searches };
     let some: Vec<usize> = (0..states.len()).filter(|&i| spilled >> i & 1 == 1).collect();
     Ok(shelf.set(
         shelf.plan(&some, room, Means { repeat, park: Some(1), pieces_from })?,

@@ -292,12 +292,13 @@ impl<'a> Work<'a> {
     }
 
     /// Adds a task that writes the new version of a state to the spill file, after every reading of the old one.
-    pub fn add_store(&mut self, state: usize, new: ItemId, tail: bool, rank: usize) {
+    pub fn add_store(&mut self, state: usize, new: ItemId, rank: usize) {
+        let old = self.item_of[self.graph.states[state].input.index()];
+        let makers = [self.items[new].writer, old.and_then(|item| self.items[item].writer)];
+        let tail = self.repeats() || makers.iter().flatten().any(|&maker| self.tasks[maker].tail);
         let nanoseconds = self.disk.writing(self.items[new].bytes);
         let task =
             self.add_transfer(Deed::Store(Spilled::State(state)), &[new], &[], nanoseconds, tail, rank);
-        let old = self.item_of[self.graph.states[state].input.index()];
-        let makers = [self.items[new].writer, old.and_then(|item| self.items[item].writer)];
         makers.into_iter().flatten().for_each(|maker| self.tasks[maker].after.push(task));
     }
 

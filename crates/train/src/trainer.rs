@@ -635,25 +635,25 @@ impl Trainer {
         if disk.is_none() || best.as_ref().is_ok_and(|plans| !slow(plans)) {
             return best;
         }
-        // Sums over micro-batches stay in the arena: the fewest, some, the smallest, or just too large without spilling.
-        let mut ends = vec![
-            splits[0],
-            splits[middle.min(tried - 1)],
-            splits[tried.saturating_sub(2)],
-            splits[tried - 1],
-        ];
-        ends.sort_unstable();
-        ends.dedup();
+        // From the smallest micro-batches to ever larger ones that spill more, while that is faster; and the whole batch, which
+        // needs no room for sums over micro-batches.
         let mut known = best;
-        for split in ends {
+        let mut in_vain = 0;
+        for (at, &split) in splits[..tried].iter().enumerate().rev() {
+            if at > 0 && in_vain > 1 {
+                continue;
+            }
             planning.worth_ns = match &known {
                 Ok(plans) if plans.spill_bytes > 0 => time(plans),
                 Ok(plans) => time(plans).saturating_sub(worth),
                 Err(_) => u64::MAX,
             };
-            known = match (known, self.plan_split(data, split, Means::Spill, planning)) {
-                (Ok(known), Ok(spilled)) if time(&spilled) > planning.worth_ns => Ok(known),
-                (Ok(_), Ok(spilled)) => Ok(spilled),
+            let spilled = self.plan_split(data, split, Means::Spill, planning);
+            let faster = spilled.as_ref().is_ok_and(|spilled| time(spilled) < planning.worth_ns);
+            in_vain = if faster { 0 } else { in_vain + 1 };
+            known = match (known, spilled) {
+                (Ok(_), Ok(spilled)) if faster => Ok(spilled),
+                (Ok(known), Ok(_)) => Ok(known),
                 (known, spilled) => better(known, spilled),
             };
         }

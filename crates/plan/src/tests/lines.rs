@@ -109,11 +109,13 @@ fn random_graphs_hold_with_states_and_values_spilled() {
         let batches = [("test".to_string(), graph)];
         let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
         for spilled in [u64::MAX, 0b10, 0b110, seed] {
-            let plans = plan_spilled(&batches, &target, spilled, usize::MAX, false, usize::MAX).unwrap();
+            let plans =
+                plan_spilled(&batches, &target, TRIED, spilled, usize::MAX, false, usize::MAX).unwrap();
             assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}\n{}", batches[0].1);
             for (part, repeat) in [(3, false), (2, false), (2, true)] {
                 let room = plans.arena_bytes / 4 * part;
-                let plans = plan_spilled(&batches, &target, spilled, room, repeat, usize::MAX).unwrap();
+                let plans =
+                    plan_spilled(&batches, &target, TRIED, spilled, room, repeat, usize::MAX).unwrap();
                 assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}, {room}\n{}", batches[0].1);
                 let predicted = plans.plans[0].predict(&target, TRIED);
                 assert_eq!(predicted, Ok(plans.plans[0].nanoseconds), "seed {seed}, {spilled:b}, {room}");

@@ -7,6 +7,7 @@ mod lines;
 mod optimal;
 mod random;
 mod record;
+mod rounds;
 mod training;
 
 use crate::{Budget, NullTarget, PlanSet, plan, verify};

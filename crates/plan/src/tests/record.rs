@@ -3,7 +3,7 @@
 use super::lines::heavy;
 use super::training::perceptron;
 use super::{Choices, random_graph};
-use crate::planner::plan_spilled;
+use crate::planner::{TRIED, plan_spilled};
 use crate::{
     Action, Budget, Content, Disk, Entry, NullTarget, PlanRecord, PlanSet, RecordError, plan_toward, verify,
 };
@@ -27,7 +27,7 @@ fn plans_of_random_graphs_come_back_as_they_were() {
         let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
         let budget = Budget::new(usize::MAX, Vec::new());
         for (spilled, room, repeat) in [(0, usize::MAX, false), (seed, 1_000, true), (u64::MAX, 600, true)] {
-            let plans = plan_spilled(&batches, &target, spilled, room, repeat, usize::MAX).unwrap();
+            let plans = plan_spilled(&batches, &target, TRIED, spilled, room, repeat, usize::MAX).unwrap();
             let restored = kept(&plans).restore(&batches, &target, &budget);
             assert_eq!(restored, Ok(plans), "seed {seed}, {spilled:b}\n{}", batches[0].1);
         }
