@@ -96,6 +96,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         signals::listen();
     }
     let mut progress = Progress::new(start, &options.running);
+    // Nor does what made the run ready count beside what it needs from now on.
+    memory::trim_code();
     let report = session.fit(&setup.data, &mut |event| progress.on(event));
     progress.bar.finish_and_clear();
     let report = report.map_err(interrupted)?;
