@@ -133,52 +133,55 @@ impl Layout<'_> {
 /// such a place below `most`.
 fn clear_the_way(work: &Work<'_>, order: &[TaskId], table: &Timetable, offsets: &mut [usize], most: usize) {
     let above: Vec<usize> = above(table).collect();
-    let mut starts = Vec::with_capacity(order.len());
-    let mut now = 0;
-    for &task in order {
-        starts.push(now);
+    let buffers: Vec<&Buffer> = above.iter().map(|&i| &table.buffers[i]).collect();
+    let body = body(&table.steps);
+    // The last ones first: they take longest.
+    let late = table.steps.iter().enumerate().rev().filter_map(|(at, step)| {
+        let Action::Store { from, .. } = step.action else { return None };
+        let end = if step.tail { table.steps.len() } else { body };
+        let late = table.buffers[from.index()].last + 1 >= end;
+        Some((at, above.binary_search(&from.index()).ok()?)).filter(|_| late)
+    });
+    let late: Vec<(usize, usize)> = late.collect();
+    // By then all of them are done.
+    let done =
+        late.iter().map(|&(at, _)| work.tasks[order[at]].nanoseconds + work.disk.latency_ns).sum::<u64>();
+    let mut now = 0_u64;
+    let mut starts = vec![u64::MAX; order.len()];
+    for (start, &task) in starts.iter_mut().zip(order) {
+        if now >= done {
+            break;
+        }
+        *start = now;
         now += if is_transfer(work.tasks[task].deed) { 0 } else { work.tasks[task].nanoseconds };
     }
-    let body = body(&table.steps);
+    let early: Vec<usize> = (0..buffers.len()).filter(|&i| starts[buffers[i].first] < done).collect();
     let most = most / work.alignment * work.alignment;
-    for step in table.steps.iter().rev() {
-        let Action::Store { from, .. } = step.action else { continue };
-        let buffer = &table.buffers[from.index()];
-        let end = if step.tail { table.steps.len() } else { body };
-        let Some(moved) = above.iter().position(|&i| i == from.index()).filter(|_| buffer.last + 1 >= end)
-        else {
-            continue;
-        };
-        let size = block(work, buffer).size;
-        let places = || {
-            let others = above.iter().zip(&*offsets).enumerate().filter(|(i, _)| *i != moved);
-            others.map(|(_, (&i, &offset))| {
-                (&table.buffers[i], offset..offset + block(work, &table.buffers[i]).size)
-            })
-        };
-        let lives = |other: &Buffer| other.first <= buffer.last && buffer.first <= other.last;
-        let mut taken: Vec<Range<usize>> =
-            places().filter(|(b, _)| lives(b)).map(|(_, range)| range).collect();
-        taken.sort_unstable_by_key(|range| range.start);
+    for (_, moved) in late {
+        let own = buffers[moved];
+        let size = block(work, own).size;
+        let range = |i: usize| offsets[i]..offsets[i] + block(work, buffers[i]).size;
         // The first moment at which the bytes from a place on are wanted again.
         let wanted = |place: usize| {
-            let meets = places().filter(|(_, range)| range.start < place + size && place < range.end);
-            meets.map(|(other, _)| starts[other.first]).min().unwrap_or(now)
+            let meets = |i: &usize| *i != moved && range(*i).start < place + size && place < range(*i).end;
+            early.iter().copied().filter(meets).map(|i| starts[buffers[i].first]).min().unwrap_or(done)
         };
         let mut best = (wanted(offsets[moved]), offsets[moved]);
+        let beside = |i: &usize| {
+            let other = buffers[*i];
+            *i != moved && other.first <= own.last && own.first <= other.last
+        };
+        let mut taken: Vec<Range<usize>> = (0..buffers.len()).filter(beside).map(range).collect();
+        taken.sort_unstable_by_key(|range| range.start);
         let mut free = 0;
-        for Range { start, end } in taken.into_iter().chain([most..most]) {
-            let mut candidates: Vec<usize> = Vec::new();
-            if free + size <= start {
-                let inside = |place: &usize| (free..=start - size).contains(place);
-                candidates.extend([free, start - size]);
-                candidates.extend(places().map(|(_, range)| range.end).filter(inside));
+        for Range { start, end } in taken.into_iter().chain(std::iter::once(most..most)) {
+            if best.0 >= done {
+                break;
             }
-            for place in candidates {
-                let late = wanted(place);
-                if late > best.0 {
-                    best = (late, place);
-                }
+            if let Some(highest) = start.checked_sub(size).filter(|&highest| highest >= free) {
+                let ends = early.iter().map(|&i| range(i).end).filter(|end| (free..=highest).contains(end));
+                let found = ends.chain([free, highest]).map(|place| (wanted(place), place));
+                best = found.fold(best, |best, found| if found.0 > best.0 { found } else { best });
             }
             free = free.max(end);
         }
