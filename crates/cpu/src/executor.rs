@@ -454,8 +454,8 @@ impl CpuPrepared {
 
     /// Waits for the transfers of steps.
     fn wait_for(&self, steps: &[u32]) -> Result<(), ExecuteError> {
-        match (&self.spill, steps.iter().map(|&step| self.tickets[step as usize]).max()) {
-            (Some(queue), Some(ticket)) => queue.wait(ticket).map_err(spill_error),
+        match (&self.spill, steps.iter().filter_map(|&step| self.tickets.get(step as usize)).max()) {
+            (Some(queue), Some(&ticket)) => queue.wait(ticket).map_err(spill_error),
             _ => Ok(()),
         }
     }
