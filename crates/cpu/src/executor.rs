@@ -364,7 +364,7 @@ impl CpuPrepared {
                 return Ok(());
             }
             (Deed::Store(offset), Some(queue)) => {
-                // SAFETY: as for loads; `drain` is there for callers that write.
+                // SAFETY: as for loads, of whatever writes there; `write_state` waits for all of them.
                 self.tickets[index] = unsafe { queue.store(*offset, self.reads[0], ready.reads[0].bytes) };
                 return Ok(());
             }

@@ -47,9 +47,10 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
                     break;
                 }
                 if let Some((id, loads)) = transfer(step) {
-                    // Its turn has come again, and with it the transfer before that of the same name is done.
-                    pending.retain(|(number, ..)| !again || *number as usize != at);
-                    if !again {
+                    if again {
+                        // It is asked for again: whoever waits for that waits for both.
+                        pending.retain(|(number, ..)| *number as usize != at);
+                    } else {
                         pending.push((at as u32, place(id), loads));
                     }
                     continue;
@@ -90,7 +91,7 @@ pub(crate) fn transfer(step: &Step) -> Option<(BufferId, bool)> {
     }
 }
 
-/// The buffers that a step reads, and those that it writes, scratch among them.
+/// The buffers that a step which is no transfer reads, and those that it writes, scratch among them.
 fn touched(step: &Step, read: &mut Vec<BufferId>, written: &mut Vec<BufferId>) {
     read.clear();
     written.clear();
@@ -107,13 +108,26 @@ fn touched(step: &Step, read: &mut Vec<BufferId>, written: &mut Vec<BufferId>) {
             read.push(*from);
             written.push(*to);
         }
-        Action::Load { to, .. } => written.push(*to),
-        Action::Store { from, .. } => read.push(*from),
+        Action::Load { .. } | Action::Store { .. } => {}
     }
 }
 
 impl ExecutionPlan {
     /// The steps of a run in order, each with its micro-batch (0 for the tail's).
+    ///
+    /// ```
+    /// use plimsoll_graph::{Builder, op::Unary};
+    /// use plimsoll_plan::{Budget, NullTarget, plan};
+    /// let mut b = Builder::new(2, 2);
+    /// let x = b.batch_input("x", "f32[2,3]".parse()?);
+    /// let y = b.unary(Unary::Exp, x)?;
+    /// b.output("y", y);
+    /// let batches = [("predict".into(), b.finish()?)];
+    /// let plans = plan(&batches, &NullTarget::default(), &Budget::new(usize::MAX, Vec::new()))?;
+    /// assert_eq!(plans.plans[0].rounds().collect::<Vec<_>>(), [(0, 0)]);
+    /// assert!(plans.plans[0].waits().entry.is_empty()); // nothing is spilled
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rounds(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let (body, last) = (body(&self.steps), self.graph.micro_batches.saturating_sub(1));
         let in_body = (0..=last).flat_map(move |m| (0..body).map(move |step| (step, m)));
