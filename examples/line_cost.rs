@@ -150,31 +150,36 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Measures one model under every line, and prints a row for each.
 fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
     let entry = ZOO.iter().find(|entry| entry.name == case.model).ok_or("not in the zoo")?;
-    let model = (entry.make)(if flags.small { &entry.small } else { &case.options });
+    let sizes = if flags.small { &entry.small } else { &case.options };
+    let model = (entry.make)(sizes);
     let synthetic = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let examples = case.batch * 10;
     let data =
         open("synthetic", &OpenOptions { synthetic: Some(synthetic), examples, ..OpenOptions::default() })?;
     let threads = flags.threads.unwrap_or(std::thread::available_parallelism()?.get());
-    let executor = Cpu::new(threads)?;
-    let executor = if flags.no_spill {
-        executor
-    } else {
-        let rates = typical_rates()?;
-        let [read, write] = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
-        let latency = rates.latency_ns as f64 / 1e3;
-        println!(
-            "{:<13}  a disk that reads {read:.1} and writes {write:.1} GB/s, after {latency:.0} us",
-            case.model
-        );
-        executor.spilling(SPILL_FOLDER).disk_rates(rates)
+    // For runs with so much memory, on a disk as it is for these.
+    let trainer = |memory_bytes: usize| -> Result<Trainer, Box<dyn Error>> {
+        let executor = Cpu::new(threads)?;
+        let executor = if flags.no_spill {
+            executor
+        } else {
+            let rates = typical_rates(memory_bytes)?;
+            let [read, write] = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
+            let [asking, latency] = [rates.asking_ns, rates.latency_ns].map(|ns| ns as f64 / 1e3);
+            println!(
+                "{:<13}  a disk that reads {read:.1} and writes {write:.1} GB/s, after {latency:.0} us, {asking:.0} of them busy",
+                case.model
+            );
+            executor.spilling(SPILL_FOLDER).disk_rates(rates)
+        };
+        let trainer = Trainer::new((entry.make)(sizes), AdamW::new(1e-4), executor)
+            .batch(case.batch)
+            .kinds(&[BatchKind::Train, BatchKind::Evaluate]);
+        Ok(memory::declare(trainer, threads, &data))
     };
-    let trainer = Trainer::new(model, AdamW::new(1e-4), executor)
-        .batch(case.batch)
-        .kinds(&[BatchKind::Train, BatchKind::Evaluate]);
-    let trainer = memory::declare(trainer, threads, &data);
 
-    let mut forecast = trainer.forecast(&data);
+    let any = trainer(usize::MAX)?;
+    let mut forecast = any.forecast(&data);
     let unlimited = forecast.plan(usize::MAX)?;
     let activations = forecast.naive_activation_bytes()?;
     // What any line has to leave room for, unless states are spilled.
@@ -190,6 +195,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             Share::Floor => forecast.floor()?,
         };
         let mut row = format!("{:<13}{share:>6}{:>10.1}", case.model, mebibytes(line));
+        let trainer = trainer(line)?;
         let start = Instant::now();
         // A forecast of its own, so that nothing is known from other lines.
         let planned = trainer.forecast(&data).plan(line);
@@ -235,16 +241,18 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
 }
 
 /// What the disk does, as the medians of some trials.
-fn typical_rates() -> Result<Rates, Box<dyn Error>> {
+fn typical_rates(memory_bytes: usize) -> Result<Rates, Box<dyn Error>> {
     let mut trials = Vec::with_capacity(TRIALS);
     for _ in 0..TRIALS {
-        trials.push(disk_rates(Path::new(SPILL_FOLDER))?);
+        trials.push(disk_rates(Path::new(SPILL_FOLDER), memory_bytes)?);
     }
     let median = |figure: fn(&Rates) -> f64| middle(trials.iter().map(figure).collect()).0;
     Ok(Rates {
         read_bytes_per_ns: median(|rates| rates.read_bytes_per_ns),
         write_bytes_per_ns: median(|rates| rates.write_bytes_per_ns),
         latency_ns: median(|rates| rates.latency_ns as f64) as u64,
+        alone_ns: median(|rates| rates.alone_ns as f64) as u64,
+        asking_ns: median(|rates| rates.asking_ns as f64) as u64,
     })
 }
 
@@ -269,6 +277,8 @@ impl Pair {
             read_ns_per_mib: beside(self.disk.read_ns_per_mib),
             write_ns_per_mib: beside(self.disk.write_ns_per_mib),
             latency_ns: beside(self.disk.latency_ns),
+            alone_ns: beside(self.disk.alone_ns),
+            asking_ns: beside(self.disk.asking_ns),
             ..self.disk
         };
         Ok(plans.plans[0].predict(target, disk)? as f64 / usual)
@@ -298,9 +308,11 @@ fn side_by_side(
     // The first step of each maps the arena's pages.
     timed(&mut first)?;
     timed(&mut second)?;
+    let folder = Path::new(SPILL_FOLDER);
     let mut pairs = Vec::with_capacity(count);
     for pair in 0..count {
-        let disk = if spills { disk_rates(Path::new(SPILL_FOLDER))?.disk(0) } else { Disk::default() };
+        let disk =
+            if spills { disk_rates(folder, plans[1].sheet.total_bytes)?.disk(0) } else { Disk::default() };
         // The order changes, so that going second favours neither.
         let (without, under) = if pair.is_multiple_of(2) {
             let without = timed(&mut first)?;

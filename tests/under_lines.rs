@@ -238,7 +238,7 @@ fn a_gpt_is_the_same_under_lower_lines() {
             ..lower(0.38, 1.0, 2, &[MICRO_BATCHES, RECOMPUTED])
         },
         lower(0.25, 0.8, 3, &[MICRO_BATCHES, SPILLED]),
-        lower(0.15, 0.7, 2, &[MICRO_BATCHES, RECOMPUTED, SPILLED]),
+        lower(0.15, 0.65, 2, &[MICRO_BATCHES, RECOMPUTED, SPILLED]),
     ];
     same_bits(
         "gpt",

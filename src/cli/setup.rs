@@ -102,7 +102,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let executor = executor(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     let executor = match spill_folder(options)? {
-        Some(folder) => with_disk(executor, options.spill_speed, &folder)?.spilling(folder),
+        Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),
         None => executor,
     };
     let trainer = Trainer::new(model, options.update.optimizer()?, executor)
@@ -193,15 +193,21 @@ fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// An executor whose plans take the disk of a folder to be as fast as was said, if it was. The folder may be made later.
-fn with_disk(executor: Cpu, speed: Option<SpillSpeed>, folder: &Path) -> Result<Cpu, Failure> {
+/// An executor whose plans take the disk of a folder to be as fast as was said, if it was, for a run under a line. The folder
+/// may be made later.
+fn with_disk(
+    executor: Cpu,
+    speed: Option<SpillSpeed>,
+    folder: &Path,
+    line_bytes: usize,
+) -> Result<Cpu, Failure> {
     Ok(match speed {
         None => executor,
         Some(SpillSpeed::Bytes(bytes)) => executor.disk_rate(bytes as f64 / 1e9),
         Some(SpillSpeed::Measured) => {
             let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-            let rates =
-                disk_rates(there).map_err(|e| Failure::usage(format!("--spill-speed measure: {e}")))?;
+            let rates = disk_rates(there, line_bytes)
+                .map_err(|e| Failure::usage(format!("--spill-speed measure: {e}")))?;
             executor.disk_rates(rates)
         }
     })

@@ -76,6 +76,8 @@ const DISK: Disk = Disk {
     read_ns_per_mib: 400_000,
     write_ns_per_mib: 400_000,
     latency_ns: 100_000,
+    alone_ns: 100_000,
+    asking_ns: 20_000,
     staging_bytes: STAGING_BYTES + SPILL_THREAD_BYTES,
 };
 
@@ -112,12 +114,9 @@ impl Cpu {
 
     /// As [`Cpu::disk_rates`], with as many bytes a nanosecond both ways and a latency as disks have.
     pub fn disk_rate(self, bytes_per_ns: f64) -> Self {
-        let latency_ns = DISK.latency_ns;
-        self.disk_rates(Rates {
-            read_bytes_per_ns: bytes_per_ns,
-            write_bytes_per_ns: bytes_per_ns,
-            latency_ns,
-        })
+        let Disk { latency_ns, alone_ns, asking_ns, .. } = DISK;
+        let [read_bytes_per_ns, write_bytes_per_ns] = [bytes_per_ns; 2];
+        self.disk_rates(Rates { read_bytes_per_ns, write_bytes_per_ns, latency_ns, alone_ns, asking_ns })
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the

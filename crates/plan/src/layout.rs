@@ -111,13 +111,7 @@ impl Layout<'_> {
         ExecutionPlan {
             name: self.name.to_string(),
             graph: self.graph.clone(),
-            nanoseconds: predicted(
-                &table.steps,
-                &table.buffers,
-                work.graph.micro_batches,
-                &times,
-                work.disk.latency_ns,
-            ),
+            nanoseconds: predicted(&table.steps, &table.buffers, work.graph.micro_batches, &times, work.disk),
             steps: table.steps,
             buffers: table.buffers,
             outputs: table.outputs,
@@ -145,7 +139,7 @@ fn clear_the_way(work: &Work<'_>, order: &[TaskId], table: &Timetable, offsets: 
     let late: Vec<(usize, usize)> = late.collect();
     // By then all of them are done.
     let done =
-        late.iter().map(|&(at, _)| work.tasks[order[at]].nanoseconds + work.disk.latency_ns).sum::<u64>();
+        late.iter().map(|&(at, _)| work.tasks[order[at]].nanoseconds + work.latency(order[at])).sum::<u64>();
     let mut now = 0_u64;
     let mut starts = vec![u64::MAX; order.len()];
     for (start, &task) in starts.iter_mut().zip(order) {
@@ -243,10 +237,11 @@ fn ahead(work: &Work<'_>, order: &[TaskId]) -> Vec<u64> {
     // How long before the end of the computing so far the next load begins.
     let mut begins = 0_u64;
     for (at, &task) in order.iter().enumerate().rev() {
+        let latency = work.latency(task);
         let task = &work.tasks[task];
         match task.deed {
             Deed::Load(_) => {
-                begins = begins.max(work.disk.latency_ns) + task.nanoseconds.saturating_mul(MARGIN) / 4;
+                begins = begins.max(latency) + task.nanoseconds.saturating_mul(MARGIN) / 4;
                 wanted[at] = begins;
             }
             Deed::Store(_) => {}
@@ -269,7 +264,7 @@ fn linger(work: &Work<'_>, order: &[TaskId], table: &mut Timetable, room: usize)
         let Action::Store { from, .. } = step.action else { continue };
         let buffer = &mut table.buffers[from.index()];
         let size = block(work, buffer).size;
-        let wanted = work.tasks[order[at]].nanoseconds.saturating_mul(MARGIN) / 4 + work.disk.latency_ns;
+        let wanted = work.tasks[order[at]].nanoseconds.saturating_mul(MARGIN) / 4 + work.latency(order[at]);
         let mut hidden = 0;
         while buffer.last + 1 < order.len() && hidden < wanted && live[buffer.last + 1] + size <= room {
             buffer.last += 1;

@@ -45,11 +45,26 @@ pub struct Disk {
     pub write_ns_per_mib: u64,
     /// Time until a request is done, beside that of its bytes; others go on meanwhile.
     pub latency_ns: u64,
+    /// More of that for a request of a MiB or more, and in proportion for less: by itself it does not get all of the speed.
+    pub alone_ns: u64,
+    /// Time of the processor that a request takes for every MiB that it has begun: computing does without.
+    pub asking_ns: u64,
     /// Memory outside the arena that moving bytes needs.
     pub staging_bytes: usize,
 }
 
 impl Disk {
+    /// Nanoseconds until a request for so many bytes is done, beside that of the bytes.
+    pub(crate) fn latency(&self, bytes: usize) -> u64 {
+        let first = bytes.min(1 << 20) as u128;
+        self.latency_ns.saturating_add(((first * u128::from(self.alone_ns)) >> 20) as u64)
+    }
+
+    /// Nanoseconds of computing that a request for so many bytes takes.
+    pub(crate) fn asking(&self, bytes: usize) -> u64 {
+        self.asking_ns.saturating_mul(bytes.div_ceil(1 << 20) as u64)
+    }
+
     /// Nanoseconds to read so many bytes.
     pub(crate) fn reading(&self, bytes: usize) -> u64 {
         ((bytes as u128 * u128::from(self.read_ns_per_mib)) >> 20) as u64
@@ -533,8 +548,14 @@ fn repeated(layout: &Layout<'_>, work: &Work<'_>, order: &[TaskId]) -> (Executio
 
 /// A disk for [`plan_spilled`].
 #[cfg(test)]
-pub(crate) const TRIED: Disk =
-    Disk { read_ns_per_mib: 300_000, write_ns_per_mib: 500_000, latency_ns: 70, staging_bytes: 0 };
+pub(crate) const TRIED: Disk = Disk {
+    read_ns_per_mib: 300_000,
+    write_ns_per_mib: 500_000,
+    latency_ns: 70,
+    alone_ns: 5,
+    asking_ns: 3,
+    staging_bytes: 0,
+};
 
 /// Plans graphs with those states in the spill file whose bit is set, and values of any size where the room asks for it.
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) fn predicted(
     buffers: &[Buffer],
     micro_batches: usize,
     times: &[u64],
-    latency_ns: u64,
+    disk: Disk,
 ) -> u64 {
     let (body, rounds) = (body(steps), micro_batches.max(1) as u64);
     if !steps.iter().any(|step| transfer(step).is_some()) {
@@ -30,8 +30,8 @@ pub(crate) fn predicted(
         return once.saturating_add(again);
     }
     let waits = waits(steps, buffers);
-    let mut clock =
-        Clock { steps, times, latency_ns, waits: &waits, now: 0, disk: 0, done: vec![0; steps.len()] };
+    let done = vec![0; steps.len()];
+    let mut clock = Clock { steps, buffers, times, disk, waits: &waits, now: 0, moved: 0, done };
     clock.run(body, rounds);
     let before = clock.now;
     clock.run(body, rounds);
@@ -41,12 +41,13 @@ pub(crate) fn predicted(
 /// A run on paper.
 struct Clock<'a> {
     steps: &'a [Step],
+    buffers: &'a [Buffer],
     times: &'a [u64],
-    latency_ns: u64,
+    disk: Disk,
     waits: &'a Waits,
     now: u64,
-    /// When the disk has moved its bytes.
-    disk: u64,
+    /// When the disk has moved all bytes.
+    moved: u64,
     /// When each transfer is done, by its step.
     done: Vec<u64>,
 }
@@ -63,7 +64,7 @@ impl Clock<'_> {
             took = self.now - start;
         }
         let left = rounds.saturating_sub(3).saturating_mul(took);
-        for moment in self.done.iter_mut().chain([&mut self.now, &mut self.disk]) {
+        for moment in self.done.iter_mut().chain([&mut self.now, &mut self.moved]) {
             *moment = moment.saturating_add(left);
         }
         (0..self.steps.len()).for_each(|at| self.step(at));
@@ -78,13 +79,15 @@ impl Clock<'_> {
         let time = self.times[at];
         match self.steps[at].action {
             Action::Load { .. } | Action::Store { .. } => {
-                self.disk = self.disk.max(self.now).saturating_add(time);
-                self.done[at] = self.disk.saturating_add(self.latency_ns);
+                let bytes = transfer(&self.steps[at]).map_or(0, |(id, _)| self.buffers[id.index()].bytes);
+                self.now = self.now.saturating_add(self.disk.asking(bytes));
+                self.moved = self.moved.max(self.now).saturating_add(time);
+                self.done[at] = self.moved.saturating_add(self.disk.latency(bytes));
             }
             Action::Stream { .. } => {
                 // It waits for the disk, and keeps it busy.
-                self.now = self.now.max(self.disk).saturating_add(time);
-                self.disk = self.now;
+                self.now = self.now.max(self.moved).saturating_add(time);
+                self.moved = self.now;
             }
             Action::Run { .. } | Action::Copy { .. } => self.now = self.now.saturating_add(time),
         }
@@ -124,6 +127,6 @@ impl ExecutionPlan {
             Action::Store { from, .. } => Ok(disk.writing(bytes(from))),
         };
         let times = self.steps.iter().map(time).collect::<Result<Vec<_>, _>>()?;
-        Ok(predicted(&self.steps, &self.buffers, self.graph.micro_batches, &times, disk.latency_ns))
+        Ok(predicted(&self.steps, &self.buffers, self.graph.micro_batches, &times, disk))
     }
 }

@@ -302,6 +302,12 @@ impl<'a> Work<'a> {
         makers.into_iter().flatten().for_each(|maker| self.tasks[maker].after.push(task));
     }
 
+    /// Nanoseconds until a transfer is done, beside that of its bytes.
+    pub fn latency(&self, transfer: TaskId) -> u64 {
+        let Task { reads, writes, .. } = &self.tasks[transfer];
+        self.disk.latency(reads.iter().chain(writes).map(|&item| self.items[item].bytes).sum())
+    }
+
     /// Adds a task that moves bytes as they are.
     pub fn add_transfer(
         &mut self,

@@ -17,6 +17,8 @@ const DIVISION: f64 = 14.0;
 const EXPONENTIAL: f64 = 36.0;
 /// Work of an error function or a power.
 const ERROR_FUNCTION: f64 = 70.0;
+/// Nanoseconds that an instruction takes however few elements there are.
+const INSTRUCTION: f64 = 25.0;
 /// How much of memory's time shows: computing goes on meanwhile.
 const MEMORY_SHOWS: f64 = 0.5;
 
@@ -58,13 +60,16 @@ impl Call for Program {
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        let work: f64 = match query.op {
-            Op::Elementwise(op) => work(op),
-            Op::Fused(region) => region.instructions.iter().map(|i| work(&i.op)).sum(),
-            _ => 0.0,
+        let (work, instructions) = match query.op {
+            Op::Elementwise(op) => (work(op), 1),
+            Op::Fused(region) => {
+                (region.instructions.iter().map(|i| work(&i.op)).sum::<f64>(), region.instructions.len())
+            }
+            _ => (0.0, 0),
         };
         let vectors = core.vectors(query.outputs.first().map_or(0, |t| t.shape.elements())) as f64;
-        vectors * work * core.slot + MEMORY_SHOWS * core.memory(bytes(query))
+        let started = INSTRUCTION * instructions as f64;
+        started + vectors * work * core.slot + MEMORY_SHOWS * core.memory(bytes(query))
     }
 
     fn tasks(&self, _: &KernelQuery<'_>) -> usize {

@@ -20,6 +20,14 @@ pub fn free_bytes(_: &File) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
+/// Nothing is known that would help.
+pub fn hurry() {}
+
+/// Not known.
+pub fn busy_ns() -> u64 {
+    0
+}
+
 /// No limit is known.
 pub fn longest_file() -> u64 {
     u64::MAX

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A file without a name: it has one for a moment.
 pub fn open(folder: &Path) -> io::Result<File> {
@@ -32,6 +32,17 @@ pub fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     }
     let free = u64::from(about.f_bavail).saturating_mul(about.f_frsize);
     Ok((about.f_blocks > 0).then_some(free))
+}
+
+/// Nothing is known that would help.
+pub fn hurry() {}
+
+/// Processor time that this process has taken so far.
+pub fn busy_ns() -> u64 {
+    let mut busy = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a struct of the right type to fill.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut busy) };
+    Duration::new(busy.tv_sec.max(0) as u64, busy.tv_nsec as u32).as_nanos() as u64
 }
 
 /// The longest file this process may write: beyond it, writing ends the process.

@@ -1,7 +1,7 @@
 //! Requests in a row, served while the caller computes.
 
 use super::file::NO_PART;
-use super::{BLOCK, LANES, PIECE, Part, STAGING_BYTES, SpillError, SpillFile};
+use super::{BLOCK, LANES, PIECE, Part, STAGING_BYTES, SpillError, SpillFile, system};
 use crate::arena::Arena;
 use std::io;
 use std::ops::Range;
@@ -58,8 +58,11 @@ struct State {
     position: usize,
     /// The earliest request that failed, and how.
     failure: Option<(u64, Failure)>,
-    /// Lanes that run.
+    /// Lanes that run, and those of them that sleep until there is something to do.
     started: usize,
+    asleep: usize,
+    /// Callers that wait.
+    waiting: usize,
     stop: bool,
 }
 
@@ -122,6 +125,8 @@ impl SpillQueue {
                 position: 0,
                 failure: None,
                 started: 0,
+                asleep: 0,
+                waiting: 0,
                 stop: false,
             }),
             work: Condvar::new(),
@@ -235,9 +240,11 @@ impl SpillQueue {
         let mut state = self.shared.locked();
         if !ready(&state) {
             let start = Instant::now();
+            state.waiting += 1;
             while !ready(&state) {
                 state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
+            state.waiting -= 1;
             self.shared.waited_ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
         state
@@ -256,11 +263,13 @@ impl SpillQueue {
         let made = state.made;
         *state.request(made) = Request { kind, offset, memory, bytes, left: bytes };
         state.made += 1;
+        let asleep = state.asleep;
         drop(state);
-        if bytes > PIECE {
-            self.shared.work.notify_all()
-        } else {
-            self.shared.work.notify_one()
+        // Waking somebody takes longer than all else here, even where nobody sleeps.
+        match (asleep, bytes) {
+            (0, _) => {}
+            (_, ..=PIECE) => self.shared.work.notify_one(),
+            _ => self.shared.work.notify_all(),
         }
         Ticket(made + 1)
     }
@@ -285,6 +294,7 @@ impl Shared {
 
     fn serve(&self, lane: usize) {
         let staging = self.staging.at(lane * PIECE, PIECE);
+        system::hurry();
         self.locked().started += 1;
         self.done.notify_all();
         while let Some(piece) = self.take() {
@@ -309,7 +319,9 @@ impl Shared {
             if let Some(piece) = state.piece() {
                 return Some(piece);
             }
+            state.asleep += 1;
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.asleep -= 1;
         }
     }
 
@@ -326,10 +338,15 @@ impl Shared {
         request.left -= piece.bytes;
         if request.left == 0 {
             state.advance();
+            let (waiting, asleep) = (state.waiting, state.asleep);
             drop(state);
-            self.done.notify_all();
+            if waiting > 0 {
+                self.done.notify_all();
+            }
             // The other lane may wait for what this one has done.
-            self.work.notify_all();
+            if asleep > 0 {
+                self.work.notify_all();
+            }
         }
     }
 

@@ -468,7 +468,7 @@ fn ids_that_name_nothing() {
 
 /// A plan in which states pass through their updates in pieces.
 fn streamed() -> PlanSet {
-    let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, latency_ns: 0, staging_bytes: 0 };
+    let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
     let budget = Budget { spill: Some(disk), ..Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]) };
     let batches = [("train".to_string(), super::lines::heavy())];
     let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
@@ -511,7 +511,7 @@ fn states_that_pass_are_states_in_the_file_and_pass_once() {
 #[test]
 fn spilled_values_lie_apart_and_are_there_when_loaded() {
     let spilled = || {
-        let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, latency_ns: 0, staging_bytes: 0 };
+        let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
         let outside = vec![Entry::new("code", 1_000, "")];
         let graph = perceptron(6, 4096, 16, true);
         let whole = plan(

@@ -48,8 +48,12 @@ fn steps_run_again_under_a_line_and_the_smallest_line_is_one() {
 #[test]
 fn states_that_do_not_fit_are_spilled() {
     let graph = perceptron(8, 16, 256, true);
-    let disk =
-        Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, latency_ns: 0, staging_bytes: 10_000 };
+    let disk = Disk {
+        read_ns_per_mib: 500_000,
+        write_ns_per_mib: 500_000,
+        staging_bytes: 10_000,
+        ..Disk::default()
+    };
     let whole = plan_under(&graph, usize::MAX, Some(disk)).unwrap();
     assert_eq!(whole.spill_bytes, 0, "what fits is not spilled");
     let states: usize = whole.states.iter().map(|s| s.ty.bytes()).sum();
@@ -86,7 +90,7 @@ pub(super) fn heavy() -> Graph {
 
 #[test]
 fn states_pass_in_pieces_where_they_do_not_fit_as_a_whole() {
-    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, latency_ns: 0, staging_bytes: 0 };
+    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, ..Disk::default() };
     let graph = heavy();
     let pieces = |plans: &PlanSet| {
         let is = |s: &&crate::Step| matches!(s.action, Action::Stream { .. });

@@ -10,8 +10,14 @@ use crate::{
 use plimsoll_graph::Graph;
 use serde_json::Value;
 
-const DISK: Disk =
-    Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, latency_ns: 0, staging_bytes: 10_000 };
+const DISK: Disk = Disk {
+    read_ns_per_mib: 500_000,
+    write_ns_per_mib: 500_000,
+    latency_ns: 0,
+    alone_ns: 0,
+    asking_ns: 0,
+    staging_bytes: 10_000,
+};
 
 /// A record through its text form.
 fn kept(plans: &PlanSet) -> PlanRecord {

@@ -99,16 +99,18 @@ fn a_run_goes_through_the_body_in_every_micro_batch_and_through_the_tail_once() 
         let plan = &plans.plans[0];
         let parts = plan.graph.micro_batches;
         let mut runs = vec![0; plan.steps.len()];
-        let mut last = None;
+        let expected = plan.steps.iter().map(|step| if step.tail { 1 } else { parts });
+        let expected: Vec<usize> = expected.collect();
         for (step, micro_batch) in plan.rounds() {
             runs[step] += 1;
             let tail = plan.steps[step].tail;
             assert_eq!(micro_batch, if tail { 0 } else { runs[step] - 1 });
-            assert!(last < Some(step) || !tail, "the tail is done once, in order");
-            last = Some(step);
+            assert!(
+                !tail || runs[..step] == expected[..step],
+                "the tail is done in the last micro-batch, in order"
+            );
         }
-        let expected = plan.steps.iter().map(|step| if step.tail { 1 } else { parts });
-        assert_eq!(runs, expected.collect::<Vec<_>>());
+        assert_eq!(runs, expected);
     }
 }
 
@@ -139,4 +141,31 @@ fn only_loads_of_the_tail_may_begin_before_it_and_nothing_else_reads_them() {
         }
     }
     assert!(loads > 10 && others > 10, "{loads} {others}");
+}
+
+#[test]
+fn requests_take_time_of_the_computing_and_more_by_themselves() {
+    let disk = Disk { latency_ns: 7, alone_ns: 1 << 20, asking_ns: 3, ..Disk::default() };
+    assert_eq!(
+        [0, 5, 1 << 20, 1 << 30].map(|bytes| disk.latency(bytes)),
+        [7, 12, 7 + (1 << 20), 7 + (1 << 20)]
+    );
+    assert_eq!([0, 5, 1 << 20, (1 << 20) + 1].map(|bytes| disk.asking(bytes)), [0, 3, 3, 6]);
+    let target = NullTarget::default();
+    let mut waiting = 0;
+    for plans in spilled(0..30) {
+        let plan = &plans.plans[0];
+        let predict = |disk| plan.predict(&target, disk).unwrap();
+        let moves =
+            |step: usize| matches!(plan.steps[step].action, Action::Load { .. } | Action::Store { .. });
+        let requests = plan.rounds().filter(|&(step, _)| moves(step)).count() as u64;
+        let largest = plan.buffers.iter().map(|b| b.bytes).max().unwrap_or(0) as u64;
+        // A disk that takes no time keeps nothing waiting.
+        let computing = predict(Disk::default());
+        assert_eq!(predict(Disk { asking_ns: 10, ..Disk::default() }), computing + 10 * requests);
+        let alone = predict(Disk { alone_ns: 1 << 20, ..Disk::default() });
+        assert!((computing..=predict(Disk { latency_ns: largest, ..Disk::default() })).contains(&alone));
+        waiting += usize::from(alone > computing);
+    }
+    assert!(waiting > 10, "{waiting}");
 }
