@@ -71,7 +71,8 @@ const MOST_TRANSFERS: usize = 64;
 /// Kernel-side records and resident stack of the threads that spill.
 const SPILL_THREAD_BYTES: usize = 32 << 10;
 
-/// What a disk is taken to do, unless told otherwise: 2.5 GiB a second both ways, after a tenth of a millisecond.
+/// What a disk is taken to do, unless told otherwise: 2.5 GiB a second both ways, after a tenth of a millisecond, and another
+/// one for a MiB by itself.
 const DISK: Disk = Disk {
     read_ns_per_mib: 400_000,
     write_ns_per_mib: 400_000,
