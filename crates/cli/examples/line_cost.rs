@@ -1,22 +1,21 @@
-//! What a line costs: measured steps under lower and lower lines, against steps of the same run without a line.
+//! The cost of a line: measured steps under lower and lower lines, against steps of the same run without a line.
 //!
 //!     cargo run --release --example line_cost
 //!     cargo run --release --example line_cost -- --model resnet50 --fraction 0.33 --fraction floor --pairs 31
 //!
-//! A line leaves room for every state, for a fraction of the activations that a framework holds which keeps everything,
-//! and for what lies outside the arena. Both plans train side by side in one process on the same batch, a step of each in
-//! turn, and every pair of steps gives one ratio: a busy machine slows both. The table states the median step without a
-//! line, the median of the ratios, and an interval that holds the true median in 95 of 100 measurements, from the order of
-//! the ratios alone; below six pairs it is all of them, and holds it less often. Afterwards every state of both runs is
-//! compared, bit for bit.
+//! A line allows for all states, a fraction of the activations of a framework that keeps everything, and the memory outside
+//! the arena. Both plans train side by side in one process on the same batch, alternating steps, and every pair of steps
+//! gives one ratio: a busy machine slows both. The table has the median step without a line, the median of the ratios, and its
+//! 95 % confidence interval from order statistics; with fewer than six pairs this is their whole range, at a lower confidence.
+//! Afterwards every state of both runs is compared, bit for bit.
 //!
-//! Predictions take the disk to be as fast as some short trials find it, and the processor as a typical one. Neither stays
-//! as it was where others share them: *then* is the prediction for the same plan with the speeds of the row itself, the
-//! disk's from a trial before each pair, the processor's from the step without a line.
+//! Predictions use the disk speed of some short trials, and a typical processor. Both change on a shared machine: *then* is
+//! the prediction for the same plan with the speeds of the row itself, the disk's from a trial before each pair, the
+//! processor's from the step without a line.
 //!
-//! A fraction that leaves the unlimited plan as it is, like 9, measures the noise.
+//! A fraction so large that the line does not change the plan, like 9, measures the noise.
 
-#![allow(clippy::print_stdout, reason = "a benchmark talks")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use clap::Parser;
 use plimsoll::cpu::CpuTarget;
@@ -34,16 +33,16 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Instant;
 
-/// Where states may be spilled: where the program does, too.
+/// The folder of the spill file, as in the program.
 const SPILL_FOLDER: &str = ".";
 
-/// Trials of the disk, whose speed changes from one moment to the next.
+/// Trials of the disk, whose speed varies.
 const TRIALS: usize = 15;
 
-/// Pairs at most: the chances of more are too small for a number.
+/// The most pairs: the probabilities of more underflow.
 const MOST_PAIRS: usize = 1000;
 
-/// Measures what steps cost under lines
+/// Measures the cost of steps under lines
 #[derive(Parser)]
 struct Flags {
     /// One model instead of all
@@ -52,10 +51,10 @@ struct Flags {
     /// Pairs of steps, one of each plan
     #[arg(long, default_value_t = 15)]
     pairs: usize,
-    /// Share of the activations that the line leaves room for, or `floor`: the lowest line found; may be repeated
+    /// Share of the activations that the line allows for, or `floor`: the smallest feasible line; may be repeated
     #[arg(long, value_name = "F", default_values = ["0.5", "0.33", "0.2", "floor"])]
     fraction: Vec<Share>,
-    /// Never spill states to a disk
+    /// Never offload to a disk
     #[arg(long)]
     no_spill: bool,
     /// Threads [default: one per core]
@@ -69,9 +68,9 @@ struct Flags {
 /// How low a line is.
 #[derive(Clone, Copy)]
 enum Share {
-    /// Room for this share of the activations.
+    /// The line allows for this share of the activations.
     Of(f64),
-    /// The lowest found.
+    /// The smallest feasible line.
     Floor,
 }
 
@@ -135,8 +134,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "line MiB",
         "peak MiB",
         "micro",
-        "again",
-        "spilled",
+        "remat",
+        "offload",
         "predict %",
         "then %",
         "step ms",
@@ -157,7 +156,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
     let data =
         open("synthetic", &OpenOptions { synthetic: Some(synthetic), examples, ..OpenOptions::default() })?;
     let threads = flags.threads.unwrap_or(std::thread::available_parallelism()?.get());
-    // For runs with so much memory, on a disk as it is for these.
+    // For runs with this much memory; the disk's speed depends on it.
     let trainer = |memory_bytes: usize| -> Result<Trainer, Box<dyn Error>> {
         let executor = Cpu::new(threads)?;
         let executor = if flags.no_spill {
@@ -167,7 +166,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             let [read, write] = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
             let [asking, latency] = [rates.asking_ns, rates.latency_ns].map(|ns| ns as f64 / 1e3);
             println!(
-                "{:<13}  a disk that reads {read:.1} and writes {write:.1} GB/s, after {latency:.0} us, {asking:.0} of them busy",
+                "{:<13}  the disk reads {read:.1} and writes {write:.1} GB/s with a latency of {latency:.0} us, {asking:.0} of them busy",
                 case.model
             );
             executor.spilling(SPILL_FOLDER).disk_rates(rates)
@@ -182,7 +181,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
     let mut forecast = any.forecast(&data);
     let unlimited = forecast.plan(usize::MAX)?;
     let activations = forecast.naive_activation_bytes()?;
-    // What any line has to leave room for, unless states are spilled.
+    // What every line must allow for, unless states are offloaded.
     let fixed = unlimited.sheet.total_bytes - unlimited.arena_bytes + tally(&unlimited).state_bytes;
     let share_of = |line: usize| (line as f64 - fixed as f64) / activations as f64;
 
@@ -197,7 +196,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
         let mut row = format!("{:<13}{share:>6}{:>10.1}", case.model, mebibytes(line));
         let trainer = trainer(line)?;
         let start = Instant::now();
-        // A forecast of its own, so that nothing is known from other lines.
+        // A separate forecast, so that nothing is cached from other lines.
         let planned = trainer.forecast(&data).plan(line);
         let seconds = start.elapsed().as_secs_f64();
         let plans = match planned {
@@ -220,8 +219,9 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             tally.spilled,
             plans.sheet.slowdown() * 100.0,
         );
-        let spills = plans.spill_bytes > 0;
-        let (pairs, same) = side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs, spills)?;
+        let offloads = plans.spill_bytes > 0;
+        let (pairs, same) =
+            side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs, offloads)?;
         let (step, _) = middle(pairs.iter().map(|pair| pair.without * 1e3).collect());
         let percent = |ratio: f64| (ratio - 1.0) * 100.0;
         let target = CpuTarget::new(Isa::detect(), threads);
@@ -240,7 +240,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the disk does, as the medians of some trials.
+/// The disk's rates, as the medians of some trials.
 fn typical_rates(memory_bytes: usize) -> Result<Rates, Box<dyn Error>> {
     let mut trials = Vec::with_capacity(TRIALS);
     for _ in 0..TRIALS {
@@ -258,7 +258,7 @@ fn typical_rates(memory_bytes: usize) -> Result<Rates, Box<dyn Error>> {
 
 /// A step of each plan.
 struct Pair {
-    /// What the disk did just before; nothing where no plan spills.
+    /// The disk's speed just before; zero where no plan offloads.
     disk: Disk,
     /// Seconds of the step without the line.
     without: f64,
@@ -267,10 +267,10 @@ struct Pair {
 }
 
 impl Pair {
-    /// The ratio of the steps, predicted with the speeds of the moment.
+    /// The ratio of the steps, predicted with the speeds of this pair.
     fn predicted(&self, [unlimited, plans]: [&PlanSet; 2], target: &CpuTarget) -> Result<f64, Unsupported> {
         let usual = unlimited.plans[0].nanoseconds as f64;
-        // A processor that is slower than predicted makes for a disk that is faster beside it.
+        // Relative to a processor that is slower than predicted, the disk is faster.
         let slower = self.without * 1e9 / usual;
         let beside = |ns: u64| (ns as f64 / slower) as u64;
         let disk = Disk {
@@ -285,14 +285,14 @@ impl Pair {
     }
 }
 
-/// Trains two plans of one run side by side: a pair of steps after another, and whether all states are the same afterwards.
+/// Trains two plans of one run side by side; returns the pairs of steps, and whether all states are the same afterwards.
 fn side_by_side(
     trainer: &Trainer,
     data: &Dataset,
     batch: &Batch,
     plans: [&PlanSet; 2],
     count: usize,
-    spills: bool,
+    offloads: bool,
 ) -> Result<(Vec<Pair>, bool), Box<dyn Error>> {
     let needed = plans.iter().map(|plans| plans.sheet.total_bytes).sum::<usize>();
     if memory::available().is_some_and(|available| available < needed) {
@@ -312,8 +312,8 @@ fn side_by_side(
     let mut pairs = Vec::with_capacity(count);
     for pair in 0..count {
         let disk =
-            if spills { disk_rates(folder, plans[1].sheet.total_bytes)?.disk(0) } else { Disk::default() };
-        // The order changes, so that going second favours neither.
+            if offloads { disk_rates(folder, plans[1].sheet.total_bytes)?.disk(0) } else { Disk::default() };
+        // The order alternates, so that it favours neither.
         let (without, under) = if pair.is_multiple_of(2) {
             let without = timed(&mut first)?;
             (without, timed(&mut second)?)
@@ -330,13 +330,13 @@ fn side_by_side(
     Ok((pairs, same))
 }
 
-/// The median of some numbers, and the narrowest pair of them, as far from either end, that holds the median of what they
-/// are drawn from with a chance of at least 95 in 100; the ends where none does.
+/// The median of a sample, and the narrowest symmetric pair of order statistics that contains the true median with a
+/// probability of at least 95 %; the range of the sample where none does.
 fn middle(mut numbers: Vec<f64>) -> (f64, [f64; 2]) {
     numbers.sort_by(f64::total_cmp);
     let count = numbers.len();
     let median = (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0;
-    // Each lies below the true median with a chance of one half: as many as `skip` or fewer do with chance `below`.
+    // Each number is below the true median with probability one half; `below` is the probability that at most `skip` are.
     let mut chance = 0.5_f64.powi(count as i32);
     let (mut below, mut skip) = (chance, 0);
     while skip + 1 < count.div_ceil(2) {
