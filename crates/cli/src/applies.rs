@@ -32,7 +32,7 @@ pub fn is_table(name: &str) -> bool {
     TABLES.contains(&kind(name))
 }
 
-/// What training was told of its data, for data of this name: the flags that apply to it and were not given anew. The classes
+/// Restores the flags of training for data of this name: those that apply to it and were not given again. The classes
 /// of a raster are those of the one that it was `trained_on`.
 pub fn restore(name: &str, trained_on: Option<&str>, input: &mut InputOptions, trained: InputOptions) {
     let kind = kind(name);

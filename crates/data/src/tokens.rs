@@ -108,12 +108,14 @@ fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
         let reason = format!("`{}` is no tokenizer file: {reason}", path.display());
         DataError::Option { option: "tokenizer", reason }
     };
-    let read = guarded(|| Tokenizer::from_bytes(&file).map_err(|e| wrong(e.to_string())));
+    // Not `from_bytes`: that is generic, so the whole deserializer would be compiled into this crate.
+    let text = String::from_utf8(file).map_err(|e| wrong(e.to_string()))?;
+    let read = guarded(|| text.parse::<Tokenizer>().map_err(|e| wrong(e.to_string())));
     let mut tokenizer = read.map_err(|error| match error {
         DataError::Panic { message } => wrong(message),
         error => error,
     })?;
-    drop(file);
+    drop(text);
     // Windows are cut here, not there.
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|e| wrong(e.to_string()))?;

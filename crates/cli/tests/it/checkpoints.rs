@@ -227,7 +227,7 @@ fn split_batch_norm_and_offloading_resume_to_the_same_bits() {
     // Most of the memory of an mlp with Adam is state; half of it exceeds the line.
     let large = ["--model=mlp", "--batch=8", "--data=synthetic", "--schedule=constant", "--threads=2"];
     let spill = scratch.path("");
-    for (name, flags, line) in [("norms", &norms[..], "90%"), ("spilled", &large[..], "90MiB")] {
+    for (name, flags, line) in [("norms", &norms[..], "90%"), ("offloaded", &large[..], "90MiB")] {
         let (whole, parts) = (scratch.path(&format!("{name}-whole")), scratch.path(&format!("{name}-parts")));
         let train = |more: &[&str]| {
             plimsoll(&[&["train", "--json", "--spill", &spill, "--memory", line], more].concat())
@@ -244,7 +244,7 @@ fn split_batch_norm_and_offloading_resume_to_the_same_bits() {
         assert!(weights(&whole) == weights(&parts), "{name}");
     }
     // A missing folder is refused before anything is planned.
-    let resumed = ["train", "--resume", &scratch.path("spilled-parts"), "--steps=9", "--spill=/nonexistent"];
+    let resumed = ["train", "--resume", &scratch.path("offloaded-parts"), "--steps=9", "--spill=/nonexistent"];
     assert_eq!(plimsoll(&resumed).status.code(), Some(2));
 }
 

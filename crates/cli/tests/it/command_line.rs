@@ -598,9 +598,9 @@ fn training_under_a_line_prints_its_cost() {
 #[test]
 fn waiting_for_the_disk_and_recomputing_are_measured() {
     let scratch = Scratch::new("extra");
-    let spilling = ["--model=mlp", "--memory=90MiB", "--spill", &scratch.path("")];
+    let offloading = ["--model=mlp", "--memory=90MiB", "--spill", &scratch.path("")];
     let again = ["--model=resnet20", "--memory=24MiB", "--spill=none"];
-    for (flags, (waits, repeats)) in [(&spilling[..], (true, false)), (&again, (false, true))] {
+    for (flags, (waits, repeats)) in [(&offloading[..], (true, false)), (&again, (false, true))] {
         let run = ["train", "--data=synthetic", "--batch=16", "--steps=3", "--threads=2", "--json"];
         let report = json(&plimsoll(&[&run[..], flags].concat()));
         let [waiting, again, share] =

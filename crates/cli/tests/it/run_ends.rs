@@ -152,15 +152,15 @@ fn the_search_for_a_diverged_layer_is_reported_and_interruptible() {
     let data = data();
     let wild = Trainer::new(model(), Sgd::new(1e18), Cpu::new(1).unwrap()).batch(64).steps(20);
     for leave in [false, true] {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let error = prepare(&wild, &data).fit(&data, &mut |event| {
             let TrainEvent::Diverged { again, .. } = event else { return Control::Continue };
-            told.push(*again);
+            reported.push(*again);
             if leave { Control::Leave } else { Control::Continue }
         });
         let Err(TrainError::Diverged(found)) = error else { panic!("{error:?}") };
-        assert_eq!(told[0], 0);
-        assert_eq!((found.origin.is_none(), told.len() == 1), (leave, leave), "{found}: {told:?}");
+        assert_eq!(reported[0], 0);
+        assert_eq!((found.origin.is_none(), reported.len() == 1), (leave, leave), "{found}: {reported:?}");
     }
 }
 

@@ -72,6 +72,9 @@ fn every_format_can_be_inspected_and_trained_on() {
         (fixture("tfrecord", "numbers-*.tfrecord"), &["--workers", "2"]),
         (fixture("tfrecord", "numbers-*.tfrecord.gz"), &["--shuffle", "8"]),
     ] {
+        if spec.starts_with("parquet:") && !cfg!(feature = "parquet") {
+            continue;
+        }
         let mut arguments = vec!["data", &spec, "--json", "--seconds", "0.05", "--batch", "4"];
         arguments.extend(flags);
         let report = json(&plimsoll(&arguments));
@@ -107,6 +110,7 @@ fn every_format_can_be_inspected_and_trained_on() {
     assert_eq!(json(&plimsoll(&arguments))["model_options"]["classes"], 3);
 }
 
+#[cfg(feature = "tokenizers")]
 #[test]
 fn a_tokenizer_file_gives_a_language_model_its_vocabulary() {
     let folder = Scratch::new("tokens");
@@ -165,7 +169,10 @@ fn flags_without_effect_and_unsuitable_labels_are_refused() {
         (vec!["data", &csv, "--context", "32"], vec!["--context does nothing with csv"]),
         (vec!["data", &plain, "--augment"], vec!["augment", "holds numbers, not pictures"]),
         (vec!["data", &plain, "--image-size", "32"], vec!["holds numbers, not pictures", "--image-size"]),
-        (vec!["data", &raster], vec!["the file with the classes", "label"]),
+        (
+            vec!["data", &raster],
+            if cfg!(feature = "tiff") { vec!["the file with the classes", "label"] } else { vec!["feature"] },
+        ),
         (vec!["data", &raster, "--augment", "--label", "c.tif"], vec!["--augment does nothing with raster"]),
         (vec!["data", &csv, "--prefetch", "many"], vec!["a number of batches, at most 1024, or auto"]),
         (vec!["data", &csv, "--max-pixels", "9"], vec!["--max-pixels does nothing with csv"]),
@@ -173,7 +180,10 @@ fn flags_without_effect_and_unsuitable_labels_are_refused() {
         (vec!["data", &csv, "--columns", "size", "--shuffle", "9"], vec!["--shuffle does nothing with csv"]),
         (vec!["data", &plain, "--shuffle", "9"], vec!["shuffle", "no buffer is needed"]),
         (vec!["data", &csv, "--label", "price"], vec!["no column `price`", "size, count"]),
-        (vec!["data", &text, "--tokenizer", "nothing.json"], vec!["nothing.json"]),
+        (
+            vec!["data", &text, "--tokenizer", "nothing.json"],
+            vec![if cfg!(feature = "tokenizers") { "nothing.json" } else { "feature" }],
+        ),
         (
             vec!["train", "--model", "mlp", "--data", &csv, "--columns", "count", "--label", "size"],
             vec!["label `size` holds values", "--label"],
@@ -191,6 +201,7 @@ fn flags_without_effect_and_unsuitable_labels_are_refused() {
     }
 }
 
+#[cfg(feature = "tiff")]
 #[test]
 fn windows_of_a_raster_can_be_inspected_and_trained_on() {
     let folder = Scratch::new("raster");

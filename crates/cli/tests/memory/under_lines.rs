@@ -262,8 +262,8 @@ fn a_bert_with_dropout_has_the_same_bits_under_lower_lines() {
     let model =
         "bert_tiny --context=32 --layers=1 --width=128 --heads=2 --classes=4096 --dropout=0.2 --batch=16";
     let parts = Line { flags: &["--micro-batches=8"], ..lower(0.7, 1.0, 1, &[MICRO_BATCHES]) };
-    let (spilled, lowest) = (lower(0.5, 0.85, 2, &[SPILLED]), lower(0.4, 0.8, 2, &[SPILLED]));
-    same_bits("bert", 20, model, &[whole(0.9, 3), parts, spilled, lowest]);
+    let (offloaded, lowest) = (lower(0.5, 0.85, 2, &[SPILLED]), lower(0.4, 0.8, 2, &[SPILLED]));
+    same_bits("bert", 20, model, &[whole(0.9, 3), parts, offloaded, lowest]);
 }
 
 #[test]

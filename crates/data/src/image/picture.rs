@@ -1,8 +1,9 @@
 //! Decoded pixels, and how a window of them becomes floats.
 
 use crate::DataError;
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use plimsoll_tensor::bf16;
 
 /// Channels that a decoder may write, before they become one or three.
@@ -46,13 +47,6 @@ impl Window {
 impl Frame<'_> {
     /// Resizes the window into `into`.
     pub fn resize(&self, window: &Window, resizer: &mut Resizer, into: &mut [u8]) -> Result<(), DataError> {
-        let failed = |reason: String| DataError::Corrupt { reason: format!("cannot be resized: {reason}") };
-        let kind = if self.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
-        let [rows, columns] = self.size.map(|n| n as u32);
-        let from = ImageRef::new(columns, rows, self.pixels, kind).map_err(|e| failed(e.to_string()))?;
-        let [height, width] = window.size;
-        let to = Image::from_slice_u8(width as u32, height as u32, into, kind);
-        let mut to = to.map_err(|e| failed(e.to_string()))?;
         // Rounding must not bring the window past the edges.
         let [top, left] = [0, 1].map(|axis| {
             let extent = window.size[axis] as f64 * window.scale;
@@ -67,7 +61,28 @@ impl Frame<'_> {
             extent(1, left),
             extent(0, top),
         );
-        resizer.resize(&from, &mut to, &options).map_err(|e| failed(e.to_string()))
+        // Not `Resizer::resize`: that compiles every type of pixel into this crate.
+        match self.channels {
+            1 => self.resize_as::<U8>(window, resizer, &options, into),
+            _ => self.resize_as::<U8x3>(window, resizer, &options, into),
+        }
+    }
+
+    fn resize_as<P: PixelTrait>(
+        &self,
+        window: &Window,
+        resizer: &mut Resizer,
+        options: &ResizeOptions,
+        into: &mut [u8],
+    ) -> Result<(), DataError> {
+        let failed = |reason: String| DataError::Corrupt { reason: format!("cannot be resized: {reason}") };
+        let [rows, columns] = self.size.map(|n| n as u32);
+        let [height, width] = window.size.map(|n| n as u32);
+        let from = TypedImageRef::<P>::from_buffer(columns, rows, self.pixels);
+        let to = TypedImage::<P>::from_buffer(width, height, into);
+        let (from, mut to) =
+            (from.map_err(|e| failed(e.to_string()))?, to.map_err(|e| failed(e.to_string()))?);
+        resizer.resize_typed(&from, &mut to, options).map_err(|e| failed(e.to_string()))
     }
 }
 

@@ -6,6 +6,7 @@ mod support;
 mod batches;
 mod buckets;
 mod digits;
+mod features;
 mod formats;
 mod images;
 mod memory;
