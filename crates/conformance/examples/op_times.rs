@@ -93,10 +93,10 @@ fn main() -> Result<(), Failure> {
 
 /// What a file keeps: times with the ops they belong to.
 fn kept(plan: &ExecutionPlan, measured: &[u64]) -> Vec<Value> {
-    let flows = plan.graph.flows();
+    let batch_relations = plan.graph.batch_relations();
     let keep = |(step, nanoseconds): (&Step, &u64)| {
         let Action::Run { node, .. } = step.action else { return json!({ "nanoseconds": nanoseconds }) };
-        let query = KernelQuery::new(&plan.graph, &flows, plan.graph.node(node));
+        let query = KernelQuery::new(&plan.graph, &batch_relations, plan.graph.node(node));
         let words = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (inputs, outputs) = (words(&query.inputs), words(&query.outputs));
         let fold_rows = query.fold_rows;
@@ -115,17 +115,17 @@ struct Line {
 
 /// Prints totals by family, and the steps that are furthest off.
 fn compare(plan: &ExecutionPlan, target: &dyn Target, measured: &[u64], worst: usize) -> Result<(), Failure> {
-    let flows = plan.graph.flows();
+    let batch_relations = plan.graph.batch_relations();
     let mut lines = Vec::new();
     for (step, &nanoseconds) in plan.steps.iter().zip(measured) {
         let Action::Run { node, .. } = step.action else { continue };
         let node = plan.graph.node(node);
-        let query = KernelQuery::new(&plan.graph, &flows, node);
+        let query = KernelQuery::new(&plan.graph, &batch_relations, node);
         let kernel = target.kernel(&query)?;
         let words = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
         let (reads, writes) = (words(&query.inputs), words(&query.outputs));
         let text = format!("{} {}{reads} →{writes}", node.layer, node.op.name());
-        let times = if step.tail { 1.0 } else { plan.graph.micro_batches as f64 };
+        let times = if step.optimizer_step { 1.0 } else { plan.graph.micro_batches as f64 };
         let [measured, predicted] = [nanoseconds, kernel.nanoseconds].map(|ns| times * ns as f64 / 1e3);
         lines.push(Line { family: family(&node.op), text, measured, predicted });
     }

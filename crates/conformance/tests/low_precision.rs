@@ -8,7 +8,7 @@ use plimsoll_data::{Dataset, Memory, Synthetic, SyntheticSpec};
 use plimsoll_graph::op::{
     Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Unary, Windows,
 };
-use plimsoll_graph::{Flow, GraphError, Init, Op, ValueId};
+use plimsoll_graph::{BatchRelation, GraphError, Init, Op, ValueId};
 use plimsoll_nn::{
     AdamW, Dense, Layer, LossScale, Model, Moments, NarrowInputs, Net, Optimizer, Policy, Precision, Recipe,
     SKIPPED_STEPS, Sequential, Sgd, step, zoo,
@@ -161,9 +161,14 @@ fn sums_over_examples_are_f32() {
         for precision in [Precision::BF16, Precision::F16] {
             let policy = Policy::new(precision);
             let graph = step::training_as(&policy, made(entry).as_ref(), &AdamW::new(1e-3), 4).unwrap();
-            for (value, flow) in graph.value_ids().zip(graph.flows()) {
+            for (value, flow) in graph.value_ids().zip(graph.batch_relations()) {
                 let low = graph.ty(value).dtype.is_low();
-                assert!(!(low && flow == Flow::Folded), "{}: {value} is {}", entry.name, graph.ty(value));
+                assert!(
+                    !(low && flow == BatchRelation::Reduced),
+                    "{}: {value} is {}",
+                    entry.name,
+                    graph.ty(value)
+                );
             }
             let states = graph.states.iter();
             states.for_each(|s| assert!(!graph.ty(s.input).dtype.is_low(), "{}", s.name));

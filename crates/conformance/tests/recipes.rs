@@ -102,7 +102,7 @@ fn what_updates_make_of_states_alone_runs_after_the_last_micro_batch() {
     let trainer = trainer(recipe).batch(96).micro_batches(3);
     let plans = trainer.plan(&data(&perceptron(), 96)).unwrap();
     let graph = &plans.plans[0].graph;
-    let tail = graph.tail();
+    let tail = graph.optimizer_step();
     let late = |op: &str| {
         let own = graph.node_ids().filter(|id| graph.node(*id).op.name() == op);
         own.map(|id| tail[id.index()]).collect::<Vec<_>>()

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let rates = disk_rates(&folder, usize::MAX)?;
     let (read, write) = (rates.read_bytes_per_ns * 1e3, rates.write_bytes_per_ns * 1e3);
-    let [asking, latency] = [rates.asking_ns, rates.latency_ns].map(|ns| ns as f64 / 1e3);
+    let [asking, latency] = [rates.request_cpu_ns, rates.latency_ns].map(|ns| ns as f64 / 1e3);
     println!(
         "disk_rates: read {read:.0} MB/s, write {write:.0} MB/s, after {latency:.0} us, {asking:.0} of them busy, in {:.2?}",
         start.elapsed()

@@ -11,8 +11,8 @@ use crate::target::CpuTarget;
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{NodeId, Op, ValueId};
 use plimsoll_plan::{
-    Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, Extra, KernelQuery, PlanSet,
-    Prepared, Spilled, StateHome, Target, verify,
+    Action, BufferId, BufferKind, Disk, ExecuteError, ExecutionPlan, Executor, Extra, KernelQuery, Offloaded,
+    PlanSet, Prepared, StateHome, Target, verify,
 };
 use plimsoll_tensor::{DType, all_finite};
 use std::path::PathBuf;
@@ -77,8 +77,8 @@ const DISK: Disk = Disk {
     read_ns_per_mib: 400_000,
     write_ns_per_mib: 400_000,
     latency_ns: 100_000,
-    alone_ns: 100_000,
-    asking_ns: 20_000,
+    single_request_ns: 100_000,
+    request_cpu_ns: 20_000,
     staging_bytes: STAGING_BYTES + SPILL_THREAD_BYTES,
 };
 
@@ -115,9 +115,15 @@ impl Cpu {
 
     /// As [`Cpu::disk_rates`], with as many bytes a nanosecond both ways and a latency as disks have.
     pub fn disk_rate(self, bytes_per_ns: f64) -> Self {
-        let Disk { latency_ns, alone_ns, asking_ns, .. } = DISK;
+        let Disk { latency_ns, single_request_ns, request_cpu_ns, .. } = DISK;
         let [read_bytes_per_ns, write_bytes_per_ns] = [bytes_per_ns; 2];
-        self.disk_rates(Rates { read_bytes_per_ns, write_bytes_per_ns, latency_ns, alone_ns, asking_ns })
+        self.disk_rates(Rates {
+            read_bytes_per_ns,
+            write_bytes_per_ns,
+            latency_ns,
+            single_request_ns,
+            request_cpu_ns,
+        })
     }
 
     /// An executor that fills dead memory with NaN and checks after every step that nothing was written outside the
@@ -243,7 +249,7 @@ fn place(plan: &ExecutionPlan, id: BufferId) -> Place {
 }
 
 fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Compiled, ExecuteError> {
-    let flows = plan.graph.flows();
+    let batch_relations = plan.graph.batch_relations();
     let nowhere = Place { offset: 0, bytes: 0, stride: 0 };
     let places = |ids: &[BufferId]| ids.iter().map(|&id| place(plan, id)).collect::<Vec<_>>();
     let ready = |deed, reads: &[BufferId], writes: &[BufferId], workspace| Ready {
@@ -254,9 +260,9 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Co
         after: Vec::new(),
         again: false,
     };
-    let in_file = |what: Spilled| match what {
-        Spilled::Value(i) => Ok(plan.spilled[i].offset),
-        Spilled::State(i) => match set.states.get(i).map(|s| s.home) {
+    let in_file = |what: Offloaded| match what {
+        Offloaded::Value(i) => Ok(plan.offloaded[i].offset),
+        Offloaded::State(i) => match set.states.get(i).map(|s| s.home) {
             Some(StateHome::File(offset)) => Ok(offset),
             _ => Err(ExecuteError::Input(format!("state {i} is not in the spill file"))),
         },
@@ -265,12 +271,12 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Co
         Action::Load { what, to } => Ok(ready(Deed::Load(in_file(*what)?), &[], &[*to], nowhere)),
         Action::Store { what, from } => Ok(ready(Deed::Store(in_file(*what)?), &[*from], &[], nowhere)),
         Action::Copy { from, to, .. } => Ok(ready(Deed::Copy, &[*from], &[*to], nowhere)),
-        Action::Stream { node, reads, writes, workspace, piece } => {
+        Action::ChunkedUpdate { node, reads, writes, workspace, piece } => {
             let state = |value: ValueId| {
                 let own = plan.graph.states.iter().find(|s| s.input == value)?;
                 set.states.iter().position(|s| s.name == own.name)
             };
-            let offsets = |value| in_file(Spilled::State(state(value).unwrap_or(usize::MAX)));
+            let offsets = |value| in_file(Offloaded::State(state(value).unwrap_or(usize::MAX)));
             let workspace = place(plan, *workspace);
             let stream = Stream::new(&plan.graph, *node, reads, writes, *piece, target, offsets)?;
             if stream.workspace_bytes() > workspace.bytes {
@@ -286,7 +292,7 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Co
         }
         Action::Run { node, reads, writes, workspace } => {
             let node = plan.graph.node(*node);
-            let call = call::find(&KernelQuery::new(&plan.graph, &flows, node));
+            let call = call::find(&KernelQuery::new(&plan.graph, &batch_relations, node));
             let workspace = workspace.map_or(nowhere, |id| place(plan, id));
             let failed = |reason: &str| ExecuteError::Step {
                 layer: node.layer.to_string(),
@@ -394,7 +400,7 @@ impl CpuPrepared {
         ran.map_err(|reason| {
             let plan = &self.plans.plans[plan];
             let (layer, op) = match &plan.steps[index].action {
-                Action::Run { node, .. } | Action::Stream { node, .. } => {
+                Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
                     (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
                 }
                 Action::Copy { .. } => (String::new(), "copy"),
@@ -443,7 +449,7 @@ impl CpuPrepared {
         }
         self.copy_inputs(plan, inputs)?;
         let plans = self.plans.clone();
-        let mut rounds = plans.plans[plan].rounds();
+        let mut rounds = plans.plans[plan].execution_order();
         let result = rounds.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
         result.or_else(|error| self.drain().and(Err(error)))?;
         // Stores may go on while the caller reads the arena.
@@ -465,7 +471,7 @@ impl CpuPrepared {
         let plan = &self.plans.plans[plan];
         let (node, writes): (NodeId, Vec<Option<BufferId>>) = match &plan.steps[index].action {
             Action::Run { node, writes, .. } => (*node, writes.iter().copied().map(Some).collect()),
-            Action::Stream { node, writes, .. } => (*node, writes.clone()),
+            Action::ChunkedUpdate { node, writes, .. } => (*node, writes.clone()),
             Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => return None,
         };
         let (op, outputs) = (&plan.graph.node(node).op, &plan.graph.node(node).outputs);
@@ -518,7 +524,7 @@ impl CpuPrepared {
                     // SAFETY: no step runs, so nothing else uses the arena.
                     unsafe { self.arena.view_mut(buffer.offset, buffer.bytes) }.copy_from_slice(inputs[i]);
                 }
-                BufferKind::Carry(_) => {
+                BufferKind::Accumulator(_) => {
                     // SAFETY: as above; sums start at zero.
                     unsafe { self.arena.view_mut::<u8>(buffer.offset, buffer.bytes) }.fill(0);
                 }

@@ -39,7 +39,7 @@ impl Shadow {
             Action::Run { writes, workspace, .. } => {
                 allowed.extend(writes.iter().chain(workspace).map(|id| range(&plan.buffers[id.index()])));
             }
-            Action::Stream { writes, workspace, .. } => {
+            Action::ChunkedUpdate { writes, workspace, .. } => {
                 let touched = writes.iter().flatten().chain([workspace]);
                 allowed.extend(touched.map(|id| range(&plan.buffers[id.index()])));
             }
@@ -59,11 +59,11 @@ impl Shadow {
             }
             from = from.max(end);
         }
-        let last_round = micro_batch + 1 == plan.graph.micro_batches || plan.steps[step].tail;
+        let last_round = micro_batch + 1 == plan.graph.micro_batches || plan.steps[step].optimizer_step;
         for buffer in plan.buffers.iter().filter(|b| b.last == step) {
             let stays = match buffer.kind {
                 BufferKind::State(_) => true,
-                BufferKind::Input(_) | BufferKind::Carry(_) => !last_round,
+                BufferKind::Input(_) | BufferKind::Accumulator(_) => !last_round,
                 BufferKind::Value | BufferKind::Workspace => false,
             };
             // What the caller reads after the last step is not dead.
@@ -82,7 +82,7 @@ fn fill(arena: &Arena, offset: usize, bytes: usize) {
 
 fn fault(plan: &ExecutionPlan, step: usize, place: usize) -> ExecuteError {
     let (layer, op) = match &plan.steps[step].action {
-        Action::Run { node, .. } | Action::Stream { node, .. } => {
+        Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
             (plan.graph.node(*node).layer.to_string(), plan.graph.node(*node).op.name())
         }
         Action::Copy { .. } => (String::new(), "copy"),

@@ -5,10 +5,10 @@ use crate::isa::Context;
 use crate::spill::{SpillError, SpillQueue};
 use crate::target::CpuTarget;
 use plimsoll_graph::{Graph, NodeId, ValueId};
-use plimsoll_plan::{BufferId, ExecuteError, PieceTypes};
+use plimsoll_plan::{BufferId, ChunkTypes, ExecuteError};
 
 /// Places of operands are kept on the stack.
-const MOST_OPERANDS: usize = PieceTypes::MOST_OPERANDS;
+const MOST_OPERANDS: usize = ChunkTypes::MOST_OPERANDS;
 
 /// Pieces of a state that have a place at one time: one is computed on while the other is moved.
 const SLOTS: usize = 2;
@@ -62,9 +62,9 @@ impl Stream {
             op: node.op.name(),
             reason: reason.to_string(),
         };
-        let elements = PieceTypes::elements(graph, node).ok_or_else(|| failed("it cannot run in pieces"))?;
+        let elements = ChunkTypes::elements(graph, node).ok_or_else(|| failed("it cannot run in pieces"))?;
         let find = |elements: usize| {
-            let call = PieceTypes::new(graph, node, elements).and_then(|t| call::find(&t.query(&node.op)));
+            let call = ChunkTypes::new(graph, node, elements).and_then(|t| call::find(&t.query(&node.op)));
             call.ok_or_else(|| failed("this executor has no kernel for a piece of it"))
         };
         let whole = find(piece.min(elements))?;

@@ -7,7 +7,8 @@ mod reduce;
 
 use crate::op::{Binary, Elementwise, MatMul, Movement, Reduce, Unary};
 use crate::{
-    Carry, Flow, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role, State, ValueId,
+    Accumulator, BatchRelation, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role,
+    State, ValueId,
 };
 use plimsoll_tensor::{DType, Shape, TensorType};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Builder {
             micro_batches: 1,
             inputs: Vec::new(),
             states: Vec::new(),
-            carries: Vec::new(),
+            accumulators: Vec::new(),
             nodes: Vec::new(),
             outputs: Vec::new(),
             values: Vec::new(),
@@ -145,9 +146,9 @@ impl Builder {
     }
 
     /// A sum carried between micro-batches; [`Builder::set_carry`] closes it.
-    pub fn carry(&mut self, ty: TensorType) -> ValueId {
-        let input = self.value(ty, Origin::Carry(self.graph.carries.len()));
-        self.graph.carries.push(Carry { input, output: input });
+    pub fn accumulator(&mut self, ty: TensorType) -> ValueId {
+        let input = self.value(ty, Origin::Accumulator(self.graph.accumulators.len()));
+        self.graph.accumulators.push(Accumulator { input, output: input });
         input
     }
 
@@ -156,8 +157,8 @@ impl Builder {
     /// # Panics
     /// If `input` is not a carry.
     pub fn set_carry(&mut self, input: ValueId, output: ValueId) {
-        let Origin::Carry(i) = self.graph.origin(input) else { panic!("{input} is not a carry") };
-        self.graph.carries[i].output = output;
+        let Origin::Accumulator(i) = self.graph.origin(input) else { panic!("{input} is not a carry") };
+        self.graph.accumulators[i].output = output;
     }
 
     /// Sets how often the body runs per step.
@@ -189,9 +190,10 @@ impl Builder {
             .collect();
         let from: Vec<bool> = inputs.iter().map(|v| self.batched[v.index()]).collect();
         let given: Vec<&TensorType> = inputs.iter().map(|&v| self.graph.ty(v)).collect();
-        let flows = op.flow(&from, &given, outputs.len());
-        for (value, flow) in outputs.iter().zip(flows) {
-            self.batched[value.index()] = flow == Flow::PerExample && self.graph.holds_examples(*value);
+        let batch_relations = op.batch_relation(&from, &given, outputs.len());
+        for (value, flow) in outputs.iter().zip(batch_relations) {
+            self.batched[value.index()] =
+                flow == BatchRelation::PerExample && self.graph.holds_examples(*value);
         }
         self.graph.nodes.push(Node {
             op,

@@ -15,10 +15,10 @@ impl Graph {
         for (i, state) in self.states.iter().enumerate() {
             self.define(&mut defined, state.input, Origin::State(i))?;
         }
-        for (i, carry) in self.carries.iter().enumerate() {
-            self.define(&mut defined, carry.input, Origin::Carry(i))?;
+        for (i, accumulator) in self.accumulators.iter().enumerate() {
+            self.define(&mut defined, accumulator.input, Origin::Accumulator(i))?;
         }
-        let entering = self.inputs.len() + self.states.len() + self.carries.len();
+        let entering = self.inputs.len() + self.states.len() + self.accumulators.len();
         let mut written = 0;
         for (i, node) in self.nodes.iter().enumerate() {
             if let Some(value) = node.reads().find(|v| !defined.get(v.index()).copied().unwrap_or(false)) {
@@ -96,9 +96,9 @@ impl Graph {
                 return broken(format!("state `{}` ends as a value that another state ends as", state.name));
             }
         }
-        for carry in &self.carries {
-            if !exists(carry.output) || self.ty(carry.output) != self.ty(carry.input) {
-                return broken(format!("carry {} ends as another type than it starts", carry.input));
+        for accumulator in &self.accumulators {
+            if !exists(accumulator.output) || self.ty(accumulator.output) != self.ty(accumulator.input) {
+                return broken(format!("carry {} ends as another type than it starts", accumulator.input));
             }
         }
         match self.outputs.iter().find(|o| !exists(o.value)) {

@@ -35,7 +35,7 @@ impl Dot<'_> {
         match self.0.origin(value) {
             Origin::Input(i) => format!("input{i}"),
             Origin::State(i) => format!("state{i}"),
-            Origin::Carry(i) => format!("carry{i}"),
+            Origin::Accumulator(i) => format!("carry{i}"),
             Origin::Node { node, .. } => format!("node{}", node.index()),
         }
     }
@@ -53,11 +53,11 @@ impl fmt::Display for Dot<'_> {
             let label = quoted(&format!("{} {}", state.name, graph.ty(state.input)));
             writeln!(f, "  state{i} [shape=cylinder, label={label}];")?;
         }
-        for (i, carry) in graph.carries.iter().enumerate() {
+        for (i, accumulator) in graph.accumulators.iter().enumerate() {
             writeln!(
                 f,
                 "  carry{i} [shape=cylinder, label={}];",
-                quoted(&graph.ty(carry.input).to_string())
+                quoted(&graph.ty(accumulator.input).to_string())
             )?;
         }
         for id in graph.node_ids() {

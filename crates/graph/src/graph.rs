@@ -40,8 +40,8 @@ pub enum Origin {
     Input(usize),
     /// The old version of `Graph::states[i]`.
     State(usize),
-    /// The running sum of `Graph::carries[i]` before this micro-batch.
-    Carry(usize),
+    /// The running sum of `Graph::accumulators[i]` before this micro-batch.
+    Accumulator(usize),
     /// Output `output` of a node.
     Node {
         /// The node.
@@ -131,7 +131,7 @@ pub struct State {
 
 /// A sum over examples carried from micro-batch to micro-batch; it starts each step at zero.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Carry {
+pub struct Accumulator {
     /// The sum before this micro-batch.
     pub input: ValueId,
     /// The sum after it.
@@ -164,7 +164,7 @@ pub struct Graph {
     /// States.
     pub states: Vec<State>,
     /// Sums carried between micro-batches.
-    pub carries: Vec<Carry>,
+    pub accumulators: Vec<Accumulator>,
     /// The work, in a topological order.
     pub nodes: Vec<Node>,
     /// Results.
@@ -237,10 +237,10 @@ impl Graph {
 
     /// For every node, whether it runs once after the last micro-batch: because it reads a finished sum, or because what
     /// it makes of states and settings alone is read by such nodes alone.
-    pub fn tail(&self) -> Vec<bool> {
+    pub fn optimizer_step(&self) -> Vec<bool> {
         let mut finished = vec![false; self.values.len()];
-        for carry in &self.carries {
-            finished[carry.output.index()] = true;
+        for accumulator in &self.accumulators {
+            finished[accumulator.output.index()] = true;
         }
         let mut tail = vec![false; self.nodes.len()];
         // Whether a value is the same in every micro-batch.
@@ -255,11 +255,11 @@ impl Graph {
             }
         }
         // Whether a value is wanted by something else than the tail.
-        let mut wanted = vec![self.carries.is_empty(); self.values.len()];
+        let mut wanted = vec![self.accumulators.is_empty(); self.values.len()];
         let states = self.states.iter().filter_map(|s| s.output);
-        let carries = self.carries.iter().map(|c| c.output);
+        let accumulators = self.accumulators.iter().map(|c| c.output);
         states
-            .chain(carries)
+            .chain(accumulators)
             .chain(self.outputs.iter().map(|o| o.value))
             .for_each(|v| wanted[v.index()] = true);
         for id in self.node_ids().rev() {
@@ -278,7 +278,7 @@ impl Graph {
         match self.origin(value) {
             Origin::Input(i) => !self.inputs[i].batched,
             Origin::State(_) => true,
-            Origin::Carry(_) | Origin::Node { .. } => false,
+            Origin::Accumulator(_) | Origin::Node { .. } => false,
         }
     }
 

@@ -17,19 +17,21 @@
 //! # Ok::<(), plimsoll_graph::GraphError>(())
 //! ```
 
+mod batch_relation;
 mod builder;
 mod check;
 mod dot;
 mod error;
-mod flow;
 mod graph;
+mod min_cut;
 pub mod op;
 mod text;
 
+pub use batch_relation::BatchRelation;
 pub use builder::Builder;
 pub use dot::Dot;
 pub use error::{GraphError, TypeError};
-pub use flow::Flow;
-pub use graph::{Carry, Graph, Init, Input, Node, NodeId, Origin, Output, Role, State, ValueId};
+pub use graph::{Accumulator, Graph, Init, Input, Node, NodeId, Origin, Output, Role, State, ValueId};
+pub use min_cut::FlowNetwork;
 pub use op::Op;
 pub use text::parse;

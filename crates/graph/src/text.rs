@@ -26,7 +26,7 @@ impl fmt::Display for Graph {
                     let header = json(serde_json::to_string(&(&s.name, s.role, s.init)))?;
                     writeln!(f, "state {value}: {ty} = {header}")?;
                 }
-                Origin::Carry(_) => writeln!(f, "carry {value}: {ty}")?,
+                Origin::Accumulator(_) => writeln!(f, "carry {value}: {ty}")?,
                 Origin::Node { node, output: 0 } => {
                     let node = self.node(node);
                     let types: Vec<_> =
@@ -51,8 +51,8 @@ impl fmt::Display for Graph {
                 writeln!(f, "write {} = {output}", state.input)?;
             }
         }
-        for carry in &self.carries {
-            writeln!(f, "fold {} = {}", carry.input, carry.output)?;
+        for accumulator in &self.accumulators {
+            writeln!(f, "fold {} = {}", accumulator.input, accumulator.output)?;
         }
         for output in &self.outputs {
             writeln!(f, "output {} = {}", json(serde_json::to_string(&output.name))?, output.value)?;
@@ -128,7 +128,7 @@ impl Parser {
             }
             "carry" => {
                 let (number, ty) = typed(rest)?;
-                let value = self.builder.carry(ty);
+                let value = self.builder.accumulator(ty);
                 self.define(number, value)
             }
             "write" | "fold" => {
@@ -136,7 +136,7 @@ impl Parser {
                 let (input, output) = (self.value(input)?, self.value(output)?);
                 match (word, self.builder.graph().origin(input)) {
                     ("write", Origin::State(_)) => self.builder.set_state(input, output),
-                    ("fold", Origin::Carry(_)) => self.builder.set_carry(input, output),
+                    ("fold", Origin::Accumulator(_)) => self.builder.set_carry(input, output),
                     _ => return Err(format!("{input} cannot be written so")),
                 }
                 Ok(())

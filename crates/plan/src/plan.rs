@@ -25,7 +25,7 @@ pub enum BufferKind {
     /// Input `i` of the graph, for the whole batch.
     Input(usize),
     /// Running sum `i` of the graph.
-    Carry(usize),
+    Accumulator(usize),
     /// A value; several values may pass through one buffer (views, in-place).
     Value,
     /// Scratch of one step.
@@ -67,7 +67,7 @@ pub enum Action {
     },
     /// Runs an elementwise node piece by piece. The states that it reads from the spill file and rewrites there pass
     /// through its scratch, two pieces of each at a time.
-    Stream {
+    ChunkedUpdate {
         /// The node.
         node: NodeId,
         /// Where its inputs lie; a state in the spill file has no buffer.
@@ -91,7 +91,7 @@ pub enum Action {
     /// Reads from the spill file. The buffer is taken from here on; computing goes on until something reads it.
     Load {
         /// What is read.
-        what: Spilled,
+        what: Offloaded,
         /// Where it goes.
         to: BufferId,
     },
@@ -99,7 +99,7 @@ pub enum Action {
     /// goes on until something writes over the buffer.
     Store {
         /// What is written.
-        what: Spilled,
+        what: Offloaded,
         /// Where it lies.
         from: BufferId,
     },
@@ -107,16 +107,16 @@ pub enum Action {
 
 /// What a transfer moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Spilled {
+pub enum Offloaded {
     /// State `i` of [`PlanSet::states`].
     State(usize),
-    /// Value `i` of [`ExecutionPlan::spilled`].
+    /// Value `i` of [`ExecutionPlan::offloaded`].
     Value(usize),
 }
 
 /// A value that waits in the spill file for its later readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpilledValue {
+pub struct OffloadedValue {
     /// The value.
     pub value: ValueId,
     /// Where it lies in the file: a multiple of [`SPILL_ALIGNMENT`], above every state.
@@ -130,7 +130,7 @@ pub struct Step {
     pub action: Action,
     /// Whether it is done once, after the last micro-batch, rather than in every micro-batch. A load may come before that:
     /// among the steps of the body it is done in the last micro-batch alone.
-    pub tail: bool,
+    pub optimizer_step: bool,
 }
 
 /// The order and places of one batch type's step. Body steps come first, tail steps last, but for loads of
@@ -148,7 +148,7 @@ pub struct ExecutionPlan {
     /// Where the graph's outputs lie after the last step.
     pub outputs: Vec<BufferId>,
     /// Values that are in the spill file for a part of the step.
-    pub spilled: Vec<SpilledValue>,
+    pub offloaded: Vec<OffloadedValue>,
     /// End of the highest buffer, and at least of all states, rounded up to the alignment.
     pub peak_bytes: usize,
     /// The largest sum of bytes live at one time, alignment included: no placement can be lower.
@@ -161,10 +161,10 @@ pub struct ExecutionPlan {
 
 impl ExecutionPlan {
     /// The node of every run that is not the node's first.
-    pub fn repeats(&self) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn rematerialized(&self) -> impl Iterator<Item = NodeId> + '_ {
         let mut ran = vec![false; self.graph.nodes.len()];
         self.steps.iter().filter_map(move |step| match step.action {
-            Action::Run { node, .. } | Action::Stream { node, .. } => {
+            Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
                 std::mem::replace(ran.get_mut(node.index())?, true).then_some(node)
             }
             _ => None,
@@ -174,19 +174,23 @@ impl ExecutionPlan {
     /// Bytes written to the spill file in a step, with the states of its set.
     pub fn stored_bytes(&self, states: &[StatePlacement]) -> u64 {
         let stores = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Store { what: Spilled::State(i), .. } => Some((step.tail, states[*i].ty.bytes())),
-            Action::Store { what: Spilled::Value(i), .. } => {
-                Some((step.tail, self.graph.ty(self.spilled[*i].value).bytes()))
+            Action::Store { what: Offloaded::State(i), .. } => {
+                Some((step.optimizer_step, states[*i].ty.bytes()))
             }
-            Action::Stream { node, writes, .. } => Some((step.tail, self.passing_bytes(*node, writes))),
+            Action::Store { what: Offloaded::Value(i), .. } => {
+                Some((step.optimizer_step, self.graph.ty(self.offloaded[*i].value).bytes()))
+            }
+            Action::ChunkedUpdate { node, writes, .. } => {
+                Some((step.optimizer_step, self.chunked_bytes(*node, writes)))
+            }
             _ => None,
         });
-        let times = |tail| if tail { 1 } else { self.graph.micro_batches as u64 };
-        stores.map(|(tail, bytes)| times(tail) * bytes as u64).sum()
+        let times = |optimizer_step| if optimizer_step { 1 } else { self.graph.micro_batches as u64 };
+        stores.map(|(optimizer_step, bytes)| times(optimizer_step) * bytes as u64).sum()
     }
 
     /// Bytes of the states that pass through a node in pieces, and have no buffer to be written to.
-    pub(crate) fn passing_bytes(&self, node: NodeId, writes: &[Option<BufferId>]) -> usize {
+    pub(crate) fn chunked_bytes(&self, node: NodeId, writes: &[Option<BufferId>]) -> usize {
         let outputs = self.graph.node(node).outputs.iter().zip(writes);
         outputs.filter(|(_, to)| to.is_none()).map(|(&value, _)| self.graph.ty(value).bytes()).sum()
     }

@@ -1,6 +1,6 @@
 //! What the planner knows of a machine: pure and hardware-free.
 
-use plimsoll_graph::{Flow, Graph, Node, Op};
+use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_tensor::TensorType;
 use thiserror::Error;
 
@@ -20,10 +20,10 @@ pub struct KernelQuery<'a> {
 }
 
 impl<'a> KernelQuery<'a> {
-    /// The query for a node of a graph with these [`Graph::flows`].
-    pub fn new(graph: &'a Graph, flows: &[Flow], node: &'a Node) -> Self {
-        let folds = node.outputs.iter().any(|v| flows[v.index()] == Flow::Folded);
-        let batched = node.inputs.iter().find(|v| flows[v.index()] == Flow::PerExample);
+    /// The query for a node of a graph with these [`Graph::batch_relations`].
+    pub fn new(graph: &'a Graph, batch_relations: &[BatchRelation], node: &'a Node) -> Self {
+        let folds = node.outputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Reduced);
+        let batched = node.inputs.iter().find(|v| batch_relations[v.index()] == BatchRelation::PerExample);
         Self {
             op: &node.op,
             inputs: graph.input_types(node),

@@ -1,6 +1,6 @@
 //! Plan-only workloads: one recorded step, reduced to what a planner needs.
 
-use crate::search::{Call, Problem, ProblemError};
+use crate::remat::{Call, Problem, ProblemError};
 use serde::Deserialize;
 use thiserror::Error;
 

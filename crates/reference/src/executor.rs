@@ -97,10 +97,11 @@ impl Prepared for ReferencePrepared {
         for state in &graph.states {
             values.tensors[state.input.index()] = Some(self.states[index(&state.name)].clone());
         }
-        for carry in &graph.carries {
-            values.tensors[carry.input.index()] = Some(HostTensor::zeros(graph.ty(carry.input).clone()));
+        for accumulator in &graph.accumulators {
+            values.tensors[accumulator.input.index()] =
+                Some(HostTensor::zeros(graph.ty(accumulator.input).clone()));
         }
-        let tail = graph.tail();
+        let tail = graph.optimizer_step();
         for micro_batch in 0..graph.micro_batches {
             for (input, bytes) in graph.inputs.iter().zip(inputs) {
                 let mut tensor = HostTensor::zeros(graph.ty(input.value).clone());
@@ -117,8 +118,8 @@ impl Prepared for ReferencePrepared {
             for (node, _) in graph.nodes.iter().zip(&tail).filter(|(_, tail)| !**tail) {
                 values.run(node)?;
             }
-            for carry in &graph.carries {
-                values.tensors[carry.input.index()] = Some(values.get(carry.output)?.clone());
+            for accumulator in &graph.accumulators {
+                values.tensors[accumulator.input.index()] = Some(values.get(accumulator.output)?.clone());
             }
         }
         for (node, _) in graph.nodes.iter().zip(&tail).filter(|(_, tail)| **tail) {

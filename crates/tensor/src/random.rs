@@ -91,6 +91,36 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
+/// A small sequential generator for heuristics that need variety, not quality: the planner's local searches, and tests. The
+/// same seed gives the same numbers on every machine.
+///
+/// ```
+/// use plimsoll_tensor::random::Lcg;
+/// let mut random = Lcg::new(1);
+/// assert!(random.below(6) < 6);
+/// assert!((0.0..1.0).contains(&random.unit()));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lcg(u64);
+
+impl Lcg {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// A number below a limit, which is at least 1.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % limit.max(1)
+    }
+
+    /// A number from 0 up to 1, exclusive.
+    pub fn unit(&mut self) -> f64 {
+        self.below(1 << 20) as f64 / f64::from(1 << 20)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,14 +11,11 @@ mod error;
 mod event;
 mod feed;
 mod fit;
-mod forecast;
 mod init;
 mod layout;
 mod log;
 pub mod metrics;
 mod nearest;
-mod plan_cache;
-mod planning;
 mod run_log;
 mod schedule;
 mod session;
@@ -33,14 +30,14 @@ pub use checkpoint::{MANIFEST, Resumed, TrainState, checkpoints};
 pub use diverged::{Diverged, Origin};
 pub use error::TrainError;
 pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
-pub use forecast::{Forecast, Tally, tally};
 pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
 pub use nearest::nearest;
+pub use plimsoll_plan::sheet::{
+    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
+};
 pub use run_log::RunLog;
 pub use schedule::{Plateau, Schedule};
 pub use session::Session;
-pub use trainer::{
-    BATCH_BUFFERS, BATCHES_AHEAD, BatchKind, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, Trainer,
-};
+pub use trainer::{BatchKind, Forecast, Tally, Trainer, tally};
 pub use watch::{Held, Overload, Saved, Watch};
 pub use weights::Names;

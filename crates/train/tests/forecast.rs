@@ -38,12 +38,12 @@ fn floor_bound_and_curve_agree() -> Result<(), TrainError> {
         let (sheet, first) = (&plans.sheet, &plans.plans[0]);
         let repeats = first.nanoseconds - sheet.unlimited_ns;
         assert!(sheet.total_bytes <= sheet.line_bytes);
-        assert!(forecast.least_repeats(sheet.line_bytes)? <= repeats, "{} bytes", sheet.line_bytes);
+        assert!(forecast.least_rematerialization(sheet.line_bytes)? <= repeats, "{} bytes", sheet.line_bytes);
         let tally = tally(plans);
         assert_eq!((tally.recomputed > 0, tally.recomputed_bytes > 0), (repeats > 0, repeats > 0));
-        assert!(tally.fragmentation >= 0.0 && tally.spilled == 0);
+        assert!(tally.fragmentation >= 0.0 && tally.offloaded == 0);
     }
-    assert!(forecast.least_repeats(floor)? > 0);
+    assert!(forecast.least_rematerialization(floor)? > 0);
     let kept = |i: usize| tally(&curve[i]).kept;
     assert!(kept(curve.len() - 1) < kept(0), "what runs twice is not kept");
     Ok(())

@@ -1,7 +1,7 @@
 //! Turns the step of one micro-batch into a step of several.
 
 use crate::rewriter::Rewriter;
-use plimsoll_graph::{Flow, Graph, GraphError, Node, ValueId};
+use plimsoll_graph::{BatchRelation, Graph, GraphError, Node, ValueId};
 use thiserror::Error;
 
 /// Why a step cannot be split into micro-batches.
@@ -46,13 +46,16 @@ pub enum SplitError {
 /// Whether a step may be split into steps like `part`, both as they were built: nothing mixes examples in the whole, and
 /// the part has the same ops. (A part of one example alone cannot tell examples from rows.)
 pub fn check_split(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
-    let flows = whole.flows();
-    let mixes = |node: &&Node| node.outputs.iter().any(|v| flows[v.index()] == Flow::Mixed);
+    let batch_relations = whole.batch_relations();
+    let mixes =
+        |node: &&Node| node.outputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Mixed);
     if let Some(node) = whole.nodes.iter().find(mixes) {
         return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
     }
     check_same_ops(whole, part)?;
-    let sums = |value: Option<ValueId>| value.is_some_and(|v| flows[v.index()] == Flow::PerExample);
+    let sums = |value: Option<ValueId>| {
+        value.is_some_and(|v| batch_relations[v.index()] == BatchRelation::PerExample)
+    };
     match whole.states.iter().find(|state| sums(state.output)) {
         Some(state) => Err(SplitError::Mixes { layer: state.name.clone(), op: "the update" }),
         None => Ok(()),
@@ -80,24 +83,27 @@ pub fn accumulate(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitErr
     if !graph.examples.is_multiple_of(graph.example_block) {
         return Err(SplitError::Block { examples: graph.examples, block: graph.example_block });
     }
-    let flows = graph.flows();
+    let batch_relations = graph.batch_relations();
     let mut r = Rewriter::new(graph);
     r.builder.set_micro_batches(micro_batches);
     for node in &graph.nodes {
-        if node.outputs.iter().any(|v| flows[v.index()] == Flow::Mixed) {
+        if node.outputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Mixed) {
             return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
         }
-        let reads_sum = node.inputs.iter().any(|v| flows[v.index()] == Flow::Folded);
-        let folded = node.outputs.iter().filter(|v| flows[v.index()] == Flow::Folded && !reads_sum);
-        let carries: Vec<_> = folded.map(|&v| (v, r.builder.carry(graph.ty(v).clone()))).collect();
-        let sums: Vec<_> = carries.iter().map(|&(_, carry)| carry).collect();
+        let reads_sum = node.inputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Reduced);
+        let folded = node
+            .outputs
+            .iter()
+            .filter(|v| batch_relations[v.index()] == BatchRelation::Reduced && !reads_sum);
+        let accumulators: Vec<_> = folded.map(|&v| (v, r.builder.accumulator(graph.ty(v).clone()))).collect();
+        let sums: Vec<_> = accumulators.iter().map(|&(_, accumulator)| accumulator).collect();
         let inputs: Vec<_> = node.inputs.iter().map(|&v| r.get(v)).collect();
         let emit = |b: &mut plimsoll_graph::Builder| b.accumulating(node.op.clone(), &inputs, &sums);
         let outputs = r.builder.within(node.layer.clone(), emit)?;
         r.set(node, &outputs);
-        for (value, carry) in carries {
+        for (value, accumulator) in accumulators {
             let output = r.get(value);
-            r.builder.set_carry(carry, output);
+            r.builder.set_carry(accumulator, output);
         }
     }
     Ok(r.finish()?)

@@ -36,8 +36,8 @@ fn uses(graph: &Graph) -> Vec<usize> {
     let inside = graph.nodes.iter().flat_map(Node::reads);
     let leaving = graph.outputs.iter().map(|o| o.value);
     let states = graph.states.iter().filter_map(|s| s.output);
-    let carries = graph.carries.iter().map(|c| c.output);
-    inside.chain(leaving).chain(states).chain(carries).for_each(|v| uses[v.index()] += 1);
+    let accumulators = graph.accumulators.iter().map(|c| c.output);
+    inside.chain(leaving).chain(states).chain(accumulators).for_each(|v| uses[v.index()] += 1);
     uses
 }
 
@@ -265,7 +265,7 @@ impl Groups {
         let mut groups = Self {
             group: (0..count).collect(),
             members: (0..count).map(|i| vec![NodeId(i as u32)]).collect(),
-            tail: graph.tail(),
+            tail: graph.optimizer_step(),
             seen: vec![0; count],
             round: 0,
         };

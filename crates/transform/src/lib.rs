@@ -9,7 +9,6 @@ mod decompose;
 mod fuse;
 mod gradient;
 mod local;
-mod min_cut;
 mod precision;
 mod rewriter;
 mod save;

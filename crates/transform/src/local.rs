@@ -7,7 +7,7 @@
 use crate::SplitError;
 use crate::rewriter::Rewriter;
 use plimsoll_graph::op::{Norm, NormAxis};
-use plimsoll_graph::{Flow, Graph, Node, Op, Origin, ValueId};
+use plimsoll_graph::{BatchRelation, Graph, Node, Op, Origin, ValueId};
 
 /// How a value relates to the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -46,14 +46,14 @@ pub fn accumulate_local(graph: &Graph, micro_batches: usize) -> Result<Graph, Sp
         }
         if parts.made[i] || (parts.inner[i] && parts.kind(wanted[0]) == Kind::Statistic) {
             for value in wanted {
-                let carry = r.builder.carry(graph.ty(value).clone());
+                let accumulator = r.builder.accumulator(graph.ty(value).clone());
                 let (inside, mean) = (r.get(value), parts.kind(value) == Kind::Statistic);
                 let (sum, found) = r.builder.within(node.layer.clone(), |b| {
-                    let sum = b.add(carry, inside)?;
+                    let sum = b.add(accumulator, inside)?;
                     let share = 1.0 / micro_batches as f64;
                     Ok::<_, SplitError>((sum, if mean { b.scale(sum, share)? } else { sum }))
                 })?;
-                r.builder.set_carry(carry, sum);
+                r.builder.set_carry(accumulator, sum);
                 late[value.index()] = Some(found);
             }
         } else {
@@ -116,15 +116,15 @@ impl Parts {
         self.made[i] = rows.contains(&true);
         let statistics =
             matches!(node.op, Op::Norm(Norm::Batch { .. } | Norm::Stats { axis: NormAxis::Channel }));
-        let flows = node.op.flow(&rows, &graph.input_types(node), node.outputs.len());
-        for (&value, flow) in node.outputs.iter().zip(flows) {
+        let batch_relations = node.op.batch_relation(&rows, &graph.input_types(node), node.outputs.len());
+        for (&value, flow) in node.outputs.iter().zip(batch_relations) {
             let whole = graph.ty(value).shape.first().is_some_and(|rows| rows % graph.examples.max(1) == 0);
             self.kinds[value.index()] = match flow {
-                Flow::Shared => inherited,
-                Flow::Folded => Kind::Sum,
-                Flow::PerExample if whole => Kind::Rows,
-                Flow::Mixed if statistics => Kind::Statistic,
-                Flow::PerExample | Flow::Mixed => {
+                BatchRelation::Independent => inherited,
+                BatchRelation::Reduced => Kind::Sum,
+                BatchRelation::PerExample if whole => Kind::Rows,
+                BatchRelation::Mixed if statistics => Kind::Statistic,
+                BatchRelation::PerExample | BatchRelation::Mixed => {
                     return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
                 }
             };

@@ -24,7 +24,7 @@ impl<'g> Rewriter<'g> {
                     let state = &old.states[i];
                     Some(builder.named_state(state.name.clone(), ty, state.role, state.init))
                 }
-                Origin::Carry(_) => Some(builder.carry(ty)),
+                Origin::Accumulator(_) => Some(builder.accumulator(ty)),
                 Origin::Node { .. } => None,
             };
         }
@@ -82,8 +82,8 @@ impl<'g> Rewriter<'g> {
                 self.builder.set_state(input, output);
             }
         }
-        for carry in &self.old.carries {
-            let (input, output) = (self.get(carry.input), self.get(carry.output));
+        for accumulator in &self.old.accumulators {
+            let (input, output) = (self.get(accumulator.input), self.get(accumulator.output));
             self.builder.set_carry(input, output);
         }
         for output in &self.old.outputs {
@@ -99,7 +99,7 @@ pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.nodes.len()];
     let mut stack: Vec<ValueId> = graph.outputs.iter().map(|o| o.value).collect();
     stack.extend(graph.states.iter().filter_map(|s| s.output));
-    stack.extend(graph.carries.iter().map(|c| c.output));
+    stack.extend(graph.accumulators.iter().map(|c| c.output));
     while let Some(value) = stack.pop() {
         if let Some(node) = graph.producer(value)
             && !std::mem::replace(&mut live[node.index()], true)

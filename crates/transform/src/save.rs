@@ -6,10 +6,9 @@
 //! network's stream would be made again from every block before it.
 
 use crate::LOSS;
-use crate::min_cut::{INFINITE, Network};
 use crate::rewriter::Rewriter;
 use plimsoll_graph::op::{Elementwise, Movement};
-use plimsoll_graph::{Graph, GraphError, Node, NodeId, Op, Origin, ValueId};
+use plimsoll_graph::{FlowNetwork, Graph, GraphError, Node, NodeId, Op, Origin, ValueId};
 
 /// Large values that a value made again may be made from.
 const LARGE_LEAVES: usize = 2;
@@ -108,24 +107,25 @@ impl<'g> Split<'g> {
         let count = self.graph.value_count();
         let (source, sink) = (2 * count, 2 * count + 1);
         let (enter, leave) = (|v: ValueId| 2 * v.index(), |v: ValueId| 2 * v.index() + 1);
-        let mut network = Network::new(2 * count + 2);
+        let mut network = FlowNetwork::new(2 * count + 2);
         for value in self.graph.value_ids().filter(|&v| self.is_early(v)) {
             network.edge(enter(value), leave(value), self.price(value));
             if !self.is_repeatable(value) {
-                network.edge(source, enter(value), INFINITE);
+                network.edge(source, enter(value), FlowNetwork::INFINITE);
             }
         }
         for id in self.graph.node_ids() {
             let node = self.graph.node(id);
             for &input in node.inputs.iter().filter(|v| self.is_early(**v)) {
                 if !self.early[id.index()] {
-                    network.edge(leave(input), sink, INFINITE);
+                    network.edge(leave(input), sink, FlowNetwork::INFINITE);
                 } else if self.repeatable[id.index()] {
-                    network.edge(leave(input), enter(node.outputs[0]), INFINITE);
+                    network.edge(leave(input), enter(node.outputs[0]), FlowNetwork::INFINITE);
                 }
             }
         }
-        let side = network.sink_side(source, sink);
+        network.min_cut(source, sink);
+        let side = network.sink_side(sink);
         self.graph.value_ids().map(|v| self.is_early(v) && !side[enter(v)] && side[leave(v)]).collect()
     }
 

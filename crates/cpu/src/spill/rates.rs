@@ -37,9 +37,9 @@ pub struct Rates {
     /// Nanoseconds from a small request until it is done.
     pub latency_ns: u64,
     /// Nanoseconds that reading a MiB by itself takes beyond those and the time of its bytes.
-    pub alone_ns: u64,
+    pub single_request_ns: u64,
     /// Nanoseconds of the processor that a piece of a request takes.
-    pub asking_ns: u64,
+    pub request_cpu_ns: u64,
 }
 
 impl Rates {
@@ -50,8 +50,8 @@ impl Rates {
             read_ns_per_mib: ns_per_mib(self.read_bytes_per_ns),
             write_ns_per_mib: ns_per_mib(self.write_bytes_per_ns),
             latency_ns: self.latency_ns,
-            alone_ns: self.alone_ns,
-            asking_ns: self.asking_ns,
+            single_request_ns: self.single_request_ns,
+            request_cpu_ns: self.request_cpu_ns,
             staging_bytes,
         }
     }
@@ -98,10 +98,11 @@ pub fn disk_rates(folder: &Path, memory_bytes: usize) -> Result<Rates, SpillErro
     let busy_before = system::busy_ns();
     // SAFETY: as above.
     let latency_ns = answer_ns(&queue, |_| unsafe { queue.load(0, at(0), BLOCK) })?;
-    let asking_ns = system::busy_ns().saturating_sub(busy_before) / ANSWERS as u64;
+    let request_cpu_ns = system::busy_ns().saturating_sub(busy_before) / ANSWERS as u64;
     let among_others = (PIECE as f64 / read_bytes_per_ns) as u64;
-    let alone_ns = answer_ns(&queue, |i| load(i % reached))?.saturating_sub(latency_ns + among_others);
-    Ok(Rates { read_bytes_per_ns, write_bytes_per_ns, latency_ns, alone_ns, asking_ns })
+    let single_request_ns =
+        answer_ns(&queue, |i| load(i % reached))?.saturating_sub(latency_ns + among_others);
+    Ok(Rates { read_bytes_per_ns, write_bytes_per_ns, latency_ns, single_request_ns, request_cpu_ns })
 }
 
 /// Nanoseconds from a request until it is done, while there is no other.

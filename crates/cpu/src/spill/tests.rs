@@ -341,7 +341,7 @@ fn a_disk_has_rates_and_may_be_too_slow() {
     let both = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
     assert!(both[0] > 0.0 && both[1] > 0.0);
     assert!((100..1_000_000_000).contains(&rates.latency_ns), "{} ns", rates.latency_ns);
-    assert!((100..100_000_000).contains(&rates.asking_ns), "{} ns", rates.asking_ns);
+    assert!((100..100_000_000).contains(&rates.request_cpu_ns), "{} ns", rates.request_cpu_ns);
     assert_eq!(demand(&folder, both, 0.0), Ok(()));
     let words = demand(Path::new("/tape"), [2.0, 0.001], 0.1).unwrap_err().to_string();
     assert!(words.starts_with("cannot spill to `/tape`: it writes "), "{words}");

@@ -197,22 +197,22 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Flow;
+    use crate::BatchRelation;
     use plimsoll_tensor::{DType, TensorType};
 
     /// The ops of a product of two values, of which the first and the second may run over examples.
-    fn ops(spec: &str, a: (&[usize], bool), b: (&[usize], bool)) -> (Vec<&'static str>, Flow) {
+    fn ops(spec: &str, a: (&[usize], bool), b: (&[usize], bool)) -> (Vec<&'static str>, BatchRelation) {
         let mut builder = Builder::new(4, 2);
         let a = builder.input("a", TensorType::new(DType::F32, a.0), a.1);
         let b = builder.input("b", TensorType::new(DType::F32, b.0), b.1);
         let y = builder.einsum(spec, a, b).unwrap_or_else(|e| panic!("{e}"));
         let graph = builder.graph();
-        (graph.nodes.iter().map(|n| n.op.name()).collect(), graph.flows()[y.index()])
+        (graph.nodes.iter().map(|n| n.op.name()).collect(), graph.batch_relations()[y.index()])
     }
 
     #[test]
     fn nothing_moves_that_need_not() {
-        let per_example = Flow::PerExample;
+        let per_example = BatchRelation::PerExample;
         let (m, r, t) = ("matmul", "reshape", "transpose");
         assert_eq!(ops("ij,jk->ik", (&[4, 3], true), (&[3, 5], false)), (vec![m], per_example));
         assert_eq!(ops("ij,kj->ik", (&[4, 3], true), (&[5, 3], false)), (vec![m], per_example));
@@ -226,9 +226,12 @@ mod tests {
         );
         assert_eq!(ops("bij,jk->bik", (&[4, 2, 3], true), (&[3, 5], false)), (vec![r, m, r], per_example));
         // A weight's gradient folds.
-        assert_eq!(ops("bi,bj->ij", (&[4, 3], true), (&[4, 5], true)), (vec![m], Flow::Folded));
-        assert_eq!(ops("bti,btj->ij", (&[4, 2, 3], true), (&[4, 2, 5], true)), (vec![r, r, m], Flow::Folded));
-        assert_eq!(ops("b,bj->j", (&[4], true), (&[4, 5], true)), (vec![r, m, r], Flow::Folded));
+        assert_eq!(ops("bi,bj->ij", (&[4, 3], true), (&[4, 5], true)), (vec![m], BatchRelation::Reduced));
+        assert_eq!(
+            ops("bti,btj->ij", (&[4, 2, 3], true), (&[4, 2, 5], true)),
+            (vec![r, r, m], BatchRelation::Reduced)
+        );
+        assert_eq!(ops("b,bj->j", (&[4], true), (&[4, 5], true)), (vec![r, m, r], BatchRelation::Reduced));
         assert_eq!(ops("i,bi->b", (&[3], false), (&[4, 3], true)), (vec![r, m, r], per_example));
         // Neither needs a matrix product.
         assert_eq!(ops("bi,bi->b", (&[4, 3], true), (&[4, 3], true)), (vec!["mul", "sum", r], per_example));

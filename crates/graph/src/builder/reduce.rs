@@ -2,7 +2,7 @@
 
 use super::Builder;
 use crate::op::{Binary, Movement, Norm, Reduce, Unary};
-use crate::{Flow, GraphError, Op, TypeError, ValueId};
+use crate::{BatchRelation, GraphError, Op, TypeError, ValueId};
 use plimsoll_tensor::DType;
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ impl Builder {
     pub fn mean(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         let runs = self.runs("mean", x, axes)?;
         let over_examples = runs.first().is_some_and(|run| run.start == 0)
-            && self.graph.flows()[x.index()] == Flow::PerExample;
+            && self.graph.batch_relations()[x.index()] == BatchRelation::PerExample;
         if !over_examples {
             let count = self.count(x, axes);
             let sum = self.sum_axes(x, axes, keep)?;
@@ -280,10 +280,10 @@ mod tests {
     fn a_mean_over_examples_counts_them() {
         let (mut b, x) = with("f32[2,3]");
         let mean = b.mean(x, &[0, 1], false).unwrap();
-        assert_eq!(b.graph().flows()[mean.index()], Flow::Folded);
+        assert_eq!(b.graph().batch_relations()[mean.index()], BatchRelation::Reduced);
         assert_eq!(ops(&b).iter().filter(|op| **op == "equal").count(), 1);
         let (mut b, x) = with("f32[2,3]");
         let most = b.max_axes(x, &[0], false).unwrap();
-        assert_eq!(b.graph().flows()[most.index()], Flow::Mixed);
+        assert_eq!(b.graph().batch_relations()[most.index()], BatchRelation::Mixed);
     }
 }

@@ -1,7 +1,7 @@
 //! Attention without the score matrix, and rotary positions.
 
 use super::{Family, arity, per_example, rank, require, same_float};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,7 @@ impl Family for Attention {
         (elements / queries.max(1)).saturating_mul(2 * products).saturating_mul(pairs_twice) / 2
     }
 
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         let (outputs, masked) = match *self {
             Self::Forward { masked, .. } => (2, masked),
             Self::Grad { masked, .. } => (3, masked),
@@ -104,7 +104,7 @@ impl Family for Attention {
         // A mask that is not the examples' own must be the same for all of them.
         let foreign = masked
             && matches!((batched.last(), inputs.last()), (Some(false), Some(mask)) if mask.shape[0] != 1);
-        if foreign { vec![Flow::Mixed; outputs] } else { per_example(outputs) }
+        if foreign { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
     }
 }
 
@@ -203,11 +203,11 @@ mod tests {
             let types = ["f32[4,5,2,8]", "f32[4,3,2,8]", "f32[4,3,2,8]", mask];
             let types = types.map(|t| t.parse::<TensorType>().unwrap());
             let op = Attention::Forward { causal: false, masked: true };
-            op.flow(&[true, true, true, batched], &types.each_ref())
+            op.batch_relation(&[true, true, true, batched], &types.each_ref())
         };
-        assert_eq!(flow("bool[4,1,1,3]", true), [Flow::PerExample; 2]);
-        assert_eq!(flow("bool[1,2,5,3]", false), [Flow::PerExample; 2]);
-        assert_eq!(flow("bool[4,1,1,3]", false), [Flow::Mixed; 2]);
+        assert_eq!(flow("bool[4,1,1,3]", true), [BatchRelation::PerExample; 2]);
+        assert_eq!(flow("bool[1,2,5,3]", false), [BatchRelation::PerExample; 2]);
+        assert_eq!(flow("bool[4,1,1,3]", false), [BatchRelation::Mixed; 2]);
     }
 
     #[test]

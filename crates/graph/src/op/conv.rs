@@ -1,7 +1,7 @@
 //! Convolution over images in NHWC order.
 
 use super::{Epilogue, Family, arity, product_type, rank, require, same_float};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -211,11 +211,11 @@ impl Family for Conv {
         kernel.shape[..3].iter().fold(2 * y.shape.elements() as u64, |n, &f| n.saturating_mul(f as u64))
     }
 
-    fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         vec![match (self, batched[0], batched[1]) {
-            (Self::WeightGrad { .. }, true, true) => Flow::Folded,
-            (Self::Forward { .. } | Self::InputGrad { .. }, true, false) => Flow::PerExample,
-            _ => Flow::Mixed,
+            (Self::WeightGrad { .. }, true, true) => BatchRelation::Reduced,
+            (Self::Forward { .. } | Self::InputGrad { .. }, true, false) => BatchRelation::PerExample,
+            _ => BatchRelation::Mixed,
         }]
     }
 

@@ -1,7 +1,7 @@
 //! Scalar functions of every element, with broadcasting, alone or several in one pass.
 
 use super::{Family, require};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -213,7 +213,7 @@ impl Family for Elementwise {
         self.cost() * outputs[0].shape.elements() as u64
     }
 
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         elementwise_flow(batched, inputs, 1)
     }
 }
@@ -280,7 +280,7 @@ impl Family for Region {
         per_element * outputs.first().map_or(0, |t| t.shape.elements() as u64)
     }
 
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         elementwise_flow(batched, inputs, self.outputs.len())
     }
 }
@@ -293,8 +293,8 @@ fn broadcast(inputs: &[&TensorType]) -> Result<Shape, TypeError> {
 }
 
 /// Examples stay in place if every batched operand has the result's rank; else they meet another axis.
-fn elementwise_flow(batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<Flow> {
+fn elementwise_flow(batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
     let rank = inputs.iter().map(|t| t.shape.rank()).max().unwrap_or(0);
     let aligned = batched.iter().zip(inputs).all(|(&b, t)| !b || t.shape.rank() == rank);
-    vec![if aligned { Flow::PerExample } else { Flow::Mixed }; outputs]
+    vec![if aligned { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]
 }

@@ -1,7 +1,7 @@
 //! Losses. Each is a weighted sum over rows; a mean is a weight of one over the number of rows.
 
 use super::{Family, rank, require, same_float};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -100,15 +100,17 @@ impl Family for Loss {
         }
     }
 
-    fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         let kernel_is_shared =
             !matches!(self, Self::LinearCrossEntropy { .. } | Self::LinearCrossEntropyGrad { .. })
                 || !batched[1];
         match self {
-            _ if !(batched[0] && kernel_is_shared) => vec![Flow::Mixed; 2],
-            Self::CrossEntropy | Self::LinearCrossEntropy { .. } => vec![Flow::Folded, Flow::PerExample],
-            Self::CrossEntropyGrad => vec![Flow::PerExample],
-            Self::LinearCrossEntropyGrad { .. } => vec![Flow::PerExample, Flow::Folded],
+            _ if !(batched[0] && kernel_is_shared) => vec![BatchRelation::Mixed; 2],
+            Self::CrossEntropy | Self::LinearCrossEntropy { .. } => {
+                vec![BatchRelation::Reduced, BatchRelation::PerExample]
+            }
+            Self::CrossEntropyGrad => vec![BatchRelation::PerExample],
+            Self::LinearCrossEntropyGrad { .. } => vec![BatchRelation::PerExample, BatchRelation::Reduced],
         }
     }
 

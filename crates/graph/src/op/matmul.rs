@@ -1,7 +1,7 @@
 //! Matrix product.
 
 use super::{Family, product_type, require, same_float};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -94,14 +94,14 @@ impl Family for MatMul {
         (outputs[0].shape.elements() as u64).saturating_mul(depth).saturating_mul(2)
     }
 
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         vec![match (batched[0], batched[1]) {
             // One product for each example, or several; only if both operands have theirs.
-            (true, true) if inputs[0].shape.rank() > 2 => Flow::PerExample,
-            _ if inputs[0].shape.rank() > 2 => Flow::Mixed,
-            (true, false) if !self.transpose_a => Flow::PerExample,
-            (true, true) if self.transpose_a && !self.transpose_b => Flow::Folded,
-            _ => Flow::Mixed,
+            (true, true) if inputs[0].shape.rank() > 2 => BatchRelation::PerExample,
+            _ if inputs[0].shape.rank() > 2 => BatchRelation::Mixed,
+            (true, false) if !self.transpose_a => BatchRelation::PerExample,
+            (true, true) if self.transpose_a && !self.transpose_b => BatchRelation::Reduced,
+            _ => BatchRelation::Mixed,
         }]
     }
 

@@ -31,7 +31,7 @@ pub use random::{Distribution, Random};
 pub use reduce::Reduce;
 pub use resize::{Resize, ResizeMode};
 
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ pub(crate) trait Family {
     /// Floating-point operations (a fused multiply-add is two).
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64;
     /// How each output relates to the batch's examples, given which inputs run over examples; at least one does.
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow>;
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation>;
     /// The outputs that are sums over examples where the inputs run over examples.
     fn folds(&self) -> &'static [usize] {
         &[]
@@ -126,11 +126,16 @@ impl Op {
     }
 
     /// How each output relates to the batch's examples, given which inputs run over examples.
-    pub fn flow(&self, batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<Flow> {
+    pub fn batch_relation(
+        &self,
+        batched: &[bool],
+        inputs: &[&TensorType],
+        outputs: usize,
+    ) -> Vec<BatchRelation> {
         if batched.contains(&true) {
-            self.family().flow(batched, inputs)
+            self.family().batch_relation(batched, inputs)
         } else {
-            vec![Flow::Shared; outputs]
+            vec![BatchRelation::Independent; outputs]
         }
     }
 
@@ -179,6 +184,6 @@ pub(crate) fn rank<const N: usize>(what: &str, ty: &TensorType) -> Result<[usize
 }
 
 /// Flow of an op whose outputs all run over the examples.
-pub(crate) fn per_example(outputs: usize) -> Vec<Flow> {
-    vec![Flow::PerExample; outputs]
+pub(crate) fn per_example(outputs: usize) -> Vec<BatchRelation> {
+    vec![BatchRelation::PerExample; outputs]
 }

@@ -1,7 +1,7 @@
 //! Moving elements without changing them.
 
 use super::{Family, arity, require};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{Shape, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -167,12 +167,12 @@ impl Family for Movement {
         0
     }
 
-    fn flow(&self, _: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, _: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         let examples = inputs[0].shape.first().copied().unwrap_or(0);
         let whole = |spans: &[Span]| spans.first() == Some(&Span::whole(examples));
         let stays = match self {
             // Rows may be cut or joined as long as whole examples stay together: checked against the example count
-            // by `Graph::flows`, which sees it.
+            // by `Graph::batch_relations`, which sees it.
             Self::Reshape(shape) => shape.rank() > 0,
             Self::Transpose(axes) => axes.first() == Some(&0),
             Self::Broadcast(shape) => shape.rank() == inputs[0].shape.rank(),
@@ -182,6 +182,6 @@ impl Family for Movement {
             Self::Detach => true,
         };
         let outputs = if let Self::Split { extents, .. } = self { extents.len() } else { 1 };
-        vec![if stays { Flow::PerExample } else { Flow::Mixed }; outputs]
+        vec![if stays { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]
     }
 }

@@ -2,7 +2,7 @@
 //! elementwise ops, so that recomputing a normalised value is cheap elementwise work from its saved statistics.
 
 use super::{Family, arity, require, same_float};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
 
@@ -111,15 +111,20 @@ impl Family for Norm {
         per_element * inputs[0].shape.elements() as u64
     }
 
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         match self {
             Self::Layer { .. } => per_row(inputs, 3),
             Self::LogSumExp => per_row(inputs, 1),
-            Self::Batch { .. } => vec![Flow::PerExample, Flow::Mixed, Flow::Mixed, Flow::Mixed],
+            Self::Batch { .. } => vec![
+                BatchRelation::PerExample,
+                BatchRelation::Mixed,
+                BatchRelation::Mixed,
+                BatchRelation::Mixed,
+            ],
             Self::Stats { axis: NormAxis::Row } | Self::Sums { axis: NormAxis::Row } => per_row(inputs, 2),
-            Self::Stats { axis: NormAxis::Channel } => vec![Flow::Mixed; 2],
+            Self::Stats { axis: NormAxis::Channel } => vec![BatchRelation::Mixed; 2],
             Self::Sums { axis: NormAxis::Channel } => {
-                vec![if batched[0] && batched[1] { Flow::Folded } else { Flow::Mixed }; 2]
+                vec![if batched[0] && batched[1] { BatchRelation::Reduced } else { BatchRelation::Mixed }; 2]
             }
         }
     }
@@ -130,6 +135,6 @@ impl Family for Norm {
 }
 
 /// Rows are whole inside an example unless the only axis is the examples' own.
-fn per_row(inputs: &[&TensorType], outputs: usize) -> Vec<Flow> {
-    vec![if inputs[0].shape.rank() > 1 { Flow::PerExample } else { Flow::Mixed }; outputs]
+fn per_row(inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
+    vec![if inputs[0].shape.rank() > 1 { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]
 }

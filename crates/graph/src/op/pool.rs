@@ -1,7 +1,7 @@
 //! Pooling over images in NHWC order.
 
 use super::{Family, Geometry, arity, per_example, rank, reach, require, same_float};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -169,7 +169,7 @@ impl Family for Pool {
         window.iter().fold(y.shape.elements() as u64, |n, &extent| n.saturating_mul(extent as u64))
     }
 
-    fn flow(&self, _: &[bool], _: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         per_example(if matches!(self, Self::Max { .. }) { 2 } else { 1 })
     }
 }

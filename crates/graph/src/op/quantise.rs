@@ -1,7 +1,7 @@
 //! Floats as bytes, block by block.
 
 use super::{Family, arity, require};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{CODE_BLOCK, DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ impl Family for Quantise {
     }
 
     /// A block may hold elements of several examples.
-    fn flow(&self, _: &[bool], _: &[&TensorType]) -> Vec<Flow> {
-        vec![Flow::Mixed; if matches!(self, Self::Encode { .. }) { 2 } else { 1 }]
+    fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
+        vec![BatchRelation::Mixed; if matches!(self, Self::Encode { .. }) { 2 } else { 1 }]
     }
 }

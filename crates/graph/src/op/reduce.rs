@@ -1,7 +1,7 @@
 //! Reductions, running sums and the order of elements.
 
 use super::{Family, arity, per_example, require};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -151,9 +151,9 @@ impl Family for Reduce {
         }
     }
 
-    fn flow(&self, _: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, _: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         let along_examples = match *self {
-            Self::Sum { start: 0, .. } => return vec![Flow::Folded],
+            Self::Sum { start: 0, .. } => return vec![BatchRelation::Reduced],
             Self::Sum { start, .. }
             | Self::SquareSum { start, .. }
             | Self::Max { start, .. }
@@ -164,7 +164,7 @@ impl Family for Reduce {
             Self::CumulativeSum { axis, .. } => axis == 0,
         };
         let outputs = if matches!(self, Self::TopK { .. }) { 2 } else { 1 };
-        if along_examples { vec![Flow::Mixed; outputs] } else { per_example(outputs) }
+        if along_examples { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
     }
 
     fn folds(&self) -> &'static [usize] {

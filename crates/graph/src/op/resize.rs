@@ -1,7 +1,7 @@
 //! Resizing images in NHWC order.
 
 use super::{Family, arity, per_example, rank, require, same_float};
-use crate::{Flow, TypeError};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ impl Family for Resize {
         each * y.shape.elements() as u64
     }
 
-    fn flow(&self, _: &[bool], _: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         per_example(1)
     }
 }

@@ -9,8 +9,8 @@
 mod online;
 mod steps;
 
-use plimsoll_plan::search::{
-    Problem, SearchError, check, floor, lower_bound, recorded_peak, smallest_line, solve,
+use plimsoll_plan::remat::{
+    Problem, SearchError, check, largest_call, lower_bound, recorded_peak, smallest_line, solve,
 };
 use plimsoll_plan::workload::Workload;
 use std::error::Error;
@@ -46,7 +46,7 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
     let once: u64 = problem.calls.iter().map(|c| c.nanoseconds).sum();
     let percent = |nanoseconds: u64| nanoseconds as f64 / once as f64 * 100.0;
     let least = smallest_line(problem)? as f64;
-    let floor = floor(problem)? as f64;
+    let floor = largest_call(problem)? as f64;
     println!(
         "{name}: {} calls, floor {:.4}, smallest line {:.4} ({:.2} × floor)",
         problem.calls.len(),
@@ -73,7 +73,7 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
                     figures.repeats
                 );
             }
-            Err(SearchError::Short(_)) => {
+            Err(SearchError::LineTooLow(_)) => {
                 println!("  {fraction:>8}         -  {bound:>8.2}  {online:>8}        -  {seconds:>8.2}");
             }
             Err(error) => return Err(error.into()),

@@ -3,7 +3,7 @@
 //! Whenever a call does not fit, the tensor goes with the least time to make again for its bytes and for how long ago it
 //! was used. The time counts the dropped tensors around it, by sets that are joined when neighbours are dropped.
 
-use plimsoll_plan::search::Problem;
+use plimsoll_plan::remat::Problem;
 
 /// Runs for each call at which to give up.
 const RUNS: usize = 20;

@@ -3,7 +3,7 @@
 //! Sizes are those of activations of a batch, times those of a device that computes 10 TFLOP/s, moves 500 GB/s, and takes
 //! 5 microseconds to start a call.
 
-use plimsoll_plan::search::{Call, Problem};
+use plimsoll_plan::remat::{Call, Problem};
 
 /// The kinds there are.
 pub const KINDS: [&str; 9] =
@@ -236,8 +236,8 @@ impl Step {
         let mut x = self.product(0, 1 << 20, 100);
         for _ in 0..length {
             let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.below(4)];
-            let work = [0, 0, 0, 500][self.below(4)];
-            x = self.op(&[x], bytes, Reads::Inputs, bytes * work, 0);
+            let task_graph = [0, 0, 0, 500][self.below(4)];
+            x = self.op(&[x], bytes, Reads::Inputs, bytes * task_graph, 0);
         }
     }
 
@@ -261,9 +261,9 @@ impl Step {
             let old = 1 + self.below(count - 1);
             let recent = count - 1 - self.below(4.min(count - 1));
             let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.below(4)];
-            let work = [0, 0, 500][self.below(3)];
+            let task_graph = [0, 0, 500][self.below(3)];
             let inputs = if old == recent { vec![old] } else { vec![old, recent] };
-            self.op(&inputs, bytes, Reads::Inputs, bytes * work, 0);
+            self.op(&inputs, bytes, Reads::Inputs, bytes * task_graph, 0);
         }
     }
 

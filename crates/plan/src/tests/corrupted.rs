@@ -46,11 +46,11 @@ fn folded() -> PlanSet {
     b.set_micro_batches(3);
     let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
     let w = b.named_state("w".to_string(), ty("f32[16,32]"), Role::Parameter, Init::Zeros);
-    let carry = b.carry(ty("f32[16,32]"));
+    let accumulator = b.accumulator(ty("f32[16,32]"));
     let exp = b.unary(Unary::Exp, x).unwrap();
-    let sum = b.accumulating(FOLD, &[exp, y], &[carry]).unwrap()[0];
-    b.set_carry(carry, sum);
-    let other = b.carry(ty("f32[16,16]"));
+    let sum = b.accumulating(FOLD, &[exp, y], &[accumulator]).unwrap()[0];
+    b.set_carry(accumulator, sum);
+    let other = b.accumulator(ty("f32[16,16]"));
     let product = b.one(FOLD, &[exp, x]).unwrap();
     let grown = b.matmul(other, product).unwrap();
     b.set_carry(other, grown);
@@ -332,7 +332,7 @@ fn a_body_step_after_the_tail() {
 
 #[test]
 fn a_tail_node_in_every_micro_batch() {
-    let error = broken(folded(), |plan| plan.steps.iter_mut().for_each(|s| s.tail = false));
+    let error = broken(folded(), |plan| plan.steps.iter_mut().for_each(|s| s.optimizer_step = false));
     assert_error!(error, VerifyError::Phase { .. });
 }
 
@@ -383,7 +383,7 @@ fn a_value_over_a_state_of_another_plan() {
 fn a_sum_that_goes_elsewhere() {
     let error = broken(folded(), |plan| {
         let step = step_of(plan, "matmul");
-        let state = plan.buffers.iter().position(|b| matches!(b.kind, BufferKind::Carry(0))).unwrap();
+        let state = plan.buffers.iter().position(|b| matches!(b.kind, BufferKind::Accumulator(0))).unwrap();
         let mut elsewhere = plan.buffers[state].clone();
         elsewhere.kind = BufferKind::Value;
         elsewhere.offset = 1 << 20;
@@ -469,7 +469,7 @@ fn ids_that_name_nothing() {
 /// A plan in which states pass through their updates in pieces.
 fn streamed() -> PlanSet {
     let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
-    let budget = Budget { spill: Some(disk), ..Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]) };
+    let budget = Budget { offload: Some(disk), ..Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]) };
     let batches = [("train".to_string(), super::lines::heavy())];
     let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
     assert_eq!(verify(&plans), Ok(()));
@@ -478,7 +478,7 @@ fn streamed() -> PlanSet {
 }
 
 fn stream(plan: &mut ExecutionPlan) -> (usize, &mut Action) {
-    let at = plan.steps.iter().position(|s| matches!(s.action, Action::Stream { .. })).unwrap();
+    let at = plan.steps.iter().position(|s| matches!(s.action, Action::ChunkedUpdate { .. })).unwrap();
     (at, &mut plan.steps[at].action)
 }
 
@@ -487,7 +487,7 @@ fn states_that_pass_are_states_in_the_file_and_pass_once() {
     type Operands = Vec<Option<BufferId>>;
     let changed = |change: fn(&mut Operands, &mut Operands, &mut usize)| {
         broken(streamed(), |plan| {
-            let (_, Action::Stream { reads, writes, piece, .. }) = stream(plan) else { panic!() };
+            let (_, Action::ChunkedUpdate { reads, writes, piece, .. }) = stream(plan) else { panic!() };
             change(reads, writes, piece);
         })
     };
@@ -510,7 +510,7 @@ fn states_that_pass_are_states_in_the_file_and_pass_once() {
 
 #[test]
 fn spilled_values_lie_apart_and_are_there_when_loaded() {
-    let spilled = || {
+    let offloaded = || {
         let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
         let outside = vec![Entry::new("code", 1_000, "")];
         let graph = perceptron(6, 4096, 16, true);
@@ -520,24 +520,27 @@ fn spilled_values_lie_apart_and_are_there_when_loaded() {
             &Budget::new(1 << 40, Vec::new()),
         );
         let line_bytes = whole.unwrap().arena_bytes * 3 / 4;
-        let budget = Budget { spill: Some(disk), ..Budget::new(line_bytes, outside) };
+        let budget = Budget { offload: Some(disk), ..Budget::new(line_bytes, outside) };
         let batches = [("train".to_string(), graph)];
         let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
         assert_eq!(verify(&plans), Ok(()));
-        assert!(plans.plans[0].spilled.len() > 1);
+        assert!(plans.plans[0].offloaded.len() > 1);
         plans.sheet.outside.truncate(1);
         plans
     };
     assert_error!(
-        broken(spilled(), |plan| plan.spilled[1].offset = plan.spilled[0].offset),
+        broken(offloaded(), |plan| plan.offloaded[1].offset = plan.offloaded[0].offset),
         VerifyError::Malformed { .. }
     );
-    assert_error!(broken(spilled(), |plan| plan.spilled[0].offset += 1), VerifyError::Malformed { .. });
-    assert_error!(broken(spilled(), |plan| plan.spilled[0].offset = 1 << 40), VerifyError::Malformed { .. });
-    assert_error!(broken(spilled(), |plan| plan.spilled.clear()), VerifyError::Malformed { .. });
+    assert_error!(broken(offloaded(), |plan| plan.offloaded[0].offset += 1), VerifyError::Malformed { .. });
+    assert_error!(
+        broken(offloaded(), |plan| plan.offloaded[0].offset = 1 << 40),
+        VerifyError::Malformed { .. }
+    );
+    assert_error!(broken(offloaded(), |plan| plan.offloaded.clear()), VerifyError::Malformed { .. });
     // A load before its store.
     assert_error!(
-        broken(spilled(), |plan| {
+        broken(offloaded(), |plan| {
             let store = plan.steps.iter().position(|s| matches!(s.action, Action::Store { .. })).unwrap();
             let Action::Store { what, .. } = plan.steps[store].action else { panic!() };
             let is = |s: &Step| matches!(s.action, Action::Load { what: loaded, .. } if loaded == what);

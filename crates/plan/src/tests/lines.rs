@@ -2,12 +2,12 @@
 
 use super::training::perceptron;
 use super::{Choices, FOLD, random_graph, ty};
-use crate::planner::{TRIED, plan_spilled};
+use crate::choice::{TEST_DISK, plan_offloaded};
 use crate::{Action, Budget, Disk, NullTarget, PlanError, PlanSet, plan, verify};
 use plimsoll_graph::{Builder, Graph, Init, Role};
 
 fn plan_under(graph: &Graph, line_bytes: usize, spill: Option<Disk>) -> Result<PlanSet, PlanError> {
-    let budget = Budget { recompute: true, spill, ..Budget::new(line_bytes, Vec::new()) };
+    let budget = Budget { rematerialize: true, offload: spill, ..Budget::new(line_bytes, Vec::new()) };
     let plans = plan(&[("train".to_string(), graph.clone())], &NullTarget::default(), &budget)?;
     assert_eq!(verify(&plans), Ok(()), "under {line_bytes}");
     assert!(plans.arena_bytes <= line_bytes);
@@ -93,7 +93,7 @@ fn states_pass_in_pieces_where_they_do_not_fit_as_a_whole() {
     let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, ..Disk::default() };
     let graph = heavy();
     let pieces = |plans: &PlanSet| {
-        let is = |s: &&crate::Step| matches!(s.action, Action::Stream { .. });
+        let is = |s: &&crate::Step| matches!(s.action, Action::ChunkedUpdate { .. });
         plans.plans[0].steps.iter().filter(is).count()
     };
     // The gradient and one state, as a whole; then the gradient and two pieces of one.
@@ -112,18 +112,19 @@ fn random_graphs_hold_with_states_and_values_spilled() {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
         let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
-        for spilled in [u64::MAX, 0b10, 0b110, seed] {
+        for offloaded in [u64::MAX, 0b10, 0b110, seed] {
             let plans =
-                plan_spilled(&batches, &target, TRIED, spilled, usize::MAX, false, usize::MAX).unwrap();
-            assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}\n{}", batches[0].1);
+                plan_offloaded(&batches, &target, TEST_DISK, offloaded, usize::MAX, false, usize::MAX)
+                    .unwrap();
+            assert_eq!(verify(&plans), Ok(()), "seed {seed}, {offloaded:b}\n{}", batches[0].1);
             for (part, repeat) in [(3, false), (2, false), (2, true)] {
                 let room = plans.arena_bytes / 4 * part;
-                let plans =
-                    plan_spilled(&batches, &target, TRIED, spilled, room, repeat, usize::MAX).unwrap();
-                assert_eq!(verify(&plans), Ok(()), "seed {seed}, {spilled:b}, {room}\n{}", batches[0].1);
-                let predicted = plans.plans[0].predict(&target, TRIED);
-                assert_eq!(predicted, Ok(plans.plans[0].nanoseconds), "seed {seed}, {spilled:b}, {room}");
-                values += plans.plans[0].spilled.len();
+                let plans = plan_offloaded(&batches, &target, TEST_DISK, offloaded, room, repeat, usize::MAX)
+                    .unwrap();
+                assert_eq!(verify(&plans), Ok(()), "seed {seed}, {offloaded:b}, {room}\n{}", batches[0].1);
+                let predicted = plans.plans[0].predict(&target, TEST_DISK);
+                assert_eq!(predicted, Ok(plans.plans[0].nanoseconds), "seed {seed}, {offloaded:b}, {room}");
+                values += plans.plans[0].offloaded.len();
             }
         }
     }

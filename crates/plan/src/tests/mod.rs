@@ -1,13 +1,13 @@
 //! Tests of the whole planner. What they share: graphs to plan, from a seed or by hand.
 
 mod corrupted;
-mod course;
-mod ends;
+mod hazards;
 mod lines;
 mod optimal;
+mod order_evaluation;
 mod random;
 mod record;
-mod rounds;
+mod state_aliasing;
 mod training;
 
 use crate::{Budget, NullTarget, PlanSet, plan, verify};
@@ -83,18 +83,18 @@ fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
     values.extend(&states);
     let mut sums: Vec<(ValueId, ValueId)> = Vec::new();
     if micro_batches > 1 || c.below(4) == 0 {
-        let carry = b.carry(ty("f32[16,32]"));
-        sums.push((carry, carry));
-        values.extend((c.below(3) == 0).then_some(carry));
+        let accumulator = b.accumulator(ty("f32[16,32]"));
+        sums.push((accumulator, accumulator));
+        values.extend((c.below(3) == 0).then_some(accumulator));
     }
     for i in 0..nodes {
         b.scope(&format!("layer{i}"), |b| values.extend(random_node(b, &mut c, &values, &mut sums)));
     }
-    for (carry, sum) in sums {
-        let same: Vec<ValueId> = values.iter().copied().filter(|v| b.ty(*v) == b.ty(carry)).collect();
+    for (accumulator, sum) in sums {
+        let same: Vec<ValueId> = values.iter().copied().filter(|v| b.ty(*v) == b.ty(accumulator)).collect();
         let anything = c.below(6) == 0 && !same.is_empty();
         let end = if anything { c.one(&same) } else { sum };
-        b.set_carry(carry, end);
+        b.set_carry(accumulator, end);
         // What reads a finished sum is the tail.
         let read = b.unary(Unary::Exp, end).unwrap();
         let scalar = b.sum(read, 0, 2).unwrap();

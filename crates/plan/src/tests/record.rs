@@ -3,9 +3,10 @@
 use super::lines::heavy;
 use super::training::perceptron;
 use super::{Choices, random_graph};
-use crate::planner::{TRIED, plan_spilled};
+use crate::choice::{TEST_DISK, plan_offloaded};
 use crate::{
-    Action, Budget, Content, Disk, Entry, NullTarget, PlanRecord, PlanSet, RecordError, plan_toward, verify,
+    Action, Budget, Disk, Entry, Fingerprint, NullTarget, PlanRecord, PlanSet, RecordError, plan_lowest,
+    verify,
 };
 use plimsoll_graph::Graph;
 use serde_json::Value;
@@ -14,8 +15,8 @@ const DISK: Disk = Disk {
     read_ns_per_mib: 500_000,
     write_ns_per_mib: 500_000,
     latency_ns: 0,
-    alone_ns: 0,
-    asking_ns: 0,
+    single_request_ns: 0,
+    request_cpu_ns: 0,
     staging_bytes: 10_000,
 };
 
@@ -32,10 +33,12 @@ fn plans_of_random_graphs_come_back_as_they_were() {
         let batches = [("test".to_string(), graph)];
         let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
         let budget = Budget::new(usize::MAX, Vec::new());
-        for (spilled, room, repeat) in [(0, usize::MAX, false), (seed, 1_000, true), (u64::MAX, 600, true)] {
-            let plans = plan_spilled(&batches, &target, TRIED, spilled, room, repeat, usize::MAX).unwrap();
+        for (offloaded, room, repeat) in [(0, usize::MAX, false), (seed, 1_000, true), (u64::MAX, 600, true)]
+        {
+            let plans =
+                plan_offloaded(&batches, &target, TEST_DISK, offloaded, room, repeat, usize::MAX).unwrap();
             let restored = kept(&plans).restore(&batches, &target, &budget);
-            assert_eq!(restored, Ok(plans), "seed {seed}, {spilled:b}\n{}", batches[0].1);
+            assert_eq!(restored, Ok(plans), "seed {seed}, {offloaded:b}\n{}", batches[0].1);
         }
     }
 }
@@ -46,8 +49,8 @@ fn samples() -> Vec<(Vec<(String, Graph)>, Budget)> {
     let mut both = train(perceptron(6, 32, 16, true));
     both.push(("predict".to_string(), perceptron(6, 32, 16, false)));
     let budget = |line_bytes, spill| Budget {
-        recompute: true,
-        spill,
+        rematerialize: true,
+        offload: spill,
         ..Budget::new(line_bytes, vec![Entry::new("code", 1_000, "")])
     };
     vec![
@@ -63,25 +66,25 @@ fn samples() -> Vec<(Vec<(String, Graph)>, Budget)> {
 fn the_account_is_drawn_up_again_under_another_budget() {
     let target = NullTarget { alignment: 64, workspace: 100 };
     for (batches, budget) in samples() {
-        let plans = plan_toward(&batches, &target, &budget).unwrap();
+        let plans = plan_lowest(&batches, &target, &budget).unwrap();
         assert_eq!(kept(&plans).restore(&batches, &target, &budget).as_ref(), Ok(&plans));
         // As much for the arena, and more outside.
         let mut more = budget.clone();
         more.line_bytes = budget.line_bytes.saturating_add(500);
         more.outside.push(Entry::new("names", more.line_bytes - budget.line_bytes, ""));
-        let content = Content::new(&batches, &target);
+        let content = Fingerprint::new(&batches, &target);
         assert_eq!(content.key(&more), content.key(&budget));
         let restored = kept(&plans).restore(&batches, &target, &more).unwrap();
-        assert_eq!(Ok(restored), plan_toward(&batches, &target, &more));
+        assert_eq!(Ok(restored), plan_lowest(&batches, &target, &more));
     }
 }
 
 /// Every number and every list of a record, by the way to it.
 fn places(value: &Value, way: &str, found: &mut Vec<String>) {
     match value {
-        Value::Array(items) => {
+        Value::Array(tensors) => {
             found.push(way.to_string());
-            items.iter().enumerate().for_each(|(i, item)| places(item, &format!("{way}/{i}"), found));
+            tensors.iter().enumerate().for_each(|(i, tensor)| places(tensor, &format!("{way}/{i}"), found));
         }
         Value::Object(fields) => {
             fields.iter().for_each(|(name, field)| places(field, &format!("{way}/{name}"), found));
@@ -95,14 +98,14 @@ fn places(value: &Value, way: &str, found: &mut Vec<String>) {
 fn spoil(value: &mut Value, choices: &mut Choices) {
     let wild = [0, 1, 63, 64, 4_096, u64::from(u32::MAX), 1 << 40, (1 << 60) - 1, u64::MAX - 7, u64::MAX];
     *value = match value.take() {
-        Value::Array(mut items) => {
+        Value::Array(mut tensors) => {
             match choices.below(4) {
-                0 => items.clear(),
-                1 => items.truncate(choices.below(items.len())),
-                2 => items.extend(items.clone()),
-                _ => items.reverse(),
+                0 => tensors.clear(),
+                1 => tensors.truncate(choices.below(tensors.len())),
+                2 => tensors.extend(tensors.clone()),
+                _ => tensors.reverse(),
             }
-            Value::Array(items)
+            Value::Array(tensors)
         }
         Value::Number(number) => {
             let number = number.as_u64().unwrap_or(0);
@@ -123,7 +126,7 @@ fn no_record_is_believed() {
     let mut choices = Choices(11);
     let (mut refused, mut all) = (0, 0);
     for (batches, budget) in samples() {
-        let plans = plan_toward(&batches, &target, &budget).unwrap();
+        let plans = plan_lowest(&batches, &target, &budget).unwrap();
         let whole = serde_json::to_value(PlanRecord::of(&plans)).unwrap();
         let mut found = Vec::new();
         places(&whole, "", &mut found);
@@ -159,13 +162,13 @@ fn no_record_is_believed() {
 #[test]
 fn scratch_that_is_too_small_for_the_kernels_is_refused() {
     let (batches, budget) = samples().swap_remove(0);
-    let plans = plan_toward(&batches, &NullTarget::default(), &budget).unwrap();
+    let plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
     let restored = kept(&plans).restore(&batches, &NullTarget { alignment: 64, workspace: 1 }, &budget);
     assert!(matches!(restored, Err(RecordError::Foreign(_))), "{restored:?}");
     let (batches, budget) = samples().swap_remove(3);
-    let mut plans = plan_toward(&batches, &NullTarget::default(), &budget).unwrap();
+    let mut plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
     let action = plans.plans[0].steps.iter_mut().find_map(|step| match &mut step.action {
-        Action::Stream { piece, .. } => Some(piece),
+        Action::ChunkedUpdate { piece, .. } => Some(piece),
         _ => None,
     });
     *action.unwrap() *= 2;
@@ -177,17 +180,17 @@ fn scratch_that_is_too_small_for_the_kernels_is_refused() {
 fn keys_tell_apart_what_plans_depend_on() {
     let (batches, budget) = samples().swap_remove(0);
     let key = |batches: &[(String, Graph)], target: &NullTarget, budget: &Budget| {
-        Content::new(batches, target).key(budget)
+        Fingerprint::new(batches, target).key(budget)
     };
     let target = NullTarget::default();
     let mut renamed = batches.clone();
     renamed[0].0 += "!";
     let budgets = [
         Budget { line_bytes: 1 << 20, ..budget.clone() },
-        Budget { recompute: false, ..budget.clone() },
-        Budget { spill: Some(DISK), ..budget.clone() },
-        Budget { spill: Some(Disk { staging_bytes: 0, ..DISK }), ..budget.clone() },
-        Budget { worth_ns: 1, ..budget.clone() },
+        Budget { rematerialize: false, ..budget.clone() },
+        Budget { offload: Some(DISK), ..budget.clone() },
+        Budget { offload: Some(Disk { staging_bytes: 0, ..DISK }), ..budget.clone() },
+        Budget { time_limit_ns: 1, ..budget.clone() },
     ];
     let mut keys = vec![
         key(&batches, &target, &budget),

@@ -3,7 +3,7 @@
 use super::VerifyError;
 use super::memory::overlap;
 use crate::{
-    Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, PlanSet, SPILL_ALIGNMENT, Spilled,
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, LoadSheet, Offloaded, PlanSet, SPILL_ALIGNMENT,
     StateHome,
 };
 use plimsoll_graph::{NodeId, Op, Origin, State, ValueId};
@@ -48,7 +48,7 @@ pub(super) fn name_of(plan: &ExecutionPlan, buffer: &Buffer) -> String {
     let kind = match buffer.kind {
         BufferKind::State(i) => format!("state {i}"),
         BufferKind::Input(i) => format!("input {i}"),
-        BufferKind::Carry(i) => format!("running sum {i}"),
+        BufferKind::Accumulator(i) => format!("running sum {i}"),
         BufferKind::Value => "buffer".to_string(),
         BufferKind::Workspace => "workspace".to_string(),
     };
@@ -127,16 +127,16 @@ fn check_spilled(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     });
     let states_end = states.max().unwrap_or(0);
     let mut ranges = Vec::new();
-    for (i, spilled) in plan.spilled.iter().enumerate() {
-        if spilled.value.index() >= plan.graph.value_count() {
+    for (i, offloaded) in plan.offloaded.iter().enumerate() {
+        if offloaded.value.index() >= plan.graph.value_count() {
             return Err(format!("spilled value {i} does not exist"));
         }
-        if !spilled.offset.is_multiple_of(SPILL_ALIGNMENT) {
-            return Err(format!("spilled value {i} starts at {}, which is not aligned", spilled.offset));
+        if !offloaded.offset.is_multiple_of(SPILL_ALIGNMENT) {
+            return Err(format!("spilled value {i} starts at {}, which is not aligned", offloaded.offset));
         }
-        match end(spilled.offset, plan.graph.ty(spilled.value).bytes()) {
-            Some(end) if spilled.offset >= states_end && end <= set.spill_bytes => {
-                ranges.push(spilled.offset..end);
+        match end(offloaded.offset, plan.graph.ty(offloaded.value).bytes()) {
+            Some(end) if offloaded.offset >= states_end && end <= set.spill_bytes => {
+                ranges.push(offloaded.offset..end);
             }
             _ => return Err(format!("spilled value {i} lies among the states or outside the spill file")),
         }
@@ -170,7 +170,7 @@ fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
                 }
                 reads.iter().chain(writes).chain(workspace).try_for_each(|&b| exists(b))?;
             }
-            Action::Stream { node, reads, writes, workspace, piece } => {
+            Action::ChunkedUpdate { node, reads, writes, workspace, piece } => {
                 check_stream(set, plan, *node, reads, writes, *piece).map_err(|e| format!("step {i} {e}"))?;
                 let buffers = reads.iter().chain(writes).flatten().chain([workspace]);
                 buffers.copied().try_for_each(exists)?;
@@ -181,15 +181,15 @@ fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
                 }
                 exists(*from).and_then(|()| exists(*to))?;
             }
-            Action::Load { what: Spilled::Value(value), to: buffer }
-            | Action::Store { what: Spilled::Value(value), from: buffer } => {
-                if *value >= plan.spilled.len() {
+            Action::Load { what: Offloaded::Value(value), to: buffer }
+            | Action::Store { what: Offloaded::Value(value), from: buffer } => {
+                if *value >= plan.offloaded.len() {
                     return Err(format!("step {i} moves spilled value {value}, which does not exist"));
                 }
                 exists(*buffer)?;
             }
-            Action::Load { what: Spilled::State(state), to: buffer }
-            | Action::Store { what: Spilled::State(state), from: buffer } => {
+            Action::Load { what: Offloaded::State(state), to: buffer }
+            | Action::Store { what: Offloaded::State(state), from: buffer } => {
                 let placed = set.states.get(*state);
                 if !placed.is_some_and(|s| matches!(s.home, StateHome::File(_))) {
                     return Err(format!("step {i} moves state {state}, which is not in the spill file"));
@@ -241,14 +241,14 @@ fn check_stream(
     }
     let in_file =
         |name: &str| set.states.iter().any(|s| s.name == name && matches!(s.home, StateHome::File(_)));
-    let passing: Vec<&State> = (node.inputs.iter().zip(reads))
+    let chunked: Vec<&State> = (node.inputs.iter().zip(reads))
         .filter(|(_, buffer)| buffer.is_none())
         .filter_map(|(v, _)| graph.states.iter().find(|s| s.input == *v && in_file(&s.name)))
         .collect();
-    let unread = reads.iter().filter(|b| b.is_none()).count() - passing.len();
+    let unread = reads.iter().filter(|b| b.is_none()).count() - chunked.len();
     let mut rewritten = node.outputs.iter().zip(writes).filter(|(_, buffer)| buffer.is_none());
-    let known = rewritten.all(|(v, _)| passing.iter().any(|s| s.output == Some(*v)));
-    if unread > 0 || !known || writes.iter().filter(|b| b.is_none()).count() != passing.len() {
+    let known = rewritten.all(|(v, _)| chunked.iter().any(|s| s.output == Some(*v)));
+    if unread > 0 || !known || writes.iter().filter(|b| b.is_none()).count() != chunked.len() {
         return Err("has operands without a buffer that are not states passing through".to_string());
     }
     Ok(())
@@ -311,11 +311,11 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
                 (slice, 0)
             }
         }
-        BufferKind::Carry(i) => {
-            let Some(carry) = graph.carries.get(i) else {
+        BufferKind::Accumulator(i) => {
+            let Some(accumulator) = graph.accumulators.get(i) else {
                 return malformed("there is no such sum".to_string());
             };
-            (graph.ty(carry.input).bytes(), 0)
+            (graph.ty(accumulator.input).bytes(), 0)
         }
         BufferKind::Value => (buffer.value.map_or(0, |v| graph.ty(v).bytes()), 0),
         BufferKind::Workspace => (buffer.bytes, 0),
@@ -330,12 +330,13 @@ fn check_buffer(set: &PlanSet, plan: &ExecutionPlan, id: usize, buffer: &Buffer)
 /// Every state, input and running sum of the graph has exactly one buffer.
 fn check_once(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     let graph = &plan.graph;
-    let mut counts = (vec![0; set.states.len()], vec![0; graph.inputs.len()], vec![0; graph.carries.len()]);
+    let mut counts =
+        (vec![0; set.states.len()], vec![0; graph.inputs.len()], vec![0; graph.accumulators.len()]);
     for buffer in &plan.buffers {
         match buffer.kind {
             BufferKind::State(i) => counts.0[i] += 1,
             BufferKind::Input(i) => counts.1[i] += 1,
-            BufferKind::Carry(i) => counts.2[i] += 1,
+            BufferKind::Accumulator(i) => counts.2[i] += 1,
             BufferKind::Value | BufferKind::Workspace => {}
         }
     }

@@ -3,7 +3,7 @@
 use super::figures::{name_of, state_range};
 use super::memory::{Content, Memory, overlap};
 use super::{At, VerifyError};
-use crate::{Action, BufferId, BufferKind, ExecutionPlan, PlanSet, Spilled, StateHome, Step};
+use crate::{Action, BufferId, BufferKind, ExecutionPlan, Offloaded, PlanSet, StateHome, Step};
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, State, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,17 +25,17 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyErr
         round: 0,
         state_writes: vec![0; set.states.len()],
         file: vec![None; set.states.len()],
-        spilled: vec![None; plan.spilled.len()],
+        offloaded: vec![None; plan.offloaded.len()],
         own_states: set.states.iter().map(|s| by_name.get(s.name.as_str()).copied()).collect(),
         by_start,
     };
     replay.enter();
-    let body = plan.steps.iter().rposition(|s| !s.tail).map_or(0, |last| last + 1);
+    let body = plan.steps.iter().rposition(|s| !s.optimizer_step).map_or(0, |last| last + 1);
     for round in 0..replay.rounds {
         replay.round = round;
         replay.begin_round()?;
         let is_last = round + 1 == replay.rounds;
-        for step in (0..body).filter(|&step| is_last || !plan.steps[step].tail) {
+        for step in (0..body).filter(|&step| is_last || !plan.steps[step].optimizer_step) {
             replay.step(step)?;
         }
     }
@@ -48,25 +48,25 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyErr
 fn check_runs(plan: &ExecutionPlan) -> Result<(), VerifyError> {
     let graph = &plan.graph;
     let needed = needed(graph);
-    let in_tail = graph.tail();
+    let in_optimizer_step = graph.optimizer_step();
     let finals: BTreeSet<ValueId> =
         graph.states.iter().filter_map(|s| s.output).map(|v| source(graph, v)).collect();
     let mut runs = vec![0_usize; graph.nodes.len()];
     let mut tail_begun = false;
     for (i, step) in plan.steps.iter().enumerate() {
         let phase = |reason: &str| VerifyError::Phase { at: at(plan, i), reason: reason.to_string() };
-        if tail_begun && !step.tail {
+        if tail_begun && !step.optimizer_step {
             return Err(phase("a step of the body comes after one of the tail"));
         }
         // Loads of the tail may begin in the last micro-batch.
-        tail_begun |= step.tail && !matches!(step.action, Action::Load { .. });
-        if let Action::Run { node, .. } | Action::Stream { node, .. } = step.action {
+        tail_begun |= step.optimizer_step && !matches!(step.action, Action::Load { .. });
+        if let Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } = step.action {
             let node = node.index();
-            if in_tail[node] && !step.tail {
+            if in_optimizer_step[node] && !step.optimizer_step {
                 return Err(phase("needs finished sums, but runs in every micro-batch"));
             }
             // A node of the body may run in the tail only as a repeat.
-            if !in_tail[node] && step.tail && runs[node] == 0 {
+            if !in_optimizer_step[node] && step.optimizer_step && runs[node] == 0 {
                 return Err(phase("belongs to every micro-batch, but runs only after the last"));
             }
             runs[node] += 1;
@@ -94,7 +94,7 @@ fn needed(graph: &Graph) -> Vec<bool> {
     let mut needed = vec![false; graph.nodes.len()];
     let mut stack: Vec<ValueId> = graph.outputs.iter().map(|o| o.value).collect();
     stack.extend(graph.states.iter().filter_map(|s| s.output));
-    stack.extend(graph.carries.iter().map(|c| c.output));
+    stack.extend(graph.accumulators.iter().map(|c| c.output));
     while let Some(value) = stack.pop() {
         if let Some(node) = graph.producer(value)
             && !std::mem::replace(&mut needed[node.index()], true)
@@ -115,7 +115,7 @@ fn source(graph: &Graph, mut value: ValueId) -> ValueId {
 
 fn at(plan: &ExecutionPlan, step: usize) -> Box<At> {
     let (layer, op) = match &plan.steps[step].action {
-        Action::Run { node, .. } | Action::Stream { node, .. } => {
+        Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
             let node = plan.graph.node(*node);
             (node.layer.to_string(), node.op.name().to_string())
         }
@@ -142,7 +142,7 @@ struct Replay<'a> {
     /// What the spill file holds for each state that lies there.
     file: Vec<Option<Content>>,
     /// The same for each spilled value.
-    spilled: Vec<Option<Content>>,
+    offloaded: Vec<Option<Content>>,
     /// The graph's state that each state of the set is; those of other graphs are none.
     own_states: Vec<Option<&'a State>>,
     /// The set's states that have bytes, by where they start; none overlap.
@@ -162,7 +162,7 @@ impl Replay<'_> {
         for buffer in &self.plan.buffers {
             let start = buffer.offset;
             match buffer.kind {
-                BufferKind::State(_) | BufferKind::Carry(_) => {
+                BufferKind::State(_) | BufferKind::Accumulator(_) => {
                     if let Some(value) = buffer.value {
                         self.memory.write(&(start..start + buffer.bytes), Content::Value(value, 0));
                     }
@@ -187,24 +187,24 @@ impl Replay<'_> {
             return Ok(());
         }
         for (i, range) in self.carry_ranges() {
-            let carry = &self.graph.carries[i];
-            let expected = Content::Value(source(self.graph, carry.output), self.round - 1);
+            let accumulator = &self.graph.accumulators[i];
+            let expected = Content::Value(source(self.graph, accumulator.output), self.round - 1);
             if !range.is_empty() && self.memory.at(&range) != Some(expected) {
                 return Err(VerifyError::CarryEnd {
                     plan: self.plan.name.clone(),
-                    sum: carry.input.to_string(),
+                    sum: accumulator.input.to_string(),
                     expected: expected.to_string(),
                     found: self.memory.words(&range),
                 });
             }
-            self.memory.write(&range, Content::Value(carry.input, self.round));
+            self.memory.write(&range, Content::Value(accumulator.input, self.round));
         }
         Ok(())
     }
 
     fn carry_ranges(&self) -> Vec<(usize, Range<usize>)> {
         let ranges = self.plan.buffers.iter().filter_map(|b| match b.kind {
-            BufferKind::Carry(i) => Some((i, b.offset..b.offset + b.bytes)),
+            BufferKind::Accumulator(i) => Some((i, b.offset..b.offset + b.bytes)),
             _ => None,
         });
         ranges.collect()
@@ -236,7 +236,7 @@ impl Replay<'_> {
         let versions = match self.graph.origin(value) {
             Origin::State(_) => false,
             Origin::Input(i) => self.graph.inputs[i].batched,
-            Origin::Carry(_) | Origin::Node { .. } => true,
+            Origin::Accumulator(_) | Origin::Node { .. } => true,
         };
         Content::Value(value, if versions { self.round } else { 0 })
     }
@@ -248,8 +248,8 @@ impl Replay<'_> {
                 let all = |ids: &[BufferId]| ids.iter().copied().map(Some).collect::<Vec<_>>();
                 self.run(index, step, *node, &all(reads), &all(writes), *workspace)
             }
-            Action::Stream { node, reads, writes, workspace, .. } => {
-                for state in self.passing(*node, reads) {
+            Action::ChunkedUpdate { node, reads, writes, workspace, .. } => {
+                for state in self.chunked(*node, reads) {
                     let (old, new) = self.versions(index, state)?;
                     if self.file[state] != Some(self.now(old)) {
                         let found = self.file[state].map_or_else(|| "nothing".to_string(), |c| c.to_string());
@@ -276,8 +276,8 @@ impl Replay<'_> {
             }
             Action::Load { what, to } => {
                 let (value, found) = match *what {
-                    Spilled::State(i) => (self.versions(index, i)?.0, self.file[i]),
-                    Spilled::Value(i) => (self.plan.spilled[i].value, self.spilled[i]),
+                    Offloaded::State(i) => (self.versions(index, i)?.0, self.file[i]),
+                    Offloaded::Value(i) => (self.plan.offloaded[i].value, self.offloaded[i]),
                 };
                 if found != Some(self.now(value)) {
                     let found = found.map_or_else(|| "nothing".to_string(), |c| c.to_string());
@@ -289,17 +289,17 @@ impl Replay<'_> {
             }
             Action::Store { what, from } => {
                 let value = match *what {
-                    Spilled::State(i) => self.versions(index, i)?.1,
-                    Spilled::Value(i) => self.plan.spilled[i].value,
+                    Offloaded::State(i) => self.versions(index, i)?.1,
+                    Offloaded::Value(i) => self.plan.offloaded[i].value,
                 };
                 self.read(index, step, value, *from)?;
                 let content = Some(self.now(value));
                 match *what {
-                    Spilled::State(i) => {
+                    Offloaded::State(i) => {
                         self.file[i] = content;
                         self.state_writes[i] += 1;
                     }
-                    Spilled::Value(i) => self.spilled[i] = content,
+                    Offloaded::Value(i) => self.offloaded[i] = content,
                 }
                 Ok(())
             }
@@ -307,7 +307,7 @@ impl Replay<'_> {
     }
 
     /// The states of the set that a node reads without a buffer.
-    fn passing(&self, node: NodeId, reads: &[Option<BufferId>]) -> Vec<usize> {
+    fn chunked(&self, node: NodeId, reads: &[Option<BufferId>]) -> Vec<usize> {
         let inputs = self.graph.node(node).inputs.iter().zip(reads).filter(|(_, buffer)| buffer.is_none());
         let names = inputs.filter_map(|(v, _)| self.graph.states.iter().find(|s| s.input == *v));
         names.filter_map(|s| self.set.states.iter().position(|p| p.name == s.name)).collect()
@@ -458,7 +458,7 @@ impl Replay<'_> {
             let value = self.now(value).to_string();
             Err(VerifyError::Read { at: at(self.plan, index), value, found })
         };
-        if step.tail && self.plan.buffers[id.index()].micro_stride > 0 {
+        if step.optimizer_step && self.plan.buffers[id.index()].micro_stride > 0 {
             return error("a slice of the batch, which has no place after the last micro-batch".to_string());
         }
         if !range.is_empty() && self.memory.at(&range) != Some(self.now(value)) {
@@ -509,8 +509,8 @@ impl Replay<'_> {
             let range = state_range(self.set, i);
             let own = self.own_states[i];
             let expected = own.map_or(Content::Foreign(i), |s| self.now(s.output.unwrap_or(s.input)));
-            let spilled = matches!(placed.home, StateHome::File(_));
-            let somewhere = spilled || !range.is_empty();
+            let offloaded = matches!(placed.home, StateHome::File(_));
+            let somewhere = offloaded || !range.is_empty();
             let rewritten = own.is_some_and(|s| expected != self.now(s.input)) && somewhere;
             if self.state_writes[i] != usize::from(rewritten) {
                 return Err(VerifyError::StateWrites {
@@ -520,7 +520,7 @@ impl Replay<'_> {
                     expected: usize::from(rewritten),
                 });
             }
-            let found = if spilled { self.file[i] } else { self.memory.at(&range) };
+            let found = if offloaded { self.file[i] } else { self.memory.at(&range) };
             if somewhere && found != Some(expected) {
                 return Err(VerifyError::StateEnd {
                     plan: self.plan.name.clone(),

@@ -3,7 +3,7 @@
 //! one transposed copy of the weight, as kernels for a few rows want it.
 
 use plimsoll_graph::op::{Epilogue, MatMul, Movement};
-use plimsoll_graph::{Builder, Flow, GraphError, Node, Op, ValueId};
+use plimsoll_graph::{BatchRelation, Builder, GraphError, Node, Op, ValueId};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -27,14 +27,16 @@ impl Repeated {
     /// Finds the weights among the values whose gradients are wanted.
     pub fn new(b: &Builder, nodes: &[Node], wanted: &[bool]) -> Self {
         let mut uses: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
-        let flows = b.graph().flows();
+        let batch_relations = b.graph().batch_relations();
         for (place, node) in nodes.iter().enumerate() {
             let plain = |op: &Op| match *op {
                 Op::MatMul(product) => MatMul { output: None, ..product } == MatMul::default(),
                 _ => false,
             };
             // Rows have to run over the examples to be stacked example by example.
-            let per_example = |v: ValueId| flows[v.index()] == Flow::PerExample && b.shape(v).rank() == 2;
+            let per_example = |v: ValueId| {
+                batch_relations[v.index()] == BatchRelation::PerExample && b.shape(v).rank() == 2
+            };
             if plain(&node.op) && wanted[node.inputs[1].index()] && per_example(node.inputs[0]) {
                 uses.entry(node.inputs[1]).or_default().push(place);
             }

@@ -1,0 +1,144 @@
+//! What holds for steps too large for exhaustive search.
+
+use super::generate::{add, random_step, random_step_with_once};
+use crate::remat::{
+    Call, Frontier, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve,
+};
+
+/// A chain and its way back.
+fn chain(length: usize) -> Problem {
+    let mut problem = Problem { tensors: vec![100; 2 * length], pinned: vec![0], ..Problem::default() };
+    let call = |inputs: Vec<usize>, output| Call {
+        nanoseconds: 10,
+        inputs,
+        outputs: vec![output],
+        ..Call::default()
+    };
+    (1..length).for_each(|i| problem.calls.push(call(vec![i - 1], i)));
+    for i in 0..length {
+        let gradient = if i == 0 { vec![length - 1] } else { vec![length - 1 - i, length + i - 1] };
+        problem.calls.push(call(gradient, length + i));
+    }
+    problem.keep.push(2 * length - 1);
+    problem
+}
+
+#[test]
+fn schedules_hold_their_line_and_more_memory_is_never_slower() {
+    for seed in 0..24 {
+        let step = if seed % 2 == 0 { random_step } else { random_step_with_once };
+        let problem = step(seed / 2, 20 + 5 * (seed / 2) as usize);
+        let mut before = u64::MAX;
+        let mut found = Frontier::new(&problem).unwrap();
+        for (line, nanoseconds) in frontier(&problem).unwrap() {
+            let schedule = found.solve(line).unwrap();
+            let figures = check(&problem, &schedule).unwrap();
+            assert!(figures.peak_bytes <= line, "seed {seed}: {} over {line}", figures.peak_bytes);
+            assert!(figures.nanoseconds <= before, "seed {seed}: slower with {line}");
+            assert!(figures.nanoseconds <= nanoseconds, "seed {seed}: the frontier promises more");
+            before = figures.nanoseconds;
+        }
+    }
+}
+
+#[test]
+fn planning_is_a_pure_function() {
+    let problem = random_step(3, 40);
+    let line = recorded_peak(&problem).unwrap() * 2 / 3;
+    assert_eq!(solve(&problem, line), solve(&problem, line));
+}
+
+#[test]
+fn chains_need_few_tensors_and_little_time() {
+    let problem = chain(40);
+    let low = smallest_line(&problem).unwrap();
+    assert!(low <= 600, "{low} bytes for a chain that five tensors do");
+    // A third of the memory for less than one more forward pass.
+    let line = recorded_peak(&problem).unwrap() / 3;
+    let schedule = solve(&problem, line).unwrap();
+    let extra = schedule.nanoseconds - 790;
+    let bound = lower_bound(&problem, line).unwrap();
+    assert!(extra >= bound && extra <= 390, "{extra} over {bound}");
+}
+
+#[test]
+fn what_runs_once_stays_and_what_is_loaded_comes_back() {
+    // The update of one state runs in the middle; what it made is read at the end, beside a parameter that is loaded.
+    let mut problem = chain(40);
+    let (parameter, state) = (problem.tensors.len(), problem.tensors.len() + 1);
+    problem.tensors.extend([100, 100]);
+    let load = Call { nanoseconds: 1, outputs: vec![parameter], ..Call::default() };
+    let update =
+        Call { nanoseconds: 1, inputs: vec![20], outputs: vec![state], once: true, ..Call::default() };
+    let store = Call { nanoseconds: 1, inputs: vec![parameter, state], once: true, ..Call::default() };
+    problem.calls.last_mut().unwrap().inputs.extend([parameter, state]);
+    problem.calls.insert(20, update);
+    problem.calls.insert(0, load);
+    problem.calls.push(store);
+    let low = smallest_line(&problem).unwrap();
+    assert!(low <= 700, "{low} bytes");
+    let schedule = solve(&problem, low).unwrap();
+    let figures = check(&problem, &schedule).unwrap();
+    let runs = |call| schedule.runs.iter().filter(|r| r.call == call).count();
+    assert!(figures.peak_bytes <= low && runs(0) == 2, "{} loads under {}", runs(0), figures.peak_bytes);
+    assert_eq!((runs(21), runs(problem.calls.len() - 1)), (1, 1));
+    // The state stays over the fullest moment: only the rest can make room.
+    assert!(lower_bound(&problem, low).unwrap() > lower_bound(&chain(40), low).unwrap());
+}
+
+#[test]
+fn nothing_is_repeated_where_all_fits() {
+    let problem = chain(10);
+    let peak = recorded_peak(&problem).unwrap();
+    assert_eq!(solve(&problem, peak).unwrap().repeats(&problem), 0);
+    assert!(solve(&problem, peak - 1).unwrap().repeats(&problem) > 0);
+    assert_eq!(solve(&Problem::default(), 0).unwrap().runs.len(), 0);
+}
+
+#[test]
+fn what_was_found_for_one_line_changes_nothing_for_another() {
+    let problem = random_step(5, 40);
+    let (low, high) = (smallest_line(&problem).unwrap(), recorded_peak(&problem).unwrap());
+    let mut found = Frontier::new(&problem).unwrap();
+    for line in [high - 1, low - 1, (low + high) / 2, low, high] {
+        assert_eq!(found.solve(line).ok(), solve(&problem, line).ok(), "line {line}");
+    }
+    assert_eq!(found.lowest().peak_bytes, low);
+}
+
+/// A chain down and up again, each call up reading its counterpart, and the way back: the gradients of the counterparts
+/// wait for the way back down.
+fn u_shape(depth: usize) -> Problem {
+    let mut problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
+    let mut call = |inputs: &[usize]| add(&mut problem, 100, inputs);
+    let mut down = vec![0];
+    (0..depth).for_each(|at| down.push(call(&[down[at]])));
+    let mut up = vec![down[depth]];
+    (0..depth - 1).for_each(|at| up.push(call(&[up[at], down[depth - 1 - at]])));
+    let mut gradient = call(&[up[depth - 1]]);
+    let mut waiting = Vec::new();
+    for at in (0..depth - 1).rev() {
+        let reads = [gradient, up[at], down[depth - 1 - at]];
+        waiting.push(call(&reads));
+        gradient = call(&reads);
+    }
+    for at in (1..depth).rev() {
+        gradient = call(&[gradient, down[at]]);
+        gradient = call(&[gradient, waiting[at - 1]]);
+    }
+    problem.keep.push(gradient);
+    problem
+}
+
+#[test]
+fn the_bound_counts_what_is_made_again_in_one_stretch_and_in_the_next() {
+    let problem = u_shape(30);
+    let line = recorded_peak(&problem).unwrap() * 7 / 10;
+    let excess = recorded_peak(&problem).unwrap() - line;
+    let once: u64 = problem.calls.iter().map(|c| c.nanoseconds).sum();
+    let bound = lower_bound(&problem, line).unwrap();
+    let extra = solve(&problem, line).unwrap().nanoseconds - once;
+    // At one moment, ten nanoseconds for each hundred bytes of excess; here that is due twice.
+    assert!(bound * 2 > excess / 10 * 3 && bound <= extra, "{bound} for {excess} bytes, {extra} found");
+    assert!(extra <= bound + bound / 4, "{extra} over {bound}");
+}
