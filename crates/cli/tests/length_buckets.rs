@@ -1,6 +1,6 @@
 //! A run over buckets: every type planned before step one, the same bits however it runs, nothing that was not declared.
 
-#[path = "../examples/buckets.rs"]
+#[path = "../../../examples/buckets.rs"]
 #[allow(dead_code, reason = "it is an example, too")]
 mod buckets;
 #[allow(dead_code, reason = "no binary is run here")]

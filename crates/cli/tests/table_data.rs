@@ -6,7 +6,7 @@ use std::fmt::Write;
 use support::{Scratch, json, number, plimsoll};
 
 fn fixture(kind: &str, name: &str) -> String {
-    format!("{kind}:{}/crates/data/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{kind}:{}/../data/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Rows whose kind follows from two of three numbers and a word.

@@ -1,4 +1,4 @@
-//! The command line: arguments in, text out.
+//! The `plimsoll` program: arguments in, text out.
 
 mod answers;
 mod applies;
@@ -7,6 +7,7 @@ mod config;
 mod data;
 mod evaluate;
 mod graph;
+mod heap;
 mod input;
 mod plan;
 mod precision;
@@ -29,6 +30,26 @@ use plimsoll::train::TrainError;
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
+
+/// Counts what is on the heap, and who put it there.
+#[global_allocator]
+static HEAP: heap::Heap = heap::Heap::new();
+
+fn main() -> ExitCode {
+    plimsoll::memory::tame_heap();
+    hush_caught_panics();
+    run()
+}
+
+/// Says nothing of panics in libraries that read data: they are caught, and told as errors.
+fn hush_caught_panics() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !plimsoll::data::is_guarded() {
+            say(info);
+        }
+    }));
+}
 
 /// Something the user should change, and the exit status that says what kind of thing.
 pub struct Failure {
@@ -85,7 +106,7 @@ impl From<DataError> for Failure {
 
 /// Parses the arguments, runs the command, and turns failures into a message and an exit status: 2 for input that
 /// must change, 3 for a line that is too low, 4 for a loss that is no number any more, 130 or 143 for a run that a signal stopped, 1 for the rest.
-pub fn run() -> ExitCode {
+fn run() -> ExitCode {
     let words = std::env::args_os().collect();
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
         args::Command::Train(options) => train::run(options, matches.subcommand_matches("train")),
