@@ -1,7 +1,7 @@
 //! How a trainer's loop goes: what is saved, when it is looked at, and when it ends.
 
 use super::Trainer;
-use crate::checkpoint::Checkpoints;
+use crate::files::Checkpoints;
 use crate::metrics::{Metric, MetricSpec, told};
 use crate::{Evaluation, Monitor, TrainError};
 use plimsoll_nn::step;

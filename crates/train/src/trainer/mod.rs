@@ -11,7 +11,7 @@ mod planning;
 pub(crate) use batch_types::{BatchType, in_words as types_in_words};
 pub use forecast::{Forecast, Tally, tally};
 
-use crate::checkpoint::Checkpoints;
+use crate::files::Checkpoints;
 use crate::metrics::MetricSpec;
 use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use plan_cache::PlanCache;

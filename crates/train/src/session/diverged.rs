@@ -1,8 +1,8 @@
 //! A loss that is not a number any more, or a gradient: who made it so.
 
-use crate::checkpoint::Checkpoints;
-use crate::fit::Lookers;
-use crate::init::{clear, initialise};
+use super::fit::Lookers;
+use super::init::{clear, initialise};
+use crate::files::Checkpoints;
 use crate::{BatchKind, Control, Plateau, Schedule, Session, TrainError, TrainEvent, checkpoints};
 use plimsoll_data::{Cursor, Dataset};
 use std::fmt;

@@ -1,10 +1,11 @@
 //! A session's way into checkpoints and out of them.
 
-use super::folder::{file_name, newest, tidy};
-use super::{Checkpoints, TrainState, checkpoints, most_header_bytes};
-use crate::layout::Kept;
-use crate::tensor_file::{self, dtype_name, open, wrong};
-use crate::{Saved, Session, TrainError};
+use super::{Saved, Session};
+use crate::TrainError;
+use crate::files::checkpoint_folder::{checkpoints, file_name, newest, tidy};
+use crate::files::layout::Kept;
+use crate::files::tensor_file::{self, dtype_name, open, wrong};
+use crate::files::{Checkpoints, TrainState, most_header_bytes};
 use std::path::{Path, PathBuf};
 
 /// A run that goes on.

@@ -1,13 +1,11 @@
 //! Starting values of states: counter-based, so a state's start depends on its name and the seed alone.
 
+use crate::files::STATE_BUFFER_BYTES;
 use plimsoll_graph::{Init, Role};
 use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, bf16, f16};
-
-/// Bytes of the buffer through which states pass piece by piece, on their way to and from files.
-pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// Fills every state with its start; they are zeros before.
 pub(crate) fn initialise(
@@ -21,9 +19,9 @@ pub(crate) fn initialise(
         let name = parameter_of(state).unwrap_or(&state.name);
         let stream = Stream::new(seed, 0, name);
         let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
-        for first in (0..elements).step_by(CHUNK_BYTES / size) {
+        for first in (0..elements).step_by(STATE_BUFFER_BYTES / size) {
             chunk.clear();
-            let last = elements.min(first + CHUNK_BYTES / size);
+            let last = elements.min(first + STATE_BUFFER_BYTES / size);
             // Random numbers come four at a time, and a chunk starts with a block of them.
             for block in (first..last).step_by(4) {
                 let index = (block / 4) as u32;

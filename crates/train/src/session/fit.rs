@@ -1,7 +1,7 @@
 //! The loop: steps, validations, checkpoints, and who may end it.
 
-use crate::log::Log;
-use crate::watch::Guard;
+use super::log::Log;
+use super::watch::Guard;
 use crate::{
     Best, Callback, Control, Diverged, Ending, Evaluation, Plateau, Report, Session, TrainError, TrainEvent,
     metrics,

@@ -1,8 +1,8 @@
 //! A folder of checkpoints: their names, which of them stay, and a list for people.
 
 use super::TrainState;
+use super::tensor_file::{self, PARTIAL, write_whole};
 use crate::TrainError;
-use crate::tensor_file::{self, PARTIAL, write_whole};
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};

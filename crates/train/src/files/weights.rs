@@ -1,10 +1,11 @@
 //! Parameters and statistics as a safetensors file, written and read piece by piece.
 
+use super::STATE_BUFFER_BYTES;
+use super::checkpoint::HEADER_BYTES;
+use super::layout::{Kept, Layout, Slices, own_row};
+use super::tensor_file::{self, Opened, dtype_name};
 use crate::TrainError;
-use crate::checkpoint::HEADER_BYTES;
-use crate::init::{CHUNK_BYTES, parameter_of};
-use crate::layout::{Kept, Layout, Slices, own_row};
-use crate::tensor_file::{self, Opened, dtype_name};
+use crate::session::parameter_of;
 use plimsoll_graph::Role;
 use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{PlanSet, Prepared, StatePlacement};
@@ -153,7 +154,7 @@ fn read_all(
     found: &[(usize, Entry)],
     path: &Path,
 ) -> Result<(), TrainError> {
-    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut chunk = vec![0; STATE_BUFFER_BYTES];
     for (state, entry) in found {
         read(prepared, plans, *state, entry, &mut file, &mut chunk)?
             .map_err(|source| TrainError::File { path: path.display().to_string(), source })?;
@@ -176,8 +177,8 @@ fn read(
     }
     let (bytes, size) = (ty.bytes(), ty.dtype.bytes());
     if entry.layout == Layout::Same {
-        for first in (0..bytes).step_by(CHUNK_BYTES) {
-            let piece = &mut chunk[..CHUNK_BYTES.min(bytes - first)];
+        for first in (0..bytes).step_by(STATE_BUFFER_BYTES) {
+            let piece = &mut chunk[..STATE_BUFFER_BYTES.min(bytes - first)];
             if let Err(e) = file.read_exact(piece) {
                 return Ok(Err(e));
             }

@@ -1,8 +1,8 @@
 //! Safetensors files of states: written piece by piece, whole or not at all, and read with every length checked first.
 
+use super::STATE_BUFFER_BYTES;
+use super::layout::{Kept, Layout, Slices, own_row};
 use crate::TrainError;
-use crate::init::CHUNK_BYTES;
-use crate::layout::{Kept, Layout, Slices, own_row};
 use plimsoll_plan::{PlanSet, Prepared};
 use plimsoll_tensor::{DType, Finite, Shape, all_finite};
 use safetensors::tensor::Metadata;
@@ -274,7 +274,7 @@ impl Opened {
 
     /// Whether the checksum in the header is that of the file.
     pub fn check(self, path: &Path) -> Result<(), TrainError> {
-        self.read_pieces(&mut vec![0; CHUNK_BYTES], path, |_, _| Ok(()))
+        self.read_pieces(&mut vec![0; STATE_BUFFER_BYTES], path, |_, _| Ok(()))
     }
 
     /// Reads all elements through a buffer, each piece with its place; the checksum in the header must be that of the file.

@@ -1,13 +1,7 @@
 //! Checkpoints: every state and where the run stands, in one safetensors file.
 
-mod folder;
-mod session;
-
-pub(crate) use folder::newest;
-pub use folder::{MANIFEST, checkpoints};
-pub use session::Resumed;
-
-use crate::tensor_file::{Opened, open, wrong};
+use super::checkpoint_folder::newest;
+use super::tensor_file::{Opened, open, wrong};
 use crate::{Best, Plateau, TrainError};
 use plimsoll_data::Cursor;
 use plimsoll_nn::Policy;
@@ -150,7 +144,7 @@ impl TrainState {
         ]
     }
 
-    fn to_notes(&self) -> BTreeMap<String, String> {
+    pub(crate) fn to_notes(&self) -> BTreeMap<String, String> {
         let words = [("format", FORMAT), ("instructions", &self.instructions), ("version", &self.version)];
         let words = words.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let same = self.identity().into_iter().map(|(key, _, value)| (key.to_string(), value));
@@ -159,7 +153,7 @@ impl TrainState {
         words.chain(same).chain(numbers).chain(notes).collect()
     }
 
-    fn parse(file: &Opened, path: &Path) -> Result<Self, TrainError> {
+    pub(crate) fn parse(file: &Opened, path: &Path) -> Result<Self, TrainError> {
         let notes = file.tensors.metadata().as_ref();
         let notes = notes.ok_or_else(|| wrong(path, "the header has no notes: this is no checkpoint"))?;
         let word = |key: &str| {
@@ -219,7 +213,7 @@ impl TrainState {
     }
 
     /// Refuses to go on under settings that would make another run of it. Steps, micro-batches and notes may change.
-    fn check(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
+    pub(crate) fn check(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
         match self.other(trainer) {
             Some(what) => Err(wrong(path, format!("{what}; go on with the same"))),
             None => Ok(()),
@@ -234,7 +228,7 @@ impl TrainState {
     }
 
     /// What differs between two that lets bits differ, in words.
-    fn differences(&self, now: &Self) -> Option<String> {
+    pub(crate) fn differences(&self, now: &Self) -> Option<String> {
         let differs = |what, then: &str, now: &str| {
             (then != now).then(|| format!("{what}: saved with {then}, going on with {now}"))
         };

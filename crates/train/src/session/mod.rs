@@ -1,16 +1,36 @@
 //! A run with its memory.
 
-use crate::checkpoint::newest;
-use crate::feed::Feed;
-use crate::init::{CHUNK_BYTES, initialise, push};
-use crate::log::Hits;
+mod callback;
+mod checkpoints;
+mod diverged;
+mod event;
+mod feed;
+mod fit;
+mod init;
+mod log;
+mod monitor;
+mod schedule;
+mod watch;
+
+pub use callback::{Callback, EarlyStopping, OwnSchedule};
+pub use checkpoints::Resumed;
+pub use diverged::{Diverged, Origin};
+pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
+pub(crate) use init::parameter_of;
+pub use monitor::{Best, Monitor};
+pub use schedule::{Plateau, Schedule};
+pub use watch::{Held, Overload, Saved, Watch};
+
+use crate::files::checkpoint_folder::newest;
+use crate::files::{STATE_BUFFER_BYTES, weights};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
 use crate::nearest::nearest;
 use crate::trainer::{BatchType, types_in_words};
-use crate::{
-    BatchKind, Best, Callback, Diverged, Evaluation, Names, Plateau, Scale, TrainError, Trainer, weights,
-};
+use crate::{BatchKind, Names, TrainError, Trainer};
 use bytemuck::{cast_slice, cast_slice_mut};
+use feed::Feed;
+use init::{initialise, push};
+use log::Hits;
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Pipeline};
 use plimsoll_graph::NodeId;
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
@@ -117,9 +137,9 @@ impl<'t> Session<'t> {
             .collect::<Result<_, _>>()?;
         let metrics = trainer.make_metrics(&plans)?;
         let mut prepared = trainer.executor.prepare(plans.clone())?;
-        let mut buffer = Vec::with_capacity(CHUNK_BYTES);
+        let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         initialise(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
-        buffer.resize(CHUNK_BYTES, 0);
+        buffer.resize(STATE_BUFFER_BYTES, 0);
         let settings = trainer.optimizer.setting_names().len();
         let results = types.iter().filter(|t| t.kind == BatchKind::Evaluate);
         let results = results.flat_map(|t| [t.predictions, t.output]).flatten().map(|(_, bytes)| bytes).max();

@@ -1,6 +1,6 @@
 //! How the tensors of a file are laid out, beside the states that they are.
 
-use crate::init::CHUNK_BYTES;
+use super::STATE_BUFFER_BYTES;
 use std::borrow::Cow;
 
 /// The outermost slices of a state in a file that has its last axis first.
@@ -17,7 +17,7 @@ impl Slices {
     pub fn new(shape: &[usize], size: usize) -> Self {
         let last = shape.last().copied().unwrap_or(1).max(1);
         let rest = shape.iter().product::<usize>() / last;
-        Self { last, rest, together: (CHUNK_BYTES / (rest * size).max(1)).clamp(1, last) }
+        Self { last, rest, together: (STATE_BUFFER_BYTES / (rest * size).max(1)).clamp(1, last) }
     }
 
     /// The first of each group, and how many it has.
