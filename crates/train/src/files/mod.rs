@@ -1,4 +1,8 @@
-//! What a run reads and writes: weights, checkpoints, and its log.
+//! Files of a run: weights, checkpoints, and the run log.
+//!
+//! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
+//! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
+//! `checkpoint_folder.rs` names and prunes a folder of them. Every file is untrusted input.
 
 mod checkpoint;
 pub(crate) mod checkpoint_folder;
@@ -8,7 +12,7 @@ pub(crate) mod tensor_file;
 pub(crate) mod weights;
 
 pub use checkpoint::TrainState;
-pub(crate) use checkpoint::{Checkpoints, most_header_bytes};
+pub(crate) use checkpoint::max_header_bytes;
 pub use checkpoint_folder::{MANIFEST, checkpoints};
 pub use run_log::RunLog;
 pub use weights::Names;

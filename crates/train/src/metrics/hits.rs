@@ -1,23 +1,23 @@
-//! Shares of rows that were right.
+//! Accuracy and top-k accuracy.
 
-use super::{Decision, Metric, MetricError, Rows, share};
+use super::{Decision, Metric, MetricError, Rows, ratio};
 use std::fmt;
 
-/// Weights of right rows and of all.
+/// Weights of correct rows and of all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hits {
-    right: f64,
+    correct: f64,
     all: f64,
 }
 
 impl Hits {
-    fn count(&mut self, right: bool, weight: f64) {
-        self.right += if right { weight } else { 0.0 };
+    fn count(&mut self, correct: bool, weight: f64) {
+        self.correct += if correct { weight } else { 0.0 };
         self.all += weight;
     }
 }
 
-/// Share of rows whose chosen class is the label: `accuracy`.
+/// Fraction of rows whose predicted class is the label: `accuracy`.
 #[derive(Clone, Debug)]
 pub struct Accuracy {
     decision: Decision,
@@ -25,14 +25,14 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Accuracy with classes chosen so.
+    /// Accuracy of classes predicted by this rule.
     pub fn new(decision: Decision) -> Self {
         Self { decision, hits: Hits::default() }
     }
 
-    /// The share, so far.
+    /// The accuracy, so far.
     pub fn value(&self) -> f64 {
-        share(self.hits.right, self.hits.all)
+        ratio(self.hits.correct, self.hits.all)
     }
 }
 
@@ -42,14 +42,14 @@ impl Metric for Accuracy {
     }
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
-        for (label, chosen, weight) in self.decision.pairs("accuracy", rows)? {
-            self.hits.count(label == chosen, weight);
+        for (label, predicted, weight) in self.decision.pairs("accuracy", rows)? {
+            self.hits.count(label == predicted, weight);
         }
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("accuracy"), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("accuracy"), self.value());
     }
 
     fn reset(&mut self) {
@@ -61,7 +61,7 @@ impl Metric for Accuracy {
     }
 }
 
-/// Share of rows whose label is among the k highest scores, the first of equal ones being higher: `top5`.
+/// Fraction of rows whose label is among the k highest scores: `top5`. Of equal scores the first ranks higher.
 ///
 /// ```
 /// use plimsoll_train::metrics::{Metric, Outputs, Rows, Targets, TopK};
@@ -81,7 +81,7 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// The share of rows whose label is among the `k` highest of `classes` scores.
+    /// Top-k accuracy over `classes` classes.
     pub fn new(k: usize, classes: usize) -> Result<Self, MetricError> {
         if k == 0 || k > classes {
             let reason = format!("k is {k}, and must be in 1..={classes}, the number of classes");
@@ -90,9 +90,9 @@ impl TopK {
         Ok(Self { name: format!("top{k}").into(), k, classes, hits: Hits::default() })
     }
 
-    /// The share, so far.
+    /// The accuracy, so far.
     pub fn value(&self) -> f64 {
-        share(self.hits.right, self.hits.all)
+        ratio(self.hits.correct, self.hits.all)
     }
 }
 
@@ -118,8 +118,8 @@ impl Metric for TopK {
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("{}", self.name), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("{}", self.name), self.value());
     }
 
     fn reset(&mut self) {

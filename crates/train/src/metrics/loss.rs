@@ -1,9 +1,9 @@
 //! Mean loss and perplexity.
 
-use super::{Metric, MetricError, Outputs, Rows, share};
+use super::{Metric, MetricError, Outputs, Rows, ratio};
 use std::fmt;
 
-/// What is told of the losses.
+/// Which figure of the losses is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossFigure {
     /// The weighted mean: `loss`.
@@ -15,8 +15,8 @@ pub enum LossFigure {
 /// The mean loss per row, or the perplexity.
 ///
 /// Takes losses as they are ([`Outputs::Losses`]), or logits with labels, whose cross-entropy it computes in f64; a
-/// single logit is that of class 1 against class 0. A loss may be infinite (a label whose logit is -∞), a row's highest
-/// logit must not.
+/// single logit is that of class 1 against class 0. A loss may be infinite (a label whose logit is -∞); a row's highest
+/// logit must be finite.
 ///
 /// ```
 /// use plimsoll_train::metrics::{Loss, LossFigure, Metric, Outputs, Rows, Targets};
@@ -36,14 +36,14 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// No rows yet, of so many classes; losses that come as such have none.
+    /// An empty metric over `classes` classes, which [`Outputs::Losses`] do not need.
     pub fn new(figure: LossFigure, classes: usize) -> Self {
         Self { figure, classes, sum: 0.0, weight: 0.0 }
     }
 
     /// The figure, so far.
     pub fn value(&self) -> f64 {
-        let mean = share(self.sum, self.weight);
+        let mean = ratio(self.sum, self.weight);
         match self.figure {
             LossFigure::Mean => mean,
             LossFigure::Perplexity => mean.exp(),
@@ -74,7 +74,7 @@ impl Metric for Loss {
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
         let metric = self.figure.name();
         if let Outputs::Losses(losses) = rows.outputs {
-            // Sums of +∞ and -∞ are NaN; a loss of -∞ is none.
+            // The sum of +∞ and -∞ is NaN, so -∞ is refused.
             rows.refuse("a loss", losses, |loss| loss == f32::NEG_INFINITY, "losses are above -∞")?;
             rows.counted().for_each(|(row, weight)| self.count(f64::from(losses[row]), weight));
             return Ok(());
@@ -94,8 +94,8 @@ impl Metric for Loss {
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("{}", self.figure.name()), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("{}", self.figure.name()), self.value());
     }
 
     fn reset(&mut self) {

@@ -1,9 +1,9 @@
-//! Figures of values instead of classes.
+//! Metrics of values: mean squared error, mean absolute error, cosine similarity.
 
-use super::{Metric, MetricError, Outputs, Rows, Targets, share};
+use super::{Metric, MetricError, Outputs, Rows, Targets, ratio};
 use std::fmt;
 
-/// What is told of a row's values and targets.
+/// The distance between a row's values and targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// The mean squared difference: `mse`.
@@ -63,14 +63,14 @@ pub struct Regression {
 }
 
 impl Regression {
-    /// No rows yet.
+    /// An empty metric.
     pub fn new(distance: Distance) -> Self {
         Self { distance, sum: 0.0, weight: 0.0 }
     }
 
     /// The mean, so far.
     pub fn value(&self) -> f64 {
-        share(self.sum, self.weight)
+        ratio(self.sum, self.weight)
     }
 }
 
@@ -96,8 +96,8 @@ impl Metric for Regression {
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("{}", self.distance.name()), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("{}", self.distance.name()), self.value());
     }
 
     fn reset(&mut self) {
