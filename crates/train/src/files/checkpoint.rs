@@ -198,7 +198,7 @@ impl TrainState {
             notes: own.collect(),
         };
         if state.best.step.max(state.validated) > state.steps_done {
-            return Err(wrong(path, "it was validated after steps that it has not done"));
+            return Err(wrong(path, "it was validated after more steps than it has done"));
         }
         if state.schedule_start > state.steps_done || state.cursor.example > state.examples {
             return Err(wrong(path, "the numbers of its steps and examples contradict each other"));
@@ -209,7 +209,7 @@ impl TrainState {
     /// Refuses to resume with settings that make it another run. Steps, micro-batches and notes may change.
     pub(crate) fn check_identity(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
         match self.identity_mismatch(trainer) {
-            Some(what) => Err(wrong(path, format!("{what}; go on with the same"))),
+            Some(what) => Err(wrong(path, format!("{what}; resume with the same"))),
             None => Ok(()),
         }
     }
@@ -224,7 +224,7 @@ impl TrainState {
     /// Differences that let bits differ after a resume, in words.
     pub(crate) fn differences(&self, now: &Self) -> Option<String> {
         let differs = |what, then: &str, now: &str| {
-            (then != now).then(|| format!("{what}: saved with {then}, going on with {now}"))
+            (then != now).then(|| format!("{what}: saved with {then}, resumed with {now}"))
         };
         let reasons = [
             differs("instructions", &self.instructions, &now.instructions),

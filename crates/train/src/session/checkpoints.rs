@@ -73,7 +73,7 @@ impl Session<'_> {
             if let Ok(Some(what)) = TrainState::read_file(&path).map(|other| other.identity_mismatch(&state))
             {
                 return Err(TrainError::Setting(format!(
-                    "{} is another run's ({what}): name another folder, remove it, or go on with that run",
+                    "{} is another run's ({what}): name another folder, remove it, or resume that run",
                     path.display()
                 )));
             }

@@ -55,7 +55,7 @@ impl fmt::Display for Diverged {
                 "; the first number that is not finite came from layer `{layer}` ({op}) in step {}",
                 step + 1
             )?,
-            None => write!(f, "; which layer did it is not known without a checkpoint shortly before")?,
+            None => write!(f, "; the layer is unknown without a checkpoint shortly before")?,
         }
         match &self.checkpoint {
             Some(path) => write!(f, "; the last good checkpoint is {}", path.display())?,

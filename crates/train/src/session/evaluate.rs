@@ -17,7 +17,7 @@ struct Hits {
 }
 
 impl Hits {
-    /// Compares predictions with labels, both i32; rows with a negative label have none and are left out.
+    /// Compares predictions with labels, both i32. Rows with a negative label are unlabelled and left out.
     fn count(&mut self, predictions: &[i32], labels: &[u8]) {
         let labels = labels.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
         for (&prediction, label) in predictions.iter().zip(labels).filter(|(_, label)| *label >= 0) {

@@ -9,11 +9,11 @@ use std::time::Duration;
 pub struct Evaluation {
     /// Mean loss per row.
     pub loss: f64,
-    /// Share of rows whose predicted class is the label; `None` for models that never hold all logits.
+    /// Fraction of rows whose predicted class is the label; `None` for models that never hold all logits.
     pub accuracy: Option<f64>,
     /// Examples seen.
     pub examples: u64,
-    /// Whether labels are classes, so that the loss may be one of which exp is a perplexity.
+    /// Whether labels are classes, so that exp of a cross-entropy loss is the perplexity.
     pub classes: bool,
 }
 
@@ -46,7 +46,7 @@ pub enum TrainEvent<'e> {
         /// The loss scale, in f16.
         scale: Option<Scale>,
     },
-    /// The test part was evaluated: after an epoch, every so many steps, or at the end.
+    /// The test part was evaluated: after an epoch, every few steps, or at the end.
     Validation {
         /// Steps done so far.
         step: u64,

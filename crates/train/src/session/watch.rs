@@ -84,7 +84,7 @@ impl Overload {
     fn grown_in_words(&self) -> String {
         let parts = self.grown.iter().map(|(name, bytes)| format!("{name} grew by {}", in_words(*bytes)));
         let parts: Vec<String> = parts.collect();
-        if parts.is_empty() { "it did so from the start".into() } else { parts.join(", ") }
+        if parts.is_empty() { "it did from the start".into() } else { parts.join(", ") }
     }
 }
 

@@ -95,7 +95,7 @@ impl Trainer {
         let more = pipeline.clone().prefetch_within(spare).batches_ahead();
         let more = more.saturating_sub(pipeline.clone().prefetch_within(0).batches_ahead());
         let bytes = pipeline.batch_bytes().checked_mul(more).filter(|bytes| *bytes > 0)?;
-        let how = format!("up to {more} × {} examples, where they are waited for", pipeline.batch_size());
+        let how = format!("up to {more} × {} examples, if the loop waits for them", pipeline.batch_size());
         Some(Entry::new(BATCHES_AHEAD, bytes, how))
     }
 

@@ -157,8 +157,7 @@ impl Trainer {
                     let has = found.map_or("has none".to_string(), |ty| format!("has {ty}"));
                     let (state, ty) = (&state.name, a.ty(state.input));
                     return Err(TrainError::Setting(format!(
-                        "`{state}` is {ty} in `{one}`, `{other}` {has}: give all variants of a model the same parameters, \
-                         whatever examples they take"
+                        "`{state}` is {ty} in `{one}`, `{other}` {has}: give all variants of a model the same parameters"
                     )));
                 }
             }

@@ -70,7 +70,7 @@ impl Trainer {
         self.searches.get()
     }
 
-    /// The plan with the lowest peak under a budget, from the cache if it is there.
+    /// As [`SearchCache::plan_lowest`], from the plan cache if the plan is there.
     pub(super) fn plan_cached(
         &self,
         batches: &Batches,

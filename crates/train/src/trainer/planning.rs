@@ -79,8 +79,8 @@ impl Trainer {
         let mut found = chooser.choose(&Run { trainer: self, data });
         if let (Err(TrainError::Split(SplitError::Mixes { layer, op })), 2..) = (&found, self.accumulate) {
             return Err(TrainError::Setting(format!(
-                "layer `{layer}`: {op} mixes the examples of a batch, so that several batches are not one large one: make \
-                 steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
+                "layer `{layer}`: {op} mixes the examples of a batch, so several batches do not equal one large batch: \
+                 make steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
                  `--allow-split-batchnorm`)"
             )));
         }
@@ -140,8 +140,8 @@ impl Trainer {
         }
         if !batch.is_multiple_of(block) {
             return Err(TrainError::Setting(format!(
-                "a step of {batches} batches needs batches that end at blocks of examples, and {batch} examples do not: \
-                 make the batch a multiple of {block}"
+                "a step of {batches} batches needs batches of whole blocks, and {batch} examples are not: make the batch a \
+                 multiple of {block}"
             )));
         }
         match self.micro_batches {
@@ -173,8 +173,7 @@ impl Trainer {
         });
         let bytes = in_words(low.map(|b| b.bytes).sum());
         Some(format!(
-            "Precision {precision}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters are \
-             f32."
+            "Precision {precision}: {bytes} at the peak are {precision}, and would be twice that in f32. Parameters are f32."
         ))
     }
 }
