@@ -45,7 +45,6 @@ mod trainer;
 
 pub use error::TrainError;
 pub use files::{MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, checkpoints};
-pub use nearest::nearest;
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
 };
