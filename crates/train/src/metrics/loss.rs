@@ -1,6 +1,6 @@
 //! Mean loss and perplexity.
 
-use super::{Metric, MetricError, Outputs, Rows, ratio};
+use super::{Metric, MetricError, Outputs, Rows, WeightedMean};
 use std::fmt;
 
 /// Which figure of the losses is reported.
@@ -31,28 +31,21 @@ pub enum LossFigure {
 pub struct Loss {
     figure: LossFigure,
     classes: usize,
-    sum: f64,
-    weight: f64,
+    mean: WeightedMean,
 }
 
 impl Loss {
     /// An empty metric over `classes` classes, which [`Outputs::Losses`] do not need.
     pub fn new(figure: LossFigure, classes: usize) -> Self {
-        Self { figure, classes, sum: 0.0, weight: 0.0 }
+        Self { figure, classes, mean: WeightedMean::default() }
     }
 
     /// The figure, so far.
     pub fn value(&self) -> f64 {
-        let mean = ratio(self.sum, self.weight);
         match self.figure {
-            LossFigure::Mean => mean,
-            LossFigure::Perplexity => mean.exp(),
+            LossFigure::Mean => self.mean.value(),
+            LossFigure::Perplexity => self.mean.value().exp(),
         }
-    }
-
-    fn count(&mut self, loss: f64, weight: f64) {
-        self.sum += loss * weight;
-        self.weight += weight;
     }
 }
 
@@ -76,7 +69,7 @@ impl Metric for Loss {
         if let Outputs::Losses(losses) = rows.outputs {
             // The sum of +∞ and -∞ is NaN, so -∞ is refused.
             rows.refuse("a loss", losses, |loss| loss == f32::NEG_INFINITY, "losses are above -∞")?;
-            rows.counted().for_each(|(row, weight)| self.count(f64::from(losses[row]), weight));
+            rows.counted().for_each(|(row, weight)| self.mean.add(f64::from(losses[row]), weight));
             return Ok(());
         }
         if let Outputs::Classes(_) = rows.outputs {
@@ -86,10 +79,8 @@ impl Metric for Loss {
         let (values, width) = rows.scores(metric, self.classes)?;
         rows.check_softmax(values, width)?;
         for (row, weight) in rows.counted() {
-            self.count(
-                cross_entropy(&values[row * width..][..width], labels[row] as usize, self.classes),
-                weight,
-            );
+            let logits = &values[row * width..][..width];
+            self.mean.add(cross_entropy(logits, labels[row] as usize, self.classes), weight);
         }
         Ok(())
     }
@@ -99,7 +90,7 @@ impl Metric for Loss {
     }
 
     fn reset(&mut self) {
-        (self.sum, self.weight) = (0.0, 0.0);
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {

@@ -29,23 +29,23 @@
 //! any other sum of n terms is within n · 2⁻⁵³ of the sum of the terms' magnitudes. [`Auc`] adds an error of its own,
 //! and reports it.
 
+mod accuracy;
 mod auc;
 mod class_scores;
 mod confusion;
 mod decision;
 mod error;
-mod hits;
 mod loss;
 mod regression;
 mod rows;
 mod spec;
 
+pub use accuracy::{Accuracy, TopK};
 pub use auc::Auc;
 pub use class_scores::{Average, ClassScores, Measure};
 pub use confusion::Confusion;
 pub use decision::Decision;
 pub use error::MetricError;
-pub use hits::{Accuracy, TopK};
 pub use loss::{Loss, LossFigure};
 pub use regression::{Distance, Regression};
 pub use rows::{Outputs, Rows, Targets};
@@ -114,6 +114,24 @@ pub fn from_name(name: &str, classes: usize) -> Result<Box<dyn Metric>, MetricEr
 /// `part / whole`; NaN if the whole is zero.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { f64::NAN } else { part / whole }
+}
+
+/// A weighted mean over rows.
+#[derive(Clone, Copy, Debug, Default)]
+struct WeightedMean {
+    sum: f64,
+    weight: f64,
+}
+
+impl WeightedMean {
+    fn add(&mut self, value: f64, weight: f64) {
+        self.sum += value * weight;
+        self.weight += weight;
+    }
+
+    fn value(&self) -> f64 {
+        ratio(self.sum, self.weight)
+    }
 }
 
 /// A table of zeros, or an error if it cannot be allocated.

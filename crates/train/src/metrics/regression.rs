@@ -1,6 +1,6 @@
 //! Metrics of values: mean squared error, mean absolute error, cosine similarity.
 
-use super::{Metric, MetricError, Outputs, Rows, Targets, ratio};
+use super::{Metric, MetricError, Outputs, Rows, Targets, WeightedMean};
 use std::fmt;
 
 /// The distance between a row's values and targets.
@@ -58,19 +58,18 @@ impl Distance {
 #[derive(Clone, Debug)]
 pub struct Regression {
     distance: Distance,
-    sum: f64,
-    weight: f64,
+    mean: WeightedMean,
 }
 
 impl Regression {
     /// An empty metric.
     pub fn new(distance: Distance) -> Self {
-        Self { distance, sum: 0.0, weight: 0.0 }
+        Self { distance, mean: WeightedMean::default() }
     }
 
     /// The mean, so far.
     pub fn value(&self) -> f64 {
-        ratio(self.sum, self.weight)
+        self.mean.value()
     }
 }
 
@@ -89,9 +88,8 @@ impl Metric for Regression {
         rows.refuse("a value", values, infinite, "values must be finite")?;
         rows.refuse("a target", targets, infinite, "targets must be finite")?;
         for (row, weight) in rows.counted() {
-            let place = row * width..(row + 1) * width;
-            self.sum += weight * self.distance.of(&values[place.clone()], &targets[place]);
-            self.weight += weight;
+            let range = row * width..(row + 1) * width;
+            self.mean.add(self.distance.of(&values[range.clone()], &targets[range]), weight);
         }
         Ok(())
     }
@@ -101,7 +99,7 @@ impl Metric for Regression {
     }
 
     fn reset(&mut self) {
-        (self.sum, self.weight) = (0.0, 0.0);
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {

@@ -1,38 +1,24 @@
 //! Accuracy and top-k accuracy.
 
-use super::{Decision, Metric, MetricError, Rows, ratio};
+use super::{Decision, Metric, MetricError, Rows, WeightedMean};
 use std::fmt;
-
-/// Weights of correct rows and of all.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hits {
-    correct: f64,
-    all: f64,
-}
-
-impl Hits {
-    fn count(&mut self, correct: bool, weight: f64) {
-        self.correct += if correct { weight } else { 0.0 };
-        self.all += weight;
-    }
-}
 
 /// Fraction of rows whose predicted class is the label: `accuracy`.
 #[derive(Clone, Debug)]
 pub struct Accuracy {
     decision: Decision,
-    hits: Hits,
+    mean: WeightedMean,
 }
 
 impl Accuracy {
     /// Accuracy of classes predicted by this rule.
     pub fn new(decision: Decision) -> Self {
-        Self { decision, hits: Hits::default() }
+        Self { decision, mean: WeightedMean::default() }
     }
 
     /// The accuracy, so far.
     pub fn value(&self) -> f64 {
-        ratio(self.hits.correct, self.hits.all)
+        self.mean.value()
     }
 }
 
@@ -43,7 +29,7 @@ impl Metric for Accuracy {
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
         for (label, predicted, weight) in self.decision.pairs("accuracy", rows)? {
-            self.hits.count(label == predicted, weight);
+            self.mean.add(f64::from(label == predicted), weight);
         }
         Ok(())
     }
@@ -53,7 +39,7 @@ impl Metric for Accuracy {
     }
 
     fn reset(&mut self) {
-        self.hits = Hits::default();
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {
@@ -77,7 +63,7 @@ pub struct TopK {
     name: Box<str>,
     k: usize,
     classes: usize,
-    hits: Hits,
+    mean: WeightedMean,
 }
 
 impl TopK {
@@ -87,12 +73,12 @@ impl TopK {
             let reason = format!("k is {k}, and must be in 1..={classes}, the number of classes");
             return Err(MetricError::Setting { metric: "topK", reason });
         }
-        Ok(Self { name: format!("top{k}").into(), k, classes, hits: Hits::default() })
+        Ok(Self { name: format!("top{k}").into(), k, classes, mean: WeightedMean::default() })
     }
 
     /// The accuracy, so far.
     pub fn value(&self) -> f64 {
-        ratio(self.hits.correct, self.hits.all)
+        self.mean.value()
     }
 }
 
@@ -113,7 +99,7 @@ impl Metric for TopK {
             let (before, after) = (&scores[..label], &scores[label + 1..]);
             let higher = before.iter().filter(|&&score| score >= scores[label]).count()
                 + after.iter().filter(|&&score| score > scores[label]).count();
-            self.hits.count(higher < self.k, weight);
+            self.mean.add(f64::from(higher < self.k), weight);
         }
         Ok(())
     }
@@ -123,7 +109,7 @@ impl Metric for TopK {
     }
 
     fn reset(&mut self) {
-        self.hits = Hits::default();
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {
