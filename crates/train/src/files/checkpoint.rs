@@ -1,46 +1,32 @@
-//! Checkpoints: every state and where the run stands, in one safetensors file.
+//! A checkpoint: every state and where the run stands, in one safetensors file.
 
-mod folder;
-mod session;
-
-pub(crate) use folder::newest;
-pub use folder::{MANIFEST, checkpoints};
-pub use session::Resumed;
-
-use crate::tensor_file::{Opened, open, wrong};
+use super::checkpoint_folder::newest;
+use super::tensor_file::{Opened, open, wrong};
 use crate::{Best, Plateau, TrainError};
 use plimsoll_data::Cursor;
 use plimsoll_nn::Policy;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The form of the header's notes.
+/// The version of the header's metadata.
 const FORMAT: &str = "plimsoll checkpoint 2";
-/// Bytes of a header at most: a name, a type and a shape take about a hundred and fifty. What is saved is checked against it
-/// before the first step.
-pub(crate) const HEADER_BYTES: u64 = 64 << 20;
+/// Bytes of a header at most: a name, a type and a shape take about 150. Headers are checked against it before the first
+/// step.
+pub(super) const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// Bytes of a header at most for its notes, and for each state.
-const NOTES_BYTES: u64 = 1 << 20;
-const STATE_BYTES: u64 = 1 << 10;
-
-/// Bytes at most of the header of a checkpoint of so many states.
-pub(crate) fn most_header_bytes(states: usize) -> u64 {
-    (states as u64).saturating_mul(STATE_BYTES).saturating_add(NOTES_BYTES).min(HEADER_BYTES)
-}
+const MAX_NOTES_BYTES: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 10;
 /// Steps, epochs and examples at most, so that no sum of them overflows.
-const MOST: u64 = 1 << 48;
-/// Before the names of a program's own notes.
+const MAX_COUNT: u64 = 1 << 48;
+/// The prefix of a program's own notes.
 const NOTE: &str = "note.";
 
-/// Where checkpoints go, and how often.
-#[derive(Clone, Debug)]
-pub(crate) struct Checkpoints {
-    pub folder: PathBuf,
-    /// Steps between two; `None` for one at the end and at the best validations.
-    pub every: Option<u64>,
+/// Bytes of the header at most for a checkpoint of `states` states.
+pub(crate) fn max_header_bytes(states: usize) -> u64 {
+    (states as u64).saturating_mul(MAX_STATE_BYTES).saturating_add(MAX_NOTES_BYTES).min(MAX_HEADER_BYTES)
 }
 
-/// Where a run stands: with the states' elements, all that a checkpoint holds.
+/// Where a run stands. With the states' elements, all that a checkpoint holds.
 ///
 /// ```no_run
 /// use plimsoll_train::TrainState;
@@ -50,31 +36,31 @@ pub(crate) struct Checkpoints {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrainState {
-    /// Steps done: the optimizer's count, and the step of random numbers.
+    /// Steps done: what the optimizer and random numbers count from.
     pub steps_done: u64,
-    /// The step at which the learning rate's schedule started.
+    /// The step at which the learning rate schedule started.
     pub schedule_start: u64,
     /// Steps of the whole run.
     pub total_steps: u64,
-    /// Where the training data goes on.
+    /// The position in the training data.
     pub cursor: Cursor,
     /// The seed of random numbers and of the order of examples.
     pub seed: u64,
     /// Examples per step.
     pub batch: u64,
-    /// Micro-batches per step; may change when the run goes on.
+    /// Micro-batches per step; may change when the run is resumed.
     pub micro_batches: u64,
     /// Examples of the training part.
     pub examples: u64,
     /// The model's name.
     pub model: String,
-    /// The optimizer with its numbers.
+    /// The optimizer with its settings.
     pub optimizer: String,
-    /// The learning rate's schedule.
+    /// The learning rate schedule.
     pub schedule: String,
     /// The precision, and the layers that stay f32.
     pub precision: String,
-    /// What the schedule remembers of losses.
+    /// The state of a plateau schedule.
     pub plateau: Plateau,
     /// The figure by which validations are compared.
     pub monitor: String,
@@ -82,27 +68,27 @@ pub struct TrainState {
     pub best: Best,
     /// Steps done at the last validation.
     pub validated: u64,
-    /// The instruction set that the run was done with.
+    /// The instruction set that the run used.
     pub instructions: String,
-    /// The version of this program that saved it.
+    /// The version of Plimsoll that saved it.
     pub version: String,
-    /// What a program noted with [`crate::Trainer::note`].
+    /// The notes of [`crate::Trainer::note`].
     pub notes: BTreeMap<String, String>,
 }
 
 impl TrainState {
-    /// Where the run of a folder stands, by its newest checkpoint that is whole: all of its bytes are looked at.
+    /// Reads the newest good checkpoint of a folder; its checksum is checked over all bytes.
     pub fn read(folder: &Path) -> Result<Self, TrainError> {
         Ok(Self::read_where(folder, |_| Ok(()))?.0)
     }
 
-    /// As [`TrainState::read`], of those that `accept` takes, and why each newer one was refused.
+    /// As [`TrainState::read`], of the checkpoints that `accept` takes. Also returns why each newer one was refused.
     pub fn read_where(
         folder: &Path,
         accept: impl Fn(&Self) -> Result<(), String>,
     ) -> Result<(Self, Vec<String>), TrainError> {
         newest(folder, |path| {
-            let file = open(path, HEADER_BYTES)?;
+            let file = open(path, MAX_HEADER_BYTES)?;
             let state = Self::parse(&file, path)?;
             accept(&state).map_err(|reason| wrong(path, reason))?;
             file.check(path)?;
@@ -110,9 +96,9 @@ impl TrainState {
         })
     }
 
-    /// What the header of one checkpoint says, whether the rest is whole or not.
+    /// Reads the header of one checkpoint, without checking the rest.
     pub(crate) fn read_file(path: &Path) -> Result<Self, TrainError> {
-        Self::parse(&open(path, HEADER_BYTES)?, path)
+        Self::parse(&open(path, MAX_HEADER_BYTES)?, path)
     }
 
     fn numbers(&self) -> [(&'static str, u64); 16] {
@@ -136,7 +122,7 @@ impl TrainState {
         ]
     }
 
-    /// What must be the same for a run to go on as the same: a name in the header, and in words.
+    /// What must be the same for a run to be resumed: key in the header, description, value.
     fn identity(&self) -> Vec<(&'static str, &'static str, String)> {
         vec![
             ("model", "model", self.model.clone()),
@@ -150,31 +136,33 @@ impl TrainState {
         ]
     }
 
-    fn to_notes(&self) -> BTreeMap<String, String> {
-        let words = [("format", FORMAT), ("instructions", &self.instructions), ("version", &self.version)];
-        let words = words.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        let same = self.identity().into_iter().map(|(key, _, value)| (key.to_string(), value));
+    pub(crate) fn to_notes(&self) -> BTreeMap<String, String> {
+        let texts = [("format", FORMAT), ("instructions", &self.instructions), ("version", &self.version)];
+        let texts = texts.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let identity = self.identity().into_iter().map(|(key, _, value)| (key.to_string(), value));
         let numbers = self.numbers().into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let notes = self.notes.iter().map(|(key, value)| (format!("{NOTE}{key}"), value.clone()));
-        words.chain(same).chain(numbers).chain(notes).collect()
+        texts.chain(identity).chain(numbers).chain(notes).collect()
     }
 
-    fn parse(file: &Opened, path: &Path) -> Result<Self, TrainError> {
+    pub(crate) fn parse(file: &Opened, path: &Path) -> Result<Self, TrainError> {
         let notes = file.tensors.metadata().as_ref();
         let notes = notes.ok_or_else(|| wrong(path, "the header has no notes: this is no checkpoint"))?;
-        let word = |key: &str| {
+        let text = |key: &str| {
             notes.get(key).cloned().ok_or_else(|| wrong(path, format!("the header has no \"{key}\"")))
         };
-        let format = word("format")?;
+        let format = text("format")?;
         if format != FORMAT {
             return Err(wrong(path, format!("the format is `{format}`, this program reads `{FORMAT}`")));
         }
         let any = |key: &str| {
-            let text = word(key)?;
-            text.parse::<u64>().map_err(|_| wrong(path, format!("\"{key}\" is `{text}`, not a number")))
+            let digits = text(key)?;
+            digits.parse::<u64>().map_err(|_| wrong(path, format!("\"{key}\" is `{digits}`, not a number")))
         };
         let number = |key: &str| match any(key)? {
-            value if value > MOST => Err(wrong(path, format!("\"{key}\" is {value}, more than {MOST}"))),
+            value if value > MAX_COUNT => {
+                Err(wrong(path, format!("\"{key}\" is {value}, more than {MAX_COUNT}")))
+            }
             value => Ok(value),
         };
         let own =
@@ -188,29 +176,29 @@ impl TrainState {
             batch: number("batch")?,
             micro_batches: number("micro_batches")?,
             examples: number("examples")?,
-            model: word("model")?,
-            optimizer: word("optimizer")?,
-            schedule: word("schedule")?,
-            // A file of a program that knew no other says nothing.
+            model: text("model")?,
+            optimizer: text("optimizer")?,
+            schedule: text("schedule")?,
+            // Files from before mixed precision do not say.
             precision: notes.get("precision").cloned().unwrap_or_else(|| Policy::default().description()),
             plateau: Plateau {
                 best_bits: any("plateau_best")?,
                 waited: number("plateau_waited")?,
                 lowered: number("plateau_lowered")?,
             },
-            monitor: word("monitor")?,
+            monitor: text("monitor")?,
             best: Best {
                 cost_bits: any("best_cost")?,
                 step: number("best_step")?,
                 waited: number("best_waited")?,
             },
             validated: number("validated")?,
-            instructions: word("instructions")?,
-            version: word("version")?,
+            instructions: text("instructions")?,
+            version: text("version")?,
             notes: own.collect(),
         };
         if state.best.step.max(state.validated) > state.steps_done {
-            return Err(wrong(path, "it was validated after steps that it has not done"));
+            return Err(wrong(path, "it was validated after more steps than it has done"));
         }
         if state.schedule_start > state.steps_done || state.cursor.example > state.examples {
             return Err(wrong(path, "the numbers of its steps and examples contradict each other"));
@@ -218,31 +206,31 @@ impl TrainState {
         Ok(state)
     }
 
-    /// Refuses to go on under settings that would make another run of it. Steps, micro-batches and notes may change.
-    fn check(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
-        match self.other(trainer) {
-            Some(what) => Err(wrong(path, format!("{what}; go on with the same"))),
+    /// Refuses to resume with settings that make it another run. Steps, micro-batches and notes may change.
+    pub(crate) fn check_identity(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
+        match self.identity_mismatch(trainer) {
+            Some(what) => Err(wrong(path, format!("{what}; resume with the same"))),
             None => Ok(()),
         }
     }
 
-    /// What makes the checkpoint one of another run than the trainer's, in words.
-    pub(crate) fn other(&self, trainer: &Self) -> Option<String> {
+    /// What makes this another run's checkpoint than the trainer's, in words.
+    pub(crate) fn identity_mismatch(&self, trainer: &Self) -> Option<String> {
         let mut both = self.identity().into_iter().zip(trainer.identity());
         let ((_, what, saved), (_, _, given)) = both.find(|(saved, given)| saved.2 != given.2)?;
         Some(format!("{what}: the checkpoint has {saved}, the trainer {given}"))
     }
 
-    /// What differs between two that lets bits differ, in words.
-    fn differences(&self, now: &Self) -> Option<String> {
+    /// Differences that let bits differ after a resume, in words.
+    pub(crate) fn differences(&self, now: &Self) -> Option<String> {
         let differs = |what, then: &str, now: &str| {
-            (then != now).then(|| format!("{what}: saved with {then}, going on with {now}"))
+            (then != now).then(|| format!("{what}: saved with {then}, resumed with {now}"))
         };
-        let words = [
+        let reasons = [
             differs("instructions", &self.instructions, &now.instructions),
             differs("version", &self.version, &now.version),
         ];
-        let words: Vec<String> = words.into_iter().flatten().collect();
-        (!words.is_empty()).then(|| format!("{}; bits may differ", words.join(", ")))
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+        (!reasons.is_empty()).then(|| format!("{}; bits may differ", reasons.join(", ")))
     }
 }

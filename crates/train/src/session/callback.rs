@@ -1,8 +1,9 @@
-//! What looks on while a run goes, and may end it.
+//! Callbacks of the training loop.
 
-use crate::{Control, TrainError, TrainEvent};
+use super::{Control, TrainEvent};
+use crate::TrainError;
 
-/// Looks on while a run goes: [`crate::Session::add`] gives it every event of every later `fit`. A closure is one, too.
+/// Receives every event of every `fit` after [`crate::Session::add`]. Closures are callbacks, too.
 ///
 /// ```
 /// use plimsoll_train::{Callback, Control, TrainError, TrainEvent};
@@ -20,15 +21,15 @@ use crate::{Control, TrainError, TrainEvent};
 /// }
 /// ```
 pub trait Callback {
-    /// Takes note of an event; says what it wants. An error ends the run, with a checkpoint.
+    /// Handles an event and answers with a request. An error ends the run, with a checkpoint.
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError>;
 
-    /// What it wants of a run that goes on from a checkpoint, so many validations after the best one.
+    /// The request at the start of a resumed run, `since_best` validations after the best one.
     fn on_resume(&mut self, _since_best: u64) -> Result<Control, TrainError> {
         Ok(Control::Continue)
     }
 
-    /// The factor of the learning rate in step `step` (from 0) of `steps`, besides that of the trainer's schedule.
+    /// A factor of the learning rate in step `step` (from 0) of `steps`, on top of the trainer's schedule.
     fn scale(&mut self, _step: u64, _steps: u64) -> f64 {
         1.0
     }
@@ -40,8 +41,38 @@ impl<F: FnMut(&TrainEvent<'_>) -> Control> Callback for F {
     }
 }
 
-/// A schedule of your own: the factor of the learning rate from the step (from 0) and the steps of the run, besides that of
-/// the trainer's schedule. A run that goes on from a checkpoint needs the same function again.
+/// Everyone who receives the events of one `fit`.
+pub(super) struct Listeners<'a, 't> {
+    listen: &'a mut dyn FnMut(&TrainEvent<'_>) -> Control,
+    callbacks: &'a mut [Box<dyn Callback + 't>],
+    /// Whether a callback returned an error.
+    pub failed: bool,
+}
+
+impl<'a, 't> Listeners<'a, 't> {
+    pub fn new(
+        listen: &'a mut dyn FnMut(&TrainEvent<'_>) -> Control,
+        callbacks: &'a mut [Box<dyn Callback + 't>],
+    ) -> Self {
+        Self { listen, callbacks, failed: false }
+    }
+
+    /// Sends an event to all of them; returns the greatest request.
+    pub fn notify(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        let own = (self.listen)(event);
+        let all = self.callbacks.iter_mut().try_fold(own, |most, c| Ok(most.max(c.on(event)?)));
+        self.failed |= all.is_err();
+        all
+    }
+
+    /// The callbacks' factor of the learning rate in a step.
+    pub fn scale(&mut self, step: u64, steps: u64) -> f64 {
+        self.callbacks.iter_mut().map(|callback| callback.scale(step, steps)).product()
+    }
+}
+
+/// A custom schedule: a factor of the learning rate as a function of the step (from 0) and the steps of the run, on top of
+/// the trainer's schedule. A resumed run must add the same function.
 ///
 /// ```
 /// use plimsoll_train::{Callback, OwnSchedule};
@@ -61,12 +92,12 @@ impl<F: FnMut(u64, u64) -> f64> Callback for OwnSchedule<F> {
     }
 }
 
-/// Ends a run when validations got no better for a while, and goes back to the best of them, if the trainer names a folder
-/// for checkpoints. What it waited for is in the checkpoint: a run that goes on stops where it would have.
+/// Ends a run when validations stop improving, and restores the best one, if the trainer names a folder for checkpoints.
+/// Checkpoints hold the count of validations since the best, so a resumed run stops at the same step.
 ///
 /// ```
 /// use plimsoll_train::EarlyStopping;
-/// let three_without_a_better_one = EarlyStopping::new(3);
+/// let patience_of_three = EarlyStopping::new(3);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EarlyStopping {
@@ -74,7 +105,7 @@ pub struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    /// Stops after so many validations, at least one, without a better one.
+    /// Stops after `patience` validations, at least one, without an improvement.
     pub fn new(patience: u64) -> Self {
         Self { patience: patience.max(1) }
     }

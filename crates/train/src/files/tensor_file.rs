@@ -1,8 +1,8 @@
-//! Safetensors files of states: written piece by piece, whole or not at all, and read with every length checked first.
+//! Safetensors files of states. Writes go chunk by chunk and are atomic; reads check every length before they allocate.
 
+use super::STATE_BUFFER_BYTES;
+use super::layout::{Layout, SavedTensor, Slices, state_row};
 use crate::TrainError;
-use crate::init::CHUNK_BYTES;
-use crate::layout::{Kept, Layout, Slices, own_row};
 use plimsoll_plan::{PlanSet, Prepared};
 use plimsoll_tensor::{DType, Finite, Shape, all_finite};
 use safetensors::tensor::Metadata;
@@ -11,42 +11,42 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// How the header of a file with notes begins: the digits of its checksum follow.
+/// The beginning of a header with notes, up to the digits of the checksum.
 const BEFORE_CHECKSUM: &[u8] = b"{\"__metadata__\":{\"checksum\":\"";
 /// Digits of a checksum.
 const DIGITS: usize = 16;
-/// Bytes that are written before they are synced, so that a file on its way to the disk takes little memory.
+/// Bytes between two syncs, so that the page cache holds little of the file.
 const SYNC_BYTES: usize = 32 << 20;
 
-/// Writes states under names through a buffer whose length is a multiple of eight. The file appears whole or not at all: it is
-/// written beside its place, synced, and renamed. With notes, the header holds them and a checksum of the whole file.
-/// States that are not finite are not saved.
+/// Saves states through a buffer whose length is a multiple of eight. The write is atomic: the file is written under a
+/// partial name, synced, and renamed. With notes, the header holds them and a checksum of the whole file. States that are not
+/// finite are not saved.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
-    kept: &[Kept<'_>],
+    tensors: &[SavedTensor<'_>],
     notes: Option<&BTreeMap<String, String>>,
     buffer: &mut [u8],
     path: &Path,
 ) -> Result<(), TrainError> {
-    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
-    let beside = beside(path);
-    let header = header(plans, kept, notes);
+    let failed = |source| TrainError::save(path, source);
+    let partial = partial_path(path);
+    let header = header(plans, tensors, notes);
     let mut write = || -> Result<(), TrainError> {
-        let mut out = Writer::new(File::create(&beside).map_err(failed)?, buffer);
+        let mut out = Writer::new(File::create(&partial).map_err(failed)?, buffer);
         out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
-        for &Kept { state, ref layout, .. } in kept {
-            if *layout == Layout::LastFirst {
-                write_last_first(prepared, plans, state, &mut out, path)?;
+        for &SavedTensor { state, layout, .. } in tensors {
+            if layout == Layout::OutputFirst {
+                write_output_first(prepared, plans, state, &mut out, path)?;
                 continue;
             }
             let bytes = plans.states[state].ty.bytes();
             let (mut first, mut finite) = (0, Finite::new(plans.states[state].ty.dtype));
             while first < bytes {
-                let room = out.room().map_err(failed)?;
-                let count = room.len().min(bytes - first);
-                prepared.read_state(state, first, &mut room[..count])?;
-                if !finite.add(&room[..count]) {
+                let free = out.free().map_err(failed)?;
+                let count = free.len().min(bytes - first);
+                prepared.read_state(state, first, &mut free[..count])?;
+                if !finite.add(&free[..count]) {
                     return Err(TrainError::NotFinite { state: plans.states[state].name.clone() });
                 }
                 out.used += count;
@@ -55,76 +55,72 @@ pub(crate) fn save(
         }
         out.finish(notes.is_some()).map_err(failed)
     };
-    place(&beside, path, write())
+    commit(&partial, path, write())
 }
 
-/// Writes a state with its last axis first, several of the file's outermost slices at a time: they are neighbours in the
-/// state.
-fn write_last_first(
+/// Writes a state with its last axis first, a group of the file's outermost slices at a time.
+fn write_output_first(
     prepared: &dyn Prepared,
     plans: &PlanSet,
     state: usize,
     out: &mut Writer<'_>,
     path: &Path,
 ) -> Result<(), TrainError> {
-    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
     let (name, ty) = (&plans.states[state].name, &plans.states[state].ty);
     let (slices, size) = (Slices::new(&ty.shape, ty.dtype.bytes()), ty.dtype.bytes());
-    let mut tile = vec![0; slices.together * slices.rest * size];
-    let mut run = vec![0; slices.together * size];
+    let mut group = vec![0; slices.per_group * slices.elements * size];
+    let mut run = vec![0; slices.per_group * size];
     for (first, count) in slices.groups() {
         let run = &mut run[..count * size];
-        for place in 0..slices.rest {
-            let row = own_row(&ty.shape, place);
-            prepared.read_state(state, (row * slices.last + first) * size, run)?;
-            for (slice, element) in run.chunks_exact(size).enumerate() {
-                tile[(slice * slices.rest + place) * size..][..size].copy_from_slice(element);
+        for element in 0..slices.elements {
+            let row = state_row(&ty.shape, element);
+            prepared.read_state(state, (row * slices.count + first) * size, run)?;
+            for (slice, bytes) in run.chunks_exact(size).enumerate() {
+                group[(slice * slices.elements + element) * size..][..size].copy_from_slice(bytes);
             }
         }
-        let tile = &tile[..count * slices.rest * size];
-        if !all_finite(ty.dtype, tile) {
+        let group = &group[..count * slices.elements * size];
+        if !all_finite(ty.dtype, group) {
             return Err(TrainError::NotFinite { state: name.clone() });
         }
-        out.write(tile).map_err(failed)?;
+        out.write(group).map_err(|source| TrainError::save(path, source))?;
     }
     Ok(())
 }
 
-/// After the name of a file that is not whole yet.
+/// The suffix of a file that is still being written.
 pub(crate) const PARTIAL: &str = ".partial";
 
-/// Where a file is written before it takes its place.
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(PARTIAL);
-    beside.into()
+fn partial_path(path: &Path) -> PathBuf {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(PARTIAL);
+    partial.into()
 }
 
-/// Writes a small file, whole or not at all.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
-    let beside = beside(path);
+/// Writes a small file atomically.
+pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    let partial = partial_path(path);
     let write = || {
-        let mut file = File::create(&beside)?;
+        let mut file = File::create(&partial)?;
         file.write_all(bytes)?;
         file.sync_all()
     };
-    place(&beside, path, write().map_err(failed))
+    commit(&partial, path, write().map_err(|source| TrainError::save(path, source)))
 }
 
-/// Gives a file that was written beside its place its name, or removes it where that went wrong.
-fn place(beside: &Path, path: &Path, written: Result<(), TrainError>) -> Result<(), TrainError> {
-    let failed = |source| TrainError::Save { path: path.display().to_string(), source };
-    let placed = written.and_then(|()| fs::rename(beside, path).map_err(failed));
-    if placed.is_err() {
-        let _ = fs::remove_file(beside);
+/// Renames a partial file to its final name, or removes it if writing it failed.
+fn commit(partial: &Path, path: &Path, written: Result<(), TrainError>) -> Result<(), TrainError> {
+    let failed = |source| TrainError::save(path, source);
+    let renamed = written.and_then(|()| fs::rename(partial, path).map_err(failed));
+    if renamed.is_err() {
+        let _ = fs::remove_file(partial);
     }
-    placed?;
+    renamed?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
 }
 
-/// A file written through a buffer that is handed out to be filled.
+/// Writes a file through a buffer that callers may fill in place.
 struct Writer<'b> {
     file: File,
     buffer: &'b mut [u8],
@@ -138,8 +134,8 @@ impl<'b> Writer<'b> {
         Self { file, buffer, used: 0, unsynced: 0, checksum: Checksum::default() }
     }
 
-    /// The part of the buffer that is free, at least a byte.
-    fn room(&mut self) -> io::Result<&mut [u8]> {
+    /// The free part of the buffer, at least a byte.
+    fn free(&mut self) -> io::Result<&mut [u8]> {
         if self.used == self.buffer.len() {
             self.flush()?;
         }
@@ -148,9 +144,9 @@ impl<'b> Writer<'b> {
 
     fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let room = self.room()?;
-            let count = room.len().min(bytes.len());
-            room[..count].copy_from_slice(&bytes[..count]);
+            let free = self.free()?;
+            let count = free.len().min(bytes.len());
+            free[..count].copy_from_slice(&bytes[..count]);
             self.used += count;
             bytes = &bytes[count..];
         }
@@ -158,9 +154,9 @@ impl<'b> Writer<'b> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let full = &self.buffer[..self.used];
-        self.checksum.add(full);
-        self.file.write_all(full)?;
+        let filled = &self.buffer[..self.used];
+        self.checksum.add(filled);
+        self.file.write_all(filled)?;
         self.unsynced += self.used;
         self.used = 0;
         if self.unsynced >= SYNC_BYTES {
@@ -170,7 +166,7 @@ impl<'b> Writer<'b> {
         Ok(())
     }
 
-    /// Writes what is left, puts the checksum in its place, and waits for the disk.
+    /// Flushes, fills in the checksum, and waits for the disk.
     fn finish(mut self, checksum: bool) -> io::Result<()> {
         self.flush()?;
         if checksum {
@@ -181,9 +177,9 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// A checksum over words of eight bytes: a change within one word always shows. Not proof against forgery.
+/// A checksum over 8-byte words. Detects every change within one word; not cryptographic.
 #[derive(Clone, Copy)]
-pub(crate) struct Checksum(u64);
+struct Checksum(u64);
 
 impl Default for Checksum {
     fn default() -> Self {
@@ -192,11 +188,11 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// Adds bytes; only the last addition may be of a length that is no multiple of eight.
+    /// Adds bytes. Only the last call may add a length that is no multiple of eight.
     fn add(&mut self, bytes: &[u8]) {
-        for piece in bytes.chunks(8) {
+        for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
-            word[..piece.len()].copy_from_slice(piece);
+            word[..chunk.len()].copy_from_slice(chunk);
             let mixed = (self.0 ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             self.0 = mixed ^ (mixed >> 32);
         }
@@ -211,7 +207,7 @@ impl Checksum {
 pub(crate) struct Opened {
     /// The file.
     pub file: File,
-    /// What its header says; places are relative to `start`, one after another without gaps.
+    /// The header's tensors. Their offsets are relative to `start`, contiguous and without gaps.
     pub tensors: Metadata,
     /// Where the elements start.
     pub start: u64,
@@ -220,15 +216,15 @@ pub(crate) struct Opened {
     header: Vec<u8>,
 }
 
-/// Opens a file and reads its header of at most so many bytes. Nothing is allocated before its length is checked.
-pub(crate) fn open(path: &Path, most_header_bytes: u64) -> Result<Opened, TrainError> {
-    let failed = |source| TrainError::File { path: path.display().to_string(), source };
+/// Opens a file and reads its header, whose length is checked before it is allocated.
+pub(crate) fn open(path: &Path, max_header_bytes: u64) -> Result<Opened, TrainError> {
+    let failed = |source| TrainError::file(path, source);
     let mut file = File::open(path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     let mut size = [0; 8];
     file.read_exact(&mut size).map_err(failed)?;
     let size = u64::from_le_bytes(size);
-    if size > most_header_bytes || size > length.saturating_sub(8) {
+    if size > max_header_bytes || size > length.saturating_sub(8) {
         return Err(wrong(
             path,
             format!("a header of {size} bytes does not fit: this is no safetensors file"),
@@ -240,14 +236,14 @@ pub(crate) fn open(path: &Path, most_header_bytes: u64) -> Result<Opened, TrainE
     Ok(Opened { file, tensors, start: 8 + size, length, header })
 }
 
-/// A file that does not hold what it should.
+/// The error of a file that does not hold what it should.
 pub(crate) fn wrong(path: &Path, reason: impl Into<String>) -> TrainError {
     TrainError::Weights { path: path.display().to_string(), reason: reason.into() }
 }
 
 impl Opened {
-    /// Reads states, each with its place after `start`, in the places' order; the checksum in the header must be that
-    /// of the file. States are written before it is known.
+    /// Reads states from their places after `start`, which must be sorted, and checks the checksum. States are written before
+    /// it is known to be right.
     pub fn read_checked(
         self,
         prepared: &mut dyn Prepared,
@@ -256,12 +252,12 @@ impl Opened {
         path: &Path,
     ) -> Result<(), TrainError> {
         let mut left = places;
-        self.read_pieces(buffer, path, |at, bytes| {
+        self.read_chunks(buffer, path, |at, bytes| {
             let end = at + bytes.len() as u64;
             while let Some((state, place)) = left.first().filter(|(_, place)| place.start < end) {
                 let (from, to) = (place.start.max(at), place.end.min(end));
-                let piece = &bytes[(from - at) as usize..(to - at) as usize];
-                prepared.write_state(*state, (from - place.start) as usize, piece)?;
+                let part = &bytes[(from - at) as usize..(to - at) as usize];
+                prepared.write_state(*state, (from - place.start) as usize, part)?;
                 if place.end > end {
                     break;
                 }
@@ -272,13 +268,13 @@ impl Opened {
         if left.is_empty() { Ok(()) } else { Err(wrong(path, "the file ends before its states do")) }
     }
 
-    /// Whether the checksum in the header is that of the file.
+    /// Checks the checksum.
     pub fn check(self, path: &Path) -> Result<(), TrainError> {
-        self.read_pieces(&mut vec![0; CHUNK_BYTES], path, |_, _| Ok(()))
+        self.read_chunks(&mut vec![0; STATE_BUFFER_BYTES], path, |_, _| Ok(()))
     }
 
-    /// Reads all elements through a buffer, each piece with its place; the checksum in the header must be that of the file.
-    fn read_pieces(
+    /// Reads all elements through a buffer, gives each chunk with its offset to `take`, and checks the checksum.
+    fn read_chunks(
         mut self,
         buffer: &mut [u8],
         path: &Path,
@@ -296,8 +292,7 @@ impl Opened {
         checksum.add(&self.header);
         let mut at = 0;
         loop {
-            let count = fill(&mut self.file, buffer)
-                .map_err(|source| TrainError::File { path: path.display().to_string(), source })?;
+            let count = fill(&mut self.file, buffer).map_err(|source| TrainError::file(path, source))?;
             if count == 0 {
                 break;
             }
@@ -326,10 +321,10 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(count)
 }
 
-/// The header: a JSON object of notes, names, types, shapes and places, padded with spaces to a multiple of eight.
+/// The header: a JSON object of notes, names, types, shapes and offsets, padded with spaces to a multiple of eight.
 pub(crate) fn header(
     plans: &PlanSet,
-    kept: &[Kept<'_>],
+    tensors: &[SavedTensor<'_>],
     notes: Option<&BTreeMap<String, String>>,
 ) -> Vec<u8> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
@@ -344,7 +339,7 @@ pub(crate) fn header(
         header.push(b'}');
     }
     let mut offset = 0;
-    for Kept { state, name, layout } in kept {
+    for SavedTensor { state, name, layout } in tensors {
         let state = &plans.states[*state];
         let end = offset + state.ty.bytes();
         let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
@@ -363,7 +358,7 @@ pub(crate) fn header(
     header
 }
 
-/// A type's name in such files.
+/// The type's name in safetensors files.
 pub(crate) fn dtype_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "F32",

@@ -1,4 +1,4 @@
-//! What a run tells, as a file.
+//! A run's events as a CSV or JSON Lines file.
 
 use crate::{Callback, Control, TrainError, TrainEvent};
 use serde_json::{Map, Value, json};
@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes what happens to a file as it happens: a table of validations (`.csv`), or a JSON object for every step and
-/// every validation on a line of its own (`.jsonl`).
+/// Writes events to a file as they happen: a table of validations (`.csv`), or a JSON object per step and validation, each on
+/// its own line (`.jsonl`).
 ///
 /// ```no_run
 /// # use plimsoll_train::{RunLog, Session, TrainError};
@@ -20,32 +20,32 @@ pub struct RunLog {
     path: PathBuf,
     file: BufWriter<File>,
     table: bool,
-    /// Whether the table has its first line.
+    /// Whether the table's header line is written.
     headed: bool,
 }
 
 impl RunLog {
-    /// A new file, in place of one that is there.
+    /// A new file; replaces an existing one.
     pub fn create(path: &Path) -> Result<Self, TrainError> {
         let table = is_table(path)?;
-        let file = File::create(path).map_err(|source| failed(path, source))?;
+        let file = File::create(path).map_err(|source| TrainError::file(path, source))?;
         Ok(Self { path: path.into(), file: BufWriter::new(file), table, headed: false })
     }
 
-    /// Goes on with the file of a run after so many steps: what it tells of later ones is dropped, because it will come
-    /// again. Without a file, a new one.
-    pub fn go_on(path: &Path, steps_done: u64) -> Result<Self, TrainError> {
+    /// Continues the file of a run resumed after `steps_done` steps. Lines of later steps are dropped, because they will be
+    /// written again. Without a file, creates one.
+    pub fn resume(path: &Path, steps_done: u64) -> Result<Self, TrainError> {
         let old = match File::open(path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Self::create(path),
-            Err(source) => return Err(failed(path, source)),
+            Err(source) => return Err(TrainError::file(path, source)),
         };
-        let beside = path.with_extension("partial");
+        let partial = path.with_extension("partial");
         let table = is_table(path)?;
-        let file = File::create(&beside).map_err(|source| failed(&beside, source))?;
+        let file = File::create(&partial).map_err(|source| TrainError::file(&partial, source))?;
         let mut log = Self { path: path.into(), file: BufWriter::new(file), table, headed: false };
         for line in BufReader::new(old).lines() {
-            let line = line.map_err(|source| failed(path, source))?;
+            let line = line.map_err(|source| TrainError::file(path, source))?;
             let step = log.step_of(&line);
             let head = table && !log.headed && step.is_none();
             if head || step.is_some_and(|step| step <= steps_done) {
@@ -54,11 +54,11 @@ impl RunLog {
             }
         }
         log.flush()?;
-        fs::rename(&beside, path).map_err(|source| failed(path, source))?;
+        fs::rename(&partial, path).map_err(|source| TrainError::file(path, source))?;
         Ok(log)
     }
 
-    /// The step that a line tells of; none for the first line of a table, or one that was cut short.
+    /// The step of a line; `None` for a table's header, or a truncated line.
     fn step_of(&self, line: &str) -> Option<u64> {
         match self.table {
             true => line.split(',').next()?.parse().ok(),
@@ -67,16 +67,12 @@ impl RunLog {
     }
 
     fn write(&mut self, line: &str) -> Result<(), TrainError> {
-        writeln!(self.file, "{line}").map_err(|source| failed(&self.path, source))
+        writeln!(self.file, "{line}").map_err(|source| TrainError::file(&self.path, source))
     }
 
     fn flush(&mut self) -> Result<(), TrainError> {
-        self.file.flush().map_err(|source| failed(&self.path, source))
+        self.file.flush().map_err(|source| TrainError::file(&self.path, source))
     }
-}
-
-fn failed(path: &Path, source: std::io::Error) -> TrainError {
-    TrainError::File { path: path.display().to_string(), source }
 }
 
 fn is_table(path: &Path) -> Result<bool, TrainError> {
@@ -94,7 +90,7 @@ impl Callback for RunLog {
                 let seconds = time.as_secs_f64();
                 let line = json!({ "step": step, "epoch": epoch, "loss": loss, "examples": examples, "seconds": seconds });
                 self.write(&line.to_string())?;
-                // A checkpoint may come next, and a run that goes on from it does not tell this step again.
+                // A checkpoint may come next, and a run resumed from it does not write this step again.
                 self.flush()?;
             }
             TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, since_best } => {

@@ -1,44 +1,21 @@
-//! Figures that a run collects on its way.
+//! Losses and step times of a run, for its report.
 
-use crate::{Ending, Evaluation, Report, Scale};
+use super::{Ending, Evaluation, Report, Scale};
 use plimsoll_plan::Extra;
 use std::time::Duration;
 
 /// Step times kept for the median.
-const TIMES_KEPT: usize = 4096;
+const MAX_TIMES: usize = 4096;
 
-/// How many predictions were right.
+/// Counts of the steps so far.
 #[derive(Default)]
-pub(crate) struct Hits {
-    right: u64,
-    rows: u64,
-}
-
-impl Hits {
-    /// Counts predictions beside labels, both i32; a negative label is none.
-    pub fn count(&mut self, predictions: &[i32], labels: &[u8]) {
-        let labels = labels.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-        for (&prediction, label) in predictions.iter().zip(labels).filter(|(_, label)| *label >= 0) {
-            self.rows += 1;
-            self.right += u64::from(prediction == label);
-        }
-    }
-
-    /// The share that was right, of rows with labels.
-    pub fn accuracy(&self) -> Option<f64> {
-        (self.rows > 0).then(|| self.right as f64 / self.rows as f64)
-    }
-}
-
-/// Figures of a run in the making.
-#[derive(Default)]
-pub(crate) struct Log {
-    /// Steps of the run that a resumed one had done before.
+pub(super) struct StepLog {
+    /// Steps done before the run was resumed.
     before: u64,
     steps: u64,
     examples: u64,
     last_loss: f64,
-    /// Sum and number of losses since the mean was last asked for.
+    /// Sum and number of the losses since the last call of `mean_loss`.
     recent_loss: f64,
     recent_steps: u64,
     warm_examples: u64,
@@ -47,10 +24,10 @@ pub(crate) struct Log {
     times: Vec<Duration>,
 }
 
-impl Log {
-    /// An empty log of a run that had done so many steps before.
+impl StepLog {
+    /// An empty log of a run that had done `before` steps when it was resumed.
     pub fn new(before: u64) -> Self {
-        Self { before, last_loss: f64::NAN, times: Vec::with_capacity(TIMES_KEPT), ..Self::default() }
+        Self { before, last_loss: f64::NAN, times: Vec::with_capacity(MAX_TIMES), ..Self::default() }
     }
 
     /// Steps of the whole run done so far.
@@ -66,10 +43,10 @@ impl Log {
             self.warm_extra.waiting += extra.waiting;
             self.warm_extra.again += extra.again;
         }
-        // A long run keeps its latest times.
-        let place = self.steps as usize % TIMES_KEPT;
-        if place < self.times.len() {
-            self.times[place] = time
+        // A ring buffer: a long run keeps its latest times.
+        let slot = self.steps as usize % MAX_TIMES;
+        if slot < self.times.len() {
+            self.times[slot] = time
         } else {
             self.times.push(time)
         }
@@ -83,14 +60,14 @@ impl Log {
         }
     }
 
-    /// The mean loss since this was last asked; not a number where there was no step.
+    /// The mean loss since the last call; NaN where there was no step.
     pub fn mean_loss(&mut self) -> f64 {
         let mean = self.recent_loss / self.recent_steps as f64;
         (self.recent_loss, self.recent_steps) = (0.0, 0);
         mean
     }
 
-    /// What the run came to.
+    /// The report at the end of the run.
     pub fn report(
         mut self,
         evaluation: Evaluation,

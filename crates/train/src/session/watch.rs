@@ -1,17 +1,19 @@
-//! Memory outside the plan, watched between steps.
+//! Watching the process's memory between steps.
 
-use crate::{TrainError, TrainEvent, Trainer};
+use super::TrainEvent;
+use crate::{TrainError, Trainer};
 use plimsoll_plan::{LoadSheet, in_words};
 use std::fmt;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Looks at what the process holds. `plimsoll::memory::Watchdog` asks the system.
+/// Measures what the process holds. `plimsoll::memory::Watchdog` asks the system.
 pub trait Watch: Send + Sync {
-    /// What the process holds, if that is more than `limit` bytes. Asked after every step: cheap, and allocates nothing.
+    /// What the process holds, if that is more than `limit` bytes. Called after every step: must be cheap and allocate
+    /// nothing.
     fn above(&self, limit: usize) -> Option<Held>;
 
-    /// Who holds how many bytes, by name: the same names in the same order each time.
+    /// Bytes by holder: the same names in the same order on every call.
     fn parts(&self) -> Vec<(String, usize)>;
 }
 
@@ -22,7 +24,7 @@ pub struct Held {
     pub resident_bytes: usize,
     /// Moved to swap.
     pub swapped_bytes: usize,
-    /// Of the resident: pages of files beyond those declared, which the system drops when memory is short.
+    /// Part of the resident bytes: file pages beyond those declared, which the system drops when memory is short.
     pub droppable_bytes: usize,
 }
 
@@ -33,7 +35,7 @@ impl Held {
     }
 }
 
-/// Whether a run that was stopped left a checkpoint.
+/// Whether a stopped run saved a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Saved {
     /// In this folder.
@@ -72,9 +74,9 @@ pub struct Overload {
     pub planned_bytes: usize,
     /// The line.
     pub line_bytes: usize,
-    /// What grew since the run began, the most first.
+    /// What grew since the run began, largest first.
     pub grown: Vec<(String, usize)>,
-    /// Whether the run can go on from a checkpoint.
+    /// Whether the run can be resumed from a checkpoint.
     pub saved: Saved,
 }
 
@@ -82,57 +84,58 @@ impl Overload {
     fn grown_in_words(&self) -> String {
         let parts = self.grown.iter().map(|(name, bytes)| format!("{name} grew by {}", in_words(*bytes)));
         let parts: Vec<String> = parts.collect();
-        if parts.is_empty() { "it did so from the start".into() } else { parts.join(", ") }
+        if parts.is_empty() { "it did from the start".into() } else { parts.join(", ") }
     }
 }
 
-/// The least growth that is named.
-const NAMED_BYTES: usize = 64 << 10;
+/// Growth below this is not listed.
+const MIN_GROWTH_BYTES: usize = 64 << 10;
 
-/// A run's watch: says once that the process holds more than planned, and stops the run near the line.
-pub(crate) struct Guard<'t> {
+/// A run's guard: warns once when the process holds more than planned, and stops the run near the line.
+pub(super) struct Guard<'t> {
     watch: &'t dyn Watch,
     planned_bytes: usize,
     line_bytes: usize,
     stop_bytes: usize,
-    /// Above this the run's listener is told, once.
-    tell_bytes: Option<usize>,
+    /// Above this the guard warns, once.
+    warn_bytes: Option<usize>,
+    /// Bytes by holder when the run began.
     before: Vec<(String, usize)>,
 }
 
 impl<'t> Guard<'t> {
-    /// A guard, where the trainer has a watch and a line.
+    /// A guard, if the trainer has a watch and a line.
     pub fn new(trainer: &'t Trainer, sheet: &LoadSheet) -> Option<Self> {
         let watch = trainer.watch.as_deref().filter(|_| sheet.line_bytes != usize::MAX)?;
         let (planned_bytes, line_bytes) = (sheet.total_bytes, sheet.line_bytes);
-        // A measured peak is the planned one within 2 % or 4 MiB; less is better where the line leaves less.
-        let room = line_bytes.saturating_sub(planned_bytes);
-        let expected = planned_bytes.saturating_add((planned_bytes / 50).min(room).max(4 << 20));
-        // Short of the line, because the next step may grow past it.
+        // A measured peak is within 2 % or 4 MiB of the planned one; of the 2 %, only what the line leaves counts.
+        let slack = line_bytes.saturating_sub(planned_bytes);
+        let expected = planned_bytes.saturating_add((planned_bytes / 50).min(slack).max(4 << 20));
+        // Below the line, because the next step may grow past it.
         let stop_bytes = (line_bytes - line_bytes / 16).max(expected);
-        let tell_bytes = (stop_bytes > expected).then_some(expected);
-        Some(Self { watch, planned_bytes, line_bytes, stop_bytes, tell_bytes, before: watch.parts() })
+        let warn_bytes = (stop_bytes > expected).then_some(expected);
+        Some(Self { watch, planned_bytes, line_bytes, stop_bytes, warn_bytes, before: watch.parts() })
     }
 
-    /// Looks once: an event where more is held than planned, the first time, and what is held where that is too close to
+    /// Measures once. Returns a warning the first time more is held than planned, and what is held if that is too close to
     /// the line.
-    pub fn look(&mut self, step: u64) -> (Option<TrainEvent<'static>>, Option<Held>) {
-        let Some(held) = self.watch.above(self.tell_bytes.unwrap_or(self.stop_bytes)) else {
+    pub fn check(&mut self, step: u64) -> (Option<TrainEvent<'static>>, Option<Held>) {
+        let Some(held) = self.watch.above(self.warn_bytes.unwrap_or(self.stop_bytes)) else {
             return (None, None);
         };
         let planned_bytes = self.planned_bytes;
-        let event = self.tell_bytes.take().map(|_| TrainEvent::AbovePlan { step, planned_bytes, held });
+        let event = self.warn_bytes.take().map(|_| TrainEvent::AbovePlan { step, planned_bytes, held });
         (event, Some(held).filter(|held| held.total_bytes() > self.stop_bytes))
     }
 
-    /// The error of a run that is stopped.
+    /// The error that stops the run.
     pub fn error(&self, step: u64, held: Held, saved: Saved) -> TrainError {
         let parts = self.watch.parts();
         let grown = parts
             .into_iter()
             .zip(&self.before)
             .map(|((name, now), (_, then))| (name, now.saturating_sub(*then)));
-        let mut grown: Vec<_> = grown.filter(|(_, bytes)| *bytes >= NAMED_BYTES).collect();
+        let mut grown: Vec<_> = grown.filter(|(_, bytes)| *bytes >= MIN_GROWTH_BYTES).collect();
         grown.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         let (planned_bytes, line_bytes) = (self.planned_bytes, self.line_bytes);
         TrainError::Overload(Box::new(Overload { step, held, planned_bytes, line_bytes, grown, saved }))

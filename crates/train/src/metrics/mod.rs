@@ -1,7 +1,7 @@
-//! Figures over any number of rows, in memory that is fixed when they are made.
+//! Metrics over any number of rows, in memory that is fixed when they are created.
 //!
-//! A [`Metric`] takes batches of [`Rows`] one after the other and tells its figures whenever asked. It allocates when
-//! it is made and then never again: [`Metric::bytes`] is its memory, and [`MetricSpec::bytes`] says it beforehand.
+//! A [`Metric`] is updated with batches of [`Rows`] and reports its figures at any time. It allocates only when it is
+//! created: [`Metric::bytes`] is its memory, and [`MetricSpec::bytes`] states it beforehand.
 //!
 //! ```
 //! use plimsoll_train::metrics::{self, Outputs, Rows, Targets};
@@ -16,36 +16,36 @@
 //!
 //! # What counts
 //!
-//! - Weights are scikit-learn's `sample_weight`: a row of weight 2 counts as two equal rows. A row of weight zero does
-//!   not count and is not looked at: its label may be out of range and its scores NaN. Only [`Confusion`] counts rows
-//!   and not weights: every row of weight above zero is one.
-//! - A batch is counted whole or, where [`Metric::update`] fails, not at all.
-//! - A figure without rows to tell it from is NaN.
+//! - Weights are scikit-learn's `sample_weight`: a row of weight 2 counts as two equal rows. A row of weight zero is
+//!   ignored: its label may be out of range and its scores NaN. [`Confusion`] counts rows of weight above zero, not their
+//!   weights.
+//! - A batch is counted whole or, if [`Metric::update`] fails, not at all.
+//! - A figure over no rows is NaN.
 //!
 //! # How exact
 //!
-//! Rows are counted one by one in order, so the same rows in the same order give the same bits, however they are cut
+//! Rows are counted one by one in order, so the same rows in the same order give the same bits, however they are split
 //! into batches. In another order, sums of weights are exact where the weights are whole numbers (below 2⁵³ in all);
 //! any other sum of n terms is within n · 2⁻⁵³ of the sum of the terms' magnitudes. [`Auc`] adds an error of its own,
-//! and tells it.
+//! and reports it.
 
+mod accuracy;
 mod auc;
 mod class_scores;
 mod confusion;
 mod decision;
 mod error;
-mod hits;
 mod loss;
 mod regression;
 mod rows;
 mod spec;
 
+pub use accuracy::{Accuracy, TopK};
 pub use auc::Auc;
 pub use class_scores::{Average, ClassScores, Measure};
 pub use confusion::Confusion;
 pub use decision::Decision;
 pub use error::MetricError;
-pub use hits::{Accuracy, TopK};
 pub use loss::{Loss, LossFigure};
 pub use regression::{Distance, Regression};
 pub use rows::{Outputs, Rows, Targets};
@@ -53,17 +53,17 @@ pub use spec::{MetricSpec, NAMES};
 
 use std::fmt;
 
-/// A figure, or a few, over all rows seen.
+/// One or more figures over all rows seen.
 pub trait Metric: Send {
-    /// The metric's name, which its figures' names begin with.
+    /// The metric's name, the prefix of its figures' names.
     fn name(&self) -> &str;
 
     /// Counts a batch; allocates nothing. A batch that is refused changes nothing.
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError>;
 
-    /// Tells each figure with its name, like `precision/macro`. The names come unformatted, so that telling allocates
-    /// nothing either.
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64));
+    /// Reports each figure with its name, like `precision/macro`. Names are passed unformatted, so that reporting allocates
+    /// nothing.
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64));
 
     /// Forgets all rows.
     fn reset(&mut self);
@@ -72,8 +72,9 @@ pub trait Metric: Send {
     fn bytes(&self) -> usize;
 }
 
-/// Figures of one metric that validations tell at most: a table of more is read in place ([`crate::Session::metrics`]).
-pub const MOST_TOLD: usize = 1024;
+/// A metric of more figures than this is left out of [`crate::TrainEvent::Validation`]; read it in
+/// [`crate::Session::metrics`].
+pub const MAX_REPORTED: usize = 1024;
 
 /// How many figures a metric has.
 pub fn count(metric: &dyn Metric) -> usize {
@@ -82,9 +83,9 @@ pub fn count(metric: &dyn Metric) -> usize {
     figures
 }
 
-/// The figures that validations tell.
-pub(crate) fn told(metrics: &[Box<dyn Metric>]) -> Vec<(String, f64)> {
-    let small = metrics.iter().filter(|metric| count(metric.as_ref()) <= MOST_TOLD);
+/// The figures that validations report.
+pub(crate) fn reported_figures(metrics: &[Box<dyn Metric>]) -> Vec<(String, f64)> {
+    let small = metrics.iter().filter(|metric| count(metric.as_ref()) <= MAX_REPORTED);
     small.flat_map(|metric| figures(metric.as_ref())).collect()
 }
 
@@ -95,8 +96,8 @@ pub fn figures(metric: &dyn Metric) -> Vec<(String, f64)> {
     list
 }
 
-/// The metric of a name, like `top5`; `classes` is the number of classes, which metrics of values do not look at. What
-/// can be asked for is in [`NAMES`].
+/// The metric of a name, like `top5`. `classes` is the number of classes, which metrics of values ignore. [`NAMES`] lists
+/// the names.
 ///
 /// ```
 /// use plimsoll_train::metrics;
@@ -110,12 +111,30 @@ pub fn from_name(name: &str, classes: usize) -> Result<Box<dyn Metric>, MetricEr
     name.parse::<MetricSpec>()?.make(classes)
 }
 
-/// A part of a whole; NaN where the whole is nothing.
-fn share(part: f64, whole: f64) -> f64 {
+/// `part / whole`; NaN if the whole is zero.
+fn ratio(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { f64::NAN } else { part / whole }
 }
 
-/// A table of zeros, or an error where the system has no such memory.
+/// A weighted mean over rows.
+#[derive(Clone, Copy, Debug, Default)]
+struct WeightedMean {
+    sum: f64,
+    weight: f64,
+}
+
+impl WeightedMean {
+    fn add(&mut self, value: f64, weight: f64) {
+        self.sum += value * weight;
+        self.weight += weight;
+    }
+
+    fn value(&self) -> f64 {
+        ratio(self.sum, self.weight)
+    }
+}
+
+/// A table of zeros, or an error if it cannot be allocated.
 fn zeros<T: Clone + Default>(metric: &'static str, elements: Option<usize>) -> Result<Box<[T]>, MetricError> {
     let mut table = Vec::new();
     let elements = elements.filter(|&elements| table.try_reserve_exact(elements).is_ok());

@@ -1,22 +1,23 @@
-//! A session's way into checkpoints and out of them.
+//! Saving a session's checkpoints and resuming from them.
 
-use super::folder::{file_name, newest, tidy};
-use super::{Checkpoints, TrainState, checkpoints, most_header_bytes};
-use crate::layout::Kept;
-use crate::tensor_file::{self, dtype_name, open, wrong};
-use crate::{Saved, Session, TrainError};
+use super::{Saved, Session};
+use crate::TrainError;
+use crate::files::checkpoint_folder::{checkpoints, file_name, is_refusal, newest, prune};
+use crate::files::layout::SavedTensor;
+use crate::files::tensor_file::{self, dtype_name, open, wrong};
+use crate::files::{TrainState, max_header_bytes};
 use std::path::{Path, PathBuf};
 
-/// A run that goes on.
+/// A resumed run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// Where it stands.
+    /// Where the run stands.
     pub state: TrainState,
-    /// The checkpoint that it goes on from.
+    /// The checkpoint it resumes from.
     pub path: PathBuf,
     /// Newer checkpoints that were refused, each with its name and the reason.
     pub refused: Vec<String>,
-    /// What lets the bits differ from those of a run that was never stopped, in words.
+    /// Why the bits may differ from those of a run that was never stopped, in words.
     pub differs: Option<String>,
 }
 
@@ -46,31 +47,33 @@ impl Session<'_> {
         }
     }
 
-    /// Saves every state and where the run stands, as a file with the number of steps in its name, in a folder that
-    /// exists. The file is there whole or not at all, and passes through one small buffer. Then what the trainer does not
-    /// keep ([`crate::Trainer::keep`]) is removed. States that are not finite are not saved.
+    /// Saves every state and where the run stands in an existing folder, as a file with the number of steps in its name. The
+    /// file is written atomically, through one small buffer. Then checkpoints that the trainer does not keep
+    /// ([`crate::Trainer::keep`]) are removed. States that are not finite are not saved.
     pub fn checkpoint(&self, folder: &Path) -> Result<PathBuf, TrainError> {
-        self.check_unspoilt()?;
+        self.check_not_poisoned()?;
         let path = folder.join(file_name(self.steps_done));
-        let every = self.every_state();
-        let notes = self.train_state().to_notes();
+        let state = self.train_state();
         let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
-        tensor_file::save(prepared, &self.plans, &every, Some(&notes), &mut buffer, &path)?;
-        let (state, best) = (self.train_state(), self.best.step);
-        let foreign =
-            |path: &Path| TrainState::read_file(path).is_ok_and(|other| other.other(&state).is_some());
-        tidy(folder, self.steps_done, self.trainer.keep, (best > 0).then_some(best), foreign)?;
+        let (tensors, notes) = (self.all_states(), state.to_notes());
+        tensor_file::save(prepared, &self.plans, &tensors, Some(&notes), &mut buffer, &path)?;
+        let of_another_run = |path: &Path| {
+            TrainState::read_file(path).is_ok_and(|other| other.identity_mismatch(&state).is_some())
+        };
+        let best = (self.best.step > 0).then_some(self.best.step);
+        prune(folder, self.steps_done, self.trainer.keep, best, of_another_run)?;
         Ok(path)
     }
 
-    /// Refuses a folder in which another run left checkpoints: a run that starts there would remove them, or go on with them
-    /// later. [`Session::fit`] asks first.
+    /// Refuses a folder that holds another run's checkpoints: a run that starts there would remove them, or resume from them
+    /// later. [`Session::fit`] checks this first.
     pub fn check_folder(&self, folder: &Path) -> Result<(), TrainError> {
         let state = self.train_state();
         for path in checkpoints(folder).unwrap_or_default() {
-            if let Ok(Some(what)) = TrainState::read_file(&path).map(|other| other.other(&state)) {
+            if let Ok(Some(what)) = TrainState::read_file(&path).map(|other| other.identity_mismatch(&state))
+            {
                 return Err(TrainError::Setting(format!(
-                    "{} is another run's ({what}): name another folder, remove it, or go on with that run",
+                    "{} is another run's ({what}): name another folder, remove it, or resume that run",
                     path.display()
                 )));
             }
@@ -78,15 +81,15 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Refuses a run whose checkpoints could not be read again.
-    pub(crate) fn check_checkpoints(&self, fresh: bool) -> Result<(), TrainError> {
-        let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok(()) };
+    /// Refuses a run whose checkpoints could not be read back.
+    pub(super) fn check_checkpoints(&self, fresh: bool) -> Result<(), TrainError> {
+        let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(()) };
         if fresh {
             self.check_folder(folder)?;
         }
         let notes = self.train_state().to_notes();
-        let bytes = tensor_file::header(&self.plans, &self.every_state(), Some(&notes)).len() as u64;
-        let most = most_header_bytes(self.plans.states.len());
+        let bytes = tensor_file::header(&self.plans, &self.all_states(), Some(&notes)).len() as u64;
+        let most = max_header_bytes(self.plans.states.len());
         if bytes > most {
             return Err(TrainError::Setting(format!(
                 "names and notes take {bytes} bytes of a checkpoint, at most {most} can be read: make them shorter"
@@ -95,15 +98,15 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Every state under its own name.
-    fn every_state(&self) -> Vec<Kept<'_>> {
-        self.plans.states.iter().enumerate().map(|(i, state)| Kept::same(i, &state.name)).collect()
+    /// Every state, optimizer state included, under its own name.
+    fn all_states(&self) -> Vec<SavedTensor<'_>> {
+        self.plans.states.iter().enumerate().map(|(i, state)| SavedTensor::same(i, &state.name)).collect()
     }
 
-    /// Takes every state and where the run stands from a folder's newest good checkpoint: the next [`Session::fit`] goes
-    /// on as if the run had never been interrupted, to the last bit. The trainer must be the same, but for its steps or
-    /// epochs, line, threads and micro-batches. A file that is damaged or another run's is refused, and the one before it
-    /// is tried.
+    /// Restores every state and where the run stands from a folder's newest good checkpoint: the next [`Session::fit`]
+    /// continues as if the run had never been interrupted, to the last bit. The trainer must be the same, except for its steps
+    /// or epochs, line, threads and micro-batches. A checkpoint that is damaged or another run's is refused, and the one
+    /// before it is tried.
     pub fn resume(&mut self, folder: &Path) -> Result<Resumed, TrainError> {
         let ((state, path), refused) =
             newest(folder, |path| Ok((self.resume_from(path)?, path.to_path_buf())))?;
@@ -112,11 +115,11 @@ impl Session<'_> {
         Ok(Resumed { state, path, refused, differs })
     }
 
-    /// Takes everything from one checkpoint.
-    pub(crate) fn resume_from(&mut self, path: &Path) -> Result<TrainState, TrainError> {
-        let file = open(path, most_header_bytes(self.plans.states.len()))?;
+    /// Restores everything from one checkpoint.
+    pub(super) fn resume_from(&mut self, path: &Path) -> Result<TrainState, TrainError> {
+        let file = open(path, max_header_bytes(self.plans.states.len()))?;
         let state = TrainState::parse(&file, path)?;
-        state.check(&self.train_state(), path)?;
+        state.check_identity(&self.train_state(), path)?;
         let mut places = Vec::with_capacity(self.plans.states.len());
         for (i, wanted) in self.plans.states.iter().enumerate() {
             let (name, ty) = (&wanted.name, &wanted.ty);
@@ -138,10 +141,10 @@ impl Session<'_> {
             let length = file.length;
             return Err(wrong(path, format!("the states end at byte {end}, the file has {length}")));
         }
-        // Nothing may be half read and then saved.
-        self.spoilt = true;
+        // Poisoned until done, so that half-read states are never saved.
+        self.poisoned = true;
         file.read_checked(self.prepared.as_mut(), &places, self.buffer.get_mut(), path)?;
-        self.spoilt = false;
+        self.poisoned = false;
         self.steps_done = state.steps_done;
         self.schedule_start = state.schedule_start;
         self.plateau = state.plateau;
@@ -151,36 +154,34 @@ impl Session<'_> {
         Ok(state)
     }
 
-    /// Goes back to the best validation, after which step is told; `None` where no checkpoint of it is kept. Where none of
-    /// them is good, the session stays where it is, which was saved, and the reason is told.
-    pub(crate) fn restore_best(&mut self) -> Result<(Option<u64>, Option<String>), TrainError> {
-        let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok((None, None)) };
+    /// Restores the best validation's checkpoint and returns its step, or `None` if it was not kept. If it is damaged, the
+    /// session stays at its last step, and the reason is returned.
+    pub(super) fn restore_best(&mut self) -> Result<(Option<u64>, Option<String>), TrainError> {
+        let Some(folder) = self.trainer.checkpoint_folder() else { return Ok((None, None)) };
         let (best, last) = (file_name(self.best.step), folder.join(file_name(self.steps_done)));
         if self.best.step == 0 {
             return Ok((None, None));
         }
-        // A run that went on elsewhere may have left its best behind.
-        let folders = [Some(folder.clone()), self.resumed_from.clone()].into_iter().flatten();
+        // The best of a run that was resumed from another folder may still be there.
+        let folders = [Some(folder.to_path_buf()), self.resumed_from.clone()].into_iter().flatten();
         let mut reasons = Vec::new();
         for path in folders.map(|folder| folder.join(&best)).filter(|path| path.exists()) {
             match self.resume_from(&path) {
                 Ok(state) => return Ok((Some(state.steps_done), None)),
-                Err(error @ (TrainError::Weights { .. } | TrainError::File { .. })) => {
-                    reasons.push(error.to_string());
-                }
+                Err(error) if is_refusal(&error) => reasons.push(error.to_string()),
                 Err(other) => return Err(other),
             }
         }
         if reasons.is_empty() {
             return Ok((None, None));
         }
-        // States may be half read.
+        // States may be half read: restore the last step's, which were saved before.
         self.resume_from(&last)?;
         Ok((None, Some(reasons.join("; "))))
     }
 
-    /// Saves before the run ends, whatever comes of it.
-    pub(crate) fn save_to_leave(&self) -> Saved {
+    /// Saves a checkpoint before the run ends early; a failure to save is part of the answer.
+    pub(super) fn save_on_exit(&self) -> Saved {
         match self.save_checkpoint() {
             Ok(Some(folder)) => Saved::In(folder),
             Ok(None) => Saved::Nowhere,
@@ -188,10 +189,10 @@ impl Session<'_> {
         }
     }
 
-    /// Saves where the trainer says; returns the folder.
-    pub(crate) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
-        let Some(Checkpoints { folder, .. }) = &self.trainer.checkpoints else { return Ok(None) };
+    /// Saves a checkpoint in the trainer's folder, if it names one; returns the folder.
+    pub(super) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
+        let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(None) };
         self.checkpoint(folder)?;
-        Ok(Some(folder.clone()))
+        Ok(Some(folder.to_path_buf()))
     }
 }

@@ -1,38 +1,24 @@
-//! Shares of rows that were right.
+//! Accuracy and top-k accuracy.
 
-use super::{Decision, Metric, MetricError, Rows, share};
+use super::{Decision, Metric, MetricError, Rows, WeightedMean};
 use std::fmt;
 
-/// Weights of right rows and of all.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hits {
-    right: f64,
-    all: f64,
-}
-
-impl Hits {
-    fn count(&mut self, right: bool, weight: f64) {
-        self.right += if right { weight } else { 0.0 };
-        self.all += weight;
-    }
-}
-
-/// Share of rows whose chosen class is the label: `accuracy`.
+/// Fraction of rows whose predicted class is the label: `accuracy`.
 #[derive(Clone, Debug)]
 pub struct Accuracy {
     decision: Decision,
-    hits: Hits,
+    mean: WeightedMean,
 }
 
 impl Accuracy {
-    /// Accuracy with classes chosen so.
+    /// Accuracy of classes predicted by this rule.
     pub fn new(decision: Decision) -> Self {
-        Self { decision, hits: Hits::default() }
+        Self { decision, mean: WeightedMean::default() }
     }
 
-    /// The share, so far.
+    /// The accuracy, so far.
     pub fn value(&self) -> f64 {
-        share(self.hits.right, self.hits.all)
+        self.mean.value()
     }
 }
 
@@ -42,18 +28,18 @@ impl Metric for Accuracy {
     }
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
-        for (label, chosen, weight) in self.decision.pairs("accuracy", rows)? {
-            self.hits.count(label == chosen, weight);
+        for (label, predicted, weight) in self.decision.pairs("accuracy", rows)? {
+            self.mean.add(f64::from(label == predicted), weight);
         }
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("accuracy"), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("accuracy"), self.value());
     }
 
     fn reset(&mut self) {
-        self.hits = Hits::default();
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {
@@ -61,7 +47,7 @@ impl Metric for Accuracy {
     }
 }
 
-/// Share of rows whose label is among the k highest scores, the first of equal ones being higher: `top5`.
+/// Fraction of rows whose label is among the k highest scores: `top5`. Of equal scores the first ranks higher.
 ///
 /// ```
 /// use plimsoll_train::metrics::{Metric, Outputs, Rows, Targets, TopK};
@@ -77,22 +63,22 @@ pub struct TopK {
     name: Box<str>,
     k: usize,
     classes: usize,
-    hits: Hits,
+    mean: WeightedMean,
 }
 
 impl TopK {
-    /// The share of rows whose label is among the `k` highest of `classes` scores.
+    /// Top-k accuracy over `classes` classes.
     pub fn new(k: usize, classes: usize) -> Result<Self, MetricError> {
         if k == 0 || k > classes {
             let reason = format!("k is {k}, and must be in 1..={classes}, the number of classes");
             return Err(MetricError::Setting { metric: "topK", reason });
         }
-        Ok(Self { name: format!("top{k}").into(), k, classes, hits: Hits::default() })
+        Ok(Self { name: format!("top{k}").into(), k, classes, mean: WeightedMean::default() })
     }
 
-    /// The share, so far.
+    /// The accuracy, so far.
     pub fn value(&self) -> f64 {
-        share(self.hits.right, self.hits.all)
+        self.mean.value()
     }
 }
 
@@ -113,17 +99,17 @@ impl Metric for TopK {
             let (before, after) = (&scores[..label], &scores[label + 1..]);
             let higher = before.iter().filter(|&&score| score >= scores[label]).count()
                 + after.iter().filter(|&&score| score > scores[label]).count();
-            self.hits.count(higher < self.k, weight);
+            self.mean.add(f64::from(higher < self.k), weight);
         }
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("{}", self.name), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("{}", self.name), self.value());
     }
 
     fn reset(&mut self) {
-        self.hits = Hits::default();
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {

@@ -1,50 +1,50 @@
-//! What a step is fed besides a batch's inputs: labels made safe, row weights, and what random numbers are made of.
+//! A step's inputs besides the batch's own: checked labels, row weights, and the key of random numbers.
 
 use crate::TrainError;
 use plimsoll_data::Batch;
 use plimsoll_nn::{Loss, Model, step};
 use plimsoll_tensor::Field;
 
-/// What one model takes.
-struct Takes<'m> {
+/// The inputs, labels and loss of one model.
+struct ModelFields<'m> {
     loss: &'m dyn Loss,
     inputs: Vec<Field>,
     target: Field,
-    /// Rows of an example.
+    /// Rows of the loss per example.
     rows: usize,
 }
 
-/// Buffers of one batch, filled again and again without allocating.
+/// Buffers for one batch, refilled without allocating.
 pub(crate) struct Feed<'m> {
-    models: Vec<Takes<'m>>,
-    /// The bits of the labels, classes with zero where there is none.
+    models: Vec<ModelFields<'m>>,
+    /// The labels' bits; a row without a label has class zero, and weight zero.
     labels: Vec<i32>,
-    /// How much each row counts, beside the others.
-    shares: Vec<f32>,
-    /// The same, adding up to one.
+    /// Each row's weight, as the loss states it.
+    raw_weights: Vec<f32>,
+    /// The same, normalized to a sum of one.
     weights: Vec<f32>,
-    /// The examples' numbers.
+    /// The examples' numbers, which random numbers depend on.
     examples: Vec<i32>,
     /// Seed and step.
     key: [u64; 2],
 }
 
 impl<'m> Feed<'m> {
-    /// Room for batches of at most so many examples of any of these models.
+    /// Buffers for batches of up to `examples` examples of any of these models.
     pub fn new(models: impl Iterator<Item = &'m dyn Model>, examples: usize) -> Self {
-        let takes = |model: &'m dyn Model| Takes {
+        let fields = |model: &'m dyn Model| ModelFields {
             loss: model.loss(),
             inputs: model.inputs(),
             target: model.target(),
             rows: step::rows(model).elements(),
         };
-        let models: Vec<Takes<'m>> = models.map(takes).collect();
+        let models: Vec<ModelFields<'m>> = models.map(fields).collect();
         let rows = models.iter().map(|model| model.rows).max().unwrap_or(0);
         let labels = models.iter().map(|model| model.target.ty.shape.elements()).max().unwrap_or(0);
         Self {
             models,
             labels: Vec::with_capacity(examples * labels),
-            shares: Vec::with_capacity(examples * rows),
+            raw_weights: Vec::with_capacity(examples * rows),
             weights: Vec::with_capacity(examples * rows),
             examples: Vec::with_capacity(examples),
             key: [0; 2],
@@ -53,17 +53,17 @@ impl<'m> Feed<'m> {
 
     /// The model that takes a batch's examples.
     pub fn model_of(&self, batch: &Batch) -> Option<usize> {
-        let types = |model: &Takes<'_>| {
+        let types = |model: &ModelFields<'_>| {
             let fields = model.inputs.iter().chain([&model.target]);
             batch.example_types().eq(fields.map(|field| &field.ty))
         };
         self.models.iter().position(types)
     }
 
-    /// Fills the buffers for a batch of one of the models; returns the sum of the rows' shares, by which batches are to be
-    /// averaged.
-    pub fn take(&mut self, model: usize, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
-        let Takes { loss, inputs, target, rows } = &self.models[model];
+    /// Fills the buffers for a batch of one of the models. Returns the sum of the raw row weights, by which means over
+    /// several batches are weighted.
+    pub fn fill(&mut self, model: usize, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
+        let ModelFields { loss, inputs, target, rows } = &self.models[model];
         for (bytes, field) in batch.inputs().zip(inputs) {
             if let Some(bound) = field.bound {
                 words(bytes).enumerate().try_for_each(|(i, token)| in_range("token", token, i, bound))?;
@@ -74,7 +74,7 @@ impl<'m> Feed<'m> {
         self.examples.clear();
         self.examples.extend((0..examples as u64).map(|i| (batch.first_example() + i) as i32));
         self.labels.clear();
-        self.shares.clear();
+        self.raw_weights.clear();
         match target.bound {
             Some(classes) => {
                 let one_row_each = batch.labels().len() / 4 == examples * rows;
@@ -87,20 +87,20 @@ impl<'m> Feed<'m> {
                     }
                     in_range("label", label.max(0), i, classes)?;
                     self.labels.push(label.max(0));
-                    self.shares.push(loss.share(label) as f32);
+                    self.raw_weights.push(loss.share(label) as f32);
                 }
             }
             None => self.labels.extend(words(batch.labels())),
         }
-        if self.shares.len() != examples * rows {
-            // One row for several labels, or for values.
-            self.shares.clear();
-            self.shares.resize(examples * rows, 1.0);
+        if self.raw_weights.len() != examples * rows {
+            // One row has several labels, or values: all rows weigh the same.
+            self.raw_weights.clear();
+            self.raw_weights.resize(examples * rows, 1.0);
         }
-        let total: f64 = self.shares.iter().copied().map(f64::from).sum();
+        let total: f64 = self.raw_weights.iter().copied().map(f64::from).sum();
         let scale = if total > 0.0 { 1.0 / total } else { 0.0 };
         self.weights.clear();
-        self.weights.extend(self.shares.iter().map(|&share| (f64::from(share) * scale) as f32));
+        self.weights.extend(self.raw_weights.iter().map(|&weight| (f64::from(weight) * scale) as f32));
         Ok(total)
     }
 
@@ -109,12 +109,12 @@ impl<'m> Feed<'m> {
         &self.labels
     }
 
-    /// How much each row counts, beside the others.
-    pub fn shares(&self) -> &[f32] {
-        &self.shares
+    /// Each row's weight, as the loss states it.
+    pub fn raw_weights(&self) -> &[f32] {
+        &self.raw_weights
     }
 
-    /// How much each row counts, adding up to one.
+    /// Each row's weight, normalized to a sum of one.
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
@@ -134,9 +134,9 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = i32> + '_ {
     bytes.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-fn in_range(what: &str, value: i32, place: usize, bound: usize) -> Result<(), TrainError> {
+fn in_range(what: &str, value: i32, index: usize, bound: usize) -> Result<(), TrainError> {
     if usize::try_from(value).is_ok_and(|v| v < bound) {
         return Ok(());
     }
-    Err(TrainError::Setting(format!("{what} {value} at place {place} of the batch is not in 0..{bound}")))
+    Err(TrainError::Setting(format!("{what} {value} at place {index} of the batch is not in 0..{bound}")))
 }

@@ -1,8 +1,9 @@
-//! Which validation was the best so far.
+//! Comparing validations: which figure counts, and the best one so far.
 
-use crate::{Evaluation, TrainError};
+use super::Evaluation;
+use crate::TrainError;
 
-/// The figure of a validation by which one is better than another.
+/// The figure by which validations are compared.
 ///
 /// ```
 /// use plimsoll_train::Monitor;
@@ -12,17 +13,17 @@ use crate::{Evaluation, TrainError};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Monitor {
-    /// The loss, lower is better.
+    /// The loss; lower is better.
     #[default]
     Loss,
-    /// The accuracy, or the figure of a metric with this name, higher is better.
+    /// The accuracy, or the metric's figure with this name; higher is better.
     Highest(String),
-    /// The figure of a metric with this name, lower is better.
+    /// The metric's figure with this name; lower is better.
     Lowest(String),
 }
 
 /// Figures that are better when they are lower.
-const LOWER: [&str; 3] = ["perplexity", "mse", "mae"];
+const LOWER_IS_BETTER: [&str; 3] = ["perplexity", "mse", "mae"];
 
 impl std::str::FromStr for Monitor {
     type Err = std::convert::Infallible;
@@ -30,7 +31,7 @@ impl std::str::FromStr for Monitor {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Ok(match name {
             "loss" => Self::Loss,
-            name if LOWER.contains(&name) => Self::Lowest(name.into()),
+            name if LOWER_IS_BETTER.contains(&name) => Self::Lowest(name.into()),
             name => Self::Highest(name.into()),
         })
     }
@@ -45,7 +46,7 @@ impl Monitor {
         }
     }
 
-    /// The figure and which way is better, in words: with it, what is the best of a run stays the same.
+    /// The figure and its direction, in words. Part of a run's identity in checkpoints.
     pub(crate) fn description(&self) -> String {
         match self {
             Self::Loss => "loss".into(),
@@ -54,7 +55,7 @@ impl Monitor {
         }
     }
 
-    /// What is the lower the better it is.
+    /// The figure as a cost: lower is better.
     pub(crate) fn cost(&self, evaluation: &Evaluation, figures: &[(String, f64)]) -> Result<f64, TrainError> {
         let name = self.name();
         let of_metric = || figures.iter().find(|(figure, _)| figure == name).map(|(_, value)| *value);
@@ -76,9 +77,9 @@ impl Monitor {
 /// The best validation so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Best {
-    /// The bits of its cost, an f64: the figure, or minus the figure where higher is better.
+    /// The bits of its cost, an f64: the figure, negated where higher is better.
     pub cost_bits: u64,
-    /// The step after which it was.
+    /// The step after which it ran.
     pub step: u64,
     /// Validations since then.
     pub waited: u64,
@@ -91,9 +92,9 @@ impl Default for Best {
 }
 
 impl Best {
-    /// Takes note of a validation after a step; whether it is the best so far. One that was not due is not waited for.
+    /// Records a validation after a step; returns whether it is the best so far. Only due validations count as waited.
     pub(crate) fn observe(&mut self, cost: f64, step: u64, due: bool) -> bool {
-        // Not a number is never better.
+        // NaN is never better.
         let better = cost < f64::from_bits(self.cost_bits);
         *self = match better {
             true => Self { cost_bits: cost.to_bits(), step, waited: 0 },
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_is_the_first_of_the_lowest() {
+    fn best_is_the_first_validation_of_lowest_cost() {
         let mut best = Best::default();
         let better = [3.0, 2.0, 2.0, f64::NAN, 1.0].map(|cost| best.observe(cost, cost as u64, true));
         assert_eq!(better, [true, true, false, false, true]);
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_compared_by_name() {
+    fn monitor_finds_figures_by_name() {
         let evaluation = Evaluation { loss: 0.5, accuracy: Some(0.75), examples: 4, classes: true };
         let figures = [("f1/macro".to_string(), 0.25), ("perplexity".to_string(), 8.0)];
         let cost = |name: &str| name.parse::<Monitor>().unwrap().cost(&evaluation, &figures);

@@ -1,29 +1,27 @@
-//! Starting values of states: counter-based, so a state's start depends on its name and the seed alone.
+//! Initial values of states. Counter-based: they depend on the state's name and the seed alone.
 
+use crate::files::STATE_BUFFER_BYTES;
 use plimsoll_graph::{Init, Role};
 use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, bf16, f16};
 
-/// Bytes of the buffer through which states pass piece by piece, on their way to and from files.
-pub const CHUNK_BYTES: usize = 64 << 10;
-
-/// Fills every state with its start; they are zeros before.
-pub(crate) fn initialise(
+/// Writes every state's initial value. States must be zeros before.
+pub(super) fn initialize(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
     seed: u64,
     chunk: &mut Vec<u8>,
 ) -> Result<(), ExecuteError> {
     for (i, state) in states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros) {
-        // An average starts as its parameter.
+        // A running average starts as its parameter.
         let name = parameter_of(state).unwrap_or(&state.name);
         let stream = Stream::new(seed, 0, name);
         let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
-        for first in (0..elements).step_by(CHUNK_BYTES / size) {
+        for first in (0..elements).step_by(STATE_BUFFER_BYTES / size) {
             chunk.clear();
-            let last = elements.min(first + CHUNK_BYTES / size);
+            let last = elements.min(first + STATE_BUFFER_BYTES / size);
             // Random numbers come four at a time, and a chunk starts with a block of them.
             for block in (first..last).step_by(4) {
                 let index = (block / 4) as u32;
@@ -47,7 +45,7 @@ pub(crate) fn initialise(
 }
 
 /// Fills every state with zeros.
-pub(crate) fn clear(
+pub(super) fn clear(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
     chunk: &mut [u8],
@@ -69,7 +67,7 @@ pub(crate) fn parameter_of(state: &StatePlacement) -> Option<&str> {
 }
 
 /// Appends a number as an element.
-pub(crate) fn push(bytes: &mut Vec<u8>, dtype: DType, value: f64) {
+pub(super) fn push(bytes: &mut Vec<u8>, dtype: DType, value: f64) {
     match dtype {
         DType::F32 => bytes.extend((value as f32).to_ne_bytes()),
         DType::F64 => bytes.extend(value.to_ne_bytes()),

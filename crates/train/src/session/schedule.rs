@@ -1,38 +1,38 @@
-//! How the learning rate goes over a run.
+//! Learning rate schedules.
 
 use std::f64::consts::PI;
 
-/// The share of a one-cycle run in which the rate rises.
+/// The fraction of a one-cycle run in which the rate rises.
 const RISE: f64 = 0.3;
-/// A one-cycle run starts at this fraction of the rate, and ends at that fraction of its start.
+/// A one-cycle run starts at the rate over `START`, and ends at that over `END`.
 const START: f64 = 25.0;
 const END: f64 = 1e4;
-/// A loss below the best by this share is better.
+/// A plateau's loss improves if it is below the best by this fraction.
 const BETTER: f64 = 1e-4;
 
-/// How the learning rate goes over a run.
+/// The learning rate's schedule over a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Schedule {
-    /// It stays.
+    /// Constant.
     #[default]
     Constant,
-    /// It falls to zero along half a cosine.
+    /// Falls to zero along half a cosine.
     Cosine,
-    /// It falls to zero along a line.
+    /// Falls to zero linearly.
     Linear,
-    /// It is multiplied with a factor every so many steps.
+    /// Multiplied by a factor every few steps.
     Step {
-        /// The steps.
+        /// Steps between two multiplications.
         every: u64,
         /// The factor.
         factor: f64,
     },
-    /// It rises from a 25th over three tenths of the run and falls to almost nothing, along half cosines (Smith and Topin
-    /// 2018), as PyTorch has it.
+    /// Rises from a 25th over three tenths of the run and falls to almost zero, along half cosines (Smith and Topin 2018), as
+    /// in PyTorch.
     OneCycle,
-    /// It is multiplied with a factor whenever the test part's loss was not better for more epochs than its patience.
+    /// Multiplied by a factor whenever the test part's loss has not improved for more epochs than its patience.
     Plateau {
-        /// The epochs that are waited for.
+        /// Epochs to wait for an improvement.
         patience: u64,
         /// The factor.
         factor: f64,
@@ -40,7 +40,7 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// The factor of the rate in step `step` (from 0) of `steps`; that of a plateau is [`Plateau`]'s.
+    /// The factor of the rate in step `step` (from 0) of `steps`, without a plateau's, which [`Plateau`] holds.
     ///
     /// ```
     /// use plimsoll_train::Schedule;
@@ -60,7 +60,7 @@ impl Schedule {
         }
     }
 
-    /// As [`Schedule::scale`], after a rise along a line over the first `warmup` steps.
+    /// As [`Schedule::scale`], after a linear warm-up over the first `warmup` steps.
     pub fn scale_after(self, warmup: u64, step: u64, steps: u64) -> f64 {
         match step < warmup {
             true => (step as f64 + 1.0) / (warmup as f64 + 1.0) * self.scale(0, steps.saturating_sub(warmup)),
@@ -68,14 +68,13 @@ impl Schedule {
         }
     }
 
-    /// In words: a checkpoint goes on only under the same.
+    /// In words. Part of a run's identity in checkpoints.
     pub(crate) fn description(self, warmup: u64) -> String {
         let words = format!("{self:?}").to_lowercase();
         if warmup == 0 { words } else { format!("{words} after {warmup} steps of warm-up") }
     }
 }
 
-/// Up, then down, each along half a cosine.
 fn one_cycle(step: f64, steps: f64) -> f64 {
     let (top, end) = (RISE * steps - 1.0, steps - 1.0);
     let between = |from: f64, to: f64, share: f64| to + (from - to) / 2.0 * (1.0 + (PI * share).cos());
@@ -86,7 +85,7 @@ fn one_cycle(step: f64, steps: f64) -> f64 {
     between(1.0, low, ((step - top) / (end - top).max(1.0)).min(1.0))
 }
 
-/// What [`Schedule::Plateau`] remembers.
+/// The state of [`Schedule::Plateau`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plateau {
     /// The bits of the best loss, an f64.
@@ -104,7 +103,7 @@ impl Default for Plateau {
 }
 
 impl Plateau {
-    /// Takes note of a loss.
+    /// Records a validation's loss.
     pub(crate) fn observe(&mut self, schedule: Schedule, loss: f64) {
         let Schedule::Plateau { patience, .. } = schedule else { return };
         let best = f64::from_bits(self.best_bits);
@@ -137,7 +136,7 @@ mod tests {
 
     /// Numbers of `torch.optim.lr_scheduler`: OneCycleLR of 20 steps, and of 7.
     #[test]
-    fn one_cycle_goes_as_pytorch_does() {
+    fn one_cycle_matches_pytorch() {
         for (step, scale) in TORCH_20 {
             near(Schedule::OneCycle.scale(step, 20), scale);
         }
@@ -151,7 +150,7 @@ mod tests {
     const TORCH_7: [(u64, f64); 3] = [(0, 0.040000000000000036), (2, 0.9190443762697106), (6, 4e-06)];
 
     #[test]
-    fn a_warm_up_ends_where_the_schedule_starts() {
+    fn warm_up_ends_where_the_schedule_starts() {
         let scale = |step| Schedule::Cosine.scale_after(3, step, 13);
         near(scale(0), 0.25);
         near(scale(2), 0.75);
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plateau_lowers_the_rate_after_its_patience() {
+    fn plateau_lowers_the_rate_after_its_patience() {
         let schedule = Schedule::Plateau { patience: 1, factor: 0.1 };
         let mut plateau = Plateau::default();
         let scales = [3.0, 2.0, 2.0, 1.99999, 1.5, f64::NAN, 1.6].map(|loss| {
