@@ -1,7 +1,8 @@
 //! Spilling allocates nothing once its queue is there, on any thread.
 #![cfg(target_os = "linux")]
 
-use plimsoll_cpu::spill::{BLOCK, SpillError, SpillFile, SpillQueue};
+use plimsoll_cpu::runtime::spill::{BLOCK, SpillError, SpillFile};
+use plimsoll_cpu::runtime::transfer::TransferQueue;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -38,7 +39,7 @@ fn spilling_allocates_nothing() {
         outcome => outcome,
     };
     // Fewer slots than requests: making one waits, too.
-    let queue = SpillQueue::new(file.unwrap(), 2).unwrap();
+    let queue = TransferQueue::new(file.unwrap(), 2).unwrap();
     let mut memory = vec![1u8; 2 * bytes + 128];
     let start = memory.as_ptr().align_offset(64);
     let (one, two) = memory[start..].split_at_mut(bytes.next_multiple_of(64));
