@@ -7,7 +7,7 @@ use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::cpu::spill::disk_rates;
+use plimsoll::cpu::disk_rates;
 use plimsoll::data::{Dataset, ImageOptions, OpenOptions, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
