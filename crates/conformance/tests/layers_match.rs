@@ -385,7 +385,7 @@ fn loss_values(case: &LayerCase, loss: &dyn Loss) -> BTreeMap<String, Vec<f64>> 
     if case.inputs.len() == 2 {
         // As a training step feeds labels and weights.
         let ignored = |label: f64| case.name.contains("/ignore") && label == 0.0;
-        let share = |&label: &f64| loss.share(if ignored(label) { -100 } else { label as i32 });
+        let share = |&label: &f64| loss.label_weight(if ignored(label) { -100 } else { label as i32 });
         let shares: Vec<f64> = target.iter().map(share).collect();
         let sum: f64 = shares.iter().sum();
         values.insert("weights".into(), shares.iter().map(|s| s / sum).collect());

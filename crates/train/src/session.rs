@@ -14,7 +14,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Batches, Cursor, Dataset, Pipeline};
 use plimsoll_graph::NodeId;
 use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
-use plimsoll_nn::{EXAMPLES, LEAST_SCALE, LOSS_SCALE, RANDOM, SKIPPED_STEPS};
+use plimsoll_nn::{EXAMPLES, LOSS_SCALE, MIN_LOSS_SCALE, RANDOM, SKIPPED_STEPS};
 use plimsoll_plan::{ExecuteError, PlanSet, Prepared};
 use plimsoll_tensor::{DType, HostTensor};
 use plimsoll_transform::LOSS;
@@ -296,7 +296,7 @@ impl<'t> Session<'t> {
         let loss = self.read_loss(plan)?;
         // The loss itself is not scaled. Gradients that overflow may be better at half the scale, until it is the smallest.
         let skipped = |(before, after): (Scale, Scale)| before.skipped < after.skipped;
-        let at_least = before.is_some_and(|found| found.scale <= LEAST_SCALE);
+        let at_least = before.is_some_and(|found| found.scale <= MIN_LOSS_SCALE);
         let gradients = at_least && before.zip(self.scale()?).is_some_and(skipped);
         if !loss.is_finite() || gradients {
             let step = self.steps_done;
