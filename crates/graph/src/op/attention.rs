@@ -1,6 +1,8 @@
 //! Attention without the score matrix, and rotary positions.
 
-use super::{Family, arity, per_example, rank, require, same_float};
+use super::{
+    Family, InPlace, OperandPrecision, Precision, Properties, arity, per_example, rank, require, same_float,
+};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -101,10 +103,25 @@ impl Family for Attention {
             Self::Grad { masked, .. } => (3, masked),
             Self::Rotary { .. } => (1, false),
         };
-        // A mask that is not the examples' own must be the same for all of them.
+        // A mask without a batch axis must be one for all examples.
         let foreign = masked
             && matches!((batched.last(), inputs.last()), (Some(false), Some(mask)) if mask.shape[0] != 1);
         if foreign { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
+    }
+
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Forward { .. } => {
+                let precision = Precision { operands: OperandPrecision::Low, ..Precision::ROUNDED };
+                Properties { precision, ..Properties::GENERAL }
+            }
+            Self::Grad { .. } => Properties { precision: Precision::ROUNDED, ..Properties::GENERAL },
+            Self::Rotary { .. } => Properties {
+                precision: Precision::ROUNDED,
+                in_place: InPlace::Pairwise,
+                ..Properties::GENERAL
+            },
+        }
     }
 }
 

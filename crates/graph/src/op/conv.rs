@@ -1,6 +1,8 @@
 //! Convolution over images in NHWC order.
 
-use super::{Epilogue, Family, arity, product_type, rank, require, same_float};
+use super::{
+    Epilogue, Family, OperandPrecision, Precision, Properties, arity, product_type, rank, require, same_float,
+};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -215,12 +217,22 @@ impl Family for Conv {
         vec![match (self, batched[0], batched[1]) {
             (Self::WeightGrad { .. }, true, true) => BatchRelation::Reduced,
             (Self::Forward { .. } | Self::InputGrad { .. }, true, false) => BatchRelation::PerExample,
-            _ => BatchRelation::Mixed,
+            (Self::Forward { .. } | Self::InputGrad { .. } | Self::WeightGrad { .. }, ..) => {
+                BatchRelation::Mixed
+            }
         }]
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::WeightGrad { .. }) { &[0] } else { &[] }
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Forward { .. } | Self::InputGrad { .. } => {
+                Properties { precision: Precision::PRODUCT, ..Properties::GENERAL }
+            }
+            Self::WeightGrad { .. } => {
+                let precision = Precision { operands: OperandPrecision::Wide, ..Precision::PRODUCT };
+                Properties { precision, folds: &[0], ..Properties::GENERAL }
+            }
+        }
     }
 }
 

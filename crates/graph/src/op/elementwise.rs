@@ -1,6 +1,6 @@
 //! Scalar functions of every element, with broadcasting, alone or several in one pass.
 
-use super::{Family, require};
+use super::{Family, InPlace, OperandPrecision, Precision, Properties, Rematerialization, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use serde::{Deserialize, Serialize};
@@ -156,7 +156,28 @@ impl Elementwise {
             ) => 16,
             Self::Unary(Unary::Sqrt | Unary::Rsqrt) | Self::Binary(Binary::Div) => 4,
             Self::Constant { .. } => 0,
-            _ => 1,
+            Self::Unary(
+                Unary::Neg
+                | Unary::Abs
+                | Unary::Square
+                | Unary::Relu
+                | Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Sign,
+            )
+            | Self::Binary(
+                Binary::Add
+                | Binary::Sub
+                | Binary::Mul
+                | Binary::Max
+                | Binary::Min
+                | Binary::Greater
+                | Binary::GreaterEqual
+                | Binary::Equal,
+            )
+            | Self::Select
+            | Self::Cast(_) => 1,
         }
     }
 }
@@ -214,7 +235,53 @@ impl Family for Elementwise {
     }
 
     fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
-        elementwise_flow(batched, inputs, 1)
+        elementwise_relation(batched, inputs, 1)
+    }
+
+    fn properties(&self) -> Properties {
+        let exact = Precision { operands: OperandPrecision::AsStored, ..Precision::CHAIN };
+        let (rematerialization, precision) = match self {
+            // A chain is rounded before it, so that backward needs no more than relu's stored result.
+            Self::Unary(Unary::Relu) => {
+                (Rematerialization::Cheap, Precision { extends_chain: false, ..exact })
+            }
+            Self::Unary(Unary::Neg | Unary::Abs) => (Rematerialization::Cheap, exact),
+            Self::Unary(
+                Unary::Square
+                | Unary::Sqrt
+                | Unary::Rsqrt
+                | Unary::Exp
+                | Unary::Log
+                | Unary::Tanh
+                | Unary::Sigmoid
+                | Unary::Erf
+                | Unary::Sin
+                | Unary::Cos
+                | Unary::Log1p
+                | Unary::Expm1
+                | Unary::Softplus
+                | Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Sign,
+            )
+            | Self::Binary(Binary::Div)
+            | Self::Select
+            | Self::Cast(_)
+            | Self::Constant { .. } => (Rematerialization::Cheap, Precision::CHAIN),
+            Self::Binary(
+                Binary::Add
+                | Binary::Sub
+                | Binary::Mul
+                | Binary::Max
+                | Binary::Min
+                | Binary::Pow
+                | Binary::Greater
+                | Binary::GreaterEqual
+                | Binary::Equal,
+            ) => (Rematerialization::Trivial, Precision::CHAIN),
+        };
+        Properties { rematerialization, precision, in_place: InPlace::Elementwise, ..Properties::GENERAL }
     }
 }
 
@@ -281,7 +348,11 @@ impl Family for Region {
     }
 
     fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
-        elementwise_flow(batched, inputs, self.outputs.len())
+        elementwise_relation(batched, inputs, self.outputs.len())
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { in_place: InPlace::Elementwise, ..Properties::GENERAL }
     }
 }
 
@@ -292,8 +363,8 @@ fn broadcast(inputs: &[&TensorType]) -> Result<Shape, TypeError> {
     })
 }
 
-/// Examples stay in place if every batched operand has the result's rank; else they meet another axis.
-fn elementwise_flow(batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
+/// Per-example if every batched operand has the result's rank; else broadcasting aligns the batch axis with another.
+fn elementwise_relation(batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
     let rank = inputs.iter().map(|t| t.shape.rank()).max().unwrap_or(0);
     let aligned = batched.iter().zip(inputs).all(|(&b, t)| !b || t.shape.rank() == rank);
     vec![if aligned { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]

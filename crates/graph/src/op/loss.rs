@@ -1,6 +1,6 @@
 //! Losses. Each is a weighted sum over rows; a mean is a weight of one over the number of rows.
 
-use super::{Family, rank, require, same_float};
+use super::{Family, OperandPrecision, Precision, Properties, rank, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -114,11 +114,15 @@ impl Family for Loss {
         }
     }
 
-    fn folds(&self) -> &'static [usize] {
+    fn properties(&self) -> Properties {
         match self {
-            Self::CrossEntropy | Self::LinearCrossEntropy { .. } => &[0],
-            Self::LinearCrossEntropyGrad { .. } => &[1],
-            Self::CrossEntropyGrad => &[],
+            Self::CrossEntropy => Properties { folds: &[0], ..Properties::GENERAL },
+            Self::CrossEntropyGrad => Properties::GENERAL,
+            Self::LinearCrossEntropy { .. } => {
+                let precision = Precision { operands: OperandPrecision::FirstAsStored, ..Precision::WIDE };
+                Properties { precision, folds: &[0], ..Properties::GENERAL }
+            }
+            Self::LinearCrossEntropyGrad { .. } => Properties { folds: &[1], ..Properties::GENERAL },
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Matrix product.
 
-use super::{Family, product_type, require, same_float};
+use super::{Family, Precision, Properties, product_type, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -105,8 +105,9 @@ impl Family for MatMul {
         }]
     }
 
-    fn folds(&self) -> &'static [usize] {
+    fn properties(&self) -> Properties {
         // A bias or a maximum belongs to the whole sum, not to a block's part of it.
-        if self.epilogue == Epilogue::default() { &[0] } else { &[] }
+        let folds: &[usize] = if self.epilogue == Epilogue::default() { &[0] } else { &[] };
+        Properties { precision: Precision::PRODUCT, folds, ..Properties::GENERAL }
     }
 }

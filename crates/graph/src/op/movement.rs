@@ -1,6 +1,6 @@
 //! Moving elements without changing them.
 
-use super::{Family, arity, require};
+use super::{Family, OperandPrecision, Precision, Properties, Rematerialization, arity, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{Shape, TensorType};
 use serde::{Deserialize, Serialize};
@@ -183,5 +183,19 @@ impl Family for Movement {
         };
         let outputs = if let Self::Split { extents, .. } = self { extents.len() } else { 1 };
         vec![if stays { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]
+    }
+
+    fn properties(&self) -> Properties {
+        let precision = Precision { operands: OperandPrecision::AsStored, ..Precision::WIDE };
+        let (rematerialization, is_view) = match self {
+            Self::Reshape(_) | Self::Detach => (Rematerialization::Cheap, true),
+            Self::Transpose(_)
+            | Self::Broadcast(_)
+            | Self::Slice(_)
+            | Self::Pad { .. }
+            | Self::Concat { .. } => (Rematerialization::Cheap, false),
+            Self::Split { .. } => (Rematerialization::Costly, false),
+        };
+        Properties { rematerialization, precision, is_view, ..Properties::GENERAL }
     }
 }

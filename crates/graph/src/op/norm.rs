@@ -1,7 +1,7 @@
 //! Normalisation. Layer and batch norm are composites: the `decompose` pass turns them into [`Norm::Stats`] and
 //! elementwise ops, so that recomputing a normalised value is cheap elementwise work from its saved statistics.
 
-use super::{Family, arity, require, same_float};
+use super::{Family, Precision, Properties, arity, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
@@ -129,12 +129,22 @@ impl Family for Norm {
         }
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::Sums { .. }) { &[0, 1] } else { &[] }
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Layer { .. } | Self::Batch { .. } => {
+                Properties { precision: Precision::ROUNDED, ..Properties::GENERAL }
+            }
+            Self::LogSumExp => {
+                let precision = Precision { extends_chain: true, ..Precision::WIDE };
+                Properties { precision, ..Properties::GENERAL }
+            }
+            Self::Stats { .. } => Properties::GENERAL,
+            Self::Sums { .. } => Properties { folds: &[0, 1], ..Properties::GENERAL },
+        }
     }
 }
 
-/// Rows are whole inside an example unless the only axis is the examples' own.
+/// Rows lie inside an example, unless the batch axis is the only one.
 fn per_row(inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
     vec![if inputs[0].shape.rank() > 1 { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]
 }

@@ -1,6 +1,9 @@
 //! Pooling over images in NHWC order.
 
-use super::{Family, Geometry, arity, per_example, rank, reach, require, same_float};
+use super::{
+    Family, Geometry, OperandPrecision, Precision, Properties, arity, per_example, rank, reach, require,
+    same_float,
+};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -135,7 +138,7 @@ impl Family for Pool {
                 })?;
                 dy
             }
-            _ => arity::<1>(inputs)?[0],
+            Self::Max { .. } | Self::Average { .. } | Self::AverageGrad { .. } => arity::<1>(inputs)?[0],
         };
         let dtype = same_float(&[given])?;
         let [n, h, w, c] = rank("the image", given)?;
@@ -171,6 +174,15 @@ impl Family for Pool {
 
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         per_example(if matches!(self, Self::Max { .. }) { 2 } else { 1 })
+    }
+
+    fn properties(&self) -> Properties {
+        let precision = match self {
+            // The largest of a window is one of its elements.
+            Self::Max { .. } => Precision { operands: OperandPrecision::AsStored, ..Precision::ROUNDED },
+            Self::MaxGrad { .. } | Self::Average { .. } | Self::AverageGrad { .. } => Precision::ROUNDED,
+        };
+        Properties { precision, ..Properties::GENERAL }
     }
 }
 

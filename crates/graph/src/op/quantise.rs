@@ -1,6 +1,6 @@
 //! Floats as bytes, block by block.
 
-use super::{Family, arity, require};
+use super::{Family, Properties, arity, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{CODE_BLOCK, DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -58,5 +58,11 @@ impl Family for Quantise {
     /// A block may hold elements of several examples.
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         vec![BatchRelation::Mixed; if matches!(self, Self::Encode { .. }) { 2 } else { 1 }]
+    }
+
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Encode { .. } | Self::Decode { .. } => Properties::GENERAL,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Reductions, running sums and the order of elements.
 
-use super::{Family, arity, per_example, require};
+use super::{Family, Precision, Properties, arity, per_example, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -147,12 +147,18 @@ impl Family for Reduce {
             Self::ProductGrad { .. } => 4 * elements,
             Self::SquareSum { .. } => 2 * elements,
             Self::TopK { k } => elements * (1 + u64::from(k.max(1).ilog2())),
-            _ => elements,
+            Self::Sum { .. }
+            | Self::Max { .. }
+            | Self::Min { .. }
+            | Self::Product { .. }
+            | Self::Argmax
+            | Self::Argmin
+            | Self::CumulativeSum { .. } => elements,
         }
     }
 
     fn batch_relation(&self, _: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
-        let along_examples = match *self {
+        let over_batch = match *self {
             Self::Sum { start: 0, .. } => return vec![BatchRelation::Reduced],
             Self::Sum { start, .. }
             | Self::SquareSum { start, .. }
@@ -164,11 +170,25 @@ impl Family for Reduce {
             Self::CumulativeSum { axis, .. } => axis == 0,
         };
         let outputs = if matches!(self, Self::TopK { .. }) { 2 } else { 1 };
-        if along_examples { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
+        if over_batch { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::Sum { start: 0, .. }) { &[0] } else { &[] }
+    fn properties(&self) -> Properties {
+        let precision = Precision { extends_chain: true, ..Precision::WIDE };
+        let folds: &[usize] = match self {
+            Self::Sum { start: 0, .. } => &[0],
+            Self::Sum { .. }
+            | Self::SquareSum { .. }
+            | Self::Max { .. }
+            | Self::Min { .. }
+            | Self::Product { .. }
+            | Self::ProductGrad { .. }
+            | Self::Argmax
+            | Self::Argmin
+            | Self::CumulativeSum { .. }
+            | Self::TopK { .. } => &[],
+        };
+        Properties { precision, folds, ..Properties::GENERAL }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Resizing images in NHWC order.
 
-use super::{Family, arity, per_example, rank, require, same_float};
+use super::{Family, Precision, Properties, arity, per_example, rank, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,14 @@ impl Family for Resize {
 
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         per_example(1)
+    }
+
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Forward { .. } | Self::Grad { .. } => {
+                Properties { precision: Precision::ROUNDED, ..Properties::GENERAL }
+            }
+        }
     }
 }
 
