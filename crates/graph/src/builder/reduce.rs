@@ -41,20 +41,20 @@ impl Builder {
         self.over("all", x, axes, keep, |start, end| Reduce::Min { start, end })
     }
 
-    /// Mean over some axes; NaN of nothing. Over the examples it is that of the whole batch, however it is split.
+    /// Mean over some axes; NaN of nothing. Over the batch axis it is that of the whole batch, however it is split.
     pub fn mean(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         let runs = self.runs("mean", x, axes)?;
-        let over_examples = runs.first().is_some_and(|run| run.start == 0)
+        let over_batch = runs.first().is_some_and(|run| run.start == 0)
             && self.graph.batch_relations()[x.index()] == BatchRelation::PerExample;
-        if !over_examples {
+        if !over_batch {
             let count = self.count(x, axes);
             let sum = self.sum_axes(x, axes, keep)?;
             return self.with_constant(Binary::Div, sum, count);
         }
         let inside: Vec<usize> = axes.iter().copied().filter(|&axis| axis > 0).collect();
         let rows = self.mean(x, &inside, true)?;
-        // A graph sees one micro-batch: how many rows the batch has is known only to a sum over them. (A row with a NaN
-        // is not counted, but then the mean is NaN.)
+        // A graph sees one micro-batch, so only a sum over the batch can count its rows. (A row with a NaN is not counted,
+        // but then the mean is NaN.)
         let there = self.binary(Binary::Equal, rows, rows)?;
         let ones = self.cast(there, self.ty(x).dtype)?;
         let (sum, count) = (self.sum(rows, 0, 1)?, self.sum(ones, 0, 1)?);
@@ -150,7 +150,7 @@ impl Builder {
         }
     }
 
-    /// Reduces run after run of neighbouring axes. The last come first: what is inside an example before the examples.
+    /// Reduces run after run of neighbouring axes, the last first: axes inside an example before the batch axis.
     fn over(
         &mut self,
         op: &'static str,
@@ -275,9 +275,9 @@ mod tests {
         assert!(matches!(b.graph().nodes[0].op, Op::Reduce(Reduce::Sum { start: 3, .. })));
     }
 
-    /// The batch may be split into micro-batches, of which a graph sees one: only folded sums see all of them.
+    /// A graph sees one micro-batch; only sums that fold see the whole batch.
     #[test]
-    fn a_mean_over_examples_counts_them() {
+    fn a_mean_over_the_batch_counts_its_examples() {
         let (mut b, x) = with("f32[2,3]");
         let mean = b.mean(x, &[0, 1], false).unwrap();
         assert_eq!(b.graph().batch_relations()[mean.index()], BatchRelation::Reduced);

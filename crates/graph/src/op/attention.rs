@@ -1,7 +1,8 @@
 //! Attention without the score matrix, and rotary positions.
 
 use super::{
-    Family, InPlace, OperandPrecision, Precision, Properties, arity, per_example, rank, require, same_float,
+    Family, InPlace, OperandPrecision, PrecisionClass, Properties, arity, per_example, rank, require,
+    same_float,
 };
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
@@ -91,7 +92,7 @@ impl Family for Attention {
             Self::Rotary { .. } => return elements.saturating_mul(3),
         };
         let (queries, keys) = (inputs[0].shape[1] as u64, inputs[1].shape[1] as u64);
-        // Of as many queries as keys half the pairs see each other; queries past the last key see every key.
+        // With as many queries as keys, half of the pairs are computed; queries past the last key see every key.
         let level = if causal { queries.min(keys) } else { 0 };
         let pairs_twice = level * level + 2 * (queries - level).saturating_mul(keys);
         (elements / queries.max(1)).saturating_mul(2 * products).saturating_mul(pairs_twice) / 2
@@ -104,20 +105,20 @@ impl Family for Attention {
             Self::Rotary { .. } => (1, false),
         };
         // A mask without a batch axis must be one for all examples.
-        let foreign = masked
+        let unsplittable = masked
             && matches!((batched.last(), inputs.last()), (Some(false), Some(mask)) if mask.shape[0] != 1);
-        if foreign { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
+        if unsplittable { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
     }
 
     fn properties(&self) -> Properties {
         match self {
             Self::Forward { .. } => {
-                let precision = Precision { operands: OperandPrecision::Low, ..Precision::ROUNDED };
+                let precision = PrecisionClass { operands: OperandPrecision::Low, ..PrecisionClass::ROUNDED };
                 Properties { precision, ..Properties::GENERAL }
             }
-            Self::Grad { .. } => Properties { precision: Precision::ROUNDED, ..Properties::GENERAL },
+            Self::Grad { .. } => Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL },
             Self::Rotary { .. } => Properties {
-                precision: Precision::ROUNDED,
+                precision: PrecisionClass::ROUNDED,
                 in_place: InPlace::Pairwise,
                 ..Properties::GENERAL
             },
@@ -213,18 +214,18 @@ mod tests {
         );
     }
 
-    /// A mask runs over the examples, or is one for all of them.
+    /// A mask has a batch axis, or is one for all examples.
     #[test]
-    fn a_mask_of_examples_that_is_not_theirs_cannot_be_split() {
-        let flow = |mask: &str, batched: bool| {
+    fn a_mask_for_each_example_without_a_batch_axis_cannot_be_split() {
+        let relations = |mask: &str, batched: bool| {
             let types = ["f32[4,5,2,8]", "f32[4,3,2,8]", "f32[4,3,2,8]", mask];
             let types = types.map(|t| t.parse::<TensorType>().unwrap());
             let op = Attention::Forward { causal: false, masked: true };
             op.batch_relation(&[true, true, true, batched], &types.each_ref())
         };
-        assert_eq!(flow("bool[4,1,1,3]", true), [BatchRelation::PerExample; 2]);
-        assert_eq!(flow("bool[1,2,5,3]", false), [BatchRelation::PerExample; 2]);
-        assert_eq!(flow("bool[4,1,1,3]", false), [BatchRelation::Mixed; 2]);
+        assert_eq!(relations("bool[4,1,1,3]", true), [BatchRelation::PerExample; 2]);
+        assert_eq!(relations("bool[1,2,5,3]", false), [BatchRelation::PerExample; 2]);
+        assert_eq!(relations("bool[4,1,1,3]", false), [BatchRelation::Mixed; 2]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Convolution over images in NHWC order.
 
 use super::{
-    Epilogue, Family, OperandPrecision, Precision, Properties, arity, product_type, rank, require, same_float,
+    Epilogue, Family, OperandPrecision, PrecisionClass, Properties, arity, product_type, rank, require,
+    same_float,
 };
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
@@ -104,7 +105,7 @@ pub enum Conv {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<DType>,
     },
-    /// `(x, dy) → dkernel`, summed over the examples block by block; f32 of 16-bit floats.
+    /// `(x, dy) → dkernel`, summed over the batch block by block; f32 of 16-bit floats.
     WeightGrad {
         /// The forward geometry.
         geometry: Geometry,
@@ -226,10 +227,11 @@ impl Family for Conv {
     fn properties(&self) -> Properties {
         match self {
             Self::Forward { .. } | Self::InputGrad { .. } => {
-                Properties { precision: Precision::PRODUCT, ..Properties::GENERAL }
+                Properties { precision: PrecisionClass::PRODUCT, ..Properties::GENERAL }
             }
             Self::WeightGrad { .. } => {
-                let precision = Precision { operands: OperandPrecision::Wide, ..Precision::PRODUCT };
+                let precision =
+                    PrecisionClass { operands: OperandPrecision::Wide, ..PrecisionClass::PRODUCT };
                 Properties { precision, folds: &[0], ..Properties::GENERAL }
             }
         }

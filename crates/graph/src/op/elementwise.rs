@@ -1,6 +1,6 @@
 //! Scalar functions of every element, with broadcasting, alone or several in one pass.
 
-use super::{Family, InPlace, OperandPrecision, Precision, Properties, Rematerialization, require};
+use super::{Family, InPlace, OperandPrecision, PrecisionClass, Properties, Rematerialization, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use serde::{Deserialize, Serialize};
@@ -239,11 +239,11 @@ impl Family for Elementwise {
     }
 
     fn properties(&self) -> Properties {
-        let exact = Precision { operands: OperandPrecision::AsStored, ..Precision::CHAIN };
+        let exact = PrecisionClass { operands: OperandPrecision::AsStored, ..PrecisionClass::CHAIN };
         let (rematerialization, precision) = match self {
             // A chain is rounded before it, so that backward needs no more than relu's stored result.
             Self::Unary(Unary::Relu) => {
-                (Rematerialization::Cheap, Precision { extends_chain: false, ..exact })
+                (Rematerialization::Cheap, PrecisionClass { extends_chain: false, ..exact })
             }
             Self::Unary(Unary::Neg | Unary::Abs) => (Rematerialization::Cheap, exact),
             Self::Unary(
@@ -268,7 +268,7 @@ impl Family for Elementwise {
             | Self::Binary(Binary::Div)
             | Self::Select
             | Self::Cast(_)
-            | Self::Constant { .. } => (Rematerialization::Cheap, Precision::CHAIN),
+            | Self::Constant { .. } => (Rematerialization::Cheap, PrecisionClass::CHAIN),
             Self::Binary(
                 Binary::Add
                 | Binary::Sub
@@ -279,7 +279,7 @@ impl Family for Elementwise {
                 | Binary::Greater
                 | Binary::GreaterEqual
                 | Binary::Equal,
-            ) => (Rematerialization::Trivial, Precision::CHAIN),
+            ) => (Rematerialization::Trivial, PrecisionClass::CHAIN),
         };
         Properties { rematerialization, precision, in_place: InPlace::Elementwise, ..Properties::GENERAL }
     }

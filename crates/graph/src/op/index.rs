@@ -1,6 +1,6 @@
 //! Look-ups by index.
 
-use super::{Family, Precision, Properties, arity, rank, require};
+use super::{Family, PrecisionClass, Properties, arity, rank, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -120,7 +120,7 @@ impl Family for Index {
 
     fn properties(&self) -> Properties {
         match self {
-            Self::Gather => Properties { precision: Precision::ROUNDED, ..Properties::GENERAL },
+            Self::Gather => Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL },
             Self::ScatterAdd { .. } => Properties { folds: &[0], ..Properties::GENERAL },
             Self::Take | Self::Put { .. } | Self::OneHot { .. } | Self::Range { .. } => Properties::GENERAL,
         }

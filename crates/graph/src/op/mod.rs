@@ -29,7 +29,7 @@ pub use matmul::{Epilogue, MatMul};
 pub use movement::{Movement, Span};
 pub use norm::{Norm, NormAxis};
 pub use pool::{Pool, Windows};
-pub use properties::{InPlace, OperandPrecision, Precision, Properties, Rematerialization, Rounding};
+pub use properties::{InPlace, OperandPrecision, PrecisionClass, Properties, Rematerialization, Rounding};
 pub use quantise::Quantise;
 pub use random::{Distribution, Random};
 pub use reduce::Reduce;

@@ -1,6 +1,6 @@
 //! Moving elements without changing them.
 
-use super::{Family, OperandPrecision, Precision, Properties, Rematerialization, arity, require};
+use super::{Family, OperandPrecision, PrecisionClass, Properties, Rematerialization, arity, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{Shape, TensorType};
 use serde::{Deserialize, Serialize};
@@ -171,8 +171,8 @@ impl Family for Movement {
         let examples = inputs[0].shape.first().copied().unwrap_or(0);
         let whole = |spans: &[Span]| spans.first() == Some(&Span::whole(examples));
         let stays = match self {
-            // Rows may be cut or joined as long as whole examples stay together: checked against the example count
-            // by `Graph::batch_relations`, which sees it.
+            // Rows may be split or merged as long as examples stay whole: `Graph::batch_relations`, which knows the
+            // number of examples, checks that.
             Self::Reshape(shape) => shape.rank() > 0,
             Self::Transpose(axes) => axes.first() == Some(&0),
             Self::Broadcast(shape) => shape.rank() == inputs[0].shape.rank(),
@@ -186,7 +186,7 @@ impl Family for Movement {
     }
 
     fn properties(&self) -> Properties {
-        let precision = Precision { operands: OperandPrecision::AsStored, ..Precision::WIDE };
+        let precision = PrecisionClass { operands: OperandPrecision::AsStored, ..PrecisionClass::WIDE };
         let (rematerialization, is_view) = match self {
             Self::Reshape(_) | Self::Detach => (Rematerialization::Cheap, true),
             Self::Transpose(_)

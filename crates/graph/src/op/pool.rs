@@ -1,7 +1,7 @@
 //! Pooling over images in NHWC order.
 
 use super::{
-    Family, Geometry, OperandPrecision, Precision, Properties, arity, per_example, rank, reach, require,
+    Family, Geometry, OperandPrecision, PrecisionClass, Properties, arity, per_example, rank, reach, require,
     same_float,
 };
 use crate::{BatchRelation, TypeError};
@@ -179,8 +179,10 @@ impl Family for Pool {
     fn properties(&self) -> Properties {
         let precision = match self {
             // The largest of a window is one of its elements.
-            Self::Max { .. } => Precision { operands: OperandPrecision::AsStored, ..Precision::ROUNDED },
-            Self::MaxGrad { .. } | Self::Average { .. } | Self::AverageGrad { .. } => Precision::ROUNDED,
+            Self::Max { .. } => {
+                PrecisionClass { operands: OperandPrecision::AsStored, ..PrecisionClass::ROUNDED }
+            }
+            Self::MaxGrad { .. } | Self::Average { .. } | Self::AverageGrad { .. } => PrecisionClass::ROUNDED,
         };
         Properties { precision, ..Properties::GENERAL }
     }

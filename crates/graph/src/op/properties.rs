@@ -9,7 +9,7 @@ pub struct Properties {
     /// Who may recompute its output instead of keeping it.
     pub rematerialization: Rematerialization,
     /// How mixed precision computes it.
-    pub precision: Precision,
+    pub precision: PrecisionClass,
     /// Which inputs an output may overwrite.
     pub in_place: InPlace,
     /// Whether the output is the input's bytes under another shape: it needs no kernel and no buffer.
@@ -23,7 +23,7 @@ impl Properties {
     /// An op that is kept for backward, computed in f32, and written apart from its inputs.
     pub(crate) const GENERAL: Self = Self {
         rematerialization: Rematerialization::Costly,
-        precision: Precision::WIDE,
+        precision: PrecisionClass::WIDE,
         in_place: InPlace::Never,
         is_view: false,
         folds: &[],
@@ -45,7 +45,7 @@ pub enum Rematerialization {
 /// How mixed precision computes an op that reads per-example floats. *Low* is the 16-bit float that a run stores values
 /// in, *wide* is f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Precision {
+pub struct PrecisionClass {
     /// What it reads.
     pub operands: OperandPrecision,
     /// When its f32 result is rounded to a low one.
@@ -54,7 +54,7 @@ pub struct Precision {
     pub extends_chain: bool,
 }
 
-impl Precision {
+impl PrecisionClass {
     /// Computed in f32 and left there, as sums and statistics are.
     pub const WIDE: Self =
         Self { operands: OperandPrecision::Wide, rounding: Rounding::Never, extends_chain: false };

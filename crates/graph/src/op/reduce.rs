@@ -1,6 +1,6 @@
 //! Reductions, running sums and the order of elements.
 
-use super::{Family, Precision, Properties, arity, per_example, require};
+use super::{Family, PrecisionClass, Properties, arity, per_example, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
-    /// Sum over the axes `start..end`, each left with extent one; f32 of 16-bit floats. Over the examples it folds block by
+    /// Sum over the axes `start..end`, each left with extent one; f32 of 16-bit floats. Over the batch axis it folds block by
     /// block.
     Sum {
         /// First axis.
@@ -17,7 +17,7 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
-    /// Sum of squares over the axes `start..end`, each left with extent one. Not over the examples.
+    /// Sum of squares over the axes `start..end`, each left with extent one. Not over the batch axis.
     SquareSum {
         /// First axis.
         start: usize,
@@ -54,9 +54,9 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
-    /// Index of the first largest element along the last axis, which goes; i32. NaN counts as largest.
+    /// Index of the first largest element along the last axis, which is dropped; i32. NaN counts as largest.
     Argmax,
-    /// Index of the first smallest element along the last axis, which goes; i32. NaN counts as smallest.
+    /// Index of the first smallest element along the last axis, which is dropped; i32. NaN counts as smallest.
     Argmin,
     /// Element i along an axis is the sum of the elements up to i, itself included; with `reverse`, from i on.
     CumulativeSum {
@@ -174,7 +174,7 @@ impl Family for Reduce {
     }
 
     fn properties(&self) -> Properties {
-        let precision = Precision { extends_chain: true, ..Precision::WIDE };
+        let precision = PrecisionClass { extends_chain: true, ..PrecisionClass::WIDE };
         let folds: &[usize] = match self {
             Self::Sum { start: 0, .. } => &[0],
             Self::Sum { .. }

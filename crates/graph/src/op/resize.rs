@@ -1,6 +1,6 @@
 //! Resizing images in NHWC order.
 
-use super::{Family, Precision, Properties, arity, per_example, rank, require, same_float};
+use super::{Family, PrecisionClass, Properties, arity, per_example, rank, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ impl Family for Resize {
     fn properties(&self) -> Properties {
         match self {
             Self::Forward { .. } | Self::Grad { .. } => {
-                Properties { precision: Precision::ROUNDED, ..Properties::GENERAL }
+                Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL }
             }
         }
     }

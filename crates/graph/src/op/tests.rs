@@ -104,7 +104,7 @@ fn ops() -> impl Iterator<Item = &'static str> {
 fn row(json: &str) -> String {
     let op: Op = serde_json::from_str(json).unwrap_or_else(|e| panic!("{json}: {e}"));
     let Properties { rematerialization, precision, in_place, is_view, folds } = op.properties();
-    let Precision { operands, rounding, extends_chain } = precision;
+    let PrecisionClass { operands, rounding, extends_chain } = precision;
     let cells = [
         format!("{rematerialization:?}"),
         format!("{operands:?}"),

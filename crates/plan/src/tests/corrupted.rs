@@ -49,11 +49,11 @@ fn folded() -> PlanSet {
     let accumulator = b.accumulator(ty("f32[16,32]"));
     let exp = b.unary(Unary::Exp, x).unwrap();
     let sum = b.accumulating(FOLD, &[exp, y], &[accumulator]).unwrap()[0];
-    b.set_carry(accumulator, sum);
+    b.set_accumulator(accumulator, sum);
     let other = b.accumulator(ty("f32[16,16]"));
     let product = b.one(FOLD, &[exp, x]).unwrap();
     let grown = b.matmul(other, product).unwrap();
-    b.set_carry(other, grown);
+    b.set_accumulator(other, grown);
     b.output("grown", grown);
     let new = b.sub(w, sum).unwrap();
     b.set_state(w, new);
