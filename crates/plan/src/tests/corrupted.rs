@@ -391,7 +391,7 @@ fn a_sum_that_goes_elsewhere() {
         let place = BufferId(plan.buffers.len() as u32 - 1);
         run_mut(plan, step).1[0] = place;
     });
-    assert_error!(error, VerifyError::Sum { .. });
+    assert_error!(error, VerifyError::Accumulator { .. });
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn a_sum_that_the_next_micro_batch_does_not_find() {
         plan.buffers.push(spare);
         plan.steps[copy].action = Action::Copy { value, from, to: BufferId(plan.buffers.len() as u32 - 1) };
     });
-    assert_error!(error, VerifyError::CarryEnd { .. });
+    assert_error!(error, VerifyError::AccumulatorEnd { .. });
 }
 
 #[test]
