@@ -43,7 +43,7 @@ impl Graph {
         self.check_ends(&defined)
     }
 
-    /// Marks a value as written, once and by where it says it comes from.
+    /// Marks a value as written: once, and by its stated origin.
     fn define(&self, defined: &mut [bool], value: ValueId, origin: Origin) -> Result<(), GraphError> {
         let reason = match self.values.get(value.index()) {
             None => format!("{value} does not exist"),

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ValueId(pub u32);
 
-/// Names a node of a graph; nodes stand in a topological order.
+/// Names a node of a graph; nodes are in a topological order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
@@ -62,7 +62,7 @@ pub struct Node {
     pub accumulate: Vec<ValueId>,
     /// The values written.
     pub outputs: Vec<ValueId>,
-    /// The layer that asked for it, like `block3/conv2`; backward and update nodes carry their layer's name too.
+    /// The layer it belongs to, like `block3/conv2`; backward and update nodes have their layer's name too.
     pub layer: Arc<str>,
 }
 
@@ -165,7 +165,7 @@ pub struct Graph {
     pub states: Vec<State>,
     /// Sums accumulated over the micro-batches.
     pub accumulators: Vec<Accumulator>,
-    /// The work, in a topological order.
+    /// The nodes, in a topological order.
     pub nodes: Vec<Node>,
     /// Results.
     pub outputs: Vec<Output>,

@@ -115,7 +115,7 @@ impl Builder {
         }
     }
 
-    /// Sums the axes away that are not kept.
+    /// Sums over the axes that are not kept.
     fn keep(&mut self, x: &Labelled, kept: impl Fn(char) -> bool) -> Result<Labelled, GraphError> {
         let axes: Vec<usize> = (0..x.labels.len()).filter(|&axis| !kept(x.labels[axis])).collect();
         let value = self.sum_axes(x.value, &axes, false)?;
@@ -137,7 +137,7 @@ impl Builder {
         order.iter().map(extent).collect()
     }
 
-    /// The product of every element of the one with those of the other that it meets.
+    /// The elementwise product, broadcast to the axes in this order.
     fn elementwise(&mut self, a: &Labelled, b: &Labelled, order: &[char]) -> Result<Labelled, GraphError> {
         let mut spread = |x: &Labelled| {
             let x = self.arranged(x, order)?;
@@ -176,7 +176,7 @@ impl Builder {
         Ok(Labelled { value, labels: [batch, free_a, free_b].concat() })
     }
 
-    /// The axes as `[batch, rows, columns]`, or as `[batch, columns, rows]` where they lie so, and whether they do.
+    /// The axes as `[batch, rows, columns]`, or as `[batch, columns, rows]` if they are stored so, and whether they are.
     fn matrices(
         &mut self,
         x: &Labelled,

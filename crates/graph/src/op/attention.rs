@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 /// Scaled dot-product attention of q `[n, queries, heads, width]` to k and v `[n, keys, key heads, width]`, computed in
 /// tiles: scores `q · kᵀ / √width`, a softmax over the keys, and the weighted sum of v. Heads are a multiple of key
-/// heads: as many heads as that in a row share a key head.
+/// heads: that many consecutive heads share a key head (grouped-query attention).
 ///
-/// `causal`: a query sees keys up to its own position, both counted from zero. `masked`: the last input is a mask
-/// `[n or 1, heads or 1, queries or 1, keys]` of truth values; a query sees the keys where it is true. With both, both
+/// `causal`: a query sees keys up to its own position, both counted from zero. `masked`: the last input is a bool
+/// mask `[n or 1, heads or 1, queries or 1, keys]`; a query sees the keys where it is true. With both, both
 /// must allow it. A query that sees nothing gives zeros, a logsumexp of -infinity, and no gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -38,7 +38,7 @@ pub enum Attention {
     /// Rotary positions, `(x) → y`: in each head of x `[n, positions, heads, width]` the pair of elements
     /// `(i, i + width / 2)` is rotated by the angle `position · base^(-2i / width)`.
     Rotary {
-        /// What the angles' frequencies are powers of.
+        /// The base of the angles' frequencies.
         base: f64,
         /// Whether it rotates back, which is also the gradient.
         inverse: bool,

@@ -44,7 +44,7 @@ pub enum Unary {
 }
 
 impl Unary {
-    /// Whether the slope is zero wherever there is one.
+    /// Whether it is a step function: its derivative is zero or undefined.
     pub const fn is_step(self) -> bool {
         matches!(self, Self::Floor | Self::Ceil | Self::Round | Self::Sign)
     }
@@ -63,18 +63,18 @@ pub enum Binary {
     Max,
     /// The smaller; NaN if either is.
     Min,
-    /// The first to the power of the second; floats alone.
+    /// The first to the power of the second; floats only.
     Pow,
-    /// Whether the first is greater; a truth value.
+    /// Whether the first is greater; a bool.
     Greater,
-    /// Whether the first is greater or they are equal; a truth value.
+    /// Whether the first is greater or they are equal; a bool.
     GreaterEqual,
-    /// Whether they are equal; a truth value.
+    /// Whether they are equal; a bool.
     Equal,
 }
 
 impl Binary {
-    /// Whether the result is a truth value, whatever the operands are.
+    /// Whether the result is a bool, whatever the operands are.
     pub const fn is_comparison(self) -> bool {
         matches!(self, Self::Greater | Self::GreaterEqual | Self::Equal)
     }
@@ -119,9 +119,9 @@ impl Elementwise {
                 require(operands[0] == operands[1], || {
                     "operands must have one element type: cast one".into()
                 })?;
-                // Of truth values the smaller is `and`, the larger `or`.
-                let of_truth = matches!(op, Binary::Max | Binary::Min | Binary::Equal);
-                require(operands[0] != DType::Bool || of_truth, || "not defined for truth values".into())?;
+                // Of bools the smaller is `and`, the larger `or`.
+                let takes_bool = matches!(op, Binary::Max | Binary::Min | Binary::Equal);
+                require(operands[0] != DType::Bool || takes_bool, || "not defined for bool".into())?;
                 require(*op != Binary::Pow || operands[0].is_float(), || {
                     format!("needs floats, not {}", operands[0])
                 })?;
@@ -330,8 +330,8 @@ impl Family for Region {
                 Operand::Result(k) => dtypes.get(k).copied(),
             });
             let operands = operands.collect::<Option<Vec<_>>>();
-            let operands =
-                operands.ok_or_else(|| TypeError(format!("instruction {i} reads what is not there")))?;
+            let operands = operands
+                .ok_or_else(|| TypeError(format!("instruction {i} reads an operand that does not exist")))?;
             require(instruction.op.result(&operands)? == instruction.dtype, || {
                 format!("instruction {i} does not give {}", instruction.dtype)
             })?;

@@ -47,9 +47,9 @@ pub enum Op {
     Elementwise(Elementwise),
     /// Several elementwise ops in one pass, made by the `fuse` pass.
     Fused(Region),
-    /// Moving elements without changing them.
+    /// Moves elements without changing them.
     Movement(Movement),
-    /// Sums and the like over axes.
+    /// Reductions and other ops along whole axes.
     Reduce(Reduce),
     /// Matrix product.
     MatMul(MatMul),
@@ -69,7 +69,7 @@ pub enum Op {
     Loss(Loss),
     /// Random numbers.
     Random(Random),
-    /// Floats as bytes.
+    /// Floats quantised to bytes.
     Quantise(Quantise),
 }
 

@@ -42,13 +42,13 @@ pub enum Movement {
     Broadcast(Shape),
     /// The elements at a span of every axis.
     Slice(Vec<Span>),
-    /// A tensor of this shape filled with a value, with the input laid at a span of every axis.
+    /// A tensor of this shape filled with a value, with the input at a span of every axis.
     Pad {
         /// Shape of the result.
         shape: Shape,
-        /// Where the input lies.
+        /// Where the input goes.
         spans: Vec<Span>,
-        /// What lies elsewhere, rounded to the element type.
+        /// The value of the other elements, rounded to the element type.
         value: f64,
     },
     /// The inputs one after another along an axis.

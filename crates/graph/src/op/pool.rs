@@ -8,13 +8,13 @@ use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// Which elements of an image go together: height first, then width.
+/// Which elements of an image are pooled together: height first, then width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Windows {
     /// A window that slides.
     Sliding(Geometry),
-    /// As many windows as the result has elements: along an axis, window i of an image of n elements runs from
+    /// One window for each element of the result: along an axis, window i of an image of n elements runs from
     /// `floor(i · n / output)` to `ceil((i + 1) · n / output)`. Neighbours share an element where n does not divide.
     Adaptive {
         /// Extents of the result.

@@ -1,11 +1,11 @@
-//! Reductions, running sums and the order of elements.
+//! Reductions, cumulative sums and the order of elements.
 
 use super::{Family, PrecisionClass, Properties, arity, per_example, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// A reduction, or what looks at a whole axis at once.
+/// A reduction, or another op along whole axes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
@@ -24,7 +24,7 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
-    /// The largest over the axes `start..end`, each left with extent one; NaN if there is one. Of truth values:
+    /// The largest over the axes `start..end`, each left with extent one; NaN if there is one. Of a bool:
     /// whether any is true.
     Max {
         /// First axis.
@@ -32,7 +32,7 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
-    /// The smallest over the axes `start..end`, each left with extent one; NaN if there is one. Of truth values:
+    /// The smallest over the axes `start..end`, each left with extent one; NaN if there is one. Of a bool:
     /// whether all are true.
     Min {
         /// First axis.

@@ -5,7 +5,7 @@ use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
 
-/// What an element between those of an image is.
+/// How elements between those of an image are interpolated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResizeMode {
@@ -25,7 +25,7 @@ pub enum ResizeMode {
 pub enum Resize {
     /// `x → y`: the image at another size.
     Forward {
-        /// What lies between elements.
+        /// The interpolation.
         mode: ResizeMode,
         /// Height and width of y.
         output: [usize; 2],

@@ -44,5 +44,8 @@ pub fn verify(plans: &PlanSet) -> Result<(), VerifyError> {
 /// As [`verify`], without the load sheet.
 pub(crate) fn places(plans: &PlanSet) -> Result<(), VerifyError> {
     figures::check(plans)?;
-    plans.plans.iter().try_for_each(|plan| replay::check(plans, plan))
+    plans.plans.iter().try_for_each(|plan| {
+        runs::check(plan)?;
+        replay::check(plans, plan)
+    })
 }

@@ -141,7 +141,7 @@ impl Groups {
         self.optimizer_step[a.index()] == self.optimizer_step[b.index()] && backward(a) == backward(b)
     }
 
-    /// The groups in an order in which each comes after what it reads, as near to the graph's order as that allows.
+    /// The groups in a topological order that is as near as possible to the graph's.
     pub fn ordered(&self, graph: &Graph) -> Vec<Vec<NodeId>> {
         let mut waits: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.members.len()];
         let mut feeds: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.members.len()];

@@ -97,7 +97,7 @@ fn unreached(b: &Builder, nodes: &[Node], ends: &[usize], parameter: ValueId) ->
     let name = state.map_or(parameter.to_string(), |s| s.name.clone());
     let depends = dependents(nodes, &[parameter], b.graph().value_count());
     let on_path = |&&place: &&usize| nodes[place].inputs.iter().any(|v| depends[v.index()]);
-    // A gradient that ends at a cast from integers or truth values was lost where those were computed.
+    // A gradient that ends at a cast from integers or bools was lost where those were computed.
     let computed = |v: &ValueId| if b.ty(*v).dtype.is_float() { None } else { b.graph().producer(*v) };
     let lost = |node: &Node| node.inputs.iter().filter(|v| depends[v.index()]).find_map(computed);
     let end = ends.iter().find(on_path).map(|&place| &nodes[place]);

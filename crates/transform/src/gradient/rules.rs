@@ -40,7 +40,7 @@ impl Rule<'_> {
         }
     }
 
-    /// A gradient if the input's is wanted: nothing that is not is emitted.
+    /// An input's gradient if it is wanted; otherwise nothing is emitted.
     fn want(
         &self,
         b: &mut Builder,

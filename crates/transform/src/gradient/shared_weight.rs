@@ -47,8 +47,8 @@ impl SharedWeights {
         Self { weight, first, pending: BTreeMap::new(), transposed: BTreeMap::new() }
     }
 
-    /// Notes a product of a shared weight, whose gradient is then no longer needed from the node itself. Returns the node
-    /// whose gradient to take: one that reads the weight's transpose.
+    /// Records a product of a shared weight, whose own rule then need not give the weight's gradient. Returns the node to
+    /// differentiate: one that reads the weight's transpose.
     pub fn take<'a>(
         &mut self,
         b: &mut Builder,
@@ -70,7 +70,7 @@ impl SharedWeights {
         Ok(Cow::Owned(Node { op, inputs: vec![node.inputs[0], transposed], ..node.clone() }))
     }
 
-    /// After the first product of a weight, the weight and its gradient.
+    /// Once backward has visited the first product of a weight: the weight and its gradient.
     pub fn finish(
         &mut self,
         b: &mut Builder,

@@ -5,14 +5,13 @@ mod access;
 use super::memory::{Content, Memory, overlap};
 use super::placement::state_range;
 use super::runs::source;
-use super::{At, VerifyError, runs};
+use super::{At, VerifyError};
 use crate::{Action, BufferId, BufferKind, ExecutionPlan, Offloaded, PlanSet, StateHome};
 use plimsoll_graph::{Graph, NodeId, Origin, State, ValueId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyError> {
-    runs::check(plan)?;
     let by_name: BTreeMap<&str, &State> = plan.graph.states.iter().map(|s| (s.name.as_str(), s)).collect();
     let mut by_start: Vec<usize> =
         (0..set.states.len()).filter(|&i| !state_range(set, i).is_empty()).collect();
@@ -67,7 +66,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// What the arena and the spill file hold before the first step.
+    /// Fills the arena and the spill file as they are before the first step.
     fn enter(&mut self) {
         for (i, placed) in self.set.states.iter().enumerate() {
             self.memory.write(&state_range(self.set, i), Content::Foreign(i));
@@ -98,7 +97,7 @@ impl Replay<'_> {
         }
     }
 
-    /// An accumulator holds what the micro-batch before left.
+    /// Checks that each accumulator holds the sum that the micro-batch before left.
     fn begin_micro_batch(&mut self) -> Result<(), VerifyError> {
         if self.micro_batch == 0 {
             return Ok(());
@@ -127,8 +126,8 @@ impl Replay<'_> {
         ranges.collect()
     }
 
-    /// The slices of the batch that later micro-batches read are intact: a step that overwrites one does so in every
-    /// micro-batch.
+    /// Checks that the slices of the batch that later micro-batches read are intact: a step that overwrites one does so in
+    /// every micro-batch.
     fn end_body(&self) -> Result<(), VerifyError> {
         for buffer in self.plan.buffers.iter().filter(|b| b.micro_stride > 0) {
             let BufferKind::Input(i) = buffer.kind else { continue };
@@ -241,7 +240,7 @@ impl Replay<'_> {
         })
     }
 
-    /// What the arena and the spill file must hold after the last step.
+    /// Checks what the arena and the spill file hold after the last step.
     fn end(&self) -> Result<(), VerifyError> {
         for (i, placed) in self.set.states.iter().enumerate() {
             let range = state_range(self.set, i);
