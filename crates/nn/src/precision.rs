@@ -5,7 +5,7 @@ use crate::{Mode, Optimizer, Pattern};
 use plimsoll_graph::op::Binary;
 use plimsoll_graph::{Builder, Graph, GraphError, Init, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
-use plimsoll_transform::{Lowered, lower};
+use plimsoll_transform::{MixedPrecision, mixed_precision};
 use std::fmt;
 use std::str::FromStr;
 
@@ -153,7 +153,7 @@ impl Policy {
 
     /// A forward graph under this policy, open for its gradient. Every pattern of [`Policy::keep`] must match a layer of a
     /// training graph; other graphs may lack some, like the loss.
-    pub(crate) fn apply(&self, graph: &Graph, mode: Mode) -> Result<Lowered, GraphError> {
+    pub(crate) fn apply(&self, graph: &Graph, mode: Mode) -> Result<MixedPrecision, GraphError> {
         let layers = || graph.nodes.iter().map(|node| &*node.layer);
         let unused = self.keep.iter().find(|pattern| !layers().any(|layer| pattern.matches(layer)));
         if let (Some(pattern), Mode::Train) = (unused, mode) {
@@ -166,7 +166,7 @@ impl Policy {
         }
         let loss = Pattern::new(LOSS_LAYER);
         let keep = |layer: &str| loss.matches(layer) || self.keep.iter().any(|p| p.matches(layer));
-        lower(graph, self.precision.dtype(), &keep)
+        mixed_precision(graph, self.precision.dtype(), &keep)
     }
 }
 

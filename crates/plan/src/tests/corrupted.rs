@@ -49,11 +49,11 @@ fn folded() -> PlanSet {
     let accumulator = b.accumulator(ty("f32[16,32]"));
     let exp = b.unary(Unary::Exp, x).unwrap();
     let sum = b.accumulating(FOLD, &[exp, y], &[accumulator]).unwrap()[0];
-    b.set_carry(accumulator, sum);
+    b.set_accumulator(accumulator, sum);
     let other = b.accumulator(ty("f32[16,16]"));
     let product = b.one(FOLD, &[exp, x]).unwrap();
     let grown = b.matmul(other, product).unwrap();
-    b.set_carry(other, grown);
+    b.set_accumulator(other, grown);
     b.output("grown", grown);
     let new = b.sub(w, sum).unwrap();
     b.set_state(w, new);
@@ -391,7 +391,7 @@ fn a_sum_that_goes_elsewhere() {
         let place = BufferId(plan.buffers.len() as u32 - 1);
         run_mut(plan, step).1[0] = place;
     });
-    assert_error!(error, VerifyError::Sum { .. });
+    assert_error!(error, VerifyError::Accumulator { .. });
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn a_sum_that_the_next_micro_batch_does_not_find() {
         plan.buffers.push(spare);
         plan.steps[copy].action = Action::Copy { value, from, to: BufferId(plan.buffers.len() as u32 - 1) };
     });
-    assert_error!(error, VerifyError::CarryEnd { .. });
+    assert_error!(error, VerifyError::AccumulatorEnd { .. });
 }
 
 #[test]

@@ -1,40 +1,46 @@
-//! Forward in mixed precision: what is stored between layers becomes 16-bit floats, what is summed stays f32.
+//! Mixed precision (autocast): values between layers are stored as 16-bit floats, sums stay f32.
 //!
-//! Casts are ordinary ops, and so are their gradients: `save` makes a widened value again from the stored one, and `fuse`
-//! joins casts into what reads and writes values. Parameters and all that is made of them alone stay f32; a product casts
-//! them as it reads them, and the gradient of that cast is a sum over examples, in f32.
+//! Each op's [`PrecisionClass`](plimsoll_graph::op::PrecisionClass) says what it reads and when its result is rounded:
 //!
-//! - Products, convolutions and attention read 16-bit floats, sum in f32, and give 16-bit floats; a bias is added before
-//!   the rounding.
-//! - Everything else computes in f32. A norm's result, a chain of elementwise ops at the end of its layer, a pooled or
-//!   resized image and looked-up rows are then rounded; sums and statistics are not.
-//! - Relu, changes of sign and the largest of a window are exact: they take and give stored values, so that backward needs nothing but those.
-//! - The loss and the layers that are kept are f32 throughout.
+//! - Products, convolutions and attention read 16-bit floats, accumulate in f32, and round once, a product after its bias.
+//! - Everything else computes in f32. Norms, pooled or resized images and gathered rows are rounded as they are written,
+//!   a chain of elementwise ops at its end, which is at the latest the end of its layer; sums and statistics are not.
+//! - Relu, changes of sign, movement and the largest of a window are exact: they read and write stored values, so that
+//!   backward needs no others.
+//! - The loss and the layers that the caller keeps are f32 throughout.
+//!
+//! Casts are ordinary ops, and so are their gradients: `save` rematerializes a widened value from the stored one, and `fuse`
+//! absorbs casts into the ops that read and write them. Parameters and values computed from them alone stay f32; a product
+//! casts them as it reads them, and the gradient of that cast is a sum over the batch, in f32.
 
 use crate::rewriter::Rewriter;
-use plimsoll_graph::op::{Attention, Binary, Conv, Elementwise, Index, Loss, MatMul, Norm, Pool, Unary};
+use plimsoll_graph::op::{Binary, Conv, Elementwise, MatMul, OperandPrecision, Rounding};
 use plimsoll_graph::{Builder, Graph, GraphError, Node, NodeId, Op, ValueId};
 use plimsoll_tensor::DType;
 
 /// A forward graph in mixed precision, open for its gradient.
 #[derive(Debug)]
-pub struct Lowered {
+pub struct MixedPrecision {
     /// The graph so far.
     pub builder: Builder,
     values: Vec<Option<ValueId>>,
 }
 
-impl Lowered {
-    /// The value of the graph as it was, in its own element type; only of values that leave the graph.
+impl MixedPrecision {
+    /// The new value of an old one, in its old element type; only of values that leave the graph.
     pub fn value(&self, old: ValueId) -> Option<ValueId> {
         self.values.get(old.index()).copied().flatten()
     }
 }
 
-/// Stores what layers hand on in `low`, a 16-bit float; layers for which `keep` says so stay as they are.
+/// Stores what layers hand on in `low`, a 16-bit float; layers for which `keep` is true stay as they are.
 ///
 /// Inputs, states and outputs of the graph keep their types.
-pub fn lower(graph: &Graph, low: DType, keep: &dyn Fn(&str) -> bool) -> Result<Lowered, GraphError> {
+pub fn mixed_precision(
+    graph: &Graph,
+    low: DType,
+    keep: &dyn Fn(&str) -> bool,
+) -> Result<MixedPrecision, GraphError> {
     let mut pass = Pass {
         graph,
         low,
@@ -56,7 +62,7 @@ pub fn lower(graph: &Graph, low: DType, keep: &dyn Fn(&str) -> bool) -> Result<L
         pass.r.map[value.index()] = Some(wide);
     }
     let values = pass.r.map.clone();
-    Ok(Lowered { builder: pass.r.close(), values })
+    Ok(MixedPrecision { builder: pass.r.close(), values })
 }
 
 /// Which values leave the graph.
@@ -74,7 +80,7 @@ struct Pass<'g> {
     readers: Vec<Vec<NodeId>>,
     /// New values of old ones as 16-bit floats. Where there is one, `r.map` holds at most its widened form.
     stored: Vec<Option<ValueId>>,
-    /// New values that are cast for those who read them low, but stay f32 for others: parameters above all.
+    /// New values that are cast for readers of low values, but stay f32 for others: parameters above all.
     casts: Vec<Option<ValueId>>,
     leaves: Vec<bool>,
     r: Rewriter<'g>,
@@ -89,46 +95,34 @@ impl Pass<'_> {
     }
 
     fn emit(&mut self, node: &Node) -> Result<(), GraphError> {
-        let batched = node.inputs.iter().any(|&v| self.is_batched(v));
-        if let Op::Loss(Loss::LinearCrossEntropy { .. }) = node.op {
-            // A product with its loss: features are read as they are stored, all else is f32.
-            let features = node.inputs[0];
+        let precision = node.op.properties().precision;
+        if precision.operands == OperandPrecision::FirstAsStored {
+            let first = node.inputs[0];
             let mut inputs = self.wides(&node.inputs[1..])?;
-            inputs.insert(0, self.stored[features.index()].map_or_else(|| self.wide(features), Ok)?);
+            inputs.insert(0, self.stored[first.index()].map_or_else(|| self.wide(first), Ok)?);
             return self.plain(node, node.op.clone(), &inputs);
         }
+        let batched = node.inputs.iter().any(|&v| self.is_batched(v));
         if !batched || self.is_kept(&node.layer) {
             let inputs = self.wides(&node.inputs)?;
             return self.plain(node, node.op.clone(), &inputs);
         }
-        match &node.op {
-            Op::MatMul(_) | Op::Conv(Conv::Forward { .. } | Conv::InputGrad { .. }) => self.product(node),
-            Op::Attention(Attention::Forward { .. }) => {
+        // A value that is widened here is stored low already.
+        if node.op == Op::Elementwise(Elementwise::Cast(DType::F32))
+            && self.graph.ty(node.inputs[0]).dtype == self.low
+        {
+            self.stored[node.outputs[0].index()] = Some(self.r.get(node.inputs[0]));
+            return Ok(());
+        }
+        let is_stored = node.inputs.iter().any(|v| self.stored[v.index()].is_some());
+        match precision.operands {
+            OperandPrecision::Low if precision.rounding == Rounding::AfterBias && self.has_bias(node) => {
                 let inputs = self.lows(&node.inputs)?;
-                let outputs = self.r.builder.node(node.op.clone(), &inputs)?;
-                self.stored[node.outputs[0].index()] = Some(outputs[0]);
-                self.r.map[node.outputs[1].index()] = Some(outputs[1]);
-                Ok(())
+                self.plain(node, with_wide_output(&node.op), &inputs)
             }
-            // What is widened here is stored low already.
-            Op::Elementwise(Elementwise::Cast(DType::F32))
-                if self.graph.ty(node.inputs[0]).dtype == self.low =>
-            {
-                self.stored[node.outputs[0].index()] = Some(self.r.get(node.inputs[0]));
-                Ok(())
-            }
-            Op::Movement(_) if node.inputs.iter().any(|v| self.stored[v.index()].is_some()) => {
-                let inputs = self.lows(&node.inputs)?;
-                self.store(node, node.op.clone(), &inputs)
-            }
-            Op::Elementwise(Elementwise::Unary(Unary::Relu | Unary::Neg | Unary::Abs))
-            | Op::Pool(Pool::Max { .. })
-                if self.stored[node.inputs[0].index()].is_some() =>
-            {
-                let inputs = self.lows(&node.inputs)?;
-                self.store(node, node.op.clone(), &inputs)
-            }
-            _ => {
+            OperandPrecision::Low => self.store(node),
+            OperandPrecision::AsStored if is_stored => self.store(node),
+            OperandPrecision::AsStored | OperandPrecision::FirstAsStored | OperandPrecision::Wide => {
                 let inputs = self.wides(&node.inputs)?;
                 self.plain(node, node.op.clone(), &inputs)?;
                 if self.is_rounded(node) { self.round(node.outputs[0]) } else { Ok(()) }
@@ -136,24 +130,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A product of low operands. With a bias it is rounded after that.
-    fn product(&mut self, node: &Node) -> Result<(), GraphError> {
-        let inputs = self.lows(&node.inputs)?;
-        if !self.has_bias(node) {
-            return self.store(node, node.op.clone(), &inputs);
-        }
-        let mut op = node.op.clone();
-        match &mut op {
-            Op::MatMul(MatMul { output, .. })
-            | Op::Conv(Conv::Forward { output, .. } | Conv::InputGrad { output, .. }) => {
-                *output = Some(DType::F32);
-            }
-            _ => {}
-        }
-        self.plain(node, op, &inputs)
-    }
-
-    /// Whether nothing but an addition of one number for each column reads a product.
+    /// Whether the only reader of a product adds a bias to it: one number for each column.
     fn has_bias(&self, node: &Node) -> bool {
         let value = node.outputs[0];
         let [reader] = self.readers[value.index()][..] else { return false };
@@ -165,49 +142,39 @@ impl Pass<'_> {
             && !self.is_kept(&add.layer)
             && self.graph.ty(bias).shape.rank() == 1
             && self.graph.ty(bias).shape.last() == self.graph.ty(value).shape.last()
-            // What is not yet copied comes after the product: it is no parameter.
+            // A value that is not copied yet comes after the product: it is not a parameter.
             && self.r.map[bias.index()].is_some_and(|v| !self.r.builder.is_batched(v))
     }
 
-    /// Whether what a node computes in f32 is stored low: what it hands on to another layer, or to what reads low values.
+    /// Whether a node's f32 result is stored low.
     fn is_rounded(&self, node: &Node) -> bool {
         let value = node.outputs[0];
         if self.graph.ty(value).dtype != DType::F32 || !self.is_batched(value) {
             return false;
         }
-        match &node.op {
-            Op::Norm(Norm::Layer { .. } | Norm::Batch { .. })
-            | Op::Pool(_)
-            | Op::Resize(_)
-            | Op::Attention(_)
-            | Op::Index(Index::Gather) => true,
-            Op::Elementwise(_) => {
+        match node.op.properties().precision.rounding {
+            Rounding::AtOnce => true,
+            Rounding::EndOfChain => {
                 let ends_product = node.inputs.iter().any(|&v| self.is_wide_product(v));
-                ends_product || !self.readers[value.index()].iter().all(|&id| self.goes_on(node, id))
+                ends_product || !self.readers[value.index()].iter().all(|&id| self.extends_chain(node, id))
             }
-            _ => false,
+            Rounding::AfterBias | Rounding::Never => false,
         }
     }
 
-    /// Whether a value is a product that has been left in f32 for its bias.
+    /// Whether a value is a product that is still f32.
     fn is_wide_product(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value).map(|id| self.graph.node(id));
         producer.is_some_and(|node| {
-            let product = matches!(node.op, Op::MatMul(_) | Op::Conv(_));
+            let product = node.op.properties().precision.rounding == Rounding::AfterBias;
             product && self.stored[value.index()].is_none() && !self.is_kept(&node.layer)
         })
     }
 
-    /// Whether a reader of a node's result computes on in f32, in the same layer.
-    fn goes_on(&self, node: &Node, reader: NodeId) -> bool {
+    /// Whether a reader continues the chain of a node: in f32, in the same layer.
+    fn extends_chain(&self, node: &Node, reader: NodeId) -> bool {
         let reader = self.graph.node(reader);
-        let in_f32 = match &reader.op {
-            Op::Elementwise(Elementwise::Unary(Unary::Relu)) => false,
-            Op::Elementwise(_) | Op::Reduce(_) => true,
-            Op::Norm(norm) => *norm == Norm::LogSumExp,
-            _ => false,
-        };
-        in_f32 && reader.layer == node.layer
+        reader.op.properties().precision.extends_chain && reader.layer == node.layer
     }
 
     fn is_kept(&self, layer: &str) -> bool {
@@ -219,26 +186,26 @@ impl Pass<'_> {
         new.is_some_and(|v| self.r.builder.is_batched(v))
     }
 
-    /// Emits a node whose results have their own types.
+    /// Emits a node whose results have the types that its op gives.
     fn plain(&mut self, node: &Node, op: Op, inputs: &[ValueId]) -> Result<(), GraphError> {
         let outputs = self.r.builder.node(op, inputs)?;
         self.r.set(node, &outputs);
         Ok(())
     }
 
-    /// Emits a node whose results are low.
-    fn store(&mut self, node: &Node, op: Op, inputs: &[ValueId]) -> Result<(), GraphError> {
-        let outputs = self.r.builder.node(op, inputs)?;
+    /// Emits a node on low operands. Those of its results that are low are stored as they are.
+    fn store(&mut self, node: &Node) -> Result<(), GraphError> {
+        let inputs = self.lows(&node.inputs)?;
+        let outputs = self.r.builder.node(node.op.clone(), &inputs)?;
         for (old, new) in node.outputs.iter().zip(outputs) {
-            match self.graph.ty(*old).dtype {
-                DType::F32 => self.stored[old.index()] = Some(new),
-                _ => self.r.map[old.index()] = Some(new),
-            }
+            let rounded = self.graph.ty(*old).dtype == DType::F32 && self.r.builder.ty(new).dtype == self.low;
+            let map = if rounded { &mut self.stored } else { &mut self.r.map };
+            map[old.index()] = Some(new);
         }
         Ok(())
     }
 
-    /// Rounds a value: from here on, it is what is stored.
+    /// Rounds a value: from here on, the rounded one is read.
     fn round(&mut self, value: ValueId) -> Result<(), GraphError> {
         let wide = self.r.get(value);
         self.stored[value.index()] = Some(self.r.builder.cast(wide, self.low)?);
@@ -276,4 +243,17 @@ impl Pass<'_> {
     fn lows(&mut self, values: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
         values.iter().map(|&v| self.low(v)).collect()
     }
+}
+
+/// The product with an f32 result.
+fn with_wide_output(op: &Op) -> Op {
+    let mut op = op.clone();
+    match &mut op {
+        Op::MatMul(MatMul { output, .. })
+        | Op::Conv(Conv::Forward { output, .. } | Conv::InputGrad { output, .. }) => {
+            *output = Some(DType::F32)
+        }
+        other => unreachable!("{} rounds after its bias, but has no output type", other.name()),
+    }
+    op
 }

@@ -1,4 +1,8 @@
-//! Turns the step of one micro-batch into a step of several.
+//! Gradient accumulation: turns the step of one micro-batch into a step of several.
+
+mod split_batch_norm;
+
+pub use split_batch_norm::accumulate_split_batch_norm;
 
 use crate::rewriter::Rewriter;
 use plimsoll_graph::{BatchRelation, Graph, GraphError, Node, ValueId};
@@ -7,7 +11,7 @@ use thiserror::Error;
 /// Why a step cannot be split into micro-batches.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum SplitError {
-    /// An op mixes examples.
+    /// An op mixes values across the batch.
     #[error("layer `{layer}`: {op} mixes the examples of a batch, so the batch cannot be split")]
     Mixes {
         /// The layer.
@@ -15,7 +19,7 @@ pub enum SplitError {
         /// The op.
         op: &'static str,
     },
-    /// The micro-batch ends inside a block.
+    /// The micro-batch ends inside a block of the fold.
     #[error(
         "micro-batches of {examples} examples do not end at blocks of {block}: use a multiple of {block}"
     )]
@@ -25,7 +29,7 @@ pub enum SplitError {
         /// Examples of a block.
         block: usize,
     },
-    /// The graph is not the same for all numbers of examples.
+    /// The graph depends on the number of examples.
     #[error(
         "layer `{layer}`: {op} is missing or another op in micro-batches of {examples}: the batch cannot be split so \
          far, use fewer micro-batches"
@@ -43,8 +47,8 @@ pub enum SplitError {
     Graph(#[from] GraphError),
 }
 
-/// Whether a step may be split into steps like `part`, both as they were built: nothing mixes examples in the whole, and
-/// the part has the same ops. (A part of one example alone cannot tell examples from rows.)
+/// Whether a step may be split into steps like `part`, both as they were built: nothing in the whole is mixed across the
+/// batch, and the part has the same ops. (With one example, a part cannot tell the batch axis from others.)
 pub fn check_split(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
     let batch_relations = whole.batch_relations();
     let mixes =
@@ -53,16 +57,16 @@ pub fn check_split(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
         return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
     }
     check_same_ops(whole, part)?;
-    let sums = |value: Option<ValueId>| {
+    let is_per_example = |value: Option<ValueId>| {
         value.is_some_and(|v| batch_relations[v.index()] == BatchRelation::PerExample)
     };
-    match whole.states.iter().find(|state| sums(state.output)) {
+    match whole.states.iter().find(|state| is_per_example(state.output)) {
         Some(state) => Err(SplitError::Mixes { layer: state.name.clone(), op: "the update" }),
         None => Ok(()),
     }
 }
 
-/// Whether the step of a part of a batch has the ops of the whole one's, both as they were built.
+/// Whether the step of a part of a batch has the ops of the whole batch's step, both as they were built.
 pub fn check_same_ops(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
     for (i, node) in whole.nodes.iter().enumerate() {
         let op = node.op.name();
@@ -73,9 +77,9 @@ pub fn check_same_ops(whole: &Graph, part: &Graph) -> Result<(), SplitError> {
     Ok(())
 }
 
-/// Makes of a step over `graph.examples` examples one over `micro_batches` times as many: sums over examples are
-/// carried from micro-batch to micro-batch, and what reads them runs once, after the last. Because sums fold block by
-/// block, the result has the bits of the whole batch run at once.
+/// Turns a step over `graph.examples` examples into one over `micro_batches` times as many: accumulators hold the sums
+/// over the batch from micro-batch to micro-batch, and the optimizer step, which reads them, runs once, after the last.
+/// Because sums fold block by block, the result has the bits of the whole batch run at once.
 pub fn accumulate(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitError> {
     if micro_batches == 1 {
         return Ok(graph.clone());
@@ -91,11 +95,12 @@ pub fn accumulate(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitErr
             return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
         }
         let reads_sum = node.inputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Reduced);
-        let folded = node
+        let reduced = node
             .outputs
             .iter()
             .filter(|v| batch_relations[v.index()] == BatchRelation::Reduced && !reads_sum);
-        let accumulators: Vec<_> = folded.map(|&v| (v, r.builder.accumulator(graph.ty(v).clone()))).collect();
+        let accumulators: Vec<_> =
+            reduced.map(|&v| (v, r.builder.accumulator(graph.ty(v).clone()))).collect();
         let sums: Vec<_> = accumulators.iter().map(|&(_, accumulator)| accumulator).collect();
         let inputs: Vec<_> = node.inputs.iter().map(|&v| r.get(v)).collect();
         let emit = |b: &mut plimsoll_graph::Builder| b.accumulating(node.op.clone(), &inputs, &sums);
@@ -103,7 +108,7 @@ pub fn accumulate(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitErr
         r.set(node, &outputs);
         for (value, accumulator) in accumulators {
             let output = r.get(value);
-            r.builder.set_carry(accumulator, output);
+            r.builder.set_accumulator(accumulator, output);
         }
     }
     Ok(r.finish()?)

@@ -1,6 +1,6 @@
 //! Weights that several products share, as those of an unrolled recurrence do: one product over the stacked rows of
-//! all of them gives the gradient, in place of one product and one addition for each. What flows back through them reads
-//! one transposed copy of the weight, as kernels for a few rows want it.
+//! all of them gives the gradient, instead of one product and one addition for each. The products' input gradients read
+//! one transposed copy of the weight, the layout that kernels for a few rows want.
 
 use plimsoll_graph::op::{Epilogue, MatMul, Movement};
 use plimsoll_graph::{BatchRelation, Builder, GraphError, Node, Op, ValueId};
@@ -8,14 +8,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Uses from which on products are stacked. A number of the graph alone: were it to depend on the batch, so would bits.
-const FEWEST: usize = 3;
+/// Products of one weight from which on they are stacked. It must not depend on the batch, or bits would.
+const FEWEST_PRODUCTS: usize = 3;
 
-/// The products of each such weight, and what is known of them so far.
-pub(super) struct Repeated {
+/// The products of each shared weight, as backward visits them.
+pub(super) struct SharedWeights {
     /// By node: the weight that it shares.
     weight: BTreeMap<usize, ValueId>,
-    /// By weight: its first product, which is the last to be visited.
+    /// By weight: its first product, which backward visits last.
     first: BTreeMap<ValueId, usize>,
     /// By weight: rows and their results' gradients, the last product first.
     pending: BTreeMap<ValueId, Vec<(ValueId, ValueId)>>,
@@ -23,7 +23,7 @@ pub(super) struct Repeated {
     transposed: BTreeMap<ValueId, ValueId>,
 }
 
-impl Repeated {
+impl SharedWeights {
     /// Finds the weights among the values whose gradients are wanted.
     pub fn new(b: &Builder, nodes: &[Node], wanted: &[bool]) -> Self {
         let mut uses: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
@@ -33,7 +33,7 @@ impl Repeated {
                 Op::MatMul(product) => MatMul { output: None, ..product } == MatMul::default(),
                 _ => false,
             };
-            // Rows have to run over the examples to be stacked example by example.
+            // Rows are stacked example by example.
             let per_example = |v: ValueId| {
                 batch_relations[v.index()] == BatchRelation::PerExample && b.shape(v).rank() == 2
             };
@@ -41,14 +41,14 @@ impl Repeated {
                 uses.entry(node.inputs[1]).or_default().push(place);
             }
         }
-        uses.retain(|_, places| places.len() >= FEWEST);
+        uses.retain(|_, places| places.len() >= FEWEST_PRODUCTS);
         let weight = uses.iter().flat_map(|(&v, places)| places.iter().map(move |&p| (p, v))).collect();
         let first = uses.iter().map(|(&v, places)| (v, places[0])).collect();
         Self { weight, first, pending: BTreeMap::new(), transposed: BTreeMap::new() }
     }
 
-    /// Notes a product of a shared weight, whose gradient is then no longer needed from the node itself. Returns the node
-    /// whose gradient to take: one that reads the weight's transpose.
+    /// Records a product of a shared weight, whose own rule then need not give the weight's gradient. Returns the node to
+    /// differentiate: one that reads the weight's transpose.
     pub fn take<'a>(
         &mut self,
         b: &mut Builder,
@@ -70,7 +70,7 @@ impl Repeated {
         Ok(Cow::Owned(Node { op, inputs: vec![node.inputs[0], transposed], ..node.clone() }))
     }
 
-    /// After the first product of a weight, the weight and its gradient.
+    /// Once backward has visited the first product of a weight: the weight and its gradient.
     pub fn finish(
         &mut self,
         b: &mut Builder,
