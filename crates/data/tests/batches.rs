@@ -1,7 +1,7 @@
 //! The batches that come, and that they come the same after a resume and for any number of workers.
 
 use plimsoll_data::{
-    Batch, Batches, Cursor, DataError, Field, MOST_COLUMNS, Pipeline, Prefetch, Record, Schema, Source,
+    Batch, Batches, Cursor, DataError, Field, MAX_COLUMNS, Pipeline, Prefetch, Record, Schema, Source,
     Synthetic, SyntheticSpec,
 };
 use plimsoll_tensor::TensorType;
@@ -25,9 +25,9 @@ impl Source for Counting {
         self.0
     }
     fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        record.room(0)[..4].copy_from_slice(&(index as i32).to_ne_bytes());
-        record.room(0)[4..].copy_from_slice(&(-(index as i32)).to_ne_bytes());
-        record.room(1)[0] = index as u8;
+        record.buffer_mut(0)[..4].copy_from_slice(&(index as i32).to_ne_bytes());
+        record.buffer_mut(0)[4..].copy_from_slice(&(-(index as i32)).to_ne_bytes());
+        record.buffer_mut(1)[0] = index as u8;
         record.put_i32(2, index as i32)
     }
     fn resident_bytes(&self) -> usize {
@@ -157,7 +157,7 @@ impl Source for Stated {
         1
     }
     fn read(&self, _: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        (0..record.columns()).for_each(|column| record.room(column)[0] = column as u8 + 1);
+        (0..record.columns()).for_each(|column| record.buffer_mut(column)[0] = column as u8 + 1);
         Ok(())
     }
     fn resident_bytes(&self) -> usize {
@@ -173,10 +173,10 @@ fn stated(inputs: usize, label: &str, classes: Option<usize>) -> Pipeline {
 
 #[test]
 fn as_many_inputs_as_there_may_be_are_filled_and_more_are_refused() {
-    let mut batches = start(&stated(MOST_COLUMNS - 1, "f32[]", None));
+    let mut batches = start(&stated(MAX_COLUMNS - 1, "f32[]", None));
     let batch = batches.next().unwrap().unwrap();
     assert_eq!(batch.inputs().collect::<Vec<_>>().concat(), [1, 2, 3, 4, 5, 6, 7, 8]);
-    for count in [0, MOST_COLUMNS] {
+    for count in [0, MAX_COLUMNS] {
         let refused = stated(count, "f32[]", None).start(Cursor::default()).err();
         assert!(matches!(refused, Some(DataError::InputCount { found, most: 8 }) if found == count));
     }

@@ -50,7 +50,7 @@ fn decoded(pipeline: Pipeline) -> Pipeline {
     let output = Schema::examples([Field::floats([2000])], Field::below(9, []));
     pipeline
         .map(output, |input, output| {
-            output.room(0).fill(input.bytes(0).len() as u8);
+            output.buffer_mut(0).fill(input.bytes(0).len() as u8);
             output.put(1, input.bytes(1))
         })
         .unwrap()

@@ -67,7 +67,7 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
 
 fn example(part: &Pipeline, index: usize) -> (Vec<f32>, i32) {
     let source = part.source().unwrap();
-    let mut bytes = vec![0; source.schema().room()];
+    let mut bytes = vec![0; source.schema().capacity()];
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut []).unwrap();
     let input = record.bytes(0).chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();

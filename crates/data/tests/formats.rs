@@ -28,7 +28,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 
 /// The columns of a record.
 fn read(source: &dyn Source, index: usize) -> Result<Vec<Vec<u8>>, DataError> {
-    let mut bytes = vec![0; source.schema().room()];
+    let mut bytes = vec![0; source.schema().capacity()];
     let mut scratch = vec![7; source.scratch_bytes()];
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut scratch)?;
@@ -183,14 +183,14 @@ fn what_is_wrong_with_a_table_names_line_and_column() {
     assert!(ragged.contains("t.csv`, line 3: 2 fields, the header has 3"), "{ragged}");
     let word = wrong("a,y\n1,0\n2,1\nthree,1\n");
     assert!(word.contains("line 4: column `a`: `three` is not a finite number"), "{word}");
-    assert!(wrong("a,y\n1,0\n,1\n").contains("line 3: column `a`: nothing stands there"));
+    assert!(wrong("a,y\n1,0\n,1\n").contains("line 3: column `a`: the cell is empty"));
     assert!(wrong("a,y\n1,0\nnan,1\n").contains("`nan` is not a finite number"));
     for first in ["nan", "inf", "1e99"] {
         let error = wrong(&format!("a,y\n{first},0\n1,1\n"));
         assert!(error.contains(&format!("line 2: column `a`: `{first}` is not a finite number")), "{error}");
     }
-    assert!(wrong("a,y\n,0\n1,1\n").contains("line 2: column `a`: nothing stands there"));
-    assert!(wrong("a,y\nx,0\n \t,1\n").contains("line 3: column `a`: nothing stands there"));
+    assert!(wrong("a,y\n,0\n1,1\n").contains("line 2: column `a`: the cell is empty"));
+    assert!(wrong("a,y\nx,0\n \t,1\n").contains("line 3: column `a`: the cell is empty"));
     // Other ends of lines, and empty lines.
     for content in ["a,y\r\n1,0\r\nx,1\r\n", "a,y\n\nx,1,2\n", "a,y\r\n\r\nx,1,2\r\n"] {
         assert!(wrong(content).contains("line 3"), "{}", wrong(content));
@@ -297,7 +297,7 @@ fn damaged_tf_records_name_file_and_place() {
     assert_eq!(pipeline.schema().classes(), Some(5));
     let error = epoch(&pipeline).unwrap_err().to_string();
     assert!(
-        error.contains(&format!("bad.tfrecord` at byte {size}: the sum of the record is wrong")),
+        error.contains(&format!("bad.tfrecord` at byte {size}: the checksum of the record is wrong")),
         "{error}"
     );
     let mut skipping = pipeline.skip_bad(1).batch(8).start(Cursor::default()).unwrap();
@@ -306,14 +306,17 @@ fn damaged_tf_records_name_file_and_place() {
     // Its length.
     bad[size] ^= 1;
     let error = tf_records(vec![folder.write("bad.tfrecord", &bad)], None, None).err().unwrap().to_string();
-    assert!(error.contains(&format!("at byte {size}: the sum of a record's length is wrong")), "{error}");
+    assert!(
+        error.contains(&format!("at byte {size}: the checksum of a record's length is wrong")),
+        "{error}"
+    );
     let cut = folder.write("cut.tfrecord", &whole[..size + 20]);
     let error = tf_records(vec![cut], None, None).err().unwrap().to_string();
     assert!(error.contains(&format!("at byte {size}` is cut short")), "{error}");
     let empty = tf_records(vec![folder.write("empty", b"")], None, None).err().unwrap();
     assert!(matches!(empty, DataError::Empty { .. }));
     let other = tf_records(vec![fixture("table.csv")], None, None).err().unwrap().to_string();
-    assert!(other.contains("no TFRecord file"), "{other}");
+    assert!(other.contains("not a TFRecord file"), "{other}");
     // Compressed: a bad record is skipped from the first pass on.
     let mut bad = whole.clone();
     bad[size + 30] ^= 1;

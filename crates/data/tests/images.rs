@@ -14,7 +14,7 @@ use support::{Scratch, jpeg, photo, picture, png};
 fn decoded(stage: &Decode, file: &[u8], number: u64) -> Result<Vec<f32>, DataError> {
     let input = Schema::new().bytes("image", file.len()).tensor("label", Field::below(9, []));
     let output = stage.schema(&input)?;
-    let (mut bytes, mut row) = (vec![0; input.room()], vec![0; output.room()]);
+    let (mut bytes, mut row) = (vec![0; input.capacity()], vec![0; output.capacity()]);
     let mut record = Record::over(&input, &mut bytes);
     record.put(0, file)?;
     record.put_i32(1, 5)?;
@@ -353,7 +353,7 @@ fn sizes_past_the_caps_are_errors_and_never_taken() {
     std::fs::remove_file(&path).unwrap();
     std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
     let (train, _) = Folder::open(&folder.0, 1 << 20).unwrap();
-    assert!(train.schema().room() < 65 << 20);
+    assert!(train.schema().capacity() < 65 << 20);
     let data = open(&spec, &skipping).unwrap();
     assert_eq!(labels(&data.train).iter().filter(|label| **label < 0).count(), 1);
     std::fs::remove_file(&path).unwrap();
@@ -416,7 +416,7 @@ fn pictures_in_bf16_are_those_in_f32_rounded_and_take_half() {
     let stage = |stage: Decode| {
         let files = Schema::new().bytes("image", 1 << 16).tensor("label", Field::below(9, []));
         let output = stage.schema(&files).unwrap();
-        let (mut bytes, mut row) = (vec![0; files.room()], vec![0; output.room()]);
+        let (mut bytes, mut row) = (vec![0; files.capacity()], vec![0; output.capacity()]);
         let mut record = Record::over(&files, &mut bytes);
         record.put(0, &photo(20, 20, 3)).unwrap();
         record.put_i32(1, 1).unwrap();

@@ -124,7 +124,7 @@ proptest! {
 
         let mut read = vec![Vec::<u8>::new(); tensors.len()];
         for index in 0..len {
-            let mut bytes = vec![0; source.schema().room()];
+            let mut bytes = vec![0; source.schema().capacity()];
             let mut record = Record::over(source.schema(), &mut bytes);
             source.read(index, &mut record, &mut []).unwrap();
             read.iter_mut().enumerate().for_each(|(column, all)| all.extend(record.bytes(column)));

@@ -20,7 +20,7 @@ fn read(part: &Pipeline, index: usize) -> (Vec<i32>, Vec<i32>) {
 
 fn read_all(part: &Pipeline, index: usize) -> (Vec<Vec<i32>>, Vec<i32>) {
     let source = part.source().unwrap();
-    let mut bytes = vec![0; source.schema().room()];
+    let mut bytes = vec![0; source.schema().capacity()];
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut vec![0; source.scratch_bytes()]).unwrap();
     let words = |b: &[u8]| b.chunks_exact(4).map(|w| i32::from_ne_bytes(w.try_into().unwrap())).collect();

@@ -17,7 +17,7 @@ fn options() -> OpenOptions {
 }
 
 fn read(source: &dyn Source, index: usize) -> Result<[Vec<u8>; 2], DataError> {
-    let (mut bytes, mut scratch) = (vec![0; source.schema().room()], vec![0; source.scratch_bytes()]);
+    let (mut bytes, mut scratch) = (vec![0; source.schema().capacity()], vec![0; source.scratch_bytes()]);
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut scratch)?;
     Ok([0, 1].map(|column| record.bytes(column).to_vec()))
@@ -194,7 +194,7 @@ fn masks_may_have_fewer_than_eight_bits() {
             let stage = DecodeMasks::new(Decode::new([height, width, 3], width * height), 1 << bits);
             let files = Schema::new().bytes("image", 1 << 12).bytes("mask", 1 << 12);
             let output = stage.schema(&files).unwrap();
-            let (mut bytes, mut row) = (vec![0; files.room()], vec![0; output.room()]);
+            let (mut bytes, mut row) = (vec![0; files.capacity()], vec![0; output.capacity()]);
             let mut record = Record::over(&files, &mut bytes);
             record.put(0, &image).unwrap();
             record.put(1, &mask).unwrap();
