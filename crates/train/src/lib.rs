@@ -35,7 +35,6 @@ pub use error::TrainError;
 pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
 pub use forecast::{Forecast, Tally, tally};
 pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
-pub use nearest::nearest;
 pub use run_log::RunLog;
 pub use schedule::{Plateau, Schedule};
 pub use session::Session;

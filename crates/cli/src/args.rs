@@ -1,0 +1,384 @@
+//! Every flag, defined once.
+
+use super::precision::PrecisionOptions;
+use super::running::LoopOptions;
+use super::update::UpdateOptions;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use plimsoll::Size;
+use plimsoll::data::Prefetch;
+use plimsoll::nn::Precision;
+use plimsoll::transform::Pass;
+use std::path::PathBuf;
+
+/// Trains neural networks inside a memory line that you draw, and proves before the first step that the line holds.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model: prints the load sheet, trains, and prints planned next to measured peak
+    Train(RunOptions),
+    /// Print the load sheet of a run without running it, for any line; or answer what batch and line it needs
+    Plan(PlanOptions),
+    /// Measure a trained model on data: loss, accuracy and other metrics
+    Evaluate(EvaluateOptions),
+    /// Write what a trained model says of data
+    Predict(PredictOptions),
+    /// Print the graph of a step
+    Graph(GraphOptions),
+    /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
+    Data(DataOptions),
+    /// List models and data sets
+    Zoo(ZooOptions),
+}
+
+/// The most batches ahead with `--prefetch auto`.
+const MOST_AHEAD: usize = 16;
+
+/// Parses `--prefetch`.
+fn prefetch(text: &str) -> Result<Prefetch, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Prefetch::UpTo(MOST_AHEAD)),
+        (_, Ok(batches @ 0..=1024)) => Ok(Prefetch::Exactly(batches)),
+        _ => Err("a number of batches, at most 1024, or auto".into()),
+    }
+}
+
+/// The disk's speed as plans assume it.
+#[derive(Clone, Copy, Debug)]
+pub enum SpillSpeed {
+    /// Bytes per second.
+    Bytes(usize),
+    /// Measured by a short trial.
+    Measured,
+}
+
+/// Parses `--spill-speed`.
+fn spill_speed(text: &str) -> Result<SpillSpeed, String> {
+    match (text, text.parse()) {
+        ("measure", _) => Ok(SpillSpeed::Measured),
+        (_, Ok(Size::Bytes(bytes))) if bytes > 0 => Ok(SpillSpeed::Bytes(bytes)),
+        _ => Err("bytes in a second, like 3GB, or measure".into()),
+    }
+}
+
+/// How files become batches.
+#[derive(Clone, Debug, Default, Args)]
+pub struct InputOptions {
+    /// Threads that read and decode files; never changes the data [default: one, and more when training waits for them, up to
+    /// the machine's cores]
+    #[arg(long)]
+    pub workers: Option<usize>,
+    /// Batches prepared ahead, or auto: one, and more when they arrive unevenly, as far as the line allows [default: 1]
+    #[arg(long, value_name = "BATCHES", value_parser = prefetch)]
+    pub prefetch: Option<Prefetch>,
+    /// Skip bad files and records, up to this many
+    #[arg(long, value_name = "FILES")]
+    pub skip_bad: Option<u64>,
+    /// The most pixels of an image file; a larger file is bad [default: the largest in the files' headers, or, for more than
+    /// a thousand files, twice the largest of a thousand]
+    #[arg(long, value_name = "PIXELS")]
+    pub max_pixels: Option<usize>,
+    /// Column, array or feature that is the label, for csv, parquet, npz and tfrecord; for an .npy the file with the
+    /// labels, for a raster the file with the classes [default: the last column, or the one called label, labels, y or target]
+    #[arg(long, value_name = "NAME")]
+    pub label: Option<String>,
+    /// Columns of a table that are features, comma-separated [default: all but the label]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// Hugging Face tokenizer file for text; the model gets its vocabulary [default: tokens are bytes]
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Records of the shuffle buffer, for parquet and compressed tfrecord files; other data is shuffled as a whole and needs
+    /// no buffer [default: 1024]
+    #[arg(long, value_name = "RECORDS")]
+    pub shuffle: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct DataOptions {
+    /// Data, as for train
+    pub spec: String,
+    /// Height and width to which images are resized [default: 224]
+    #[arg(long, value_name = "PIXELS")]
+    pub image_size: Option<usize>,
+    /// Channels of the decoded images [default: 3]
+    #[arg(long)]
+    pub channels: Option<usize>,
+    /// Positions of an example of text [default: 256]
+    #[arg(long)]
+    pub context: Option<usize>,
+    /// Random crops of images, every second mirrored
+    #[arg(long)]
+    pub augment: bool,
+    /// Examples per batch
+    #[arg(long, default_value_t = 64)]
+    pub batch: usize,
+    /// Examples to show
+    #[arg(long, default_value_t = 3)]
+    pub samples: usize,
+    /// Seconds to read for
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Seed of the order of examples
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub input: InputOptions,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which model of the zoo, and its sizes.
+#[derive(Clone, Debug, Args)]
+pub struct ModelOptions {
+    /// Model of the zoo; `plimsoll zoo` lists them
+    #[arg(long, default_value = "lenet")]
+    pub model: String,
+    /// Classes, or tokens of a language model
+    #[arg(long)]
+    pub classes: Option<usize>,
+    /// Height and width of images
+    #[arg(long, value_name = "PIXELS")]
+    pub image_size: Option<usize>,
+    /// Channels of images
+    #[arg(long)]
+    pub channels: Option<usize>,
+    /// Positions of an example, for models of text
+    #[arg(long)]
+    pub context: Option<usize>,
+    /// Blocks of a transformer, or recurrences on top of each other; at most 512
+    #[arg(long)]
+    pub layers: Option<usize>,
+    /// Width of a transformer's stream, units of a recurrence, or channels of the first convolution
+    #[arg(long)]
+    pub width: Option<usize>,
+    /// Attention heads
+    #[arg(long)]
+    pub heads: Option<usize>,
+    /// Dropout rate
+    #[arg(long)]
+    pub dropout: Option<f64>,
+    /// Weight of each class in the loss, comma-separated [default: all 1]
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', allow_negative_numbers = true)]
+    pub class_weights: Vec<f64>,
+    /// Numbers of a row, for an mlp on tables [default: from the data]
+    #[arg(long)]
+    pub features: Option<usize>,
+}
+
+/// The line and the machine.
+#[derive(Clone, Debug, Args)]
+pub struct MachineOptions {
+    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory
+    #[arg(long, value_name = "SIZE", default_value = "90%", allow_negative_numbers = true)]
+    pub memory: Size,
+    /// Threads; never changes results [default: the machine's cores]
+    #[arg(long, allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+}
+
+/// A trained model and the data to run it on.
+#[derive(Clone, Debug, Args)]
+pub struct TrainedOptions {
+    /// Folder of `train --out`: its weights, or, for an unfinished run, its newest intact checkpoint
+    pub run: PathBuf,
+    /// Data, as for train [default: the training data]
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Use the training part instead of the test part
+    #[arg(long)]
+    pub train_part: bool,
+    /// Examples per batch [default: the batch of training]
+    #[arg(long, allow_negative_numbers = true)]
+    pub batch: Option<usize>,
+    #[command(flatten)]
+    pub input: InputOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EvaluateOptions {
+    #[command(flatten)]
+    pub trained: TrainedOptions,
+    /// Metrics besides the loss: accuracy, topK, f1, precision, recall, iou, dice, auc, confusion, perplexity, mse, mae,
+    /// cosine; comma-separated [default: accuracy for classes, mse for values]
+    #[arg(long, value_delimiter = ',')]
+    pub metrics: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PredictOptions {
+    #[command(flatten)]
+    pub trained: TrainedOptions,
+    /// File for the outputs: a table (.csv) or an array (.npy) [default: a table on standard output]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepName {
+    /// Forward, backward, update
+    Train,
+    /// Loss and predicted classes
+    Evaluate,
+    /// Outputs
+    Predict,
+}
+
+#[derive(Debug, Args)]
+pub struct GraphOptions {
+    #[command(flatten)]
+    pub model: ModelOptions,
+    /// Examples of the batch
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Which step
+    #[arg(long, value_enum, default_value = "train")]
+    pub step: StepName,
+    /// Precision of activations: f32, bf16 or f16
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
+    /// Print it for Graphviz
+    #[arg(long, conflicts_with = "text")]
+    pub dot: bool,
+    /// Print the text form, which can be parsed again [default]
+    #[arg(long)]
+    pub text: bool,
+    /// Switch a pass off; without all four the graph is as the layers built it
+    #[arg(long, value_name = "PASS")]
+    pub without: Vec<Pass>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RunOptions {
+    /// File of flags, as TOML: `lr = 0.001` for `--lr 0.001`. Flags on the command line override it
+    #[arg(value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelOptions,
+    /// Data: mnist (embedded), mnist:DIR (IDX files), images:DIR (DIR/class/*.jpg|png), tar:GLOB (the same in tar files),
+    /// raster:FILE (windows of a TIFF file), tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
+    /// synthetic [default: mnist for models of digits, else synthetic]
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Train on random crops of images, every second mirrored
+    #[arg(long)]
+    pub augment: bool,
+    #[command(flatten)]
+    pub input: InputOptions,
+    /// Examples per step; with --accumulate, per batch [default: the model's own, from 4 to 64]
+    #[arg(long, allow_negative_numbers = true)]
+    pub batch: Option<usize>,
+    /// Accumulate the gradients of this many batches in a step: the results are those of one batch of all their examples
+    /// [default: 1]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub accumulate: Option<usize>,
+    /// Passes over the training data [default: 6; synthetic data: 100 steps]
+    #[arg(long, conflicts_with = "steps", allow_negative_numbers = true)]
+    pub epochs: Option<u64>,
+    /// Training steps, instead of whole epochs
+    #[arg(long, allow_negative_numbers = true)]
+    pub steps: Option<u64>,
+    /// Split every step into this many micro-batches; only with --allow-split-batchnorm does this change results [default: as
+    /// few as the line allows]
+    #[arg(long, allow_negative_numbers = true)]
+    pub micro_batches: Option<usize>,
+    /// Allow micro-batches for models with batch norm: statistics are per micro-batch, so results differ from those of the
+    /// whole batch
+    #[arg(long)]
+    pub allow_split_batchnorm: bool,
+    #[command(flatten)]
+    pub precision: PrecisionOptions,
+    #[command(flatten)]
+    pub update: UpdateOptions,
+    #[command(flatten)]
+    pub running: LoopOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+    /// Seed of initial values and of the order of examples
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Folder for the trained weights (weights.safetensors), the report (report.json) and checkpoints, which are saved at the
+    /// best validations, at the end, and when Ctrl-C or SIGTERM stops the run
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Folder on a disk to which parameters, optimizer state and activations that exceed the line are offloaded, or `none`
+    /// [default: the folder of --out, or the current one]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Option<PathBuf>,
+    /// Bytes per second that the disk of --spill reads or writes, or `measure` for a short trial; plans are chosen and
+    /// predicted by it [default: 2.5GiB]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = spill_speed)]
+    pub spill_speed: Option<SpillSpeed>,
+    /// Folder of the plan cache, so that no plan is searched for twice, or `none`; never changes plans [default: plimsoll in
+    /// $XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, value_name = "DIR")]
+    pub plan_cache: Option<PathBuf>,
+    /// Also save a checkpoint every this many steps
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    pub save_every: Option<u64>,
+    /// Resume the run whose checkpoints are in this folder from the newest intact one, and save there, too; the run's flags
+    /// come from the checkpoint
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// Memory of your own code, so that the line covers it
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub your_code: Option<Size>,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+    /// Switch a pass off, to bisect a fault: simplify, save or fuse (and decompose, for models without norms)
+    #[arg(long, value_name = "PASS")]
+    pub without: Vec<Pass>,
+    /// Fill dead memory with NaN and check every step for writes outside its buffers; slow, and needs a second arena that the
+    /// line does not cover
+    #[arg(long)]
+    pub check_memory: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanOptions {
+    #[command(flatten)]
+    pub run: RunOptions,
+    /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
+    #[arg(long)]
+    pub curve: bool,
+    /// Print the largest batch that trains under the line, whole and in micro-batches
+    #[arg(long, conflicts_with_all = ["batch", "micro_batches", "accumulate"])]
+    pub max_batch: bool,
+    /// Print batch against planned peak and predicted samples per second under the line, with the best marked
+    #[arg(long, conflicts_with_all = ["micro_batches", "accumulate"])]
+    pub batches: bool,
+    /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "features",
+        "data", "batch",
+        "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
+        "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
+        "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
+        "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
+        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed", "plan_cache",
+        "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+    ])]
+    pub workload: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ZooOptions {
+    /// Batch for the training peaks
+    #[arg(long, default_value_t = 32)]
+    pub batch: usize,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+}

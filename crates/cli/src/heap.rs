@@ -1,0 +1,115 @@
+//! The program's allocator: the system's, with live and peak bytes by tag.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What an allocation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// Everything without a tag of its own: counts against the heap cap.
+    Program,
+    /// Planning, whose memory is returned to the system before the arena is mapped.
+    Planning,
+    /// The data set and batches, which have entries of their own in the load sheet.
+    Data,
+}
+
+const TAGS: usize = 3;
+
+/// Bytes of one tag.
+struct Account {
+    live: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+/// The tagging allocator. Every block has its tag in front, so that freeing it on any thread is accounted to the tag that
+/// allocated it.
+pub struct Heap {
+    accounts: [Account; TAGS],
+}
+
+thread_local! {
+    static CURRENT: Cell<Tag> = const { Cell::new(Tag::Program) };
+}
+
+impl Heap {
+    /// An allocator with empty accounts.
+    pub const fn new() -> Self {
+        Self { accounts: [const { Account { live: AtomicUsize::new(0), peak: AtomicUsize::new(0) } }; TAGS] }
+    }
+
+    /// Runs `work` with this thread's allocations under a tag.
+    pub fn tagged<T>(&self, tag: Tag, work: impl FnOnce() -> T) -> T {
+        let outer = CURRENT.replace(tag);
+        let result = work();
+        CURRENT.set(outer);
+        result
+    }
+
+    /// The most live bytes of a tag since [`Heap::restart_peaks`].
+    pub fn peak(&self, tag: Tag) -> usize {
+        self.accounts[tag as usize].peak.load(Relaxed)
+    }
+
+    /// Live bytes of each tag, by name.
+    pub fn parts(&self) -> Vec<(String, usize)> {
+        let names = ["heap of the program", "heap of planning", "heap of the data"];
+        let live = self.accounts.iter().map(|account| account.live.load(Relaxed));
+        names.iter().map(ToString::to_string).zip(live).collect()
+    }
+
+    /// Sets every peak to what is live now.
+    pub fn restart_peaks(&self) {
+        for account in &self.accounts {
+            account.peak.store(account.live.load(Relaxed), Relaxed);
+        }
+    }
+
+    fn credit(&self, tag: usize, bytes: usize) {
+        let live = self.accounts[tag].live.fetch_add(bytes, Relaxed) + bytes;
+        self.accounts[tag].peak.fetch_max(live, Relaxed);
+    }
+
+    fn debit(&self, tag: usize, bytes: usize) {
+        self.accounts[tag].live.fetch_sub(bytes, Relaxed);
+    }
+}
+
+/// The layout with space for the tag in front, and the size of that space.
+fn with_tag(layout: Layout) -> Option<(Layout, usize)> {
+    let offset = layout.align().max(16);
+    let size = layout.size().checked_add(offset)?;
+    Some((Layout::from_size_align(size, offset).ok()?, offset))
+}
+
+// SAFETY: every block comes from the system's allocator with a larger layout. The returned pointer is `offset` bytes into it,
+// which keeps the alignment because `offset` is a multiple of it, and `dealloc` computes the same layout.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some((whole, offset)) = with_tag(layout) else { return std::ptr::null_mut() };
+        // SAFETY: the layout's size is at least 16.
+        let start = unsafe { System.alloc(whole) };
+        if start.is_null() {
+            return start;
+        }
+        let tag = CURRENT.try_with(Cell::get).unwrap_or(Tag::Program) as usize;
+        self.credit(tag, whole.size());
+        // SAFETY: the block begins with `offset` bytes in front of the returned pointer.
+        unsafe {
+            start.write(tag as u8);
+            start.add(offset)
+        }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        let Some((whole, offset)) = with_tag(layout) else { return };
+        // SAFETY: `alloc` allocated the block with this layout and wrote its tag there.
+        unsafe {
+            let start = pointer.sub(offset);
+            let tag = (start.read() as usize).min(TAGS - 1);
+            self.debit(tag, whole.size());
+            System.dealloc(start, whole);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `plimsoll plan`: the load sheet and other answers without training.
+
+use super::answers::{Say, batches, curve, max_batch};
+use super::args::PlanOptions;
+use super::{
+    Failure,
+    refusal::{note_split, refuse},
+    say,
+    setup::setup,
+    workload,
+};
+use plimsoll::plan::PlanSet;
+use plimsoll::train::{Forecast, TrainError, tally};
+use serde_json::{Map, Value, json};
+use std::time::Instant;
+
+/// Plans and prints.
+pub fn run(options: &PlanOptions) -> Result<(), Failure> {
+    if let Some(path) = &options.workload {
+        return workload::run(&options.run, path);
+    }
+    let files = [
+        ("--out", options.run.out.is_some()),
+        ("--save-every", options.run.save_every.is_some()),
+        ("--keep", options.run.running.keep.is_some()),
+        ("--log", options.run.running.log.is_some()),
+    ];
+    if let Some((flag, _)) = files.into_iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!("{flag} is for train: a plan writes nothing")));
+    }
+    if options.run.resume.is_some() {
+        return Err(Failure::usage("--resume is for train: a plan starts anew"));
+    }
+    let setup = setup(&options.run)?;
+    let mut forecast = setup.trainer.forecast(&setup.data);
+    let mut answers = Map::new();
+    let show: Say = if options.run.json { |_| {} } else { say };
+    if options.curve {
+        answers.insert("curve".into(), curve(&mut forecast, show)?);
+    }
+    if options.max_batch {
+        answers.insert("max_batch".into(), max_batch(&options.run, &setup, show)?);
+    }
+    if options.batches {
+        answers.insert("batches".into(), batches(&options.run, &setup, show)?);
+    }
+    let answered = !answers.is_empty();
+    if answered && !options.run.json {
+        return Ok(());
+    }
+    let start = Instant::now();
+    let found = forecast.plan(setup.line_bytes);
+    answers.insert("planning_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+    answers.insert("cached".into(), json!(setup.trainer.searches() == 0));
+    let mut plans = match found {
+        Ok(plans) => plans,
+        Err(error) => match refuse(error, &options.run, &setup, &mut forecast, &answers) {
+            Ok(plans) => plans,
+            // The question was another one, and is answered already.
+            Err(_) if answered => return Ok(()),
+            Err(failure) => return Err(failure),
+        },
+    };
+    note_split(&mut plans, &options.run);
+    if !answered {
+        show(&plans.sheet.to_string());
+    }
+    if options.run.json {
+        let mut object = planned(&plans);
+        extend(&mut object, &figures(&mut forecast, &plans)?);
+        extend(&mut object, &Value::Object(answers));
+        say(&object.to_string());
+    }
+    Ok(())
+}
+
+/// The figures of a plan, as JSON.
+pub fn planned(plans: &PlanSet) -> Value {
+    let (tally, unlimited_ns) = (tally(plans), plans.sheet.unlimited_ns.max(1));
+    let nanoseconds = plans.plans.first().map_or(0, |p| p.nanoseconds);
+    json!({
+        "planned_peak_bytes": plans.sheet.total_bytes,
+        "arena_bytes": plans.arena_bytes,
+        "line_bytes": plans.sheet.line_bytes,
+        "state_bytes": tally.state_bytes,
+        "micro_batches": plans.plans.first().map_or(1, |p| p.graph.micro_batches),
+        "kept": tally.kept,
+        "recomputed": tally.recomputed,
+        "recomputed_bytes": tally.recomputed_bytes,
+        "spilled": tally.spilled,
+        "spilled_bytes": tally.spilled_bytes,
+        "stored_bytes": tally.stored_bytes,
+        "fragmentation": tally.fragmentation,
+        "overhead": nanoseconds as f64 / unlimited_ns as f64 - 1.0,
+        "predicted_ms": nanoseconds as f64 / 1e6,
+        "load_sheet": plans.sheet,
+    })
+}
+
+/// Figures that need other plans, as JSON.
+fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainError> {
+    // The bound is for plans that offload nothing.
+    let bound = match tally(plans).spilled {
+        0 => lower_bound(forecast, plans.sheet.line_bytes)?,
+        _ => 0.0,
+    };
+    Ok(json!({
+        "feasible": true,
+        "floor_bytes": forecast.floor()?,
+        "naive_activation_bytes": forecast.naive_activation_bytes()?,
+        "lower_bound_overhead": bound,
+    }))
+}
+
+/// The least time that rematerialization takes under a line, as a share of the unlimited step's time.
+pub fn lower_bound(forecast: &mut Forecast<'_>, line_bytes: usize) -> Result<f64, TrainError> {
+    let unlimited = forecast.plan(usize::MAX)?.sheet.unlimited_ns;
+    Ok(forecast.least_repeats(line_bytes)? as f64 / unlimited.max(1) as f64)
+}
+
+/// Adds the fields of one object to another.
+pub fn extend(object: &mut Value, more: &Value) {
+    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+        object.extend(more.clone());
+    }
+}

@@ -1,0 +1,276 @@
+//! The answer to a line that is too low: the smallest feasible line, what holds the memory, and alternatives.
+
+use super::args::{MachineOptions, RunOptions};
+use super::plan::{extend, lower_bound};
+use super::setup::{Setup, entry, setup};
+use super::update::{MomentsName, OptimizerName};
+use super::{Failure, say};
+use plimsoll::Size;
+use plimsoll::nn::Precision;
+use plimsoll::plan::{Infeasible, LoadSheet, PlanError, PlanSet, in_words};
+use plimsoll::train::{Forecast, TrainError, tally};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// A change of flags, and the plan that it gives.
+#[derive(Debug, Serialize)]
+pub struct Alternative {
+    /// The change as text.
+    pub change: &'static str,
+    /// The flags to give.
+    pub flags: String,
+    /// The planned peak; the lowest found if it is over the line.
+    pub planned_peak_bytes: usize,
+    /// Predicted time of a step.
+    pub predicted_ms: f64,
+    /// Whether it is under the line.
+    pub fits: bool,
+}
+
+/// From this slowdown on, the load sheet mentions alternatives.
+const NOTEWORTHY_SLOWDOWN: f64 = 0.1;
+
+/// Notes in the load sheet if a step that the line makes much slower would be faster with batch norm split.
+pub fn note_split(plans: &mut PlanSet, options: &RunOptions) {
+    let line_bytes = plans.sheet.line_bytes;
+    if plans.sheet.slowdown() <= NOTEWORTHY_SLOWDOWN {
+        return;
+    }
+    let options = under(options, line_bytes);
+    if let Some(split) =
+        split_batch_norm(&options).filter(|s| s.fits && s.predicted_ms < plans.sheet.predicted_ms())
+    {
+        plans.sheet.notes.push(format!(
+            "Batch norm keeps the batch whole. With {}, which changes the results, a step would take {:.1} ms.",
+            split.flags, split.predicted_ms
+        ));
+    }
+}
+
+/// The options with this line.
+fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
+    let machine = MachineOptions { memory: Size::Bytes(line_bytes), ..options.machine.clone() };
+    RunOptions { machine, json: false, ..options.clone() }
+}
+
+/// [`refuse`] for a run.
+pub fn plan_or_refuse(error: TrainError, options: &RunOptions, setup: &Setup) -> Result<PlanSet, Failure> {
+    refuse(error, options, setup, &mut setup.trainer.forecast(&setup.data), &Map::new())
+}
+
+/// Answers a plan that failed: with a plan, if the search for the floor finds one that fits; else with the smallest feasible
+/// line and the alternatives. Prints JSON if the options ask for it, with `more` in it.
+pub fn refuse(
+    error: TrainError,
+    options: &RunOptions,
+    setup: &Setup,
+    forecast: &mut Forecast<'_>,
+    more: &Map<String, Value>,
+) -> Result<PlanSet, Failure> {
+    let TrainError::Plan(PlanError::Infeasible(short)) = &error else { return Err(error.into()) };
+    let line_bytes = short.line_bytes;
+    let floor_bytes = forecast.floor()?;
+    let mut lowest = forecast.plan(floor_bytes)?;
+    if floor_bytes <= line_bytes {
+        lowest.sheet.line_bytes = line_bytes;
+        return Ok(lowest);
+    }
+    let answer = Infeasible {
+        line_bytes,
+        needed_bytes: floor_bytes,
+        missing_bytes: floor_bytes - line_bytes,
+        sheet: lowest.sheet.clone(),
+    };
+    let alternatives = alternatives(options, setup, line_bytes);
+    if options.json {
+        let mut object = json!({
+            "feasible": false,
+            "error": "the line is too low",
+            "line_bytes": line_bytes,
+            "needed_bytes": answer.needed_bytes,
+            "missing_bytes": answer.missing_bytes,
+            "planned_peak_bytes": Value::Null,
+            "floor_bytes": floor_bytes,
+            "naive_activation_bytes": forecast.naive_activation_bytes()?,
+            "state_bytes": tally(&lowest).state_bytes,
+            "overhead": Value::Null,
+            "lower_bound_overhead": lower_bound(forecast, line_bytes)?,
+            "micro_batches": lowest.plans.first().map_or(1, |p| p.graph.micro_batches),
+            "kept": Value::Null,
+            "recomputed": Value::Null,
+            "spilled": Value::Null,
+            "fragmentation": Value::Null,
+            "load_sheet": answer.sheet,
+            "alternatives": alternatives,
+        });
+        extend(&mut object, &Value::Object(more.clone()));
+        say(&object.to_string());
+    }
+    Err(Failure::memory(format!("{answer}{}", table(&alternatives))))
+}
+
+/// The alternatives as a table.
+fn table(alternatives: &[Alternative]) -> String {
+    if alternatives.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n\n  {:<18} {:<25} {:>12} {:>12}   under the line",
+        "instead", "flags", "planned peak", "step"
+    );
+    for a in alternatives {
+        text += &format!(
+            "\n  {:<18} {:<25} {:>12} {:>9.1} ms   {}",
+            a.change,
+            a.flags,
+            in_words(a.planned_peak_bytes),
+            a.predicted_ms,
+            if a.fits { "yes" } else { "no" }
+        );
+    }
+    text
+}
+
+/// Every change that applies, planned.
+fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<Alternative> {
+    let options = &under(options, line_bytes);
+    let mut found: Vec<Alternative> = smaller_batch(options, setup.batch).into_iter().collect();
+    found.extend(split(options));
+    found.extend(split_batch_norm(options));
+    found.extend(offloading(options));
+    found.extend(lower_precision(options));
+    found.extend(sizes(options, setup).into_iter().chain(optimizers(options)).filter_map(
+        |(change, flags, options)| {
+            let (fits, sheet) = plan_sheet(&options)?;
+            Some(alternative(change, flags, fits, &sheet))
+        },
+    ));
+    found
+}
+
+/// The load sheet of a run, and whether it fits its line; `None` for a run with invalid options.
+fn plan_sheet(options: &RunOptions) -> Option<(bool, LoadSheet)> {
+    let setup = setup(options).ok()?;
+    match setup.trainer.plan(&setup.data) {
+        Ok(plans) => Some((true, plans.sheet)),
+        Err(TrainError::Plan(PlanError::Infeasible(short))) => Some((false, short.sheet)),
+        Err(_) => None,
+    }
+}
+
+fn alternative(change: &'static str, flags: String, fits: bool, sheet: &LoadSheet) -> Alternative {
+    let (planned_peak_bytes, predicted_ms) = (sheet.total_bytes, sheet.predicted_ms());
+    Alternative { change, flags, planned_peak_bytes, predicted_ms, fits }
+}
+
+/// The first batch that fits of a half, a quarter and so on; one example if none does.
+fn smaller_batch(options: &RunOptions, batch: usize) -> Option<Alternative> {
+    let of = |batch: usize| {
+        // The smaller batch may not be divisible by the fixed number of micro-batches.
+        let micro_batches = options.micro_batches.filter(|k| batch.is_multiple_of(*k));
+        let smaller = RunOptions { batch: Some(batch), micro_batches, ..options.clone() };
+        let (fits, sheet) = plan_sheet(&smaller)?;
+        Some(alternative("smaller batch", format!("--batch {batch}"), fits, &sheet))
+    };
+    if batch < 2 {
+        return None;
+    }
+    let one = of(1)?;
+    let mut halves = std::iter::successors(Some(batch / 2), |&n| Some(n / 2)).take_while(|&n| n > 1);
+    let larger = if one.fits { halves.find_map(|n| of(n).filter(|a| a.fits)) } else { None };
+    Some(larger.unwrap_or(one))
+}
+
+/// The planner's number of micro-batches, where a flag fixed it.
+fn split(options: &RunOptions) -> Option<Alternative> {
+    options.micro_batches?;
+    let (fits, sheet) = plan_sheet(&RunOptions { micro_batches: None, ..options.clone() })?;
+    let parts = sheet.plans.first().map_or(1, |p| p.micro_batches);
+    let differs = Some(parts) != options.micro_batches;
+    differs.then(|| alternative("other splits", format!("--micro-batches {parts}"), fits, &sheet))
+}
+
+/// Micro-batches in spite of batch norm, where batch norm prevents them.
+fn split_batch_norm(options: &RunOptions) -> Option<Alternative> {
+    if options.allow_split_batchnorm || entry(&options.model.model).is_ok_and(|entry| entry.splits) {
+        return None;
+    }
+    let split = RunOptions { allow_split_batchnorm: true, micro_batches: None, ..options.clone() };
+    let (fits, sheet) = plan_sheet(&split)?;
+    Some(alternative("split batch norm", "--allow-split-batchnorm".into(), fits, &sheet))
+}
+
+/// Offloading, where a flag forbids it.
+fn offloading(options: &RunOptions) -> Option<Alternative> {
+    options.spill.as_ref().filter(|folder| folder.as_os_str() == "none")?;
+    let (fits, sheet) = plan_sheet(&RunOptions { spill: Some(".".into()), ..options.clone() })?;
+    Some(alternative("offloading", "--spill .".into(), fits, &sheet))
+}
+
+/// Activations in bf16, where they are f32.
+fn lower_precision(options: &RunOptions) -> Option<Alternative> {
+    if options.precision.precision != Precision::F32 {
+        return None;
+    }
+    let mut low = options.clone();
+    low.precision.precision = Precision::BF16;
+    let (fits, sheet) = plan_sheet(&low)?;
+    Some(alternative("lower precision", "--precision bf16".into(), fits, &sheet))
+}
+
+type Change = (&'static str, String, RunOptions);
+
+/// Smaller images or contexts, and smaller models of the same family.
+fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
+    let Ok(entry) = entry(&options.model.model) else { return Vec::new() };
+    let (layers, width) = entry.own_layers_and_width();
+    let first = setup.inputs.first().and_then(|field| field.ty.shape.first().copied());
+    let sizes: [(&str, &str, &str, Option<usize>); 4] = [
+        ("image", "smaller images", "--image-size", first),
+        ("context", "shorter context", "--context", first),
+        ("layers", "fewer layers", "--layers", options.model.layers.or(layers)),
+        ("width", "narrower", "--width", options.model.width.or(width)),
+    ];
+    let mut changes = Vec::new();
+    for (name, change, flag, size) in sizes {
+        let Some(half) = size.map(|n| n / 2).filter(|&n| n > 0 && entry.options.contains(&name)) else {
+            continue;
+        };
+        let mut options = options.clone();
+        match name {
+            "image" => options.model.image_size = Some(half),
+            "context" => options.model.context = Some(half),
+            "layers" => options.model.layers = Some(half),
+            _ => options.model.width = Some(half),
+        }
+        changes.push((change, format!("{flag} {half}"), options));
+    }
+    changes
+}
+
+/// Optimizers with fewer or smaller moments.
+fn optimizers(options: &RunOptions) -> Vec<Change> {
+    use OptimizerName as Name;
+    let update = &options.update;
+    let leaner: &[(Name, &str)] = match update.optimizer {
+        Name::Adam | Name::Adamw | Name::Rmsprop => &[(Name::Momentum, "momentum"), (Name::Sgd, "sgd")],
+        Name::Momentum | Name::Nesterov | Name::Lion => &[(Name::Sgd, "sgd")],
+        Name::Sgd | Name::Adafactor => &[],
+    };
+    let mut changes: Vec<Change> = Vec::new();
+    if matches!(update.optimizer, Name::Adam | Name::Adamw) && update.moments != MomentsName::Bytes {
+        let mut options = options.clone();
+        options.update.moments = MomentsName::Bytes;
+        changes.push(("smaller moments", "--moments 8bit".into(), options));
+    }
+    // No flag takes back a momentum that was given.
+    for &(optimizer, name) in leaner.iter().filter(|_| update.momentum.is_none()) {
+        let mut options = options.clone();
+        options.update.optimizer = optimizer;
+        options.update.moments = MomentsName::Whole;
+        options.update.momentum = None;
+        let whole = if update.moments == MomentsName::Whole { "" } else { " --moments whole" };
+        changes.push(("leaner optimizer", format!("--optimizer {name}{whole}"), options));
+    }
+    changes
+}

@@ -1,0 +1,200 @@
+//! The flags of the training loop: epochs, validation, early stopping, checkpoints and logs.
+
+use super::Failure;
+use clap::{Args, ValueEnum};
+use plimsoll::data::Dataset;
+use plimsoll::train::metrics::MetricSpec;
+use plimsoll::train::{EarlyStopping, Monitor, Names, RunLog, Session, Trainer};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WeightNames {
+    /// As the load sheet has them: stage1/conv/kernel
+    Own,
+    /// As PyTorch does: stage1.conv.weight, outputs first
+    Torch,
+    /// As Keras does: stage1/norm/gamma
+    Keras,
+}
+
+impl WeightNames {
+    /// The library's value.
+    pub fn names(self) -> Names {
+        match self {
+            Self::Own => Names::Own,
+            Self::Torch => Names::Torch,
+            Self::Keras => Names::Keras,
+        }
+    }
+}
+
+/// The training loop.
+#[derive(Clone, Debug, Args)]
+pub struct LoopOptions {
+    /// Steps that count as an epoch, independent of the data's length
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    pub steps_per_epoch: Option<u64>,
+    /// Hold out this share of the training examples, spread evenly, and validate on them instead of the test part
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    pub validation_split: Option<f64>,
+    /// Validate every this many steps, instead of after each epoch
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    pub validate_every: Option<u64>,
+    /// Metrics of validations besides the loss, as for evaluate; comma-separated
+    #[arg(long, value_delimiter = ',')]
+    pub metrics: Vec<String>,
+    /// The metric that decides which validation is the best: loss, accuracy, or one of --metrics [default: loss]
+    #[arg(long, value_name = "FIGURE")]
+    pub monitor: Option<String>,
+    /// End the run after this many validations without a better one, and restore the best, if --out names a folder
+    #[arg(long, value_name = "PATIENCE", allow_negative_numbers = true)]
+    pub early_stop: Option<u64>,
+    /// End the run after the step in which this time runs out, like 90s, 30m or 2h; --resume continues it
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub time_limit: Option<Duration>,
+    /// How many of the last checkpoints to keep, besides the best [default: 2]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub keep: Option<usize>,
+    /// Names and layouts in weights.safetensors; `evaluate` and `predict` read them all
+    #[arg(long, value_name = "WHOSE", value_enum, default_value = "own")]
+    pub weight_names: WeightNames,
+    /// Log file: a table of validations (.csv), or an object per step and validation (.jsonl)
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+}
+
+/// A time like `90s`, `30m`, `2h` or `1.5h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => f64::NAN,
+    };
+    let whole = number.parse::<f64>().ok().map(|number| number * seconds);
+    let whole = whole.filter(|seconds| *seconds > 0.0).and_then(|s| Duration::try_from_secs_f64(s).ok());
+    whole.ok_or_else(|| format!("`{text}` is not a time: write it like 90s, 30m or 2h"))
+}
+
+impl LoopOptions {
+    /// The flags that have a value, and that a resumed run keeps.
+    pub fn flags(&self) -> Vec<(&'static str, Option<String>)> {
+        let count = |n: Option<u64>| n.map(|n| n.to_string());
+        vec![
+            ("steps-per-epoch", count(self.steps_per_epoch)),
+            ("validation-split", self.validation_split.map(|share| share.to_string())),
+            ("validate-every", count(self.validate_every)),
+            ("metrics", (!self.metrics.is_empty()).then(|| self.metrics.join(","))),
+            ("monitor", self.monitor.clone()),
+            ("early-stop", count(self.early_stop)),
+            ("keep", self.keep.map(|keep| keep.to_string())),
+        ]
+    }
+
+    /// The naming scheme of weights, where it is not the default.
+    pub fn weight_names(&self) -> Option<String> {
+        let value = self.weight_names.to_possible_value()?;
+        (self.weight_names != WeightNames::Own).then(|| value.get_name().to_string())
+    }
+
+    /// The flags of a resumed run: those of its checkpoint, except for what may differ each time.
+    pub fn resumed(self, given: &Self) -> Self {
+        Self {
+            early_stop: given.early_stop.or(self.early_stop),
+            keep: given.keep.or(self.keep),
+            time_limit: given.time_limit,
+            log: given.log.clone(),
+            weight_names: given.weight_names,
+            ..self
+        }
+    }
+
+    /// Refuses invalid values.
+    pub fn check(&self, out: bool) -> Result<(), Failure> {
+        let counts = [
+            ("--steps-per-epoch", self.steps_per_epoch),
+            ("--validate-every", self.validate_every),
+            ("--early-stop", self.early_stop),
+            ("--keep", self.keep.map(|keep| keep as u64)),
+        ];
+        if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
+            return Err(Failure::usage(format!("{flag} must be at least 1")));
+        }
+        if self.keep.is_some() && !out {
+            return Err(Failure::usage("--keep needs a folder: add --out DIR"));
+        }
+        Ok(())
+    }
+
+    /// The data with held-out training examples in place of the test part, if the flags ask for it.
+    pub fn data(&self, data: Dataset) -> Result<Dataset, Failure> {
+        match self.validation_split {
+            None => Ok(data),
+            Some(share) => {
+                data.hold_out(share).map_err(|e| Failure::usage(format!("--validation-split: {e}")))
+            }
+        }
+    }
+
+    /// Applies the flags to a trainer.
+    pub fn trainer(&self, mut trainer: Trainer) -> Result<Trainer, Failure> {
+        let metrics = self.metrics.iter().map(|name| name.parse::<MetricSpec>());
+        let metrics: Vec<MetricSpec> = metrics.collect::<Result<_, _>>().map_err(Failure::usage)?;
+        trainer = trainer.metrics(&metrics);
+        if let Some(name) = &self.monitor {
+            trainer = trainer.monitor(name.parse().unwrap_or(Monitor::Loss));
+        }
+        if let Some(steps) = self.steps_per_epoch {
+            trainer = trainer.steps_per_epoch(steps);
+        }
+        if let Some(steps) = self.validate_every {
+            trainer = trainer.validate_every(steps);
+        }
+        if let Some(limit) = self.time_limit {
+            trainer = trainer.time_limit(limit);
+        }
+        if let Some(keep) = self.keep {
+            trainer = trainer.keep(keep);
+        }
+        Ok(trainer)
+    }
+
+    /// Adds the callbacks to a session that has done `steps_done` steps.
+    pub fn callbacks(&self, session: &mut Session<'_>, steps_done: u64) -> Result<(), Failure> {
+        if let Some(patience) = self.early_stop {
+            session.add(EarlyStopping::new(patience));
+        }
+        if let Some(path) = &self.log {
+            session.add(if steps_done == 0 {
+                RunLog::create(path)?
+            } else {
+                RunLog::go_on(path, steps_done)?
+            });
+        }
+        Ok(())
+    }
+
+    /// The part of the data that validations use.
+    pub fn validated_on(&self) -> &'static str {
+        if self.validation_split.is_some() { "validation" } else { "test" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_parsed() {
+        for (text, seconds) in [("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0), ("2", 2.0), ("1d", 86400.0)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in ["", "m", "-3m", "0s", "3w", "nan", "infh", "1e300h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! From flags to a trainer and its data.
+
+use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
+use super::input::{fit, fitted, image_options, is_masked, narrowed, open_options};
+use super::{Failure, applies, resume};
+use crate::HEAP;
+use crate::heap::Tag;
+use plimsoll::Size;
+use plimsoll::cpu::Cpu;
+use plimsoll::cpu::spill::disk_rates;
+use plimsoll::data::{Dataset, ImageOptions, OpenOptions, open};
+use plimsoll::memory::{self, Watchdog};
+use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
+use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
+use plimsoll::plan::{Entry, in_words};
+use plimsoll::train::{BatchKind, Trainer};
+use std::path::{Path, PathBuf};
+
+/// Steps of a run on synthetic data, which has no natural epoch.
+const SYNTHETIC_STEPS: u64 = 100;
+/// Epochs over real data.
+const EPOCHS: u64 = 6;
+
+/// A run that is ready to be planned.
+pub struct Setup {
+    pub trainer: Trainer,
+    pub data: Dataset,
+    pub threads: usize,
+    pub batch: usize,
+    /// The model's inputs of one example.
+    pub inputs: Vec<Field>,
+    /// The model's sizes, with those from the data.
+    pub sizes: ModelOptions,
+    /// The line.
+    pub line_bytes: usize,
+    /// Memory that was available before anything was loaded.
+    pub available_bytes: Option<usize>,
+    /// Flags with the values chosen for those that were not given.
+    pub chosen: Vec<(&'static str, String)>,
+}
+
+/// Builds the trainer and opens the data.
+pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
+    let threads = threads(&options.machine)?;
+    if options.micro_batches == Some(0) {
+        return Err(Failure::usage("--micro-batches must be at least 1"));
+    }
+    let accumulate = options.accumulate.unwrap_or(1);
+    if accumulate == 0 {
+        return Err(Failure::usage("--accumulate must be at least 1"));
+    }
+    match options.save_every {
+        Some(0) => return Err(Failure::usage("--save-every must be at least 1")),
+        Some(_) if options.out.is_none() => {
+            return Err(Failure::usage("--save-every needs a folder: add --out DIR"));
+        }
+        _ => {}
+    }
+    options.running.check(options.out.is_some())?;
+    let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
+    let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
+    applies::check(&name, &options.input, options.augment)?;
+    let mut sizes = options.model.clone();
+    let mut model = model(&sizes, Some(&name))?;
+    // The line first: data that would exceed it is refused before it is loaded.
+    let (available_bytes, line_bytes) = line(&options.machine);
+    let step_examples = batch.saturating_mul(accumulate);
+    let precision = options.precision.precision;
+    let images = image_options(&options.input, model.as_ref(), precision, options.augment)?;
+    let open_options = OpenOptions {
+        images,
+        examples: step_examples.saturating_mul(10),
+        ..open_options(model.as_ref(), &options.input, &sizes, options.seed, line_bytes)
+    };
+    let data = HEAP.tagged(Tag::Data, || open(&name, &open_options))?;
+    // The model takes the number of features, classes or tokens from the data.
+    if fit(&mut sizes, &name, &data)? {
+        model = self::model(&sizes, Some(&name))?;
+    }
+    let mut data = options.running.data(fitted(data, model.as_ref(), options.seed)?)?;
+    if options.augment && options.running.validation_split.is_some() {
+        // Held-out examples are not augmented.
+        let plain = ImageOptions { augment: false, ..open_options.images.clone() };
+        let plain = OpenOptions { images: plain, ..open_options };
+        let plain = HEAP.tagged(Tag::Data, || open(&name, &plain))?;
+        data.test = options.running.data(fitted(plain, model.as_ref(), options.seed)?)?.test;
+    }
+    model = narrowed(model, &data, precision)?;
+    let examples = data.train.len().unwrap_or(step_examples);
+    let most = examples / accumulate;
+    if batch > most {
+        if most == 0 {
+            let message =
+                format!("--accumulate {accumulate} needs as many training examples, the data has {examples}");
+            return Err(Failure::usage(message));
+        }
+        super::hint(&format!("the data has {examples} training examples: the batch is {most}"));
+    }
+    let batch = batch.min(most);
+    let rate = options.update.rate()?;
+    let inputs = model.inputs();
+    let executor = executor(threads)?;
+    let executor = if options.check_memory { executor.checked() } else { executor };
+    let executor = match spill_folder(options)? {
+        Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),
+        None => executor,
+    };
+    let trainer = Trainer::new(model, options.update.optimizer()?, executor)
+        .batch(batch)
+        .accumulate(accumulate)
+        .kinds(&[BatchKind::Train, BatchKind::Evaluate])
+        .seed(options.seed)
+        .schedule(options.update.schedule()?)
+        .warmup(options.update.warmup.unwrap_or(0))
+        .precision(options.precision.policy()?)
+        .line(line_bytes);
+    let trainer = match plan_cache(options.plan_cache.as_deref())? {
+        Some(folder) => trainer.plan_cache(folder),
+        None => trainer,
+    };
+    let trainer = options.running.trainer(trainer)?;
+    let trainer = match options.micro_batches {
+        Some(parts) => trainer.micro_batches(parts),
+        None => trainer,
+    };
+    let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
+    let mut trainer = memory::declare(trainer, threads, &data);
+    // The second arena of the memory check is not in the plan.
+    let watchdog = if options.check_memory { Watchdog::disabled() } else { memory::watchdog(&data) };
+    trainer = trainer.watch(watchdog.heap(|| HEAP.parts()));
+    if let Some(size) = options.your_code {
+        let bytes = size.bytes(available_bytes.unwrap_or(usize::MAX));
+        trainer = trainer.outside(Entry::new("your code", bytes, "declared with --your-code"));
+    }
+    for &pass in &options.without {
+        trainer = trainer.without(pass);
+    }
+    let chosen = [("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+    if let Some(folder) = &options.out {
+        trainer = trainer.checkpoints(folder, options.save_every);
+        let notes = resume::notes(options, &chosen);
+        trainer = notes.into_iter().fold(trainer, |trainer, (key, value)| trainer.note(key, value));
+    }
+    trainer = match (options.steps, options.epochs) {
+        (Some(0), _) => return Err(Failure::usage("--steps must be at least 1")),
+        (_, Some(0)) => return Err(Failure::usage("--epochs must be at least 1")),
+        (Some(steps), _) => trainer.steps(steps),
+        (None, Some(epochs)) => trainer.epochs(epochs),
+        (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
+        (None, None) => trainer.epochs(EPOCHS),
+    };
+    let mut chosen = chosen.to_vec();
+    let [steps, epochs] = match (options.steps, options.epochs) {
+        (None, None) if name == "synthetic" => [Some(SYNTHETIC_STEPS), None],
+        (None, None) => [None, Some(EPOCHS)],
+        (steps, epochs) => [steps, epochs],
+    };
+    let machine = [("memory", options.machine.memory.to_string()), ("threads", threads.to_string())];
+    let lengths = [("steps", steps), ("epochs", epochs)];
+    chosen.extend(lengths.into_iter().filter_map(|(flag, n)| Some((flag, n?.to_string()))).chain(machine));
+    let folders = [
+        ("out", &options.out),
+        ("spill", &options.spill),
+        ("plan-cache", &options.plan_cache),
+        ("log", &options.running.log),
+    ];
+    let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
+    chosen.extend(folders);
+    chosen.extend(options.running.weight_names().map(|name| ("weight-names", name)));
+    chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
+    chosen.extend(options.spill_speed.map(|speed| {
+        let speed = match speed {
+            SpillSpeed::Bytes(bytes) => Size::Bytes(bytes).to_string(),
+            SpillSpeed::Measured => "measure".into(),
+        };
+        ("spill-speed", speed)
+    }));
+    chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
+    Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
+}
+
+/// The folder of the spill file.
+fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
+    match &options.spill {
+        Some(folder) if folder.as_os_str() == "none" => Ok(None),
+        Some(folder) if !folder.is_dir() => {
+            Err(Failure::usage(format!("--spill {}: there is no such folder", folder.display())))
+        }
+        Some(folder) => Ok(Some(folder.clone())),
+        None => Ok(Some(
+            options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone),
+        )),
+    }
+}
+
+/// The executor with the disk speed that the flags give, if any, for a run under a line. The folder may be created later.
+fn with_disk(
+    executor: Cpu,
+    speed: Option<SpillSpeed>,
+    folder: &Path,
+    line_bytes: usize,
+) -> Result<Cpu, Failure> {
+    Ok(match speed {
+        None => executor,
+        Some(SpillSpeed::Bytes(bytes)) => executor.disk_rate(bytes as f64 / 1e9),
+        Some(SpillSpeed::Measured) => {
+            let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+            let rates = disk_rates(existing, line_bytes)
+                .map_err(|e| Failure::usage(format!("--spill-speed measure: {e}")))?;
+            executor.disk_rates(rates)
+        }
+    })
+}
+
+/// The folder of the plan cache: the flag's, or the user's cache folder, if there is one.
+fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    let own =
+        |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    match given {
+        Some(folder) if folder.as_os_str() == "none" => Ok(None),
+        Some(folder) if folder.as_os_str().is_empty() || folder.exists() && !folder.is_dir() => {
+            let message =
+                format!("--plan-cache {}: this is not a folder; name one, or `none`", folder.display());
+            Err(Failure::usage(message))
+        }
+        Some(folder) => Ok(Some(folder.to_path_buf())),
+        None => {
+            let caches = own("XDG_CACHE_HOME").or_else(|| Some(own("HOME")?.join(".cache")));
+            Ok(caches.map(|folder| folder.join("plimsoll")))
+        }
+    }
+}
+
+/// The number of threads.
+pub fn threads(machine: &MachineOptions) -> Result<usize, Failure> {
+    match machine.threads {
+        Some(0) => Err(Failure::usage("--threads must be at least 1")),
+        Some(threads) if threads > 256 => Err(Failure::usage("--threads must be at most 256")),
+        Some(threads) => Ok(threads),
+        None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+    }
+}
+
+/// The available memory, and the line.
+pub fn line(machine: &MachineOptions) -> (Option<usize>, usize) {
+    let available = memory::available();
+    (available, machine.memory.bytes(available.unwrap_or(usize::MAX)))
+}
+
+/// Refuses a plan above the available memory. That is an estimate, so only a plan well above it is refused.
+pub fn check_available(planned: usize, available: Option<usize>) -> Result<(), Failure> {
+    match available {
+        Some(available) if available + available / 16 < planned => {
+            let (needs, has) = (in_words(planned), in_words(available));
+            Err(Failure::memory(format!(
+                "the plan needs {needs}, and only {has} are available here: lower the batch or free memory"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a batch without examples.
+pub fn batch(batch: usize) -> Result<usize, Failure> {
+    if batch == 0 { Err(Failure::usage("--batch must be at least 1")) } else { Ok(batch) }
+}
+
+/// An executor with this many threads.
+pub fn executor(threads: usize) -> Result<Cpu, Failure> {
+    Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
+}
+
+fn default_data(model: &str) -> &'static str {
+    match model {
+        "mlp" | "lenet" | "autoencoder" => "mnist",
+        _ => "synthetic",
+    }
+}
+
+/// The zoo's entry of this name.
+pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
+    ZOO.iter().find(|e| e.name == name).ok_or_else(|| {
+        let known: Vec<_> = ZOO.iter().map(|e| e.name).collect();
+        Failure::usage(format!("unknown model `{name}`: the zoo has {}", known.join(", ")))
+    })
+}
+
+/// The model of the zoo with the flags' options, and with the tokens of the data.
+pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
+    let entry = entry(&options.model)?;
+    let sizes = [
+        ("--classes", "classes", options.classes, 1 << 24),
+        ("--image-size", "image", options.image_size, 1 << 14),
+        ("--channels", "channels", options.channels, 1 << 14),
+        ("--context", "context", options.context, 1 << 20),
+        ("--layers", "layers", options.layers, 1 << 9),
+        ("--width", "width", options.width, 1 << 20),
+        ("--heads", "heads", options.heads, 1 << 20),
+        ("--dropout", "dropout", options.dropout.map(|_| 1), 1),
+        ("--features", "features", options.features, 1 << 24),
+    ];
+    for (flag, name, value, most) in sizes {
+        if value.is_some() && !entry.options.contains(&name) {
+            let others: Vec<_> = sizes.iter().filter(|s| entry.options.contains(&s.1)).map(|s| s.0).collect();
+            let others = others.join(", ");
+            return Err(Failure::usage(format!("{} has no {flag}; it has {others}", entry.name)));
+        }
+        if value.is_some_and(|v| v == 0 || v > most) {
+            return Err(Failure::usage(format!("{flag} must be between 1 and {most}")));
+        }
+    }
+    if options.dropout.is_some_and(|rate| !(0.0..1.0).contains(&rate)) {
+        return Err(Failure::usage("--dropout must be at least 0 and below 1"));
+    }
+    let mut sizes = ZooOptions {
+        classes: options.classes,
+        image: options.image_size,
+        channels: options.channels,
+        context: options.context,
+        layers: options.layers,
+        width: options.width,
+        heads: options.heads,
+        dropout: options.dropout,
+        features: options.features,
+    };
+    if data.is_some_and(|data| data.starts_with("text:")) {
+        let texts: Vec<_> = ZOO.iter().filter(|e| e.options.contains(&"context")).map(|e| e.name).collect();
+        if !texts.contains(&entry.name) || entry.name == "seq2seq" {
+            let texts: Vec<_> = texts.into_iter().filter(|name| *name != "seq2seq").collect();
+            let message = format!("text is for {}, not {}: add --model gpt", texts.join(", "), entry.name);
+            return Err(Failure::usage(message));
+        }
+        // Bytes, and the mask token of a masked language model.
+        sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
+    }
+    let model = (entry.make)(&sizes);
+    if options.class_weights.is_empty() {
+        return Ok(model);
+    }
+    if model.target().bound.is_none() {
+        return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
+    }
+    let loss = CrossEntropy::default().class_weights(options.class_weights.clone());
+    Ok(Box::new(WithLoss::new(model, loss)))
+}

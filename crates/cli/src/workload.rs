@@ -1,0 +1,132 @@
+//! `plimsoll plan --workload`: a step recorded elsewhere, planned under a line.
+
+use super::answers::Say;
+use super::args::RunOptions;
+use super::text::count;
+use super::{Failure, say};
+use plimsoll::Size;
+use plimsoll::plan::search::{SearchError, Short, check, lower_bound, smallest_line, solve};
+use plimsoll::plan::{in_words, workload::Workload};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Instant;
+
+/// The largest file that is read.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Plans and prints.
+pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
+    let workload = read(path)?;
+    let problem = &workload.problem;
+    let line = line(options, &workload)?;
+    let start = Instant::now();
+    let solved = solve(problem, line);
+    let planning_ms = start.elapsed().as_secs_f64() * 1e3;
+    let of_baseline = |nanoseconds: u64| nanoseconds as f64 / workload.baseline_ns as f64;
+    let bound = lower_bound(problem, line).map_err(Failure::usage)?;
+    let once: u64 = problem.calls.iter().map(|c| c.nanoseconds).sum();
+    let bound = of_baseline(once + bound) - 1.0;
+    let schedule = match solved {
+        Ok(schedule) => schedule,
+        Err(SearchError::Short(short)) => return Err(refuse(options, &workload, short, bound, planning_ms)),
+        Err(error) => return Err(Failure::usage(error)),
+    };
+    let figures = check(problem, &schedule).map_err(Failure::run)?;
+    let overhead = of_baseline(figures.nanoseconds) - 1.0;
+    let smallest = smallest_line(problem).map_err(Failure::usage)?.min(figures.peak_bytes);
+    let mut runs_of = vec![0_usize; problem.calls.len()];
+    schedule.runs.iter().for_each(|run| runs_of[run.call] += 1);
+    let kept = runs_of.iter().filter(|&&runs| runs == 1).count();
+    let show: Say = if options.json { |_| {} } else { say };
+    show(&format!(
+        "{}, {} calls\n  {:<16} {:>11}\n  {:<16} {:>11}\n  {:<16} {:>11}\n  {:<16} {:>10.2}%\n  {:<16} {:>10.2}%\n  {:<16} {:>11}",
+        workload.name,
+        count(problem.calls.len()),
+        "line",
+        in_words(line as usize),
+        "planned peak",
+        in_words(figures.peak_bytes as usize),
+        "smallest line",
+        in_words(smallest as usize),
+        "overhead",
+        overhead * 100.0,
+        "at least",
+        bound * 100.0,
+        "recomputed",
+        count(figures.repeats),
+    ));
+    if options.json {
+        let object = json!({
+            "feasible": true,
+            "line_bytes": line,
+            "planned_peak_bytes": figures.peak_bytes,
+            "floor_bytes": smallest,
+            "overhead": overhead,
+            "lower_bound_overhead": bound,
+            "recomputed": figures.repeats,
+            "kept": kept,
+            "spilled": 0,
+            "micro_batches": 1,
+            // Bytes are summed, not placed.
+            "fragmentation": 0.0,
+            "planning_ms": planning_ms,
+        });
+        say(&object.to_string());
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Workload, Failure> {
+    let name = path.display();
+    let failed = |e: std::io::Error| Failure::usage(format!("cannot read `{name}`: {e}"));
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > MOST_BYTES {
+        return Err(Failure::usage(format!("`{name}` has {length} bytes, more than {MOST_BYTES}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    Workload::parse(&text).map_err(|e| Failure::usage(format!("`{name}`: {e}")))
+}
+
+/// The line in bytes: a share is of the recorded peak.
+fn line(options: &RunOptions, workload: &Workload) -> Result<u64, Failure> {
+    let peak = usize::try_from(workload.recorded_peak_bytes).map_err(Failure::usage)?;
+    match options.machine.memory {
+        Size::Bytes(bytes) => Ok(bytes as u64),
+        share => Ok(share.bytes(peak) as u64),
+    }
+}
+
+/// The answer to a line that is too low.
+fn refuse(options: &RunOptions, workload: &Workload, short: Short, bound: f64, planning_ms: f64) -> Failure {
+    if options.json {
+        let object = json!({
+            "feasible": false,
+            "line_bytes": short.line_bytes,
+            "planned_peak_bytes": Value::Null,
+            "floor_bytes": short.smallest_line_bytes,
+            "smallest_line_bytes": short.smallest_line_bytes,
+            "largest_call_bytes": short.floor_bytes,
+            "overhead": Value::Null,
+            "lower_bound_overhead": bound,
+            "recomputed": Value::Null,
+            "kept": Value::Null,
+            "spilled": Value::Null,
+            "micro_batches": 1,
+            "fragmentation": Value::Null,
+            "planning_ms": planning_ms,
+            // A recorded step has no flags to change.
+            "alternatives": [],
+        });
+        say(&object.to_string());
+    }
+    let share = short.smallest_line_bytes as f64 / workload.recorded_peak_bytes as f64;
+    Failure::memory(format!(
+        "no schedule of `{}` under {} was found. Raise the line to {} bytes ({:.1}% of the recorded peak); the largest \
+         call alone needs {}",
+        workload.name,
+        in_words(short.line_bytes as usize),
+        short.smallest_line_bytes,
+        (share * 1e3).ceil() / 10.0,
+        in_words(short.floor_bytes as usize),
+    ))
+}

@@ -1,0 +1,77 @@
+//! `plimsoll zoo`: models and data sets.
+
+use super::args::ZooOptions;
+use super::text::count;
+use super::{Failure, say};
+use plimsoll::cpu::Cpu;
+use plimsoll::data::catalogue;
+use plimsoll::nn::zoo::{ZOO, ZooOptions as ZooDefaults};
+use plimsoll::nn::{AdamW, step};
+use plimsoll::plan::{Budget, Executor, in_words, plan};
+use plimsoll::train::TrainError;
+use plimsoll::transform::optimize;
+use serde_json::json;
+
+/// Prints every model with its parameters and training peak, and every data set with its size.
+pub fn run(options: &ZooOptions) -> Result<(), Failure> {
+    if options.batch == 0 {
+        return Err(Failure::usage("--batch must be at least 1"));
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let executor =
+        Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let mut models = Vec::new();
+    say(&format!(
+        "{:<16} {:>12} {:>12} {:>14} {:>16}",
+        "model", "parameters", "state", "training peak", "forward flops"
+    ));
+    for entry in &ZOO {
+        let model = (entry.make)(&ZooDefaults::default());
+        let forward = step::prediction(model.as_ref(), 1).map_err(TrainError::from)?;
+        let flops: u64 = (forward.nodes.iter())
+            .map(|n| n.op.flops(&forward.input_types(n), &forward.output_types(n)))
+            .sum();
+        let build = || step::training(model.as_ref(), &AdamW::new(1e-3), options.batch);
+        let graph = build().and_then(|g| optimize(g, &[])).map_err(TrainError::from)?;
+        let state: usize = graph.states.iter().map(|s| graph.ty(s.input).bytes()).sum();
+        let parameters = graph.parameter_count();
+        let budget = Budget::new(usize::MAX, Vec::new());
+        let plans = plan(&[("train".into(), graph)], executor.target(), &budget).map_err(TrainError::from)?;
+        say(&format!(
+            "{:<16} {:>12} {:>12} {:>14} {:>16}   {}",
+            entry.name,
+            count(parameters),
+            in_words(state),
+            in_words(plans.arena_bytes),
+            flops_in_words(flops),
+            entry.description
+        ));
+        models.push(json!({
+            "name": entry.name, "parameters": parameters, "state_bytes": state, "arena_bytes": plans.arena_bytes,
+            "forward_flops": flops,
+        }));
+    }
+    say(&format!(
+        "State: parameters, optimizer state and statistics. Training peak: the arena for batches of {}, adamw, {}. Flops: one\n\
+         example, a multiplication and an addition are two.\n",
+        options.batch,
+        executor.target().name()
+    ));
+    say(&format!("{:<16} {:>8} {:>8} {:>12}", "data", "train", "test", "in memory"));
+    for set in catalogue() {
+        let number = |n: Option<usize>| n.map_or("".to_string(), count);
+        let memory = set.resident_bytes.map_or(String::new(), in_words);
+        let (train, test) = (number(set.train), number(set.test));
+        say(&format!("{:<16} {train:>8} {test:>8} {memory:>12}   {}", set.name, set.description));
+    }
+    if options.json {
+        say(&json!({ "batch": options.batch, "models": models }).to_string());
+    }
+    Ok(())
+}
+
+/// A number of operations with its unit.
+fn flops_in_words(flops: u64) -> String {
+    let (scale, unit) = if flops >= 1_000_000_000 { (1e9, "GFLOP") } else { (1e6, "MFLOP") };
+    format!("{:.2} {unit}", flops as f64 / scale)
+}
