@@ -1,4 +1,4 @@
-//! What everything else is made of: records, their schema, batches, errors, and memory that is checked before it is taken.
+//! Records, schemas, batches and errors; allocation, file I/O and panic guards that the other folders use.
 
 pub(crate) mod batch;
 pub(crate) mod budget;

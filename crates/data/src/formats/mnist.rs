@@ -55,7 +55,7 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// The embedded digits: the first 16,000 training and 2,500 test digits of MNIST. They are decompressed straight into
+    /// The embedded digits: 16,000 training and 2,500 test digits, evenly spaced over MNIST. They are decompressed straight into
     /// their final buffer; the decompressor's own state is some 50 KiB while it runs.
     pub fn embedded(max_bytes: usize) -> Result<Dataset, DataError> {
         let budget = &mut Budget::new(max_bytes);

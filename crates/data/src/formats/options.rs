@@ -1,4 +1,4 @@
-//! What can be asked of a format when it is opened.
+//! Options of `open`, and the names of those that only some formats take.
 
 #[cfg(doc)]
 use super::Format;

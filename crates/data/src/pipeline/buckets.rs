@@ -185,7 +185,8 @@ impl Bucketing {
             let (bytes, each) = (record.bytes(column).len(), padding.len());
             if !bytes.is_multiple_of(each) {
                 let name = &self.records.columns()[column].name;
-                let reason = format!("{bytes} bytes of `{name}` are no whole items of {each} bytes");
+                let reason =
+                    format!("{bytes} bytes of `{name}` are not a whole number of items of {each} bytes");
                 return Err(DataError::Corrupt { reason });
             }
             items = items.max(bytes / each);
@@ -259,6 +260,6 @@ fn padding_bytes(name: &str, item: &Field, value: f64, label: bool) -> Result<Ve
     let one = HostTensor::from_f64(item.ty.clone(), &vec![value; elements]);
     match one {
         Ok(one) if one.to_f64().iter().all(|&kept| kept == value) => Ok(one.as_bytes().to_vec()),
-        _ => invalid(format!("`{name}`: {value} is no {}", item.ty.dtype)),
+        _ => invalid(format!("`{name}`: {value} is not representable as {}", item.ty.dtype)),
     }
 }

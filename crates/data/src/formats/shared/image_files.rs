@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub(crate) const TEST_FOLDERS: [&str; 4] = ["test", "val", "valid", "validation"];
 /// The longest image file. Every worker has a buffer for the longest file of the dataset.
 pub(crate) const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Where the files do not say which are the test part, every so many-th is.
+/// Where a dataset names no test part, every tenth record is one.
 pub(crate) const TEST_EVERY: usize = 10;
 
 /// Whether a file name is that of an image.
