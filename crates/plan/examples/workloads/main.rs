@@ -70,7 +70,7 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
                 let overhead = percent(figures.nanoseconds - once);
                 println!(
                     "  {fraction:>8}  {overhead:>8.2}  {bound:>8.2}  {online:>8}  {:>7}  {seconds:>8.2}",
-                    figures.repeats
+                    figures.rematerialized_runs
                 );
             }
             Err(SearchError::LineTooLow(_)) => {
