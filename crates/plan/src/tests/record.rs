@@ -164,7 +164,7 @@ fn scratch_that_is_too_small_for_the_kernels_is_refused() {
     let (batches, budget) = samples().swap_remove(0);
     let plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
     let restored = kept(&plans).restore(&batches, &NullTarget { alignment: 64, workspace: 1 }, &budget);
-    assert!(matches!(restored, Err(RecordError::Foreign(_))), "{restored:?}");
+    assert!(matches!(restored, Err(RecordError::Mismatch(_))), "{restored:?}");
     let (batches, budget) = samples().swap_remove(3);
     let mut plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
     let action = plans.plans[0].steps.iter_mut().find_map(|step| match &mut step.action {
@@ -173,7 +173,7 @@ fn scratch_that_is_too_small_for_the_kernels_is_refused() {
     });
     *action.unwrap() *= 2;
     let restored = kept(&plans).restore(&batches, &NullTarget::default(), &budget);
-    assert!(matches!(restored, Err(RecordError::Foreign(_))), "{restored:?}");
+    assert!(matches!(restored, Err(RecordError::Mismatch(_))), "{restored:?}");
 }
 
 #[test]
