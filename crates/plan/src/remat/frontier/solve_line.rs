@@ -70,6 +70,9 @@ impl Frontier {
     /// Initial lists: the best found for this line, and that of the line below, or, if that is much slower, the second best.
     fn start(&self, line: u64, below: Option<Found>) -> Option<Start> {
         let table = &self.table;
+        if table.calls == 0 {
+            return None;
+        }
         let once = self.recorded.nanoseconds;
         let relaxed = relax_at(table, self.recorded_peak_at, None, line);
         let mut lists: Vec<Found> = Vec::new();

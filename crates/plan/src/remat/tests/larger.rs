@@ -2,7 +2,8 @@
 
 use super::generate::{add, random_step, random_step_with_once};
 use crate::remat::{
-    Call, Frontier, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve,
+    Call, Frontier, LineTooLow, Problem, SearchError, check, frontier, lower_bound, recorded_peak,
+    smallest_line, solve,
 };
 
 /// A chain of forward calls and their backward calls.
@@ -141,4 +142,24 @@ fn the_bound_adds_up_over_disjoint_segments() {
     // At one position, ten nanoseconds for each hundred bytes of excess; here that is due twice.
     assert!(bound * 2 > excess / 10 * 3 && bound <= extra, "{bound} for {excess} bytes, {extra} found");
     assert!(extra <= bound + bound / 4, "{extra} over {bound}");
+}
+
+#[test]
+fn in_place_outputs_are_counted_however_many_there_are() {
+    let (old, new): (Vec<usize>, Vec<usize>) = ((0..70).collect(), (70..140).collect());
+    let produce = Call { nanoseconds: 1, outputs: old.clone(), ..Call::default() };
+    let update =
+        Call { nanoseconds: 1, inputs: old.clone(), outputs: new.clone(), in_place: old, ..Call::default() };
+    let calls = vec![produce, update];
+    let problem = Problem { tensors: vec![8; 140], keep: new, calls, ..Problem::default() };
+    let schedule = solve(&problem, u64::MAX).unwrap();
+    assert_eq!(check(&problem, &schedule).unwrap().peak_bytes, 70 * 8);
+}
+
+#[test]
+fn a_line_below_the_pinned_tensors_of_an_empty_step_is_too_low() {
+    let problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
+    assert_eq!(solve(&problem, 100).unwrap().peak_bytes, 100);
+    let too_low = LineTooLow { line_bytes: 99, smallest_line_bytes: 100, largest_call_bytes: 100 };
+    assert_eq!(solve(&problem, 99), Err(SearchError::LineTooLow(too_low)));
 }
