@@ -1,8 +1,8 @@
-//! Gradients of several batches in one step: what they must be equal to, and the bug that everybody writes once.
+//! Gradient accumulation: it equals a large batch, and the classic bug does not.
 //!
 //!     cargo run --release --example accumulation
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::graph::{Builder, Role};
 use plimsoll::nn::Parameter;
@@ -13,9 +13,9 @@ const BATCHES: usize = 4;
 const STEPS: u64 = 12;
 const RATE: f64 = 0.02;
 
-/// Descent that adds up the gradients of several batches by hand, as loops in other frameworks do.
+/// SGD that accumulates the gradients of several batches by hand, as loops in other frameworks do.
 struct ByHand {
-    /// The bug: the sum is zeroed before every batch, and not before every fourth.
+    /// The bug: the accumulator is zeroed before every batch, not before every fourth.
     zero_every_batch: bool,
 }
 
@@ -28,7 +28,7 @@ impl Optimizer for ByHand {
         let place = step % BATCHES as u64;
         let kept = if place == 0 || self.zero_every_batch { 0.0 } else { 1.0 };
         let rate = if place + 1 == BATCHES as u64 { RATE * scale } else { 0.0 };
-        // The mean over four batches is a quarter of their sum; the bug hides that, because there is but one.
+        // The mean over four batches is a quarter of their sum; with the bug the sum has only one.
         let share = if self.zero_every_batch { 1.0 } else { 1.0 / BATCHES as f64 };
         values.copy_from_slice(&[kept, rate * share]);
     }
@@ -52,7 +52,7 @@ impl Optimizer for ByHand {
     }
 }
 
-/// Parameters after so many batches of which every `nth` is trained on, and the bytes of the arena.
+/// Trains on every `nth` of so many batches; returns the parameters and the bytes of the arena.
 fn train(trainer: &Trainer, data: &Dataset, batches: u64, nth: u64) -> Result<(Vec<f32>, usize), TrainError> {
     let mut session = trainer.prepare(trainer.plan(data)?, data)?;
     let mut examples = trainer.training_batches(data).start(Cursor::default())?;
@@ -73,7 +73,7 @@ fn same(one: &[f32], other: &[f32]) -> bool {
     one.iter().map(|x| x.to_bits()).eq(other.iter().map(|x| x.to_bits()))
 }
 
-fn farthest(one: &[f32], other: &[f32]) -> f32 {
+fn largest_difference(one: &[f32], other: &[f32]) -> f32 {
     one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
@@ -94,15 +94,18 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("  arena: {large_bytes} bytes for the large batch, {small_bytes} in four parts");
 
     let (right, _) = train(&by_hand(false)?, &data, all, 1)?;
-    println!("the same by hand, with a sum that is zeroed before every fourth batch:");
-    println!("  farthest parameter: {:.1e} away, which is rounding", farthest(&large, &right));
+    println!("by hand, with an accumulator that is zeroed before every fourth batch:");
+    println!(
+        "  largest difference of a parameter: {:.1e}, which is rounding",
+        largest_difference(&large, &right)
+    );
 
     let (wrong, _) = train(&by_hand(true)?, &data, all, 1)?;
     let (fourth, _) = train(&plain(BATCH)?, &data, all, BATCHES as u64)?;
-    println!("the classic bug, a sum that is zeroed before every batch:");
-    println!("  farthest parameter: {:.1e} away from where it should be", farthest(&large, &wrong));
+    println!("the classic bug, an accumulator that is zeroed before every batch:");
+    println!("  largest difference of a parameter: {:.1e}", largest_difference(&large, &wrong));
     println!("  training on every fourth batch alone gives the same bits: {}", same(&wrong, &fourth));
     let holds = same(&large, &accumulated) && same(&wrong, &fourth) && small_bytes < large_bytes;
-    let near = farthest(&large, &right) < 1e-6 && farthest(&large, &wrong) > 1e-4;
-    if holds && near { Ok(()) } else { Err("this is not what should be observed".into()) }
+    let near = largest_difference(&large, &right) < 1e-6 && largest_difference(&large, &wrong) > 1e-4;
+    if holds && near { Ok(()) } else { Err("the example's claims do not hold".into()) }
 }

@@ -1,9 +1,9 @@
-//! Sequences of many lengths, padded to the longest and in buckets: what is planned, how much of it is padding, and how
-//! fast each learns which token is the most frequent one.
+//! Sequences of many lengths, padded to the longest or in length buckets: planned memory, share of padding, and speed, for a
+//! model that learns which token is the most frequent.
 //!
 //!     cargo run --release --example buckets
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::DataError;
 use plimsoll::graph::{Op, op::Index};
@@ -12,7 +12,7 @@ use plimsoll::prelude::*;
 use plimsoll::tensor::random::Stream;
 use std::time::Instant;
 
-/// Tokens and classes; the token after them is padding.
+/// Tokens and classes; the next token is padding.
 const TOKENS: usize = 8;
 const BATCH: usize = 32;
 const LONGEST: usize = 128;
@@ -75,7 +75,7 @@ impl Model for Majority {
     }
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
         let examples = net.shape(inputs[0])[0];
-        // What is not padding: positions below the length.
+        // Positions below the length are not padding.
         let positions = net.one(Op::Index(Index::Range { extent: self.0 }), &[])?;
         let lengths = net.reshape(inputs[1], [examples, 1])?;
         let real = net.less(positions, lengths)?;
@@ -123,7 +123,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         let plans = trainer.plan(&data)?;
         println!("padded to {lengths:?}:");
         for plan in plans.plans.iter().filter(|plan| plan.name.starts_with("train")) {
-            println!("    {:<32} {:>12} at its peak", plan.name, in_words(plan.peak_bytes));
+            println!("    {:<32} {:>12} peak", plan.name, in_words(plan.peak_bytes));
         }
         let arena = plans.arena_bytes;
         let (tokens, padding) = padding(&data)?;
@@ -133,7 +133,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         let rate = session.steps_done() as f64 / begin.elapsed().as_secs_f64();
         let accuracy = report.evaluation.accuracy.unwrap_or(0.0);
         println!(
-            "    one arena of {}; an epoch has {tokens} tokens and {padding} of padding",
+            "    one arena of {}; an epoch has {tokens} tokens and {padding} padding tokens",
             in_words(arena)
         );
         println!(
@@ -145,7 +145,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         found.push((tokens, padding, accuracy));
     }
     let [(tokens, padded, one), (same, bucketed, two)] = found[..] else { return Err("two runs".into()) };
-    println!("Buckets leave {:.0} % of the padding away.", 100.0 * (1.0 - bucketed as f64 / padded as f64));
-    let as_told = tokens == same && bucketed * 3 < padded && one.min(two) > 0.9;
-    if as_told { Ok(()) } else { Err("this is not what should be observed".into()) }
+    println!("Buckets remove {:.0} % of the padding.", 100.0 * (1.0 - bucketed as f64 / padded as f64));
+    let as_claimed = tokens == same && bucketed * 3 < padded && one.min(two) > 0.9;
+    if as_claimed { Ok(()) } else { Err("the example's claims do not hold".into()) }
 }

@@ -1,8 +1,8 @@
-//! A layer and a loss of one's own, trained on tensors in memory.
+//! A custom layer and a custom loss, trained on tensors in memory.
 //!
 //!     cargo run --release --example custom_layer
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::{memory, prelude::*};
 
@@ -19,14 +19,14 @@ impl Layer for Wave {
     }
 }
 
-/// The mean of an example's errors to the fourth.
+/// The mean fourth power of an example's errors.
 fn quartic(net: &mut Net, outputs: &[ValueId], target: ValueId) -> Result<ValueId, GraphError> {
     let error = net.sub(outputs[0], target)?;
     let power = net.power(error, 4.0)?;
     net.mean(power, &[1], false)
 }
 
-/// Points and what they should become.
+/// Points and their targets.
 fn points(from: usize, count: usize) -> Result<Memory, Box<dyn std::error::Error>> {
     let x: Vec<f64> = (0..2 * count).map(|i| (((from + i) * 37 % 200) as f64 - 100.0) / 50.0).collect();
     let y: Vec<f64> = x.iter().map(|x| x * (2.0 * x).cos()).collect();
@@ -47,6 +47,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let plans = trainer.plan(&data)?;
     println!("{}", plans.sheet);
     let report = trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;
-    println!("mean error to the fourth: {:.6}", report.evaluation.loss);
+    println!("mean fourth power of the error: {:.6}", report.evaluation.loss);
     Ok(())
 }

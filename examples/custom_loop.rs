@@ -1,8 +1,8 @@
-//! The training loop by hand: every batch, every step, your own rule for stopping.
+//! A training loop by hand: every batch, every step, a custom stopping rule.
 //!
 //!     cargo run --release --example custom_loop
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::prelude::*;
 
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session = trainer.prepare(trainer.plan(&data)?, &data)?;
 
     let pipeline = data.train.clone().shuffle(10_000, 1).batch(100);
-    let mut batches = pipeline.start(Cursor::default())?; // two buffers, filled again and again
+    let mut batches = pipeline.start(Cursor::default())?; // two buffers, reused for every batch
     let mut smoothed = 2.3;
     while smoothed > 0.15 {
         let Some(batch) = batches.next()? else {

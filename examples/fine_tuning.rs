@@ -1,21 +1,21 @@
-//! A trained model on a new task: what is frozen has no gradient, no optimizer state, and takes less memory.
+//! A trained model on a new task: frozen parameters have no gradient and no optimizer state, and need less memory.
 //!
 //!     cargo run --release --example fine_tuning
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::nn::Recipe;
 use plimsoll::plan::{PlanSet, in_words};
 use plimsoll::prelude::*;
 
-/// Digits with other names: nine is zero, eight is one.
-fn renamed(part: &Pipeline) -> Result<Pipeline, Box<dyn std::error::Error>> {
-    let rename = |digit: &Record<'_>, other: &mut Record<'_>| {
+/// Digits with other labels: nine is zero, eight is one.
+fn relabelled(part: &Pipeline) -> Result<Pipeline, Box<dyn std::error::Error>> {
+    let relabel = |digit: &Record<'_>, other: &mut Record<'_>| {
         other.put(0, digit.bytes(0))?;
         let label = digit.bytes(1).try_into().map_or(0, i32::from_ne_bytes);
         other.put_i32(1, 9 - label)
     };
-    Ok(part.clone().map(part.schema().clone(), rename)?)
+    Ok(part.clone().map(part.schema().clone(), relabel)?)
 }
 
 fn sizes(plans: &PlanSet) -> (usize, usize, usize) {
@@ -32,9 +32,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session = whole.prepare(whole.plan(&data)?, &data)?;
     let report = session.fit(&data, &mut |_| Control::Continue)?;
     session.save(&weights)?;
-    println!("digits as they are: test accuracy {:.1} %", 100.0 * report.evaluation.accuracy.unwrap_or(0.0));
+    println!("original digits: test accuracy {:.1} %", 100.0 * report.evaluation.accuracy.unwrap_or(0.0));
 
-    let other = Dataset::new("renamed digits", renamed(&data.train)?, renamed(&data.test)?);
+    let other = Dataset::new("relabelled digits", relabelled(&data.train)?, relabelled(&data.test)?);
     let rule = Recipe::new(AdamW::new(2e-3)).freeze("conv*").freeze("dense1").freeze("dense2");
     let tuned = Trainer::new(zoo::lenet(), rule, Cpu::new(2)?).batch(64).steps(150);
     let plans = tuned.plan(&other)?;
@@ -50,10 +50,10 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::remove_file(&weights)?;
     let (before, body) = (session.evaluate(&other.test)?, session.state("conv1/kernel")?);
     let after = session.fit(&other, &mut |_| Control::Continue)?.evaluation;
-    let untouched = session.state("conv1/kernel")? == body;
+    let unchanged = session.state("conv1/kernel")? == body;
     let percent = |evaluation: &Evaluation| 100.0 * evaluation.accuracy.unwrap_or(0.0);
-    println!("\ndigits with other names: {:.1} % before, {:.1} % after", percent(&before), percent(&after));
-    println!("the frozen kernel is untouched, bit for bit: {untouched}");
+    println!("\nrelabelled digits: {:.1} % before, {:.1} % after", percent(&before), percent(&after));
+    println!("the frozen kernel is unchanged, bit for bit: {unchanged}");
     let learned = percent(&after) > percent(&before) + 20.0;
-    if smaller && untouched && learned { Ok(()) } else { Err("this is not what should be observed".into()) }
+    if smaller && unchanged && learned { Ok(()) } else { Err("the example's claims do not hold".into()) }
 }

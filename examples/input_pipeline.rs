@@ -1,9 +1,9 @@
-//! What the input side holds in memory: map, shuffle, batch and prefetch by index and over a stream; one worker, two and four
-//! over data in memory, with what was stated beside what was measured; a thousand records and a thousand million.
+//! Memory of input pipelines: map, shuffle, batch and prefetch with random access and over a stream; one, two and four workers
+//! over data in memory, stated beside measured bytes; a thousand records and a billion.
 //!
 //!     cargo run --release --example input_pipeline
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::{DATA_SET, Memory, Place, Prefetch};
 use plimsoll::plan::in_words;
@@ -17,7 +17,7 @@ fn files() -> Schema {
     Schema::new().bytes("file", 4096).tensor("label", Field::below(10, []))
 }
 
-/// What stands for an encoded picture: bytes made from a number.
+/// Bytes made from a number, in place of an encoded image.
 fn encoded(number: usize, record: &mut Record<'_>) -> Result<(), plimsoll::data::DataError> {
     let length = 2048 + number % 2048;
     record.room(0)[..length].fill(number as u8);
@@ -48,7 +48,7 @@ impl Source for Files {
     }
 }
 
-/// The same, one after another.
+/// The same records as a stream.
 fn generated(count: usize) -> Pipeline {
     Pipeline::generator(files(), 0, move |_epoch| {
         let mut numbers = 0..count;
@@ -56,7 +56,7 @@ fn generated(count: usize) -> Pipeline {
     })
 }
 
-/// "Decodes" into 64×64 pixels, with noise that follows from seed, epoch and place.
+/// "Decodes" into 64×64 pixels, with noise that depends on seed, epoch and position.
 fn decoded(pipeline: Pipeline) -> Result<Pipeline, plimsoll::data::DataError> {
     let pixels = Schema::examples([Field::floats([SIDE, SIDE, 3])], Field::below(10, []));
     pipeline.map(pixels, |file, picture| {
@@ -68,7 +68,7 @@ fn decoded(pipeline: Pipeline) -> Result<Pipeline, plimsoll::data::DataError> {
     })
 }
 
-/// Prints what the pipeline states, and runs ten batches of it.
+/// Prints the bytes that a pipeline states, and reads ten batches.
 fn show(what: &str, pipeline: &Pipeline) -> Result<(), plimsoll::data::DataError> {
     let shares = pipeline.bytes();
     let total: usize = shares.iter().map(|share| share.bytes).sum();
@@ -81,18 +81,18 @@ fn show(what: &str, pipeline: &Pipeline) -> Result<(), plimsoll::data::DataError
     for _ in 0..10 {
         examples += batches.next()?.map_or(0, |batch| batch.examples());
     }
-    println!("    {examples} examples came");
+    println!("    {examples} examples read");
     Ok(())
 }
 
-/// What the program has in memory now, where the system says so.
+/// Resident bytes of the process, where the system reports them.
 fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
 }
 
-/// Runs workers over data in memory: buffers come with them, copies of the data do not.
+/// Runs workers over data in memory: each adds buffers, none copies the data.
 fn workers() -> Result<(), Box<dyn std::error::Error>> {
     let tensor = |ty: String| Ok::<_, Box<dyn std::error::Error>>(HostTensor::zeros(ty.parse()?));
     let images = tensor(format!("f32[2000,{SIDE},{SIDE},3]"))?;
@@ -126,10 +126,10 @@ fn workers() -> Result<(), Box<dyn std::error::Error>> {
         rest.push(share(false));
     }
     let image = SIDE * SIDE * 3 * 4;
-    // A record on its way, and what a thread needs.
+    // A record in flight, and the thread's own memory.
     let each = [(rest[1] - rest[0]), (rest[2] - rest[1]) / 2];
     if each.iter().any(|bytes| !(image..2 * image).contains(bytes)) {
-        return Err(format!("a worker more took {each:?} bytes, an image has {image}").into());
+        return Err(format!("another worker took {each:?} bytes, an image has {image}").into());
     }
     Ok(())
 }
@@ -138,21 +138,21 @@ fn f32_of(bytes: &[u8]) -> f32 {
     f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Runs pipelines and prints what they state and take.
+/// Runs pipelines and prints their stated and measured bytes.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let by_index = |count| Pipeline::new(Files(count, files())).shuffle(10_000, 1);
     let run = |pipeline: Pipeline, workers: usize| {
-        // As many batches ahead as turn out to be needed; stated are four.
+        // The pipeline prefetches as many batches as it needs, and states four.
         let ahead = Prefetch::UpTo(4);
         Ok::<_, Box<dyn std::error::Error>>(decoded(pipeline)?.batch(32).prefetch(ahead).workers(workers))
     };
-    println!("Shuffled by index nothing is held for it; a stream passes through its buffer:\n");
+    println!("Shuffling by index needs no buffer; a stream is shuffled through one:\n");
     show("by index", &run(by_index(100_000), 2)?)?;
     show("as a stream", &run(generated(100_000).shuffle(10_000, 1), 2)?)?;
-    println!("\nEach worker holds a record, and none a copy of the data:\n");
+    println!("\nEach worker holds a record, none a copy of the data:\n");
     workers()?;
-    println!("\nA thousand records and a thousand million take the same:\n");
+    println!("\nA thousand records and a billion take the same memory:\n");
     show("a thousand", &run(by_index(1000), 2)?)?;
-    show("a thousand million", &run(by_index(1_000_000_000), 2)?)?;
+    show("a billion", &run(by_index(1_000_000_000), 2)?)?;
     Ok(())
 }

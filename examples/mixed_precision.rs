@@ -1,9 +1,9 @@
-//! Mixed precision: what it saves, side by side; then a run in f16 with one-hot labels whose loss scale is far too large at
-//! first. Watch the scale halve, those steps be skipped, and the loss fall as in f32.
+//! Mixed precision: the memory it saves, side by side; then a run in f16 whose initial loss scale is far too large: the scale
+//! halves, those steps are skipped, and the loss falls as in f32.
 //!
 //!     cargo run --release --example mixed_precision
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::{DataError, SyntheticSpec};
 use plimsoll::nn::{LossScale, SoftCrossEntropy};
@@ -11,7 +11,7 @@ use plimsoll::prelude::*;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Labels as one number for each class: one for the class, zeros for the others.
+/// One-hot labels.
 struct OneHot;
 
 impl Stage for OneHot {
@@ -48,12 +48,12 @@ fn side_by_side() -> Outcome<()> {
         let [f32, bf16, f16] = [0, 1, 2].map(|i| bytes(&sheets[i]) / 1024);
         println!("  {name:<36} {f32:>10} {bf16:>8} {f16:>8}");
     }
-    println!("Values between layers take half; parameters and optimizer state are f32 in all three.\n");
+    println!("Activations take half; parameters and optimizer state are f32 in all three.\n");
     Ok(())
 }
 
-/// A run on one-hot digits; returns the final test loss.
-fn digits(policy: Policy, talk: bool) -> Outcome<f64> {
+/// Trains on one-hot digits; returns the final test loss.
+fn digits(policy: Policy, verbose: bool) -> Outcome<f64> {
     let model = Sequential::new("digits", Field::floats([28, 28, 1]), Field::floats([10]))
         .layer("conv", Conv2d::new(16, 3))
         .layer("relu1", Activation::Relu)
@@ -69,7 +69,7 @@ fn digits(policy: Policy, talk: bool) -> Outcome<f64> {
     let mut before = None;
     let report = session.fit(&data, &mut |event| {
         if let TrainEvent::Step { step, loss, scale: Some(found), .. } = event {
-            if talk && before.is_some_and(|before: plimsoll::train::Scale| before.scale != found.scale) {
+            if verbose && before.is_some_and(|before: plimsoll::train::Scale| before.scale != found.scale) {
                 println!("  step {step}: loss {loss:.3}, scale {}, {} skipped", found.scale, found.skipped);
             }
             before = Some(*found);
@@ -84,7 +84,7 @@ fn digits(policy: Policy, talk: bool) -> Outcome<f64> {
 
 fn main() -> Outcome<()> {
     side_by_side()?;
-    println!("f16, with a loss scale of 2^30 that doubles after 100 good steps:");
+    println!("f16, with a loss scale of 2^30 that doubles after 100 steps without overflow:");
     let scale = LossScale { initial: 2f64.powi(30), growth: 100 };
     let f16 = digits(Policy::new(Precision::F16).loss_scale(scale), true)?;
     let bf16 = digits(Policy::new(Precision::BF16), false)?;

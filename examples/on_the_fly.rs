@@ -1,9 +1,9 @@
-//! Pictures decoded, cut and mirrored when they are needed, against pictures prepared before: what that takes, and what a
-//! second epoch shows.
+//! Images decoded, cropped and mirrored on the fly, against images prepared in advance: the memory of each, and what a second
+//! epoch shows.
 //!
 //!     cargo run --release --example on_the_fly
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::{Cache, Crop, Decode, Folder};
 use plimsoll::plan::in_words;
@@ -31,7 +31,7 @@ fn write_pictures(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What a pipeline states, and whether two epochs show the same pixels.
+/// Prints the bytes that a pipeline states, and whether two epochs have the same pixels.
 fn show(what: &str, pipeline: &Pipeline) -> Result<usize, Box<dyn std::error::Error>> {
     let shares = pipeline.bytes();
     let total: usize = shares.iter().map(|share| share.bytes).sum();
@@ -43,13 +43,13 @@ fn show(what: &str, pipeline: &Pipeline) -> Result<usize, Box<dyn std::error::Er
     let mut epochs = [0.0f64; 2];
     for sum in &mut epochs {
         while let Some(batch) = batches.next()? {
-            // The first pixels of each picture.
+            // The first pixel of each image.
             let first = batch.input(0).unwrap_or(&[]).chunks(224 * 224 * 3 * 4).map(|picture| &picture[..4]);
             *sum += first.map(|b| f64::from(f32::from_ne_bytes([b[0], b[1], b[2], b[3]]))).sum::<f64>();
         }
     }
     let same = if (epochs[0] - epochs[1]).abs() < 1e-9 { "the same" } else { "other" };
-    println!("    the second epoch shows {same} windows\n");
+    println!("    the second epoch has {same} crops\n");
     Ok(total)
 }
 
@@ -63,9 +63,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fly = files()?.apply(decode().crop(Crop::Random { pad: 0 }).flip().seed(7))?.batch(8).workers(1);
     let on_the_fly = show("resized and augmented on the fly", &fly)?;
     let prepared = files()?.apply(decode())?.cache(Cache::Memory { most_bytes: 1 << 30 })?;
-    let precomputed = show("prepared once and kept", &prepared.batch(8).workers(1))?;
+    let precomputed = show("prepared once and cached", &prepared.batch(8).workers(1))?;
     let each = (precomputed - on_the_fly) as f64 / count as f64 / f64::from(1 << 20);
-    println!("{count} pictures: {each:.2} MiB saved for each, and every epoch shows other windows");
+    println!("{count} images: {each:.2} MiB saved for each, and every epoch has other crops");
 
     let four = fly.clone().workers(4);
     let bytes = |pipeline: &Pipeline| pipeline.bytes().iter().map(|share| share.bytes).sum::<usize>();

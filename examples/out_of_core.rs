@@ -1,8 +1,8 @@
-//! Trains under a line that is a small part of the data: 20 GiB of examples, made one by one, under 32 MiB.
+//! Trains on data far larger than the line: 20 GiB of generated examples under 32 MiB.
 //!
 //!     cargo run --release --example out_of_core
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::DataError;
 use plimsoll::plan::in_words;
@@ -47,7 +47,7 @@ impl Source for Slopes {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    memory::tame_heap();
+    memory::configure_heap();
     let train = Pipeline::new(Slopes::new(EXAMPLES)).workers(1);
     println!("data: {} in {EXAMPLES} examples", in_words(EXAMPLES * train.schema().room()));
     let data = Dataset::new("slopes", train, Pipeline::new(Slopes::new(1000)));

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example quickstart
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::{memory, prelude::*};
 

@@ -1,8 +1,9 @@
-//! A run that is stopped, damaged and moved to other threads and another line ends in the same bits.
+//! A run that is interrupted, loses its newest checkpoint, and resumes with other threads under another line ends in the same
+//! bits.
 //!
 //!     cargo run --release --example resume
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::prelude::*;
 use plimsoll::train::checkpoints;
@@ -23,7 +24,7 @@ fn parameters(session: &Session<'_>) -> Result<Vec<u8>, TrainError> {
     Ok(bytes)
 }
 
-/// Trains once in one piece and once in two, and compares.
+/// Trains once without and once with an interruption, and compares.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = open("mnist", &OpenOptions::default())?;
     let folder = std::env::temp_dir().join(format!("plimsoll-resume-{}", std::process::id()));
@@ -36,7 +37,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     session.fit(&data, &mut |_| Control::Continue)?;
     let expected = parameters(&session)?;
     let total = session.plans().sheet.total_bytes;
-    println!("in one piece: 40 steps on two threads, {total} bytes in the arena");
+    println!("uninterrupted: 40 steps on two threads, {total} bytes in the arena");
 
     let first = trainer(2, &two)?;
     let mut session = first.prepare(first.plan(&data)?, &data)?;
@@ -44,9 +45,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         TrainEvent::Step { step: 23, .. } => Control::Leave,
         _ => Control::Continue,
     });
-    println!("in two: {}", stopped.err().ok_or("it was not stopped")?);
+    println!("interrupted: {}", stopped.err().ok_or("it was not stopped")?);
 
-    // What a broken disk does.
+    // As a broken disk would.
     let newest = checkpoints(&two)?.pop().ok_or("there is no checkpoint")?;
     let mut bytes = std::fs::read(&newest)?;
     bytes[100_000] ^= 4;
@@ -59,13 +60,13 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let resumed = session.resume(&two)?;
     resumed.refused.iter().for_each(|reason| println!("  refused {reason}"));
     println!(
-        "  going on after step {} on one thread, in {parts} micro-batches, {total} bytes",
+        "  resuming after step {} on one thread, in {parts} micro-batches, {total} bytes",
         resumed.state.steps_done
     );
     session.fit(&data, &mut |_| Control::Continue)?;
     let same = parameters(&session)? == expected;
-    println!("the same parameters and moments, bit for bit: {same}");
+    println!("the same parameters and optimizer state, bit for bit: {same}");
     std::fs::remove_dir_all(&folder)?;
-    let as_told = resumed.state.steps_done == 20 && resumed.refused.len() == 1;
-    if same && as_told { Ok(()) } else { Err("this is not what should be observed".into()) }
+    let as_claimed = resumed.state.steps_done == 20 && resumed.refused.len() == 1;
+    if same && as_claimed { Ok(()) } else { Err("the example's claims do not hold".into()) }
 }

@@ -1,9 +1,9 @@
-//! A class for every pixel: discs and squares in PNG files with masks beside them, found by a small U-Net trained on
-//! cross-entropy and measured by IoU.
+//! Semantic segmentation: discs and squares in PNG files with masks, a small U-Net trained with cross-entropy and evaluated
+//! by IoU.
 //!
 //!     cargo run --release --example segmentation
 
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::ImageOptions;
 use plimsoll::nn::zoo::Unet;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 const SIDE: usize = 32;
 
-/// Writes pictures of a disc and a square on a noisy ground as PNG files, and beside them what each pixel is: 0 ground, 1 disc,
+/// Writes images of a disc and a square on a noisy background as PNG files, and masks beside them: 0 background, 1 disc,
 /// 2 square.
 fn write_pictures(folder: &Path, seed: u64, count: usize) -> Result<(), Box<dyn std::error::Error>> {
     let random = plimsoll::tensor::random::Stream::new(seed, 0, "pictures");
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join(format!("plimsoll-segmentation-{}", std::process::id()));
     write_pictures(&folder.join("train"), 1, 256)?;
     write_pictures(&folder.join("test"), 2, 32)?;
-    // Pictures and masks are read as they are needed, and mirrored together.
+    // Images and masks are read on demand, and mirrored together.
     let images = ImageOptions { size: [SIDE, SIDE, 3], augment: true, ..ImageOptions::default() };
     let data =
         open(&format!("masks:{}", folder.display()), &OpenOptions { images, ..OpenOptions::default() })?;

@@ -14,7 +14,7 @@
 //! let data = open("mnist", &OpenOptions::default())?;
 //! let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(100).steps(20).line(64 << 20);
 //! let trainer = memory::declare(trainer, 2, &data); // the line covers program, threads, heap and data, too
-//! let plans = trainer.plan(&data)?; // every byte is known here, and nothing is allocated yet
+//! let plans = trainer.plan(&data)?; // every byte is known here; nothing is allocated yet
 //! assert!(plans.sheet.total_bytes <= 64 << 20);
 //! let report = trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;
 //! assert!(report.evaluation.accuracy > Some(0.3));
@@ -35,7 +35,7 @@ pub use plimsoll_tensor as tensor;
 pub use plimsoll_train as train;
 pub use plimsoll_transform as transform;
 
-/// What most programs need.
+/// What most programs import.
 pub mod prelude {
     pub use plimsoll_cpu::Cpu;
     pub use plimsoll_data::{
@@ -56,7 +56,7 @@ pub mod prelude {
     };
 }
 
-/// The snippets of the guide, so that they stay true.
+/// Compiles the snippets of the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/coming-from-pytorch-and-keras.md")]
 mod coming_from_pytorch_and_keras {}

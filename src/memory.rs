@@ -1,4 +1,4 @@
-//! What the system says of memory, and what a process needs besides its arena.
+//! Memory of the process as the system reports it, and what a process needs besides its arena.
 
 mod watchdog;
 
@@ -7,20 +7,21 @@ pub use watchdog::Watchdog;
 use plimsoll_data::{DATA_SET, Dataset, catalogue};
 use plimsoll_plan::Entry;
 use plimsoll_train::{STATE_BUFFER, STATE_BUFFER_BYTES, Trainer};
+#[cfg(target_os = "linux")]
+use rustix::mm::{Advice, madvise};
 use std::fs;
 
-/// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on how the program's file
-/// lies in the system's cache: newer kernels map what the cache holds in one piece as a whole, which after a copy of the file
-/// may be another MiB or two.
+/// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on the page cache: newer kernels
+/// map large folios of the program's file as a whole, which after a copy of the file may be another MiB or two.
 const PROGRAM_BYTES: usize = 10 << 20;
-/// What the heap may hold besides plans, data and buffers: arguments, text, headers of files.
+/// The heap besides plans, data and buffers: arguments, text, headers of files.
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
-/// Resident part of one thread's stack and its kernel-side records.
+/// Resident part of one thread's stack and its kernel structures.
 const THREAD_BYTES: usize = 12 << 10;
 
 /// Declares what a program needs besides its arena, so that a trainer's line covers the whole process: code, threads,
-/// heap, data set and batches. What your own code holds, declare with [`Trainer::outside`]: a [`Watchdog`] stops a run
-/// whose process comes close to the line with what was not declared.
+/// heap, data set and batches. Declare what your own code holds with [`Trainer::outside`]: a [`Watchdog`] stops a run
+/// whose undeclared memory brings the process close to the line.
 ///
 /// ```
 /// use plimsoll::{memory, prelude::*};
@@ -53,19 +54,19 @@ fn embedded_bytes(data: &Dataset) -> usize {
 }
 
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not
-/// say.
+/// report it.
 pub fn measured_peak() -> Option<usize> {
     Some(status("VmHWM")? + status("VmSwap").unwrap_or(0))
 }
 
-/// A size that the system states about this process, in bytes.
+/// A size from `/proc/self/status`, in bytes.
 fn status(name: &str) -> Option<usize> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
 }
 
-/// Memory that this process could have in all: what it has, and what the host or the tightest control group leaves.
+/// Memory that this process could use in all: what it holds, and what the host or the tightest control group has left.
 pub fn available() -> Option<usize> {
     let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
@@ -75,7 +76,7 @@ pub fn available() -> Option<usize> {
     [host, group_limit()].into_iter().flatten().min().map(|left| left.saturating_add(own))
 }
 
-/// What the tightest control group of this process leaves, cgroup v1 or v2, ancestors included.
+/// What the tightest control group of this process has left, cgroup v1 or v2, ancestors included.
 fn group_limit() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut left: Option<usize> = None;
@@ -97,7 +98,7 @@ fn group_limit() -> Option<usize> {
                 fs::read_to_string(format!("{root}{path}/{file}")).ok()?.trim().parse().ok()
             };
             if let Some(limit) = read(limit) {
-                // File cache that can be dropped is not in the way.
+                // The kernel drops file cache when memory is short.
                 let used =
                     read(usage).unwrap_or(0).saturating_sub(droppable(&format!("{root}{path}/memory.stat")));
                 let free = limit.saturating_sub(used);
@@ -112,7 +113,7 @@ fn group_limit() -> Option<usize> {
     left
 }
 
-/// Bytes of a control group that the kernel drops when memory is short.
+/// File cache of a control group, in bytes.
 fn droppable(stat: &str) -> usize {
     let text = fs::read_to_string(stat).unwrap_or_default();
     let field = |name: &str| {
@@ -123,31 +124,29 @@ fn droppable(stat: &str) -> usize {
     cached("inactive").unwrap_or(0) + cached("active").unwrap_or(0)
 }
 
-/// Returns freed heap to the system, so that planning's memory does not count beside the arena.
+/// Returns freed heap to the system, so that memory of planning does not stay resident beside the arena.
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: asks the allocator to give back what is free; no pointer is involved.
+    // SAFETY: releases free memory of the allocator; no pointer is involved.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Lets go of the program's code, as far as it is resident: what is used again comes back from the file, and the planner's
-/// does not count beside the arena.
+/// Drops the resident pages of the program's code, so that the planner's do not count beside the arena. Pages in use are
+/// read from the file again.
 pub fn trim_code() {
     #[cfg(target_os = "linux")]
-    for (start, bytes) in own_code() {
-        // SAFETY: a mapping of the program's own file that is executable and not writable; code is not relocated when it
-        // is loaded, so none of its pages differs from the file, and they are read again when they are needed.
-        unsafe {
-            libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED);
-        }
+    for (start, bytes) in code_mappings() {
+        // SAFETY: a mapping of the program's own file that is executable and not writable. Code is not relocated when it is
+        // loaded, so no page differs from the file, and a dropped page is read again when it is touched.
+        let _ = unsafe { madvise(start as *mut std::ffi::c_void, bytes, Advice::LinuxDontNeed) };
     }
 }
 
 /// Start and length of the mappings that hold the program's code.
 #[cfg(target_os = "linux")]
-fn own_code() -> Vec<(usize, usize)> {
+fn code_mappings() -> Vec<(usize, usize)> {
     let (Ok(program), Ok(maps)) = (std::env::current_exe(), fs::read_to_string("/proc/self/maps")) else {
         return Vec::new();
     };
@@ -167,10 +166,11 @@ fn own_code() -> Vec<(usize, usize)> {
     maps.lines().filter_map(code).collect()
 }
 
-/// One heap for all threads and no lasting thresholds, so that the heap's size is what is in use.
-pub fn tame_heap() {
+/// Makes all threads share one heap with fixed thresholds, so that the heap's size is what is in use. Call it before other
+/// threads start.
+pub fn configure_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: sets parameters of the allocator; called before other threads exist.
+    // SAFETY: sets parameters of the allocator; no pointer is involved.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);

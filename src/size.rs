@@ -1,9 +1,9 @@
-//! Sizes as people write them.
+//! Memory sizes as text.
 
 use std::{fmt, str::FromStr};
 use thiserror::Error;
 
-/// An amount of memory: bytes, or a share of what there is.
+/// An amount of memory: bytes, or a share of what is available.
 ///
 /// ```
 /// use plimsoll::Size;
@@ -15,9 +15,9 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(usize),
-    /// So many hundredths of what is available.
+    /// A percentage of what is available.
     Percent(f64),
 }
 
@@ -30,7 +30,7 @@ pub struct SizeError {
 }
 
 impl Size {
-    /// The size in bytes, where `available` is the whole.
+    /// The size in bytes; a share is of `available`.
     pub fn bytes(self, available: usize) -> usize {
         match self {
             Self::Bytes(bytes) => bytes,

@@ -6,31 +6,12 @@ use plimsoll::nn::zoo::ZOO;
 use plimsoll::nn::{Clip, Decay, Moments, Recipe};
 use plimsoll::prelude::*;
 use plimsoll::train::Watch;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use plimsoll_testing::CountingAllocator;
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// Another one for each number of micro-batches.
+/// A different optimizer for each number of micro-batches.
 fn optimizer(split: usize) -> Box<dyn Optimizer> {
     let whole = AdamW::new(1e-3);
     if split == 1 {
@@ -40,11 +21,11 @@ fn optimizer(split: usize) -> Box<dyn Optimizer> {
     Box::new(Recipe::new(bytes).clip(Clip::GlobalNorm(1.0)).average(0.9))
 }
 
-/// One test, because allocations of another on its own thread would be counted.
+/// One test, because allocations of a test on another thread would be counted.
 #[test]
 fn steps_allocate_nothing_on_any_thread() {
     batches_of_several_inputs_allocate_nothing();
-    looking_at_memory_allocates_nothing();
+    checking_memory_allocates_nothing();
     for entry in &ZOO {
         let make = || (entry.make)(&entry.small);
         let model = make();
@@ -66,21 +47,21 @@ fn steps_allocate_nothing_on_any_thread() {
                 session.train_step(batch).unwrap();
             };
             step(&mut session);
-            let before = ALLOCATIONS.load(Relaxed);
+            let before = HEAP.allocations();
             for _ in 0..4 {
                 step(&mut session);
             }
-            assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{} in {split} micro-batches", entry.name);
+            assert_eq!(HEAP.allocations() - before, 0, "{} in {split} micro-batches", entry.name);
         }
     }
 }
 
-fn looking_at_memory_allocates_nothing() {
+fn checking_memory_allocates_nothing() {
     let watchdog = Watchdog::new();
-    let before = ALLOCATIONS.load(Relaxed);
+    let before = HEAP.allocations();
     let looks = (0..200).filter(|_| watchdog.above(usize::MAX).is_some()).count();
     assert!(looks == 0 && watchdog.above(0).is_some());
-    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0);
+    assert_eq!(HEAP.allocations() - before, 0);
 }
 
 fn batches_of_several_inputs_allocate_nothing() {
@@ -96,10 +77,10 @@ fn batches_of_several_inputs_allocate_nothing() {
     for source in sources {
         let pipeline = Pipeline::new(source).shuffle(0, 0).batch(7);
         let mut batches = pipeline.start(Cursor::default()).unwrap();
-        let before = ALLOCATIONS.load(Relaxed);
+        let before = HEAP.allocations();
         for _ in 0..20 {
             batches.next().unwrap();
         }
-        assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{}", pipeline.schema().in_words());
+        assert_eq!(HEAP.allocations() - before, 0, "{}", pipeline.schema().in_words());
     }
 }

@@ -1,13 +1,14 @@
-//! Rounds of training, evaluating and predicting in one process end in the memory that they began with.
+//! Repeated training, evaluation and prediction in one process does not grow its memory.
 
 #![cfg(target_os = "linux")]
 
 use plimsoll::memory;
 use plimsoll::prelude::*;
 use plimsoll::train::{RunLog, checkpoints};
+use plimsoll_testing::Scratch;
 use std::fs;
 
-/// Resident bytes of this process, without what its heap has free.
+/// Resident bytes of this process, without free heap.
 fn resident() -> usize {
     memory::trim_heap();
     let text = fs::read_to_string("/proc/self/statm").unwrap();
@@ -16,10 +17,10 @@ fn resident() -> usize {
 }
 
 #[test]
-fn two_hundred_rounds_end_in_the_memory_of_the_tenth() {
-    memory::tame_heap();
-    let folder = std::env::temp_dir().join(format!("plimsoll-steady-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
+fn memory_after_200_rounds_is_that_after_ten() {
+    memory::configure_heap();
+    let scratch = Scratch::new("steady");
+    let folder = &scratch.0;
     let data = open("mnist", &OpenOptions::default()).unwrap();
     let data = Dataset::new("mnist", data.train.take(512), data.test.take(300));
     let mut tenth = 0;
@@ -27,7 +28,7 @@ fn two_hundred_rounds_end_in_the_memory_of_the_tenth() {
         {
             let make = || {
                 let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(2).unwrap()).batch(64);
-                trainer.steps(4).line(64 << 20).checkpoints(&folder, None)
+                trainer.steps(4).line(64 << 20).checkpoints(folder, None)
             };
             let trainer = memory::declare(make(), 2, &data);
             let plans = trainer.plan(&data).unwrap();
@@ -44,7 +45,7 @@ fn two_hundred_rounds_end_in_the_memory_of_the_tenth() {
             assert!(loss.is_finite() && rows == 300);
             drop(session);
             let mut again = trainer.prepare(plans, &data).unwrap();
-            assert_eq!(again.resume(&folder).unwrap().state.steps_done, 4);
+            assert_eq!(again.resume(folder).unwrap().state.steps_done, 4);
             assert_eq!(again.evaluate(&data.test).unwrap().loss, loss);
         }
         if round == 10 {
@@ -52,8 +53,7 @@ fn two_hundred_rounds_end_in_the_memory_of_the_tenth() {
         }
     }
     let last = resident();
-    assert_eq!(checkpoints(&folder).unwrap().len(), 1);
-    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(checkpoints(folder).unwrap().len(), 1);
     assert!(last <= tenth + tenth / 100, "{tenth} bytes after ten rounds, {last} after two hundred");
     assert!(last >= tenth - tenth / 100, "{tenth} bytes after ten rounds, {last} after two hundred");
 }

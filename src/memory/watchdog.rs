@@ -1,23 +1,22 @@
-//! The process's memory as the system has it, for a run's watch.
+//! Watches the memory of the process during a run.
 
 use super::trim_heap;
 use plimsoll_train::{Held, Watch};
 use std::fs::File;
-use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Looks between two that ask for swap, too: its answer takes the system ten times as long.
-const LOOKS_PER_SWAP: u32 = 64;
+/// Checks per check that reads swap, too, which takes ten times as long.
+const CHECKS_PER_SWAP: u32 = 64;
 
-/// Watches the resident set and swap of this process; [`super::declare`] gives it to a trainer. It never sees anything
-/// where the system does not say.
+/// Watches the resident set and swap of this process; [`super::declare`] gives one to a trainer. Where the system does not
+/// report them, it never stops a run.
 pub struct Watchdog {
     resident: Option<File>,
     status: Option<File>,
     page_bytes: usize,
-    /// Pages of files that count.
+    /// Resident bytes of mapped files that count.
     file_bytes: usize,
-    looks: AtomicU32,
+    checks: AtomicU32,
     swapped_bytes: AtomicUsize,
     heap: fn() -> Vec<(String, usize)>,
 }
@@ -26,27 +25,27 @@ impl Watchdog {
     /// A watchdog of this process.
     pub fn new() -> Self {
         Self {
-            resident: open("/proc/self/statm").ok(),
-            status: open("/proc/self/status").ok(),
+            resident: File::open("/proc/self/statm").ok(),
+            status: File::open("/proc/self/status").ok(),
             page_bytes: page_bytes(),
             file_bytes: usize::MAX,
-            looks: AtomicU32::new(0),
+            checks: AtomicU32::new(0),
             swapped_bytes: AtomicUsize::new(0),
             heap: Vec::new,
         }
     }
 
-    /// A watchdog that never barks.
-    pub fn asleep() -> Self {
+    /// A watchdog that never stops a run.
+    pub fn disabled() -> Self {
         Self { resident: None, ..Self::new() }
     }
 
-    /// Counts pages of mapped files, like code, up to so many bytes: those beyond the system drops when memory is short.
+    /// Counts mapped files, like code, up to so many bytes: the kernel drops the rest when memory is short.
     pub fn files(self, bytes: usize) -> Self {
         Self { file_bytes: bytes, ..self }
     }
 
-    /// With parts of the heap, from an allocator that knows them.
+    /// Adds parts of the heap, from an allocator that counts them.
     pub fn heap(self, parts: fn() -> Vec<(String, usize)>) -> Self {
         Self { heap: parts, ..self }
     }
@@ -56,7 +55,7 @@ impl Watchdog {
         Some(Held { resident_bytes, swapped_bytes, droppable_bytes: files.saturating_sub(self.file_bytes) })
     }
 
-    /// Reads sizes that the system states in KiB, into a fixed buffer.
+    /// Reads sizes from `/proc/self/status` without allocating.
     fn status<const N: usize>(&self, names: [&str; N]) -> Option<[usize; N]> {
         let mut buffer = [0; 4096];
         let text = read(self.status.as_ref()?, &mut buffer)?;
@@ -76,7 +75,7 @@ impl Default for Watchdog {
 
 impl Watch for Watchdog {
     fn above(&self, limit: usize) -> Option<Held> {
-        if self.looks.fetch_add(1, Relaxed).is_multiple_of(LOOKS_PER_SWAP) {
+        if self.checks.fetch_add(1, Relaxed).is_multiple_of(CHECKS_PER_SWAP) {
             let [swapped] = self.status(["VmSwap"])?;
             self.swapped_bytes.store(swapped, Relaxed);
         }
@@ -87,7 +86,7 @@ impl Watch for Watchdog {
             return None;
         }
         self.held().filter(|held| held.total_bytes() > limit)?;
-        // Heap that is free already does not count.
+        // Free heap does not count.
         trim_heap();
         self.held().filter(|held| held.total_bytes() > limit)
     }
@@ -105,11 +104,7 @@ impl Watch for Watchdog {
     }
 }
 
-fn open(path: &str) -> io::Result<File> {
-    File::open(path)
-}
-
-/// Reads a file of the system from its start.
+/// Reads a file of `/proc` from its start.
 fn read<'b>(file: &File, buffer: &'b mut [u8]) -> Option<&'b str> {
     #[cfg(unix)]
     let count = std::os::unix::fs::FileExt::read_at(file, buffer, 0).ok()?;
@@ -123,9 +118,7 @@ fn read<'b>(file: &File, buffer: &'b mut [u8]) -> Option<&'b str> {
 
 fn page_bytes() -> usize {
     #[cfg(unix)]
-    // SAFETY: asks for a constant of the system; no pointer is involved.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    return rustix::param::page_size();
     #[cfg(not(unix))]
-    let bytes = 4096;
-    usize::try_from(bytes).unwrap_or(4096)
+    return 4096;
 }

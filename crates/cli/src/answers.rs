@@ -1,4 +1,4 @@
-//! `plimsoll plan --curve`, `--max-batch` and `--batches`: questions about a run that is not run.
+//! `plimsoll plan --curve`, `--max-batch` and `--batches`.
 
 use super::Failure;
 use super::args::RunOptions;
@@ -8,7 +8,7 @@ use plimsoll::plan::{LoadSheet, PlanError, in_words};
 use plimsoll::train::{Forecast, TrainError};
 use serde_json::{Value, json};
 
-/// What prints a line of a table; nothing, where the answer is JSON.
+/// Prints a line of a table; does nothing where the answer is JSON.
 pub type Say = fn(&str);
 
 /// Lines of a curve.
@@ -21,12 +21,12 @@ pub fn curve(forecast: &mut Forecast<'_>, say: Say) -> Result<Value, Failure> {
     let plans = forecast.curve(LINES)?;
     say(&format!(
         "{:>12} {:>14} {:>14} {:>10} {:>12} {:>14} {:>10}",
-        "line", "bytes", "planned peak", "slower by", "step", "micro-batches", "run again"
+        "line", "bytes", "planned peak", "slower by", "step", "micro-batches", "recomputed"
     ));
     let mut rows = Vec::new();
     for sheet in plans.iter().map(|p| &p.sheet) {
         let unlimited = sheet.line_bytes == usize::MAX;
-        // Without a line, a line at the peak does as well.
+        // Without a line, a line at the peak gives the same plan.
         let line_bytes = if unlimited { sheet.total_bytes } else { sheet.line_bytes };
         let (micro_batches, recomputed) =
             sheet.plans.first().map_or((1, 0), |p| (p.micro_batches, p.recomputed));
@@ -63,7 +63,7 @@ pub fn max_batch(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value,
         let two_blocks = RunOptions { batch: Some(2 * block), ..options.clone() };
         2 * block <= most && super::setup::setup(&two_blocks)?.trainer.can_split()?
     };
-    // The most micro-batches are the leanest: one block each.
+    // The most micro-batches need the least memory: one block of examples each.
     let blocks = match splits {
         true => largest(most / block, |blocks| Ok(with(blocks * block, Some(blocks))?.0))?,
         false => 0,
@@ -129,13 +129,13 @@ pub fn batches(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value, F
     let best = best.map(|(batch, _)| batch);
     say(&format!(
         "{:>8} {:>14} {:>12} {:>12} {:>14} {:>10}",
-        "batch", "planned peak", "samples/s", "step", "micro-batches", "run again"
+        "batch", "planned peak", "samples/s", "step", "micro-batches", "recomputed"
     ));
     let mut found = Vec::new();
     for (batch, fits, rate, sheet) in &rows {
-        let (parts, again) = sheet.plans.first().map_or((1, 0), |p| (p.micro_batches, p.recomputed));
+        let (parts, recomputed) = sheet.plans.first().map_or((1, 0), |p| (p.micro_batches, p.recomputed));
         say(&format!(
-            "{:>8} {:>14} {rate:>12.1} {:>9.1} ms {parts:>14} {again:>10}   {}",
+            "{:>8} {:>14} {rate:>12.1} {:>9.1} ms {parts:>14} {recomputed:>10}   {}",
             count(*batch),
             in_words(sheet.total_bytes),
             sheet.predicted_ms(),
@@ -152,7 +152,7 @@ pub fn batches(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value, F
             "predicted_ms": sheet.predicted_ms(),
             "samples_per_second": rate,
             "micro_batches": parts,
-            "recomputed": again,
+            "recomputed": recomputed,
             "best": Some(*batch) == best,
         }));
     }
@@ -177,7 +177,7 @@ fn sheet_of(options: &RunOptions) -> Result<(bool, LoadSheet), Failure> {
     }
 }
 
-/// The largest number up to `most` that fits, if all smaller ones do; zero if none does.
+/// The largest number up to `most` that fits, assuming that all smaller ones fit; zero if none does.
 fn largest(most: usize, mut fits: impl FnMut(usize) -> Result<bool, Failure>) -> Result<usize, Failure> {
     let (mut low, mut high) = (0, 1);
     while high <= most && fits(high)? {

@@ -36,10 +36,10 @@ pub enum Command {
     Zoo(ZooOptions),
 }
 
-/// Batches ahead at most where their number is found out.
+/// The most batches ahead with `--prefetch auto`.
 const MOST_AHEAD: usize = 16;
 
-/// What --prefetch takes.
+/// Parses `--prefetch`.
 fn prefetch(text: &str) -> Result<Prefetch, String> {
     match (text, text.parse()) {
         ("auto", _) => Ok(Prefetch::UpTo(MOST_AHEAD)),
@@ -48,16 +48,16 @@ fn prefetch(text: &str) -> Result<Prefetch, String> {
     }
 }
 
-/// How fast plans take the disk to be.
+/// The disk's speed as plans assume it.
 #[derive(Clone, Copy, Debug)]
 pub enum SpillSpeed {
-    /// So many bytes a second.
+    /// Bytes per second.
     Bytes(usize),
-    /// What a short trial finds.
+    /// Measured by a short trial.
     Measured,
 }
 
-/// What --spill-speed takes.
+/// Parses `--spill-speed`.
 fn spill_speed(text: &str) -> Result<SpillSpeed, String> {
     match (text, text.parse()) {
         ("measure", _) => Ok(SpillSpeed::Measured),
@@ -69,33 +69,32 @@ fn spill_speed(text: &str) -> Result<SpillSpeed, String> {
 /// How files become batches.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InputOptions {
-    /// Threads that read and decode files; never changes what comes [default: one, and more when they are waited for, up to
+    /// Threads that read and decode files; never changes the data [default: one, and more when training waits for them, up to
     /// the machine's cores]
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Batches that they may have ready, or auto: one, and more when they come unevenly, in what the line leaves
-    /// [default: 1]
+    /// Batches prepared ahead, or auto: one, and more when they arrive unevenly, as far as the line allows [default: 1]
     #[arg(long, value_name = "BATCHES", value_parser = prefetch)]
     pub prefetch: Option<Prefetch>,
-    /// Go on where a file or record is bad, up to so many; they count nothing
+    /// Skip bad files and records, up to this many
     #[arg(long, value_name = "FILES")]
     pub skip_bad: Option<u64>,
-    /// Pixels of an image file at most; one that has more is bad [default: what the files' headers say, or, of more than a
-    /// thousand files, twice what those of a thousand say]
+    /// The most pixels of an image file; a larger file is bad [default: the largest in the files' headers, or, for more than
+    /// a thousand files, twice the largest of a thousand]
     #[arg(long, value_name = "PIXELS")]
     pub max_pixels: Option<usize>,
     /// Column, array or feature that is the label, for csv, parquet, npz and tfrecord; for an .npy the file with the
-    /// labels, for a raster the file with the classes [default: the last column, or what is called label, labels, y or target]
+    /// labels, for a raster the file with the classes [default: the last column, or the one called label, labels, y or target]
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
-    /// Columns of a table that are features, with commas [default: all but the label]
+    /// Columns of a table that are features, comma-separated [default: all but the label]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub columns: Vec<String>,
-    /// Hugging Face tokenizer file for text; its vocabulary is the model's [default: tokens are bytes]
+    /// Hugging Face tokenizer file for text; the model gets its vocabulary [default: tokens are bytes]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
-    /// Records through which a stream is shuffled, for parquet and compressed tfrecord files; other data is shuffled
-    /// whole and without memory [default: 1024]
+    /// Records of the shuffle buffer, for parquet and compressed tfrecord files; other data is shuffled as a whole and needs
+    /// no buffer [default: 1024]
     #[arg(long, value_name = "RECORDS")]
     pub shuffle: Option<usize>,
 }
@@ -104,19 +103,19 @@ pub struct InputOptions {
 pub struct DataOptions {
     /// Data, as for train
     pub spec: String,
-    /// Height and width that images get [default: 224]
+    /// Height and width to which images are resized [default: 224]
     #[arg(long, value_name = "PIXELS")]
     pub image_size: Option<usize>,
-    /// Channels that images get [default: 3]
+    /// Channels of the decoded images [default: 3]
     #[arg(long)]
     pub channels: Option<usize>,
     /// Positions of an example of text [default: 256]
     #[arg(long)]
     pub context: Option<usize>,
-    /// Random windows of images, every second mirrored
+    /// Random crops of images, every second mirrored
     #[arg(long)]
     pub augment: bool,
-    /// Examples at a time
+    /// Examples per batch
     #[arg(long, default_value_t = 64)]
     pub batch: usize,
     /// Examples to show
@@ -125,7 +124,7 @@ pub struct DataOptions {
     /// Seconds to read for
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
-    /// Fixes the order of examples
+    /// Seed of the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     #[command(flatten)]
@@ -162,13 +161,13 @@ pub struct ModelOptions {
     /// Attention heads
     #[arg(long)]
     pub heads: Option<usize>,
-    /// Share of activations that training drops
+    /// Dropout rate
     #[arg(long)]
     pub dropout: Option<f64>,
-    /// How much examples count in the loss by their class, a weight for each, with commas [default: all alike]
+    /// Weight of each class in the loss, comma-separated [default: all 1]
     #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', allow_negative_numbers = true)]
     pub class_weights: Vec<f64>,
-    /// Numbers of a row, for an mlp whose input is no image [default: what the data has]
+    /// Numbers of a row, for an mlp on tables [default: from the data]
     #[arg(long)]
     pub features: Option<usize>,
 }
@@ -184,18 +183,18 @@ pub struct MachineOptions {
     pub threads: Option<usize>,
 }
 
-/// A trained model and what to look at.
+/// A trained model and the data to run it on.
 #[derive(Clone, Debug, Args)]
 pub struct TrainedOptions {
-    /// Folder that `train --out` wrote: its weights, or, of a run that is not over, its newest good checkpoint
+    /// Folder of `train --out`: its weights, or, for an unfinished run, its newest intact checkpoint
     pub run: PathBuf,
-    /// Data, as for train [default: what the model was trained on]
+    /// Data, as for train [default: the training data]
     #[arg(long)]
     pub data: Option<String>,
-    /// Look at the training part instead of the test part
+    /// Use the training part instead of the test part
     #[arg(long)]
     pub train_part: bool,
-    /// Examples at a time [default: what it was trained with]
+    /// Examples per batch [default: the batch of training]
     #[arg(long, allow_negative_numbers = true)]
     pub batch: Option<usize>,
     #[command(flatten)]
@@ -212,7 +211,7 @@ pub struct EvaluateOptions {
     #[command(flatten)]
     pub trained: TrainedOptions,
     /// Metrics besides the loss: accuracy, topK, f1, precision, recall, iou, dice, auc, confusion, perplexity, mse, mae,
-    /// cosine; several with commas [default: accuracy for classes, mse for values]
+    /// cosine; comma-separated [default: accuracy for classes, mse for values]
     #[arg(long, value_delimiter = ',')]
     pub metrics: Vec<String>,
 }
@@ -246,23 +245,23 @@ pub struct GraphOptions {
     /// Which step
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
-    /// What layers hand on: f32, bf16 or f16
+    /// Precision of activations: f32, bf16 or f16
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
-    /// For Graphviz
+    /// Print it for Graphviz
     #[arg(long, conflicts_with = "text")]
     pub dot: bool,
-    /// The text form, which parses back [default]
+    /// Print the text form, which can be parsed again [default]
     #[arg(long)]
     pub text: bool,
-    /// Switch a pass off; all four show the graph as the layers wrote it
+    /// Switch a pass off; without all four the graph is as the layers built it
     #[arg(long, value_name = "PASS")]
     pub without: Vec<Pass>,
 }
 
 #[derive(Clone, Debug, Args)]
 pub struct RunOptions {
-    /// File of flags, as TOML: `lr = 0.001` for `--lr 0.001`. Flags on the command line come before it
+    /// File of flags, as TOML: `lr = 0.001` for `--lr 0.001`. Flags on the command line override it
     #[arg(value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -272,28 +271,30 @@ pub struct RunOptions {
     /// synthetic [default: mnist for models of digits, else synthetic]
     #[arg(long)]
     pub data: Option<String>,
-    /// Train on random windows of images, every second mirrored
+    /// Train on random crops of images, every second mirrored
     #[arg(long)]
     pub augment: bool,
     #[command(flatten)]
     pub input: InputOptions,
-    /// Examples per step, or per batch of one with --accumulate [default: the model's own, from 4 to 64]
+    /// Examples per step; with --accumulate, per batch [default: the model's own, from 4 to 64]
     #[arg(long, allow_negative_numbers = true)]
     pub batch: Option<usize>,
-    /// Make a step of so many batches: the results are those of one batch of all their examples [default: 1]
+    /// Accumulate the gradients of this many batches in a step: the results are those of one batch of all their examples
+    /// [default: 1]
     #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
     pub accumulate: Option<usize>,
-    /// Times through the training data [default: 6; synthetic data: 100 steps]
+    /// Passes over the training data [default: 6; synthetic data: 100 steps]
     #[arg(long, conflicts_with = "steps", allow_negative_numbers = true)]
     pub epochs: Option<u64>,
-    /// Steps to do, instead of whole epochs
+    /// Training steps, instead of whole epochs
     #[arg(long, allow_negative_numbers = true)]
     pub steps: Option<u64>,
-    /// Split every step into this many micro-batches, which never changes results but with --allow-split-batchnorm [default: as few as the line allows]
+    /// Split every step into this many micro-batches; only with --allow-split-batchnorm does this change results [default: as
+    /// few as the line allows]
     #[arg(long, allow_negative_numbers = true)]
     pub micro_batches: Option<usize>,
-    /// Let models with batch norm be split, too: with the statistics of each micro-batch, so that results differ from the
-    /// whole batch's
+    /// Allow micro-batches for models with batch norm: statistics are per micro-batch, so results differ from those of the
+    /// whole batch
     #[arg(long)]
     pub allow_split_batchnorm: bool,
     #[command(flatten)]
@@ -304,43 +305,43 @@ pub struct RunOptions {
     pub running: LoopOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
-    /// Fixes initial values and the order of examples
+    /// Seed of initial values and of the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Folder for the trained weights (weights.safetensors), the report (report.json) and checkpoints, which are saved at the
     /// best validations, at the end, and when Ctrl-C or SIGTERM stops the run
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Folder on a disk for parameters, optimizer state and activations that do not fit under the line, or `none` [default: the folder
-    /// of --out, or the current one]
+    /// Folder on a disk to which parameters, optimizer state and activations that exceed the line are offloaded, or `none`
+    /// [default: the folder of --out, or the current one]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
-    /// Bytes a second that the disk of --spill reads or writes, or `measure` for a short trial: what a plan predicts and
-    /// chooses by [default: 2.5GiB]
+    /// Bytes per second that the disk of --spill reads or writes, or `measure` for a short trial; plans are chosen and
+    /// predicted by it [default: 2.5GiB]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = spill_speed)]
     pub spill_speed: Option<SpillSpeed>,
-    /// Folder for plans that were searched for, so that none is searched for twice, or `none`; never changes plans [default:
-    /// plimsoll in $XDG_CACHE_HOME or ~/.cache]
+    /// Folder of the plan cache, so that no plan is searched for twice, or `none`; never changes plans [default: plimsoll in
+    /// $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR")]
     pub plan_cache: Option<PathBuf>,
-    /// Save a checkpoint every so many steps, too
+    /// Also save a checkpoint every this many steps
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub save_every: Option<u64>,
-    /// Go on with the run whose checkpoints are in this folder, from the newest good one, and save there, too; what the run is
-    /// comes from the checkpoint
+    /// Resume the run whose checkpoints are in this folder from the newest intact one, and save there, too; the run's flags
+    /// come from the checkpoint
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// Memory for what is not Plimsoll's to plan, so that the line covers it
+    /// Memory of your own code, so that the line covers it
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub your_code: Option<Size>,
     /// Print one JSON object as the last line
     #[arg(long)]
     pub json: bool,
-    /// Switch a pass off, to find which one is at fault: simplify, save or fuse (decompose, too, for models without norms)
+    /// Switch a pass off, to bisect a fault: simplify, save or fuse (and decompose, for models without norms)
     #[arg(long, value_name = "PASS")]
     pub without: Vec<Pass>,
-    /// Fill dead memory with NaN and check every step for writes outside its buffers; slow, and takes a second arena
-    /// beside the line
+    /// Fill dead memory with NaN and check every step for writes outside its buffers; slow, and needs a second arena that the
+    /// line does not cover
     #[arg(long)]
     pub check_memory: bool,
 }

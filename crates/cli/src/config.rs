@@ -2,9 +2,9 @@
 
 use super::args::{Arguments, RunOptions};
 use super::{Failure, resume};
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
-use plimsoll::train::nearest;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ pub const RESOLVED: &str = "resolved.toml";
 /// The positional argument that names a file of flags.
 const CONFIG: &str = "config";
 
-/// Keys that a plan passes over.
+/// Keys that `plan` ignores.
 const FOR_TRAIN: [&str; 5] = ["out", "save-every", "resume", "keep", "log"];
 
-/// Reads a command line; where it names a file, the file's flags stand before its own.
+/// Parses a command line. Flags of the file that it names are inserted before its own.
 pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failure> {
     let matches = Arguments::command().try_get_matches_from(&words).unwrap_or_else(|e| e.exit());
     let file = matches.subcommand().and_then(|(name, given)| {
-        // Not every command takes one.
+        // Not every command has this argument.
         let path = given.try_get_one::<PathBuf>(CONFIG).ok().flatten()?;
         Some((name.to_string(), path.clone()))
     });
@@ -35,7 +35,7 @@ pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failur
     Ok((arguments, matches))
 }
 
-/// The command line with a file's flags in it.
+/// Parses the command line with a file's flags in it.
 fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) -> Result<ArgMatches, Failure> {
     let wrong = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
@@ -45,9 +45,11 @@ fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) ->
     let command = whole.find_subcommand(name).ok_or_else(|| wrong(format!("there is no command {name}")))?;
     let flags = table.iter().map(|(key, value)| Ok((find(command, key)?, value)));
     let flags: Vec<(&Arg, &Value)> = flags.collect::<Result<_, _>>().map_err(wrong)?;
-    // A plan writes nothing, whatever the file says.
-    let idle = |flag: &Arg| name == "plan" && flag.get_long().is_some_and(|flag| FOR_TRAIN.contains(&flag));
-    let from_file = flags.into_iter().filter(|(flag, _)| !idle(flag) && !is_overridden(command, given, flag));
+    // A plan writes nothing, whatever the file asks for.
+    let ignored =
+        |flag: &Arg| name == "plan" && flag.get_long().is_some_and(|flag| FOR_TRAIN.contains(&flag));
+    let from_file =
+        flags.into_iter().filter(|(flag, _)| !ignored(flag) && !is_overridden(command, given, flag));
     let from_file = from_file.map(|(flag, value)| written(flag, value));
     let from_file: Vec<Vec<String>> = from_file.collect::<Result<_, _>>().map_err(wrong)?;
     let from_file = from_file.into_iter().flatten().map(OsString::from);
@@ -60,14 +62,23 @@ fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) ->
 
 /// The flag of a key.
 fn find<'c>(command: &'c Command, key: &str) -> Result<&'c Arg, String> {
-    let wish = key.replace('_', "-");
-    let known = || command.get_arguments().filter(|arg| arg.get_id() != "help");
-    known().find(|arg| arg.get_long() == Some(wish.as_str())).ok_or_else(|| {
-        let wish = if wish == "learning-rate" { "lr" } else { wish.as_str() };
-        let near = nearest(wish, known().filter_map(Arg::get_long));
-        let near = near.map_or(String::new(), |near| format!(": did you mean `{near}`?"));
-        format!("unknown key `{key}`{near}")
+    let name = key.replace('_', "-");
+    let mut known = command.get_arguments().filter(|arg| arg.get_id() != "help");
+    known.find(|arg| arg.get_long() == Some(name.as_str())).ok_or_else(|| {
+        let similar = if name == "learning-rate" { Some("lr".into()) } else { suggestion(command, &name) };
+        let similar = similar.map_or(String::new(), |flag| format!(": did you mean `{flag}`?"));
+        format!("unknown key `{key}`{similar}")
     })
+}
+
+/// The flag that the parser suggests for an unknown one.
+fn suggestion(command: &Command, unknown: &str) -> Option<String> {
+    let words = [command.get_name().to_string(), format!("--{unknown}")];
+    let error = command.clone().try_get_matches_from(words).err()?;
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(flag) => Some(flag.trim_start_matches('-').to_string()),
+        _ => None,
+    }
 }
 
 /// Whether the command line gives a flag, or one that excludes it.
@@ -101,7 +112,7 @@ fn written(flag: &Arg, value: &Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// The flags that the run of a folder had in the end, as text; none where it does not tell them.
+/// The resolved flags of the run in a folder, as text; empty where the folder has no file of them.
 pub fn flags_in(folder: &Path) -> Result<BTreeMap<String, String>, Failure> {
     let path = folder.join(RESOLVED);
     let wrong = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
@@ -118,12 +129,12 @@ pub fn flags_in(folder: &Path) -> Result<BTreeMap<String, String>, Failure> {
     Ok(flags.collect())
 }
 
-/// The flags that a run has in the end, as a file that gives them again.
+/// The resolved flags of a run as a TOML file.
 pub fn resolved(options: &RunOptions, chosen: &[(&'static str, String)]) -> String {
     let own = resume::flags(options).into_iter().filter(|(flag, _)| !chosen.iter().any(|(c, _)| c == flag));
     let mut table = Table::new();
     for (flag, value) in own.chain(chosen.iter().cloned()) {
-        // What would not come back as it was written is text.
+        // A value that would not be read back as it was written is text.
         let value = match (value.parse::<i64>(), value.parse::<f64>()) {
             _ if resume::SWITCHES.contains(&flag) => Value::Boolean(value == "true"),
             (Ok(number), _) if number.to_string() == value => Value::Integer(number),

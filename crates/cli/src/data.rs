@@ -1,4 +1,4 @@
-//! `plimsoll data`: a data set looked at without training.
+//! `plimsoll data`: inspects a data set without training.
 
 use super::args::DataOptions;
 use super::input::{images_of, table_options};
@@ -10,7 +10,7 @@ use plimsoll::plan::in_words;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Opens, prints what there is, and reads for a while.
+/// Opens the data, prints its schema and bytes, and reads for a while.
 pub fn run(options: &DataOptions) -> Result<(), Failure> {
     if options.batch == 0 || options.image_size == Some(0) {
         return Err(Failure::usage("--batch and --image-size must be at least 1"));
@@ -80,7 +80,7 @@ fn described(data: &Dataset, pipeline: &Pipeline) -> (String, Value) {
     let schema = pipeline.schema();
     let classes = schema.classes().map_or(String::new(), |classes| format!(", {classes} classes"));
     let mut text = format!(
-        "{}: {} training and {} test examples\n{}{classes}\n\nwhile it runs, in batches of {}\n",
+        "{}: {} training and {} test examples\n{}{classes}\n\nmemory in batches of {}\n",
         data.name,
         count(&data.train),
         count(&data.test),
@@ -102,7 +102,7 @@ fn described(data: &Dataset, pipeline: &Pipeline) -> (String, Value) {
     (text, object)
 }
 
-/// The first examples in words.
+/// A few examples as text.
 fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
     let Some(source) = part.source() else {
         let mut batches = part.clone().workers(0).batch(1).start_epoch(Cursor::default())?;
@@ -117,7 +117,7 @@ fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
     let mut scratch = vec![0; source.scratch_bytes()];
     let mut lines = Vec::new();
     for i in 0..count.min(source.len()) {
-        // Spread over the whole.
+        // Spread over the whole data set.
         let index = i * (source.len() / count.max(1)).max(1);
         let mut record = Record::over(source.schema(), &mut bytes);
         let line = match source.read(index, &mut record, &mut scratch) {
@@ -129,7 +129,7 @@ fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
     Ok(lines)
 }
 
-/// A record in a few numbers: the first elements, and the label.
+/// A record as text: the label and the first elements.
 fn in_numbers(schema: &Schema, input: &[u8], label: &[u8]) -> String {
     let words = input.chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
     let label = match (<[u8; 4]>::try_from(label), schema.classes()) {
@@ -147,7 +147,7 @@ fn in_numbers(schema: &Schema, input: &[u8], label: &[u8]) -> String {
     format!("{label}, starts {}, mean {:.3}", first.join(" "), sum / f32::max(count, 1.0))
 }
 
-/// Reads batches for a time, or for one epoch; the first is not counted.
+/// Reads batches for a time; the first is not counted.
 fn read(batches: &mut Batches, time: Duration) -> Result<(usize, Duration), Failure> {
     batches.next()?;
     let (start, mut examples) = (Instant::now(), 0);

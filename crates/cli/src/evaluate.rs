@@ -10,7 +10,7 @@ use plimsoll::train::BatchKind;
 use plimsoll::train::metrics::{Metric, MetricSpec};
 use serde_json::{Map, Value, json};
 
-/// Plans, loads, measures and prints.
+/// Plans, loads, evaluates and prints.
 pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
     let mut trained = open(&options.trained, BatchKind::Evaluate, Report::Output)?;
     let classes = trained.classes;
@@ -44,7 +44,7 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
             let name = name.to_string();
             say(&format!("{name:<24} {value:.6}"));
             if options.trained.json {
-                // What is not a number is null there.
+                // JSON has null for what is not finite.
                 figures.insert(name, json!(value));
             }
         });

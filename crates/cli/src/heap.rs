@@ -1,29 +1,30 @@
-//! The program's allocator: the system's, with an account of who holds what.
+//! The program's allocator: the system's, with live and peak bytes by tag.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Who allocates.
+/// What an allocation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// Everything that has no tag of its own: counts against the heap cap.
+    /// Everything without a tag of its own: counts against the heap cap.
     Program,
-    /// Planning, whose memory is given back before the arena is mapped.
+    /// Planning, whose memory is returned to the system before the arena is mapped.
     Planning,
-    /// The data set and batches, which the load sheet names by their size.
+    /// The data set and batches, which have entries of their own in the load sheet.
     Data,
 }
 
 const TAGS: usize = 3;
 
-/// What one tag holds.
+/// Bytes of one tag.
 struct Account {
     live: AtomicUsize,
     peak: AtomicUsize,
 }
 
-/// The tagging allocator. Every block carries its tag in front, so that it is credited to who took it, whoever frees it.
+/// The tagging allocator. Every block has its tag in front, so that freeing it on any thread is accounted to the tag that
+/// allocated it.
 pub struct Heap {
     accounts: [Account; TAGS],
 }
@@ -46,19 +47,19 @@ impl Heap {
         result
     }
 
-    /// The most bytes a tag ever held since [`Heap::restart_peaks`].
+    /// The most live bytes of a tag since [`Heap::restart_peaks`].
     pub fn peak(&self, tag: Tag) -> usize {
         self.accounts[tag as usize].peak.load(Relaxed)
     }
 
-    /// What each tag holds now, by name.
+    /// Live bytes of each tag, by name.
     pub fn parts(&self) -> Vec<(String, usize)> {
         let names = ["heap of the program", "heap of planning", "heap of the data"];
         let live = self.accounts.iter().map(|account| account.live.load(Relaxed));
         names.iter().map(ToString::to_string).zip(live).collect()
     }
 
-    /// Starts the peaks anew from what is live.
+    /// Sets every peak to what is live now.
     pub fn restart_peaks(&self) {
         for account in &self.accounts {
             account.peak.store(account.live.load(Relaxed), Relaxed);
@@ -75,18 +76,18 @@ impl Heap {
     }
 }
 
-/// The layout with room for the tag in front, and how much room that is.
-fn with_room(layout: Layout) -> Option<(Layout, usize)> {
-    let room = layout.align().max(16);
-    let size = layout.size().checked_add(room)?;
-    Some((Layout::from_size_align(size, layout.align().max(16)).ok()?, room))
+/// The layout with space for the tag in front, and the size of that space.
+fn with_tag(layout: Layout) -> Option<(Layout, usize)> {
+    let offset = layout.align().max(16);
+    let size = layout.size().checked_add(offset)?;
+    Some((Layout::from_size_align(size, offset).ok()?, offset))
 }
 
-// SAFETY: every block comes from the system's allocator with a larger layout; the pointer handed out lies `room` bytes
-// in, which keeps the alignment because `room` is a multiple of it, and the same layout is rebuilt when freeing.
+// SAFETY: every block comes from the system's allocator with a larger layout. The returned pointer is `offset` bytes into it,
+// which keeps the alignment because `offset` is a multiple of it, and `dealloc` computes the same layout.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some((whole, room)) = with_room(layout) else { return std::ptr::null_mut() };
+        let Some((whole, offset)) = with_tag(layout) else { return std::ptr::null_mut() };
         // SAFETY: the layout's size is at least 16.
         let start = unsafe { System.alloc(whole) };
         if start.is_null() {
@@ -94,18 +95,18 @@ unsafe impl GlobalAlloc for Heap {
         }
         let tag = CURRENT.try_with(Cell::get).unwrap_or(Tag::Program) as usize;
         self.credit(tag, whole.size());
-        // SAFETY: `room` bytes in front of the block belong to it.
+        // SAFETY: the block begins with `offset` bytes in front of the returned pointer.
         unsafe {
             start.write(tag as u8);
-            start.add(room)
+            start.add(offset)
         }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        let Some((whole, room)) = with_room(layout) else { return };
-        // SAFETY: `alloc` made the block with this layout and put its tag there.
+        let Some((whole, offset)) = with_tag(layout) else { return };
+        // SAFETY: `alloc` allocated the block with this layout and wrote its tag there.
         unsafe {
-            let start = pointer.sub(room);
+            let start = pointer.sub(offset);
             let tag = (start.read() as usize).min(TAGS - 1);
             self.debit(tag, whole.size());
             System.dealloc(start, whole);

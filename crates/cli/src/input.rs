@@ -10,10 +10,10 @@ use plimsoll::data::{
 use plimsoll::nn::{Field, Model, NarrowInputs, Precision};
 use plimsoll::tensor::Shape;
 
-/// Pixels along a side of an image at most.
+/// The most pixels along a side of an image.
 const MOST_SIDE: usize = 1 << 14;
 
-/// How image files become the inputs of a model. In bf16 they come as such, unless they are what the model is to give.
+/// How image files become the inputs of a model. For a model in bf16 they are bf16, too, unless they are also its target.
 pub fn image_options(
     input: &InputOptions,
     model: &dyn Model,
@@ -24,7 +24,7 @@ pub fn image_options(
     Ok(ImageOptions { bf16, ..images_of(input, model.inputs().first(), augment)? })
 }
 
-/// The model for data whose floats come in its precision already.
+/// The model for data whose floats are in its precision already.
 pub fn narrowed(
     model: Box<dyn Model>,
     data: &Dataset,
@@ -65,7 +65,7 @@ pub fn images_of(
     Ok(ImageOptions { size, bf16: false, augment, workers, prefetch, skip_bad, most_pixels })
 }
 
-/// What opening data takes from a model and the flags.
+/// The options of opening data for a model.
 pub fn open_options(
     model: &dyn Model,
     input: &InputOptions,
@@ -87,18 +87,18 @@ pub fn open_options(
     }
 }
 
-/// Which columns are used, as the flags say.
+/// The columns that the flags select.
 pub fn table_options(input: &InputOptions) -> TableOptions {
     let columns = (!input.columns.is_empty()).then(|| input.columns.clone());
     TableOptions { label: input.label.clone(), columns }
 }
 
-/// Gives a model the sizes that data has, where it has such sizes and none were given; says whether it did.
+/// Sets the sizes that a model takes from its data, where none were given; returns whether the model must be rebuilt.
 pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Failure> {
     let entry = entry(&sizes.model)?;
     let schema = data.train.schema();
     if name.starts_with("text:") {
-        // The mask is one token more.
+        // The mask is an additional token.
         let mask = usize::from(is_masked(entry.name));
         let tokens = schema.classes().map(|tokens| tokens + mask);
         let given = sizes.classes.is_some();
@@ -139,8 +139,8 @@ pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool,
     Ok(true)
 }
 
-/// Data as a model takes it: with the input as its own label for a model whose target is its input, with hidden tokens for
-/// a masked language model, and rows in the shape of the model's input.
+/// Data as a model takes it: for an autoencoder with the input as the label, for a masked language model with masked tokens,
+/// and with rows in the shape of the model's input.
 pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Failure> {
     let (inputs, target) = (model.inputs(), model.target());
     let Dataset { name, train, test } = data;
@@ -168,7 +168,7 @@ pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Fa
     Ok(Dataset { name, train, test })
 }
 
-/// Whether a model is trained on text with hidden tokens.
+/// Whether a model is a masked language model.
 pub fn is_masked(model: &str) -> bool {
     model == "bert_tiny"
 }

@@ -31,39 +31,39 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Counts what is on the heap, and who put it there.
+/// Counts live heap bytes by tag.
 #[global_allocator]
 static HEAP: heap::Heap = heap::Heap::new();
 
 fn main() -> ExitCode {
-    plimsoll::memory::tame_heap();
-    hush_caught_panics();
+    plimsoll::memory::configure_heap();
+    silence_caught_panics();
     run()
 }
 
-/// Says nothing of panics in libraries that read data: they are caught, and told as errors.
-fn hush_caught_panics() {
-    let say = std::panic::take_hook();
+/// Silences panics in libraries that read data: they are caught and reported as errors.
+fn silence_caught_panics() {
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if !plimsoll::data::is_guarded() {
-            say(info);
+            report(info);
         }
     }));
 }
 
-/// Something the user should change, and the exit status that says what kind of thing.
+/// An error message for the user, and the exit status of its kind.
 pub struct Failure {
     message: String,
     status: u8,
 }
 
 impl Failure {
-    /// Bad input: exit status 2.
+    /// Wrong input: exit status 2.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), status: 2 }
     }
 
-    /// More memory than there is: exit status 3.
+    /// Too little memory: exit status 3.
     pub fn memory(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), status: 3 }
     }
@@ -95,7 +95,7 @@ impl From<TrainError> for Failure {
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
         match &error {
-            // Read with the line as its limit.
+            // Data is read with the line as its limit.
             DataError::TooLarge { what, bytes, limit } => Self::memory(format!(
                 "{what} needs {bytes} bytes, the line is {limit}: raise it, or take less data"
             )),
@@ -104,8 +104,8 @@ impl From<DataError> for Failure {
     }
 }
 
-/// Parses the arguments, runs the command, and turns failures into a message and an exit status: 2 for input that
-/// must change, 3 for a line that is too low, 4 for a loss that is no number any more, 130 or 143 for a run that a signal stopped, 1 for the rest.
+/// Parses the arguments, runs the command, and turns failures into a message and an exit status: 2 for wrong input, 3 for a
+/// line that is too low, 4 for a loss that is not finite, 130 or 143 for a run that a signal stopped, 1 for the rest.
 fn run() -> ExitCode {
     let words = std::env::args_os().collect();
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
@@ -126,7 +126,7 @@ fn run() -> ExitCode {
     }
 }
 
-/// Prints to standard output; a reader that went away ends the program quietly, like any filter.
+/// Prints to standard output. A closed pipe ends the program quietly, as for any filter.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
@@ -139,13 +139,13 @@ pub fn say(text: &str) {
     }
 }
 
-/// Prints a word beside the output.
+/// Prints to standard error.
 pub fn hint(text: &str) {
     // A closed pipe must not turn a hint into a panic.
     let _ = writeln!(std::io::stderr(), "plimsoll: {text}");
 }
 
-/// The answer to a line that is too low: besides the message, JSON if it was asked for.
+/// The failure of a command; for a line that is too low it also prints JSON if `json` is set.
 pub fn answer(error: TrainError, json: bool) -> Failure {
     if let (true, TrainError::Plan(PlanError::Infeasible(short))) = (json, &error) {
         let object = serde_json::json!({

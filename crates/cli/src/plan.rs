@@ -1,4 +1,4 @@
-//! `plimsoll plan`: the load sheet and other answers without running.
+//! `plimsoll plan`: the load sheet and other answers without training.
 
 use super::answers::{Say, batches, curve, max_batch};
 use super::args::PlanOptions;
@@ -44,8 +44,8 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     if options.batches {
         answers.insert("batches".into(), batches(&options.run, &setup, show)?);
     }
-    let asked = !answers.is_empty();
-    if asked && !options.run.json {
+    let answered = !answers.is_empty();
+    if answered && !options.run.json {
         return Ok(());
     }
     let start = Instant::now();
@@ -56,13 +56,13 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
         Ok(plans) => plans,
         Err(error) => match refuse(error, &options.run, &setup, &mut forecast, &answers) {
             Ok(plans) => plans,
-            // The question was another one, and is answered.
-            Err(_) if asked => return Ok(()),
+            // The question was another one, and is answered already.
+            Err(_) if answered => return Ok(()),
             Err(failure) => return Err(failure),
         },
     };
     note_split(&mut plans, &options.run);
-    if !asked {
+    if !answered {
         show(&plans.sheet.to_string());
     }
     if options.run.json {
@@ -74,7 +74,7 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is known before running, as JSON.
+/// The figures of a plan, as JSON.
 pub fn planned(plans: &PlanSet) -> Value {
     let (tally, unlimited_ns) = (tally(plans), plans.sheet.unlimited_ns.max(1));
     let nanoseconds = plans.plans.first().map_or(0, |p| p.nanoseconds);
@@ -97,9 +97,9 @@ pub fn planned(plans: &PlanSet) -> Value {
     })
 }
 
-/// Figures that take other plans to find, as JSON.
+/// Figures that need other plans, as JSON.
 fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainError> {
-    // The bound is of plans that spill nothing.
+    // The bound is for plans that offload nothing.
     let bound = match tally(plans).offloaded {
         0 => lower_bound(forecast, plans.sheet.line_bytes)?,
         _ => 0.0,
@@ -112,7 +112,7 @@ fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainE
     }))
 }
 
-/// The time that steps which run again take at least under a line, over the unlimited step's time.
+/// The least time that rematerialization takes under a line, as a share of the unlimited step's time.
 pub fn lower_bound(forecast: &mut Forecast<'_>, line_bytes: usize) -> Result<f64, TrainError> {
     let unlimited = forecast.plan(usize::MAX)?.sheet.unlimited_ns;
     Ok(forecast.least_rematerialization(line_bytes)? as f64 / unlimited.max(1) as f64)

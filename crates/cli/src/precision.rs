@@ -1,29 +1,28 @@
-//! The flags of mixed precision, and what they make.
+//! The flags of mixed precision, and the policy they describe.
 
 use super::Failure;
 use clap::Args;
 use plimsoll::nn::{LossScale, Policy, Precision};
 
-/// What layers hand on to each other.
+/// Precision of activations.
 #[derive(Clone, Debug, Args)]
 pub struct PrecisionOptions {
-    /// What products multiply and layers hand on: f32, bf16 or f16; parameters, sums, norms and losses are f32 in all
+    /// Precision of activations and matrix products: f32, bf16 or f16; parameters, sums, norms and losses stay f32
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
-    /// Let layers by name compute in f32: a layer, or a pattern like `block*/norm1`; several with commas
+    /// Layers that compute in f32: a name, or a pattern like `block*/norm1`; comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub keep_f32: Vec<String>,
-    /// What the loss of f16 is multiplied with at first; it halves when a gradient is not finite, and the step is skipped
-    /// [default: 65536]
+    /// Initial loss scale of f16; when a gradient is not finite, it halves and the step is skipped [default: 65536]
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true)]
     pub loss_scale: Option<f64>,
-    /// Good steps after which the loss scale of f16 doubles [default: 2000]
+    /// Steps without overflow after which the loss scale of f16 doubles [default: 2000]
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub loss_scale_growth: Option<u32>,
 }
 
 impl PrecisionOptions {
-    /// Flags with their values, where they have one.
+    /// The flags that have a value.
     pub fn flags(&self) -> Vec<(&'static str, Option<String>)> {
         vec![
             ("precision", Some(self.precision.to_string())),
@@ -33,9 +32,9 @@ impl PrecisionOptions {
         ]
     }
 
-    /// The policy that the flags stand for.
+    /// The precision policy.
     pub fn policy(&self) -> Result<Policy, Failure> {
-        let idle = [
+        let unused = [
             ("--keep-f32", !self.keep_f32.is_empty() && self.precision == Precision::F32, "bf16 or f16"),
             ("--loss-scale", self.loss_scale.is_some() && self.precision != Precision::F16, "f16"),
             (
@@ -44,13 +43,13 @@ impl PrecisionOptions {
                 "f16",
             ),
         ];
-        if let Some((flag, _, precision)) = idle.into_iter().find(|(_, idle, _)| *idle) {
+        if let Some((flag, _, precision)) = unused.into_iter().find(|(_, given, _)| *given) {
             return Err(Failure::usage(format!("{flag} needs --precision {precision}")));
         }
-        let own = LossScale::default();
+        let default = LossScale::default();
         let scale = LossScale {
-            initial: self.loss_scale.unwrap_or(own.initial),
-            growth: self.loss_scale_growth.unwrap_or(own.growth),
+            initial: self.loss_scale.unwrap_or(default.initial),
+            growth: self.loss_scale_growth.unwrap_or(default.growth),
         };
         scale
             .check()

@@ -46,11 +46,11 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
     })?;
     sink.finish(rows).map_err(named)?;
     let measured = measured_peak();
-    let said = peaks(planned, measured);
+    let text = peaks(planned, measured);
     if quiet {
-        hint(&said)
+        hint(&text)
     } else {
-        say(&format!("\n{rows} rows\n{said}"))
+        say(&format!("\n{rows} rows\n{text}"))
     }
     if options.trained.json {
         let object = json!({ "rows": rows, "planned_peak_bytes": planned, "measured_peak_bytes": measured });
@@ -59,7 +59,7 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file that takes its place when it is whole.
+/// A file that gets its name when it is complete.
 struct Partial {
     beside: PathBuf,
     path: PathBuf,
@@ -80,18 +80,18 @@ impl Drop for Partial {
     }
 }
 
-/// Where rows go.
+/// The output.
 enum Sink {
     /// Comma-separated values: the row's number, the predicted class, the scores.
     Table { file: Box<dyn Write>, partial: Option<Partial> },
-    /// A NumPy array of f32, `[rows, width]`; its header is written at the end, when the rows are known.
+    /// A NumPy array of f32, `[rows, width]`; its header is written last, when the number of rows is known.
     Array { file: BufWriter<File>, width: usize, partial: Partial },
 }
 
-/// Bytes of an array's header: room for any shape.
+/// Bytes of an array's header: enough for any shape.
 const HEADER_BYTES: usize = 128;
 
-/// Whether a file is to be an array rather than a table.
+/// Whether a file is an array rather than a table.
 fn is_array(path: &Path) -> Result<bool, Failure> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("csv") => Ok(false),
@@ -125,7 +125,7 @@ impl Sink {
                 }
                 write!(file, "{number}")?;
                 if classes {
-                    // The first largest, as the accuracy counts it.
+                    // The first of the largest, as for the accuracy.
                     let beats = |a: f32, b: f32| a > b || (a.is_nan() && !b.is_nan());
                     let best =
                         (0..row.len()).fold(0, |best, i| if beats(row[i], row[best]) { i } else { best });

@@ -1,4 +1,4 @@
-//! The answer to a line that is too low: the smallest that works, who holds the memory, and what else would do.
+//! The answer to a line that is too low: the smallest feasible line, what holds the memory, and alternatives.
 
 use super::args::{MachineOptions, RunOptions};
 use super::plan::{extend, lower_bound};
@@ -12,14 +12,14 @@ use plimsoll::train::{Forecast, TrainError, tally};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// A change, and what it leads to.
+/// A change of flags, and the plan that it gives.
 #[derive(Debug, Serialize)]
 pub struct Alternative {
-    /// The change in words.
+    /// The change as text.
     pub change: &'static str,
-    /// What to type.
+    /// The flags to give.
     pub flags: String,
-    /// The planned peak, the lowest found if it is over the line.
+    /// The planned peak; the lowest found if it is over the line.
     pub planned_peak_bytes: usize,
     /// Predicted time of a step.
     pub predicted_ms: f64,
@@ -27,13 +27,13 @@ pub struct Alternative {
     pub fits: bool,
 }
 
-/// Steps that repeats make so much slower are worth a word on other ways.
-const DEAR: f64 = 0.1;
+/// From this slowdown on, the load sheet mentions alternatives.
+const NOTEWORTHY_SLOWDOWN: f64 = 0.1;
 
-/// Says in the load sheet if splitting a batch with batch norm would make steps faster that the line makes much slower.
+/// Notes in the load sheet if a step that the line makes much slower would be faster with batch norm split.
 pub fn note_split(plans: &mut PlanSet, options: &RunOptions) {
     let line_bytes = plans.sheet.line_bytes;
-    if plans.sheet.slowdown() <= DEAR {
+    if plans.sheet.slowdown() <= NOTEWORTHY_SLOWDOWN {
         return;
     }
     let options = under(options, line_bytes);
@@ -47,19 +47,19 @@ pub fn note_split(plans: &mut PlanSet, options: &RunOptions) {
     }
 }
 
-/// The options with the line in bytes.
+/// The options with this line.
 fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
     let machine = MachineOptions { memory: Size::Bytes(line_bytes), ..options.machine.clone() };
     RunOptions { machine, json: false, ..options.clone() }
 }
 
-/// Answers a run whose plan failed, like [`refuse`].
+/// [`refuse`] for a run.
 pub fn plan_or_refuse(error: TrainError, options: &RunOptions, setup: &Setup) -> Result<PlanSet, Failure> {
     refuse(error, options, setup, &mut setup.trainer.forecast(&setup.data), &Map::new())
 }
 
-/// Answers a plan that failed: a plan, if another was found to fit after all; else what the smallest line is, and what
-/// each change would do. Prints JSON if it was asked for, with `more` in it.
+/// Answers a plan that failed: with a plan, if the search for the floor finds one that fits; else with the smallest feasible
+/// line and the alternatives. Prints JSON if the options ask for it, with `more` in it.
 pub fn refuse(
     error: TrainError,
     options: &RunOptions,
@@ -109,7 +109,7 @@ pub fn refuse(
     Err(Failure::memory(format!("{answer}{}", table(&alternatives))))
 }
 
-/// The alternatives as people read them.
+/// The alternatives as a table.
 fn table(alternatives: &[Alternative]) -> String {
     if alternatives.is_empty() {
         return String::new();
@@ -137,7 +137,7 @@ fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<A
     let mut found: Vec<Alternative> = smaller_batch(options, setup.batch).into_iter().collect();
     found.extend(split(options));
     found.extend(split_batch_norm(options));
-    found.extend(spilling(options));
+    found.extend(offloading(options));
     found.extend(lower_precision(options));
     found.extend(sizes(options, setup).into_iter().chain(optimizers(options)).filter_map(
         |(change, flags, options)| {
@@ -148,7 +148,7 @@ fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<A
     found
 }
 
-/// The load sheet of a run, and whether it fits its line; `None` for a run that cannot be.
+/// The load sheet of a run, and whether it fits its line; `None` for a run with invalid options.
 fn plan_sheet(options: &RunOptions) -> Option<(bool, LoadSheet)> {
     let setup = setup(options).ok()?;
     match setup.trainer.plan(&setup.data) {
@@ -163,10 +163,10 @@ fn alternative(change: &'static str, flags: String, fits: bool, sheet: &LoadShee
     Alternative { change, flags, planned_peak_bytes, predicted_ms, fits }
 }
 
-/// The first of the batches of a half, a quarter and so on that fits; one example if none does.
+/// The first batch that fits of a half, a quarter and so on; one example if none does.
 fn smaller_batch(options: &RunOptions, batch: usize) -> Option<Alternative> {
     let of = |batch: usize| {
-        // A batch that was split as asked may not be now.
+        // The smaller batch may not be divisible by the fixed number of micro-batches.
         let micro_batches = options.micro_batches.filter(|k| batch.is_multiple_of(*k));
         let smaller = RunOptions { batch: Some(batch), micro_batches, ..options.clone() };
         let (fits, sheet) = plan_sheet(&smaller)?;
@@ -181,7 +181,7 @@ fn smaller_batch(options: &RunOptions, batch: usize) -> Option<Alternative> {
     Some(larger.unwrap_or(one))
 }
 
-/// As many micro-batches as it takes, where their number was fixed.
+/// The planner's number of micro-batches, where a flag fixed it.
 fn split(options: &RunOptions) -> Option<Alternative> {
     options.micro_batches?;
     let (fits, sheet) = plan_sheet(&RunOptions { micro_batches: None, ..options.clone() })?;
@@ -190,7 +190,7 @@ fn split(options: &RunOptions) -> Option<Alternative> {
     differs.then(|| alternative("other splits", format!("--micro-batches {parts}"), fits, &sheet))
 }
 
-/// The batch split in spite of batch norm, where that is what keeps it whole.
+/// Micro-batches in spite of batch norm, where batch norm prevents them.
 fn split_batch_norm(options: &RunOptions) -> Option<Alternative> {
     if options.allow_split_batchnorm || entry(&options.model.model).is_ok_and(|entry| entry.splits) {
         return None;
@@ -200,14 +200,14 @@ fn split_batch_norm(options: &RunOptions) -> Option<Alternative> {
     Some(alternative("split batch norm", "--allow-split-batchnorm".into(), fits, &sheet))
 }
 
-/// States in a file, where that was forbidden.
-fn spilling(options: &RunOptions) -> Option<Alternative> {
+/// Offloading, where a flag forbids it.
+fn offloading(options: &RunOptions) -> Option<Alternative> {
     options.spill.as_ref().filter(|folder| folder.as_os_str() == "none")?;
     let (fits, sheet) = plan_sheet(&RunOptions { spill: Some(".".into()), ..options.clone() })?;
-    Some(alternative("spilling", "--spill .".into(), fits, &sheet))
+    Some(alternative("offloading", "--spill .".into(), fits, &sheet))
 }
 
-/// Half the bytes between layers, where they are f32.
+/// Activations in bf16, where they are f32.
 fn lower_precision(options: &RunOptions) -> Option<Alternative> {
     if options.precision.precision != Precision::F32 {
         return None;
@@ -263,7 +263,7 @@ fn optimizers(options: &RunOptions) -> Vec<Change> {
         options.update.moments = MomentsName::Bytes;
         changes.push(("smaller moments", "--moments 8bit".into(), options));
     }
-    // A momentum that was given cannot be taken back by another flag.
+    // No flag takes back a momentum that was given.
     for &(optimizer, name) in leaner.iter().filter(|_| update.momentum.is_none()) {
         let mut options = options.clone();
         options.update.optimizer = optimizer;

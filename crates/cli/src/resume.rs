@@ -1,4 +1,4 @@
-//! `train --resume`: the flags of a run as its checkpoint has them, and what may differ now.
+//! `train --resume`: the flags of a run from its checkpoint, and which of them may change.
 
 use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
 use super::{Failure, config};
@@ -7,24 +7,24 @@ use plimsoll::train::TrainState;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Before a flag's name in a checkpoint's notes.
+/// Prefix of a flag's name in a checkpoint's notes.
 const FLAG: &str = "flag.";
 
-/// Flags that a checkpoint keeps but that may change when it goes on.
+/// Flags that a checkpoint stores but that may change on resuming.
 const MAY_CHANGE: [&str; 7] =
     ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
 
 /// Flags without a value.
 pub(super) const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
 
-/// The flags that make the run what it is, as a checkpoint's notes: with what was chosen where nothing was given.
+/// The flags that define a run, as a checkpoint's notes: with the values chosen for flags that were not given.
 pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMap<String, String> {
-    // What was chosen comes last, and so stays.
+    // Chosen values come last, so they win.
     let flags = flags(options).into_iter().chain(chosen.iter().cloned());
     flags.map(|(flag, value)| (format!("{FLAG}{flag}"), value)).collect()
 }
 
-/// Flags with their values, where they have one.
+/// The flags that have a value.
 pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
     let ModelOptions {
         model,
@@ -73,8 +73,8 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
-/// The options of a run that goes on: the checkpoint's, with those of the command line that may change. `matches` tells
-/// which flags were given.
+/// The options of a resumed run: the checkpoint's, with those of the command line that may change. `matches` tells which
+/// flags were given.
 pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Result<RunOptions, Failure> {
     let run = config::flags_in(folder)?;
     let (state, _) = TrainState::read_where(folder, |state| same_run(state, &run)).map_err(|e| {
@@ -89,12 +89,12 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
         let id = flag.replace('-', "_");
         matches.value_source(&id) == Some(ValueSource::CommandLine)
     };
-    for (flag, wish) in now.iter().filter(|(flag, _)| is_given(flag) && !MAY_CHANGE.contains(flag)) {
+    for (flag, given) in now.iter().filter(|(flag, _)| is_given(flag) && !MAY_CHANGE.contains(flag)) {
         let has = value(&then, flag);
-        if has.as_ref() != Some(wish) {
+        if has.as_ref() != Some(given) {
             let has = has.map_or("was not given".to_string(), |has| format!("is {has} there"));
             return Err(Failure::usage(format!(
-                "--{flag} {wish} contradicts the checkpoint, --{flag} {has}: leave it out, or start anew without --resume"
+                "--{flag} {given} contradicts the checkpoint, --{flag} {has}: leave it out, or start anew without --resume"
             )));
         }
     }
@@ -102,7 +102,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.save_every = given.save_every.or(kept.save_every);
     kept.epochs = given.epochs;
     kept.steps = given.steps.or(given.epochs.is_none().then_some(state.total_steps));
-    // With statistics of each micro-batch, their number is part of the run.
+    // Statistics are per micro-batch, so their number defines the run.
     let parts = kept.allow_split_batchnorm.then_some(state.micro_batches as usize);
     kept.micro_batches = given.micro_batches.or(parts);
     kept.running = kept.running.resumed(&given.running);
@@ -126,7 +126,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     Ok(kept)
 }
 
-/// Refuses a checkpoint whose flags are not those of a folder's run.
+/// Refuses a checkpoint whose flags differ from those of the folder's run.
 fn same_run(state: &TrainState, run: &BTreeMap<String, String>) -> Result<(), String> {
     let flags = state.notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(FLAG)?, value)));
     for (flag, saved) in flags.filter(|(flag, _)| !MAY_CHANGE.contains(flag)) {
@@ -137,7 +137,7 @@ fn same_run(state: &TrainState, run: &BTreeMap<String, String>) -> Result<(), St
     Ok(())
 }
 
-/// The options that a checkpoint's notes tell, read as a command line would be.
+/// The options in a checkpoint's notes, parsed as a command line.
 pub fn recorded(state: &TrainState) -> Result<RunOptions, String> {
     let flags = state.notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(FLAG)?, value)));
     let words = ["plimsoll", "train"].map(str::to_string).into_iter();
@@ -146,7 +146,7 @@ pub fn recorded(state: &TrainState) -> Result<RunOptions, String> {
         false => format!("--{flag}={value}"),
     }));
     let arguments = Arguments::try_parse_from(words)
-        .map_err(|e| format!("its flags do not make sense: {}", e.to_string().trim()))?;
+        .map_err(|e| format!("its flags are invalid: {}", e.to_string().trim()))?;
     match arguments.command {
         Command::Train(options) => Ok(options),
         _ => Err("its flags are not those of a training run".into()),

@@ -1,4 +1,4 @@
-//! The flags of the loop: how long a run goes, how often it is looked at, when it ends, and what it leaves.
+//! The flags of the training loop: epochs, validation, early stopping, checkpoints and logs.
 
 use super::Failure;
 use clap::{Args, ValueEnum};
@@ -19,7 +19,7 @@ pub enum WeightNames {
 }
 
 impl WeightNames {
-    /// What the library calls it.
+    /// The library's value.
     pub fn names(self) -> Names {
         match self {
             Self::Own => Names::Own,
@@ -29,37 +29,37 @@ impl WeightNames {
     }
 }
 
-/// The loop.
+/// The training loop.
 #[derive(Clone, Debug, Args)]
 pub struct LoopOptions {
-    /// Count so many steps as an epoch, wherever in the data they are
+    /// Steps that count as an epoch, independent of the data's length
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub steps_per_epoch: Option<u64>,
-    /// Hold this share of the training examples out, spread evenly, and validate with them instead of the test part
+    /// Hold out this share of the training examples, spread evenly, and validate on them instead of the test part
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub validation_split: Option<f64>,
-    /// Validate every so many steps, instead of after each epoch
+    /// Validate every this many steps, instead of after each epoch
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub validate_every: Option<u64>,
-    /// Figures of validations besides the loss, as for evaluate; several with commas
+    /// Metrics of validations besides the loss, as for evaluate; comma-separated
     #[arg(long, value_delimiter = ',')]
     pub metrics: Vec<String>,
-    /// The figure by which a validation is the best: loss, accuracy, or one of --metrics [default: loss]
+    /// The metric that decides which validation is the best: loss, accuracy, or one of --metrics [default: loss]
     #[arg(long, value_name = "FIGURE")]
     pub monitor: Option<String>,
-    /// End the run after so many validations without a better one, and go back to the best, if --out names a folder
+    /// End the run after this many validations without a better one, and restore the best, if --out names a folder
     #[arg(long, value_name = "PATIENCE", allow_negative_numbers = true)]
     pub early_stop: Option<u64>,
-    /// End the run after the step in which this time is over, like 90s, 30m or 2h; --resume goes on
+    /// End the run after the step in which this time runs out, like 90s, 30m or 2h; --resume continues it
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub time_limit: Option<Duration>,
-    /// How many of the last checkpoints stay; the best stays besides [default: 2]
+    /// How many of the last checkpoints to keep, besides the best [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub keep: Option<usize>,
     /// Names and layouts in weights.safetensors; `evaluate` and `predict` read them all
     #[arg(long, value_name = "WHOSE", value_enum, default_value = "own")]
     pub weight_names: WeightNames,
-    /// File for what happens: a table of validations (.csv), or an object for every step and validation (.jsonl)
+    /// Log file: a table of validations (.csv), or an object per step and validation (.jsonl)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 }
@@ -76,11 +76,11 @@ fn duration(text: &str) -> Result<Duration, String> {
     };
     let whole = number.parse::<f64>().ok().map(|number| number * seconds);
     let whole = whole.filter(|seconds| *seconds > 0.0).and_then(|s| Duration::try_from_secs_f64(s).ok());
-    whole.ok_or_else(|| format!("`{text}` is no time: write it like 90s, 30m or 2h"))
+    whole.ok_or_else(|| format!("`{text}` is not a time: write it like 90s, 30m or 2h"))
 }
 
 impl LoopOptions {
-    /// Flags with their values, where they have one: those that a run that goes on keeps.
+    /// The flags that have a value, and that a resumed run keeps.
     pub fn flags(&self) -> Vec<(&'static str, Option<String>)> {
         let count = |n: Option<u64>| n.map(|n| n.to_string());
         vec![
@@ -94,13 +94,13 @@ impl LoopOptions {
         ]
     }
 
-    /// Whose names weights have, where they are not this program's own.
+    /// The naming scheme of weights, where it is not the default.
     pub fn weight_names(&self) -> Option<String> {
         let value = self.weight_names.to_possible_value()?;
         (self.weight_names != WeightNames::Own).then(|| value.get_name().to_string())
     }
 
-    /// The flags as a run that goes on has them: those of its checkpoint, but for what may differ each time.
+    /// The flags of a resumed run: those of its checkpoint, except for what may differ each time.
     pub fn resumed(self, given: &Self) -> Self {
         Self {
             early_stop: given.early_stop.or(self.early_stop),
@@ -112,7 +112,7 @@ impl LoopOptions {
         }
     }
 
-    /// Refuses what makes no sense.
+    /// Refuses invalid values.
     pub fn check(&self, out: bool) -> Result<(), Failure> {
         let counts = [
             ("--steps-per-epoch", self.steps_per_epoch),
@@ -129,7 +129,7 @@ impl LoopOptions {
         Ok(())
     }
 
-    /// The data with a part of the training examples in place of the test part, where that is wanted.
+    /// The data with held-out training examples in place of the test part, if the flags ask for it.
     pub fn data(&self, data: Dataset) -> Result<Dataset, Failure> {
         match self.validation_split {
             None => Ok(data),
@@ -139,7 +139,7 @@ impl LoopOptions {
         }
     }
 
-    /// The trainer with all of it.
+    /// Applies the flags to a trainer.
     pub fn trainer(&self, mut trainer: Trainer) -> Result<Trainer, Failure> {
         let metrics = self.metrics.iter().map(|name| name.parse::<MetricSpec>());
         let metrics: Vec<MetricSpec> = metrics.collect::<Result<_, _>>().map_err(Failure::usage)?;
@@ -162,7 +162,7 @@ impl LoopOptions {
         Ok(trainer)
     }
 
-    /// Adds those who look on to a session that has done so many steps.
+    /// Adds the callbacks to a session that has done `steps_done` steps.
     pub fn callbacks(&self, session: &mut Session<'_>, steps_done: u64) -> Result<(), Failure> {
         if let Some(patience) = self.early_stop {
             session.add(EarlyStopping::new(patience));
@@ -177,7 +177,7 @@ impl LoopOptions {
         Ok(())
     }
 
-    /// What validations are done with, in words.
+    /// The part of the data that validations use.
     pub fn validated_on(&self) -> &'static str {
         if self.validation_split.is_some() { "validation" } else { "test" }
     }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read() {
+    fn times_are_parsed() {
         for (text, seconds) in [("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0), ("2", 2.0), ("1d", 86400.0)]
         {
             assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");

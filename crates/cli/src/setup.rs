@@ -16,7 +16,7 @@ use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::{BatchKind, Trainer};
 use std::path::{Path, PathBuf};
 
-/// Steps of a run on synthetic data, where epochs mean nothing.
+/// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
 /// Epochs over real data.
 const EPOCHS: u64 = 6;
@@ -29,13 +29,13 @@ pub struct Setup {
     pub batch: usize,
     /// The model's inputs of one example.
     pub inputs: Vec<Field>,
-    /// The model with the sizes that the data gave it.
+    /// The model's sizes, with those from the data.
     pub sizes: ModelOptions,
     /// The line.
     pub line_bytes: usize,
-    /// What was available before anything was loaded.
+    /// Memory that was available before anything was loaded.
     pub available_bytes: Option<usize>,
-    /// Flags with what was chosen where nothing was given.
+    /// Flags with the values chosen for those that were not given.
     pub chosen: Vec<(&'static str, String)>,
 }
 
@@ -62,7 +62,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     applies::check(&name, &options.input, options.augment)?;
     let mut sizes = options.model.clone();
     let mut model = model(&sizes, Some(&name))?;
-    // The line comes first: data that would go past it is refused before it is loaded.
+    // The line first: data that would exceed it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
     let step_examples = batch.saturating_mul(accumulate);
     let precision = options.precision.precision;
@@ -73,13 +73,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         ..open_options(model.as_ref(), &options.input, &sizes, options.seed, line_bytes)
     };
     let data = HEAP.tagged(Tag::Data, || open(&name, &open_options))?;
-    // Where rows or tokens say how many there are, the model is made for them.
+    // The model takes the number of features, classes or tokens from the data.
     if fit(&mut sizes, &name, &data)? {
         model = self::model(&sizes, Some(&name))?;
     }
     let mut data = options.running.data(fitted(data, model.as_ref(), options.seed)?)?;
     if options.augment && options.running.validation_split.is_some() {
-        // What is held out is looked at as it is.
+        // Held-out examples are not augmented.
         let plain = ImageOptions { augment: false, ..open_options.images.clone() };
         let plain = OpenOptions { images: plain, ..open_options };
         let plain = HEAP.tagged(Tag::Data, || open(&name, &plain))?;
@@ -125,8 +125,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     };
     let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
     let mut trainer = memory::declare(trainer, threads, &data);
-    // A second arena is not in the plan.
-    let watchdog = if options.check_memory { Watchdog::asleep() } else { memory::watchdog(&data) };
+    // The second arena of the memory check is not in the plan.
+    let watchdog = if options.check_memory { Watchdog::disabled() } else { memory::watchdog(&data) };
     trainer = trainer.watch(watchdog.heap(|| HEAP.parts()));
     if let Some(size) = options.your_code {
         let bytes = size.bytes(available_bytes.unwrap_or(usize::MAX));
@@ -179,7 +179,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
 }
 
-/// Where states may be spilled.
+/// The folder of the spill file.
 fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
     match &options.spill {
         Some(folder) if folder.as_os_str() == "none" => Ok(None),
@@ -193,8 +193,7 @@ fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// An executor whose plans take the disk of a folder to be as fast as was said, if it was, for a run under a line. The folder
-/// may be made later.
+/// The executor with the disk speed that the flags give, if any, for a run under a line. The folder may be created later.
 fn with_disk(
     executor: Cpu,
     speed: Option<SpillSpeed>,
@@ -205,23 +204,23 @@ fn with_disk(
         None => executor,
         Some(SpillSpeed::Bytes(bytes)) => executor.disk_rate(bytes as f64 / 1e9),
         Some(SpillSpeed::Measured) => {
-            let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-            let rates = disk_rates(there, line_bytes)
+            let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+            let rates = disk_rates(existing, line_bytes)
                 .map_err(|e| Failure::usage(format!("--spill-speed measure: {e}")))?;
             executor.disk_rates(rates)
         }
     })
 }
 
-/// Where plans are kept: the folder that was asked for, or the user's own, if there is one.
-fn plan_cache(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+/// The folder of the plan cache: the flag's, or the user's cache folder, if there is one.
+fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     let own =
         |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    match asked {
+    match given {
         Some(folder) if folder.as_os_str() == "none" => Ok(None),
         Some(folder) if folder.as_os_str().is_empty() || folder.exists() && !folder.is_dir() => {
             let message =
-                format!("--plan-cache {}: this is no folder; name one, or `none`", folder.display());
+                format!("--plan-cache {}: this is not a folder; name one, or `none`", folder.display());
             Err(Failure::usage(message))
         }
         Some(folder) => Ok(Some(folder.to_path_buf())),
@@ -242,13 +241,13 @@ pub fn threads(machine: &MachineOptions) -> Result<usize, Failure> {
     }
 }
 
-/// What is available, and the line.
+/// The available memory, and the line.
 pub fn line(machine: &MachineOptions) -> (Option<usize>, usize) {
     let available = memory::available();
     (available, machine.memory.bytes(available.unwrap_or(usize::MAX)))
 }
 
-/// Refuses a plan above what the machine has. That is an estimate, so only a plan well above it is refused.
+/// Refuses a plan above the available memory. That is an estimate, so only a plan well above it is refused.
 pub fn check_available(planned: usize, available: Option<usize>) -> Result<(), Failure> {
     match available {
         Some(available) if available + available / 16 < planned => {
@@ -261,12 +260,12 @@ pub fn check_available(planned: usize, available: Option<usize>) -> Result<(), F
     }
 }
 
-/// A batch of at least one example.
+/// Refuses a batch without examples.
 pub fn batch(batch: usize) -> Result<usize, Failure> {
     if batch == 0 { Err(Failure::usage("--batch must be at least 1")) } else { Ok(batch) }
 }
 
-/// Threads that wait for work.
+/// An executor with this many threads.
 pub fn executor(threads: usize) -> Result<Cpu, Failure> {
     Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
 }
@@ -286,7 +285,7 @@ pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
     })
 }
 
-/// The model of the zoo with the flags' options, and as many tokens as the data has.
+/// The model of the zoo with the flags' options, and with the tokens of the data.
 pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
     let entry = entry(&options.model)?;
     let sizes = [
@@ -331,7 +330,7 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
             let message = format!("text is for {}, not {}: add --model gpt", texts.join(", "), entry.name);
             return Err(Failure::usage(message));
         }
-        // Bytes, and for masked models the mask.
+        // Bytes, and the mask token of a masked language model.
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
     }
     let model = (entry.make)(&sizes);

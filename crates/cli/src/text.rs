@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Numbers as text.
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub fn count(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();

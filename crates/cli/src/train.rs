@@ -1,4 +1,4 @@
-//! `plimsoll train`: load sheet, progress, planned next to measured peak.
+//! `plimsoll train`: the load sheet, progress, and the planned beside the measured peak.
 
 use super::args::{ModelOptions, RunOptions};
 use super::config::{RESOLVED, resolved};
@@ -22,7 +22,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a run that is over leaves: its figures, and its parameters.
+/// What a finished run writes: its report, and its parameters.
 const REPORT: &str = "report.json";
 const WEIGHTS: &str = "weights.safetensors";
 
@@ -63,7 +63,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     ];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
-    // Planning's scratch goes back to the system before the arena is mapped.
+    // Memory of planning goes back to the system before the arena is mapped.
     memory::trim_heap();
     memory::trim_code();
     HEAP.restart_peaks();
@@ -75,7 +75,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
             hint(differs);
         }
         let (done, all) = (resumed.state.steps_done, session.total_steps());
-        say(&format!("Going on after step {done} of {all} from {}", resumed.path.display()));
+        say(&format!("Resuming after step {done} of {all} from {}", resumed.path.display()));
     }
     if let Some(folder) = &options.out {
         if options.resume.as_ref() != Some(folder) {
@@ -87,16 +87,18 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         let figures = metrics::count(metric);
         if figures > metrics::MOST_TOLD {
             let name = metric.name();
-            hint(&format!("{name} has {figures} figures, too many for validations: ask evaluate for them"));
+            hint(&format!(
+                "{name} has {figures} figures, too many for validations: use `plimsoll evaluate` for them"
+            ));
         }
     }
     let done = session.steps_done();
     options.running.callbacks(&mut session, done)?;
     if options.out.is_some() {
-        signals::listen();
+        signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
     let mut progress = Progress::new(start, &options.running);
-    // Nor does what made the run ready count beside what it needs from now on.
+    // Code that only prepared the run is dropped, too.
     memory::trim_code();
     let report = session.fit(&setup.data, &mut |event| progress.on(event));
     progress.bar.finish_and_clear();
@@ -167,7 +169,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the flags of a run that begins in a folder, and removes what an earlier one left as its result.
+/// Writes the resolved flags of a run, and removes the results of an earlier one.
 fn begin(folder: &Path, resolved: &str) -> Result<(), Failure> {
     let failed = |path: &Path, e| Failure::run(format!("{}: {e}", path.display()));
     for path in [REPORT, WEIGHTS].map(|name| folder.join(name)) {
@@ -180,23 +182,23 @@ fn begin(folder: &Path, resolved: &str) -> Result<(), Failure> {
     std::fs::write(&path, resolved).map_err(|e| failed(&path, e))
 }
 
-/// Says what was passed over, if anything was.
+/// Prints how many records were skipped, if any.
 pub fn say_skipped(session: &Session<'_>) {
     if let (count @ 1.., Some(first)) = session.skipped() {
         hint(&format!("{count} bad records were skipped; the first: {first}"));
     }
 }
 
-/// A run that a signal stopped says how it goes on, and ends with the status that the signal stands for.
+/// The failure of a run that a signal stopped: how to resume it, and the exit status of the signal.
 fn interrupted(error: TrainError) -> Failure {
     let resume = match &error {
         TrainError::Interrupted { saved: Saved::In(folder), .. } => {
-            format!("; go on with --resume {}", folder.display())
+            format!("; continue with --resume {}", folder.display())
         }
         TrainError::Interrupted { .. } => String::new(),
         _ => return error.into(),
     };
-    let status = signals::came().and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(130);
+    let status = signals::received().and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(130);
     Failure { message: format!("{error}{resume}"), status }
 }
 
@@ -221,7 +223,7 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// Figures of a part of the data in words.
+/// Loss and accuracy on a part of the data, as text.
 fn accuracy(evaluation: &Evaluation, part: &str) -> String {
     let loss = evaluation.loss;
     match evaluation.accuracy {
@@ -231,16 +233,17 @@ fn accuracy(evaluation: &Evaluation, part: &str) -> String {
     }
 }
 
-/// Why a run ended before its last step, in words.
+/// Why a run ended before its last step, as text.
 fn ending(report: &Report, folder: Option<&Path>) -> Option<String> {
     let step = report.steps;
-    let resume = folder.map_or(String::new(), |folder| format!("; go on with --resume {}", folder.display()));
+    let resume =
+        folder.map_or(String::new(), |folder| format!("; continue with --resume {}", folder.display()));
     match report.ending {
         Ending::Done => None,
-        Ending::TimeLimit => Some(format!("\nThe time was over after step {step}{resume}")),
+        Ending::TimeLimit => Some(format!("\nThe time limit was reached after step {step}{resume}")),
         Ending::Stopped => Some(format!("\nStopped after step {step}: validations got no better")),
         Ending::Restored(best) => Some(format!(
-            "\nStopped after step {step}: validations got no better; back to that after step {best}"
+            "\nStopped after step {step}: validations got no better; restored the best, after step {best}"
         )),
     }
 }
@@ -276,7 +279,7 @@ fn summary(
     text
 }
 
-/// What the line was predicted to cost, where it cost something.
+/// The predicted cost of the line, if there is any.
 fn price(sheet: &LoadSheet) -> Option<String> {
     let slowdown = sheet.slowdown();
     (slowdown > 0.0).then(|| {
@@ -285,19 +288,19 @@ fn price(sheet: &LoadSheet) -> Option<String> {
     })
 }
 
-/// What the line cost. No step was run without it: the price of splitting the batch cannot be told from that of computing.
+/// The measured cost of the line. No step runs without the line, so the cost of micro-batches cannot be measured.
 fn measured_price(report: &Report) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!("measured {:.2} ms a step", ms(report.step_median));
-    let parts = [("waiting for the disk", report.extra.waiting), ("running steps again", report.extra.again)];
+    let parts = [("waiting for the disk", report.extra.waiting), ("recomputing", report.extra.again)];
     for (what, time) in parts.into_iter().filter(|(_, time)| !time.is_zero()) {
         text += &format!(", {:.2} ms {what}", ms(time));
     }
-    let beside = if report.micro_batches > 1 { ", beside what splitting costs" } else { "" };
+    let beside = if report.micro_batches > 1 { ", besides the cost of micro-batches" } else { "" };
     text + &format!(": {:+.1} %{beside}", report.slowdown * 100.0)
 }
 
-/// Figures of a validation that are shown at most; a table of classes has hundreds.
+/// The most metrics of a validation that are printed; a confusion matrix has hundreds.
 const MOST_FIGURES: usize = 8;
 
 /// A bar on a terminal, a line per epoch elsewhere.
@@ -307,11 +310,11 @@ struct Progress {
     start: Instant,
     first_step: Option<Duration>,
     shown: Instant,
-    /// Examples and time since the figures were last shown.
+    /// Examples and time since the bar was last updated.
     recent: (usize, Duration),
-    /// What validations are done with.
+    /// The part of the data that validations use.
     part: &'static str,
-    /// Whether they come every so many steps.
+    /// Whether validations are every so many steps, not after epochs.
     by_steps: bool,
 }
 
@@ -364,16 +367,17 @@ impl Progress {
                     true => format!("a parameter is not finite after step {step}"),
                     false => format!("the loss became {loss} in step {}", step + 1),
                 };
-                self.bar.suspend(|| hint(&format!("{what}; looking for the layer that did it")));
+                self.bar.suspend(|| hint(&format!("{what}; searching for the layer that caused it")));
             }
             TrainEvent::Diverged { .. } => {}
             TrainEvent::AbovePlan { step, planned_bytes, held } => {
                 let (held, planned) = (in_words(held.total_bytes()), in_words(planned_bytes));
-                let text = format!("after step {step} the process holds {held}, planned were {planned}");
+                let text =
+                    format!("after step {step} the process holds {held}, more than the planned {planned}");
                 self.bar.suspend(|| hint(&text));
             }
         }
-        if signals::came().is_some() { Control::Leave } else { Control::Continue }
+        if signals::received().is_some() { Control::Leave } else { Control::Continue }
     }
 
     fn show(&mut self, step: u64, steps: u64, loss: f64) {

@@ -1,4 +1,4 @@
-//! A trained model from its folder, ready to look at data.
+//! Opens a trained model from its folder, for `evaluate` and `predict`.
 
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
@@ -14,7 +14,7 @@ use plimsoll::train::{BatchKind, Session, TrainState, Trainer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What a run's folder says, with data opened for it.
+/// A trained model with its data.
 pub struct Trained {
     pub trainer: Trainer,
     pub data: Dataset,
@@ -24,27 +24,27 @@ pub struct Trained {
     available_bytes: Option<usize>,
 }
 
-/// What a run's folder says of its model, and where its parameters are.
+/// What a run's folder tells about its model.
 struct Described {
     model: ModelOptions,
     data: Option<String>,
     batch: Option<usize>,
     seed: u64,
     parameters: Parameters,
-    /// What of the data it read.
+    /// The label, columns and tokenizer of training.
     input: InputOptions,
     policy: Policy,
 }
 
-/// Where parameters are.
+/// Where the parameters are.
 enum Parameters {
     /// In a file of weights.
     File(PathBuf),
-    /// In the newest good checkpoint of a folder.
+    /// In the newest intact checkpoint of a folder.
     Checkpoint(PathBuf),
 }
 
-/// What the report of a run that is over says, or else the newest good checkpoint.
+/// Reads the report of a finished run, or else the newest intact checkpoint.
 fn describe(folder: &Path) -> Result<Described, Failure> {
     let path = folder.join("report.json");
     if !path.exists() {
@@ -115,21 +115,21 @@ fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     })
 }
 
-/// Reads what `train` wrote, builds the model again, and opens the data.
+/// Reads what `train` wrote, rebuilds the model, and opens the data.
 pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
     let described = describe(&options.run)?;
     let Described { model: mut sizes, data: trained_on, batch: trained_batch, seed, parameters, .. } =
         described;
     let no_data = || Failure::usage("the run does not say which data it had: add --data");
     let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(no_data)?;
-    // The model is as it was trained, whatever it looks at now.
+    // The model is as it was trained, whatever data it runs on now.
     let mut model = model(&sizes, trained_on.as_deref())?;
     let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
     let threads = threads(&options.machine)?;
     let (available_bytes, line_bytes) = line(&options.machine);
     let precision = described.policy.precision;
     let images = image_options(&options.input, model.as_ref(), precision, false)?;
-    // Columns are the same as in training, unless told.
+    // Columns are those of training, unless flags say otherwise.
     let mut input = options.input.clone();
     applies::restore(&data_name, trained_on.as_deref(), &mut input, described.input);
     applies::check(&data_name, &input, false)?;
@@ -139,7 +139,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
         ..open_options(model.as_ref(), &input, &sizes, seed, line_bytes)
     };
     let opened = HEAP.tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
-    // A report says what the data made of the model, a checkpoint does not.
+    // A report has the sizes that the model took from the data, a checkpoint does not.
     if matches!(parameters, Parameters::Checkpoint(_)) && fit(&mut sizes, &data_name, &opened)? {
         model = self::model(&sizes, trained_on.as_deref())?;
     }
@@ -157,7 +157,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     Ok(Trained { trainer, data, classes, parameters, available_bytes })
 }
 
-/// What the model was trained in.
+/// The precision policy of training.
 fn precision(manifest: &Value) -> Result<Policy, String> {
     let name = manifest.get("precision").and_then(Value::as_str).unwrap_or("f32");
     let kept = manifest.get("keep_f32").and_then(Value::as_array);
@@ -166,7 +166,7 @@ fn precision(manifest: &Value) -> Result<Policy, String> {
 }
 
 impl Trained {
-    /// Plans, prints the load sheet unless the output is data, and loads the weights.
+    /// Plans, prints the load sheet if `show` is set, and loads the weights.
     pub fn session(&self, json: bool, show: bool) -> Result<(Session<'_>, usize), Failure> {
         let plans =
             HEAP.tagged(Tag::Planning, || self.trainer.plan(&self.data)).map_err(|e| answer(e, json))?;
@@ -182,19 +182,19 @@ impl Trained {
             Parameters::File(path) => session.load(path)?,
             Parameters::Checkpoint(folder) => {
                 let path = session.load_checkpoint(folder)?;
-                hint(&format!("the run is not over: these are the parameters of {}", path.display()));
+                hint(&format!("the run is not finished: these are the parameters of {}", path.display()));
             }
         }
         Ok((session, total))
     }
 
-    /// The part of the data to look at.
+    /// The part of the data to run on.
     pub fn part(&self) -> &Pipeline {
         &self.data.test
     }
 }
 
-/// Planned beside measured peak, in words.
+/// The planned beside the measured peak, as text.
 pub fn peaks(planned: usize, measured: Option<usize>) -> String {
     let measured = measured.map_or("unknown".to_string(), in_words);
     format!("peak memory: planned {}, measured {measured}", in_words(planned))

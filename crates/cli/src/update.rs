@@ -1,4 +1,4 @@
-//! The flags of optimizer and schedule, and what they make.
+//! The flags of the optimizer and of the learning rate's schedule.
 
 use super::Failure;
 use clap::{Args, ValueEnum};
@@ -11,19 +11,19 @@ use plimsoll::train::Schedule;
 pub enum OptimizerName {
     /// Plain stochastic gradient descent
     Sgd,
-    /// Descent with momentum
+    /// SGD with momentum
     Momentum,
-    /// Descent with Nesterov's momentum
+    /// SGD with Nesterov momentum
     Nesterov,
-    /// Gradients over the root of their mean square
+    /// Gradients divided by their root mean square
     Rmsprop,
-    /// Adam, weight decay as part of the gradient
+    /// Adam with weight decay as part of the gradient
     Adam,
     /// Adam with decoupled weight decay
     Adamw,
-    /// Steps of one size along the sign of the mean gradient
+    /// The sign of the averaged gradient
     Lion,
-    /// Second moments of rows and columns alone, steps relative to the parameter
+    /// Factored second moments, step sizes relative to the parameter
     Adafactor,
 }
 
@@ -40,21 +40,21 @@ pub enum MomentsName {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScheduleName {
-    /// It stays
+    /// Constant
     Constant,
-    /// It falls to zero along half a cosine
+    /// Falls to zero along half a cosine
     Cosine,
-    /// It falls to zero along a line
+    /// Falls to zero linearly
     Linear,
-    /// It is multiplied with --factor every --every steps
+    /// Multiplied by --factor every --every steps
     Step,
-    /// It rises over three tenths of the run and falls to almost nothing
+    /// Rises over three tenths of the run, then falls to almost zero
     OneCycle,
-    /// It is multiplied with --factor when the test loss was not better for more than --patience epochs
+    /// Multiplied by --factor when the test loss did not improve for more than --patience epochs
     Plateau,
 }
 
-/// The optimizer, what is done around it, and the learning rate.
+/// The optimizer, gradient clipping, averaging, and the learning rate.
 #[derive(Clone, Debug, Args)]
 pub struct UpdateOptions {
     /// Learning rate [default: 0.001 for adam, adamw and rmsprop, 0.0001 for lion, 0.01 for the others]
@@ -66,38 +66,38 @@ pub struct UpdateOptions {
     /// Momentum of momentum, nesterov and rmsprop [default: 0.9; rmsprop: 0]
     #[arg(long, allow_negative_numbers = true)]
     pub momentum: Option<f64>,
-    /// How adam and adamw keep their moments
+    /// Precision of the moments of adam and adamw
     #[arg(long, value_enum, default_value = "whole")]
     pub moments: MomentsName,
     /// Weight decay [default: 0.01 for adamw, else 0]
     #[arg(long, allow_negative_numbers = true)]
     pub weight_decay: Option<f64>,
     /// Another weight decay for parameters by name, like `head=0.1` or `*/bias=0`, or `vectors=0` for all of fewer than
-    /// two axes; several with commas, of which the first counts
+    /// two axes; comma-separated, the first match counts
     #[arg(long, value_name = "NAME=DECAY", value_delimiter = ',')]
     pub decay_group: Vec<String>,
-    /// Keep every element of a gradient within ± this
+    /// Clip every element of a gradient to ± this
     #[arg(long, value_name = "MOST", allow_negative_numbers = true)]
     pub clip_value: Option<f64>,
-    /// Keep the norm of each parameter's gradient at most at this
+    /// Clip the norm of each parameter's gradient to this
     #[arg(long, value_name = "MOST", allow_negative_numbers = true, conflicts_with = "clip_value")]
     pub clip_norm: Option<f64>,
-    /// Keep the norm of all gradients together at most at this: they are held until it is known
+    /// Clip the global norm of all gradients to this: all are held until the norm is known
     #[arg(long, value_name = "MOST", allow_negative_numbers = true, conflicts_with_all = ["clip_value", "clip_norm"])]
     pub clip_global_norm: Option<f64>,
-    /// Evaluate and save running averages of the parameters, with this decay, like 0.999
+    /// Evaluate and save an exponential moving average of the parameters, with this decay, like 0.999
     #[arg(long, value_name = "DECAY", allow_negative_numbers = true)]
     pub ema: Option<f64>,
-    /// Do not train parameters by name: a layer, or a pattern like `block*/conv1`; several with commas
+    /// Do not train these parameters: a layer, or a pattern like `block*/conv1`; comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub freeze: Vec<String>,
-    /// How the learning rate goes over the run
+    /// Schedule of the learning rate over the run
     #[arg(long, value_enum, default_value = "cosine")]
     pub schedule: ScheduleName,
-    /// Steps over which the learning rate rises before its schedule starts [default: 0]
+    /// Steps of linear warm-up before the schedule starts [default: 0]
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub warmup: Option<u64>,
-    /// Steps between two factors of the schedule `step` [default: 1000]
+    /// Steps between two changes of the schedule `step` [default: 1000]
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub every: Option<u64>,
     /// Factor of the schedules step and plateau [default: 0.1]
@@ -114,7 +114,7 @@ fn name(value: impl ValueEnum) -> String {
 }
 
 impl UpdateOptions {
-    /// Flags with their values, where they have one.
+    /// The flags that have a value.
     pub fn flags(&self) -> Vec<(&'static str, Option<String>)> {
         let number = |n: Option<f64>| n.map(|n| n.to_string());
         let count = |n: Option<u64>| n.map(|n| n.to_string());
@@ -139,7 +139,7 @@ impl UpdateOptions {
         ]
     }
 
-    /// The optimizer in words for a report.
+    /// The optimizer's name for a report.
     pub fn optimizer_name(&self) -> String {
         name(self.optimizer)
     }
@@ -154,10 +154,10 @@ impl UpdateOptions {
         above_zero("--lr", self.lr.unwrap_or(own))
     }
 
-    /// The optimizer with what is done around it.
+    /// The optimizer with clipping, averaging and frozen parameters.
     pub fn optimizer(&self) -> Result<Box<dyn Optimizer>, Failure> {
         let mut recipe = Recipe::new(self.rule()?);
-        // At most one of them, as the flags say.
+        // The flags exclude each other.
         if let Some(most) = self.clip_value {
             recipe = recipe.clip(Clip::Value(above_zero("--clip-value", most)?));
         }
@@ -173,7 +173,7 @@ impl UpdateOptions {
         Ok(Box::new(self.freeze.iter().fold(recipe, |recipe, pattern| recipe.freeze(pattern))))
     }
 
-    /// The optimizer alone.
+    /// The update rule.
     fn rule(&self) -> Result<Box<dyn Optimizer>, Failure> {
         let (rate, decay) = (self.rate()?, self.decay()?);
         let own = if self.optimizer == OptimizerName::Rmsprop { 0.0 } else { 0.9 };
@@ -227,12 +227,12 @@ impl UpdateOptions {
     /// The learning rate's schedule.
     pub fn schedule(&self) -> Result<Schedule, Failure> {
         let (step, plateau) = (self.schedule == ScheduleName::Step, self.schedule == ScheduleName::Plateau);
-        let idle = [
+        let unused = [
             ("--every", self.every.is_some() && !step, "step"),
             ("--factor", self.factor.is_some() && !step && !plateau, "step or plateau"),
             ("--patience", self.patience.is_some() && !plateau, "plateau"),
         ];
-        if let Some((flag, _, schedule)) = idle.into_iter().find(|(_, idle, _)| *idle) {
+        if let Some((flag, _, schedule)) = unused.into_iter().find(|(_, given, _)| *given) {
             return Err(Failure::usage(format!("{flag} needs --schedule {schedule}")));
         }
         let (every, factor) = (self.every.unwrap_or(1000), self.factor.unwrap_or(0.1));

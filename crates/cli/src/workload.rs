@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
-/// Largest file read.
+/// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Plans and prints.
@@ -36,9 +36,9 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
     let figures = check(problem, &schedule).map_err(Failure::run)?;
     let overhead = of_baseline(figures.nanoseconds) - 1.0;
     let smallest = smallest_line(problem).map_err(Failure::usage)?.min(figures.peak_bytes);
-    let mut again = vec![0_usize; problem.calls.len()];
-    schedule.runs.iter().for_each(|run| again[run.call] += 1);
-    let kept = again.iter().filter(|&&runs| runs == 1).count();
+    let mut runs_of = vec![0_usize; problem.calls.len()];
+    schedule.runs.iter().for_each(|run| runs_of[run.call] += 1);
+    let kept = runs_of.iter().filter(|&&runs| runs == 1).count();
     let show: Say = if options.json { |_| {} } else { say };
     show(&format!(
         "{}, {} calls\n  {:<16} {:>11}\n  {:<16} {:>11}\n  {:<16} {:>11}\n  {:<16} {:>10.2}%\n  {:<16} {:>10.2}%\n  {:<16} {:>11}",
@@ -54,7 +54,7 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
         overhead * 100.0,
         "at least",
         bound * 100.0,
-        "calls repeated",
+        "recomputed",
         count(figures.rematerialized_runs),
     ));
     if options.json {
@@ -69,7 +69,7 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
             "kept": kept,
             "spilled": 0,
             "micro_batches": 1,
-            // Bytes are counted, not placed.
+            // Bytes are summed, not placed.
             "fragmentation": 0.0,
             "planning_ms": planning_ms,
         });

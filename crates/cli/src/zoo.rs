@@ -52,7 +52,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         }));
     }
     say(&format!(
-        "State: parameters, moments and statistics. Training peak: the arena for batches of {}, adamw, {}. Flops: one\n\
+        "State: parameters, optimizer state and statistics. Training peak: the arena for batches of {}, adamw, {}. Flops: one\n\
          example, a multiplication and an addition are two.\n",
         options.batch,
         executor.target().name()

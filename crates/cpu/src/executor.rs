@@ -271,7 +271,7 @@ fn compile(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<Co
         Action::Load { what, to } => Ok(ready(Deed::Load(in_file(*what)?), &[], &[*to], nowhere)),
         Action::Store { what, from } => Ok(ready(Deed::Store(in_file(*what)?), &[*from], &[], nowhere)),
         Action::Copy { from, to, .. } => Ok(ready(Deed::Copy, &[*from], &[*to], nowhere)),
-        Action::ChunkedUpdate { node, reads, writes, workspace, piece } => {
+        Action::ChunkedUpdate { node, reads, writes, workspace, chunk_elements: piece } => {
             let state = |value: ValueId| {
                 let own = plan.graph.states.iter().find(|s| s.input == value)?;
                 set.states.iter().position(|s| s.name == own.name)

@@ -2,30 +2,11 @@
 #![cfg(target_os = "linux")]
 
 use plimsoll_cpu::spill::{BLOCK, SpillError, SpillFile, SpillQueue};
-use std::alloc::{GlobalAlloc, Layout, System};
+use plimsoll_testing::CountingAllocator;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static HEAP: CountingAllocator = CountingAllocator::new();
 
 /// One test, because allocations of another on its own thread would be counted.
 #[test]
@@ -42,7 +23,7 @@ fn spilling_allocates_nothing() {
     let mut memory = vec![1u8; 2 * bytes + 128];
     let start = memory.as_ptr().align_offset(64);
     let (one, two) = memory[start..].split_at_mut(bytes.next_multiple_of(64));
-    let before = ALLOCATIONS.load(Relaxed);
+    let before = HEAP.allocations();
     for round in 0..6 {
         one.fill(round);
         // SAFETY: the memory is alive, and not looked at until the last request is done.
@@ -57,5 +38,5 @@ fn spilling_allocates_nothing() {
         queue.read_now(5, &mut one[..9000]).unwrap();
         assert!(two[..bytes].iter().all(|b| *b == round));
     }
-    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0);
+    assert_eq!(HEAP.allocations() - before, 0);
 }

@@ -1,28 +1,28 @@
 //! What a pipeline takes from the heap is what it stated before: never more, and not much less.
 
-#[path = "support/counting.rs"]
-mod counting;
 mod support;
 
-use counting::{LIVE, PEAK, restart};
 use jpeg_encoder::SamplingFactor;
 use plimsoll_data::{
     Buckets, Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, Pipeline, Schema, Source,
 };
-use std::sync::atomic::Ordering::SeqCst;
+use plimsoll_testing::CountingAllocator;
+
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
 
 /// Runs some batches and holds the heap's peak against what was stated.
 fn check(what: &str, pipeline: Pipeline, there_before: usize) {
     let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum::<usize>() - there_before;
-    let before = restart();
+    let before = HEAP.restart_peak();
     let mut batches = pipeline.start(Cursor::default()).unwrap();
     for _ in 0..40 {
         batches.next().unwrap();
     }
     drop(batches);
-    let peak = PEAK.load(SeqCst) - before;
+    let peak = HEAP.peak_bytes() - before;
     drop(pipeline);
-    let left = LIVE.load(SeqCst).saturating_sub(before);
+    let left = HEAP.live_bytes().saturating_sub(before);
     eprintln!("{what}: stated {stated}, measured {peak}");
     assert_eq!(left, 0, "{what}: something is left");
     assert!(peak <= stated, "{what}: {peak} bytes, {stated} were stated");
@@ -83,18 +83,18 @@ fn formats() {
         ("text", "text.txt", &tokens),
     ];
     for (kind, name, options) in specs {
-        let before = restart();
+        let before = HEAP.restart_peak();
         let data = plimsoll_data::open(&format!("{kind}:{}", fixture(name)), options).unwrap();
         let pipeline = data.train.batch(8);
         let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum();
         let mut batches = pipeline.start(Cursor::default()).unwrap();
         // What opening took is gone, but for what is held.
-        let held = LIVE.load(SeqCst) - before;
-        restart();
+        let held = HEAP.live_bytes() - before;
+        HEAP.restart_peak();
         for _ in 0..20 {
             batches.next().unwrap();
         }
-        let peak = PEAK.load(SeqCst) - before;
+        let peak = HEAP.peak_bytes() - before;
         drop((batches, pipeline));
         eprintln!("{kind}:{name}: stated {stated}, held {held}, measured {peak}");
         assert!(peak <= stated, "{kind}:{name}: {peak} bytes, {stated} were stated");
@@ -137,10 +137,10 @@ fn the_heap_stays_under_what_was_stated() {
         check(&what, images, held);
     }
     formats();
-    let before = restart();
+    let before = HEAP.restart_peak();
     let cached = digits.take(1000).cache(Cache::Memory { most_bytes: 4 << 20 }).unwrap();
     let stated = cached.bytes().iter().find(|share| share.name == plimsoll_data::CACHE).unwrap().bytes;
-    let held = LIVE.load(SeqCst) - before;
+    let held = HEAP.live_bytes() - before;
     assert!(stated <= held && held < stated + 4096, "{stated} stated, {held} held");
     let total: usize = cached.bytes().iter().map(|share| share.bytes).sum();
     assert!(total > resident + 1000 * 28 * 28 * 4);

@@ -1,16 +1,16 @@
 //! Damaged files of every format: an error or records, never a panic, and never more memory than was stated.
 
-#[path = "support/counting.rs"]
-mod counting;
 mod support;
 
-use counting::{LIVE, PEAK, restart};
 use plimsoll_data::{Cursor, DataError, Dataset, OpenOptions, Pipeline, TableOptions, Workers, open};
 use plimsoll_tensor::random::Stream;
+use plimsoll_testing::CountingAllocator;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::Ordering::SeqCst;
 use support::Scratch;
+
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
 
 /// What opening may take besides what is stated: buffers of the first pass, and the libraries that read headers.
 const OPENING: usize = 24 << 20;
@@ -58,9 +58,9 @@ fn damage(file: &[u8], seed: u64) -> Vec<u8> {
 
 /// Opens and reads an epoch or two; returns how many records came.
 fn read(spec: &str, options: &OpenOptions) -> Result<usize, DataError> {
-    let before = restart();
+    let before = HEAP.restart_peak();
     let data: Result<Dataset, DataError> = open(spec, options);
-    let opened = PEAK.load(SeqCst) - before;
+    let opened = HEAP.peak_bytes() - before;
     assert!(opened < OPENING, "opening took {opened} bytes");
     let data = data?;
     let mut count = 0;
@@ -75,7 +75,7 @@ fn run(part: &Pipeline) -> Result<usize, DataError> {
     let pipeline = if part.schema().classes().is_some() { part.clone().skip_bad(3) } else { part.clone() };
     let pipeline = pipeline.batch(4);
     let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum();
-    let before = restart();
+    let before = HEAP.restart_peak();
     let mut batches = pipeline.start_epoch(Cursor::default())?;
     let mut count = 0;
     let result = loop {
@@ -85,7 +85,7 @@ fn run(part: &Pipeline) -> Result<usize, DataError> {
             Err(error) => break Err(error),
         }
     };
-    let peak = PEAK.load(SeqCst) - before;
+    let peak = HEAP.peak_bytes() - before;
     // What says what is wrong is not counted.
     assert!(peak <= stated + (8 << 10), "{peak} bytes, {stated} were stated: {result:?}");
     result
@@ -218,9 +218,9 @@ fn damaged_files_are_errors_or_records_within_what_was_stated() {
         let (mut good, mut bad) = (0, 0);
         for seed in 0..1000 {
             let path = folder.write(name, &damage(&whole, seed));
-            let before = restart();
+            let before = HEAP.restart_peak();
             let raster = plimsoll_data::Raster::open(path, fixtures.join("classes.tif"), [8, 8], 3);
-            let opened = PEAK.load(SeqCst) - before;
+            let opened = HEAP.peak_bytes() - before;
             assert!(opened < OPENING, "{name}, seed {seed}: opening took {opened} bytes");
             let read = raster.and_then(|raster| run(&Pipeline::new(raster)));
             match read {
@@ -262,5 +262,5 @@ fn damaged_files_are_errors_or_records_within_what_was_stated() {
             Err(_) => panic!("numbers.tfrecord: seed {seed}"),
         }
     }
-    assert!(LIVE.load(SeqCst) > 0);
+    assert!(HEAP.live_bytes() > 0);
 }

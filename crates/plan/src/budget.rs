@@ -2,63 +2,63 @@
 
 use crate::Entry;
 
-/// What the plans may use.
+/// What plans may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The line: arena and everything outside it together stay under it.
+    /// The line: a limit for arena and everything outside it together.
     pub line_bytes: usize,
     /// What lies outside the arena: code, stacks, heap, the data pipeline.
     pub outside: Vec<Entry>,
-    /// Whether steps may run again to stay under the line.
+    /// Whether tasks may run twice to stay under the line.
     pub rematerialize: bool,
-    /// Where states may lie that do not fit.
+    /// The disk that states and values may be offloaded to.
     pub offload: Option<Disk>,
-    /// Plans that spill and take longer than this are not looked for: a better one is known.
+    /// Plans with offload that take longer than this are not searched for, because a better one is known.
     pub time_limit_ns: u64,
 }
 
-/// The disk that states may be spilled to, in whole numbers so that plans stay pure.
+/// The disk of the spill file. Whole numbers, so that planning stays a pure function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
     /// Time to read a MiB.
     pub read_ns_per_mib: u64,
     /// Time to write a MiB.
     pub write_ns_per_mib: u64,
-    /// Time until a request is done, beside that of its bytes; others go on meanwhile.
+    /// Latency of a request among others, beside the time of its bytes.
     pub latency_ns: u64,
-    /// More of that for a request of a MiB or more, and in proportion for less: by itself it does not get all of the speed.
+    /// Additional latency of a request of 1 MiB or more that is alone in the queue, in proportion for less.
     pub single_request_ns: u64,
-    /// Time of the processor that a request takes for every MiB that it has begun: computing does without.
+    /// Processor time of a request for every MiB begun; it is taken from computing.
     pub request_cpu_ns: u64,
-    /// Memory outside the arena that moving bytes needs.
+    /// Memory outside the arena that transfers need.
     pub staging_bytes: usize,
 }
 
 impl Disk {
-    /// Nanoseconds until a request for so many bytes is done, beside that of the bytes.
+    /// Latency of a request for so many bytes, beside the time of the bytes.
     pub(crate) fn latency(&self, bytes: usize) -> u64 {
         let first = bytes.min(1 << 20) as u128;
         self.latency_ns.saturating_add(((first * u128::from(self.single_request_ns)) >> 20) as u64)
     }
 
-    /// Nanoseconds of computing that a request for so many bytes takes.
+    /// Processor time of a request for so many bytes.
     pub(crate) fn request_cpu(&self, bytes: usize) -> u64 {
         self.request_cpu_ns.saturating_mul(bytes.div_ceil(1 << 20) as u64)
     }
 
-    /// Nanoseconds to read so many bytes.
+    /// Time to read so many bytes.
     pub(crate) fn read_ns(&self, bytes: usize) -> u64 {
         ((bytes as u128 * u128::from(self.read_ns_per_mib)) >> 20) as u64
     }
 
-    /// Nanoseconds to write so many bytes.
+    /// Time to write so many bytes.
     pub(crate) fn write_ns(&self, bytes: usize) -> u64 {
         ((bytes as u128 * u128::from(self.write_ns_per_mib)) >> 20) as u64
     }
 }
 
 impl Budget {
-    /// A budget without recomputation and spilling.
+    /// A budget without rematerialization and offload.
     pub fn new(line_bytes: usize, outside: Vec<Entry>) -> Self {
         Self { line_bytes, outside, rematerialize: false, offload: None, time_limit_ns: u64::MAX }
     }

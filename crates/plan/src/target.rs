@@ -13,9 +13,9 @@ pub struct KernelQuery<'a> {
     pub inputs: Vec<&'a TensorType>,
     /// Types of its outputs.
     pub outputs: Vec<&'a TensorType>,
-    /// Whether folded outputs are added to running sums.
+    /// Whether outputs that are reduced over the batch are added to accumulators.
     pub accumulate: bool,
-    /// Rows of the op's first batched input that belong to one block of examples; 0 if the op folds nothing.
+    /// Rows of the op's first batched input that belong to one block of examples; 0 if the op reduces nothing over the batch.
     pub fold_rows: usize,
 }
 
@@ -39,7 +39,7 @@ impl<'a> KernelQuery<'a> {
 pub struct Kernel {
     /// Scratch bytes needed while the op runs.
     pub workspace: usize,
-    /// Pairs (output, input) of equal size such that the output may be written over the input.
+    /// Pairs (output, input) of equal size such that the output may be written in place of the input.
     pub in_place: Vec<(usize, usize)>,
     /// Predicted time.
     pub nanoseconds: u64,
@@ -61,7 +61,7 @@ pub struct Unsupported {
 pub trait Target: Send + Sync {
     /// Its name in load sheets, like `cpu avx512, 2 threads`.
     fn name(&self) -> String;
-    /// What of it the bits of results may depend on, like `cpu avx512`.
+    /// What of it decides the bits of results, like `cpu avx512`.
     fn instructions(&self) -> String {
         self.name()
     }

@@ -31,7 +31,6 @@ pub use diverged::{Diverged, Origin};
 pub use error::TrainError;
 pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
 pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
-pub use nearest::nearest;
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
 };

@@ -1,32 +1,10 @@
 //! A metric's memory is what it says, and stays so.
 
+use plimsoll_testing::CountingAllocator;
 use plimsoll_train::metrics::{MetricSpec, Outputs, Rows, Targets};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        LIVE.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static HEAP: CountingAllocator = CountingAllocator::new();
 
 /// One test, because allocations of another on its own thread would be counted.
 #[test]
@@ -56,16 +34,16 @@ fn metrics_take_the_bytes_they_say_and_no_more() {
         let of_values = matches!(spec, MetricSpec::Regression(_));
         let targets = if of_values { Targets::Values(&scores) } else { Targets::Classes(&labels) };
         let bytes = spec.bytes(7);
-        let before = LIVE.load(Relaxed);
+        let before = HEAP.live_bytes();
         let mut metric = spec.make(7).unwrap();
-        assert_eq!(LIVE.load(Relaxed) - before, metric.bytes(), "{name}");
+        assert_eq!(HEAP.live_bytes() - before, metric.bytes(), "{name}");
         assert_eq!(bytes, metric.bytes(), "{name}");
-        let before = ALLOCATIONS.load(Relaxed);
+        let before = HEAP.allocations();
         metric.update(&Rows::new(outputs, targets, &[]).unwrap()).unwrap();
         let mut figures = 0;
         metric.figures(&mut |_, _| figures += 1);
         metric.reset();
-        assert_eq!(ALLOCATIONS.load(Relaxed), before, "{name}");
+        assert_eq!(HEAP.allocations(), before, "{name}");
         assert!(figures > 0, "{name}");
     }
 }

@@ -1,10 +1,11 @@
 //! Runs the real binary, alone or inside a kernel-enforced memory limit.
 
+pub use plimsoll_testing::Scratch;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A variable under which no plans are kept: what a test sees is searched for, and the user's own cache is left alone.
+/// Disables the plan cache: tests search for every plan, and leave the user's cache alone.
 pub const NO_CACHE: (&str, &str) = ("XDG_CACHE_HOME", "/dev/null");
 
 /// `plimsoll` with these arguments.
@@ -32,31 +33,6 @@ pub fn json(output: &Output) -> Value {
 #[allow(dead_code, reason = "not every test file asks")]
 pub fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("`{field}` is not a number in {value}"))
-}
-
-/// A folder that is gone when the test ends.
-#[allow(dead_code, reason = "not every test file asks")]
-pub struct Scratch(pub PathBuf);
-
-#[allow(dead_code, reason = "not every test file asks")]
-impl Scratch {
-    /// A folder of this process for a test.
-    pub fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    /// A path in it.
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A memory control group that is removed when dropped.
@@ -100,7 +76,7 @@ impl Group {
         self.enter(command).output().expect("a shell runs")
     }
 
-    /// A command as it is started inside the group.
+    /// The command, started inside the group.
     pub fn enter(&self, command: &Command) -> Command {
         let enter = r#"echo $$ > "$0/cgroup.procs" && exec "$@""#;
         let mut inside = Command::new("sh");
@@ -112,7 +88,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The kernel lets a group go a moment after its last process.
+        // The kernel releases a group shortly after its last process.
         for _ in 0..50 {
             if std::fs::remove_dir(&self.folder).is_ok() {
                 return;

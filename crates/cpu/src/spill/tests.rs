@@ -3,6 +3,7 @@
 use super::file::NO_PART;
 use super::rates::demand;
 use super::*;
+use plimsoll_testing::Random;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,20 +17,6 @@ fn disk() -> PathBuf {
 
 fn queue(bytes: usize, capacity: usize) -> SpillQueue {
     SpillQueue::new(SpillFile::create(&disk(), bytes as u64).unwrap(), capacity).unwrap()
-}
-
-/// Numbers that look random.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.below(256) as u8).collect()
-    }
 }
 
 /// Bytes whose first lies at a chosen distance from a block's start.
@@ -77,7 +64,7 @@ fn random_transfers_agree_with_a_model() {
     for (seed, capacity) in [(1, 1), (2, 3), (3, 32)] {
         let queue = queue(length, capacity);
         let mut model = vec![0; length];
-        let mut numbers = Numbers(seed);
+        let mut numbers = Random::new(seed);
         let mut pending: Vec<Pending> = Vec::new();
         for _ in 0..120 {
             let offset = numbers.below(length);

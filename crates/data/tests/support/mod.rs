@@ -1,7 +1,7 @@
 //! Image files and folders for tests.
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
-use std::path::PathBuf;
+pub use plimsoll_testing::Scratch;
 
 /// Pixels of a picture that is smooth but for a texture; `salt` tells pictures apart.
 pub fn picture(width: usize, height: usize, salt: usize) -> Vec<u8> {
@@ -48,29 +48,4 @@ pub fn png(width: usize, height: usize, pixels: &[u8], colour: png::ColorType) -
     encoder.set_depth(png::BitDepth::Eight);
     encoder.write_header().unwrap().write_image_data(pixels).unwrap();
     file
-}
-
-/// A folder that is gone when the test ends.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    /// Writes a file, and the folders it lies in.
-    pub fn write(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, content).unwrap();
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -206,7 +206,7 @@ fn check_kernels(plan: &ExecutionPlan, target: &dyn Target) -> Result<(), Record
                     return Err(mismatch(*node));
                 }
             }
-            Action::ChunkedUpdate { node, reads, workspace, piece, .. } => {
+            Action::ChunkedUpdate { node, reads, workspace, chunk_elements, .. } => {
                 let of = graph.node(*node);
                 let types = ChunkTypes::new(graph, of, CHUNK_ELEMENTS).ok_or_else(|| mismatch(*node))?;
                 let kernel = target.kernel(&types.query(&of.op)).map_err(|_| mismatch(*node))?;
@@ -215,7 +215,8 @@ fn check_kernels(plan: &ExecutionPlan, target: &dyn Target) -> Result<(), Record
                     chunked.map(|(v, _)| 2 * CHUNK_ELEMENTS * graph.ty(*v).dtype.bytes()).sum();
                 let alignment = target.alignment().max(1);
                 let scratch = plan.buffers[workspace.index()].bytes;
-                if *piece != CHUNK_ELEMENTS || scratch < kernel.workspace.next_multiple_of(alignment) + chunks
+                if *chunk_elements != CHUNK_ELEMENTS
+                    || scratch < kernel.workspace.next_multiple_of(alignment) + chunks
                 {
                     return Err(mismatch(*node));
                 }

@@ -1,40 +1,41 @@
-//! Which results are written straight into a place that holds something else first.
+//! Which results are written in place of something else.
 //!
-//! An accumulated output goes over its running sum, a carry's and a state's new version over the old one. Each such
-//! claim makes every other reader of what is overwritten come first (an anti-dependency). A claim that would close a
-//! circle, or that its kernel cannot honour, is not made: the result gets a place of its own, and a copy.
+//! An accumulated output overwrites its accumulator; the new version of an accumulator or state overwrites the old one. Each
+//! such aliasing makes every other reader of the overwritten tensor come first (an anti-dependency). An aliasing that would
+//! close a cycle, or that its kernel does not support, is not made: the result gets memory of its own, and is copied.
 
-use super::task_graph::{Home, TaskGraph, TaskId, TaskKind, TensorId, folds, rank_of};
+use super::build::folds;
+use super::task_graph::{Home, TaskGraph, TaskId, TaskKind, TensorId, rank_of};
 use plimsoll_graph::{BatchRelation, Graph, Origin, ValueId};
 
-/// Settles all claims.
-pub(crate) fn settle(task_graph: &mut TaskGraph<'_>, batch_relations: &[BatchRelation]) {
-    let chains = carry_chains(task_graph.graph, &task_graph.roots, batch_relations);
+/// Decides every aliasing of a task graph.
+pub(crate) fn alias_in_place(task_graph: &mut TaskGraph<'_>, batch_relations: &[BatchRelation]) {
+    let chains = accumulation_chains(task_graph.graph, &task_graph.roots, batch_relations);
     let finals = finals(task_graph.graph, &task_graph.roots);
-    // Entering values that end elsewhere are read by a copy; it must exist before claims look at the readers.
+    // States and accumulators that end as another input's value are copied first; readers are counted after that.
     let ends: Vec<(TensorId, TensorId, bool)> = ends(task_graph);
     let stores = stores(task_graph);
     let mut search = Search::new(task_graph);
     for task in 0..task_graph.tasks.len() {
-        settle_sums(task_graph, &mut search, task, batch_relations, &chains, &finals);
+        alias_accumulated(task_graph, &mut search, task, batch_relations, &chains, &finals);
     }
-    let in_carry = in_carry(task_graph);
+    let in_accumulator = in_accumulator(task_graph);
     for (old, new, is_state) in ends {
-        // Only running sums pass through several items in one place.
+        // Only accumulators are shared by several tensors.
         let here = match task_graph.tensors[old].home {
-            Home::Accumulator(i) => &in_carry[i][..],
+            Home::Accumulator(i) => &in_accumulator[i][..],
             _ => &[old],
         };
-        settle_end(task_graph, &mut search, here, old, new, is_state);
+        alias_new_version(task_graph, &mut search, here, old, new, is_state);
     }
-    // Every load is known by now: a store comes after those of its state.
+    // All loads are known by now: a store comes after the loads of its state.
     for (state, new) in stores {
         let rank = task_graph.tensors[new].writer.map_or(0, |t| task_graph.tasks[t].rank + 1);
         task_graph.add_store(state, new, rank);
     }
 }
 
-/// (state, new version) of every state in the spill file that is rewritten.
+/// (state, new version) of every offloaded state that is rewritten.
 fn stores(task_graph: &mut TaskGraph<'_>) -> Vec<(usize, TensorId)> {
     let graph = task_graph.graph;
     let mut stores = Vec::new();
@@ -54,8 +55,8 @@ fn stores(task_graph: &mut TaskGraph<'_>) -> Vec<(usize, TensorId)> {
     stores
 }
 
-/// (old version, new version, whether it is a state) of every running sum and state that is rewritten; sums first,
-/// because they have no other way than their own place to reach the next micro-batch.
+/// (old version, new version, whether it is a state) of every accumulator and resident state that is rewritten. Accumulators
+/// come first: only their own memory carries them into the next micro-batch.
 fn ends(task_graph: &mut TaskGraph<'_>) -> Vec<(TensorId, TensorId, bool)> {
     let graph = task_graph.graph;
     let accumulators = graph.accumulators.iter().map(|c| (c.input, Some(c.output), false));
@@ -79,7 +80,7 @@ fn ends(task_graph: &mut TaskGraph<'_>) -> Vec<(TensorId, TensorId, bool)> {
     ends
 }
 
-/// Root values that a state or running sum ends as.
+/// Root values that are the new version of a state or accumulator.
 fn finals(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
     let mut finals = vec![false; roots.len()];
     let ends =
@@ -88,8 +89,8 @@ fn finals(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
     finals
 }
 
-/// Values on the way from a carry's old version to its new one by accumulation alone.
-fn carry_chains(graph: &Graph, roots: &[ValueId], batch_relations: &[BatchRelation]) -> Vec<bool> {
+/// Values on the way from an accumulator's old version to its new one by accumulation alone.
+fn accumulation_chains(graph: &Graph, roots: &[ValueId], batch_relations: &[BatchRelation]) -> Vec<bool> {
     let mut added_to = vec![None; roots.len()];
     for node in graph.nodes.iter().filter(|n| !n.accumulate.is_empty()) {
         for (sum, output) in folds(graph, batch_relations, node) {
@@ -111,8 +112,8 @@ fn carry_chains(graph: &Graph, roots: &[ValueId], batch_relations: &[BatchRelati
     on_chain
 }
 
-/// Gives each accumulated output of a task the place of its running sum; where the sum is needed again, a copy of it.
-fn settle_sums(
+/// Writes each accumulated output of a task in place of its accumulator; where that is read again later, of a copy.
+fn alias_accumulated(
     task_graph: &mut TaskGraph<'_>,
     search: &mut Search,
     task: TaskId,
@@ -157,8 +158,8 @@ fn settle_sums(
     }
 }
 
-/// Whether an output over a carry's place is needed for longer than the place can be promised: the carry's final
-/// version, which may have to be copied in at the end of the body, would go over it.
+/// Whether an output in place of an accumulator is live for longer than that memory is its own: the accumulator's final
+/// version, which may be copied in at the end of the micro-batch, would overwrite it.
 fn outlives_carry(task_graph: &TaskGraph<'_>, under: TensorId, over: TensorId, finals: &[bool]) -> bool {
     let Home::Accumulator(i) = task_graph.base(under) else { return false };
     let tensor = &task_graph.tensors[over];
@@ -170,8 +171,8 @@ fn outlives_carry(task_graph: &TaskGraph<'_>, under: TensorId, over: TensorId, f
         || tensor.readers.iter().any(|&t| task_graph.tasks[t].optimizer_step)
 }
 
-/// The items in the place of each running sum.
-fn in_carry(task_graph: &TaskGraph<'_>) -> Vec<Vec<TensorId>> {
+/// The tensors in the memory of each accumulator.
+fn in_accumulator(task_graph: &TaskGraph<'_>) -> Vec<Vec<TensorId>> {
     let mut tensors = vec![Vec::new(); task_graph.graph.accumulators.len()];
     for tensor in 0..task_graph.tensors.len() {
         if let Home::Accumulator(i) = task_graph.base(tensor) {
@@ -181,9 +182,8 @@ fn in_carry(task_graph: &TaskGraph<'_>) -> Vec<Vec<TensorId>> {
     tensors
 }
 
-/// Lets the new version of a running sum or state be written into its place, where the items `here` lie, or copies it
-/// there.
-fn settle_end(
+/// Writes the new version of an accumulator or state in place, over the tensors `here`, or copies it there.
+fn alias_new_version(
     task_graph: &mut TaskGraph<'_>,
     search: &mut Search,
     here: &[TensorId],
@@ -201,7 +201,7 @@ fn settle_end(
         task_graph.tensors[new].home = Home::InPlace(old);
         return;
     }
-    // A running sum must be in its place before the next micro-batch, a state only once, after the last.
+    // An accumulator must be complete before the next micro-batch, a state only after the last.
     let reader_in_tail =
         |i: &TensorId| task_graph.tensors[*i].readers.iter().any(|&t| task_graph.tasks[t].optimizer_step);
     let writer = task_graph.tensors[new].writer;
@@ -238,18 +238,18 @@ fn can_write_into(
     let Some(output) = task.writes.iter().position(|&i| i == new) else { return false };
     let untouched = task_graph.tensors[new].home == Home::Own && !search.taken[new] && !search.taken[old];
     let same_bytes = task_graph.tensors[new].bytes == task_graph.tensors[old].bytes;
-    // In a body that repeats, an update in place would happen once per micro-batch.
+    // With several micro-batches, an in-place update would be done in each.
     let once = !is_state || task.optimizer_step || !task_graph.repeats();
     let reads_fit = (task.reads.iter().enumerate())
         .all(|(position, &tensor)| tensor != old || task.in_place.contains(&(output, position)));
     untouched && same_bytes && once && reads_fit
 }
 
-/// Looks for circles among the tasks.
+/// Searches for cycles among the tasks.
 struct Search {
-    /// Whether another item goes over this one.
+    /// Whether another tensor overwrites this one.
     taken: Vec<bool>,
-    /// The last search that saw a task.
+    /// The last search that visited a task.
     seen: Vec<u32>,
     round: u32,
 }
@@ -268,7 +268,7 @@ impl Search {
         self.taken[tensor] = true;
     }
 
-    /// Makes every other reader of these items come before a task, unless one of them needs the task first.
+    /// Makes every other reader of these tensors come before a task, unless that closes a cycle.
     fn all_before(&mut self, task_graph: &mut TaskGraph<'_>, tensors: &[TensorId], task: TaskId) -> bool {
         let readers: Vec<TaskId> = tensors
             .iter()
@@ -286,7 +286,7 @@ impl Search {
         true
     }
 
-    /// Whether any of these tasks comes after `from`.
+    /// Whether any of these tasks depends on `from`.
     fn reaches(&mut self, task_graph: &TaskGraph<'_>, from: TaskId, targets: &[TaskId]) -> bool {
         if targets.is_empty() {
             return false;

@@ -1,13 +1,13 @@
-//! Updates in pieces: states that never lie in the arena as a whole.
+//! Chunked updates: offloaded states that are never resident as a whole.
 
 use crate::{KernelQuery, SPILL_ALIGNMENT};
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, State, ValueId};
 use plimsoll_tensor::TensorType;
 
-/// Elements of a piece: small beside any state worth it, large enough for a disk.
+/// Elements of a chunk: few beside any state worth it, enough for a disk's full bandwidth.
 pub(crate) const CHUNK_ELEMENTS: usize = 1 << 17;
 
-/// Operand types of an elementwise node over a part of its elements; none if it cannot be cut.
+/// Operand types of an elementwise node that runs on a chunk of its elements.
 ///
 /// ```
 /// use plimsoll_graph::Builder;
@@ -25,17 +25,17 @@ pub(crate) const CHUNK_ELEMENTS: usize = 1 << 17;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ChunkTypes {
-    /// Of the inputs: so many elements, or a scalar as it is.
+    /// Of the inputs: a chunk of elements, or a scalar as it is.
     pub inputs: Vec<TensorType>,
     /// Of the outputs.
     pub outputs: Vec<TensorType>,
 }
 
 impl ChunkTypes {
-    /// The most inputs, or outputs, of a node that runs in pieces.
+    /// The most inputs, or outputs, of a chunked update.
     pub const MOST_OPERANDS: usize = 24;
 
-    /// The elements of every operand but scalars, where the node is elementwise and they are as many in all.
+    /// The elements of every operand but scalars, if the node is elementwise and all have the same number.
     pub fn elements(graph: &Graph, node: &Node) -> Option<usize> {
         if !matches!(node.op, Op::Elementwise(_) | Op::Fused(_)) || !node.accumulate.is_empty() {
             return None;
@@ -50,12 +50,12 @@ impl ChunkTypes {
         fits.then_some(elements)
     }
 
-    /// The types of a piece of so many elements.
-    pub fn new(graph: &Graph, node: &Node, piece: usize) -> Option<Self> {
+    /// The types of a chunk of so many elements; `None` if the node cannot be chunked.
+    pub fn new(graph: &Graph, node: &Node, chunk_elements: usize) -> Option<Self> {
         Self::elements(graph, node)?;
         let of = |v: &ValueId| {
             let ty = graph.ty(*v);
-            if ty.shape.is_empty() { ty.clone() } else { TensorType::new(ty.dtype, [piece]) }
+            if ty.shape.is_empty() { ty.clone() } else { TensorType::new(ty.dtype, [chunk_elements]) }
         };
         Some(Self {
             inputs: node.inputs.iter().map(of).collect(),
@@ -63,15 +63,15 @@ impl ChunkTypes {
         })
     }
 
-    /// The query for a kernel that runs a piece.
+    /// The query for a kernel that runs on a chunk.
     pub fn query<'a>(&'a self, op: &'a Op) -> KernelQuery<'a> {
         let (inputs, outputs) = (self.inputs.iter().collect(), self.outputs.iter().collect());
         KernelQuery { op, inputs, outputs, accumulate: false, fold_rows: 0 }
     }
 }
 
-/// For each of the graph's states the node that it can pass through: the only one that reads it makes its new version, and
-/// nothing else reads that.
+/// For each of the graph's states the node that can update it in chunks: its only reader computes its new version, which
+/// nothing else reads.
 pub(crate) fn chunkable_updates(graph: &Graph) -> Vec<Option<NodeId>> {
     let mut readers = vec![0_usize; graph.value_count()];
     graph.nodes.iter().flat_map(Node::reads).for_each(|v| readers[v.index()] += 1);
@@ -85,7 +85,7 @@ pub(crate) fn chunkable_updates(graph: &Graph) -> Vec<Option<NodeId>> {
         let node = graph.node(id);
         let alone = readers[state.input.index()] == 1 && readers[output.index()] == 1;
         let large = ChunkTypes::elements(graph, node).is_some_and(|elements| elements >= 2 * CHUNK_ELEMENTS);
-        // Pieces begin at pages of the file.
+        // Chunks start at pages of the file.
         let pages =
             (CHUNK_ELEMENTS * graph.ty(state.input).dtype.bytes()).is_multiple_of(SPILL_ALIGNMENT as usize);
         (alone && large && pages && node.inputs.contains(&state.input)).then_some(id)

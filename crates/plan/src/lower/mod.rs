@@ -1,6 +1,7 @@
 //! From a graph to tasks and tensors, before any order.
 
 mod aliasing;
+mod build;
 mod chunked_update;
 mod states;
 mod task_graph;

@@ -1,4 +1,4 @@
-//! Where the states of a plan set lie between steps.
+//! Where the states of a plan set live between steps.
 
 use crate::lower::StateTier;
 use crate::{PlanError, SPILL_ALIGNMENT, StateHome, StatePlacement};
@@ -39,33 +39,33 @@ pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacem
     Ok(states)
 }
 
-/// Where everything above the states of one plan set goes.
+/// Where the states of one plan set live.
 pub(crate) struct StateLayout {
     /// The states.
     pub states: Vec<StatePlacement>,
-    /// Where the states end.
+    /// End of the resident states in the arena.
     pub end: usize,
-    /// The states' part of the spill file.
+    /// Bytes of the offloaded states in the spill file.
     pub spill_bytes: u64,
-    /// Spilled states of at least so many bytes pass through their updates in pieces.
+    /// Offloaded states of at least so many bytes are updated in chunks.
     pub chunk_from_bytes: usize,
 }
 
 impl StateLayout {
-    /// Where a graph's states stand among all, and whether each lies in the spill file.
+    /// The index of each of a graph's states in the set, and where tasks find it.
     pub fn of(&self, graph: &Graph) -> (Vec<usize>, Vec<StateTier>) {
         let index: BTreeMap<&str, usize> =
             self.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
         let states = graph.states.iter().filter_map(|s| index.get(s.name.as_str()).copied());
         let states: Vec<usize> = states.collect();
-        let in_file = |&i: &usize| match self.states[i].home {
+        let tiers = |&i: &usize| match self.states[i].home {
             StateHome::Arena(_) => StateTier::Arena,
             StateHome::File(_) if self.states[i].ty.bytes() >= self.chunk_from_bytes => {
                 StateTier::FileChunked
             }
             StateHome::File(_) => StateTier::File,
         };
-        let in_file = states.iter().map(in_file).collect();
-        (states, in_file)
+        let tiers = states.iter().map(tiers).collect();
+        (states, tiers)
     }
 }

@@ -1,9 +1,9 @@
-//! A list of runs, transfers included, as a task graph of its own.
+//! Unrolls a list of runs and transfers into a task graph in which each entry is a task of its own.
 
 use crate::Offloaded;
 use crate::lower::{Home, TaskGraph, TaskId, TaskKind, Tensor, TensorId};
 
-/// Where the tail of a list begins: what its first task reads from the file is loaded there, too.
+/// Where the optimizer step of a list starts: loads for its first task belong to it, too.
 fn optimizer_step_start(task_graph: &TaskGraph<'_>, list: &[ListEntry]) -> usize {
     let in_optimizer_step =
         |turn: &ListEntry| matches!(turn, ListEntry::Run(id) if task_graph.tasks[*id].optimizer_step);
@@ -19,19 +19,19 @@ fn optimizer_step_start(task_graph: &TaskGraph<'_>, list: &[ListEntry]) -> usize
     start
 }
 
-/// One entry of a list that is unrolled.
+/// One entry of a list to unroll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListEntry {
     /// A task runs.
     Run(TaskId),
-    /// An item goes to the spill file.
+    /// Stores a tensor to the spill file.
     Offload(TensorId),
-    /// It comes back into a place of its own.
+    /// Loads it again into memory of its own.
     Reload(TensorId),
 }
 
-/// The work in which each entry of a list is a task of its own, in the list's order: a task that runs again makes new
-/// items, and what reads an item reads its latest making.
+/// The task graph in which each entry of a list is a task, in the list's order. A task that runs again writes new tensors, and
+/// readers read the latest version.
 pub(crate) fn unroll<'a>(task_graph: &TaskGraph<'a>, list: &[ListEntry]) -> TaskGraph<'a> {
     let mut new = task_graph.empty();
     new.offloaded = task_graph.offloaded.clone();

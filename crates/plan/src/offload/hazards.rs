@@ -1,9 +1,9 @@
-//! In which order steps are done, micro-batch after micro-batch, and which transfers each of them waits for.
+//! The execution order of steps over micro-batches, and the hazards between steps and transfers in flight.
 
 use crate::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, Step};
 use std::ops::Range;
 
-/// Where the body ends: after the last step that is done in every micro-batch.
+/// The end of the steps of the micro-batches: everything behind it belongs to the optimizer step.
 pub(crate) fn body(steps: &[Step]) -> usize {
     steps.iter().rposition(|step| !step.optimizer_step).map_or(0, |last| last + 1)
 }
@@ -11,15 +11,16 @@ pub(crate) fn body(steps: &[Step]) -> usize {
 /// Which transfers must be done before what, by the numbers of their steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Before the inputs are put in their places, and sums set to zero: those of the run before.
+    /// Before inputs are copied in and accumulators are zeroed: transfers of the previous run.
     pub entry: Vec<u32>,
-    /// Before each step. A transfer that stands later in the list is that of the micro-batch before, or of the run before;
-    /// until then its bytes may be on their way.
+    /// Before each step. A transfer with a higher number than the step is that of the previous micro-batch, or of the previous run;
+    /// it may be in flight until then.
     pub steps: Vec<Vec<u32>>,
 }
 
-/// A transfer stands in the way of the first of all steps that follow which touches bytes that are being read in, or writes
-/// bytes that are being written out. Transfers wait for nothing: they are done in order.
+/// A step waits for a load in flight if it reads (RAW) or writes (WAW) the loaded bytes, and for a store in flight if it writes
+/// the stored bytes (WAR). The first such step waits, which covers all later ones. Transfers wait for nothing: the queue runs them
+/// in order.
 pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
     let mut waits: Vec<Vec<u32>> = vec![Vec::new(); steps.len()];
     let place = |id: BufferId| range(&buffers[id.index()]);
@@ -38,7 +39,7 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
     }
     let (mut read, mut written) = (Vec::new(), Vec::new());
     let mut pending: Vec<(u32, Range<usize>, bool)> = Vec::new();
-    // Before the last micro-batch no step of the tail comes next; after it, any.
+    // Between micro-batches the optimizer step does not run; after the last one it does.
     for skips_optimizer_step in [true, false] {
         pending.clear();
         for again in [false, true] {
@@ -48,7 +49,7 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
                 }
                 if let Some((id, loads)) = transfer(step) {
                     if again {
-                        // It is asked for again: whoever waits for that waits for both.
+                        // The transfer is issued again: waiting for the new one covers both.
                         pending.retain(|(number, ..)| *number as usize != at);
                     } else {
                         pending.push((at as u32, place(id), loads));
@@ -82,7 +83,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The buffer that a transfer moves, and whether it is read into.
+/// The buffer of a transfer, and whether it is a load.
 pub(crate) fn transfer(step: &Step) -> Option<(BufferId, bool)> {
     match step.action {
         Action::Load { to, .. } => Some((to, true)),
@@ -91,7 +92,7 @@ pub(crate) fn transfer(step: &Step) -> Option<(BufferId, bool)> {
     }
 }
 
-/// The buffers that a step which is no transfer reads, and those that it writes, scratch among them.
+/// The buffers that a step other than a transfer reads, and those that it writes, workspace included.
 fn touched(step: &Step, read: &mut Vec<BufferId>, written: &mut Vec<BufferId>) {
     read.clear();
     written.clear();
@@ -113,7 +114,7 @@ fn touched(step: &Step, read: &mut Vec<BufferId>, written: &mut Vec<BufferId>) {
 }
 
 impl ExecutionPlan {
-    /// The steps of a run in order, each with its micro-batch (0 for the tail's).
+    /// The steps of a run in execution order, each with its micro-batch (0 in the optimizer step).
     ///
     /// ```
     /// use plimsoll_graph::{Builder, op::Unary};
@@ -138,8 +139,8 @@ impl ExecutionPlan {
         in_body.map(micro_batch).chain(optimizer_step)
     }
 
-    /// What has to wait for which transfers. They themselves wait for nothing, but have to be done in the order in which
-    /// they are asked for.
+    /// What waits for which transfers. Transfers themselves wait for nothing, but have to be done in the order in which they are
+    /// issued.
     pub fn waits(&self) -> Waits {
         waits(&self.steps, &self.buffers)
     }

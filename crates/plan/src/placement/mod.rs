@@ -1,8 +1,8 @@
-//! Offsets for buffers whose lifetimes are known: as low as possible, none on another while both are live.
+//! Offsets for buffers whose lifetimes are known, such that no two live buffers overlap and the arena is small.
 //!
-//! This is dynamic storage allocation, hard in general and easy on most training steps. Buffers are placed one by one,
-//! each as low as it fits; what matters is the order. Several orders compete, and each is improved by placing earlier
-//! what ends highest, until the placement is as low as the live bytes allow or the allowance is used up.
+//! This is dynamic storage allocation: NP-hard in general, and easy on most training steps. Buffers are placed one by one at the
+//! lowest free offset; what matters is the order. Several orders compete, and each is improved by placing earlier what ends
+//! highest, until the placement meets the lower bound of live bytes or the effort is used up.
 
 mod layout;
 mod occupancy;
@@ -13,25 +13,25 @@ use std::cmp::Reverse;
 
 pub(crate) use layout::{Layout, above_states, live_range};
 
-/// A buffer to place.
+/// Size and lifetime of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LiveRange {
     /// Bytes, a multiple of the alignment.
     pub size: usize,
-    /// First moment of its life.
+    /// First step of its lifetime.
     pub first: usize,
-    /// Last moment, inclusive.
+    /// Last step, inclusive.
     pub last: usize,
 }
 
-/// Work allowed, in pairs of blocks for each round; this is a fraction of a second. Steps of many thousand blocks have no
-/// rounds: their orders differ little.
+/// Effort, in pairs of buffers for each round: a fraction of a second. Steps of many thousand buffers get no rounds: their
+/// orders differ little.
 const COMPARISONS: usize = 150_000_000;
 
 /// Rounds of improvement at most.
 const ROUNDS: usize = 2_000;
 
-/// The largest sum of sizes live at one moment, and the first moment it is reached. No placement can be lower.
+/// The largest sum of sizes live at one step, and the first step that reaches it. No placement can be lower.
 pub(crate) fn live_peak(live_ranges: &[LiveRange]) -> (usize, usize) {
     let end = live_ranges.iter().map(|b| b.last + 2).max().unwrap_or(1);
     let mut change = vec![(0_usize, 0_usize); end];
@@ -41,32 +41,32 @@ pub(crate) fn live_peak(live_ranges: &[LiveRange]) -> (usize, usize) {
     }
     let mut live = 0;
     let mut peak = (0, 0);
-    for (moment, (born, dead)) in change.into_iter().enumerate() {
+    for (step, (born, dead)) in change.into_iter().enumerate() {
         live = live + born - dead;
         if live > peak.0 {
-            peak = (live, moment);
+            peak = (live, step);
         }
     }
     peak
 }
 
-/// An offset for each block. Blocks of no bytes lie at 0. A placement that ends below `enough` is not improved, and one that
-/// ends above `most`, which is no less, is none.
+/// An offset for each buffer; empty ones are at 0. A placement that ends below `enough` is not improved; `None` if it ends above
+/// `most`, which is no less.
 pub(crate) fn place(live_ranges: &[LiveRange], enough: usize, most: usize) -> Option<Vec<usize>> {
-    let (bound, fullest) = live_peak(live_ranges);
+    let (bound, peak_step) = live_peak(live_ranges);
     if bound > most {
         return None;
     }
     let bound = bound.max(enough);
-    let moments = live_ranges.iter().map(|b| b.last + 1).max().unwrap_or(1);
-    let mut packing = Packing { live_ranges, taken: Occupancy::new(moments) };
-    let orders = orders(live_ranges, fullest);
-    // One of many attempts is not worth as much as the one that is kept.
+    let steps = live_ranges.iter().map(|b| b.last + 1).max().unwrap_or(1);
+    let mut packing = Packing { live_ranges, taken: Occupancy::new(steps) };
+    let orders = orders(live_ranges, peak_step);
+    // One of many attempts gets less effort than the plan that is kept.
     let allowed = if enough > 0 { COMPARISONS / 8 } else { COMPARISONS };
     let rounds =
         (allowed / (live_ranges.len() * live_ranges.len() / 2 + 1)).min(ROUNDS) / orders.len().max(1);
     let mut starts: Vec<Packed> = Vec::new();
-    // What is not improved is of no use where it is too high, or higher than another.
+    // A placement that is not improved is of no use if it is too high, or higher than another.
     let mut limit = if rounds == 0 { most } else { usize::MAX };
     for order in orders {
         let Some(packed) = packing.pack(order, limit) else { continue };
@@ -90,18 +90,18 @@ pub(crate) fn place(live_ranges: &[LiveRange], enough: usize, most: usize) -> Op
     best.filter(|b| b.height <= most).map(|b| b.offsets)
 }
 
-/// The orders that compete.
-fn orders(live_ranges: &[LiveRange], fullest: usize) -> Vec<Vec<usize>> {
+/// The competing orders.
+fn orders(live_ranges: &[LiveRange], peak_step: usize) -> Vec<Vec<usize>> {
     type Key = (bool, Reverse<usize>, usize, Reverse<usize>);
     let duration = |b: &LiveRange| b.last - b.first + 1;
-    let rest = |b: &LiveRange| !(b.first <= fullest && fullest <= b.last);
+    let rest = |b: &LiveRange| !(b.first <= peak_step && peak_step <= b.last);
     let rules: [&dyn Fn(&LiveRange) -> Key; 8] = [
         &|b| (false, Reverse(b.size), b.first, Reverse(0)),
         &|b| (false, Reverse(b.size.saturating_mul(duration(b))), 0, Reverse(0)),
         &|b| (false, Reverse(duration(b)), 0, Reverse(b.size)),
         &|b| (false, Reverse(0), b.first, Reverse(b.last)),
         &|b| (false, Reverse(b.last), b.first, Reverse(0)),
-        // What is live at the fullest moment first: then it is packed without a gap.
+        // Buffers that are live at the peak first: then they are packed without gaps.
         &|b| (rest(b), Reverse(duration(b)), 0, Reverse(b.size)),
         &|b| (rest(b), Reverse(0), b.first, Reverse(b.last)),
         &|b| (rest(b), Reverse(b.last), 0, Reverse(0)),
@@ -130,7 +130,7 @@ struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// Places the blocks in an order, each as low as it fits, unless that ends above a limit.
+    /// Places the buffers in an order, each at the lowest free offset; `None` if that ends above a limit.
     fn pack(&mut self, order: Vec<usize>, limit: usize) -> Option<Packed> {
         self.taken.clear();
         let mut offsets = vec![0; self.live_ranges.len()];
@@ -162,7 +162,7 @@ impl Packing<'_> {
             };
             let mut order: Vec<(usize, usize)> = current.order.iter().enumerate().map(key).collect();
             order.sort_unstable();
-            // A little worse is allowed, so that a dead end can be left; the best one is kept aside.
+            // Slightly worse placements are accepted to leave local minima; the best is kept aside.
             let limit = current.height + current.height / 64;
             if let Some(packed) = self.pack(order.into_iter().map(|(_, id)| id).collect(), limit) {
                 current = packed;

@@ -1,16 +1,16 @@
-//! Which bytes are taken when, and the lowest ones that are free for some time.
+//! Which bytes are occupied at which steps, and the lowest offset that is free over a lifetime.
 //!
-//! A tree over time: the moments are its leaves, and a vertex stands for the moments below it. A time is made up of a few
-//! vertices; the bytes of a block are noted there, and at all vertices above. Bytes that touch are one range, so that the
-//! answer takes few leaps however many blocks there are.
+//! A segment tree over steps: the leaves are steps, and a vertex covers the steps below it. A lifetime is the union of a few
+//! vertices; a buffer's bytes are recorded there and at all vertices above. Adjacent bytes are merged into one range, so that
+//! a query takes few jumps however many buffers there are.
 
-/// Vertices below a vertex. More would make more of the vertices that make up a time, fewer more levels.
+/// Children of a vertex. More children mean more vertices per lifetime, fewer mean more levels.
 const BRANCHES: usize = 8;
 
-/// Lists of ranges that are looked at together without taking memory.
+/// Lists of ranges that are merged without allocating.
 const FEW: usize = 40;
 
-/// Ranges of bytes in order, as (start, end); no two touch.
+/// Disjoint ranges of bytes in order, as (start, end); adjacent ones are merged.
 #[derive(Clone, Default)]
 struct Ranges(Vec<(usize, usize)>);
 
@@ -28,81 +28,81 @@ impl Ranges {
     }
 }
 
-/// Bytes taken by moment.
+/// Occupied bytes by step.
 pub(super) struct Occupancy {
-    /// Where the vertices of each level begin, the leaves first.
+    /// The first vertex of each level, the leaves first.
     levels: Vec<usize>,
     leaves: usize,
-    /// By vertex: bytes of the blocks whose time it is a part of; not of leaves, which have no vertices below.
+    /// By vertex: bytes of buffers whose lifetime it is a part of. Not for leaves.
     all: Vec<Ranges>,
-    /// By vertex: the same, and of every vertex below it.
+    /// By vertex: bytes of buffers recorded at it or at any vertex below it.
     any: Vec<Ranges>,
-    /// The parts of a time, and the vertices above them.
+    /// The vertices of a lifetime, and the vertices above them.
     parts: Vec<usize>,
     above: Vec<usize>,
 }
 
 impl Occupancy {
-    /// Nothing taken at the moments `0..moments`.
-    pub fn new(moments: usize) -> Self {
+    /// Nothing occupied at the steps `0..steps`.
+    pub fn new(steps: usize) -> Self {
         let mut levels = vec![0];
-        let (mut width, mut count) = (moments, moments);
+        let (mut width, mut count) = (steps, steps);
         while width > 1 {
             levels.push(count);
             width = width.div_ceil(BRANCHES);
             count += width;
         }
         let empty = vec![Ranges::default(); count];
-        Self { levels, leaves: moments, all: empty.clone(), any: empty, parts: Vec::new(), above: Vec::new() }
+        Self { levels, leaves: steps, all: empty.clone(), any: empty, parts: Vec::new(), above: Vec::new() }
     }
 
     pub fn clear(&mut self) {
         self.all.iter_mut().chain(&mut self.any).for_each(|ranges| ranges.0.clear());
     }
 
-    /// Takes the lowest bytes that are free from `first` to `last`, and returns where they start.
+    /// Occupies the lowest bytes that are free from `first` to `last`, and returns their offset.
     pub fn take(&mut self, size: usize, first: usize, last: usize) -> usize {
         self.divide(first, last);
-        // What is there in this time has a part that is one of this time's, or below or above one.
+        // A buffer that is live at one of these steps is recorded at one of these vertices, or below or above one.
         let all = self.above.iter().map(|&v| &self.all[v].0[..]);
         let any = self.parts.iter().map(|&v| &self.any[v].0[..]);
         let lists = all.chain(any).filter(|ranges| !ranges.is_empty());
         let mut few: [&[(usize, usize)]; FEW] = [&[]; FEW];
         let mut many = Vec::new();
-        let taken = if self.above.len() + self.parts.len() <= FEW {
+        let lists = if self.above.len() + self.parts.len() <= FEW {
             let count = few.iter_mut().zip(lists).map(|(place, ranges)| *place = ranges).count();
             &mut few[..count]
         } else {
             many.extend(lists);
             &mut many[..]
         };
-        let (mut floor, mut before, mut left) = (0, None, taken.len());
-        while before != Some(floor) {
-            before = Some(floor);
+        let (mut offset, mut before, mut left) = (0, None, lists.len());
+        while before != Some(offset) {
+            before = Some(offset);
             let mut with_more = 0;
             for at in 0..left {
-                let mut ranges = taken[at];
-                floor = leap(&mut ranges, floor, size);
-                taken[with_more] = ranges;
+                let mut ranges = lists[at];
+                offset = skip(&mut ranges, offset, size);
+                lists[with_more] = ranges;
                 with_more += usize::from(!ranges.is_empty());
             }
             left = with_more;
         }
         for &vertex in &self.parts {
             if vertex >= self.leaves {
-                self.all[vertex].add(floor, floor + size);
+                self.all[vertex].add(offset, offset + size);
             }
-            self.any[vertex].add(floor, floor + size);
+            self.any[vertex].add(offset, offset + size);
         }
-        self.above.iter().for_each(|&vertex| self.any[vertex].add(floor, floor + size));
-        floor
+        self.above.iter().for_each(|&vertex| self.any[vertex].add(offset, offset + size));
+        offset
     }
 
-    /// Finds the fewest vertices that stand for exactly the moments from `first` to `last`, and those above them.
+    /// Finds the fewest vertices that cover exactly the steps from `first` to `last`, and those above them.
     fn divide(&mut self, first: usize, last: usize) {
         self.parts.clear();
         self.above.clear();
-        // The vertices of a level that are inside, and the first and the last that the time reaches into.
+        // The vertices of a level that are inside, and the first and the last that the lifetime reaches into.
         let (mut inside, mut reached) = (first..last + 1, (first, last));
         for &level in &self.levels {
             let full = inside.start.div_ceil(BRANCHES)..inside.end / BRANCHES;
@@ -124,15 +124,15 @@ impl Occupancy {
     }
 }
 
-/// The lowest offset from `floor` on that is free of these ranges; those passed are left out of the next search.
-fn leap(ranges: &mut &[(usize, usize)], mut floor: usize, size: usize) -> usize {
+/// The lowest offset from `offset` on that is free of these ranges; ranges passed are dropped from the next query.
+fn skip(ranges: &mut &[(usize, usize)], mut offset: usize, size: usize) -> usize {
     while let [(start, end), rest @ ..] = ranges
-        && *start < floor + size
+        && *start < offset + size
     {
-        floor = floor.max(*end);
+        offset = offset.max(*end);
         *ranges = rest;
     }
-    floor
+    offset
 }
 
 #[cfg(test)]
@@ -143,18 +143,18 @@ mod tests {
     #[test]
     fn the_lowest_free_bytes_are_found() {
         let mut random = Lcg::new(7);
-        for moments in [1, 2, 8, 9, 63, 64, 65, 600] {
-            let mut taken = Occupancy::new(moments);
+        for steps in [1, 2, 8, 9, 63, 64, 65, 600] {
+            let mut lists = Occupancy::new(steps);
             let mut placed: Vec<(usize, usize, usize, usize)> = Vec::new();
             for _ in 0..200 {
-                let (size, first) = (1 + random.below(20), random.below(moments));
-                let last = first + random.below(moments - first);
+                let (size, first) = (1 + random.below(20), random.below(steps));
+                let last = first + random.below(steps - first);
                 let there = placed.iter().filter(|p| p.2 <= last && first <= p.3);
-                // The lowest place is the bottom or the end of another.
+                // The lowest offset is 0 or the end of another buffer.
                 let free = |&offset: &usize| there.clone().all(|p| p.1 <= offset || offset + size <= p.0);
                 let lowest = std::iter::once(0).chain(there.clone().map(|p| p.1)).filter(free).min();
-                let offset = taken.take(size, first, last);
-                assert_eq!(Some(offset), lowest, "{moments} moments: {size} bytes from {first} to {last}");
+                let offset = lists.take(size, first, last);
+                assert_eq!(Some(offset), lowest, "{steps} moments: {size} bytes from {first} to {last}");
                 placed.push((offset, offset + size, first, last));
             }
         }

@@ -174,13 +174,9 @@ fn overwritten(task_graph: &TaskGraph<'_>, task: TaskId) -> Vec<TensorId> {
     let task = &task_graph.tasks[task];
     let mut found: Vec<TensorId> = Vec::new();
     for &(output, input) in &task.in_place {
-        let (new, old) = (task.writes[output], task.reads[input]);
-        let everywhere =
-            task.reads.iter().enumerate().all(|(p, &i)| i != old || task.in_place.contains(&(output, p)));
-        let fits = task_graph.tensors[new].home == Home::Own
-            && !matches!(task_graph.base(old), Home::Input(_))
-            && task_graph.tensors[old].bytes == task_graph.tensors[new].bytes;
-        if everywhere && fits && !found.contains(&old) {
+        let old = task.reads[input];
+        let is_input = matches!(task_graph.base(old), Home::Input(_));
+        if !is_input && !found.contains(&old) && task_graph.may_overwrite(task, output, input) {
             found.push(old);
         }
     }

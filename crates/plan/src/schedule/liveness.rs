@@ -1,46 +1,47 @@
-//! How live bytes rise and fall while tasks run, to the byte, without making any buffer.
+//! Liveness: exact live bytes while tasks run, without making any buffer.
 //!
-//! The search for an order asks this thousands of times. `lifetimes.rs` makes the same choices of what goes over
-//! what, because both ask [`Liveness::reuses`].
+//! This is the one simulation of a task graph's memory. The order search queries it thousands of times through
+//! `order/evaluation.rs`; offload takes its profile from it; `lifetimes.rs` makes the same in-place choices by
+//! asking [`Liveness::in_place`].
 
 use crate::lower::{Home, Task, TaskGraph, TaskId, TensorId};
 
-/// What may happen to an item's bytes.
+/// When a tensor's bytes are live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// States and running sums: there from beginning to end.
+enum Lifetime {
+    /// States and accumulators: always.
     Fixed,
-    /// Inputs: there from the beginning until read for the last time, but never written over in place.
+    /// Inputs: from the start to their last reader; never overwritten in place.
     Input,
-    /// Values: made and freed.
+    /// Values: from their writer to their last reader.
     Value,
 }
 
-/// What running a task would do to the live bytes.
+/// The effect of a task on live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// Bytes added while it runs.
+    /// Bytes allocated while it runs.
     pub during: usize,
-    /// Bytes more, or less, once it has run.
+    /// Net bytes once it has run.
     pub after: isize,
 }
 
-/// The live bytes at a moment between tasks.
+/// Live bytes between two tasks of an order.
 pub(crate) struct Liveness<'a> {
     task_graph: &'a TaskGraph<'a>,
-    rooms: Vec<Room>,
-    /// The items that each task reads, each once.
+    lifetimes: Vec<Lifetime>,
+    /// The distinct tensors that each task reads.
     reads: Vec<Vec<TensorId>>,
-    /// Readers of each item.
+    /// Number of readers by tensor.
     readers: Vec<u32>,
-    /// Readers still to come, by item.
+    /// Readers that have not run yet, by tensor.
     remaining: Vec<u32>,
-    /// Live bytes now, states and running sums included.
+    /// Live bytes now, states and accumulators included.
     pub live: usize,
-    /// Inputs that nothing reads are gone after the first task: what will be, and what is before it.
-    idle: usize,
-    idle_at_first: usize,
-    /// Inputs stay while the body may run again.
+    /// Bytes of inputs without readers, which are freed after the first task: pending now, and at the start.
+    unread_inputs: usize,
+    unread_inputs_at_start: usize,
+    /// Whether inputs stay live because another micro-batch may read them.
     inputs_stay: bool,
     scratch: Vec<(usize, TensorId)>,
 }
@@ -48,21 +49,21 @@ pub(crate) struct Liveness<'a> {
 impl<'a> Liveness<'a> {
     /// Before the first task.
     pub fn new(task_graph: &'a TaskGraph<'a>) -> Self {
-        let room = |tensor: TensorId| match task_graph.base(tensor) {
-            Home::State(_) | Home::Accumulator(_) => Room::Fixed,
-            Home::Input(_) => Room::Input,
-            Home::Own | Home::InPlace(_) => Room::Value,
+        let lifetime = |tensor: TensorId| match task_graph.base(tensor) {
+            Home::State(_) | Home::Accumulator(_) => Lifetime::Fixed,
+            Home::Input(_) => Lifetime::Input,
+            Home::Own | Home::InPlace(_) => Lifetime::Value,
         };
-        let rooms: Vec<Room> = (0..task_graph.tensors.len()).map(room).collect();
+        let lifetimes: Vec<Lifetime> = (0..task_graph.tensors.len()).map(lifetime).collect();
         let mut liveness = Self {
             task_graph,
-            rooms,
+            lifetimes,
             reads: distinct_reads(task_graph),
             readers: task_graph.tensors.iter().map(|i| i.readers.len() as u32).collect(),
             remaining: Vec::new(),
             live: 0,
-            idle: 0,
-            idle_at_first: 0,
+            unread_inputs: 0,
+            unread_inputs_at_start: 0,
             inputs_stay: task_graph.repeats(),
             scratch: Vec::new(),
         };
@@ -77,47 +78,44 @@ impl<'a> Liveness<'a> {
         let entering = |i: &&crate::lower::Tensor| !matches!(i.home, Home::Own | Home::InPlace(_));
         self.live = tensors.iter().filter(entering).map(|i| i.size).sum();
         self.inputs_stay = self.task_graph.repeats();
-        self.idle = if self.inputs_stay { 0 } else { self.done_inputs() };
-        self.idle_at_first = self.idle;
+        self.unread_inputs = if self.inputs_stay { 0 } else { self.done_inputs() };
+        self.unread_inputs_at_start = self.unread_inputs;
     }
 
-    /// Goes on from before another task, whose reads and all after it do not count as done: with so many live bytes,
-    /// before the first of all or not, and in the body or not.
+    /// Resumes before another task, whose reads and all later ones are not counted as done: with so many live bytes, before the
+    /// first task or not, and in the micro-batches or not.
     pub fn resume(&mut self, live: usize, first: bool, in_body: bool) {
         self.live = live;
-        self.idle = if first { self.idle_at_first } else { 0 };
+        self.unread_inputs = if first { self.unread_inputs_at_start } else { 0 };
         self.inputs_stay = in_body && self.task_graph.repeats();
     }
 
-    /// Which outputs of a task go over which of its inputs, as (output, item): inputs of the same bytes that die here
-    /// and that the kernel reads only where it may be overwritten.
-    pub fn reuses(&self, task: TaskId, into: &mut Vec<(usize, TensorId)>) {
+    /// Which outputs of a task overwrite which of its inputs, as (output, tensor): inputs of the same bytes that die here and
+    /// that the kernel may overwrite at every position it reads them.
+    pub fn in_place(&self, task: TaskId, into: &mut Vec<(usize, TensorId)>) {
         into.clear();
         let task = &self.task_graph.tasks[task];
         for &(output, input) in &task.in_place {
-            let (new, old) = (task.writes[output], task.reads[input]);
+            let old = task.reads[input];
             let tensor = &self.task_graph.tensors[old];
-            let fits = self.task_graph.tensors[new].home == Home::Own
-                && self.rooms[old] == Room::Value
-                && self.remaining[old] == 1
-                && !tensor.pinned
+            let dies_here =
+                self.lifetimes[old] == Lifetime::Value && self.remaining[old] == 1 && !tensor.pinned;
+            if dies_here
                 && tensor.bytes > 0
-                && tensor.bytes == self.task_graph.tensors[new].bytes
                 && !into.iter().any(|&(o, i)| o == output || i == old)
-                && (task.reads.iter().enumerate())
-                    .all(|(p, &i)| i != old || task.in_place.contains(&(output, p)));
-            if fits {
+                && self.task_graph.may_overwrite(task, output, input)
+            {
                 into.push((output, old));
             }
         }
     }
 
-    /// What running a task now would do.
+    /// The effect of running a task now.
     pub fn effect(&mut self, task: TaskId) -> Effect {
-        let mut reuses = std::mem::take(&mut self.scratch);
-        self.reuses(task, &mut reuses);
-        let effect = self.effect_with(task, &reuses);
-        self.scratch = reuses;
+        let mut in_place = std::mem::take(&mut self.scratch);
+        self.in_place(task, &mut in_place);
+        let effect = self.effect_with(task, &in_place);
+        self.scratch = in_place;
         effect
     }
 
@@ -126,20 +124,20 @@ impl<'a> Liveness<'a> {
         let effect = self.effect(task);
         let height = self.live + effect.during;
         self.live = self.live_after(effect);
-        self.idle = 0;
+        self.unread_inputs = 0;
         self.mark_read(task);
         height
     }
 
-    /// Counts a task's reads as done, without its effect on the live bytes: those after a set of tasks do not depend
-    /// on the order they ran in.
+    /// Counts a task's reads as done, without its effect on live bytes: these do not depend on the order in which a set of tasks
+    /// ran.
     pub fn mark_read(&mut self, task: TaskId) {
         for &tensor in &self.reads[task] {
             self.remaining[tensor] -= 1;
         }
     }
 
-    /// Takes [`Liveness::mark_read`] back.
+    /// Reverts [`Liveness::mark_read`].
     pub fn unmark_read(&mut self, task: TaskId) {
         for &tensor in &self.reads[task] {
             self.remaining[tensor] += 1;
@@ -148,11 +146,11 @@ impl<'a> Liveness<'a> {
 
     /// Live bytes once a task with this effect has run.
     pub fn live_after(&self, effect: Effect) -> usize {
-        (self.live as isize + effect.after) as usize - self.idle
+        (self.live as isize + effect.after) as usize - self.unread_inputs
     }
 
-    /// The last micro-batch has run: inputs that only the body read are gone.
-    pub fn end_body(&mut self) {
+    /// The last micro-batch has run: frees the inputs that the optimizer step does not read.
+    pub fn end_micro_batches(&mut self) {
         if std::mem::take(&mut self.inputs_stay) {
             self.live -= self.done_inputs();
         }
@@ -160,25 +158,26 @@ impl<'a> Liveness<'a> {
 
     fn done_inputs(&self) -> usize {
         let tensors = self.task_graph.tensors.iter().enumerate();
-        let done = tensors
-            .filter(|&(i, tensor)| self.rooms[i] == Room::Input && self.remaining[i] == 0 && !tensor.pinned);
+        let done = tensors.filter(|&(i, tensor)| {
+            self.lifetimes[i] == Lifetime::Input && self.remaining[i] == 0 && !tensor.pinned
+        });
         done.map(|(_, tensor)| tensor.size).sum()
     }
 
-    fn effect_with(&self, task: TaskId, reuses: &[(usize, TensorId)]) -> Effect {
+    fn effect_with(&self, task: TaskId, in_place: &[(usize, TensorId)]) -> Effect {
         let (task, reads) = (&self.task_graph.tasks[task], &self.reads[task]);
         let tensors = &self.task_graph.tensors;
-        let handed_on = |tensor: TensorId| {
-            reuses.iter().any(|r| r.1 == tensor)
+        let overwritten = |tensor: TensorId| {
+            in_place.iter().any(|r| r.1 == tensor)
                 || task.writes.iter().any(|&w| tensors[w].home == Home::InPlace(tensor))
         };
         let mut made = 0;
         let mut freed = 0;
         for (output, &tensor) in task.writes.iter().enumerate() {
-            if tensors[tensor].home == Home::Own && !reuses.iter().any(|r| r.0 == output) {
+            if tensors[tensor].home == Home::Own && !in_place.iter().any(|r| r.0 == output) {
                 made += tensors[tensor].size;
             }
-            if self.rooms[tensor] == Room::Value
+            if self.lifetimes[tensor] == Lifetime::Value
                 && tensors[tensor].readers.is_empty()
                 && !tensors[tensor].pinned
             {
@@ -186,12 +185,12 @@ impl<'a> Liveness<'a> {
             }
         }
         for &tensor in reads {
-            let dies = match self.rooms[tensor] {
-                Room::Fixed => false,
-                Room::Input => !self.inputs_stay,
-                Room::Value => true,
+            let dies = match self.lifetimes[tensor] {
+                Lifetime::Fixed => false,
+                Lifetime::Input => !self.inputs_stay,
+                Lifetime::Value => true,
             };
-            if dies && self.remaining[tensor] == 1 && !tensors[tensor].pinned && !handed_on(tensor) {
+            if dies && self.remaining[tensor] == 1 && !tensors[tensor].pinned && !overwritten(tensor) {
                 freed += tensors[tensor].size;
             }
         }
@@ -200,7 +199,7 @@ impl<'a> Liveness<'a> {
     }
 }
 
-/// The items that each task reads, each once.
+/// The distinct tensors that each task reads.
 pub(crate) fn distinct_reads(task_graph: &TaskGraph<'_>) -> Vec<Vec<TensorId>> {
     let mut last_reader = vec![None; task_graph.tensors.len()];
     let once = |(id, task): (TaskId, &Task)| {

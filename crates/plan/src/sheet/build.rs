@@ -1,4 +1,4 @@
-//! Draws up the load sheet of finished plans.
+//! Builds the load sheet of finished plans.
 
 use crate::{
     Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Offloaded, Peak, PlanRow, StateHome,
@@ -7,12 +7,12 @@ use crate::{
 use plimsoll_graph::{Origin, Role, ValueId};
 use std::cmp::Reverse;
 
-/// The entry of an optimizer's moments.
+/// The entry of the optimizer state.
 const OPTIMIZER_STATE: &str = "optimizer state";
-/// How many holders a moment lists.
+/// How many holders the peak lists.
 const HOLDERS: usize = 10;
 
-/// The account of an arena that these plans share.
+/// The load sheet of an arena that these plans share.
 pub(crate) fn load_sheet(
     target: String,
     plans: &[ExecutionPlan],
@@ -33,7 +33,7 @@ pub(crate) fn load_sheet(
     };
     let offloaded = states.iter().filter(|s| matches!(s.home, StateHome::File(_)));
     let values = plans.first().map_or(0, |p| p.offloaded.iter().map(|s| p.graph.ty(s.value).bytes()).sum());
-    let spilled_bytes = offloaded.map(|s| s.ty.bytes()).sum::<usize>() + values;
+    let offloaded_bytes = offloaded.map(|s| s.ty.bytes()).sum::<usize>() + values;
     LoadSheet {
         target,
         arena: entries(largest, states, arena_bytes),
@@ -41,16 +41,16 @@ pub(crate) fn load_sheet(
         outside: outside.to_vec(),
         total_bytes: outside.iter().fold(arena_bytes, |sum, e| sum.saturating_add(e.bytes)),
         line_bytes,
-        spilled_bytes,
+        offloaded_bytes,
         stored_bytes: plans.first().map_or(0, |p| p.stored_bytes(states)),
-        peak: largest.map_or_else(Peak::default, |plan| moment(plan, states)),
+        peak: largest.map_or_else(Peak::default, |plan| peak(plan, states)),
         plans: plans.iter().map(row).collect(),
         unlimited_ns: plans.first().map_or(0, |p| p.nanoseconds),
         notes: Vec::new(),
     }
 }
 
-/// What the arena holds at the fullest moment of its largest plan.
+/// What the arena holds at the peak of its largest plan.
 fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_bytes: usize) -> Vec<Entry> {
     let role = |role: Role| -> (usize, usize) {
         let here = states.iter().filter(|s| s.role == role && matches!(s.home, StateHome::Arena(_)));
@@ -74,13 +74,21 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
         ("statistics", role(Role::Statistic), "tensors, in every plan"),
         ("batch", live(&|_, b| matches!(b.kind, BufferKind::Input(_))), "inputs"),
         (
-            "running sums",
+            "accumulators",
             live(&|_, b| matches!(b.kind, BufferKind::Accumulator(_))),
-            "sums over micro-batches",
+            "gradients summed over micro-batches",
         ),
-        ("kept", live(&|i, b| is_value(b) && !touched[i]), "values made before the moment, read after it"),
-        ("in use", live(&|i, b| is_value(b) && touched[i]), "values the step at work reads or writes"),
-        ("workspace", live(&|_, b| b.kind == BufferKind::Workspace), "scratch of the step at work"),
+        (
+            "kept",
+            live(&|i, b| is_value(b) && !touched[i]),
+            "values computed before the peak and read after it",
+        ),
+        (
+            "in use",
+            live(&|i, b| is_value(b) && touched[i]),
+            "values that the step at the peak reads or writes",
+        ),
+        ("workspace", live(&|_, b| b.kind == BufferKind::Workspace), "scratch of the step at the peak"),
     ];
     let known: usize = rows.iter().map(|(_, (bytes, _), _)| bytes).sum();
     let mut entries: Vec<Entry> = (rows.into_iter().filter(|(_, (bytes, _), _)| *bytes > 0))
@@ -95,7 +103,7 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
     entries
 }
 
-/// Bytes of optimizer state, wherever they lie, for each element of a parameter.
+/// Bytes of optimizer state, wherever it lives, for each element of a parameter.
 fn bytes_per_parameter(states: &[StatePlacement]) -> f64 {
     let of = |role: Role| states.iter().filter(move |s| s.role == role);
     let elements: usize = of(Role::Parameter).map(|s| s.ty.shape.elements()).sum();
@@ -125,7 +133,7 @@ fn touched(plan: &ExecutionPlan) -> Vec<bool> {
     touched
 }
 
-fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
+fn peak(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
     let (layer, op) = match plan.steps.get(plan.peak_step).map(|s| &s.action) {
         Some(Action::Run { node, .. } | Action::ChunkedUpdate { node, .. }) => {
             let node = plan.graph.node(*node);
@@ -152,7 +160,7 @@ fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
                     (plan.graph.inputs[i].name.clone(), format!("input {times}{ty}"))
                 }
                 BufferKind::Accumulator(_) => {
-                    (value.map(|v| layer_of(plan, v)).unwrap_or_default(), format!("running sum {ty}"))
+                    (value.map(|v| layer_of(plan, v)).unwrap_or_default(), format!("accumulator {ty}"))
                 }
                 BufferKind::Value if value.is_some_and(|v| state_name(plan, v).is_some()) => {
                     let name = value.and_then(|v| state_name(plan, v)).cloned().unwrap_or_default();
@@ -180,7 +188,7 @@ fn moment(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
     }
 }
 
-/// What each buffer holds when the step at the peak has run: several values may pass through one.
+/// The value that each buffer holds when the step at the peak has run: several values may share one.
 fn content(plan: &ExecutionPlan) -> Vec<Option<ValueId>> {
     let mut content: Vec<Option<ValueId>> = plan.buffers.iter().map(|b| b.value).collect();
     for step in plan.steps.iter().take(plan.peak_step + 1) {
@@ -206,7 +214,7 @@ fn layer_of(plan: &ExecutionPlan, value: ValueId) -> String {
     plan.graph.producer(value).map_or_else(String::new, |n| plan.graph.node(n).layer.to_string())
 }
 
-/// The name of a state, or a value's layer.
+/// The name of a state, or the layer of a value.
 fn moved(plan: &ExecutionPlan, states: &[StatePlacement], what: Offloaded) -> String {
     match what {
         Offloaded::State(i) => states[i].name.clone(),

@@ -22,7 +22,7 @@ pub struct Entry {
     pub name: String,
     /// How many.
     pub bytes: usize,
-    /// A word of explanation, like `2 × 256 KiB`.
+    /// A note, like `2 × 256 KiB`.
     pub note: String,
 }
 
@@ -44,7 +44,7 @@ pub struct Holder {
     pub bytes: usize,
 }
 
-/// The moment at which the arena is fullest.
+/// The peak of the arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Peak {
     /// The plan.
@@ -53,9 +53,9 @@ pub struct Peak {
     pub step: usize,
     /// Steps in that plan.
     pub steps: usize,
-    /// The layer at work.
+    /// The layer of that step.
     pub layer: String,
-    /// The op at work.
+    /// The op of that step.
     pub op: String,
     /// The largest holders, largest first.
     pub holders: Vec<Holder>,
@@ -72,46 +72,47 @@ pub struct PlanRow {
     pub micro_batches: usize,
     /// Its peak in the arena.
     pub peak_bytes: usize,
-    /// The lower bound of that peak for its order.
+    /// Its largest sum of live bytes: the lower bound of the peak in its order.
     pub live_bytes: usize,
     /// Predicted microseconds per step, from a rough model of the machine.
     pub predicted_us: u64,
-    /// Runs of nodes beyond the first of each.
+    /// Rematerialized runs: runs of nodes beyond the first of each.
     pub recomputed: usize,
 }
 
-/// The account of every byte: the arena's content at its fullest moment, then everything outside the arena. The
+/// The account of every byte: what the arena holds at its peak, then everything outside the arena. The
 /// entries add up to the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LoadSheet {
     /// The target's name.
     pub target: String,
-    /// What the arena holds at its fullest moment; adds up to `arena_bytes`.
+    /// What the arena holds at its peak; adds up to `arena_bytes`.
     pub arena: Vec<Entry>,
     /// The arena.
     pub arena_bytes: usize,
-    /// What lies outside the arena.
+    /// Everything outside the arena.
     pub outside: Vec<Entry>,
     /// Arena and outside together: the planned peak.
     pub total_bytes: usize,
     /// The line.
     pub line_bytes: usize,
-    /// States in the spill file, and values of the first plan that wait there: on a disk, not under the line.
-    pub spilled_bytes: usize,
+    /// Offloaded states, and offloaded values of the first plan: in the spill file, not under the line.
+    #[serde(rename = "spilled_bytes")]
+    pub offloaded_bytes: usize,
     /// Bytes written to the spill file in a step of the first plan.
     pub stored_bytes: u64,
-    /// The fullest moment.
+    /// The peak.
     pub peak: Peak,
     /// Every plan.
     pub plans: Vec<PlanRow>,
     /// Predicted nanoseconds of a step of the first plan if there were no line.
     pub unlimited_ns: u64,
-    /// What else there is to know, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
 impl LoadSheet {
-    /// Adds something that lies outside the arena.
+    /// Adds an entry outside the arena.
     pub fn add_outside(&mut self, entry: Entry) {
         self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
         self.outside.push(entry);
@@ -134,7 +135,7 @@ impl LoadSheet {
         if unlimited > 0.0 { planned / unlimited - 1.0 } else { 0.0 }
     }
 
-    /// Whether the total is under the line; if not, the answer says what is missing and who holds the memory.
+    /// Whether the total is under the line; if not, the error says what is missing and who holds the memory.
     pub fn check_line(&self) -> Result<(), PlanError> {
         match self.total_bytes.checked_sub(self.line_bytes) {
             None | Some(0) => Ok(()),
@@ -148,7 +149,7 @@ impl LoadSheet {
     }
 }
 
-/// Bytes as people read them.
+/// Bytes in binary units.
 pub fn in_words(bytes: usize) -> String {
     let units = [("GiB", 1_usize << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units.into_iter().find(|(_, unit)| bytes >= *unit) {

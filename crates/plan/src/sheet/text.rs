@@ -1,9 +1,9 @@
-//! The load sheet as people read it.
+//! The load sheet as text.
 
 use crate::sheet::{Entry, LoadSheet, in_words};
 use std::fmt;
 
-/// Holders shown of the fullest moment.
+/// Holders shown at the peak.
 const HOLDERS_SHOWN: usize = 5;
 
 impl fmt::Display for LoadSheet {
@@ -12,7 +12,7 @@ impl fmt::Display for LoadSheet {
             writeln!(f, "    {:<20} {:>11}   {}", entry.name, in_words(entry.bytes), entry.note)
         };
         writeln!(f, "Load sheet for {}", self.target)?;
-        writeln!(f, "  in the arena, at its fullest")?;
+        writeln!(f, "  in the arena, at its peak")?;
         self.arena.iter().try_for_each(|entry| row(f, entry))?;
         writeln!(f, "  {:<22} {:>11}", "arena", in_words(self.arena_bytes))?;
         writeln!(f, "  outside the arena")?;
@@ -31,7 +31,7 @@ impl fmt::Display for LoadSheet {
         let peak = &self.peak;
         writeln!(
             f,
-            "\nFullest in `{}` at step {} of {}: {} of `{}`. Largest there:",
+            "\nPeak in `{}` at step {} of {}: {} of `{}`. Largest there:",
             peak.plan,
             peak.step + 1,
             peak.steps,
@@ -65,7 +65,7 @@ impl fmt::Display for LoadSheet {
 }
 
 impl LoadSheet {
-    /// What the line costs, where it costs something.
+    /// What the line costs, if it costs anything.
     fn price(&self) -> Option<String> {
         let first = self.plans.first()?;
         let (micro_batches, recomputed) = (first.micro_batches, first.recomputed);
@@ -77,10 +77,10 @@ impl LoadSheet {
             means.push(format!("{micro_batches} micro-batches"));
         }
         if recomputed > 0 {
-            means.push(format!("{recomputed} step{} run again", if recomputed == 1 { "" } else { "s" }));
+            means.push(format!("{recomputed} run{} rematerialized", if recomputed == 1 { "" } else { "s" }));
         }
-        if self.spilled_bytes > 0 {
-            means.push(format!("{} in the spill file", in_words(self.spilled_bytes)));
+        if self.offloaded_bytes > 0 {
+            means.push(format!("{} in the spill file", in_words(self.offloaded_bytes)));
         }
         if self.stored_bytes > 0 {
             means.push(format!("{} written there in a step", in_words(self.stored_bytes as usize)));

@@ -485,14 +485,16 @@ fn stream(plan: &mut ExecutionPlan) -> (usize, &mut Action) {
 #[test]
 fn states_that_pass_are_states_in_the_file_and_pass_once() {
     type Operands = Vec<Option<BufferId>>;
-    let changed = |change: fn(&mut Operands, &mut Operands, &mut usize)| {
+    let changed = |permute: fn(&mut Operands, &mut Operands, &mut usize)| {
         broken(streamed(), |plan| {
-            let (_, Action::ChunkedUpdate { reads, writes, piece, .. }) = stream(plan) else { panic!() };
-            change(reads, writes, piece);
+            let (_, Action::ChunkedUpdate { reads, writes, chunk_elements, .. }) = stream(plan) else {
+                panic!()
+            };
+            permute(reads, writes, chunk_elements);
         })
     };
-    assert_error!(changed(|_, _, piece| *piece = 0), VerifyError::Malformed { .. });
-    assert_error!(changed(|_, _, piece| *piece = 1000), VerifyError::Malformed { .. });
+    assert_error!(changed(|_, _, chunk_elements| *chunk_elements = 0), VerifyError::Malformed { .. });
+    assert_error!(changed(|_, _, chunk_elements| *chunk_elements = 1000), VerifyError::Malformed { .. });
     assert_error!(changed(|reads, _, _| reads.swap(0, 1)), VerifyError::Malformed { .. });
     assert_error!(changed(|reads, _, _| reads.fill(None)), VerifyError::Malformed { .. });
     assert_error!(changed(|_, writes, _| writes.clear()), VerifyError::Malformed { .. });

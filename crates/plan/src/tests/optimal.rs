@@ -15,7 +15,7 @@ fn peak(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> usize {
     let body = order.iter().take_while(|&&t| !task_graph.tasks[t].optimizer_step).count();
     let start = liveness.live;
     let in_body = order[..body].iter().fold(start, |peak, &t| peak.max(liveness.run(t)));
-    liveness.end_body();
+    liveness.end_micro_batches();
     order[body..].iter().fold(in_body, |peak, &t| peak.max(liveness.run(t)))
 }
 

@@ -29,10 +29,10 @@ fn a_changed_order_costs_what_it_costs_anew() {
         let homes = vec![StateTier::Arena; graph.states.len()];
         let task_graph =
             TaskGraph::new("test", &graph, &NullTarget::default(), &homes, Disk::default()).unwrap();
-        let anew = |order: &[TaskId]| OrderEvaluation::new(&task_graph).follow(order.to_vec());
+        let anew = |order: &[TaskId]| OrderEvaluation::new(&task_graph).evaluate(order.to_vec());
         let choices = &mut Choices(seed);
         let mut evaluation = OrderEvaluation::new(&task_graph);
-        evaluation.follow(shuffled(&task_graph, &(0..task_graph.tasks.len()).collect::<Vec<_>>(), choices));
+        evaluation.evaluate(shuffled(&task_graph, &(0..task_graph.tasks.len()).collect::<Vec<_>>(), choices));
         for _ in 0..if task_graph.tasks.is_empty() { 0 } else { 40 } {
             let start = choices.below(evaluation.order.len());
             let end = start + 1 + choices.below(evaluation.order.len() - start);
@@ -40,10 +40,13 @@ fn a_changed_order_costs_what_it_costs_anew() {
             let mut changed = evaluation.order.clone();
             changed[start..end].copy_from_slice(&tasks);
             let cost = anew(&changed);
-            assert_eq!(evaluation.less(start, &tasks), Some(cost).filter(|cost| *cost < evaluation.cost()));
+            assert_eq!(
+                evaluation.if_cheaper(start, &tasks),
+                Some(cost).filter(|cost| *cost < evaluation.cost())
+            );
             lower += usize::from(cost < evaluation.cost());
             if choices.below(2) == 0 {
-                evaluation.change(start, &tasks);
+                evaluation.permute(start, &tasks);
                 assert_eq!((evaluation.cost(), &evaluation.order), (cost, &changed));
             }
         }

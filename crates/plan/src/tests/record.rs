@@ -168,7 +168,7 @@ fn scratch_that_is_too_small_for_the_kernels_is_refused() {
     let (batches, budget) = samples().swap_remove(3);
     let mut plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
     let action = plans.plans[0].steps.iter_mut().find_map(|step| match &mut step.action {
-        Action::ChunkedUpdate { piece, .. } => Some(piece),
+        Action::ChunkedUpdate { chunk_elements, .. } => Some(chunk_elements),
         _ => None,
     });
     *action.unwrap() *= 2;

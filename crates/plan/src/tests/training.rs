@@ -40,8 +40,8 @@ pub(super) fn perceptron(layers: usize, examples: usize, width: usize, train: bo
             let transposed = MatMul { transpose_b: true, ..MatMul::default() };
             gradient = b.one(Op::MatMul(transposed), &[blocked, kernels[i]]).unwrap();
             let new_moment = b.add(moment, kernel_gradient).unwrap();
-            let change = b.mul(new_moment, rate).unwrap();
-            let new_kernel = b.sub(kernels[i], change).unwrap();
+            let permute = b.mul(new_moment, rate).unwrap();
+            let new_kernel = b.sub(kernels[i], permute).unwrap();
             b.set_state(moment, new_moment);
             b.set_state(kernels[i], new_kernel);
         });

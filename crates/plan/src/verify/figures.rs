@@ -170,8 +170,9 @@ fn check_ids(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
                 }
                 reads.iter().chain(writes).chain(workspace).try_for_each(|&b| exists(b))?;
             }
-            Action::ChunkedUpdate { node, reads, writes, workspace, piece } => {
-                check_stream(set, plan, *node, reads, writes, *piece).map_err(|e| format!("step {i} {e}"))?;
+            Action::ChunkedUpdate { node, reads, writes, workspace, chunk_elements } => {
+                check_stream(set, plan, *node, reads, writes, *chunk_elements)
+                    .map_err(|e| format!("step {i} {e}"))?;
                 let buffers = reads.iter().chain(writes).flatten().chain([workspace]);
                 buffers.copied().try_for_each(exists)?;
             }
@@ -220,7 +221,7 @@ fn check_stream(
     id: NodeId,
     reads: &[Option<BufferId>],
     writes: &[Option<BufferId>],
-    piece: usize,
+    chunk_elements: usize,
 ) -> Result<(), String> {
     let graph = &plan.graph;
     let Some(node) = graph.nodes.get(id.index()) else {
@@ -236,8 +237,8 @@ fn check_stream(
     if (reads.len(), writes.len()) != (node.inputs.len(), node.outputs.len()) {
         return Err(format!("has {} and {} operands", reads.len(), writes.len()));
     }
-    if piece == 0 || !piece.is_multiple_of(SPILL_ALIGNMENT as usize) {
-        return Err(format!("has pieces of {piece} elements"));
+    if chunk_elements == 0 || !chunk_elements.is_multiple_of(SPILL_ALIGNMENT as usize) {
+        return Err(format!("has pieces of {chunk_elements} elements"));
     }
     let in_file =
         |name: &str| set.states.iter().any(|s| s.name == name && matches!(s.home, StateHome::File(_)));

@@ -1,20 +1,20 @@
-//! Updates of spilled states right after their gradient.
+//! Moves updates of offloaded states right behind their gradients.
 //!
-//! Loading what an update needs takes memory, so the orders that look at single tasks put it off to the end, with every
-//! gradient waiting. Taken together, an update with its loads and stores is over at once.
+//! Loading what an update needs takes memory, so rules that look at single tasks delay it to the end, with every gradient live.
+//! Taken together, an update with its loads and stores frees memory at once.
 
 use crate::lower::{Home, TaskGraph, TaskId, TaskKind};
 use crate::offload::live_profile;
 
-/// An update with what it alone loads before and stores after.
+/// An update with the loads that only it reads and the stores of its results.
 struct Group {
-    /// In the order they run in.
+    /// In execution order.
     tasks: Vec<TaskId>,
-    /// The last task that must come before.
+    /// The last task that it depends on.
     anchor: TaskId,
 }
 
-/// The order with every update that reads spilled states as early as it can be, unless that makes the peak higher.
+/// The order with every update of offloaded states as early as possible, unless that raises the peak.
 pub(super) fn early_updates(
     task_graph: &TaskGraph<'_>,
     before: &[Vec<TaskId>],
@@ -33,7 +33,7 @@ pub(super) fn early_updates(
     for &task in &order {
         let Some(group) = group(task_graph, before, &position, task) else { continue };
         let at = position[group.anchor];
-        // Its loads, and results that go over nothing.
+        // Its loads, and results that are not written in place.
         let taken = group.tasks.iter().flat_map(|&t| &task_graph.tasks[t].writes);
         let taken: usize = taken
             .filter(|&&i| task_graph.tensors[i].home == Home::Own)
@@ -50,7 +50,7 @@ pub(super) fn early_updates(
     let mut pending: Vec<TaskId> = Vec::new();
     for &task in order.iter().filter(|&&task| !moved[task]) {
         pending.push(task);
-        // An update may wait for another.
+        // An update may depend on another.
         while let Some(next) = pending.pop() {
             early_updates.push(next);
             pending.extend(after[next].drain(..).flat_map(|group| group.tasks).rev());
@@ -59,7 +59,7 @@ pub(super) fn early_updates(
     early_updates
 }
 
-/// The group of an update, if the task is one.
+/// The group of a task, if it is such an update.
 fn group(
     task_graph: &TaskGraph<'_>,
     before: &[Vec<TaskId>],

@@ -1,12 +1,12 @@
-//! An order and its heights, in which a change is measured where it changes something.
+//! An order with its live bytes, evaluated incrementally.
 //!
-//! Live bytes after a set of tasks do not depend on the order they ran in: where tasks change places among each other, no
-//! height before or after them changes.
+//! Live bytes after a set of tasks do not depend on the order they ran in. So a permutation of neighbouring tasks changes nothing
+//! before or after them.
 
 use crate::lower::{TaskGraph, TaskId};
 use crate::schedule::Liveness;
 
-/// How good an order is: first its peak, then at how many tasks that is reached.
+/// The cost of an order: first its peak, then the number of tasks at the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cost {
     pub peak: usize,
@@ -21,7 +21,7 @@ impl Cost {
         Self { peak: height, tasks_at_peak: 1 }
     }
 
-    /// Of the tasks of both.
+    /// Of both together.
     fn and(self, other: Self) -> Self {
         if self.peak == other.peak {
             Self { peak: self.peak, tasks_at_peak: self.tasks_at_peak + other.tasks_at_peak }
@@ -33,20 +33,20 @@ impl Cost {
     }
 }
 
-/// An order with its heights.
+/// An order with its live bytes.
 pub(crate) struct OrderEvaluation<'a> {
     task_graph: &'a TaskGraph<'a>,
-    /// Goes along the order; its reads are counted up to the task at `at`.
+    /// Simulates the order; reads are counted up to the task at `at`.
     pub liveness: Liveness<'a>,
     at: usize,
     pub order: Vec<TaskId>,
-    /// Where the tail begins.
+    /// Where the optimizer step starts.
     body: usize,
     /// Live bytes before each task.
     live: Vec<usize>,
     /// Live bytes while each task runs.
-    heights: Vec<usize>,
-    /// By position: what the tasks before it cost, with what is live before the first, and those from it on.
+    live_running: Vec<usize>,
+    /// By position: the cost of the tasks before it, and of those from it on.
     before: Vec<Cost>,
     after: Vec<Cost>,
 }
@@ -60,20 +60,20 @@ impl<'a> OrderEvaluation<'a> {
             order: Vec::new(),
             body: 0,
             live: Vec::new(),
-            heights: Vec::new(),
+            live_running: Vec::new(),
             before: Vec::new(),
             after: Vec::new(),
         }
     }
 
-    /// Takes an order up.
-    pub fn follow(&mut self, order: Vec<TaskId>) -> Cost {
+    /// Evaluates an order.
+    pub fn evaluate(&mut self, order: Vec<TaskId>) -> Cost {
         let count = order.len();
         self.body = order.iter().take_while(|&&task| !self.task_graph.tasks[task].optimizer_step).count();
         self.order = order;
         self.liveness.restart();
         self.at = 0;
-        (self.live, self.heights) = (vec![0; count], vec![0; count]);
+        (self.live, self.live_running) = (vec![0; count], vec![0; count]);
         let start = Cost { peak: self.liveness.live, tasks_at_peak: 0 };
         self.before = vec![start; count + 1];
         self.after = vec![Cost::NOTHING; count + 1];
@@ -81,25 +81,25 @@ impl<'a> OrderEvaluation<'a> {
         self.cost()
     }
 
-    /// What the order costs.
+    /// The cost of the order.
     pub fn cost(&self) -> Cost {
         self.before.last().copied().unwrap_or(Cost::NOTHING)
     }
 
-    /// The first task that runs at the peak; the first of all where that is reached before.
-    pub fn fullest(&self) -> usize {
+    /// The first task at the peak; the first of all if the peak is reached before any task.
+    pub fn peak_position(&self) -> usize {
         let peak = self.cost().peak;
         let before = self.before.first().is_some_and(|start| start.peak == peak);
-        let first = self.heights.iter().position(|&height| height == peak);
+        let first = self.live_running.iter().position(|&height| height == peak);
         first.filter(|_| !before).unwrap_or(0)
     }
 
-    /// The part of the order that may change places with a task: the body or the tail.
-    pub fn part_of(&self, position: usize) -> std::ops::Range<usize> {
+    /// The range of positions that a task may move in: the micro-batches, or the optimizer step.
+    pub fn phase_of(&self, position: usize) -> std::ops::Range<usize> {
         if position < self.body { 0..self.body } else { self.body..self.order.len() }
     }
 
-    /// Brings the tide to before the task at a position.
+    /// Brings the simulation to before the task at a position.
     pub fn seek(&mut self, position: usize) {
         while self.at < position {
             self.liveness.mark_read(self.order[self.at]);
@@ -112,15 +112,15 @@ impl<'a> OrderEvaluation<'a> {
         self.liveness.resume(self.live[position], position == 0, position < self.body);
     }
 
-    /// What the order costs with the tasks from a position on in another order, if that is less.
-    pub fn less(&mut self, position: usize, tasks: &[TaskId]) -> Option<Cost> {
+    /// The cost with the tasks from a position on permuted, if that is less.
+    pub fn if_cheaper(&mut self, position: usize, tasks: &[TaskId]) -> Option<Cost> {
         let now = self.cost();
         let mut cost = self.before[position].and(self.after[position + tasks.len()]);
         self.seek(position);
         let mut ran = 0;
         while ran < tasks.len() && cost < now {
             if position + ran == self.body {
-                self.liveness.end_body();
+                self.liveness.end_micro_batches();
             }
             cost = cost.and(Cost::of_one(self.liveness.run(tasks[ran])));
             ran += 1;
@@ -129,29 +129,29 @@ impl<'a> OrderEvaluation<'a> {
         (cost < now).then_some(cost)
     }
 
-    /// Lets the tasks from a position on run in another order.
-    pub fn change(&mut self, position: usize, tasks: &[TaskId]) {
+    /// Permutes the tasks from a position on.
+    pub fn permute(&mut self, position: usize, tasks: &[TaskId]) {
         self.seek(position);
         let end = position + tasks.len();
         self.order[position..end].copy_from_slice(tasks);
         self.run(position, end);
     }
 
-    /// Runs tasks from where the tide is, and notes their heights.
+    /// Simulates tasks from the current position on, and records their live bytes.
     fn run(&mut self, position: usize, end: usize) {
         for at in position..end {
             if at == self.body {
-                self.liveness.end_body();
+                self.liveness.end_micro_batches();
             }
             self.live[at] = self.liveness.live;
-            self.heights[at] = self.liveness.run(self.order[at]);
+            self.live_running[at] = self.liveness.run(self.order[at]);
         }
         self.at = end;
         for at in position..self.order.len() {
-            self.before[at + 1] = self.before[at].and(Cost::of_one(self.heights[at]));
+            self.before[at + 1] = self.before[at].and(Cost::of_one(self.live_running[at]));
         }
         for at in (0..end).rev() {
-            self.after[at] = self.after[at + 1].and(Cost::of_one(self.heights[at]));
+            self.after[at] = self.after[at + 1].and(Cost::of_one(self.live_running[at]));
         }
     }
 }

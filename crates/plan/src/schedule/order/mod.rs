@@ -1,9 +1,9 @@
-//! The order of the tasks: a few deterministic schedules, each measured exactly, the best one improved at its peak.
+//! The order of the tasks: several deterministic rules compete, and the best result is improved at its peak.
 //!
 //! Training graphs leave little freedom in the large (forward, then backward) and much in the small: how early an
-//! update frees its gradient, how late a constant is made, which of two branches goes first. No single rule wins
-//! everywhere, and measuring is cheap, so the rules compete. Around the fullest moment the order is then made exactly
-//! optimal, a window of tasks at a time, and single tasks are moved across it from further away.
+//! update frees its gradient, how late a constant is computed, which of two branches goes first. No single rule wins
+//! everywhere, and evaluating is cheap, so the rules compete. Around the peak the order is then made optimal, a window
+//! of tasks at a time, and single tasks are moved across the peak from further away.
 
 mod early_update;
 pub(crate) mod evaluation;
@@ -14,26 +14,26 @@ use evaluation::{Cost, OrderEvaluation};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-/// Orders that the improvement of one schedule may try.
+/// Evaluations that the improvement of one order may use.
 const TRIES: usize = 100;
 
-/// How many ready tasks a greedy schedule looks at, nearest in the program first.
+/// How many ready tasks a greedy rule looks at, nearest in the program first.
 const WINDOW: usize = 64;
 
-/// Which ready task goes next.
+/// Which ready task runs next.
 #[derive(Clone, Copy, Debug)]
 enum Pick {
     /// The first in the program.
     Program,
-    /// One that frees at least what it makes, if there is one; else the first in the program.
+    /// One that frees at least what it allocates, if there is one; else the first in the program.
     Eager,
-    /// One that frees at least what it makes, if there is one; else the one that needs the fewest bytes.
+    /// One that frees at least what it allocates, if there is one; else the one that needs the fewest bytes.
     Smallest,
     /// The one that leaves the fewest bytes live.
     Leanest,
 }
 
-/// The tasks in the order they run in, those of the body first.
+/// The tasks in execution order, those of the micro-batches first.
 pub(crate) fn order(task_graph: &TaskGraph<'_>) -> Vec<TaskId> {
     let mut search = Search::new(task_graph);
     let mut candidates: Vec<Vec<TaskId>> = [Pick::Program, Pick::Eager, Pick::Smallest, Pick::Leanest]
@@ -51,10 +51,10 @@ pub(crate) fn order(task_graph: &TaskGraph<'_>) -> Vec<TaskId> {
 
 /// The largest sum of live bytes, states included, in an order.
 pub(crate) fn peak(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> usize {
-    OrderEvaluation::new(task_graph).follow(order.to_vec()).peak
+    OrderEvaluation::new(task_graph).evaluate(order.to_vec()).peak
 }
 
-/// A wish to run a task right before the task that is now at `position`.
+/// Moves a task right before the task that is now at `position`.
 struct Move {
     task: TaskId,
     position: usize,
@@ -63,7 +63,7 @@ struct Move {
 struct Search<'a> {
     task_graph: &'a TaskGraph<'a>,
     evaluation: OrderEvaluation<'a>,
-    /// The tasks that must come before each task.
+    /// The tasks that each task depends on.
     before: Vec<Vec<TaskId>>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Search<'a> {
         Self { task_graph, evaluation: OrderEvaluation::new(task_graph), before }
     }
 
-    /// Runs ready tasks by a rule until none is left: the body's, then the tail's.
+    /// Schedules ready tasks by a rule: those of the micro-batches, then the optimizer step.
     fn schedule(&mut self, pick: Pick) -> Vec<TaskId> {
         let task_graph = self.task_graph;
         self.evaluation.liveness.restart();
@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
                 }
             }
             if !optimizer_step {
-                self.evaluation.liveness.end_body();
+                self.evaluation.liveness.end_micro_batches();
             }
         }
         order
@@ -123,8 +123,8 @@ impl<'a> Search<'a> {
         next.map(|&(_, next)| next)
     }
 
-    /// Each task only when something needs it: the tasks that nothing waits for, in program order, each after what
-    /// it needs and has not run yet.
+    /// Schedules each task only when another depends on it: the tasks without dependents in program order, each behind what it
+    /// depends on.
     fn on_demand(&self) -> Vec<TaskId> {
         let task_graph = self.task_graph;
         let mut done = vec![false; task_graph.tasks.len()];
@@ -152,31 +152,30 @@ impl<'a> Search<'a> {
         order
     }
 
-    /// Reorders the tasks around the fullest moment, and moves tasks across it, as long as that lowers the peak or
-    /// makes it rarer.
+    /// Permutes the tasks around the peak, and moves tasks across it, as long as that lowers the peak or makes it rarer.
     fn improve(&mut self, order: Vec<TaskId>) -> (Vec<TaskId>, Cost) {
-        let mut cost = self.evaluation.follow(order);
+        let mut cost = self.evaluation.evaluate(order);
         let mut tries = 0;
         'again: while tries < TRIES {
-            let full = self.evaluation.fullest();
+            let full = self.evaluation.peak_position();
             for back in window::STARTS {
                 let Some((start, tasks)) = window::around(&mut self.evaluation, &self.before, full, back)
                 else {
                     continue;
                 };
                 tries += 1;
-                if let Some(new) = self.evaluation.less(start, &tasks) {
-                    self.evaluation.change(start, &tasks);
+                if let Some(new) = self.evaluation.if_cheaper(start, &tasks) {
+                    self.evaluation.permute(start, &tasks);
                     cost = new;
                     continue 'again;
                 }
             }
             let position = positions(&self.evaluation.order);
-            for wish in self.moves(&position, full) {
+            for moved_task in self.moves(&position, full) {
                 tries += 1;
-                let (start, tasks) = self.moved(&position, &wish);
-                if let Some(new) = self.evaluation.less(start, &tasks) {
-                    self.evaluation.change(start, &tasks);
+                let (start, tasks) = self.moved(&position, &moved_task);
+                if let Some(new) = self.evaluation.if_cheaper(start, &tasks) {
+                    self.evaluation.permute(start, &tasks);
                     cost = new;
                     continue 'again;
                 }
@@ -189,8 +188,8 @@ impl<'a> Search<'a> {
         (std::mem::take(&mut self.evaluation.order), cost)
     }
 
-    /// What could make a full moment less full: making later what is only read later, and reading earlier,
-    /// for the last time, what is live across it. The largest items first.
+    /// Moves that could lower the live bytes at a position: computing later what is only read later, and reading earlier, for the
+    /// last time, what is live across it. The largest tensors first.
     fn moves(&self, position: &[usize], full: usize) -> Vec<Move> {
         let order = &self.evaluation.order;
         let Some(&at_work) = order.get(full) else { return Vec::new() };
@@ -215,25 +214,28 @@ impl<'a> Search<'a> {
                 moves.push(Move { task, position: full });
             }
         }
-        // The task at work may itself come too early: others that could free something go first.
+        // The task at the peak may itself come too early: others that could free something go first.
         moves.extend(order[full + 1..].iter().take(8).map(|&task| Move { task, position: full }));
         moves
     }
 
-    /// The order nearest to the one there is in which a task has moved: where it begins to differ, and the tasks from there
-    /// on up to where it no longer does. What the task needs moves forward with it; what needs it moves back with it.
-    fn moved(&self, position: &[usize], wish: &Move) -> (usize, Vec<TaskId>) {
+    /// The nearest order in which a task has moved: where it starts to differ, and the tasks from there on up to where it no longer
+    /// does. Dependencies of the task move forward with it; dependents move back with it.
+    fn moved(&self, position: &[usize], moved_task: &Move) -> (usize, Vec<TaskId>) {
         let order = &self.evaluation.order;
-        let from = position[wish.task];
-        let target = 2 * wish.position;
-        // What stands before where it was and where it goes stays there, and so does what stands after.
-        let (low, high) =
-            if wish.position <= from { (wish.position, from + 1) } else { (from, wish.position) };
+        let from = position[moved_task.task];
+        let target = 2 * moved_task.position;
+        // Positions outside this range do not change.
+        let (low, high) = if moved_task.position <= from {
+            (moved_task.position, from + 1)
+        } else {
+            (from, moved_task.position)
+        };
         let at = |t: TaskId| position[t].wrapping_sub(low);
         let inside = |t: &TaskId| at(*t) < high - low;
         let mut key: Vec<usize> = (low..high).map(|p| 2 * p + 1).collect();
         key[from - low] = target;
-        let mut stack = if wish.position <= from { vec![wish.task] } else { Vec::new() };
+        let mut stack = if moved_task.position <= from { vec![moved_task.task] } else { Vec::new() };
         while let Some(task) = stack.pop() {
             for &needed in self.before[task].iter().filter(|t| inside(t)) {
                 if std::mem::replace(&mut key[at(needed)], target) > target {
@@ -261,7 +263,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Where each task stands in an order.
+/// The position of each task in an order.
 fn positions(order: &[TaskId]) -> Vec<usize> {
     let mut position = vec![0; order.len()];
     order.iter().enumerate().for_each(|(at, &t)| position[t] = at);

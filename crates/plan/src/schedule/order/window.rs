@@ -1,34 +1,34 @@
-//! The best order of a few neighbouring tasks, exactly.
+//! The optimal order of a few neighbouring tasks.
 //!
-//! Live bytes after a set of tasks do not depend on the order they ran in, so reordering a window changes nothing
-//! outside it, and inside it is a path through the sets of tasks done: the path whose highest moment is lowest.
+//! Live bytes after a set of tasks do not depend on the order they ran in. So permuting a window changes nothing outside it, and
+//! inside it is a shortest-bottleneck path through the subsets of its tasks.
 
 use super::evaluation::OrderEvaluation;
 use crate::lower::TaskId;
 use crate::schedule::Liveness;
 
-/// Tasks in a window; its sets of tasks double with each.
+/// Tasks in a window; the number of subsets doubles with each.
 const WIDTH: usize = 10;
 
-/// How far before a position the windows around it begin.
+/// How far before a position the windows around it start.
 pub(super) const STARTS: [usize; 3] = [WIDTH / 2, WIDTH - 1, 0];
 
-/// Where the window begins that begins so far before a position, and the order in which it is as low as it can be, if
-/// that is lower than the one its tasks are in.
+/// The start of the window that starts so far before a position, and its optimal order, if that has a lower peak than the
+/// current one.
 pub(super) fn around(
     evaluation: &mut OrderEvaluation<'_>,
     before: &[Vec<TaskId>],
     position: usize,
     back: usize,
 ) -> Option<(usize, Vec<TaskId>)> {
-    let part = evaluation.part_of(position);
+    let part = evaluation.phase_of(position);
     let start = position.saturating_sub(back).max(part.start);
     let window = evaluation.order.get(start..part.end.min(start + WIDTH)).filter(|w| !w.is_empty())?.to_vec();
     evaluation.seek(start);
     Some((start, lowest(&mut evaluation.liveness, before, &window)?))
 }
 
-/// The lowest order of a window's tasks, if it is lower than the one they are in.
+/// The optimal order of a window's tasks, if it has a lower peak than the current one.
 fn lowest(liveness: &mut Liveness<'_>, before: &[Vec<TaskId>], window: &[TaskId]) -> Option<Vec<TaskId>> {
     let count = window.len();
     let inside = |t: &TaskId| window.iter().position(|w| w == t);
@@ -36,7 +36,7 @@ fn lowest(liveness: &mut Liveness<'_>, before: &[Vec<TaskId>], window: &[TaskId]
         .iter()
         .map(|&t| before[t].iter().filter_map(inside).fold(0, |set, at| set | 1 << at))
         .collect();
-    // By set of tasks done: the lowest height on a way there, the last task of that way, and the live bytes.
+    // By subset of tasks: the lowest peak of a path there, the last task of that path, and the live bytes.
     let mut ways: Vec<Option<(usize, usize, usize)>> = vec![None; 1 << count];
     ways[0] = Some((0, 0, liveness.live));
     let start = liveness.live;
@@ -49,14 +49,14 @@ fn lowest(liveness: &mut Liveness<'_>, before: &[Vec<TaskId>], window: &[TaskId]
         for at in (0..count).filter(|&at| done & (1 << at) == 0 && needs[at] & !done == 0) {
             let effect = liveness.effect(window[at]);
             let high = height.max(live + effect.during);
-            // Inputs that nothing reads are gone after the very first task.
+            // Inputs without readers are freed after the very first task.
             let after =
                 if done == 0 { liveness.live_after(effect) } else { (live as isize + effect.after) as usize };
             let way = &mut ways[done | 1 << at];
             if way.is_none_or(|(known, ..)| high < known) {
                 *way = Some((high, at, after));
             }
-            // The order they are in now takes them one after the other.
+            // The current order.
             if done + 1 == 1 << at {
                 height_now = height_now.max(live + effect.during);
             }

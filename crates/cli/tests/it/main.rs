@@ -1,0 +1,16 @@
+//! What the program does, tested through the real binary and the library.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod checkpoints;
+mod command_line;
+mod full_disk;
+mod image_data;
+mod large_files;
+mod mixed_precision;
+mod plan_cache;
+mod run_ends;
+mod table_data;
+mod training_loop;
+mod weight_names;

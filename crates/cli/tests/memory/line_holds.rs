@@ -1,0 +1,141 @@
+//! The planned peak is the measured one: through the real binary, as the kernel reports it.
+
+use crate::support;
+
+use plimsoll::nn::zoo::{ZOO, ZooOptions};
+use support::{Group, Scratch, json, number, plimsoll};
+
+/// Four models at two batch sizes each.
+const SIZES: [(&str, &str); 8] = [
+    ("mlp", "64"),
+    ("mlp", "512"),
+    ("lenet", "32"),
+    ("lenet", "256"),
+    ("resnet20", "16"),
+    ("resnet20", "128"),
+    ("gpt", "2"),
+    ("gpt", "8"),
+];
+
+fn own(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(ToString::to_string).collect()
+}
+
+/// The arguments of every run of a model.
+fn common(model: &str) -> Vec<String> {
+    own(&["--json", "--steps=3", "--threads=2", "--data=synthetic", "--model", model])
+}
+
+/// A command with its arguments.
+fn with<'a>(command: &'a str, arguments: &'a [String]) -> Vec<&'a str> {
+    std::iter::once(command).chain(arguments.iter().map(String::as_str)).collect()
+}
+
+/// Trains with these arguments: the measured peak is the planned one, and training works inside a kernel limit of that size.
+fn holds(name: &str, arguments: &[String]) {
+    let report = json(&plimsoll(&with("train", arguments)));
+    let (planned, measured) = (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
+    let allowed = (0.02 * planned).max(4.0 * 1024.0 * 1024.0);
+    let off = measured - planned;
+    let heap = report["heap_peak_bytes"].as_u64();
+    eprintln!("{name:16}: planned {planned:>10}, measured {measured:>10}, off by {off:>8}, heap {heap:?}");
+    assert!(off.abs() <= allowed, "{name}: planned {planned}, measured {measured}, off by {off}");
+    let (heap, cap) = (number(&report, "heap_peak_bytes"), number(&report, "heap_limit_bytes"));
+    assert!(heap <= cap, "{name}: {heap} bytes on the heap, the cap is {cap}");
+    let sheet = &report["load_sheet"];
+    let sum =
+        |part: &str| -> f64 { sheet[part].as_array().unwrap().iter().map(|e| number(e, "bytes")).sum() };
+    assert_eq!(sum("arena"), number(&report, "arena_bytes"));
+    assert_eq!(sum("arena") + sum("outside"), planned);
+    let limit = (planned as usize).next_multiple_of(1 << 20);
+    let Some(group) = Group::new(name, limit) else {
+        let needed = std::env::var_os("PLIMSOLL_REQUIRE_CGROUP").is_some();
+        assert!(!needed, "a memory control group could not be made");
+        eprintln!("skipped: this user or system cannot make a memory control group");
+        return;
+    };
+    let line = limit.to_string();
+    let inside = [&with("train", arguments)[..], &["--memory", &line]].concat();
+    let report = json(&group.plimsoll(&inside));
+    assert_eq!(number(&report, "planned_peak_bytes"), planned, "{name}");
+    assert_eq!(number(&report, "steps"), 3.0);
+}
+
+#[test]
+fn the_measured_peak_is_the_planned_one_at_common_sizes() {
+    for (model, batch) in SIZES {
+        holds(&format!("{model}-{batch}"), &[common(model), own(&["--batch", batch])].concat());
+    }
+    for (model, batch, precision) in [("gpt", "8", "bf16"), ("resnet20", "128", "f16")] {
+        let arguments = [common(model), own(&["--batch", batch, "--precision", precision])].concat();
+        holds(&format!("{model}-{batch}-{precision}"), &arguments);
+    }
+}
+
+#[test]
+fn the_measured_peak_is_the_planned_one_for_the_whole_zoo() {
+    for entry in &ZOO {
+        let ZooOptions { classes, image, context, layers, width, heads, .. } = entry.small;
+        let sizes = [
+            ("--classes", classes),
+            ("--image-size", image),
+            ("--context", context),
+            ("--layers", layers),
+            ("--width", width),
+            ("--heads", heads),
+        ];
+        let flags =
+            sizes.iter().filter_map(|(flag, size)| Some([flag.to_string(), size.as_ref()?.to_string()]));
+        holds(entry.name, &[common(entry.name), flags.flatten().collect()].concat());
+    }
+    // As many labels as pixels.
+    let labels = own(&["--width=1", "--image-size=256", "--batch=16"]);
+    holds("unet_plain-256", &[common("unet_plain"), labels].concat());
+}
+
+#[test]
+fn plan_and_train_report_the_same_load_sheet() {
+    let arguments = [common("lenet"), own(&["--batch=32", "--memory=1GiB"])].concat();
+    let [planned, run] = ["plan", "train"].map(|command| json(&plimsoll(&with(command, &arguments))));
+    assert_eq!(planned["planned_peak_bytes"], run["planned_peak_bytes"]);
+    assert_eq!(planned["load_sheet"], run["load_sheet"]);
+}
+
+#[test]
+fn a_line_below_the_floor_is_refused_before_anything_runs() {
+    let whole = ["--model", "mlp", "--threads=2", "--micro-batches=1", "--spill=none"];
+    let floor = number(&json(&plimsoll(&[&["plan", "--json"], &whole[..]].concat())), "floor_bytes") as usize;
+    let fits = floor.to_string();
+    json(&plimsoll(&[&["plan", "--json", "--memory", &fits], &whole[..]].concat()));
+    let short = (floor - (1 << 20)).to_string();
+    let output = plimsoll(&[&["train", "--memory", &short], &whole[..]].concat());
+    assert_eq!(output.status.code(), Some(3));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains(&fits) && message.contains("fullest"), "{message}");
+}
+
+#[test]
+fn a_lower_line_splits_the_batch_and_changes_no_bit() {
+    let scratch = Scratch::new("split");
+    let train = |name: &str, more: &[&str]| {
+        let out = scratch.0.join(name);
+        let gpt = ["--model=gpt", "--context=64", "--layers=2", "--width=64", "--heads=2", "--classes=256"];
+        let run = ["--json", "--batch=32", "--steps=3", "--threads=2", "--out", out.to_str().unwrap()];
+        let report = json(&plimsoll(&[&["train"], &gpt[..], &run[..], more].concat()));
+        (report, std::fs::read(out.join("weights.safetensors")).unwrap())
+    };
+    let (whole, weights) = train("whole", &[]);
+    assert_eq!(number(&whole, "micro_batches"), 1.0);
+    let planned = number(&whole, "planned_peak_bytes");
+    for share in [0.7, 0.57] {
+        let line = ((planned * share) as usize).to_string();
+        let (report, split) = train("split", &["--memory", &line]);
+        assert!(number(&report, "micro_batches") > 1.0, "{share}");
+        assert!(number(&report, "measured_peak_bytes") <= planned * share, "{share}");
+        assert!(split == weights, "{share}: the line changed the weights");
+    }
+    // Batch norm is not split: the plan recomputes instead.
+    let resnet = ["--model=resnet20", "--batch=64", "--threads=2", "--memory=50MiB"];
+    let report = json(&plimsoll(&[&["plan", "--json"], &resnet[..]].concat()));
+    assert!(number(&report, "micro_batches") == 1.0 && number(&report, "recomputed") > 0.0);
+}

@@ -1,0 +1,9 @@
+//! Memory of the program's process: as planned, and inside a kernel limit. Not in one binary with the other tests, so that
+//! those do not run beside these.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod line_holds;
+mod under_lines;
+mod watchdog;

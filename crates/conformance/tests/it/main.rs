@@ -1,0 +1,19 @@
+//! Executors against the reference, and both against frozen numbers.
+
+mod bit_identity;
+mod claims;
+mod cpu_matches_reference;
+mod golden_runs;
+mod gradients_match;
+mod layers_match;
+mod low_precision;
+mod named_axes;
+mod noise;
+mod optimizers_match;
+mod plans_are_lean;
+mod random_shapes;
+mod recipes;
+mod reference_matches_frozen_numbers;
+mod split_batch_norm;
+mod splits;
+mod torch_weights;

@@ -1,0 +1,11 @@
+//! Metrics, forecasts, the plan cache and messages. Tests that count allocations are binaries of their own.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod forecast;
+mod lines;
+mod metrics_match_frozen_numbers;
+mod metrics_stream;
+mod mistakes;
+mod plan_cache;

@@ -1,0 +1,182 @@
+//! Plans from a folder: the same as those that are searched for, whatever the folder holds.
+
+use crate::support;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use plimsoll_data::Dataset;
+use plimsoll_nn::{AdamW, Sequential};
+use plimsoll_plan::{NullExecutor, PlanSet};
+use plimsoll_testing::Random;
+use plimsoll_train::{TrainError, Trainer};
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use support::{data, deep};
+
+fn model() -> Sequential {
+    deep(6)
+}
+
+fn trainer() -> Trainer {
+    Trainer::new(model(), AdamW::new(1e-3), NullExecutor::default()).batch(64).heap(10_000)
+}
+
+/// A folder that is gone when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("plimsoll-plans-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        Self(folder)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A line under which steps run again.
+fn line(data: &Dataset) -> usize {
+    let trainer = trainer();
+    let whole = trainer.plan(data).unwrap().sheet.total_bytes;
+    let floor = trainer.forecast(data).floor().unwrap();
+    assert!(floor < whole);
+    usize::midpoint(floor, whole)
+}
+
+/// The plan with a folder, and how often it was searched for.
+fn planned(data: &Dataset, line: usize, folder: &Path) -> (PlanSet, u64) {
+    let trainer = trainer().line(line).plan_cache(folder);
+    let plans = trainer.plan(data).unwrap();
+    (plans, trainer.searches())
+}
+
+#[test]
+fn floors_curves_and_refusals_come_from_the_folder_the_second_time() -> Result<(), TrainError> {
+    let (folder, data) = (Folder::new("answers"), data(&model()));
+    let answers = |trainer: Trainer| {
+        let mut forecast = trainer.forecast(&data);
+        let (floor, curve) = (forecast.floor()?, forecast.curve(5)?);
+        let refused = forecast.plan(floor / 2).unwrap_err().to_string();
+        let searches = trainer.searches();
+        Ok::<_, TrainError>(((floor, curve, refused), searches))
+    };
+    let (plain, all) = answers(trainer())?;
+    let (first, searched) = answers(trainer().plan_cache(&folder.0))?;
+    let (second, none) = answers(trainer().plan_cache(&folder.0))?;
+    assert_eq!((&plain, &plain), (&first, &second));
+    assert!(all > 5 && searched > 5 && searched <= all && none == 0, "{all} {searched} {none}");
+    Ok(())
+}
+
+#[test]
+fn a_damaged_file_is_none() {
+    let (folder, data) = (Folder::new("damaged"), data(&model()));
+    let line = line(&data);
+    let (plans, searches) = planned(&data, line, &folder.0);
+    assert_eq!(plans, trainer().line(line).plan(&data).unwrap());
+    assert!(searches > 1);
+    let files = folder.files();
+    assert_eq!(files.len() as u64, searches);
+    assert_eq!(planned(&data, line, &folder.0), (plans.clone(), 0));
+    // Another seed than the data's.
+    let mut random = Random::new(9);
+    let mut below = |limit: usize| random.below(limit);
+    let mut searched = 0;
+    for case in 0..300 {
+        let path = &files[below(files.len())];
+        let good = fs::read(path).unwrap();
+        let mut bad = good.clone();
+        match case % 4 {
+            0 => bad.truncate(below(good.len())),
+            1 => bad.extend_from_within(..below(good.len())),
+            _ => (0..1 + below(3)).for_each(|_| bad[below(good.len())] ^= 1 << below(8)),
+        }
+        fs::write(path, bad).unwrap();
+        let (found, searches) = planned(&data, line, &folder.0);
+        assert_eq!(found, plans, "case {case}");
+        searched += searches;
+        fs::write(path, good).unwrap();
+    }
+    // What stands after the end of a file does not count, and a few bytes before its beginning say nothing.
+    assert!(searched > 150, "{searched}");
+}
+
+#[test]
+fn a_file_that_says_something_else_is_none() {
+    let (folder, data) = (Folder::new("foreign"), data(&model()));
+    let line = line(&data);
+    let (plans, searches) = planned(&data, line, &folder.0);
+    let files = folder.files();
+    let again = || planned(&data, line, &folder.0);
+    // Under another's name.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let good = fs::read(&files[to]).unwrap();
+        fs::copy(&files[from], &files[to]).unwrap();
+        assert_eq!(again(), (plans.clone(), 1), "{from}");
+        assert_eq!(fs::read(&files[to]).unwrap(), good, "it is written again");
+    }
+    let packed = |text: &[u8]| {
+        let mut bytes = GzEncoder::new(Vec::new(), Compression::fast());
+        bytes.write_all(text).unwrap();
+        bytes.finish().unwrap()
+    };
+    let deep = "[".repeat(1 << 20);
+    let endless = vec![b' '; 80 << 20];
+    for text in [&b""[..], b"{}", b"null", deep.as_bytes(), &endless] {
+        files.iter().for_each(|path| fs::write(path, packed(text)).unwrap());
+        assert_eq!(again(), (plans.clone(), searches));
+    }
+    // A folder where a file should be, and a file without an end.
+    fs::remove_file(&files[0]).unwrap();
+    fs::create_dir(&files[0]).unwrap();
+    assert_eq!(again(), (plans.clone(), 1));
+    fs::remove_dir(&files[0]).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &files[0]).unwrap();
+    assert_eq!(again(), (plans.clone(), 1));
+    assert_eq!(again(), (plans, 0));
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_no_cache() {
+    let (folder, data) = (Folder::new("unwritable"), data(&model()));
+    let line = line(&data);
+    let plans = trainer().line(line).plan(&data).unwrap();
+    fs::create_dir(&folder.0).unwrap();
+    let file = folder.0.join("file");
+    fs::write(&file, "").unwrap();
+    for nowhere in [file.as_path(), &file.join("under"), Path::new("/proc/plans")] {
+        let (found, searches) = planned(&data, line, nowhere);
+        assert!(found == plans && searches > 0, "{}", nowhere.display());
+    }
+    assert_eq!(folder.files(), [file]);
+    fs::set_permissions(&folder.0, Permissions::from_mode(0o555)).unwrap();
+    assert_eq!(planned(&data, line, &folder.0).0, plans);
+    fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn several_threads_share_a_folder() {
+    let (folder, data) = (Folder::new("shared"), data(&model()));
+    let line = line(&data);
+    let plans = trainer().line(line).plan(&data).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..5).for_each(|_| assert_eq!(planned(&data, line, &folder.0).0, plans)));
+        }
+    });
+    assert_eq!(planned(&data, line, &folder.0), (plans, 0));
+    assert!(folder.files().iter().all(|path| path.extension().is_some_and(|e| e == "plan")));
+}
