@@ -1,7 +1,7 @@
 //! Generated training steps like those of real models: forward calls, then backward calls.
 //!
-//! Sizes are those of a batch's activations; times are those of a device with 10 TFLOP/s, 500 GB/s, and 5 microseconds to
-//! launch a call.
+//! Sizes are those of a batch's activations; times are those of a device with 10 TFLOP/s, 500 GB/s, and 5 microseconds
+//! to launch a call.
 
 use plimsoll_plan::remat::{Call, Problem};
 

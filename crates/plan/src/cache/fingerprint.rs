@@ -12,8 +12,8 @@ pub const PLANNER: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PLIMSOLL
 /// No arena is as large: limits from here on are no limit.
 const NO_LIMIT: usize = 1 << 62;
 
-/// A hash of everything that plans depend on except their budget: graphs, the target's kernel for each of their nodes, and
-/// the planner.
+/// A hash of everything that plans depend on except their budget: graphs, the target's kernel for each of their nodes,
+/// and the planner.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, op::Unary};

@@ -87,8 +87,8 @@ impl PlanRecord {
         }
     }
 
-    /// Restores the plans of these graphs under a budget, whose line they may exceed. A record is untrusted input: the plans
-    /// must pass [`verify`](crate::verify), and their workspaces must suffice for the target's kernels.
+    /// Restores the plans of these graphs under a budget, whose line they may exceed. A record is untrusted input: the
+    /// plans must pass [`verify`](crate::verify), and their workspaces must suffice for the target's kernels.
     pub fn restore(
         self,
         batches: &[(String, Graph)],

@@ -12,8 +12,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A cache of search results, for plans of the same graphs under other lines or with other techniques. Plans are the same
-/// with and without it.
+/// A cache of search results, for plans of the same graphs under other lines or with other techniques. Plans are the
+/// same with and without it.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, op::Unary};

@@ -29,10 +29,10 @@ const SEGMENT_POSITIONS: usize = 48;
 
 /// Time that rematerialized runs take at least under a line.
 ///
-/// While a call runs for the first time, the bytes over the line must be evicted, and the producer of each evicted tensor
-/// that is read later must be rematerialized: a fractional knapsack over the producers of the tensors live across that
-/// position. Where this bound is largest, [`relax_at`] tightens it by what those producers read. Tensors read between two
-/// first runs must be rematerialized between them, so the bounds of disjoint segments add up.
+/// While a call runs for the first time, the bytes over the line must be evicted, and the producer of each evicted
+/// tensor that is read later must be rematerialized: a fractional knapsack over the producers of the tensors live
+/// across that position. Where this bound is largest, [`relax_at`] tightens it by what those producers read. Tensors
+/// read between two first runs must be rematerialized between them, so the bounds of disjoint segments add up.
 pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
     let runs: Vec<u32> = (0..table.calls as u32).collect();
     let mut simulator = PeakSimulator::new(table);
@@ -75,8 +75,8 @@ fn largest_per_window(bounds: &[(f64, usize)]) -> Vec<usize> {
     bounds.chunks(size).filter_map(largest).collect()
 }
 
-/// The largest sum of bounds over disjoint segments between positions, by dynamic programming; the largest terms are then
-/// tightened by minimum cuts.
+/// The largest sum of bounds over disjoint segments between positions, by dynamic programming; the largest terms are
+/// then tightened by minimum cuts.
 fn segments(table: &Table, line: u64, positions: &[usize], live_across: &[Vec<u32>]) -> f64 {
     let end = positions.len();
     // For each position, and the end: the largest sum before it, and the last segment of that sum (start, bound).

@@ -85,8 +85,9 @@ pub enum CheckError {
     },
 }
 
-/// Simulates a schedule and checks that every input is resident when it is read, that kept tensors are resident at the end,
-/// that in-place outputs are allowed, that calls which must run once do, and that peak and time are what the schedule says.
+/// Simulates a schedule and checks that every input is resident when it is read, that kept tensors are resident at the
+/// end, that in-place outputs are allowed, that calls which must run once do, and that peak and time are what the
+/// schedule says.
 pub fn check(problem: &Problem, schedule: &Schedule) -> Result<Figures, CheckError> {
     let mut is_resident = vec![false; problem.tensors.len()];
     let mut pinned = vec![false; problem.tensors.len()];

@@ -1,9 +1,9 @@
 //! An eviction sweep: one pass through the step that evicts with knowledge of the future.
 //!
 //! Belady's rule, weighted: whenever the next call does not fit, the tensor is evicted that takes the least time to
-//! rematerialize for its bytes and for the distance to its next use. Evicted inputs are rematerialized when they are read,
-//! recursively. An input of an evicted tensor's producer counts as used when that tensor is. A tensor that cannot be
-//! rematerialized (its producer must run once, or reads a tensor that is gone for good) is evicted only when nothing
+//! rematerialize for its bytes and for the distance to its next use. Evicted inputs are rematerialized when they are
+//! read, recursively. An input of an evicted tensor's producer counts as used when that tensor is. A tensor that cannot
+//! be rematerialized (its producer must run once, or reads a tensor that is gone for good) is evicted only when nothing
 //! needs it any more.
 
 mod cost;
@@ -21,8 +21,8 @@ pub(super) struct EvictionPolicy {
     pub missing_inputs: bool,
     /// Whether it includes evicted tensors that are produced from it.
     pub evicted_results: bool,
-    /// Whether kept tensors stay resident once produced: the last calls often produce them, and rematerializing them would
-    /// take everything before.
+    /// Whether kept tensors stay resident once produced: the last calls often produce them, and rematerializing them
+    /// would take everything before.
     pub hold_kept: bool,
 }
 
@@ -38,7 +38,8 @@ const VISITS_OF_SMALL: u64 = 8_000_000;
 /// Nested rematerialization for one call, at most.
 const MAX_DEPTH: usize = 2_000;
 
-/// The runs of a step under a line that take at most so long. If the policy finds none, the number of calls that it reached.
+/// The runs of a step under a line that take at most so long. If the policy finds none, the number of calls that it
+/// reached.
 pub(super) fn evict(
     table: &Table,
     line: u64,
@@ -112,8 +113,8 @@ struct Eviction<'a> {
     unneeded: Vec<bool>,
     /// By tensor: it cannot be rematerialized.
     unrecoverable: Vec<bool>,
-    /// By tensor: the number of the last traversal that visited it. Traversals visit evicted tensors; resident ones count
-    /// as visited by all.
+    /// By tensor: the number of the last traversal that visited it. Traversals visit evicted tensors; resident ones
+    /// count as visited by all.
     visited: Vec<u32>,
     traversal: u32,
     /// Scratch of a traversal, and of one that may visit every tensor.

@@ -16,6 +16,9 @@ const POINTS: u128 = 10;
 const POINTS_OF_LARGE: u128 = 5;
 const POLICIES_OF_LARGE: usize = 4;
 
+/// Work spent on pruning one run list.
+const PRUNE_WORK: u64 = 40_000_000;
+
 /// The policies of eviction sweeps, those first that find most.
 const POLICIES: [EvictionPolicy; 9] = [
     policy(0.5, true, false, true),
@@ -54,9 +57,9 @@ impl Found {
 
 /// The schedules of one step under any line. What is found for one line is used for the next.
 ///
-/// Between the lowest feasible line and the recorded peak lie fixed lines, the points of the frontier. A point is solved
-/// from the schedule of the point below, so more memory never takes more time, and a schedule does not depend on the lines
-/// asked for before.
+/// The points of the frontier are fixed lines from the lowest feasible one to the recorded peak. Each is solved from
+/// the schedule of the point below, so more memory never takes more time, and a schedule does not depend on the lines
+/// solved before.
 ///
 /// ```
 /// use plimsoll_plan::remat::{Call, Frontier, Problem, solve};
@@ -121,8 +124,8 @@ impl Frontier {
         under.rev().map(|(_, found)| self.schedule(found)).collect()
     }
 
-    /// Every point and its time, from the smallest line found.
-    pub(super) fn frontier(&mut self) -> Vec<(u64, u64)> {
+    /// Lines and times of all points, from the smallest line found, and of the recorded order.
+    pub(super) fn times(&mut self) -> Vec<(u64, u64)> {
         let peak = self.recorded.peak;
         self.solve_points(u64::MAX);
         let mut points: Vec<(u64, u64)> = self.solved.iter().map(|(l, f)| (*l, f.nanoseconds)).collect();
@@ -162,7 +165,7 @@ impl Frontier {
     fn solve_points(&mut self, line: u64) -> (u64, Found) {
         let lowest = self.lowest_found();
         let mut below = (lowest.peak, lowest);
-        for (at, point) in self.points(below.0).into_iter().take_while(|&point| point <= line).enumerate() {
+        for (at, point) in self.lines(below.0).into_iter().take_while(|&point| point <= line).enumerate() {
             if at == self.solved.len() {
                 let found = self.solve_from(point, below.1);
                 self.solved.push((point, found));
@@ -173,7 +176,7 @@ impl Frontier {
     }
 
     /// The lowest line, and those above it at even distances below the recorded peak.
-    fn points(&self, lowest: u64) -> Vec<u64> {
+    fn lines(&self, lowest: u64) -> Vec<u64> {
         let count = if self.table.calls <= LARGE { POINTS } else { POINTS_OF_LARGE };
         let peak = u128::from(self.recorded.peak);
         let even = (1..count).map(|k| (peak * k / count) as u64);

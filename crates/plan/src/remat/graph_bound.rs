@@ -6,8 +6,8 @@ use crate::schedule::order;
 use crate::{Disk, PlanError, Target};
 use plimsoll_graph::Graph;
 
-/// Nanoseconds that rematerialized runs take at least, in the planner's order, with no state offloaded and the arena within
-/// a limit. Where no schedule fits, what rematerialization would take all the same.
+/// Nanoseconds that rematerialized runs take at least, in the planner's order, with no state offloaded and the arena
+/// within a limit. Where no schedule fits, what rematerialization would take all the same.
 pub fn least_rematerialization(
     name: &str,
     graph: &Graph,

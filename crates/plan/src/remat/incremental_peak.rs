@@ -1,5 +1,5 @@
-//! Incremental evaluation: a run list with the live bytes of each run, in which a change is measured only where it changes
-//! something.
+//! Incremental evaluation: a run list with the live bytes of each run, in which a change is measured only where it
+//! changes something.
 
 mod diff;
 
@@ -234,7 +234,7 @@ impl<'a> IncrementalPeak<'a> {
         Effect { excess, peak: peak as u64, nanoseconds }
     }
 
-    /// Makes a change.
+    /// Applies a change.
     pub fn apply(&mut self, change: &Change) {
         self.compare(change);
         self.work += ((change.insert.len() + change.remove.len()) * self.runs.len()) as u64;

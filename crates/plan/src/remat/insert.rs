@@ -1,8 +1,8 @@
 //! Inserts rematerialized runs into a list until it is under the line.
 //!
 //! A tensor that is live across the run at the peak could be dropped before it and rematerialized just before its next
-//! read. The effect of each such change is measured; the one that removes the most excess for its time is made, until that
-//! run is under the line.
+//! read. The effect of each such change is measured; the one that removes the most excess for its time is applied,
+//! until that run is under the line.
 
 use super::incremental_peak::{Change, Effect, IncrementalPeak};
 use super::run_index::RunIndex;
@@ -73,8 +73,8 @@ fn rank(
     ranked.into_iter().map(|r| r.1).collect()
 }
 
-/// Makes the best of the changes for the first candidates that lower the excess, if any does. Its tensor is then no longer
-/// a candidate, nor are those that lower nothing.
+/// Applies the best of the changes for the first candidates that lower the excess, if any does. Its tensor is then no
+/// longer a candidate, nor are those that lower nothing.
 fn insert_best(
     incremental: &mut IncrementalPeak,
     table: &Table,
@@ -128,9 +128,9 @@ fn excess_sums(live_bytes: &[i64], line: i64) -> Vec<(f64, f64)> {
     sums
 }
 
-/// Ways to rematerialize a tensor just before a position: its producer alone, whose inputs then stay live until there; or
-/// with the producers of those inputs that would be dead; and either without later rematerialized runs of the same calls,
-/// as what is produced now can be kept for their readers.
+/// Ways to rematerialize a tensor just before a position: its producer alone, whose inputs then stay live until there;
+/// or with the producers of those inputs that would be dead; and either without later rematerialized runs of the same
+/// calls, as what is produced now can be kept for their readers.
 fn changes(table: &Table, incremental: &IncrementalPeak, tensor: u32, position: usize) -> Vec<Change> {
     let (index, runs) = (&incremental.index, &incremental.runs);
     let producer = table.producer[tensor as usize];
@@ -157,8 +157,8 @@ fn changes(table: &Table, incremental: &IncrementalPeak, tensor: u32, position: 
     changes
 }
 
-/// Adds a call after the producers of its inputs that are dead before a position. Calls that must run once are left out:
-/// their outputs stay live.
+/// Adds a call after the producers of its inputs that are dead before a position. Calls that must run once are left
+/// out: their outputs stay live.
 fn add_chain(table: &Table, index: &RunIndex, call: u32, position: usize, chain: &mut Vec<u32>) {
     if chain.len() > MAX_CHAIN {
         return;

@@ -1,11 +1,12 @@
 //! Lagrangian relaxation of rematerialization at one program point.
 //!
-//! While a call runs for the first time, every tensor produced so far is resident or not. A tensor that is read later and
-//! is not resident must be rematerialized, and so must the non-resident inputs of its producer. Choosing the residents
-//! within the line at the least time of rematerialized runs is a precedence-constrained knapsack. The relaxation prices
-//! each resident byte instead of limiting them; for one price it is a minimum cut. The best price gives a lower bound for
-//! every schedule with the first runs in recorded order, and the cuts near it are starting points for the search. With
-//! an end position, only tensors read up to there count, which bounds the runs between the two positions.
+//! While a call runs for the first time, every tensor produced so far is resident or not. A tensor that is read later
+//! and is not resident must be rematerialized, and so must the non-resident inputs of its producer. Choosing the
+//! residents within the line at the least time of rematerialized runs is a precedence-constrained knapsack. The
+//! relaxation prices each resident byte instead of limiting them; for one price it is a minimum cut. The best price
+//! gives a lower bound for every schedule with the first runs in recorded order, and the cuts near it are starting
+//! points for the search. With an end position, only tensors read up to there count, which bounds the runs between the
+//! two positions.
 
 use super::bound::call_bytes;
 use super::table::Table;
@@ -94,8 +95,8 @@ struct Relaxation<'a> {
 }
 
 impl<'a> Relaxation<'a> {
-    /// Nodes are the calls before the position, the tensors they wrote, source and sink. On the sink's side are calls that
-    /// are rematerialized and tensors that are read afterwards.
+    /// Nodes are the calls before the position, the tensors they wrote, source and sink. On the sink's side are calls
+    /// that are rematerialized and tensors that are read afterwards.
     fn new(table: &'a Table, call: usize, until: Option<usize>) -> Self {
         let node = |t: u32| call + t as usize;
         let (source, sink) = (call + table.tensors, call + table.tensors + 1);

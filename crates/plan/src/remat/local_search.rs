@@ -1,5 +1,5 @@
-//! Local search: removes rematerialized runs, alone and in groups, inserts others where the list is then over the line, and
-//! keeps what is faster.
+//! Local search: removes rematerialized runs, alone and in groups, inserts others where the list is then over the line,
+//! and keeps what is faster.
 
 use super::incremental_peak::{Change, IncrementalPeak};
 use super::insert::{Effort, insert_runs};
@@ -9,8 +9,8 @@ use plimsoll_tensor::random::Lcg;
 /// Rounds without improvement after which the search ends, for each rematerialized run.
 const PATIENCE: usize = 12;
 
-/// Removes every rematerialized run without which a list is still under its line: first neighbours together, then one by
-/// one, the slowest first.
+/// Removes every rematerialized run without which a list is still under its line: first neighbours together, then one
+/// by one, the slowest first.
 pub(super) fn prune(incremental: &mut IncrementalPeak, table: &Table, work_limit: u64) {
     for size in [64, 16, 4, 1] {
         let positions = rematerialized_runs(table, &incremental.runs);

@@ -1,32 +1,34 @@
 //! Rematerialization: which calls of a step run more than once so that its peak stays under a memory line.
 //!
-//! This is the problem that Checkmate and Rockmate solve with integer programs, and XLA's and PyTorch's rematerialization
-//! passes with heuristics and minimum cuts: find the fastest schedule whose live bytes never exceed a limit. Here the first
-//! runs of all calls keep the recorded order, and rematerialized runs may be inserted anywhere after them.
+//! This is the problem that Checkmate and Rockmate solve with integer programs, and XLA's and PyTorch's
+//! rematerialization passes with heuristics and minimum cuts: find the fastest schedule whose live bytes never exceed a
+//! limit. Here the first runs of all calls keep the recorded order, and rematerialized runs may be inserted anywhere
+//! after them.
 //!
-//! A candidate is a *run list*: the calls in the order they run. It needs no other decisions. A tensor is live from the run
-//! that produces it to the last run that reads it before it is produced again, so every list in which producers precede
-//! readers is a valid schedule, and its peak and time follow from the list (`peak.rs`, `in_place.rs`). The search is over
-//! lists:
+//! A candidate is a *run list*: the calls in the order they run. It needs no other decisions. A tensor is live from the
+//! run that produces it to the last run that reads it before it is produced again, so every list in which producers
+//! precede readers is a valid schedule, and its peak and time follow from the list (`peak.rs`, `in_place.rs`). The
+//! search is over lists:
 //!
-//! 1. `evict.rs` constructs them by eviction sweeps: whenever the next call does not fit, evict by Belady's rule, weighted
-//!    by bytes and rematerialization time. Several policies weigh these differently.
-//! 2. `insert.rs` inserts rematerialized runs into a given list wherever it is over the line, those first that remove the
-//!    most excess for their time. It starts from the recorded order, and from minimum cuts at the recorded peak.
-//! 3. `local_search.rs` removes runs, alone and in groups, inserts others where the list is then over the line, and keeps
-//!    what is faster.
+//! 1. `evict.rs` constructs them by eviction sweeps: whenever the next call does not fit, evict by Belady's rule,
+//!    weighted by bytes and rematerialization time. Several policies weigh these differently.
+//! 2. `insert.rs` inserts rematerialized runs into a given list wherever it is over the line, those first that remove
+//!    the most excess for their time. It starts from the recorded order, and from minimum cuts at the recorded peak.
+//! 3. `local_search.rs` removes runs, alone and in groups, inserts others where the list is then over the line, and
+//!    keeps what is faster.
 //!
-//! `incremental_peak.rs` evaluates the changes of 2 and 3 only in the live intervals that they affect. `frontier.rs` solves
-//! fixed lines from the lowest up, each from the solution below, so that more memory never takes more time. The lowest line
-//! is found by bisection over eviction sweeps; for very small steps `exact.rs` finds it by exhaustive search.
+//! `incremental_peak.rs` evaluates the changes of 2 and 3 only in the live intervals that they affect. `frontier.rs`
+//! solves fixed lines from the lowest up, each from the solution below, so that more memory never takes more time. The
+//! lowest line is found by bisection over eviction sweeps; for very small steps `exact.rs` finds it by exhaustive
+//! search.
 //!
 //! `bound.rs` has lower bounds for every schedule with the first runs in recorded order: fractional knapsacks over the
-//! tensors live across a position, tightened in `lagrangian.rs` (a precedence-constrained knapsack, its Lagrangian relaxation
-//! solved by minimum cuts). `check.rs` simulates a schedule without sharing code with the search.
+//! tensors live across a position, tightened in `lagrangian.rs` (a precedence-constrained knapsack, its Lagrangian
+//! relaxation solved by minimum cuts). `check.rs` simulates a schedule without sharing code with the search.
 //!
-//! The search sees abstract steps ([`Problem`]), so it plans recorded workloads and task graphs alike. `translate.rs` turns a
-//! task graph into a problem and schedules back into tasks; `legality.rs` finds runs in them that the problem cannot
-//! forbid. Limits on effort count work, never time: the search is a pure function.
+//! The search sees abstract steps ([`Problem`]), so it plans recorded workloads and task graphs alike. `translate.rs`
+//! turns a task graph into a problem and schedules back into tasks; `legality.rs` finds runs in them that the problem
+//! cannot forbid. Limits on effort count work, never time: the search is a pure function.
 
 mod bound;
 mod check;
@@ -183,7 +185,7 @@ pub fn solve(problem: &Problem, line_bytes: u64) -> Result<Schedule, SearchError
 /// Lines and the time of the schedule found for each, from the smallest feasible line to the recorded peak. More memory
 /// never takes more time.
 pub fn frontier(problem: &Problem) -> Result<Vec<(u64, u64)>, ProblemError> {
-    Ok(Frontier::new(problem)?.frontier())
+    Ok(Frontier::new(problem)?.times())
 }
 
 /// The smallest line for which a schedule is found.

@@ -76,7 +76,8 @@ impl RunIndex {
         readers.map(|&r| self.first_from(r, position)).min().unwrap_or(usize::MAX)
     }
 
-    /// Whether a tensor produced earlier is live before a position: it is read from there on before it is produced again.
+    /// Whether a tensor produced earlier is live before a position: it is read from there on before it is produced
+    /// again.
     pub fn is_live_before(&self, table: &Table, tensor: u32, position: usize) -> bool {
         let read = self.next_read(table, tensor, position);
         let produced = self.first_from(table.producer[tensor as usize], position);

@@ -1,8 +1,8 @@
 //! Rematerialization of a task graph: which tasks run more than once so that live bytes stay under a limit.
 //!
-//! The search works on calls and tensors. This translates an ordered [`TaskGraph`] into a problem, and schedules back into
-//! lists of tasks. A task that updates a state or an accumulator in place runs once, and nothing that reads the old
-//! version may run after it.
+//! The search works on calls and tensors. This translates an ordered [`TaskGraph`] into a problem, and schedules back
+//! into lists of tasks. A task that updates a state or an accumulator in place runs once, and nothing that reads the
+//! old version may run after it.
 
 use super::illegal_runs;
 use crate::cache::SearchCache;
@@ -17,8 +17,8 @@ use std::rc::Rc;
 pub(crate) struct Translated {
     /// The step.
     pub problem: Problem,
-    /// Bytes that are live throughout and are no tensors of the problem: accumulators, and with micro-batches the batch.
-    /// States are not counted.
+    /// Bytes that are live throughout and are no tensors of the problem: accumulators, and with micro-batches the
+    /// batch. States are not counted.
     pub fixed_bytes: usize,
     /// The task of each call; the call that produces the batch has none.
     tasks: Vec<Option<TaskId>>,

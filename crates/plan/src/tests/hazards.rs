@@ -40,8 +40,8 @@ fn overlaps(one: &Range<usize>, others: &[Range<usize>]) -> bool {
     others.iter().any(|other| one.start < other.end && other.start < one.end)
 }
 
-/// Checks every transfer against all steps that follow it in two consecutive runs. Returns the hazards found, and how many
-/// of them are with a step of a later micro-batch or of the next run.
+/// Checks every transfer against all steps that follow it in two consecutive runs. Returns the hazards found, and how
+/// many of them are with a step of a later micro-batch or of the next run.
 fn check(plan: &ExecutionPlan) -> (usize, usize) {
     let waits = plan.waits();
     let once: Vec<usize> = plan.execution_order().map(|(step, _)| step).collect();

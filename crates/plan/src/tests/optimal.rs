@@ -19,8 +19,8 @@ fn peak(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> usize {
     order[body..].iter().fold(in_body, |peak, &t| peak.max(liveness.run(t)))
 }
 
-/// The smallest peak of all orders, by dynamic programming over sets of tasks: live bytes after a set do not depend on the
-/// order within it.
+/// The smallest peak of all orders, by dynamic programming over sets of tasks: live bytes after a set do not depend on
+/// the order within it.
 fn smallest_peak(task_graph: &TaskGraph<'_>) -> usize {
     let count = task_graph.tasks.len();
     let mut needs = vec![0_usize; count];

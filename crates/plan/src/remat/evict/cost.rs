@@ -107,7 +107,8 @@ impl Eviction<'_> {
         }
     }
 
-    /// The first call from `from` on that uses a tensor, by reading it or by needing an evicted tensor produced from it.
+    /// The first call from `from` on that uses a tensor, by reading it or by needing an evicted tensor produced from
+    /// it.
     pub(super) fn next_use_from(&mut self, tensor: u32, from: usize) -> usize {
         let table = self.table;
         self.traversal += 1;

@@ -2,8 +2,8 @@
 
 use super::Eviction;
 
-/// Residents up to which all are scanned for a victim. Of more, a shortlist of so many is scanned, which is made anew after
-/// so many calls.
+/// Residents up to which all are scanned for a victim. Of more, a shortlist of so many is scanned, which is made anew
+/// after so many calls.
 pub(super) const SCANNED: usize = 128;
 const SHORTLISTED: usize = 32;
 const SHORTLIST_CALLS: usize = 16;
@@ -40,8 +40,8 @@ impl Eviction<'_> {
         self.listed_at = self.current;
     }
 
-    /// The tensor with the lowest score: of all residents if they are few, else of the shortlist, to which tensors evaluated
-    /// since are added.
+    /// The tensor with the lowest score: of all residents if they are few, else of the shortlist, to which tensors
+    /// evaluated since are added.
     fn lowest_score(&mut self) -> Option<u32> {
         let all = self.residents.len() <= SCANNED;
         if !all {

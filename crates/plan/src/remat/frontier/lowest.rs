@@ -1,6 +1,6 @@
 //! The smallest line for which there is a schedule.
 
-use super::{Found, Frontier};
+use super::{Found, Frontier, PRUNE_WORK};
 use crate::remat::evict::{EvictionPolicy, evict};
 use crate::remat::incremental_peak::IncrementalPeak;
 use crate::remat::local_search::prune;
@@ -9,13 +9,10 @@ use crate::remat::{bound, exact};
 /// The smallest line is found to within one part in so many.
 const PRECISION: u64 = 150;
 
-/// Policies that go on once the smallest line is known to within half, for steps with more calls than these, whose sweeps
-/// take time.
+/// Policies that go on once the smallest line is known to within half, for steps with more calls than these, whose
+/// sweeps take time.
 const BEST_POLICIES: usize = 4;
 const FAST_SWEEPS: usize = 600;
-
-/// Work spent on removing runs.
-const PRUNE_WORK: u64 = 40_000_000;
 
 impl Frontier {
     /// The list with the lowest peak that eviction sweeps find, by bisection; of very small steps, the lowest there is.

@@ -1,6 +1,6 @@
 //! The search for one line: initial run lists, and local search from the best of them.
 
-use super::{Found, Frontier};
+use super::{Found, Frontier, PRUNE_WORK};
 use crate::remat::evict::evict;
 use crate::remat::incremental_peak::IncrementalPeak;
 use crate::remat::insert::{Effort, insert_runs};
@@ -9,10 +9,9 @@ use crate::remat::local_search::{local_search, prune};
 use plimsoll_tensor::random::Lcg;
 
 /// Work spent on each line: to insert runs into initial lists until they are under it (so much for each call, within
-/// limits), to prune each list, and to improve the best.
+/// limits), and to improve the best.
 const INSERT_WORK_PER_CALL: u64 = 30_000;
 const INSERT_WORK: (u64, u64) = (60_000_000, 150_000_000);
-const PRUNE_WORK: u64 = 40_000_000;
 const LOCAL_SEARCH_WORK: u64 = 100_000_000;
 
 /// Initial lists that are pruned, the fastest, beside that of the line below.
@@ -67,7 +66,8 @@ impl Frontier {
         Found::new(best)
     }
 
-    /// Initial lists: the best found for this line, and that of the line below, or, if that is much slower, the second best.
+    /// Initial lists: the best found for this line, and that of the line below, or, if that is much slower, the second
+    /// best.
     fn start(&self, line: u64, below: Option<Found>) -> Option<Start> {
         let table = &self.table;
         if table.calls == 0 {

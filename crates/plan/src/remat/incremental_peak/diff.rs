@@ -25,8 +25,8 @@ pub(super) struct Diff {
     pairs: Vec<(u32, u32)>,
 }
 
-/// A tensor is produced or read: the position, and in the lowest bits whether it is produced, and whether the run is in the
-/// old and the new list. One number, since sorting events is most of the work.
+/// A tensor is produced or read: the position, and in the lowest bits whether it is produced, and whether the run is in
+/// the old and the new list. One number, since sorting events is most of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event(u64);
 

@@ -107,8 +107,8 @@ fn solutions_do_not_depend_on_the_lines_solved_before() {
     assert_eq!(found.lowest().peak_bytes, low);
 }
 
-/// A U-shaped network with skip connections and its backward calls: the gradients of the skip connections stay live until
-/// the downward half's backward calls.
+/// A U-shaped network with skip connections and its backward calls: the gradients of the skip connections stay live
+/// until the downward half's backward calls.
 fn u_shape(depth: usize) -> Problem {
     let mut problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
     let mut call = |inputs: &[usize]| add(&mut problem, 100, inputs);
