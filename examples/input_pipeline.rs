@@ -63,7 +63,10 @@ fn decoded(pipeline: Pipeline) -> Result<Pipeline, plimsoll::data::DataError> {
         let Place { epoch, number, .. } = file.place;
         let noise = Stream::new(7, epoch, "noise").uniform(number, 0);
         let value = f32::from(file.bytes(0)[0]) / 255.0 + 0.1 * noise;
-        picture.buffer_mut(0).chunks_exact_mut(4).for_each(|place| place.copy_from_slice(&value.to_ne_bytes()));
+        picture
+            .buffer_mut(0)
+            .chunks_exact_mut(4)
+            .for_each(|place| place.copy_from_slice(&value.to_ne_bytes()));
         picture.put(1, file.bytes(1))
     })
 }

@@ -1,11 +1,12 @@
-//! What holds for steps too large for exhaustive search.
+//! Properties of schedules of steps too large for exhaustive search.
 
 use super::generate::{add, random_step, random_step_with_once};
 use crate::remat::{
-    Call, Frontier, Problem, check, frontier, lower_bound, recorded_peak, smallest_line, solve,
+    Call, Frontier, LineTooLow, Problem, SearchError, check, frontier, lower_bound, recorded_peak,
+    smallest_line, solve,
 };
 
-/// A chain and its way back.
+/// A chain of forward calls and their backward calls.
 fn chain(length: usize) -> Problem {
     let mut problem = Problem { tensors: vec![100; 2 * length], pinned: vec![0], ..Problem::default() };
     let call = |inputs: Vec<usize>, output| Call {
@@ -24,7 +25,7 @@ fn chain(length: usize) -> Problem {
 }
 
 #[test]
-fn schedules_hold_their_line_and_more_memory_is_never_slower() {
+fn schedules_stay_under_their_line_and_more_memory_is_never_slower() {
     for seed in 0..24 {
         let step = if seed % 2 == 0 { random_step } else { random_step_with_once };
         let problem = step(seed / 2, 20 + 5 * (seed / 2) as usize);
@@ -42,14 +43,14 @@ fn schedules_hold_their_line_and_more_memory_is_never_slower() {
 }
 
 #[test]
-fn planning_is_a_pure_function() {
+fn the_search_is_deterministic() {
     let problem = random_step(3, 40);
     let line = recorded_peak(&problem).unwrap() * 2 / 3;
     assert_eq!(solve(&problem, line), solve(&problem, line));
 }
 
 #[test]
-fn chains_need_few_tensors_and_little_time() {
+fn chains_need_little_memory_and_time() {
     let problem = chain(40);
     let low = smallest_line(&problem).unwrap();
     assert!(low <= 600, "{low} bytes for a chain that five tensors do");
@@ -62,8 +63,8 @@ fn chains_need_few_tensors_and_little_time() {
 }
 
 #[test]
-fn what_runs_once_stays_and_what_is_loaded_comes_back() {
-    // The update of one state runs in the middle; what it made is read at the end, beside a parameter that is loaded.
+fn results_of_calls_that_run_once_stay_live_and_loads_are_rematerialized() {
+    // The update of one state runs in the middle; its result is read at the end, beside a parameter that is loaded.
     let mut problem = chain(40);
     let (parameter, state) = (problem.tensors.len(), problem.tensors.len() + 1);
     problem.tensors.extend([100, 100]);
@@ -82,21 +83,21 @@ fn what_runs_once_stays_and_what_is_loaded_comes_back() {
     let runs = |call| schedule.runs.iter().filter(|r| r.call == call).count();
     assert!(figures.peak_bytes <= low && runs(0) == 2, "{} loads under {}", runs(0), figures.peak_bytes);
     assert_eq!((runs(21), runs(problem.calls.len() - 1)), (1, 1));
-    // The state stays over the fullest moment: only the rest can make room.
+    // The state is live across the peak: only other tensors can be evicted there.
     assert!(lower_bound(&problem, low).unwrap() > lower_bound(&chain(40), low).unwrap());
 }
 
 #[test]
-fn nothing_is_repeated_where_all_fits() {
+fn nothing_is_rematerialized_where_everything_fits() {
     let problem = chain(10);
     let peak = recorded_peak(&problem).unwrap();
-    assert_eq!(solve(&problem, peak).unwrap().repeats(&problem), 0);
-    assert!(solve(&problem, peak - 1).unwrap().repeats(&problem) > 0);
+    assert_eq!(solve(&problem, peak).unwrap().rematerialized_runs(&problem), 0);
+    assert!(solve(&problem, peak - 1).unwrap().rematerialized_runs(&problem) > 0);
     assert_eq!(solve(&Problem::default(), 0).unwrap().runs.len(), 0);
 }
 
 #[test]
-fn what_was_found_for_one_line_changes_nothing_for_another() {
+fn solutions_do_not_depend_on_the_lines_solved_before() {
     let problem = random_step(5, 40);
     let (low, high) = (smallest_line(&problem).unwrap(), recorded_peak(&problem).unwrap());
     let mut found = Frontier::new(&problem).unwrap();
@@ -106,8 +107,8 @@ fn what_was_found_for_one_line_changes_nothing_for_another() {
     assert_eq!(found.lowest().peak_bytes, low);
 }
 
-/// A chain down and up again, each call up reading its counterpart, and the way back: the gradients of the counterparts
-/// wait for the way back down.
+/// A U-shaped network with skip connections and its backward calls: the gradients of the skip connections stay live
+/// until the downward half's backward calls.
 fn u_shape(depth: usize) -> Problem {
     let mut problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
     let mut call = |inputs: &[usize]| add(&mut problem, 100, inputs);
@@ -131,14 +132,34 @@ fn u_shape(depth: usize) -> Problem {
 }
 
 #[test]
-fn the_bound_counts_what_is_made_again_in_one_stretch_and_in_the_next() {
+fn the_bound_adds_up_over_disjoint_segments() {
     let problem = u_shape(30);
     let line = recorded_peak(&problem).unwrap() * 7 / 10;
     let excess = recorded_peak(&problem).unwrap() - line;
     let once: u64 = problem.calls.iter().map(|c| c.nanoseconds).sum();
     let bound = lower_bound(&problem, line).unwrap();
     let extra = solve(&problem, line).unwrap().nanoseconds - once;
-    // At one moment, ten nanoseconds for each hundred bytes of excess; here that is due twice.
+    // At one position, ten nanoseconds for each hundred bytes of excess; here that is due twice.
     assert!(bound * 2 > excess / 10 * 3 && bound <= extra, "{bound} for {excess} bytes, {extra} found");
     assert!(extra <= bound + bound / 4, "{extra} over {bound}");
+}
+
+#[test]
+fn in_place_outputs_are_counted_however_many_there_are() {
+    let (old, new): (Vec<usize>, Vec<usize>) = ((0..70).collect(), (70..140).collect());
+    let produce = Call { nanoseconds: 1, outputs: old.clone(), ..Call::default() };
+    let update =
+        Call { nanoseconds: 1, inputs: old.clone(), outputs: new.clone(), in_place: old, ..Call::default() };
+    let calls = vec![produce, update];
+    let problem = Problem { tensors: vec![8; 140], keep: new, calls, ..Problem::default() };
+    let schedule = solve(&problem, u64::MAX).unwrap();
+    assert_eq!(check(&problem, &schedule).unwrap().peak_bytes, 70 * 8);
+}
+
+#[test]
+fn a_line_below_the_pinned_tensors_of_an_empty_step_is_too_low() {
+    let problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
+    assert_eq!(solve(&problem, 100).unwrap().peak_bytes, 100);
+    let too_low = LineTooLow { line_bytes: 99, smallest_line_bytes: 100, largest_call_bytes: 100 };
+    assert_eq!(solve(&problem, 99), Err(SearchError::LineTooLow(too_low)));
 }
