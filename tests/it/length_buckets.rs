@@ -25,7 +25,7 @@ fn states(session: &Session<'_>) -> Vec<Vec<u8>> {
 fn end(trainer: &Trainer, data: &Dataset) -> (Vec<Vec<u8>>, u64, bool) {
     let plans = trainer.plan(data).unwrap();
     let first = &plans.plans[0];
-    let changed = first.graph.micro_batches > 1 || first.repeats().count() > 0;
+    let changed = first.graph.micro_batches > 1 || first.rematerialized().count() > 0;
     let mut session = trainer.prepare(plans, data).unwrap();
     let report = session.fit(data, &mut |_| Control::Continue).unwrap();
     assert_eq!(session.steps_done(), 10);

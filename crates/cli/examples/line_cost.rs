@@ -20,7 +20,7 @@
 use clap::Parser;
 use plimsoll::cpu::CpuTarget;
 use plimsoll::cpu::isa::Isa;
-use plimsoll::cpu::spill::{Rates, disk_rates};
+use plimsoll::cpu::{Rates, disk_rates};
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
@@ -164,7 +164,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
         } else {
             let rates = typical_rates(memory_bytes)?;
             let [read, write] = [rates.read_bytes_per_ns, rates.write_bytes_per_ns];
-            let [asking, latency] = [rates.asking_ns, rates.latency_ns].map(|ns| ns as f64 / 1e3);
+            let [asking, latency] = [rates.request_cpu_ns, rates.latency_ns].map(|ns| ns as f64 / 1e3);
             println!(
                 "{:<13}  the disk reads {read:.1} and writes {write:.1} GB/s with a latency of {latency:.0} us, {asking:.0} of them busy",
                 case.model
@@ -216,7 +216,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             mebibytes(plans.sheet.total_bytes),
             plans.plans[0].graph.micro_batches,
             tally.recomputed,
-            tally.spilled,
+            tally.offloaded,
             plans.sheet.slowdown() * 100.0,
         );
         let offloads = plans.spill_bytes > 0;
@@ -251,8 +251,8 @@ fn typical_rates(memory_bytes: usize) -> Result<Rates, Box<dyn Error>> {
         read_bytes_per_ns: median(|rates| rates.read_bytes_per_ns),
         write_bytes_per_ns: median(|rates| rates.write_bytes_per_ns),
         latency_ns: median(|rates| rates.latency_ns as f64) as u64,
-        alone_ns: median(|rates| rates.alone_ns as f64) as u64,
-        asking_ns: median(|rates| rates.asking_ns as f64) as u64,
+        single_request_ns: median(|rates| rates.single_request_ns as f64) as u64,
+        request_cpu_ns: median(|rates| rates.request_cpu_ns as f64) as u64,
     })
 }
 
@@ -277,8 +277,8 @@ impl Pair {
             read_ns_per_mib: beside(self.disk.read_ns_per_mib),
             write_ns_per_mib: beside(self.disk.write_ns_per_mib),
             latency_ns: beside(self.disk.latency_ns),
-            alone_ns: beside(self.disk.alone_ns),
-            asking_ns: beside(self.disk.asking_ns),
+            single_request_ns: beside(self.disk.single_request_ns),
+            request_cpu_ns: beside(self.disk.request_cpu_ns),
             ..self.disk
         };
         Ok(plans.plans[0].predict(target, disk)? as f64 / usual)

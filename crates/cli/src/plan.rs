@@ -87,8 +87,8 @@ pub fn planned(plans: &PlanSet) -> Value {
         "kept": tally.kept,
         "recomputed": tally.recomputed,
         "recomputed_bytes": tally.recomputed_bytes,
-        "spilled": tally.spilled,
-        "spilled_bytes": tally.spilled_bytes,
+        "spilled": tally.offloaded,
+        "spilled_bytes": tally.offloaded_bytes,
         "stored_bytes": tally.stored_bytes,
         "fragmentation": tally.fragmentation,
         "overhead": nanoseconds as f64 / unlimited_ns as f64 - 1.0,
@@ -100,7 +100,7 @@ pub fn planned(plans: &PlanSet) -> Value {
 /// Figures that need other plans, as JSON.
 fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainError> {
     // The bound is for plans that offload nothing.
-    let bound = match tally(plans).spilled {
+    let bound = match tally(plans).offloaded {
         0 => lower_bound(forecast, plans.sheet.line_bytes)?,
         _ => 0.0,
     };
@@ -115,7 +115,7 @@ fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainE
 /// The least time that rematerialization takes under a line, as a share of the unlimited step's time.
 pub fn lower_bound(forecast: &mut Forecast<'_>, line_bytes: usize) -> Result<f64, TrainError> {
     let unlimited = forecast.plan(usize::MAX)?.sheet.unlimited_ns;
-    Ok(forecast.least_repeats(line_bytes)? as f64 / unlimited.max(1) as f64)
+    Ok(forecast.least_rematerialization(line_bytes)? as f64 / unlimited.max(1) as f64)
 }
 
 /// Adds the fields of one object to another.

@@ -5,7 +5,7 @@ use super::args::RunOptions;
 use super::text::count;
 use super::{Failure, say};
 use plimsoll::Size;
-use plimsoll::plan::search::{SearchError, Short, check, lower_bound, smallest_line, solve};
+use plimsoll::plan::remat::{LineTooLow, SearchError, check, lower_bound, smallest_line, solve};
 use plimsoll::plan::{in_words, workload::Workload};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -28,7 +28,9 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
     let bound = of_baseline(once + bound) - 1.0;
     let schedule = match solved {
         Ok(schedule) => schedule,
-        Err(SearchError::Short(short)) => return Err(refuse(options, &workload, short, bound, planning_ms)),
+        Err(SearchError::LineTooLow(short)) => {
+            return Err(refuse(options, &workload, short, bound, planning_ms));
+        }
         Err(error) => return Err(Failure::usage(error)),
     };
     let figures = check(problem, &schedule).map_err(Failure::run)?;
@@ -53,7 +55,7 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
         "at least",
         bound * 100.0,
         "recomputed",
-        count(figures.repeats),
+        count(figures.rematerialized_runs),
     ));
     if options.json {
         let object = json!({
@@ -63,7 +65,7 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
             "floor_bytes": smallest,
             "overhead": overhead,
             "lower_bound_overhead": bound,
-            "recomputed": figures.repeats,
+            "recomputed": figures.rematerialized_runs,
             "kept": kept,
             "spilled": 0,
             "micro_batches": 1,
@@ -97,7 +99,13 @@ fn line(options: &RunOptions, workload: &Workload) -> Result<u64, Failure> {
 }
 
 /// The answer to a line that is too low.
-fn refuse(options: &RunOptions, workload: &Workload, short: Short, bound: f64, planning_ms: f64) -> Failure {
+fn refuse(
+    options: &RunOptions,
+    workload: &Workload,
+    short: LineTooLow,
+    bound: f64,
+    planning_ms: f64,
+) -> Failure {
     if options.json {
         let object = json!({
             "feasible": false,
@@ -105,7 +113,7 @@ fn refuse(options: &RunOptions, workload: &Workload, short: Short, bound: f64, p
             "planned_peak_bytes": Value::Null,
             "floor_bytes": short.smallest_line_bytes,
             "smallest_line_bytes": short.smallest_line_bytes,
-            "largest_call_bytes": short.floor_bytes,
+            "largest_call_bytes": short.largest_call_bytes,
             "overhead": Value::Null,
             "lower_bound_overhead": bound,
             "recomputed": Value::Null,
@@ -127,6 +135,6 @@ fn refuse(options: &RunOptions, workload: &Workload, short: Short, bound: f64, p
         in_words(short.line_bytes as usize),
         short.smallest_line_bytes,
         (share * 1e3).ceil() / 10.0,
-        in_words(short.floor_bytes as usize),
+        in_words(short.largest_call_bytes as usize),
     ))
 }

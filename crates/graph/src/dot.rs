@@ -35,7 +35,7 @@ impl Dot<'_> {
         match self.0.origin(value) {
             Origin::Input(i) => format!("input{i}"),
             Origin::State(i) => format!("state{i}"),
-            Origin::Carry(i) => format!("carry{i}"),
+            Origin::Accumulator(i) => format!("accumulator{i}"),
             Origin::Node { node, .. } => format!("node{}", node.index()),
         }
     }
@@ -53,18 +53,18 @@ impl fmt::Display for Dot<'_> {
             let label = quoted(&format!("{} {}", state.name, graph.ty(state.input)));
             writeln!(f, "  state{i} [shape=cylinder, label={label}];")?;
         }
-        for (i, carry) in graph.carries.iter().enumerate() {
+        for (i, accumulator) in graph.accumulators.iter().enumerate() {
             writeln!(
                 f,
-                "  carry{i} [shape=cylinder, label={}];",
-                quoted(&graph.ty(carry.input).to_string())
+                "  accumulator{i} [shape=cylinder, label={}];",
+                quoted(&graph.ty(accumulator.input).to_string())
             )?;
         }
         for id in graph.node_ids() {
             let node = graph.node(id);
             let types: Vec<_> = node.outputs.iter().map(|&v| graph.ty(v).to_string()).collect();
             let label = quoted(&format!("{}\\n{}\\n{}", node.op.name(), node.layer, types.join(" ")));
-            // The line breaks are Graphviz' own, not to be quoted.
+            // Graphviz' line breaks stay escapes.
             let label = label.replace("\\\\n", "\\n");
             writeln!(f, "  node{} [label={label}];", id.index())?;
             for value in node.reads() {

@@ -63,7 +63,7 @@ pub struct Infeasible {
     pub needed_bytes: usize,
     /// By how much the line is too low.
     pub missing_bytes: usize,
-    /// The account of every byte, with the fullest moment.
+    /// The load sheet, with the peak.
     pub sheet: LoadSheet,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Infeasible {
         )?;
         writeln!(
             f,
-            "  {} are in the arena, fullest in `{}` at step {} of {}: {} of `{}`. Largest there:",
+            "  {} are in the arena, whose peak is in `{}` at step {} of {}: {} of `{}`. Largest there:",
             in_words(sheet.arena_bytes),
             peak.plan,
             peak.step + 1,

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Why a run could not go on.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ExecuteError {
-    /// The arena could not be had.
+    /// The arena could not be mapped.
     #[error("the arena of {bytes} bytes could not be mapped: {reason}")]
     Arena {
         /// Bytes asked for.
@@ -27,48 +27,48 @@ pub enum ExecuteError {
         /// What went wrong.
         reason: String,
     },
-    /// What a plan spills could not be written or read.
+    /// The spill file could not be read or written.
     #[error("{0}")]
     Spill(String),
-    /// What was handed in does not fit the plan.
+    /// The caller's arguments do not fit the plan.
     #[error("{0}")]
     Input(String),
 }
 
-/// What a run does beside computing every node once for each micro-batch.
+/// Time that a run took beside computing every node once for each micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
-    /// Time in which it waited for the spill file.
+    /// Time spent waiting for the spill file.
     pub waiting: Duration,
-    /// Time of nodes that ran again.
+    /// Time of rematerialized runs.
     pub again: Duration,
 }
 
-/// Something that can run plans.
+/// Runs plans.
 pub trait Executor {
     /// The target to plan for.
     fn target(&self) -> &dyn Target;
-    /// Where states that do not fit may lie; `None` if nothing may be spilled.
+    /// The disk that states and values may be offloaded to; `None` if there is none.
     fn disk(&self) -> Option<Disk> {
         None
     }
-    /// Takes the memory and makes everything ready; afterwards running allocates nothing. States are zero.
+    /// Allocates all memory, after which running allocates nothing. States are zero.
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
 }
 
-/// Plans with their memory, ready to run. Dropping it gives everything back.
+/// Plans with their memory, ready to run. Dropping it releases everything.
 ///
 /// Indices are those of [`PlanSet::plans`], its graphs' inputs and outputs, and [`PlanSet::states`].
 pub trait Prepared: Send {
     /// Runs one step: copies the inputs in (all of the plan's, in the graph's order) and executes the plan.
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError>;
-    /// As [`Prepared::run`], but looks at all that is written, and ends after the first node that writes something that is
-    /// not finite. Slow: for finding out where a run went wrong. An executor that cannot look finds nothing.
+    /// As [`Prepared::run`], but checks everything that is written, and stops after the first node that writes a value which is
+    /// not finite. Slow: for finding where a run went wrong. An executor that cannot check returns `None`.
     fn run_until_bad(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<Option<NodeId>, ExecuteError> {
         self.run(plan, inputs)?;
         Ok(None)
     }
-    /// What the last run did beside its computing; an executor that does not measure it says nothing.
+    /// What the last run spent beside its computing; zero if the executor does not measure it.
     fn extra(&self) -> Extra {
         Extra::default()
     }
@@ -78,4 +78,18 @@ pub trait Prepared: Send {
     fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError>;
     /// Copies bytes of a state in, from `offset` on.
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError>;
+}
+
+impl Executor for Box<dyn Executor> {
+    fn target(&self) -> &dyn Target {
+        self.as_ref().target()
+    }
+
+    fn disk(&self) -> Option<Disk> {
+        self.as_ref().disk()
+    }
+
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        self.as_ref().prepare(plans)
+    }
 }

@@ -1,53 +1,51 @@
-//! Plans a graph into one arena: order, lifetimes, placement, load sheet, verify.
+//! Plans graphs into one arena under a memory line.
 //!
-//! [`plan`] is a pure function of graphs, target and line; it allocates nothing of what it plans. [`verify`] checks a
-//! plan without sharing code with what made it.
+//! [`plan`] is a pure function of graphs, [`Target`] and [`Budget`]. It allocates nothing of what it plans. The modules are the
+//! stages, in order:
+//!
+//! - `lower`: a graph becomes tasks and tensors; states, accumulators and updates are aliased in place; large offloaded
+//!   states are updated in chunks;
+//! - `schedule`: the order of the tasks, the liveness of every tensor under it, and the buffers with their lifetimes;
+//! - [`remat`]: which tasks run twice so that the peak stays under a limit (rematerialization);
+//! - `offload`: which values wait in the spill file, when transfers run, and which hazards they wait for;
+//! - `placement`: an offset for every buffer (dynamic storage allocation);
+//! - `choice`: which of micro-batches, rematerialization, offload and chunked updates a run uses, by one comparator;
+//! - `predict`: the time of a plan; `sheet`: the account of every byte; `cache`: what was found before.
+//!
+//! [`verify`] checks a plan without sharing code with what made it.
 
-mod account;
-mod bound;
-mod claims;
-mod content;
+mod budget;
+mod cache;
+mod choice;
 mod error;
 mod executor;
-mod layout;
-mod lifetimes;
+mod lower;
 mod null;
-mod order;
-mod park;
+mod offload;
 mod placement;
 mod plan;
-mod planner;
 mod predict;
-mod record;
-mod remembered;
-mod repeat;
-mod rounds;
-pub mod search;
-mod searches;
-mod sheet;
-mod sheet_text;
-mod stream;
+pub mod remat;
+mod schedule;
+pub mod sheet;
 mod target;
-mod tide;
 mod verify;
-mod work;
 pub mod workload;
 
-pub use bound::least_repeats;
-pub use content::{Content, PLANNER, PlanKey};
+pub use budget::{Budget, Disk};
+pub use cache::{Fingerprint, PLANNER, PlanKey, PlanRecord, RecordError, SearchCache};
+pub use choice::{Batches, Candidates, Chooser, plan, plan_lowest};
 pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Extra, Prepared};
+pub use lower::ChunkTypes;
 pub use null::{NullExecutor, NullTarget};
+pub use offload::Waits;
 pub use plan::{
-    Action, Buffer, BufferId, BufferKind, ExecutionPlan, PlanSet, SPILL_ALIGNMENT, Spilled, SpilledValue,
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SPILL_ALIGNMENT,
     StateHome, StatePlacement, Step,
 };
-pub use planner::{Budget, Disk, plan, plan_toward};
-pub use record::{PlanRecord, RecordError};
-pub use rounds::Waits;
-pub use searches::Searches;
-pub use sheet::{Entry, Holder, LoadSheet, Moment, PlanRow, in_words};
-pub use stream::PieceTypes;
+pub use remat::least_rematerialization;
+pub use sheet::{Entry, Holder, LoadSheet, Peak, PlanRow, in_words};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use verify::{At, VerifyError, verify};
 

@@ -24,15 +24,15 @@ pub enum BufferKind {
     State(usize),
     /// Input `i` of the graph, for the whole batch.
     Input(usize),
-    /// Running sum `i` of the graph.
-    Carry(usize),
-    /// A value; several values may pass through one buffer (views, in-place).
+    /// Gradient accumulator `i` of the graph.
+    Accumulator(usize),
+    /// A value; several values may share one buffer (views, in place).
     Value,
-    /// Scratch of one step.
+    /// Scratch of one step's kernel.
     Workspace,
 }
 
-/// A piece of the arena with a time in which it is taken.
+/// A range of the arena with a lifetime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
     /// What it is for.
@@ -43,112 +43,112 @@ pub struct Buffer {
     pub offset: usize,
     /// Its length.
     pub bytes: usize,
-    /// First step in which it is taken; inputs and states are taken from step 0 on.
+    /// First step of its lifetime; 0 for inputs and states.
     pub first: usize,
-    /// Last step in which it is taken, inclusive.
+    /// Last step of its lifetime, inclusive.
     pub last: usize,
-    /// Bytes by which its start moves on from micro-batch to micro-batch (batched inputs), else 0.
+    /// Bytes between the slices of consecutive micro-batches (batched inputs), else 0.
     pub micro_stride: usize,
 }
 
-/// What a step does. Recomputation is a second `Run` of a node into another buffer.
+/// What a step does. Rematerialization is a second `Run` of a node into another buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Runs a node.
     Run {
         /// The node.
         node: NodeId,
-        /// Where its inputs lie, then its running sums.
+        /// The buffers of its inputs, then of its accumulators.
         reads: Vec<BufferId>,
-        /// Where its outputs go. A folded output with a running sum goes into the sum's own buffer.
+        /// The buffers of its outputs. An output that is accumulated is written to its accumulator's buffer.
         writes: Vec<BufferId>,
         /// Its scratch.
         workspace: Option<BufferId>,
     },
-    /// Runs an elementwise node piece by piece. The states that it reads from the spill file and rewrites there pass
-    /// through its scratch, two pieces of each at a time.
-    Stream {
+    /// Updates a state that is offloaded, chunk by chunk: an elementwise node runs on a part of its operands at a time. The states
+    /// that it reads from the spill file and writes back there are double-buffered in its scratch.
+    ChunkedUpdate {
         /// The node.
         node: NodeId,
-        /// Where its inputs lie; a state in the spill file has no buffer.
+        /// The buffers of its inputs; an offloaded state has none.
         reads: Vec<Option<BufferId>>,
-        /// Where its outputs go; the new version of such a state has none either.
+        /// The buffers of its outputs; the new version of an offloaded state has none either.
         writes: Vec<Option<BufferId>>,
-        /// The kernel's scratch, then two pieces of every state that passes through.
+        /// The kernel's scratch, then two chunks of every offloaded state.
         workspace: BufferId,
-        /// Elements of a piece; the last one may be shorter.
-        piece: usize,
+        /// Elements of a chunk; the last one may be shorter.
+        chunk_elements: usize,
     },
-    /// Copies a value into another buffer: a state whose new version could not be written in place.
+    /// Copies a value into another buffer, where a state's new version could not be written in place.
     Copy {
         /// The value copied.
         value: ValueId,
-        /// Where it lies.
+        /// Source.
         from: BufferId,
-        /// Where it goes.
+        /// Destination.
         to: BufferId,
     },
-    /// Reads from the spill file. The buffer is taken from here on; computing goes on until something reads it.
+    /// Starts a read from the spill file. The buffer is live from here on; the first step that reads it waits.
     Load {
         /// What is read.
-        what: Spilled,
-        /// Where it goes.
+        what: Offloaded,
+        /// Destination.
         to: BufferId,
     },
-    /// Writes the new version of a state, or a value that is loaded later in the same step, to the spill file. Computing
-    /// goes on until something writes over the buffer.
+    /// Starts a write of a state's new version, or of a value that is loaded again in the same step, to the spill file. The first
+    /// step that overwrites the buffer waits.
     Store {
         /// What is written.
-        what: Spilled,
-        /// Where it lies.
+        what: Offloaded,
+        /// Source.
         from: BufferId,
     },
 }
 
 /// What a transfer moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Spilled {
+pub enum Offloaded {
     /// State `i` of [`PlanSet::states`].
     State(usize),
-    /// Value `i` of [`ExecutionPlan::spilled`].
+    /// Value `i` of [`ExecutionPlan::offloaded`].
     Value(usize),
 }
 
-/// A value that waits in the spill file for its later readers.
+/// A value that is offloaded between two of its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpilledValue {
+pub struct OffloadedValue {
     /// The value.
     pub value: ValueId,
-    /// Where it lies in the file: a multiple of [`SPILL_ALIGNMENT`], above every state.
+    /// Its offset in the spill file: a multiple of [`SPILL_ALIGNMENT`], above every state.
     pub offset: u64,
 }
 
-/// One thing to do.
+/// One step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What is done.
+    /// What it does.
     pub action: Action,
-    /// Whether it is done once, after the last micro-batch, rather than in every micro-batch. A load may come before that:
-    /// among the steps of the body it is done in the last micro-batch alone.
-    pub tail: bool,
+    /// Whether it belongs to the optimizer step, which runs once after the last micro-batch, or runs in every micro-batch. A load
+    /// for the optimizer step may be hoisted among the steps of the micro-batches: it then runs in the last one alone.
+    pub optimizer_step: bool,
 }
 
-/// The order and places of one batch type's step. Body steps come first, tail steps last, but for loads of
-/// the tail that begin early.
+/// Order and offsets of one batch type's step: the steps of every micro-batch, then the optimizer step, but for hoisted loads
+/// of the latter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecutionPlan {
     /// The batch type, like `train × 64`.
     pub name: String,
     /// The graph it runs.
     pub graph: Arc<Graph>,
-    /// The steps, in order.
+    /// The steps, in execution order.
     pub steps: Vec<Step>,
     /// The buffers.
     pub buffers: Vec<Buffer>,
-    /// Where the graph's outputs lie after the last step.
+    /// The buffers of the graph's outputs after the last step.
     pub outputs: Vec<BufferId>,
-    /// Values that are in the spill file for a part of the step.
-    pub spilled: Vec<SpilledValue>,
+    /// Values that are offloaded for a part of the step.
+    pub offloaded: Vec<OffloadedValue>,
     /// End of the highest buffer, and at least of all states, rounded up to the alignment.
     pub peak_bytes: usize,
     /// The largest sum of bytes live at one time, alignment included: no placement can be lower.
@@ -160,11 +160,11 @@ pub struct ExecutionPlan {
 }
 
 impl ExecutionPlan {
-    /// The node of every run that is not the node's first.
-    pub fn repeats(&self) -> impl Iterator<Item = NodeId> + '_ {
+    /// The node of every rematerialized run: every run that is not the node's first.
+    pub fn rematerialized(&self) -> impl Iterator<Item = NodeId> + '_ {
         let mut ran = vec![false; self.graph.nodes.len()];
         self.steps.iter().filter_map(move |step| match step.action {
-            Action::Run { node, .. } | Action::Stream { node, .. } => {
+            Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
                 std::mem::replace(ran.get_mut(node.index())?, true).then_some(node)
             }
             _ => None,
@@ -174,25 +174,29 @@ impl ExecutionPlan {
     /// Bytes written to the spill file in a step, with the states of its set.
     pub fn stored_bytes(&self, states: &[StatePlacement]) -> u64 {
         let stores = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Store { what: Spilled::State(i), .. } => Some((step.tail, states[*i].ty.bytes())),
-            Action::Store { what: Spilled::Value(i), .. } => {
-                Some((step.tail, self.graph.ty(self.spilled[*i].value).bytes()))
+            Action::Store { what: Offloaded::State(i), .. } => {
+                Some((step.optimizer_step, states[*i].ty.bytes()))
             }
-            Action::Stream { node, writes, .. } => Some((step.tail, self.passing_bytes(*node, writes))),
+            Action::Store { what: Offloaded::Value(i), .. } => {
+                Some((step.optimizer_step, self.graph.ty(self.offloaded[*i].value).bytes()))
+            }
+            Action::ChunkedUpdate { node, writes, .. } => {
+                Some((step.optimizer_step, self.chunked_bytes(*node, writes)))
+            }
             _ => None,
         });
-        let times = |tail| if tail { 1 } else { self.graph.micro_batches as u64 };
-        stores.map(|(tail, bytes)| times(tail) * bytes as u64).sum()
+        let times = |optimizer_step| if optimizer_step { 1 } else { self.graph.micro_batches as u64 };
+        stores.map(|(optimizer_step, bytes)| times(optimizer_step) * bytes as u64).sum()
     }
 
-    /// Bytes of the states that pass through a node in pieces, and have no buffer to be written to.
-    pub(crate) fn passing_bytes(&self, node: NodeId, writes: &[Option<BufferId>]) -> usize {
+    /// Bytes of the offloaded states that a chunked update rewrites.
+    pub(crate) fn chunked_bytes(&self, node: NodeId, writes: &[Option<BufferId>]) -> usize {
         let outputs = self.graph.node(node).outputs.iter().zip(writes);
         outputs.filter(|(_, to)| to.is_none()).map(|(&value, _)| self.graph.ty(value).bytes()).sum()
     }
 }
 
-/// Where a state lies between steps.
+/// Where a state lives between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StateHome {
     /// In the arena, from this offset on.
@@ -204,23 +208,23 @@ pub enum StateHome {
 /// Everything in the spill file starts at a multiple of this.
 pub const SPILL_ALIGNMENT: u64 = 4096;
 
-/// Where a state lies, in every plan of the set.
+/// A state and where it lives, in every plan of the set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatePlacement {
     /// Its name.
     pub name: String,
     /// Its type.
     pub ty: TensorType,
-    /// What it is.
+    /// Its role.
     pub role: plimsoll_graph::Role,
-    /// How it starts.
+    /// Its initial value.
     pub init: plimsoll_graph::Init,
-    /// Where it lies.
+    /// Where it lives.
     pub home: StateHome,
 }
 
 impl StatePlacement {
-    /// Its bytes in the arena; none if it lies in the spill file.
+    /// Its bytes in the arena; an empty range if it lives in the spill file.
     pub fn arena_range(&self) -> std::ops::Range<usize> {
         match self.home {
             StateHome::Arena(offset) => offset..offset + self.ty.bytes(),
@@ -242,8 +246,8 @@ pub struct PlanSet {
     pub alignment: usize,
     /// The arena: the largest plan's peak.
     pub arena_bytes: usize,
-    /// The spill file.
+    /// Bytes of the spill file.
     pub spill_bytes: u64,
-    /// The account of every byte.
+    /// The load sheet.
     pub sheet: LoadSheet,
 }

@@ -1,21 +1,21 @@
-//! How long a plan takes: its computing, and what of the disk's work does not go on beside it.
+//! The predicted time of a plan: its computing, and the transfers that are not hidden behind it.
 
-use crate::rounds::{Waits, body, transfer, waits};
+use crate::offload::{Waits, body, transfer, waits};
 use crate::{Action, Buffer, BufferId, Disk, ExecutionPlan, KernelQuery, Step, Target, Unsupported};
 
-/// Nanoseconds to copy bytes from one buffer to another. No target is asked: each byte moves in and out once, at some 8
-/// bytes a nanosecond.
-pub(crate) fn copying(bytes: usize) -> u64 {
+/// Time to copy bytes from one buffer to another. No target is asked: each byte is read and written once, at some 8 bytes a
+/// nanosecond.
+pub(crate) fn copy_ns(bytes: usize) -> u64 {
     bytes as u64 / 4
 }
 
-/// Nanoseconds of a node that runs in pieces, with so many bytes passing through it.
-pub(crate) fn streaming(computing: u64, bytes: usize, disk: Disk) -> u64 {
-    computing.max(disk.reading(bytes) + disk.writing(bytes))
+/// Time of a chunked update with so many bytes of offloaded states: computing and transfers overlap.
+pub(crate) fn chunked_update_ns(computing: u64, bytes: usize, disk: Disk) -> u64 {
+    computing.max(disk.read_ns(bytes) + disk.write_ns(bytes))
 }
 
-/// Time of a run, in which each step takes what is given for it, among others like it: transfers go on beside the computing,
-/// one after the other, until something waits for them.
+/// Steady-state time of a run whose steps take the given times: transfers run beside the computing, one after the other, until
+/// a step waits for them.
 pub(crate) fn predicted(
     steps: &[Step],
     buffers: &[Buffer],
@@ -38,7 +38,7 @@ pub(crate) fn predicted(
     clock.now - before
 }
 
-/// A run on paper.
+/// Simulates runs in time.
 struct Clock<'a> {
     steps: &'a [Step],
     buffers: &'a [Buffer],
@@ -46,21 +46,21 @@ struct Clock<'a> {
     disk: Disk,
     waits: &'a Waits,
     now: u64,
-    /// When the disk has moved all bytes.
+    /// When the disk has done all transfers so far.
     moved: u64,
     /// When each transfer is done, by its step.
     done: Vec<u64>,
 }
 
 impl Clock<'_> {
-    /// A whole run after whatever came before.
+    /// One run after whatever came before.
     fn run(&mut self, body: usize, rounds: u64) {
         self.wait(&self.waits.entry);
         let mut took = 0;
-        // The second of all but the last stands for those after it.
+        // The second micro-batch stands for all after it but the last.
         for _ in 1..rounds.min(3) {
             let start = self.now;
-            (0..body).filter(|&at| !self.steps[at].tail).for_each(|at| self.step(at));
+            (0..body).filter(|&at| !self.steps[at].optimizer_step).for_each(|at| self.step(at));
             took = self.now - start;
         }
         let left = rounds.saturating_sub(3).saturating_mul(took);
@@ -80,11 +80,11 @@ impl Clock<'_> {
         match self.steps[at].action {
             Action::Load { .. } | Action::Store { .. } => {
                 let bytes = transfer(&self.steps[at]).map_or(0, |(id, _)| self.buffers[id.index()].bytes);
-                self.now = self.now.saturating_add(self.disk.asking(bytes));
+                self.now = self.now.saturating_add(self.disk.request_cpu(bytes));
                 self.moved = self.moved.max(self.now).saturating_add(time);
                 self.done[at] = self.moved.saturating_add(self.disk.latency(bytes));
             }
-            Action::Stream { .. } => {
+            Action::ChunkedUpdate { .. } => {
                 // It waits for the disk, and keeps it busy.
                 self.now = self.now.max(self.moved).saturating_add(time);
                 self.moved = self.now;
@@ -95,7 +95,7 @@ impl Clock<'_> {
 }
 
 impl ExecutionPlan {
-    /// Predicted time of a step on a target with this disk: [`ExecutionPlan::nanoseconds`], if it was planned for them.
+    /// Predicted time of a step on a target with this disk: [`ExecutionPlan::nanoseconds`], if the plan was made for them.
     ///
     /// ```
     /// use plimsoll_graph::{Builder, op::Unary};
@@ -111,20 +111,21 @@ impl ExecutionPlan {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn predict(&self, target: &dyn Target, disk: Disk) -> Result<u64, Unsupported> {
-        let flows = self.graph.flows();
+        let batch_relations = self.graph.batch_relations();
         let computing = |node| {
-            let kernel = target.kernel(&KernelQuery::new(&self.graph, &flows, self.graph.node(node)));
+            let kernel =
+                target.kernel(&KernelQuery::new(&self.graph, &batch_relations, self.graph.node(node)));
             Ok(kernel?.nanoseconds)
         };
         let bytes = |buffer: &BufferId| self.buffers[buffer.index()].bytes;
         let time = |step: &Step| match &step.action {
             Action::Run { node, .. } => computing(*node),
-            Action::Stream { node, writes, .. } => {
-                Ok(streaming(computing(*node)?, self.passing_bytes(*node, writes), disk))
+            Action::ChunkedUpdate { node, writes, .. } => {
+                Ok(chunked_update_ns(computing(*node)?, self.chunked_bytes(*node, writes), disk))
             }
-            Action::Copy { to, .. } => Ok(copying(bytes(to))),
-            Action::Load { to, .. } => Ok(disk.reading(bytes(to))),
-            Action::Store { from, .. } => Ok(disk.writing(bytes(from))),
+            Action::Copy { to, .. } => Ok(copy_ns(bytes(to))),
+            Action::Load { to, .. } => Ok(disk.read_ns(bytes(to))),
+            Action::Store { from, .. } => Ok(disk.write_ns(bytes(from))),
         };
         let times = self.steps.iter().map(time).collect::<Result<Vec<_>, _>>()?;
         Ok(predicted(&self.steps, &self.buffers, self.graph.micro_batches, &times, disk))

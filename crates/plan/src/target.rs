@@ -1,6 +1,6 @@
 //! What the planner knows of a machine: pure and hardware-free.
 
-use plimsoll_graph::{Flow, Graph, Node, Op};
+use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_tensor::TensorType;
 use thiserror::Error;
 
@@ -13,17 +13,17 @@ pub struct KernelQuery<'a> {
     pub inputs: Vec<&'a TensorType>,
     /// Types of its outputs.
     pub outputs: Vec<&'a TensorType>,
-    /// Whether folded outputs are added to running sums.
+    /// Whether outputs that are reduced over the batch are added to accumulators.
     pub accumulate: bool,
-    /// Rows of the op's first batched input that belong to one block of examples; 0 if the op folds nothing.
+    /// Rows of the op's first batched input that belong to one block of examples; 0 if the op reduces nothing over the batch.
     pub fold_rows: usize,
 }
 
 impl<'a> KernelQuery<'a> {
-    /// The query for a node of a graph with these [`Graph::flows`].
-    pub fn new(graph: &'a Graph, flows: &[Flow], node: &'a Node) -> Self {
-        let folds = node.outputs.iter().any(|v| flows[v.index()] == Flow::Folded);
-        let batched = node.inputs.iter().find(|v| flows[v.index()] == Flow::PerExample);
+    /// The query for a node of a graph with these [`Graph::batch_relations`].
+    pub fn new(graph: &'a Graph, batch_relations: &[BatchRelation], node: &'a Node) -> Self {
+        let folds = node.outputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Reduced);
+        let batched = node.inputs.iter().find(|v| batch_relations[v.index()] == BatchRelation::PerExample);
         Self {
             op: &node.op,
             inputs: graph.input_types(node),
@@ -39,7 +39,7 @@ impl<'a> KernelQuery<'a> {
 pub struct Kernel {
     /// Scratch bytes needed while the op runs.
     pub workspace: usize,
-    /// Pairs (output, input) of equal size such that the output may be written over the input.
+    /// Pairs (output, input) of equal size such that the output may be written in place of the input.
     pub in_place: Vec<(usize, usize)>,
     /// Predicted time.
     pub nanoseconds: u64,
@@ -61,7 +61,7 @@ pub struct Unsupported {
 pub trait Target: Send + Sync {
     /// Its name in load sheets, like `cpu avx512, 2 threads`.
     fn name(&self) -> String;
-    /// What of it the bits of results may depend on, like `cpu avx512`.
+    /// What of it decides the bits of results, like `cpu avx512`.
     fn instructions(&self) -> String {
         self.name()
     }

@@ -1,4 +1,4 @@
-//! Counter-based random numbers: a value is a function of where it is asked for, never of what was asked before.
+//! Counter-based random numbers: a number is a function of its address, never of the numbers drawn before.
 //!
 //! The generator is Philox4x32 with ten rounds (Salmon et al., 2011). A [`Stream`] fixes seed, step and layer; an
 //! element is addressed by the example's global index and the element's index inside the example.
@@ -22,10 +22,7 @@ pub struct Stream {
 impl Stream {
     /// The stream of the layer `name` in step `step` of a run with seed `seed`.
     pub fn new(seed: u64, step: u64, name: &str) -> Self {
-        // FNV-1a: stable across builds and platforms, unlike the standard library's hashers.
-        let hash = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash = fnv1a(name);
         let key = seed ^ (hash & 0xffff_ffff_0000_0000);
         Self { key: [key as u32, (key >> 32) as u32], step: step as u32, stream: hash as u32 }
     }
@@ -56,7 +53,7 @@ impl Stream {
         self.normal_block(example, (element / 4) as u32)[(element % 4) as usize]
     }
 
-    /// Four standard normals for a block of four elements, by the Box-Muller transform: each two words give two.
+    /// Four standard normals for a block of four elements, by the Box-Muller transform: two from each pair of words.
     pub fn normal_block(&self, example: u64, block: u32) -> [f32; 4] {
         let words = self.block(example, block);
         let unit = |w: u32| (f64::from(w) + 0.5) / 4_294_967_296.0;
@@ -75,6 +72,11 @@ impl Stream {
     }
 }
 
+/// FNV-1a: stable across builds and platforms, unlike the standard library's hashers.
+pub fn fnv1a(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
 /// Ten rounds of Philox4x32.
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
@@ -89,6 +91,36 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
     counter
+}
+
+/// A small sequential generator for heuristics that need variety, not quality: the planner's local searches, and tests. The
+/// same seed gives the same numbers on every machine.
+///
+/// ```
+/// use plimsoll_tensor::random::Lcg;
+/// let mut random = Lcg::new(1);
+/// assert!(random.below(6) < 6);
+/// assert!((0.0..1.0).contains(&random.unit()));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lcg(u64);
+
+impl Lcg {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// A number below a limit, which is at least 1.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % limit.max(1)
+    }
+
+    /// A number from 0 up to 1, exclusive.
+    pub fn unit(&mut self) -> f64 {
+        self.below(1 << 20) as f64 / f64::from(1 << 20)
+    }
 }
 
 #[cfg(test)]
@@ -106,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_and_normal_have_their_moments() {
+    fn uniform_and_normal_have_their_mean_and_variance() {
         let stream = Stream::new(1, 2, "moments");
         let n = 40_000u64;
         let (mut u, mut m, mut v) = (0.0, 0.0, 0.0);

@@ -1,7 +1,7 @@
 //! Look-ups by index.
 
-use super::{Family, arity, rank, require};
-use crate::{Flow, TypeError};
+use super::{Family, PrecisionClass, Properties, arity, rank, require};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -104,19 +104,26 @@ impl Family for Index {
         }
     }
 
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         vec![match (self, batched) {
-            (Self::Gather, [false, true]) | (Self::OneHot { .. }, _) => Flow::PerExample,
-            (Self::ScatterAdd { .. }, [true, true]) => Flow::Folded,
-            (Self::Take | Self::Put { .. }, _) if inputs[0].shape.rank() > 1 => Flow::PerExample,
+            (Self::Gather, [false, true]) | (Self::OneHot { .. }, _) => BatchRelation::PerExample,
+            (Self::ScatterAdd { .. }, [true, true]) => BatchRelation::Reduced,
+            (Self::Take | Self::Put { .. }, _) if inputs[0].shape.rank() > 1 => BatchRelation::PerExample,
             // Elements of a shared row, one for each example.
-            (Self::Take, [false, true]) => Flow::PerExample,
-            _ => Flow::Mixed,
+            (Self::Take, [false, true]) => BatchRelation::PerExample,
+            (
+                Self::Gather | Self::ScatterAdd { .. } | Self::Take | Self::Put { .. } | Self::Range { .. },
+                _,
+            ) => BatchRelation::Mixed,
         }]
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::ScatterAdd { .. }) { &[0] } else { &[] }
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Gather => Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL },
+            Self::ScatterAdd { .. } => Properties { folds: &[0], ..Properties::GENERAL },
+            Self::Take | Self::Put { .. } | Self::OneHot { .. } | Self::Range { .. } => Properties::GENERAL,
+        }
     }
 }
 

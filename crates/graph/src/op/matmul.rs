@@ -1,7 +1,7 @@
 //! Matrix product.
 
-use super::{Family, product_type, require, same_float};
-use crate::{Flow, TypeError};
+use super::{Family, PrecisionClass, Properties, product_type, require, same_float};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,8 @@ impl Epilogue {
 }
 
 /// `A · B` for matrices, either read transposed, `[m,k] · [k,n] → [m,n]`. Accumulation is f32 at least; the result is rounded
-/// once, to the operands' type or to [`MatMul::output`]. A product of two batched operands over their rows (a weight's gradient, `Aᵀ · B`) folds block of examples by block.
+/// once, to the operands' type or to [`MatMul::output`]. A product of two batched operands over their rows (a weight's
+/// gradient, `Aᵀ · B`) folds over the batch, block by block.
 ///
 /// With equal extents before the last two, one product for each: `[..,m,k] · [..,k,n] → [..,m,n]`, without epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,19 +95,20 @@ impl Family for MatMul {
         (outputs[0].shape.elements() as u64).saturating_mul(depth).saturating_mul(2)
     }
 
-    fn flow(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<Flow> {
+    fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         vec![match (batched[0], batched[1]) {
-            // One product for each example, or several; only if both operands have theirs.
-            (true, true) if inputs[0].shape.rank() > 2 => Flow::PerExample,
-            _ if inputs[0].shape.rank() > 2 => Flow::Mixed,
-            (true, false) if !self.transpose_a => Flow::PerExample,
-            (true, true) if self.transpose_a && !self.transpose_b => Flow::Folded,
-            _ => Flow::Mixed,
+            // One product or more for each example, if both operands are batched.
+            (true, true) if inputs[0].shape.rank() > 2 => BatchRelation::PerExample,
+            _ if inputs[0].shape.rank() > 2 => BatchRelation::Mixed,
+            (true, false) if !self.transpose_a => BatchRelation::PerExample,
+            (true, true) if self.transpose_a && !self.transpose_b => BatchRelation::Reduced,
+            _ => BatchRelation::Mixed,
         }]
     }
 
-    fn folds(&self) -> &'static [usize] {
+    fn properties(&self) -> Properties {
         // A bias or a maximum belongs to the whole sum, not to a block's part of it.
-        if self.epilogue == Epilogue::default() { &[0] } else { &[] }
+        let folds: &[usize] = if self.epilogue == Epilogue::default() { &[0] } else { &[] };
+        Properties { precision: PrecisionClass::PRODUCT, folds, ..Properties::GENERAL }
     }
 }

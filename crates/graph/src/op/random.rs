@@ -1,7 +1,7 @@
 //! Random numbers by counter.
 
-use super::{Family, arity, rank, require};
-use crate::{Flow, TypeError};
+use super::{Family, Properties, Rematerialization, arity, rank, require};
+use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +63,11 @@ impl Family for Random {
         20 * outputs[0].shape.elements() as u64
     }
 
-    fn flow(&self, batched: &[bool], _: &[&TensorType]) -> Vec<Flow> {
-        vec![if batched[0] { Flow::Mixed } else { Flow::PerExample }]
+    fn batch_relation(&self, batched: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
+        vec![if batched[0] { BatchRelation::Mixed } else { BatchRelation::PerExample }]
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { rematerialization: Rematerialization::Cheap, ..Properties::GENERAL }
     }
 }

@@ -1,0 +1,310 @@
+//! How a whole run fits: the number of micro-batches, and the techniques that each number may use.
+
+use super::{Score, better};
+use crate::{
+    Budget, Disk, Entry, Fingerprint, Infeasible, PlanError, PlanSet, SearchCache, Target, VerifyError,
+    sheet, verify,
+};
+use plimsoll_graph::Graph;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Writing wears a disk out: offload that is not needed to fit has to save one part in so many of a step.
+const WORTH_OFFLOADING: u64 = 32;
+
+/// A run to plan, as the chooser sees it: graphs for any number of micro-batches, and what lies outside the arena.
+pub trait Candidates {
+    /// Why there are no graphs.
+    type Error: From<PlanError> + From<VerifyError>;
+
+    /// The target of the plans.
+    fn target(&self) -> &dyn Target;
+    /// The disk that may hold offloaded states and values.
+    fn disk(&self) -> Option<Disk>;
+    /// Numbers of micro-batches to try, the fewest first; at least one number.
+    fn micro_batches(&self) -> Vec<usize>;
+    /// The graphs of every batch type, by name, with training steps in so many micro-batches.
+    fn graphs(&self, micro_batches: usize) -> Result<Vec<(String, Graph)>, Self::Error>;
+    /// What lies outside the arena beside the plans themselves.
+    fn outside(&self, micro_batches: usize, graphs: &[(String, Graph)]) -> Vec<Entry>;
+    /// Heap of the program beside that of the plans; `None` if the heap is not accounted for.
+    fn heap_bytes(&self) -> Option<usize>;
+    /// Whether the error says that the batch cannot be split.
+    fn is_unsplittable(error: &Self::Error) -> bool;
+    /// The part of the error that says by how much a plan misses the line.
+    fn infeasible(error: &Self::Error) -> Option<&Infeasible>;
+
+    /// Plans with the lowest peak that a budget asks for. A run with a plan cache looks there first.
+    fn plan_lowest(
+        &self,
+        batches: &Batches,
+        budget: &Budget,
+        search_cache: &SearchCache,
+    ) -> Result<PlanSet, PlanError> {
+        search_cache.plan_lowest(batches.graphs(), self.target(), budget)
+    }
+}
+
+/// The graphs of every batch type, by name.
+pub struct Batches {
+    graphs: Vec<(String, Graph)>,
+    fingerprint: OnceCell<Fingerprint>,
+}
+
+impl Batches {
+    /// The graphs.
+    pub fn graphs(&self) -> &[(String, Graph)] {
+        &self.graphs
+    }
+
+    /// What their plans on a target depend on; computed once.
+    pub fn fingerprint(&self, target: &dyn Target) -> Fingerprint {
+        *self.fingerprint.get_or_init(|| Fingerprint::new(&self.graphs, target))
+    }
+}
+
+/// What plans of a run may do to stay under the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Techniques {
+    /// Every task runs once and every state is resident.
+    Plain,
+    /// Tasks may run twice.
+    Rematerialize,
+    /// Tasks may run twice, and states and values may be offloaded, unless the plan then takes longer than this.
+    Offload { time_limit_ns: u64 },
+}
+
+/// Chooses how a run fits under a line, and keeps what does not depend on the line.
+#[derive(Default)]
+pub struct Chooser {
+    /// The line.
+    pub line_bytes: usize,
+    /// Whether plans are as low as possible, rather than just under the line.
+    lowest: bool,
+    /// Predicted time of a step without a line, and bytes of all states; known once anything is planned.
+    unlimited_ns: u64,
+    state_bytes: usize,
+    /// Whether what was found is kept for other lines.
+    keep: bool,
+    /// By the number of micro-batches: graphs, and plans without any technique.
+    batches: BTreeMap<usize, Rc<Batches>>,
+    plain: BTreeMap<usize, Rc<PlanSet>>,
+    search_cache: SearchCache,
+}
+
+impl Chooser {
+    /// For plans under one line: only the latest search is kept, for its next search limit.
+    pub fn new(line_bytes: usize) -> Self {
+        Self { line_bytes, search_cache: SearchCache::with_capacity(1), ..Self::default() }
+    }
+
+    /// For plans under many lines, set by [`Chooser::line_bytes`].
+    pub fn reusable() -> Self {
+        Self { keep: true, search_cache: SearchCache::unbounded(), ..Self::default() }
+    }
+
+    /// Predicted time of a step without a line; 0 before anything is planned.
+    pub fn unlimited_ns(&self) -> u64 {
+        self.unlimited_ns
+    }
+
+    /// The fastest plans found under the line; every plan set is verified.
+    pub fn choose<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
+        let found = self.fastest(run);
+        if !is_infeasible::<C>(&found) || self.line_bytes == 0 {
+            return found;
+        }
+        // Plans with the lowest peak sometimes fit where those searched for at the line do not.
+        self.lowest = true;
+        let lowest = self.fastest(run);
+        self.lowest = false;
+        better_of::<C>(found, lowest)
+    }
+
+    /// The limit that searches are given.
+    fn search_limit(&self) -> usize {
+        if self.lowest { 0 } else { self.line_bytes }
+    }
+
+    fn fastest<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
+        let counts = run.micro_batches();
+        let mut best = self.plan(run, counts[0], Techniques::Plain);
+        let mut tried = 1;
+        for &count in &counts[1..] {
+            if !is_infeasible::<C>(&best) {
+                break;
+            }
+            match self.plan(run, count, Techniques::Plain) {
+                Err(error) if C::is_unsplittable(&error) => break,
+                other => best = other,
+            }
+            tried += 1;
+        }
+        let fits = !is_infeasible::<C>(&best);
+        if tried == 1 && fits {
+            return best;
+        }
+        // Fewer micro-batches with rematerialization may be faster, or the only ones that fit. What is tried under one line is
+        // tried under every higher line, too, unless the run fits there without.
+        let last = if fits { tried - 2 } else { tried - 1 };
+        let mut again = vec![0, (counts.len() / 2).min(last), last];
+        again.dedup();
+        let disk = run.disk();
+        // Rematerialization does not help where the states alone exceed the line. A line of 0 asks for the lowest peak.
+        let line = self.search_limit();
+        let states_exceed = disk.is_some() && line > 0 && self.state_bytes > line;
+        if !states_exceed {
+            let others = again.iter().map(|&at| self.plan(run, counts[at], Techniques::Rematerialize));
+            best = others.fold(best, better_of::<C>);
+        }
+        let saved_ns = self.unlimited_ns / WORTH_OFFLOADING;
+        let is_fast = |plans: &PlanSet| step_ns(plans) <= self.unlimited_ns + saved_ns;
+        if disk.is_none() || best.as_ref().is_ok_and(is_fast) {
+            return best;
+        }
+        // From the smallest micro-batches to larger ones that offload more, while that is faster; and the whole batch, which
+        // needs no accumulators.
+        let mut slower = 0;
+        for (at, &count) in counts[..tried].iter().enumerate().rev() {
+            if at > 0 && slower > 1 {
+                continue;
+            }
+            let time_limit_ns = match &best {
+                Ok(plans) if plans.spill_bytes > 0 => step_ns(plans),
+                Ok(plans) => step_ns(plans).saturating_sub(saved_ns),
+                Err(_) => u64::MAX,
+            };
+            let offloaded = self.plan(run, count, Techniques::Offload { time_limit_ns });
+            let faster = offloaded.as_ref().is_ok_and(|plans| step_ns(plans) < time_limit_ns);
+            slower = if faster { 0 } else { slower + 1 };
+            best = match (best, offloaded) {
+                (Ok(_), Ok(offloaded)) if faster => Ok(offloaded),
+                (Ok(best), Ok(_)) => Ok(best),
+                (best, offloaded) => better_of::<C>(best, offloaded),
+            };
+        }
+        best
+    }
+
+    /// The verified plans in so many micro-batches, or by how much they miss the line.
+    fn plan<C: Candidates>(
+        &mut self,
+        run: &C,
+        micro_batches: usize,
+        techniques: Techniques,
+    ) -> Result<PlanSet, C::Error> {
+        let mut plans = match techniques {
+            // The same under every line.
+            Techniques::Plain => self.plan_plain(run, micro_batches)?,
+            Techniques::Rematerialize | Techniques::Offload { .. } => {
+                self.plan_lowest(run, micro_batches, techniques)?
+            }
+        };
+        plans.sheet.line_bytes = self.line_bytes;
+        plans.sheet.check_line()?;
+        verify(&plans)?;
+        Ok(plans)
+    }
+
+    /// The plans without any technique. The first ones tell the time of a step without a line.
+    fn plan_plain<C: Candidates>(&mut self, run: &C, micro_batches: usize) -> Result<PlanSet, C::Error> {
+        if let Some(known) = self.plain.get(&micro_batches) {
+            return Ok(known.as_ref().clone());
+        }
+        let plans = self.plan_lowest(run, micro_batches, Techniques::Plain)?;
+        if self.unlimited_ns == 0 {
+            self.unlimited_ns = step_ns(&plans);
+            self.state_bytes = plans.states.iter().map(|s| s.ty.bytes()).sum();
+        }
+        if self.keep {
+            self.plain.insert(micro_batches, Rc::new(plans.clone()));
+        }
+        Ok(plans)
+    }
+
+    fn batches<C: Candidates>(&mut self, run: &C, micro_batches: usize) -> Result<Rc<Batches>, C::Error> {
+        if let Some(known) = self.batches.get(&micro_batches) {
+            return Ok(known.clone());
+        }
+        let graphs = run.graphs(micro_batches)?;
+        let made = Rc::new(Batches { graphs, fingerprint: OnceCell::new() });
+        if self.keep {
+            self.batches.insert(micro_batches, made.clone());
+        }
+        Ok(made)
+    }
+
+    /// The plans in so many micro-batches, under the line if the techniques allow it, with everything outside the arena in
+    /// the load sheet.
+    fn plan_lowest<C: Candidates>(
+        &mut self,
+        run: &C,
+        micro_batches: usize,
+        techniques: Techniques,
+    ) -> Result<PlanSet, C::Error> {
+        let batches = self.batches(run, micro_batches)?;
+        let outside = run.outside(micro_batches, batches.graphs());
+        let plain = techniques == Techniques::Plain;
+        // Heap and page tables depend on the plan: they are reserved first, and counted once the plan is known.
+        // Rematerialized runs and transfers add to the plan, seldom as much as an eighth.
+        let mut reserved = run.heap_bytes().map_or(0, |heap| {
+            let bytes = sheet::graphs_heap_bytes(batches.graphs());
+            heap + bytes + if plain { 0 } else { bytes / 8 }
+        });
+        loop {
+            let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
+            let arena = sheet::largest_arena(self.search_limit().saturating_sub(outside_bytes));
+            let line_bytes = if plain { usize::MAX } else { arena.saturating_add(outside_bytes - reserved) };
+            let (disk, time_limit_ns) = match techniques {
+                Techniques::Plain | Techniques::Rematerialize => (None, u64::MAX),
+                Techniques::Offload { time_limit_ns } => (run.disk(), time_limit_ns),
+            };
+            let budget = Budget {
+                rematerialize: !plain,
+                offload: disk,
+                time_limit_ns,
+                ..Budget::new(line_bytes, outside.clone())
+            };
+            let mut plans = run.plan_lowest(&batches, &budget, &self.search_cache)?;
+            let page_tables = sheet::page_tables(plans.arena_bytes);
+            if let Some(heap) = run.heap_bytes() {
+                let bytes = heap + sheet::plans_heap_bytes(&plans);
+                let total = plans.sheet.total_bytes + bytes + page_tables.bytes;
+                // An arena that missed the limit with less reserved misses it with more, too.
+                let retry = plans.arena_bytes <= arena && total > self.search_limit();
+                if bytes > reserved && retry && !plain {
+                    reserved = bytes + bytes / 16;
+                    continue;
+                }
+                plans.sheet.add_outside(sheet::heap_cap(bytes, &plans.plans));
+            }
+            plans.sheet.add_outside(page_tables);
+            return Ok(plans);
+        }
+    }
+}
+
+/// Predicted time of a step of the first plan, the training step's.
+fn step_ns(plans: &PlanSet) -> u64 {
+    plans.plans.first().map_or(0, |p| p.nanoseconds)
+}
+
+fn is_infeasible<C: Candidates>(result: &Result<PlanSet, C::Error>) -> bool {
+    result.as_ref().is_err_and(|error| C::infeasible(error).is_some())
+}
+
+/// The faster of two plans; of two that do not fit, the one that misses the line by less. Any other failure is returned.
+fn better_of<C: Candidates>(
+    first: Result<PlanSet, C::Error>,
+    second: Result<PlanSet, C::Error>,
+) -> Result<PlanSet, C::Error> {
+    let failed = |result: &Result<PlanSet, C::Error>| result.is_err() && !is_infeasible::<C>(result);
+    if failed(&first) || failed(&second) {
+        return if failed(&first) { first } else { second };
+    }
+    better(first, second, |result| match result {
+        Ok(plans) => Score::new(0, 0, step_ns(plans)),
+        Err(error) => Score::new(C::infeasible(error).map_or(0, |short| short.missing_bytes), 0, 0),
+    })
+}

@@ -1,0 +1,279 @@
+//! Which states live in the arena, which in the spill file, and which of those are updated in chunks.
+
+use super::one_graph::plan_graph;
+use super::{Score, Techniques, better};
+use crate::lower::{StateLayout, TaskGraph, TaskId, find_states};
+use crate::placement::Layout;
+use crate::schedule::order;
+use crate::{
+    Budget, Disk, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, SearchCache, StateHome, StatePlacement,
+    Target, offload, sheet,
+};
+use plimsoll_graph::{Graph, Role};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// Smaller tensors are not offloaded: each would save little and cost a request.
+const LEAST_OFFLOADED: usize = 64 << 10;
+
+/// No state is updated in chunks.
+const NO_CHUNKS: usize = usize::MAX;
+
+/// A plan is slow if it takes more than one part in so many longer than the plan without a line.
+pub(super) const SLOW: u64 = 20;
+
+/// Rematerialization is tried beside offload only where it could pay: it is assumed to remove at most all but one part in so
+/// many of the time that offload adds.
+const REMAT_GAIN: u64 = 3;
+
+/// What all attempts to plan a set of graphs share.
+pub(super) struct Planner<'a> {
+    batches: &'a [(String, Graph)],
+    /// Their graphs, shared with the plans.
+    graphs: Vec<Arc<Graph>>,
+    target: &'a dyn Target,
+    /// All states, not placed yet.
+    states: Vec<StatePlacement>,
+    alignment: usize,
+    disk: Disk,
+    search_cache: &'a SearchCache,
+}
+
+/// Plans of every batch type above the same states.
+struct Candidate {
+    plans: Vec<ExecutionPlan>,
+    state_layout: StateLayout,
+}
+
+impl Candidate {
+    /// Predicted time of a step of the first batch type.
+    fn nanoseconds(&self) -> u64 {
+        self.plans.first().map_or(0, |p| p.nanoseconds)
+    }
+
+    fn score(&self, arena_limit: usize) -> Score {
+        let peak = self.plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
+        Score::new(peak, arena_limit, self.nanoseconds())
+    }
+}
+
+impl<'a> Planner<'a> {
+    pub fn new(
+        batches: &'a [(String, Graph)],
+        target: &'a dyn Target,
+        disk: Disk,
+        search_cache: &'a SearchCache,
+    ) -> Result<Self, PlanError> {
+        let states = find_states(batches)?;
+        let graphs = batches.iter().map(|(_, graph)| Arc::new(graph.clone())).collect();
+        let alignment = target.alignment().max(1);
+        Ok(Self { batches, graphs, target, states, alignment, disk, search_cache })
+    }
+
+    /// The fastest plans found under a budget, else those with the lowest peak.
+    pub fn plan_under(&self, budget: &Budget) -> Result<PlanSet, PlanError> {
+        let arena_limit = budget.arena_bytes();
+        let resident = Techniques {
+            rematerialize: budget.rematerialize && budget.offload.is_none(),
+            offload_values_from: None,
+            chunk_from_bytes: NO_CHUNKS,
+        };
+        let mut best = self.plan(&[], arena_limit, resident)?;
+        if let Some(disk) = budget.offload
+            && !best.score(arena_limit).fits()
+        {
+            best = self.with_offload(arena_limit.saturating_sub(disk.staging_bytes), budget, best)?;
+        }
+        Ok(self.finish(best, budget))
+    }
+
+    /// Plans with these states in the spill file; techniques are used by graphs that do not fit without.
+    fn plan(
+        &self,
+        offloaded: &[usize],
+        arena_limit: usize,
+        techniques: Techniques,
+    ) -> Result<Candidate, PlanError> {
+        let state_layout = self.state_layout(offloaded, techniques.chunk_from_bytes);
+        let plans = self.batches.iter().zip(&self.graphs);
+        let plans = plans.map(|((name, _), graph)| {
+            let search_cache = self.search_cache;
+            let layout = Layout { name, graph, state_layout: &state_layout, arena_limit, search_cache };
+            plan_graph(&layout, self.target, self.disk, techniques)
+        });
+        Ok(Candidate { plans: plans.collect::<Result<_, _>>()?, state_layout })
+    }
+
+    /// The set of finished plans, with their load sheet.
+    fn finish(&self, candidate: Candidate, budget: &Budget) -> PlanSet {
+        let Candidate { plans, state_layout: StateLayout { states, spill_bytes, .. } } = candidate;
+        // Only one plan runs at a time: all share the part of the spill file above the states.
+        let ends = plans.iter().filter_map(|p| {
+            let last = p.offloaded.last()?;
+            Some((last.offset + p.graph.ty(last.value).bytes() as u64).next_multiple_of(SPILL_ALIGNMENT))
+        });
+        let spill_bytes = ends.max().unwrap_or(0).max(spill_bytes);
+        plan_set(self.target, plans, states, spill_bytes, budget)
+    }
+
+    /// Offloads as few states as make the plans fit, and values beside them; rematerializes too where that is not enough, or
+    /// slow; chunks updates where nothing else fits. `resident` is the plan without offload, kept if nothing has a lower peak.
+    fn with_offload(
+        &self,
+        arena_limit: usize,
+        budget: &Budget,
+        resident: Candidate,
+    ) -> Result<Candidate, PlanError> {
+        let order = self.offload_order();
+        // Each further offloaded state lowers the arena, but for fragmentation: bisect for the fewest.
+        let (mut fewest, mut high) = (0, order.len());
+        while fewest < high {
+            let middle = fewest.midpoint(high);
+            let fits = self.least_arena(&order[..middle], arena_limit)? <= arena_limit;
+            if fits { high = middle } else { fewest = middle + 1 }
+        }
+        let half = fewest.midpoint(order.len());
+        let mut counts = vec![fewest, fewest.midpoint(half), half, order.len()];
+        counts.dedup();
+        let unlimited_ns = resident.nanoseconds();
+        let fast_ns = (unlimited_ns / SLOW * (SLOW + 1)).min(budget.time_limit_ns);
+        let score = |candidate: &Candidate| candidate.score(arena_limit);
+        let fits_within = |candidate: &Candidate, nanoseconds: u64| {
+            score(candidate).fits() && candidate.nanoseconds() <= nanoseconds
+        };
+        // A plan that fits without rematerialization and takes longer than this is not brought under the time limit by it.
+        let added_ns = budget.time_limit_ns.saturating_sub(unlimited_ns);
+        let hopeless_ns = unlimited_ns.saturating_add(added_ns.saturating_mul(REMAT_GAIN));
+        let mut hopeless = true;
+        let mut best = resident;
+        for rematerialize in [false, true] {
+            for &count in &counts {
+                if fits_within(&best, fast_ns) {
+                    return Ok(best);
+                }
+                if rematerialize && (!budget.rematerialize || hopeless) {
+                    continue;
+                }
+                let techniques = Techniques {
+                    rematerialize,
+                    offload_values_from: Some(LEAST_OFFLOADED),
+                    chunk_from_bytes: NO_CHUNKS,
+                };
+                let found = self.plan(&order[..count], arena_limit, techniques)?;
+                let limit_ns = if score(&found).fits() { hopeless_ns } else { budget.time_limit_ns };
+                hopeless &= found.nanoseconds() > limit_ns;
+                best = better(best, found, score);
+            }
+        }
+        if hopeless || fits_within(&best, fast_ns / 2 * 3) {
+            return Ok(best);
+        }
+        // Chunked updates wait for the disk: they come last, and only for the largest states if that is enough.
+        let chunked = |chunk_from_bytes| {
+            let techniques = Techniques {
+                rematerialize: budget.rematerialize,
+                offload_values_from: Some(LEAST_OFFLOADED),
+                chunk_from_bytes,
+            };
+            self.plan(&order, arena_limit, techniques)
+        };
+        best = better(best, chunked(0)?, score);
+        if score(&best).fits() {
+            let largest = self.states.iter().map(|s| s.ty.bytes()).max().unwrap_or(0);
+            best = better(best, chunked(largest / 2)?, score);
+        }
+        Ok(best)
+    }
+
+    /// The smallest arena, fragmentation aside, with these states and as many values as needed offloaded.
+    fn least_arena(&self, offloaded: &[usize], arena_limit: usize) -> Result<usize, PlanError> {
+        let state_layout = self.state_layout(offloaded, NO_CHUNKS);
+        let mut most = 0;
+        for (name, graph) in self.batches {
+            let (_, tiers) = state_layout.of(graph);
+            let task_graph = TaskGraph::new(name, graph, self.target, &tiers, self.disk)?;
+            let order = self.search_cache.order(&task_graph);
+            let limit = arena_limit.saturating_sub(state_layout.end);
+            let idle = offload::idle_intervals(&task_graph, &order, LEAST_OFFLOADED);
+            let chosen = offload::fewest_to_fit(&task_graph, &order, &idle, limit);
+            let offloaded = offload::with_offloaded(&task_graph, &order, &chosen);
+            let all: Vec<TaskId> = (0..offloaded.tasks.len()).collect();
+            let live = order::peak(&offloaded, &all) - offloaded.resident_bytes();
+            most = most.max(state_layout.end + live);
+        }
+        Ok(most)
+    }
+
+    /// The states worth offloading. Optimizer state comes first, since a step uses it once; then the largest.
+    fn offload_order(&self) -> Vec<usize> {
+        let large = |&i: &usize| self.states[i].ty.bytes() >= LEAST_OFFLOADED;
+        let mut order: Vec<usize> = (0..self.states.len()).filter(large).collect();
+        order.sort_by_key(|&i| (self.states[i].role != Role::Moment, Reverse(self.states[i].ty.bytes()), i));
+        order
+    }
+
+    /// Packs resident states at the bottom of the arena and offloaded ones in the spill file, in the order they appear in.
+    fn state_layout(&self, offloaded: &[usize], chunk_from_bytes: usize) -> StateLayout {
+        let mut states = self.states.to_vec();
+        let (mut end, mut spill_bytes) = (0_usize, 0_u64);
+        for (i, state) in states.iter_mut().enumerate() {
+            let bytes = state.ty.bytes();
+            if offloaded.contains(&i) {
+                state.home = StateHome::File(spill_bytes);
+                spill_bytes += (bytes as u64).next_multiple_of(SPILL_ALIGNMENT);
+            } else {
+                state.home = StateHome::Arena(end);
+                end += bytes.next_multiple_of(self.alignment);
+            }
+        }
+        StateLayout { states, end, spill_bytes, chunk_from_bytes }
+    }
+}
+
+/// Plans with their states placed, and their load sheet.
+pub(crate) fn plan_set(
+    target: &dyn Target,
+    plans: Vec<ExecutionPlan>,
+    states: Vec<StatePlacement>,
+    spill_bytes: u64,
+    budget: &Budget,
+) -> PlanSet {
+    let arena_bytes = plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
+    let mut outside = budget.outside.clone();
+    if spill_bytes > 0 {
+        outside.push(sheet::spill_staging(budget.offload.unwrap_or_default().staging_bytes));
+    }
+    let (name, alignment) = (target.name(), target.alignment().max(1));
+    let sheet = sheet::load_sheet(name.clone(), &plans, &states, arena_bytes, &outside, budget.line_bytes);
+    PlanSet { target: name, plans, states, alignment, arena_bytes, spill_bytes, sheet }
+}
+
+/// A disk for [`plan_offloaded`].
+#[cfg(test)]
+pub(crate) const TEST_DISK: Disk = Disk {
+    read_ns_per_mib: 300_000,
+    write_ns_per_mib: 500_000,
+    latency_ns: 70,
+    single_request_ns: 5,
+    request_cpu_ns: 3,
+    staging_bytes: 0,
+};
+
+/// Plans graphs with those states in the spill file whose bit is set, and values of any size where the limit asks for it.
+#[cfg(test)]
+pub(crate) fn plan_offloaded(
+    batches: &[(String, Graph)],
+    target: &dyn Target,
+    disk: Disk,
+    offloaded: u64,
+    arena_limit: usize,
+    rematerialize: bool,
+    chunk_from_bytes: usize,
+) -> Result<PlanSet, PlanError> {
+    let search_cache = SearchCache::default();
+    let planner = Planner::new(batches, target, disk, &search_cache)?;
+    let some: Vec<usize> = (0..planner.states.len()).filter(|&i| offloaded >> i & 1 == 1).collect();
+    let techniques = Techniques { rematerialize, offload_values_from: Some(1), chunk_from_bytes };
+    let found = planner.plan(&some, arena_limit, techniques)?;
+    Ok(planner.finish(found, &Budget::new(usize::MAX, Vec::new())))
+}

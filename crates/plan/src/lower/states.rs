@@ -1,0 +1,71 @@
+//! Where the states of a plan set live between steps.
+
+use crate::lower::StateTier;
+use crate::{PlanError, SPILL_ALIGNMENT, StateHome, StatePlacement};
+use plimsoll_graph::Graph;
+use std::collections::BTreeMap;
+
+/// The states of all graphs, in the order they first appear, matched by name.
+pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacement>, PlanError> {
+    let mut states: Vec<StatePlacement> = Vec::new();
+    let mut index = BTreeMap::new();
+    let mut total = 0_usize;
+    for (plan, graph) in batches {
+        graph.check().map_err(|source| PlanError::Graph { plan: plan.clone(), source })?;
+        for state in &graph.states {
+            let ty = graph.ty(state.input).clone();
+            if let Some(&(i, first_plan)) = index.get(&state.name) {
+                let known: &StatePlacement = &states[i];
+                if known.ty != ty {
+                    return Err(PlanError::States {
+                        name: state.name.clone(),
+                        first: known.ty.to_string(),
+                        first_plan: String::clone(first_plan),
+                        second: ty.to_string(),
+                        second_plan: plan.clone(),
+                    });
+                }
+                continue;
+            }
+            index.insert(&state.name, (states.len(), plan));
+            total = total.saturating_add(ty.bytes()).saturating_add(SPILL_ALIGNMENT as usize);
+            if total > 1 << 62 {
+                return Err(PlanError::TooLarge { plan: plan.clone(), ty });
+            }
+            let (name, role, init) = (state.name.clone(), state.role, state.init);
+            states.push(StatePlacement { name, ty, role, init, home: StateHome::Arena(0) });
+        }
+    }
+    Ok(states)
+}
+
+/// Where the states of one plan set live.
+pub(crate) struct StateLayout {
+    /// The states.
+    pub states: Vec<StatePlacement>,
+    /// End of the resident states in the arena.
+    pub end: usize,
+    /// Bytes of the offloaded states in the spill file.
+    pub spill_bytes: u64,
+    /// Offloaded states of at least so many bytes are updated in chunks.
+    pub chunk_from_bytes: usize,
+}
+
+impl StateLayout {
+    /// The index of each of a graph's states in the set, and where tasks find it.
+    pub fn of(&self, graph: &Graph) -> (Vec<usize>, Vec<StateTier>) {
+        let index: BTreeMap<&str, usize> =
+            self.states.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
+        let states = graph.states.iter().filter_map(|s| index.get(s.name.as_str()).copied());
+        let states: Vec<usize> = states.collect();
+        let tiers = |&i: &usize| match self.states[i].home {
+            StateHome::Arena(_) => StateTier::Arena,
+            StateHome::File(_) if self.states[i].ty.bytes() >= self.chunk_from_bytes => {
+                StateTier::FileChunked
+            }
+            StateHome::File(_) => StateTier::File,
+        };
+        let tiers = states.iter().map(tiers).collect();
+        (states, tiers)
+    }
+}

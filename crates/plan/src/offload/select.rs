@@ -1,0 +1,172 @@
+//! Which values are offloaded between two of their uses.
+//!
+//! A value that is stored once it is computed, and loaded again shortly before its next reader, takes memory only around its uses,
+//! and time only where the disk is slower than the computing between them. An offloaded state that has not changed need not be
+//! stored: it is loaded twice.
+
+use crate::Offloaded;
+use crate::lower::{Home, TaskGraph, TaskId, TaskKind, TensorId};
+use crate::lower::{ListEntry, unroll};
+use crate::schedule::Liveness;
+
+/// The longest interval in which a tensor is idle: positions in an order of the uses around it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdleInterval {
+    pub tensor: TensorId,
+    pub before: usize,
+    pub after: usize,
+    pub bytes: usize,
+    /// The task that loads it, if it can be loaded a second time: an offloaded state that has no new version by then.
+    pub load: Option<TaskId>,
+}
+
+/// The longest idle interval of every tensor of at least so many bytes that may be offloaded.
+pub(crate) fn idle_intervals(
+    task_graph: &TaskGraph<'_>,
+    order: &[TaskId],
+    least_bytes: usize,
+) -> Vec<IdleInterval> {
+    let mut position = vec![0; task_graph.tasks.len()];
+    let mut now = 0_u64;
+    // When the task at each position ends.
+    let mut ends = Vec::with_capacity(order.len());
+    for (at, &task) in order.iter().enumerate() {
+        position[task] = at;
+        now += task_graph.tasks[task].nanoseconds;
+        ends.push(now);
+    }
+    let mut changed = vec![usize::MAX; task_graph.graph.states.len()];
+    for (at, &task) in order.iter().enumerate() {
+        if let TaskKind::Store(Offloaded::State(i)) = task_graph.tasks[task].kind {
+            changed[i] = at;
+        }
+    }
+    let loads = |writer: TaskId, until: usize| match task_graph.tasks[writer].kind {
+        TaskKind::Load(Offloaded::State(i)) => until < changed[i],
+        _ => false,
+    };
+    let mut intervals = Vec::new();
+    let mut uses = Vec::new();
+    for (id, tensor) in task_graph.tensors.iter().enumerate() {
+        let Some(writer) = tensor.writer else { continue };
+        if tensor.home != Home::Own || tensor.pinned || tensor.bytes < least_bytes {
+            continue;
+        }
+        uses.clear();
+        uses.push(position[writer]);
+        uses.extend(tensor.readers.iter().map(|&reader| position[reader]));
+        uses.sort_unstable();
+        let idle = |w: &[usize]| ends[w[1] - 1].saturating_sub(ends[w[0]]);
+        let longest = uses.windows(2).filter(|w| w[1] > w[0] + 1).max_by_key(|w| idle(w));
+        intervals.extend(longest.map(|w| IdleInterval {
+            tensor: id,
+            before: w[0],
+            after: w[1],
+            bytes: tensor.size,
+            load: Some(writer).filter(|&writer| loads(writer, w[1])),
+        }));
+    }
+    intervals
+}
+
+/// A small set of intervals that brings live bytes above the states under a limit; if none does, all that lower the peak.
+pub(crate) fn fewest_to_fit(
+    task_graph: &TaskGraph<'_>,
+    order: &[TaskId],
+    intervals: &[IdleInterval],
+    limit: usize,
+) -> Vec<IdleInterval> {
+    let mut live = live_profile(task_graph, order);
+    let mut left: Vec<IdleInterval> = intervals.to_vec();
+    let mut chosen = Vec::new();
+    let mut over = vec![0_usize; live.len() + 1];
+    while let Some(peak_position) = (0..live.len()).max_by_key(|&at| live[at]).filter(|&at| live[at] > limit)
+    {
+        for at in 0..live.len() {
+            over[at + 1] = over[at] + usize::from(live[at] > limit);
+        }
+        let helps =
+            |interval: &IdleInterval| interval.before < peak_position && peak_position < interval.after;
+        let over_limit = |interval: &IdleInterval| over[interval.after] - over[interval.before + 1];
+        let best = (0..left.len())
+            .filter(|&i| helps(&left[i]))
+            .max_by_key(|&i| (over_limit(&left[i]), left[i].bytes, std::cmp::Reverse(i)));
+        let Some(best) = best else { break };
+        let interval = left.swap_remove(best);
+        live[interval.before + 1..interval.after]
+            .iter_mut()
+            .for_each(|l| *l = l.saturating_sub(interval.bytes));
+        chosen.push(interval);
+    }
+    chosen
+}
+
+/// The intervals whose tensors a list spends most time on rematerializing, as many as the disk can move in a time.
+pub(crate) fn most_expensive(
+    intervals: &[IdleInterval],
+    list: &[TaskId],
+    task_graph: &TaskGraph<'_>,
+    nanoseconds: u64,
+) -> Vec<IdleInterval> {
+    let mut runs = vec![0_u64; task_graph.tasks.len()];
+    list.iter().for_each(|&task| runs[task] += 1);
+    // Time for each byte.
+    let waste = |interval: &IdleInterval| {
+        let again = |maker: TaskId| (runs[maker].max(1) - 1) * task_graph.tasks[maker].nanoseconds;
+        (u128::from(task_graph.tensors[interval.tensor].writer.map_or(0, again)) << 32)
+            / interval.bytes.max(1) as u128
+    };
+    let mut expensive: Vec<IdleInterval> =
+        intervals.iter().copied().filter(|interval| waste(interval) > 0).collect();
+    expensive.sort_by_key(|interval| std::cmp::Reverse(waste(interval)));
+    let mut moved = 0;
+    expensive.retain(|interval| {
+        let store = if interval.load.is_some() { 0 } else { task_graph.disk.write_ns(interval.bytes) };
+        let time = task_graph.disk.read_ns(interval.bytes) + store;
+        let fits = moved + time <= nanoseconds;
+        moved += if fits { time } else { 0 };
+        fits
+    });
+    expensive
+}
+
+/// The task graph, as a list in this order, in which the tensors of these intervals are offloaded.
+pub(crate) fn with_offloaded<'a>(
+    task_graph: &TaskGraph<'a>,
+    order: &[TaskId],
+    intervals: &[IdleInterval],
+) -> TaskGraph<'a> {
+    let mut entries = Vec::with_capacity(order.len() + 2 * intervals.len());
+    let mut reloads: Vec<Vec<IdleInterval>> = vec![Vec::new(); order.len()];
+    let mut stored = vec![false; task_graph.tensors.len()];
+    for interval in intervals {
+        reloads[interval.after].push(*interval);
+        stored[interval.tensor] = interval.load.is_none();
+    }
+    for (at, &task) in order.iter().enumerate() {
+        entries.extend(
+            reloads[at]
+                .iter()
+                .map(|interval| interval.load.map_or(ListEntry::Reload(interval.tensor), ListEntry::Run)),
+        );
+        entries.push(ListEntry::Run(task));
+        let made = task_graph.tasks[task].writes.iter().filter(|&&tensor| stored[tensor]);
+        entries.extend(made.map(|&tensor| ListEntry::Offload(tensor)));
+    }
+    unroll(task_graph, &entries)
+}
+
+/// Live bytes above the states while each task of an order runs.
+pub(crate) fn live_profile(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> Vec<usize> {
+    let mut liveness = Liveness::new(task_graph);
+    let resident = task_graph.resident_bytes();
+    let mut in_optimizer_step = false;
+    let mut live = Vec::with_capacity(order.len());
+    for &task in order {
+        if task_graph.tasks[task].optimizer_step && !std::mem::replace(&mut in_optimizer_step, true) {
+            liveness.end_micro_batches();
+        }
+        live.push(liveness.run(task) - resident);
+    }
+    live
+}

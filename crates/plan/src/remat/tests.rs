@@ -1,0 +1,5 @@
+mod corrupted;
+mod generate;
+mod incremental_peak;
+mod optimal;
+mod properties;

@@ -1,5 +1,0 @@
-mod corrupted;
-mod generate;
-mod larger;
-mod ledger;
-mod optimal;

@@ -1,0 +1,78 @@
+//! The entries outside the arena: their names, and how many bytes they take.
+
+use crate::{Action, Entry, ExecutionPlan, PlanSet};
+use plimsoll_graph::{Graph, Node, Op};
+
+/// Batches on their way to the arena.
+pub const BATCH_BUFFERS: &str = "batch buffers";
+/// Batches prefetched beyond those, if they turn out to be needed.
+pub const BATCHES_AHEAD: &str = "batches ahead";
+/// The stacks of input workers.
+pub const INPUT_STACKS: &str = "input stacks";
+/// A model's outputs.
+pub const OUTPUTS: &str = "outputs";
+/// States on their way to and from files.
+pub const STATE_BUFFER: &str = "state buffer";
+/// Metrics.
+pub const METRICS: &str = "metrics";
+/// The heap.
+pub const HEAP_CAP: &str = "heap cap";
+/// Page tables of the arena.
+pub const PAGE_TABLES: &str = "page tables";
+/// Buffers between arena and disk.
+pub const SPILL_STAGING: &str = "spill staging";
+
+/// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
+/// models (560 to 690 bytes) and rounded up.
+const HEAP_BYTES_PER_INSTRUCTION: usize = 720;
+
+const PAGE_BYTES: usize = 4 << 10;
+const PAGE_TABLE_ENTRY_BYTES: usize = 8;
+
+/// Page tables of an arena. Huge pages need fewer, but the system may have none to give.
+pub(crate) fn page_tables(arena_bytes: usize) -> Entry {
+    let bytes = arena_bytes.div_ceil(PAGE_BYTES) * PAGE_TABLE_ENTRY_BYTES;
+    Entry::new(PAGE_TABLES, bytes, "of the arena, in the kernel")
+}
+
+/// The largest arena that fits in so many bytes together with its page tables.
+pub(crate) fn largest_arena(bytes: usize) -> usize {
+    bytes / (PAGE_BYTES + PAGE_TABLE_ENTRY_BYTES) * PAGE_BYTES
+}
+
+/// The buffers between arena and disk.
+pub(crate) fn spill_staging(bytes: usize) -> Entry {
+    Entry::new(SPILL_STAGING, bytes, "between memory and the disk")
+}
+
+/// The cap of the heap.
+pub(crate) fn heap_cap(bytes: usize, plans: &[ExecutionPlan]) -> Entry {
+    let steps: usize = plans.iter().map(|p| p.steps.len()).sum();
+    Entry::new(HEAP_CAP, bytes, format!("plans of {steps} steps, names, text"))
+}
+
+/// Heap bytes of plans in which every node of these graphs runs once.
+pub(crate) fn graphs_heap_bytes(graphs: &[(String, Graph)]) -> usize {
+    nodes_heap_bytes(graphs.iter().flat_map(|(_, graph)| &graph.nodes))
+}
+
+/// Heap bytes of plans: of their graphs, of every rematerialized run, and of transfers.
+pub(crate) fn plans_heap_bytes(plans: &PlanSet) -> usize {
+    let of = |plan: &ExecutionPlan| {
+        let rematerialized = plan.rematerialized().map(|node| plan.graph.node(node));
+        let is_transfer = |action: &Action| matches!(action, Action::Load { .. } | Action::Store { .. });
+        let transfers = plan.steps.iter().filter(|s| is_transfer(&s.action)).count();
+        nodes_heap_bytes(rematerialized)
+            + nodes_heap_bytes(plan.graph.nodes.iter())
+            + transfers * HEAP_BYTES_PER_INSTRUCTION
+    };
+    plans.plans.iter().map(of).sum()
+}
+
+fn nodes_heap_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
+    let instructions = nodes.map(|node| match &node.op {
+        Op::Fused(region) => 1 + region.instructions.len(),
+        _ => 1,
+    });
+    instructions.sum::<usize>() * HEAP_BYTES_PER_INSTRUCTION
+}

@@ -1,0 +1,159 @@
+//! The load sheet: the account of every byte under the line.
+
+mod build;
+mod entries;
+mod text;
+
+pub(crate) use build::load_sheet;
+pub use entries::{
+    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, PAGE_TABLES, STATE_BUFFER,
+};
+pub(crate) use entries::{
+    graphs_heap_bytes, heap_cap, largest_arena, page_tables, plans_heap_bytes, spill_staging,
+};
+
+use crate::{Infeasible, PlanError};
+use serde::Serialize;
+
+/// One entry of a load sheet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// What holds the bytes.
+    pub name: String,
+    /// How many.
+    pub bytes: usize,
+    /// A note, like `2 × 256 KiB`.
+    pub note: String,
+}
+
+impl Entry {
+    /// An entry.
+    pub fn new(name: impl Into<String>, bytes: usize, note: impl Into<String>) -> Self {
+        Self { name: name.into(), bytes, note: note.into() }
+    }
+}
+
+/// A holder of memory at the peak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// The layer.
+    pub layer: String,
+    /// What it holds, like `conv2d f32[128,32,32,16]`.
+    pub what: String,
+    /// How many bytes.
+    pub bytes: usize,
+}
+
+/// The peak of the arena.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Peak {
+    /// The plan.
+    pub plan: String,
+    /// The step's index.
+    pub step: usize,
+    /// Steps in that plan.
+    pub steps: usize,
+    /// The layer of that step.
+    pub layer: String,
+    /// The op of that step.
+    pub op: String,
+    /// The largest holders, largest first.
+    pub holders: Vec<Holder>,
+}
+
+/// One plan's figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanRow {
+    /// The batch type.
+    pub name: String,
+    /// Examples per step.
+    pub examples: usize,
+    /// Micro-batches per step.
+    pub micro_batches: usize,
+    /// Its peak in the arena.
+    pub peak_bytes: usize,
+    /// Its largest sum of live bytes: the lower bound of the peak in its order.
+    pub live_bytes: usize,
+    /// Predicted microseconds per step, from a rough model of the machine.
+    pub predicted_us: u64,
+    /// Rematerialized runs: runs of nodes beyond the first of each.
+    pub recomputed: usize,
+}
+
+/// The account of every byte: what the arena holds at its peak, then everything outside the arena. The
+/// entries add up to the total.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LoadSheet {
+    /// The target's name.
+    pub target: String,
+    /// What the arena holds at its peak; adds up to `arena_bytes`.
+    pub arena: Vec<Entry>,
+    /// The arena.
+    pub arena_bytes: usize,
+    /// Everything outside the arena.
+    pub outside: Vec<Entry>,
+    /// Arena and outside together: the planned peak.
+    pub total_bytes: usize,
+    /// The line.
+    pub line_bytes: usize,
+    /// Offloaded states, and offloaded values of the first plan: in the spill file, not under the line.
+    #[serde(rename = "spilled_bytes")]
+    pub offloaded_bytes: usize,
+    /// Bytes written to the spill file in a step of the first plan.
+    pub stored_bytes: u64,
+    /// The peak.
+    pub peak: Peak,
+    /// Every plan.
+    pub plans: Vec<PlanRow>,
+    /// Predicted nanoseconds of a step of the first plan if there were no line.
+    pub unlimited_ns: u64,
+    /// Further notes, a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl LoadSheet {
+    /// Adds an entry outside the arena.
+    pub fn add_outside(&mut self, entry: Entry) {
+        self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
+        self.outside.push(entry);
+    }
+
+    /// Bytes of an entry outside the arena; 0 if the sheet has none of this name.
+    pub fn outside_bytes(&self, name: &str) -> usize {
+        self.outside.iter().filter(|entry| entry.name == name).map(|entry| entry.bytes).sum()
+    }
+
+    /// Predicted milliseconds of a step of the first plan.
+    pub fn predicted_ms(&self) -> f64 {
+        self.plans.first().map_or(0, |p| p.predicted_us) as f64 / 1e3
+    }
+
+    /// Predicted time of a step of the first plan over its time without a line, minus one.
+    pub fn slowdown(&self) -> f64 {
+        let planned = self.plans.first().map_or(0, |p| p.predicted_us) as f64;
+        let unlimited = (self.unlimited_ns / 1_000) as f64;
+        if unlimited > 0.0 { planned / unlimited - 1.0 } else { 0.0 }
+    }
+
+    /// Whether the total is under the line; if not, the error says what is missing and who holds the memory.
+    pub fn check_line(&self) -> Result<(), PlanError> {
+        match self.total_bytes.checked_sub(self.line_bytes) {
+            None | Some(0) => Ok(()),
+            Some(missing_bytes) => Err(PlanError::Infeasible(Box::new(Infeasible {
+                line_bytes: self.line_bytes,
+                needed_bytes: self.total_bytes,
+                missing_bytes,
+                sheet: self.clone(),
+            }))),
+        }
+    }
+}
+
+/// Bytes in binary units.
+pub fn in_words(bytes: usize) -> String {
+    let units = [("GiB", 1_usize << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.into_iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}

@@ -1,0 +1,91 @@
+//! The load sheet as text.
+
+use crate::sheet::{Entry, LoadSheet, in_words};
+use std::fmt;
+
+/// Holders shown at the peak.
+const HOLDERS_SHOWN: usize = 5;
+
+impl fmt::Display for LoadSheet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |f: &mut fmt::Formatter<'_>, entry: &Entry| {
+            writeln!(f, "    {:<20} {:>11}   {}", entry.name, in_words(entry.bytes), entry.note)
+        };
+        writeln!(f, "Load sheet for {}", self.target)?;
+        writeln!(f, "  in the arena, at its peak")?;
+        self.arena.iter().try_for_each(|entry| row(f, entry))?;
+        writeln!(f, "  {:<22} {:>11}", "arena", in_words(self.arena_bytes))?;
+        writeln!(f, "  outside the arena")?;
+        self.outside.iter().filter(|e| e.bytes > 0).try_for_each(|entry| row(f, entry))?;
+        writeln!(
+            f,
+            "  {:<22} {:>11}   planned peak, {} bytes",
+            "total",
+            in_words(self.total_bytes),
+            self.total_bytes
+        )?;
+        if self.line_bytes < usize::MAX {
+            let left = in_words(self.line_bytes.saturating_sub(self.total_bytes));
+            writeln!(f, "  {:<22} {:>11}   {left} left", "line", in_words(self.line_bytes))?;
+        }
+        let peak = &self.peak;
+        writeln!(
+            f,
+            "\nPeak in `{}` at step {} of {}: {} of `{}`. Largest there:",
+            peak.plan,
+            peak.step + 1,
+            peak.steps,
+            peak.op,
+            peak.layer
+        )?;
+        for holder in peak.holders.iter().take(HOLDERS_SHOWN) {
+            writeln!(f, "    {:>11}   {} of `{}`", in_words(holder.bytes), holder.what, holder.layer)?;
+        }
+        writeln!(
+            f,
+            "\n  {:<18} {:>13} {:>12} {:>12} {:>10}",
+            "plan", "micro-batches", "peak", "least", "estimate"
+        )?;
+        for (i, plan) in self.plans.iter().enumerate() {
+            write!(
+                f,
+                "  {:<18} {:>13} {:>12} {:>12} {:>7.1} ms",
+                plan.name,
+                plan.micro_batches,
+                in_words(plan.peak_bytes),
+                in_words(plan.live_bytes),
+                plan.predicted_us as f64 / 1e3
+            )?;
+            if i + 1 < self.plans.len() {
+                writeln!(f)?;
+            }
+        }
+        self.price().iter().chain(&self.notes).try_for_each(|note| write!(f, "\n\n{note}"))
+    }
+}
+
+impl LoadSheet {
+    /// What the line costs, if it costs anything.
+    fn price(&self) -> Option<String> {
+        let first = self.plans.first()?;
+        let (micro_batches, recomputed) = (first.micro_batches, first.recomputed);
+        if self.slowdown() <= 0.0 {
+            return None;
+        }
+        let mut means = Vec::new();
+        if micro_batches > 1 {
+            means.push(format!("{micro_batches} micro-batches"));
+        }
+        if recomputed > 0 {
+            means.push(format!("{recomputed} run{} rematerialized", if recomputed == 1 { "" } else { "s" }));
+        }
+        if self.offloaded_bytes > 0 {
+            means.push(format!("{} in the spill file", in_words(self.offloaded_bytes)));
+        }
+        if self.stored_bytes > 0 {
+            means.push(format!("{} written there in a step", in_words(self.stored_bytes as usize)));
+        }
+        let share = self.slowdown() * 100.0;
+        Some(format!("Under the line a step takes {share:.1} % longer than without: {}.", means.join(", ")))
+    }
+}

@@ -1,0 +1,109 @@
+//! The batch types of a run, and how its data is cut into batches and epochs.
+
+use super::Trainer;
+use plimsoll_data::{Dataset, Pipeline};
+use plimsoll_tensor::{Field, TensorType};
+
+/// Capacity of the shuffle buffer, in records, for streams that are not shuffled by the caller.
+const SHUFFLE_RECORDS: usize = 1024;
+
+/// What a batch is for. With its number of examples, a batch type; every type is planned before step one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchKind {
+    /// Forward, backward, optimizer step.
+    Train,
+    /// Loss and predicted classes.
+    Evaluate,
+    /// The model's outputs.
+    Predict,
+}
+
+impl BatchKind {
+    /// The name in load sheets.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Evaluate => "evaluate",
+            Self::Predict => "predict",
+        }
+    }
+}
+
+/// Batches that share a plan: of one kind, one model's inputs and one number of examples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchType {
+    pub kind: BatchKind,
+    /// The model's index among [`Trainer::models`].
+    pub model: usize,
+    pub examples: usize,
+}
+
+/// Types as a list.
+pub(crate) fn types_in_words<'t>(types: impl IntoIterator<Item = &'t TensorType>) -> String {
+    types.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn field_types<'f>(
+    fields: impl IntoIterator<Item = &'f Field>,
+) -> impl Iterator<Item = &'f TensorType> {
+    fields.into_iter().map(|field| &field.ty)
+}
+
+impl Trainer {
+    /// Examples of a step.
+    pub fn step_examples(&self) -> usize {
+        self.batch.saturating_mul(self.accumulate)
+    }
+
+    /// Training examples of an epoch.
+    pub(crate) fn epoch_examples(&self, data: &Dataset) -> u64 {
+        data.train.batch(self.step_examples()).batched_len().unwrap_or(0) as u64
+    }
+
+    /// Steps of a run over this data.
+    pub fn total_steps(&self, data: &Dataset) -> u64 {
+        let batches = self.epoch_examples(data).div_ceil(self.step_examples().max(1) as u64);
+        let per_epoch = self.steps_per_epoch.unwrap_or(batches);
+        self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
+    }
+
+    /// The batches to train on, shuffled anew each epoch.
+    pub fn training_batches(&self, data: &Dataset) -> Pipeline {
+        let train = data.train.clone();
+        let train = if train.is_shuffled() { train } else { train.shuffle(SHUFFLE_RECORDS, self.seed) };
+        train.batch(self.step_examples())
+    }
+
+    /// The batch types of a run over this data in `micro_batches` micro-batches, the largest training batch first. Evaluation
+    /// and prediction batches have the size of one micro-batch, so that neither needs more than training. Of several buckets
+    /// only the largest has a remainder.
+    pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<BatchType> {
+        let sizes = |kind, part: &Pipeline| {
+            let len = part.len().unwrap_or(0);
+            let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) };
+            let full = (self.step_examples() / parts).max(1).min(len);
+            let rest = len % full.max(1);
+            let models = part.batch_schemas().iter().rev().filter_map(|schema| self.model_of(schema));
+            let models: Vec<usize> = models.collect();
+            let of = |&model| [full, rest].map(|examples| BatchType { kind, model, examples });
+            let mut types: Vec<BatchType> = models.iter().flat_map(of).collect();
+            types.retain(|t| t.examples == full || t.model == models[0]);
+            types.retain(|t| t.examples > 0);
+            types
+        };
+        let mut types = sizes(BatchKind::Train, &data.train);
+        types.extend(sizes(BatchKind::Evaluate, &data.test));
+        types.extend(sizes(BatchKind::Predict, &data.test));
+        types.retain(|t| self.kinds.contains(&t.kind));
+        types
+    }
+
+    /// A batch type's name in load sheets.
+    pub(super) fn type_name(&self, BatchType { kind, model, examples }: BatchType) -> String {
+        let name = format!("{} × {examples}", kind.name());
+        if self.variants.is_empty() {
+            return name;
+        }
+        format!("{name} of {}", types_in_words(field_types(&self.model_at(model).inputs())))
+    }
+}

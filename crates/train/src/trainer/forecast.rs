@@ -1,0 +1,208 @@
+//! Plans of one run under many lines: the floor, the curve of time over memory, and summaries of plans.
+
+use crate::{TrainError, Trainer};
+use plimsoll_data::Dataset;
+use plimsoll_graph::op::Elementwise;
+use plimsoll_graph::{Graph, Op, ValueId};
+use plimsoll_plan::sheet::PAGE_TABLES;
+use plimsoll_plan::{Action, Chooser, PlanError, PlanSet, StateHome, least_rematerialization};
+use plimsoll_tensor::DType;
+use plimsoll_transform::LOSS;
+use std::collections::BTreeMap;
+
+/// Plans one run under any line. What does not depend on the line is computed once. Nothing is run.
+///
+/// ```
+/// # use plimsoll_nn::{AdamW, zoo};
+/// # use plimsoll_plan::NullExecutor;
+/// # use plimsoll_train::{TrainError, Trainer};
+/// # use plimsoll_data::{OpenOptions, open};
+/// let data = open("mnist", &OpenOptions::default())?;
+/// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), NullExecutor::default()).batch(64);
+/// let mut forecast = trainer.forecast(&data);
+/// let floor = forecast.floor()?;
+/// assert!(forecast.plan(floor)?.sheet.total_bytes <= floor);
+/// assert!(floor < forecast.plan(usize::MAX)?.sheet.total_bytes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Forecast<'t> {
+    trainer: &'t Trainer,
+    data: &'t Dataset,
+    chooser: Chooser,
+    /// Plans found so far, by line.
+    known: BTreeMap<usize, PlanSet>,
+    floor: Option<usize>,
+}
+
+/// What a plan keeps, rematerializes and offloads.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Values of the training step that forward computes once and backward reads.
+    pub kept: usize,
+    /// Rematerialized nodes: runs beyond the first of each.
+    pub recomputed: usize,
+    /// Bytes of their outputs.
+    pub recomputed_bytes: usize,
+    /// States that live in the spill file, and values of the training step that are offloaded to it.
+    pub offloaded: usize,
+    /// Their bytes.
+    pub offloaded_bytes: usize,
+    /// Bytes written to the spill file in a training step.
+    pub stored_bytes: u64,
+    /// Bytes of all states.
+    pub state_bytes: usize,
+    /// The arena over the largest sum of bytes live at one time, minus one.
+    pub fragmentation: f64,
+}
+
+impl Trainer {
+    /// Plans this run under any line.
+    pub fn forecast<'t>(&'t self, data: &'t Dataset) -> Forecast<'t> {
+        let (chooser, known) = (Chooser::reusable(), BTreeMap::new());
+        Forecast { trainer: self, data, chooser, known, floor: None }
+    }
+}
+
+impl Forecast<'_> {
+    /// The plan under a line.
+    pub fn plan(&mut self, line_bytes: usize) -> Result<PlanSet, TrainError> {
+        if let Some(known) = self.known.get(&line_bytes) {
+            return Ok(known.clone());
+        }
+        self.chooser.line_bytes = line_bytes;
+        let plans = self.trainer.plan_under(self.data, &mut self.chooser)?;
+        self.known.insert(line_bytes, plans.clone());
+        Ok(plans)
+    }
+
+    /// Bytes that the plan under a line needs, whether it fits or not.
+    fn needed(&mut self, line_bytes: usize) -> Result<usize, TrainError> {
+        match self.plan(line_bytes) {
+            Ok(plans) => Ok(plans.sheet.total_bytes),
+            Err(TrainError::Plan(PlanError::Infeasible(short))) => Ok(short.needed_bytes),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The smallest line found under which the run can be planned; planning under it succeeds.
+    pub fn floor(&mut self) -> Result<usize, TrainError> {
+        if let Some(floor) = self.floor {
+            return Ok(floor);
+        }
+        // What an infeasible plan needs is not always feasible as a line: raise the line until a plan fits.
+        let mut floor = self.needed(0)?;
+        loop {
+            let needed = self.needed(floor)?;
+            if needed <= floor {
+                break;
+            }
+            floor = needed;
+        }
+        self.floor = Some(floor);
+        Ok(floor)
+    }
+
+    /// Plans from no line down to the floor, `lines` at most. A line that is no faster than a lower one is left out.
+    pub fn curve(&mut self, lines: usize) -> Result<Vec<PlanSet>, TrainError> {
+        let whole = self.plan(usize::MAX)?;
+        let floor = self.floor()?;
+        let top = whole.sheet.total_bytes.max(floor);
+        let parts = lines.saturating_sub(2).max(1);
+        let between = (1..=parts).map(|i| floor + (top - floor) / parts * (i - 1));
+        let mut found: Vec<PlanSet> = Vec::new();
+        for line in between.chain([usize::MAX]) {
+            let plans = match self.plan(line) {
+                Err(TrainError::Plan(PlanError::Infeasible(_))) => continue,
+                other => other?,
+            };
+            if found.last().is_none_or(|lower| nanoseconds(&plans) < nanoseconds(lower)) {
+                found.push(plans);
+            }
+        }
+        found.reverse();
+        Ok(found)
+    }
+
+    /// A lower bound of the time that rematerialization adds to a step of the whole batch under a line; zero if the batch may
+    /// be split instead.
+    pub fn least_rematerialization(&mut self, line_bytes: usize) -> Result<u64, TrainError> {
+        let whole = self.plan(usize::MAX)?;
+        let Some(first) = whole.plans.first() else { return Ok(0) };
+        if first.graph.micro_batches > 1 || self.trainer.can_split()? {
+            return Ok(0);
+        }
+        // A smaller arena has smaller page tables.
+        let tables = whole.sheet.outside_bytes(PAGE_TABLES);
+        let outside = whole.sheet.total_bytes - whole.arena_bytes - tables;
+        let arena_limit = line_bytes.saturating_sub(outside);
+        let target = self.trainer.executor.target();
+        Ok(least_rematerialization(&first.name, &first.graph, target, arena_limit)?)
+    }
+
+    /// Bytes of every value that forward computes and a later node reads, in the step before optimization: what a framework
+    /// without a planner keeps.
+    pub fn naive_activation_bytes(&self) -> Result<usize, TrainError> {
+        let graph = self.trainer.training_step()?;
+        Ok(saved_activations(&graph).into_iter().map(|v| graph.ty(v).bytes()).sum())
+    }
+}
+
+fn nanoseconds(plans: &PlanSet) -> u64 {
+    plans.plans.first().map_or(0, |p| p.nanoseconds)
+}
+
+/// Values computed up to the loss and read after it, each once; a view counts as its base.
+fn saved_activations(graph: &Graph) -> Vec<ValueId> {
+    let Some(last) = graph.output(LOSS).and_then(|loss| graph.producer(loss)) else { return Vec::new() };
+    let mut bases: Vec<ValueId> = graph.value_ids().collect();
+    let mut found = Vec::new();
+    for id in graph.node_ids() {
+        let node = graph.node(id);
+        // A widening cast, or a cast of a parameter, holds nothing besides its input.
+        let cast = matches!(node.op, Op::Elementwise(Elementwise::Cast(_)));
+        let from = node.inputs.first().map(|v| graph.ty(*v).dtype);
+        let computed = node.inputs.iter().all(|v| graph.producer(bases[v.index()]).is_some());
+        if node.op.is_view() || cast && (!computed || from.is_some_and(DType::is_low)) {
+            node.outputs.iter().for_each(|v| bases[v.index()] = bases[node.inputs[0].index()]);
+        } else if id > last {
+            found.extend(node.reads().map(|v| bases[v.index()]));
+        }
+    }
+    found.retain(|&v| graph.producer(v).is_some_and(|p| p <= last));
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Counts what a plan keeps, rematerializes and offloads.
+pub fn tally(plans: &PlanSet) -> Tally {
+    let bytes = |s: &plimsoll_plan::StatePlacement| s.ty.bytes();
+    let offloaded = || plans.states.iter().filter(|s| matches!(s.home, StateHome::File(_)));
+    let live = plans.plans.iter().map(|p| p.live_bytes).max().unwrap_or(0);
+    let mut tally = Tally {
+        offloaded: offloaded().count(),
+        offloaded_bytes: offloaded().map(bytes).sum(),
+        state_bytes: plans.states.iter().map(bytes).sum(),
+        fragmentation: plans.arena_bytes as f64 / live.max(1) as f64 - 1.0,
+        ..Tally::default()
+    };
+    let Some(plan) = plans.plans.first() else { return tally };
+    let graph = &plan.graph;
+    tally.offloaded += plan.offloaded.len();
+    tally.offloaded_bytes += plan.offloaded.iter().map(|s| graph.ty(s.value).bytes()).sum::<usize>();
+    tally.stored_bytes = plan.stored_bytes(&plans.states);
+    let mut runs = vec![0_usize; graph.nodes.len()];
+    for step in &plan.steps {
+        if let Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } = step.action {
+            runs[node.index()] += 1;
+        }
+    }
+    for node in plan.rematerialized() {
+        tally.recomputed += 1;
+        tally.recomputed_bytes +=
+            graph.output_types(graph.node(node)).iter().map(|ty| ty.bytes()).sum::<usize>();
+    }
+    let once = |v: &ValueId| graph.producer(*v).is_some_and(|p| runs[p.index()] == 1);
+    tally.kept = saved_activations(graph).iter().filter(|v| once(v)).count();
+    tally
+}

@@ -1,0 +1,229 @@
+//! The [`Trainer`]: a builder that holds a run's settings.
+//!
+//! `planning.rs` plans a run; the choice of micro-batches, rematerialization and offload is `plimsoll_plan`'s `choice`, which
+//! asks for `graphs.rs` (the graphs of each batch type) and `accounting.rs` (the load sheet's entries outside the arena).
+//! `plan_cache.rs` keeps plans in files, and `forecast.rs` plans one run under many lines.
+
+mod accounting;
+mod batch_types;
+mod forecast;
+mod graphs;
+mod loop_settings;
+mod models;
+mod plan_cache;
+mod planning;
+mod validation;
+
+pub use batch_types::BatchKind;
+pub(crate) use batch_types::{BatchType, types_in_words};
+pub use forecast::{Forecast, Tally, tally};
+
+use crate::metrics::MetricSpec;
+use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
+use loop_settings::CheckpointSettings;
+use plan_cache::PlanCache;
+use plimsoll_data::Dataset;
+use plimsoll_nn::{Model, Optimizer, Policy, step};
+use plimsoll_plan::{Entry, Executor, PlanSet};
+use plimsoll_transform::Pass;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A model, an optimizer, an executor, and how to train.
+pub struct Trainer {
+    pub(crate) model: Box<dyn Model>,
+    /// The model for examples of other types.
+    pub(crate) variants: Vec<Box<dyn Model>>,
+    pub(crate) optimizer: Box<dyn Optimizer>,
+    pub(crate) executor: Box<dyn Executor>,
+    batch: usize,
+    /// Batches per step, for gradient accumulation.
+    accumulate: usize,
+    pub(crate) epochs: u64,
+    pub(crate) steps: Option<u64>,
+    pub(crate) seed: u64,
+    pub(crate) schedule: Schedule,
+    /// Steps of warm-up before the schedule starts.
+    pub(crate) warmup: u64,
+    pub(crate) checkpoints: Option<CheckpointSettings>,
+    /// How many of the last checkpoints to keep, besides the best.
+    pub(crate) keep: usize,
+    pub(crate) monitor: Monitor,
+    metrics: Vec<MetricSpec>,
+    /// Steps between two validations; `None` for one after each epoch.
+    pub(crate) validate_every: Option<u64>,
+    pub(crate) steps_per_epoch: Option<u64>,
+    pub(crate) time_limit: Option<Duration>,
+    pub(crate) notes: BTreeMap<String, String>,
+    pub(crate) watch: Option<Box<dyn Watch>>,
+    line_bytes: usize,
+    outside: Vec<Entry>,
+    heap_bytes: Option<usize>,
+    /// `None`: as few as the line allows.
+    micro_batches: Option<usize>,
+    split_batch_norm: bool,
+    without: Vec<Pass>,
+    pub(crate) policy: Policy,
+    report: step::Report,
+    kinds: Vec<BatchKind>,
+    pub(crate) plan_cache: Option<PlanCache>,
+    /// Calls of the planner, without hits of the plan cache.
+    pub(crate) searches: Cell<u64>,
+}
+
+impl Trainer {
+    /// A trainer with batches of 64, one epoch, seed 0 and no line.
+    pub fn new(
+        model: impl Model + 'static,
+        optimizer: impl Optimizer + 'static,
+        executor: impl Executor + 'static,
+    ) -> Self {
+        Self {
+            model: Box::new(model),
+            variants: Vec::new(),
+            optimizer: Box::new(optimizer),
+            executor: Box::new(executor),
+            batch: 64,
+            accumulate: 1,
+            epochs: 1,
+            steps: None,
+            seed: 0,
+            schedule: Schedule::Constant,
+            warmup: 0,
+            checkpoints: None,
+            keep: 2,
+            monitor: Monitor::default(),
+            metrics: Vec::new(),
+            validate_every: None,
+            steps_per_epoch: None,
+            time_limit: None,
+            notes: BTreeMap::new(),
+            watch: None,
+            line_bytes: usize::MAX,
+            outside: Vec::new(),
+            heap_bytes: None,
+            micro_batches: None,
+            split_batch_norm: false,
+            without: Vec::new(),
+            policy: Policy::default(),
+            report: step::Report::Classes,
+            kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
+            plan_cache: None,
+            searches: Cell::new(0),
+        }
+    }
+
+    /// Examples per step, or per batch of one with [`Trainer::accumulate`].
+    pub fn batch(self, batch: usize) -> Self {
+        Self { batch, ..self }
+    }
+
+    /// Gradient accumulation over `batches` batches per step: the bits of one large batch, in the memory of one of them. The
+    /// batch size must be a multiple of [`Trainer::block`].
+    pub fn accumulate(self, batches: usize) -> Self {
+        Self { accumulate: batches, ..self }
+    }
+
+    /// Epochs over the training part.
+    pub fn epochs(self, epochs: u64) -> Self {
+        Self { epochs, ..self }
+    }
+
+    /// Steps to do, instead of epochs.
+    pub fn steps(self, steps: u64) -> Self {
+        Self { steps: Some(steps), ..self }
+    }
+
+    /// The seed that fixes initial values and the order of examples.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The learning rate schedule.
+    pub fn schedule(self, schedule: Schedule) -> Self {
+        Self { schedule, ..self }
+    }
+
+    /// Lets the learning rate rise linearly over the first steps, before its schedule starts.
+    pub fn warmup(self, steps: u64) -> Self {
+        Self { warmup: steps, ..self }
+    }
+
+    /// Adds a note to checkpoints, like what a program needs to rebuild this trainer.
+    pub fn note(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.notes.insert(key.into(), value.into());
+        self
+    }
+
+    /// Watches the process's memory between steps. If memory outside the plan brings it close to the line, the run stops with
+    /// [`TrainError::Overload`] and a checkpoint.
+    pub fn watch(self, watch: impl Watch + 'static) -> Self {
+        Self { watch: Some(Box::new(watch)), ..self }
+    }
+
+    /// The memory line in bytes. The arena and everything declared with [`Trainer::outside`] stay under it.
+    pub fn line(self, line_bytes: usize) -> Self {
+        Self { line_bytes, ..self }
+    }
+
+    /// Declares memory outside the arena: code, stacks, heap, data.
+    pub fn outside(mut self, entry: Entry) -> Self {
+        self.outside.push(entry);
+        self
+    }
+
+    /// Declares a cap for the program's heap: `bytes`, plus what the plans themselves hold there.
+    pub fn heap(self, bytes: usize) -> Self {
+        Self { heap_bytes: Some(bytes), ..self }
+    }
+
+    /// Splits every training step into this many micro-batches; results stay the same to the bit. By default, as few as the
+    /// line allows.
+    pub fn micro_batches(self, micro_batches: usize) -> Self {
+        Self { micro_batches: Some(micro_batches), ..self }
+    }
+
+    /// Allows micro-batches in models with batch norm. Statistics are then those of each micro-batch, and the running ones
+    /// move towards their mean, so results differ from those of the whole batch. Other models are not affected.
+    pub fn allow_split_batch_norm(self) -> Self {
+        Self { split_batch_norm: true, ..self }
+    }
+
+    /// Disables a pass.
+    pub fn without(mut self, pass: Pass) -> Self {
+        self.without.push(pass);
+        self
+    }
+
+    /// The precision of activations and matrix products ([`Policy::new`] of a [`plimsoll_nn::Precision`]), and the layers that
+    /// stay f32.
+    pub fn precision(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// What evaluations output besides the loss: [`step::Report::Output`] for metrics of scores or values.
+    pub fn report(self, report: step::Report) -> Self {
+        Self { report, ..self }
+    }
+
+    /// Plans only batches of these kinds: evaluation and prediction alone need no optimizer state.
+    pub fn kinds(self, kinds: &[BatchKind]) -> Self {
+        Self { kinds: kinds.to_vec(), ..self }
+    }
+
+    /// Allocates the memory of a plan that [`Trainer::plan`] made for the same data, and initializes the states.
+    pub fn prepare(&self, plans: PlanSet, data: &Dataset) -> Result<Session<'_>, TrainError> {
+        Session::new(self, plans, data)
+    }
+
+    /// Plans, prepares and trains.
+    pub fn fit(
+        &self,
+        data: &Dataset,
+        listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
+    ) -> Result<Report, TrainError> {
+        let plans = self.plan(data)?;
+        self.prepare(plans, data)?.fit(data, listen)
+    }
+}

@@ -1,0 +1,179 @@
+//! Planning a run: checks of its settings, the choice by [`Chooser`], and notes on the load sheet.
+
+use super::Trainer;
+use crate::TrainError;
+use plimsoll_data::Dataset;
+use plimsoll_graph::{BatchRelation, Graph, ValueId};
+use plimsoll_nn::Precision;
+use plimsoll_plan::{
+    Batches, Budget, BufferKind, Candidates, Chooser, Disk, Entry, Infeasible, PlanError, PlanSet,
+    SearchCache, Target, in_words,
+};
+use plimsoll_transform::SplitError;
+
+/// A trainer and its data, as candidates for the planner.
+struct Run<'t> {
+    trainer: &'t Trainer,
+    data: &'t Dataset,
+}
+
+impl Candidates for Run<'_> {
+    type Error = TrainError;
+
+    fn target(&self) -> &dyn Target {
+        self.trainer.executor.target()
+    }
+
+    fn disk(&self) -> Option<Disk> {
+        self.trainer.executor.disk()
+    }
+
+    fn micro_batches(&self) -> Vec<usize> {
+        self.trainer.micro_batch_counts()
+    }
+
+    fn graphs(&self, micro_batches: usize) -> Result<Vec<(String, Graph)>, TrainError> {
+        self.trainer.batch_graphs(self.data, micro_batches)
+    }
+
+    fn outside(&self, micro_batches: usize, graphs: &[(String, Graph)]) -> Vec<Entry> {
+        self.trainer.outside_entries(self.data, micro_batches, graphs)
+    }
+
+    fn heap_bytes(&self) -> Option<usize> {
+        self.trainer.heap_bytes
+    }
+
+    fn is_unsplittable(error: &TrainError) -> bool {
+        matches!(error, TrainError::Split(_))
+    }
+
+    fn infeasible(error: &TrainError) -> Option<&Infeasible> {
+        match error {
+            TrainError::Plan(PlanError::Infeasible(short)) => Some(short),
+            _ => None,
+        }
+    }
+
+    fn plan_lowest(
+        &self,
+        batches: &Batches,
+        budget: &Budget,
+        search_cache: &SearchCache,
+    ) -> Result<PlanSet, PlanError> {
+        self.trainer.plan_cached(batches, budget, search_cache)
+    }
+}
+
+impl Trainer {
+    /// Plans every batch type under the line, and verifies the plans. [`Chooser`] chooses micro-batches (unless their number is
+    /// set), rematerialization and offload. Nothing of what is planned is allocated.
+    pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
+        self.plan_under(data, &mut Chooser::new(self.line_bytes))
+    }
+
+    /// As [`Trainer::plan`], under the chooser's line.
+    pub(super) fn plan_under(&self, data: &Dataset, chooser: &mut Chooser) -> Result<PlanSet, TrainError> {
+        self.check_batches()?;
+        self.check(data)?;
+        let mut found = chooser.choose(&Run { trainer: self, data });
+        if let (Err(TrainError::Split(SplitError::Mixes { layer, op })), 2..) = (&found, self.accumulate) {
+            return Err(TrainError::Setting(format!(
+                "layer `{layer}`: {op} mixes the examples of a batch, so several batches do not equal one large batch: \
+                 make steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
+                 `--allow-split-batchnorm`)"
+            )));
+        }
+        match &mut found {
+            Ok(plans) => {
+                self.check_monitor(plans)?;
+                plans.sheet.unlimited_ns = chooser.unlimited_ns();
+                if let Some(entry) = self.prefetch_entry(data, &plans.sheet) {
+                    plans.sheet.add_outside(entry);
+                }
+                plans.sheet.notes.extend(self.precision_note(plans));
+                let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
+                if parts > 1 && self.splits_statistics() {
+                    let examples = self.step_examples() / parts;
+                    plans.sheet.notes.push(format!(
+                        "Batch norm takes the statistics of {examples} examples at a time: the results differ from those \
+                         of the whole batch."
+                    ));
+                }
+            }
+            Err(TrainError::Plan(PlanError::Infeasible(short))) => {
+                short.sheet.unlimited_ns = chooser.unlimited_ns();
+            }
+            Err(_) => {}
+        }
+        found
+    }
+
+    /// Refuses a batch size that does not match the micro-batches.
+    fn check_batches(&self) -> Result<(), TrainError> {
+        let examples = self.step_examples();
+        if examples == 0 {
+            return Err(TrainError::Setting(
+                "a batch needs at least one example: set the batch size to 1 or more".into(),
+            ));
+        }
+        self.check_accumulation()?;
+        let Some(parts) = self.micro_batches.filter(|&parts| parts > 1) else { return Ok(()) };
+        if !examples.is_multiple_of(parts) {
+            return Err(TrainError::Setting(format!(
+                "a batch of {examples} does not split into {parts} equal micro-batches"
+            )));
+        }
+        if examples / parts < 2 && self.splits_statistics() {
+            return Err(TrainError::Setting(
+                "batch norm needs two examples for statistics: use fewer micro-batches".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses batches whose gradients cannot be accumulated.
+    fn check_accumulation(&self) -> Result<(), TrainError> {
+        let (batches, batch, block) = (self.accumulate, self.batch, self.block());
+        if batches <= 1 {
+            return Ok(());
+        }
+        if !batch.is_multiple_of(block) {
+            return Err(TrainError::Setting(format!(
+                "a step of {batches} batches needs batches of whole blocks, and {batch} examples are not: make the batch a \
+                 multiple of {block}"
+            )));
+        }
+        match self.micro_batches {
+            Some(parts) if !parts.is_multiple_of(batches) => Err(TrainError::Setting(format!(
+                "a step of {batches} batches cannot run in {parts} micro-batch{}: make their number a multiple of {batches}, \
+                 or leave it out",
+                if parts == 1 { "" } else { "es" }
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the precision saves at the peak, in words.
+    fn precision_note(&self, plans: &PlanSet) -> Option<String> {
+        let precision = self.policy.precision;
+        if precision == Precision::F32 {
+            return None;
+        }
+        let plan = plans.plans.iter().max_by_key(|plan| plan.peak_bytes)?;
+        let batch_relations = plan.graph.batch_relations();
+        let at_peak = plan.buffers.iter().filter(|b| (b.first..=b.last).contains(&plan.peak_step));
+        // Not counted: casts of parameters, which exist only because of the precision, and states, whose types do not follow
+        // from it.
+        let low = at_peak.filter(|b| {
+            let is_low = |v: ValueId| {
+                plan.graph.ty(v).dtype.is_low() && batch_relations[v.index()] != BatchRelation::Independent
+            };
+            !matches!(b.kind, BufferKind::State(_)) && b.value.is_some_and(is_low)
+        });
+        let bytes = in_words(low.map(|b| b.bytes).sum());
+        Some(format!(
+            "Precision {precision}: {bytes} at the peak are {precision}, and would be twice that in f32. Parameters are f32."
+        ))
+    }
+}
