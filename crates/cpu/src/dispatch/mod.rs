@@ -46,7 +46,8 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
     }
 }
 
-/// The (output, input) pairs that a node's kernel may compute in place: the output may share the input's buffer.
+/// The (output, input) pairs that a node's kernel computes in place: the output may share the input's buffer. Never more
+/// than the op itself allows.
 fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
     let reads_before_writing = match query.op {
         // A chunk of every input is read before the same chunk of an output is written.
@@ -67,10 +68,12 @@ fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
     if !reads_before_writing {
         return Vec::new();
     }
-    let same_size = |o: usize, i: usize| {
+    let rule = query.op.properties().in_place;
+    let allowed = |o: usize, i: usize| {
         let (output, input) = (query.outputs[o], query.inputs[i]);
-        output.shape == input.shape && output.dtype.bytes() == input.dtype.bytes()
+        let same_layout = output.shape == input.shape && output.dtype.bytes() == input.dtype.bytes();
+        same_layout && rule.allows(output, input)
     };
     let pairs = (0..query.outputs.len()).flat_map(|o| (0..query.inputs.len()).map(move |i| (o, i)));
-    pairs.filter(|&(o, i)| same_size(o, i)).collect()
+    pairs.filter(|&(o, i)| allowed(o, i)).collect()
 }

@@ -13,10 +13,10 @@ const NUMBER: f64 = 7.5;
 const NORMAL_NUMBER: f64 = 25.0;
 
 pub(super) fn find(op: &Random, query: &KernelQuery<'_>) -> Found {
-    let known = matches!(
-        op.distribution,
-        Distribution::Uniform(DType::F32) | Distribution::Normal(DType::F32) | Distribution::Bernoulli(_)
-    );
+    let known = match op.distribution {
+        Distribution::Uniform(dtype) | Distribution::Normal(dtype) => dtype == DType::F32,
+        Distribution::Bernoulli(_) => true,
+    };
     let size = (query.inputs[1].shape.elements(), op.shape.elements());
     known.then(|| Draw { op: op.clone(), size }).and_then(found)
 }
