@@ -1,7 +1,7 @@
 //! A target and an executor without a machine: for tests, and for planning elsewhere than on the machine itself.
 
 use crate::{ExecuteError, Executor, Kernel, KernelQuery, PlanSet, Prepared, Target, Unsupported};
-use plimsoll_graph::Op;
+use plimsoll_graph::op::InPlace;
 use std::sync::Arc;
 
 /// A target with a kernel for every op, which takes a nanosecond per byte; elementwise ones work in place.
@@ -29,7 +29,7 @@ impl Target for NullTarget {
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
-        let elementwise = matches!(query.op, Op::Elementwise(_) | Op::Fused(_));
+        let elementwise = query.op.properties().in_place == InPlace::Elementwise;
         let mut in_place = Vec::new();
         if elementwise {
             for (o, output) in query.outputs.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Chunked updates: offloaded states that are never resident as a whole.
 
 use crate::{KernelQuery, SPILL_ALIGNMENT};
+use plimsoll_graph::op::InPlace;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, State, ValueId};
 use plimsoll_tensor::TensorType;
 
@@ -37,7 +38,7 @@ impl ChunkTypes {
 
     /// The elements of every operand but scalars, if the node is elementwise and all have the same number.
     pub fn elements(graph: &Graph, node: &Node) -> Option<usize> {
-        if !matches!(node.op, Op::Elementwise(_) | Op::Fused(_)) || !node.accumulate.is_empty() {
+        if node.op.properties().in_place != InPlace::Elementwise || !node.accumulate.is_empty() {
             return None;
         }
         if node.inputs.len().max(node.outputs.len()) > Self::MOST_OPERANDS {
