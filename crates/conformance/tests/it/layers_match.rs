@@ -1,15 +1,10 @@
 //! Every layer and loss against PyTorch's numbers, forward and gradient.
 
-use plimsoll_conformance::{EXECUTORS, Harness, LayerCase, compare, golden_layers};
-use plimsoll_graph::{Builder, Graph, GraphError, Role, ValueId};
-use plimsoll_nn::{
-    Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, BinaryCrossEntropy, Conv1d,
-    Conv2d, ConvTranspose2d, CosineDistance, CrossEntropy, Dense, DepthwiseConv2d, Dice, Embedding, Flatten,
-    Focal, GlobalAveragePool, GlobalMaxPool, GroupNorm, Gru, Head, Huber, KlDivergence, Layer, LayerNorm,
-    Loss, Lstm, MaxPool2d, MeanAbsoluteError, MeanSquaredError, Mlp, Mode, MultiHeadAttention, Net,
-    NormPlace, Padding, Penalty, Permute, Reshape, Residual, ResizeMode, RmsNorm, SeparableConv2d,
-    Sequential, Sgd, SimpleRnn, SoftCrossEntropy, TransformerBlock, Upsample, WithLoss, step,
+use plimsoll_conformance::{
+    BuildLayer, EXECUTORS, Harness, LayerCase, compare, golden_layers, layers, losses,
 };
+use plimsoll_graph::{Builder, Graph, GraphError, Role, ValueId};
+use plimsoll_nn::{Dense, Head, Loss, Mode, Net, Penalty, Sequential, Sgd, WithLoss, step};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
@@ -24,166 +19,6 @@ const F32: f64 = 1e-5;
 
 /// The name of the graph output that is the layer's result; a gradient has the name of its input or parameter.
 const RESULT: &str = "result";
-
-type Build = Box<dyn Fn(&mut Net, &[ValueId]) -> Result<ValueId, GraphError>>;
-
-fn of(layer: impl Layer + 'static) -> Build {
-    Box::new(move |net, inputs| layer.forward(net, inputs[0]))
-}
-
-fn activations() -> Vec<(&'static str, Build)> {
-    use Activation as A;
-    vec![
-        ("activation/relu", of(A::Relu)),
-        ("activation/relu6", of(A::Relu6)),
-        ("activation/leaky_relu", of(A::LeakyRelu(0.1))),
-        ("activation/elu", of(A::Elu(0.7))),
-        ("activation/gelu", of(A::Gelu)),
-        ("activation/gelu_tanh", of(A::GeluTanh)),
-        ("activation/silu", of(A::Silu)),
-        ("activation/mish", of(A::Mish)),
-        ("activation/hard_swish", of(A::HardSwish)),
-        ("activation/hard_sigmoid", of(A::HardSigmoid)),
-        ("activation/tanh", of(A::Tanh)),
-        ("activation/sigmoid", of(A::Sigmoid)),
-        ("activation/softplus", of(A::Softplus)),
-        ("activation/softmax", of(A::Softmax)),
-        ("activation/log_softmax", of(A::LogSoftmax)),
-    ]
-}
-
-fn products() -> Vec<(&'static str, Build)> {
-    let line = || Conv1d::new(2, 4);
-    let transposed = |window, padding| ConvTranspose2d::new(2, window).padding(padding);
-    vec![
-        ("dense/bias", of(Dense::new(5))),
-        ("dense/plain", of(Dense::new(5).without_bias())),
-        ("embedding", of(Embedding { rows: 5, width: 3 })),
-        ("conv1d/valid", of(line().padding(Padding::Valid))),
-        ("conv1d/same", of(line())),
-        ("conv1d/causal", of(line().causal())),
-        ("conv1d/dilation", of(line().dilation(2))),
-        ("conv1d/causal_dilation", of(line().causal().dilation(2))),
-        ("conv1d/stride", of(line().stride(2))),
-        ("conv1d/groups", of(line().groups(2))),
-        ("conv2d/same", of(Conv2d::new(4, 3))),
-        ("conv2d/valid", of(Conv2d::new(4, 3).window([3, 2]).padding(Padding::Valid))),
-        ("conv2d/stride", of(Conv2d::new(4, 3).stride(2))),
-        ("conv2d/dilation", of(Conv2d::new(4, 2).dilation(2))),
-        ("conv2d/groups", of(Conv2d::new(4, 3).groups(2).padding(Padding::Around(1)))),
-        ("conv2d/explicit", of(Conv2d::new(4, 3).padding(Padding::Explicit([[0, 2], [1, 0]])))),
-        ("conv2d/plain", of(Conv2d::new(4, 1).without_bias())),
-        ("depthwise_conv2d", of(DepthwiseConv2d::new(3).multiplier(2))),
-        ("separable_conv2d", of(SeparableConv2d::new(3, 3).stride(2))),
-        ("conv_transpose2d/valid", of(transposed(3, Padding::Valid))),
-        ("conv_transpose2d/valid_stride", of(transposed(3, Padding::Valid).stride(2))),
-        ("conv_transpose2d/same", of(transposed(3, Padding::Same))),
-        ("conv_transpose2d/same_even", of(transposed(4, Padding::Same).stride(2))),
-        ("conv_transpose2d/same_odd", of(transposed(3, Padding::Same).stride(2))),
-        ("conv_transpose2d/same_window_below_stride", of(transposed(2, Padding::Same).stride(3))),
-        ("conv_transpose2d/around", of(transposed(3, Padding::Around(1)).stride(2))),
-        ("conv_transpose2d/explicit", of(transposed(3, Padding::Explicit([[1, 0], [2, 1]])).stride(2))),
-    ]
-}
-
-fn images() -> Vec<(&'static str, Build)> {
-    let upsample = |mode| of(Upsample { factor: 2, mode });
-    let average = || AveragePool2d::new(3).stride(2).padding(Padding::Around(1));
-    vec![
-        ("max_pool2d/valid", of(MaxPool2d::new(2))),
-        ("max_pool2d/padded", of(MaxPool2d::new(3).stride(2).padding(Padding::Around(1)))),
-        ("average_pool2d/valid", of(AveragePool2d::new(2))),
-        ("average_pool2d/inside", of(average())),
-        ("average_pool2d/all", of(average().count_padding())),
-        ("adaptive_average_pool2d", of(AdaptiveAveragePool2d([3, 2]))),
-        ("global_average_pool", of(GlobalAveragePool)),
-        ("global_max_pool", of(GlobalMaxPool)),
-        ("upsample/nearest", upsample(ResizeMode::Nearest)),
-        ("upsample/bilinear", upsample(ResizeMode::Bilinear { align_corners: false })),
-        ("upsample/aligned", upsample(ResizeMode::Bilinear { align_corners: true })),
-        ("batch_norm/train", of(BatchNorm::default())),
-        ("batch_norm/infer", of(BatchNorm::default())),
-        ("layer_norm", of(LayerNorm::default())),
-        ("rms_norm", of(RmsNorm::default())),
-        ("group_norm/1", of(GroupNorm::new(1))),
-        ("group_norm/2", of(GroupNorm::new(2))),
-        ("group_norm/4", of(GroupNorm::new(4))),
-        ("flatten", of(Flatten)),
-        ("reshape", of(Reshape(vec![4, 2]))),
-        ("permute", of(Permute(vec![2, 0, 1]))),
-        ("residual", of(Residual(Dense::new(4)))),
-    ]
-}
-
-fn sequences() -> Vec<(&'static str, Build)> {
-    let heads = MultiHeadAttention::new;
-    let block = || TransformerBlock::new(heads(2)).expansion(2);
-    vec![
-        ("attention/plain", of(heads(2))),
-        ("attention/causal", of(heads(2).causal())),
-        ("attention/mask", Box::new(|net, x| MultiHeadAttention::new(2).attend(net, x[0], x[0], Some(x[1])))),
-        ("attention/cross", Box::new(|net, x| MultiHeadAttention::new(2).attend(net, x[0], x[1], None))),
-        ("attention/grouped", of(heads(4).key_heads(2))),
-        ("attention/rotary", of(heads(2).rotary(10_000.0))),
-        ("attention/grouped_rotary_causal", of(heads(2).key_heads(1).rotary(10_000.0).causal())),
-        ("mlp", of(Mlp { hidden: 6, activation: Activation::Tanh })),
-        ("transformer_block/before", of(block())),
-        ("transformer_block/after", of(block().norm(NormPlace::After))),
-        ("simple_rnn/last", of(SimpleRnn::new(2))),
-        ("simple_rnn/all", of(SimpleRnn::new(2).all())),
-        ("simple_rnn/bidirectional_last", of(Bidirectional(SimpleRnn::new(2)))),
-        ("simple_rnn/bidirectional_all", of(Bidirectional(SimpleRnn::new(2).all()))),
-        ("lstm/last", of(Lstm::new(2))),
-        ("lstm/all", of(Lstm::new(2).all())),
-        ("lstm/bidirectional_last", of(Bidirectional(Lstm::new(2)))),
-        ("lstm/bidirectional_all", of(Bidirectional(Lstm::new(2).all()))),
-        ("gru/last", of(Gru::new(2))),
-        ("gru/all", of(Gru::new(2).all())),
-        ("gru/bidirectional_last", of(Bidirectional(Gru::new(2)))),
-        ("gru/bidirectional_all", of(Bidirectional(Gru::new(2).all()))),
-    ]
-}
-
-fn layers() -> Vec<(&'static str, Build)> {
-    [activations(), products(), images(), sequences()].into_iter().flatten().collect()
-}
-
-fn losses() -> Vec<(&'static str, Box<dyn Loss>)> {
-    let entropy = CrossEntropy::default;
-    let focal = |gamma| Box::new(Focal { gamma, ..Focal::default() });
-    vec![
-        ("loss/cross_entropy/plain", Box::new(entropy())),
-        ("loss/cross_entropy/plain_extreme", Box::new(entropy())),
-        ("loss/cross_entropy/smoothing", Box::new(entropy().smoothing(0.1))),
-        ("loss/cross_entropy/smoothing_extreme", Box::new(entropy().smoothing(0.1))),
-        (
-            "loss/cross_entropy/class_weights",
-            Box::new(entropy().class_weights(vec![0.5, 2.0, 1.0, 0.25, 1.5])),
-        ),
-        ("loss/cross_entropy/ignore", Box::new(entropy())),
-        ("loss/cross_entropy/ignore_smoothing", Box::new(entropy().smoothing(0.1))),
-        ("loss/soft_cross_entropy", Box::new(SoftCrossEntropy)),
-        ("loss/soft_cross_entropy_extreme", Box::new(SoftCrossEntropy)),
-        ("loss/soft_cross_entropy/positions", Box::new(SoftCrossEntropy)),
-        ("loss/soft_cross_entropy/positions_extreme", Box::new(SoftCrossEntropy)),
-        ("loss/kl_divergence", Box::new(KlDivergence)),
-        ("loss/kl_divergence_extreme", Box::new(KlDivergence)),
-        ("loss/binary_cross_entropy", Box::new(BinaryCrossEntropy)),
-        ("loss/binary_cross_entropy_extreme", Box::new(BinaryCrossEntropy)),
-        ("loss/focal", focal(2.0)),
-        ("loss/focal_extreme", focal(2.0)),
-        ("loss/focal_half", focal(0.5)),
-        ("loss/focal_half_extreme", focal(0.5)),
-        ("loss/focal_zero", focal(0.0)),
-        ("loss/focal_zero_extreme", focal(0.0)),
-        ("loss/dice", Box::new(Dice::default())),
-        ("loss/dice_extreme", Box::new(Dice::default())),
-        ("loss/mean_squared_error", Box::new(MeanSquaredError)),
-        ("loss/mean_absolute_error", Box::new(MeanAbsoluteError)),
-        ("loss/huber", Box::new(Huber { delta: 0.7 })),
-        ("loss/cosine_distance", Box::new(CosineDistance)),
-    ]
-}
 
 /// The results of a case.
 struct Found {
@@ -271,7 +106,7 @@ fn inputs(case: &LayerCase) -> BTreeMap<String, Vec<f64>> {
 }
 
 /// `Σ y · upstream` of a layer.
-fn layer_graph(case: &LayerCase, build: &Build, dtype: DType) -> Result<Graph, GraphError> {
+fn layer_graph(case: &LayerCase, build: &BuildLayer, dtype: DType) -> Result<Graph, GraphError> {
     let mode = if case.name.ends_with("/infer") { Mode::Infer } else { Mode::Train };
     let mut net = Net::new(Builder::new(case.inputs[0].ty.shape[0], 2), mode, dtype);
     let values = declare(&mut net, case);
