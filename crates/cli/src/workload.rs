@@ -55,7 +55,7 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
         "at least",
         bound * 100.0,
         "recomputed",
-        count(figures.repeats),
+        count(figures.rematerialized_runs),
     ));
     if options.json {
         let object = json!({
@@ -65,7 +65,7 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
             "floor_bytes": smallest,
             "overhead": overhead,
             "lower_bound_overhead": bound,
-            "recomputed": figures.repeats,
+            "recomputed": figures.rematerialized_runs,
             "kept": kept,
             "spilled": 0,
             "micro_batches": 1,

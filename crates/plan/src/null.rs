@@ -1,10 +1,10 @@
-//! A target and an executor without a machine: for tests, and for planning where the machine is not.
+//! A target and an executor without a machine: for tests, and for planning elsewhere than on the machine itself.
 
 use crate::{ExecuteError, Executor, Kernel, KernelQuery, PlanSet, Prepared, Target, Unsupported};
 use plimsoll_graph::Op;
 use std::sync::Arc;
 
-/// A target that runs every op, elementwise ones in place, in a nanosecond per byte.
+/// A target with a kernel for every op, which takes a nanosecond per byte; elementwise ones work in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NullTarget {
     /// Alignment of every buffer.
@@ -48,7 +48,7 @@ impl Target for NullTarget {
     }
 }
 
-/// An executor that computes nothing: it checks what it is handed and returns zeros.
+/// An executor that computes nothing: it checks sizes and returns zeros.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, op::Unary};

@@ -1,4 +1,4 @@
-//! Plan-only workloads: one recorded step, reduced to what a planner needs.
+//! Workload files: one recorded step, reduced to what rematerialization depends on.
 
 use crate::remat::{Call, Problem, ProblemError};
 use serde::Deserialize;
@@ -13,17 +13,17 @@ pub struct Workload {
     pub problem: Problem,
     /// The time of its calls, each run once.
     pub baseline_ns: u64,
-    /// The peak of the recorded program: lines may be fractions of it.
+    /// The peak of the recorded program, of which lines may be fractions.
     pub recorded_peak_bytes: u64,
 }
 
-/// Why a file is no workload.
+/// Why a file is rejected.
 #[derive(Debug, Error)]
 pub enum WorkloadError {
     /// It is not JSON of this form.
     #[error("not a workload: {0}")]
     Form(#[from] serde_json::Error),
-    /// It contradicts itself.
+    /// The step is inconsistent.
     #[error("not a workload: {0}")]
     Problem(#[from] ProblemError),
     /// A figure that others are divided by is zero.
@@ -54,7 +54,7 @@ struct FileCall {
 }
 
 impl Workload {
-    /// Reads a workload from its JSON form. Every index and sum is checked.
+    /// Parses a workload's JSON. A file is untrusted input: every index and sum is checked.
     pub fn parse(text: &str) -> Result<Self, WorkloadError> {
         let file: File = serde_json::from_str(text)?;
         let call = |c: FileCall| Call {
@@ -86,14 +86,14 @@ mod tests {
         "baseline_ns": 7, "recorded_peak_bytes": 12}"#;
 
     #[test]
-    fn a_workload_is_read() {
+    fn parses_a_workload() {
         let workload = Workload::parse(GOOD).unwrap();
         assert_eq!((workload.name.as_str(), workload.problem.calls.len()), ("two", 2));
         assert_eq!(workload.problem.calls[1].in_place, [1]);
     }
 
     #[test]
-    fn damaged_workloads_are_refused_with_the_place() {
+    fn rejects_damaged_workloads_and_says_where() {
         let cases = [
             (r#""keep": [2]"#, r#""keep": [3]"#, "`keep` names tensor 3, but there are 3"),
             (r#""pinned": [0]"#, r#""pinned": [99999999999]"#, "`pinned` names tensor 99999999999"),
@@ -102,7 +102,7 @@ mod tests {
             (r#""in": [1]"#, r#""in": [7]"#, "call 1 names tensor 7"),
             (r#""out": [2]"#, r#""out": [1]"#, "call 1 writes tensor 1, which call 0 already wrote"),
             (r#""out": [1]"#, r#""out": [0]"#, "call 0 writes tensor 0, which is pinned"),
-            (r#""in_place": [1]"#, r#""in_place": [0]"#, "call 1 may take over tensor 0"),
+            (r#""in_place": [1]"#, r#""in_place": [0]"#, "call 1 may work in place on tensor 0"),
             ("[4, 8, 8]", "[4, 9223372036854775807, 9223372036854775807]", "bytes sum to 2^62"),
             ("[4, 8, 8]", "[4, -8, 8]", "line 1"),
             (r#""ns": 3"#, r#""ns": 18446744073709551615"#, "nanoseconds sum to 2^62"),

@@ -39,8 +39,8 @@
 mod error;
 mod files;
 pub mod metrics;
-mod nearest;
 mod session;
+mod suggestion;
 mod trainer;
 
 pub use error::TrainError;

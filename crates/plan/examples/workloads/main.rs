@@ -1,9 +1,10 @@
-//! How close to the least time schedules come, and how long planning takes.
+//! Rematerialization of recorded and generated steps: overhead beside its lower bound and beside an online method, and
+//! planning time.
 //!
 //!     cargo run --release -p plimsoll-plan --example workloads -- FILE...
 //!     cargo run --release -p plimsoll-plan --example workloads -- densenet 1000 lstm 4000
 //!
-//! Takes workload files, and kinds of steps (see `steps.rs`), each followed by about how many calls.
+//! Takes workload files, and kinds of steps (see `steps.rs`), each followed by approximate numbers of calls.
 #![allow(clippy::print_stdout)]
 
 mod online;
@@ -16,8 +17,8 @@ use plimsoll_plan::workload::Workload;
 use std::error::Error;
 use std::time::SystemTime;
 
-/// Overheads, in percent, of the online method of Dynamic Tensor Rematerialization in its authors' simulator.
-const ONLINE: [(&str, [f64; 5]); 2] =
+/// Overheads, in percent, of Dynamic Tensor Rematerialization (DTR) in its authors' simulator.
+const DTR: [(&str, [f64; 5]); 2] =
     [("resnet32", [4.6, 10.7, 14.0, 17.9, 33.2]), ("transformer", [3.1, 5.8, 9.1, 12.4, 54.5])];
 const FRACTIONS: [f64; 5] = [0.7, 0.5, 0.4, 0.3, 0.2];
 
@@ -41,27 +42,27 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn Error>> {
-    let of_file = peak.is_some();
+    let is_file = peak.is_some();
     let peak = peak.map_or_else(|| recorded_peak(problem), Ok)? as f64;
     let once: u64 = problem.calls.iter().map(|c| c.nanoseconds).sum();
     let percent = |nanoseconds: u64| nanoseconds as f64 / once as f64 * 100.0;
-    let least = smallest_line(problem)? as f64;
-    let floor = largest_call(problem)? as f64;
+    let smallest = smallest_line(problem)? as f64;
+    let largest_call = largest_call(problem)? as f64;
     println!(
-        "{name}: {} calls, floor {:.4}, smallest line {:.4} ({:.2} × floor)",
+        "{name}: {} calls, largest call {:.4}, smallest line {:.4} ({:.2} × largest call)",
         problem.calls.len(),
-        floor / peak,
-        least / peak,
-        least / floor
+        largest_call / peak,
+        smallest / peak,
+        smallest / largest_call
     );
-    println!("  fraction  overhead  at least    online  repeats   seconds");
+    println!("  fraction  overhead  at least    online    remat   seconds");
     for (at, fraction) in FRACTIONS.into_iter().enumerate() {
         let line = (peak * fraction) as u64;
         let start = seconds();
         let solved = solve(problem, line);
         let seconds = seconds() - start;
         let bound = percent(lower_bound(problem, line)?);
-        let recorded = ONLINE.iter().find(|o| of_file && o.0 == name).map(|o| o.1[at]);
+        let recorded = DTR.iter().find(|o| is_file && o.0 == name).map(|o| o.1[at]);
         let online = recorded.or_else(|| Some(percent(online::online(problem, line)? - once)));
         let online = online.map_or("-".to_string(), |o| format!("{o:.1}"));
         match solved {
@@ -70,7 +71,7 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
                 let overhead = percent(figures.nanoseconds - once);
                 println!(
                     "  {fraction:>8}  {overhead:>8.2}  {bound:>8.2}  {online:>8}  {:>7}  {seconds:>8.2}",
-                    figures.repeats
+                    figures.rematerialized_runs
                 );
             }
             Err(SearchError::LineTooLow(_)) => {
@@ -82,7 +83,7 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// Seconds of a processor that this process has had, or, where the system does not say, of the clock.
+/// CPU seconds of this thread, or wall-clock seconds where the system does not tell.
 fn seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());

@@ -1,22 +1,22 @@
-//! What a method that cannot see the future would do: Dynamic Tensor Rematerialization with its rule of thumb.
+//! An online method for comparison: Dynamic Tensor Rematerialization (DTR) with its `eq` heuristic.
 //!
-//! Whenever a call does not fit, the tensor goes with the least time to make again for its bytes and for how long ago it
-//! was used. The time counts the dropped tensors around it, by sets that are joined when neighbours are dropped.
+//! Whenever a call does not fit, the tensor is evicted with the least cost for its bytes and staleness. The cost counts
+//! evicted neighbours, by equivalence classes (union-find) that are joined when neighbours are evicted.
 
-use plimsoll_plan::remat::Problem;
+use plimsoll_plan::remat::{Call, Problem};
 
-/// Runs for each call at which to give up.
-const RUNS: usize = 20;
+/// Runs for each call, at most.
+const MAX_RUNS_PER_CALL: usize = 20;
 
-/// Nanoseconds of all runs under a line, unless it gets nowhere.
+/// Nanoseconds of all runs under a line, if it fits.
 pub fn online(problem: &Problem, line: u64) -> Option<u64> {
     let mut online = Online::new(problem, line);
     for call in 0..problem.calls.len() {
         online.run(call, 0)?;
-        let what = &problem.calls[call];
-        for &tensor in what.inputs.iter().chain(&what.outputs) {
-            if online.last[tensor] <= call && !online.kept[tensor] {
-                online.drop(tensor);
+        let Call { inputs, outputs, .. } = &problem.calls[call];
+        for &tensor in inputs.iter().chain(outputs) {
+            if online.last_use[tensor] <= call && !online.kept[tensor] {
+                online.evict(tensor);
             }
         }
     }
@@ -29,19 +29,19 @@ pub fn online(problem: &Problem, line: u64) -> Option<u64> {
 struct Online<'a> {
     problem: &'a Problem,
     line: u64,
-    maker: Vec<usize>,
+    producer: Vec<usize>,
     readers: Vec<Vec<usize>>,
-    last: Vec<usize>,
+    last_use: Vec<usize>,
     kept: Vec<bool>,
     ran: Vec<bool>,
     resident: Vec<bool>,
-    list: Vec<usize>,
+    residents: Vec<usize>,
     locks: Vec<u32>,
-    used_at: Vec<u64>,
-    /// By tensor: its set of dropped neighbours, and by set the time to make it again.
-    set: Vec<usize>,
-    sets: Vec<(usize, f64)>,
-    used: u64,
+    last_access: Vec<u64>,
+    /// By evicted tensor: its equivalence class; by class: its parent, and the time to rematerialize its members.
+    class: Vec<usize>,
+    classes: Vec<(usize, f64)>,
+    live_bytes: u64,
     nanoseconds: u64,
     runs: usize,
 }
@@ -49,14 +49,14 @@ struct Online<'a> {
 impl<'a> Online<'a> {
     fn new(problem: &'a Problem, line: u64) -> Self {
         let tensors = problem.tensors.len();
-        let mut maker = vec![usize::MAX; tensors];
+        let mut producer = vec![usize::MAX; tensors];
         let mut readers = vec![Vec::new(); tensors];
-        let mut last = vec![0; tensors];
+        let mut last_use = vec![0; tensors];
         for (at, call) in problem.calls.iter().enumerate() {
-            call.outputs.iter().for_each(|&t| (maker[t], last[t]) = (at, at));
+            call.outputs.iter().for_each(|&t| (producer[t], last_use[t]) = (at, at));
             for &tensor in &call.inputs {
                 readers[tensor].push(at);
-                last[tensor] = at;
+                last_use[tensor] = at;
             }
         }
         let mut kept = vec![false; tensors];
@@ -66,18 +66,18 @@ impl<'a> Online<'a> {
         Self {
             problem,
             line,
-            maker,
+            producer,
             readers,
-            last,
+            last_use,
             kept,
             ran: vec![false; problem.calls.len()],
             resident,
-            list: Vec::new(),
+            residents: Vec::new(),
             locks: vec![0; tensors],
-            used_at: vec![0; tensors],
-            set: vec![usize::MAX; tensors],
-            sets: Vec::new(),
-            used: problem.pinned.iter().map(|&t| problem.tensors[t]).sum(),
+            last_access: vec![0; tensors],
+            class: vec![usize::MAX; tensors],
+            classes: Vec::new(),
+            live_bytes: problem.pinned.iter().map(|&t| problem.tensors[t]).sum(),
             nanoseconds: 0,
             runs: 0,
         }
@@ -85,10 +85,10 @@ impl<'a> Online<'a> {
 
     fn hold(&mut self, tensor: usize, depth: usize) -> Option<()> {
         if !self.resident[tensor] {
-            self.run(self.maker[tensor], depth + 1)?;
+            self.run(self.producer[tensor], depth + 1)?;
         }
         self.locks[tensor] += 1;
-        self.used_at[tensor] = self.nanoseconds;
+        self.last_access[tensor] = self.nanoseconds;
         Some(())
     }
 
@@ -96,7 +96,10 @@ impl<'a> Online<'a> {
         let problem = self.problem;
         let what = &problem.calls[call];
         self.runs += 1;
-        if depth > 2_000 || self.runs > RUNS * problem.calls.len() || (what.once && self.ran[call]) {
+        if depth > 2_000
+            || self.runs > MAX_RUNS_PER_CALL * problem.calls.len()
+            || (what.once && self.ran[call])
+        {
             return None;
         }
         for &tensor in &what.inputs {
@@ -104,29 +107,29 @@ impl<'a> Online<'a> {
         }
         what.outputs.iter().for_each(|&t| self.locks[t] += 1);
         let new: u64 = what.outputs.iter().filter(|&&t| !self.resident[t]).map(|&t| problem.tensors[t]).sum();
-        // An output takes over an input that the program is done with.
-        let done = |t: &&usize| depth == 0 && self.last[**t] <= call && !self.kept[**t];
-        let over = what.in_place.iter().filter(done).map(|&t| problem.tensors[t]);
-        let room = (new + what.workspace).saturating_sub(over.sum());
-        while self.used + room > self.line {
+        // In place: an output is written over an input that the program no longer uses.
+        let unused = |t: &&usize| depth == 0 && self.last_use[**t] <= call && !self.kept[**t];
+        let in_place = what.in_place.iter().filter(unused).map(|&t| problem.tensors[t]);
+        let bytes = (new + what.workspace).saturating_sub(in_place.sum());
+        while self.live_bytes + bytes > self.line {
             let victim = self.victim()?;
-            self.drop(victim);
+            self.evict(victim);
         }
         self.ran[call] = true;
         self.nanoseconds += what.nanoseconds;
         for &tensor in what.inputs.iter().chain(&what.outputs) {
             self.locks[tensor] -= 1;
-            self.used_at[tensor] = self.nanoseconds;
+            self.last_access[tensor] = self.nanoseconds;
         }
         for &tensor in &what.outputs {
             if !std::mem::replace(&mut self.resident[tensor], true) {
-                self.list.push(tensor);
-                self.used += problem.tensors[tensor];
+                self.residents.push(tensor);
+                self.live_bytes += problem.tensors[tensor];
             }
-            if self.set[tensor] != usize::MAX {
-                let set = self.root(self.set[tensor]);
-                self.sets[set].1 -= what.nanoseconds as f64;
-                self.set[tensor] = usize::MAX;
+            if self.class[tensor] != usize::MAX {
+                let class = self.root(self.class[tensor]);
+                self.classes[class].1 -= what.nanoseconds as f64;
+                self.class[tensor] = usize::MAX;
             }
         }
         Some(())
@@ -134,24 +137,24 @@ impl<'a> Online<'a> {
 
     fn victim(&mut self) -> Option<usize> {
         let mut best: Option<(f64, usize)> = None;
-        for at in 0..self.list.len() {
-            let tensor = self.list[at];
+        for at in 0..self.residents.len() {
+            let tensor = self.residents[at];
             let bytes = self.problem.tensors[tensor];
-            let maker = &self.problem.calls[self.maker[tensor]];
-            if self.locks[tensor] > 0 || bytes == 0 || maker.once {
+            let producer = &self.problem.calls[self.producer[tensor]];
+            if self.locks[tensor] > 0 || bytes == 0 || producer.once {
                 continue;
             }
-            let mut cost = maker.nanoseconds as f64;
+            let mut cost = producer.nanoseconds as f64;
             let mut seen = Vec::new();
             for other in self.neighbours(tensor) {
-                let set = self.root(self.set[other]);
-                if !seen.contains(&set) {
-                    seen.push(set);
-                    cost += self.sets[set].1;
+                let class = self.root(self.class[other]);
+                if !seen.contains(&class) {
+                    seen.push(class);
+                    cost += self.classes[class].1;
                 }
             }
-            let age = (self.nanoseconds - self.used_at[tensor]) as f64 + 1.0;
-            let score = cost / (bytes as f64 * age);
+            let staleness = (self.nanoseconds - self.last_access[tensor]) as f64 + 1.0;
+            let score = cost / (bytes as f64 * staleness);
             if best.is_none_or(|b| score < b.0) {
                 best = Some((score, tensor));
             }
@@ -159,39 +162,39 @@ impl<'a> Online<'a> {
         best.map(|b| b.1)
     }
 
-    /// Dropped tensors that a tensor is made from, or that are made from it.
+    /// Evicted tensors that a tensor is produced from, or that are produced from it.
     fn neighbours(&self, tensor: usize) -> Vec<usize> {
         let calls = &self.problem.calls;
-        let from = calls[self.maker[tensor]].inputs.iter().copied();
+        let from = calls[self.producer[tensor]].inputs.iter().copied();
         let into =
             self.readers[tensor].iter().filter(|&&r| self.ran[r]).flat_map(|&r| calls[r].outputs.iter());
-        from.chain(into.copied()).filter(|&t| !self.resident[t] && self.set[t] != usize::MAX).collect()
+        from.chain(into.copied()).filter(|&t| !self.resident[t] && self.class[t] != usize::MAX).collect()
     }
 
-    fn drop(&mut self, tensor: usize) {
-        if self.maker[tensor] == usize::MAX || !std::mem::replace(&mut self.resident[tensor], false) {
+    fn evict(&mut self, tensor: usize) {
+        if self.producer[tensor] == usize::MAX || !std::mem::replace(&mut self.resident[tensor], false) {
             return;
         }
-        self.list.retain(|&t| t != tensor);
-        self.used -= self.problem.tensors[tensor];
-        let set = self.sets.len();
-        self.sets.push((set, self.problem.calls[self.maker[tensor]].nanoseconds as f64));
+        self.residents.retain(|&t| t != tensor);
+        self.live_bytes -= self.problem.tensors[tensor];
+        let class = self.classes.len();
+        self.classes.push((class, self.problem.calls[self.producer[tensor]].nanoseconds as f64));
         for other in self.neighbours(tensor) {
-            let other = self.root(self.set[other]);
-            if other != set {
-                self.sets[set].1 += self.sets[other].1;
-                self.sets[other].0 = set;
+            let other = self.root(self.class[other]);
+            if other != class {
+                self.classes[class].1 += self.classes[other].1;
+                self.classes[other].0 = class;
             }
         }
-        self.set[tensor] = set;
+        self.class[tensor] = class;
     }
 
-    fn root(&mut self, mut set: usize) -> usize {
-        while self.sets[set].0 != set {
-            let above = self.sets[set].0;
-            self.sets[set].0 = self.sets[above].0;
-            set = above;
+    fn root(&mut self, mut class: usize) -> usize {
+        while self.classes[class].0 != class {
+            let parent = self.classes[class].0;
+            self.classes[class].0 = self.classes[parent].0;
+            class = parent;
         }
-        set
+        class
     }
 }

@@ -1,15 +1,15 @@
-//! Training steps like those of real models: forward calls, then their way back.
+//! Generated training steps like those of real models: forward calls, then backward calls.
 //!
-//! Sizes are those of activations of a batch, times those of a device that computes 10 TFLOP/s, moves 500 GB/s, and takes
-//! 5 microseconds to start a call.
+//! Sizes are those of a batch's activations; times are those of a device with 10 TFLOP/s, 500 GB/s, and 5 microseconds
+//! to launch a call.
 
 use plimsoll_plan::remat::{Call, Problem};
 
-/// The kinds there are.
+/// The kinds of steps.
 pub const KINDS: [&str; 9] =
     ["densenet", "tree", "lstm", "unet", "mobilenet", "transformer", "chain", "ushape", "random"];
 
-/// What the way back of a call reads beside the gradient.
+/// What the backward call of a forward call reads beside the gradient.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Inputs,
@@ -21,7 +21,7 @@ struct Forward {
     inputs: Vec<usize>,
     output: usize,
     reads: Reads,
-    nanoseconds: u64,
+    operations: u64,
     /// Bytes of its parameters.
     parameters: u64,
 }
@@ -32,7 +32,7 @@ struct Step {
     seed: u64,
 }
 
-/// A step of a kind with about so many calls.
+/// A step of a kind with approximately so many calls.
 pub fn step(kind: &str, calls: usize) -> Option<Problem> {
     let mut step = Step { problem: Problem::default(), forward: Vec::new(), seed: 1 };
     step.problem.tensors.push(8 << 20);
@@ -64,7 +64,7 @@ impl Step {
         self.problem.tensors[tensor]
     }
 
-    /// Adds a call. Its time: its start, its operations, its bytes read and written.
+    /// Adds a call. Its time is that of its launch, its operations, and its bytes read and written.
     fn call(&mut self, inputs: &[usize], bytes: u64, operations: u64) -> usize {
         let moved = inputs.iter().map(|&t| self.bytes(t)).sum::<u64>() + bytes;
         let output = self.problem.tensors.len();
@@ -80,12 +80,12 @@ impl Step {
 
     fn op(&mut self, inputs: &[usize], bytes: u64, reads: Reads, operations: u64, parameters: u64) -> usize {
         let output = self.call(inputs, bytes, operations);
-        let forward = Forward { inputs: inputs.to_vec(), output, reads, nanoseconds: operations, parameters };
+        let forward = Forward { inputs: inputs.to_vec(), output, reads, operations, parameters };
         self.forward.push(forward);
         output
     }
 
-    /// A convolution or product with so many operations for each byte it writes.
+    /// A convolution or matrix product with so many operations for each byte that it writes.
     fn product(&mut self, input: usize, bytes: u64, per_byte: u64) -> usize {
         self.op(&[input], bytes, Reads::Inputs, bytes * per_byte, per_byte * KIB / 4)
     }
@@ -117,7 +117,7 @@ impl Step {
         self.relu(x)
     }
 
-    /// Four stages of layers that each read all before them in their stage, joined.
+    /// Four stages of layers that each read the concatenation of all layers before them in the stage.
     fn densenet(&mut self, calls: usize) {
         let layers = calls / 88;
         let mut x = self.block(0, 32 << 20, 300);
@@ -137,7 +137,7 @@ impl Step {
         }
     }
 
-    /// Products at the leaves, joined two by two up to the root, as in a tree-shaped recurrence.
+    /// A recurrence over a binary tree: products at the leaves, combined in pairs up to the root.
     fn tree(&mut self, leaves: usize) {
         let state = 256 * KIB;
         let mut level: Vec<usize> = (0..leaves.max(2)).map(|_| self.product(0, state, 200)).collect();
@@ -169,15 +169,15 @@ impl Step {
             let open = self.op(&[gates], size, Reads::Output, 0, 0);
             let new = self.op(&[gates], size, Reads::Output, 0, 0);
             let kept = self.multiply(open, cell);
-            let came = self.multiply(open, new);
-            cell = self.add(kept, came);
+            let added = self.multiply(open, new);
+            cell = self.add(kept, added);
             let out = self.op(&[cell], size, Reads::Output, 0, 0);
             hidden = self.multiply(open, out);
         }
         self.add(hidden, cell);
     }
 
-    /// Five levels down and up again, each with a skip; as many blocks on each level as the calls allow.
+    /// Five levels down and up again with skip connections; as many blocks on each level as the calls allow.
     fn unet(&mut self, calls: usize) {
         let blocks = (calls / 100).max(1);
         let mut x = 0;
@@ -236,12 +236,12 @@ impl Step {
         let mut x = self.product(0, 1 << 20, 100);
         for _ in 0..length {
             let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.below(4)];
-            let task_graph = [0, 0, 0, 500][self.below(4)];
-            x = self.op(&[x], bytes, Reads::Inputs, bytes * task_graph, 0);
+            let per_byte = [0, 0, 0, 500][self.below(4)];
+            x = self.op(&[x], bytes, Reads::Inputs, bytes * per_byte, 0);
         }
     }
 
-    /// One deep U: every call down is read by its counterpart up.
+    /// One deep U: every call down has a skip connection to its counterpart up.
     fn u_shape(&mut self, depth: usize) {
         let mut down = vec![self.product(0, 1 << 20, 100)];
         for at in 0..depth {
@@ -261,14 +261,14 @@ impl Step {
             let old = 1 + self.below(count - 1);
             let recent = count - 1 - self.below(4.min(count - 1));
             let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.below(4)];
-            let task_graph = [0, 0, 500][self.below(3)];
+            let per_byte = [0, 0, 500][self.below(3)];
             let inputs = if old == recent { vec![old] } else { vec![old, recent] };
-            self.op(&inputs, bytes, Reads::Inputs, bytes * task_graph, 0);
+            self.op(&inputs, bytes, Reads::Inputs, bytes * per_byte, 0);
         }
     }
 
-    /// From the last forward call: a call for the gradient of each input, and one for that of its parameters, which is
-    /// kept. Gradients that come from several places are summed, where they can in place.
+    /// Adds backward calls, from the last forward call: one for the gradient of each input, and one for that of the
+    /// parameters, which is kept. Gradients of a value with several readers are summed, in place where possible.
     fn finish(mut self) -> Problem {
         let mut gradients: Vec<Option<usize>> = vec![None; self.problem.tensors.len()];
         let forward = std::mem::take(&mut self.forward);
@@ -284,15 +284,15 @@ impl Step {
                 Reads::Nothing => {}
             }
             if call.parameters > 0 {
-                let kept = self.call(&reads, call.parameters, call.nanoseconds);
+                let kept = self.call(&reads, call.parameters, call.operations);
                 self.problem.keep.push(kept);
                 reads.truncate(1);
             }
             for &input in call.inputs.iter().filter(|&&t| t > 0) {
                 let bytes = self.bytes(input);
-                // The gradient of a sum is that of its parts.
+                // The gradient of a sum is the gradient of each addend.
                 let passed = call.reads == Reads::Nothing && bytes == self.bytes(gradient);
-                let new = if passed { gradient } else { self.call(&reads, bytes, call.nanoseconds) };
+                let new = if passed { gradient } else { self.call(&reads, bytes, call.operations) };
                 gradients[input] = Some(match gradients[input] {
                     Some(sum) => {
                         let all = self.call(&[sum, new], bytes, 0);

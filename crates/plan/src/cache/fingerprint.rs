@@ -1,4 +1,4 @@
-//! What plans depend on, as one number.
+//! Fingerprints: hashes of everything that plans depend on.
 
 use crate::lower::{CHUNK_ELEMENTS, chunkable_updates};
 use crate::{Budget, ChunkTypes, KernelQuery, Target};
@@ -6,13 +6,13 @@ use plimsoll_graph::Graph;
 use std::fmt::{self, Write};
 use twox_hash::xxhash3_128::Hasher;
 
-/// Names the planner: a hash of its sources. Another one may find other plans for the same graphs.
+/// The planner's version and a hash of its sources: another planner may find other plans for the same graphs.
 pub const PLANNER: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PLIMSOLL_PLANNER"));
 
-/// No plan has this room's end: what is above it is no line.
-const NO_LINE: usize = 1 << 62;
+/// No arena is as large: limits from here on are no limit.
+const NO_LIMIT: usize = 1 << 62;
 
-/// Everything that plans depend on but their budget, as one number: graphs, the target's answer for each of their nodes,
+/// A hash of everything that plans depend on except their budget: graphs, the target's kernel for each of their nodes,
 /// and the planner.
 ///
 /// ```
@@ -25,25 +25,26 @@ const NO_LINE: usize = 1 << 62;
 ///     b.output("y", y);
 ///     Ok::<_, Box<dyn std::error::Error>>([("predict".to_string(), b.finish()?)])
 /// };
-/// let content = |op| Ok::<_, Box<dyn std::error::Error>>(Fingerprint::new(&graph(op)?, &NullTarget::default()));
+/// let fingerprint =
+///     |op| Ok::<_, Box<dyn std::error::Error>>(Fingerprint::new(&graph(op)?, &NullTarget::default()));
 /// let under = |line_bytes| Budget::new(line_bytes, Vec::new());
-/// let key = content(Unary::Relu)?.key(&under(1_000));
-/// assert_eq!(content(Unary::Relu)?.key(&under(1_000)), key);
-/// assert_ne!(content(Unary::Exp)?.key(&under(1_000)), key);
-/// assert_ne!(content(Unary::Relu)?.key(&under(1_001)), key);
+/// let key = fingerprint(Unary::Relu)?.key(&under(1_000));
+/// assert_eq!(fingerprint(Unary::Relu)?.key(&under(1_000)), key);
+/// assert_ne!(fingerprint(Unary::Exp)?.key(&under(1_000)), key);
+/// assert_ne!(fingerprint(Unary::Relu)?.key(&under(1_001)), key);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(u128);
 
 impl Fingerprint {
-    /// Of these graphs on a target.
+    /// The fingerprint of graphs on a target.
     pub fn new(batches: &[(String, Graph)], target: &dyn Target) -> Self {
         let mut text = Text(Hasher::new());
         text.add(format_args!("{PLANNER} {:?} {}", target.name(), target.alignment()));
         for (name, graph) in batches {
             text.add(format_args!("{name:?} {graph}"));
-            // What ops are to examples is theirs to say, and not in the graph.
+            // Ops determine batch relations; the graph's text does not show them.
             let batch_relations = graph.batch_relations();
             text.add(format_args!("{batch_relations:?} {:?}", graph.optimizer_step()));
             for node in graph.nodes.iter().filter(|node| !node.op.is_view()) {
@@ -60,17 +61,17 @@ impl Fingerprint {
         Self(text.0.finish_128())
     }
 
-    /// The name of the plans under a budget. What lies outside the arena matters only by what it leaves.
+    /// The key of the plans under a budget. Memory outside the arena matters only by the arena limit that it leaves.
     pub fn key(&self, budget: &Budget) -> PlanKey {
         let Budget { line_bytes: _, outside: _, rematerialize, offload, time_limit_ns } = budget;
-        let room = Some(budget.arena_bytes()).filter(|&room| room < NO_LINE);
+        let limit = Some(budget.arena_bytes()).filter(|&limit| limit < NO_LIMIT);
         let mut text = Text(Hasher::new());
-        text.add(format_args!("{:032x} {room:?} {rematerialize} {offload:?} {time_limit_ns}", self.0));
+        text.add(format_args!("{:032x} {limit:?} {rematerialize} {offload:?} {time_limit_ns}", self.0));
         PlanKey(text.0.finish_128())
     }
 }
 
-/// Names plans by what they depend on.
+/// A fingerprint together with a budget: the key that plans are cached under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlanKey(u128);
 

@@ -1,63 +1,63 @@
-//! Lists that were found before, by a hash of what they were found for.
+//! A memo of lists of numbers, by a hash of what they were computed from.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use twox_hash::xxhash3_128;
 
-/// Numbers of all lists together, at most: beyond them the oldest lists go.
-const MOST: usize = 1 << 14;
+/// Numbers of all lists together, at most: beyond, the oldest lists are evicted.
+const CAPACITY: usize = 1 << 14;
 
-/// Lists by what they were found for.
+/// Lists by key.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
-    /// The latest last.
+    /// The newest last.
     lists: VecDeque<(u128, List)>,
-    /// Numbers of all.
+    /// Numbers of all lists.
     numbers: usize,
 }
 
-/// Numbers over the largest power of two that divides them all.
+/// Numbers divided by the largest power of two that divides them all.
 #[derive(Debug)]
 struct List {
     shift: u32,
-    parts: Box<[u32]>,
+    quotients: Box<[u32]>,
 }
 
 impl List {
-    /// None if they are too large.
+    /// `None` if a quotient does not fit.
     fn new(numbers: &[usize]) -> Option<Self> {
         let bits = numbers.iter().fold(0, |bits, number| bits | number);
         let shift = if bits == 0 { 0 } else { bits.trailing_zeros() };
         u32::try_from(bits >> shift).ok()?;
-        Some(Self { shift, parts: numbers.iter().map(|number| (number >> shift) as u32).collect() })
+        Some(Self { shift, quotients: numbers.iter().map(|number| (number >> shift) as u32).collect() })
     }
 
     fn numbers(&self) -> Vec<usize> {
-        self.parts.iter().map(|&part| (part as usize) << self.shift).collect()
+        self.quotients.iter().map(|&quotient| (quotient as usize) << self.shift).collect()
     }
 }
 
 impl Memo {
-    /// The list that was found for this, if it is still here.
+    /// The list of a key, if it is cached.
     pub fn get(&self, key: u128) -> Option<Vec<usize>> {
         let found = self.lists.iter().rev().find(|(other, _)| *other == key);
         found.map(|(_, list)| list.numbers())
     }
 
-    /// Keeps a list that is not here.
+    /// Caches a list under a key that is not cached yet.
     pub fn put(&mut self, key: u128, list: &[usize]) {
         let Some(list) = List::new(list) else { return };
-        self.numbers += list.parts.len();
+        self.numbers += list.quotients.len();
         self.lists.push_back((key, list));
-        while self.numbers > MOST
+        while self.numbers > CAPACITY
             && let Some((_, oldest)) = self.lists.pop_front()
         {
-            self.numbers -= oldest.parts.len();
+            self.numbers -= oldest.quotients.len();
         }
     }
 }
 
-/// A hash that no two things share in practice.
+/// A 128-bit hash, practically without collisions.
 pub(crate) fn digest(what: impl Hash) -> u128 {
     let mut hasher = Wide(xxhash3_128::Hasher::new());
     what.hash(&mut hasher);
@@ -81,18 +81,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_come_back_and_the_oldest_go() {
-        let mut lists = Memo::default();
-        let lines = [vec![], vec![0, 64, 1 << 37], vec![3, 0, 5], vec![0, 0]];
-        for (key, list) in lines.iter().enumerate() {
-            lists.put(digest(key), list);
+    fn returns_cached_lists_and_evicts_the_oldest() {
+        let mut memo = Memo::default();
+        let lists = [vec![], vec![0, 64, 1 << 37], vec![3, 0, 5], vec![0, 0]];
+        for (key, list) in lists.iter().enumerate() {
+            memo.put(digest(key), list);
         }
-        lists.put(digest("wide"), &[1, 1 << 40]);
-        let found = |lists: &Memo| [0, 1, 2, 3].map(|key: usize| lists.get(digest(key)));
-        assert_eq!(found(&lists), lines.clone().map(Some));
-        assert_eq!(lists.get(digest("wide")), None);
-        lists.put(digest("long"), &vec![7; MOST - 5]);
-        assert_eq!(found(&lists)[..2], [None, None]);
-        assert_eq!(found(&lists)[2..], lines.map(Some)[2..]);
+        memo.put(digest("wide"), &[1, 1 << 40]);
+        let found = |memo: &Memo| [0, 1, 2, 3].map(|key: usize| memo.get(digest(key)));
+        assert_eq!(found(&memo), lists.clone().map(Some));
+        assert_eq!(memo.get(digest("wide")), None);
+        memo.put(digest("long"), &vec![7; CAPACITY - 5]);
+        assert_eq!(found(&memo)[..2], [None, None]);
+        assert_eq!(found(&memo)[2..], lists.map(Some)[2..]);
     }
 }

@@ -1,4 +1,4 @@
-//! What earlier plans found, in memory and by content.
+//! Results of earlier planning: search results in memory, and whole plans as records, by fingerprint.
 
 mod fingerprint;
 mod memo;

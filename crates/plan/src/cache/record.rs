@@ -1,4 +1,4 @@
-//! Plans as data to be kept outside the program, and read back without trust.
+//! Records of plans, to be stored outside the program and restored as untrusted input.
 
 use crate::choice::plan_set;
 use crate::lower::CHUNK_ELEMENTS;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Bytes and nanoseconds of a record at most: so far no sum of a few of them overflows.
-const MOST: u64 = 1 << 60;
+/// Bytes and nanoseconds of a record, at most: sums of a few of them do not overflow.
+const MAX_FIGURE: u64 = 1 << 60;
 
-/// The choices of a plan set: everything but what graphs, target and budget say themselves.
+/// The planner's choices in a plan set: everything that does not follow from graphs, target and budget.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, op::Unary};
@@ -35,7 +35,7 @@ const MOST: u64 = 1 << 60;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRecord {
     plans: Vec<Choices>,
-    /// Where each state lies.
+    /// The home of each state.
     homes: Vec<StateHome>,
     spill_bytes: u64,
 }
@@ -53,22 +53,22 @@ struct Choices {
     nanoseconds: u64,
 }
 
-/// Why a record is not a plan of these graphs.
+/// Why a record is rejected.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RecordError {
     /// The graphs cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The plans would go wrong.
+    /// The restored plans do not pass verification.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// It is of other graphs, another target, or damaged.
+    /// It belongs to other graphs or another target, or it is damaged.
     #[error("{0}")]
-    Foreign(String),
+    Mismatch(String),
 }
 
 impl PlanRecord {
-    /// What there is to keep of plans.
+    /// The record of plans.
     pub fn of(plans: &PlanSet) -> Self {
         let choices = |plan: &ExecutionPlan| Choices {
             steps: plan.steps.clone(),
@@ -87,22 +87,23 @@ impl PlanRecord {
         }
     }
 
-    /// The plans of these graphs under a budget, which may be over its line, once they have passed
-    /// [`verify`](crate::verify) and hold enough scratch for the target's kernels. A record may come from anywhere.
+    /// Restores the plans of these graphs under a budget, whose line they may exceed. A record is untrusted input: the
+    /// plans must pass [`verify`](crate::verify), and their workspaces must suffice for the target's kernels.
     pub fn restore(
         self,
         batches: &[(String, Graph)],
         target: &dyn Target,
         budget: &Budget,
     ) -> Result<PlanSet, RecordError> {
-        let foreign = |reason: &str| Err(RecordError::Foreign(reason.to_string()));
+        let mismatch = |reason: &str| Err(RecordError::Mismatch(reason.to_string()));
         let mut states = find_states(batches)?;
         if self.homes.len() != states.len() || self.plans.len() != batches.len() {
-            return foreign("it has other states or batch types");
+            return mismatch("its states or batch types differ");
         }
-        if self.plans.iter().any(|p| p.nanoseconds.max(p.peak_bytes as u64) > MOST) || self.spill_bytes > MOST
+        if self.plans.iter().any(|p| p.nanoseconds.max(p.peak_bytes as u64) > MAX_FIGURE)
+            || self.spill_bytes > MAX_FIGURE
         {
-            return foreign("it is larger than any machine");
+            return mismatch("its figures are out of range");
         }
         states.iter_mut().zip(self.homes).for_each(|(state, home)| state.home = home);
         let plans: Vec<_> =
@@ -118,7 +119,7 @@ impl PlanRecord {
         };
         verify::places(&plans)?;
         if plans.spill_bytes != spill_end(&plans) {
-            return foreign("its spill file ends elsewhere");
+            return mismatch("its spill file has another size");
         }
         plans.plans.iter().try_for_each(|plan| check_kernels(plan, target))?;
         let PlanSet { plans, states, spill_bytes, .. } = plans;
@@ -127,7 +128,7 @@ impl PlanRecord {
 }
 
 impl Choices {
-    /// The plan of a graph, in no more memory than it needs.
+    /// The plan of a graph, without spare capacity: deserialized lists have some.
     fn plan(self, (name, graph): &(String, Graph)) -> ExecutionPlan {
         let Self {
             mut steps,
@@ -167,7 +168,7 @@ impl Choices {
     }
 }
 
-/// Where the last page of the spill file ends.
+/// The end of the last page of the spill file.
 fn spill_end(plans: &PlanSet) -> u64 {
     let end = |offset: u64, bytes: usize| (offset + bytes as u64).next_multiple_of(SPILL_ALIGNMENT);
     let states = plans.states.iter().filter_map(|s| match s.home {
@@ -181,13 +182,15 @@ fn spill_end(plans: &PlanSet) -> u64 {
     states.chain(values).max().unwrap_or(0)
 }
 
-/// Every kernel has its scratch, and writes over an operand only where it may.
+/// Checks that every kernel has its workspace and works in place only where it may.
 fn check_kernels(plan: &ExecutionPlan, target: &dyn Target) -> Result<(), RecordError> {
     let graph = plan.graph.as_ref();
     let batch_relations = graph.batch_relations();
-    let short = |node: NodeId| {
+    let mismatch = |node: NodeId| {
         let layer = &graph.node(node).layer;
-        RecordError::Foreign(format!("layer `{layer}`: the target's kernel is another"))
+        RecordError::Mismatch(format!(
+            "layer `{layer}`: workspace or in-place writes do not match the target's kernel"
+        ))
     };
     for step in &plan.steps {
         match &step.action {
@@ -195,27 +198,27 @@ fn check_kernels(plan: &ExecutionPlan, target: &dyn Target) -> Result<(), Record
                 let kernel = kernel(graph, &batch_relations, *node, target)?;
                 let scratch = workspace.map_or(0, |id| plan.buffers[id.index()].bytes);
                 let inputs = &reads[..graph.node(*node).inputs.len()];
-                let over = |(output, to): (usize, &BufferId)| {
-                    let mut same = inputs.iter().enumerate().filter(|(_, from)| *from == to);
-                    same.all(|(input, _)| kernel.in_place.contains(&(output, input)))
+                let may_write = |(output, to): (usize, &BufferId)| {
+                    let mut aliased = inputs.iter().enumerate().filter(|(_, from)| *from == to);
+                    aliased.all(|(input, _)| kernel.in_place.contains(&(output, input)))
                 };
-                if scratch < kernel.workspace || !writes.iter().enumerate().all(over) {
-                    return Err(short(*node));
+                if scratch < kernel.workspace || !writes.iter().enumerate().all(may_write) {
+                    return Err(mismatch(*node));
                 }
             }
             Action::ChunkedUpdate { node, reads, workspace, chunk_elements, .. } => {
                 let of = graph.node(*node);
-                let types = ChunkTypes::new(graph, of, CHUNK_ELEMENTS).ok_or_else(|| short(*node))?;
-                let kernel = target.kernel(&types.query(&of.op)).map_err(|_| short(*node))?;
+                let types = ChunkTypes::new(graph, of, CHUNK_ELEMENTS).ok_or_else(|| mismatch(*node))?;
+                let kernel = target.kernel(&types.query(&of.op)).map_err(|_| mismatch(*node))?;
                 let chunked = of.inputs.iter().zip(reads).filter(|(_, buffer)| buffer.is_none());
-                let pieces: usize =
+                let chunks: usize =
                     chunked.map(|(v, _)| 2 * CHUNK_ELEMENTS * graph.ty(*v).dtype.bytes()).sum();
                 let alignment = target.alignment().max(1);
                 let scratch = plan.buffers[workspace.index()].bytes;
                 if *chunk_elements != CHUNK_ELEMENTS
-                    || scratch < kernel.workspace.next_multiple_of(alignment) + pieces
+                    || scratch < kernel.workspace.next_multiple_of(alignment) + chunks
                 {
-                    return Err(short(*node));
+                    return Err(mismatch(*node));
                 }
             }
             Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => {}

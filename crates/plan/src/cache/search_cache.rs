@@ -1,4 +1,4 @@
-//! Searches that are remembered from plan to plan.
+//! Search results shared between plans.
 
 use super::memo::{Memo, digest};
 use crate::choice::plan_with_cache;
@@ -12,8 +12,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// What was found of steps that run again, for plans of the same graphs under other lines: they are the same with and
-/// without it.
+/// A cache of search results, for plans of the same graphs under other lines or with other techniques. Plans are the
+/// same with and without it.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, op::Unary};
@@ -34,29 +34,29 @@ use std::rc::Rc;
 /// ```
 #[derive(Debug, Default)]
 pub struct SearchCache {
-    /// Problems that are remembered at most.
-    most: usize,
-    /// Answers so far by their problem's hash, the latest last.
-    known: RefCell<VecDeque<Known>>,
-    /// Orders and places of the same works and blocks, which plans of one graph with different means share.
+    /// Rematerialization problems cached, at most.
+    capacity: usize,
+    /// Solutions so far by their problem's hash, the newest last.
+    frontiers: RefCell<VecDeque<CachedFrontier>>,
+    /// Orders of task graphs, and placements of live ranges.
     orders: RefCell<Memo>,
-    places: RefCell<Memo>,
+    placements: RefCell<Memo>,
 }
 
-type Known = (u128, Rc<RefCell<Frontier>>);
+type CachedFrontier = (u128, Rc<RefCell<Frontier>>);
 
 impl SearchCache {
-    /// Remembers all that is found; [`SearchCache::default`] remembers no search.
+    /// Caches every rematerialization problem; [`SearchCache::default`] caches none.
     pub fn unbounded() -> Self {
         Self::with_capacity(usize::MAX)
     }
 
-    /// Remembers what was found of as many graphs at most: the latest.
-    pub fn with_capacity(most: usize) -> Self {
-        Self { most, ..Self::default() }
+    /// Caches the newest rematerialization problems, at most so many.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { capacity, ..Self::default() }
     }
 
-    /// As [`plan_lowest`](crate::plan_toward), with what was found before.
+    /// As [`plan_lowest`](crate::plan_lowest), with the cache.
     pub fn plan_lowest(
         &self,
         batches: &[(String, Graph)],
@@ -66,45 +66,45 @@ impl SearchCache {
         plan_with_cache(batches, target, budget, self)
     }
 
-    /// The tasks of a work in the order they run in.
+    /// The order of a task graph: as [`order::order`].
     pub(crate) fn order(&self, task_graph: &TaskGraph<'_>) -> Vec<TaskId> {
-        found(&self.orders, digest(task_graph), || order::order(task_graph))
+        cached(&self.orders, digest(task_graph), || order::order(task_graph))
     }
 
-    /// An offset for each block: as [`place`].
+    /// An offset for each live range: as [`place`].
     pub(crate) fn place(&self, live_ranges: &[LiveRange], enough: usize, most: usize) -> Option<Vec<usize>> {
         let key = digest((live_ranges, enough, most));
-        // No list is of blocks that have no place below `most`.
-        let offsets = found(&self.places, key, || place(live_ranges, enough, most).unwrap_or_default());
+        // An empty list stands for live ranges that cannot be placed below `most`.
+        let offsets = cached(&self.placements, key, || place(live_ranges, enough, most).unwrap_or_default());
         (offsets.len() == live_ranges.len()).then_some(offsets)
     }
 
-    /// The answers for a problem; none if it makes no sense.
+    /// The frontier of a problem, unless the problem is inconsistent.
     pub(crate) fn frontier(&self, problem: &Problem) -> Option<Rc<RefCell<Frontier>>> {
         let new = || Some(Rc::new(RefCell::new(Frontier::new(problem).ok()?)));
-        if self.most == 0 {
+        if self.capacity == 0 {
             return new();
         }
         let key = digest(problem);
-        let mut known = self.known.borrow_mut();
-        if let Some((_, frontier)) = known.iter().find(|(other, _)| *other == key) {
+        let mut frontiers = self.frontiers.borrow_mut();
+        if let Some((_, frontier)) = frontiers.iter().find(|(other, _)| *other == key) {
             return Some(frontier.clone());
         }
         let frontier = new()?;
-        if known.len() == self.most {
-            known.pop_front();
+        if frontiers.len() == self.capacity {
+            frontiers.pop_front();
         }
-        known.push_back((key, frontier.clone()));
+        frontiers.push_back((key, frontier.clone()));
         Some(frontier)
     }
 }
 
-/// What is remembered under a key, or else found and remembered.
-fn found(lists: &RefCell<Memo>, key: u128, find: impl FnOnce() -> Vec<usize>) -> Vec<usize> {
-    if let Some(known) = lists.borrow().get(key) {
-        return known;
+/// The cached list of a key, or else a new one, which is then cached.
+fn cached(memo: &RefCell<Memo>, key: u128, compute: impl FnOnce() -> Vec<usize>) -> Vec<usize> {
+    if let Some(list) = memo.borrow().get(key) {
+        return list;
     }
-    let list = find();
-    lists.borrow_mut().put(key, &list);
+    let list = compute();
+    memo.borrow_mut().put(key, &list);
     list
 }

@@ -1,4 +1,4 @@
-//! Simulates a schedule step by step, sharing nothing with the search.
+//! Simulates a schedule run by run, without sharing code with the search.
 
 use super::{Problem, Schedule};
 use thiserror::Error;
@@ -6,18 +6,18 @@ use thiserror::Error;
 /// What a schedule was found to cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// The largest sum of resident bytes at any moment.
+    /// The largest sum of resident bytes.
     pub peak_bytes: u64,
     /// The time of all runs.
     pub nanoseconds: u64,
     /// Runs beyond the first of every call.
-    pub repeats: usize,
+    pub rematerialized_runs: usize,
 }
 
 /// What is wrong with a schedule.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CheckError {
-    /// A number is out of range.
+    /// An index is out of range.
     #[error("run {run} names call or tensor {index}, which does not exist")]
     Index {
         /// The run.
@@ -25,7 +25,7 @@ pub enum CheckError {
         /// What it names.
         index: usize,
     },
-    /// An input is not there.
+    /// An input is not resident.
     #[error("run {run} of call {call} reads tensor {tensor}, which is not resident")]
     Missing {
         /// The run.
@@ -35,9 +35,9 @@ pub enum CheckError {
         /// The tensor.
         tensor: usize,
     },
-    /// A call that must not runs again.
-    #[error("run {run} repeats call {call}, which must run once")]
-    Repeated {
+    /// A call that must run once is rematerialized.
+    #[error("run {run} rematerializes call {call}, which must run once")]
+    Rematerialized {
         /// The run.
         run: usize,
         /// The call.
@@ -49,13 +49,13 @@ pub enum CheckError {
         /// The call.
         call: usize,
     },
-    /// Something to keep is gone.
+    /// A tensor to be kept is not resident at the end.
     #[error("tensor {tensor} is to be kept and is not resident at the end")]
     Gone {
         /// The tensor.
         tensor: usize,
     },
-    /// A drop of something that is pinned or not there.
+    /// A tensor is dropped that is pinned or not resident.
     #[error("run {run} drops tensor {tensor}, which is pinned or not resident")]
     Drop {
         /// The run.
@@ -63,8 +63,8 @@ pub enum CheckError {
         /// The tensor.
         tensor: usize,
     },
-    /// An output that cannot go where it should.
-    #[error("run {run} lets output {output} take over input {input}, which it may not")]
+    /// An output is written over an input that does not allow it.
+    #[error("run {run} writes output {output} in place over input {input}, which is not allowed")]
     InPlace {
         /// The run.
         run: usize,
@@ -73,7 +73,7 @@ pub enum CheckError {
         /// The input.
         input: usize,
     },
-    /// The figures it carries are not its own.
+    /// The schedule's own figures are wrong.
     #[error("the schedule says {said} {what}, but it takes {found}")]
     Figures {
         /// Of what.
@@ -85,78 +85,77 @@ pub enum CheckError {
     },
 }
 
-/// Simulates a schedule: every input is resident when it is read, everything to keep is there at the end, outputs take
-/// over only what they may, nothing that must run once runs again, and peak and time are what the schedule says.
+/// Simulates a schedule and checks that every input is resident when it is read, that kept tensors are resident at the
+/// end, that in-place outputs are allowed, that calls which must run once do, and that peak and time are what the
+/// schedule says.
 pub fn check(problem: &Problem, schedule: &Schedule) -> Result<Figures, CheckError> {
-    let mut there = vec![false; problem.tensors.len()];
+    let mut is_resident = vec![false; problem.tensors.len()];
     let mut pinned = vec![false; problem.tensors.len()];
-    let mut resident = 0_u64;
+    let mut resident_bytes = 0_u64;
     for &tensor in &problem.pinned {
-        if !there[tensor] {
-            resident += problem.tensors[tensor];
+        if !is_resident[tensor] {
+            resident_bytes += problem.tensors[tensor];
         }
-        there[tensor] = true;
+        is_resident[tensor] = true;
         pinned[tensor] = true;
     }
     let mut ran = vec![false; problem.calls.len()];
-    let mut figures = Figures { peak_bytes: resident, nanoseconds: 0, repeats: 0 };
+    let mut figures = Figures { peak_bytes: resident_bytes, nanoseconds: 0, rematerialized_runs: 0 };
     for (at, run) in schedule.runs.iter().enumerate() {
         let call = problem.calls.get(run.call).ok_or(CheckError::Index { run: at, index: run.call })?;
         for &tensor in &call.inputs {
-            if !there[tensor] {
+            if !is_resident[tensor] {
                 return Err(CheckError::Missing { run: at, call: run.call, tensor });
             }
         }
-        // What an output takes over is counted once: the input's bytes go before the output's come.
-        let mut gone = Vec::new();
-        for &(output, input) in &run.takes_over {
+        // In-place pairs are counted once: the input's bytes are subtracted before the output's are added.
+        for &(output, input) in &run.in_place {
             let allowed = call.outputs.contains(&output)
                 && call.in_place.contains(&input)
                 && !pinned[input]
-                && !there[output]
+                && !is_resident[output]
                 && problem.tensors[output] == problem.tensors[input]
-                && run.takes_over.iter().filter(|p| p.0 == output || p.1 == input).count() == 1;
+                && run.in_place.iter().filter(|p| p.0 == output || p.1 == input).count() == 1;
             if !allowed {
                 return Err(CheckError::InPlace { run: at, output, input });
             }
-            resident -= problem.tensors[input];
-            gone.push(input);
+            resident_bytes -= problem.tensors[input];
         }
         for &tensor in &call.outputs {
-            if !there[tensor] {
-                resident += problem.tensors[tensor];
+            if !is_resident[tensor] {
+                resident_bytes += problem.tensors[tensor];
             }
-            there[tensor] = true;
+            is_resident[tensor] = true;
         }
-        figures.peak_bytes = figures.peak_bytes.max(resident + call.workspace);
-        gone.iter().for_each(|&tensor| there[tensor] = false);
+        figures.peak_bytes = figures.peak_bytes.max(resident_bytes + call.workspace);
+        run.in_place.iter().for_each(|&(_, input)| is_resident[input] = false);
         for &tensor in &run.drops {
-            if tensor >= there.len() {
+            if tensor >= is_resident.len() {
                 return Err(CheckError::Index { run: at, index: tensor });
             }
-            if pinned[tensor] || !there[tensor] {
+            if pinned[tensor] || !is_resident[tensor] {
                 return Err(CheckError::Drop { run: at, tensor });
             }
-            there[tensor] = false;
-            resident -= problem.tensors[tensor];
+            is_resident[tensor] = false;
+            resident_bytes -= problem.tensors[tensor];
         }
         figures.nanoseconds += call.nanoseconds;
-        let again = std::mem::replace(&mut ran[run.call], true);
-        if again && call.once {
-            return Err(CheckError::Repeated { run: at, call: run.call });
+        let rematerialized = std::mem::replace(&mut ran[run.call], true);
+        if rematerialized && call.once {
+            return Err(CheckError::Rematerialized { run: at, call: run.call });
         }
-        figures.repeats += usize::from(again);
+        figures.rematerialized_runs += usize::from(rematerialized);
     }
     if let Some(call) = ran.iter().position(|ran| !ran) {
         return Err(CheckError::Never { call });
     }
-    if let Some(&tensor) = problem.keep.iter().find(|&&t| !there[t]) {
+    if let Some(&tensor) = problem.keep.iter().find(|&&t| !is_resident[t]) {
         return Err(CheckError::Gone { tensor });
     }
-    let same = |what, said, found| {
+    let check_figure = |what, said, found| {
         if said == found { Ok(()) } else { Err(CheckError::Figures { what, said, found }) }
     };
-    same("bytes", schedule.peak_bytes, figures.peak_bytes)?;
-    same("nanoseconds", schedule.nanoseconds, figures.nanoseconds)?;
+    check_figure("bytes", schedule.peak_bytes, figures.peak_bytes)?;
+    check_figure("nanoseconds", schedule.nanoseconds, figures.nanoseconds)?;
     Ok(figures)
 }

@@ -1,52 +1,56 @@
-//! The lowest peak of very small steps, by looking at every state.
+//! The lowest peak of very small steps, by Dijkstra's algorithm over all residency states.
 
+use super::in_place::match_in_place;
 use super::table::Table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Steps larger than this are left to sweeps.
-const CALLS: usize = 12;
-const TENSORS: usize = 20;
-/// States looked at.
-const STATES: usize = 100_000;
+/// Larger steps are left to eviction sweeps.
+const MAX_CALLS: usize = 12;
+const MAX_TENSORS: usize = 20;
+/// States reached, at most.
+const MAX_STATES: usize = 100_000;
 
-/// The next first run, and what is resident.
+/// The next call to run for the first time, and the set of resident tensors.
 type State = (usize, u32);
 
-/// The runs with the lowest peak, if the step is small enough to be sure.
+/// By state: the lowest peak on a path to it, the state before it on that path, and the call run in between.
+type Paths = BTreeMap<State, (u64, State, Option<u32>)>;
+
+/// The runs with the lowest peak, if the step is small enough.
 pub(super) fn lowest(table: &Table) -> Option<Vec<u32>> {
-    let made: Vec<u32> = (0..table.calls).flat_map(|call| table.outputs.row(call)).copied().collect();
-    if table.calls > CALLS || made.len() > TENSORS {
+    let tensors: Vec<u32> = (0..table.calls).flat_map(|call| table.outputs.row(call)).copied().collect();
+    if table.calls > MAX_CALLS || tensors.len() > MAX_TENSORS {
         return None;
     }
-    let bit = |t: u32| made.iter().position(|&m| m == t).map_or(0, |i| 1_u32 << i);
+    let bit = |t: u32| tensors.iter().position(|&other| other == t).map_or(0, |i| 1_u32 << i);
     let set = |list: &[u32]| list.iter().fold(0, |mask, &t| mask | bit(t));
     let bytes = |mask: u32| -> u64 {
-        let there = made.iter().enumerate().filter(|(i, _)| mask & (1 << i) != 0);
-        there.map(|(_, &t)| table.bytes[t as usize]).sum()
+        let resident = tensors.iter().enumerate().filter(|(i, _)| mask & (1 << i) != 0);
+        resident.map(|(_, &t)| table.bytes[t as usize]).sum()
     };
-    // By state: the lowest peak on a way to it, where that way came from, and the call it ran.
-    let mut best: BTreeMap<State, (u64, State, Option<u32>)> = BTreeMap::new();
+    let keep = set(&table.keep);
+    let mut pairs = Vec::new();
+    let mut paths = Paths::new();
     let mut queue = BinaryHeap::from([(Reverse(0_u64), 0_usize, 0_u32)]);
-    best.insert((0, 0), (0, (0, 0), None));
+    paths.insert((0, 0), (0, (0, 0), None));
     while let Some((Reverse(peak), next, mask)) = queue.pop() {
-        if best.len() > STATES {
+        if paths.len() > MAX_STATES {
             return None;
         }
-        if best[&(next, mask)].0 < peak {
+        if paths[&(next, mask)].0 < peak {
             continue;
         }
-        let keep = set(&table.keep);
         if next == table.calls && mask & keep == keep {
-            return Some(way(&best, (next, mask)));
+            return Some(runs_to(&paths, (next, mask)));
         }
         let mut reach = |peak: u64, state: State, call: Option<u32>| {
-            if best.get(&state).is_none_or(|known| peak < known.0) {
-                best.insert(state, (peak, (next, mask), call));
+            if paths.get(&state).is_none_or(|known| peak < known.0) {
+                paths.insert(state, (peak, (next, mask), call));
                 queue.push((Reverse(peak), state.0, state.1));
             }
         };
-        for index in (0..made.len()).filter(|i| mask & (1 << i) != 0) {
+        for index in (0..tensors.len()).filter(|i| mask & (1 << i) != 0) {
             reach(peak, (next, mask & !(1 << index)), None);
         }
         for call in 0..table.calls.min(next + 1) {
@@ -55,31 +59,25 @@ pub(super) fn lowest(table: &Table) -> Option<Vec<u32>> {
                 continue;
             }
             let then = next.max(call + 1);
-            let high = bytes(mask | outputs) + table.workspace[call];
-            reach(peak.max(high), (then, mask | outputs), Some(call as u32));
-            let mut free: Vec<u32> = table.outputs.row(call).to_vec();
-            free.retain(|&o| mask & bit(o) == 0);
-            let (mut high, mut after) = (high, mask | outputs);
-            for &input in table.in_place.row(call) {
-                let size = table.bytes[input as usize];
-                if let Some(at) = free.iter().position(|&o| table.bytes[o as usize] == size) {
-                    free.swap_remove(at);
-                    (high, after) = (high - size, after & !bit(input));
-                }
-            }
-            reach(peak.max(high), (then, after), Some(call as u32));
+            let (after, live_bytes) = (mask | outputs, bytes(mask | outputs) + table.workspace[call]);
+            reach(peak.max(live_bytes), (then, after), Some(call as u32));
+            // In place, the inputs are gone afterwards.
+            let in_place = table.in_place.row(call).iter().copied();
+            let matched = match_in_place(table, call, in_place, |o| mask & bit(o) == 0, &mut pairs);
+            let after = pairs.iter().fold(after, |after, &(_, input)| after & !bit(input));
+            reach(peak.max(live_bytes - matched), (then, after), Some(call as u32));
         }
     }
     None
 }
 
-/// The runs on the way to a state.
-fn way(best: &BTreeMap<State, (u64, State, Option<u32>)>, mut state: State) -> Vec<u32> {
+/// The runs on the path to a state.
+fn runs_to(paths: &Paths, mut state: State) -> Vec<u32> {
     let mut runs = Vec::new();
     while state != (0, 0) {
-        let (_, from, call) = best[&state];
+        let (_, before, call) = paths[&state];
         runs.extend(call);
-        state = from;
+        state = before;
     }
     runs.reverse();
     runs

@@ -1,4 +1,4 @@
-//! What no plan of a graph can beat.
+//! The lower bound of rematerialization for a graph.
 
 use crate::lower::{StateTier, TaskGraph};
 use crate::remat::translate::Translated;
@@ -6,13 +6,13 @@ use crate::schedule::order;
 use crate::{Disk, PlanError, Target};
 use plimsoll_graph::Graph;
 
-/// Nanoseconds that steps which run again take at least, if everything runs in the planner's order, no state is spilled
-/// and the arena stays inside a room. Without repeats that fit, what would be needed all the same.
+/// Nanoseconds that rematerialized runs take at least, in the planner's order, with no state offloaded and the arena
+/// within a limit. Where no schedule fits, what rematerialization would take all the same.
 pub fn least_rematerialization(
     name: &str,
     graph: &Graph,
     target: &dyn Target,
-    room: usize,
+    arena_limit: usize,
 ) -> Result<u64, PlanError> {
     graph.check().map_err(|source| PlanError::Graph { plan: name.to_string(), source })?;
     let in_arena = vec![StateTier::Arena; graph.states.len()];
@@ -21,6 +21,6 @@ pub fn least_rematerialization(
     let translated = Translated::new(&task_graph, &order, &vec![false; task_graph.tasks.len()]);
     let state_bytes = |v| graph.ty(v).bytes().next_multiple_of(task_graph.alignment);
     let states: usize = graph.states.iter().map(|s| state_bytes(s.input)).sum();
-    let line = room.saturating_sub(states).saturating_sub(translated.fixed);
+    let line = arena_limit.saturating_sub(states).saturating_sub(translated.fixed_bytes);
     Ok(super::lower_bound(&translated.problem, line as u64).unwrap_or(0))
 }

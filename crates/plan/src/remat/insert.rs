@@ -1,26 +1,26 @@
-//! Puts repeats into a list of runs until it is under the line.
+//! Inserts rematerialized runs into a list until it is under the line.
 //!
-//! At the fullest run, every tensor that stays over it without being used could instead be made again just before its
-//! next reading. What that saves and costs is measured; the repeat that takes away the most excess for its time goes in,
+//! A tensor that is live across the run at the peak could be dropped before it and rematerialized just before its next
+//! read. The effect of each such change is measured; the one that removes the most excess for its time is applied,
 //! until that run is under the line.
 
 use super::incremental_peak::{Change, Effect, IncrementalPeak};
-use super::run_index::Index;
+use super::run_index::RunIndex;
 use super::table::Table;
 use plimsoll_tensor::random::Lcg;
 
-/// Runs put in for one tensor, at most.
-const CHAIN: usize = 96;
+/// Runs inserted to rematerialize one tensor, at most.
+const MAX_CHAIN: usize = 96;
 
-/// What a shave may do.
+/// How much an insertion tries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Tensors measured for each repeat.
+    /// Tensors measured for each insertion.
     pub tries: usize,
-    /// Share by which scores are made to differ at random.
+    /// Random share by which scores are raised.
     pub noise: f64,
     /// Work at which to give up.
-    pub until: u64,
+    pub work_limit: u64,
 }
 
 /// Brings a list under its line, if it can.
@@ -31,12 +31,12 @@ pub(super) fn insert_runs(
     effort: Effort,
 ) -> bool {
     let mut across = Vec::new();
-    while let Some(full) = incremental.fullest() {
-        incremental.across(full, &mut across);
-        let mut candidates = rank(incremental, table, full, &across, random, effort.noise);
-        while incremental.heights[full] > incremental.line as i64 {
-            if incremental.task_graph > effort.until
-                || !put_in_best(incremental, table, &mut candidates, full, random, effort)
+    while let Some(peak) = incremental.peak_over_line() {
+        incremental.live_across(peak, &mut across);
+        let mut candidates = rank(incremental, table, peak, &across, random, effort.noise);
+        while incremental.live_bytes[peak] > incremental.line as i64 {
+            if incremental.work > effort.work_limit
+                || !insert_best(incremental, table, &mut candidates, peak, random, effort)
             {
                 return false;
             }
@@ -45,40 +45,41 @@ pub(super) fn insert_runs(
     true
 }
 
-/// Tensors that stay over a run, from the one most worth making again.
+/// Tensors live across a run, those first that promise the most excess removed for their time.
 fn rank(
     incremental: &IncrementalPeak,
     table: &Table,
-    full: usize,
+    peak: usize,
     across: &[(u32, usize)],
     random: &mut Lcg,
     noise: f64,
 ) -> Vec<u32> {
-    let sums = excess_sums(&incremental.heights, incremental.line as i64);
+    let sums = excess_sums(&incremental.live_bytes, incremental.line as i64);
     let mut ranked: Vec<(f64, u32)> = Vec::new();
-    for &(tensor, next) in across {
-        let maker = table.maker[tensor as usize];
-        if table.once[maker as usize] {
+    for &(tensor, next_read) in across {
+        let producer = table.producer[tensor as usize];
+        if table.once[producer as usize] {
             continue;
         }
-        let readers = table.readers.row(tensor as usize).iter().chain([&maker]);
-        let last = readers.filter_map(|&r| incremental.index.before(r, full)).max().unwrap_or(0);
+        let uses = table.readers.row(tensor as usize).iter().chain([&producer]);
+        let last_use = uses.filter_map(|&call| incremental.index.last_before(call, peak)).max().unwrap_or(0);
         let bytes = table.bytes[tensor as usize] as f64;
-        let saved = (sums[next].0 - sums[last + 1].0).min(bytes * (sums[next].1 - sums[last + 1].1));
-        let cost = (table.nanoseconds[maker as usize] + 1) as f64 * (1.0 + noise * random.unit());
+        let (before, after) = (sums[last_use + 1], sums[next_read]);
+        let saved = (after.0 - before.0).min(bytes * (after.1 - before.1));
+        let cost = (table.nanoseconds[producer as usize] + 1) as f64 * (1.0 + noise * random.unit());
         ranked.push((cost / saved.max(1.0), tensor));
     }
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     ranked.into_iter().map(|r| r.1).collect()
 }
 
-/// Makes the best change among those of the first candidates that lower the excess, if any does. What is made again is
-/// then no candidate, nor what lowers nothing.
-fn put_in_best(
+/// Applies the best of the changes for the first candidates that lower the excess, if any does. Its tensor is then no
+/// longer a candidate, nor are those that lower nothing.
+fn insert_best(
     incremental: &mut IncrementalPeak,
     table: &Table,
     candidates: &mut Vec<u32>,
-    full: usize,
+    peak: usize,
     random: &mut Lcg,
     effort: Effort,
 ) -> bool {
@@ -86,9 +87,9 @@ fn put_in_best(
     let mut at = 0;
     while at < effort.tries && at < candidates.len() {
         let tensor = candidates[at];
-        let next = incremental.index.next_read(table, tensor, full + 1).min(incremental.runs.len());
+        let next_read = incremental.index.next_read(table, tensor, peak + 1).min(incremental.runs.len());
         let mut lowers = false;
-        for change in changes(table, incremental, tensor, next) {
+        for change in changes(table, incremental, tensor, next_read) {
             let Effect { excess, nanoseconds, .. } = incremental.effect(&change);
             if excess >= 0 {
                 continue;
@@ -113,63 +114,64 @@ fn put_in_best(
     true
 }
 
-/// Excess bytes, and runs with any, before each position.
-fn excess_sums(heights: &[i64], line: i64) -> Vec<(f64, f64)> {
-    let mut sums = Vec::with_capacity(heights.len() + 1);
+/// Prefix sums over the runs: bytes over the line, and number of runs over it.
+fn excess_sums(live_bytes: &[i64], line: i64) -> Vec<(f64, f64)> {
+    let mut sums = Vec::with_capacity(live_bytes.len() + 1);
     let mut sum = (0.0, 0.0);
     sums.push(sum);
-    for &height in heights {
-        if height > line {
-            sum = (sum.0 + (height - line) as f64, sum.1 + 1.0);
+    for &live in live_bytes {
+        if live > line {
+            sum = (sum.0 + (live - line) as f64, sum.1 + 1.0);
         }
         sums.push(sum);
     }
     sums
 }
 
-/// Ways of making a tensor again just before a position: with its inputs kept until then; with those made again that
-/// would not stay; and that with repeats further on left out, since what is made now can be kept for them.
+/// Ways to rematerialize a tensor just before a position: its producer alone, whose inputs then stay live until there;
+/// or with the producers of those inputs that would be dead; and either without later rematerialized runs of the same
+/// calls, as what is produced now can be kept for their readers.
 fn changes(table: &Table, incremental: &IncrementalPeak, tensor: u32, position: usize) -> Vec<Change> {
     let (index, runs) = (&incremental.index, &incremental.runs);
-    let maker = table.maker[tensor as usize];
-    let mut changes = vec![Change { position, insert: vec![maker], remove: Vec::new() }];
-    let mut insert = Vec::new();
-    missing(table, index, maker, position, &mut insert);
-    let later = |insert: &[u32]| -> Vec<usize> {
-        let again = insert.iter().map(|&c| index.from(c, position)).filter(|&at| at < usize::MAX);
-        let mut again: Vec<usize> = again.filter(|&at| index.of(runs[at])[0] as usize != at).collect();
-        again.sort_unstable();
-        again
+    let producer = table.producer[tensor as usize];
+    let mut changes = vec![Change { position, insert: vec![producer], remove: Vec::new() }];
+    let mut chain = Vec::new();
+    add_chain(table, index, producer, position, &mut chain);
+    let later = |calls: &[u32]| -> Vec<usize> {
+        let next = calls.iter().map(|&c| index.first_from(c, position)).filter(|&at| at < usize::MAX);
+        let mut later: Vec<usize> = next.filter(|&at| index.of(runs[at])[0] as usize != at).collect();
+        later.sort_unstable();
+        later
     };
-    let remove = later(&[maker]);
+    let remove = later(&[producer]);
     if !remove.is_empty() {
-        changes.push(Change { position, insert: vec![maker], remove });
+        changes.push(Change { position, insert: vec![producer], remove });
     }
-    if insert.len() > 1 && insert.len() <= CHAIN {
-        let remove = later(&insert);
+    if chain.len() > 1 && chain.len() <= MAX_CHAIN {
+        let remove = later(&chain);
         if !remove.is_empty() {
-            changes.push(Change { position, insert: insert.clone(), remove });
+            changes.push(Change { position, insert: chain.clone(), remove });
         }
-        changes.push(Change { position, insert, remove: Vec::new() });
+        changes.push(Change { position, insert: chain, remove: Vec::new() });
     }
     changes
 }
 
-/// A call after everything it reads that would not stay until a position, in order. What must run once is left out: it
-/// then stays.
-fn missing(table: &Table, index: &Index, call: u32, position: usize, into: &mut Vec<u32>) {
-    if into.len() > CHAIN {
+/// Adds a call after the producers of its inputs that are dead before a position. Calls that must run once are left
+/// out: their outputs stay live.
+fn add_chain(table: &Table, index: &RunIndex, call: u32, position: usize, chain: &mut Vec<u32>) {
+    if chain.len() > MAX_CHAIN {
         return;
     }
     for &input in table.inputs.row(call as usize) {
-        let maker = table.maker[input as usize];
-        if !into.contains(&maker)
-            && !table.once[maker as usize]
+        let producer = table.producer[input as usize];
+        if !chain.contains(&producer)
+            && !table.once[producer as usize]
             && table.bytes[input as usize] > 0
-            && !index.stays(table, input, position)
+            && !index.is_live_before(table, input, position)
         {
-            missing(table, index, maker, position, into);
+            add_chain(table, index, producer, position, chain);
         }
     }
-    into.push(call);
+    chain.push(call);
 }

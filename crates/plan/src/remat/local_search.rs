@@ -1,40 +1,41 @@
-//! Makes a schedule faster: takes repeats out, alone and in groups, and shaves what then is too high.
+//! Local search: removes rematerialized runs, alone and in groups, inserts others where the list is then over the line,
+//! and keeps what is faster.
 
 use super::incremental_peak::{Change, IncrementalPeak};
 use super::insert::{Effort, insert_runs};
 use super::table::Table;
 use plimsoll_tensor::random::Lcg;
 
-/// Rounds without success after which refining ends, for each repeat.
+/// Rounds without improvement after which the search ends, for each rematerialized run.
 const PATIENCE: usize = 12;
 
-/// Takes out every repeat without which a list is still under its line: neighbours together first, then one by one, the
-/// longest first.
-pub(super) fn prune(incremental: &mut IncrementalPeak, table: &Table, until: u64) {
+/// Removes every rematerialized run without which a list is still under its line: first neighbours together, then one
+/// by one, the slowest first.
+pub(super) fn prune(incremental: &mut IncrementalPeak, table: &Table, work_limit: u64) {
     for size in [64, 16, 4, 1] {
-        let places = repeats(table, &incremental.runs);
-        let mut groups: Vec<Vec<usize>> = places.chunks(size).map(<[usize]>::to_vec).collect();
+        let positions = rematerialized_runs(table, &incremental.runs);
+        let mut groups: Vec<Vec<usize>> = positions.chunks(size).map(<[usize]>::to_vec).collect();
         if size == 1 {
             let time = |at: usize| table.nanoseconds[incremental.runs[at] as usize];
             groups.sort_by_key(|g| (std::cmp::Reverse(time(g[0])), g[0]));
         }
-        let mut gone: Vec<usize> = Vec::new();
+        let mut removed: Vec<usize> = Vec::new();
         for group in groups {
-            if incremental.task_graph > until || group.len() * 2 < size {
+            if incremental.work > work_limit || group.len() * 2 < size {
                 break;
             }
-            if take_out(incremental, group.iter().map(|&at| at - gone.partition_point(|&g| g < at)).collect())
-            {
-                group.iter().for_each(|&at| gone.insert(gone.partition_point(|&g| g < at), at));
+            let current = |&at: &usize| at - removed.partition_point(|&r| r < at);
+            if remove_if_fits(incremental, group.iter().map(current).collect()) {
+                group.iter().for_each(|&at| removed.insert(removed.partition_point(|&r| r < at), at));
             }
         }
     }
 }
 
-/// Takes runs out if the list then is still under its line.
-fn take_out(incremental: &mut IncrementalPeak, remove: Vec<usize>) -> bool {
+/// Removes runs if the list is then still under its line.
+fn remove_if_fits(incremental: &mut IncrementalPeak, remove: Vec<usize>) -> bool {
     let change = Change { remove, ..Change::default() };
-    let fits = incremental.effect(&change).high <= incremental.line;
+    let fits = incremental.effect(&change).peak <= incremental.line;
     if fits {
         incremental.apply(&change);
     }
@@ -42,41 +43,43 @@ fn take_out(incremental: &mut IncrementalPeak, remove: Vec<usize>) -> bool {
 }
 
 /// Positions of the runs that are not the first of their call.
-pub(super) fn repeats(table: &Table, runs: &[u32]) -> Vec<usize> {
-    let mut seen = vec![false; table.calls];
-    let again = |&(_, &call): &(usize, &u32)| std::mem::replace(&mut seen[call as usize], true);
-    runs.iter().enumerate().filter(again).map(|(at, _)| at).collect()
+pub(super) fn rematerialized_runs(table: &Table, runs: &[u32]) -> Vec<usize> {
+    let mut ran = vec![false; table.calls];
+    let ran_before = |&(_, &call): &(usize, &u32)| std::mem::replace(&mut ran[call as usize], true);
+    runs.iter().enumerate().filter(ran_before).map(|(at, _)| at).collect()
 }
 
-/// Improves a list that is under its line until the work is used up, or its time is near enough to what is possible.
+/// Improves a list that is under its line until the work is used up, or its time is at most `good_enough`.
 pub(super) fn local_search(
     incremental: &mut IncrementalPeak,
     table: &Table,
     random: &mut Lcg,
-    until: u64,
-    near: u64,
+    work_limit: u64,
+    good_enough: u64,
 ) {
-    prune(incremental, table, until);
+    prune(incremental, table, work_limit);
+    // The search may go on from a list that is slightly slower than the best.
     let mut current = incremental.clone();
     let mut trial = incremental.clone();
     let mut stale = 0;
-    while trial.task_graph < until && incremental.nanoseconds > near {
-        let now = current.nanoseconds;
-        let places = repeats(table, &current.runs);
-        trial.task_graph += current.runs.len() as u64;
-        if stale > PATIENCE * (places.len() + 2) {
+    while trial.work < work_limit && incremental.nanoseconds > good_enough {
+        let time = current.nanoseconds;
+        let positions = rematerialized_runs(table, &current.runs);
+        trial.work += current.runs.len() as u64;
+        if stale > PATIENCE * (positions.len() + 2) {
             break;
         }
         stale += 1;
         trial.clone_from(&current);
-        let remove = some(&places, random);
+        let remove = random_group(&positions, random);
         trial.apply(&Change { remove, ..Change::default() });
-        let effort = Effort { tries: 3 + random.below(6), noise: [0.0, 0.3, 1.0][random.below(3)], until };
-        if !insert_runs(&mut trial, table, random, effort) || trial.nanoseconds > now + now / 200 {
+        let effort =
+            Effort { tries: 3 + random.below(6), noise: [0.0, 0.3, 1.0][random.below(3)], work_limit };
+        if !insert_runs(&mut trial, table, random, effort) || trial.nanoseconds > time + time / 200 {
             continue;
         }
         prune_some(&mut trial, table, random);
-        if trial.nanoseconds <= now + now / 2000 {
+        if trial.nanoseconds <= time + time / 2000 {
             current.clone_from(&trial);
         }
         if current.nanoseconds < incremental.nanoseconds {
@@ -86,30 +89,30 @@ pub(super) fn local_search(
             current.clone_from(incremental);
         }
     }
-    incremental.task_graph = trial.task_graph;
+    incremental.work = trial.work;
 }
 
-/// A few repeats that lie together, or anywhere.
-fn some(places: &[usize], random: &mut Lcg) -> Vec<usize> {
-    let centre = random.below(places.len());
-    let count = 1 + random.below(12.min(places.len()));
+/// A few positions: neighbours twice as often as scattered ones.
+fn random_group(positions: &[usize], random: &mut Lcg) -> Vec<usize> {
+    let centre = random.below(positions.len());
+    let count = 1 + random.below(12.min(positions.len()));
     if random.below(3) > 0 {
         let first = centre.saturating_sub(count / 2);
-        return places[first..].iter().take(count).copied().collect();
+        return positions[first..].iter().take(count).copied().collect();
     }
-    let mut some: Vec<usize> = (0..count.min(4)).map(|_| places[random.below(places.len())]).collect();
-    some.sort_unstable();
-    some.dedup();
-    some
+    let mut group: Vec<usize> = (0..count.min(4)).map(|_| positions[random.below(positions.len())]).collect();
+    group.sort_unstable();
+    group.dedup();
+    group
 }
 
-/// Tries a few repeats at random.
+/// Removes a few rematerialized runs at random, where the list is then still under its line.
 fn prune_some(incremental: &mut IncrementalPeak, table: &Table, random: &mut Lcg) {
     for _ in 0..8 {
-        let places = repeats(table, &incremental.runs);
-        if places.is_empty() {
+        let positions = rematerialized_runs(table, &incremental.runs);
+        if positions.is_empty() {
             break;
         }
-        take_out(incremental, vec![places[random.below(places.len())]]);
+        remove_if_fits(incremental, vec![positions[random.below(positions.len())]]);
     }
 }

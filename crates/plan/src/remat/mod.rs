@@ -1,19 +1,34 @@
-//! The search for recomputation: which calls of a step run twice so that its peak stays under a line.
+//! Rematerialization: which calls of a step run more than once so that its peak stays under a memory line.
 //!
-//! A schedule is the recorded order with repeats put in between. Every such list of runs is a valid schedule: what a run
-//! reads was made earlier, by a first run or by a repeat, and stays from its latest making to its last reading. So only
-//! the peak decides, and the search is over lists alone:
+//! This is the problem that Checkmate and Rockmate solve with integer programs, and XLA's and PyTorch's
+//! rematerialization passes with heuristics and minimum cuts: find the fastest schedule whose live bytes never exceed a
+//! limit. Here the first runs of all calls keep the recorded order, and rematerialized runs may be inserted anywhere
+//! after them.
 //!
-//! - `evict.rs` goes through the step once and evicts, whenever the next call does not fit, what is cheapest to make
-//!   again for its bytes and for how long it is not needed;
-//! - `insert_runs.rs` starts from any list and puts in repeats where the list is over the line, those first that take away
-//!   the most excess for their time;
-//! - `local_search.rs` takes repeats out again, alone and in groups, shaves what then is too high, and keeps what is faster.
+//! A candidate is a *run list*: the calls in the order they run. It needs no other decisions. A tensor is live from the
+//! run that produces it to the last run that reads it before it is produced again, so every list in which producers
+//! precede readers is a valid schedule, and its peak and time follow from the list (`peak.rs`, `in_place.rs`). The
+//! search is over lists:
 //!
-//! `incremental.rs` measures each such change only where it changes something. Budgets count work, never time.
+//! 1. `evict.rs` constructs them by eviction sweeps: whenever the next call does not fit, evict by Belady's rule,
+//!    weighted by bytes and rematerialization time. Several policies weigh these differently.
+//! 2. `insert.rs` inserts rematerialized runs into a given list wherever it is over the line, those first that remove
+//!    the most excess for their time. It starts from the recorded order, and from minimum cuts at the recorded peak.
+//! 3. `local_search.rs` removes runs, alone and in groups, inserts others where the list is then over the line, and
+//!    keeps what is faster.
 //!
-//! The lines of a fixed ladder are solved from the lowest up, each starting from the one below, so that more memory
-//! never means more time.
+//! `incremental_peak.rs` evaluates the changes of 2 and 3 only in the live intervals that they affect. `frontier.rs`
+//! solves fixed lines from the lowest up, each from the solution below, so that more memory never takes more time. The
+//! lowest line is found by bisection over eviction sweeps; for very small steps `exact.rs` finds it by exhaustive
+//! search.
+//!
+//! `bound.rs` has lower bounds for every schedule with the first runs in recorded order: fractional knapsacks over the
+//! tensors live across a position, tightened in `lagrangian.rs` (a precedence-constrained knapsack, its Lagrangian
+//! relaxation solved by minimum cuts). `check.rs` simulates a schedule without sharing code with the search.
+//!
+//! The search sees abstract steps ([`Problem`]), so it plans recorded workloads and task graphs alike. `translate.rs`
+//! turns a task graph into a problem and schedules back into tasks; `legality.rs` finds runs in them that the problem
+//! cannot forbid. Limits on effort count work, never time: the search is a pure function.
 
 mod bound;
 mod check;
@@ -21,6 +36,7 @@ mod evict;
 mod exact;
 mod frontier;
 mod graph_bound;
+mod in_place;
 mod incremental_peak;
 mod insert;
 mod lagrangian;
@@ -42,12 +58,12 @@ use peak::PeakSimulator;
 use table::Table;
 use thiserror::Error;
 
-/// One step as the search sees it: calls in program order, tensors with sizes.
+/// One step as the search sees it: calls in recorded order, tensors with sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// Bytes of every tensor.
     pub tensors: Vec<u64>,
-    /// Tensors that exist before the first call and always stay.
+    /// Tensors that are resident from beginning to end.
     pub pinned: Vec<usize>,
     /// Tensors that must be resident at the end.
     pub keep: Vec<usize>,
@@ -64,20 +80,20 @@ pub struct Call {
     pub inputs: Vec<usize>,
     /// Tensors written; no other call writes them.
     pub outputs: Vec<usize>,
-    /// Inputs that an output of the same size may take over.
+    /// Inputs that an output of the same size may be written over, once nothing needs them.
     pub in_place: Vec<usize>,
     /// Scratch bytes while it runs.
     pub workspace: u64,
-    /// Whether it must not run again, as what changes a state must not: its outputs stay until their last reading.
+    /// Whether it must not be rematerialized, because it updates a state: its outputs stay live until their last read.
     pub once: bool,
 }
 
-/// Which calls run in which order, repeats included, and what is dropped when.
+/// Which calls run in which order, and when tensors are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The runs.
     pub runs: Vec<Run>,
-    /// The largest sum of resident bytes at any moment.
+    /// The largest sum of resident bytes.
     pub peak_bytes: u64,
     /// The time of all runs.
     pub nanoseconds: u64,
@@ -88,22 +104,23 @@ pub struct Schedule {
 pub struct Run {
     /// Index of the call.
     pub call: usize,
-    /// Pairs (output, input): the output takes over the bytes of an input that is gone afterwards.
-    pub takes_over: Vec<(usize, usize)>,
-    /// Tensors dropped after it, those taken over aside.
+    /// Pairs (output, input): the output is written over the input, which is gone afterwards.
+    pub in_place: Vec<(usize, usize)>,
+    /// Tensors dropped after it, in-place inputs aside.
     pub drops: Vec<usize>,
 }
 
 impl Problem {
-    /// Whether every index and sum is in range, everything read was written before, and nothing is written twice.
+    /// Checks that indices and sums are in range, that calls read only what earlier ones wrote, and that no tensor is
+    /// written twice.
     pub fn check(&self) -> Result<(), ProblemError> {
         Table::new(self).map(|_| ())
     }
 }
 
 impl Schedule {
-    /// Runs beyond the first of every call.
-    pub fn repeats(&self, problem: &Problem) -> usize {
+    /// Number of rematerialized runs: those beyond the first of every call.
+    pub fn rematerialized_runs(&self, problem: &Problem) -> usize {
         self.runs.len().saturating_sub(problem.calls.len())
     }
 }
@@ -119,17 +136,17 @@ pub struct LineTooLow {
     pub line_bytes: u64,
     /// The smallest line for which a schedule was found.
     pub smallest_line_bytes: u64,
-    /// What the largest single call needs.
+    /// What the largest call alone needs.
     pub largest_call_bytes: u64,
 }
 
 /// Why there is no schedule.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum SearchError {
-    /// The step contradicts itself.
+    /// The step is inconsistent.
     #[error(transparent)]
     Problem(#[from] ProblemError),
-    /// It does not fit.
+    /// No schedule fits.
     #[error(transparent)]
     LineTooLow(#[from] LineTooLow),
 }
@@ -138,7 +155,7 @@ pub enum SearchError {
 ///
 /// ```
 /// use plimsoll_plan::remat::{Call, Problem, check, solve};
-/// // A chain of four and its way back: every backward call reads a forward result.
+/// // Four forward calls and their backward calls, each of which reads a forward result.
 /// let call = |inputs: &[usize], output| Call {
 ///     nanoseconds: 10,
 ///     inputs: inputs.to_vec(),
@@ -168,70 +185,34 @@ pub fn solve(problem: &Problem, line_bytes: u64) -> Result<Schedule, SearchError
 /// Lines and the time of the schedule found for each, from the smallest feasible line to the recorded peak. More memory
 /// never takes more time.
 pub fn frontier(problem: &Problem) -> Result<Vec<(u64, u64)>, ProblemError> {
-    Ok(Frontier::new(problem)?.frontier())
+    Ok(Frontier::new(problem)?.times())
 }
 
-/// The smallest line for which sweeps find a schedule.
+/// The smallest line for which a schedule is found.
 pub fn smallest_line(problem: &Problem) -> Result<u64, ProblemError> {
     Ok(lowest(problem)?.peak_bytes)
 }
 
-/// The schedule with the lowest peak that sweeps find.
+/// The schedule with the lowest peak found.
 pub fn lowest(problem: &Problem) -> Result<Schedule, ProblemError> {
     Ok(Frontier::new(problem)?.lowest())
 }
 
-/// Time that any schedule that keeps the recorded order spends on repeats under a line, at least.
+/// Time that every schedule under a line with the first runs in recorded order spends on rematerialized runs, at least.
 pub fn lower_bound(problem: &Problem, line_bytes: u64) -> Result<u64, ProblemError> {
     Ok(bound::lower_bound(&Table::new(problem)?, line_bytes))
 }
 
-/// What the largest single call needs: its inputs, outputs and workspace, beside what is pinned. No schedule can peak
-/// lower.
+/// What the largest call alone needs: pinned tensors, its inputs, outputs and workspace. No schedule has a lower peak.
 pub fn largest_call(problem: &Problem) -> Result<u64, ProblemError> {
     Ok(bound::largest_call(&Table::new(problem)?))
 }
 
-/// The peak of the recorded order without repeats.
+/// The peak of the recorded order without rematerialization.
 pub fn recorded_peak(problem: &Problem) -> Result<u64, ProblemError> {
     let table = Table::new(problem)?;
     let runs: Vec<u32> = (0..table.calls as u32).collect();
     Ok(PeakSimulator::new(&table).measure(&runs).peak)
-}
-
-/// Writes out what a list of runs means: everything is dropped after its last reading before it is made again.
-fn to_schedule(table: &Table, list: &[u32]) -> Schedule {
-    let mut needed = vec![false; table.tensors];
-    table.keep.iter().for_each(|&t| needed[t as usize] = true);
-    let mut runs = Vec::with_capacity(list.len());
-    for &call in list.iter().rev() {
-        let c = call as usize;
-        let mut run = Run { call: c, takes_over: Vec::new(), drops: Vec::new() };
-        let outputs = table.outputs.row(c);
-        for &output in outputs {
-            if !std::mem::replace(&mut needed[output as usize], false) {
-                run.drops.push(output as usize);
-            }
-        }
-        for &input in table.inputs.row(c) {
-            if std::mem::replace(&mut needed[input as usize], true) {
-                continue;
-            }
-            let free = |o: &&u32| {
-                table.bytes[**o as usize] == table.bytes[input as usize]
-                    && !run.takes_over.iter().any(|pair| pair.0 == **o as usize)
-            };
-            let over = table.in_place.row(c).contains(&input).then(|| outputs.iter().find(free)).flatten();
-            match over {
-                Some(&output) => run.takes_over.push((output as usize, input as usize)),
-                None => run.drops.push(input as usize),
-            }
-        }
-        runs.push(run);
-    }
-    runs.reverse();
-    let level = PeakSimulator::new(table).measure(list);
-    Schedule { runs, peak_bytes: level.peak, nanoseconds: level.nanoseconds }
 }
 
 #[cfg(test)]

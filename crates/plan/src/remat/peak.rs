@@ -1,112 +1,139 @@
-//! How high a list of runs stands, to the byte, in one pass from its end.
+//! Liveness of a run list, to the byte, by one backward pass.
+//!
+//! A tensor is live from the run that produces it to the last run that reads it before it is produced again.
 
+use super::in_place::match_in_place;
 use super::table::Table;
+use super::{Run, Schedule};
 
-/// What a list of runs costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Level {
-    /// The largest sum of resident bytes at any moment.
+/// Peak and time of a run list.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Measured {
+    /// The largest sum of live bytes.
     pub peak: u64,
-    /// The run at which it is first reached.
-    pub at: usize,
     /// The time of all runs.
     pub nanoseconds: u64,
+    /// Live bytes while each run runs.
+    pub live_bytes: Vec<u64>,
 }
 
-/// Measures lists of runs of one problem.
+/// What one run of a list holds and frees.
+struct RunLiveness<'s> {
+    position: usize,
+    /// Live bytes while it runs, workspace included.
+    live_bytes: u64,
+    /// Outputs that nothing reads before they are produced again.
+    unread: &'s [u32],
+    /// Inputs that are dead afterwards.
+    dead: &'s [u32],
+    /// Pairs (output, dead input) that share their bytes.
+    in_place: &'s [(u32, u32)],
+}
+
+/// Simulates run lists of one problem.
 pub(super) struct PeakSimulator<'a> {
     table: &'a Table,
-    /// Tensors needed later, in the pass under way: those marked with its number.
-    needed: Vec<u32>,
+    /// Tensors live before the run last visited: those marked with the number of the current pass.
+    live: Vec<u32>,
     pass: u32,
-    /// Resident bytes while each run of the last list runs.
-    pub heights: Vec<u64>,
 }
 
 impl<'a> PeakSimulator<'a> {
     pub fn new(table: &'a Table) -> Self {
-        Self { table, needed: vec![0; table.tensors], pass: 0, heights: Vec::new() }
+        Self { table, live: vec![0; table.tensors], pass: 0 }
     }
 
-    /// Measures a list. A tensor stays from its latest making to its last reading before the next one.
-    pub fn measure(&mut self, runs: &[u32]) -> Level {
-        self.heights.clear();
-        self.heights.resize(runs.len(), 0);
-        let mut level = Level { peak: 0, at: 0, nanoseconds: 0 };
-        self.pass_back(runs, 0, |simulator, at, high| {
-            simulator.heights[at] = high;
-            if high >= level.peak {
-                (level.peak, level.at) = (high, at);
-            }
-            level.nanoseconds += simulator.table.nanoseconds[runs[at] as usize];
-        });
-        level.peak = level.peak.max(self.table.base);
-        level
-    }
-
-    /// The tensors that stay resident over a run without being read or written by it.
-    pub fn across(&mut self, runs: &[u32], at: usize, into: &mut Vec<u32>) {
-        self.pass_back(runs, at + 1, |_, _, _| ());
+    /// Peak, time and live bytes of a list.
+    pub fn measure(&mut self, runs: &[u32]) -> Measured {
         let table = self.table;
-        let call = runs[at] as usize;
-        into.clear();
-        let own = |t: &u32| table.inputs.row(call).contains(t) || table.outputs.row(call).contains(t);
-        let needed = (0..table.tensors as u32).filter(|&t| self.needed[t as usize] == self.pass);
-        into.extend(needed.filter(|t| table.bytes[*t as usize] > 0 && !own(t)));
+        let mut measured =
+            Measured { peak: table.pinned_bytes, nanoseconds: 0, live_bytes: vec![0; runs.len()] };
+        self.backward(runs, 0, |run| {
+            measured.live_bytes[run.position] = run.live_bytes;
+            measured.peak = measured.peak.max(run.live_bytes);
+            measured.nanoseconds += table.nanoseconds[runs[run.position] as usize];
+        });
+        measured
     }
 
-    /// Goes from the end back to a run; what is needed before it is then marked.
-    fn pass_back(&mut self, runs: &[u32], from: usize, mut see: impl FnMut(&mut Self, usize, u64)) {
+    /// A list as a schedule: every tensor is dropped as soon as it is dead, or its bytes are reused in place.
+    pub fn schedule(&mut self, runs: &[u32]) -> Schedule {
+        let table = self.table;
+        let mut schedule =
+            Schedule { runs: Vec::with_capacity(runs.len()), peak_bytes: table.pinned_bytes, nanoseconds: 0 };
+        self.backward(runs, 0, |run| {
+            let call = runs[run.position] as usize;
+            let dropped = |input: &&u32| run.in_place.iter().all(|pair| pair.1 != **input);
+            let drops = run.unread.iter().chain(run.dead.iter().filter(dropped));
+            schedule.runs.push(Run {
+                call,
+                in_place: run.in_place.iter().map(|&(o, i)| (o as usize, i as usize)).collect(),
+                drops: drops.map(|&t| t as usize).collect(),
+            });
+            schedule.peak_bytes = schedule.peak_bytes.max(run.live_bytes);
+            schedule.nanoseconds += table.nanoseconds[call];
+        });
+        schedule.runs.reverse();
+        schedule
+    }
+
+    /// The tensors that are live while a run runs and that it neither reads nor writes.
+    pub fn live_across(&mut self, runs: &[u32], position: usize, into: &mut Vec<u32>) {
+        self.backward(runs, position + 1, |_| ());
+        let table = self.table;
+        let call = runs[position] as usize;
+        into.clear();
+        let used = |t: &u32| table.inputs.row(call).contains(t) || table.outputs.row(call).contains(t);
+        let live = (0..table.tensors as u32).filter(|&t| self.live[t as usize] == self.pass);
+        into.extend(live.filter(|t| table.bytes[*t as usize] > 0 && !used(t)));
+    }
+
+    /// Visits the runs from the last back to `first`; the tensors live before that one are then marked.
+    fn backward(&mut self, runs: &[u32], first: usize, mut visit: impl FnMut(&RunLiveness<'_>)) {
         let table = self.table;
         self.pass = self.pass.wrapping_add(1);
         if self.pass == 0 {
-            self.needed.fill(0);
+            self.live.fill(0);
             self.pass = 1;
         }
         let pass = self.pass;
-        let mut live = table.base;
+        let (mut unread, mut dead, mut in_place) = (Vec::new(), Vec::new(), Vec::new());
+        // Live bytes between the run visited last and the one to visit next.
+        let mut between = table.pinned_bytes;
         for &tensor in &table.keep {
-            self.needed[tensor as usize] = pass;
-            live += table.bytes[tensor as usize];
+            self.live[tensor as usize] = pass;
+            between += table.bytes[tensor as usize];
         }
-        for at in (from..runs.len()).rev() {
-            let call = runs[at] as usize;
-            let mut high = live + table.workspace[call];
+        for position in (first..runs.len()).rev() {
+            let call = runs[position] as usize;
+            let mut live_bytes = between + table.workspace[call];
+            unread.clear();
             for &tensor in table.outputs.row(call) {
                 let bytes = table.bytes[tensor as usize];
-                let mark = &mut self.needed[tensor as usize];
+                let mark = &mut self.live[tensor as usize];
                 if *mark == pass {
                     *mark = 0;
-                    live -= bytes;
+                    between -= bytes;
                 } else {
-                    high += bytes;
+                    live_bytes += bytes;
+                    unread.push(tensor);
                 }
             }
-            let in_place = table.in_place.row(call);
-            let mut taken = 0_u64;
+            dead.clear();
             for &tensor in table.inputs.row(call) {
-                let mark = &mut self.needed[tensor as usize];
+                let mark = &mut self.live[tensor as usize];
                 if *mark != pass {
                     *mark = pass;
                     let bytes = table.bytes[tensor as usize];
-                    live += bytes;
-                    high += bytes;
-                    if in_place.contains(&tensor) && take(table, call, bytes, &mut taken) {
-                        high -= bytes;
-                    }
+                    between += bytes;
+                    live_bytes += bytes;
+                    dead.push(tensor);
                 }
             }
-            see(self, at, high);
+            let allowed = table.in_place.row(call);
+            let inputs = dead.iter().copied().filter(|input| allowed.contains(input));
+            live_bytes -= match_in_place(table, call, inputs, |_| true, &mut in_place);
+            visit(&RunLiveness { position, live_bytes, unread: &unread, dead: &dead, in_place: &in_place });
         }
     }
-}
-
-/// Takes an output of a call for an input of the same size, if one of its first 64 is left.
-pub(super) fn take(table: &Table, call: usize, bytes: u64, taken: &mut u64) -> bool {
-    let mut outputs = table.outputs.row(call).iter().take(64).enumerate();
-    let free = outputs.find(|(i, t)| *taken & (1 << i) == 0 && table.bytes[**t as usize] == bytes);
-    free.is_some_and(|(i, _)| {
-        *taken |= 1 << i;
-        true
-    })
 }

@@ -1,18 +1,18 @@
-//! A problem checked and in flat arrays, for passes that run thousands of times.
+//! A checked problem in flat arrays, for passes that run thousands of times.
 
 use super::Problem;
 use thiserror::Error;
 
-/// No call: of tensors that are pinned.
-pub(super) const NONE: u32 = u32::MAX;
+/// The producer of a pinned tensor.
+pub(super) const NO_PRODUCER: u32 = u32::MAX;
 
 /// Bytes and nanoseconds of a problem must each sum to less than this.
-const LIMIT: u64 = 1 << 62;
+const SUM_LIMIT: u64 = 1 << 62;
 
-/// Why a problem contradicts itself.
+/// Why a problem is inconsistent.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ProblemError {
-    /// An index past the end.
+    /// An index out of range.
     #[error("{place} names tensor {tensor}, but there are {tensors}")]
     Index {
         /// Where.
@@ -29,7 +29,7 @@ pub enum ProblemError {
         call: usize,
         /// The tensor.
         tensor: usize,
-        /// What it already is.
+        /// Why it must not be written.
         other: String,
     },
     /// A tensor is read or kept that nothing wrote.
@@ -40,21 +40,21 @@ pub enum ProblemError {
         /// The tensor.
         tensor: usize,
     },
-    /// An in-place input that is no input.
-    #[error("call {call} may take over tensor {tensor}, which it does not read")]
+    /// A tensor is listed as in-place, but is not an input.
+    #[error("call {call} may work in place on tensor {tensor}, which it does not read")]
     InPlace {
         /// The call.
         call: usize,
         /// The tensor.
         tensor: usize,
     },
-    /// Sums that overflow.
+    /// A sum overflows.
     #[error("{what} sum to 2^62 or more")]
     TooLarge {
         /// Of what.
         what: &'static str,
     },
-    /// More tensors or calls than can be counted.
+    /// More tensors, calls or references than 32-bit indices count.
     #[error("{count} {what} are more than 2^31")]
     TooMany {
         /// Of what.
@@ -64,7 +64,7 @@ pub enum ProblemError {
     },
 }
 
-/// Lists of numbers, one after the other.
+/// Lists of indices in one array (compressed rows).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
     starts: Vec<u32>,
@@ -81,7 +81,7 @@ impl Rows {
         all
     }
 
-    /// One of the lists.
+    /// The list of one index.
     pub fn row(&self, index: usize) -> &[u32] {
         &self.tensors[self.starts[index] as usize..self.starts[index + 1] as usize]
     }
@@ -92,76 +92,75 @@ impl Rows {
 pub(super) struct Table {
     pub calls: usize,
     pub tensors: usize,
-    /// Bytes by tensor; 0 for pinned ones, which are in [`Table::base`].
+    /// Bytes of each tensor; 0 for pinned ones, which [`Table::pinned_bytes`] counts.
     pub bytes: Vec<u64>,
-    /// Bytes of what is pinned.
-    pub base: u64,
-    /// The call that writes each tensor, or [`NONE`].
-    pub maker: Vec<u32>,
-    /// Calls that read each tensor, in order; none for pinned ones.
+    pub pinned_bytes: u64,
+    /// The call that writes each tensor, or [`NO_PRODUCER`].
+    pub producer: Vec<u32>,
+    /// Calls that read each tensor, in order; empty for pinned ones.
     pub readers: Rows,
-    /// Tensors each call reads, each once, pinned ones left out.
+    /// Tensors each call reads, sorted and distinct, without pinned ones.
     pub inputs: Rows,
     /// Tensors each call writes.
     pub outputs: Rows,
-    /// Inputs of each call that an output may take over.
+    /// Inputs of each call that an output may be written over, sorted and distinct, without pinned ones.
     pub in_place: Rows,
     pub nanoseconds: Vec<u64>,
     pub workspace: Vec<u64>,
-    /// Calls that must not run again.
+    /// Calls that must not be rematerialized.
     pub once: Vec<bool>,
-    /// What must be resident at the end, pinned ones left out.
+    /// Tensors that must be resident at the end, without pinned ones.
     pub keep: Vec<u32>,
-    /// By tensor: whether it is in [`Table::keep`].
+    /// Whether each tensor is in [`Table::keep`].
     pub kept: Vec<bool>,
 }
 
 impl Table {
-    /// Checks a problem.
+    /// Checks a problem and flattens it.
     pub fn new(problem: &Problem) -> Result<Self, ProblemError> {
         let (tensors, calls) = (problem.tensors.len(), problem.calls.len());
-        let many =
+        let check_count =
             |what, count| if count < 1 << 31 { Ok(()) } else { Err(ProblemError::TooMany { what, count }) };
-        many("tensors", tensors)?;
-        many("calls", calls)?;
+        check_count("tensors", tensors)?;
+        check_count("calls", calls)?;
         let references = problem.calls.iter().map(|c| c.inputs.len() + c.outputs.len() + c.in_place.len());
-        many("inputs and outputs", references.sum())?;
-        let workspaces = problem.calls.iter().map(|c| c.workspace).max().unwrap_or(0);
-        limited("bytes", problem.tensors.iter().copied().chain([workspaces]))?;
-        limited("nanoseconds", problem.calls.iter().map(|c| c.nanoseconds))?;
-        let pinned = marks(problem, "pinned", &problem.pinned)?;
-        marks(problem, "keep", &problem.keep)?;
-        let maker = makers(problem, &pinned)?;
+        check_count("inputs and outputs", references.sum())?;
+        let workspace = problem.calls.iter().map(|c| c.workspace).max().unwrap_or(0);
+        check_sum("bytes", problem.tensors.iter().copied().chain([workspace]))?;
+        check_sum("nanoseconds", problem.calls.iter().map(|c| c.nanoseconds))?;
+        let pinned = flags(problem, "pinned", &problem.pinned)?;
+        flags(problem, "keep", &problem.keep)?;
+        let producer = producers(problem, &pinned)?;
         for &tensor in &problem.keep {
-            if !pinned[tensor] && maker[tensor] == NONE {
+            if !pinned[tensor] && producer[tensor] == NO_PRODUCER {
                 return Err(ProblemError::Missing { place: "keep".into(), tensor });
             }
         }
-        let free = |list: &[usize]| {
+        let unpinned = |list: &[usize]| {
             let mut list: Vec<u32> = list.iter().filter(|&&t| !pinned[t]).map(|&t| t as u32).collect();
             list.sort_unstable();
             list.dedup();
             list
         };
-        let inputs = Rows::new(problem.calls.iter().map(|c| free(&c.inputs)));
+        let inputs = Rows::new(problem.calls.iter().map(|c| unpinned(&c.inputs)));
         let mut readers = vec![Vec::new(); tensors];
         for call in 0..calls {
             inputs.row(call).iter().for_each(|&t| readers[t as usize].push(call as u32));
         }
         let bytes = problem.tensors.iter().zip(&pinned).map(|(&b, &p)| if p { 0 } else { b }).collect();
-        let keep = free(&problem.keep);
+        let keep = unpinned(&problem.keep);
         let mut kept = vec![false; tensors];
         keep.iter().for_each(|&t| kept[t as usize] = true);
         Ok(Self {
             calls,
             tensors,
             bytes,
-            base: problem.tensors.iter().zip(&pinned).filter(|p| *p.1).map(|p| p.0).sum(),
-            maker,
+            pinned_bytes: problem.tensors.iter().zip(&pinned).filter(|p| *p.1).map(|p| p.0).sum(),
+            producer,
             readers: Rows::new(readers.into_iter()),
             inputs,
             outputs: Rows::new(problem.calls.iter().map(|c| c.outputs.iter().map(|&t| t as u32))),
-            in_place: Rows::new(problem.calls.iter().map(|c| free(&c.in_place))),
+            in_place: Rows::new(problem.calls.iter().map(|c| unpinned(&c.in_place))),
             nanoseconds: problem.calls.iter().map(|c| c.nanoseconds).collect(),
             workspace: problem.calls.iter().map(|c| c.workspace).collect(),
             once: problem.calls.iter().map(|c| c.once).collect(),
@@ -171,56 +170,53 @@ impl Table {
     }
 }
 
-fn limited(what: &'static str, numbers: impl Iterator<Item = u64>) -> Result<u64, ProblemError> {
-    let mut sum = 0_u64;
-    for number in numbers {
-        sum = sum.checked_add(number).filter(|&s| s < LIMIT).ok_or(ProblemError::TooLarge { what })?;
-    }
-    Ok(sum)
+fn check_sum(what: &'static str, mut numbers: impl Iterator<Item = u64>) -> Result<(), ProblemError> {
+    let add = |sum: u64, number| sum.checked_add(number).filter(|&sum| sum < SUM_LIMIT);
+    numbers.try_fold(0, add).map(|_| ()).ok_or(ProblemError::TooLarge { what })
 }
 
-fn known(problem: &Problem, place: impl Fn() -> String, tensor: usize) -> Result<(), ProblemError> {
+fn check_index(problem: &Problem, place: impl Fn() -> String, tensor: usize) -> Result<(), ProblemError> {
     let tensors = problem.tensors.len();
     if tensor < tensors { Ok(()) } else { Err(ProblemError::Index { place: place(), tensor, tensors }) }
 }
 
-fn marks(problem: &Problem, place: &str, list: &[usize]) -> Result<Vec<bool>, ProblemError> {
-    let mut marked = vec![false; problem.tensors.len()];
+fn flags(problem: &Problem, place: &str, list: &[usize]) -> Result<Vec<bool>, ProblemError> {
+    let mut flags = vec![false; problem.tensors.len()];
     for &tensor in list {
-        known(problem, || format!("`{place}`"), tensor)?;
-        marked[tensor] = true;
+        check_index(problem, || format!("`{place}`"), tensor)?;
+        flags[tensor] = true;
     }
-    Ok(marked)
+    Ok(flags)
 }
 
-/// The call that writes each tensor. Everything read must have been written before.
-fn makers(problem: &Problem, pinned: &[bool]) -> Result<Vec<u32>, ProblemError> {
-    let mut maker = vec![NONE; problem.tensors.len()];
-    for (call, what) in problem.calls.iter().enumerate() {
-        let place = || format!("call {call}");
-        for &tensor in &what.inputs {
-            known(problem, place, tensor)?;
-            if !pinned[tensor] && maker[tensor] == NONE {
+/// The call that writes each tensor. A call may read only what an earlier one wrote.
+fn producers(problem: &Problem, pinned: &[bool]) -> Result<Vec<u32>, ProblemError> {
+    let mut producer = vec![NO_PRODUCER; problem.tensors.len()];
+    for (index, call) in problem.calls.iter().enumerate() {
+        let place = || format!("call {index}");
+        for &tensor in &call.inputs {
+            check_index(problem, place, tensor)?;
+            if !pinned[tensor] && producer[tensor] == NO_PRODUCER {
                 return Err(ProblemError::Missing { place: place(), tensor });
             }
         }
-        for &tensor in &what.in_place {
-            if !what.inputs.contains(&tensor) {
-                return Err(ProblemError::InPlace { call, tensor });
+        for &tensor in &call.in_place {
+            if !call.inputs.contains(&tensor) {
+                return Err(ProblemError::InPlace { call: index, tensor });
             }
         }
-        for &tensor in &what.outputs {
-            known(problem, place, tensor)?;
-            let other = match maker[tensor] {
+        for &tensor in &call.outputs {
+            check_index(problem, place, tensor)?;
+            let other = match producer[tensor] {
                 _ if pinned[tensor] => "is pinned".to_string(),
-                NONE => {
-                    maker[tensor] = call as u32;
+                NO_PRODUCER => {
+                    producer[tensor] = index as u32;
                     continue;
                 }
                 earlier => format!("call {earlier} already wrote"),
             };
-            return Err(ProblemError::Written { call, tensor, other });
+            return Err(ProblemError::Written { call: index, tensor, other });
         }
     }
-    Ok(maker)
+    Ok(producer)
 }

@@ -1,5 +1,5 @@
 mod corrupted;
 mod generate;
 mod incremental_peak;
-mod larger;
 mod optimal;
+mod properties;

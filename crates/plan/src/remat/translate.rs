@@ -1,8 +1,8 @@
-//! Recomputation: which tasks of a plan run again so that its arena stays inside a room.
+//! Rematerialization of a task graph: which tasks run more than once so that live bytes stay under a limit.
 //!
-//! The search (`search.rs`) works on calls and tensors; this translates an ordered [`TaskGraph`] for it, and its answer back
-//! into a `TaskGraph` of its own, in which a task that runs twice is two tasks. What goes over a place that is not its own (a
-//! state's new version, a running sum) runs once, and nothing that reads the old version may run again afterwards.
+//! The search works on calls and tensors. This translates an ordered [`TaskGraph`] into a problem, and schedules back
+//! into lists of tasks. A task that updates a state or an accumulator in place runs once, and nothing that reads the
+//! old version may run after it.
 
 use super::illegal_runs;
 use crate::cache::SearchCache;
@@ -13,32 +13,32 @@ use plimsoll_graph::Origin;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// An ordered work as the search sees it.
+/// An ordered task graph as a problem.
 pub(crate) struct Translated {
     /// The step.
     pub problem: Problem,
-    /// Bytes that are there all the time and are no tensors of the problem: running sums, and the batch where the body
-    /// repeats. States are not counted.
-    pub fixed: usize,
-    /// The task of each call; the call that brings the batch in has none.
+    /// Bytes that are live throughout and are no tensors of the problem: accumulators, and with micro-batches the
+    /// batch. States are not counted.
+    pub fixed_bytes: usize,
+    /// The task of each call; the call that produces the batch has none.
     tasks: Vec<Option<TaskId>>,
 }
 
 impl Translated {
-    /// Translates a work in an order; the tasks in `once` do not run again.
+    /// Translates a task graph in an order; the tasks in `once` are not rematerialized.
     pub fn new(task_graph: &TaskGraph<'_>, order: &[TaskId], once: &[bool]) -> Self {
-        let (finals, reads) = (finals(task_graph), distinct_reads(task_graph));
+        let (final_states, reads) = (final_states(task_graph), distinct_reads(task_graph));
         let mut problem = Problem::default();
-        let mut fixed = 0;
+        let mut fixed_bytes = 0;
         let mut batch = Vec::new();
         let mut tensor_of: Vec<Option<usize>> = vec![None; task_graph.tensors.len()];
         for (id, tensor) in task_graph.tensors.iter().enumerate() {
             match task_graph.base(id) {
                 Home::State(_) => continue,
                 Home::Accumulator(_) => {
-                    fixed += if tensor.home == task_graph.base(id) { tensor.size } else { 0 }
+                    fixed_bytes += if tensor.home == task_graph.base(id) { tensor.size } else { 0 }
                 }
-                Home::Input(_) if task_graph.repeats() => fixed += tensor.size,
+                Home::Input(_) if task_graph.repeats() => fixed_bytes += tensor.size,
                 home => {
                     tensor_of[id] = Some(problem.tensors.len());
                     if matches!(home, Home::Input(_)) {
@@ -57,9 +57,9 @@ impl Translated {
             let task = &task_graph.tasks[id];
             let times = if task.optimizer_step { 1 } else { task_graph.graph.micro_batches as u64 };
             let inputs = reads[id].iter().filter_map(|&i| tensor_of[i]);
-            // What is handed out at the end could not be made again by then: states have changed.
+            // Outputs of the step cannot be rematerialized at its end: states have changed by then.
             let stays = |i: TensorId| {
-                task_graph.tensors[i].home != Home::Own || task_graph.tensors[i].pinned || finals[i]
+                task_graph.tensors[i].home != Home::Own || task_graph.tensors[i].pinned || final_states[i]
             };
             problem.calls.push(Call {
                 nanoseconds: task.nanoseconds.saturating_mul(times),
@@ -76,66 +76,67 @@ impl Translated {
             });
             tasks.push(Some(id));
         }
-        Self { problem, fixed, tasks }
+        Self { problem, fixed_bytes, tasks }
     }
 
-    /// The tasks that a list of calls runs.
-    pub fn tasks(&self, calls: impl Iterator<Item = usize>) -> Vec<TaskId> {
-        calls.filter_map(|call| self.tasks.get(call).copied().flatten()).collect()
+    /// The tasks that a schedule runs.
+    fn tasks(&self, schedule: &Schedule) -> Vec<TaskId> {
+        schedule.runs.iter().filter_map(|run| self.tasks.get(run.call).copied().flatten()).collect()
     }
 }
 
-/// The search for what runs again in one work. What is found under one line is used for the next.
+/// The search for rematerialized runs of one task graph. What is found under one line is used for the next.
 pub(crate) struct Rematerialization<'w, 'g> {
     task_graph: &'w TaskGraph<'g>,
     order: &'w [TaskId],
-    /// Tasks that turned out not to be repeatable.
+    /// Tasks that turned out not to be rematerializable.
     once: Vec<bool>,
-    /// The work as the search sees it, with its answers so far.
-    asked: Option<(Translated, Rc<RefCell<Frontier>>)>,
+    /// The problem without those, and its solutions so far.
+    translated: Option<(Translated, Rc<RefCell<Frontier>>)>,
     search_cache: &'w SearchCache,
 }
 
 impl<'w, 'g> Rematerialization<'w, 'g> {
     pub fn new(task_graph: &'w TaskGraph<'g>, order: &'w [TaskId], search_cache: &'w SearchCache) -> Self {
-        Self { task_graph, order, once: vec![false; task_graph.tasks.len()], asked: None, search_cache }
+        let once = vec![false; task_graph.tasks.len()];
+        Self { task_graph, order, once, translated: None, search_cache }
     }
 
-    /// The tasks in order with the repeats that bring live bytes above the states lowest, and how low that is.
+    /// The task list with the lowest peak above the states, and that peak.
     pub fn lowest(&mut self) -> Option<(usize, Vec<TaskId>)> {
-        let (low, lists) = self.allowed(|translated, frontier| {
+        let (peak, lists) = self.search_legal(|translated, frontier| {
             let schedule = frontier.lowest();
-            Some((translated.fixed.saturating_add(schedule.peak_bytes as usize), vec![schedule]))
+            Some((translated.fixed_bytes.saturating_add(schedule.peak_bytes as usize), vec![schedule]))
         })?;
-        Some((low, lists.into_iter().next()?))
+        Some((peak, lists.into_iter().next()?))
     }
 
-    /// The tasks in order, with the repeats that keep live bytes above the states under a line, if any are found.
+    /// The fastest task list found with live bytes above the states under a line.
     pub fn under(&mut self, line: usize) -> Option<Vec<TaskId>> {
-        let ((), lists) = self.allowed(|translated, frontier| {
-            let room = line.checked_sub(translated.fixed)?;
-            Some(((), vec![frontier.solve(room as u64).ok()?]))
+        let ((), lists) = self.search_legal(|translated, frontier| {
+            let line = line.checked_sub(translated.fixed_bytes)?;
+            Some(((), vec![frontier.solve(line as u64).ok()?]))
         })?;
         lists.into_iter().next()
     }
 
-    /// The tasks in order with the repeats for fixed lines, those that are not over a line, from the highest.
+    /// The task lists of the frontier's points that are not over a line, from the highest.
     pub fn points_under(&mut self, line: usize) -> Vec<Vec<TaskId>> {
-        let found = self.allowed(|translated, frontier| {
-            let room = line.checked_sub(translated.fixed)?;
-            Some(((), frontier.points_under(room as u64)))
+        let found = self.search_legal(|translated, frontier| {
+            let line = line.checked_sub(translated.fixed_bytes)?;
+            Some(((), frontier.points_under(line as u64)))
         });
         found.map_or_else(Vec::new, |((), lists)| lists)
     }
 
-    /// Searches until no task runs again where it may not.
-    fn allowed<T>(
+    /// Searches, and forbids tasks to be rematerialized, until no list has an illegal run.
+    fn search_legal<T>(
         &mut self,
         search: impl Fn(&Translated, &mut Frontier) -> Option<(T, Vec<Schedule>)>,
     ) -> Option<(T, Vec<Vec<TaskId>>)> {
         loop {
-            let (translated, frontier) = match self.asked.take() {
-                Some(asked) => asked,
+            let (translated, frontier) = match self.translated.take() {
+                Some(translated) => translated,
                 None => {
                     let translated = Translated::new(self.task_graph, self.order, &self.once);
                     let frontier = self.search_cache.frontier(&translated.problem)?;
@@ -144,15 +145,14 @@ impl<'w, 'g> Rematerialization<'w, 'g> {
             };
             let found = search(&translated, &mut frontier.borrow_mut());
             let Some((figure, schedules)) = found else {
-                self.asked = Some((translated, frontier));
+                self.translated = Some((translated, frontier));
                 return None;
             };
-            let tasks = |schedule: Schedule| translated.tasks(schedule.runs.iter().map(|run| run.call));
-            let lists: Vec<Vec<TaskId>> = schedules.into_iter().map(tasks).collect();
+            let lists: Vec<Vec<TaskId>> = schedules.iter().map(|s| translated.tasks(s)).collect();
             let illegal: Vec<TaskId> =
                 lists.iter().flat_map(|list| illegal_runs(self.task_graph, list)).collect();
             if illegal.is_empty() {
-                self.asked = Some((translated, frontier));
+                self.translated = Some((translated, frontier));
                 return Some((figure, lists));
             }
             illegal.into_iter().for_each(|task| self.once[task] = true);
@@ -160,8 +160,8 @@ impl<'w, 'g> Rematerialization<'w, 'g> {
     }
 }
 
-/// Items that a state ends as.
-fn finals(task_graph: &TaskGraph<'_>) -> Vec<bool> {
+/// By tensor: whether it is the new version of a state.
+fn final_states(task_graph: &TaskGraph<'_>) -> Vec<bool> {
     let mut finals = vec![false; task_graph.tensors.len()];
     let roots = task_graph.graph.states.iter().filter_map(|s| s.output).map(|v| task_graph.roots[v.index()]);
     let nodes = roots.filter(|&root| matches!(task_graph.graph.origin(root), Origin::Node { .. }));
@@ -169,7 +169,7 @@ fn finals(task_graph: &TaskGraph<'_>) -> Vec<bool> {
     finals
 }
 
-/// Inputs that an output of a task may go over, or has to.
+/// Inputs that an output of a task may, or must, be written over.
 fn overwritten(task_graph: &TaskGraph<'_>, task: TaskId) -> Vec<TensorId> {
     let task = &task_graph.tasks[task];
     let mut found: Vec<TensorId> = Vec::new();

@@ -24,7 +24,7 @@ fn trained() -> PlanSet {
     ])
 }
 
-/// Two states swapped, so that there are copies; an input through two ops in place; a result.
+/// Two states swapped, so that there are copies; in-place ops on an input; an output.
 fn swapped() -> PlanSet {
     let mut b = Builder::new(4, 4);
     let x = b.batch_input("x", ty("f32[4,16]"));
@@ -40,8 +40,8 @@ fn swapped() -> PlanSet {
     plans_of(&[("train".to_string(), b.finish().unwrap())])
 }
 
-/// A sum over three micro-batches that updates a state; another sum that needs a copy.
-fn folded() -> PlanSet {
+/// An accumulator over three micro-batches that updates a state; another one that needs a copy.
+fn accumulated() -> PlanSet {
     let mut b = Builder::new(4, 4);
     b.set_micro_batches(3);
     let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
@@ -49,34 +49,34 @@ fn folded() -> PlanSet {
     let accumulator = b.accumulator(ty("f32[16,32]"));
     let exp = b.unary(Unary::Exp, x).unwrap();
     let sum = b.accumulating(FOLD, &[exp, y], &[accumulator]).unwrap()[0];
-    b.set_carry(accumulator, sum);
+    b.set_accumulator(accumulator, sum);
     let other = b.accumulator(ty("f32[16,16]"));
     let product = b.one(FOLD, &[exp, x]).unwrap();
     let grown = b.matmul(other, product).unwrap();
-    b.set_carry(other, grown);
+    b.set_accumulator(other, grown);
     b.output("grown", grown);
     let new = b.sub(w, sum).unwrap();
     b.set_state(w, new);
     plans_of(&[("train".to_string(), b.finish().unwrap())])
 }
 
-/// Corrupts a plan, makes its figures true again, and returns what `verify` says.
-fn broken(mut plans: PlanSet, corrupt: impl FnOnce(&mut ExecutionPlan)) -> VerifyError {
+/// Corrupts a plan, recomputes its figures, and returns what `verify` reports.
+fn corrupted(mut plans: PlanSet, corrupt: impl FnOnce(&mut ExecutionPlan)) -> VerifyError {
     corrupt(&mut plans.plans[0]);
-    refigure(&mut plans);
+    recompute_figures(&mut plans);
     verify(&plans).unwrap_err()
 }
 
-/// Peaks, arena and sheet as they would be for these buffers: so that only the corruption is wrong.
-fn refigure(plans: &mut PlanSet) {
+/// Recomputes peaks, arena and load sheet for the buffers as they are, so that only the corruption is wrong.
+fn recompute_figures(plans: &mut PlanSet) {
     let states_end = plans.states.iter().map(|s| s.arena_range().end.next_multiple_of(64)).max().unwrap_or(0);
     for plan in &mut plans.plans {
         let end = plan.buffers.iter().map(|b| b.offset + b.bytes).fold(states_end, usize::max);
         plan.peak_bytes = end.next_multiple_of(64);
         let live = |step: usize| -> usize {
-            let above = plan.buffers.iter().filter(|b| !matches!(b.kind, BufferKind::State(_)));
-            let there = above.filter(|b| b.first <= step && step <= b.last);
-            there.map(|b| b.bytes.next_multiple_of(64)).sum::<usize>() + states_end
+            let others = plan.buffers.iter().filter(|b| !matches!(b.kind, BufferKind::State(_)));
+            let live = others.filter(|b| b.first <= step && step <= b.last);
+            live.map(|b| b.bytes.next_multiple_of(64)).sum::<usize>() + states_end
         };
         let steps = plan.steps.len().max(1);
         let peak = (0..steps).max_by_key(|&s| live(s)).unwrap();
@@ -111,8 +111,8 @@ fn copy_step(plan: &ExecutionPlan, to_state: bool) -> usize {
     plan.steps.iter().position(is).unwrap()
 }
 
-/// Keeps every lifetime as it is while the steps change.
-fn take_step(plan: &mut ExecutionPlan, from: usize, to: usize) {
+/// Moves a step; lifetimes stay as they are.
+fn move_step(plan: &mut ExecutionPlan, from: usize, to: usize) {
     let step = plan.steps.remove(from);
     plan.steps.insert(to, step);
 }
@@ -128,8 +128,8 @@ fn run_mut(
 }
 
 #[test]
-fn two_live_buffers_on_one_place() {
-    let error = broken(trained(), |plan| {
+fn reports_live_buffers_that_overlap() {
+    let error = corrupted(trained(), |plan| {
         let values: Vec<usize> = (0..plan.buffers.len())
             .filter(|&i| plan.buffers[i].kind == BufferKind::Value && plan.buffers[i].bytes > 0)
             .collect();
@@ -141,8 +141,8 @@ fn two_live_buffers_on_one_place() {
 }
 
 #[test]
-fn steps_in_the_wrong_order() {
-    let error = broken(swapped(), |plan| {
+fn reports_steps_in_the_wrong_order() {
+    let error = corrupted(swapped(), |plan| {
         let (tanh, abs) = (step_of(plan, "tanh"), step_of(plan, "abs"));
         plan.steps.swap(tanh, abs);
     });
@@ -150,8 +150,8 @@ fn steps_in_the_wrong_order() {
 }
 
 #[test]
-fn a_read_of_an_old_version_after_the_update() {
-    // The update runs before the product that reads the old version; lifetimes are stretched to allow it.
+fn reports_a_read_of_the_old_version_after_the_update() {
+    // The update runs before the sum that reads the old version; lifetimes are extended to allow it.
     let mut b = Builder::new(4, 4);
     let w = b.named_state("w".to_string(), ty("f32[4,16]"), Role::Parameter, Init::Zeros);
     let x = b.batch_input("x", ty("f32[4,16]"));
@@ -159,7 +159,7 @@ fn a_read_of_an_old_version_after_the_update() {
     let new = b.sub(w, x).unwrap();
     b.set_state(w, new);
     b.output("y", y);
-    let error = broken(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
+    let error = corrupted(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
         let end = plan.steps.len() - 1;
         plan.buffers.iter_mut().for_each(|b| (b.first, b.last) = (0, end));
         plan.steps.swap(0, 1);
@@ -168,23 +168,23 @@ fn a_read_of_an_old_version_after_the_update() {
 }
 
 #[test]
-fn a_state_written_twice() {
-    let error = broken(swapped(), |plan| {
+fn reports_a_state_written_twice() {
+    let error = corrupted(swapped(), |plan| {
         let copy = copy_step(plan, true);
         let end = plan.steps.len();
         let Action::Copy { from, to, .. } = plan.steps[copy].action else { panic!() };
         plan.buffers[from.index()].offset = 1 << 20;
-        let stays = [from, to, plan.outputs[0]];
-        stays.iter().for_each(|b| plan.buffers[b.index()].last = end);
+        let extended = [from, to, plan.outputs[0]];
+        extended.iter().for_each(|b| plan.buffers[b.index()].last = end);
         plan.steps.push(plan.steps[copy].clone());
     });
     assert_error!(error, VerifyError::StateWrites { writes: 2, expected: 1, .. });
 }
 
 #[test]
-fn a_state_not_written() {
-    let error = broken(swapped(), |plan| {
-        // A step that changes nothing takes the copy's place, so that lifetimes stay.
+fn reports_a_state_that_is_not_written() {
+    let error = corrupted(swapped(), |plan| {
+        // A copy into a spare buffer takes the place of the copy into the state, so that lifetimes stay.
         let (copy, snapshot) = (copy_step(plan, true), copy_step(plan, false));
         let Action::Copy { to: kept, .. } = plan.steps[snapshot].action else { panic!() };
         let Action::Copy { value, from, .. } = plan.steps[copy].action else { panic!() };
@@ -198,56 +198,56 @@ fn a_state_not_written() {
 }
 
 #[test]
-fn a_peak_that_is_not_the_highest_end() {
+fn reports_a_wrong_peak() {
     let mut plans = trained();
     plans.plans[0].peak_bytes -= 64;
     assert_error!(verify(&plans).unwrap_err(), VerifyError::Peak { .. });
 }
 
 #[test]
-fn live_bytes_that_are_not_the_lifetimes_sum() {
+fn reports_wrong_live_bytes() {
     let mut plans = trained();
     plans.plans[0].live_bytes -= 64;
     assert_error!(verify(&plans).unwrap_err(), VerifyError::Live { .. });
 }
 
 #[test]
-fn an_arena_that_is_not_the_largest_peak() {
+fn reports_an_arena_that_is_not_the_largest_peak() {
     let mut plans = trained();
     plans.arena_bytes += 64;
     assert_error!(verify(&plans).unwrap_err(), VerifyError::Arena { .. });
 }
 
 #[test]
-fn a_state_moved_in_one_plan() {
+fn reports_a_state_moved_in_one_plan() {
     let mut plans = trained();
     let other = plans.plans[1].buffers.iter_mut().find(|b| b.kind == BufferKind::State(1)).unwrap();
     other.offset += 64;
-    refigure(&mut plans);
+    recompute_figures(&mut plans);
     assert_error!(verify(&plans).unwrap_err(), VerifyError::StatePlace { .. });
 }
 
 #[test]
-fn states_on_each_other() {
+fn reports_states_that_overlap() {
     let mut plans = trained();
     plans.states[1].home = plans.states[0].home;
     for plan in &mut plans.plans {
         plan.buffers.iter_mut().find(|b| b.kind == BufferKind::State(1)).unwrap().offset =
             plans.states[0].arena_range().start;
     }
-    refigure(&mut plans);
+    recompute_figures(&mut plans);
     assert_error!(verify(&plans).unwrap_err(), VerifyError::StatePlace { .. });
 }
 
 #[test]
-fn a_workspace_on_an_input() {
-    let error = broken(trained(), |plan| {
+fn reports_a_workspace_that_overlaps_an_input() {
+    let error = corrupted(trained(), |plan| {
         let step = step_of(plan, "matmul");
         let (reads, _, workspace) = run_mut(plan, step);
         *workspace = Some(reads[0]);
     });
     assert_error!(error, VerifyError::Workspace { .. });
-    let error = broken(trained(), |plan| {
+    let error = corrupted(trained(), |plan| {
         let step = step_of(plan, "matmul");
         let (reads, _, workspace) = run_mut(plan, step);
         let (read, scratch) = (reads[0].index(), workspace.unwrap().index());
@@ -257,8 +257,8 @@ fn a_workspace_on_an_input() {
 }
 
 #[test]
-fn a_step_left_out() {
-    let error = broken(trained(), |plan| {
+fn reports_a_missing_step() {
+    let error = corrupted(trained(), |plan| {
         let last = plan.steps.len() - 2;
         plan.steps.pop();
         plan.buffers.iter_mut().for_each(|b| (b.first, b.last) = (b.first.min(last), b.last.min(last)));
@@ -267,8 +267,8 @@ fn a_step_left_out() {
 }
 
 #[test]
-fn an_update_run_twice() {
-    let error = broken(trained(), |plan| {
+fn reports_an_update_that_runs_twice() {
+    let error = corrupted(trained(), |plan| {
         let update = step_of(plan, "sub");
         let step = plan.steps[update].clone();
         plan.steps.push(step);
@@ -277,20 +277,20 @@ fn an_update_run_twice() {
 }
 
 #[test]
-fn a_dead_node_run() {
-    let error = broken(swapped(), |plan| {
+fn reports_a_dead_node_that_runs() {
+    let error = corrupted(swapped(), |plan| {
         let step = step_of(plan, "abs");
-        let mut again = plan.steps[step].clone();
-        let Action::Run { node, .. } = &mut again.action else { panic!() };
+        let mut dead = plan.steps[step].clone();
+        let Action::Run { node, .. } = &mut dead.action else { panic!() };
         *node = NodeId(3);
-        plan.steps.push(again);
+        plan.steps.push(dead);
     });
     assert_error!(error, VerifyError::Runs { expected: 0, .. });
 }
 
 #[test]
-fn an_output_in_the_wrong_buffer() {
-    let error = broken(trained(), |plan| {
+fn reports_an_output_in_the_wrong_buffer() {
+    let error = corrupted(trained(), |plan| {
         let input = plan.buffers.iter().position(|b| b.kind == BufferKind::Input(0)).unwrap();
         plan.outputs[0] = BufferId(input as u32);
     });
@@ -298,47 +298,47 @@ fn an_output_in_the_wrong_buffer() {
 }
 
 #[test]
-fn an_offset_that_is_not_aligned() {
-    let error = broken(trained(), |plan| {
+fn reports_an_unaligned_offset() {
+    let error = corrupted(trained(), |plan| {
         plan.buffers.iter_mut().find(|b| b.kind == BufferKind::Value).unwrap().offset += 32;
     });
     assert_error!(error, VerifyError::Unaligned { .. });
 }
 
 #[test]
-fn a_sheet_that_does_not_add_up() {
-    let spoil: [fn(&mut PlanSet); 5] = [
+fn reports_a_load_sheet_that_does_not_add_up() {
+    let corruptions: [fn(&mut PlanSet); 5] = [
         |p| p.sheet.arena[0].bytes += 1,
         |p| p.sheet.outside[0].bytes += 1,
         |p| p.sheet.total_bytes -= 1,
         |p| p.sheet.line_bytes = p.sheet.total_bytes - 1,
         |p| p.sheet.plans[0].peak_bytes += 1,
     ];
-    for spoil in spoil {
+    for corrupt in corruptions {
         let mut plans = trained();
-        spoil(&mut plans);
+        corrupt(&mut plans);
         assert_error!(verify(&plans).unwrap_err(), VerifyError::Sheet(_));
     }
 }
 
 #[test]
-fn a_body_step_after_the_tail() {
-    let error = broken(folded(), |plan| {
+fn reports_a_micro_batch_step_after_the_optimizer_step() {
+    let error = corrupted(accumulated(), |plan| {
         let last = plan.steps.len() - 1;
-        take_step(plan, last, 0);
+        move_step(plan, last, 0);
     });
     assert_error!(error, VerifyError::Phase { .. });
 }
 
 #[test]
-fn a_tail_node_in_every_micro_batch() {
-    let error = broken(folded(), |plan| plan.steps.iter_mut().for_each(|s| s.optimizer_step = false));
+fn reports_an_optimizer_node_in_every_micro_batch() {
+    let error = corrupted(accumulated(), |plan| plan.steps.iter_mut().for_each(|s| s.optimizer_step = false));
     assert_error!(error, VerifyError::Phase { .. });
 }
 
 #[test]
-fn a_copy_of_the_wrong_value() {
-    let error = broken(swapped(), |plan| {
+fn reports_a_copy_of_the_wrong_value() {
+    let error = corrupted(swapped(), |plan| {
         let copy = copy_step(plan, true);
         let Action::Copy { value, .. } = &mut plan.steps[copy].action else { panic!() };
         *value = ValueId(if value.0 == 1 { 2 } else { 1 });
@@ -347,8 +347,8 @@ fn a_copy_of_the_wrong_value() {
 }
 
 #[test]
-fn a_copy_into_the_wrong_state() {
-    let error = broken(swapped(), |plan| {
+fn reports_a_copy_into_the_wrong_state() {
+    let error = corrupted(swapped(), |plan| {
         let copy = copy_step(plan, true);
         let states: Vec<u32> = (0..plan.buffers.len() as u32)
             .filter(|&i| matches!(plan.buffers[i as usize].kind, BufferKind::State(_)))
@@ -360,8 +360,8 @@ fn a_copy_into_the_wrong_state() {
 }
 
 #[test]
-fn a_product_over_its_own_operand() {
-    let error = broken(trained(), |plan| {
+fn reports_a_product_in_place_of_its_operand() {
+    let error = corrupted(trained(), |plan| {
         let step = step_of(plan, "matmul");
         let (reads, writes, _) = run_mut(plan, step);
         writes[0] = reads[0];
@@ -370,33 +370,33 @@ fn a_product_over_its_own_operand() {
 }
 
 #[test]
-fn a_value_over_a_state_of_another_plan() {
+fn reports_a_value_on_a_state_of_another_plan() {
     let mut plans = trained();
     let moment = plans.states.iter().find(|s| s.role == Role::Moment).unwrap().arena_range().start;
     let predict = &mut plans.plans[1];
     predict.buffers.iter_mut().find(|b| b.kind == BufferKind::Value).unwrap().offset = moment;
-    refigure(&mut plans);
+    recompute_figures(&mut plans);
     assert_error!(verify(&plans).unwrap_err(), VerifyError::StateBytes { .. });
 }
 
 #[test]
-fn a_sum_that_goes_elsewhere() {
-    let error = broken(folded(), |plan| {
+fn reports_an_accumulation_into_another_buffer() {
+    let error = corrupted(accumulated(), |plan| {
         let step = step_of(plan, "matmul");
-        let state = plan.buffers.iter().position(|b| matches!(b.kind, BufferKind::Accumulator(0))).unwrap();
-        let mut elsewhere = plan.buffers[state].clone();
+        let kind = BufferKind::Accumulator(0);
+        let mut elsewhere = plan.buffers.iter().find(|b| b.kind == kind).unwrap().clone();
         elsewhere.kind = BufferKind::Value;
         elsewhere.offset = 1 << 20;
         plan.buffers.push(elsewhere);
-        let place = BufferId(plan.buffers.len() as u32 - 1);
-        run_mut(plan, step).1[0] = place;
+        let other = BufferId(plan.buffers.len() as u32 - 1);
+        run_mut(plan, step).1[0] = other;
     });
-    assert_error!(error, VerifyError::Sum { .. });
+    assert_error!(error, VerifyError::Accumulator { .. });
 }
 
 #[test]
-fn a_sum_that_the_next_micro_batch_does_not_find() {
-    let error = broken(folded(), |plan| {
+fn reports_an_accumulator_that_is_not_updated() {
+    let error = corrupted(accumulated(), |plan| {
         let copy = copy_step(plan, false);
         let Action::Copy { value, from, .. } = plan.steps[copy].action else { panic!() };
         let mut spare = plan.buffers[from.index()].clone();
@@ -404,11 +404,11 @@ fn a_sum_that_the_next_micro_batch_does_not_find() {
         plan.buffers.push(spare);
         plan.steps[copy].action = Action::Copy { value, from, to: BufferId(plan.buffers.len() as u32 - 1) };
     });
-    assert_error!(error, VerifyError::CarryEnd { .. });
+    assert_error!(error, VerifyError::AccumulatorEnd { .. });
 }
 
 #[test]
-fn a_slice_of_the_batch_spoiled_before_its_micro_batch() {
+fn reports_a_batch_slice_overwritten_before_its_micro_batch() {
     let mut b = Builder::new(4, 4);
     b.set_micro_batches(3);
     let x = b.batch_input("x", ty("f32[4,16]"));
@@ -416,8 +416,8 @@ fn a_slice_of_the_batch_spoiled_before_its_micro_batch() {
     let z = b.unary(Unary::Tanh, y).unwrap();
     b.output("y", y);
     b.output("z", z);
-    let error = broken(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
-        // A plan that forgets that the body repeats: it takes the batch's place after the last read.
+    let error = corrupted(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
+        // A plan that ignores micro-batches: it reuses the batch's bytes after its last read.
         let x = plan.buffers.iter_mut().find(|b| b.kind == BufferKind::Input(0)).unwrap();
         x.last = 0;
         let slice = x.offset + 2 * x.micro_stride;
@@ -428,8 +428,8 @@ fn a_slice_of_the_batch_spoiled_before_its_micro_batch() {
 }
 
 #[test]
-fn a_buffer_used_after_its_time() {
-    let error = broken(trained(), |plan| {
+fn reports_a_use_after_the_end_of_a_lifetime() {
+    let error = corrupted(trained(), |plan| {
         let used = |b: &&mut crate::Buffer| b.kind == BufferKind::Value && b.last > b.first;
         plan.buffers.iter_mut().find(used).unwrap().last -= 1;
     });
@@ -437,21 +437,21 @@ fn a_buffer_used_after_its_time() {
 }
 
 #[test]
-fn an_input_without_room() {
+fn reports_an_input_buffer_that_is_too_small() {
     let mut b = Builder::new(4, 4);
     let x = b.batch_input("x", ty("f32[4,16]"));
     b.batch_input("unread", ty("f32[4,16]"));
     let y = b.unary(Unary::Exp, x).unwrap();
     b.output("y", y);
-    let error = broken(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
+    let error = corrupted(plans_of(&[("train".to_string(), b.finish().unwrap())]), |plan| {
         plan.buffers.iter_mut().find(|b| b.kind == BufferKind::Input(1)).unwrap().bytes = 64;
     });
     assert_error!(error, VerifyError::Malformed { .. });
 }
 
 #[test]
-fn ids_that_name_nothing() {
-    let spoil: [fn(&mut ExecutionPlan); 4] = [
+fn reports_ids_out_of_range() {
+    let corruptions: [fn(&mut ExecutionPlan); 4] = [
         |p| p.outputs[0] = BufferId(9_999),
         |p| p.buffers[0].value = Some(ValueId(9_999)),
         |p| p.buffers[0].kind = BufferKind::State(9_999),
@@ -461,13 +461,13 @@ fn ids_that_name_nothing() {
             }
         },
     ];
-    for spoil in spoil {
-        assert_error!(broken(trained(), spoil), VerifyError::Malformed { .. });
+    for corrupt in corruptions {
+        assert_error!(corrupted(trained(), corrupt), VerifyError::Malformed { .. });
     }
 }
 
-/// A plan in which states pass through their updates in pieces.
-fn streamed() -> PlanSet {
+/// A plan with chunked updates.
+fn chunked() -> PlanSet {
     let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
     let budget = Budget { offload: Some(disk), ..Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]) };
     let batches = [("train".to_string(), super::lines::heavy())];
@@ -477,20 +477,21 @@ fn streamed() -> PlanSet {
     plans
 }
 
-fn stream(plan: &mut ExecutionPlan) -> (usize, &mut Action) {
+fn chunked_update(plan: &mut ExecutionPlan) -> (usize, &mut Action) {
     let at = plan.steps.iter().position(|s| matches!(s.action, Action::ChunkedUpdate { .. })).unwrap();
     (at, &mut plan.steps[at].action)
 }
 
 #[test]
-fn states_that_pass_are_states_in_the_file_and_pass_once() {
+fn reports_malformed_chunked_updates() {
     type Operands = Vec<Option<BufferId>>;
-    let changed = |permute: fn(&mut Operands, &mut Operands, &mut usize)| {
-        broken(streamed(), |plan| {
-            let (_, Action::ChunkedUpdate { reads, writes, chunk_elements, .. }) = stream(plan) else {
+    let changed = |change: fn(&mut Operands, &mut Operands, &mut usize)| {
+        corrupted(chunked(), |plan| {
+            let (_, Action::ChunkedUpdate { reads, writes, chunk_elements, .. }) = chunked_update(plan)
+            else {
                 panic!()
             };
-            permute(reads, writes, chunk_elements);
+            change(reads, writes, chunk_elements);
         })
     };
     assert_error!(changed(|_, _, chunk_elements| *chunk_elements = 0), VerifyError::Malformed { .. });
@@ -499,8 +500,8 @@ fn states_that_pass_are_states_in_the_file_and_pass_once() {
     assert_error!(changed(|reads, _, _| reads.fill(None)), VerifyError::Malformed { .. });
     assert_error!(changed(|_, writes, _| writes.clear()), VerifyError::Malformed { .. });
     assert_error!(
-        broken(streamed(), |plan| {
-            let (at, _) = stream(plan);
+        corrupted(chunked(), |plan| {
+            let (at, _) = chunked_update(plan);
             let again = plan.steps[at].clone();
             plan.steps.insert(at + 1, again);
             plan.buffers.iter_mut().filter(|b| b.last >= at).for_each(|b| b.last += 1);
@@ -511,7 +512,7 @@ fn states_that_pass_are_states_in_the_file_and_pass_once() {
 }
 
 #[test]
-fn spilled_values_lie_apart_and_are_there_when_loaded() {
+fn reports_malformed_offloaded_values() {
     let offloaded = || {
         let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
         let outside = vec![Entry::new("code", 1_000, "")];
@@ -531,18 +532,21 @@ fn spilled_values_lie_apart_and_are_there_when_loaded() {
         plans
     };
     assert_error!(
-        broken(offloaded(), |plan| plan.offloaded[1].offset = plan.offloaded[0].offset),
+        corrupted(offloaded(), |plan| plan.offloaded[1].offset = plan.offloaded[0].offset),
         VerifyError::Malformed { .. }
     );
-    assert_error!(broken(offloaded(), |plan| plan.offloaded[0].offset += 1), VerifyError::Malformed { .. });
     assert_error!(
-        broken(offloaded(), |plan| plan.offloaded[0].offset = 1 << 40),
+        corrupted(offloaded(), |plan| plan.offloaded[0].offset += 1),
         VerifyError::Malformed { .. }
     );
-    assert_error!(broken(offloaded(), |plan| plan.offloaded.clear()), VerifyError::Malformed { .. });
+    assert_error!(
+        corrupted(offloaded(), |plan| plan.offloaded[0].offset = 1 << 40),
+        VerifyError::Malformed { .. }
+    );
+    assert_error!(corrupted(offloaded(), |plan| plan.offloaded.clear()), VerifyError::Malformed { .. });
     // A load before its store.
     assert_error!(
-        broken(offloaded(), |plan| {
+        corrupted(offloaded(), |plan| {
             let store = plan.steps.iter().position(|s| matches!(s.action, Action::Store { .. })).unwrap();
             let Action::Store { what, .. } = plan.steps[store].action else { panic!() };
             let is = |s: &Step| matches!(s.action, Action::Load { what: loaded, .. } if loaded == what);

@@ -1,19 +1,19 @@
-//! Which transfers may be on their way while what runs.
+//! Hazards: which transfers may be in flight while a step runs.
 
 use super::random_graph;
 use crate::choice::{TEST_DISK, plan_offloaded};
 use crate::{Action, BufferId, BufferKind, Disk, ExecutionPlan, NullTarget, PlanSet, VerifyError, verify};
 use std::ops::Range;
 
-/// The plans of random graphs with states and values in the file, in rooms of every size.
+/// Plans of random graphs with offloaded states and values, under limits of every size.
 fn offloaded(seeds: Range<u64>) -> impl Iterator<Item = PlanSet> {
-    // So slow that a load is not hidden by what the tail does before it.
+    // So slow that a load is not hidden by the part of the optimizer step before it.
     let disk = Disk { read_ns_per_mib: 30_000_000, ..TEST_DISK };
     let target = NullTarget::default();
     seeds.flat_map(|seed| [1, 2, 4].map(|parts| (seed, parts))).filter_map(move |(seed, parts)| {
         let batches = [("train".to_string(), random_graph(seed, 30, parts))];
-        let room = if seed % 3 == 0 { 1 << 40 } else { 1 << (9 + seed % 5) };
-        plan_offloaded(&batches, &target, disk, seed ^ 0b1011, room, false, usize::MAX).ok()
+        let limit = if seed % 3 == 0 { 1 << 40 } else { 1 << (9 + seed % 5) };
+        plan_offloaded(&batches, &target, disk, seed ^ 0b1011, limit, false, usize::MAX).ok()
     })
 }
 
@@ -22,7 +22,7 @@ fn place(plan: &ExecutionPlan, id: BufferId) -> Range<usize> {
     buffer.offset..buffer.offset + buffer.bytes
 }
 
-/// What a step reads, and what it writes.
+/// The bytes that a step reads, and those that it writes.
 fn touched(plan: &ExecutionPlan, step: usize) -> [Vec<Range<usize>>; 2] {
     let places = |ids: Vec<BufferId>| ids.into_iter().map(|id| place(plan, id)).collect::<Vec<_>>();
     match plan.steps[step].action.clone() {
@@ -32,15 +32,16 @@ fn touched(plan: &ExecutionPlan, step: usize) -> [Vec<Range<usize>>; 2] {
         }
         Action::Copy { from, to, .. } => [places(vec![from]), places(vec![to])],
         Action::Load { .. } | Action::Store { .. } => [Vec::new(), Vec::new()],
-        Action::ChunkedUpdate { .. } => unreachable!("nothing passes in pieces here"),
+        Action::ChunkedUpdate { .. } => unreachable!("these plans have no chunked updates"),
     }
 }
 
-fn meets(one: &Range<usize>, others: &[Range<usize>]) -> bool {
+fn overlaps(one: &Range<usize>, others: &[Range<usize>]) -> bool {
     others.iter().any(|other| one.start < other.end && other.start < one.end)
 }
 
-/// What stands in the way of a transfer: everything that follows it in two runs, one after the other.
+/// Checks every transfer against all steps that follow it in two consecutive runs. Returns the hazards found, and how
+/// many of them are with a step of a later micro-batch or of the next run.
 fn check(plan: &ExecutionPlan) -> (usize, usize) {
     let waits = plan.waits();
     let once: Vec<usize> = plan.execution_order().map(|(step, _)| step).collect();
@@ -48,7 +49,7 @@ fn check(plan: &ExecutionPlan) -> (usize, usize) {
     let entering =
         plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::Input(_) | BufferKind::Accumulator(_)));
     let entering: Vec<Range<usize>> = entering.map(|b| b.offset..b.offset + b.bytes).collect();
-    let (mut blocked, mut later) = (0, 0);
+    let (mut hazards, mut later) = (0, 0);
     for (at, &transfer) in twice.iter().enumerate() {
         let (moved, loads) = match plan.steps[transfer].action {
             Action::Load { to, .. } => (place(plan, to), true),
@@ -60,13 +61,17 @@ fn check(plan: &ExecutionPlan) -> (usize, usize) {
         for (next, &step) in twice.iter().enumerate().skip(at + 1) {
             if next == once.len() {
                 done |= waits.entry.contains(&(transfer as u32));
-                assert!(done || !meets(&moved, &entering), "{}: inputs over transfer {transfer}", plan.name);
+                assert!(
+                    done || !overlaps(&moved, &entering),
+                    "{}: inputs over transfer {transfer}",
+                    plan.name
+                );
             }
             done |= is_waited_for(step);
             let [read, written] = touched(plan, step);
-            if meets(&moved, &written) || (loads && meets(&moved, &read)) {
+            if overlaps(&moved, &written) || (loads && overlaps(&moved, &read)) {
                 assert!(done, "step {step} does not wait for transfer {transfer}");
-                blocked += 1;
+                hazards += 1;
                 later += usize::from(step <= transfer);
             }
             if done {
@@ -74,27 +79,27 @@ fn check(plan: &ExecutionPlan) -> (usize, usize) {
             }
         }
     }
-    (blocked, later)
+    (hazards, later)
 }
 
 #[test]
-fn whatever_meets_a_transfer_waits_for_it_in_every_micro_batch_and_in_the_next_run() {
-    let (mut blocked, mut later, mut early) = (0, 0, 0);
+fn steps_wait_for_every_hazard_in_all_micro_batches_and_in_the_next_run() {
+    let (mut hazards, mut later, mut hoisted) = (0, 0, 0);
     for plans in offloaded(0..150) {
         verify(&plans).unwrap();
         for plan in &plans.plans {
             let (here, after) = check(plan);
-            (blocked, later) = (blocked + here, later + after);
+            (hazards, later) = (hazards + here, later + after);
             let body = plan.steps.iter().rposition(|step| !step.optimizer_step).unwrap_or(0);
-            early += plan.steps[..body].iter().filter(|step| step.optimizer_step).count();
+            hoisted += plan.steps[..body].iter().filter(|step| step.optimizer_step).count();
         }
     }
-    // There is something to wait for, in later micro-batches and runs too, and loads of the tail do begin before it.
-    assert!(blocked > 500 && later > 20 && early > 5, "{blocked} {later} {early}");
+    // There are hazards, also with later micro-batches and runs, and loads of the optimizer step are hoisted out of it.
+    assert!(hazards > 500 && later > 20 && hoisted > 5, "{hazards} {later} {hoisted}");
 }
 
 #[test]
-fn a_run_goes_through_the_body_in_every_micro_batch_and_through_the_tail_once() {
+fn the_body_runs_in_every_micro_batch_and_the_optimizer_step_once() {
     for plans in offloaded(0..20) {
         let plan = &plans.plans[0];
         let parts = plan.graph.micro_batches;
@@ -107,7 +112,7 @@ fn a_run_goes_through_the_body_in_every_micro_batch_and_through_the_tail_once() 
             assert_eq!(micro_batch, if optimizer_step { 0 } else { runs[step] - 1 });
             assert!(
                 !optimizer_step || runs[..step] == expected[..step],
-                "the tail is done in the last micro-batch, in order"
+                "the optimizer step runs in the last micro-batch, in order"
             );
         }
         assert_eq!(runs, expected);
@@ -115,7 +120,7 @@ fn a_run_goes_through_the_body_in_every_micro_batch_and_through_the_tail_once() 
 }
 
 #[test]
-fn only_loads_of_the_tail_may_begin_before_it_and_nothing_else_reads_them() {
+fn only_loads_that_the_body_does_not_read_may_be_hoisted_out_of_the_optimizer_step() {
     let (mut loads, mut others) = (0, 0);
     for plans in offloaded(0..60).filter(|plans| plans.plans[0].graph.micro_batches > 1) {
         let body = plans.plans[0].steps.iter().rposition(|step| !step.optimizer_step).unwrap_or(0);
@@ -144,7 +149,7 @@ fn only_loads_of_the_tail_may_begin_before_it_and_nothing_else_reads_them() {
 }
 
 #[test]
-fn requests_take_time_of_the_computing_and_more_by_themselves() {
+fn predictions_count_the_cpu_time_and_latency_of_requests() {
     let disk = Disk { latency_ns: 7, single_request_ns: 1 << 20, request_cpu_ns: 3, ..Disk::default() };
     assert_eq!(
         [0, 5, 1 << 20, 1 << 30].map(|bytes| disk.latency(bytes)),
@@ -160,7 +165,7 @@ fn requests_take_time_of_the_computing_and_more_by_themselves() {
             |step: usize| matches!(plan.steps[step].action, Action::Load { .. } | Action::Store { .. });
         let requests = plan.execution_order().filter(|&(step, _)| moves(step)).count() as u64;
         let largest = plan.buffers.iter().map(|b| b.bytes).max().unwrap_or(0) as u64;
-        // A disk that takes no time keeps nothing waiting.
+        // On a disk that takes no time nothing waits.
         let computing = predict(Disk::default());
         assert_eq!(predict(Disk { request_cpu_ns: 10, ..Disk::default() }), computing + 10 * requests);
         let alone = predict(Disk { single_request_ns: 1 << 20, ..Disk::default() });

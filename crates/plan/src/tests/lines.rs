@@ -1,4 +1,4 @@
-//! Plans under a line: steps that run again, states in the spill file.
+//! Plans under a line: rematerialization, offload and chunked updates.
 
 use super::training::perceptron;
 use super::{Choices, FOLD, random_graph, ty};
@@ -6,8 +6,8 @@ use crate::choice::{TEST_DISK, plan_offloaded};
 use crate::{Action, Budget, Disk, NullTarget, PlanError, PlanSet, plan, verify};
 use plimsoll_graph::{Builder, Graph, Init, Role};
 
-fn plan_under(graph: &Graph, line_bytes: usize, spill: Option<Disk>) -> Result<PlanSet, PlanError> {
-    let budget = Budget { rematerialize: true, offload: spill, ..Budget::new(line_bytes, Vec::new()) };
+fn plan_under(graph: &Graph, line_bytes: usize, offload: Option<Disk>) -> Result<PlanSet, PlanError> {
+    let budget = Budget { rematerialize: true, offload, ..Budget::new(line_bytes, Vec::new()) };
     let plans = plan(&[("train".to_string(), graph.clone())], &NullTarget::default(), &budget)?;
     assert_eq!(verify(&plans), Ok(()), "under {line_bytes}");
     assert!(plans.arena_bytes <= line_bytes);
@@ -15,22 +15,22 @@ fn plan_under(graph: &Graph, line_bytes: usize, spill: Option<Disk>) -> Result<P
 }
 
 fn needed(result: Result<PlanSet, PlanError>) -> usize {
-    let Err(PlanError::Infeasible(short)) = result else { panic!("it fits") };
-    short.needed_bytes
+    let Err(PlanError::Infeasible(infeasible)) = result else { panic!("it fits") };
+    infeasible.needed_bytes
 }
 
 /// Runs of nodes beyond the first of each.
-fn repeats(plans: &PlanSet) -> usize {
+fn rematerialized_runs(plans: &PlanSet) -> usize {
     let mut ran = vec![false; plans.plans[0].graph.nodes.len()];
     let runs = plans.plans[0].steps.iter().filter_map(|step| match step.action {
         Action::Run { node, .. } => Some(std::mem::replace(&mut ran[node.index()], true)),
         _ => None,
     });
-    runs.filter(|again| *again).count()
+    runs.filter(|rematerialized| *rematerialized).count()
 }
 
 #[test]
-fn steps_run_again_under_a_line_and_the_smallest_line_is_one() {
+fn rematerializes_under_a_line_down_to_the_smallest() {
     let graph = perceptron(16, 256, 64, true);
     let whole = plan_under(&graph, usize::MAX, None).unwrap();
     let smallest = needed(plan_under(&graph, 0, None));
@@ -39,14 +39,14 @@ fn steps_run_again_under_a_line_and_the_smallest_line_is_one() {
     for line in [smallest, (smallest + whole.arena_bytes) / 2, whole.arena_bytes - 1, whole.arena_bytes] {
         let plans = plan_under(&graph, line, None).unwrap();
         assert!(plans.plans[0].nanoseconds <= last, "more memory took more time at {line}");
-        assert_eq!(repeats(&plans) > 0, line < whole.arena_bytes, "{line}");
+        assert_eq!(rematerialized_runs(&plans) > 0, line < whole.arena_bytes, "{line}");
         last = plans.plans[0].nanoseconds;
     }
     assert!(needed(plan_under(&graph, smallest - 1, None)) <= smallest);
 }
 
 #[test]
-fn states_that_do_not_fit_are_spilled() {
+fn offloads_states_that_do_not_fit() {
     let graph = perceptron(8, 16, 256, true);
     let disk = Disk {
         read_ns_per_mib: 500_000,
@@ -55,7 +55,7 @@ fn states_that_do_not_fit_are_spilled() {
         ..Disk::default()
     };
     let whole = plan_under(&graph, usize::MAX, Some(disk)).unwrap();
-    assert_eq!(whole.spill_bytes, 0, "what fits is not spilled");
+    assert_eq!(whole.spill_bytes, 0, "what fits is not offloaded");
     let states: usize = whole.states.iter().map(|s| s.ty.bytes()).sum();
     for part in [90, 60, 40, 25] {
         let plans = plan_under(&graph, states * part / 100, Some(disk)).unwrap();
@@ -89,24 +89,24 @@ pub(super) fn heavy() -> Graph {
 }
 
 #[test]
-fn states_pass_in_pieces_where_they_do_not_fit_as_a_whole() {
+fn updates_states_in_chunks_where_they_do_not_fit_whole() {
     let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, ..Disk::default() };
     let graph = heavy();
-    let pieces = |plans: &PlanSet| {
+    let chunked_updates = |plans: &PlanSet| {
         let is = |s: &&crate::Step| matches!(s.action, Action::ChunkedUpdate { .. });
         plans.plans[0].steps.iter().filter(is).count()
     };
-    // The gradient and one state, as a whole; then the gradient and two pieces of one.
+    // The gradient and one whole state; then the gradient and two chunks of one.
     let whole = plan_under(&graph, 5 << 20, Some(disk)).unwrap();
-    assert_eq!((pieces(&whole), whole.plans[0].stored_bytes(&whole.states)), (0, 4 << 20));
+    assert_eq!((chunked_updates(&whole), whole.plans[0].stored_bytes(&whole.states)), (0, 4 << 20));
     let lower = plan_under(&graph, (2 << 20) + (3 << 19), Some(disk)).unwrap();
-    assert_eq!((pieces(&lower), lower.plans[0].stored_bytes(&lower.states)), (2, 4 << 20));
+    assert_eq!((chunked_updates(&lower), lower.plans[0].stored_bytes(&lower.states)), (2, 4 << 20));
     assert_eq!(lower.plans[0].predict(&NullTarget::default(), disk), Ok(lower.plans[0].nanoseconds));
     assert_eq!(needed(plan_under(&graph, 2 << 20, Some(disk))), 3 << 20);
 }
 
 #[test]
-fn random_graphs_hold_with_states_and_values_spilled() {
+fn plans_of_random_graphs_with_offload_pass_verify() {
     let mut values = 0;
     for seed in 0..400 {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
@@ -117,34 +117,35 @@ fn random_graphs_hold_with_states_and_values_spilled() {
                 plan_offloaded(&batches, &target, TEST_DISK, offloaded, usize::MAX, false, usize::MAX)
                     .unwrap();
             assert_eq!(verify(&plans), Ok(()), "seed {seed}, {offloaded:b}\n{}", batches[0].1);
-            for (part, repeat) in [(3, false), (2, false), (2, true)] {
-                let room = plans.arena_bytes / 4 * part;
-                let plans = plan_offloaded(&batches, &target, TEST_DISK, offloaded, room, repeat, usize::MAX)
-                    .unwrap();
-                assert_eq!(verify(&plans), Ok(()), "seed {seed}, {offloaded:b}, {room}\n{}", batches[0].1);
+            for (part, rematerialize) in [(3, false), (2, false), (2, true)] {
+                let limit = plans.arena_bytes / 4 * part;
+                let plans =
+                    plan_offloaded(&batches, &target, TEST_DISK, offloaded, limit, rematerialize, usize::MAX)
+                        .unwrap();
+                assert_eq!(verify(&plans), Ok(()), "seed {seed}, {offloaded:b}, {limit}\n{}", batches[0].1);
                 let predicted = plans.plans[0].predict(&target, TEST_DISK);
-                assert_eq!(predicted, Ok(plans.plans[0].nanoseconds), "seed {seed}, {offloaded:b}, {room}");
+                assert_eq!(predicted, Ok(plans.plans[0].nanoseconds), "seed {seed}, {offloaded:b}, {limit}");
                 values += plans.plans[0].offloaded.len();
             }
         }
     }
-    assert!(values > 1000, "{values} values were spilled");
+    assert!(values > 1000, "{values} values were offloaded");
 }
 
 #[test]
-fn random_graphs_hold_under_random_lines() {
+fn plans_of_random_graphs_stay_under_their_line() {
     for seed in 0..400 {
         let graph = random_graph(seed, 3 + (seed % 40) as usize, 1 + (seed % 3) as usize);
         let whole = plan_under(&graph, usize::MAX, None).unwrap().arena_bytes;
-        if let Err(PlanError::Infeasible(short)) = plan_under(&graph, whole * 2 / 3, None) {
-            let plans = plan_under(&graph, short.needed_bytes, None);
-            assert!(plans.is_ok(), "seed {seed}: the line that was asked for does not do");
+        if let Err(PlanError::Infeasible(infeasible)) = plan_under(&graph, whole * 2 / 3, None) {
+            let plans = plan_under(&graph, infeasible.needed_bytes, None);
+            assert!(plans.is_ok(), "seed {seed}: the line said to be needed does not suffice");
         }
     }
 }
 
 #[test]
-fn perceptrons_hold_under_random_lines() {
+fn plans_of_perceptrons_stay_under_random_lines() {
     let mut choices = Choices(5);
     for _ in 0..20 {
         let (layers, examples, width) = (3 + choices.below(8), 8 << choices.below(5), 8 + choices.below(24));
@@ -153,12 +154,12 @@ fn perceptrons_hold_under_random_lines() {
         let smallest = needed(plan_under(&graph, 0, None));
         assert!(smallest < whole);
         let plans = plan_under(&graph, smallest + choices.below(whole - smallest), None).unwrap();
-        assert!(repeats(&plans) > 0);
+        assert!(rematerialized_runs(&plans) > 0);
     }
 }
 
-/// Plans on a grid of lines up to no line at all: once one fits, all above it do, and none takes more time.
-fn hold_on_a_grid(what: &str, graph: &Graph, lines: usize) {
+/// Plans on a grid of lines up to the unlimited peak: once one fits, all above it fit, and none takes more time.
+fn assert_monotonic(what: &str, graph: &Graph, lines: usize) {
     let whole = plan_under(graph, usize::MAX, None).unwrap().arena_bytes;
     let mut lower: Option<(usize, u64)> = None;
     for line in (lines / 4..=lines).map(|part| whole * part / lines) {
@@ -170,20 +171,20 @@ fn hold_on_a_grid(what: &str, graph: &Graph, lines: usize) {
                 lower = Some((line, time));
             }
             (Err(_), None) => {}
-            (Err(error), Some((below, _))) => panic!("{what}: {below} bytes do, {line} do not: {error}"),
+            (Err(error), Some((below, _))) => panic!("{what}: {below} bytes suffice, {line} do not: {error}"),
         }
     }
     assert!(lower.is_some(), "{what}: nothing fits");
 }
 
 #[test]
-fn more_memory_never_takes_more_time_nor_is_refused() {
+fn more_memory_never_takes_more_time_or_becomes_infeasible() {
     for seed in 0..150 {
         let graph = random_graph(seed, 3 + (seed % 40) as usize, 1 + (seed % 3) as usize);
-        hold_on_a_grid(&format!("seed {seed}"), &graph, 16);
+        assert_monotonic(&format!("seed {seed}"), &graph, 16);
     }
     for (layers, examples, width) in [(4, 64, 24), (7, 16, 10), (10, 128, 16)] {
         let graph = perceptron(layers, examples, width, true);
-        hold_on_a_grid(&format!("{layers} × {width}, {examples}"), &graph, 20);
+        assert_monotonic(&format!("{layers} × {width}, {examples}"), &graph, 20);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the whole planner. What they share: graphs to plan, from a seed or by hand.
+//! Tests of the whole planner, and what they share: helpers and random graphs.
 
 mod corrupted;
 mod hazards;
@@ -33,7 +33,7 @@ fn plan_with(target: &NullTarget, graph: &Graph) -> PlanSet {
     plan(&[("test".to_string(), graph.clone())], target, &budget).unwrap()
 }
 
-/// `matmul(aᵀ, b)`: folds over examples.
+/// `matmul(aᵀ, b)`: reduced over the batch.
 const FOLD: Op = Op::MatMul(MatMul {
     transpose_a: true,
     transpose_b: false,
@@ -68,8 +68,8 @@ impl Choices {
     }
 }
 
-/// A graph of `nodes` nodes from a seed: elementwise ops, views, ops with several outputs, reductions, states that end
-/// as anything of their type, sums carried over micro-batches, outputs that are anything at all.
+/// A random graph of `nodes` nodes: elementwise ops, views, ops with several outputs, reductions, accumulators over
+/// micro-batches, states whose new version is any value of their type, and any values as outputs.
 fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
     let mut c = Choices(seed);
     let mut b = Builder::new(4, 4);
@@ -94,8 +94,8 @@ fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
         let same: Vec<ValueId> = values.iter().copied().filter(|v| b.ty(*v) == b.ty(accumulator)).collect();
         let anything = c.below(6) == 0 && !same.is_empty();
         let end = if anything { c.one(&same) } else { sum };
-        b.set_carry(accumulator, end);
-        // What reads a finished sum is the tail.
+        b.set_accumulator(accumulator, end);
+        // Readers of a finished sum belong to the optimizer step.
         let read = b.unary(Unary::Exp, end).unwrap();
         let scalar = b.sum(read, 0, 2).unwrap();
         let scalar = b.reshape(scalar, []).unwrap();
@@ -123,7 +123,7 @@ fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
         b.output(&format!("output{i}"), value);
     }
     let graph = b.graph().clone();
-    // Chance may end two states as one value, which is no graph.
+    // By chance two states may get the same new version, which is not a valid graph.
     b.finish().unwrap_or_else(|_| {
         let mut graph = graph;
         graph.states.iter_mut().for_each(|s| s.output = None);
@@ -137,7 +137,7 @@ fn random_node(
     values: &[ValueId],
     sums: &mut [(ValueId, ValueId)],
 ) -> Vec<ValueId> {
-    // Mostly late values, so that chains form.
+    // Mostly recent values, so that chains form.
     let x = match c.below(3) {
         0 => c.one(values),
         _ => c.one(&values[values.len().saturating_sub(4)..]),
@@ -163,7 +163,7 @@ fn random_node(
                 |shape: &str| values.iter().copied().filter(|v| *b.ty(*v) == ty(shape)).collect::<Vec<_>>();
             let (x, y) = (c.one(&matrices("f32[4,16]")), c.one(&matrices("f32[4,32]")));
             let at = c.below(sums.len());
-            // Sometimes not onto the last sum but onto the first: then both go on to be needed.
+            // Sometimes onto the accumulator itself instead of the latest sum: then both stay needed.
             let onto = if c.below(5) == 0 { sums[at].0 } else { sums[at].1 };
             let made = b.accumulating(FOLD, &[x, y], &[onto]).unwrap();
             sums[at].1 = made[0];

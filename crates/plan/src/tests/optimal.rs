@@ -1,9 +1,9 @@
-//! How far orders and placements are from the best there is, found by trying everything.
+//! Orders and placements against optimal ones, found by exhaustive search.
 
 use super::{Choices, random_graph};
 use crate::lower::StateTier;
 use crate::lower::{TaskGraph, TaskId};
-use crate::placement::{LiveRange, live_peak, place};
+use crate::placement::{LiveRange, lower_bound, place};
 use crate::schedule::Liveness;
 use crate::schedule::order::order;
 use crate::{Disk, NullTarget};
@@ -19,7 +19,7 @@ fn peak(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> usize {
     order[body..].iter().fold(in_body, |peak, &t| peak.max(liveness.run(t)))
 }
 
-/// The smallest peak of all orders, over all sets of tasks that can be done: live bytes after a set do not depend on
+/// The smallest peak of all orders, by dynamic programming over sets of tasks: live bytes after a set do not depend on
 /// the order within it.
 fn smallest_peak(task_graph: &TaskGraph<'_>) -> usize {
     let count = task_graph.tasks.len();
@@ -29,29 +29,29 @@ fn smallest_peak(task_graph: &TaskGraph<'_>) -> usize {
     for (id, task) in task_graph.tasks.iter().enumerate() {
         task.after.iter().for_each(|&t| needs[t] |= 1 << id);
     }
-    // The order of the first way found there, and the lowest peak of all.
-    let mut ways: Vec<Option<(usize, Vec<TaskId>)>> = vec![None; 1 << count];
-    ways[0] = Some((0, Vec::new()));
-    for done in 0..ways.len() {
-        let Some((height, order)) = ways[done].take() else { continue };
-        if done + 1 == ways.len() {
-            return height;
+    // By set of tasks done: the lowest peak of all orders of the set, and one such order.
+    let mut best: Vec<Option<(usize, Vec<TaskId>)>> = vec![None; 1 << count];
+    best[0] = Some((0, Vec::new()));
+    for done in 0..best.len() {
+        let Some((peak, order)) = best[done].take() else { continue };
+        if done + 1 == best.len() {
+            return peak;
         }
         for task in (0..count).filter(|&t| done & (1 << t) == 0 && needs[t] & !done == 0) {
             let mut longer = order.clone();
             longer.push(task);
-            let high = height.max(last_height(task_graph, &longer));
-            let way = &mut ways[done | 1 << task];
-            if way.as_ref().is_none_or(|(known, _)| high < *known) {
-                *way = Some((high, longer));
+            let peak = peak.max(live_bytes_at_end(task_graph, &longer));
+            let known = &mut best[done | 1 << task];
+            if known.as_ref().is_none_or(|(known, _)| peak < *known) {
+                *known = Some((peak, longer));
             }
         }
     }
     0
 }
 
-/// Bytes live while the last task of an order runs.
-fn last_height(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> usize {
+/// Live bytes while the last task of an order runs.
+fn live_bytes_at_end(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> usize {
     let mut liveness = Liveness::new(task_graph);
     let (last, before) = order.split_last().unwrap();
     for &task in before {
@@ -60,7 +60,7 @@ fn last_height(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> usize {
     liveness.run(*last)
 }
 
-/// Every order that respects what must come before what, measured whole.
+/// Tries every order that respects dependencies, and measures it whole.
 fn try_all(task_graph: &TaskGraph<'_>, order: &mut Vec<TaskId>, best: &mut usize) {
     if order.len() == task_graph.tasks.len() {
         *best = peak(task_graph, order).min(*best);
@@ -93,7 +93,7 @@ fn compare(
             TaskGraph::new("test", &graph, &NullTarget::default(), &offloaded, Disk::default()).unwrap();
         if tasks.contains(&task_graph.tasks.len()) {
             let pair = (peak(&task_graph, &order(&task_graph)), smallest(&task_graph));
-            assert!(pair.0 >= pair.1, "seed {seed}: lower than the best of all orders");
+            assert!(pair.0 >= pair.1, "seed {seed}: lower than the optimum");
             pairs.push(pair);
         }
     }
@@ -101,7 +101,7 @@ fn compare(
 }
 
 #[test]
-fn orders_of_up_to_nine_tasks_are_the_best_of_all() {
+fn orders_of_up_to_nine_tasks_are_optimal() {
     let all = |task_graph: &TaskGraph<'_>| {
         let mut best = usize::MAX;
         try_all(task_graph, &mut Vec::new(), &mut best);
@@ -116,7 +116,7 @@ fn orders_of_up_to_nine_tasks_are_the_best_of_all() {
 }
 
 #[test]
-fn orders_of_up_to_fourteen_tasks_are_near_the_best_of_all() {
+fn orders_of_up_to_fourteen_tasks_are_nearly_optimal() {
     let pairs = compare(10..=14, 2_500, 1, smallest_peak);
     assert!(pairs.len() > 200, "{}", pairs.len());
     let exact = pairs.iter().filter(|(found, best)| found == best).count();
@@ -125,7 +125,7 @@ fn orders_of_up_to_fourteen_tasks_are_near_the_best_of_all() {
     assert!(worst <= 1.12, "{exact} of {} exact, worst {worst}", pairs.len());
 }
 
-/// The lowest placement: some order of lowest fits makes it.
+/// The lowest placement: lowest fit produces it for some order of the live ranges.
 fn lowest(live_ranges: &[LiveRange], placed: &mut Vec<(usize, usize)>, best: &mut usize) {
     if placed.len() == live_ranges.len() {
         let height = placed.iter().map(|&(id, offset)| offset + live_ranges[id].size).max().unwrap_or(0);
@@ -133,10 +133,10 @@ fn lowest(live_ranges: &[LiveRange], placed: &mut Vec<(usize, usize)>, best: &mu
         return;
     }
     for id in (0..live_ranges.len()).filter(|id| !placed.iter().any(|p| p.0 == *id)).collect::<Vec<_>>() {
-        let meets =
+        let overlaps =
             |other: &LiveRange| other.first <= live_ranges[id].last && live_ranges[id].first <= other.last;
         let mut taken: Vec<(usize, usize)> =
-            placed.iter().filter(|p| meets(&live_ranges[p.0])).map(|p| (p.1, p.0)).collect();
+            placed.iter().filter(|p| overlaps(&live_ranges[p.0])).map(|p| (p.1, p.0)).collect();
         taken.sort_unstable();
         let mut offset = 0;
         for (start, other) in taken {
@@ -152,7 +152,7 @@ fn lowest(live_ranges: &[LiveRange], placed: &mut Vec<(usize, usize)>, best: &mu
 }
 
 #[test]
-fn placements_of_small_sets_are_the_lowest_of_all() {
+fn placements_of_small_sets_are_optimal() {
     let (mut exact, mut worst, sets) = (0, 1.0_f64, 400);
     for seed in 0..sets {
         let mut c = Choices(seed);
@@ -166,7 +166,7 @@ fn placements_of_small_sets_are_the_lowest_of_all() {
         lowest(&live_ranges, &mut Vec::new(), &mut best);
         let offsets = place(&live_ranges, 0, usize::MAX).unwrap();
         let found = live_ranges.iter().zip(&offsets).map(|(b, o)| b.size + o).max().unwrap();
-        assert!(found >= best && best >= live_peak(&live_ranges).0);
+        assert!(found >= best && best >= lower_bound(&live_ranges).0);
         exact += usize::from(found == best);
         worst = worst.max(found as f64 / best as f64);
     }
@@ -174,9 +174,9 @@ fn placements_of_small_sets_are_the_lowest_of_all() {
 }
 
 #[test]
-fn five_thousand_buffers_are_placed_within_three_percent() {
+fn five_thousand_buffers_are_placed_within_three_percent_of_their_live_peak() {
     let mut c = Choices(3);
-    // Forward makes, backward frees, with short-lived values in between: the shape of a training step.
+    // Shaped like a training step: forward allocates, backward frees, with short-lived values in between.
     let steps = 5_000;
     let live_ranges: Vec<LiveRange> = (0..steps)
         .map(|i| {
@@ -191,6 +191,6 @@ fn five_thousand_buffers_are_placed_within_three_percent() {
         .map(|(b, o)| b.size + o)
         .max()
         .unwrap();
-    let (bound, _) = live_peak(&live_ranges);
+    let (bound, _) = lower_bound(&live_ranges);
     assert!(height * 100 <= bound * 103, "{height} over {bound}");
 }

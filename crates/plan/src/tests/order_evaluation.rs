@@ -1,11 +1,11 @@
-//! What a change makes of an order is measured where it changes something, as if all of it were.
+//! Incremental evaluation of a changed order against evaluation from scratch.
 
 use super::{Choices, random_graph};
 use crate::lower::{StateTier, TaskGraph, TaskId};
 use crate::schedule::order::evaluation::OrderEvaluation;
 use crate::{Disk, NullTarget};
 
-/// Tasks in any order that respects what must come before what.
+/// Tasks in a random order that respects dependencies.
 fn shuffled(task_graph: &TaskGraph<'_>, tasks: &[TaskId], choices: &mut Choices) -> Vec<TaskId> {
     let mut left = tasks.to_vec();
     let mut order = Vec::new();
@@ -22,14 +22,14 @@ fn shuffled(task_graph: &TaskGraph<'_>, tasks: &[TaskId], choices: &mut Choices)
 }
 
 #[test]
-fn a_changed_order_costs_what_it_costs_anew() {
+fn incremental_evaluation_of_an_order_agrees_with_a_full_one() {
     let mut lower = 0;
     for (seed, micro_batches) in (0..40).flat_map(|seed| [(seed, 1), (seed, 4)]) {
         let graph = random_graph(seed, 40, micro_batches);
         let homes = vec![StateTier::Arena; graph.states.len()];
         let task_graph =
             TaskGraph::new("test", &graph, &NullTarget::default(), &homes, Disk::default()).unwrap();
-        let anew = |order: &[TaskId]| OrderEvaluation::new(&task_graph).evaluate(order.to_vec());
+        let from_scratch = |order: &[TaskId]| OrderEvaluation::new(&task_graph).evaluate(order.to_vec());
         let choices = &mut Choices(seed);
         let mut evaluation = OrderEvaluation::new(&task_graph);
         evaluation.evaluate(shuffled(&task_graph, &(0..task_graph.tasks.len()).collect::<Vec<_>>(), choices));
@@ -39,7 +39,7 @@ fn a_changed_order_costs_what_it_costs_anew() {
             let tasks = shuffled(&task_graph, &evaluation.order[start..end], choices);
             let mut changed = evaluation.order.clone();
             changed[start..end].copy_from_slice(&tasks);
-            let cost = anew(&changed);
+            let cost = from_scratch(&changed);
             assert_eq!(
                 evaluation.if_cheaper(start, &tasks),
                 Some(cost).filter(|cost| *cost < evaluation.cost())

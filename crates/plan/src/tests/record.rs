@@ -1,4 +1,4 @@
-//! Plans that are kept outside the program: they come back as they were, and what does not is refused.
+//! Records of plans: they restore the same plans, and corrupted ones are rejected or harmless.
 
 use super::lines::heavy;
 use super::training::perceptron;
@@ -20,37 +20,39 @@ const DISK: Disk = Disk {
     staging_bytes: 10_000,
 };
 
-/// A record through its text form.
-fn kept(plans: &PlanSet) -> PlanRecord {
+/// The record of plans, through its text form.
+fn recorded(plans: &PlanSet) -> PlanRecord {
     let text = serde_json::to_string(&PlanRecord::of(plans)).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
 #[test]
-fn plans_of_random_graphs_come_back_as_they_were() {
+fn restores_plans_of_random_graphs() {
     for seed in 0..200 {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
         let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
         let budget = Budget::new(usize::MAX, Vec::new());
-        for (offloaded, room, repeat) in [(0, usize::MAX, false), (seed, 1_000, true), (u64::MAX, 600, true)]
+        for (offloaded, limit, rematerialize) in
+            [(0, usize::MAX, false), (seed, 1_000, true), (u64::MAX, 600, true)]
         {
             let plans =
-                plan_offloaded(&batches, &target, TEST_DISK, offloaded, room, repeat, usize::MAX).unwrap();
-            let restored = kept(&plans).restore(&batches, &target, &budget);
+                plan_offloaded(&batches, &target, TEST_DISK, offloaded, limit, rematerialize, usize::MAX)
+                    .unwrap();
+            let restored = recorded(&plans).restore(&batches, &target, &budget);
             assert_eq!(restored, Ok(plans), "seed {seed}, {offloaded:b}\n{}", batches[0].1);
         }
     }
 }
 
-/// Graphs with plans of every kind: repeats, states and values in the file, states in pieces, two batch types.
+/// Graphs with plans of every kind: two batch types, rematerialization, offloaded states and values, chunked updates.
 fn samples() -> Vec<(Vec<(String, Graph)>, Budget)> {
     let train = |graph| vec![("train".to_string(), graph)];
     let mut both = train(perceptron(6, 32, 16, true));
     both.push(("predict".to_string(), perceptron(6, 32, 16, false)));
-    let budget = |line_bytes, spill| Budget {
+    let budget = |line_bytes, offload| Budget {
         rematerialize: true,
-        offload: spill,
+        offload,
         ..Budget::new(line_bytes, vec![Entry::new("code", 1_000, "")])
     };
     vec![
@@ -63,49 +65,49 @@ fn samples() -> Vec<(Vec<(String, Graph)>, Budget)> {
 }
 
 #[test]
-fn the_account_is_drawn_up_again_under_another_budget() {
+fn restores_with_the_load_sheet_of_another_budget() {
     let target = NullTarget { alignment: 64, workspace: 100 };
     for (batches, budget) in samples() {
         let plans = plan_lowest(&batches, &target, &budget).unwrap();
-        assert_eq!(kept(&plans).restore(&batches, &target, &budget).as_ref(), Ok(&plans));
-        // As much for the arena, and more outside.
+        assert_eq!(recorded(&plans).restore(&batches, &target, &budget).as_ref(), Ok(&plans));
+        // The same arena limit, with more memory outside.
         let mut more = budget.clone();
         more.line_bytes = budget.line_bytes.saturating_add(500);
         more.outside.push(Entry::new("names", more.line_bytes - budget.line_bytes, ""));
-        let content = Fingerprint::new(&batches, &target);
-        assert_eq!(content.key(&more), content.key(&budget));
-        let restored = kept(&plans).restore(&batches, &target, &more).unwrap();
+        let fingerprint = Fingerprint::new(&batches, &target);
+        assert_eq!(fingerprint.key(&more), fingerprint.key(&budget));
+        let restored = recorded(&plans).restore(&batches, &target, &more).unwrap();
         assert_eq!(Ok(restored), plan_lowest(&batches, &target, &more));
     }
 }
 
-/// Every number and every list of a record, by the way to it.
-fn places(value: &Value, way: &str, found: &mut Vec<String>) {
+/// The JSON pointers of all numbers and lists of a record.
+fn pointers(value: &Value, pointer: &str, found: &mut Vec<String>) {
     match value {
-        Value::Array(tensors) => {
-            found.push(way.to_string());
-            tensors.iter().enumerate().for_each(|(i, tensor)| places(tensor, &format!("{way}/{i}"), found));
+        Value::Array(items) => {
+            found.push(pointer.to_string());
+            items.iter().enumerate().for_each(|(i, item)| pointers(item, &format!("{pointer}/{i}"), found));
         }
         Value::Object(fields) => {
-            fields.iter().for_each(|(name, field)| places(field, &format!("{way}/{name}"), found));
+            fields.iter().for_each(|(name, field)| pointers(field, &format!("{pointer}/{name}"), found));
         }
-        Value::Null | Value::Number(_) => found.push(way.to_string()),
+        Value::Null | Value::Number(_) => found.push(pointer.to_string()),
         Value::Bool(_) | Value::String(_) => {}
     }
 }
 
-/// Changes one thing.
-fn spoil(value: &mut Value, choices: &mut Choices) {
-    let wild = [0, 1, 63, 64, 4_096, u64::from(u32::MAX), 1 << 40, (1 << 60) - 1, u64::MAX - 7, u64::MAX];
+/// Changes one value.
+fn corrupt(value: &mut Value, choices: &mut Choices) {
+    let extremes = [0, 1, 63, 64, 4_096, u64::from(u32::MAX), 1 << 40, (1 << 60) - 1, u64::MAX - 7, u64::MAX];
     *value = match value.take() {
-        Value::Array(mut tensors) => {
+        Value::Array(mut items) => {
             match choices.below(4) {
-                0 => tensors.clear(),
-                1 => tensors.truncate(choices.below(tensors.len())),
-                2 => tensors.extend(tensors.clone()),
-                _ => tensors.reverse(),
+                0 => items.clear(),
+                1 => items.truncate(choices.below(items.len())),
+                2 => items.extend(items.clone()),
+                _ => items.reverse(),
             }
-            Value::Array(tensors)
+            Value::Array(items)
         }
         Value::Number(number) => {
             let number = number.as_u64().unwrap_or(0);
@@ -113,7 +115,7 @@ fn spoil(value: &mut Value, choices: &mut Choices) {
                 0 => number.wrapping_add(64).into(),
                 1 => number.wrapping_sub(64).into(),
                 2 => number.wrapping_add(1).into(),
-                _ => wild[choices.below(wild.len())].into(),
+                _ => extremes[choices.below(extremes.len())].into(),
             }
         }
         _ => 0.into(),
@@ -121,22 +123,22 @@ fn spoil(value: &mut Value, choices: &mut Choices) {
 }
 
 #[test]
-fn no_record_is_believed() {
+fn corrupted_records_are_rejected_or_pass_verify() {
     let target = NullTarget { alignment: 64, workspace: 100 };
     let mut choices = Choices(11);
-    let (mut refused, mut all) = (0, 0);
+    let (mut rejected, mut all) = (0, 0);
     for (batches, budget) in samples() {
         let plans = plan_lowest(&batches, &target, &budget).unwrap();
         let whole = serde_json::to_value(PlanRecord::of(&plans)).unwrap();
         let mut found = Vec::new();
-        places(&whole, "", &mut found);
+        pointers(&whole, "", &mut found);
         for _ in 0..400 {
             let mut value = whole.clone();
             for _ in 0..1 + choices.below(2) {
-                let way = &found[choices.below(found.len())];
-                // An earlier change may have taken it away.
-                if let Some(place) = value.pointer_mut(way) {
-                    spoil(place, &mut choices);
+                let pointer = &found[choices.below(found.len())];
+                // The change before may have removed it.
+                if let Some(place) = value.pointer_mut(pointer) {
+                    corrupt(place, &mut choices);
                 }
             }
             if value == whole {
@@ -144,7 +146,7 @@ fn no_record_is_believed() {
             }
             all += 1;
             let Ok(record) = serde_json::from_value::<PlanRecord>(value) else {
-                refused += 1;
+                rejected += 1;
                 continue;
             };
             match record.restore(&batches, &target, &budget) {
@@ -152,19 +154,19 @@ fn no_record_is_believed() {
                     other.sheet.line_bytes = usize::MAX;
                     assert_eq!(verify(&other), Ok(()));
                 }
-                Err(_) => refused += 1,
+                Err(_) => rejected += 1,
             }
         }
     }
-    assert!(refused * 10 > all * 8, "{refused} of {all} were refused");
+    assert!(rejected * 10 > all * 8, "{rejected} of {all} were rejected");
 }
 
 #[test]
-fn scratch_that_is_too_small_for_the_kernels_is_refused() {
+fn rejects_workspaces_that_are_too_small_for_the_kernels() {
     let (batches, budget) = samples().swap_remove(0);
     let plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
-    let restored = kept(&plans).restore(&batches, &NullTarget { alignment: 64, workspace: 1 }, &budget);
-    assert!(matches!(restored, Err(RecordError::Foreign(_))), "{restored:?}");
+    let restored = recorded(&plans).restore(&batches, &NullTarget { alignment: 64, workspace: 1 }, &budget);
+    assert!(matches!(restored, Err(RecordError::Mismatch(_))), "{restored:?}");
     let (batches, budget) = samples().swap_remove(3);
     let mut plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
     let action = plans.plans[0].steps.iter_mut().find_map(|step| match &mut step.action {
@@ -172,12 +174,12 @@ fn scratch_that_is_too_small_for_the_kernels_is_refused() {
         _ => None,
     });
     *action.unwrap() *= 2;
-    let restored = kept(&plans).restore(&batches, &NullTarget::default(), &budget);
-    assert!(matches!(restored, Err(RecordError::Foreign(_))), "{restored:?}");
+    let restored = recorded(&plans).restore(&batches, &NullTarget::default(), &budget);
+    assert!(matches!(restored, Err(RecordError::Mismatch(_))), "{restored:?}");
 }
 
 #[test]
-fn keys_tell_apart_what_plans_depend_on() {
+fn keys_differ_in_everything_that_plans_depend_on() {
     let (batches, budget) = samples().swap_remove(0);
     let key = |batches: &[(String, Graph)], target: &NullTarget, budget: &Budget| {
         Fingerprint::new(batches, target).key(budget)

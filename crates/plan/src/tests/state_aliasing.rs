@@ -1,4 +1,4 @@
-//! Where states, running sums and results end up, in graphs made by hand.
+//! Aliasing of states, accumulators and results, in graphs made by hand.
 
 use super::{FOLD, fused, planned, ty};
 use crate::{
@@ -23,7 +23,7 @@ fn run_of<'p>(plan: &'p ExecutionPlan, op: &str) -> &'p Action {
 }
 
 #[test]
-fn a_new_version_goes_into_its_states_own_place() {
+fn updates_a_state_in_place() {
     let mut b = Builder::new(4, 4);
     let (x, w) = (b.batch_input("x", ty("f32[4,16]")), state(&mut b, "w", "f32[4,16]"));
     let new = b.sub(w, x).unwrap();
@@ -90,7 +90,7 @@ fn states_can_be_swapped_and_set_to_inputs_and_views() {
 }
 
 #[test]
-fn one_value_may_be_the_end_of_two_states() {
+fn one_value_may_be_the_new_version_of_two_states() {
     let mut b = Builder::new(4, 4);
     let x = b.batch_input("x", ty("f32[4,4]"));
     let (u, v) = (state(&mut b, "u", "f32[16]"), state(&mut b, "v", "f32[2,8]"));
@@ -103,8 +103,8 @@ fn one_value_may_be_the_end_of_two_states() {
 }
 
 #[test]
-fn in_place_needs_every_position_of_the_buffer_to_allow_it() {
-    // The region reads its operand twice, once broadcast: it must not be written over.
+fn in_place_needs_every_operand_on_the_buffer_to_allow_it() {
+    // The region reads its operand twice, once broadcast: it must not be overwritten.
     let mut b = Builder::new(4, 4);
     let x = b.batch_input("x", ty("f32[1,16]"));
     let y = b.unary(Unary::Exp, x).unwrap();
@@ -113,7 +113,7 @@ fn in_place_needs_every_position_of_the_buffer_to_allow_it() {
     b.output("a", z[0]);
     b.output("b", z[1]);
     planned(&b.finish().unwrap());
-    // Both positions read it element by element: it may.
+    // Both operands are read element by element: it may be.
     let mut b = Builder::new(4, 4);
     let x = b.batch_input("x", ty("f32[4,16]"));
     let y = b.unary(Unary::Exp, x).unwrap();
@@ -125,7 +125,7 @@ fn in_place_needs_every_position_of_the_buffer_to_allow_it() {
 }
 
 #[test]
-fn dead_nodes_do_not_run_and_nothing_is_a_plan_too() {
+fn dead_nodes_do_not_run_and_a_plan_may_be_empty() {
     let mut b = Builder::new(4, 4);
     let x = b.batch_input("x", ty("f32[4,16]"));
     b.batch_input("unused", ty("f32[4,16]"));
@@ -137,7 +137,7 @@ fn dead_nodes_do_not_run_and_nothing_is_a_plan_too() {
 }
 
 #[test]
-fn values_without_bytes_lie_at_the_end_of_the_states() {
+fn values_without_bytes_are_placed_at_the_end_of_the_states() {
     let mut b = Builder::new(4, 4);
     let (x, w) = (b.batch_input("x", ty("f32[4,0]")), state(&mut b, "w", "f32[16]"));
     let y = b.unary(Unary::Exp, x).unwrap();
@@ -151,8 +151,8 @@ fn values_without_bytes_lie_at_the_end_of_the_states() {
     }
 }
 
-/// Two products folded into one running sum, which updates a state after the last of three micro-batches.
-fn folding(body: impl FnOnce(&mut Builder, ValueId, ValueId, ValueId)) -> PlanSet {
+/// Two products accumulated into one accumulator, which updates a state after the last of three micro-batches.
+fn accumulated(body: impl FnOnce(&mut Builder, ValueId, ValueId, ValueId)) -> PlanSet {
     let mut b = Builder::new(4, 4);
     b.set_micro_batches(3);
     let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
@@ -161,7 +161,7 @@ fn folding(body: impl FnOnce(&mut Builder, ValueId, ValueId, ValueId)) -> PlanSe
     let first = b.accumulating(FOLD, &[x, y], &[accumulator]).unwrap()[0];
     let exp = b.unary(Unary::Exp, y).unwrap();
     let second = b.accumulating(FOLD, &[x, exp], &[first]).unwrap()[0];
-    b.set_carry(accumulator, second);
+    b.set_accumulator(accumulator, second);
     let new = b.sub(w, second).unwrap();
     b.set_state(w, new);
     body(&mut b, x, w, first);
@@ -169,8 +169,8 @@ fn folding(body: impl FnOnce(&mut Builder, ValueId, ValueId, ValueId)) -> PlanSe
 }
 
 #[test]
-fn running_sums_are_added_to_in_place_across_micro_batches() {
-    let plans = folding(|_, _, _, _| {});
+fn accumulates_in_place_across_micro_batches() {
+    let plans = accumulated(|_, _, _, _| {});
     let plan = &plans.plans[0];
     assert_eq!(copies(&plans), 0);
     let accumulator = plan.buffers.iter().position(|b| b.kind == BufferKind::Accumulator(0)).unwrap();
@@ -190,12 +190,12 @@ fn running_sums_are_added_to_in_place_across_micro_batches() {
 }
 
 #[test]
-fn sums_needed_in_between_are_copied_before_they_grow() {
-    // The first sum is a result: it must outlive the addition that would go over it.
-    let plans = folding(|b, _, _, first| b.output("first", first));
+fn copies_partial_sums_that_are_read_later() {
+    // The first sum is an output: it must outlive the accumulation that would overwrite it.
+    let plans = accumulated(|b, _, _, first| b.output("first", first));
     assert!(copies(&plans) >= 1);
-    // It is the end of a state.
-    let plans = folding(|b, _, _, first| {
+    // It is the new version of a state.
+    let plans = accumulated(|b, _, _, first| {
         let u = state(b, "u", "f32[16,32]");
         b.set_state(u, first);
     });
@@ -203,8 +203,8 @@ fn sums_needed_in_between_are_copied_before_they_grow() {
 }
 
 #[test]
-fn a_state_made_in_the_body_is_written_once_after_the_last_micro_batch() {
-    let plans = folding(|b, _, _, _| {
+fn a_state_computed_in_every_micro_batch_is_written_once_after_the_last() {
+    let plans = accumulated(|b, _, _, _| {
         let count = state(b, "count", "f32[]");
         let one = b.constant(1.0, plimsoll_tensor::DType::F32).unwrap();
         let next = b.add(count, one).unwrap();
@@ -217,8 +217,8 @@ fn a_state_made_in_the_body_is_written_once_after_the_last_micro_batch() {
 }
 
 #[test]
-fn what_the_tail_reads_of_a_batch_is_a_copy_of_the_last_slice() {
-    let plans = folding(|b, x, w, _| {
+fn the_optimizer_step_reads_a_copy_of_the_last_micro_batch() {
+    let plans = accumulated(|b, x, w, _| {
         let Some(new) = b.graph().states[0].output else { panic!() };
         let total = b.sum(new, 0, 2).unwrap();
         let scaled = b.mul(x, total).unwrap();
@@ -230,16 +230,16 @@ fn what_the_tail_reads_of_a_batch_is_a_copy_of_the_last_slice() {
 }
 
 #[test]
-fn a_sum_may_be_carried_by_ordinary_ops() {
+fn ordinary_ops_may_accumulate() {
     for in_place in [true, false] {
         let mut b = Builder::new(4, 4);
         b.set_micro_batches(4);
         let x = b.batch_input("x", ty("f32[4,16]"));
         let accumulator = b.accumulator(ty("f32[4,16]"));
         let sum = b.add(x, accumulator).unwrap();
-        b.set_carry(accumulator, sum);
+        b.set_accumulator(accumulator, sum);
         if !in_place {
-            // After the last micro-batch the sum before it is no longer in its place.
+            // After the last micro-batch the sum before it is overwritten.
             let both = b.mul(sum, accumulator).unwrap();
             b.output("both", both);
         }
@@ -249,7 +249,7 @@ fn a_sum_may_be_carried_by_ordinary_ops() {
 }
 
 #[test]
-fn sums_may_start_from_any_value() {
+fn accumulation_may_start_from_any_value() {
     let mut b = Builder::new(4, 4);
     let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
     let w = state(&mut b, "w", "f32[16,32]");
@@ -258,27 +258,27 @@ fn sums_may_start_from_any_value() {
     let onto_state = b.accumulating(FOLD, &[x, y], &[w]).unwrap()[0];
     b.output("value", onto_value);
     b.set_state(w, onto_state);
-    // The value is grown where it lies; the state is copied out and back.
+    // The value is accumulated in place; the state is copied out and back.
     assert_eq!(copies(&planned(&b.finish().unwrap())), 2);
 }
 
 #[test]
-fn a_sum_that_waits_for_a_finished_sum_is_refused() {
+fn rejects_an_accumulator_that_depends_on_a_finished_one() {
     let mut b = Builder::new(4, 4);
     b.set_micro_batches(2);
     let x = b.batch_input("x", ty("f32[4,16]"));
     let (first, second) = (b.accumulator(ty("f32[4,16]")), b.accumulator(ty("f32[4,16]")));
     let sum = b.add(x, first).unwrap();
-    b.set_carry(first, sum);
+    b.set_accumulator(first, sum);
     let late = b.add(sum, second).unwrap();
-    b.set_carry(second, late);
+    b.set_accumulator(second, late);
     let batches = [("train".to_string(), b.finish().unwrap())];
     let budget = Budget::new(usize::MAX, Vec::new());
     assert!(matches!(plan(&batches, &NullTarget::default(), &budget), Err(PlanError::Graph { .. })));
 }
 
 #[test]
-fn two_additions_onto_one_sum_cost_one_copy() {
+fn two_accumulations_onto_one_value_cost_one_copy() {
     let mut b = Builder::new(4, 4);
     let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
     let first = b.one(FOLD, &[x, y]).unwrap();
@@ -290,7 +290,7 @@ fn two_additions_onto_one_sum_cost_one_copy() {
 }
 
 #[test]
-fn a_sum_that_its_own_addition_reads_is_copied() {
+fn copies_a_value_that_its_own_accumulation_reads() {
     let mut b = Builder::new(4, 4);
     let x = b.batch_input("x", ty("f32[4,4]"));
     let v = b.unary(Unary::Exp, x).unwrap();
@@ -300,7 +300,7 @@ fn a_sum_that_its_own_addition_reads_is_copied() {
 }
 
 #[test]
-fn only_the_sum_that_goes_on_is_added_to_in_the_carrys_place() {
+fn accumulates_in_place_only_the_final_value_of_an_accumulator() {
     let mut b = Builder::new(4, 4);
     b.set_micro_batches(2);
     let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
@@ -309,14 +309,14 @@ fn only_the_sum_that_goes_on_is_added_to_in_the_carrys_place() {
     let norm = b.sum(aside, 0, 2).unwrap();
     b.output("norm", norm);
     let sum = b.accumulating(FOLD, &[x, y], &[accumulator]).unwrap()[0];
-    b.set_carry(accumulator, sum);
+    b.set_accumulator(accumulator, sum);
     b.output("sum", sum);
     assert_eq!(copies(&planned(&b.finish().unwrap())), 1);
 }
 
 #[test]
-fn pairs_of_unequal_size_are_not_taken_in_place() {
-    /// Says that any output may go over any input.
+fn tensors_of_different_sizes_are_never_aliased() {
+    /// Allows every output in place of every input.
     struct Careless;
     impl Target for Careless {
         fn name(&self) -> String {

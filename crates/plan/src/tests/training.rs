@@ -1,4 +1,4 @@
-//! Whole training steps, and what planning them answers.
+//! Plans and errors of whole training steps.
 
 use super::{FOLD, plan_with, planned, ty};
 use crate::{
@@ -9,7 +9,7 @@ use plimsoll_graph::op::{Binary, MatMul, Unary};
 use plimsoll_graph::{Builder, Graph, Init, Op, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 
-/// A perceptron's step: forward, backward, update with momentum. `width` everywhere; relu between the layers.
+/// A perceptron's step: forward, backward, update with momentum. All layers have `width`, with relu between them.
 pub(super) fn perceptron(layers: usize, examples: usize, width: usize, train: bool) -> Graph {
     let mut b = Builder::new(examples, 1);
     let x = b.batch_input("x", TensorType::new(DType::F32, [examples, width]));
@@ -40,8 +40,8 @@ pub(super) fn perceptron(layers: usize, examples: usize, width: usize, train: bo
             let transposed = MatMul { transpose_b: true, ..MatMul::default() };
             gradient = b.one(Op::MatMul(transposed), &[blocked, kernels[i]]).unwrap();
             let new_moment = b.add(moment, kernel_gradient).unwrap();
-            let permute = b.mul(new_moment, rate).unwrap();
-            let new_kernel = b.sub(kernels[i], permute).unwrap();
+            let update = b.mul(new_moment, rate).unwrap();
+            let new_kernel = b.sub(kernels[i], update).unwrap();
             b.set_state(moment, new_moment);
             b.set_state(kernels[i], new_kernel);
         });
@@ -50,7 +50,7 @@ pub(super) fn perceptron(layers: usize, examples: usize, width: usize, train: bo
 }
 
 #[test]
-fn training_steps_are_placed_without_a_gap() {
+fn training_steps_are_placed_without_fragmentation() {
     for (layers, examples, width) in [(2, 8, 16), (10, 64, 32), (40, 16, 24), (200, 8, 8)] {
         let graph = perceptron(layers, examples, width, true);
         for workspace in [0, 1_000, 100_000] {
@@ -78,7 +78,7 @@ fn updates_run_inside_backward_and_in_place() {
 }
 
 #[test]
-fn states_lie_at_the_same_place_in_every_plan() {
+fn states_have_the_same_offsets_in_every_plan() {
     let batches = [
         ("predict".to_string(), perceptron(3, 4, 16, false)),
         ("train".to_string(), perceptron(3, 32, 16, true)),
@@ -108,7 +108,7 @@ fn states_lie_at_the_same_place_in_every_plan() {
 }
 
 #[test]
-fn a_plan_that_holds_nothing_still_ends_above_all_states() {
+fn a_plan_without_values_still_covers_all_states() {
     let mut b = Builder::new(1, 1);
     let kernel = b.named_state("layer0/kernel".into(), ty("f32[16,16]"), Role::Parameter, Init::Zeros);
     b.output("kernel", kernel);
@@ -121,24 +121,25 @@ fn a_plan_that_holds_nothing_still_ends_above_all_states() {
 }
 
 #[test]
-fn a_line_that_is_too_low_is_answered_with_what_is_missing() {
+fn an_infeasible_line_reports_the_missing_bytes() {
     let batches = [("train".to_string(), perceptron(3, 32, 16, true))];
     let budget = |line_bytes| Budget::new(line_bytes, vec![Entry::new("stacks", 5_000, "")]);
     let needed = plan(&batches, &NullTarget::default(), &budget(usize::MAX)).unwrap().sheet.total_bytes;
     assert!(plan(&batches, &NullTarget::default(), &budget(needed)).is_ok());
-    let Err(PlanError::Infeasible(short)) = plan(&batches, &NullTarget::default(), &budget(needed - 1_536))
+    let Err(PlanError::Infeasible(infeasible)) =
+        plan(&batches, &NullTarget::default(), &budget(needed - 1_536))
     else {
         panic!("it fits")
     };
-    assert_eq!((short.missing_bytes, short.needed_bytes), (1_536, needed));
-    let text = short.to_string();
+    assert_eq!((infeasible.missing_bytes, infeasible.needed_bytes), (1_536, needed));
+    let text = infeasible.to_string();
     for part in ["1.5 KiB too low", "`train`", "of `layer", "f32[", "stacks 4.9 KiB", &needed.to_string()] {
         assert!(text.contains(part), "`{part}` is not in: {text}");
     }
 }
 
 #[test]
-fn graphs_that_disagree_on_a_state_are_refused_by_name() {
+fn rejects_graphs_that_disagree_on_a_state_by_its_name() {
     let batches = [
         ("train".to_string(), perceptron(2, 4, 16, true)),
         ("predict".to_string(), perceptron(2, 4, 24, false)),
@@ -156,7 +157,7 @@ fn graphs_that_disagree_on_a_state_are_refused_by_name() {
 }
 
 #[test]
-fn an_op_without_a_kernel_is_refused_with_its_layer() {
+fn reports_the_layer_of_an_op_without_a_kernel() {
     struct NoProducts;
     impl Target for NoProducts {
         fn name(&self) -> String {
@@ -180,7 +181,7 @@ fn an_op_without_a_kernel_is_refused_with_its_layer() {
 }
 
 #[test]
-fn values_larger_than_any_memory_are_refused() {
+fn rejects_values_larger_than_the_address_space() {
     let mut b = Builder::new(1, 1);
     let x = b.batch_input("x", TensorType::new(DType::F32, [1, usize::MAX / 2, 8]));
     b.output("x", x);
@@ -190,7 +191,7 @@ fn values_larger_than_any_memory_are_refused() {
 }
 
 #[test]
-fn no_batch_types_make_an_empty_arena() {
+fn an_empty_set_of_batch_types_has_an_empty_arena() {
     let budget = Budget::new(0, Vec::new());
     let plans = plan(&[], &NullTarget::default(), &budget).unwrap();
     assert_eq!((plans.arena_bytes, verify(&plans)), (0, Ok(())));

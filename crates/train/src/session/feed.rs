@@ -87,7 +87,7 @@ impl<'m> Feed<'m> {
                     }
                     in_range("label", label.max(0), i, classes)?;
                     self.labels.push(label.max(0));
-                    self.raw_weights.push(loss.share(label) as f32);
+                    self.raw_weights.push(loss.label_weight(label) as f32);
                 }
             }
             None => self.labels.extend(words(batch.labels())),

@@ -3,7 +3,7 @@
 use super::Session;
 use crate::files::checkpoint_folder::newest;
 use crate::files::weights;
-use crate::nearest::nearest;
+use crate::suggestion::suggestion;
 use crate::{Names, TrainError};
 use plimsoll_tensor::HostTensor;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl Session<'_> {
     fn state_index(&self, name: &str) -> Result<usize, TrainError> {
         let found = self.plans.states.iter().position(|s| s.name == name);
         found.ok_or_else(|| {
-            let near = nearest(name, self.plans.states.iter().map(|s| s.name.as_str()));
+            let near = suggestion(name, self.plans.states.iter().map(|s| s.name.as_str()));
             let near = near.map_or(String::new(), |near| format!(": the nearest is `{near}`"));
             TrainError::Setting(format!("the model has no state named `{name}`{near}"))
         })

@@ -4,7 +4,7 @@ use super::init::push;
 use super::{Diverged, Scale, Session};
 use crate::{BatchKind, TrainError};
 use plimsoll_data::Batch;
-use plimsoll_nn::LEAST_SCALE;
+use plimsoll_nn::MIN_LOSS_SCALE;
 use plimsoll_tensor::DType;
 
 impl Session<'_> {
@@ -24,7 +24,7 @@ impl Session<'_> {
         // The loss itself is not scaled. A skipped step means a gradient overflowed, which half the scale may cure, unless
         // the scale was already the smallest.
         let skipped = |(before, after): (Scale, Scale)| before.skipped < after.skipped;
-        let at_least = before.is_some_and(|found| found.scale <= LEAST_SCALE);
+        let at_least = before.is_some_and(|found| found.scale <= MIN_LOSS_SCALE);
         let gradients = at_least && before.zip(self.scale()?).is_some_and(skipped);
         if !loss.is_finite() || gradients {
             let step = self.steps_done;

@@ -5,7 +5,7 @@ use crate::TrainError;
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph};
 use plimsoll_nn::step;
-use plimsoll_transform::{accumulate, accumulate_local, check_same_ops, check_split, optimize};
+use plimsoll_transform::{accumulate, accumulate_split_batch_norm, check_same_ops, check_split, optimize};
 
 /// Micro-batches per step at most.
 const MAX_MICRO_BATCHES: usize = 1 << 16;
@@ -62,7 +62,7 @@ impl Trainer {
         }
         if self.splits_statistics() {
             check_same_ops(&training(examples)?, &graph)?;
-            return Ok(accumulate_local(&optimize(graph, &self.without)?, parts)?);
+            return Ok(accumulate_split_batch_norm(&optimize(graph, &self.without)?, parts)?);
         }
         check_split(&training(examples)?, &graph)?;
         Ok(accumulate(&optimize(graph, &self.without)?, parts)?)

@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use plimsoll_data::Dataset;
 use plimsoll_nn::{AdamW, Sequential};
 use plimsoll_plan::{NullExecutor, PlanSet};
-use plimsoll_testing::Random;
+use plimsoll_tensor::random::Lcg;
 use plimsoll_train::{TrainError, Trainer};
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -92,7 +92,7 @@ fn damaged_file_is_a_miss() {
     assert_eq!(files.len() as u64, searches);
     assert_eq!(planned(&data, line, &folder.0), (plans.clone(), 0));
     // Another seed than the data's.
-    let mut random = Random::new(9);
+    let mut random = Lcg::new(9);
     let mut below = |limit: usize| random.below(limit);
     let mut searched = 0;
     for case in 0..300 {

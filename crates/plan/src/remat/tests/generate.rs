@@ -12,21 +12,21 @@ pub fn add(problem: &mut Problem, bytes: u64, inputs: &[usize]) -> usize {
     output
 }
 
-/// A step of a few calls: some read what is recent, some what is old, as backward calls do.
+/// A step of random calls: some read recent tensors, some old ones, as backward calls do.
 pub fn random_step(seed: u64, calls: usize) -> Problem {
     let mut random = Lcg::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
     let sizes = [10, 10, 10, 20, 40, 5, 15];
     let mut problem = Problem { tensors: vec![7, 3], pinned: vec![0, 1], ..Problem::default() };
     for at in 0..calls {
-        let made: Vec<usize> = (2..problem.tensors.len()).collect();
+        let produced: Vec<usize> = (2..problem.tensors.len()).collect();
         let mut inputs = Vec::new();
         for _ in 0..1 + random.below(3) {
-            if made.is_empty() || random.below(12) == 0 {
+            if produced.is_empty() || random.below(12) == 0 {
                 inputs.push(random.below(2));
             } else if random.below(2) == 0 {
-                inputs.push(made[made.len() - 1 - random.below(made.len().min(2))]);
+                inputs.push(produced[produced.len() - 1 - random.below(produced.len().min(2))]);
             } else {
-                inputs.push(made[random.below(made.len())]);
+                inputs.push(produced[random.below(produced.len())]);
             }
         }
         inputs.sort_unstable();

@@ -1,11 +1,11 @@
-//! Against exhaustive search on small steps.
+//! The search against exhaustive search, on small steps.
 
 use super::generate::{add, random_step, random_step_with_once};
 use crate::remat::{Problem, check, largest_call, lower_bound, recorded_peak, smallest_line, solve};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
-/// Every state of a step that keeps its recorded order: the next first run, and what is resident.
+/// All states of a step with the first runs in recorded order: the next first run, and the resident tensors.
 struct Exhaustive<'a> {
     problem: &'a Problem,
     /// Bytes of every set of tensors.
@@ -26,17 +26,17 @@ impl<'a> Exhaustive<'a> {
         Self { problem, bytes, pinned: set(&problem.pinned), keep: set(&problem.keep), calls }
     }
 
-    /// The least time under a line, with any number of repeats anywhere.
+    /// The least time under a line, with any rematerialized runs anywhere.
     fn least_time(&self, line: u64) -> Option<u64> {
-        self.least(|time, nanoseconds, high| (high <= line).then_some(time + nanoseconds))
+        self.least(|time, nanoseconds, live_bytes| (live_bytes <= line).then_some(time + nanoseconds))
     }
 
     /// The smallest line under which there is a schedule.
     fn least_line(&self) -> u64 {
-        self.least(|most, _, high| Some(most.max(high))).unwrap()
+        self.least(|peak, _, live_bytes| Some(peak.max(live_bytes))).unwrap()
     }
 
-    /// The least cost of a way to the end, where a run changes the cost by its time and height.
+    /// The least cost of a path to the end; `cost` adds a run's time and live bytes to the cost so far.
     fn least(&self, cost: impl Fn(u64, u64, u64) -> Option<u64>) -> Option<u64> {
         let (tensors, calls) = (self.problem.tensors.len(), &self.problem.calls);
         let mut best = vec![u64::MAX; (calls.len() + 1) << tensors];
@@ -64,15 +64,15 @@ impl<'a> Exhaustive<'a> {
                     continue;
                 }
                 let then = next.max(index + 1);
-                let high = self.bytes[mask | outputs] + call.workspace;
-                if let Some(cost) = cost(so_far, call.nanoseconds, high) {
+                let live_bytes = self.bytes[mask | outputs] + call.workspace;
+                if let Some(cost) = cost(so_far, call.nanoseconds, live_bytes) {
                     reach(cost, then, mask | outputs);
                 }
                 for &input in call.in_place.iter().filter(|&&t| self.pinned & (1 << t) == 0) {
                     let size = self.problem.tensors[input];
                     let free = |&o: &usize| mask & (1 << o) == 0 && self.problem.tensors[o] == size;
-                    if let Some(cost) =
-                        cost(so_far, call.nanoseconds, high - size).filter(|_| call.outputs.iter().any(free))
+                    if let Some(cost) = cost(so_far, call.nanoseconds, live_bytes - size)
+                        .filter(|_| call.outputs.iter().any(free))
                     {
                         reach(cost, then, (mask | outputs) & !(1 << input));
                     }
@@ -118,7 +118,7 @@ fn nearly_optimal(steps: impl Iterator<Item = (u64, Problem)>, least: u32) {
     assert!(count > least && mean < 1.01, "{count} schedules take {mean} of the least time");
 }
 
-/// Three residual blocks and their way back, every tensor of one byte.
+/// Three residual blocks and their backward calls, every tensor of one byte.
 fn residual_blocks() -> Problem {
     let mut problem = Problem::default();
     let mut call = |inputs: &[usize]| add(&mut problem, 1, inputs);
@@ -138,9 +138,8 @@ fn residual_blocks() -> Problem {
     let mut gradient = call(&[x]);
     for [x, conv, norm, relu, second, sum] in blocks.into_iter().rev() {
         let skip = call(&[sum, gradient]);
-        let chunkable_updates =
-            [second, relu, norm, conv, x].iter().fold(skip, |g, &value| call(&[value, g]));
-        gradient = call(&[skip, chunkable_updates]);
+        let through = [second, relu, norm, conv, x].iter().fold(skip, |g, &value| call(&[value, g]));
+        gradient = call(&[skip, through]);
     }
     let last = call(&[stem[1], gradient]);
     let end = call(&[stem[0], last]);
@@ -148,8 +147,8 @@ fn residual_blocks() -> Problem {
     problem
 }
 
-/// Whether all that is kept can be made, in any order, with so many tensors of one byte at a time.
-fn can_be_made(problem: &Problem, most: u32) -> bool {
+/// Whether the kept tensors can be produced, in any order, with so many resident tensors of one byte.
+fn can_be_produced(problem: &Problem, max_resident: u32) -> bool {
     let set = |list: &[usize]| list.iter().fold(0_u64, |mask, t| mask | 1 << t);
     let calls: Vec<(u64, u64)> = problem.calls.iter().map(|c| (set(&c.inputs), set(&c.outputs))).collect();
     let mut seen = HashSet::from([0_u64]);
@@ -158,9 +157,9 @@ fn can_be_made(problem: &Problem, most: u32) -> bool {
         if mask & set(&problem.keep) != 0 {
             return true;
         }
-        let made = calls.iter().filter(|c| mask & c.0 == c.0).map(|c| mask | c.1);
+        let produced = calls.iter().filter(|c| mask & c.0 == c.0).map(|c| mask | c.1);
         let dropped = (0..problem.tensors.len()).map(|t| mask & !(1 << t));
-        for next in made.filter(|m| m.count_ones() <= most).chain(dropped) {
+        for next in produced.filter(|m| m.count_ones() <= max_resident).chain(dropped) {
             if seen.insert(next) {
                 stack.push(next);
             }
@@ -170,9 +169,9 @@ fn can_be_made(problem: &Problem, most: u32) -> bool {
 }
 
 #[test]
-fn the_smallest_line_of_residual_blocks_is_the_smallest_there_is() {
+fn the_smallest_line_of_residual_blocks_is_optimal() {
     let problem = residual_blocks();
     assert_eq!(largest_call(&problem).unwrap(), 3);
-    assert!(!can_be_made(&problem, 4) && can_be_made(&problem, 5));
+    assert!(!can_be_produced(&problem, 4) && can_be_produced(&problem, 5));
     assert_eq!(smallest_line(&problem).unwrap(), 5);
 }
