@@ -34,14 +34,14 @@ use std::time::Duration;
 pub struct Trainer {
     pub(crate) model: Box<dyn Model>,
     /// The model for examples of other types.
-    pub(crate) variants: Vec<Box<dyn Model>>,
+    variants: Vec<Box<dyn Model>>,
     pub(crate) optimizer: Box<dyn Optimizer>,
     pub(crate) executor: Box<dyn Executor>,
     batch: usize,
     /// Batches per step, for gradient accumulation.
     accumulate: usize,
-    pub(crate) epochs: u64,
-    pub(crate) steps: Option<u64>,
+    epochs: u64,
+    steps: Option<u64>,
     pub(crate) seed: u64,
     pub(crate) schedule: Schedule,
     /// Steps of warm-up before the schedule starts.
@@ -67,9 +67,9 @@ pub struct Trainer {
     pub(crate) policy: Policy,
     report: step::Report,
     kinds: Vec<BatchKind>,
-    pub(crate) plan_cache: Option<PlanCache>,
+    plan_cache: Option<PlanCache>,
     /// Calls of the planner, without hits of the plan cache.
-    pub(crate) searches: Cell<u64>,
+    searches: Cell<u64>,
 }
 
 impl Trainer {

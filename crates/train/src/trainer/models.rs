@@ -138,7 +138,7 @@ impl Trainer {
     }
 
     /// Checks that all models have the same parameters.
-    pub(crate) fn check_variants(
+    pub(super) fn check_variants(
         &self,
         types: &[BatchType],
         graphs: &[(String, Graph)],
