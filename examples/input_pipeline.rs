@@ -20,7 +20,7 @@ fn files() -> Schema {
 /// Bytes made from a number, in place of an encoded image.
 fn encoded(number: usize, record: &mut Record<'_>) -> Result<(), plimsoll::data::DataError> {
     let length = 2048 + number % 2048;
-    record.room(0)[..length].fill(number as u8);
+    record.buffer_mut(0)[..length].fill(number as u8);
     record.set_length(0, length)?;
     record.put_i32(1, (number % 10) as i32)
 }
@@ -63,7 +63,10 @@ fn decoded(pipeline: Pipeline) -> Result<Pipeline, plimsoll::data::DataError> {
         let Place { epoch, number, .. } = file.place;
         let noise = Stream::new(7, epoch, "noise").uniform(number, 0);
         let value = f32::from(file.bytes(0)[0]) / 255.0 + 0.1 * noise;
-        picture.room(0).chunks_exact_mut(4).for_each(|place| place.copy_from_slice(&value.to_ne_bytes()));
+        picture
+            .buffer_mut(0)
+            .chunks_exact_mut(4)
+            .for_each(|place| place.copy_from_slice(&value.to_ne_bytes()));
         picture.put(1, file.bytes(1))
     })
 }
@@ -99,7 +102,7 @@ fn workers() -> Result<(), Box<dyn std::error::Error>> {
     let held = Pipeline::new(Memory::new(vec![images], tensor("i32[2000]".into())?, Some(10))?);
     let schema = held.schema().clone();
     let held = held.map(schema, |image, brighter| {
-        let words = image.bytes(0).chunks_exact(4).zip(brighter.room(0).chunks_exact_mut(4));
+        let words = image.bytes(0).chunks_exact(4).zip(brighter.buffer_mut(0).chunks_exact_mut(4));
         words.for_each(|(from, to)| to.copy_from_slice(&(f32_of(from) * 1.1).to_ne_bytes()));
         brighter.put(1, image.bytes(1))
     })?;

@@ -34,7 +34,7 @@ impl Source for Slopes {
         let random = plimsoll::tensor::random::Stream::new(1, 0, "slopes");
         let rises = random.below(index as u64, 0, 2);
         let slope = if rises == 1 { 1.0 } else { -1.0 };
-        for (i, place) in record.room(0).chunks_exact_mut(4).enumerate() {
+        for (i, place) in record.buffer_mut(0).chunks_exact_mut(4).enumerate() {
             let noise = random.uniform(index as u64, 4 + i as u64) - 0.5;
             let value = slope * (i as f32 / WIDTH as f32 - 0.5) + 4.0 * noise;
             place.copy_from_slice(&value.to_ne_bytes());
@@ -49,7 +49,7 @@ impl Source for Slopes {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     memory::configure_heap();
     let train = Pipeline::new(Slopes::new(EXAMPLES)).workers(1);
-    println!("data: {} in {EXAMPLES} examples", in_words(EXAMPLES * train.schema().room()));
+    println!("data: {} in {EXAMPLES} examples", in_words(EXAMPLES * train.schema().capacity()));
     let data = Dataset::new("slopes", train, Pipeline::new(Slopes::new(1000)));
     let model = Sequential::classifier("slope", [WIDTH], 2).layer("head", Dense::new(2));
     let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(1)?).batch(64).steps(1000).line(32 << 20);

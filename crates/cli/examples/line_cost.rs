@@ -20,7 +20,7 @@
 use clap::Parser;
 use plimsoll::cpu::CpuTarget;
 use plimsoll::cpu::isa::Isa;
-use plimsoll::cpu::spill::{Rates, disk_rates};
+use plimsoll::cpu::{Rates, disk_rates};
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};

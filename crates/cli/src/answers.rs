@@ -1,9 +1,10 @@
 //! `plimsoll plan --curve`, `--max-batch` and `--batches`.
 
-use super::Failure;
 use super::args::RunOptions;
 use super::setup::{Setup, setup};
 use super::text::count;
+use super::{Failure, applies};
+use plimsoll::data::Family;
 use plimsoll::plan::{LoadSheet, PlanError, in_words};
 use plimsoll::train::{Forecast, TrainError};
 use serde_json::{Value, json};
@@ -164,7 +165,11 @@ pub fn batches(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value, F
 
 /// The largest batch that the data allows.
 fn most_examples(setup: &Setup) -> usize {
-    if setup.data.name == "synthetic" { LARGEST } else { setup.data.train.len().unwrap_or(0) }
+    if applies::is(&setup.data.name, Family::Synthetic) {
+        LARGEST
+    } else {
+        setup.data.train.len().unwrap_or(0)
+    }
 }
 
 /// Whether a run fits its line, and its load sheet.

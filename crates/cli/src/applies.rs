@@ -1,72 +1,72 @@
-//! Which flags go with which data: one that would do nothing is an error.
+//! Which flags apply to which data, as the registry of formats says: a flag that would do nothing is an error.
 
 use super::Failure;
 use super::args::InputOptions;
+use plimsoll::data::{Family, Format, FormatOption, catalogue};
 
-/// What kinds of data a flag is for.
-struct Flag {
-    name: &'static str,
-    given: bool,
-    kinds: &'static [&'static str],
+/// Whether the data with this name is of this family.
+pub fn is(name: &str, family: Family) -> bool {
+    Format::find(name, &[]).is_some_and(|format| format.family == family)
 }
 
-const IMAGES: &[&str] = &["images", "tar", "paths", "masks", "tfrecord"];
-const FILES: &[&str] = &["images", "tar", "paths", "masks", "raster", "tfrecord", "csv", "parquet", "npz"];
-const TOKENS: &[&str] =
-    &["images", "tar", "paths", "masks", "raster", "tfrecord", "csv", "parquet", "npz", "text"];
-/// Those that become as large as is asked for.
-const SIZED: &[&str] = &["images", "tar", "paths", "masks", "raster", "tfrecord"];
-const NAMED: &[&str] = &["paths", "raster", "tfrecord", "csv", "parquet", "npz"];
-/// Those with columns of names.
-const COLUMNS: &[&str] = &["paths", "csv", "parquet"];
-/// Rows of numbers.
-const TABLES: &[&str] = &["tfrecord", "csv", "parquet", "npz"];
-
-/// The kind of data that a name opens.
-fn kind(name: &str) -> &str {
-    name.split_once(':').map_or(name, |(kind, _)| kind)
+/// Help of `--data`: the names of all formats.
+pub fn data_help() -> String {
+    let mut names: Vec<&str> = catalogue().iter().map(|format| format.name).collect();
+    names.dedup();
+    let names = names.join(", ");
+    format!(
+        "Data: one of {names}; `plimsoll zoo` describes them [default: mnist for models of digits, else synthetic]"
+    )
 }
 
-/// Whether data are rows of numbers, whose count and classes a model takes from them.
-pub fn is_table(name: &str) -> bool {
-    TABLES.contains(&kind(name))
+/// Help of a flag: what it does, the formats it is for, and its default.
+pub fn help(option: FormatOption, what: &str, default: &str) -> String {
+    let default = if default.is_empty() { String::new() } else { format!(" [default: {default}]") };
+    format!("{what} (for {}){default}", prefixes(option).join(", "))
 }
 
-/// What training was told of its data, for data of this name: the flags that apply to it and were not given anew. The classes
-/// of a raster are those of the one that it was `trained_on`.
+/// Prefixes of the formats to which an option applies.
+fn prefixes(option: FormatOption) -> Vec<&'static str> {
+    let formats = catalogue().iter().filter(|format| format.takes(option));
+    let mut prefixes: Vec<&str> = formats.map(Format::prefix).collect();
+    prefixes.dedup();
+    prefixes
+}
+
+/// Adds the options of a training run to those of other data, where they apply and were not given. A label that is a second
+/// file belongs to the data that the model was `trained_on`.
 pub fn restore(name: &str, trained_on: Option<&str>, input: &mut InputOptions, trained: InputOptions) {
-    let kind = kind(name);
-    if NAMED.contains(&kind) && (kind != "raster" || trained_on == Some(name)) {
+    let takes = |option| Format::find(name, &[option]).filter(|format| format.takes(option));
+    if let Some(format) = takes(FormatOption::Label)
+        && (format.requires.is_none() || trained_on == Some(name))
+    {
         input.label = input.label.take().or(trained.label);
     }
-    if COLUMNS.contains(&kind) && input.columns.is_empty() {
+    if takes(FormatOption::Columns).is_some() && input.columns.is_empty() {
         input.columns = trained.columns;
     }
-    if kind == "text" {
+    if takes(FormatOption::Tokenizer).is_some() {
         input.tokenizer = input.tokenizer.take().or(trained.tokenizer);
     }
 }
 
-/// Refuses flags that do not apply to data of this name.
+/// Refuses flags that do not apply to the data with this name.
 pub fn check(name: &str, input: &InputOptions, augment: bool) -> Result<(), Failure> {
-    let flag = |name, given, kinds| Flag { name, given, kinds };
-    // The bytes of a text are read by who asks for them.
-    let read = if input.tokenizer.is_some() { TOKENS } else { FILES };
     let flags = [
-        flag("--augment", augment, IMAGES),
-        flag("--max-pixels", input.max_pixels.is_some(), IMAGES),
-        flag("--workers", input.workers.is_some(), read),
-        flag("--prefetch", input.prefetch.is_some(), read),
-        flag("--skip-bad", input.skip_bad.is_some(), FILES),
-        flag("--tokenizer", input.tokenizer.is_some(), &["text"]),
-        flag("--label", input.label.is_some(), NAMED),
-        flag("--columns", !input.columns.is_empty(), COLUMNS),
-        flag("--shuffle", input.shuffle.is_some(), &["tfrecord", "parquet"]),
+        (FormatOption::Augment, augment),
+        (FormatOption::MaxPixels, input.max_pixels.is_some()),
+        (FormatOption::Workers, input.workers.is_some()),
+        (FormatOption::Prefetch, input.prefetch.is_some()),
+        (FormatOption::SkipBad, input.skip_bad.is_some()),
+        (FormatOption::Tokenizer, input.tokenizer.is_some()),
+        (FormatOption::Label, input.label.is_some()),
+        (FormatOption::Columns, !input.columns.is_empty()),
+        (FormatOption::Shuffle, input.shuffle.is_some()),
     ];
     refuse(name, &flags)
 }
 
-/// Refuses sizes of examples that do not apply to data of this name.
+/// Refuses sizes of examples that do not apply to the data with this name.
 pub fn check_sizes(
     name: &str,
     image_size: Option<usize>,
@@ -74,19 +74,24 @@ pub fn check_sizes(
     context: Option<usize>,
 ) -> Result<(), Failure> {
     let flags = [
-        Flag { name: "--image-size", given: image_size.is_some(), kinds: SIZED },
-        Flag { name: "--channels", given: channels.is_some(), kinds: IMAGES },
-        Flag { name: "--context", given: context.is_some(), kinds: &["text"] },
+        (FormatOption::ImageSize, image_size.is_some()),
+        (FormatOption::Channels, channels.is_some()),
+        (FormatOption::Context, context.is_some()),
     ];
     refuse(name, &flags)
 }
 
-fn refuse(name: &str, flags: &[Flag]) -> Result<(), Failure> {
-    let kind = kind(name);
-    match flags.iter().find(|flag| flag.given && !flag.kinds.contains(&kind)) {
-        Some(Flag { name: flag, kinds, .. }) => {
-            let kinds = kinds.join(", ");
-            Err(Failure::usage(format!("{flag} does nothing with {kind}: it is for {kinds}; leave it out")))
+fn refuse(name: &str, flags: &[(FormatOption, bool)]) -> Result<(), Failure> {
+    let given: Vec<FormatOption> = flags.iter().filter(|flag| flag.1).map(|flag| flag.0).collect();
+    // An unknown name is an error when it is opened.
+    let Some(format) = Format::find(name, &given) else { return Ok(()) };
+    match given.into_iter().find(|option| !format.takes(*option)) {
+        Some(option) => {
+            let (flag, own) = (option.name(), format.prefix());
+            let others: Vec<&str> = prefixes(option).into_iter().filter(|prefix| *prefix != own).collect();
+            let others = others.join(", ");
+            let message = format!("--{flag} does nothing with {own}: it is for {others}; leave it out");
+            Err(Failure::usage(message))
         }
         None => Ok(()),
     }
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_training_was_told_goes_to_data_that_take_it() {
+    fn options_of_training_are_restored_for_data_that_takes_them() {
         let trained = || InputOptions {
             label: Some("kind".into()),
             columns: vec!["size".into()],
@@ -120,5 +125,22 @@ mod tests {
         let mut given = InputOptions { label: Some("other".into()), ..InputOptions::default() };
         restore("csv:t.csv", None, &mut given, trained());
         assert_eq!(given.label.as_deref(), Some("other"));
+    }
+
+    #[test]
+    fn the_help_of_data_names_every_format() {
+        let help = data_help();
+        assert!(catalogue().iter().all(|format| help.contains(format.name)), "{help}");
+    }
+
+    #[test]
+    fn flags_are_for_the_formats_that_take_their_option() {
+        let flags = InputOptions { shuffle: Some(9), workers: Some(1), ..InputOptions::default() };
+        for format in catalogue() {
+            let given = [FormatOption::Shuffle, FormatOption::Workers];
+            let applies = given.iter().all(|option| format.takes(*option));
+            let spec = format.name.replace("FILE", "x").replace("GLOB", "x").replace("DIR", "x");
+            assert_eq!(check(&spec, &flags, false).is_ok(), applies, "{spec}");
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Every flag, defined once.
 
+use super::applies::{data_help, help};
 use super::precision::PrecisionOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
-use plimsoll::data::Prefetch;
+use plimsoll::data::{FormatOption, Prefetch};
 use plimsoll::nn::Precision;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
@@ -69,33 +70,31 @@ fn spill_speed(text: &str) -> Result<SpillSpeed, String> {
 /// How files become batches.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InputOptions {
-    /// Threads that read and decode files; never changes the data [default: one, and more when training waits for them, up to
-    /// the machine's cores]
-    #[arg(long)]
+    #[arg(long, help = help(FormatOption::Workers, "Threads that read and decode files; never changes the data",
+        "one, and more when training waits for them, up to the machine's cores"))]
     pub workers: Option<usize>,
-    /// Batches prepared ahead, or auto: one, and more when they arrive unevenly, as far as the line allows [default: 1]
-    #[arg(long, value_name = "BATCHES", value_parser = prefetch)]
+    #[arg(long, value_name = "BATCHES", value_parser = prefetch, help = help(FormatOption::Prefetch,
+        "Batches prepared ahead, or auto: one, and more when they arrive unevenly, as far as the line allows", "1"))]
     pub prefetch: Option<Prefetch>,
-    /// Skip bad files and records, up to this many
-    #[arg(long, value_name = "FILES")]
+    #[arg(long, value_name = "FILES", help = help(FormatOption::SkipBad, "Skip bad files and records, up to this many", ""))]
     pub skip_bad: Option<u64>,
-    /// The most pixels of an image file; a larger file is bad [default: the largest in the files' headers, or, for more than
-    /// a thousand files, twice the largest of a thousand]
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(long, value_name = "PIXELS", help = help(FormatOption::MaxPixels,
+        "The most pixels of an image file; a larger file is bad",
+        "the largest in the files' headers, or, for more than a thousand files, twice the largest of a thousand"))]
     pub max_pixels: Option<usize>,
-    /// Column, array or feature that is the label, for csv, parquet, npz and tfrecord; for an .npy the file with the
-    /// labels, for a raster the file with the classes [default: the last column, or the one called label, labels, y or target]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = help(FormatOption::Label,
+        "Column, array or feature that is the label; for an .npy the file with the labels, for a raster the file with the classes",
+        "the last column, or the one called label, labels, y or target"))]
     pub label: Option<String>,
-    /// Columns of a table that are features, comma-separated [default: all but the label]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help = help(FormatOption::Columns,
+        "Columns of a table that are features, comma-separated", "all but the label"))]
     pub columns: Vec<String>,
-    /// Hugging Face tokenizer file for text; the model gets its vocabulary [default: tokens are bytes]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = help(FormatOption::Tokenizer,
+        "Hugging Face tokenizer file; the model gets its vocabulary", "tokens are bytes"))]
     pub tokenizer: Option<PathBuf>,
-    /// Records of the shuffle buffer, for parquet and compressed tfrecord files; other data is shuffled as a whole and needs
-    /// no buffer [default: 1024]
-    #[arg(long, value_name = "RECORDS")]
+    #[arg(long, value_name = "RECORDS", help = help(FormatOption::Shuffle,
+        "Records of the shuffle buffer of a stream; data with random access is shuffled as a whole, without a buffer",
+        "1024"))]
     pub shuffle: Option<usize>,
 }
 
@@ -103,17 +102,14 @@ pub struct InputOptions {
 pub struct DataOptions {
     /// Data, as for train
     pub spec: String,
-    /// Height and width to which images are resized [default: 224]
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(long, value_name = "PIXELS",
+        help = help(FormatOption::ImageSize, "Height and width to which images are resized", "224"))]
     pub image_size: Option<usize>,
-    /// Channels of the decoded images [default: 3]
-    #[arg(long)]
+    #[arg(long, help = help(FormatOption::Channels, "Channels of the decoded images", "3"))]
     pub channels: Option<usize>,
-    /// Positions of an example of text [default: 256]
-    #[arg(long)]
+    #[arg(long, help = help(FormatOption::Context, "Positions of an example of text", "256"))]
     pub context: Option<usize>,
-    /// Random crops of images, every second mirrored
-    #[arg(long)]
+    #[arg(long, help = help(FormatOption::Augment, "Random crops of images, every second mirrored", ""))]
     pub augment: bool,
     /// Examples per batch
     #[arg(long, default_value_t = 64)]
@@ -266,13 +262,9 @@ pub struct RunOptions {
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelOptions,
-    /// Data: mnist (embedded), mnist:DIR (IDX files), images:DIR (DIR/class/*.jpg|png), tar:GLOB (the same in tar files),
-    /// raster:FILE (windows of a TIFF file), tfrecord:GLOB (tf.train.Examples), csv:FILE, parquet:FILE, npz:FILE (rows of numbers, for mlp), text:FILE (for models of text) or
-    /// synthetic [default: mnist for models of digits, else synthetic]
-    #[arg(long)]
+    #[arg(long, help = data_help())]
     pub data: Option<String>,
-    /// Train on random crops of images, every second mirrored
-    #[arg(long)]
+    #[arg(long, help = help(FormatOption::Augment, "Train on random crops of images, every second mirrored", ""))]
     pub augment: bool,
     #[command(flatten)]
     pub input: InputOptions,

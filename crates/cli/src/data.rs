@@ -113,7 +113,7 @@ fn samples(part: &Pipeline, count: usize) -> Result<Vec<String>, Failure> {
         }
         return Ok(lines);
     };
-    let mut bytes = vec![0; source.schema().room()];
+    let mut bytes = vec![0; source.schema().capacity()];
     let mut scratch = vec![0; source.scratch_bytes()];
     let mut lines = Vec::new();
     for i in 0..count.min(source.len()) {

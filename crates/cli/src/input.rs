@@ -4,8 +4,8 @@ use super::args::{InputOptions, ModelOptions};
 use super::setup::entry;
 use super::{Failure, applies};
 use plimsoll::data::{
-    Dataset, ImageOptions, Itself, Masked, OpenOptions, Prefetch, Shaped, SyntheticSpec, TableOptions,
-    Workers,
+    Dataset, Family, Format, ImageOptions, Itself, Masked, ModelSize, OpenOptions, Prefetch, Shaped,
+    SyntheticSpec, TableOptions, Workers,
 };
 use plimsoll::nn::{Field, Model, NarrowInputs, Precision};
 use plimsoll::tensor::Shape;
@@ -97,7 +97,8 @@ pub fn table_options(input: &InputOptions) -> TableOptions {
 pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Failure> {
     let entry = entry(&sizes.model)?;
     let schema = data.train.schema();
-    if name.starts_with("text:") {
+    let format = Format::find(name, &[]);
+    if applies::is(name, Family::Text) {
         // The mask is an additional token.
         let mask = usize::from(is_masked(entry.name));
         let tokens = schema.classes().map(|tokens| tokens + mask);
@@ -106,18 +107,18 @@ pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool,
         return Ok(!given);
     }
     let takes = |option: &str| entry.options.contains(&option);
-    let is = |kinds: &[&str]| kinds.iter().any(|kind| name.starts_with(kind));
-    if is(&["masks:", "paths:", "raster:"]) {
+    let decides = |size| format.is_some_and(|format| format.model_sizes.contains(&size));
+    if decides(ModelSize::Classes) && !decides(ModelSize::Features) {
         if takes("classes") {
             sizes.classes = sizes.classes.or(schema.classes());
         }
-        if is(&["raster:"]) && takes("channels") {
+        if decides(ModelSize::Channels) && takes("channels") {
             let bands = schema.fields()?.0.first().and_then(|field| field.ty.shape.last().copied());
             sizes.channels = sizes.channels.or(bands);
         }
         return Ok(takes("classes"));
     }
-    if !applies::is_table(name) {
+    if !decides(ModelSize::Features) {
         return Ok(false);
     }
     let (inputs, label) = schema.fields()?;
@@ -150,7 +151,7 @@ pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Fa
     let other = |shape: &Shape| {
         let (has, _) = train.schema().fields().ok()?;
         let has = &has.first()?.ty.shape;
-        (applies::is_table(&name) && has != shape && has.elements() == shape.elements())
+        (applies::is(&name, Family::Table) && has != shape && has.elements() == shape.elements())
             .then(|| shape.to_vec())
     };
     let (train, test) = match shape.as_ref().and_then(other) {
@@ -159,7 +160,7 @@ pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Fa
     };
     let (train, test) = if own {
         (train.apply(Itself)?, test.apply(Itself)?)
-    } else if is_masked(model.name()) && name != "synthetic" {
+    } else if is_masked(model.name()) && !applies::is(&name, Family::Synthetic) {
         let masked = |seed| Masked { tokens: classes.unwrap_or(0) as u32, seed };
         (train.apply(masked(seed))?, test.apply(masked(seed ^ 1))?)
     } else {

@@ -223,7 +223,7 @@ type Change = (&'static str, String, RunOptions);
 /// Smaller images or contexts, and smaller models of the same family.
 fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
     let Ok(entry) = entry(&options.model.model) else { return Vec::new() };
-    let (layers, width) = entry.own_layers_and_width();
+    let (layers, width) = entry.default_layers_and_width();
     let first = setup.inputs.first().and_then(|field| field.ty.shape.first().copied());
     let sizes: [(&str, &str, &str, Option<usize>); 4] = [
         ("image", "smaller images", "--image-size", first),

@@ -171,7 +171,7 @@ impl LoopOptions {
             session.add(if steps_done == 0 {
                 RunLog::create(path)?
             } else {
-                RunLog::go_on(path, steps_done)?
+                RunLog::resume(path, steps_done)?
             });
         }
         Ok(())

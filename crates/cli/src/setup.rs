@@ -7,8 +7,8 @@ use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::cpu::spill::disk_rates;
-use plimsoll::data::{Dataset, ImageOptions, OpenOptions, open};
+use plimsoll::cpu::disk_rates;
+use plimsoll::data::{Dataset, Family, ImageOptions, OpenOptions, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
@@ -141,17 +141,18 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         let notes = resume::notes(options, &chosen);
         trainer = notes.into_iter().fold(trainer, |trainer, (key, value)| trainer.note(key, value));
     }
+    let synthetic = applies::is(&name, Family::Synthetic);
     trainer = match (options.steps, options.epochs) {
         (Some(0), _) => return Err(Failure::usage("--steps must be at least 1")),
         (_, Some(0)) => return Err(Failure::usage("--epochs must be at least 1")),
         (Some(steps), _) => trainer.steps(steps),
         (None, Some(epochs)) => trainer.epochs(epochs),
-        (None, None) if name == "synthetic" => trainer.steps(SYNTHETIC_STEPS),
+        (None, None) if synthetic => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
     let mut chosen = chosen.to_vec();
     let [steps, epochs] = match (options.steps, options.epochs) {
-        (None, None) if name == "synthetic" => [Some(SYNTHETIC_STEPS), None],
+        (None, None) if synthetic => [Some(SYNTHETIC_STEPS), None],
         (None, None) => [None, Some(EPOCHS)],
         (steps, epochs) => [steps, epochs],
     };
@@ -323,7 +324,7 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         dropout: options.dropout,
         features: options.features,
     };
-    if data.is_some_and(|data| data.starts_with("text:")) {
+    if data.is_some_and(|data| applies::is(data, Family::Text)) {
         let texts: Vec<_> = ZOO.iter().filter(|e| e.options.contains(&"context")).map(|e| e.name).collect();
         if !texts.contains(&entry.name) || entry.name == "seq2seq" {
             let texts: Vec<_> = texts.into_iter().filter(|name| *name != "seq2seq").collect();

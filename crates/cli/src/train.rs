@@ -85,7 +85,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     for metric in session.metrics().iter().map(AsRef::as_ref) {
         let figures = metrics::count(metric);
-        if figures > metrics::MOST_TOLD {
+        if figures > metrics::MAX_REPORTED {
             let name = metric.name();
             hint(&format!(
                 "{name} has {figures} figures, too many for validations: use `plimsoll evaluate` for them"
@@ -362,7 +362,7 @@ impl Progress {
                 }
                 self.bar.suspend(|| say(&line));
             }
-            TrainEvent::Diverged { step, loss, again: 0 } => {
+            TrainEvent::Diverged { step, loss, replayed: 0 } => {
                 let what = match loss.is_finite() {
                     true => format!("a parameter is not finite after step {step}"),
                     false => format!("the loss became {loss} in step {}", step + 1),

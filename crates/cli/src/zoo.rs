@@ -62,7 +62,13 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         let number = |n: Option<usize>| n.map_or("".to_string(), count);
         let memory = set.resident_bytes.map_or(String::new(), in_words);
         let (train, test) = (number(set.train), number(set.test));
-        say(&format!("{:<16} {train:>8} {test:>8} {memory:>12}   {}", set.name, set.description));
+        let option = set
+            .requires
+            .map_or(String::new(), |(option, value)| format!("with --{} {value}: ", option.name()));
+        let off = set.feature().filter(|_| !set.is_built());
+        let off = off.map_or(String::new(), |feature| format!(" (off in this build: feature {feature})"));
+        let description = set.description;
+        say(&format!("{:<16} {train:>8} {test:>8} {memory:>12}   {option}{description}{off}", set.name));
     }
     if options.json {
         say(&json!({ "batch": options.batch, "models": models }).to_string());

@@ -1,10 +1,10 @@
-//! Times every step of a zoo model's training plan and compares it with what the target predicts.
+//! Times every step of a zoo model's training plan and compares it with the target's prediction.
 //!
 //!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
 //!
-//! Options: `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `repeats` (the least time of so many
-//! steps counts), `worst` (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`,
-//! `channels`), and `save=FILE` or `from=FILE` to keep measured times and to compare with kept ones.
+//! Options: `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `repeats` (steps, of which the fastest
+//! counts), `worst` (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and
+//! `save=FILE` or `from=FILE` to save measured times and to compare with saved ones.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 use plimsoll_cpu::isa::Isa;
@@ -70,8 +70,8 @@ fn main() -> Result<(), Failure> {
     let plan = plans.plans[0].clone();
     let measured: Vec<u64> = match text("from") {
         Some(file) => {
-            let kept: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(file)?)?;
-            kept.iter().map(|step| step["nanoseconds"].as_u64().unwrap_or(0)).collect()
+            let saved: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+            saved.iter().map(|step| step["nanoseconds"].as_u64().unwrap_or(0)).collect()
         }
         None => {
             let mut session = trainer.prepare(plans, &data)?;
@@ -85,24 +85,24 @@ fn main() -> Result<(), Failure> {
         }
     };
     if let Some(file) = text("save") {
-        std::fs::write(file, serde_json::to_string(&kept(&plan, &measured))?)?;
+        std::fs::write(file, serde_json::to_string(&saved(&plan, &measured))?)?;
     }
     println!("{name} × {batch}, {}", target.name());
     compare(&plan, &target, &measured, number("worst")?.unwrap_or(8))
 }
 
-/// What a file keeps: times with the ops they belong to.
-fn kept(plan: &ExecutionPlan, measured: &[u64]) -> Vec<Value> {
+/// The content of a file of saved times: each with its op.
+fn saved(plan: &ExecutionPlan, measured: &[u64]) -> Vec<Value> {
     let batch_relations = plan.graph.batch_relations();
-    let keep = |(step, nanoseconds): (&Step, &u64)| {
+    let save = |(step, nanoseconds): (&Step, &u64)| {
         let Action::Run { node, .. } = step.action else { return json!({ "nanoseconds": nanoseconds }) };
         let query = KernelQuery::new(&plan.graph, &batch_relations, plan.graph.node(node));
-        let words = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let (inputs, outputs) = (words(&query.inputs), words(&query.outputs));
+        let list = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let (inputs, outputs) = (list(&query.inputs), list(&query.outputs));
         let fold_rows = query.fold_rows;
         json!({ "op": query.op, "inputs": inputs, "outputs": outputs, "fold_rows": fold_rows, "nanoseconds": nanoseconds })
     };
-    plan.steps.iter().zip(measured).map(keep).collect()
+    plan.steps.iter().zip(measured).map(save).collect()
 }
 
 /// One step of the plan.
@@ -113,7 +113,7 @@ struct Line {
     predicted: f64,
 }
 
-/// Prints totals by family, and the steps that are furthest off.
+/// Prints totals by family, and the steps with the largest error.
 fn compare(plan: &ExecutionPlan, target: &dyn Target, measured: &[u64], worst: usize) -> Result<(), Failure> {
     let batch_relations = plan.graph.batch_relations();
     let mut lines = Vec::new();
@@ -122,8 +122,8 @@ fn compare(plan: &ExecutionPlan, target: &dyn Target, measured: &[u64], worst: u
         let node = plan.graph.node(node);
         let query = KernelQuery::new(&plan.graph, &batch_relations, node);
         let kernel = target.kernel(&query)?;
-        let words = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
-        let (reads, writes) = (words(&query.inputs), words(&query.outputs));
+        let list = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
+        let (reads, writes) = (list(&query.inputs), list(&query.outputs));
         let text = format!("{} {}{reads} →{writes}", node.layer, node.op.name());
         let times = if step.optimizer_step { 1.0 } else { plan.graph.micro_batches as f64 };
         let [measured, predicted] = [nanoseconds, kernel.nanoseconds].map(|ns| times * ns as f64 / 1e3);
@@ -148,7 +148,7 @@ fn compare(plan: &ExecutionPlan, target: &dyn Target, measured: &[u64], worst: u
     Ok(())
 }
 
-/// What steps are counted under.
+/// The family that an op is counted under.
 fn family(op: &Op) -> &'static str {
     match op {
         Op::Elementwise(_) | Op::Fused(_) => "elementwise",

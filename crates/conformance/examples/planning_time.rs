@@ -1,11 +1,11 @@
-//! Planning time against the size of the graph: from a model to a checked plan of its training step, phase by phase.
+//! Planning time against the size of the graph: from a model to a verified plan of its training step, phase by phase.
 //!
 //!     cargo run --release -p plimsoll-conformance --example planning_time
 //!     cargo run --release -p plimsoll-conformance --example planning_time -- gpt 25 400
 //!
-//! Takes a kind (gpt by blocks, mlp by hidden layers, lstm by positions) and sizes; without, some sizes of each. Nodes are
-//! counted as layers, gradients and optimizer wrote them, and as they are planned. `us/node` is the whole time over
-//! those: where it stays, time grows as the graph does.
+//! Takes a kind (gpt by blocks, mlp by hidden layers, lstm by positions) and sizes; without, some sizes of each. `nodes` are
+//! counted before the passes, `planned` after them. `us/node` is the total time per planned node: where it stays, planning is
+//! linear in the graph.
 #![allow(clippy::print_stdout)]
 
 use plimsoll_cpu::{CpuTarget, isa::Isa};
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A model of a kind, and a batch of it.
+/// A model of a kind, and its batch size.
 fn model(kind: &str, size: usize) -> Result<(Box<dyn Model>, usize), String> {
     Ok(match kind {
         "gpt" => (Box::new(Gpt { layers: size, ..Gpt::default() }), 4),

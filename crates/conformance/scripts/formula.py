@@ -1,6 +1,6 @@
-"""Numbers without chance, for the scripts beside this one; `formula` in src/run.rs gives the same bits.
+"""Deterministic numbers for the scripts in this folder; `formula` in src/run.rs gives the same bits.
 
-Element i of the tensor named S is made from
+Element i of the tensor named S:
 
     h    = FNV-1a of S's bytes, 64 bits (offset basis 0xcbf29ce484222325, prime 0x100000001b3)
     z    = h + (i + 1) * 0x9e3779b97f4a7c15, then SplitMix64's mixing of z, all modulo 2^64

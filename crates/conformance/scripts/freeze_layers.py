@@ -9,17 +9,17 @@ writes a list of cases:
     TENSOR = {"type": "f64[2,5,3]", "data": [...]}
 
 `gradients` are those of `sum(output * upstream)`: of every float input that is not data, and of every parameter.
-`statistics` are running ones after the step. Parameters have this program's names and layouts: dense kernels [in, out],
+`statistics` are running statistics after the step. Parameters have Plimsoll's names and layouts: dense kernels [in, out],
 convolutions [kh, kw, in / groups, out], images [n, h, w, c].
 
-Nothing random, and no input stored: u(i) of freeze_runs.py, of the tensor named "case/name", gives
+Inputs are not stored: u(i) of formula.py, for the tensor named "case/name", gives
 
   - floats of scale s: (u - 0.5) * 2 * s; the upstream gradient, named "upstream", has scale 1
-  - integers of scale s: floor(u * s); truth values of scale s: u < s
+  - integers of scale s: floor(u * s); booleans of scale s: u < s
   - parameters: u - 0.5; gains: 0.5 + u; running means: u - 0.5; running variances: 0.5 + u
 
-Cases under loss/ have inputs `output` and `target`; the row weights are `weights` of scale 1, or, where a case has none,
-every row's share over their sum, as a training step has them.
+Cases under loss/ have inputs `output` and `target`; the row weights are the input `weights` of scale 1, or, where a case
+has none, each label's weight over the sum of all, as in a training step.
 """
 
 import json
@@ -45,7 +45,7 @@ def described(tensor):
 
 
 class Case:
-    """One case in the making: its tensors by name."""
+    """A case under construction: its tensors by name."""
 
     def __init__(self, name):
         self.name, self.inputs, self.wanted, self.statistics = name, [], {}, {}
@@ -100,7 +100,7 @@ def nhwc(x):
 
 
 def hard_sigmoid(x):
-    """Written out: the gradient of PyTorch's own has a sixth of f32."""
+    """PyTorch's own has 1/6 rounded to f32 in its gradient."""
     y = F.relu6(x + 3) / 6
     assert torch.allclose(y, F.hardsigmoid(x))
     return y
@@ -149,14 +149,14 @@ def convolutions():
         case = Case(f"conv1d/{name}")
         x = case.x(3, 6, 4)
         y = conv(case, x[:, None], (1, 4), 2, padding=((0, 0), padding), **options)
-        # Through conv1d itself: a kernel of one row is the same layer.
+        # The same layer by conv1d.
         kernel, bias = case.wanted["kernel"][0].permute(2, 1, 0), case.wanted["bias"]
         options = {key: value[1] if isinstance(value, tuple) else value for key, value in options.items()}
         line = F.conv1d(F.pad(x.transpose(1, 2), padding), kernel, bias, **options).transpose(1, 2)
         assert torch.allclose(line, y[:, 0])
         case.done(line)
     images = {
-        # Same padding: ceil(extent / stride) outputs, the odd element after.
+        # Same padding: ceil(extent / stride) outputs, an odd element after.
         "same": ((3, 3), {"padding": ((1, 1), (1, 1))}),
         "valid": ((3, 2), {}),
         "stride": ((3, 3), {"padding": ((1, 1), (0, 1)), "stride": 2}),
@@ -173,9 +173,8 @@ def convolutions():
     case = Case("separable_conv2d")
     x = conv(case, case.x(3, 5, 4, 2), (3, 3), 2, "depthwise/", False, 2, ((1, 1), (0, 1)), stride=2)
     case.done(conv(case, x, (1, 1), 3, "pointwise/"))
-    # Same padding crops window - stride elements, the odd one after: padding p with output_padding 0 where the number is
-    # even, 2 p of them. Where it is odd, PyTorch's output_padding 1 would crop the odd one before, so there the whole
-    # result is cropped here.
+    # Same padding crops window - stride elements, an odd one after. An even crop of 2 p is PyTorch's padding p; with an odd
+    # one its output_padding 1 would crop the odd element before, so the uncropped result is cropped here.
     transposed = {
         "valid": (3, {}), "valid_stride": (3, {"stride": 2}), "same": (3, {"padding": 1}),
         "same_even": (4, {"stride": 2, "padding": 1}), "same_odd": (3, {"stride": 2}),
@@ -236,7 +235,7 @@ def norms():
 
 
 def projections(case, names, width, widths, prefix=""):
-    """Weights of PyTorch's linear layers from ours: [out, in] and biases."""
+    """Weights [out, in] and biases of PyTorch's linear layers."""
     kernels = [case.p(f"{prefix}{name}/kernel", width, out).T for name, out in zip(names, widths)]
     return kernels, [case.p(f"{prefix}{name}/bias", out) for name, out in zip(names, widths)]
 
@@ -250,7 +249,7 @@ def attention_weights(case, width, prefix=""):
 
 
 def rotary(x, base=10000.0):
-    """Rotates the halves of [n, heads, positions, width] against each other."""
+    """Rotary position embedding of [n, heads, positions, width], rotating halves."""
     positions, width = x.shape[2:]
     rates = base ** (-2 * torch.arange(width // 2) / width)
     angles = torch.arange(positions)[:, None] * rates
@@ -269,7 +268,7 @@ def attentions():
         if name == "causal":
             options["attn_mask"] = hidden(3)
         if name == "mask":
-            # Everybody sees themselves, so that no row is empty.
+            # Every position attends to itself, so that no row is empty.
             mask = case.mask("mask", 0.5, 2, 1, 3, 3) | torch.eye(3, dtype=torch.bool)
             options["attn_mask"] = ~mask.expand(2, 2, 3, 3).reshape(4, 3, 3)
         case.done(functional_call(module, attention_weights(case, 4), (x, memory, memory), options)[0])
@@ -306,8 +305,8 @@ def mlp_weights(case, width, hidden, prefix=""):
 
 
 def recurrences():
-    """One bias for simple layers and LSTMs (PyTorch's second is zero), both for GRUs. A layer that shows its last position
-    shows PyTorch's h_n: for the way back that is the result at the first position."""
+    """One bias for simple RNNs and LSTMs (PyTorch's second is zero), both for GRUs. A layer that returns its last output
+    returns PyTorch's h_n: of the backward direction, the output at the first position."""
     cells = {
         "simple_rnn": (1, lambda x, h, w, both: torch.rnn_tanh(x, h, w, True, 1, 0.0, True, both, True)),
         "lstm": (4, lambda x, h, w, both: torch.lstm(x, (h, h), w, True, 1, 0.0, True, both, True)[:2]),
@@ -340,7 +339,7 @@ def shapes():
     x = case.x(3, 4)
     case.done(x + x @ case.p("kernel", 4, 4) + case.p("bias", 4))
     for name, l1, l2 in (("l1", 0.3, 0.0), ("l2", 0.0, 0.2), ("both", 0.3, 0.2)):
-        # Added to the loss, not to the output: only the kernel's gradient sees it.
+        # Added to the loss, not to the output: only the kernel's gradient depends on it.
         case = Case(f"penalty/{name}")
         x, kernel, bias = case.x(3, 4), case.p("kernel", 4, 2), case.p("bias", 2)
         y = x @ kernel + bias
@@ -350,7 +349,7 @@ def shapes():
 
 
 def frozen_loss(case, rows):
-    """Freezes `sum(weights * rows)`; without rows' weights, their mean."""
+    """Freezes `sum(weights * rows)`, or a scalar as it is."""
     loss = rows if rows.dim() == 0 else (rows * case.data("weights", *rows.shape)).sum()
     case.freeze(loss, torch.autograd.grad(loss, [case.wanted["output"]]))
 
@@ -389,7 +388,7 @@ def losses():
             x, target = case.x(4, 3, name="output", scale=scale), case.integers("target", 2, 4, 3).double()
             terms = F.binary_cross_entropy_with_logits(x, target, reduction="none")
             if name != "binary_cross_entropy":
-                # torchvision.ops.sigmoid_focal_loss, alpha 0.25; 1 - p_t from the logits, so that it has a slope everywhere.
+                # torchvision.ops.sigmoid_focal_loss, alpha 0.25; 1 - p_t from the logits, so that its gradient is finite.
                 gamma = {"focal": 2.0, "focal_half": 0.5, "focal_zero": 0.0}[name]
                 sign = 1 - 2 * target
                 terms = terms * torch.exp(gamma * F.logsigmoid(sign * x)) * (0.25 * target + 0.75 * (1 - target))

@@ -1,4 +1,4 @@
-"""Freezes the logits of torchvision's ResNet-50 and MobileNetV2, with weights by formula, in f64.
+"""Freezes the logits of torchvision's ResNet-50 and MobileNetV2 in f64, with weights from formula.py.
 
     python freeze_logits.py FOLDER [--weights]
 
@@ -6,7 +6,7 @@ writes FOLDER/{resnet50,mobilenet_v2}.json:
 
     {"model": "resnet50", "tensors": [[name, shape], ...], "logits": [1000 numbers for each of two images]}
 
-(tensors in the state dict's order, logits to nine digits) and, with --weights, files as PyTorch would save them,
+(tensors in the state dict's order, logits to nine digits) and, with --weights, the weights files
 FOLDER/{resnet50,mobilenet_v2}.safetensors, for a check by hand:
 
     PLIMSOLL_TORCH_WEIGHTS=FOLDER cargo test --release -p plimsoll-conformance --test torch_weights
@@ -14,10 +14,10 @@ FOLDER/{resnet50,mobilenet_v2}.safetensors, for a check by hand:
 Every tensor S of the state dict, under its own name there, is made from u(i), see formula.py, rounded to f32:
 
   - weights of rank 2 and more: (u - 0.5) * 2 * sqrt(6 / fan_in), fan_in the product of all extents but the first
-  - weights of norms: 0.9 + 0.2 * u; of ResNet's last in a block, `bn3`: a third of that, so that sums of blocks stay
-    small
+  - weights of norms: 0.9 + 0.2 * u; of the last norm in a ResNet block, `bn3`: a third of that, so that residual sums
+    stay small
   - biases and running means: 0.2 * (u - 0.5); running variances: 0.5 + u
-  - counts of batches: zero, as they start
+  - batch counts: zero
 
 Images are two of 64x64x3: S is "image", elements in NHWC order, (u - 0.5) * 2.
 """

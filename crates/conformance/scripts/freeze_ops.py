@@ -8,12 +8,12 @@ writes FOLDER/<family>.json, each a list of cases:
      "inputs": [{"type": "f64[2,3]", "data": [...]}, ...], "outputs": [...],
      "upstream": <gradient of the first output>, "gradients": [<gradient of each input>, or null, ...]}
 
-`upstream` and `gradients` are there where an op is differentiable and has no ties; they are what a graph's backward
-pass must give. Ops that are themselves gradients (input_grad, max_grad, sums, ...) have their expected outputs from
-`torch.autograd.grad` with a random upstream gradient. Everything is f64 but casts, integers and what rounds on purpose.
+`upstream` and `gradients` are present where an op is differentiable and has no ties; they are what a graph's backward
+pass must give. Ops that are gradients (input_grad, max_grad, sums, ...) have their expected outputs from
+`torch.autograd.grad` with a random upstream gradient. Everything is f64 except casts, integers and cases of rounding.
 
-Drawn inputs are multiples of 1/64 below 2 in magnitude: exact in f64, f32, f16 and bf16, so that a case can be given
-to an executor of any element type. Within a tensor they are distinct and not zero: no ties, no kinks. Images are NHWC
+Random inputs are multiples of 1/64 below 2 in magnitude: exact in f64, f32, f16 and bf16, so that a case can run in any
+float type. Within a tensor they are distinct and not zero: no ties, no kinks. Images are NHWC
 and kernels HWIO here; PyTorch's are NCHW and OIHW, hence the permutes.
 """
 
@@ -44,7 +44,7 @@ def described(tensor):
 
 
 class Cases:
-    """The cases of one family, and the random numbers they are made of."""
+    """The cases of one family, and their random numbers."""
 
     def __init__(self, family):
         self.family = family
@@ -68,7 +68,7 @@ class Cases:
         return torch.tensor(drawn, dtype=torch.int32).reshape(shape)
 
     def add(self, name, op, inputs, outputs, dtype="f64", **more):
-        """Adds a case as it stands."""
+        """Adds a case without gradients."""
         tensors = {"inputs": [described(t) for t in inputs], "outputs": [described(t) for t in outputs]}
         assert all(len(t["data"]) <= 300 for t in sum(tensors.values(), [])), name
         self.cases.append({"name": f"{self.family}/{name}", "op": op, "dtype": dtype, **tensors, **more})
@@ -94,7 +94,7 @@ class Cases:
         self.forward(f"{name}/grad", adjoint, gradient, dy)
 
     def write(self, folder):
-        """Writes one case a line."""
+        """Writes one case per line."""
         lines = ",\n".join(json.dumps(case, allow_nan=False) for case in self.cases)
         (folder / f"{self.family}.json").write_text(f"[\n{lines}\n]\n")
         print(f"{self.family}: {len(self.cases)} cases")
@@ -111,12 +111,12 @@ def elementwise():
     for name, function in unaries.items():
         x = cases.positive(2, 5) if name in ("sqrt", "rsqrt", "log", "log1p") else cases.values(2, 5)
         cases.forward(name, {"elementwise": {"unary": name}}, function, x)
-    # Steps have no gradient: halves, both zeros, both sides of an integer.
+    # Step functions have no gradient: halves, both zeros, both sides of an integer.
     steps = {"floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "sign": torch.sign}
     x = torch.tensor([-2.5, -1.5, -1.0, -0.5, -0.25, 0.0, 0.5, 0.75, 1.5, 2.5, 3.0])
     for name, function in steps.items():
         cases.add(name, {"elementwise": {"unary": name}}, [x], [function(x)])
-    # Far from zero, where naive formulas overflow or lose everything.
+    # Far from zero, where naive formulas overflow or cancel.
     far = torch.tensor([-40.0, -6.0, -0.0625, 0.0625, 6.0, 40.0])
     for name in ("exp", "tanh", "sigmoid", "erf", "softplus", "expm1", "sin", "cos"):
         cases.forward(f"{name}/far", {"elementwise": {"unary": name}}, unaries[name], far)
@@ -135,7 +135,7 @@ def elementwise():
                 a, b = cases.indices(3, *a).to(torch.float64), cases.indices(3, *b).to(torch.float64)
                 cases.add(label, op, [a, b], [function(a, b)])
             else:
-                # Half a step apart, so that no maximum is a tie.
+                # Half a step apart: no ties.
                 cases.forward(label, op, function, cases.values(*a), cases.values(*b) + 1 / 128)
     a, b = cases.indices(9, 2, 3) - 4, cases.indices(4, 3) + 1
     for name, function in binaries.items():
@@ -226,7 +226,7 @@ def fused():
     op = {"fused": {"instructions": gate, "outputs": [0, 1]}}
     cases.add("select", op, [a, b], [a > b, torch.maximum(a, b)])
 
-    # Every instruction rounds: bf16 all along, then f32.
+    # Every instruction rounds: first in bf16, then in f32.
     rounding = [
         instruction({"cast": "bf16"}, "x0", dtype="bf16"),
         instruction({"unary": "square"}, "r0", dtype="bf16"),
@@ -258,7 +258,7 @@ def movement():
     def span(start, extent, step=1):
         return {"start": start, "extent": extent, "step": step}
 
-    # Spans as slices of Python; a backward one is a flip of a forward one.
+    # Spans as Python slices; a backward one is a flipped forward one.
     def cut(x, spans):
         for axis, s in enumerate(spans):
             places = [s["start"] + i * s["step"] for i in range(s["extent"])]
@@ -384,7 +384,7 @@ def products(cases):
         add(f"{start}-{end}", cases.values(3, 4, 5), start, end)
     add("one", cases.values(1), 0, 1)
     zeros = cases.values(4, 5)
-    # No zero, one, two, all.
+    # None, one, two, all zero.
     zeros[1, 2] = 0
     zeros[2, 0] = zeros[2, 4] = 0
     zeros[3] = 0
@@ -445,7 +445,7 @@ def philox(counter, key):
 
 
 def draws():
-    """Random numbers: the generator is written out here, from what the op's comment says."""
+    """Random numbers: an independent implementation of the generator, from the op's documentation."""
     cases = Cases("random")
 
     def words(seed, step, stream, example, elements):
@@ -516,7 +516,7 @@ def conv():
         return channels_last(torch.relu(y) if relu else y)
 
     def slide(kernel, stride, padding, dilation, groups):
-        """A geometry and the groups, as ops have them; what is one is left out."""
+        """A geometry and the groups as serde prints them; ones are left out."""
         geometry = {"window": kernel[:2], "stride": stride, "padding": padding}
         geometry |= {} if dilation == [1, 1] else {"dilation": dilation}
         return {"geometry": geometry} | ({} if groups == 1 else {"groups": groups})
@@ -559,18 +559,18 @@ def conv():
     for label, geometry in spread.items():
         found = add(label, *geometry)
         if label in ("2x2/groups2_dilated_stride2", "3x3/depthwise"):
-            # Inputs are exact in every float; what is stored is rounded once.
+            # Inputs are exact in every float type; the result is rounded once.
             for dtype in (torch.float32, torch.bfloat16, torch.float16):
                 for op, inputs, output in found:
                     kind = next(iter(op["conv"]))
-                    # A sum over examples is f32.
+                    # A sum over the batch is f32.
                     stored = torch.float32 if kind == "weight_grad" else dtype
                     name = f"{label}/{kind}/{NAMES[dtype]}"
                     cases.add(name, op, [t.to(dtype) for t in inputs], [output.to(stored)], NAMES[dtype])
     add("3x3/depthwise_bias_relu", *spread["3x3/depthwise"], bias=True, relu=True)
     add("3x3/groups2_bias", *spread["3x3/groups2"], bias=True)
 
-    # Transposed convolution: the gradient with respect to the image as an op by itself. Image [n,h,w,in], kernel
+    # Transposed convolution: the input gradient as an op of its own. Image [n,h,w,in], kernel
     # [kh,kw,out / groups,in], stride, padding, padding of the result, dilation, groups.
     def transposed(label, image, kernel, stride, padding, more, dilation, groups):
         result = [
@@ -599,7 +599,7 @@ def pool():
     cases = Cases("pool")
 
     def largest(x, window, stride, padding, dilation):
-        """Maxima and their places in the window, from the places in the padded image that PyTorch gives."""
+        """Maxima and their indices in the window, from PyTorch's indices in the padded image."""
         image = padded(channels_first(x), padding, value=-math.inf)
         y, place = F.max_pool2d(image, window, stride, dilation=dilation, return_indices=True)
         row, column = place // image.shape[3], place % image.shape[3]
@@ -608,7 +608,7 @@ def pool():
         return channels_last(y), channels_last(row * window[1] + column).to(torch.uint8)
 
     def largest_adaptive(x, output):
-        """The same for adaptive windows, in places of the largest window."""
+        """The same for adaptive windows, with indices in the largest window."""
         image = list(x.shape[1:3])
         y, place = F.adaptive_max_pool2d(channels_first(x), output, return_indices=True)
         starts = [torch.arange(o) * n // o for n, o in zip(image, output)]
@@ -637,12 +637,12 @@ def pool():
     add("3x2/uneven", cases.values(1, 6, 5, 2), [3, 2], [1, 2], [[2, 0], [0, 1]])
     add("1x1/stride2", cases.values(1, 4, 3, 2), [1, 1], [2, 2], none)
     add("3x3/negative_padded", -cases.positive(1, 4, 4, 2), [3, 3], [2, 2], [[1, 1], [1, 1]])
-    # The first of several largest gets the gradient, in PyTorch too.
+    # The first of several maxima gets the gradient, as in PyTorch.
     add("3x3/ties", cases.indices(3, 2, 5, 5, 2).to(torch.float64), [3, 3], [2, 2], [[1, 1], [1, 1]])
 
     add("3x2/dilated", cases.values(1, 7, 6, 3), [3, 2], [1, 2], [[1, 2], [2, 0]], (2, 3))
 
-    # Adaptive windows: ones that share elements, ones side by side, more windows than elements, one.
+    # Adaptive windows: overlapping, adjacent, more windows than elements, one window.
     adaptive = [([1, 7, 10, 2], [3, 4]), ([2, 6, 4, 3], [3, 2]), ([1, 3, 5, 2], [5, 3]), ([2, 4, 3, 5], [1, 1])]
     for shape, output in adaptive:
         label = f"{shape[1]}x{shape[2]}_to_{output[0]}x{output[1]}"
@@ -653,7 +653,7 @@ def pool():
         adjoint = op("average_grad", image=shape[1:3])
         cases.linear(f"adaptive_average/{label}", op("average"), adjoint, average, cases.values(*shape))
 
-    # Averages: PyTorch pads both sides alike.
+    # Averages: PyTorch pads both sides equally.
     for label, shape, window, stride, padding in [
         ("2x2", [2, 4, 4, 3], [2, 2], [2, 2], [0, 0]),
         ("3x3/stride2_padded", [2, 5, 6, 2], [3, 3], [2, 2], [1, 1]),
@@ -741,8 +741,8 @@ def norm():
         rows = x.reshape(-1, channels)
         stats = [rows.mean(0), rows.var(0, correction=0)]
         cases.add(f"stats/channel/{label}", {"norm": {"stats": {"axis": "channel"}}}, [x], stats)
-    # Far from zero, where the mean of squares less the square of the mean loses its digits. The expected variance is
-    # that of the same elements near zero: PyTorch's own is off in the eleventh digit when they are far.
+    # Far from zero, where the mean of squares minus the square of the mean cancels. The expected variance is that of the same
+    # elements near zero: PyTorch's own is wrong in the eleventh digit far from zero.
     near = cases.values(4, 6)
     stats = [near.mean(-1, True) + 1024, near.var(-1, correction=0, keepdim=True)]
     cases.add("stats/far", {"norm": {"stats": {"axis": "row"}}}, [near + 1024], stats)
@@ -750,7 +750,7 @@ def norm():
 
 
 def add_row_sums(cases, name, inputs):
-    """Sums over rows are the gradients of a gain and a bias per row."""
+    """Sums over rows: the gradients of a gain and a bias per row."""
     dy, x, mean, rstd = (t.detach() for t in inputs)
     gain = torch.ones(*x.shape[:-1], 1).requires_grad_()
     bias = torch.zeros(*x.shape[:-1], 1).requires_grad_()
@@ -789,7 +789,7 @@ def attention():
     for shape in [[1, 4, 1, 3], [2, 5, 2, 4], [2, 1, 3, 2], [1, 9, 1, 8]]:
         for causal in (False, True):
             add(f"{shape}", causal, shape, shape)
-    # Keys of another length, then key heads that several heads share.
+    # Keys of another length, then grouped-query attention.
     pairs = [
         ([2, 3, 2, 4], [2, 5, 2, 4]),
         ([1, 7, 1, 3], [1, 4, 1, 3]),
@@ -805,7 +805,7 @@ def attention():
     for shape in masks:
         for causal in (False, True):
             mask = cases.indices(2, *shape).to(torch.bool)
-            # A query that sees nothing is NaN there, and zero here.
+            # A fully masked query is NaN in PyTorch, and zero here.
             mask[..., 0] = True
             add(f"mask{shape}", causal, [2, 3, 4, 3], [2, 5, 2, 3], mask)
     rotary(cases)
@@ -813,7 +813,7 @@ def attention():
 
 
 def rotary(cases):
-    """Rotary positions in halves, as Llama has them."""
+    """Rotary position embeddings that rotate halves, as in Llama."""
 
     def turned(x, base, inverse, start):
         positions, width = x.shape[1], x.shape[3]
@@ -896,14 +896,14 @@ def loss():
     add("weighted", 6, 3, cases.positive(6))
     add("a_row_without_weight", 3, 7, torch.tensor([1.0, 0.0, 0.5]))
     add("one_class", 2, 1, torch.full([2], 0.5))
-    # Logits past the range of exp.
+    # Logits beyond the range of exp.
     add("far", 4, 5, torch.full([4], 0.25), scale=1024.0)
     return cases
 
 
 def quantise():
-    """Bytes that stand for shares of their block's largest magnitude: the dynamic map of bitsandbytes, in f64 and
-    rounded to f32 once."""
+    """Blockwise 8-bit codes relative to the block's largest magnitude: the dynamic map of bitsandbytes, in f64 and rounded to
+    f32 once."""
     cases = Cases("quantise")
 
     def listed(signed):
@@ -924,7 +924,7 @@ def quantise():
         shares = [block / (scale if scale > 0 else 1.0) for block, scale in zip(blocks, scales)]
         codes = torch.searchsorted(bounds, torch.cat(shares).to(torch.float32))
         if not signed:
-            # What is above zero stays there.
+            # Positive numbers stay positive.
             codes = codes.maximum((x.reshape(-1) > 0).to(torch.int64))
         codes = codes.to(torch.uint8).reshape(x.shape)
         cases.add(f"{label}/encode", {"quantise": {"encode": {"signed": signed}}}, [x], [codes, scales])

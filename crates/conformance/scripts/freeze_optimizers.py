@@ -7,11 +7,11 @@ writes FILE, an object:
     {"runs": {<optimizer>: {<parameter>: [...], ...}, ...}, "codes": {...}}
 
 A run starts from parameters p of the shapes below with elements (u - 0.5) · 2, u from `formula.py` under the parameter's
-name, and takes ten steps along gradients that are given: of step t, (u - 0.5) · 2 · (1 + i mod 7) / 4 for element i, u
-under `<name>.g<t>`. What PyTorch does not have (Lion, moments in bf16) is written out here.
+name, and takes ten steps with these gradients: in step t, (u - 0.5) · 2 · (1 + i mod 7) / 4 for element i, u under
+`<name>.g<t>`. Lion and bf16 moments, which PyTorch does not have, are implemented here.
 
-`codes` is one step of 8-bit Adam from moments of zero, as bitsandbytes' blockwise kernel has it: the codes and scales of
-both moments of the matrix `long`, with the map made as `bitsandbytes.functional.create_dynamic_map` makes it.
+`codes` is one step of 8-bit Adam from zero moments, as in bitsandbytes' blockwise kernel: the codes and scales of both
+moments of the matrix `long`, with the map of `bitsandbytes.functional.create_dynamic_map`.
 """
 
 import json
@@ -54,7 +54,7 @@ class Lion(torch.optim.Optimizer):
 
 
 class AdamBf16(torch.optim.Optimizer):
-    """Adam whose moments are rounded to bf16 when they are stored."""
+    """Adam with moments stored in bf16."""
 
     def __init__(self, params, lr, betas=(0.9, 0.999), eps=1e-8):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
@@ -75,7 +75,7 @@ class AdamBf16(torch.optim.Optimizer):
 
 
 def matrices_decay(parameters, decay):
-    """Decay on what has two axes or more alone."""
+    """Weight decay only on parameters with two or more axes."""
     split = lambda wanted: [p for p in parameters if (p.dim() > 1) == wanted]  # noqa: E731
     return [{"params": split(True), "weight_decay": decay}, {"params": split(False), "weight_decay": 0.0}]
 
@@ -132,7 +132,7 @@ def run(make, clip=None, average=None):
 
 
 def create_dynamic_map(signed):
-    """As bitsandbytes.functional has it, for eight bits of which seven may be the exponent's."""
+    """As in bitsandbytes.functional, with its defaults: signed or not, 7 exponent bits of 8."""
     data = []
     for i in range(7):
         items = 2**i + 1 if signed else 2 ** (i + 1) + 1

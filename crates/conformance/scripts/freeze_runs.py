@@ -12,34 +12,33 @@ writes FOLDER/{MODEL}.json for the models named, or for all:
     SUMMARY = {"shape": [...], "sum": ..., "squares": ..., "first": [four elements], "last": [four elements]}
     TOTAL = {"tensors": how many, "elements": ..., "sum": ..., "squares": ...}
 
-Losses are those of the steps' forward passes, before their updates; parameters and statistics are those after step ten
-(elements in row-major order of the layout below; a tensor of fewer than four elements gives all it has). Of more than
-80 parameters, 40 have summaries, from the first to the last at even distances; of more than 10 statistics, 10. Totals
-are over all.
+A step's loss is that of its forward pass, before its update; parameters and statistics are those after step ten (elements
+in row-major order of the layout below; a tensor of fewer than four elements gives all of them). Of more than 80
+parameters, 40 at even distances have summaries; of more than 10 statistics, 10. Totals are over all.
 
-Nothing random. Tensor S is made from u(i), see formula.py:
+Tensor S is made from u(i), see formula.py:
 
   - parameters of rank 2 and more: (u - 0.5) * 2 * bound with bound = sqrt(1 / fan_in), fan_in the product of all
     extents but the last; tables (names that end in `/table`) and `class_token`: bound 0.1
   - gains (names that end in `/gain`): 1 + 0.1 * (u - 0.5)
-  - biases: b + 0.1 * (u - 0.5), where b is 1 for unet, 2 for mobilenet_v2 and densenet121, and 0 else. From 0, so many
-    norms after each other make of a rounding error so much that PyTorch's own runs in f32 and f64 part within a few
-    steps; with most relus open they stay together.
+  - biases: b + 0.1 * (u - 0.5), where b is 1 for unet, 2 for mobilenet_v2 and densenet121, and 0 else. With 0, a chain of
+    norms amplifies rounding errors so much that PyTorch's own f32 and f64 runs diverge within a few steps; with most relus
+    active they stay together.
   - images and vectors of step s = 0..9: S is "x{s}", (u - 0.5) * 2; tokens: floor(u * vocabulary). A second input is
     named "x{s}.1".
   - labels of step s: S is "labels{s}", floor(u * classes); values as images. bert_tiny: floor(u * 2 * vocabulary) -
-    vocabulary, and rows with a label below zero do not count.
+    vocabulary, and rows with a negative label are ignored.
 
 Layout: dense kernels [in, out], convolutions [kh, kw, in, out], their transposes [kh, kw, out, in], images
-[n, h, w, c]. Losses are means over the rows that count.
+[n, h, w, c]. Losses are means over the rows that are not ignored.
 
-Optimizers: `sgd`: v = 0.9 v + g, p -= 0.01 v (mobilenet_v2 and densenet121: 0.001 v; gentle, so that f32 rounding seldom
-flips a relu).
+Optimizers: `sgd`: v = 0.9 v + g, p -= 0.01 v (mobilenet_v2 and densenet121: 0.001 v, so that f32 rounding seldom flips a
+relu).
 `adamw`: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, decoupled weight decay 0.01 on every parameter, biases and norms
 included.
 
 Batch norms take the batch's statistics, eps 1e-5; running statistics have momentum 0.1 and the unbiased variance, from
-0 and 1. Layer norms have eps 1e-5 where nothing else is said. "Same" padding puts the odd element after.
+0 and 1. Layer norms have eps 1e-5 unless stated otherwise. "Same" padding puts an odd element after.
 
 Models (parameters by name):
   - mlp: 12-16-16-10, relu between, batch 6. dense{1..3}/{kernel,bias}.
@@ -54,17 +53,17 @@ Models (parameters by name):
   - unet, unet_plain: images 32x32x3, batch 2, 3 classes for each pixel, 4 channels at first, with and without norms;
     convolutions have biases where there is no norm.
   - autoencoder: images 12x12x2, batch 3, code 6; convolutions 3x3 with stride 2 and same padding, 16 and 32 channels;
-    the mean of squared errors to values that are not the input.
-  - gpt: 2 blocks, width 16, 2 heads, context 8, vocabulary 11, batch 3. Tokens and positions looked up and added;
+    mean squared error; the targets are not the inputs.
+  - gpt: 2 blocks, width 16, 2 heads, context 8, vocabulary 11, batch 3. Token and position embeddings are added;
     blocks x += output(attention(norm1(x))), x += down(gelu(up(norm2(x)))), causal, scale 1/sqrt(8), exact gelu;
     norm, head without bias.
-  - gpt2: as gpt, with gelu by its tanh approximation and the table of tokens as the head.
+  - gpt2: as gpt, with the tanh approximation of gelu and the head tied to the token embedding.
   - vit_tiny: images 16x16x3, batch 3, 10 classes, patches of 4, 2 blocks as gpt's without the causal mask, width 24, 3
     heads, eps 1e-6; a class token before the patches, positions added to both.
   - bert_tiny: 2 blocks, width 16, 2 heads, context 6 of 9 positions, vocabulary 19, batch 3, norms after the sums, eps
-    1e-12, exact gelu; dense, gelu and norm before the head, which is the table of tokens.
-  - lstm: 2 LSTMs of 12 units, context 6, vocabulary 13, batch 3. Gates input, forget, cell, output; the second bias of
-    PyTorch's is zero and stays so.
+    1e-12, exact gelu; dense, gelu and norm before the head, which is tied to the token embedding.
+  - lstm: 2 LSTMs of 12 units, context 6, vocabulary 13, batch 3. Gates input, forget, cell, output; PyTorch's second bias
+    is zero and not trained.
   - seq2seq: GRUs of 12 units, source 5, target 4, vocabulary 13, batch 3. Gates reset, update, new. The decoder starts
     from the encoder's last state, attends to its states (scale 1/sqrt(12)), and combines both by a dense layer and tanh.
 """
@@ -81,7 +80,7 @@ from formula import uniform
 
 torch.set_default_dtype(torch.float64)
 STEPS = 10
-# Where biases start, and sgd's rate, by model.
+# Initial biases, and sgd's learning rate, by model.
 BIASES = {"unet": 1, "mobilenet_v2": 2, "densenet121": 2}
 RATES = {"mobilenet_v2": 0.001, "densenet121": 0.001}
 
@@ -117,7 +116,7 @@ def cross_entropy(scores, step, count):
 
 
 class Model:
-    """Parameters by name; they are made where the forward pass first asks for them."""
+    """Parameters by name, created when the forward pass first uses them."""
 
     def __init__(self, bias):
         self.bias = bias
@@ -141,7 +140,7 @@ class Model:
         return y + self.get(f"{name}/bias", outputs) if bias else y
 
     def conv_transpose(self, name, x, window, outputs, stride):
-        """Transposed convolution without padding, and a bias; what reaches beyond `stride` times the image is cut."""
+        """Transposed convolution without padding, cropped to `stride` times the image, plus a bias."""
         weight = self.get(f"{name}/kernel", window, window, outputs, x.shape[3])
         y = nhwc(F.conv_transpose2d(nchw(x), weight.permute(3, 2, 0, 1), stride=stride))
         return y[:, : stride * x.shape[1], : stride * x.shape[2]] + self.get(f"{name}/bias", outputs)
@@ -170,7 +169,7 @@ class Model:
         return self.dense(f"{name}/down", y, width)
 
     def block(self, name, x, heads, causal=False, eps=1e-5, approximate="none"):
-        """A transformer's block with its norms before."""
+        """A pre-norm transformer block."""
         x = x + self.attention(f"{name}/attention", self.layer_norm(f"{name}/norm1", x, eps), heads, causal)
         return x + self.perceptron(f"{name}/mlp", self.layer_norm(f"{name}/norm2", x, eps), approximate)
 
@@ -386,7 +385,7 @@ OPTIMIZERS = {
 def train(forward, optimizer):
     model = Model(BIASES.get(forward.__name__, 0))
     forward(model, 0)
-    # That pass made the parameters; the statistics start over.
+    # That pass created the parameters; the statistics start over.
     model.statistics.clear()
     optimizer = OPTIMIZERS[optimizer](model.parameters.values(), RATES.get(forward.__name__, 0.01))
     losses = []

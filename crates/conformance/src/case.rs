@@ -1,4 +1,4 @@
-//! Single ops with frozen results.
+//! Golden cases of single ops.
 
 use plimsoll_graph::Op;
 use plimsoll_tensor::{DType, HostTensor};
@@ -6,30 +6,30 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use std::path::PathBuf;
 
-/// One op with inputs and the outputs that another framework gives.
+/// One op with its inputs and the outputs of another framework.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
     /// A unique name, like `conv/3x3/weight_grad`.
     pub name: String,
     /// The op.
     pub op: Op,
-    /// The element type in which the outputs were computed; casts: the type they start from.
+    /// The element type in which the outputs were computed; for a cast, the source type.
     pub dtype: DType,
-    /// The op's inputs. Floats that no other op computed are exact in every float type.
+    /// The op's inputs. Floats that are not results of another op are exact in every float type.
     #[serde(deserialize_with = "tensors")]
     pub inputs: Vec<HostTensor>,
-    /// The outputs expected.
+    /// The expected outputs.
     #[serde(deserialize_with = "tensors")]
     pub outputs: Vec<HostTensor>,
     /// A gradient of the first output, where the op is differentiable there.
     #[serde(default, deserialize_with = "optional_tensor")]
     pub upstream: Option<HostTensor>,
-    /// With [`Case::upstream`]: the gradient of each input, `None` for integers and truth values.
+    /// With [`Case::upstream`]: the gradient of each input, `None` for integers and booleans.
     #[serde(default, deserialize_with = "optional_tensors")]
     pub gradients: Vec<Option<HostTensor>>,
 }
 
-/// Every frozen case, in the order of file names.
+/// Every golden case, in the order of file names.
 ///
 /// # Panics
 /// If a file cannot be read: the folder is part of the crate.
@@ -46,29 +46,29 @@ fn golden<T: DeserializeOwned>() -> Vec<T> {
     paths.iter().flat_map(|path| crate::run::load::<Vec<T>>(path)).collect()
 }
 
-/// A tensor as the files have it.
+/// A tensor in a golden file.
 #[derive(Deserialize)]
-pub(crate) struct Described {
+pub(crate) struct StoredTensor {
     #[serde(rename = "type")]
     ty: String,
     data: Vec<f64>,
 }
 
-pub(crate) fn tensor<E: Error>(described: &Described) -> Result<HostTensor, E> {
-    HostTensor::from_f64(described.ty.parse().map_err(E::custom)?, &described.data).map_err(E::custom)
+pub(crate) fn tensor<E: Error>(stored: &StoredTensor) -> Result<HostTensor, E> {
+    HostTensor::from_f64(stored.ty.parse().map_err(E::custom)?, &stored.data).map_err(E::custom)
 }
 
 fn tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HostTensor>, D::Error> {
-    Vec::<Described>::deserialize(deserializer)?.iter().map(tensor).collect()
+    Vec::<StoredTensor>::deserialize(deserializer)?.iter().map(tensor).collect()
 }
 
 fn optional_tensor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HostTensor>, D::Error> {
-    Option::<Described>::deserialize(deserializer)?.as_ref().map(tensor).transpose()
+    Option::<StoredTensor>::deserialize(deserializer)?.as_ref().map(tensor).transpose()
 }
 
 fn optional_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<HostTensor>>, D::Error> {
-    let all = Vec::<Option<Described>>::deserialize(deserializer)?;
-    all.iter().map(|described| described.as_ref().map(tensor).transpose()).collect()
+    let all = Vec::<Option<StoredTensor>>::deserialize(deserializer)?;
+    all.iter().map(|stored| stored.as_ref().map(tensor).transpose()).collect()
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// A field that serde does not know would be ignored, and the case would test another op than it says.
+    /// Serde ignores unknown fields, so a misspelt one would make the case test another op.
     #[test]
     fn ops_are_written_as_serde_prints_them() {
         let raw: Vec<Value> = golden();

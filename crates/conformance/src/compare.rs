@@ -1,4 +1,4 @@
-//! How far a result may be off.
+//! Tolerances.
 
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
@@ -7,12 +7,12 @@ use plimsoll_graph::op::{
 };
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 
-/// Roundings beside the reduction's own: a library's function, a bias, a factor.
-const AROUND: usize = 4;
+/// Roundings besides the sum: a math function, a bias, a factor.
+const EXTRA_ROUNDINGS: usize = 4;
 
-/// How far an executor that computes in `dtype` may be off, relative to the largest magnitude of the expected output:
-/// n · ε, n the additions that lead to one element. Sums of 16-bit floats are held in f32, and rounded where they are
-/// stored. Zero where an op must be exact.
+/// The error allowed to an executor that computes in `dtype`, relative to the largest magnitude of the expected output:
+/// n · ε, where n is the number of roundings on the way to one element. Sums of 16-bit floats accumulate in f32 and are
+/// rounded as they are stored. Zero for ops that must be exact.
 pub fn tolerance(op: &Op, inputs: &[&TensorType], dtype: DType) -> f64 {
     let roundings = roundings(op, inputs);
     if roundings == 0 {
@@ -30,8 +30,8 @@ pub fn tolerance(op: &Op, inputs: &[&TensorType], dtype: DType) -> f64 {
     }
 }
 
-/// Checks a result against the expected one: floats within `relative` of the largest finite magnitude expected, other
-/// element types exactly. The message names the worst element. NaN is only near NaN.
+/// Compares a result with the expected one: floats within `relative` times the largest finite magnitude expected, other
+/// element types exactly. NaN matches NaN only. The error names the worst element.
 pub fn compare(found: &HostTensor, expected: &HostTensor, relative: f64) -> Result<(), String> {
     if found.ty().shape != expected.ty().shape {
         return Err(format!("found {}, expected {}", found.ty(), expected.ty()));
@@ -56,7 +56,7 @@ pub fn compare(found: &HostTensor, expected: &HostTensor, relative: f64) -> Resu
     }
 }
 
-/// The roundings on the way to one element of the output, about; zero for ops that must be exact.
+/// An estimate of the roundings on the way to one element of the output; zero for ops that must be exact.
 fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
     match op {
         Op::Elementwise(op) => elementwise(op),
@@ -70,7 +70,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         | Op::Pool(Pool::Max { .. })
         | Op::Resize(Resize::Forward { mode: ResizeMode::Nearest, .. })
         | Op::Index(Index::Gather | Index::Take | Index::OneHot { .. } | Index::Range { .. }) => 0,
-        _ => reduction(op, inputs) + AROUND,
+        _ => reduction(op, inputs) + EXTRA_ROUNDINGS,
     }
 }
 
@@ -81,7 +81,7 @@ fn elementwise(op: &Elementwise) -> usize {
         Elementwise::Binary(Binary::Max | Binary::Min) => 0,
         Elementwise::Binary(op) if op.is_comparison() => 0,
         Elementwise::Select | Elementwise::Cast(_) | Elementwise::Constant { .. } => 0,
-        Elementwise::Unary(_) | Elementwise::Binary(_) => AROUND,
+        Elementwise::Unary(_) | Elementwise::Binary(_) => EXTRA_ROUNDINGS,
     }
 }
 
@@ -112,16 +112,16 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Pool(Pool::MaxGrad { windows, image } | Pool::AverageGrad { windows, image, .. }) => {
             let over_one = match windows {
                 Windows::Sliding(geometry) => geometry.window,
-                // As many windows have an element as elements would have a window the other way round.
+                // Windows per element are elements per window with the roles of image and output swapped.
                 Windows::Adaptive { output } => Windows::Adaptive { output: *image }.largest(*output),
             };
             over_one.iter().product()
         }
-        // A place between two elements is off by roundings of its distance from the edge.
+        // The source coordinate has rounding errors proportional to its distance from the edge.
         Op::Resize(Resize::Forward { .. }) => 4 + shape(0)[1] + shape(0)[2],
         Op::Resize(Resize::Grad { image: [h, w], .. }) => {
-            let made = |axis: usize, extent: usize| 2 * shape(0)[axis].div_ceil(extent) + 1;
-            made(1, *h) * made(2, *w) + h + w
+            let terms = |axis: usize, extent: usize| 2 * shape(0)[axis].div_ceil(extent) + 1;
+            terms(1, *h) * terms(2, *w) + h + w
         }
         Op::Norm(
             Norm::Layer { .. }
@@ -132,7 +132,7 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Norm(Norm::Batch { .. } | Norm::Stats { .. } | Norm::Sums { .. }) => {
             shape(0).elements() / last(0).max(1)
         }
-        // A score, then a sum over the keys; the gradient goes the same way back, and sums over the heads of a key head.
+        // A dot product, then a sum over the keys; the gradient does both again, and sums over a group's query heads.
         Op::Attention(Attention::Forward { .. }) => shape(0)[3] + shape(1)[1],
         Op::Attention(Attention::Grad { .. }) => {
             let queries = shape(0)[1] * shape(0)[2] / shape(1)[2].max(1);
@@ -142,7 +142,7 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Index(Index::ScatterAdd { .. }) => shape(0).elements(),
         Op::Index(Index::Put { .. }) => last(0),
         Op::Index(_) => 0,
-        // Over classes, then over rows; linear: the logits before, and the way back through them.
+        // Over classes, then over rows; the linear forms also compute the logits, and their gradient.
         Op::Loss(Loss::CrossEntropy | Loss::CrossEntropyGrad) => shape(0).iter().sum(),
         Op::Loss(op @ Loss::LinearCrossEntropy { .. }) => {
             shape(0).iter().sum::<usize>() + op.classes(inputs[1])

@@ -1,19 +1,21 @@
-//! Runs graphs on any executor, through the planner and its checker.
+//! Runs graphs on any executor, through the planner and its verifier.
 
+use crate::{compare, kernel_sets};
 use plimsoll_graph::{Builder, Graph, Op};
 use plimsoll_plan::{Budget, Executor, PlanSet, Prepared, plan, verify};
+use plimsoll_reference::evaluate;
 use plimsoll_tensor::random::Stream;
-use plimsoll_tensor::{HostTensor, TensorType};
+use plimsoll_tensor::{DType, HostTensor, TensorType};
 use std::sync::Arc;
 
-/// A graph, planned, checked and ready to run.
+/// A graph, planned, verified and ready to run.
 pub struct Harness {
     plans: Arc<PlanSet>,
     prepared: Box<dyn Prepared>,
 }
 
 impl Harness {
-    /// Plans a graph without a line, checks the plan, and prepares it.
+    /// Plans a graph without a memory limit, verifies the plan, and prepares it.
     pub fn new(executor: &dyn Executor, graph: Graph) -> Result<Self, String> {
         let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("test".into(), graph)], executor.target(), &budget).map_err(|e| e.to_string())?;
@@ -51,7 +53,7 @@ impl Harness {
         self.plans.states.iter().enumerate().map(|(i, s)| (s.name.clone(), read(i, &s.ty))).collect()
     }
 
-    /// Sets every state by a function of its name and type.
+    /// Sets every state to a function of its name and type.
     pub fn set_states(&mut self, mut value: impl FnMut(&str, &TensorType) -> HostTensor) {
         for (i, state) in self.plans.states.iter().enumerate() {
             let tensor = value(&state.name, &state.ty);
@@ -66,7 +68,7 @@ fn tensor(ty: &TensorType, bytes: &[u8]) -> HostTensor {
     tensor
 }
 
-/// Runs one op. `batched` says which inputs run over examples; then sums over examples fold in blocks of `block`.
+/// Runs one op. `batched` marks the inputs whose axis 0 is the batch; sums over the batch then fold in blocks of `block`.
 pub fn run_op(
     executor: &dyn Executor,
     op: &Op,
@@ -87,8 +89,44 @@ pub fn run_op(
     Harness::new(executor, b.finish().map_err(|e| e.to_string())?)?.run(inputs)
 }
 
+/// The outputs of one op on the reference executor.
+pub fn reference_op(op: &Op, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+    let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+    let outputs = op.infer(&types).map_err(|e| e.to_string())?;
+    let operands: Vec<&HostTensor> = inputs.iter().collect();
+    evaluate(op, &operands, &[], &outputs.iter().collect::<Vec<_>>()).map_err(|e| e.to_string())
+}
+
+thread_local! {
+    static CHECKED: Vec<(&'static str, Box<dyn Executor>)> =
+        kernel_sets().map(|entry| (entry.name, entry.checked(2))).collect();
+}
+
+/// Runs one op as [`run_op`] does on every kernel set, with the memory checker, and compares with the reference;
+/// `relative` gives the error allowed for an output of this type. Returns the reference's outputs.
+pub fn check_op(
+    op: &Op,
+    inputs: &[HostTensor],
+    batched: &[bool],
+    block: usize,
+    relative: impl Fn(&TensorType) -> f64,
+) -> Result<Vec<HostTensor>, String> {
+    let expected = reference_op(op, inputs)?;
+    CHECKED.with(|executors| -> Result<(), String> {
+        for (name, executor) in executors {
+            let on = |e| format!("on {name}: {e}");
+            let found = run_op(executor, op, inputs, batched, block).map_err(on)?;
+            for (found, expected) in found.iter().zip(&expected) {
+                compare(found, expected, relative(expected.ty())).map_err(on)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(expected)
+}
+
 /// A tensor with its floats in another float type.
-pub fn cast(tensor: &HostTensor, dtype: plimsoll_tensor::DType) -> HostTensor {
+pub fn cast(tensor: &HostTensor, dtype: DType) -> HostTensor {
     if !tensor.ty().dtype.is_float() {
         return tensor.clone();
     }

@@ -1,20 +1,20 @@
-//! Layers and losses with frozen results.
+//! Golden cases of layers and losses.
 
-use crate::case::{Described, tensor};
+use crate::case::{StoredTensor, tensor};
 use crate::run::{formula, load};
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A layer or loss with what another framework gives; `scripts/freeze_layers.py` says how its numbers are made.
+/// A layer or loss with the results of another framework; `scripts/freeze_layers.py` defines its inputs and parameters.
 #[derive(Clone, Debug, Deserialize)]
 pub struct LayerCase {
     /// A unique name, like `conv1d/causal`.
     pub name: String,
-    /// What goes in.
+    /// Its inputs.
     pub inputs: Vec<LayerInput>,
-    /// What comes out.
+    /// The expected output.
     #[serde(deserialize_with = "one")]
     pub output: HostTensor,
     /// Gradients of inputs and parameters by name.
@@ -33,11 +33,11 @@ pub struct LayerInput {
     /// Its type, floats in f64.
     #[serde(rename = "type", deserialize_with = "parsed")]
     pub ty: TensorType,
-    /// How large floats and integers are, how many truth values are true.
+    /// The bound of floats and integers; the fraction of booleans that are true.
     pub scale: f64,
 }
 
-/// Every frozen layer and loss.
+/// Every golden layer and loss.
 ///
 /// # Panics
 /// If the file cannot be read: it is part of the crate.
@@ -70,7 +70,7 @@ impl LayerCase {
         (0..elements).map(|i| (self.uniform("upstream", i) - 0.5) * 2.0).collect()
     }
 
-    /// What a parameter or running statistic starts as.
+    /// The initial value of a parameter or running statistic.
     pub fn state(&self, name: &str, ty: &TensorType) -> HostTensor {
         let shift = if name.ends_with("gain") || name.ends_with("running_variance") { 0.5 } else { -0.5 };
         let values: Vec<f64> = (0..ty.shape.elements()).map(|i| self.uniform(name, i) + shift).collect();
@@ -79,12 +79,12 @@ impl LayerCase {
 }
 
 fn one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HostTensor, D::Error> {
-    tensor(&Described::deserialize(deserializer)?)
+    tensor(&StoredTensor::deserialize(deserializer)?)
 }
 
 fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, HostTensor>, D::Error> {
-    let all = BTreeMap::<String, Described>::deserialize(deserializer)?;
-    all.into_iter().map(|(name, described)| Ok((name, tensor(&described)?))).collect()
+    let all = BTreeMap::<String, StoredTensor>::deserialize(deserializer)?;
+    all.into_iter().map(|(name, stored)| Ok((name, tensor(&stored)?))).collect()
 }
 
 fn parsed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TensorType, D::Error> {

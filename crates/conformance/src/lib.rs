@@ -1,21 +1,28 @@
-//! One list of cases for every executor, and golden numbers.
+//! The conformance suite: one list of executors, one list of cases, and golden numbers from PyTorch.
 //!
-//! `golden/` holds numbers frozen from another framework by the scripts beside it: [`golden_cases`] are single ops,
-//! [`golden_layers`] layers and losses, [`golden_run`] ten training steps of a small model, [`golden_logits`] what a
-//! published one gives; [`formula`] makes their weights and data again.
-//! [`Harness`] runs a graph on any executor.
-//! [`tolerance`] says how far an executor may be off, [`compare`] whether it is.
+//! - [`EXECUTORS`] lists the executors under test, [`kernel_sets`] also the CPU's older instruction sets. Each must agree
+//!   with the reference executor, which defines every op.
+//! - [`golden_cases`] are single ops, [`golden_layers`] layers and losses with their gradients, [`golden_run`] ten training
+//!   steps of a small model, [`golden_logits`] the scores of a published one. The files are in `golden/`, written by the
+//!   programs in `scripts/`; weights and data are not stored but computed by [`formula`].
+//! - [`Harness`] plans, verifies and runs a graph on any executor; [`check_op`] compares one op on every kernel set with the
+//!   reference. [`tolerance`] bounds the rounding error of an op, [`compare`] applies the bound.
+//! - [`synthetic`] and [`trained_states`] are short training runs, for tests of bit identity.
 
 mod case;
 mod compare;
+mod executors;
 mod harness;
 mod layer;
 mod logits;
 mod run;
+mod training;
 
 pub use case::{Case, golden_cases};
 pub use compare::{compare, tolerance};
-pub use harness::{Harness, cast, random, run_op};
+pub use executors::{EXECUTORS, ExecutorEntry, OLDER_INSTRUCTION_SETS, any_executor, kernel_sets};
+pub use harness::{Harness, cast, check_op, random, reference_op, run_op};
 pub use layer::{LayerCase, LayerInput, golden_layers};
 pub use logits::{GoldenLogits, golden_logits};
 pub use run::{GoldenRun, Summary, Total, formula, golden_run};
+pub use training::{synthetic, trained_states};

@@ -1,19 +1,19 @@
-//! Frozen logits of published models, with the names and shapes of their tensors.
+//! Golden logits of published models, with the names and shapes of their tensors.
 
 use crate::run::load;
 use serde::Deserialize;
 use std::path::Path;
 
-/// What PyTorch's own model gives; `scripts/freeze_logits.py` says how weights and images are made.
+/// The logits of a torchvision model; `scripts/freeze_logits.py` defines its weights and images.
 #[derive(Clone, Debug, Deserialize)]
 pub struct GoldenLogits {
-    /// Names and shapes of the model's tensors, as PyTorch has them.
+    /// Names and shapes of the model's tensors, as in PyTorch.
     pub tensors: Vec<(String, Vec<usize>)>,
     /// The scores of the first image, then those of the second.
     pub logits: Vec<f64>,
 }
 
-/// The frozen logits of a model (`resnet50`, `mobilenet_v2`).
+/// The golden logits of a model (`resnet50`, `mobilenet_v2`).
 ///
 /// # Panics
 /// If there are none.

@@ -1,24 +1,25 @@
-//! Ten training steps of small models with frozen results.
+//! Golden runs: ten training steps of small models.
 
+use plimsoll_tensor::random::fnv1a;
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, path::Path};
 
-/// What ten steps of a model must give; `scripts/freeze_runs.py` says how model, data and optimizers are made.
+/// The results of ten steps of a model; `scripts/freeze_runs.py` defines models, data and optimizers.
 #[derive(Clone, Debug, Deserialize)]
 pub struct GoldenRun {
     /// The loss of each step, before its update.
     pub losses: Vec<f64>,
-    /// Parameters after the last step, by name: all, or a choice of many.
+    /// Parameters after the last step, by name: all, or a sample of many.
     pub parameters: BTreeMap<String, Summary>,
     /// All parameters together.
     pub all_parameters: Total,
-    /// Running statistics after the last step, by name: all, or a choice of many.
+    /// Running statistics after the last step, by name: all, or a sample of many.
     pub statistics: BTreeMap<String, Summary>,
     /// All running statistics together.
     pub all_statistics: Total,
 }
 
-/// A tensor in a few numbers.
+/// A summary of one tensor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Summary {
     /// Its extents.
@@ -46,7 +47,7 @@ impl Summary {
     }
 }
 
-/// Many tensors in a few numbers.
+/// A summary of many tensors.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Total {
     /// How many there are.
@@ -60,7 +61,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// Counts one more tensor.
+    /// Adds a tensor.
     pub fn add(&mut self, values: &[f64]) {
         self.tensors += 1;
         self.elements += values.len();
@@ -69,7 +70,7 @@ impl Total {
     }
 }
 
-/// The frozen run of a model, named as in `scripts/freeze_runs.py`, under an optimizer (`sgd`, `adamw`).
+/// The golden run of a model, named as in `scripts/freeze_runs.py`, with an optimizer (`sgd`, `adamw`).
 ///
 /// # Panics
 /// If there is no such run.
@@ -78,12 +79,10 @@ pub fn golden_run(model: &str, optimizer: &str) -> GoldenRun {
     file.runs.remove(optimizer).unwrap_or_else(|| panic!("no run of {model} with {optimizer}"))
 }
 
-/// Element i of the tensor `name`, uniform in [0, 1): what frozen runs make weights and data from.
+/// Element i of the tensor `name`, uniform in [0, 1). Weights and data of the golden files are made from it, so it must keep
+/// the bits of `scripts/formula.py`: SplitMix64 of the name's hash.
 pub fn formula(name: &str, i: usize) -> f64 {
-    let hash =
-        name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    // SplitMix64.
-    let mut z = hash.wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut z = fnv1a(name).wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
@@ -110,7 +109,7 @@ fn golden_file(model: &str) -> File {
 mod tests {
     use super::*;
 
-    /// With how many parameters and statistics each has.
+    /// Models with their number of parameters and of running statistics.
     const MODELS: [(&str, usize, usize); 14] = [
         ("mlp", 6, 0),
         ("lenet", 10, 0),

@@ -3,13 +3,13 @@
 //! `cargo run --release -p plimsoll-cpu --example gemm_speed [threads] [portable|avx2|avx512]`
 #![allow(clippy::print_stdout)]
 
-use plimsoll_cpu::conv::{
+use plimsoll_cpu::isa::{Context, Isa};
+use plimsoll_cpu::kernels::conv::{
     ConvShape, conv2d, conv2d_input_grad, conv2d_input_grad_workspace, conv2d_weight_grad,
     conv2d_weight_grad_workspace, conv2d_workspace,
 };
-use plimsoll_cpu::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_direct, gemm_workspace, is_direct};
-use plimsoll_cpu::isa::{Context, Isa};
-use plimsoll_cpu::pool::Pool;
+use plimsoll_cpu::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_direct, gemm_workspace, is_direct};
+use plimsoll_cpu::threads::Pool;
 use std::time::{Duration, Instant};
 
 fn main() -> std::io::Result<()> {

@@ -2,7 +2,8 @@
 //! `cargo run --release --example spill_speed FOLDER`.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
-use plimsoll_cpu::spill::{SpillFile, SpillQueue, disk_rates};
+use plimsoll_cpu::runtime::spill::SpillFile;
+use plimsoll_cpu::runtime::transfer::{TransferQueue, disk_rates};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -25,13 +26,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One call of the system after another, from page to page: the floor.
+/// One system call after another on page-aligned memory: the lower bound.
 #[cfg(target_os = "linux")]
 fn plain(folder: &Path) -> Result<(), Box<dyn Error>> {
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
     let path = folder.join(format!("plimsoll-spill-speed-{}", std::process::id()));
     let mut options = std::fs::OpenOptions::new();
-    let file = options.read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path)?;
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let file = options.read(true).write(true).create_new(true).custom_flags(direct).open(&path)?;
     std::fs::remove_file(&path)?;
     let mut memory = Memory::new(16 << 20);
     let buffer = memory.at(0, 16 << 20);
@@ -59,10 +61,10 @@ fn plain(_: &Path) -> Result<(), Box<dyn Error>> {
 
 fn queued(folder: &Path) -> Result<(), Box<dyn Error>> {
     let file = SpillFile::create(folder, FILE_BYTES as u64)?;
-    println!("memory at multiples of {} goes straight", file.memory_alignment());
-    let queue = SpillQueue::new(file, 64)?;
+    println!("memory aligned to {} bytes is not copied", file.memory_alignment());
+    let queue = TransferQueue::new(file, 64)?;
     let mut memory = Memory::new(32 << 20);
-    // First use of the places.
+    // The first writes allocate blocks.
     memory
         .at(0, 16 << 20)
         .chunks(1 << 20)
@@ -75,7 +77,7 @@ fn queued(folder: &Path) -> Result<(), Box<dyn Error>> {
             let mut pass = |load: bool| {
                 best(|| {
                     let mut last = None;
-                    // Two places in memory in turn, as a plan would load one value while another is used.
+                    // Alternates between two buffers, as a plan loads one value while another is used.
                     for (i, offset) in (0..FILE_BYTES).step_by(bytes).enumerate() {
                         let length = bytes - skew;
                         let at = memory.at(i % 2 * (16 << 20) + skew, length);
@@ -111,7 +113,7 @@ fn best(mut pass: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box
     Ok(FILE_BYTES as f64 / 1e6 / shortest)
 }
 
-/// Memory from a page's start on.
+/// Memory that starts at a page.
 struct Memory(Vec<u8>);
 
 impl Memory {

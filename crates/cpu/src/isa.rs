@@ -1,6 +1,6 @@
-//! Which instructions the kernels may use.
+//! The instruction set of the kernels, and the context they run in.
 
-use crate::pool::Pool;
+use crate::threads::Pool;
 
 /// The instruction set that kernels are compiled for. Part of the target: the bits of a run may depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,7 +53,7 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// These threads with this instruction set, or the machine's best if that is less: kernels rely on having it.
+    /// These threads with this instruction set, or the machine's best if that is less: kernels rely on the machine having it.
     pub fn new(pool: &'a Pool, isa: Isa) -> Self {
         Self { pool, isa: isa.min(Isa::detect()) }
     }

@@ -1,33 +1,22 @@
-//! The fast CPU executor: arena, threads, kernels.
+//! The fast CPU executor.
 //!
-//! [`Cpu`] runs plans; the modules below hold its kernels, each usable by itself. Results never depend on the number
-//! of threads, nor a row's on the rows beside it.
+//! [`Cpu`] runs plans. Each layer below knows only those above it in this list:
+//!
+//! - [`isa`]: the instruction set, and the context that every kernel gets; [`threads`]: the thread pool;
+//! - [`kernels`]: the computations, each usable by itself;
+//! - `dispatch`: which kernel runs an op, how it is called and what it costs; [`CpuTarget`] is the planner's view of it;
+//! - [`runtime`]: arena, step loop, transfer queue, spill file, checked mode.
+//!
+//! Results never depend on the number of threads, nor a row's on the rows beside it.
 
-mod arena;
-pub mod attention;
-mod call;
-pub mod conv;
-mod cost;
-pub mod elementwise;
+mod dispatch;
 mod executor;
-pub mod float;
-pub mod gemm;
-pub mod index;
 pub mod isa;
-pub mod loss;
-pub mod math;
-mod movement;
-pub mod norm;
-pub mod pool;
-pub mod pooling;
-pub mod quantise;
-pub mod random;
-pub mod reduce;
-pub mod resize;
-mod shadow;
-pub mod spill;
-mod stream;
-mod target;
+pub mod kernels;
+pub mod runtime;
+pub mod threads;
 
-pub use executor::{Cpu, StepTimes};
-pub use target::CpuTarget;
+pub use dispatch::CpuTarget;
+pub use executor::Cpu;
+pub use runtime::StepTimes;
+pub use runtime::transfer::{Rates, disk_rates};

@@ -4,9 +4,9 @@
 //!     cargo run --release -p plimsoll-data --example pipeline_speed -- [--torch PYTHON] [--tensorflow PYTHON]
 //!         [--rounds 3] [--seconds 6] [--files 600] [--folder DIR]
 //!
-//! PYTHON is an interpreter that has torch and torchvision, or tensorflow. `--folder` keeps the files that are made there.
+//! PYTHON is an interpreter that has torch and torchvision, or tensorflow. `--folder` keeps the generated files there.
 
-#![allow(clippy::print_stdout, reason = "a benchmark talks")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use plimsoll_data::{Crop, Cursor, Decode, Folder, Pipeline};
@@ -39,11 +39,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     make_files(&folder, files)?;
     let seconds = seconds.to_string();
-    let place = folder.display().to_string();
+    let path = folder.display().to_string();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/loaders.py");
     let mut contestants: Vec<(&str, Command)> = Vec::new();
     let mut own = Command::new(std::env::current_exe()?);
-    own.args(["--ours", &place, &seconds, "2"]);
+    own.args(["--ours", &path, &seconds, "2"]);
     contestants.push(("Plimsoll", own));
     let peers = [
         ("tf.data, whole decode", "--tensorflow", "tf"),
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, flag, what) in peers {
         if let Some(python) = flags.get(flag) {
             let mut command = Command::new(python);
-            command.arg(&script).args([what, &place, &seconds]).env("TF_CPP_MIN_LOG_LEVEL", "3");
+            command.arg(&script).args([what, &path, &seconds]).env("TF_CPP_MIN_LOG_LEVEL", "3");
             contestants.push((name, command));
         }
     }
@@ -126,15 +126,14 @@ fn ours(folder: &Path, seconds: f64, workers: usize) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// Processor time of this process, by the system's account in hundredths of a second.
+/// Processor time of this process, from the system's ticks of a hundredth of a second.
 fn cpu_milliseconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11).take(2);
     fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * 10.0
 }
 
-/// Writes the files, unless they are there: tiles of shaded textures with grain, as photographs have it, so that a file takes
-/// about 56 KiB.
+/// Writes the files, unless they exist: tiles of shaded textures with grain, like photographs, of about 56 KiB each.
 fn make_files(folder: &Path, files: usize) -> Result<(), Box<dyn Error>> {
     let mut bytes = 0;
     for number in 0..files {

@@ -1,9 +1,9 @@
-"""Writes the fixtures of tests/formats.rs with the libraries that people write such files with.
+"""Writes the fixtures of the tests with the libraries that usually write such files.
 
     pip install numpy pyarrow tensorflow-cpu tokenizers tifffile pillow
     python make_fixtures.py ../tests/fixtures
 
-Every number follows from its row, so that the tests know what must come back.
+Every number is a function of its row, so that the tests know what to expect.
 """
 
 import csv
@@ -61,7 +61,7 @@ def numpy_files(folder):
 
 
 def table():
-    """Columns of a table: numbers, whole numbers, words, and what is left out."""
+    """Columns of a table: numbers, whole numbers, words, and one that the tests leave out."""
     x = features()
     return {
         "size": x[:, 0],
@@ -105,7 +105,7 @@ def example(**values):
 
 
 def picture(i, form):
-    """A picture of one colour, so that every coding gives it back."""
+    """A picture of one colour, so that every codec reproduces it."""
     file = io.BytesIO()
     Image.new("RGB", (12, 10), (i * 10, 255 - i * 10, 128)).save(file, form)
     return file.getvalue()

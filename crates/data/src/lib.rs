@@ -1,9 +1,18 @@
 //! Sources, pipelines and batches; never sees a graph.
 //!
-//! A [`Source`] gives any record by its index, a [`Streamed`] one after another; a [`Pipeline`] says what becomes of them
-//! on the way to a [`Batch`], with tf.data's verbs. [`Pipeline::start`] makes it [`Batches`]: worker threads that read, decode
-//! and map straight into buffers which are used again and again. What each part keeps in memory is stated before it runs
-//! ([`Pipeline::bytes`]), and a [`Cursor`] of two numbers is all that a checkpoint needs.
+//! A [`Source`] gives records by index, a [`Streamed`] one after another; a [`Pipeline`] describes with tf.data's verbs how
+//! they become a [`Batch`]. [`Pipeline::start`] returns [`Batches`]: worker threads read, decode and map straight into
+//! buffers that are reused. The memory of each part is stated before it runs ([`Pipeline::bytes`]), and a [`Cursor`] of two
+//! numbers is all that a checkpoint needs.
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `formats` | one file for each data format, and the registry that [`open`] and [`catalogue`] read |
+//! | `source` | [`Source`], tensors in memory, views and joins that compute indices |
+//! | `stream` | [`Stream`] and [`Streamed`], shuffle buffers, verbs on streams |
+//! | `transforms` | [`Stage`], and stages for images, tables and text |
+//! | `pipeline` | verbs, byte accounts, workers and autotuning, buckets, the cache, running [`Batches`] |
+//! | `core` | [`Record`], [`Schema`], [`Batch`], [`DataError`], allocation within a budget |
 //!
 //! ```
 //! use plimsoll_data::{Cursor, OpenOptions, open};
@@ -17,90 +26,35 @@
 //! # Ok::<(), plimsoll_data::DataError>(())
 //! ```
 
-mod adapt;
-mod batch;
-mod batches;
-mod block;
-mod buckets;
-mod budget;
-mod cache;
-#[cfg(feature = "parquet")]
-mod columnar;
-mod csv;
-mod digits;
-mod error;
-mod example;
-mod files;
-mod folder;
-mod gather;
-mod held;
-mod idx;
-mod image;
-mod index;
-mod lines;
-mod marks;
-mod memory;
-mod numpy;
-mod open;
-mod pairs;
-mod paths;
-mod permutation;
+mod core;
+mod formats;
 mod pipeline;
-#[cfg(feature = "tiff")]
-mod raster;
-mod record;
-mod rows;
-mod schema;
-mod shards;
-mod share;
 mod source;
-mod stage;
 mod stream;
-mod synthetic;
-mod table;
-mod text;
-mod tfrecord;
-#[cfg(feature = "tokenizers")]
-mod tokens;
-mod verbs;
-mod workers;
-mod wrap;
+mod transforms;
 
-pub use adapt::{Prefetch, Workers};
-pub use batch::{Batch, Cursor};
-pub use batches::Batches;
-pub use buckets::Buckets;
-pub use cache::Cache;
-#[cfg(feature = "parquet")]
-pub use columnar::columnar;
-pub use csv::Csv;
-pub use digits::Digits;
-pub use error::DataError;
-pub use folder::Folder;
-pub use image::{Crop, Decode, DecodeMasks};
-pub use memory::Memory;
-pub use numpy::Numpy;
-pub use open::{DEFAULT_MAX_BYTES, DatasetInfo, ImageOptions, OpenOptions, catalogue, open};
-pub use pairs::Pairs;
-pub use paths::Paths;
-pub use permutation::Permutation;
+pub use crate::core::batch::{Batch, Cursor};
+pub use crate::core::dataset::Dataset;
+pub use crate::core::error::DataError;
+pub use crate::core::guard::is_guarded;
+pub use crate::core::record::{MAX_COLUMNS, Place, Record};
+pub use crate::core::schema::{Column, Kind, Schema};
+pub use formats::*;
 pub use pipeline::Pipeline;
+pub use pipeline::autotune::{Prefetch, Workers};
+pub use pipeline::batches::Batches;
+pub use pipeline::buckets::Buckets;
+pub use pipeline::cache::Cache;
+pub use pipeline::memory::{
+    BATCHES, BUCKET_BUFFER, CACHE, DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER, Share,
+};
 pub use plimsoll_tensor::Field;
-#[cfg(feature = "tiff")]
-pub use raster::Raster;
-pub use record::{MOST_COLUMNS, Place, Record};
-pub use rows::{Normalise, OneHot, Select};
-pub use schema::{Column, Kind, Schema};
-pub use shards::Shards;
-pub use share::{BATCHES, BUCKET_BUFFER, CACHE, DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER, Share};
-pub use source::{Dataset, Source};
-pub use stage::Stage;
+pub use source::Source;
+pub use source::memory::Memory;
+pub use source::permutation::Permutation;
 pub use stream::{Stream, Streamed};
-pub use synthetic::{Synthetic, SyntheticSpec};
-pub use table::TableOptions;
-pub use text::Text;
-pub use tfrecord::tf_records;
-#[cfg(feature = "tokenizers")]
-pub use tokens::Tokens;
-pub use workers::is_guarded;
-pub use wrap::{Itself, Masked, Shaped};
+pub use transforms::example::{Itself, Shaped};
+pub use transforms::image::{Crop, Decode, DecodeMasks};
+pub use transforms::stage::Stage;
+pub use transforms::table::{Normalise, OneHot, Select};
+pub use transforms::text::Masked;

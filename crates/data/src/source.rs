@@ -1,9 +1,14 @@
-//! What every source of records offers.
+//! Records by index: the trait, sources in memory, and verbs that compute other indices.
 
-use crate::{DataError, Pipeline, Record, Schema};
-use std::fmt;
+pub(crate) mod join;
+pub(crate) mod mapped;
+pub(crate) mod memory;
+pub(crate) mod permutation;
+pub(crate) mod view;
 
-/// Records that are each reachable by an index. Worker threads read them at the same time.
+use crate::{DataError, Record, Schema};
+
+/// Records with random access by index. Worker threads read them concurrently.
 ///
 /// ```
 /// use plimsoll_data::{DataError, Field, Record, Schema, Source};
@@ -45,8 +50,8 @@ pub trait Source: Send + Sync {
         self.len() == 0
     }
 
-    /// Writes record `index`. `scratch` is at least [`Source::scratch_bytes`] long, and holds anything. Allocates nothing
-    /// unless it fails, but for [`Source::decoder_bytes`].
+    /// Writes record `index`. `scratch` is at least [`Source::scratch_bytes`] long, with undefined content. Apart from
+    /// [`Source::decoder_bytes`] it allocates only on errors.
     fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError>;
 
     /// Heap bytes this source holds, exact to a few KiB.
@@ -57,12 +62,12 @@ pub trait Source: Send + Sync {
         0
     }
 
-    /// Heap bytes that a library takes at most while one reader reads.
+    /// The most heap bytes that a library allocates while one reader reads.
     fn decoder_bytes(&self) -> usize {
         0
     }
 
-    /// Where a record of an epoch is from, for errors: a file, a place in it.
+    /// Where a record of an epoch is from, for errors: a file, a position in it.
     fn origin(&self, index: usize, epoch: u64) -> String {
         let _ = epoch;
         format!("example {index}")
@@ -93,50 +98,7 @@ impl<S: Source + ?Sized> Source for Box<S> {
     }
 }
 
-/// A dataset in its two parts, neither shuffled nor batched: who trains does that.
-///
-/// ```
-/// use plimsoll_data::{OpenOptions, open};
-/// let digits = open("mnist", &OpenOptions::default())?;
-/// assert_eq!(digits.resident_bytes(), (16_000 + 2_500) * (28 * 28 + 1));
-/// # Ok::<(), plimsoll_data::DataError>(())
-/// ```
-pub struct Dataset {
-    /// The name it was opened by.
-    pub name: String,
-    /// Examples to learn from.
-    pub train: Pipeline,
-    /// Examples to measure with.
-    pub test: Pipeline,
-}
-
-impl Dataset {
-    /// A dataset from two sources or pipelines.
-    pub fn new(name: impl Into<String>, train: impl Into<Pipeline>, test: impl Into<Pipeline>) -> Self {
-        Self { name: name.into(), train: train.into(), test: test.into() }
-    }
-
-    /// The data with a share of its training examples in place of the test part ([`Pipeline::hold_out`]): for looking at a
-    /// model while it is not done, without looking at the test part.
-    pub fn hold_out(self, share: f64) -> Result<Self, DataError> {
-        let (train, test) = self.train.hold_out(share)?;
-        Ok(Self { train, test, ..self })
-    }
-
-    /// Heap bytes that the sources of both parts hold.
-    pub fn resident_bytes(&self) -> usize {
-        self.train.resident_bytes() + self.test.resident_bytes()
-    }
-}
-
-impl fmt::Debug for Dataset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |part: &Pipeline| part.len().map_or("unknown".to_string(), |n| n.to_string());
-        write!(f, "Dataset({}, {} + {} examples)", self.name, count(&self.train), count(&self.test))
-    }
-}
-
-/// Refuses an index past the end, and buffers of another number or length; every source of tensors asks it first.
+/// Checks the index, and number and lengths of the buffers. Every source of tensors calls it first.
 pub(crate) fn check_read(source: &dyn Source, index: usize, record: &Record<'_>) -> Result<(), DataError> {
     if index >= source.len() {
         return Err(DataError::Index { index, len: source.len() });

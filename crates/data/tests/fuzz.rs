@@ -1,4 +1,4 @@
-//! Damaged files of every format: an error or records, never a panic, and never more memory than was stated.
+//! Damaged files of every format give an error or records, never a panic, and never exceed the stated bytes.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::Scratch;
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// What opening may take besides what is stated: buffers of the first pass, and the libraries that read headers.
+/// The most memory of opening: buffers of the first pass, and of libraries that read headers.
 const OPENING: usize = 24 << 20;
 
 fn options() -> OpenOptions {
@@ -28,7 +28,7 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Flips, cuts, inserts and repeats.
+/// Flips, truncates, inserts and repeats bytes.
 fn damage(file: &[u8], seed: u64) -> Vec<u8> {
     let stream = Stream::new(seed, 0, "damage");
     let mut file = file.to_vec();
@@ -56,7 +56,7 @@ fn damage(file: &[u8], seed: u64) -> Vec<u8> {
     file
 }
 
-/// Opens and reads an epoch or two; returns how many records came.
+/// Opens a dataset and reads an epoch of both parts; returns the number of records.
 fn read(spec: &str, options: &OpenOptions) -> Result<usize, DataError> {
     let before = HEAP.restart_peak();
     let data: Result<Dataset, DataError> = open(spec, options);
@@ -70,7 +70,7 @@ fn read(spec: &str, options: &OpenOptions) -> Result<usize, DataError> {
     Ok(count)
 }
 
-/// Reads an epoch; returns how many records came.
+/// Reads an epoch; returns the number of records.
 fn run(part: &Pipeline) -> Result<usize, DataError> {
     let pipeline = if part.schema().classes().is_some() { part.clone().skip_bad(3) } else { part.clone() };
     let pipeline = pipeline.batch(4);
@@ -86,12 +86,12 @@ fn run(part: &Pipeline) -> Result<usize, DataError> {
         }
     };
     let peak = HEAP.peak_bytes() - before;
-    // What says what is wrong is not counted.
+    // The memory of error messages is not stated.
     assert!(peak <= stated + (8 << 10), "{peak} bytes, {stated} were stated: {result:?}");
     result
 }
 
-/// Damages a fixture so many times.
+/// Damages a fixture in `cases` ways.
 fn check(folder: &Scratch, kind: &str, name: &str, options: &OpenOptions, cases: u64) {
     let whole =
         std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap();
@@ -105,7 +105,7 @@ fn check(folder: &Scratch, kind: &str, name: &str, options: &OpenOptions, cases:
         match catch_unwind(AssertUnwindSafe(|| read(&spec, options))) {
             Ok(Ok(_)) => good += 1,
             Ok(Err(error)) => {
-                // What panics in a library is an error here.
+                // A panic in a library is an error here.
                 let panics = error.to_string().contains("panicked");
                 assert!(!panics || kind == "parquet", "{name}, seed {seed}: {error}");
                 caught += u64::from(panics);
@@ -147,13 +147,13 @@ fn masks(folder: &Scratch, options: &OpenOptions) {
     damaged(&folder.0.join("pairs/masks/5.png"), &mask, &spec, options, 1000);
 }
 
-/// Damages a file so many times, and reads what it is a part of.
+/// Damages a file of a dataset in `cases` ways.
 fn damaged(path: &Path, whole: &[u8], spec: &str, options: &OpenOptions, cases: u64) {
     let all = read(spec, options).unwrap();
     let (mut good, mut bad) = (0, 0);
     for seed in 0..cases {
         std::fs::write(path, damage(whole, seed)).unwrap();
-        // Bad records are skipped: an error is one of the whole.
+        // Bad records are skipped, so an error concerns the whole file.
         match catch_unwind(AssertUnwindSafe(|| read(spec, options))) {
             Ok(Ok(_)) => good += 1,
             Ok(Err(error)) => {
@@ -167,14 +167,14 @@ fn damaged(path: &Path, whole: &[u8], spec: &str, options: &OpenOptions, cases: 
     assert_eq!(std::fs::write(path, whole).ok().map(|()| read(spec, options).unwrap()), Some(all));
 }
 
-/// One test, because another's allocations on its own thread would be counted.
+/// One test: allocations of a second one, on another thread, would be counted.
 #[test]
-fn damaged_files_are_errors_or_records_within_what_was_stated() {
-    // What libraries say of their panics, which are errors here, is not printed.
-    let say = std::panic::take_hook();
+fn damaged_files_never_panic_or_exceed_the_stated_bytes() {
+    // Panics of libraries become errors here; they are not printed.
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        if info.location().is_none_or(|place| !place.file().contains("registry")) {
-            say(info);
+        if info.location().is_none_or(|location| !location.file().contains("registry/src")) {
+            report(info);
         }
     }));
     let folder = Scratch::new("fuzz");
@@ -231,7 +231,7 @@ fn damaged_files_are_errors_or_records_within_what_was_stated() {
         eprintln!("{name}: {good} were read, {bad} refused");
         assert!(bad > 50);
     }
-    // The sums of records catch damage before it is read: records that are whole and hold anything.
+    // Checksums catch damage before records are parsed: damaged content with valid checksums.
     let record = |bytes: &[u8]| {
         let sum =
             |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
@@ -263,4 +263,7 @@ fn damaged_files_are_errors_or_records_within_what_was_stated() {
         }
     }
     assert!(HEAP.live_bytes() > 0);
+    let damaged = ["npz", "csv", "tfrecord", "paths", "masks", "parquet", "text", "raster"];
+    // Unit tests and property tests damage IDX files, images and their archives.
+    support::assert_covers_registry(&damaged, &["mnist", "images", "tar", "synthetic"]);
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct Builder {
     graph: Graph,
     layer: Arc<str>,
-    /// For every value, whether its first axis runs over examples.
+    /// For every value, whether axis 0 is the batch axis.
     batched: Vec<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Graph {
 }
 
 impl Builder {
-    /// A builder for batches of `examples`, whose sums over examples fold in blocks of `example_block`.
+    /// A builder for batches of `examples`, whose sums over the batch fold in blocks of `example_block`.
     pub fn new(examples: usize, example_block: usize) -> Self {
         let graph = Graph {
             examples,
@@ -106,12 +106,12 @@ impl Builder {
         ValueId(self.graph.values.len() as u32 - 1)
     }
 
-    /// A value from outside whose first axis runs over the batch's examples.
+    /// A value from outside whose axis 0 is the batch axis.
     pub fn batch_input(&mut self, name: &str, ty: TensorType) -> ValueId {
         self.input(name, ty, true)
     }
 
-    /// A value from outside that is the same for all examples, like a learning rate.
+    /// A value from outside that is the same for the whole batch, like a learning rate.
     pub fn setting(&mut self, name: &str, ty: TensorType) -> ValueId {
         self.input(name, ty, false)
     }
@@ -136,7 +136,7 @@ impl Builder {
         value
     }
 
-    /// Says what the state that starts as `input` ends the step as.
+    /// Sets the value that the state that starts as `input` has after the step.
     ///
     /// # Panics
     /// If `input` is not a state's old version.
@@ -145,19 +145,21 @@ impl Builder {
         self.graph.states[i].output = Some(output);
     }
 
-    /// A sum carried between micro-batches; [`Builder::set_carry`] closes it.
+    /// A sum accumulated over the micro-batches; [`Builder::set_accumulator`] sets its value after each.
     pub fn accumulator(&mut self, ty: TensorType) -> ValueId {
         let input = self.value(ty, Origin::Accumulator(self.graph.accumulators.len()));
         self.graph.accumulators.push(Accumulator { input, output: input });
         input
     }
 
-    /// Says what a carried sum is after the micro-batch.
+    /// Sets the value of an accumulator after the micro-batch.
     ///
     /// # Panics
-    /// If `input` is not a carry.
-    pub fn set_carry(&mut self, input: ValueId, output: ValueId) {
-        let Origin::Accumulator(i) = self.graph.origin(input) else { panic!("{input} is not a carry") };
+    /// If `input` is not an accumulator.
+    pub fn set_accumulator(&mut self, input: ValueId, output: ValueId) {
+        let Origin::Accumulator(i) = self.graph.origin(input) else {
+            panic!("{input} is not an accumulator")
+        };
         self.graph.accumulators[i].output = output;
     }
 
@@ -176,7 +178,7 @@ impl Builder {
         self.accumulating(op, inputs, &[])
     }
 
-    /// Adds a node whose folded outputs are added to running sums.
+    /// Adds a node whose folding outputs are added to accumulators.
     pub fn accumulating(
         &mut self,
         op: Op,
@@ -191,9 +193,9 @@ impl Builder {
         let from: Vec<bool> = inputs.iter().map(|v| self.batched[v.index()]).collect();
         let given: Vec<&TensorType> = inputs.iter().map(|&v| self.graph.ty(v)).collect();
         let batch_relations = op.batch_relation(&from, &given, outputs.len());
-        for (value, flow) in outputs.iter().zip(batch_relations) {
+        for (value, relation) in outputs.iter().zip(batch_relations) {
             self.batched[value.index()] =
-                flow == BatchRelation::PerExample && self.graph.holds_examples(*value);
+                relation == BatchRelation::PerExample && self.graph.fits_batch_axis(*value);
         }
         self.graph.nodes.push(Node {
             op,
@@ -291,14 +293,14 @@ impl Builder {
         self.one(Op::Reduce(Reduce::SquareSum { start, end }), &[x])
     }
 
-    /// Whether the first axis of a value runs over the batch's examples.
+    /// Whether axis 0 of a value is the batch axis.
     pub fn is_batched(&self, value: ValueId) -> bool {
         self.batched[value.index()]
     }
 
-    /// Sums a value down to the shape of one that broadcasts to its own: the gradient of broadcasting. What is batched
-    /// is summed over the examples for what is not, even if there is one example alone: other micro-batches have others.
-    /// Sums of 16-bit floats are f32, and stay it where they are sums over examples.
+    /// Sums a value down to the shape of `like`, which broadcasts to its own: the gradient of broadcasting. A batched value
+    /// is summed over the batch if `like` is not batched, even if there is only one example: other micro-batches have others.
+    /// Sums of 16-bit floats are f32, and stay f32 where they are sums over the batch.
     pub fn sum_like(&mut self, x: ValueId, like: ValueId) -> Result<ValueId, GraphError> {
         let (full, shape) = (self.shape(x).clone(), self.shape(like).clone());
         let missing = full.rank() - shape.rank();

@@ -43,7 +43,7 @@ impl Graph {
         self.check_ends(&defined)
     }
 
-    /// Marks a value as written, once and by where it says it comes from.
+    /// Marks a value as written: once, and by its stated origin.
     fn define(&self, defined: &mut [bool], value: ValueId, origin: Origin) -> Result<(), GraphError> {
         let reason = match self.values.get(value.index()) {
             None => format!("{value} does not exist"),
@@ -67,10 +67,10 @@ impl Graph {
         for node in self.nodes.iter().filter(|n| !n.accumulate.is_empty()) {
             let types: Vec<&TensorType> = node.accumulate.iter().map(|&v| self.ty(v)).collect();
             let mut outputs = node.outputs.iter().map(|&v| self.ty(v));
-            // Accumulators belong to the folded outputs, in order: a subsequence of the outputs' types.
+            // Accumulators belong to the folding outputs, in order: a subsequence of the outputs' types.
             if !types.iter().all(|t| outputs.any(|o| o == *t)) {
                 return Err(GraphError::Broken(format!(
-                    "layer `{}`: {}: the running sums do not have the types of its outputs",
+                    "layer `{}`: {}: the accumulators do not have the types of its outputs",
                     node.layer,
                     node.op.name()
                 )));
@@ -98,7 +98,10 @@ impl Graph {
         }
         for accumulator in &self.accumulators {
             if !exists(accumulator.output) || self.ty(accumulator.output) != self.ty(accumulator.input) {
-                return broken(format!("carry {} ends as another type than it starts", accumulator.input));
+                return broken(format!(
+                    "accumulator {} ends as another type than it starts",
+                    accumulator.input
+                ));
             }
         }
         match self.outputs.iter().find(|o| !exists(o.value)) {
@@ -148,7 +151,7 @@ mod tests {
         refused(|g| g.states.push(g.states[0].clone()), "should come from");
         refused(|g| g.outputs[0].value = ValueId(50), "is not written");
         refused(|g| g.examples = 0, "at least 1");
-        refused(|g| g.nodes[0].accumulate = vec![ValueId(0)], "running sums");
+        refused(|g| g.nodes[0].accumulate = vec![ValueId(0)], "accumulators");
         refused(|g| drop(g.nodes.pop()), "are written");
         refused(|g| g.values.push(g.values[0].clone()), "are written");
     }

@@ -35,7 +35,7 @@ impl Dot<'_> {
         match self.0.origin(value) {
             Origin::Input(i) => format!("input{i}"),
             Origin::State(i) => format!("state{i}"),
-            Origin::Accumulator(i) => format!("carry{i}"),
+            Origin::Accumulator(i) => format!("accumulator{i}"),
             Origin::Node { node, .. } => format!("node{}", node.index()),
         }
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Dot<'_> {
         for (i, accumulator) in graph.accumulators.iter().enumerate() {
             writeln!(
                 f,
-                "  carry{i} [shape=cylinder, label={}];",
+                "  accumulator{i} [shape=cylinder, label={}];",
                 quoted(&graph.ty(accumulator.input).to_string())
             )?;
         }
@@ -64,7 +64,7 @@ impl fmt::Display for Dot<'_> {
             let node = graph.node(id);
             let types: Vec<_> = node.outputs.iter().map(|&v| graph.ty(v).to_string()).collect();
             let label = quoted(&format!("{}\\n{}\\n{}", node.op.name(), node.layer, types.join(" ")));
-            // The line breaks are Graphviz' own, not to be quoted.
+            // Graphviz' line breaks stay escapes.
             let label = label.replace("\\\\n", "\\n");
             writeln!(f, "  node{} [label={label}];", id.index())?;
             for value in node.reads() {

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ValueId(pub u32);
 
-/// Names a node of a graph; nodes stand in a topological order.
+/// Names a node of a graph; nodes are in a topological order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
@@ -40,7 +40,7 @@ pub enum Origin {
     Input(usize),
     /// The old version of `Graph::states[i]`.
     State(usize),
-    /// The running sum of `Graph::accumulators[i]` before this micro-batch.
+    /// `Graph::accumulators[i]` before this micro-batch.
     Accumulator(usize),
     /// Output `output` of a node.
     Node {
@@ -58,11 +58,11 @@ pub struct Node {
     pub op: Op,
     /// The values read, in the op's order.
     pub inputs: Vec<ValueId>,
-    /// Running sums that the op's folded outputs are added to, one for each of them; empty: the sums start at zero.
+    /// Accumulators that the op's folding outputs are added to, one for each of them; empty: the sums start at zero.
     pub accumulate: Vec<ValueId>,
     /// The values written.
     pub outputs: Vec<ValueId>,
-    /// The layer that asked for it, like `block3/conv2`; backward and update nodes carry their layer's name too.
+    /// The layer it belongs to, like `block3/conv2`; backward and update nodes have their layer's name too.
     pub layer: Arc<str>,
 }
 
@@ -80,7 +80,7 @@ pub struct Input {
     pub name: String,
     /// The value.
     pub value: ValueId,
-    /// Whether the first extent runs over the batch's examples (else it is a setting, like a learning rate).
+    /// Whether axis 0 is the batch axis (else it is a setting, like a learning rate).
     pub batched: bool,
 }
 
@@ -129,7 +129,7 @@ pub struct State {
     pub output: Option<ValueId>,
 }
 
-/// A sum over examples carried from micro-batch to micro-batch; it starts each step at zero.
+/// A sum over the batch, accumulated from micro-batch to micro-batch; it starts each step at zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accumulator {
     /// The sum before this micro-batch.
@@ -149,13 +149,13 @@ pub struct Output {
 
 /// One step as data.
 ///
-/// With `micro_batches > 1`, nodes that do not depend on a carry's final value run once per micro-batch on slices of
-/// the batched inputs; the others (the *tail*, see [`Graph::tail`]) run once, after the last.
+/// With `micro_batches > 1`, the nodes of the *body* run once per micro-batch, on slices of the batched inputs; those of the
+/// *optimizer step* ([`Graph::optimizer_step`]), which read finished accumulators, run once, after the last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
-    /// Examples in one run of the body: the first extent of batched inputs.
+    /// Examples of one micro-batch: the first extent of batched inputs.
     pub examples: usize,
-    /// Sums over examples fold block by block of this many examples; batches may be split at its multiples.
+    /// Sums over the batch fold block by block of this many examples; batches may be split at its multiples.
     pub example_block: usize,
     /// How often the body runs per step.
     pub micro_batches: usize,
@@ -163,9 +163,9 @@ pub struct Graph {
     pub inputs: Vec<Input>,
     /// States.
     pub states: Vec<State>,
-    /// Sums carried between micro-batches.
+    /// Sums accumulated over the micro-batches.
     pub accumulators: Vec<Accumulator>,
-    /// The work, in a topological order.
+    /// The nodes, in a topological order.
     pub nodes: Vec<Node>,
     /// Results.
     pub outputs: Vec<Output>,
@@ -235,46 +235,46 @@ impl Graph {
         readers
     }
 
-    /// For every node, whether it runs once after the last micro-batch: because it reads a finished sum, or because what
-    /// it makes of states and settings alone is read by such nodes alone.
+    /// For every node, whether it runs once, after the last micro-batch: because it depends on a finished accumulator, or
+    /// because it depends on states and settings alone and only such nodes read it.
     pub fn optimizer_step(&self) -> Vec<bool> {
         let mut finished = vec![false; self.values.len()];
         for accumulator in &self.accumulators {
             finished[accumulator.output.index()] = true;
         }
-        let mut tail = vec![false; self.nodes.len()];
+        let mut once = vec![false; self.nodes.len()];
         // Whether a value is the same in every micro-batch.
-        let mut shared: Vec<bool> = self.value_ids().map(|value| self.enters_shared(value)).collect();
+        let mut constant: Vec<bool> = self.value_ids().map(|value| self.is_constant_input(value)).collect();
         for id in self.node_ids() {
             let node = self.node(id);
-            tail[id.index()] = node.inputs.iter().any(|v| finished[v.index()]);
-            let alike = node.reads().all(|v| shared[v.index()]);
+            once[id.index()] = node.inputs.iter().any(|v| finished[v.index()]);
+            let all_constant = node.reads().all(|v| constant[v.index()]);
             for value in &node.outputs {
-                finished[value.index()] |= tail[id.index()];
-                shared[value.index()] = alike;
+                finished[value.index()] |= once[id.index()];
+                constant[value.index()] = all_constant;
             }
         }
-        // Whether a value is wanted by something else than the tail.
-        let mut wanted = vec![self.accumulators.is_empty(); self.values.len()];
+        // Whether the body reads a value, or it leaves the step.
+        let mut needed_early = vec![self.accumulators.is_empty(); self.values.len()];
         let states = self.states.iter().filter_map(|s| s.output);
         let accumulators = self.accumulators.iter().map(|c| c.output);
         states
             .chain(accumulators)
             .chain(self.outputs.iter().map(|o| o.value))
-            .for_each(|v| wanted[v.index()] = true);
+            .for_each(|v| needed_early[v.index()] = true);
         for id in self.node_ids().rev() {
             let node = self.node(id);
-            let late = |v: &ValueId| shared[v.index()] && !wanted[v.index()];
-            tail[id.index()] |= node.outputs.iter().all(late);
-            if !tail[id.index()] {
-                node.reads().for_each(|v| wanted[v.index()] = true);
+            let late = |v: &ValueId| constant[v.index()] && !needed_early[v.index()];
+            once[id.index()] |= node.outputs.iter().all(late);
+            if !once[id.index()] {
+                node.reads().for_each(|v| needed_early[v.index()] = true);
             }
         }
-        tail
+        once
     }
 
     /// Whether a value enters the step from outside and is the same in every micro-batch.
-    fn enters_shared(&self, value: ValueId) -> bool {
+    fn is_constant_input(&self, value: ValueId) -> bool {
         match self.origin(value) {
             Origin::Input(i) => !self.inputs[i].batched,
             Origin::State(_) => true,

@@ -1,7 +1,25 @@
-//! The graph: ops, types, builder, checks and text form.
+//! The graph: ops and their types, the builder, checks, and the text form.
 //!
-//! A [`Graph`] is pure SSA: every value is written once, by a node, or enters as an input, as a state's old version
-//! or as a carried accumulator. A training step (forward, backward, update) is one graph.
+//! A [`Graph`] is pure SSA: every value is written once, by a [`Node`], or enters the graph as an input, as the old version
+//! of a state or as an accumulator. A training step (forward, backward, optimizer step) is one graph. In-place work and
+//! aliasing are the planner's; here nothing is overwritten.
+//!
+//! | to find | look at |
+//! |---|---|
+//! | what an op computes, its type rule, cost and properties | [`op`], a file per family; the closed enum is [`Op`] |
+//! | whether an op is cheap to rematerialize, its precision class, whether it may work in place | [`op::Properties`] |
+//! | how to build a graph; broadcasting, reductions over any axes, einsum | [`Builder`], `builder/` |
+//! | how values relate to the batch: per-example, reduced over it, mixed across it, independent of it | [`BatchRelation`] |
+//! | which nodes run once, after gradient accumulation | [`Graph::optimizer_step`] |
+//! | the invariants of a graph | [`Graph::check`] |
+//! | printing and parsing; a drawing | [`parse`] and `Display`; [`Graph::dot`] |
+//! | minimum cuts, which `save` and the planner's search share | [`FlowNetwork`] |
+//!
+//! The batch is axis 0 of every per-example value. Sums over it fold from +0, block of examples by block, in order
+//! ([`Graph::example_block`]): that is why a batch may be split at blocks without changing a bit.
+//!
+//! This crate knows types and costs. It does not know gradients or passes (`plimsoll-transform`), plans and memory
+//! (`plimsoll-plan`), or kernels (the executors).
 //!
 //! ```
 //! use plimsoll_graph::{Builder, Init, Role};

@@ -54,7 +54,7 @@ impl FlowNetwork {
     }
 
     /// Sends the maximum flow and returns it: the capacity of a minimum cut. [`Self::is_source_side`] and
-    /// [`Self::sink_side`] then tell the sides of a cut.
+    /// [`Self::sink_side`] then give the sides of a cut.
     pub fn min_cut(&mut self, source: usize, sink: usize) -> u64 {
         let mut flow = 0;
         while self.find_levels(source, sink) {

@@ -1,4 +1,4 @@
-//! The text form: one line per input, state, carry, node and output; it prints and parses.
+//! The text form: one line per input, state, accumulator, node and output; it prints and parses.
 
 use crate::{Builder, Graph, GraphError, Init, Op, Origin, Role, ValueId};
 use plimsoll_tensor::TensorType;
@@ -26,7 +26,7 @@ impl fmt::Display for Graph {
                     let header = json(serde_json::to_string(&(&s.name, s.role, s.init)))?;
                     writeln!(f, "state {value}: {ty} = {header}")?;
                 }
-                Origin::Accumulator(_) => writeln!(f, "carry {value}: {ty}")?,
+                Origin::Accumulator(_) => writeln!(f, "accumulator {value}: {ty}")?,
                 Origin::Node { node, output: 0 } => {
                     let node = self.node(node);
                     let types: Vec<_> =
@@ -52,7 +52,7 @@ impl fmt::Display for Graph {
             }
         }
         for accumulator in &self.accumulators {
-            writeln!(f, "fold {} = {}", accumulator.input, accumulator.output)?;
+            writeln!(f, "accumulate {} = {}", accumulator.input, accumulator.output)?;
         }
         for output in &self.outputs {
             writeln!(f, "output {} = {}", json(serde_json::to_string(&output.name))?, output.value)?;
@@ -126,18 +126,18 @@ impl Parser {
                 let value = self.builder.named_state(name, ty, role, init);
                 self.define(number, value)
             }
-            "carry" => {
+            "accumulator" => {
                 let (number, ty) = typed(rest)?;
                 let value = self.builder.accumulator(ty);
                 self.define(number, value)
             }
-            "write" | "fold" => {
+            "write" | "accumulate" => {
                 let (input, output) = after(rest, "=")?;
                 let (input, output) = (self.value(input)?, self.value(output)?);
                 match (word, self.builder.graph().origin(input)) {
                     ("write", Origin::State(_)) => self.builder.set_state(input, output),
-                    ("fold", Origin::Accumulator(_)) => self.builder.set_carry(input, output),
-                    _ => return Err(format!("{input} cannot be written so")),
+                    ("accumulate", Origin::Accumulator(_)) => self.builder.set_accumulator(input, output),
+                    _ => return Err(format!("{input} cannot be written by `{word}`")),
                 }
                 Ok(())
             }
@@ -153,7 +153,7 @@ impl Parser {
 
     fn node(&mut self, line: &str) -> Result<(), String> {
         let (definitions, rest) = after(line, " = ")?;
-        // Inside the quotes a quote is escaped, so the last of these marks is the layer's.
+        // Quotes inside the layer's name are escaped, so the last ` @"` starts it.
         let (call, layer) = rest.rsplit_once(" @\"").ok_or("expected `@\"layer\"`")?;
         let layer: String = json(&format!("\"{layer}"))?;
         let (call, sums) = call.split_once(" += ").map_or((call, None), |(c, s)| (c, Some(s)));
@@ -163,7 +163,7 @@ impl Parser {
         let sums = sums.map_or(Ok(Vec::new()), |s| self.values(s.trim().trim_start_matches('(')))?;
         let build = |b: &mut Builder| b.accumulating(op, &inputs, &sums);
         let outputs = self.builder.within(Arc::from(layer), build).map_err(|e| e.to_string())?;
-        // Types contain commas, so the definitions are cut where a new value begins.
+        // Types contain commas, so the definitions are split where a new value begins.
         let definitions: Vec<_> = definitions.split(", %").collect();
         if definitions.len() != outputs.len() {
             return Err(format!("the op has {} outputs, {} are named", outputs.len(), definitions.len()));
@@ -209,12 +209,12 @@ mod tests {
     const TEXT: &str = r#"graph examples=2 block=1 micro_batches=2
 batch %0: f32[2,3] = "x, the \"input\""
 state %1: f32[3,2] = ["dense/kernel","parameter",{"uniform":0.1}]
-carry %2: f32[3,2]
+accumulator %2: f32[3,2]
 %3: f32[2,2] = {"mat_mul":{"transpose_a":false,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %1) @"dense, @ \"home\""
 %4: f32[3,2] = {"mat_mul":{"transpose_a":true,"transpose_b":false,"epilogue":{"bias":false,"relu":false}}}(%0, %3) += (%2) @"dense, @ \"home\""
 %5: f32[3,2] = {"elementwise":{"binary":"sub"}}(%1, %4) @"dense, @ \"home\""
 write %1 = %5
-fold %2 = %4
+accumulate %2 = %4
 output "y" = %3
 "#;
 
@@ -241,7 +241,7 @@ output "y" = %3
             let _ = parse(&text);
         }
 
-        /// Damage to a graph that is otherwise right reaches deeper than noise does.
+        /// A damaged graph gets further into the parser than noise does.
         #[test]
         fn damaged_graphs_do_not_panic(at in 0..TEXT.len(), len in 0usize..40, with in ".{0,12}") {
             let mut text = TEXT.to_string();

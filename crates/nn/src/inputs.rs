@@ -1,11 +1,11 @@
-//! Models whose float inputs come in another element type.
+//! Models with 16-bit float inputs.
 
 use crate::{Head, Loss, Model, Net};
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::{DType, Field};
 
-/// A model that takes its f32 inputs as 16-bit floats, as [`Precision`](crate::Precision) has between layers: half the bytes of
-/// batches and of the step's inputs.
+/// A model that takes its f32 inputs as 16-bit floats, the type of activations under that [`Precision`](crate::Precision):
+/// batches and step inputs take half the bytes.
 ///
 /// ```
 /// use plimsoll_nn::{Model, NarrowInputs, Policy, Precision, Sgd, step, zoo};

@@ -23,15 +23,15 @@ pub use shape::{Flatten, Permute, Reshape, Residual, Upsample};
 use crate::Net;
 use plimsoll_graph::{GraphError, Init, ValueId};
 
-/// Something that turns a value into another, with parameters of its own.
+/// A function of one value, with its own parameters.
 ///
-/// A layer of one's own is a few lines of ordinary ops, differentiated by itself:
+/// A custom layer is a few lines of ordinary ops; its gradient follows from them:
 ///
 /// ```
 /// use plimsoll_nn::{Layer, Net};
 /// use plimsoll_graph::{GraphError, Init, ValueId};
 ///
-/// /// A learned gain on the way through.
+/// /// A learned gain.
 /// struct Gain;
 ///
 /// impl Layer for Gain {
@@ -52,12 +52,12 @@ impl<L: Layer + ?Sized> Layer for Box<L> {
     }
 }
 
-/// Uniform in ±√(6 / inputs): keeps the size of activations through relu layers.
+/// Uniform in ±√(6 / inputs): keeps the variance of activations through relu layers.
 fn he_uniform(inputs: usize) -> Init {
     Init::Uniform((6.0 / inputs.max(1) as f64).sqrt())
 }
 
-/// Uniform in ±√(6 / (inputs + outputs)): keeps it through tanh and sigmoid layers.
+/// Uniform in ±√(6 / (inputs + outputs)): the same for tanh and sigmoid layers.
 fn glorot_uniform(inputs: usize, outputs: usize) -> Init {
     Init::Uniform((6.0 / (inputs + outputs).max(1) as f64).sqrt())
 }

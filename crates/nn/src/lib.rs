@@ -1,6 +1,14 @@
-//! Layers, losses, optimizers and the model zoo as graph builders.
+//! Layers, losses, optimizers and the model zoo, all of which build graphs and compute nothing.
 //!
-//! A model is a description; [`step::training`] turns it into the graph of a whole training step.
+//! - A [`Layer`] adds nodes and parameters to a [`Net`], a graph under construction; a [`Model`] adds a whole network and
+//!   names its inputs and target. [`Sequential`] chains layers, [`zoo`] has published models.
+//! - A [`Loss`] gives one number per row; a step's loss is their sum weighted by the batch's row weights.
+//! - An [`Optimizer`] adds each parameter's update next to its gradient; [`Recipe`] adds clipping, weight averaging and
+//!   frozen parameters.
+//! - A [`Policy`] selects mixed precision and, for f16, dynamic loss scaling ([`LossScale`]).
+//! - [`step`] assembles whole steps: training (forward, backward, optimizer step), evaluation and prediction.
+//!
+//! Layer and parameter names are part of the file formats: weights files carry them and random streams are keyed by them.
 //!
 //! ```
 //! use plimsoll_nn::{Activation, Dense, Flatten, Sequential, Sgd, step};
@@ -45,5 +53,6 @@ pub use optimizer::{
 pub use plimsoll_graph::op::ResizeMode;
 pub use plimsoll_tensor::Field;
 pub use precision::{
-    GOOD_STEPS, LEAST_SCALE, LOSS_SCALE, LossScale, MOST_GROWTH, MOST_SCALE, Policy, Precision, SKIPPED_STEPS,
+    GOOD_STEPS, LOSS_SCALE, LossScale, MAX_GROWTH, MAX_LOSS_SCALE, MIN_LOSS_SCALE, Policy, Precision,
+    SKIPPED_STEPS,
 };

@@ -1,15 +1,15 @@
-//! Models: what goes in, what comes out, and the layers between.
+//! Models: inputs, targets, and the layers between.
 
 use crate::{CrossEntropy, Layer, Loss, MeanSquaredError, Net};
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::{Field, Shape};
 
-/// What a model ends in.
+/// The end of a model.
 #[derive(Clone, Debug)]
 pub enum Head {
     /// Its outputs. For targets that are classes the first holds a score for each class on its last axis.
     Outputs(Vec<ValueId>),
-    /// Features `[rows, width]` and a kernel `[width, classes]`, so that training need never hold all scores.
+    /// Features `[rows, width]` and a kernel `[width, classes]`: training never materializes all scores.
     Linear {
         /// The features.
         features: ValueId,
@@ -61,8 +61,7 @@ pub trait Model: Send + Sync {
     fn target(&self) -> Field;
     /// Adds the model to the net; `inputs` are batches of [`Model::inputs`].
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError>;
-    /// What is made small: cross-entropy for classes and the mean squared error for values, unless the model says
-    /// otherwise.
+    /// The training loss: by default cross-entropy for classes and the mean squared error for values.
     fn loss(&self) -> &dyn Loss {
         default_loss(&self.target())
     }

@@ -1,4 +1,4 @@
-//! What layers build into.
+//! The graph under construction that layers add to.
 
 use plimsoll_graph::op::{Distribution, Random, Unary};
 use plimsoll_graph::{Builder, GraphError, Init, Op, Role, ValueId};
@@ -14,13 +14,14 @@ pub const EXAMPLES: &str = "examples";
 /// What a graph is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Training: batch norm uses the batch's statistics and moves its running ones, dropout drops.
+    /// Training: batch norm uses the batch's statistics and updates the running ones, dropout drops.
     Train,
     /// Evaluation and prediction: running statistics are used, nothing is dropped, nothing is written.
     Infer,
 }
 
-/// A graph in the making, with what layers need to know besides. Derefs to its [`Builder`].
+/// A graph under construction with the context that layers need: mode, element type, random streams and penalties. Derefs
+/// to its [`Builder`].
 #[derive(Debug)]
 pub struct Net {
     builder: Builder,
@@ -28,14 +29,14 @@ pub struct Net {
     pub mode: Mode,
     /// Element type of parameters and activations.
     pub dtype: DType,
-    /// Seed and step, and the examples' numbers, once a layer has asked for random numbers.
+    /// The inputs [`RANDOM`] and [`EXAMPLES`], once a layer has drawn random numbers.
     random: Option<[ValueId; 2]>,
     /// How often each layer has drawn.
     draws: BTreeMap<String, usize>,
     penalties: Vec<ValueId>,
 }
 
-/// A penalty on the size of a parameter, added to the loss.
+/// L1 and L2 penalties on a parameter, added to the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Penalty {
     /// Factor of the sum of magnitudes.
@@ -89,8 +90,8 @@ impl Net {
         self.reshape(y, [&shape[..shape.rank().saturating_sub(1)], &[units]].concat())
     }
 
-    /// Random numbers of this shape for every example. They depend on the run's seed, the step, the layer's name and
-    /// how often it has drawn, the example and the element, and on nothing else.
+    /// Random numbers of this shape for every example: a function of the run's seed, the step, the layer's name and how
+    /// often it has drawn, the example and the element.
     pub fn draw(
         &mut self,
         distribution: Distribution,
@@ -108,8 +109,8 @@ impl Net {
         self.one(Op::Random(Random { distribution, stream, shape: shape.into() }), &inputs)
     }
 
-    /// Adds a scalar to the training loss. A mean over the batch is [`Builder::mean`] over axis 0: the extent of that
-    /// axis is a micro-batch's.
+    /// Adds a scalar to the training loss. For a mean over the batch use [`Builder::mean`] over axis 0, not its extent, which
+    /// is that of a micro-batch.
     pub fn add_penalty(&mut self, value: ValueId) -> Result<(), GraphError> {
         if self.shape(value).rank() != 0 {
             return Err(self.refuse("penalty", &[value], "must be a scalar: sum it over its axes".into()));
@@ -118,7 +119,7 @@ impl Net {
         Ok(())
     }
 
-    /// Penalises the size of a parameter while training.
+    /// Penalises a parameter while training.
     pub fn penalise(&mut self, parameter: ValueId, penalty: Penalty) -> Result<(), GraphError> {
         if self.mode == Mode::Infer {
             return Ok(());
@@ -136,7 +137,7 @@ impl Net {
         Ok(())
     }
 
-    /// What the layers have asked to add to the loss.
+    /// The terms that layers have added to the loss.
     pub(crate) fn penalties(&mut self) -> Vec<ValueId> {
         std::mem::take(&mut self.penalties)
     }
@@ -161,7 +162,7 @@ impl Net {
         self.extents(op, x, "a sequence [examples, positions, width]")
     }
 
-    /// The last extent; the first axis is the examples'.
+    /// The last extent, which is not the batch axis.
     pub(crate) fn width(&self, op: &'static str, x: ValueId) -> Result<usize, GraphError> {
         match &self.shape(x)[..] {
             [_, .., width] => Ok(*width),
@@ -169,8 +170,8 @@ impl Net {
         }
     }
 
-    /// An error if a layer would make nothing: `what` says of what it needs at least one.
-    pub(crate) fn some(
+    /// An error if `count`, a layer's number of `what`, is zero.
+    pub(crate) fn at_least_one(
         &self,
         op: &'static str,
         x: ValueId,

@@ -1,5 +1,5 @@
-//! Optimizers as graph builders: each parameter's update is a few ops next to its gradient, elementwise where the rule
-//! allows it, so that it becomes one kernel that works in place.
+//! Optimizers as graph builders. A parameter's update is a few ops next to its gradient; where the rule is elementwise, it
+//! becomes one fused, in-place kernel.
 
 mod adafactor;
 mod adam;
@@ -26,14 +26,14 @@ pub use sgd::Sgd;
 use plimsoll_graph::{Builder, GraphError, Init, Role, State, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 
-/// A rule that turns gradients into parameters' next versions.
+/// An update rule.
 pub trait Optimizer: Send + Sync {
-    /// Names of the numbers that the update reads and that change from step to step.
+    /// Names of the settings: the numbers that the update reads and that change from step to step.
     fn setting_names(&self) -> Vec<String>;
-    /// Writes those numbers for step `step` (from 0), with the learning rate times `scale`; they are computed in f64
-    /// and rounded once.
+    /// Writes the settings of step `step` (from 0), with the learning rate times `scale`; they are computed in f64 and
+    /// rounded once.
     fn settings(&self, step: u64, scale: f64, values: &mut [f64]);
-    /// The rule and its numbers, in words: a checkpoint goes on only under the same.
+    /// The rule and its hyperparameters. Checkpoints store it, and a run resumes only under the same.
     fn description(&self) -> String {
         self.setting_names().join(", ")
     }
@@ -49,7 +49,7 @@ pub trait Optimizer: Send + Sync {
         gradient: ValueId,
         settings: &[ValueId],
     ) -> Result<(), GraphError>;
-    /// Adds the updates of all parameters that are trained, each in its layer.
+    /// Adds the updates of all trained parameters, each in its layer.
     fn updates(
         &self,
         b: &mut Builder,
@@ -62,7 +62,7 @@ pub trait Optimizer: Send + Sync {
         }
         Ok(())
     }
-    /// As [`Optimizer::updates`], where nothing changes unless `good` is true.
+    /// As [`Optimizer::updates`], but every state keeps its value unless `good` is true.
     fn guarded_updates(
         &self,
         b: &mut Builder,
@@ -85,17 +85,17 @@ pub trait Optimizer: Send + Sync {
         }
         Ok(())
     }
-    /// Whether a parameter is trained; one that is not has neither gradient nor moments.
+    /// Whether a parameter is trained; a frozen one has neither gradient nor moments.
     fn trains(&self, name: &str) -> bool {
         let _ = name;
         true
     }
-    /// Whether it keeps a running average of every parameter that it trains: the state [`AVERAGE`] beside it. Evaluation
-    /// and prediction read that.
+    /// Whether it keeps a running average of every trained parameter, as the state [`AVERAGE`]. Evaluation and prediction
+    /// read the averages.
     fn averages(&self) -> bool {
         false
     }
-    /// Whether what it says of parameters by name makes sense for a model with these.
+    /// Checks its patterns of parameter names against a model's.
     fn check(&self, names: &[&str]) -> Result<(), GraphError> {
         self.decay().map_or(Ok(()), |decay| decay.check(names))
     }
@@ -162,12 +162,12 @@ impl Optimizer for Box<dyn Optimizer> {
     }
 }
 
-/// A parameter under update.
+/// A trained parameter in the graph.
 #[derive(Clone, Debug)]
 pub struct Parameter {
     /// Its full name.
     pub name: String,
-    /// The version the step reads.
+    /// Its value before the update.
     pub value: ValueId,
 }
 
@@ -178,24 +178,52 @@ impl Parameter {
     }
 }
 
-/// A state of a parameter, starting at zero.
+/// A per-parameter state of any type, initially zero.
 fn state(b: &mut Builder, parameter: &Parameter, name: &str, ty: TensorType) -> ValueId {
     b.named_state(format!("{}/{name}", parameter.name), ty, Role::Moment, Init::Zeros)
 }
 
-/// A moment of a parameter, of its type, starting at zero.
+/// A per-parameter state of the parameter's type, initially zero.
 fn moment(b: &mut Builder, parameter: &Parameter, name: &str) -> ValueId {
     let ty = b.ty(parameter.value).clone();
     state(b, parameter, name, ty)
 }
 
-/// `share · old + (1 - share) · new`, with a constant share.
-fn blend(b: &mut Builder, old: ValueId, new: ValueId, share: f64) -> Result<ValueId, GraphError> {
-    let (old, new) = (b.scale(old, share)?, b.scale(new, 1.0 - share)?);
+/// The exponential moving average `beta · old + (1 - beta) · new`.
+fn moving_average(b: &mut Builder, old: ValueId, new: ValueId, beta: f64) -> Result<ValueId, GraphError> {
+    let (old, new) = (b.scale(old, beta)?, b.scale(new, 1.0 - beta)?);
     b.add(old, new)
 }
 
-/// The sum of a value's squares, one number: rows first, then their sums.
+/// Momentum: the new velocity `momentum · velocity + direction`.
+fn velocity(
+    b: &mut Builder,
+    parameter: &Parameter,
+    direction: ValueId,
+    momentum: f64,
+) -> Result<ValueId, GraphError> {
+    let old = moment(b, parameter, "velocity");
+    let slowed = b.scale(old, momentum)?;
+    let new = b.add(slowed, direction)?;
+    b.set_state(old, new);
+    Ok(new)
+}
+
+/// Sets the parameter to `from - rate · direction`.
+fn descend(
+    b: &mut Builder,
+    parameter: &Parameter,
+    from: ValueId,
+    direction: ValueId,
+    rate: ValueId,
+) -> Result<(), GraphError> {
+    let change = b.mul(direction, rate)?;
+    let next = b.sub(from, change)?;
+    b.set_state(parameter.value, next);
+    Ok(())
+}
+
+/// The sum of a value's squares, a scalar: over each row first, then over the rows.
 pub(crate) fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
     let columns = b.shape(x).last().copied().unwrap_or(1).max(1);
     let rows = b.shape(x).elements() / columns;
@@ -211,7 +239,7 @@ pub(crate) fn setting_inputs(b: &mut Builder, optimizer: &dyn Optimizer, dtype: 
     names.map(|name| b.setting(&format!("optimizer/{name}"), TensorType::scalar(dtype))).collect()
 }
 
-/// As many settings as a rule has names for.
+/// The settings as an array.
 fn exactly<const N: usize>(settings: &[ValueId]) -> Result<[ValueId; N], GraphError> {
     let count = settings.len();
     settings

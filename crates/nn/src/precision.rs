@@ -1,33 +1,33 @@
-//! How numbers are stored and multiplied, and the loss scale that f16 needs.
+//! Mixed precision, and dynamic loss scaling for f16.
 
 use crate::optimizer::{Parameter, square_sum};
 use crate::{Mode, Optimizer, Pattern};
 use plimsoll_graph::op::Binary;
 use plimsoll_graph::{Builder, Graph, GraphError, Init, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
-use plimsoll_transform::{Lowered, lower};
+use plimsoll_transform::{MixedPrecision, mixed_precision};
 use std::fmt;
 use std::str::FromStr;
 
-/// The layer that a step's loss is built in; it is computed in f32.
+/// The layer of a step's loss, which is computed in f32.
 pub(crate) const LOSS_LAYER: &str = "loss";
 
-/// The state that holds the loss scale, in f16.
+/// The state that holds the loss scale of f16.
 pub const LOSS_SCALE: &str = "loss_scale/scale";
 /// The state that counts the good steps since the scale last changed.
 pub const GOOD_STEPS: &str = "loss_scale/good_steps";
-/// The state that counts the steps that were skipped.
+/// The state that counts skipped steps.
 pub const SKIPPED_STEPS: &str = "loss_scale/skipped_steps";
 
-/// The smallest loss scale: below, it is not the scale that makes gradients overflow.
-pub const LEAST_SCALE: f64 = 1.0;
+/// The smallest loss scale: gradients that overflow below it do so for another reason.
+pub const MIN_LOSS_SCALE: f64 = 1.0;
 /// The largest loss scale, 2^100: far above any that helps.
-pub const MOST_SCALE: f64 = (1u128 << 100) as f64;
-/// The most good steps after which the loss scale may double: f32 counts them.
-pub const MOST_GROWTH: u32 = 1 << 24;
+pub const MAX_LOSS_SCALE: f64 = (1u128 << 100) as f64;
+/// The largest [`LossScale::growth`]: an f32 counts the steps.
+pub const MAX_GROWTH: u32 = 1 << 24;
 
-/// The element type of what layers hand on and of what products multiply. Parameters, sums, norms, softmax and losses are
-/// f32 in all of them.
+/// The element type of activations and of the operands of products. Parameters, sums, norms, softmax and losses are f32 in
+/// all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32 bits.
@@ -35,7 +35,7 @@ pub enum Precision {
     F32,
     /// 16 bits with f32's range.
     BF16,
-    /// 16 bits with a range that gradients leave: the loss is scaled.
+    /// 16 bits with a range that gradients exceed: the loss is scaled.
     F16,
 }
 
@@ -43,7 +43,7 @@ impl Precision {
     /// Every precision.
     pub const ALL: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
 
-    /// The element type that it stands for.
+    /// Its element type.
     pub const fn dtype(self) -> DType {
         match self {
             Self::F32 => DType::F32,
@@ -72,11 +72,11 @@ impl FromStr for Precision {
     }
 }
 
-/// How f16 keeps small gradients from vanishing: the loss's gradient starts at the scale, updates divide by it. A step
-/// whose gradients hold an infinity or NaN is skipped and halves the scale; after so many good ones it doubles.
+/// Dynamic loss scaling, which keeps small f16 gradients from underflowing: backward starts from the scale, updates divide by
+/// it. A step whose gradients hold an infinity or NaN is skipped and halves the scale; `growth` good steps double it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
-    /// The scale of the first step, rounded to a power of two: scaling is then exact.
+    /// The scale of the first step, rounded to a power of two so that scaling is exact.
     pub initial: f64,
     /// Good steps after which the scale doubles.
     pub growth: u32,
@@ -89,24 +89,24 @@ impl Default for LossScale {
 }
 
 impl LossScale {
-    /// Whether a run can start with it; if not, why.
+    /// An error if it is out of range.
     pub fn check(self) -> Result<(), String> {
         let Self { initial, growth } = self;
-        if !(LEAST_SCALE..=MOST_SCALE).contains(&initial) {
+        if !(MIN_LOSS_SCALE..=MAX_LOSS_SCALE).contains(&initial) {
             return Err(format!(
-                "a loss scale of {initial}: it must be at least {LEAST_SCALE} and at most 2^100"
+                "a loss scale of {initial}: it must be at least {MIN_LOSS_SCALE} and at most 2^100"
             ));
         }
-        if !(1..=MOST_GROWTH).contains(&growth) {
+        if !(1..=MAX_GROWTH).contains(&growth) {
             return Err(format!(
-                "a loss scale that grows after {growth} steps: it must be at least 1 and at most {MOST_GROWTH}"
+                "a loss scale that grows after {growth} steps: it must be at least 1 and at most {MAX_GROWTH}"
             ));
         }
         Ok(())
     }
 }
 
-/// What a model computes in, and which of its layers do not.
+/// The precision of a model, and the layers that stay f32.
 ///
 /// ```
 /// use plimsoll_nn::{Policy, Precision, Sgd, step, zoo};
@@ -131,7 +131,7 @@ impl Policy {
         Self { precision, ..Self::default() }
     }
 
-    /// Lets the layers that a [`Pattern`] names compute in f32 and hand on f32.
+    /// Keeps the layers that a [`Pattern`] matches, and their outputs, in f32.
     pub fn keep_f32(mut self, pattern: &str) -> Self {
         self.keep.push(Pattern::new(pattern));
         self
@@ -142,7 +142,7 @@ impl Policy {
         Self { scale, ..self }
     }
 
-    /// The policy in words: a checkpoint goes on only under the same.
+    /// The policy in words. Checkpoints store it, and a run resumes only under the same.
     pub fn description(&self) -> String {
         let keep = self.keep.iter().map(|pattern| format!(", {pattern} in f32"));
         let LossScale { initial, growth } = self.scale;
@@ -151,9 +151,9 @@ impl Policy {
         format!("{}{}{}", self.precision, keep.collect::<String>(), scale.unwrap_or_default())
     }
 
-    /// A forward graph under this policy, open for its gradient. The layers to keep must be in a training graph, and may be
-    /// missing in others, which have no loss.
-    pub(crate) fn apply(&self, graph: &Graph, mode: Mode) -> Result<Lowered, GraphError> {
+    /// A forward graph under this policy, open for its gradient. Every pattern of [`Policy::keep`] must match a layer of a
+    /// training graph; other graphs may lack some, like the loss.
+    pub(crate) fn apply(&self, graph: &Graph, mode: Mode) -> Result<MixedPrecision, GraphError> {
         let layers = || graph.nodes.iter().map(|node| &*node.layer);
         let unused = self.keep.iter().find(|pattern| !layers().any(|layer| pattern.matches(layer)));
         if let (Some(pattern), Mode::Train) = (unused, mode) {
@@ -166,11 +166,11 @@ impl Policy {
         }
         let loss = Pattern::new(LOSS_LAYER);
         let keep = |layer: &str| loss.matches(layer) || self.keep.iter().any(|p| p.matches(layer));
-        lower(graph, self.precision.dtype(), &keep)
+        mixed_precision(graph, self.precision.dtype(), &keep)
     }
 }
 
-/// The loss scale in a graph.
+/// Dynamic loss scaling in a graph.
 pub(crate) struct Scaling {
     settings: LossScale,
     /// The scale.
@@ -195,7 +195,7 @@ impl Scaling {
         })
     }
 
-    /// Adds the updates with gradients of the scaled loss: nothing changes where they are not all finite.
+    /// Adds the updates from gradients of the scaled loss; states change only if all gradients are finite.
     pub fn updates(
         &self,
         b: &mut Builder,
@@ -205,7 +205,7 @@ impl Scaling {
         settings: &[ValueId],
     ) -> Result<(), GraphError> {
         let good = all_finite(b, parameters, gradients)?;
-        // Running statistics of a forward pass that has overflowed are none.
+        // A forward pass that overflowed must not update running statistics.
         let states = b.graph().states.iter().filter_map(|s| Some((s.name.clone(), s.input, s.output?)));
         for (name, old, new) in states.collect::<Vec<_>>() {
             let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
@@ -227,9 +227,9 @@ impl Scaling {
         let count = b.add(self.good_steps, one)?;
         let enough = b.with_constant(Binary::GreaterEqual, count, f64::from(self.settings.growth))?;
         let double = b.scale(self.scale, 2.0)?;
-        let double = b.with_constant(Binary::Min, double, MOST_SCALE)?;
+        let double = b.with_constant(Binary::Min, double, MAX_LOSS_SCALE)?;
         let half = b.scale(self.scale, 0.5)?;
-        let half = b.with_constant(Binary::Max, half, LEAST_SCALE)?;
+        let half = b.with_constant(Binary::Max, half, MIN_LOSS_SCALE)?;
         let grown = b.select(enough, double, self.scale)?;
         let scale = b.select(good, grown, half)?;
         let kept = b.select(enough, zero, count)?;
@@ -243,8 +243,8 @@ impl Scaling {
     }
 }
 
-/// Whether every element of every gradient is finite, by the sum of all squares: it is not where one is not, nor where they
-/// are so large that nothing good could come of them.
+/// Whether the sum of all gradients' squares is finite. It is not if an element is not, nor if gradients are too large to be
+/// of use.
 fn all_finite(
     b: &mut Builder,
     parameters: &[Parameter],
@@ -256,7 +256,7 @@ fn all_finite(
         total = b.within("loss_scale".into(), |b| b.add(total, sum))?;
     }
     b.within("loss_scale".into(), |b| {
-        let nothing = b.sub(total, total)?;
-        b.with_constant(Binary::Equal, nothing, 0.0)
+        let zero_if_finite = b.sub(total, total)?;
+        b.with_constant(Binary::Equal, zero_if_finite, 0.0)
     })
 }

@@ -1,7 +1,7 @@
 //! Whole steps as graphs: training, evaluation, prediction.
 //!
-//! Every step's loss is `Σ weights · loss per row`; the weights come with the batch (a mean has `1 / rows`), so a
-//! remainder, a micro-batch and a masked row are all a matter of weights.
+//! A step's loss is `Σ weight · loss` over rows. The weights come with the batch (`1 / rows` for a mean), so remainders,
+//! micro-batches and masked rows differ only in their weights.
 
 use crate::optimizer::setting_inputs;
 use crate::precision::{LOSS_LAYER, Scaling};
@@ -32,15 +32,16 @@ pub fn output_name(i: usize) -> String {
     if i == 0 { OUTPUT.to_string() } else { format!("{OUTPUT}{i}") }
 }
 
-/// Rows that one block of examples should at least have, so that sums over examples run on full registers.
+/// The least number of rows in a block of examples, so that sums over the batch fill vector registers.
 const BLOCK_ROWS: usize = 32;
 
-/// The rows of one example that a model's loss is a sum over.
+/// The rows of one example that the loss sums over.
 pub fn rows(model: &dyn Model) -> Shape {
     model.loss().rows(&model.target().ty)
 }
 
-/// Examples whose sums are folded as one block: a function of the model alone, so that every batch size folds alike.
+/// Examples in one block of the fold over the batch. A function of the model alone: the fold is the same for every batch
+/// size.
 pub fn example_block(model: &dyn Model) -> usize {
     BLOCK_ROWS.div_ceil(rows(model).elements().max(1)).next_power_of_two()
 }
@@ -79,7 +80,7 @@ pub fn training_as(
     finish_training(lowered.builder, loss, DType::F32, scale, optimizer)
 }
 
-/// A training step's forward part, and its loss.
+/// The forward pass of a training step, and its loss.
 fn training_forward(
     dtype: DType,
     model: &dyn Model,
@@ -94,7 +95,7 @@ fn training_forward(
     Ok((step.net.into_builder(), loss))
 }
 
-/// Adds backward and updates.
+/// Adds the backward pass and the updates.
 fn finish_training(
     mut b: Builder,
     loss: ValueId,
@@ -122,7 +123,7 @@ fn finish_training(
     b.finish()
 }
 
-/// A step without a gradient under a precision policy.
+/// An evaluation or prediction step under a precision policy.
 pub fn inference_as(policy: &Policy, graph: Graph) -> Result<Graph, GraphError> {
     if policy.precision == Precision::F32 {
         return Ok(graph);
@@ -130,8 +131,8 @@ pub fn inference_as(policy: &Policy, graph: Graph) -> Result<Graph, GraphError> 
     policy.apply(&graph, Mode::Infer)?.builder.finish()
 }
 
-/// A step that reads parameters (evaluation, prediction) with the running averages that an optimizer keeps of them in their
-/// places.
+/// An evaluation or prediction step that reads the optimizer's parameter averages, if it keeps any, instead of the
+/// parameters.
 pub fn averaged(mut graph: Graph, optimizer: &dyn Optimizer) -> Graph {
     if optimizer.averages() {
         for state in graph.states.iter_mut().filter(|s| s.role == Role::Parameter) {
@@ -143,17 +144,17 @@ pub fn averaged(mut graph: Graph, optimizer: &dyn Optimizer) -> Graph {
     graph
 }
 
-/// What an evaluation gives besides the loss.
+/// What an evaluation outputs besides the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Report {
-    /// The predicted class of every row, for models that hold all scores anyway; else nothing.
+    /// The predicted class of every row, for models that materialize all scores; else nothing.
     #[default]
     Classes,
-    /// The model's first output, for metrics that look at scores or values.
+    /// The model's first output, for metrics of scores or values.
     Output,
 }
 
-/// The loss, and what [`Report`] says.
+/// An evaluation step: the loss, and what [`Report`] selects.
 pub fn evaluation(model: &dyn Model, examples: usize, report: Report) -> Result<Graph, GraphError> {
     let mut step = Step::new(DType::F32, model, examples, Mode::Infer)?;
     let loss = step.loss(model)?;
@@ -161,7 +162,7 @@ pub fn evaluation(model: &dyn Model, examples: usize, report: Report) -> Result<
     net.output(LOSS, loss);
     match (&step.head, report) {
         (Head::Outputs(outputs), Report::Classes) => {
-            // Only of one score for each class, for each label, is the largest a prediction.
+            // The argmax is a prediction only if there is one score per class for each label.
             let (target, scores) = (model.target(), net.shape(outputs[0]));
             let labels = examples.saturating_mul(target.ty.shape.elements());
             let fits =
@@ -180,7 +181,7 @@ pub fn evaluation(model: &dyn Model, examples: usize, report: Report) -> Result<
     step.net.into_builder().finish()
 }
 
-/// The outputs of the model.
+/// A prediction step: the outputs of the model.
 pub fn prediction(model: &dyn Model, examples: usize) -> Result<Graph, GraphError> {
     let mut step = Step::new(DType::F32, model, examples, Mode::Infer)?;
     let outputs = crate::loss::outputs(&mut step.net, &step.head)?;

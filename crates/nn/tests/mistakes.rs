@@ -1,4 +1,4 @@
-//! Mistakes that are easily made: each is an error that names the layer, the shapes, and what to change.
+//! Common mistakes: each is an error that names the layer, the shapes, and what to change.
 
 use plimsoll_graph::op::{Binary, Reduce, Unary};
 use plimsoll_graph::{Builder, GraphError, Init, Op, Role, ValueId};
@@ -13,12 +13,12 @@ use plimsoll_nn::{
 use plimsoll_tensor::{DType, TensorType};
 use plimsoll_transform::gradient;
 
-/// Checks that a layer named `odd` refuses a value, naming itself, the value's type and `words`.
+/// Checks that a layer named `odd` refuses a value of type `ty`; the error names the layer, the type and `words`.
 fn refused(layer: &dyn Layer, ty: &str, words: &str) {
     let mut net = Net::new(Builder::new(2, 1), Mode::Train, DType::F32);
     let x = net.batch_input("x", ty.parse().unwrap());
     let error = match net.scope("odd", |net| layer.forward(net, x)) {
-        Ok(y) => panic!("{ty} was taken for {words:?}: {}", net.ty(y)),
+        Ok(y) => panic!("{ty} was accepted, expected {words:?}: {}", net.ty(y)),
         Err(error) => error.to_string(),
     };
     for word in ["layer `odd", ty, words] {
@@ -57,7 +57,7 @@ fn values_of_the_wrong_rank() {
     for layer in sequences {
         refused(layer, "f32[2,8]", "needs a sequence [examples, positions, width]");
     }
-    // The last axis must not be the examples'.
+    // The last axis must not be the batch axis.
     let widths: [&dyn Layer; 9] = [
         &Dense::new(4),
         &BatchNorm::default(),
@@ -104,7 +104,7 @@ fn channels_and_heads_that_do_not_divide() {
 }
 
 #[test]
-fn settings_that_make_no_sense() {
+fn options_out_of_range() {
     for rate in [1.0, 1.5, -0.1, f64::NAN] {
         refused(&Dropout(rate), "f32[2,8]", "a rate is at least 0 and below 1");
         refused(&SpatialDropout(rate), "f32[2,8]", "a rate is at least 0 and below 1");
@@ -161,16 +161,16 @@ fn a_mask_that_does_not_fit() {
     }
 }
 
-/// Why a model cannot be trained.
-fn training(model: &dyn Model) -> String {
+/// The error of building a model's training step.
+fn training_error(model: &dyn Model) -> String {
     match step::training(model, &Sgd::new(0.1), 4) {
-        Ok(_) => panic!("model `{}` was taken", model.name()),
+        Ok(_) => panic!("model `{}` was accepted", model.name()),
         Err(error) => error.to_string(),
     }
 }
 
 #[track_caller]
-fn names(error: &str, words: &[&str]) {
+fn mentions(error: &str, words: &[&str]) {
     for word in words {
         assert!(error.contains(word), "no `{word}` in: {error}");
     }
@@ -183,18 +183,21 @@ fn regression() -> Sequential {
 #[test]
 fn a_model_that_ends_in_another_shape() {
     let model = Sequential::classifier("small", [3], 4).layer("head", Dense::new(5));
-    names(&training(&model), &["layer `head` of model `small` ends in [4,5]", "4 classes need [4,4]"]);
+    mentions(
+        &training_error(&model),
+        &["layer `head` of model `small` ends in [4,5]", "4 classes need [4,4]"],
+    );
     let model = regression().layer("head", Dense::new(3));
-    names(&training(&model), &["`head`", "ends in [4,3]; the target needs [4,2]"]);
-    names(&training(&regression()), &["model `line` has no layers"]);
+    mentions(&training_error(&model), &["`head`", "ends in [4,3]; the target needs [4,2]"]);
+    mentions(&training_error(&regression()), &["model `line` has no layers"]);
 }
 
 #[test]
 fn two_layers_under_one_name() {
     let model = regression().layer("same", Dense::new(4)).layer("same", Dense::new(2));
-    names(&training(&model), &["two states are named `same/kernel`: give one layer another name"]);
+    mentions(&training_error(&model), &["two states are named `same/kernel`: give one layer another name"]);
     let error = step::prediction(&model, 4).unwrap_err().to_string();
-    names(&error, &["two states are named `same/kernel`"]);
+    mentions(&error, &["two states are named `same/kernel`"]);
     // Layers without states may share a name.
     let relu = || Activation::Relu;
     let model = regression().layer("head", Dense::new(2)).layer("relu", relu()).layer("relu", relu());
@@ -207,42 +210,48 @@ fn a_loss_that_does_not_fit() {
     type Answer = Result<ValueId, GraphError>;
     let every = |net: &mut Net, y: &[ValueId], target: ValueId| -> Answer { net.sub(y[0], target) };
     let wanted = "a loss gives one float for each of the rows [4]: sum or average over other axes";
-    names(&training(&WithLoss::new(head(), every)), &["layer `loss`", "f32[4,2]", wanted]);
+    mentions(&training_error(&WithLoss::new(head(), every)), &["layer `loss`", "f32[4,2]", wanted]);
     let all = |net: &mut Net, y: &[ValueId], target: ValueId| -> Answer {
         let error = net.sub(y[0], target)?;
         net.sum(error, 0, 2)
     };
-    names(&training(&WithLoss::new(head(), all)), &["f32[1,1]", wanted]);
-    // As many numbers as rows, over the wrong axis.
+    mentions(&training_error(&WithLoss::new(head(), all)), &["f32[1,1]", wanted]);
+    // As many numbers as rows, but along the wrong axis.
     let across = |net: &mut Net, y: &[ValueId], target: ValueId| -> Answer {
         let error = net.sub(y[0], target)?;
         net.sum(error, 0, 1)
     };
     let wide = Sequential::regression("wide", [3], [4]).layer("head", Dense::new(4));
-    names(&training(&WithLoss::new(wide, across)), &["f32[1,4]", wanted]);
+    mentions(&training_error(&WithLoss::new(wide, across)), &["f32[1,4]", wanted]);
     let classes = || Sequential::classifier("two", [3], 2).layer("head", Dense::new(2));
-    names(
-        &training(&WithLoss::new(head(), CrossEntropy::default())),
+    mentions(
+        &training_error(&WithLoss::new(head(), CrossEntropy::default())),
         &["cross_entropy(f32[4,2])", "not i32 class labels", "SoftCrossEntropy"],
     );
-    names(&training(&WithLoss::new(head(), Dice::default())), &["not i32 class labels"]);
-    names(
-        &training(&WithLoss::new(classes(), MeanSquaredError)),
-        &["f32[4,2]", "the target is i32[4]: they must be alike"],
+    mentions(&training_error(&WithLoss::new(head(), Dice::default())), &["not i32 class labels"]);
+    mentions(
+        &training_error(&WithLoss::new(classes(), MeanSquaredError)),
+        &["f32[4,2]", "the target is i32[4]: output and target must have the same type"],
     );
-    names(&training(&WithLoss::new(classes(), SoftCrossEntropy)), &["they must be alike"]);
+    mentions(
+        &training_error(&WithLoss::new(classes(), SoftCrossEntropy)),
+        &["output and target must have the same type"],
+    );
     let weighted = CrossEntropy::default().class_weights(vec![1.0; 3]);
-    names(
-        &training(&WithLoss::new(classes(), weighted)),
+    mentions(
+        &training_error(&WithLoss::new(classes(), weighted)),
         &["3 class weights for 2 classes: give one for each"],
     );
     for smoothing in [1.5, -0.1, f64::NAN] {
         let smoothed = CrossEntropy::default().smoothing(smoothing);
-        names(&training(&WithLoss::new(classes(), smoothed)), &["smoothing is a share between 0 and 1"]);
+        mentions(
+            &training_error(&WithLoss::new(classes(), smoothed)),
+            &["smoothing is a fraction between 0 and 1"],
+        );
     }
 }
 
-/// What a layer does that has no slope.
+/// A layer through which no gradient flows.
 #[derive(Clone, Copy)]
 enum Flat {
     Floor,
@@ -285,32 +294,35 @@ fn parameters_that_no_gradient_reaches() {
         let model = Sequential::regression("flat", [3], [width]);
         let model = model.layer("first", Dense::new(2)).layer("odd", layer);
         let reason = format!("`{op}` in layer `odd` is not differentiable");
-        names(&training(&model), &["no gradient reaches `first/kernel`", &reason]);
+        mentions(&training_error(&model), &["no gradient reaches `first/kernel`", &reason]);
     }
     let model = regression().layer("first", Dense::new(2)).layer("odd", Flat::Idle);
-    names(&training(&model), &["the loss does not depend on `odd/idle`: remove it or use it"]);
+    mentions(&training_error(&model), &["the loss does not depend on `odd/idle`: remove it or use it"]);
 }
 
 #[test]
-fn a_gradient_of_more_than_one_number() {
+fn a_gradient_of_a_value_that_is_not_a_scalar() {
     let mut b = Builder::new(4, 1);
     let x = b.state("x", TensorType::new(DType::F32, [3]), Role::Parameter, Init::Ones);
     let y = b.scope("square", |b| b.unary(Unary::Square, x)).unwrap();
     let error = gradient(&mut b, y, &[x]).unwrap_err().to_string();
-    names(&error, &["that of layer `square` is f32[3]: sum it over its axes"]);
+    mentions(&error, &["that of layer `square` is f32[3]: sum it over its axes"]);
 }
 
 #[test]
-fn images_that_a_model_cannot_take() {
+fn images_of_unsupported_sizes() {
     let image = [20, 16, 3];
-    names(
-        &training(&zoo::Unet { image, ..Default::default() }),
+    mentions(
+        &training_error(&zoo::Unet { image, ..Default::default() }),
         &["unet(f32[4,20,16,3])", "must be multiples of 16"],
     );
-    names(
-        &training(&zoo::Vit { image, ..Default::default() }),
+    mentions(
+        &training_error(&zoo::Vit { image, ..Default::default() }),
         &["vit(f32[4,20,16,3])", "must be multiples of the patch, 16"],
     );
     let vit = zoo::Vit { image: [32, 32, 3], heads: 5, ..Default::default() };
-    names(&training(&vit), &["layer `block1/attention`", "a width of 192 does not split into 5 heads"]);
+    mentions(
+        &training_error(&vit),
+        &["layer `block1/attention`", "a width of 192 does not split into 5 heads"],
+    );
 }

@@ -79,3 +79,17 @@ pub trait Prepared: Send {
     /// Copies bytes of a state in, from `offset` on.
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError>;
 }
+
+impl Executor for Box<dyn Executor> {
+    fn target(&self) -> &dyn Target {
+        self.as_ref().target()
+    }
+
+    fn disk(&self) -> Option<Disk> {
+        self.as_ref().disk()
+    }
+
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        self.as_ref().prepare(plans)
+    }
+}

@@ -18,7 +18,7 @@ pub(crate) fn evaluate(op: &Attention, inputs: &[Tensor<'_>]) -> Values {
     })
 }
 
-/// What scores are made of.
+/// The operands of the scores.
 struct Scores<'a> {
     q: &'a Tensor<'a>,
     k: &'a Tensor<'a>,
@@ -27,7 +27,7 @@ struct Scores<'a> {
 }
 
 impl Scores<'_> {
-    /// The key head that a head's queries meet.
+    /// The key head of a head's queries.
     fn key_head(&self, head: usize) -> usize {
         let ([_, _, heads, _], [_, _, key_heads, _]) = (self.q.extents(), self.k.extents());
         head / (heads / key_heads)

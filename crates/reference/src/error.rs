@@ -27,15 +27,15 @@ pub enum EvaluateError {
         /// The types that were asked for.
         asked: Vec<TensorType>,
     },
-    /// The running sums do not belong to the op's folded outputs.
-    #[error("{op} folds into ({}), not into running sums ({})", types(folded), types(sums))]
-    RunningSums {
+    /// The accumulators do not belong to the op's folding outputs.
+    #[error("{op} folds into ({}), not into accumulators ({})", types(folds), types(accumulators))]
+    Accumulators {
         /// The op's name.
         op: &'static str,
-        /// The types of the outputs that may fold.
-        folded: Vec<TensorType>,
-        /// The types of the running sums given.
-        sums: Vec<TensorType>,
+        /// The types of the outputs that fold.
+        folds: Vec<TensorType>,
+        /// The types of the accumulators given.
+        accumulators: Vec<TensorType>,
     },
     /// An index or label outside its range.
     #[error("{op}: {what} {value} at position {position} is outside 0..{range}")]

@@ -1,4 +1,4 @@
-//! One op: checks, the family's loops, running sums, rounding.
+//! One op: checks, the family's loops, accumulators, rounding.
 
 use crate::tensor::Tensor;
 use crate::{
@@ -8,11 +8,11 @@ use crate::{
 use plimsoll_graph::Op;
 use plimsoll_tensor::{HostTensor, TensorType};
 
-/// What a family computes: the elements of each output, before running sums and rounding.
+/// What a family computes: the elements of each output, before accumulation and rounding.
 pub(crate) type Values = Result<Vec<Vec<f64>>, EvaluateError>;
 
-/// Evaluates one op. `accumulate` holds the running sums for folded outputs (see [`Node::accumulate`]), empty for none:
-/// such an output is its running sum plus what the op sums up, rounded once.
+/// Evaluates one op. `accumulate` holds the accumulators of its folding outputs (see [`Node::accumulate`]), or is empty:
+/// such an output is its accumulator plus the op's sum, rounded once.
 ///
 /// [`Node::accumulate`]: plimsoll_graph::Node::accumulate
 pub fn evaluate(
@@ -22,7 +22,7 @@ pub fn evaluate(
     outputs: &[&TensorType],
 ) -> Result<Vec<HostTensor>, EvaluateError> {
     check_types(op, inputs, outputs)?;
-    let folded = check_sums(op, accumulate, outputs)?;
+    let folds = check_accumulators(op, accumulate, outputs)?;
     let tensors: Vec<Tensor<'_>> = inputs.iter().map(|input| Tensor::new(input)).collect();
     let mut values = match op {
         Op::Elementwise(op) => elementwise::evaluate(op, &tensors, outputs[0]),
@@ -40,7 +40,7 @@ pub fn evaluate(
         Op::Random(op) => random::evaluate(op, inputs),
         Op::Quantise(op) => quantise::evaluate(*op, &tensors),
     }?;
-    for (&output, sum) in folded.iter().zip(accumulate) {
+    for (&output, sum) in folds.iter().zip(accumulate) {
         values[output].iter_mut().zip(sum.to_f64()).for_each(|(value, sum)| *value += sum);
     }
     Ok(values.into_iter().zip(outputs).map(|(values, ty)| host(&values, ty)).collect())
@@ -68,20 +68,20 @@ fn check_types(op: &Op, inputs: &[&HostTensor], outputs: &[&TensorType]) -> Resu
     })
 }
 
-/// The outputs that the running sums belong to, all of them or none.
-fn check_sums(
+/// The outputs that the accumulators belong to, all of them or none.
+fn check_accumulators(
     op: &Op,
     accumulate: &[&HostTensor],
     outputs: &[&TensorType],
 ) -> Result<&'static [usize], EvaluateError> {
-    let folded = op.folds();
-    let types = || folded.iter().map(|&output| outputs[output]);
+    let folds = op.folds();
+    let types = || folds.iter().map(|&output| outputs[output]);
     if accumulate.is_empty() || types().eq(accumulate.iter().map(|sum| sum.ty())) {
-        return Ok(folded);
+        return Ok(folds);
     }
-    Err(EvaluateError::RunningSums {
+    Err(EvaluateError::Accumulators {
         op: op.name(),
-        folded: types().cloned().collect(),
-        sums: accumulate.iter().map(|sum| sum.ty().clone()).collect(),
+        folds: types().cloned().collect(),
+        accumulators: accumulate.iter().map(|sum| sum.ty().clone()).collect(),
     })
 }

@@ -1,4 +1,4 @@
-//! Runs graphs node by node with [`evaluate`]: no arena, no order of its own, no threads.
+//! Runs graphs node by node with [`evaluate`]: no arena, no schedule, no threads.
 
 use crate::evaluate;
 use plimsoll_graph::{Graph, Node, ValueId};
@@ -48,7 +48,7 @@ struct ReferencePrepared {
     outputs: Vec<Vec<HostTensor>>,
 }
 
-/// Values of a run in the making.
+/// The values of a run so far.
 struct Values<'g> {
     graph: &'g Graph,
     tensors: Vec<Option<HostTensor>>,
@@ -76,16 +76,16 @@ impl Values<'_> {
     }
 }
 
-fn wrong(what: String) -> ExecuteError {
+fn refused(what: String) -> ExecuteError {
     ExecuteError::Input(what)
 }
 
 impl Prepared for ReferencePrepared {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
         let plans = self.plans.clone();
-        let graph = &plans.plans.get(plan).ok_or_else(|| wrong(format!("there is no plan {plan}")))?.graph;
+        let graph = &plans.plans.get(plan).ok_or_else(|| refused(format!("there is no plan {plan}")))?.graph;
         if inputs.len() != graph.inputs.len() {
-            return Err(wrong(format!(
+            return Err(refused(format!(
                 "the plan takes {} inputs, {} were given",
                 graph.inputs.len(),
                 inputs.len()
@@ -101,7 +101,7 @@ impl Prepared for ReferencePrepared {
             values.tensors[accumulator.input.index()] =
                 Some(HostTensor::zeros(graph.ty(accumulator.input).clone()));
         }
-        let tail = graph.optimizer_step();
+        let optimizer_step = graph.optimizer_step();
         for micro_batch in 0..graph.micro_batches {
             for (input, bytes) in graph.inputs.iter().zip(inputs) {
                 let mut tensor = HostTensor::zeros(graph.ty(input.value).clone());
@@ -109,20 +109,20 @@ impl Prepared for ReferencePrepared {
                     (tensor.ty().bytes(), if input.batched { graph.micro_batches } else { 1 });
                 if bytes.len() != size * parts {
                     let (name, wants, has) = (&input.name, size * parts, bytes.len());
-                    return Err(wrong(format!("input `{name}` takes {wants} bytes, {has} were given")));
+                    return Err(refused(format!("input `{name}` takes {wants} bytes, {has} were given")));
                 }
                 let part = if input.batched { micro_batch } else { 0 };
                 tensor.copy_from_bytes(&bytes[part * size..(part + 1) * size]);
                 values.tensors[input.value.index()] = Some(tensor);
             }
-            for (node, _) in graph.nodes.iter().zip(&tail).filter(|(_, tail)| !**tail) {
+            for (node, _) in graph.nodes.iter().zip(&optimizer_step).filter(|(_, once)| !**once) {
                 values.run(node)?;
             }
             for accumulator in &graph.accumulators {
                 values.tensors[accumulator.input.index()] = Some(values.get(accumulator.output)?.clone());
             }
         }
-        for (node, _) in graph.nodes.iter().zip(&tail).filter(|(_, tail)| **tail) {
+        for (node, _) in graph.nodes.iter().zip(&optimizer_step).filter(|(_, once)| **once) {
             values.run(node)?;
         }
         for state in &graph.states {
@@ -139,20 +139,20 @@ impl Prepared for ReferencePrepared {
         let found = self.outputs.get(plan).and_then(|outputs| outputs.get(output));
         let found = found.filter(|t| t.ty().bytes() == into.len());
         let tensor = found
-            .ok_or_else(|| wrong(format!("plan {plan} has no output {output} of {} bytes", into.len())))?;
+            .ok_or_else(|| refused(format!("plan {plan} has no output {output} of {} bytes", into.len())))?;
         into.copy_from_slice(tensor.as_bytes());
         Ok(())
     }
 
     fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
         let bytes = self.states.get(state).and_then(|t| t.as_bytes().get(offset..offset + into.len()));
-        into.copy_from_slice(bytes.ok_or_else(|| wrong(format!("state {state} has no such bytes")))?);
+        into.copy_from_slice(bytes.ok_or_else(|| refused(format!("state {state} has no such bytes")))?);
         Ok(())
     }
 
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
         let tensor = self.states.get_mut(state).filter(|t| offset + from.len() <= t.ty().bytes());
-        let tensor = tensor.ok_or_else(|| wrong(format!("state {state} has no such bytes")))?;
+        let tensor = tensor.ok_or_else(|| refused(format!("state {state} has no such bytes")))?;
         let mut bytes = tensor.as_bytes().to_vec();
         bytes[offset..offset + from.len()].copy_from_slice(from);
         tensor.copy_from_bytes(&bytes);

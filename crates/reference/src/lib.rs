@@ -1,8 +1,15 @@
 //! The plain-loop executor that defines every op.
 //!
-//! [`evaluate`] computes one op: one file per family, mirroring `plimsoll_graph::op`. Nothing here is fast on purpose.
-//! All arithmetic is f64, in the order the loops are written, and results are rounded once, to the output's element
-//! type. Other executors are right when they come close to it.
+//! [`evaluate`] computes one op, in one file per family, as in `plimsoll_graph::op`; [`Reference`] runs whole graphs, node by
+//! node, in every element type. All arithmetic is f64, in the order the loops are written, and a result is rounded once, to
+//! the output's element type. Other executors are right when they come close to it (`crates/conformance` has the cases and
+//! the tolerances, and compares this crate with golden numbers of another framework).
+//!
+//! Where to look: what an op computes is in its family's file, accumulation and rounding in `evaluate`, micro-batches and
+//! states in `executor`.
+//!
+//! Nothing here is fast, on purpose: no threads, no arena, no in-place, no schedule. The crate takes plans only for their
+//! graphs and states, and knows nothing of buffers, lines or offloading.
 //!
 //! ```
 //! use plimsoll_graph::{Op, op::{Elementwise, Unary}};

@@ -51,7 +51,7 @@ fn max(windows: Windows, x: &Tensor<'_>, outputs: [usize; 4]) -> Vec<Vec<f64>> {
     let images @ [count, height, width, channels] = x.extents();
     let largest_window = windows.largest([height, width]);
     let size = outputs.iter().product();
-    // The padding holds nothing: a maximum starts as none.
+    // Padding is no element: a maximum starts empty.
     let mut largest: Vec<Option<f64>> = vec![None; size];
     let mut index = vec![0.0; size];
     for n in 0..count {
@@ -92,8 +92,8 @@ fn max_grad(windows: Windows, dy: &Tensor<'_>, index: &Tensor<'_>, images: [usiz
     Ok(vec![dx])
 }
 
-/// Visits every element's share in a mean: the offsets of the image's element and of the mean, and by what the mean
-/// divides. The gradient hands out the same shares.
+/// Visits every element of every mean: the offsets of the image's element and of the mean, and the mean's divisor. The
+/// gradient visits the same.
 fn shares(
     windows: Windows,
     count_padding: bool,

@@ -1,4 +1,4 @@
-//! Floats as bytes, block by block.
+//! Floats quantised to bytes, block by block.
 
 use crate::evaluate::Values;
 use crate::tensor::Tensor;

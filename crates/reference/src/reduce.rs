@@ -1,4 +1,4 @@
-//! Reductions, running sums and the order of elements.
+//! Reductions, cumulative sums and the order of elements.
 
 use crate::evaluate::Values;
 use crate::tensor::{Tensor, offsets};
@@ -34,7 +34,7 @@ fn reduce(x: &Tensor<'_>, output: &TensorType, start: f64, combine: impl Fn(f64,
     results
 }
 
-/// The product of what stands before an element, times that of what stands after it.
+/// The product of the elements before each element, times that of those after it.
 fn product_grad(x: &Tensor<'_>, dy: &Tensor<'_>, start: usize, end: usize) -> Vec<f64> {
     let [outer, reduced, inner] =
         [0..start, start..end, end..x.shape().rank()].map(|axes| x.shape()[axes].iter().product::<usize>());

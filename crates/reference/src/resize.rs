@@ -45,7 +45,7 @@ fn products(
     }
 }
 
-/// The elements that element i of an axis is made of, with their weights.
+/// The elements that element i of an axis interpolates, with their weights.
 fn sources(mode: ResizeMode, from: usize, to: usize, i: usize) -> Vec<(usize, f64)> {
     let place = match mode {
         ResizeMode::Nearest => return vec![(i * from / to, 1.0)],

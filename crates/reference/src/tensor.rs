@@ -32,7 +32,7 @@ impl<'a> Tensor<'a> {
         self.shape().last().copied().unwrap_or(1)
     }
 
-    /// The elements as they lie when the tensor is broadcast to a shape.
+    /// The elements when the tensor is broadcast to a shape.
     pub fn broadcast(&self, shape: &Shape) -> Vec<f64> {
         offsets(shape, &self.shape().strides_in(shape)).into_iter().map(|o| self.data[o]).collect()
     }

@@ -1,4 +1,4 @@
-//! What the frozen numbers do not cover: running sums, refusals, NaN, rounding inside regions.
+//! What the golden numbers do not cover: accumulators, errors, NaN, rounding inside regions.
 
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
@@ -20,7 +20,7 @@ fn run(op: &Op, inputs: &[&HostTensor], sums: &[&HostTensor]) -> Result<Vec<Vec<
 }
 
 #[test]
-fn folded_outputs_are_added_to_their_running_sums() {
+fn folding_outputs_are_added_to_their_accumulators() {
     let x = tensor("f64[2,2]", &[1.0, 2.0, 3.0, 4.0]);
     let dy = tensor("f64[2,2]", &[1.0, 1.0, 0.0, 2.0]);
     let sum = tensor("f64[1,2]", &[10.0, 20.0]);
@@ -62,7 +62,7 @@ fn a_linear_loss_folds_its_kernel_gradient_and_its_sum() {
     )
     .unwrap();
     assert_eq!(forward[0], [5.0 + 2.0 * 2f64.ln()]);
-    // dx and dkernel have one type here; the running sum belongs to dkernel.
+    // dx and dkernel have one type here; the accumulator belongs to dkernel.
     let sum = tensor("f64[2,2]", &[100.0; 4]);
     let inputs = [&x, &kernel, &labels, &weights, &lse, &one];
     let gradients =
@@ -73,16 +73,16 @@ fn a_linear_loss_folds_its_kernel_gradient_and_its_sum() {
 }
 
 #[test]
-fn running_sums_are_refused_where_nothing_folds() {
+fn accumulators_are_refused_where_nothing_folds() {
     let x = tensor("f64[2,2]", &[1.0; 4]);
     let bias = tensor("f64[2]", &[1.0; 2]);
     let neg = Op::Elementwise(Elementwise::Unary(Unary::Neg));
-    assert!(matches!(run(&neg, &[&x], &[&x]), Err(EvaluateError::RunningSums { .. })));
+    assert!(matches!(run(&neg, &[&x], &[&x]), Err(EvaluateError::Accumulators { .. })));
     let epilogue = Epilogue { bias: true, relu: false };
     let product = Op::MatMul(MatMul { epilogue, ..MatMul::default() });
-    assert!(matches!(run(&product, &[&x, &x, &bias], &[&x]), Err(EvaluateError::RunningSums { .. })));
+    assert!(matches!(run(&product, &[&x, &x, &bias], &[&x]), Err(EvaluateError::Accumulators { .. })));
     let product = Op::MatMul(MatMul::default());
-    assert!(matches!(run(&product, &[&x, &x], &[&bias]), Err(EvaluateError::RunningSums { .. })));
+    assert!(matches!(run(&product, &[&x, &x], &[&bias]), Err(EvaluateError::Accumulators { .. })));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub enum DType {
     I64,
     /// Byte: pixels, window indices.
     U8,
-    /// Truth value in one byte.
+    /// Boolean in one byte.
     Bool,
 }
 
@@ -52,12 +52,12 @@ impl DType {
         matches!(self, Self::F32 | Self::BF16 | Self::F16 | Self::F64)
     }
 
-    /// Whether it is a float of 16 bits.
+    /// Whether it is a 16-bit float: bf16 or f16.
     pub const fn is_low(self) -> bool {
         matches!(self, Self::BF16 | Self::F16)
     }
 
-    /// The type that sums of elements are made in: f32 for floats of 16 bits.
+    /// The type that sums accumulate in: f32 for 16-bit floats, else the type itself.
     pub const fn wide(self) -> Self {
         if self.is_low() { Self::F32 } else { self }
     }

@@ -1,8 +1,8 @@
-//! What one example brings.
+//! The inputs and targets of one example.
 
 use crate::{DType, Shape, TensorType};
 
-/// What one example brings: an input or a target.
+/// One input or target of one example: its type and, for integers, their bound.
 ///
 /// ```
 /// use plimsoll_tensor::Field;
@@ -11,9 +11,9 @@ use crate::{DType, Shape, TensorType};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its type, without a batch axis. In a model, f32 stands for the run's float type.
+    /// Its type, without the batch axis. In a model, f32 stands for the run's float type.
     pub ty: TensorType,
-    /// For integers: they are below this (tokens, classes). A negative class is no label.
+    /// For integers (tokens, classes): an exclusive upper bound. A negative class means that there is no label.
     pub bound: Option<usize>,
 }
 

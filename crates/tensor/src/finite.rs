@@ -1,8 +1,8 @@
-//! Elements that are not numbers, or infinite.
+//! Detection of NaN and infinities in raw bytes.
 
 use crate::DType;
 
-/// Whether elements of a type are all finite, as bytes. The exponent's bits tell: in those that are not, all are set.
+/// Whether all elements in `bytes` are finite. In NaN and infinities, and nowhere else, all exponent bits are set.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, all_finite};
@@ -31,7 +31,7 @@ pub fn all_finite(dtype: DType, bytes: &[u8]) -> bool {
     }
 }
 
-/// As [`all_finite`], over bytes that come in pieces which may end inside an element.
+/// [`all_finite`] for bytes that arrive in pieces; a piece may end inside an element.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Finite};
@@ -42,13 +42,13 @@ pub fn all_finite(dtype: DType, bytes: &[u8]) -> bool {
 #[derive(Clone, Debug)]
 pub struct Finite {
     dtype: DType,
-    /// The beginning of an element, and its bytes.
+    /// The first bytes of an incomplete element, and their count.
     part: [u8; 8],
     held: usize,
 }
 
 impl Finite {
-    /// Nothing seen yet.
+    /// A scan before its first piece.
     pub fn new(dtype: DType) -> Self {
         Self { dtype, part: [0; 8], held: 0 }
     }
@@ -80,7 +80,7 @@ mod tests {
     use half::{bf16, f16};
 
     #[test]
-    fn every_float_type_is_looked_at() {
+    fn nan_and_infinity_are_found_in_every_float_type() {
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert!(!all_finite(DType::F64, &bad.to_ne_bytes()));
             assert!(!all_finite(DType::F32, &(bad as f32).to_ne_bytes()));

@@ -1,4 +1,4 @@
-//! Tensors in host memory: what enters and leaves a run.
+//! Tensors in host memory: the inputs and outputs of a run.
 
 use crate::round::narrow;
 use crate::{DType, TensorType, bf16, f16};
@@ -38,7 +38,7 @@ pub enum TensorError {
     },
 }
 
-/// Evaluates an expression with `$v` bound to the vector of whatever element type the data has.
+/// Evaluates `$body` with `$v` bound to the vector of the data's element type.
 macro_rules! each {
     ($data:expr, $v:ident => $body:expr) => {
         match $data {
@@ -112,7 +112,7 @@ impl HostTensor {
         each!(&self.data, v => cast_slice(v))
     }
 
-    /// The bytes to write to, in native order. Truth values must stay 0 or 1.
+    /// The bytes, in native order, writable. Booleans must stay 0 or 1.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         each!(&mut self.data, v => bytemuck::cast_slice_mut(v))
     }

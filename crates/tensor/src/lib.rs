@@ -1,4 +1,12 @@
-//! Element types, shapes, host tensors and counter-based random numbers.
+//! What every other crate agrees on about tensors: element types, shapes, host tensors, and random numbers.
+//!
+//! - [`DType`], [`Shape`] and [`TensorType`] (printed and parsed as `f32[2,3]`) describe a dense, row-major tensor;
+//!   [`Field`] describes one input or target of one example.
+//! - [`HostTensor`] owns its elements in host memory. [`round()`] is the one rounding from f64 to any element type.
+//! - [`random::Stream`] is counter-based: a number is a function of (seed, step, stream, example, element), so the order of
+//!   evaluation cannot change it. [`random::Lcg`] is a sequential generator for search heuristics and tests.
+//! - [`code_values`] and [`code_of`] are the 8-bit code book of quantised optimizer states.
+//! - [`all_finite`] and [`Finite`] find NaN and infinities in raw bytes.
 //!
 //! ```
 //! use plimsoll_tensor::{DType, HostTensor, TensorType};

@@ -1,4 +1,4 @@
-//! Counter-based random numbers: a value is a function of where it is asked for, never of what was asked before.
+//! Counter-based random numbers: a number is a function of its address, never of the numbers drawn before.
 //!
 //! The generator is Philox4x32 with ten rounds (Salmon et al., 2011). A [`Stream`] fixes seed, step and layer; an
 //! element is addressed by the example's global index and the element's index inside the example.
@@ -22,10 +22,7 @@ pub struct Stream {
 impl Stream {
     /// The stream of the layer `name` in step `step` of a run with seed `seed`.
     pub fn new(seed: u64, step: u64, name: &str) -> Self {
-        // FNV-1a: stable across builds and platforms, unlike the standard library's hashers.
-        let hash = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash = fnv1a(name);
         let key = seed ^ (hash & 0xffff_ffff_0000_0000);
         Self { key: [key as u32, (key >> 32) as u32], step: step as u32, stream: hash as u32 }
     }
@@ -56,7 +53,7 @@ impl Stream {
         self.normal_block(example, (element / 4) as u32)[(element % 4) as usize]
     }
 
-    /// Four standard normals for a block of four elements, by the Box-Muller transform: each two words give two.
+    /// Four standard normals for a block of four elements, by the Box-Muller transform: two from each pair of words.
     pub fn normal_block(&self, example: u64, block: u32) -> [f32; 4] {
         let words = self.block(example, block);
         let unit = |w: u32| (f64::from(w) + 0.5) / 4_294_967_296.0;
@@ -73,6 +70,11 @@ impl Stream {
     pub fn below(&self, example: u64, element: u64, bound: u32) -> u32 {
         ((u64::from(self.word(example, element)) * u64::from(bound)) >> 32) as u32
     }
+}
+
+/// FNV-1a: stable across builds and platforms, unlike the standard library's hashers.
+pub fn fnv1a(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Ten rounds of Philox4x32.
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_and_normal_have_their_moments() {
+    fn uniform_and_normal_have_their_mean_and_variance() {
         let stream = Stream::new(1, 2, "moments");
         let n = 40_000u64;
         let (mut u, mut m, mut v) = (0.0, 0.0, 0.0);

@@ -16,14 +16,14 @@ pub fn round(x: f64, dtype: DType) -> f64 {
     }
 }
 
-/// The f32 from which rounding once more, to a 16-bit float, gives what rounding `x` at once would give: rounded to
-/// odd, so that no value comes to lie on a tie, or leaves one.
+/// Rounds to odd, so that rounding the result to a 16-bit float is the same as rounding `x` to it directly: no value
+/// lands on a tie, or leaves one.
 pub(crate) fn narrow(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || !nearest.is_finite() || nearest.to_bits() & 1 == 1 {
         return nearest;
     }
-    // x lies between two neighbours, of which the nearest is even: the other one is odd.
+    // x lies between two neighbours; the nearest is even, so the other one is odd.
     if (f64::from(nearest) < x) == (x > 0.0) {
         f32::from_bits(nearest.to_bits() + 1)
     } else {
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_16_bit_float_holds_becomes_infinite_or_zero() {
+    fn overflow_becomes_infinite_and_underflow_zero() {
         assert_eq!(round(1e300, DType::BF16), f64::INFINITY);
         assert_eq!(round(-7e4, DType::F16), f64::NEG_INFINITY);
         assert_eq!(round(1e-300, DType::BF16), 0.0);

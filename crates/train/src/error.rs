@@ -1,4 +1,4 @@
-//! What can go wrong around a run.
+//! Errors of planning, training and files.
 
 use crate::metrics::MetricError;
 use crate::{Diverged, Overload, Saved};
@@ -6,12 +6,14 @@ use plimsoll_data::DataError;
 use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
 use plimsoll_transform::SplitError;
+use std::io;
+use std::path::Path;
 use thiserror::Error;
 
-/// Why a run could not start or go on.
+/// Why a run could not start or continue.
 #[derive(Debug, Error)]
 pub enum TrainError {
-    /// The model does not make a graph.
+    /// The model's graph cannot be built.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The batch cannot be split as asked.
@@ -20,7 +22,7 @@ pub enum TrainError {
     /// The step cannot be planned under the line.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A plan that its checker refused: a bug, never the user's fault.
+    /// A plan that failed verification: a bug, never the user's fault.
     #[error("the plan failed its check, please report this: {0}")]
     Verify(#[from] VerifyError),
     /// The executor failed.
@@ -50,27 +52,27 @@ pub enum TrainError {
         /// What differs, and what to change.
         reason: String,
     },
-    /// The loss, or a parameter, is not a number any more.
+    /// The loss, a gradient or a parameter is not finite.
     #[error(transparent)]
     Diverged(Box<Diverged>),
-    /// A state that would be saved is not a number any more.
+    /// A state to be saved is not finite.
     #[error("`{state}` holds numbers that are not finite: nothing is saved")]
     NotFinite {
         /// The state.
         state: String,
     },
-    /// A listener asked to leave.
+    /// A listener asked to stop at once.
     #[error("stopped after step {step}: {saved}")]
     Interrupted {
         /// Steps done.
         step: u64,
-        /// Whether the run can go on from a checkpoint.
+        /// Whether the run can be resumed from a checkpoint.
         saved: Saved,
     },
     /// Memory outside the plan came close to the line.
     #[error(transparent)]
     Overload(Box<Overload>),
-    /// A setting that makes no sense.
+    /// An invalid setting.
     #[error("{0}")]
     Setting(String),
     /// A file could not be written; what was there before is untouched.
@@ -78,15 +80,27 @@ pub enum TrainError {
     Save {
         /// The file.
         path: String,
-        /// The system's answer.
-        source: std::io::Error,
+        /// The system's error.
+        source: io::Error,
     },
     /// A file could not be read.
     #[error("{path}: {source}")]
     File {
         /// The file.
         path: String,
-        /// The system's answer.
-        source: std::io::Error,
+        /// The system's error.
+        source: io::Error,
     },
+}
+
+impl TrainError {
+    /// A file that could not be written.
+    pub(crate) fn save(path: &Path, source: io::Error) -> Self {
+        Self::Save { path: path.display().to_string(), source }
+    }
+
+    /// A file that could not be read.
+    pub(crate) fn file(path: &Path, source: io::Error) -> Self {
+        Self::File { path: path.display().to_string(), source }
+    }
 }

@@ -1,42 +1,55 @@
-//! The training loop, state and events.
+//! Plans and runs training under a memory line.
 //!
-//! A [`Trainer`] holds what a run is; [`Trainer::plan`] answers before anything is allocated, [`Trainer::prepare`]
-//! takes the arena, and the [`Session`] trains, evaluates and predicts in it.
+//! - A [`Trainer`] is a builder: model, optimizer, executor, batch size, schedule, line. It allocates nothing.
+//! - A plan ([`plimsoll_plan::PlanSet`], from [`Trainer::plan`]) holds the steps and arena offsets of every batch type
+//!   (training, evaluation and prediction batches, and their remainders), and the load sheet, the account of every byte. A
+//!   line that no plan fits under is an error here, before anything runs.
+//! - A [`Session`] (from [`Trainer::prepare`]) owns the memory of a plan: it trains, evaluates, predicts, saves and resumes.
+//!
+//! ```
+//! # use plimsoll_data::{OpenOptions, open};
+//! # use plimsoll_nn::{AdamW, zoo};
+//! # use plimsoll_plan::NullExecutor;
+//! # use plimsoll_train::{Control, Trainer};
+//! let data = open("mnist", &OpenOptions::default())?;
+//! let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), NullExecutor::default()).steps(3).line(16 << 20);
+//! let plans = trainer.plan(&data)?;
+//! assert!(plans.sheet.total_bytes <= 16 << 20);
+//! let mut session = trainer.prepare(plans, &data)?; // the memory is allocated here
+//! let report = session.fit(&data, &mut |event| Control::Continue)?;
+//! assert_eq!(report.steps, 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Where to find what:
+//!
+//! | what | where |
+//! |---|---|
+//! | the training loop: steps, validations, checkpoints | `session/fit.rs` ([`Session::fit`]) |
+//! | micro-batches, rematerialization, offload: which a run uses | `plimsoll_plan`'s `choice` ([`plimsoll_plan::Chooser`]), called by `trainer/planning.rs` |
+//! | graphs of batch types, gradient accumulation over micro-batches | `trainer/graphs.rs` |
+//! | byte accounting outside the arena | `trainer/accounting.rs`, under the entry names of [`plimsoll_plan::sheet`] |
+//! | plans under many lines: floor, curve | `trainer/forecast.rs` ([`Forecast`]) |
+//! | events, callbacks, early stopping, the memory watch | `session/event.rs`, `session/callback.rs`, `session/watch.rs` |
+//! | the layer a NaN came from | `session/diverged.rs` ([`Diverged`]) |
+//! | checkpoints: format, folder, resume | `files/checkpoint.rs`, `files/checkpoint_folder.rs`, `session/checkpoints.rs` |
+//! | weights files under PyTorch's and Keras's names | `files/weights.rs` ([`Names`]) |
+//! | metrics in bounded memory | [`metrics`] |
 
-mod best;
-mod callback;
-mod checkpoint;
-mod diverged;
 mod error;
-mod event;
-mod feed;
-mod fit;
-mod init;
-mod layout;
-mod log;
+mod files;
 pub mod metrics;
-mod nearest;
-mod run_log;
-mod schedule;
 mod session;
-mod tensor_file;
+mod suggestion;
 mod trainer;
-mod watch;
-mod weights;
 
-pub use best::{Best, Monitor};
-pub use callback::{Callback, EarlyStopping, OwnSchedule};
-pub use checkpoint::{MANIFEST, Resumed, TrainState, checkpoints};
-pub use diverged::{Diverged, Origin};
 pub use error::TrainError;
-pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
-pub use init::CHUNK_BYTES as STATE_BUFFER_BYTES;
+pub use files::{MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, checkpoints};
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
 };
-pub use run_log::RunLog;
-pub use schedule::{Plateau, Schedule};
-pub use session::Session;
+pub use session::{
+    Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
+    OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, TrainEvent, Watch,
+};
 pub use trainer::{BatchKind, Forecast, Tally, Trainer, tally};
-pub use watch::{Held, Overload, Saved, Watch};
-pub use weights::Names;

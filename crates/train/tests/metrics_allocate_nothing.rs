@@ -1,4 +1,4 @@
-//! A metric's memory is what it says, and stays so.
+//! A metric takes the bytes it states, and allocates nothing after its creation.
 
 use plimsoll_testing::CountingAllocator;
 use plimsoll_train::metrics::{MetricSpec, Outputs, Rows, Targets};
@@ -6,9 +6,9 @@ use plimsoll_train::metrics::{MetricSpec, Outputs, Rows, Targets};
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// One test, because allocations of another on its own thread would be counted.
+/// The only test of this binary, because allocations of a concurrent one would be counted.
 #[test]
-fn metrics_take_the_bytes_they_say_and_no_more() {
+fn metrics_take_the_bytes_they_state_and_no_more() {
     let scores: Vec<f32> = (0..70).map(|i| (i * 37 % 11) as f32).collect();
     let labels: Vec<i32> = (0..10).map(|i| i % 7).collect();
     let outputs = Outputs::Scores { values: &scores, width: 7 };

@@ -1,4 +1,4 @@
-//! Turns composites into statistics and elementwise ops, which `save` and `fuse` treat like any other.
+//! Turns composite norms into statistics and elementwise ops, which `save` and `fuse` treat like any other.
 
 use crate::rewriter::Rewriter;
 use plimsoll_graph::op::{Binary, Norm, NormAxis, Unary};

@@ -1,26 +1,38 @@
-//! Graph to graph passes: lower, gradient, decompose, simplify, save, fuse; and the split into micro-batches.
+//! Passes from graph to graph: mixed precision, gradient, optimization, gradient accumulation.
 //!
-//! [`optimize`] runs the [`Pass`]es of a finished step in order and checks the graph after each. Every pass keeps the
-//! numbers: a step gives the same bits with any of them switched off. Without `decompose`, norms need an executor that
-//! runs them whole, as the reference does.
+//! | when | pass | what it does |
+//! |---|---|---|
+//! | before backward | [`mixed_precision`] | stores values between layers as 16-bit floats |
+//! | | [`gradient`] | appends backward: reverse-mode differentiation, one rule per op in `gradient/rules` |
+//! | a finished step, in this order ([`optimize`]) | [`decompose`] | turns norms into statistics and elementwise ops |
+//! | | [`simplify`] | merges common subexpressions, drops dead nodes and no-ops |
+//! | | [`save`] | decides what forward saves for backward and what backward rematerializes (a minimum cut) |
+//! | | [`fuse`] | fuses elementwise ops into regions, and epilogues and casts into their neighbours |
+//! | under a line | [`accumulate`] | splits the batch into micro-batches and accumulates gradients |
+//! | | [`accumulate_split_batch_norm`] | the same with batch norm, on each micro-batch's statistics |
+//!
+//! [`optimize`] checks the graph after each [`Pass`], and each can be switched off for bisecting: a step has the same bits
+//! without it. (Without `decompose`, only an executor that runs norms whole can run them, as the reference does.)
+//! `accumulate` keeps the bits, too; `accumulate_split_batch_norm` and `mixed_precision` do not.
+//!
+//! A pass copies the graph node by node through `rewriter`. What it must know of an op it asks the op
+//! (`plimsoll_graph::op::Properties`). This crate knows neither targets nor memory limits: placing values and
+//! rematerializing under a line is `plimsoll-plan`'s.
 
 mod accumulate;
 mod decompose;
 mod fuse;
 mod gradient;
-mod local;
-mod precision;
+mod mixed_precision;
 mod rewriter;
 mod save;
 mod simplify;
-mod widen;
 
-pub use accumulate::{SplitError, accumulate, check_same_ops, check_split};
+pub use accumulate::{SplitError, accumulate, accumulate_split_batch_norm, check_same_ops, check_split};
 pub use decompose::decompose;
 pub use fuse::fuse;
 pub use gradient::{gradient, scaled_gradient};
-pub use local::accumulate_local;
-pub use precision::{Lowered, lower};
+pub use mixed_precision::{MixedPrecision, mixed_precision};
 pub use save::save;
 pub use simplify::simplify;
 
@@ -33,13 +45,13 @@ pub const LOSS: &str = "loss";
 /// A named pass, switchable for bisecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
-    /// Turns composites into statistics and elementwise ops.
+    /// Turns norms into statistics and elementwise ops.
     Decompose,
-    /// Merges equal nodes and drops dead and idle ones.
+    /// Merges common subexpressions, drops dead nodes and no-ops.
     Simplify,
-    /// Decides what backward reads from forward and what it makes again.
+    /// Decides what forward saves for backward and what backward rematerializes.
     Save,
-    /// Joins elementwise ops into regions and into the products before them.
+    /// Fuses elementwise ops into regions and into the products before them.
     Fuse,
 }
 

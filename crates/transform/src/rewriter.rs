@@ -1,8 +1,8 @@
-//! Copies a graph node by node into a new one, with changes on the way.
+//! Copies a graph node by node into a new one, with changes.
 
 use plimsoll_graph::{Builder, Graph, GraphError, Node, Op, Origin, ValueId};
 
-/// A new graph in the making, with the place of every old value in it.
+/// A new graph in the making, and the new value of every old one.
 pub(crate) struct Rewriter<'g> {
     pub old: &'g Graph,
     pub builder: Builder,
@@ -11,7 +11,7 @@ pub(crate) struct Rewriter<'g> {
 }
 
 impl<'g> Rewriter<'g> {
-    /// A new graph with the old one's inputs, states and carries, and no nodes.
+    /// A new graph with the old one's inputs, states and accumulators, and no nodes.
     pub fn new(old: &'g Graph) -> Self {
         let mut builder = Builder::new(old.examples, old.example_block);
         builder.set_micro_batches(old.micro_batches);
@@ -57,24 +57,30 @@ impl<'g> Rewriter<'g> {
         self.builder.within(node.layer.clone(), |b| b.accumulating(node.op.clone(), &inputs, &sums))
     }
 
-    /// Emits another op in a node's place and layer, on new values.
+    /// Copies a node with other inputs, which are new values, and returns its outputs; the map stays as it is.
+    pub fn emit_with(&mut self, node: &Node, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+        let sums: Vec<_> = node.accumulate.iter().map(|&v| self.get(v)).collect();
+        self.builder.within(node.layer.clone(), |b| b.accumulating(node.op.clone(), inputs, &sums))
+    }
+
+    /// Emits another op in a node's layer, on new values.
     pub fn replace(&mut self, node: &Node, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
         self.builder.within(node.layer.clone(), |b| b.node(op, inputs))
     }
 
-    /// Says where a node's outputs are.
+    /// Maps a node's outputs to new values.
     pub fn set(&mut self, node: &Node, outputs: &[ValueId]) {
         for (&old, &new) in node.outputs.iter().zip(outputs) {
             self.map[old.index()] = Some(new);
         }
     }
 
-    /// The new graph, with the old one's state outputs, carries and outputs.
+    /// The new graph, with the old one's state outputs, accumulators and outputs.
     pub fn finish(self) -> Result<Graph, GraphError> {
         self.close().finish()
     }
 
-    /// As [`Rewriter::finish`], with room for more nodes.
+    /// As [`Rewriter::finish`], but more nodes can be added.
     pub fn close(mut self) -> Builder {
         for state in &self.old.states {
             if let Some(output) = state.output {
@@ -84,7 +90,7 @@ impl<'g> Rewriter<'g> {
         }
         for accumulator in &self.old.accumulators {
             let (input, output) = (self.get(accumulator.input), self.get(accumulator.output));
-            self.builder.set_carry(input, output);
+            self.builder.set_accumulator(input, output);
         }
         for output in &self.old.outputs {
             let value = self.get(output.value);
@@ -94,7 +100,7 @@ impl<'g> Rewriter<'g> {
     }
 }
 
-/// For every node, whether anything that leaves the graph depends on it.
+/// For every node, whether a value that leaves the graph depends on it.
 pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.nodes.len()];
     let mut stack: Vec<ValueId> = graph.outputs.iter().map(|o| o.value).collect();
@@ -110,7 +116,7 @@ pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
     live
 }
 
-/// The graph without what nothing that leaves it depends on.
+/// The graph without dead nodes.
 pub(crate) fn drop_dead(graph: &Graph) -> Result<Graph, GraphError> {
     let live = live_nodes(graph);
     let mut r = Rewriter::new(graph);

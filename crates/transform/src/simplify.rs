@@ -1,4 +1,4 @@
-//! Merges equal nodes and drops dead and idle ones.
+//! Common subexpressions, dead nodes and no-ops.
 
 use crate::rewriter::{Rewriter, drop_dead, live_nodes};
 use plimsoll_graph::op::{Binary, Elementwise, Movement};
@@ -6,8 +6,8 @@ use plimsoll_graph::{Graph, GraphError, Node, Op, ValueId};
 use plimsoll_tensor::{DType, Shape};
 use std::collections::BTreeMap;
 
-/// Merges nodes that compute the same, drops what nothing needs, and passes idle nodes over: a product with one, a
-/// broadcast before an op that broadcasts anyway, a reshape of a reshape.
+/// Merges nodes that compute the same, drops dead ones, and bypasses no-ops: a product with one, a broadcast before an op
+/// that broadcasts anyway, a reshape of a reshape.
 pub fn simplify(graph: &Graph) -> Result<Graph, GraphError> {
     let live = live_nodes(graph);
     let mut r = Rewriter::new(graph);
@@ -15,8 +15,8 @@ pub fn simplify(graph: &Graph) -> Result<Graph, GraphError> {
     let mut seen: BTreeMap<(String, Vec<ValueId>), Vec<ValueId>> = BTreeMap::new();
     for id in graph.node_ids().filter(|id| live[id.index()]) {
         let node = graph.node(id);
-        let inputs = skip_idle_inputs(&r, node);
-        if let Some(same) = idle(&r, node, &inputs) {
+        let inputs = bypass_no_ops(&r, node);
+        if let Some(same) = identity(&r, node, &inputs) {
             r.set(node, &[same]);
             continue;
         }
@@ -25,9 +25,7 @@ pub fn simplify(graph: &Graph) -> Result<Graph, GraphError> {
         let outputs = match merged {
             Some(outputs) => outputs,
             None => {
-                let sums: Vec<_> = node.accumulate.iter().map(|&v| r.get(v)).collect();
-                let emit = |b: &mut plimsoll_graph::Builder| b.accumulating(node.op.clone(), &inputs, &sums);
-                let outputs = r.builder.within(node.layer.clone(), emit)?;
+                let outputs = r.emit_with(node, &inputs)?;
                 seen.insert(key, outputs.clone());
                 outputs
             }
@@ -36,12 +34,12 @@ pub fn simplify(graph: &Graph) -> Result<Graph, GraphError> {
     }
     drop(seen);
     let merged = r.finish()?;
-    // Passing nodes over can leave others without readers.
+    // Bypassed nodes may be dead now.
     drop_dead(&merged)
 }
 
-/// The node's new inputs, with broadcasts and reshapes before it passed over where the result is the same.
-fn skip_idle_inputs(r: &Rewriter<'_>, node: &Node) -> Vec<ValueId> {
+/// The node's new inputs, with broadcasts and reshapes before it bypassed where the result is the same.
+fn bypass_no_ops(r: &Rewriter<'_>, node: &Node) -> Vec<ValueId> {
     let mut inputs: Vec<ValueId> = node.inputs.iter().map(|&v| r.get(v)).collect();
     let built = r.builder.graph();
     let source = |value: ValueId| {
@@ -74,7 +72,7 @@ fn skip_idle_inputs(r: &Rewriter<'_>, node: &Node) -> Vec<ValueId> {
 }
 
 /// The input that the node's only output equals to the bit, if there is one.
-fn idle(r: &Rewriter<'_>, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
+fn identity(r: &Rewriter<'_>, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let built = r.builder.graph();
     let constant = |value: ValueId| match built.producer(value).map(|id| &built.node(id).op) {
         Some(Op::Elementwise(Elementwise::Constant { value, .. })) => Some(*value),
@@ -90,7 +88,7 @@ fn idle(r: &Rewriter<'_>, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
         },
         Op::Elementwise(Elementwise::Binary(Binary::Div)) if constant(inputs[1]) == Some(1.0) => inputs[0],
         Op::Movement(Movement::Reshape(_) | Movement::Broadcast(_) | Movement::Detach) => inputs[0],
-        // A 16-bit float is the same after it has been f32.
+        // Widening a 16-bit float and rounding it back gives the same float.
         Op::Elementwise(Elementwise::Cast(to)) if to.is_low() => match built.producer(inputs[0]) {
             Some(id) if matches!(built.node(id).op, Op::Elementwise(Elementwise::Cast(DType::F32))) => {
                 built.node(id).inputs[0]

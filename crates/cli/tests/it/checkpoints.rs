@@ -5,8 +5,8 @@ use crate::support;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::prelude::*;
+use plimsoll::tensor::random::Lcg;
 use plimsoll::train::{BatchKind, MANIFEST, Monitor, Saved, TrainState, checkpoints};
-use plimsoll_testing::Random;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -69,7 +69,7 @@ fn a_run_killed_at_any_time_resumes_to_the_same_bits() {
         let took = Instant::now();
         json(&plimsoll(&[&["train", "--json", "--threads=2", "--out", &whole], run].concat()));
         let took = took.elapsed();
-        let (mut stopped_inside, mut random) = (0, Random::new(0x9e37_79b9));
+        let (mut stopped_inside, mut random) = (0, Lcg::new(0x9e37_79b9));
         // Each time with another line, number of threads or micro-batches.
         let ways: [&[&str]; 4] =
             [&["--threads=1"], &["--threads=3"], &["--micro-batches=2"], &["--memory=2GiB", "--threads=2"]];
@@ -432,7 +432,7 @@ fn the_newest_intact_checkpoint_is_resumed() {
     let (out, other) = (scratch.path("run"), scratch.path("other"));
     let last = with_checkpoints(&out, &[]);
     let (expected, whole) = (weights(&out), fs::read(&last).unwrap());
-    let mut random = Random::new(7);
+    let mut random = Lcg::new(7);
     let cuts = (0..whole.len()).step_by(4 << 10).map(|cut| (whole[..cut].to_vec(), format!("cut at {cut}")));
     let mut flip = |_| {
         let (mut bytes, place, bit) = (whole.clone(), random.below(whole.len()), random.below(8));

@@ -154,8 +154,8 @@ fn the_search_for_a_diverged_layer_is_reported_and_interruptible() {
     for leave in [false, true] {
         let mut told = Vec::new();
         let error = prepare(&wild, &data).fit(&data, &mut |event| {
-            let TrainEvent::Diverged { again, .. } = event else { return Control::Continue };
-            told.push(*again);
+            let TrainEvent::Diverged { replayed, .. } = event else { return Control::Continue };
+            told.push(*replayed);
             if leave { Control::Leave } else { Control::Continue }
         });
         let Err(TrainError::Diverged(found)) = error else { panic!("{error:?}") };

@@ -204,7 +204,7 @@ fn logs_have_every_step_once_also_after_a_resume() {
         let trainer = trainer().metrics(&["f1".parse().unwrap()]).checkpoints(&scratch.0, None);
         let mut session = prepare(&trainer, &data);
         let mut open = |path: &Path| match resume {
-            true => RunLog::go_on(path, session.resume(&scratch.0).unwrap().state.steps_done).unwrap(),
+            true => RunLog::resume(path, session.resume(&scratch.0).unwrap().state.steps_done).unwrap(),
             false => RunLog::create(path).unwrap(),
         };
         let logs = [open(&table), open(&lines)];

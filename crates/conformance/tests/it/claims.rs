@@ -1,5 +1,5 @@
-//! What every executor claims: each frozen case in every element type that its type rule lets through, run where it is
-//! claimed, and compared. `docs/ops.md` shows what was found; `PLIMSOLL_WRITE_DOCS=1` writes it there.
+//! Which ops the CPU supports in which element types: each golden case in every element type that its type rule accepts, run
+//! where there is a kernel, and compared. `docs/ops.md` has the table; `PLIMSOLL_WRITE_DOCS=1` writes it.
 
 use plimsoll_conformance::{Case, cast, compare, golden_cases, run_op, tolerance};
 use plimsoll_cpu::Cpu;
@@ -17,7 +17,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ops.md");
 const BEGIN: &str = "<!-- claims: begin -->\n";
 const END: &str = "<!-- claims: end -->\n";
 
-/// A frozen case in an element type of its own or another.
+/// A golden case in one element type.
 struct Typed {
     dtype: DType,
     op: Op,
@@ -29,13 +29,13 @@ impl Typed {
         self.inputs.iter().map(HostTensor::ty).collect()
     }
 
-    /// The output types, if the type rule lets the inputs through.
+    /// The output types, if the type rule accepts the inputs.
     fn outputs(&self) -> Option<Vec<TensorType>> {
         self.op.infer(&self.types()).ok()
     }
 
-    /// Whether an executor has a kernel. What only gives memory another type needs none.
-    fn is_claimed(&self, executor: &dyn Executor, outputs: &[TensorType]) -> bool {
+    /// Whether an executor has a kernel. Views need none.
+    fn is_supported(&self, executor: &dyn Executor, outputs: &[TensorType]) -> bool {
         let query = KernelQuery {
             op: &self.op,
             inputs: self.types(),
@@ -46,7 +46,7 @@ impl Typed {
         self.op.is_view() || executor.target().kernel(&query).is_ok()
     }
 
-    /// The outputs as the reference has them in f64 on the same inputs, rounded to their types once.
+    /// The outputs of the reference in f64 on the same inputs, rounded to their types once.
     fn expected(&self, outputs: &[TensorType]) -> Result<Vec<HostTensor>, String> {
         if !self.dtype.is_float() {
             return run_op(&Reference, &self.op, &self.inputs, &[], 1);
@@ -66,7 +66,7 @@ impl Typed {
     }
 }
 
-/// An op with the element types that it names itself changed, if they are floats; a cast stays what it is.
+/// An op with the float types among its attributes changed; a cast outside a region stays.
 fn op_in(op: &Op, dtype: DType) -> Op {
     let other = |d: DType| if d.is_float() { dtype } else { d };
     let constant = |op: Elementwise| match op {
@@ -100,8 +100,8 @@ fn op_in(op: &Op, dtype: DType) -> Op {
     }
 }
 
-/// A tensor with its floats in any element type: integers are their magnitudes rounded up, truths say which are above
-/// zero.
+/// A tensor with its floats in any element type: as integers their magnitudes rounded up, as booleans whether they are
+/// positive.
 fn tensor_in(tensor: &HostTensor, dtype: DType) -> HostTensor {
     if dtype.is_float() || !tensor.ty().dtype.is_float() {
         return cast(tensor, dtype);
@@ -112,7 +112,7 @@ fn tensor_in(tensor: &HostTensor, dtype: DType) -> HostTensor {
     HostTensor::from_f64(TensorType::new(dtype, tensor.ty().shape.clone()), &values).unwrap()
 }
 
-/// The element type that a case without floats is about.
+/// The element type of a case without floats.
 fn own_type(case: &Case) -> DType {
     match (&case.op, &case.inputs[..]) {
         (Op::Elementwise(Elementwise::Select), [_, choice, _]) => choice.ty().dtype,
@@ -121,7 +121,7 @@ fn own_type(case: &Case) -> DType {
     }
 }
 
-/// A case in every element type. Where it has no floats it stays as it is; a cast goes to every type.
+/// A case in every element type; without floats, as it is. A cast is to every type.
 fn typed(case: &Case) -> Vec<Typed> {
     let (ops, made) = match case.op {
         Op::Elementwise(Elementwise::Cast(_)) => {
@@ -137,8 +137,8 @@ fn typed(case: &Case) -> Vec<Typed> {
         .collect()
 }
 
-/// A case's inputs in an element type. Where an op takes sums beside 16-bit floats, those are f32: the fewest inputs with
-/// which the type rule lets it through.
+/// A case's inputs in an element type. An op may take f32 sums beside 16-bit floats: as few inputs are f32 as the type rule
+/// accepts.
 fn inputs_in(case: &Case, op: &Op, dtype: DType) -> Vec<HostTensor> {
     let with = |wide: usize| -> Vec<HostTensor> {
         let of = |(i, t): (usize, &HostTensor)| match wide >> i & 1 == 1 && t.ty().dtype.is_float() {
@@ -150,14 +150,14 @@ fn inputs_in(case: &Case, op: &Op, dtype: DType) -> Vec<HostTensor> {
     let fits = |inputs: &Vec<HostTensor>| {
         op_in(op, dtype).infer(&inputs.iter().map(HostTensor::ty).collect::<Vec<_>>()).is_ok()
     };
-    // The first input is what the op is about.
+    // The first input keeps the element type.
     let mut sets: Vec<usize> = (0..1 << case.inputs.len()).filter(|set| set & 1 == 0).collect();
     sets.sort_by_key(|set| set.count_ones());
     sets.retain(|&set| set == 0 || dtype.is_low());
     sets.into_iter().map(with).find(fits).unwrap_or_else(|| with(0))
 }
 
-/// Whether `gradient` takes a case from its first output to one of its inputs.
+/// Whether `gradient` reaches an input of the case from its first output.
 fn has_gradient(case: &Case) -> bool {
     let reaches = |wanted: usize| -> Result<(), GraphError> {
         let mut b = Builder::new(1, 1);
@@ -172,15 +172,15 @@ fn has_gradient(case: &Case) -> bool {
     (0..case.inputs.len()).any(|i| case.inputs[i].ty().dtype.is_float() && reaches(i).is_ok())
 }
 
-/// What was found of one op.
+/// What is supported of one op.
 #[derive(Default)]
-struct Claims {
+struct Support {
     gradient: bool,
-    /// For each element type that the type rule lets through: whether the CPU has claimed a case, and refused one.
+    /// For each element type that the type rule accepts: whether the CPU supports a case, and whether it lacks one.
     cpu: BTreeMap<DType, (bool, bool)>,
 }
 
-impl Claims {
+impl Support {
     fn row(&self, name: &str) -> String {
         let mut row = format!("| `{name}` | {} |", if self.gradient { "rule" } else { "" });
         for dtype in DType::ALL {
@@ -218,31 +218,31 @@ fn family(op: &Op) -> usize {
     }
 }
 
-fn table(found: &BTreeMap<(usize, &'static str), Claims>) -> String {
+fn table(found: &BTreeMap<(usize, &'static str), Support>) -> String {
     let types = DType::ALL.map(DType::name).join(" | ");
     let mut table = format!("| op | gradient | {types} |\n|---|---|{}\n", "---|".repeat(DType::ALL.len()));
-    found.iter().for_each(|((_, name), claims)| table += &claims.row(name));
+    found.iter().for_each(|((_, name), support)| table += &support.row(name));
     table
 }
 
 #[test]
-fn what_is_claimed_is_right_and_written_down() {
+fn supported_ops_match_the_reference_and_the_docs() {
     let cpus = [Isa::Portable, Isa::Avx2, Isa::Avx512].map(|isa| Cpu::with_isa(2, isa).unwrap().checked());
-    let mut found: BTreeMap<(usize, &'static str), Claims> = BTreeMap::new();
+    let mut found: BTreeMap<(usize, &'static str), Support> = BTreeMap::new();
     let mut failures = Vec::new();
     for case in golden_cases() {
-        let claims = found.entry((family(&case.op), case.op.name())).or_default();
-        claims.gradient |= has_gradient(&case);
+        let support = found.entry((family(&case.op), case.op.name())).or_default();
+        support.gradient |= has_gradient(&case);
         for typed in typed(&case) {
             let Some(outputs) = typed.outputs() else { continue };
             let mut fail = |who: String, e: String| {
                 failures.push(format!("{} in {} on {who}: {e}", case.name, typed.dtype));
             };
-            let on_cpu = cpus.iter().filter(|cpu| typed.is_claimed(*cpu, &outputs)).count();
+            let on_cpu = cpus.iter().filter(|cpu| typed.is_supported(*cpu, &outputs)).count();
             assert!(on_cpu == 0 || on_cpu == cpus.len(), "{}: instruction sets differ", case.name);
-            let (claimed, refused) = claims.cpu.entry(typed.dtype).or_default();
-            *claimed |= on_cpu > 0;
-            *refused |= on_cpu == 0;
+            let (supported, missing) = support.cpu.entry(typed.dtype).or_default();
+            *supported |= on_cpu > 0;
+            *missing |= on_cpu == 0;
             let expected = match typed.expected(&outputs) {
                 Ok(expected) => expected,
                 Err(e) => {

@@ -1,43 +1,32 @@
-//! The CPU executor against the reference: the frozen cases, and shapes that are empty, single, odd and broadcast.
+//! Every kernel set against the reference: the golden cases, and shapes that are empty, single, odd and broadcast.
 
-use plimsoll_conformance::{Harness, cast, compare, golden_cases, random, run_op, tolerance};
-use plimsoll_cpu::Cpu;
-use plimsoll_cpu::isa::Isa;
+use plimsoll_conformance::{
+    EXECUTORS, Harness, cast, check_op, compare, golden_cases, random, reference_op, run_op, tolerance,
+};
 use plimsoll_graph::op::{
     Attention, Binary, Conv, Elementwise, Epilogue, Geometry, Index, Loss, MatMul, Movement, Norm, NormAxis,
     Pool, Reduce, Resize, ResizeMode, Unary, Windows,
 };
 use plimsoll_graph::{Builder, Op};
 use plimsoll_plan::{Budget, Executor, plan};
-use plimsoll_reference::evaluate;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 
-/// Composites that only the reference runs: `decompose` has turned them into other ops before the CPU sees a graph.
+/// Composites that only the reference runs: `decompose` replaces them before another executor sees the graph.
 fn is_composite(op: &Op) -> bool {
     matches!(op, Op::Norm(Norm::Layer { .. } | Norm::Batch { .. }))
 }
 
-/// Runs an op on every instruction set and compares with the reference on the same inputs.
+/// Runs an op on every kernel set and compares with the reference on the same inputs.
 fn check(name: &str, op: &Op, inputs: &[HostTensor], batched: &[bool], block: usize) {
     let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
-    let outputs = op.infer(&types).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let operands: Vec<&HostTensor> = inputs.iter().collect();
-    let expected = evaluate(op, &operands, &[], &outputs.iter().collect::<Vec<_>>()).unwrap();
-    // The CPU computes in f32, whatever float it stores; functions may be off by a few units in the last place.
+    // Kernels compute in f32, whatever float they store; math functions may be off by a few units in the last place.
     let dtype = types.iter().map(|t| t.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
     let allowed = 2.0 * tolerance(op, &types, dtype);
-    for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-        let cpu = Cpu::with_isa(2, isa).unwrap().checked();
-        let found =
-            run_op(&cpu, op, inputs, batched, block).unwrap_or_else(|e| panic!("{name} on {isa:?}: {e}"));
-        for (found, expected) in found.iter().zip(&expected) {
-            compare(found, expected, allowed).unwrap_or_else(|e| panic!("{name} on {isa:?}: {e}"));
-        }
-    }
+    check_op(op, inputs, batched, block, |_| allowed).unwrap_or_else(|e| panic!("{name} {e}"));
 }
 
 #[test]
-fn frozen_cases_hold_in_f32() {
+fn golden_cases_match_in_f32() {
     let mut checked = 0;
     for case in golden_cases().iter().filter(|c| !is_composite(&c.op)) {
         if case.inputs.iter().any(|t| matches!(t.ty().dtype, DType::BF16 | DType::F16 | DType::I64)) {
@@ -64,6 +53,7 @@ fn inputs(name: &str, types: &[&str], bound: u32) -> Vec<HostTensor> {
     types.iter().enumerate().map(make).collect()
 }
 
+/// Checks an op on random inputs, once for each list of input types.
 fn each(op: Op, cases: &[&[&str]]) {
     for types in cases {
         let name = format!("{} {types:?}", op.name());
@@ -134,7 +124,7 @@ fn movement_and_reductions_over_awkward_shapes() {
 }
 
 #[test]
-fn products_over_awkward_shapes() {
+fn matmul_over_awkward_shapes() {
     for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
         for (m, n, k) in
             [(1, 1, 1), (0, 3, 2), (3, 0, 2), (2, 3, 0), (5, 17, 3), (31, 33, 300), (1, 65, 513), (70, 1, 19)]
@@ -171,8 +161,8 @@ fn convolutions_and_pools_over_awkward_shapes() {
             (3, 6, 5, 17, 2, 1),
             (0, 6, 6, 2, 3, 1),
             (2, 8, 6, 4, 33, 1),
-            // Two groups of more and of fewer channels than a vector has; every channel by itself, with one kernel and
-            // with two; no examples.
+            // Two groups of more and of fewer channels than a vector has; depthwise with one output per channel and with
+            // two; no examples.
             (2, 7, 6, 40, 36, 2),
             (3, 6, 5, 6, 9, 3),
             (2, 7, 9, 21, 21, 21),
@@ -206,14 +196,14 @@ fn convolutions_and_pools_over_awkward_shapes() {
     }
 }
 
-/// Every pool over these windows, with its gradient.
+/// Every pooling op over these windows, with its gradient.
 fn pools(windows: Windows, [n, h, w, c]: [usize; 4]) {
     let image = [h, w];
     let [oh, ow] = windows.output(image).unwrap();
     let (x, y) = (format!("f32[{n},{h},{w},{c}]"), format!("f32[{n},{oh},{ow},{c}]"));
     let [max, max_grad] = [Pool::Max { windows }, Pool::MaxGrad { windows, image }].map(Op::Pool);
     each(max.clone(), &[&[&x]]);
-    with_gradient(max, max_grad, &[&x], &[1], &|_, kept, dy| [vec![dy], kept].concat());
+    with_gradient(max, max_grad, &[&x], &[1], &|_, saved, dy| [vec![dy], saved].concat());
     for count_padding in [false, true] {
         each(Op::Pool(Pool::Average { windows, count_padding }), &[&[&x]]);
         each(Op::Pool(Pool::AverageGrad { windows, count_padding, image }), &[&[&y]]);
@@ -241,7 +231,7 @@ fn resizing_over_awkward_shapes() {
 }
 
 #[test]
-fn norms_look_ups_and_losses_over_awkward_shapes() {
+fn norms_gathers_and_losses_over_awkward_shapes() {
     let shapes: &[&[&str]] =
         &[&["f32[1,1]"], &["f32[5,3]"], &["f32[2,3,65]"], &["f32[300,17]"], &["f32[2,1,4,16]"]];
     for axis in [NormAxis::Row, NormAxis::Channel] {
@@ -283,29 +273,26 @@ fn norms_look_ups_and_losses_over_awkward_shapes() {
     );
 }
 
-/// Gradient ops on what their forward ops gave, with a random gradient of the first output.
+/// Checks a gradient op on the outputs of its forward op, with a random gradient of the first. `operands` arranges inputs,
+/// saved outputs and that gradient.
 fn with_gradient(
     forward: Op,
     backward: Op,
     types: &[&str],
     saved: &[usize],
-    order: &dyn Fn(Vec<HostTensor>, Vec<HostTensor>, HostTensor) -> Vec<HostTensor>,
+    operands: &dyn Fn(Vec<HostTensor>, Vec<HostTensor>, HostTensor) -> Vec<HostTensor>,
 ) {
     let name = format!("{} {types:?}", backward.name());
     let given = inputs(&name, types, 3);
-    let kinds: Vec<&TensorType> = given.iter().map(HostTensor::ty).collect();
-    let outputs = forward.infer(&kinds).unwrap();
-    let made =
-        evaluate(&forward, &given.iter().collect::<Vec<_>>(), &[], &outputs.iter().collect::<Vec<_>>())
-            .unwrap();
-    let outer = random(&format!("{name} dy"), &outputs[0], 3);
-    let kept = saved.iter().map(|&i| made[i].clone()).collect();
-    check(&name, &backward, &order(given, kept, outer), &[], 1);
+    let outputs = reference_op(&forward, &given).unwrap();
+    let dy = random(&format!("{name} dy"), outputs[0].ty(), 3);
+    let saved = saved.iter().map(|&i| outputs[i].clone()).collect();
+    check(&name, &backward, &operands(given, saved, dy), &[], 1);
 }
 
 #[test]
 fn gradient_ops_over_awkward_shapes() {
-    let all = |x: Vec<HostTensor>, kept: Vec<HostTensor>, dy: HostTensor| [x, kept, vec![dy]].concat();
+    let all = |x: Vec<HostTensor>, saved: Vec<HostTensor>, dy: HostTensor| [x, saved, vec![dy]].concat();
     for types in [
         ["f32[1,3]", "i32[1]", "f32[1]"],
         ["f32[70,13]", "i32[70]", "f32[70]"],
@@ -343,15 +330,12 @@ fn attention(causal: bool, types: &[&str]) {
     let name = format!("attention {types:?}, causal {causal}");
     let given: Vec<HostTensor> = inputs(&name, types, 3).iter().map(coarse).collect();
     check(&name, &forward, &given, &[], 1);
-    let kinds: Vec<&TensorType> = given.iter().map(HostTensor::ty).collect();
-    let outputs = forward.infer(&kinds).unwrap();
-    let operands: Vec<&HostTensor> = given.iter().collect();
-    let made = evaluate(&forward, &operands, &[], &outputs.iter().collect::<Vec<_>>()).unwrap();
-    let dy = coarse(&random(&format!("{name} dy"), &outputs[0], 3));
-    check(&name, &backward, &[&given[..3], &made[..], &[dy], &given[3..]].concat(), &[], 1);
+    let outputs = reference_op(&forward, &given).unwrap();
+    let dy = coarse(&random(&format!("{name} dy"), outputs[0].ty(), 3));
+    check(&name, &backward, &[&given[..3], &outputs[..], &[dy], &given[3..]].concat(), &[], 1);
 }
 
-/// Multiples of 1/16: sums of their products are exact, and so is a gradient that is zero because one key is seen.
+/// Multiples of 1/16: sums of their products are exact, so a gradient that is zero because there is only one key stays zero.
 fn coarse(tensor: &HostTensor) -> HostTensor {
     if !tensor.ty().dtype.is_float() {
         return tensor.clone();
@@ -398,7 +382,7 @@ fn masked_attention_over_awkward_shapes() {
 }
 
 #[test]
-fn rotary_positions_over_awkward_shapes() {
+fn rotary_embeddings_over_awkward_shapes() {
     for (inverse, start) in [(false, 0), (true, 0), (false, 5)] {
         each(
             Op::Attention(Attention::Rotary { base: 10_000.0, inverse, start }),
@@ -413,9 +397,9 @@ fn rotary_positions_over_awkward_shapes() {
     }
 }
 
-/// Rotations may go over what they rotate: beside the input there is one value, however often it is turned.
+/// However many rotations follow each other, one value is live besides the input.
 #[test]
-fn rotary_positions_go_over_their_input() {
+fn rotary_embeddings_work_in_place() {
     let x_type: TensorType = "f32[3,65,2,34]".parse().unwrap();
     let mut b = Builder::new(1, 1);
     let x = b.input("x", x_type.clone(), false);
@@ -426,34 +410,37 @@ fn rotary_positions_go_over_their_input() {
     }
     b.output("y", y);
     let graph = b.finish().unwrap();
-    let cpu = Cpu::new(2).unwrap().checked();
-    let budget = Budget::new(usize::MAX, Vec::new());
-    let plans = plan(&[("test".into(), graph.clone())], cpu.target(), &budget).unwrap();
-    let value = x_type.bytes();
-    assert!(plans.arena_bytes < 3 * value, "{} for values of {value}", plans.arena_bytes);
     let x = random("x", &x_type, 1);
-    let found = Harness::new(&cpu, graph).unwrap().run(std::slice::from_ref(&x)).unwrap();
-    let wanted: Vec<f64> = x.to_f64().iter().map(|x| -x).collect();
-    let wanted = HostTensor::from_f64(x.ty().clone(), &wanted).unwrap();
-    compare(&found[0], &wanted, 1e-6).unwrap();
+    let expected: Vec<f64> = x.to_f64().iter().map(|x| -x).collect();
+    let expected = HostTensor::from_f64(x.ty().clone(), &expected).unwrap();
+    for entry in &EXECUTORS {
+        let executor = entry.checked(2);
+        let budget = Budget::new(usize::MAX, Vec::new());
+        let plans = plan(&[("test".into(), graph.clone())], executor.target(), &budget).unwrap();
+        let value = x_type.bytes();
+        assert!(plans.arena_bytes < 3 * value, "{} for values of {value}", plans.arena_bytes);
+        let found = Harness::new(&executor, graph.clone()).unwrap().run(std::slice::from_ref(&x)).unwrap();
+        compare(&found[0], &expected, 1e-6).unwrap();
+    }
 }
 
-/// A mask may run over the examples or be one for all of them, and an example has its bits in any batch.
+/// An example has its bits in any batch, whether the mask is per example or shared.
 #[test]
-fn an_example_attends_as_if_alone() {
-    for (own, mask) in [(true, "bool[5,1,7,9]"), (false, "bool[1,4,1,9]")] {
+fn attention_of_an_example_does_not_depend_on_its_batch() {
+    let masks = [(true, "bool[5,1,7,9]"), (false, "bool[1,4,1,9]")];
+    for (entry, (per_example, mask)) in EXECUTORS.iter().flat_map(|e| masks.map(|mask| (e, mask))) {
         let op = Op::Attention(Attention::Forward { causal: false, masked: true });
         let all = inputs("batch", &["f32[5,7,4,6]", "f32[5,9,2,6]", "f32[5,9,2,6]", mask], 3);
-        let batched = [true, true, true, own];
-        let cpu = Cpu::new(2).unwrap();
-        let whole = run_op(&cpu, &op, &all, &batched, 1).unwrap();
+        let batched = [true, true, true, per_example];
+        let executor = entry.on(2);
+        let whole = run_op(&executor, &op, &all, &batched, 1).unwrap();
         for example in 0..5 {
             let one: Vec<HostTensor> = all
                 .iter()
                 .zip(batched)
-                .map(|(t, own)| if own { row(t, example) } else { t.clone() })
+                .map(|(t, batched)| if batched { row(t, example) } else { t.clone() })
                 .collect();
-            let alone = run_op(&cpu, &op, &one, &batched, 1).unwrap();
+            let alone = run_op(&executor, &op, &one, &batched, 1).unwrap();
             for (whole, alone) in whole.iter().zip(&alone) {
                 assert_eq!(row(whole, example).as_bytes(), alone.as_bytes());
             }
@@ -464,15 +451,15 @@ fn an_example_attends_as_if_alone() {
 /// One example of a tensor, as a batch of its own.
 fn row(tensor: &HostTensor, example: usize) -> HostTensor {
     let mut extents = tensor.ty().shape.to_vec();
-    let each = tensor.ty().shape.elements() / extents[0];
+    let elements = tensor.ty().shape.elements() / extents[0];
     extents[0] = 1;
-    let values = &tensor.to_f64()[example * each..][..each];
+    let values = &tensor.to_f64()[example * elements..][..elements];
     HostTensor::from_f64(TensorType::new(tensor.ty().dtype, &extents[..]), values).unwrap()
 }
 
-/// Sums over examples fold in blocks: another order, the same sum.
+/// Sums over the batch fold in blocks: another order, the same sum.
 #[test]
-fn folded_sums_match_for_every_block() {
+fn sums_over_the_batch_match_for_every_block() {
     for block in [1, 2, 8, 64] {
         let run = |op: Op, types: &[&str]| {
             let name = format!("{} {types:?} in blocks of {block}", op.name());
@@ -501,9 +488,11 @@ fn folded_sums_match_for_every_block() {
 fn an_index_out_of_range_is_an_error_that_names_it() {
     let table = random("table", &"f32[3,2]".parse().unwrap(), 1);
     let index = HostTensor::from_f64("i32[2]".parse().unwrap(), &[1.0, 3.0]).unwrap();
-    let error =
-        run_op(&Cpu::new(1).unwrap(), &Op::Index(Index::Gather), &[table, index], &[], 1).unwrap_err();
-    assert!(error.contains("gather") && error.contains('3'), "{error}");
+    let inputs = [table, index];
+    for entry in &EXECUTORS {
+        let error = run_op(&entry.on(1), &Op::Index(Index::Gather), &inputs, &[], 1).unwrap_err();
+        assert!(error.contains("gather") && error.contains('3'), "{error}");
+    }
 }
 
 #[test]
@@ -523,7 +512,7 @@ fn reductions_of_every_kind_over_awkward_shapes() {
             with_gradient(forward, backward, &[x], &[], &|x, _, dy| [x, vec![dy]].concat());
         }
     }
-    // Nothing to choose from is refused; nothing for nobody to choose from is not.
+    // An empty maximum is refused, but not if there are no maxima to compute.
     each(Op::Reduce(Reduce::Max { start: 1, end: 2 }), &[&["f32[0,3]"], &["bool[0,3,2]"]]);
     for axis in 0..3 {
         for reverse in [false, true] {
@@ -556,18 +545,18 @@ fn large_reductions_match() {
     }
 }
 
-/// Floats of which many are equal, and some are no numbers.
+/// Floats with many ties, infinities and NaN.
 fn difficult(ty: &str) -> HostTensor {
     let ty: TensorType = ty.parse().unwrap();
     let values = [0.0, -0.0, 1.0, 1.0, -1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
     let picks = random("difficult", &TensorType::new(DType::I32, ty.shape.clone()), 200).to_f64();
-    // The first six are the most, so that there are rows without the others.
+    // Mostly the first six, so that some rows have no infinities or NaN.
     let pick = |p: f64| values[if p < 9.0 { p as usize } else { p as usize % 6 }];
     HostTensor::from_f64(ty, &picks.into_iter().map(pick).collect::<Vec<_>>()).unwrap()
 }
 
 #[test]
-fn ties_infinities_and_nan_go_the_same_way() {
+fn ties_infinities_and_nan_match() {
     for ty in ["f32[40,5]", "f32[9,33]", "f32[5,300]", "f32[3,2,70]"] {
         let x = [difficult(ty)];
         let last = x[0].ty().shape.rank() - 1;
@@ -587,7 +576,7 @@ fn ties_infinities_and_nan_go_the_same_way() {
 }
 
 #[test]
-fn look_ups_inside_rows_over_awkward_shapes() {
+fn take_put_and_one_hot_over_awkward_shapes() {
     each(
         Op::Index(Index::Take),
         &[
@@ -624,7 +613,7 @@ fn look_ups_inside_rows_over_awkward_shapes() {
 }
 
 #[test]
-fn many_products_over_awkward_shapes() {
+fn batched_matmul_over_awkward_shapes() {
     for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
         let op = Op::MatMul(MatMul { transpose_a, transpose_b, ..MatMul::default() });
         for (lead, m, n, k) in [
@@ -646,8 +635,7 @@ fn many_products_over_awkward_shapes() {
 }
 
 #[test]
-fn every_look_up_names_an_index_out_of_range() {
-    let cpu = Cpu::new(1).unwrap();
+fn every_index_op_names_an_index_out_of_range() {
     let index = HostTensor::from_f64("i32[2,2]".parse().unwrap(), &[1.0, 0.0, 2.0, -7.0]).unwrap();
     let floats = |ty: &str| random("floats", &ty.parse().unwrap(), 1);
     for (op, inputs) in [
@@ -655,8 +643,10 @@ fn every_look_up_names_an_index_out_of_range() {
         (Index::Put { extent: 3 }, vec![index.clone(), floats("f32[2,2]")]),
         (Index::OneHot { classes: 3, dtype: DType::F32 }, vec![index.clone()]),
     ] {
-        let error = run_op(&cpu, &Op::Index(op), &inputs, &[], 1).unwrap_err();
-        let named = error.contains(Op::Index(op).name()) && error.contains("-7 at position 3");
-        assert!(named, "{error}");
+        for entry in &EXECUTORS {
+            let error = run_op(&entry.on(1), &Op::Index(op), &inputs, &[], 1).unwrap_err();
+            let named = error.contains(Op::Index(op).name()) && error.contains("-7 at position 3");
+            assert!(named, "{error}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Ten training steps of small models against PyTorch's numbers.
 
-use plimsoll_conformance::{GoldenRun, Harness, Summary, Total, formula, golden_run};
-use plimsoll_cpu::Cpu;
+use plimsoll_conformance::{EXECUTORS, GoldenRun, Harness, Summary, Total, formula, golden_run};
 use plimsoll_graph::Graph;
 use plimsoll_nn::{AdamW, Model, Optimizer, Policy, Precision, SKIPPED_STEPS, Sgd, step, zoo};
 use plimsoll_plan::Executor;
@@ -9,7 +8,7 @@ use plimsoll_reference::Reference;
 use plimsoll_tensor::{DType, Field, HostTensor, TensorType};
 use plimsoll_transform::optimize;
 
-/// A model as the script has it, with its batch size.
+/// A model as in the script, with its batch size.
 fn model(name: &str) -> (Box<dyn Model>, usize) {
     let gpt = zoo::Gpt { layers: 2, width: 16, heads: 2, context: 8, vocabulary: 11, gpt2: name == "gpt2" };
     let unet = zoo::Unet { image: [32, 32, 3], classes: 3, width: 4, norm: name == "unet" };
@@ -38,8 +37,8 @@ fn leaf(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// A state's start, as the script's header says.
-fn start(model: &str, name: &str, ty: &TensorType) -> HostTensor {
+/// The initial value of a state, as in the script.
+fn initial(model: &str, name: &str, ty: &TensorType) -> HostTensor {
     let bias = match model {
         "unet" => 1.0,
         "mobilenet_v2" | "densenet121" => 2.0,
@@ -59,18 +58,18 @@ fn start(model: &str, name: &str, ty: &TensorType) -> HostTensor {
         // Small enough that no step is skipped.
         "scale" => 256.0,
         "good_steps" | "skipped_steps" => 0.0,
-        other => panic!("{name}: how does `{other}` start?"),
+        other => panic!("{name}: no initial value for `{other}`"),
     };
     HostTensor::from_f64(ty.clone(), &(0..shape.elements()).map(value).collect::<Vec<_>>()).unwrap()
 }
 
-/// Elements of an input or a target: tokens, classes or values.
+/// The elements of an input or a target: tokens, classes or values.
 fn elements(name: &str, field: &Field, count: usize) -> Vec<f64> {
     let value = |u: f64| field.bound.map_or((u - 0.5) * 2.0, |bound| (u * bound as f64).floor());
     (0..count).map(|i| value(formula(name, i))).collect()
 }
 
-/// The labels of a step; a masked language model has as many that do not count, below zero.
+/// The labels of a step; half of a masked language model's are negative, and ignored.
 fn labels(model: &dyn Model, step: usize, count: usize) -> Vec<f64> {
     let (name, target) = (format!("labels{step}"), model.target());
     if model.name() != "bert_tiny" {
@@ -81,7 +80,7 @@ fn labels(model: &dyn Model, step: usize, count: usize) -> Vec<f64> {
     twice.into_iter().map(|label| label - bound as f64).collect()
 }
 
-/// What an input is in step `step`.
+/// The value of an input in a step.
 fn input(
     name: &str,
     ty: &TensorType,
@@ -97,17 +96,16 @@ fn input(
         "labels" => labels(model, step, count).into_iter().map(|label| label.max(0.0)).collect(),
         "weights" if model.target().bound.is_none() => vec![1.0 / count as f64; count],
         "weights" => {
-            let counts: Vec<bool> =
-                labels(model, step, count).into_iter().map(|label| label >= 0.0).collect();
-            let share = 1.0 / counts.iter().filter(|&&c| c).count() as f64;
-            counts.into_iter().map(|c| if c { share } else { 0.0 }).collect()
+            let valid: Vec<bool> = labels(model, step, count).into_iter().map(|label| label >= 0.0).collect();
+            let weight = 1.0 / valid.iter().filter(|&&v| v).count() as f64;
+            valid.into_iter().map(|v| if v { weight } else { 0.0 }).collect()
         }
         setting => {
             let names = optimizer.setting_names();
             let mut values = vec![0.0; names.len()];
             optimizer.settings(step as u64, 1.0, &mut values);
-            let place = names.iter().position(|n| setting.ends_with(n)).expect("a setting of the optimizer");
-            vec![values[place]]
+            let index = names.iter().position(|n| setting.ends_with(n)).expect("a setting of the optimizer");
+            vec![values[index]]
         }
     };
     HostTensor::from_f64(ty.clone(), &values).unwrap()
@@ -121,7 +119,7 @@ fn run(
     optimizer: &dyn Optimizer,
 ) -> (Vec<f64>, Vec<(String, HostTensor)>) {
     let mut harness = Harness::new(executor, optimize(graph.clone(), &[]).unwrap()).unwrap();
-    harness.set_states(|name, ty| start(model.name(), name, ty));
+    harness.set_states(|name, ty| initial(model.name(), name, ty));
     let losses = (0..10).map(|step| {
         let graph = harness.graph();
         let types = graph.inputs.iter().map(|i| (i.name.clone(), graph.ty(i.value).clone()));
@@ -181,8 +179,8 @@ fn check(
 }
 
 fn sgd(model: &str) -> Sgd {
-    let gentle = matches!(model, "mobilenet_v2" | "densenet121");
-    Sgd::new(if gentle { 0.001 } else { 0.01 }).momentum(0.9)
+    let deep = matches!(model, "mobilenet_v2" | "densenet121");
+    Sgd::new(if deep { 0.001 } else { 0.01 }).momentum(0.9)
 }
 
 fn check_reference(name: &str) {
@@ -196,43 +194,49 @@ fn check_reference(name: &str) {
     }
 }
 
-fn check_cpu(name: &str) {
+fn check_executors(name: &str) {
     let (model, batch) = model(name);
     let graph = step::training(model.as_ref(), &sgd(name), batch).unwrap();
-    let found = run(&Cpu::new(2).unwrap(), &graph, model.as_ref(), &sgd(name));
-    check(&golden_run(name, "sgd"), found, 1e-4, name);
-}
-
-/// Mixed precision is no other training: its losses are PyTorch's, but for a few roundings to 16 bits.
-fn check_low(name: &str) {
-    let (model, batch) = model(name);
-    let golden = golden_run(name, "sgd");
-    // Statistics of a few pixels, layer upon layer, make more of a rounding from step to step.
-    let (steps, more) = if name == "resnet20" { (3, 8.0) } else { (10, 1.0) };
-    for (precision, tolerance) in [(Precision::BF16, 2f64.powi(-5)), (Precision::F16, 2f64.powi(-9))] {
-        let graph = step::training_as(&Policy::new(precision), model.as_ref(), &sgd(name), batch).unwrap();
-        let (losses, states) = run(&Cpu::new(2).unwrap(), &graph, model.as_ref(), &sgd(name));
-        for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate().take(steps) {
-            near(*found, *expected, more * tolerance, &format!("{name} in {precision}, loss of step {step}"));
-        }
-        let skipped = states.iter().find(|(name, _)| name == SKIPPED_STEPS);
-        assert!(skipped.is_none_or(|(_, count)| count.to_f64()[0] == 0.0), "{name}: steps were skipped");
+    for executor in &EXECUTORS {
+        let found = run(&executor.on(2), &graph, model.as_ref(), &sgd(name));
+        check(&golden_run(name, "sgd"), found, 1e-4, &format!("{name} on {}", executor.name));
     }
 }
 
-/// Two tests for each model, so that they run side by side and fail by name.
+/// In mixed precision the losses are PyTorch's, up to a few roundings to 16 bits.
+fn check_mixed_precision(name: &str) {
+    let (model, batch) = model(name);
+    let golden = golden_run(name, "sgd");
+    // Statistics of a few pixels in many layers amplify a rounding from step to step.
+    let (steps, factor) = if name == "resnet20" { (3, 8.0) } else { (10, 1.0) };
+    for (precision, tolerance) in [(Precision::BF16, 2f64.powi(-5)), (Precision::F16, 2f64.powi(-9))] {
+        let optimizer = sgd(name);
+        let graph = step::training_as(&Policy::new(precision), model.as_ref(), &optimizer, batch).unwrap();
+        for executor in &EXECUTORS {
+            let name = format!("{name} in {precision} on {}", executor.name);
+            let (losses, states) = run(&executor.on(2), &graph, model.as_ref(), &optimizer);
+            for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate().take(steps) {
+                near(*found, *expected, factor * tolerance, &format!("{name}, loss of step {step}"));
+            }
+            let skipped = states.iter().find(|(name, _)| name == SKIPPED_STEPS);
+            assert!(skipped.is_none_or(|(_, count)| count.to_f64()[0] == 0.0), "{name}: steps were skipped");
+        }
+    }
+}
+
+/// Tests by model, so that they run in parallel and fail by name.
 macro_rules! runs {
     ($($name:ident)*) => {
         mod the_reference_trains_as_pytorch_does_in_f64 {
             $(#[test] fn $name() { super::check_reference(stringify!($name)); })*
         }
 
-        mod the_cpu_trains_as_pytorch_does_in_f32_with_sgd {
-            $(#[test] fn $name() { super::check_cpu(stringify!($name)); })*
+        mod every_executor_trains_as_pytorch_does_in_f32_with_sgd {
+            $(#[test] fn $name() { super::check_executors(stringify!($name)); })*
         }
 
-        mod the_cpu_trains_near_pytorch_in_16_bits_with_sgd {
-            $(#[test] fn $name() { super::check_low(stringify!($name)); })*
+        mod every_executor_trains_near_pytorch_in_16_bits_with_sgd {
+            $(#[test] fn $name() { super::check_mixed_precision(stringify!($name)); })*
         }
     };
 }

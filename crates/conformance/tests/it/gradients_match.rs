@@ -1,4 +1,4 @@
-//! Gradient rules against frozen numbers and against finite differences.
+//! Gradient rules against golden numbers and finite differences.
 
 use plimsoll_conformance::{Case, Harness, compare, golden_cases, random, tolerance};
 use plimsoll_graph::op::{Conv, Epilogue, Loss, Pool};
@@ -12,9 +12,9 @@ fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
     let mut b = Builder::new(1, 1);
     let inputs: Vec<ValueId> =
         (case.inputs.iter().enumerate()).map(|(i, t)| b.setting(&format!("x{i}"), t.ty().clone())).collect();
-    let outer = b.setting("upstream", upstream.ty().clone());
+    let dy = b.setting("upstream", upstream.ty().clone());
     let y = b.node(case.op.clone(), &inputs)?[0];
-    let product = b.mul(y, outer)?;
+    let product = b.mul(y, dy)?;
     let rank = b.shape(product).rank();
     let sum = if rank == 0 { product } else { b.sum(product, 0, rank)? };
     let loss = b.reshape(sum, [])?;
@@ -27,12 +27,12 @@ fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// Whether `gradient` has a rule for this input: row weights of losses are data.
+/// Whether `gradient` has a rule for this input: row weights of losses have none.
 fn has_rule(op: &Op, input: usize) -> bool {
     !matches!((op, input), (Op::Loss(Loss::CrossEntropy), 2) | (Op::Loss(Loss::LinearCrossEntropy { .. }), 3))
 }
 
-/// Cases with frozen gradients. Regions and epilogues have none of their own: `fuse` makes them after `gradient`.
+/// Cases with golden gradients. Regions and epilogues have no rules: `fuse` makes them after `gradient`.
 fn differentiable() -> Vec<Case> {
     let plain = |op: &Op| match op {
         Op::MatMul(op) => op.epilogue == Epilogue::default(),
@@ -45,7 +45,7 @@ fn differentiable() -> Vec<Case> {
 }
 
 #[test]
-fn gradient_rules_give_the_frozen_gradients() {
+fn gradient_rules_give_the_golden_gradients() {
     let cases = differentiable();
     assert!(cases.len() > 30, "only {} cases have gradients", cases.len());
     for case in cases {
@@ -70,7 +70,7 @@ fn gradient_rules_give_the_frozen_gradients() {
 #[test]
 fn gradient_rules_agree_with_finite_differences() {
     for case in differentiable() {
-        // A maximum has corners; its frozen gradients are checked above.
+        // A maximum has kinks; its golden gradients are checked above.
         if matches!(case.op, Op::Pool(Pool::Max { .. }))
             || case.inputs.iter().any(|t| t.ty().dtype != DType::F64 && t.ty().dtype.is_float())
         {
@@ -79,8 +79,8 @@ fn gradient_rules_agree_with_finite_differences() {
         let upstream = case.upstream.clone().unwrap();
         let directions: Vec<Option<HostTensor>> = (case.inputs.iter().zip(&case.gradients).enumerate())
             .map(|(i, (t, g))| {
-                let moves = g.is_some() && has_rule(&case.op, i);
-                moves.then(|| random(&format!("{} {i}", case.name), t.ty(), 1))
+                let differentiable = g.is_some() && has_rule(&case.op, i);
+                differentiable.then(|| random(&format!("{} {i}", case.name), t.ty(), 1))
             })
             .collect();
         let value = |shift: f64| -> f64 {
@@ -109,7 +109,7 @@ fn gradient_rules_agree_with_finite_differences() {
             .flat_map(|(g, d)| g.to_f64().into_iter().zip(d.to_f64()))
             .map(|(g, d)| g * d)
             .sum();
-        // No input lies within a step of a corner of relu, abs, max or min, so every op is smooth here.
+        // No input is within a step of a kink of relu, abs, max or min.
         let scale = exact.abs().max(1.0);
         assert!((numeric - exact).abs() <= 1e-6 * scale, "{}: {numeric} and {exact}", case.name);
     }

@@ -1,7 +1,6 @@
 //! Every layer and loss against PyTorch's numbers, forward and gradient.
 
-use plimsoll_conformance::{Harness, LayerCase, compare, golden_layers};
-use plimsoll_cpu::Cpu;
+use plimsoll_conformance::{EXECUTORS, Harness, LayerCase, compare, golden_layers};
 use plimsoll_graph::{Builder, Graph, GraphError, Role, ValueId};
 use plimsoll_nn::{
     Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, BinaryCrossEntropy, Conv1d,
@@ -17,14 +16,13 @@ use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_transform::{LOSS, gradient, optimize};
 use std::collections::BTreeMap;
 
-/// Frozen numbers have thirteen digits, and a case sums a few hundred terms at most: far below this.
+/// Golden numbers have thirteen digits, and a case sums at most a few hundred terms.
 const F64: f64 = 1e-10;
-/// About eighty roundings of f32 on the way to an element, beside the largest of its tensor. The longest way, through a
-/// block and back, has some forty ops, whose roundings do not all point one way; scores of a hundred carry as much by
-/// themselves, half an ulp of them being 4e-6.
+/// About eighty f32 roundings, relative to the largest element of the tensor. The longest path, through a transformer block
+/// and back, has some forty ops, whose errors partly cancel; half an ulp of a score of a hundred alone is 4e-6.
 const F32: f64 = 1e-5;
 
-/// The name under which a graph gives a layer's result; gradients are under the names of what they belong to.
+/// The name of the graph output that is the layer's result; a gradient has the name of its input or parameter.
 const RESULT: &str = "result";
 
 type Build = Box<dyn Fn(&mut Net, &[ValueId]) -> Result<ValueId, GraphError>>;
@@ -187,14 +185,14 @@ fn losses() -> Vec<(&'static str, Box<dyn Loss>)> {
     ]
 }
 
-/// What a case gives: the output, and gradients by name.
+/// The results of a case.
 struct Found {
     output: HostTensor,
     gradients: BTreeMap<String, HostTensor>,
     states: BTreeMap<String, HostTensor>,
 }
 
-/// Finishes a graph whose loss has been built, with the gradients of these values and of all parameters beside it.
+/// Finishes a graph that has a loss, with the gradients of these inputs and of all parameters as outputs.
 fn with_gradients(
     mut net: Net,
     output: ValueId,
@@ -214,7 +212,7 @@ fn with_gradients(
     b.finish()
 }
 
-/// Runs a graph on values by the name of its inputs.
+/// Runs a graph on inputs by name.
 fn run(
     executor: &dyn Executor,
     graph: Graph,
@@ -236,8 +234,8 @@ fn run(
     Found { output, gradients, states: harness.states().into_iter().collect() }
 }
 
-/// Compares to `relative` of a tensor's largest element. A gradient that is zero in exact numbers (that of a key's bias)
-/// is compared to the largest of all.
+/// Compares within `relative` of a tensor's largest element. A gradient that is zero in exact arithmetic (that of a key
+/// projection's bias) is compared with the largest element of all gradients.
 fn check(case: &LayerCase, found: &Found, relative: f64) -> Result<(), String> {
     let near = |name: &str, found: &HostTensor, expected: &HostTensor| {
         compare(found, expected, relative).map_err(|e| format!("{} {name}: {e}", case.name))
@@ -258,7 +256,7 @@ fn check(case: &LayerCase, found: &Found, relative: f64) -> Result<(), String> {
     case.statistics.iter().try_for_each(|(name, expected)| near(name, &found.states[name], expected))
 }
 
-/// A case's inputs as a graph has them, floats in this type.
+/// Declares a case's inputs, floats in the net's element type.
 fn declare(net: &mut Net, case: &LayerCase) -> Vec<ValueId> {
     let dtype = net.dtype;
     let ty = |ty: &TensorType| match ty.dtype {
@@ -293,7 +291,7 @@ fn layer_values(case: &LayerCase) -> BTreeMap<String, Vec<f64>> {
     let mut values = inputs(case);
     values.insert("upstream".into(), case.upstream());
     if let Some(mask) = values.get_mut("mask") {
-        // Everybody sees themselves.
+        // Every position attends to itself.
         (0..mask.len()).filter(|i| i / 3 % 3 == i % 3).for_each(|i| mask[i] = 1.0);
     }
     values
@@ -303,47 +301,73 @@ fn cases(part: impl Fn(&str) -> bool) -> BTreeMap<String, LayerCase> {
     golden_layers().into_iter().filter(|c| part(&c.name)).map(|c| (c.name.clone(), c)).collect()
 }
 
-/// Checks every layer, and that every frozen one is checked.
-fn check_layers(executor: &dyn Executor, dtype: DType, passes: bool, relative: f64) {
-    let mut cases = cases(|name| !name.starts_with("loss/") && !name.starts_with("penalty/"));
+fn is_layer(name: &str) -> bool {
+    !is_loss(name) && !name.starts_with("penalty/")
+}
+
+fn is_loss(name: &str) -> bool {
+    name.starts_with("loss/")
+}
+
+/// Checks these layers or losses against their golden cases, and that every golden case is checked. In f32 the graphs are
+/// optimized.
+fn check_all<T>(
+    executor: &dyn Executor,
+    dtype: DType,
+    mut cases: BTreeMap<String, LayerCase>,
+    tested: Vec<(&'static str, T)>,
+    graph: impl Fn(&LayerCase, &T, DType) -> Result<Graph, GraphError>,
+    values: impl Fn(&LayerCase, &T) -> BTreeMap<String, Vec<f64>>,
+) {
+    let (passes, relative) = if dtype == DType::F32 { (true, F32) } else { (false, F64) };
     let mut failures = Vec::new();
-    for (name, build) in layers() {
-        let case = cases.remove(name).unwrap_or_else(|| panic!("{name} is not frozen"));
-        let mut graph = layer_graph(&case, &build, dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for (name, tested) in tested {
+        let case = cases.remove(name).unwrap_or_else(|| panic!("{name} has no golden case"));
+        let mut graph = graph(&case, &tested, dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
         if passes {
             graph = optimize(graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
-        let found = run(executor, graph, &case, &layer_values(&case));
+        let found = run(executor, graph, &case, &values(&case, &tested));
         failures.extend(check(&case, &found, relative).err());
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(cases.is_empty(), "frozen and not checked: {:?}", cases.keys());
+    assert!(cases.is_empty(), "golden and not checked: {:?}", cases.keys());
+}
+
+fn check_layers(executor: &dyn Executor, dtype: DType) {
+    check_all(executor, dtype, cases(is_layer), layers(), layer_graph, |case, _| layer_values(case));
 }
 
 #[test]
 fn layers_are_pytorchs_on_the_reference() {
-    check_layers(&Reference, DType::F64, false, F64);
+    check_layers(&Reference, DType::F64);
 }
 
 #[test]
-fn layers_are_pytorchs_on_the_cpu() {
-    check_layers(&Cpu::new(2).unwrap().checked(), DType::F32, true, F32);
+fn layers_are_pytorchs_on_every_executor() {
+    EXECUTORS.iter().for_each(|executor| check_layers(&executor.checked(2), DType::F32));
 }
 
-/// Large values, and rows without a spread.
+/// The reference and every executor.
+fn with_reference() -> Vec<Box<dyn Executor>> {
+    let reference: Box<dyn Executor> = Box::new(Reference);
+    EXECUTORS.iter().map(|entry| entry.on(1)).chain([reference]).collect()
+}
+
+/// Large values, and rows of equal values.
 #[test]
 fn layers_and_their_gradients_stay_finite() {
-    let cases = cases(|name| !name.starts_with("loss/") && !name.starts_with("penalty/"));
+    let cases = cases(is_layer);
     let of_interest = ["activation/", "norm", "attention/", "lstm/", "gru/", "simple_rnn/"];
     for (name, build) in layers().into_iter().filter(|(n, _)| of_interest.iter().any(|i| n.contains(i))) {
         let case = &cases[name];
         let graph = optimize(layer_graph(case, &build, DType::F32).unwrap(), &[]).unwrap();
-        for (size, alike) in [(0.0, true), (100.0, false), (100.0, true), (1e4, false), (1e4, true)] {
+        for (size, equal) in [(0.0, true), (100.0, false), (100.0, true), (1e4, false), (1e4, true)] {
             let mut values = layer_values(case);
-            let sized = |x: f64| if alike { size } else { x.signum() * size };
+            let sized = |x: f64| if equal { size } else { x.signum() * size };
             values.get_mut("x").unwrap().iter_mut().for_each(|x| *x = sized(*x));
-            for executor in [&Cpu::new(1).unwrap() as &dyn Executor, &Reference] {
-                let found = run(executor, graph.clone(), case, &values);
+            for executor in with_reference() {
+                let found = run(&executor, graph.clone(), case, &values);
                 let finite = |t: &HostTensor| t.to_f64().iter().all(|x| x.is_finite());
                 let all = finite(&found.output) && found.gradients.values().all(finite);
                 assert!(all, "{name} at {size}: {:?} {:?}", found.output, found.gradients);
@@ -357,7 +381,7 @@ fn loss_graph(case: &LayerCase, loss: &dyn Loss, dtype: DType) -> Result<Graph, 
     let mut net = Net::new(Builder::new(examples, 2), Mode::Train, dtype);
     let output = net.batch_input("output", TensorType::new(dtype, case.inputs[0].ty.shape.clone()));
     let mut target = case.inputs[1].ty.clone();
-    // Two classes are 0.0 and 1.0.
+    // A binary target is 0.0 or 1.0.
     if target.dtype == DType::F64 || is_binary(case) {
         target.dtype = dtype;
     }
@@ -385,44 +409,39 @@ fn loss_values(case: &LayerCase, loss: &dyn Loss) -> BTreeMap<String, Vec<f64>> 
     if case.inputs.len() == 2 {
         // As a training step feeds labels and weights.
         let ignored = |label: f64| case.name.contains("/ignore") && label == 0.0;
-        let share = |&label: &f64| loss.share(if ignored(label) { -100 } else { label as i32 });
-        let shares: Vec<f64> = target.iter().map(share).collect();
-        let sum: f64 = shares.iter().sum();
-        values.insert("weights".into(), shares.iter().map(|s| s / sum).collect());
+        let weight = |&label: &f64| loss.label_weight(if ignored(label) { -100 } else { label as i32 });
+        let weights: Vec<f64> = target.iter().map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        values.insert("weights".into(), weights.iter().map(|w| w / sum).collect());
     }
     values
 }
 
-fn check_losses(executor: &dyn Executor, dtype: DType, passes: bool, relative: f64) {
-    let mut cases = cases(|name| name.starts_with("loss/"));
-    let mut failures = Vec::new();
-    for (name, loss) in losses() {
-        let case = cases.remove(name).unwrap_or_else(|| panic!("{name} is not frozen"));
-        let mut graph = loss_graph(&case, loss.as_ref(), dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
-        if passes {
-            graph = optimize(graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        }
-        let found = run(executor, graph, &case, &loss_values(&case, loss.as_ref()));
-        failures.extend(check(&case, &found, relative).err());
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(cases.is_empty(), "frozen and not checked: {:?}", cases.keys());
+fn check_losses(executor: &dyn Executor, dtype: DType) {
+    check_all(
+        executor,
+        dtype,
+        cases(is_loss),
+        losses(),
+        |case, loss, dtype| loss_graph(case, loss.as_ref(), dtype),
+        |case, loss| loss_values(case, loss.as_ref()),
+    );
 }
 
 #[test]
 fn losses_are_pytorchs_on_the_reference() {
-    check_losses(&Reference, DType::F64, false, F64);
+    check_losses(&Reference, DType::F64);
 }
 
 #[test]
-fn losses_are_pytorchs_on_the_cpu() {
-    check_losses(&Cpu::new(2).unwrap().checked(), DType::F32, true, F32);
+fn losses_are_pytorchs_on_every_executor() {
+    EXECUTORS.iter().for_each(|executor| check_losses(&executor.checked(2), DType::F32));
 }
 
-/// Scores far beyond what f32 tells apart from certainty, right and wrong ones; vectors without length or nearly so.
+/// Scores whose softmax is 0 or 1 in f32, right and wrong; vectors of zero or tiny length.
 #[test]
 fn losses_and_their_gradients_stay_finite() {
-    let cases = cases(|name| name.starts_with("loss/"));
+    let cases = cases(is_loss);
     for (name, loss) in losses() {
         let case = &cases[name];
         let graph = optimize(loss_graph(case, loss.as_ref(), DType::F32).unwrap(), &[]).unwrap();
@@ -434,8 +453,8 @@ fn losses_and_their_gradients_stay_finite() {
                 target[..5].fill(0.0);
                 target[5..10].fill(1e-7);
             }
-            for executor in [&Cpu::new(1).unwrap() as &dyn Executor, &Reference] {
-                let found = run(executor, graph.clone(), case, &values);
+            for executor in with_reference() {
+                let found = run(&executor, graph.clone(), case, &values);
                 let numbers = [found.output.to_f64(), found.gradients["output"].to_f64()].concat();
                 assert!(numbers.iter().all(|x| x.is_finite()), "{name} at {size}: {numbers:?}");
             }
@@ -443,7 +462,7 @@ fn losses_and_their_gradients_stay_finite() {
     }
 }
 
-/// A penalty's gradient, read from one step of plain descent with a rate of one.
+/// A penalty's gradient, read from one SGD step with a learning rate of one.
 #[test]
 fn penalties_add_their_gradient_to_the_kernels() {
     let product = |net: &mut Net, outputs: &[ValueId], target: ValueId| -> Result<ValueId, GraphError> {

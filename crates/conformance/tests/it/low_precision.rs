@@ -1,10 +1,12 @@
-//! Mixed precision: 16-bit kernels against the reference and against f32 kernels on the same numbers; sums that stay f32;
-//! bits; what it saves.
+//! Mixed precision: 16-bit kernels against the reference and against f32 kernels on the same numbers, f32 sums, loss scaling,
+//! and the memory it saves.
 
-use plimsoll_conformance::{cast, compare, random, run_op, tolerance};
-use plimsoll_cpu::isa::Isa;
-use plimsoll_cpu::{Cpu, CpuTarget};
-use plimsoll_data::{Dataset, Memory, Synthetic, SyntheticSpec};
+use plimsoll_conformance::{
+    EXECUTORS, any_executor, cast, check_op, kernel_sets, random, run_op, synthetic, tolerance,
+    trained_states,
+};
+use plimsoll_cpu::{CpuTarget, isa::Isa};
+use plimsoll_data::{Dataset, Memory};
 use plimsoll_graph::op::{
     Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Unary, Windows,
 };
@@ -13,8 +15,8 @@ use plimsoll_nn::{
     AdamW, Dense, Layer, LossScale, Model, Moments, NarrowInputs, Net, Optimizer, Policy, Precision, Recipe,
     SKIPPED_STEPS, Sequential, Sgd, step, zoo,
 };
-use plimsoll_plan::{Budget, plan, verify};
-use plimsoll_reference::{Reference, evaluate};
+use plimsoll_plan::{Budget, Executor, plan, verify};
+use plimsoll_reference::Reference;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_train::{Control, Schedule, TrainError, Trainer};
 use plimsoll_transform::optimize;
@@ -105,25 +107,16 @@ fn kernels_match_the_reference() {
         for (op, types) in cases() {
             let name = format!("{} {types:?} in {low}", op.name());
             let inputs = inputs(&types, low);
-            let given: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
-            let outputs = op.infer(&given).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let operands: Vec<&HostTensor> = inputs.iter().collect();
-            let expected = evaluate(&op, &operands, &[], &outputs.iter().collect::<Vec<_>>()).unwrap();
-            for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-                let cpu = Cpu::with_isa(2, isa).unwrap().checked();
-                let found = run_op(&cpu, &op, &inputs, &[], 1).unwrap_or_else(|e| panic!("{name}: {e}"));
-                for (found, expected) in found.iter().zip(&expected) {
-                    // Where the result is f32, so are its roundings.
-                    let allowed = 2.0 * tolerance(&op, &given, expected.ty().dtype);
-                    compare(found, expected, allowed).unwrap_or_else(|e| panic!("{name} on {isa:?}: {e}"));
-                }
-            }
+            let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+            // An f32 result has only f32 roundings.
+            let allowed = |output: &TensorType| 2.0 * tolerance(&op, &types, output.dtype);
+            check_op(&op, &inputs, &[], 1, allowed).unwrap_or_else(|e| panic!("{name} {e}"));
         }
     }
 }
 
-/// The same op with every 16-bit number widened before, and its result rounded after: the same bits. So passes that join
-/// casts into kernels change nothing.
+/// Widening every 16-bit input first, and rounding the result after, gives the same bits: passes that fuse casts into kernels
+/// change nothing.
 #[test]
 fn kernels_have_the_bits_of_f32_kernels_on_the_same_numbers() {
     for low in LOW {
@@ -137,34 +130,35 @@ fn kernels_have_the_bits_of_f32_kernels_on_the_same_numbers() {
                 | Op::Conv(Conv::Forward { output, .. } | Conv::InputGrad { output, .. }) => *output = None,
                 _ => {}
             }
-            for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-                let cpu = |threads| Cpu::with_isa(threads, isa).unwrap().checked();
-                let found = run_op(&cpu(3), &op, &inputs, &[], 1).unwrap();
-                let wide = run_op(&cpu(1), &plain, &widened, &[], 1).unwrap();
+            for executor in kernel_sets() {
+                let found = run_op(&executor.checked(3), &op, &inputs, &[], 1).unwrap();
+                let wide = run_op(&executor.checked(1), &plain, &widened, &[], 1).unwrap();
                 for (found, wide) in found.iter().zip(&wide) {
                     let expected = cast(wide, found.ty().dtype);
-                    assert!(found.as_bytes() == expected.as_bytes(), "{name} on {isa:?}");
+                    assert!(found.as_bytes() == expected.as_bytes(), "{name} on {}", executor.name);
                 }
             }
         }
     }
 }
 
-fn made(entry: &zoo::ZooEntry) -> Box<dyn Model> {
+/// A zoo model at its smallest.
+fn small(name: &str) -> Box<dyn Model> {
+    let entry = zoo::ZOO.iter().find(|e| e.name == name).unwrap();
     (entry.make)(&entry.small)
 }
 
-/// A sum over examples that a 16-bit float holds would be rounded in another place for every split of the batch.
+/// A 16-bit sum over the batch would be rounded elsewhere for every split into micro-batches.
 #[test]
-fn sums_over_examples_are_f32() {
+fn values_reduced_over_the_batch_are_f32() {
     for entry in &zoo::ZOO {
         for precision in [Precision::BF16, Precision::F16] {
             let policy = Policy::new(precision);
-            let graph = step::training_as(&policy, made(entry).as_ref(), &AdamW::new(1e-3), 4).unwrap();
-            for (value, flow) in graph.value_ids().zip(graph.batch_relations()) {
+            let graph = step::training_as(&policy, small(entry.name).as_ref(), &AdamW::new(1e-3), 4).unwrap();
+            for (value, relation) in graph.value_ids().zip(graph.batch_relations()) {
                 let low = graph.ty(value).dtype.is_low();
                 assert!(
-                    !(low && flow == BatchRelation::Reduced),
+                    !(low && relation == BatchRelation::Reduced),
                     "{}: {value} is {}",
                     entry.name,
                     graph.ty(value)
@@ -176,8 +170,8 @@ fn sums_over_examples_are_f32() {
     }
 }
 
-/// What a training step keeps beside its states, in bytes.
-fn beside_states(model: &dyn Model, precision: Precision, batch: usize) -> (usize, usize) {
+/// Bytes of a training step besides its states: of activations, and of the whole arena.
+fn activation_bytes(model: &dyn Model, precision: Precision, batch: usize) -> (usize, usize) {
     let policy = Policy::new(precision);
     let graph = step::training_as(&policy, model, &AdamW::new(1e-3), batch).unwrap();
     let graph = optimize(graph, &[]).unwrap();
@@ -194,19 +188,19 @@ fn activations_take_about_half() {
     for (name, batch) in [("resnet20", 128), ("gpt", 16)] {
         let entry = zoo::ZOO.iter().find(|e| e.name == name).unwrap();
         let model = (entry.make)(&Default::default());
-        let (activations, arena) = beside_states(model.as_ref(), Precision::F32, batch);
+        let (activations, arena) = activation_bytes(model.as_ref(), Precision::F32, batch);
         for precision in [Precision::BF16, Precision::F16] {
-            let (low, low_arena) = beside_states(model.as_ref(), precision, batch);
+            let (low, low_arena) = activation_bytes(model.as_ref(), precision, batch);
             println!("{name} {precision}: {low} of {activations}, {low_arena} of {arena} bytes");
             assert!(low as f64 <= 0.55 * activations as f64, "{name}: {low} of {activations} bytes");
         }
     }
 }
 
-/// A layer in f32 before a norm: its gradient comes low, what the norm reads does not.
+/// A layer in f32 before a norm: its gradient is 16-bit, while the norm reads f32.
 #[test]
 fn a_layer_before_a_norm_can_be_kept_in_f32() {
-    let model = made(zoo::ZOO.iter().find(|e| e.name == "resnet20").unwrap());
+    let model = small("resnet20");
     let policy = Policy::new(Precision::BF16).keep_f32("conv");
     let graph = step::training_as(&policy, model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
     let graphs = [("train".into(), optimize(graph, &[]).unwrap())];
@@ -215,26 +209,26 @@ fn a_layer_before_a_norm_can_be_kept_in_f32() {
     assert!(plans.is_ok(), "{}", plans.unwrap_err());
 }
 
-/// The reference runs mixed precision, too, and comes to nearly the same.
 #[test]
-fn the_reference_trains_alike() {
+fn every_executor_trains_near_the_reference() {
     for precision in [Precision::BF16, Precision::F16] {
-        let run = |on: fn(_, _) -> Trainer| {
+        let run = |executor: Box<dyn Executor>| {
             let model = zoo::mlp_of(&[12], &[16], 4);
-            let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-            let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-            let data = Dataset::new("synthetic", source(64, 0), source(8, 1));
-            let trainer = on(model, Sgd::new(0.1)).batch(32).steps(4);
+            let data = synthetic(&model, 64, 8, 5);
+            let trainer = Trainer::new(model, Sgd::new(0.1), executor).batch(32).steps(4);
             let trainer = trainer.precision(Policy::new(precision));
             trainer.fit(&data, &mut |_| Control::Continue).unwrap().final_loss
         };
-        let cpu = run(|model, optimizer| Trainer::new(model, optimizer, Cpu::new(2).unwrap()));
-        let reference = run(|model, optimizer| Trainer::new(model, optimizer, Reference));
-        assert!((cpu - reference).abs() < 2e-2 * reference.abs(), "{precision}: {cpu} and {reference}");
+        let reference = run(Box::new(Reference));
+        for executor in &EXECUTORS {
+            let (found, name) = (run(executor.on(2)), executor.name);
+            let near = (found - reference).abs() < 2e-2 * reference.abs();
+            assert!(near, "{precision} on {name}: {found} and {reference}");
+        }
     }
 }
 
-/// An overflow halves the scale, leaves every parameter and moment as it was, and training goes on.
+/// An overflow halves the scale and changes no parameter or moment; training goes on.
 #[test]
 fn an_overflow_skips_the_step_and_halves_the_scale() {
     let optimizers: [fn() -> Box<dyn Optimizer>; 3] = [
@@ -243,12 +237,10 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
         || Box::new(AdamW::new(1e-2).moments(Moments::Bytes)),
     ];
     for (make, entry) in optimizers.into_iter().zip(["mlp", "resnet20", "gpt"]) {
-        let model = made(zoo::ZOO.iter().find(|e| e.name == entry).unwrap());
-        let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-        let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-        let data = Dataset::new("synthetic", source(64, 0), source(8, 1));
+        let model = small(entry);
+        let data = synthetic(&model, 64, 8, 5);
         let scale = LossScale { initial: 2f64.powi(60), growth: 2 };
-        let trainer = Trainer::new(model, make(), Cpu::new(2).unwrap()).batch(8);
+        let trainer = Trainer::new(model, make(), any_executor()).batch(8);
         let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
         let plans = trainer.plan(&data).unwrap();
         let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
@@ -294,22 +286,16 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
     }
 }
 
-fn perceptron_data(model: &dyn Model) -> Dataset {
-    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-    let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    Dataset::new("synthetic", source(32, 0), source(8, 1))
-}
-
-/// After skipped steps, the first good one is what it would have been without them.
+/// After skipped steps, the first good one has the same result as without them.
 #[test]
-fn skipped_steps_are_none_to_the_optimizer() {
+fn skipped_steps_do_not_change_the_optimizer() {
     let model = || zoo::mlp_of(&[12], &[16], 4);
-    let data = perceptron_data(&model());
-    // The states after the first good step, and the scale that it had.
+    let data = synthetic(&model(), 32, 8, 5);
+    // The states after the first good step, the steps until then, and its scale.
     let first_good = |initial: f64| {
         let scale = LossScale { initial, growth: 1000 };
         let optimizer = Recipe::new(AdamW::new(1e-2)).average(0.9);
-        let trainer = Trainer::new(model(), optimizer, Cpu::new(2).unwrap()).batch(32);
+        let trainer = Trainer::new(model(), optimizer, any_executor()).batch(32);
         let trainer = trainer.schedule(Schedule::Constant);
         let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
         let plans = trainer.plan(&data).unwrap();
@@ -336,7 +322,7 @@ fn skipped_steps_are_none_to_the_optimizer() {
     }
 }
 
-/// A shift by a function of a parameter that is zero.
+/// A shift by a function of a parameter, which is zero.
 struct Shift(Unary);
 
 impl Layer for Shift {
@@ -347,18 +333,18 @@ impl Layer for Shift {
     }
 }
 
-/// A loss that is not finite is not the scale's fault; gradients that are not may be, until it is the smallest.
+/// No loss scale mends a loss that is not finite; it may mend gradients that are not, until it is the smallest.
 #[test]
-fn what_no_scale_helps_ends_the_run() {
-    // The logarithm of zero is infinite; of its root only the slope is.
+fn divergence_that_no_loss_scale_mends_ends_the_run() {
+    // The logarithm of zero is infinite; the root of zero has an infinite gradient only.
     for (op, steps, gradients) in [(Unary::Log, 0, false), (Unary::Sqrt, 2, true)] {
         let model = Sequential::classifier("shifted", [6], 3)
             .layer("hidden", Dense::new(8))
             .layer("gate", Shift(op))
             .layer("head", Dense::new(3));
-        let data = perceptron_data(&model);
+        let data = synthetic(&model, 32, 8, 5);
         let scale = LossScale { initial: 4.0, growth: 2000 };
-        let trainer = Trainer::new(model, Sgd::new(0.1), Cpu::new(2).unwrap()).batch(16).steps(20);
+        let trainer = Trainer::new(model, Sgd::new(0.1), any_executor()).batch(16).steps(20);
         let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
         let Err(TrainError::Diverged(found)) = trainer.fit(&data, &mut |_| Control::Continue) else {
             panic!("{op:?}: it did not diverge")
@@ -370,9 +356,9 @@ fn what_no_scale_helps_ends_the_run() {
     }
 }
 
-/// Pictures that come in bf16 train to the bits of pictures that are rounded as they are read.
+/// Images in bf16 train to the same bits as f32 images, which are rounded as they are read.
 #[test]
-fn inputs_in_bf16_change_no_bit_and_take_half() {
+fn bf16_inputs_change_no_bit_and_take_half_the_bytes() {
     let numbers = |count: usize, scale: f64| (0..count).map(move |i| (i as f64 * 0.37).sin() * scale);
     let images: Vec<f64> = numbers(16 * 28 * 28, 2.0).collect();
     let labels: Vec<f64> = (0..16).map(|i| f64::from(i % 10)).collect();
@@ -381,17 +367,12 @@ fn inputs_in_bf16_change_no_bit_and_take_half() {
         let labels = HostTensor::from_f64("i32[16]".parse().unwrap(), &labels).unwrap();
         let source = || Memory::new(vec![images.clone()], labels.clone(), Some(10)).unwrap();
         let data = Dataset::new("memory", source(), source());
-        let trainer = Trainer::new(model, Sgd::new(0.1), Cpu::new(2).unwrap()).batch(8).steps(4);
+        let trainer = Trainer::new(model, Sgd::new(0.1), any_executor()).batch(8).steps(4);
         let trainer = trainer.precision(Policy::new(Precision::BF16));
         let plans = trainer.plan(&data).unwrap();
         let inputs: usize =
             plans.plans[0].graph.inputs.iter().map(|i| plans.plans[0].graph.ty(i.value).bytes()).sum();
-        let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-        let mut session = trainer.prepare(plans, &data).unwrap();
-        session.fit(&data, &mut |_| Control::Continue).unwrap();
-        let states: Vec<Vec<u8>> =
-            names.iter().map(|n| session.state(n).unwrap().as_bytes().to_vec()).collect();
-        (inputs, states)
+        (inputs, trained_states(&trainer, &data).unwrap())
     };
     let wide = run("f32", Box::new(zoo::lenet()));
     let narrow = run("bf16", Box::new(NarrowInputs::new(zoo::lenet(), Precision::BF16)));

@@ -1,7 +1,6 @@
-//! The builder's reductions over any axes and its products over named axes, against loops that say what they mean.
+//! The builder's reductions over any axes and its einsum, against plain loops.
 
-use plimsoll_conformance::{Harness, compare, random};
-use plimsoll_cpu::Cpu;
+use plimsoll_conformance::{EXECUTORS, Harness, any_executor, cast, compare, random};
 use plimsoll_graph::op::Unary;
 use plimsoll_graph::{Builder, Graph, GraphError, ValueId};
 use plimsoll_plan::Executor;
@@ -10,7 +9,7 @@ use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_transform::{accumulate, fuse};
 
-/// Builds a graph of these inputs and runs it.
+/// Builds a graph on these inputs and runs it.
 fn run(
     executor: &dyn Executor,
     inputs: &[HostTensor],
@@ -40,7 +39,7 @@ fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// The elements that are reduced into each element of the result, in order.
+/// The shape of a reduction's result, and the elements that are reduced into each of its elements, in order.
 fn groups(x: &HostTensor, axes: &[usize]) -> (Vec<usize>, Vec<Vec<f64>>) {
     let shape = &x.ty().shape;
     let kept: Vec<usize> = (0..shape.rank()).filter(|axis| !axes.contains(axis)).collect();
@@ -59,8 +58,8 @@ fn subsets() -> Vec<Vec<usize>> {
     (0..16usize).map(|bits| (0..4).filter(|axis| bits >> axis & 1 == 1).collect()).collect()
 }
 
-type Meaning<'a> = &'a dyn Fn(&[f64]) -> f64;
-type Reduced = fn(&mut Builder, ValueId, &[usize], bool) -> Result<ValueId, GraphError>;
+type Definition<'a> = &'a dyn Fn(&[f64]) -> f64;
+type Reduction = fn(&mut Builder, ValueId, &[usize], bool) -> Result<ValueId, GraphError>;
 
 #[test]
 fn reductions_over_every_set_of_axes() {
@@ -68,7 +67,7 @@ fn reductions_over_every_set_of_axes() {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (values.len() as f64 - less)
     };
-    let cases: [(&str, Reduced, Meaning<'_>); 8] = [
+    let cases: [(&str, Reduction, Definition<'_>); 8] = [
         ("sum", Builder::sum_axes, &|v| v.iter().sum()),
         ("mean", Builder::mean, &|v| v.iter().sum::<f64>() / v.len() as f64),
         ("product", Builder::product_axes, &|v| v.iter().product()),
@@ -79,12 +78,12 @@ fn reductions_over_every_set_of_axes() {
         ("unbiased", |b, x, axes, keep| b.variance(x, axes, keep, true), &|v| variance(v, 1.0)),
     ];
     let x = random("x", &TensorType::new(DType::F64, SHAPE), 1);
-    for (name, build, meaning) in cases {
+    for (name, build, definition) in cases {
         for mut axes in subsets().into_iter().filter(|axes| !axes.is_empty()) {
             // The order in which axes are named does not matter.
             axes.rotate_left(1);
             let (left, groups) = groups(&x, &axes);
-            let values: Vec<f64> = groups.iter().map(|group| meaning(group)).collect();
+            let values: Vec<f64> = groups.iter().map(|group| definition(group)).collect();
             let expected = tensor(&left, &values);
             let kept: Vec<usize> =
                 (0..4).map(|axis| if axes.contains(&axis) { 1 } else { SHAPE[axis] }).collect();
@@ -103,9 +102,9 @@ fn reductions_over_every_set_of_axes() {
 #[test]
 fn any_and_all_over_every_set_of_axes() {
     let ty = TensorType::new(DType::Bool, SHAPE);
-    let rarely: Vec<f64> = random("truth", &TensorType::new(DType::I32, SHAPE), 5).to_f64();
-    for turned in [false, true] {
-        let values: Vec<f64> = rarely.iter().map(|&v| f64::from((v == 0.0) != turned)).collect();
+    let integers: Vec<f64> = random("truth", &TensorType::new(DType::I32, SHAPE), 5).to_f64();
+    for inverted in [false, true] {
+        let values: Vec<f64> = integers.iter().map(|&v| f64::from((v == 0.0) != inverted)).collect();
         let x = HostTensor::from_f64(ty.clone(), &values).unwrap();
         for axes in subsets() {
             let (_, groups) = groups(&x, &axes);
@@ -120,7 +119,7 @@ fn any_and_all_over_every_set_of_axes() {
 }
 
 #[test]
-fn orders_along_every_axis() {
+fn argmax_top_k_and_cumulative_sums_along_every_axis() {
     // Rounded, so that there are ties.
     let values: Vec<f64> = random("order", &TensorType::new(DType::F64, SHAPE), 1)
         .to_f64()
@@ -140,7 +139,7 @@ fn orders_along_every_axis() {
             let sums = [b.cumulative_sum(v[0], axis, false)?, b.cumulative_sum(v[0], axis, true)?];
             Ok(vec![b.argmax(v[0], axis)?, b.argmin(v[0], axis)?, values, places, sums[0], sums[1]])
         });
-        // One after another along the axis, for each place of the others.
+        // The elements along the axis, for each index of the other axes.
         let along = |t: &HostTensor| self::groups(t, &[axis]).1;
         for (i, group) in groups.iter().enumerate() {
             let (down, up) = (order(group, 1.0), order(group, -1.0));
@@ -160,7 +159,7 @@ fn orders_along_every_axis() {
     }
 }
 
-/// A product over named axes as it is defined: over every index of every axis.
+/// An einsum of two operands by its definition: a sum over every index of every axis.
 fn naive(a: (&HostTensor, &str), b: (&HostTensor, &str), output: &str) -> HostTensor {
     let mut labels: Vec<(char, usize)> = Vec::new();
     for (t, names) in [a, b] {
@@ -190,7 +189,7 @@ fn naive(a: (&HostTensor, &str), b: (&HostTensor, &str), output: &str) -> HostTe
 #[test]
 fn einsum_is_the_sum_over_all_indices() {
     let draw = Stream::new(7, 0, "einsum");
-    let cpu = Cpu::new(2).unwrap();
+    let executors: Vec<_> = EXECUTORS.iter().map(|entry| (entry.name, entry.on(2))).collect();
     let mut kinds = std::collections::BTreeSet::new();
     for case in 0..300u64 {
         let mut next = 0;
@@ -212,13 +211,13 @@ fn einsum_is_the_sum_over_all_indices() {
                 (true, false, false),
                 (false, true, false),
             ][kind as usize];
-            for (names, there) in [(&mut a, in_a), (&mut b, in_b), (&mut output, in_output)] {
-                if there {
+            for (names, present) in [(&mut a, in_a), (&mut b, in_b), (&mut output, in_output)] {
+                if present {
                     let place = below(names.len() as u32 + 1) as usize;
                     names.insert(place, label);
                 }
             }
-            // Sometimes nothing.
+            // Sometimes empty.
             extents.push((label, if below(20) == 0 { 0 } else { 1 + below(4) as usize }));
         }
         let typed = |names: &str, name: &str| {
@@ -231,16 +230,18 @@ fn einsum_is_the_sum_over_all_indices() {
         let expected = naive((&x, &a), (&y, &b), &output);
         let found = run(&Reference, &[x.clone(), y.clone()], |g, v| Ok(vec![g.einsum(&spec, v[0], v[1])?]));
         compare(&found[0], &expected, 1e-12).unwrap_or_else(|e| panic!("`{spec}` {extents:?}: {e}"));
-        let single = [x, y].map(|t| plimsoll_conformance::cast(&t, DType::F32));
-        let found = run(&cpu, &single, |g, v| Ok(vec![g.einsum(&spec, v[0], v[1])?]));
-        compare(&found[0], &expected, 1e-4)
-            .unwrap_or_else(|e| panic!("`{spec}` {extents:?} on the CPU: {e}"));
+        let single = [x, y].map(|t| cast(&t, DType::F32));
+        for (name, executor) in &executors {
+            let found = run(executor, &single, |g, v| Ok(vec![g.einsum(&spec, v[0], v[1])?]));
+            compare(&found[0], &expected, 1e-4)
+                .unwrap_or_else(|e| panic!("`{spec}` {extents:?} on {name}: {e}"));
+        }
     }
     assert_eq!(kinds.len(), 6);
 }
 
 #[test]
-fn einsum_of_one_value_moves_and_sums() {
+fn einsum_of_one_operand_transposes_and_sums() {
     let x = random("one", &TensorType::new(DType::F64, [2, 3, 4]), 1);
     let one = tensor(&[], &[1.0]);
     for output in ["ijk", "kji", "ki", "j", "", "jik"] {
@@ -252,9 +253,9 @@ fn einsum_of_one_value_moves_and_sums() {
     }
 }
 
-/// Sums over examples of what batched products give, and a mean: whole or in micro-batches, the same bits.
+/// Batched products, their sum over the batch and a batch mean: the same bits whole and in micro-batches.
 #[test]
-fn products_for_each_example_and_means_over_them_may_be_split() {
+fn batched_products_and_batch_means_can_be_split() {
     let build = |examples: usize| {
         let mut b = Builder::new(examples, 2);
         let x = b.batch_input("x", TensorType::new(DType::F32, [examples, 3, 5]));
@@ -271,19 +272,20 @@ fn products_for_each_example_and_means_over_them_may_be_split() {
     let x = random("x", &"f32[8,3,5]".parse().unwrap(), 1);
     let w = random("w", &"f32[5,4]".parse().unwrap(), 1);
     let inputs = [x, w];
-    let whole = Harness::new(&Cpu::new(3).unwrap(), build(8)).unwrap().run(&inputs).unwrap();
-    for (examples, parts) in [(4, 2), (2, 4)] {
-        let split = accumulate(&build(examples), parts).unwrap();
-        let found = Harness::new(&Cpu::new(2).unwrap().checked(), split).unwrap().run(&inputs).unwrap();
-        assert_eq!(found, whole, "{parts} micro-batches");
-    }
     let reference = Harness::new(&Reference, build(8)).unwrap().run(&inputs).unwrap();
-    compare(&whole[1], &reference[1], 1e-6).unwrap();
+    for executor in &EXECUTORS {
+        let whole = Harness::new(&executor.on(3), build(8)).unwrap().run(&inputs).unwrap();
+        for (examples, parts) in [(4, 2), (2, 4)] {
+            let split = accumulate(&build(examples), parts).unwrap();
+            let found = Harness::new(&executor.checked(2), split).unwrap().run(&inputs).unwrap();
+            assert_eq!(found, whole, "{parts} micro-batches on {}", executor.name);
+        }
+        compare(&whole[1], &reference[1], 1e-6).unwrap();
+    }
 }
 
-/// What mixes examples cannot be split, and says so.
 #[test]
-fn what_mixes_examples_is_not_split() {
+fn ops_that_mix_the_batch_cannot_be_split() {
     type Build = fn(&mut Builder, ValueId) -> Result<ValueId, GraphError>;
     let mixed: [(&str, Build); 6] = [
         ("reduce_max", |b, x| b.max_axes(x, &[0], true)),
@@ -307,9 +309,9 @@ fn what_mixes_examples_is_not_split() {
     }
 }
 
-/// Bias and relu go into products of two matrices only.
+/// Bias and relu are fused into products of two matrices only.
 #[test]
-fn many_products_are_left_without_epilogue() {
+fn batched_matmul_gets_no_epilogue() {
     let build = |lead: &[usize]| {
         let mut b = Builder::new(2, 1);
         let x = b.batch_input("x", TensorType::new(DType::F32, [lead, &[2, 3]].concat()));
@@ -326,6 +328,6 @@ fn many_products_are_left_without_epilogue() {
     assert_eq!(ops(&fuse(&graph).unwrap()), ["matmul", "fused"]);
     let inputs =
         [random("x", &"f32[2,2,3]".parse().unwrap(), 1), random("bias", &"f32[2]".parse().unwrap(), 1)];
-    let run = |graph| Harness::new(&Cpu::new(2).unwrap(), graph).unwrap().run(&inputs).unwrap();
+    let run = |graph| Harness::new(&any_executor(), graph).unwrap().run(&inputs).unwrap();
     assert_eq!(run(fuse(&graph).unwrap()), run(graph));
 }

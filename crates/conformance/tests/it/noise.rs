@@ -1,8 +1,6 @@
-//! Dropout and noise: how much, where, and that neither batches nor threads nor memory see a difference.
+//! Dropout and noise: their distribution, that batches and threads do not change them, and that they take no memory.
 
-use plimsoll_conformance::Harness;
-use plimsoll_cpu::Cpu;
-use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_conformance::{EXECUTORS, Harness, any_executor, synthetic, trained_states};
 use plimsoll_graph::{Builder, Graph, GraphError, Op, ValueId};
 use plimsoll_nn::{
     Activation, Dense, Dropout, EXAMPLES, GaussianNoise, Layer, Mode, Model, Net, RANDOM, Sequential, Sgd,
@@ -11,7 +9,7 @@ use plimsoll_nn::{
 use plimsoll_plan::{Budget, Executor, plan, verify};
 use plimsoll_reference::Reference;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
-use plimsoll_train::{Control, Trainer};
+use plimsoll_train::Trainer;
 use plimsoll_transform::{LOSS, gradient, optimize};
 
 /// The layer under a name with the gradient of the sum of its result: outputs `y` and `dx`.
@@ -29,7 +27,7 @@ fn graph(name: &str, layer: &dyn Layer, shape: &[usize], mode: Mode) -> Graph {
     optimize(b.finish().unwrap(), &[]).unwrap()
 }
 
-/// What random numbers are made of.
+/// What random numbers depend on besides layer and element.
 #[derive(Clone, Copy)]
 struct Key {
     seed: i64,
@@ -54,10 +52,6 @@ fn on_ones(executor: &dyn Executor, graph: &Graph, key: Key) -> (Vec<f64>, Vec<f
     (named("y"), named("dx"))
 }
 
-fn cpu(threads: usize) -> Cpu {
-    Cpu::new(threads).unwrap()
-}
-
 /// Whether a count of `n` draws with probability `p` lies within five deviations of its mean.
 fn likely(count: usize, n: usize, p: f64) -> bool {
     (count as f64 - n as f64 * p).abs() <= 5.0 * (n as f64 * p * (1.0 - p)).sqrt()
@@ -67,14 +61,14 @@ fn likely(count: usize, n: usize, p: f64) -> bool {
 fn dropout_drops_its_share_and_scales_the_rest() {
     let shape = [40, 500];
     for rate in [0.1, 0.5, 0.9] {
-        let (y, dx) = on_ones(&cpu(2), &graph("drop", &Dropout(rate), &shape, Mode::Train), KEY);
+        let (y, dx) = on_ones(&any_executor(), &graph("drop", &Dropout(rate), &shape, Mode::Train), KEY);
         let dropped = y.iter().filter(|&&v| v == 0.0).count();
         assert!(likely(dropped, y.len(), rate), "{dropped} of {} at rate {rate}", y.len());
         let scaled = f64::from((1.0 / (1.0 - rate)) as f32);
         assert!(y.iter().all(|&v| v == 0.0 || v == scaled), "kept elements are scaled by {scaled}");
-        // The mask of backward is the mask of forward.
+        // Backward has the mask of forward.
         assert_eq!(y, dx);
-        // Neighbouring elements and examples are drawn apart.
+        // Neighbouring elements and examples are independent.
         let both = (0..y.len() - 1).filter(|&i| y[i] == 0.0 && y[i + 1] == 0.0).count();
         assert!(likely(both, y.len() - 1, rate * rate), "{both} pairs at rate {rate}");
         let both = (0..y.len() - 500).filter(|&i| y[i] == 0.0 && y[i + 500] == 0.0).count();
@@ -85,12 +79,12 @@ fn dropout_drops_its_share_and_scales_the_rest() {
 #[test]
 fn spatial_dropout_drops_whole_channels() {
     let shape = [50, 3, 4, 40];
-    let (y, dx) = on_ones(&cpu(2), &graph("drop", &SpatialDropout(0.3), &shape, Mode::Train), KEY);
+    let (y, dx) = on_ones(&any_executor(), &graph("drop", &SpatialDropout(0.3), &shape, Mode::Train), KEY);
     assert_eq!(y, dx);
     let mut dropped = 0;
     for example in y.chunks(3 * 4 * 40) {
         let first = &example[..40];
-        assert!(example.chunks(40).all(|place| place == first), "a channel differs from place to place");
+        assert!(example.chunks(40).all(|position| position == first), "a channel differs between positions");
         dropped += first.iter().filter(|&&v| v == 0.0).count();
     }
     assert!(likely(dropped, 50 * 40, 0.3), "{dropped} of 2000 channels");
@@ -99,29 +93,29 @@ fn spatial_dropout_drops_whole_channels() {
 #[test]
 fn gaussian_noise_has_its_mean_and_deviation() {
     let shape = [40, 500];
-    let (y, dx) = on_ones(&cpu(2), &graph("noise", &GaussianNoise(0.25), &shape, Mode::Train), KEY);
+    let (y, dx) = on_ones(&any_executor(), &graph("noise", &GaussianNoise(0.25), &shape, Mode::Train), KEY);
     let n = y.len() as f64;
     let mean = y.iter().map(|v| v - 1.0).sum::<f64>() / n;
     let deviation = (y.iter().map(|v| (v - 1.0) * (v - 1.0)).sum::<f64>() / n).sqrt();
     // Five deviations of the estimates: σ / √n and σ / √(2n).
     assert!(mean.abs() <= 5.0 * 0.25 / n.sqrt(), "mean {mean}");
     assert!((deviation - 0.25).abs() <= 5.0 * 0.25 / (2.0 * n).sqrt(), "deviation {deviation}");
-    assert!(dx.iter().all(|&v| v == 1.0), "noise has no slope");
+    assert!(dx.iter().all(|&v| v == 1.0), "noise has no gradient");
 }
 
 #[test]
-fn an_examples_noise_depends_on_seed_step_layer_and_example_alone() {
+fn noise_depends_on_seed_step_layer_and_example_only() {
     let layers: [(&dyn Layer, [usize; 2]); 3] =
         [(&Dropout(0.5), [8, 70]), (&SpatialDropout(0.5), [8, 70]), (&GaussianNoise(1.0), [8, 70])];
-    for (layer, [examples, width]) in layers {
+    for (executor, (layer, [examples, width])) in EXECUTORS.iter().flat_map(|e| layers.map(|l| (e, l))) {
         let whole = graph("noise", layer, &[examples, width], Mode::Train);
-        let (y, _) = on_ones(&cpu(1), &whole, KEY);
+        let (y, _) = on_ones(&executor.on(1), &whole, KEY);
         for threads in [2, 3, 7] {
-            assert_eq!(on_ones(&cpu(threads), &whole, KEY).0, y, "{threads} threads");
+            assert_eq!(on_ones(&executor.on(threads), &whole, KEY).0, y, "{threads} threads");
         }
         for (first, count) in [(0, 3), (3, 5), (7, 1)] {
             let part = graph("noise", layer, &[count, width], Mode::Train);
-            let found = on_ones(&cpu(2), &part, Key { first_example: first, ..KEY }).0;
+            let found = on_ones(&executor.on(2), &part, Key { first_example: first, ..KEY }).0;
             assert_eq!(found, y[first * width..(first + count) * width], "examples from {first}");
         }
         let others = [
@@ -131,12 +125,13 @@ fn an_examples_noise_depends_on_seed_step_layer_and_example_alone() {
             ("layer", graph("other", layer, &[examples, width], Mode::Train), KEY),
         ];
         for (what, graph, key) in others {
-            assert_ne!(on_ones(&cpu(2), &graph, key).0, y, "another {what} has the same noise");
+            assert_ne!(on_ones(&executor.on(2), &graph, key).0, y, "another {what} has the same noise");
         }
     }
-    // What is dropped is the same to the bit on every executor.
+    // The mask is the same to the bit on every executor.
     let dropped = graph("drop", &Dropout(0.5), &[8, 70], Mode::Train);
-    assert_eq!(on_ones(&Reference, &dropped, KEY), on_ones(&cpu(2), &dropped, KEY));
+    let reference = on_ones(&Reference, &dropped, KEY);
+    EXECUTORS.iter().for_each(|executor| assert_eq!(on_ones(&executor.on(2), &dropped, KEY), reference));
 }
 
 /// A layer that draws twice under one name.
@@ -151,10 +146,10 @@ impl Layer for Twice {
 }
 
 #[test]
-fn two_draws_of_a_layer_are_apart() {
-    let (y, _) = on_ones(&cpu(1), &graph("twice", &Twice, &[4, 100], Mode::Train), KEY);
+fn two_draws_of_a_layer_are_independent() {
+    let (y, _) = on_ones(&any_executor(), &graph("twice", &Twice, &[4, 100], Mode::Train), KEY);
     let same = y.iter().filter(|&&v| v == 0.0).count();
-    assert!(likely(same, 400, 0.5), "{same} of 400 are alike");
+    assert!(likely(same, 400, 0.5), "{same} of 400 are equal");
 }
 
 #[test]
@@ -163,7 +158,7 @@ fn inference_has_no_noise() {
     for layer in layers {
         let graph = graph("noise", layer, &[2, 3], Mode::Infer);
         assert!(graph.nodes.iter().all(|n| !matches!(n.op, Op::Random(_))));
-        assert_eq!(on_ones(&cpu(1), &graph, KEY).0, [1.0; 6]);
+        assert_eq!(on_ones(&any_executor(), &graph, KEY).0, [1.0; 6]);
     }
 }
 
@@ -180,11 +175,10 @@ fn with_dropout(layers: usize) -> Sequential {
     deep(layers, |model, i| model.layer(&format!("drop{i}"), Dropout(0.5)))
 }
 
-/// Masks are made again in backward, and what was dropped from what was not: beside the states, a net needs room for the
-/// one dropped activation at work, however deep it is.
+/// Backward recomputes masks and dropped activations: however deep the net, one dropped activation is live at the peak.
 #[test]
 fn dropout_costs_no_memory_between_forward_and_backward() {
-    let executor = cpu(2);
+    let executor = any_executor();
     let bytes = |model: &dyn Model| {
         let graph = optimize(step::training(model, &Sgd::new(0.1), 256).unwrap(), &[]).unwrap();
         let budget = Budget::new(usize::MAX, Vec::new());
@@ -196,31 +190,28 @@ fn dropout_costs_no_memory_between_forward_and_backward() {
     let activation = (256 * 128 * 4) as f64;
     for layers in [8, 40] {
         let (without, with) = (bytes(&deep(layers, |model, _| model)), bytes(&with_dropout(layers)));
-        let what = format!("{layers} layers: {with} bytes beside the states with dropout, {without} without");
-        // A small allowance for alignment and the examples' numbers.
+        let what =
+            format!("{layers} layers: {with} bytes besides the states with dropout, {without} without");
+        // A small allowance for alignment and the example numbers.
         assert!(with - without <= 1.1 * activation, "{what}");
         assert!(layers < 40 || with <= 1.03 * without, "{what}");
     }
 }
 
-/// Parameters after three steps, the last on a remainder.
-fn trained(threads: usize, change: impl Fn(Trainer) -> Trainer) -> Vec<Vec<u8>> {
+/// States after three steps, the last on a remainder.
+fn trained(executor: Box<dyn Executor>, change: impl Fn(Trainer) -> Trainer) -> Vec<(String, Vec<u8>)> {
     let model = with_dropout(3);
-    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-    let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    let data = Dataset::new("synthetic", source(160, 0), source(3, 1));
-    let trainer = change(Trainer::new(model, Sgd::new(0.1), cpu(threads)).batch(64).steps(3).seed(9));
-    let plans = trainer.plan(&data).unwrap();
-    let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-    let mut session = trainer.prepare(plans, &data).unwrap();
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
-    names.iter().map(|n| session.state(n).unwrap().as_bytes().to_vec()).collect()
+    let data = synthetic(&model, 160, 3, 5);
+    let trainer = change(Trainer::new(model, Sgd::new(0.1), executor).batch(64).steps(3).seed(9));
+    trained_states(&trainer, &data).unwrap()
 }
 
 #[test]
 fn training_with_dropout_keeps_its_bits() {
-    let one = trained(1, |t| t);
-    assert!(trained(3, |t| t) == one, "threads changed what was trained");
-    assert!(trained(2, |t| t.micro_batches(2)) == one, "micro-batches changed what was trained");
-    assert!(trained(1, |t| t.seed(10)) != one, "another seed trains the same");
+    for executor in &EXECUTORS {
+        let one = trained(executor.on(1), |t| t);
+        assert!(trained(executor.on(3), |t| t) == one, "threads changed the states");
+        assert!(trained(executor.on(2), |t| t.micro_batches(2)) == one, "micro-batches changed the states");
+        assert!(trained(executor.on(1), |t| t.seed(10)) != one, "another seed gives the same states");
+    }
 }

@@ -1,8 +1,7 @@
-//! Ten steps of every optimizer against PyTorch's, and one of 8-bit Adam against bitsandbytes' scheme.
-//! `scripts/freeze_optimizers.py` says how parameters and gradients are made.
+//! Ten steps of every optimizer against PyTorch's, and one of 8-bit Adam against bitsandbytes. Parameters and gradients are
+//! defined by `scripts/freeze_optimizers.py`.
 
-use plimsoll_conformance::{Harness, compare, formula};
-use plimsoll_cpu::Cpu;
+use plimsoll_conformance::{EXECUTORS, Harness, any_executor, compare, formula};
 use plimsoll_graph::{Builder, Graph, Init, Role};
 use plimsoll_nn::{
     AVERAGE, Adafactor, Adam, AdamW, Clip, Decay, Lion, Moments, Optimizer, Parameter, Recipe, RmsProp, Sgd,
@@ -34,7 +33,7 @@ fn golden() -> Golden {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The optimizers as the script has them.
+/// The optimizers as in the script.
 fn optimizers() -> Vec<(&'static str, Box<dyn Optimizer>)> {
     let sgd = || Sgd::new(0.1);
     let adamw = || AdamW::new(0.01).weight_decay(Decay::new(0.1));
@@ -65,7 +64,7 @@ fn optimizers() -> Vec<(&'static str, Box<dyn Optimizer>)> {
     ]
 }
 
-/// A step whose gradients are given.
+/// An optimizer step with gradients as inputs.
 fn graph(optimizer: &dyn Optimizer, dtype: DType) -> Graph {
     let mut b = Builder::new(1, 1);
     let (mut parameters, mut gradients) = (Vec::new(), Vec::new());
@@ -85,7 +84,7 @@ fn gradient(name: &str, step: u64, i: usize) -> f64 {
     (formula(&format!("{name}.g{step}"), i) - 0.5) * 2.0 * (1 + i % 7) as f64 / 4.0
 }
 
-/// The states after so many steps.
+/// The states after this many steps.
 fn run(
     executor: &dyn Executor,
     dtype: DType,
@@ -94,8 +93,8 @@ fn run(
 ) -> BTreeMap<String, HostTensor> {
     let mut harness = Harness::new(executor, graph(optimizer, dtype)).unwrap();
     harness.set_states(|name, ty| {
-        let starts = SHAPES.iter().any(|(parameter, _)| *parameter == name);
-        let value = |i| if starts { (formula(name, i) - 0.5) * 2.0 } else { 0.0 };
+        let is_parameter = SHAPES.iter().any(|(parameter, _)| *parameter == name);
+        let value = |i| if is_parameter { (formula(name, i) - 0.5) * 2.0 } else { 0.0 };
         HostTensor::from_f64(ty.clone(), &(0..ty.shape.elements()).map(value).collect::<Vec<_>>()).unwrap()
     });
     let names = optimizer.setting_names();
@@ -104,7 +103,7 @@ fn run(
         optimizer.settings(step, 1.0, &mut settings);
         let input = |name: &str, ty: &TensorType| {
             let values: Vec<f64> = match names.iter().position(|setting| setting == name) {
-                Some(place) => vec![settings[place]],
+                Some(index) => vec![settings[index]],
                 None => (0..ty.shape.elements()).map(|i| gradient(name, step, i)).collect(),
             };
             HostTensor::from_f64(ty.clone(), &values).unwrap()
@@ -140,15 +139,16 @@ fn the_reference_steps_as_pytorch_does_in_f64() {
 }
 
 #[test]
-fn the_cpu_steps_as_pytorch_does_in_f32() {
-    check(&Cpu::new(2).unwrap(), DType::F32, 1e-5);
+fn every_executor_steps_as_pytorch_does_in_f32() {
+    EXECUTORS.iter().for_each(|executor| check(&executor.on(2), DType::F32, 1e-5));
 }
 
 #[test]
 fn codes_of_8_bit_adam_are_within_one_of_bitsandbytes() {
     let optimizer = Adam::new(0.01).moments(Moments::Bytes);
-    for executor in [&Cpu::new(2).unwrap() as &dyn Executor, &Reference] {
-        let states = run(executor, DType::F32, &optimizer, 1);
+    let reference: Box<dyn Executor> = Box::new(Reference);
+    for executor in EXECUTORS.iter().map(|entry| entry.on(2)).chain([reference]) {
+        let states = run(&executor, DType::F32, &optimizer, 1);
         for (moment, expected) in golden().codes {
             let codes = states[&format!("long/{moment}/codes")].to_f64();
             assert_eq!(codes.len(), expected.codes.len());
@@ -164,13 +164,13 @@ fn codes_of_8_bit_adam_are_within_one_of_bitsandbytes() {
     }
 }
 
-/// Ten steps end near those of moments that are not rounded.
+/// Ten steps with rounded moments end near those with f32 moments.
 #[test]
-fn rounded_moments_step_like_whole_ones() {
-    let cpu = Cpu::new(2).unwrap();
-    let whole = run(&cpu, DType::F32, &Adam::new(0.01), 10);
+fn rounded_moments_step_like_f32_moments() {
+    let executor = any_executor();
+    let whole = run(&executor, DType::F32, &Adam::new(0.01), 10);
     for (moments, tolerance) in [(Moments::Half, 2e-3), (Moments::Bytes, 2e-2)] {
-        let found = run(&cpu, DType::F32, &Adam::new(0.01).moments(moments), 10);
+        let found = run(&executor, DType::F32, &Adam::new(0.01).moments(moments), 10);
         for (name, _) in SHAPES {
             compare(&found[name], &whole[name], tolerance)
                 .unwrap_or_else(|e| panic!("{moments:?} {name}: {e}"));
@@ -194,7 +194,7 @@ fn state_bytes(optimizer: &dyn Optimizer) -> f64 {
 }
 
 #[test]
-fn states_take_the_bytes_that_are_promised() {
+fn states_take_the_documented_bytes() {
     let expected: [(Box<dyn Optimizer>, f64); 9] = [
         (Box::new(Sgd::new(0.1)), 0.0),
         (Box::new(Sgd::new(0.1).momentum(0.9)), 4.0),
@@ -211,17 +211,17 @@ fn states_take_the_bytes_that_are_promised() {
     }
 }
 
-/// The update of a parameter is one kernel that works in place, where the rule lets it be.
+/// Also with clipping by value and averaging.
 #[test]
-fn elementwise_rules_become_one_kernel() {
-    let around = |optimizer: Box<dyn Optimizer>| -> Box<dyn Optimizer> {
+fn an_elementwise_update_is_one_kernel() {
+    let wrapped = |optimizer: Box<dyn Optimizer>| -> Box<dyn Optimizer> {
         Box::new(Recipe::new(optimizer).clip(Clip::Value(1.0)).average(0.9))
     };
     for (name, optimizer) in optimizers() {
-        let whole = ["norm", "adafactor"].iter().any(|word| name.contains(word)) || name.contains("average");
-        if !whole {
+        let elementwise = !["norm", "adafactor", "average"].iter().any(|word| name.contains(word));
+        if elementwise {
             assert_eq!(graph(optimizer.as_ref(), DType::F32).nodes.len(), SHAPES.len(), "{name}");
-            assert_eq!(graph(around(optimizer).as_ref(), DType::F32).nodes.len(), SHAPES.len(), "{name}");
+            assert_eq!(graph(wrapped(optimizer).as_ref(), DType::F32).nodes.len(), SHAPES.len(), "{name}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What is done around updates: freezing, averages, clipping by the global norm, accumulation, plateaus.
+//! Freezing, weight averages, clipping by the global norm, gradient accumulation, plateau schedules.
 
-use plimsoll_cpu::Cpu;
-use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
+use plimsoll_conformance::{any_executor, synthetic};
+use plimsoll_data::Dataset;
 use plimsoll_graph::Role;
-use plimsoll_nn::{AVERAGE, AdamW, Clip, Model, Moments, Optimizer, Recipe, Sequential, Sgd, zoo};
+use plimsoll_nn::{AVERAGE, AdamW, Clip, Moments, Optimizer, Recipe, Sequential, Sgd, zoo};
 use plimsoll_plan::PlanSet;
 use plimsoll_train::{Control, Schedule, TrainError, TrainEvent, Trainer};
 
@@ -11,18 +11,16 @@ fn perceptron() -> Sequential {
     zoo::mlp_of(&[64], &[96, 96, 96], 10)
 }
 
-fn data(model: &dyn Model, examples: usize) -> Dataset {
-    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-    let source = |len, part| Box::new(Synthetic::new(spec.clone(), len, 5, part).unwrap());
-    Dataset::new("synthetic", source(examples, 0), source(40, 1))
+fn data() -> Dataset {
+    synthetic(&perceptron(), 96, 40, 5)
 }
 
 fn trainer(optimizer: impl Optimizer + 'static) -> Trainer {
-    Trainer::new(perceptron(), optimizer, Cpu::new(2).unwrap()).batch(32).seed(3)
+    Trainer::new(perceptron(), optimizer, any_executor()).batch(32).seed(3)
 }
 
 fn plan(optimizer: impl Optimizer + 'static) -> PlanSet {
-    trainer(optimizer).plan(&data(&perceptron(), 96)).unwrap()
+    trainer(optimizer).plan(&data()).unwrap()
 }
 
 /// Bytes of the states of a role, and how many there are.
@@ -46,18 +44,22 @@ fn frozen_layers_have_no_gradients_and_no_moments() {
     assert_eq!(states(&frozen, Role::Moment).0, 8 * elements(&frozen, true));
     assert_eq!(states(&frozen, Role::Average).0, 4 * elements(&frozen, true));
     assert_eq!(states(&frozen, Role::Parameter), states(&whole, Role::Parameter));
-    // The first layers' products for weight gradients are gone.
+    // Frozen kernels have no weight gradients.
     let products = |plans: &PlanSet| {
         let nodes = &plans.plans[0].graph.nodes;
         nodes.iter().filter(|n| n.op.name() == "matmul").count()
     };
-    assert_eq!(products(&whole) - products(&frozen), 3, "two kernels and the way back to the first layer");
+    assert_eq!(
+        products(&whole) - products(&frozen),
+        3,
+        "two weight gradients and the input gradient of the second layer"
+    );
     let moments = |plans: &PlanSet| states(plans, Role::Moment).0;
     assert!(
         frozen.plans[0].peak_bytes < whole.plans[0].peak_bytes - (moments(&whole) - moments(&frozen)) / 2
     );
     let trainer = trainer(Recipe::new(AdamW::new(1e-2)).freeze("dense1"));
-    let data = data(&perceptron(), 96);
+    let data = data();
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
     let before: Vec<_> = names.iter().map(|name| session.state(name).unwrap()).collect();
     session.fit(&data, &mut |_| Control::Continue).unwrap();
@@ -68,10 +70,8 @@ fn frozen_layers_have_no_gradients_and_no_moments() {
 }
 
 #[test]
-fn names_that_are_not_there_are_refused() {
-    let refused = |optimizer: Recipe| {
-        trainer(optimizer).plan(&data(&perceptron(), 96)).map(|_| ()).unwrap_err().to_string()
-    };
+fn patterns_that_match_nothing_are_refused() {
+    let refused = |optimizer: Recipe| trainer(optimizer).plan(&data()).map(|_| ()).unwrap_err().to_string();
     let recipe = || Recipe::new(AdamW::new(1e-2));
     let text = refused(recipe().freeze("dense9"));
     assert!(text.contains("`dense9`") && text.contains("`dense1/kernel`"), "{text}");
@@ -82,9 +82,9 @@ fn names_that_are_not_there_are_refused() {
     assert!(text.contains("`nrom*`"), "{text}");
 }
 
-/// Without it, a gradient is freed when its parameter is updated.
+/// Otherwise a gradient is freed when its parameter is updated.
 #[test]
-fn the_global_norm_keeps_all_gradients_in_the_plan() {
+fn clipping_by_the_global_norm_keeps_all_gradients_live() {
     let plain = plan(Sgd::new(0.1));
     let clipped = plan(Recipe::new(Sgd::new(0.1)).clip(Clip::GlobalNorm(1.0)));
     let each = plan(Recipe::new(Sgd::new(0.1)).clip(Clip::Norm(1.0)));
@@ -95,27 +95,27 @@ fn the_global_norm_keeps_all_gradients_in_the_plan() {
     assert!(each.plans[0].peak_bytes < clipped.plans[0].peak_bytes);
 }
 
-/// Else every micro-batch would look up the moments again, and hold them until the last.
+/// Otherwise every micro-batch would dequantise the moments, and keep them until the last.
 #[test]
-fn what_updates_make_of_states_alone_runs_after_the_last_micro_batch() {
+fn moments_are_dequantised_in_the_optimizer_step() {
     let recipe = AdamW::new(1e-2).moments(Moments::Bytes);
     let trainer = trainer(recipe).batch(96).micro_batches(3);
-    let plans = trainer.plan(&data(&perceptron(), 96)).unwrap();
+    let plans = trainer.plan(&data()).unwrap();
     let graph = &plans.plans[0].graph;
-    let tail = graph.optimizer_step();
-    let late = |op: &str| {
-        let own = graph.node_ids().filter(|id| graph.node(*id).op.name() == op);
-        own.map(|id| tail[id.index()]).collect::<Vec<_>>()
+    let optimizer_step = graph.optimizer_step();
+    let in_optimizer_step = |op: &str| {
+        let nodes = graph.node_ids().filter(|id| graph.node(*id).op.name() == op);
+        nodes.map(|id| optimizer_step[id.index()]).collect::<Vec<_>>()
     };
-    assert_eq!(late("dequantise"), [true; 16]);
-    assert_eq!(late("quantise"), [true; 16]);
-    assert!(late("matmul").contains(&false));
+    assert_eq!(in_optimizer_step("dequantise"), [true; 16]);
+    assert_eq!(in_optimizer_step("quantise"), [true; 16]);
+    assert!(in_optimizer_step("matmul").contains(&false));
 }
 
 #[test]
-fn evaluation_and_saved_weights_are_those_of_the_averages() {
+fn evaluation_and_saved_weights_use_the_averages() {
     let recipe = || Recipe::new(Sgd::new(0.3)).average(0.9);
-    let (trainer, data) = (trainer(recipe()).epochs(3), data(&perceptron(), 96));
+    let (trainer, data) = (trainer(recipe()).epochs(3), data());
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
     let average = format!("dense1/kernel/{AVERAGE}");
     assert_eq!(session.state("dense1/kernel").unwrap(), session.state(&average).unwrap());
@@ -135,7 +135,7 @@ fn evaluation_and_saved_weights_are_those_of_the_averages() {
     assert_eq!([plain, averaged], [report.evaluation.loss; 2]);
 }
 
-/// The last parameters of a run that stops after some steps, if any, and goes on in another session.
+/// The last parameters of a run that may stop after some steps and resume in another session.
 fn run_in_parts(stop_after: Option<u64>, at_epoch: bool) -> Vec<u8> {
     let folder = std::env::temp_dir().join(format!(
         "plimsoll-plateau-{}-{}-{at_epoch}",
@@ -143,7 +143,7 @@ fn run_in_parts(stop_after: Option<u64>, at_epoch: bool) -> Vec<u8> {
         stop_after.unwrap_or(0)
     ));
     std::fs::create_dir_all(&folder).unwrap();
-    let data = data(&perceptron(), 96);
+    let data = data();
     // A rate at which the loss does not fall in every epoch.
     let schedule = Schedule::Plateau { patience: 0, factor: 0.5 };
     let make = || trainer(Sgd::new(0.3)).epochs(6).schedule(schedule).checkpoints(&folder, Some(1));
@@ -171,7 +171,7 @@ fn run_in_parts(stop_after: Option<u64>, at_epoch: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_plateau_goes_on_where_it_stopped() {
+fn a_plateau_schedule_resumes_where_it_stopped() {
     let whole = run_in_parts(None, false);
     // Inside an epoch, at its last step, and after its evaluation.
     for (steps, at_epoch) in [(7, false), (9, false), (9, true)] {
@@ -180,8 +180,8 @@ fn a_plateau_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn batches_that_are_accumulated_end_at_blocks() {
-    let data = data(&perceptron(), 96);
+fn accumulated_batches_are_multiples_of_a_block() {
+    let data = data();
     let trainer = |batch| trainer(Sgd::new(0.1)).batch(batch).accumulate(3);
     let plans = trainer(32).plan(&data).unwrap();
     assert_eq!((plans.sheet.plans[0].examples, plans.sheet.plans[0].micro_batches), (96, 3));

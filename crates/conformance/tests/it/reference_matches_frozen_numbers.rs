@@ -1,4 +1,4 @@
-//! The reference executor against golden numbers of another framework.
+//! The reference executor against golden numbers from PyTorch.
 
 use plimsoll_conformance::{compare, golden_cases, tolerance};
 use plimsoll_graph::Op;
@@ -11,7 +11,7 @@ use plimsoll_tensor::TensorType;
 use std::collections::BTreeSet;
 
 #[test]
-fn every_case_is_met() {
+fn every_golden_case_matches() {
     let mut failures = Vec::new();
     for case in golden_cases() {
         let inputs: Vec<_> = case.inputs.iter().collect();
@@ -35,7 +35,7 @@ fn every_case_is_met() {
 }
 
 #[test]
-fn case_names_are_unique_and_gradients_have_their_inputs_types() {
+fn case_names_are_unique_and_gradients_have_the_types_of_their_inputs() {
     let mut names = BTreeSet::new();
     for case in golden_cases() {
         assert!(names.insert(case.name.clone()), "{} twice", case.name);
@@ -53,8 +53,8 @@ fn case_names_are_unique_and_gradients_have_their_inputs_types() {
     }
 }
 
-/// From one list of patterns and names: all names, and the name of an op. The match has no wildcard, so an op that is
-/// not listed does not compile.
+/// From one list of patterns and names: all names, and the name of an op. The match has no wildcard, so a missing op does not
+/// compile.
 macro_rules! variants {
     ($($pattern:pat => $name:literal,)*) => {
         const VARIANTS: &[&str] = &[$($name),*];

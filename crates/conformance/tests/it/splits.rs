@@ -1,13 +1,13 @@
-//! Batches split down to one example at a time: the same bits, or a refusal.
+//! Batches split into micro-batches of down to one example: the same bits, or an error.
 
-use plimsoll_cpu::Cpu;
-use plimsoll_data::{Cursor, Dataset, Memory, Pipeline, Synthetic, SyntheticSpec};
+use plimsoll_conformance::{any_executor, synthetic, trained_states};
+use plimsoll_data::{Cursor, Dataset, Memory, Pipeline};
 use plimsoll_graph::{GraphError, Init, ValueId};
 use plimsoll_nn::{AdamW, Dense, Dice, Field, Head, Layer, Model, Net, Penalty, WithLoss, step, zoo};
 use plimsoll_tensor::{HostTensor, TensorType};
 use plimsoll_train::{Control, TrainError, Trainer, metrics};
 
-/// A model of 32 positions, each with a class, so that an example is a block of its own.
+/// A model with a class for each of 32 positions, so that one example is a whole block.
 struct Positions(fn(&mut Net, ValueId) -> Result<ValueId, GraphError>);
 
 impl Model for Positions {
@@ -30,29 +30,18 @@ impl Model for Positions {
     }
 }
 
-fn data(model: &dyn Model) -> Dataset {
-    let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
-    let source = |part| Box::new(Synthetic::new(spec.clone(), 8, 3, part).unwrap());
-    Dataset::new("synthetic", source(0), source(1))
-}
-
 /// The states after two steps of four examples.
 fn trained(
     build: fn(&mut Net, ValueId) -> Result<ValueId, GraphError>,
     split: usize,
-) -> Result<Vec<Vec<u8>>, TrainError> {
-    let data = data(&Positions(build));
-    let trainer = Trainer::new(Positions(build), AdamW::new(1e-2), Cpu::new(2).unwrap());
-    let trainer = trainer.batch(4).steps(2).micro_batches(split);
-    let plans = trainer.plan(&data)?;
-    let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-    let mut session = trainer.prepare(plans, &data)?;
-    session.fit(&data, &mut |_| Control::Continue)?;
-    Ok(names.iter().map(|name| session.state(name).unwrap().as_bytes().to_vec()).collect())
+) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
+    let data = synthetic(&Positions(build), 8, 8, 3);
+    let trainer = Trainer::new(Positions(build), AdamW::new(1e-2), any_executor());
+    trained_states(&trainer.batch(4).steps(2).micro_batches(split), &data)
 }
 
 fn shared_parameters(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-    // A leading one, and an einsum that makes one: what is shared meets one example alone.
+    // Shared values with a leading axis of one, which a batch of one example has, too.
     let table = net.parameter("table", [1, 32, 4], Init::Normal(0.5));
     let x = net.add(x, table)?;
     let gain = net.parameter("gain", [4], Init::Ones);
@@ -67,8 +56,8 @@ fn shared_parameters_keep_their_bits_down_to_one_example() {
     }
 }
 
-/// A parameter repeated for every example: of one example alone it cannot be told from one that is not.
-fn repeated(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+/// A parameter broadcast to the batch: with one example the graph looks as if it were per-example.
+fn broadcast(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
     let token = net.parameter("token", [1, 1, 4], Init::Normal(0.5));
     let shape = net.shape(x).clone();
     let token = net.broadcast_to(token, shape)?;
@@ -76,9 +65,9 @@ fn repeated(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
 }
 
 #[test]
-fn a_graph_that_is_another_for_one_example_is_refused() {
-    assert!(trained(repeated, 2).unwrap() == trained(repeated, 1).unwrap());
-    let error = trained(repeated, 4).unwrap_err().to_string();
+fn a_graph_that_differs_for_one_example_is_refused() {
+    assert!(trained(broadcast, 2).unwrap() == trained(broadcast, 1).unwrap());
+    let error = trained(broadcast, 4).unwrap_err().to_string();
     assert!(error.contains("micro-batches of 1:") && error.contains("cannot be split"), "{error}");
 }
 
@@ -93,7 +82,7 @@ fn pairs(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
 }
 
 #[test]
-fn what_mixes_examples_is_refused_at_every_split() {
+fn ops_that_mix_the_batch_are_refused_at_every_split() {
     assert!(trained(pairs, 1).is_ok());
     for split in [2, 4] {
         let error = trained(pairs, split).unwrap_err().to_string();
@@ -101,28 +90,28 @@ fn what_mixes_examples_is_refused_at_every_split() {
     }
 }
 
-/// Labels of an example taken together: metrics still look at each, and none can be left out.
+/// A loss over all labels of an example: metrics still read each label, and none may be missing.
 #[test]
 fn a_loss_of_whole_examples_works_with_metrics_and_refuses_missing_labels() {
     let unet = zoo::Unet { image: [16, 16, 3], classes: 3, width: 2, norm: false };
-    let pictures = |label: f64| {
-        let images = HostTensor::zeros(TensorType::new(plimsoll_tensor::DType::F32, [4, 16, 16, 3]));
+    let images = |label: f64| {
+        let pixels = HostTensor::zeros(TensorType::new(plimsoll_tensor::DType::F32, [4, 16, 16, 3]));
         let mut labels = vec![1.0; 4 * 256];
         labels[7] = label;
         let ty = TensorType::new(plimsoll_tensor::DType::I32, [4, 16, 16]);
         let labels = HostTensor::from_f64(ty, &labels).unwrap();
-        Box::new(Memory::new(vec![images], labels, Some(3)).unwrap())
+        Box::new(Memory::new(vec![pixels], labels, Some(3)).unwrap())
     };
-    let data = Dataset::new("pictures", pictures(2.0), pictures(2.0));
+    let data = Dataset::new("images", images(2.0), images(2.0));
     let model = WithLoss::new(unet, Dice::default());
-    let trainer = Trainer::new(model, AdamW::new(1e-2), Cpu::new(1).unwrap()).batch(4).steps(1);
+    let trainer = Trainer::new(model, AdamW::new(1e-2), any_executor()).batch(4).steps(1);
     let trainer = trainer.report(step::Report::Output);
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
     let mut measures = [metrics::from_name("iou", 3).unwrap()];
     session.evaluate_with(&data.test, &mut measures).unwrap();
     session.fit(&data, &mut |_| Control::Continue).unwrap();
-    // A batch that is refused before anything runs spoils nothing.
-    let missing = pictures(-1.0);
+    // A batch that is refused leaves the session usable.
+    let missing = images(-1.0);
     let mut batches = Pipeline::new(missing).batch(4).start(Cursor::default()).unwrap();
     let batch = batches.next().unwrap().unwrap();
     let error = session.train_step(batch).unwrap_err().to_string();

@@ -1,14 +1,14 @@
-//! Weights of PyTorch's own models by their names there, and files that are refused.
+//! Weights files with PyTorch's names, and damaged files, which are refused.
 
-use plimsoll_conformance::{formula, golden_logits};
-use plimsoll_cpu::Cpu;
+use plimsoll_conformance::{EXECUTORS, any_executor, formula, golden_logits};
 use plimsoll_data::{Cursor, Dataset, Memory};
 use plimsoll_nn::{Model, Sequential, Sgd, zoo};
+use plimsoll_plan::Executor;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_train::{BatchKind, Trainer};
 use std::path::{Path, PathBuf};
 
-/// A file that is gone when the test ends.
+/// A file that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +33,7 @@ fn file(header: &[u8], data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header, data].concat()
 }
 
-/// A safetensors file with these tensors, their elements as the script makes them.
+/// A safetensors file with these tensors, their elements as in the script.
 fn weights(tensors: &Tensors) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, shape) in tensors {
@@ -53,7 +53,7 @@ fn weights(tensors: &Tensors) -> Vec<u8> {
     file(&serde_json::to_vec(&header).unwrap(), &data)
 }
 
-/// An element of the tensor `name`, made from u.
+/// An element of the tensor `name`, from u in [0, 1).
 fn value(name: &str, shape: &[usize], u: f64) -> f32 {
     let value = match name.rsplit('.').next().unwrap_or(name) {
         "running_var" => 0.5 + u,
@@ -75,10 +75,10 @@ fn images(model: &dyn Model) -> Dataset {
     Dataset::new("images", source.clone(), source)
 }
 
-/// Loads a file into a model and gives its scores, or says why not.
-fn predict(model: Sequential, path: &Path) -> Result<Vec<f64>, String> {
+/// The scores of a model with the weights of a file, or why it is refused.
+fn predict(executor: Box<dyn Executor>, model: Sequential, path: &Path) -> Result<Vec<f64>, String> {
     let data = images(&model);
-    let trainer = Trainer::new(model, Sgd::new(0.0), Cpu::new(2).unwrap()).batch(2);
+    let trainer = Trainer::new(model, Sgd::new(0.0), executor).batch(2);
     let trainer = trainer.kinds(&[BatchKind::Predict]);
     let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
     session.load(path).map_err(|e| e.to_string())?;
@@ -87,37 +87,38 @@ fn predict(model: Sequential, path: &Path) -> Result<Vec<f64>, String> {
     Ok(session.predict(batch).unwrap()[0].to_f64())
 }
 
-fn check_logits(name: &str, model: Sequential) {
+fn check_logits(name: &str, model: fn() -> Sequential) {
     let golden = golden_logits(name);
-    // Files that the script wrote must give the same, see there.
+    // Files written by the script must give the same.
     let folder = std::env::var_os("PLIMSOLL_TORCH_WEIGHTS").map(PathBuf::from);
-    let found = match folder {
-        Some(folder) => predict(model, &folder.join(format!("{name}.safetensors"))),
-        None => predict(model, &Scratch::new(name, &weights(&golden.tensors)).0),
-    }
-    .unwrap();
-    assert_eq!(found.len(), golden.logits.len());
+    let scratch = Scratch::new(name, &weights(&golden.tensors));
+    let path = folder.map_or(scratch.0.clone(), |folder| folder.join(format!("{name}.safetensors")));
     let largest = golden.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-    for (i, (found, expected)) in found.iter().zip(&golden.logits).enumerate() {
-        assert!((found - expected).abs() <= 1e-4 * largest, "{name} {i}: found {found}, expected {expected}");
+    for executor in &EXECUTORS {
+        let found = predict(executor.on(2), model(), &path).unwrap();
+        assert_eq!(found.len(), golden.logits.len());
+        for (i, (found, expected)) in found.iter().zip(&golden.logits).enumerate() {
+            let near = (found - expected).abs() <= 1e-4 * largest;
+            assert!(near, "{name} {i} on {}: found {found}, expected {expected}", executor.name);
+        }
     }
 }
 
 #[test]
 fn resnet50_loads_pytorchs_weights_and_gives_its_logits() {
-    check_logits("resnet50", zoo::resnet50_of([64, 64, 3], 1000, 64));
+    check_logits("resnet50", || zoo::resnet50_of([64, 64, 3], 1000, 64));
 }
 
 #[test]
 fn mobilenet_v2_loads_pytorchs_weights_and_gives_its_logits() {
-    check_logits("mobilenet_v2", zoo::mobilenet_v2_of([64, 64, 3], 1000, 32, 0.2));
+    check_logits("mobilenet_v2", || zoo::mobilenet_v2_of([64, 64, 3], 1000, 32, 0.2));
 }
 
 fn small() -> Sequential {
     zoo::lenet_of([12, 12, 1], 10)
 }
 
-/// What PyTorch would save of [`small`].
+/// The tensors that PyTorch would save of [`small`].
 fn small_tensors() -> Tensors {
     let shapes: [(&str, &[usize]); 10] = [
         ("conv1.weight", &[6, 1, 5, 5]),
@@ -134,20 +135,20 @@ fn small_tensors() -> Tensors {
     shapes.into_iter().map(|(name, shape)| (name.to_string(), shape.to_vec())).collect()
 }
 
-/// The file is refused, and the message holds all of `words` beside the file's name.
+/// Checks that the file is refused with a message that has all of `words` and the file's name.
 #[track_caller]
 fn refused(name: &str, bytes: &[u8], words: &[&str]) {
     let scratch = Scratch::new(name, bytes);
-    let message = predict(small(), &scratch.0).expect_err("the file was loaded");
+    let message = predict(any_executor(), small(), &scratch.0).expect_err("the file was loaded");
     for word in words.iter().copied().chain([scratch.0.to_str().unwrap()]) {
         assert!(message.contains(word), "`{word}` is not in: {message}");
     }
 }
 
 #[test]
-fn a_whole_file_is_not_refused() {
+fn a_complete_file_loads() {
     let scratch = Scratch::new("whole", &weights(&small_tensors()));
-    assert_eq!(predict(small(), &scratch.0).map(|scores| scores.len()), Ok(20));
+    assert_eq!(predict(any_executor(), small(), &scratch.0).map(|scores| scores.len()), Ok(20));
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn a_tensor_of_another_type_is_named() {
 }
 
 #[test]
-fn a_cut_file_is_refused_by_the_first_tensor_that_is_not_there() {
+fn a_truncated_file_is_refused_with_its_first_missing_tensor() {
     let bytes = weights(&small_tensors());
     refused("cut", &bytes[..bytes.len() - 4], &["dense3.bias", &(bytes.len() - 4).to_string()]);
     refused("cut-header", &bytes[..100], &["header"]);
@@ -190,7 +191,7 @@ fn a_cut_file_is_refused_by_the_first_tensor_that_is_not_there() {
 }
 
 #[test]
-fn a_header_longer_than_the_file_is_refused_before_memory_is_taken() {
+fn a_header_longer_than_the_file_is_refused_before_allocation() {
     for length in [1 << 20, 1 << 40, u64::MAX] {
         let bytes = [&length.to_le_bytes()[..], b"{}"].concat();
         refused(&format!("long-{length}"), &bytes, &["header", &length.to_string()]);
@@ -198,7 +199,7 @@ fn a_header_longer_than_the_file_is_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn a_header_that_is_not_what_it_should_be_is_refused() {
+fn a_malformed_header_is_refused() {
     refused("not-json", &file(b"weights!", &[0; 64]), &["header"]);
     refused("not-utf8", &file(&[0xff; 16], &[0; 64]), &["header"]);
     refused("not-an-object", &file(b"[1, 2]", &[0; 64]), &["header"]);
@@ -212,8 +213,8 @@ fn a_header_that_is_not_what_it_should_be_is_refused() {
 }
 
 #[test]
-fn a_tensor_that_lies_beyond_all_files_is_named() {
-    // Counts of batches are skipped; these leave so little below 2^64 that header and tensor do not fit there.
+fn a_tensor_past_the_largest_file_offset_is_named() {
+    // Batch counts are skipped. These leave too little below 2^64 for the header and a tensor.
     let huge = (1u64 << 61) - 88;
     let entry = |name: &str, dtype: &str, shape: &str, first: u64, bytes: u64| {
         let end = first + bytes;

@@ -1,7 +1,7 @@
-//! The batches that come, and that they come the same after a resume and for any number of workers.
+//! Order, sizes and types of batches; prefetching and idle workers.
 
 use plimsoll_data::{
-    Batch, Batches, Cursor, DataError, Field, MOST_COLUMNS, Pipeline, Prefetch, Record, Schema, Source,
+    Batch, Batches, Cursor, DataError, Field, MAX_COLUMNS, Pipeline, Prefetch, Record, Schema, Source,
     Synthetic, SyntheticSpec,
 };
 use plimsoll_tensor::TensorType;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Examples that tell their own index.
+/// Examples whose values are their index.
 struct Counting(usize, Schema);
 
 fn counting(len: usize) -> Counting {
@@ -25,9 +25,9 @@ impl Source for Counting {
         self.0
     }
     fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        record.room(0)[..4].copy_from_slice(&(index as i32).to_ne_bytes());
-        record.room(0)[4..].copy_from_slice(&(-(index as i32)).to_ne_bytes());
-        record.room(1)[0] = index as u8;
+        record.buffer_mut(0)[..4].copy_from_slice(&(index as i32).to_ne_bytes());
+        record.buffer_mut(0)[4..].copy_from_slice(&(-(index as i32)).to_ne_bytes());
+        record.buffer_mut(1)[0] = index as u8;
         record.put_i32(2, index as i32)
     }
     fn resident_bytes(&self) -> usize {
@@ -65,7 +65,7 @@ fn labels(batches: &mut Batches, calls: usize) -> Vec<Vec<i32>> {
 }
 
 #[test]
-fn in_order_the_remainder_comes_last() {
+fn without_a_shuffle_batches_are_in_order_and_the_remainder_is_last() {
     for workers in 0..4 {
         let mut batches = start(&pipeline(7).workers(workers).batch(3));
         let expected = [vec![0, 1, 2], vec![3, 4, 5], vec![6], vec![], vec![0, 1, 2]];
@@ -83,7 +83,7 @@ fn a_whole_number_of_batches_has_no_remainder() {
 }
 
 #[test]
-fn one_epoch_ends_for_good() {
+fn start_epoch_ends_after_one_epoch() {
     for workers in [0, 2] {
         let mut batches = pipeline(5).workers(workers).batch(3).start_epoch(Cursor::default()).unwrap();
         assert_eq!(labels(&mut batches, 5), [vec![0, 1, 2], vec![3, 4], vec![], vec![], vec![]]);
@@ -91,7 +91,7 @@ fn one_epoch_ends_for_good() {
 }
 
 #[test]
-fn a_shuffled_epoch_has_every_example_once_and_the_next_another_order() {
+fn a_shuffled_epoch_has_every_example_once_and_the_next_differs() {
     let mut batches = start(&pipeline(50).shuffle(0, 5).workers(3).batch(8));
     let mut epoch = || labels(&mut batches, 8).concat();
     let (first, second) = (epoch(), epoch());
@@ -110,15 +110,15 @@ fn the_order_does_not_depend_on_the_batch_size() {
 }
 
 #[test]
-fn batches_are_not_moved() {
+fn batches_keep_their_addresses() {
     let mut batches = start(&pipeline(7).shuffle(0, 5).batch(3));
-    let places = |batch: &Batch| -> Vec<_> {
+    let addresses = |batch: &Batch| -> Vec<_> {
         batch.inputs().chain([batch.labels()]).map(|bytes| bytes.as_ptr()).collect()
     };
-    let before = places(batches.next().unwrap().unwrap());
+    let before = addresses(batches.next().unwrap().unwrap());
     for _ in 0..8 {
         let Some(batch) = batches.next().unwrap() else { continue };
-        assert_eq!(places(batch), before);
+        assert_eq!(addresses(batch), before);
         let lengths: Vec<_> = batch.inputs().chain([batch.labels()]).map(<[u8]>::len).collect();
         assert_eq!(lengths, [8, 1, 4].map(|bytes| batch.examples() * bytes));
     }
@@ -127,7 +127,7 @@ fn batches_are_not_moved() {
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn invalid_settings_are_refused() {
     let refused = |pipeline: Pipeline, cursor| pipeline.start(cursor).err().expect("refused").to_string();
     let begin = Cursor::default();
     assert!(refused(pipeline(0).batch(3), begin).contains("no examples"));
@@ -157,7 +157,7 @@ impl Source for Stated {
         1
     }
     fn read(&self, _: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        (0..record.columns()).for_each(|column| record.room(column)[0] = column as u8 + 1);
+        (0..record.columns()).for_each(|column| record.buffer_mut(column)[0] = column as u8 + 1);
         Ok(())
     }
     fn resident_bytes(&self) -> usize {
@@ -172,11 +172,11 @@ fn stated(inputs: usize, label: &str, classes: Option<usize>) -> Pipeline {
 }
 
 #[test]
-fn as_many_inputs_as_there_may_be_are_filled_and_more_are_refused() {
-    let mut batches = start(&stated(MOST_COLUMNS - 1, "f32[]", None));
+fn the_maximum_number_of_inputs_works_and_more_are_refused() {
+    let mut batches = start(&stated(MAX_COLUMNS - 1, "f32[]", None));
     let batch = batches.next().unwrap().unwrap();
     assert_eq!(batch.inputs().collect::<Vec<_>>().concat(), [1, 2, 3, 4, 5, 6, 7, 8]);
-    for count in [0, MOST_COLUMNS] {
+    for count in [0, MAX_COLUMNS] {
         let refused = stated(count, "f32[]", None).start(Cursor::default()).err();
         assert!(matches!(refused, Some(DataError::InputCount { found, most: 8 }) if found == count));
     }
@@ -194,7 +194,7 @@ fn labels_are_classes_or_values() {
 }
 
 #[test]
-fn workers_rest_once_every_batch_is_ready() {
+fn settle_waits_until_every_batch_is_ready_and_workers_are_idle() {
     for (prefetch, taken, ready) in [(3, 0, 4), (3, 1, 4), (3, 2, 5), (50, 0, 10), (50, 2, 10)] {
         let made = Arc::new(AtomicUsize::new(0));
         let (counted, source) = (made.clone(), pipeline(20));
@@ -212,11 +212,11 @@ fn workers_rest_once_every_batch_is_ready() {
         batches.settle();
         assert_eq!(made.load(SeqCst), 2 * ready, "{prefetch} ahead, {taken} taken");
         std::thread::sleep(Duration::from_millis(5));
-        assert_eq!(made.load(SeqCst), 2 * ready, "somebody still worked");
+        assert_eq!(made.load(SeqCst), 2 * ready, "a worker was not idle");
     }
 }
 
-/// Examples that take so long each, by their index.
+/// Examples that take some time each, depending on their index.
 fn taking(len: usize, time: impl Fn(i32) -> Duration + Send + Sync + 'static) -> Pipeline {
     let source = pipeline(len);
     let schema = source.schema().clone();
@@ -228,7 +228,7 @@ fn taking(len: usize, time: impl Fn(i32) -> Duration + Send + Sync + 'static) ->
 }
 
 #[test]
-fn batches_that_come_unevenly_get_more_room_up_to_the_most() {
+fn uneven_batches_grow_the_prefetch_up_to_its_maximum() {
     let uneven = |index: i32| Duration::from_millis(if index % 8 == 7 { 12 } else { 0 });
     let pipeline = taking(4000, uneven).workers(1).prefetch(Prefetch::UpTo(3)).batch(2);
     assert_eq!(pipeline.batches_ahead(), 3);
@@ -236,7 +236,9 @@ fn batches_that_come_unevenly_get_more_room_up_to_the_most() {
     assert_eq!(batches.batches_ahead(), 1);
     let mut given: Vec<i32> = Vec::new();
     while batches.batches_ahead() < 3 {
-        given.extend(batches.next().unwrap().expect("more room by now").label_tensor().as_i32().unwrap());
+        given.extend(
+            batches.next().unwrap().expect("a larger prefetch by now").label_tensor().as_i32().unwrap(),
+        );
         std::thread::sleep(Duration::from_millis(4));
     }
     for _ in 0..8 {
@@ -247,7 +249,7 @@ fn batches_that_come_unevenly_get_more_room_up_to_the_most() {
 }
 
 #[test]
-fn workers_that_never_rest_get_no_more_room() {
+fn busy_workers_do_not_grow_the_prefetch() {
     let pipeline = taking(20, |_| Duration::from_millis(30)).workers(1).prefetch(Prefetch::UpTo(3)).batch(1);
     let mut batches = start(&pipeline);
     for _ in 0..5 {
@@ -257,7 +259,7 @@ fn workers_that_never_rest_get_no_more_room() {
 }
 
 #[test]
-fn what_is_left_bounds_a_prefetch_that_is_found_out() {
+fn prefetch_within_bounds_an_autotuned_prefetch() {
     let pipeline = pipeline(100).workers(1).batch(10);
     let each = pipeline.batch_bytes();
     assert_eq!(each, 10 * (8 + 1 + 4));

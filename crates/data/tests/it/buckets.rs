@@ -1,4 +1,4 @@
-//! Sequences of many lengths come in batches of a few, none is lost, and what is padding can be told.
+//! Bucketing: batches of few lengths, no record lost or repeated, padding distinguishable.
 
 use plimsoll_data::{Batch, Buckets, Cursor, DataError, Field, Pipeline, Record, Schema, Source};
 
@@ -10,7 +10,7 @@ fn schema() -> Schema {
     Schema::new().bytes("tokens", 40).tensor("label", Field::below(100, []))
 }
 
-/// One sequence for each length: tokens from 10 times its number on.
+/// One sequence for each length; sequence `i` holds tokens from `10 * i` on.
 fn sequences(lengths: &'static [i32]) -> Pipeline {
     Pipeline::generator(schema(), 0, move |_| {
         let mut rest = lengths.iter().enumerate();
@@ -40,7 +40,7 @@ fn seen(batch: &Batch) -> Seen {
     let lengths = inputs[1].as_i32().unwrap().to_vec();
     let each = inputs[0].ty().shape[1];
     for (i, row) in inputs[0].as_i32().unwrap().chunks(each).enumerate() {
-        // What was skipped is an item of padding.
+        // A skipped record is an item of padding.
         let length = if labels[i] < 0 { 0 } else { lengths[i] as usize };
         assert!(labels[i] >= 0 || lengths[i] == 1);
         assert!(row[..length].iter().copied().eq((0..length as i32).map(|t| 10 * labels[i].max(0) + t)));
@@ -64,7 +64,7 @@ fn epoch(pipeline: &Pipeline) -> Vec<Seen> {
 }
 
 #[test]
-fn a_batch_is_of_the_smallest_bucket_that_holds_its_records_and_what_is_left_goes_up() {
+fn records_go_to_the_smallest_bucket_that_fits_and_leftovers_move_up() {
     // Numbers 0 to 9.
     let pipeline = sequences(&[1, 5, 2, 3, 6, 0, 2, 4, 4, 1]).bucket(buckets()).unwrap().batch(2);
     let batch = |ty: &str, labels: &[i32], lengths: &[i32]| (ty.into(), labels.to_vec(), lengths.to_vec());
@@ -85,7 +85,7 @@ fn a_batch_is_of_the_smallest_bucket_that_holds_its_records_and_what_is_left_goe
             let batches = epoch(&pipeline.clone().take(records).batch(size));
             let mut labels: Vec<i32> = batches.iter().flat_map(|(_, labels, _)| labels.clone()).collect();
             labels.sort_unstable();
-            assert!(labels.into_iter().eq(0..records as i32), "none is lost, none comes twice");
+            assert!(labels.into_iter().eq(0..records as i32), "no record is lost or repeated");
             let full = batches.iter().filter(|(_, labels, _)| labels.len() == size).count();
             assert_eq!((full, batches.len()), (records / size, records.div_ceil(size)));
         }
@@ -119,14 +119,14 @@ fn a_sequence_too_long_for_all_buckets_is_named_or_skipped() {
         let pipeline = long(true).counted(5).bucket(buckets()).unwrap();
         let mut batches = pipeline.start(Cursor::default()).unwrap();
         let first = batches.next().unwrap().unwrap();
-        assert_eq!(first.label_tensor().as_i32(), Some(&[0, -1][..]), "its place is kept, without a label");
+        assert_eq!(first.label_tensor().as_i32(), Some(&[0, -1][..]), "its row stays, without a label");
         assert_eq!(first.input_tensors()[0].as_i32().unwrap(), [0, 999, 999, 999]);
         assert_eq!(first.input_tensors()[1].as_i32(), Some(&[1, 1][..]));
         assert_eq!((batches.next().unwrap().unwrap().examples(), batches.skipped().0), (2, 1));
         assert_eq!(batches.next().unwrap().unwrap().examples(), 1);
         assert!(batches.next().unwrap().is_none());
     }
-    // By index, its own place is named, whatever the order.
+    // With random access the error names the index, whatever the order.
     let indexed = Pipeline::new(Growing(schema())).shuffle(0, 3).bucket(buckets()).unwrap().batch(8);
     let error = indexed.start(Cursor::default()).unwrap().next().unwrap_err().to_string();
     assert!(error.contains("example 7: a sequence of 7"), "{error}");
@@ -152,7 +152,7 @@ impl Source for Growing {
 }
 
 #[test]
-fn a_run_with_skipped_records_goes_on_as_it_would_have() {
+fn a_resumed_run_with_skipped_records_gives_the_same_batches() {
     let pipeline = Pipeline::new(Growing(schema())).shuffle(0, 3).repeat(2).skip_bad(2).batch(3);
     let pipeline = pipeline.bucket(buckets()).unwrap();
     let calls = |cursor, count: usize| -> Vec<_> {
@@ -175,7 +175,7 @@ fn a_run_with_skipped_records_goes_on_as_it_would_have() {
 }
 
 #[test]
-fn buckets_that_do_not_go_with_the_records_are_refused() {
+fn buckets_that_do_not_match_the_columns_are_refused() {
     let refused = |buckets: Buckets, reason: &str| {
         let error = sequences(&[1]).bucket(buckets).err().unwrap().to_string();
         assert!(error.starts_with("buckets: ") && error.contains(reason), "{error}");
@@ -187,12 +187,15 @@ fn buckets_that_do_not_go_with_the_records_are_refused() {
     refused(Buckets::new([4]).column("label", tokens(), 0), "`label` must be a column of bytes");
     refused(Buckets::new([4]).column("words", tokens(), 0), "`words` must be a column of bytes");
     refused(Buckets::new([4]).column("tokens", tokens(), 1000), "padding must be in 0..1000");
-    refused(Buckets::new([4]).column("tokens", Field { bound: None, ..tokens() }, 0.5), "0.5 is no i32");
+    refused(
+        Buckets::new([4]).column("tokens", Field { bound: None, ..tokens() }, 0.5),
+        "0.5 is not representable as i32",
+    );
     let both = Schema::new().bytes("tokens", 40).bytes("tags", 40);
     let tagged = sequences(&[3]).map(both, |_, _| Ok(())).unwrap();
     let tags = Buckets::new([4]).column("tags", tokens(), 0);
-    assert!(tagged.clone().bucket(tags).err().unwrap().to_string().contains("-1, not 0"));
-    // A sequence that was not named is refused when it starts.
+    assert!(tagged.clone().bucket(tags).err().unwrap().to_string().contains("no label, not 0"));
+    // An undeclared sequence is refused at the start.
     let unnamed = tagged.bucket(Buckets::new([4]).column("tokens", tokens(), 0)).unwrap();
     assert!(matches!(unnamed.start(Cursor::default()).err(), Some(DataError::NotATensor { .. })));
     let later = sequences(&[1]).bucket(buckets()).unwrap();
@@ -204,5 +207,8 @@ fn buckets_that_do_not_go_with_the_records_are_refused() {
     });
     let broken = broken.unwrap().bucket(buckets()).unwrap();
     let error = broken.start(Cursor::default()).unwrap().next().unwrap_err().to_string();
-    assert!(error.contains("record 0") && error.contains("no whole items of 4 bytes"), "{error}");
+    assert!(
+        error.contains("record 0") && error.contains("not a whole number of items of 4 bytes"),
+        "{error}"
+    );
 }

@@ -1,4 +1,4 @@
-//! The embedded digits, and what comes of files that are not as they should be.
+//! The embedded digits, and errors of invalid MNIST files.
 
 use flate2::{Compression, write::GzEncoder};
 use plimsoll_data::{
@@ -67,14 +67,14 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
 
 fn example(part: &Pipeline, index: usize) -> (Vec<f32>, i32) {
     let source = part.source().unwrap();
-    let mut bytes = vec![0; source.schema().room()];
+    let mut bytes = vec![0; source.schema().capacity()];
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut []).unwrap();
     let input = record.bytes(0).chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
     (input, record.i32(1).unwrap())
 }
 
-/// Breaks one file and gives the error, which must match the pattern.
+/// Breaks one file and returns the error, which must match the pattern.
 macro_rules! check_refused {
     ($name:literal, $break:expr, $pattern:pat) => {{
         let folder = Folder::new($name);
@@ -87,7 +87,7 @@ macro_rules! check_refused {
 }
 
 #[test]
-fn the_embedded_digits_are_as_listed() {
+fn the_embedded_digits_match_the_registry() {
     let (digits, listed) = (Digits::embedded(DEFAULT_MAX_BYTES).unwrap(), catalogue()[0]);
     assert_eq!((digits.train.len(), digits.test.len()), (listed.train, listed.test));
     assert_eq!(Some(digits.resident_bytes()), listed.resident_bytes);
@@ -98,9 +98,9 @@ fn the_embedded_digits_are_as_listed() {
 }
 
 #[test]
-fn the_embedded_digits_are_digits() {
+fn the_embedded_digits_have_the_statistics_and_order_of_mnist() {
     let digits = Digits::embedded(DEFAULT_MAX_BYTES).unwrap();
-    // Mean and mean square of each part, computed from MNIST's own files by other means.
+    // Mean and mean square of each part, computed from MNIST's own files by another program.
     for (part, mean, square) in [(&digits.train, 0.00133, 1.00341), (&digits.test, -0.00024, 1.00207)] {
         let (mut classes, mut sum, mut squares) = ([0usize; 10], 0.0, 0.0);
         let len = part.len().unwrap();
@@ -119,7 +119,7 @@ fn the_embedded_digits_are_digits() {
 }
 
 #[test]
-fn the_embedded_digits_keep_to_the_limit() {
+fn the_embedded_digits_respect_the_memory_limit() {
     let needed = catalogue()[0].resident_bytes.unwrap();
     assert!(Digits::embedded(needed).is_ok());
     let error = Digits::embedded(needed - 1).unwrap_err();
@@ -253,7 +253,7 @@ fn a_label_out_of_range_is_named() {
 }
 
 #[test]
-fn files_that_do_not_belong_together_are_refused() {
+fn mismatched_files_are_refused() {
     check_refused!(
         "counts",
         |f| f.write(LABELS, &labels(&[1, 2])),

@@ -1,5 +1,5 @@
-//! Files written by NumPy, TensorFlow, pyarrow and others come back equal (`scripts/make_fixtures.py` writes them); what is
-//! wrong with others is said; every source can be stopped and resumed.
+//! Files written by NumPy, TensorFlow, pyarrow and others (`scripts/make_fixtures.py`) are read exactly; errors name what is
+//! wrong; every format can be stopped and resumed.
 
 use crate::support;
 
@@ -16,7 +16,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// What the script writes as the features of a row.
+/// The features of a row, as the script writes them.
 fn features(i: usize) -> [f32; 3] {
     let i = i as f32;
     [i / 4.0, 10.0 - i, i * i]
@@ -28,7 +28,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 
 /// The columns of a record.
 fn read(source: &dyn Source, index: usize) -> Result<Vec<Vec<u8>>, DataError> {
-    let mut bytes = vec![0; source.schema().room()];
+    let mut bytes = vec![0; source.schema().capacity()];
     let mut scratch = vec![7; source.scratch_bytes()];
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut scratch)?;
@@ -59,7 +59,7 @@ fn options() -> OpenOptions {
 }
 
 #[test]
-fn arrays_of_numpy_come_back() {
+fn numpy_arrays_are_read_exactly() {
     let points = Numpy::open(fixture("points.npz"), None).unwrap();
     assert_eq!(points.len(), ROWS);
     assert_eq!(points.schema().in_words(), "x f32[3], y i32[]");
@@ -89,14 +89,14 @@ fn arrays_of_numpy_come_back() {
 }
 
 #[test]
-fn parts_of_an_npz_are_told_by_their_names() {
+fn parts_of_an_npz_are_found_by_name() {
     let data = open(&format!("npz:{}", fixture("parts.npz").display()), &options()).unwrap();
     assert_eq!((data.train.len(), data.test.len()), (Some(15), Some(8)));
     assert_eq!((data.train.schema().classes(), data.test.schema().classes()), (Some(5), Some(5)));
 }
 
 #[test]
-fn arrays_that_have_no_rows_to_read_are_refused_in_words() {
+fn unreadable_arrays_are_refused_with_a_reason() {
     let refused =
         |name: &str, label: Option<&str>| Numpy::open(fixture(name), label).unwrap_err().to_string();
     assert!(refused("compressed.npz", None).contains("write it with numpy.savez"));
@@ -113,7 +113,7 @@ fn arrays_that_have_no_rows_to_read_are_refused_in_words() {
     long.push(0);
     let error = Numpy::open(folder.write("x.npy", &long), fixture("y.npy").to_str()).unwrap_err().to_string();
     assert!(error.contains("1 bytes follow"), "{error}");
-    // What would take hours to read.
+    // Nested brackets that would take the library hours to parse.
     let nested = |depth: usize| {
         let shape = ["[".repeat(depth), "1".into(), "]".repeat(depth)].concat();
         let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
@@ -136,17 +136,17 @@ fn table_options() -> TableOptions {
     TableOptions { label: Some("kind".into()), columns: Some(columns.into()) }
 }
 
-/// What a table's row is: the words in their order (blue, green, red), size and count.
+/// A row of the table: one-hot words in sorted order (blue, green, red), size and count.
 fn table_row(i: usize) -> Row {
     let mut row = vec![0.0; 3];
     row[2 - i % 3] = 1.0;
-    // red, green, blue are 2, 1, 0 in the order of the words.
+    // red, green, blue are 2, 1, 0 in sorted order.
     row.extend([i as f32 / 4.0, 10.0 - i as f32]);
     (row, class(i % 2))
 }
 
 #[test]
-fn rows_of_a_csv_file_come_back() {
+fn csv_rows_are_read_exactly() {
     let table = Csv::open(fixture("table.csv"), &table_options()).unwrap();
     assert_eq!((table.len(), table.schema().in_words().as_str()), (ROWS, "features f32[5], kind i32[]"));
     assert_eq!(table.classes(), ["cat", "dog"]);
@@ -175,7 +175,7 @@ fn labels_of_a_table_are_classes_or_values() {
 }
 
 #[test]
-fn what_is_wrong_with_a_table_names_line_and_column() {
+fn errors_in_a_table_name_line_and_column() {
     let folder = Scratch::new("wrong");
     let plain = TableOptions::default();
     let wrong = |content: &str| csv(&folder, content, &plain).unwrap_err();
@@ -183,14 +183,14 @@ fn what_is_wrong_with_a_table_names_line_and_column() {
     assert!(ragged.contains("t.csv`, line 3: 2 fields, the header has 3"), "{ragged}");
     let word = wrong("a,y\n1,0\n2,1\nthree,1\n");
     assert!(word.contains("line 4: column `a`: `three` is not a finite number"), "{word}");
-    assert!(wrong("a,y\n1,0\n,1\n").contains("line 3: column `a`: nothing stands there"));
+    assert!(wrong("a,y\n1,0\n,1\n").contains("line 3: column `a`: the cell is empty"));
     assert!(wrong("a,y\n1,0\nnan,1\n").contains("`nan` is not a finite number"));
     for first in ["nan", "inf", "1e99"] {
         let error = wrong(&format!("a,y\n{first},0\n1,1\n"));
         assert!(error.contains(&format!("line 2: column `a`: `{first}` is not a finite number")), "{error}");
     }
-    assert!(wrong("a,y\n,0\n1,1\n").contains("line 2: column `a`: nothing stands there"));
-    assert!(wrong("a,y\nx,0\n \t,1\n").contains("line 3: column `a`: nothing stands there"));
+    assert!(wrong("a,y\n,0\n1,1\n").contains("line 2: column `a`: the cell is empty"));
+    assert!(wrong("a,y\nx,0\n \t,1\n").contains("line 3: column `a`: the cell is empty"));
     // Other ends of lines, and empty lines.
     for content in ["a,y\r\n1,0\r\nx,1\r\n", "a,y\n\nx,1,2\n", "a,y\r\n\r\nx,1,2\r\n"] {
         assert!(wrong(content).contains("line 3"), "{}", wrong(content));
@@ -218,7 +218,7 @@ fn what_is_wrong_with_a_table_names_line_and_column() {
 
 #[cfg(feature = "parquet")]
 #[test]
-fn tables_in_columns_come_back() {
+fn parquet_and_arrow_rows_are_read_exactly() {
     for name in ["table.parquet", "table-zstd.parquet", "table-plain.parquet", "table.arrow"] {
         let table = plimsoll_data::columnar(fixture(name), &table_options()).unwrap();
         assert_eq!(
@@ -241,7 +241,7 @@ fn numbers(end: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn tf_records_come_back() {
+fn tf_records_are_read_exactly() {
     let plain = tf_records(numbers(""), None, None).unwrap();
     assert_eq!(plain.schema().in_words(), "features f32[4], label i32[]");
     assert_eq!((plain.len(), plain.schema().classes()), (Some(ROWS), Some(5)));
@@ -250,7 +250,7 @@ fn tf_records_come_back() {
     let row = |i: usize| ([&[i as f32 - 3.0][..], &features(i)].concat(), class(i % 5));
     let expected: Vec<_> = order.iter().map(|&i| row(i)).collect();
     assert_eq!(epoch(&plain).unwrap(), expected);
-    // Compressed files come in turns.
+    // Compressed files are interleaved.
     let zipped = tf_records(numbers(".gz"), None, None).unwrap();
     assert!(zipped.source().is_none());
     assert_eq!(epoch(&zipped).unwrap(), (0..ROWS).map(row).collect::<Vec<_>>());
@@ -281,14 +281,14 @@ fn pictures_in_tf_records_are_decoded() {
 }
 
 #[test]
-fn damaged_tf_records_name_file_and_place() {
+fn errors_in_tf_records_name_file_and_offset() {
     let folder = Scratch::new("tfrecord");
     let whole = std::fs::read(fixture("numbers-0.tfrecord")).unwrap();
     let size = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize + 16;
     // A byte of the second record.
     let mut bad = whole.clone();
     bad[size + 30] ^= 1;
-    // Its label, which counts no more.
+    // Its label, which must not raise the number of classes.
     let label = size + bad[size..].windows(5).position(|word| word == b"label").unwrap();
     let value = label + bad[label..].iter().position(|byte| *byte == 0x1a).unwrap() + 4;
     bad[value] = 100;
@@ -297,7 +297,7 @@ fn damaged_tf_records_name_file_and_place() {
     assert_eq!(pipeline.schema().classes(), Some(5));
     let error = epoch(&pipeline).unwrap_err().to_string();
     assert!(
-        error.contains(&format!("bad.tfrecord` at byte {size}: the sum of the record is wrong")),
+        error.contains(&format!("bad.tfrecord` at byte {size}: the checksum of the record is wrong")),
         "{error}"
     );
     let mut skipping = pipeline.skip_bad(1).batch(8).start(Cursor::default()).unwrap();
@@ -306,14 +306,17 @@ fn damaged_tf_records_name_file_and_place() {
     // Its length.
     bad[size] ^= 1;
     let error = tf_records(vec![folder.write("bad.tfrecord", &bad)], None, None).err().unwrap().to_string();
-    assert!(error.contains(&format!("at byte {size}: the sum of a record's length is wrong")), "{error}");
+    assert!(
+        error.contains(&format!("at byte {size}: the checksum of a record's length is wrong")),
+        "{error}"
+    );
     let cut = folder.write("cut.tfrecord", &whole[..size + 20]);
     let error = tf_records(vec![cut], None, None).err().unwrap().to_string();
     assert!(error.contains(&format!("at byte {size}` is cut short")), "{error}");
     let empty = tf_records(vec![folder.write("empty", b"")], None, None).err().unwrap();
     assert!(matches!(empty, DataError::Empty { .. }));
     let other = tf_records(vec![fixture("table.csv")], None, None).err().unwrap().to_string();
-    assert!(other.contains("no TFRecord file"), "{other}");
+    assert!(other.contains("not a TFRecord file"), "{other}");
     // Compressed: a bad record is skipped from the first pass on.
     let mut bad = whole.clone();
     bad[size + 30] ^= 1;
@@ -338,10 +341,10 @@ fn damaged_tf_records_name_file_and_place() {
 
 #[cfg(feature = "tokenizers")]
 #[test]
-fn a_text_has_the_tokens_that_its_tokenizer_gives_it() {
+fn windows_of_a_text_are_the_tokenizers_tokens() {
     let tokens = std::fs::read_to_string(fixture("tokens.txt")).unwrap();
     let tokens: Vec<i32> = tokens.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    // The longer the context, the longer the pieces.
+    // The longer the context, the longer the chunks.
     for context in [1, 7, 64, 300] {
         let text =
             plimsoll_data::Tokens::open(fixture("text.txt"), fixture("tokenizer.json"), context).unwrap();
@@ -369,13 +372,13 @@ fn a_text_has_the_tokens_that_its_tokenizer_gives_it() {
     assert!(wrong.contains("table.csv` is no tokenizer file"), "{wrong}");
     let binary = refused(&fixture("table.parquet"), &fixture("tokenizer.json"), 8);
     assert!(binary.contains("table.parquet` at byte") && binary.contains("not UTF-8"), "{binary}");
-    // Chance takes no part.
+    // Random merges are off.
     let folder = Scratch::new("tokens");
     let json = std::fs::read_to_string(fixture("tokenizer.json")).unwrap();
-    let chance = json.replace("\"dropout\": null", "\"dropout\": 0.5");
-    assert_ne!(chance, json);
-    let chance = folder.write("chance.json", chance.as_bytes());
-    let text = plimsoll_data::Tokens::open(fixture("text.txt"), chance, 64).unwrap();
+    let dropout = json.replace("\"dropout\": null", "\"dropout\": 0.5");
+    assert_ne!(dropout, json);
+    let dropout = folder.write("dropout.json", dropout.as_bytes());
+    let text = plimsoll_data::Tokens::open(fixture("text.txt"), dropout, 64).unwrap();
     let first: Vec<u8> = tokens[..64].iter().flat_map(|token| token.to_ne_bytes()).collect();
     assert_eq!(read(text.train.source().unwrap(), 0).unwrap()[0], first);
     // A file that changes afterwards.
@@ -387,7 +390,7 @@ fn a_text_has_the_tokens_that_its_tokenizer_gives_it() {
 }
 
 #[test]
-fn stages_on_rows() {
+fn table_stages_normalise_select_and_one_hot() {
     let table = Pipeline::new(Csv::open(fixture("table.csv"), &table_options()).unwrap());
     let normal = Normalise::measure(&table).unwrap();
     let rows = epoch(&table.clone().apply(normal).unwrap()).unwrap();
@@ -405,7 +408,7 @@ fn stages_on_rows() {
     assert_eq!(epoch(&hot).unwrap()[2].0, [0.0, 0.0, 1.0, 0.0, 0.0]);
 }
 
-/// Every source that a name opens.
+/// A dataset of every format of which there are fixtures.
 fn every() -> Vec<(&'static str, Dataset)> {
     let mut table = options();
     table.table = table_options();
@@ -415,6 +418,8 @@ fn every() -> Vec<(&'static str, Dataset)> {
     let mut shuffled = options();
     shuffled.shuffle = Some(5);
     let plain = options();
+    // As many windows as the other fixtures have rows.
+    let bytes = OpenOptions { context: 192, ..options() };
     #[cfg(feature = "tokenizers")]
     let tokens = OpenOptions { tokenizer: Some(fixture("tokenizer.json")), context: 68, ..options() };
     let specs = [
@@ -425,6 +430,7 @@ fn every() -> Vec<(&'static str, Dataset)> {
         ("tfrecord:numbers-*.tfrecord.gz", &plain),
         ("tfrecord:numbers-*.tfrecord.gz", &shuffled),
         ("tfrecord:pictures.tfrecord", &pictures),
+        ("text:text.txt", &bytes),
         #[cfg(feature = "parquet")]
         ("parquet:table.parquet", &table),
         #[cfg(feature = "parquet")]
@@ -432,6 +438,11 @@ fn every() -> Vec<(&'static str, Dataset)> {
         #[cfg(feature = "tokenizers")]
         ("text:text.txt", &tokens),
     ];
+    let mut tested: Vec<&str> = specs.iter().filter_map(|(spec, _)| spec.split(':').next()).collect();
+    tested.extend((!cfg!(feature = "parquet")).then_some("parquet"));
+    // Tests of these write their own files.
+    let elsewhere = ["mnist", "images", "tar", "paths", "masks", "raster", "synthetic"];
+    support::assert_covers_registry(&tested, &elsewhere);
     let open_one = |(spec, options): (&'static str, &OpenOptions)| {
         let (kind, name) = spec.split_once(':').unwrap();
         (spec, open(&format!("{kind}:{}", fixture(name).display()), options).unwrap())
@@ -439,7 +450,7 @@ fn every() -> Vec<(&'static str, Dataset)> {
     specs.into_iter().map(open_one).collect()
 }
 
-/// What comes in `calls` calls: the bytes of each batch, empty at the end of an epoch, and the cursor after it.
+/// The results of `calls` calls: the bytes of each batch, empty at the end of an epoch, and the cursor after it.
 fn run(mut batches: Batches, calls: usize) -> Vec<(Vec<u8>, Vec<u8>, Cursor)> {
     let call = |_| {
         let next = batches.next().unwrap();
@@ -451,13 +462,13 @@ fn run(mut batches: Batches, calls: usize) -> Vec<(Vec<u8>, Vec<u8>, Cursor)> {
 }
 
 #[test]
-fn every_source_resumes_exactly_with_any_number_of_workers() {
+fn every_format_resumes_exactly_with_any_number_of_workers() {
     for (spec, data) in every() {
         let train =
             if data.train.is_shuffled() { data.train.clone() } else { data.train.clone().shuffle(4, 3) };
         let pipeline = train.batch(4);
         let whole = run(pipeline.start(Cursor::default()).unwrap(), 14);
-        assert_ne!(whole[0], whole[7], "{spec}: another order each epoch");
+        assert_ne!(whole[0], whole[7], "{spec}: each epoch has its own order");
         for workers in [0, 1, 3] {
             let pipeline = pipeline.clone().workers(workers);
             assert_eq!(run(pipeline.start(Cursor::default()).unwrap(), 14), whole, "{spec}");
@@ -466,14 +477,14 @@ fn every_source_resumes_exactly_with_any_number_of_workers() {
                 assert_eq!(resumed, whole[done + 1..], "{spec} after {} calls", done + 1);
             }
         }
-        // Training and test part are all there is.
+        // Training and test part are the whole.
         let count = |part: &Pipeline| epoch(part).unwrap().len();
         assert_eq!(count(&data.train) + count(&data.test), ROWS, "{spec}");
     }
 }
 
 #[test]
-fn labels_of_two_kinds_are_refused_where_they_meet() {
+fn the_first_label_decides_between_words_and_numbers() {
     let folder = Scratch::new("label-mix");
     let wrong = |text: &str| {
         let path = folder.write("mix.csv", text.as_bytes());
@@ -481,10 +492,10 @@ fn labels_of_two_kinds_are_refused_where_they_meet() {
     };
     let word = wrong("a,y\n1,0\n2,1\n3,cat\n");
     assert!(word.contains("line 4: column `y`: `cat` is not a finite number"), "{word}");
-    // What begins with a word goes on with words: a number is one of them.
+    // A column that begins with a word holds words: a number is one of them.
     let path = folder.write("words.csv", b"a,y\n1,cat\n2,7\n3,cat\n");
     assert_eq!(Csv::open(path, &TableOptions::default()).unwrap().classes(), ["7", "cat"]);
-    // A number that is not whole makes values of all.
+    // One fraction makes all labels values.
     let path = folder.write("values.csv", b"a,y\n1,0\n2,1\n3,1.5\n");
     let values = Csv::open(path, &TableOptions::default()).unwrap();
     assert_eq!(values.schema().in_words(), "features f32[1], y f32[1]");
@@ -492,7 +503,7 @@ fn labels_of_two_kinds_are_refused_where_they_meet() {
 
 #[cfg(feature = "tokenizers")]
 #[test]
-fn windows_of_tokens_have_limits() {
+fn context_and_tokenizer_size_are_limited() {
     for context in [0, (1 << 20) + 1, usize::MAX] {
         let refused = plimsoll_data::Tokens::open(fixture("text.txt"), fixture("tokenizer.json"), context);
         let error = refused.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Images from folders and tar files: what is decoded, which part it is of, and what is wrong with bad ones.
+//! Images from folders and tar files: decoding, classes and parts, errors of bad files.
 
 use crate::support;
 
@@ -10,11 +10,11 @@ use plimsoll_data::{
 use proptest::prelude::*;
 use support::{Scratch, jpeg, photo, picture, png};
 
-/// Decodes a file that has this place; pixels as they were in the file, 0 to 255.
+/// Decodes a file as the record of this number; pixels as in the file, 0 to 255.
 fn decoded(stage: &Decode, file: &[u8], number: u64) -> Result<Vec<f32>, DataError> {
     let input = Schema::new().bytes("image", file.len()).tensor("label", Field::below(9, []));
     let output = stage.schema(&input)?;
-    let (mut bytes, mut row) = (vec![0; input.room()], vec![0; output.room()]);
+    let (mut bytes, mut row) = (vec![0; input.capacity()], vec![0; output.capacity()]);
     let mut record = Record::over(&input, &mut bytes);
     record.put(0, file)?;
     record.put_i32(1, 5)?;
@@ -26,13 +26,13 @@ fn decoded(stage: &Decode, file: &[u8], number: u64) -> Result<Vec<f32>, DataErr
     Ok(into.bytes(0).chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect())
 }
 
-/// A stage that leaves pixels as they are in the file.
+/// A stage that keeps the pixels of the file.
 fn plain(size: [usize; 3]) -> Decode {
     Decode::new(size, 1 << 20).normalise([0.0; 3], [1.0 / 255.0; 3])
 }
 
 #[test]
-fn pictures_come_out_as_they_were() {
+fn pictures_decode_to_their_pixels() {
     let (width, height) = (37, 29);
     let pixels = picture(width, height, 1);
     let whole = plain([height, width, 3]);
@@ -56,7 +56,7 @@ fn pictures_come_out_as_they_were() {
 }
 
 #[test]
-fn floats_are_normalised() {
+fn pixels_are_normalised_per_channel() {
     let file = png(2, 1, &[0, 128, 255, 10, 20, 30], png::ColorType::Rgb);
     let found = decoded(&Decode::new([1, 2, 3], 9), &file, 0).unwrap();
     let (mean, deviation) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -68,9 +68,9 @@ fn floats_are_normalised() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Decoding stops after the last row that is needed, and no bit depends on it.
+    /// Decoding stops after the last needed row, without changing a bit.
     #[test]
-    fn a_window_has_the_bits_of_the_whole_picture(
+    fn a_decoded_window_equals_the_window_of_the_decoded_picture(
         width in 20usize..70,
         height in 20usize..90,
         side in 8usize..20,
@@ -93,9 +93,9 @@ proptest! {
         prop_assert!(found, "no window of the picture is this one");
     }
 
-    /// Whatever the bytes are: an error, or a picture, and never a panic.
+    /// Any bytes give an error or a picture, never a panic.
     #[test]
-    fn damaged_files_are_errors(
+    fn damaged_images_never_panic(
         progressive in any::<bool>(),
         of_png in any::<bool>(),
         cut in 0usize..2000,
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn windows_and_mirrors_are_drawn_by_place_and_both_happen() {
+fn crops_and_flips_are_functions_of_the_record_and_vary() {
     let file = photo(40, 40, 1);
     let stage = plain([32, 32, 3]).crop(Crop::Random { pad: 4 }).flip().seed(3);
     let rows: Vec<Vec<f32>> = (0..40).map(|number| decoded(&stage, &file, number).unwrap()).collect();
@@ -131,7 +131,7 @@ fn windows_and_mirrors_are_drawn_by_place_and_both_happen() {
 }
 
 #[test]
-fn resizing_keeps_the_picture() {
+fn resizing_preserves_the_picture() {
     // Shrunk to a half and cut in the middle: the gradients stay where they are.
     let file = photo(120, 80, 0);
     let found = decoded(&plain([40, 40, 3]).resize(40), &file, 0).unwrap();
@@ -170,7 +170,7 @@ fn counts(data: &Dataset) -> (usize, usize) {
 }
 
 #[test]
-fn a_folder_has_a_folder_for_each_class() {
+fn each_folder_is_a_class() {
     let folder = Scratch::new("folder");
     for i in 0..20 {
         folder.write(&format!("cat/{i:02}.jpg"), &photo(20, 24, i));
@@ -192,7 +192,7 @@ fn a_folder_has_a_folder_for_each_class() {
 }
 
 #[test]
-fn parts_that_are_named_are_kept() {
+fn train_and_val_folders_are_the_parts() {
     let folder = Scratch::new("parts");
     for i in 0..5 {
         folder.write(&format!("train/a/{i}.jpg"), &photo(16, 16, i));
@@ -220,7 +220,7 @@ fn tar(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn shards_have_classes_beside_or_in_folders() {
+fn shards_take_classes_from_cls_files_or_folders() {
     let folder = Scratch::new("shards");
     let long = "x".repeat(150);
     let beside: Vec<(String, Vec<u8>)> = (0..12)
@@ -238,7 +238,7 @@ fn shards_have_classes_beside_or_in_folders() {
     let pattern = |name: &str| format!("tar:{}/{name}", folder.0.display());
     let data = open(&pattern("a-*.tar"), &options()).unwrap();
     assert_eq!(counts(&data), (11, 1));
-    assert_eq!(labels(&data.train), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2], "the tenth is for measuring");
+    assert_eq!(labels(&data.train), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2], "the tenth is the test part");
     assert_eq!(labels(&data.test), [0]);
 
     let named = ["train/dog/1.jpg", "train/cat/2.jpg", "test/dog/3.jpg", "./train/dog/4.jpg"]
@@ -249,7 +249,7 @@ fn shards_have_classes_beside_or_in_folders() {
     let (shards, _) = Shards::open(&format!("{}/b.tar", folder.0.display()), 1 << 20).unwrap();
     assert_eq!(shards.classes(), ["cat", "dog"]);
     let held = shards.resident_bytes();
-    assert!((3 * 24..3 * 24 + 1500).contains(&held), "{held} bytes for three places and the file's name");
+    assert!((3 * 24..3 * 24 + 1500).contains(&held), "{held} bytes for three members and the file's name");
 
     folder.write("c.tar", &tar(&[("1.jpg", photo(20, 20, 1))]));
     let message = |spec: &str| open(&pattern(spec), &options()).unwrap_err().to_string();
@@ -264,7 +264,7 @@ fn shards_have_classes_beside_or_in_folders() {
     folder.write("e.tar", &cut);
     assert!(message("e.tar").contains("e.tar"), "{}", message("e.tar"));
 
-    // Dots in names: images of a folder are apart, those that would share a .cls are refused.
+    // Dots in names: images of a folder are distinct, those that would share a .cls are refused.
     let dotted =
         ["cat/cat.0.jpg", "cat/cat.1.jpg", "dog/dog.0.jpg", "dog/dog.1.jpg"].map(|n| (n, photo(20, 20, 1)));
     folder.write("latest-interval.tar", &tar(&dotted));
@@ -277,7 +277,7 @@ fn shards_have_classes_beside_or_in_folders() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_names_it() {
+fn errors_name_the_file() {
     let folder = Scratch::new("wrong");
     let spec = format!("images:{}", folder.0.display());
     let message = |spec: &str| open(spec, &options()).unwrap_err().to_string();
@@ -298,7 +298,7 @@ fn what_is_wrong_with_a_file_names_it() {
     assert_eq!(run(&fresh()).unwrap(), 0);
     let failure = |data: Dataset| run(&data).unwrap_err().to_string();
 
-    // Cut short, of another kind, gone, or larger than when it was listed.
+    // Truncated, of another format, missing, or larger than when it was listed.
     let whole = photo(32, 32, 4);
     let data = fresh();
     folder.write("a/04.jpg", &whole[..whole.len() / 2]);
@@ -317,7 +317,7 @@ fn what_is_wrong_with_a_file_names_it() {
     folder.write("a/04.jpg", &[&whole[..], &[0; 5000]].concat());
     assert!(failure(data).contains("the file has grown"));
 
-    // Pixels that the header announces are not believed past the cap.
+    // A header that announces more pixels than the limit is an error.
     folder.write("a/04.jpg", &photo(64, 64, 1));
     let mut capped = options();
     capped.images.most_pixels = Some(32 * 32);
@@ -326,7 +326,7 @@ fn what_is_wrong_with_a_file_names_it() {
 }
 
 #[test]
-fn sizes_past_the_caps_are_errors_and_never_taken() {
+fn sizes_over_the_limits_are_errors_before_allocation() {
     let folder = Scratch::new("caps");
     let spec = format!("images:{}", folder.0.display());
     for i in 0..12 {
@@ -338,9 +338,9 @@ fn sizes_past_the_caps_are_errors_and_never_taken() {
     let path = folder.write("a/bomb.png", &bomb);
     let error = open(&spec, &options()).unwrap_err().to_string();
     assert!(error.contains("bomb.png") && error.contains("--max-pixels"), "{error}");
-    let mut told = options();
-    told.images.most_pixels = Some(usize::MAX);
-    let refused = open(&spec, &told).unwrap().train.start(Cursor::default());
+    let mut unlimited = options();
+    unlimited.images.most_pixels = Some(usize::MAX);
+    let refused = open(&spec, &unlimited).unwrap().train.start(Cursor::default());
     assert!(matches!(refused.err(), Some(DataError::OutOfMemory { .. })));
     let mut skipping = options();
     skipping.images.skip_bad = Some(1);
@@ -349,11 +349,11 @@ fn sizes_past_the_caps_are_errors_and_never_taken() {
     let taken: usize = data.train.bytes().iter().map(|share| share.bytes).sum();
     assert!(taken < 8 << 20, "{taken} bytes for pictures of 32×32");
 
-    // A file of a terabyte that takes no disk.
+    // A sparse file of a terabyte.
     std::fs::remove_file(&path).unwrap();
     std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
     let (train, _) = Folder::open(&folder.0, 1 << 20).unwrap();
-    assert!(train.schema().room() < 65 << 20);
+    assert!(train.schema().capacity() < 65 << 20);
     let data = open(&spec, &skipping).unwrap();
     assert_eq!(labels(&data.train).iter().filter(|label| **label < 0).count(), 1);
     std::fs::remove_file(&path).unwrap();
@@ -370,7 +370,7 @@ fn sizes_past_the_caps_are_errors_and_never_taken() {
 
 #[cfg(unix)]
 #[test]
-fn only_files_are_listed() {
+fn only_regular_files_are_listed() {
     use std::os::unix::{ffi::OsStrExt, fs::symlink};
     let folder = Scratch::new("kinds");
     for i in 0..12 {
@@ -391,7 +391,7 @@ fn only_files_are_listed() {
 }
 
 #[test]
-fn pictures_in_bf16_are_those_in_f32_rounded_and_take_half() {
+fn bf16_pictures_are_rounded_f32_pictures_in_half_the_bytes() {
     use plimsoll_tensor::bf16;
     let folder = Scratch::new("bf16");
     for i in 0..24 {
@@ -412,11 +412,11 @@ fn pictures_in_bf16_are_those_in_f32_rounded_and_take_half() {
         wide.1.as_f32().unwrap().iter().flat_map(|x| bf16::from_f32(*x).to_ne_bytes()).collect();
     assert!(narrow.1.as_bytes() == rounded);
     assert_eq!(wide.0 - narrow.0, 8 * 16 * 16 * 3 * 2);
-    // Brightness and colour, too.
+    // With jitter, too.
     let stage = |stage: Decode| {
         let files = Schema::new().bytes("image", 1 << 16).tensor("label", Field::below(9, []));
         let output = stage.schema(&files).unwrap();
-        let (mut bytes, mut row) = (vec![0; files.room()], vec![0; output.room()]);
+        let (mut bytes, mut row) = (vec![0; files.capacity()], vec![0; output.capacity()]);
         let mut record = Record::over(&files, &mut bytes);
         record.put(0, &photo(20, 20, 3)).unwrap();
         record.put_i32(1, 1).unwrap();

@@ -34,7 +34,7 @@ fn an_example_is_a_row_of_every_tensor() {
 }
 
 #[test]
-fn reading_checks_index_number_and_lengths() {
+fn reading_checks_index_column_count_and_lengths() {
     let source = Memory::new(vec![zeros("f32[3,2]"), zeros("u8[3]")], zeros("f32[3]"), None).unwrap();
     let read = |index, columns: &[usize]| {
         let mut columns: Vec<Vec<u8>> = columns.iter().map(|&bytes| vec![0; bytes]).collect();
@@ -50,7 +50,7 @@ fn reading_checks_index_number_and_lengths() {
 }
 
 #[test]
-fn tensors_that_do_not_belong_together_are_refused() {
+fn tensors_with_different_batch_axes_are_refused() {
     let error = refused(&["f32[3,2]", "f32[4]"], "f32[3]", None);
     assert!(matches!(error, DataError::Examples { expected: 3, found: 4, .. }), "{error}");
     assert!(error.to_string().contains("input 0 holds 3 examples, input 1 4"), "{error}");
@@ -64,14 +64,14 @@ fn tensors_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn nothing_and_too_much_are_refused() {
+fn empty_tensors_and_wrong_numbers_of_inputs_are_refused() {
     assert!(matches!(refused(&["f32[0,2]"], "f32[0]", None), DataError::Empty { .. }));
     assert!(matches!(refused(&[], "f32[3]", None), DataError::InputCount { found: 0, .. }));
     assert!(matches!(refused(&["f32[3]"; 9], "f32[3]", None), DataError::InputCount { found: 9, .. }));
 }
 
 #[test]
-fn labels_are_checked_once_at_the_start() {
+fn labels_are_checked_at_construction() {
     let make = |labels, classes| Memory::new(vec![zeros("f32[2]")], labels, classes);
     // Negative means "no label".
     assert!(make(tensor("i32[2,3]", &[0.0, 4.0, -1.0, -100.0, 2.0, 3.0]), Some(5)).is_ok());
@@ -85,7 +85,7 @@ fn labels_are_checked_once_at_the_start() {
 }
 
 #[test]
-fn values_that_are_no_numbers_are_read_as_they_are() {
+fn nan_and_infinite_labels_are_kept() {
     let labels = tensor("f32[3]", &[f64::NAN, f64::INFINITY, -0.0]);
     let bytes = labels.as_bytes().to_vec();
     let source = Memory::new(vec![zeros("f32[3]")], labels, None).unwrap();
@@ -105,9 +105,9 @@ fn numbered(dtype: DType, len: usize, extents: &[usize], salt: usize) -> HostTen
 }
 
 proptest! {
-    /// Examples read one by one are the tensors, byte for byte, whatever their types and number.
+    /// Examples read one by one equal the tensors, byte for byte, for any types and number of inputs.
     #[test]
-    fn the_examples_in_order_are_the_tensors(
+    fn the_examples_in_order_equal_the_tensors(
         len in 1usize..9,
         fields in prop::collection::vec((0usize..4, prop::collection::vec(0usize..4, 0..3)), 1..=8),
         label in prop::collection::vec(1usize..4, 0..3),
@@ -124,7 +124,7 @@ proptest! {
 
         let mut read = vec![Vec::<u8>::new(); tensors.len()];
         for index in 0..len {
-            let mut bytes = vec![0; source.schema().room()];
+            let mut bytes = vec![0; source.schema().capacity()];
             let mut record = Record::over(source.schema(), &mut bytes);
             source.read(index, &mut record, &mut []).unwrap();
             read.iter_mut().enumerate().for_each(|(column, all)| all.extend(record.bytes(column)));

@@ -20,7 +20,7 @@ fn read(part: &Pipeline, index: usize) -> (Vec<i32>, Vec<i32>) {
 
 fn read_all(part: &Pipeline, index: usize) -> (Vec<Vec<i32>>, Vec<i32>) {
     let source = part.source().unwrap();
-    let mut bytes = vec![0; source.schema().room()];
+    let mut bytes = vec![0; source.schema().capacity()];
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut vec![0; source.scratch_bytes()]).unwrap();
     let words = |b: &[u8]| b.chunks_exact(4).map(|w| i32::from_ne_bytes(w.try_into().unwrap())).collect();
@@ -96,7 +96,7 @@ fn a_text_without_context_or_that_shrinks_is_refused() {
 }
 
 #[test]
-fn unknown_names_list_the_known() {
+fn an_unknown_name_lists_the_known_formats() {
     for spec in ["", "cifar", "mnist:", "text", "text:", "synthetic:3", ":"] {
         let message = open(spec, &OpenOptions::default()).unwrap_err().to_string();
         assert!(
@@ -107,7 +107,7 @@ fn unknown_names_list_the_known() {
 }
 
 #[test]
-fn synthetic_examples_follow_from_seed_part_and_index() {
+fn synthetic_examples_are_functions_of_seed_part_and_index() {
     let open = |seed| synthetic(seed, tokens("i32[5]")).unwrap();
     let (one, same, other) = (open(1), open(1), open(2));
     assert_eq!((one.train.len(), one.test.len(), one.resident_bytes()), (Some(200), Some(20), 0));
@@ -151,7 +151,7 @@ fn synthetic_float_labels_are_standard_normal() {
 }
 
 #[test]
-fn synthetic_inputs_are_of_their_own_and_the_first_does_not_depend_on_the_others() {
+fn synthetic_inputs_differ_and_the_first_does_not_depend_on_the_others() {
     let fields = [("i32[50]", 1000), ("i32[50]", 1000), ("f32[2]", 0), ("i32[20]", 3)];
     let set = synthetic(1, several(&fields, "i32[]", Some(2))).unwrap();
     let alone = synthetic(1, several(&fields[..1], "i32[]", Some(2))).unwrap();
@@ -164,7 +164,7 @@ fn synthetic_inputs_are_of_their_own_and_the_first_does_not_depend_on_the_others
 }
 
 #[test]
-fn synthetic_examples_need_types_that_can_be_made() {
+fn synthetic_examples_of_unsupported_types_are_refused() {
     let refused = |spec| synthetic(1, spec).unwrap_err().to_string();
     assert!(refused(tokens("u8[5]")).contains("must be f32 or i32, not u8[5]"));
     let one = [("f32[5]", 0)];

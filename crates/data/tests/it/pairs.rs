@@ -1,4 +1,4 @@
-//! Lists of image files, and pictures with masks: what belongs together stays together.
+//! Lists of image files, pictures with masks, and rasters.
 
 use crate::support;
 
@@ -17,14 +17,14 @@ fn options() -> OpenOptions {
 }
 
 fn read(source: &dyn Source, index: usize) -> Result<[Vec<u8>; 2], DataError> {
-    let (mut bytes, mut scratch) = (vec![0; source.schema().room()], vec![0; source.scratch_bytes()]);
+    let (mut bytes, mut scratch) = (vec![0; source.schema().capacity()], vec![0; source.scratch_bytes()]);
     let mut record = Record::over(source.schema(), &mut bytes);
     source.read(index, &mut record, &mut scratch)?;
     Ok([0, 1].map(|column| record.bytes(column).to_vec()))
 }
 
 #[test]
-fn a_list_names_files_and_labels() {
+fn a_list_gives_files_and_labels() {
     let folder = Scratch::new("paths");
     let files: Vec<Vec<u8>> = (0..12).map(|i| photo(20 + i, 24, i)).collect();
     files.iter().enumerate().for_each(|(i, file)| drop(folder.write(&format!("some/{i}.jpg"), file)));
@@ -62,7 +62,7 @@ fn pair(width: usize, height: usize, cell: usize) -> [Vec<u8>; 2] {
     [png(width, height, &pixels, ColorType::Rgb), png(width, height, &mask, ColorType::Grayscale)]
 }
 
-/// Shares of pixels whose class is the picture's, and of those without a class.
+/// The share of pixels whose class matches the picture, and of those without a class.
 fn agreement(pipeline: &Pipeline) -> (f64, f64) {
     let mut batches = pipeline.batch(4).start_epoch(Cursor::default()).unwrap();
     let (mut same, mut none, mut all) = (0, 0, 0);
@@ -90,7 +90,7 @@ fn folder(name: &str, parts: &[&str]) -> Scratch {
 }
 
 #[test]
-fn a_mask_gets_the_window_of_its_picture_and_is_mirrored_with_it() {
+fn masks_are_cropped_and_flipped_with_their_pictures() {
     let folder = folder("masks", &[""]);
     let (pairs, test) = Pairs::open(&folder.0, 1 << 20).unwrap();
     assert_eq!((pairs.len(), test.is_none()), (12, true));
@@ -194,15 +194,15 @@ fn masks_may_have_fewer_than_eight_bits() {
             let stage = DecodeMasks::new(Decode::new([height, width, 3], width * height), 1 << bits);
             let files = Schema::new().bytes("image", 1 << 12).bytes("mask", 1 << 12);
             let output = stage.schema(&files).unwrap();
-            let (mut bytes, mut row) = (vec![0; files.room()], vec![0; output.room()]);
+            let (mut bytes, mut row) = (vec![0; files.capacity()], vec![0; output.capacity()]);
             let mut record = Record::over(&files, &mut bytes);
             record.put(0, &image).unwrap();
             record.put(1, &mask).unwrap();
             let mut scratch = vec![0; stage.scratch_bytes(&files)];
             let mut into = Record::over(&output, &mut row);
             stage.apply(&mut record, &mut into, &mut scratch).unwrap();
-            let places = (0..height).flat_map(|y| (0..width).map(move |x| (y, x)));
-            let expected: Vec<u8> = places.flat_map(|(y, x)| (class(y, x) as i32).to_ne_bytes()).collect();
+            let pixels = (0..height).flat_map(|y| (0..width).map(move |x| (y, x)));
+            let expected: Vec<u8> = pixels.flat_map(|(y, x)| (class(y, x) as i32).to_ne_bytes()).collect();
             assert!(into.bytes(1) == expected, "{bits} bits, {colour:?}");
         }
     }
@@ -219,7 +219,7 @@ fn a_raster_is_opened_by_name_with_its_classes_counted_and_its_bands_normalised(
         open(&format!("raster:{}", fixture("tiled.tif")), &options)
     };
     let data = named(Some(fixture("classes.tif"))).unwrap();
-    // 40×56 pixels are five by seven windows, of which every tenth is for measuring.
+    // 40×56 pixels are five by seven windows, of which every tenth is the test part.
     assert_eq!((data.train.len(), data.test.len()), (Some(32), Some(3)));
     assert_eq!(data.train.schema().in_words(), "input f32[8,8,3], label i32[8,8]");
     assert_eq!(data.train.schema().classes(), Some(3));

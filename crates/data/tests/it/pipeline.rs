@@ -1,4 +1,4 @@
-//! Random pipelines, cut anywhere and run by any number of workers, give the same records; faults surface where they are.
+//! Random pipelines give the same records for any number of workers and after a resume; errors name the record.
 
 use plimsoll_data::{
     Batches, Buckets, Cache, Cursor, DataError, Field, Pipeline, Prefetch, Record, Schema, Source, Stream,
@@ -90,7 +90,7 @@ fn apply(pipeline: Pipeline, verb: &Verb) -> Pipeline {
     let other = |stream: bool, len| if stream { generated(1000, len) } else { numbers(1000, len) };
     match *verb {
         Verb::Shuffle(records, seed) => pipeline.shuffle(records, seed),
-        // Noise of epoch and place, as an augmentation has it.
+        // Noise from epoch and position, like an augmentation.
         Verb::Map => pipeline
             .map(schema(), |input, output| {
                 let place = input.place;
@@ -100,7 +100,7 @@ fn apply(pipeline: Pipeline, verb: &Verb) -> Pipeline {
             })
             .unwrap(),
         Verb::Filter(divisor) => pipeline.filter(move |record| Ok(record.i32(1).unwrap_or(0) % divisor != 0)),
-        // What the noise made of it says who stays.
+        // Filters by a value that depends on the noise.
         Verb::FilterNoise => {
             apply(pipeline, &Verb::Map).filter(|record| Ok(record.i32(0).unwrap_or(0) % 3 != 0))
         }
@@ -121,7 +121,7 @@ fn apply(pipeline: Pipeline, verb: &Verb) -> Pipeline {
                 })
                 .unwrap()
         }
-        // Only before what differs from epoch to epoch; elsewhere it would rightly keep the first epoch's.
+        // Only at the start: after a random stage a cache would keep the first epoch's values.
         Verb::Cache => pipeline,
     }
 }
@@ -139,14 +139,14 @@ fn bucketed(pipeline: Pipeline) -> Pipeline {
     sequences.unwrap().bucket(buckets).unwrap()
 }
 
-/// What comes in `calls` calls: inputs and labels of each batch, empty at the end of an epoch, and the cursor after it.
+/// The results of `calls` calls: inputs and labels of each batch, empty at the end of an epoch, and the cursor after it.
 fn run(mut batches: Batches, calls: usize) -> Vec<(Vec<u8>, Vec<u8>, Cursor)> {
     (0..calls)
         .map(|_| {
             let (input, labels) = match batches.next() {
                 Ok(Some(batch)) => (batch.inputs().flatten().copied().collect(), batch.labels().to_vec()),
                 Ok(None) => (Vec::new(), Vec::new()),
-                // An epoch of which nothing is left.
+                // An empty epoch.
                 Err(error) => (error.to_string().into_bytes(), Vec::new()),
             };
             (input, labels, batches.cursor())
@@ -158,13 +158,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn the_resumed_stream_equals_the_uninterrupted_one_for_any_workers(
+    fn a_resumed_pipeline_equals_an_uninterrupted_one_for_any_workers(
         stream in any::<bool>(),
         cache in any::<bool>(),
         verbs in prop::collection::vec(verb(), 0..5),
         batch in 1usize..7,
         prefetch in 1usize..4,
-        found_out in any::<bool>(),
+        autotuned in any::<bool>(),
         drop_remainder in any::<bool>(),
         buckets in any::<bool>(),
     ) {
@@ -180,7 +180,7 @@ proptest! {
             pipeline = pipeline.drop_remainder();
         }
         let Ok(mut first) = pipeline.start(Cursor::default()) else { return Ok(()) };
-        // Nothing is left of it, or no batch is ever full.
+        // The epoch is empty, or no batch is ever full.
         if first.next().is_err() {
             return Ok(());
         }
@@ -188,7 +188,7 @@ proptest! {
         let whole = run(pipeline.start(Cursor::default()).unwrap(), calls);
         let failed = whole.iter().any(|(input, labels, _)| !input.is_empty() && labels.is_empty());
         for workers in [Workers::Exactly(1), Workers::Exactly(2), Workers::Exactly(4), Workers::UpTo(3)] {
-            let prefetch = if found_out { Prefetch::UpTo(prefetch) } else { Prefetch::Exactly(prefetch) };
+            let prefetch = if autotuned { Prefetch::UpTo(prefetch) } else { Prefetch::Exactly(prefetch) };
             let pipeline = pipeline.clone().workers(workers).prefetch(prefetch);
             prop_assert_eq!(&run(pipeline.start(Cursor::default()).unwrap(), calls), &whole);
             for done in (0..10).filter(|done| !failed || *done == 0) {
@@ -229,7 +229,7 @@ fn verbs_mean_what_they_mean_in_tf_data() {
             ranks.extend(labels(&make(0, 50).shuffle(8, 3).shard(rank, 3).unwrap().batch(4)));
         }
         ranks.sort_unstable();
-        assert!(ranks.into_iter().eq(0..50), "each rank has its own part of one order");
+        assert!(ranks.into_iter().eq(0..50), "each rank has its own shard of one order");
     }
     let other = Schema::examples([Field::floats([2])], Field::below(3, []));
     let other = Pipeline::generator(other, 0, |_| |_: &mut Record<'_>| Ok(false));
@@ -237,7 +237,7 @@ fn verbs_mean_what_they_mean_in_tf_data() {
 }
 
 #[test]
-fn a_cache_reads_once_in_memory_or_a_file() {
+fn a_cache_in_memory_or_a_file_reads_each_record_once() {
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     for cache in [Cache::Memory { most_bytes: 20 * 9 }, Cache::File { folder }] {
         let reads = Arc::new(AtomicUsize::new(0));
@@ -250,7 +250,7 @@ fn a_cache_reads_once_in_memory_or_a_file() {
         let mut all = labels(&pipeline);
         all.sort_unstable();
         assert!(all.into_iter().eq((0..20).flat_map(|i| [i; 3])));
-        // Two workers may read a record at the same moment.
+        // Two workers may read the same record concurrently.
         assert!(reads.load(SeqCst) <= 24, "{} reads", reads.load(SeqCst));
     }
     let refused = numbers(0, 20).cache(Cache::Memory { most_bytes: 20 * 9 - 1 });
@@ -280,13 +280,13 @@ fn an_error_surfaces_in_its_batch_and_names_the_record() {
         }
         let error = batches.next().unwrap_err().to_string();
         assert!(error.contains(" 9: 9 is bad"), "{error}");
-        assert_eq!(batches.cursor(), Cursor { epoch: 0, example: 8 }, "it stays before the batch");
+        assert_eq!(batches.cursor(), Cursor { epoch: 0, example: 8 }, "the cursor stays before the batch");
         assert!(matches!(batches.next(), Err(DataError::Stopped)));
     }
 }
 
 #[test]
-fn bad_records_are_skipped_counted_and_too_many_stop() {
+fn bad_records_are_skipped_up_to_the_limit() {
     for (workers, stream) in [(0, false), (3, false), (2, true)] {
         let pipeline = faulty(&[2, 9, 11], stream).workers(workers);
         let mut batches = pipeline.clone().skip_bad(3).batch(20).start(Cursor::default()).unwrap();
@@ -305,7 +305,7 @@ fn bad_records_are_skipped_counted_and_too_many_stop() {
 }
 
 #[test]
-fn a_panic_in_a_closure_is_an_error_in_the_loop() {
+fn a_panic_in_a_closure_is_an_error_of_its_record() {
     for workers in [0, 2] {
         let panics = numbers(0, 20).map(schema(), |input, output| {
             assert!(input.i32(0) != Some(13), "thirteen is unlucky");
@@ -320,7 +320,7 @@ fn a_panic_in_a_closure_is_an_error_in_the_loop() {
 }
 
 #[test]
-fn dropping_half_way_stops_the_threads_at_once() {
+fn dropping_batches_stops_the_threads_at_once() {
     for pipeline in [numbers(0, usize::MAX >> 8), generated(0, usize::MAX >> 8).shuffle(100, 1)] {
         for calls in [0, 1, 3] {
             let begin = Instant::now();
@@ -349,7 +349,7 @@ fn ten_billion_records_are_shuffled_without_memory() {
 }
 
 #[test]
-fn a_stated_count_is_held_to() {
+fn a_wrong_stated_count_is_an_error() {
     let counted = |n| generated(0, 10).counted(n).batch(4);
     assert_eq!(labels(&counted(10)).len(), 10);
     let mut batches = counted(11).start(Cursor::default()).unwrap();
@@ -370,7 +370,7 @@ fn two_epochs(pipeline: Pipeline) -> [Vec<i32>; 2] {
 }
 
 #[test]
-fn a_bad_record_takes_its_place_in_a_stream_with_it() {
+fn a_skipped_record_of_a_stream_keeps_the_position_of_the_others() {
     let stream = |bad| faulty(bad, true).filter(|_| Ok(true)).skip_bad(9);
     let zipped = stream(&[3, 7]).zip(stream(&[5, 7])).unwrap().map(schema(), |pair, output| {
         assert_eq!(pair.bytes(0), pair.bytes(3), "records of one pair");
@@ -388,7 +388,7 @@ fn a_bad_record_takes_its_place_in_a_stream_with_it() {
 }
 
 #[test]
-fn the_limit_of_bad_records_is_of_one_epoch_and_a_stated_count_goes_with_it() {
+fn the_limit_of_bad_records_is_per_epoch_and_skipped_records_count_as_stated() {
     for stream in [false, true] {
         let pipeline = faulty(&[2, 9], stream).skip_bad(2).workers(2).batch(7);
         let mut batches = pipeline.start(Cursor::default()).unwrap();
@@ -397,7 +397,7 @@ fn the_limit_of_bad_records_is_of_one_epoch_and_a_stated_count_goes_with_it() {
     }
     let counted = faulty(&[2, 9], true).filter(|_| Ok(true)).counted(20).skip_bad(2);
     assert_eq!(two_epochs(counted.clone()).map(|labels| labels.len()), [18, 18]);
-    // On from the middle of an epoch, too.
+    // Also when resumed in the middle of an epoch.
     let mut batches = counted.batch(4).start(Cursor { epoch: 1, example: 12 }).unwrap();
     assert_eq!(batches.next().unwrap().unwrap().label_tensor().as_i32().unwrap(), [14, 15, 16, 17]);
     assert_eq!(batches.next().unwrap().unwrap().examples(), 2);
@@ -408,7 +408,7 @@ fn the_limit_of_bad_records_is_of_one_epoch_and_a_stated_count_goes_with_it() {
 }
 
 #[test]
-fn stages_before_a_shuffle_number_records_and_each_repetition_differs() {
+fn stages_before_a_shuffle_see_positions_and_each_repetition_is_an_epoch() {
     let numbered = |repeat| {
         let numbered = generated(0, 20).map(schema(), |input, output| {
             output.put_i32(0, 0)?;
@@ -428,7 +428,7 @@ fn stages_before_a_shuffle_number_records_and_each_repetition_differs() {
 }
 
 #[test]
-fn a_search_without_end_stops_when_it_is_dropped() {
+fn an_endless_search_for_a_record_stops_when_dropped() {
     let forever = || {
         Pipeline::generator(schema(), 0, |_| {
             |record: &mut Record<'_>| record.put_i32(0, 1).and(record.put_i32(1, 1)).map(|()| true)
@@ -450,7 +450,7 @@ fn a_search_without_end_stops_when_it_is_dropped() {
         drop(batches);
         assert!(begin.elapsed() < Duration::from_secs(5));
     }
-    // Nor does letting pass what was given before hold it up.
+    // Skipping to a cursor stops, too.
     let batches = forever().workers(1).start(Cursor { epoch: 0, example: u64::MAX >> 1 }).unwrap();
     drop(batches);
     let mut nothing = none(generated(0, 3)).repeat(usize::MAX).start(Cursor::default()).unwrap();
@@ -459,7 +459,7 @@ fn a_search_without_end_stops_when_it_is_dropped() {
     assert!(matches!(never.next(), Err(DataError::Empty { .. })));
 }
 
-/// Numbers that say which stream they are from.
+/// Numbers whose origin names their stream.
 struct Named(&'static str, i32, Schema);
 
 impl Streamed for Named {
@@ -490,7 +490,7 @@ impl Stream for Counting {
 }
 
 #[test]
-fn an_error_in_joined_streams_names_the_stream_it_is_from() {
+fn an_error_in_joined_streams_names_its_stream() {
     let named = |name, first| Pipeline::stream(Named(name, first, schema()));
     let first = || named("a", 0).concatenate(named("b", 10)).unwrap();
     let second = || named("c", 20).interleave(named("d", 30)).unwrap();
@@ -510,7 +510,7 @@ fn an_error_in_joined_streams_names_the_stream_it_is_from() {
 }
 
 #[test]
-fn panics_that_are_caught_say_so_to_a_hook() {
+fn closures_run_guarded_against_panics() {
     let seen = numbers(0, 3).map(numbers(0, 3).schema().clone(), |input, output| {
         assert!(plimsoll_data::is_guarded());
         (0..input.columns()).try_for_each(|column| output.put(column, input.bytes(column)))
@@ -522,7 +522,7 @@ fn panics_that_are_caught_say_so_to_a_hook() {
 }
 
 #[test]
-fn what_may_be_skipped_is_offered_and_what_may_not_is_not() {
+fn errors_offer_skipping_only_where_it_is_possible() {
     let failing = |label: Field| {
         let schema = Schema::examples([Field::floats([1])], label);
         let failing =

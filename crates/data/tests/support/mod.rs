@@ -1,9 +1,18 @@
-//! Image files and folders for tests.
+//! Image files, folders and the list of formats for tests.
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+use plimsoll_data::catalogue;
 pub use plimsoll_testing::Scratch;
+use std::collections::BTreeSet;
 
-/// Pixels of a picture that is smooth but for a texture; `salt` tells pictures apart.
+/// Fails if a list of formats, with those that are tested elsewhere, is not the registry's.
+pub fn assert_covers_registry(tested: &[&str], elsewhere: &[&str]) {
+    let tested: BTreeSet<&str> = tested.iter().chain(elsewhere).copied().collect();
+    let known: BTreeSet<&str> = catalogue().iter().map(|format| format.prefix()).collect();
+    assert_eq!(tested, known, "formats of this test (left) and of the registry (right)");
+}
+
+/// Pixels of a smooth picture with a texture; `salt` varies it.
 pub fn picture(width: usize, height: usize, salt: usize) -> Vec<u8> {
     let mut pixels = Vec::with_capacity(width * height * 3);
     for y in 0..height {

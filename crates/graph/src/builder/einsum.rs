@@ -50,7 +50,7 @@ impl Builder {
             let product = self.elementwise(&a, &b, &a.labels)?;
             self.keep(&product, |label| output.contains(&label))?
         } else {
-            // The first operand's axes come first in a product, and rows are where examples may be.
+            // The first operand's axes come first in a product, and the batch axis has to be among its rows.
             let behind = [&batch[..], &free_b, &free_a].concat() == output && !free_b.is_empty();
             if free_a.is_empty() || behind {
                 self.product(&b, &a, &batch, &free_b, &free_a, &summed)?
@@ -115,7 +115,7 @@ impl Builder {
         }
     }
 
-    /// Sums the axes away that are not kept.
+    /// Sums over the axes that are not kept.
     fn keep(&mut self, x: &Labelled, kept: impl Fn(char) -> bool) -> Result<Labelled, GraphError> {
         let axes: Vec<usize> = (0..x.labels.len()).filter(|&axis| !kept(x.labels[axis])).collect();
         let value = self.sum_axes(x.value, &axes, false)?;
@@ -137,7 +137,7 @@ impl Builder {
         order.iter().map(extent).collect()
     }
 
-    /// The product of every element of the one with those of the other that it meets.
+    /// The elementwise product, broadcast to the axes in this order.
     fn elementwise(&mut self, a: &Labelled, b: &Labelled, order: &[char]) -> Result<Labelled, GraphError> {
         let mut spread = |x: &Labelled| {
             let x = self.arranged(x, order)?;
@@ -159,7 +159,7 @@ impl Builder {
         summed: &[char],
     ) -> Result<Labelled, GraphError> {
         let extents = [self.extents(a, batch), self.extents(a, free_a), self.extents(b, free_b)].concat();
-        // Terms may be summed in the order of either: one that spares a transpose is better.
+        // Terms may be summed in the order of either operand: prefer one that saves a transpose.
         let as_in_b: Vec<char> = b.labels.iter().copied().filter(|label| summed.contains(label)).collect();
         let orders = [summed, &as_in_b[..]];
         let transposes = |summed: &&&[char]| {
@@ -176,7 +176,7 @@ impl Builder {
         Ok(Labelled { value, labels: [batch, free_a, free_b].concat() })
     }
 
-    /// The axes as `[batch, rows, columns]`, or as `[batch, columns, rows]` where they lie so, and whether they do.
+    /// The axes as `[batch, rows, columns]`, or as `[batch, columns, rows]` if they are stored so, and whether they are.
     fn matrices(
         &mut self,
         x: &Labelled,
@@ -200,7 +200,7 @@ mod tests {
     use crate::BatchRelation;
     use plimsoll_tensor::{DType, TensorType};
 
-    /// The ops of a product of two values, of which the first and the second may run over examples.
+    /// The ops of a product of two values, each batched or not.
     fn ops(spec: &str, a: (&[usize], bool), b: (&[usize], bool)) -> (Vec<&'static str>, BatchRelation) {
         let mut builder = Builder::new(4, 2);
         let a = builder.input("a", TensorType::new(DType::F32, a.0), a.1);
@@ -216,7 +216,7 @@ mod tests {
         let (m, r, t) = ("matmul", "reshape", "transpose");
         assert_eq!(ops("ij,jk->ik", (&[4, 3], true), (&[3, 5], false)), (vec![m], per_example));
         assert_eq!(ops("ij,kj->ik", (&[4, 3], true), (&[5, 3], false)), (vec![m], per_example));
-        // A weight on the left, examples on the right: the operands change places.
+        // A weight on the left, the batch on the right: the operands are swapped.
         assert_eq!(ops("oi,bi->bo", (&[5, 3], false), (&[4, 3], true)), (vec![m], per_example));
         assert_eq!(ops("bij,bjk->bik", (&[4, 2, 3], true), (&[4, 3, 5], true)), (vec![m], per_example));
         assert_eq!(ops("bij,bkj->bik", (&[4, 2, 3], true), (&[4, 5, 3], true)), (vec![m], per_example));
@@ -225,7 +225,7 @@ mod tests {
             (vec![m], per_example)
         );
         assert_eq!(ops("bij,jk->bik", (&[4, 2, 3], true), (&[3, 5], false)), (vec![r, m, r], per_example));
-        // A weight's gradient folds.
+        // A weight's gradient is reduced over the batch.
         assert_eq!(ops("bi,bj->ij", (&[4, 3], true), (&[4, 5], true)), (vec![m], BatchRelation::Reduced));
         assert_eq!(
             ops("bti,btj->ij", (&[4, 2, 3], true), (&[4, 2, 5], true)),

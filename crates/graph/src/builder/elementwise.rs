@@ -1,4 +1,4 @@
-//! Functions of elements, made of ordinary ops.
+//! Elementwise functions composed of ordinary ops.
 
 use super::Builder;
 use crate::op::{Binary, Unary};
@@ -58,7 +58,7 @@ impl Builder {
         self.binary(Binary::GreaterEqual, b, a)
     }
 
-    /// Whether a truth value is false.
+    /// Logical not of a bool.
     pub fn not(&mut self, a: ValueId) -> Result<ValueId, GraphError> {
         let no = self.constant(0.0, DType::Bool)?;
         self.binary(Binary::Equal, a, no)

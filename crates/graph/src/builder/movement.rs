@@ -42,7 +42,7 @@ impl Builder {
         self.span(x, axis, span)
     }
 
-    /// Evenly spaced places of an axis.
+    /// A strided slice of an axis.
     pub fn span(&mut self, x: ValueId, axis: usize, span: Span) -> Result<ValueId, GraphError> {
         let extent = self.extent("slice", x, axis)?;
         if span == Span::whole(extent) {
@@ -83,7 +83,7 @@ impl Builder {
         self.one(Op::Movement(Movement::Concat { axis }), values)
     }
 
-    /// Pieces of an axis.
+    /// Splits an axis into pieces of these extents.
     pub fn split(&mut self, x: ValueId, axis: usize, extents: &[usize]) -> Result<Vec<ValueId>, GraphError> {
         if extents.len() == 1 && self.shape(x).get(axis) == extents.first() {
             return Ok(vec![x]);
@@ -91,7 +91,7 @@ impl Builder {
         self.node(Op::Movement(Movement::Split { axis, extents: extents.to_vec() }), &[x])
     }
 
-    /// Every place of an axis as a value without that axis.
+    /// Every slice of an axis as a value without that axis.
     pub fn unstack(&mut self, x: ValueId, axis: usize) -> Result<Vec<ValueId>, GraphError> {
         let extent = self.extent("unstack", x, axis)?;
         let mut shape = self.shape(x).to_vec();
@@ -114,7 +114,7 @@ impl Builder {
         self.concat(&pieces, axis)
     }
 
-    /// The whole repeated so many times along every axis.
+    /// Repeats the whole value so many times along every axis.
     pub fn tile(&mut self, x: ValueId, times: &[usize]) -> Result<ValueId, GraphError> {
         let shape = self.shape(x).clone();
         if times.len() != shape.rank() {

@@ -6,8 +6,8 @@ use crate::{BatchRelation, GraphError, Op, TypeError, ValueId};
 use plimsoll_tensor::DType;
 use std::ops::Range;
 
-/// Helpers over axes in any order; without axes a value stays as it is. With `keep`, reduced axes stay with extent
-/// one, else they go.
+/// Helpers over axes in any order; without axes a value stays as it is. With `keep`, reduced axes keep an extent of one,
+/// else they are dropped.
 impl Builder {
     /// Sum over some axes.
     pub fn sum_axes(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
@@ -29,32 +29,32 @@ impl Builder {
         self.over("min", x, axes, keep, |start, end| Reduce::Min { start, end })
     }
 
-    /// Whether any of some truth values is true.
+    /// Logical or over some axes of a bool.
     pub fn any(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
-        self.require_truth("any", x)?;
+        self.require_bool("any", x)?;
         self.over("any", x, axes, keep, |start, end| Reduce::Max { start, end })
     }
 
-    /// Whether all of some truth values are true.
+    /// Logical and over some axes of a bool.
     pub fn all(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
-        self.require_truth("all", x)?;
+        self.require_bool("all", x)?;
         self.over("all", x, axes, keep, |start, end| Reduce::Min { start, end })
     }
 
-    /// Mean over some axes; NaN of nothing. Over the examples it is that of the whole batch, however it is split.
+    /// Mean over some axes; NaN of nothing. Over the batch axis it is that of the whole batch, however it is split.
     pub fn mean(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         let runs = self.runs("mean", x, axes)?;
-        let over_examples = runs.first().is_some_and(|run| run.start == 0)
+        let over_batch = runs.first().is_some_and(|run| run.start == 0)
             && self.graph.batch_relations()[x.index()] == BatchRelation::PerExample;
-        if !over_examples {
+        if !over_batch {
             let count = self.count(x, axes);
             let sum = self.sum_axes(x, axes, keep)?;
             return self.with_constant(Binary::Div, sum, count);
         }
         let inside: Vec<usize> = axes.iter().copied().filter(|&axis| axis > 0).collect();
         let rows = self.mean(x, &inside, true)?;
-        // A graph sees one micro-batch: how many rows the batch has is known only to a sum over them. (A row with a NaN
-        // is not counted, but then the mean is NaN.)
+        // A graph sees one micro-batch, so only a sum over the batch can count its rows. (A row with a NaN is not counted,
+        // but then the mean is NaN.)
         let there = self.binary(Binary::Equal, rows, rows)?;
         let ones = self.cast(there, self.ty(x).dtype)?;
         let (sum, count) = (self.sum(rows, 0, 1)?, self.sum(ones, 0, 1)?);
@@ -99,13 +99,13 @@ impl Builder {
         self.reshape(y, (0..shape.rank()).map(extent).collect::<Vec<_>>())
     }
 
-    /// Index of the first largest element along an axis, which goes; NaN counts as largest.
+    /// Index of the first largest element along an axis, which is dropped; NaN counts as largest.
     pub fn argmax(&mut self, x: ValueId, axis: usize) -> Result<ValueId, GraphError> {
         let x = self.with_last("argmax", x, axis)?;
         self.one(Op::Reduce(Reduce::Argmax), &[x])
     }
 
-    /// Index of the first smallest element along an axis, which goes; NaN counts as smallest.
+    /// Index of the first smallest element along an axis, which is dropped; NaN counts as smallest.
     pub fn argmin(&mut self, x: ValueId, axis: usize) -> Result<ValueId, GraphError> {
         let x = self.with_last("argmin", x, axis)?;
         self.one(Op::Reduce(Reduce::Argmin), &[x])
@@ -120,7 +120,7 @@ impl Builder {
     pub fn top_k(&mut self, x: ValueId, k: usize, axis: usize) -> Result<(ValueId, ValueId), GraphError> {
         let last = self.with_last("top_k", x, axis)?;
         let outputs = self.node(Op::Reduce(Reduce::TopK { k }), &[last])?;
-        // The last axis goes back to its place.
+        // The last axis moves back to where it was.
         let rank = self.shape(x).rank();
         let back = |a: usize| {
             if a < axis {
@@ -150,7 +150,7 @@ impl Builder {
         }
     }
 
-    /// Reduces run after run of neighbouring axes. The last come first: what is inside an example before the examples.
+    /// Reduces run after run of neighbouring axes, the last first: axes inside an example before the batch axis.
     fn over(
         &mut self,
         op: &'static str,
@@ -207,9 +207,9 @@ impl Builder {
         self.permuted(x, others.chain([axis]).collect())
     }
 
-    fn require_truth(&self, op: &'static str, x: ValueId) -> Result<(), GraphError> {
-        let is_truth = self.ty(x).dtype == DType::Bool;
-        if is_truth { Ok(()) } else { Err(self.refuse(op, &[x], "needs truth values".into())) }
+    fn require_bool(&self, op: &'static str, x: ValueId) -> Result<(), GraphError> {
+        let is_bool = self.ty(x).dtype == DType::Bool;
+        if is_bool { Ok(()) } else { Err(self.refuse(op, &[x], "needs a bool".into())) }
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(error, "layer `head`: mean(f32[2,3,4]): f32[2,3,4] has no axis 3");
         let error = b.sum_axes(x, &[2, 2], true).unwrap_err().to_string();
         assert!(error.contains("axis 2 is named twice"), "{error}");
-        assert!(b.any(x, &[1], true).unwrap_err().to_string().contains("truth values"));
+        assert!(b.any(x, &[1], true).unwrap_err().to_string().contains("needs a bool"));
         assert!(b.argmin(x, 3).unwrap_err().to_string().contains("has no axis 3"));
         assert!(b.top_k(x, 5, 2).unwrap_err().to_string().contains("at least 5"));
         let (mut b, x) = with("f32[2,0]");
@@ -275,9 +275,9 @@ mod tests {
         assert!(matches!(b.graph().nodes[0].op, Op::Reduce(Reduce::Sum { start: 3, .. })));
     }
 
-    /// The batch may be split into micro-batches, of which a graph sees one: only folded sums see all of them.
+    /// A graph sees one micro-batch; only sums that fold see the whole batch.
     #[test]
-    fn a_mean_over_examples_counts_them() {
+    fn a_mean_over_the_batch_counts_its_examples() {
         let (mut b, x) = with("f32[2,3]");
         let mean = b.mean(x, &[0, 1], false).unwrap();
         assert_eq!(b.graph().batch_relations()[mean.index()], BatchRelation::Reduced);

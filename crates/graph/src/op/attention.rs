@@ -1,16 +1,19 @@
 //! Attention without the score matrix, and rotary positions.
 
-use super::{Family, arity, per_example, rank, require, same_float};
+use super::{
+    Family, InPlace, OperandPrecision, PrecisionClass, Properties, arity, per_example, rank, require,
+    same_float,
+};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// Scaled dot-product attention of q `[n, queries, heads, width]` to k and v `[n, keys, key heads, width]`, computed in
 /// tiles: scores `q · kᵀ / √width`, a softmax over the keys, and the weighted sum of v. Heads are a multiple of key
-/// heads: as many heads as that in a row share a key head.
+/// heads: that many consecutive heads share a key head (grouped-query attention).
 ///
-/// `causal`: a query sees keys up to its own position, both counted from zero. `masked`: the last input is a mask
-/// `[n or 1, heads or 1, queries or 1, keys]` of truth values; a query sees the keys where it is true. With both, both
+/// `causal`: a query sees keys up to its own position, both counted from zero. `masked`: the last input is a bool
+/// mask `[n or 1, heads or 1, queries or 1, keys]`; a query sees the keys where it is true. With both, both
 /// must allow it. A query that sees nothing gives zeros, a logsumexp of -infinity, and no gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -35,7 +38,7 @@ pub enum Attention {
     /// Rotary positions, `(x) → y`: in each head of x `[n, positions, heads, width]` the pair of elements
     /// `(i, i + width / 2)` is rotated by the angle `position · base^(-2i / width)`.
     Rotary {
-        /// What the angles' frequencies are powers of.
+        /// The base of the angles' frequencies.
         base: f64,
         /// Whether it rotates back, which is also the gradient.
         inverse: bool,
@@ -89,7 +92,7 @@ impl Family for Attention {
             Self::Rotary { .. } => return elements.saturating_mul(3),
         };
         let (queries, keys) = (inputs[0].shape[1] as u64, inputs[1].shape[1] as u64);
-        // Of as many queries as keys half the pairs see each other; queries past the last key see every key.
+        // With as many queries as keys, half of the pairs are computed; queries past the last key see every key.
         let level = if causal { queries.min(keys) } else { 0 };
         let pairs_twice = level * level + 2 * (queries - level).saturating_mul(keys);
         (elements / queries.max(1)).saturating_mul(2 * products).saturating_mul(pairs_twice) / 2
@@ -101,10 +104,25 @@ impl Family for Attention {
             Self::Grad { masked, .. } => (3, masked),
             Self::Rotary { .. } => (1, false),
         };
-        // A mask that is not the examples' own must be the same for all of them.
-        let foreign = masked
+        // A mask without a batch axis must be one for all examples.
+        let unsplittable = masked
             && matches!((batched.last(), inputs.last()), (Some(false), Some(mask)) if mask.shape[0] != 1);
-        if foreign { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
+        if unsplittable { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
+    }
+
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Forward { .. } => {
+                let precision = PrecisionClass { operands: OperandPrecision::Low, ..PrecisionClass::ROUNDED };
+                Properties { precision, ..Properties::GENERAL }
+            }
+            Self::Grad { .. } => Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL },
+            Self::Rotary { .. } => Properties {
+                precision: PrecisionClass::ROUNDED,
+                in_place: InPlace::Pairwise,
+                ..Properties::GENERAL
+            },
+        }
     }
 }
 
@@ -196,18 +214,18 @@ mod tests {
         );
     }
 
-    /// A mask runs over the examples, or is one for all of them.
+    /// A mask has a batch axis, or is one for all examples.
     #[test]
-    fn a_mask_of_examples_that_is_not_theirs_cannot_be_split() {
-        let flow = |mask: &str, batched: bool| {
+    fn a_mask_for_each_example_without_a_batch_axis_cannot_be_split() {
+        let relations = |mask: &str, batched: bool| {
             let types = ["f32[4,5,2,8]", "f32[4,3,2,8]", "f32[4,3,2,8]", mask];
             let types = types.map(|t| t.parse::<TensorType>().unwrap());
             let op = Attention::Forward { causal: false, masked: true };
             op.batch_relation(&[true, true, true, batched], &types.each_ref())
         };
-        assert_eq!(flow("bool[4,1,1,3]", true), [BatchRelation::PerExample; 2]);
-        assert_eq!(flow("bool[1,2,5,3]", false), [BatchRelation::PerExample; 2]);
-        assert_eq!(flow("bool[4,1,1,3]", false), [BatchRelation::Mixed; 2]);
+        assert_eq!(relations("bool[4,1,1,3]", true), [BatchRelation::PerExample; 2]);
+        assert_eq!(relations("bool[1,2,5,3]", false), [BatchRelation::PerExample; 2]);
+        assert_eq!(relations("bool[4,1,1,3]", false), [BatchRelation::Mixed; 2]);
     }
 
     #[test]

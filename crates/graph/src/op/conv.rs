@@ -1,6 +1,9 @@
 //! Convolution over images in NHWC order.
 
-use super::{Epilogue, Family, arity, product_type, rank, require, same_float};
+use super::{
+    Epilogue, Family, OperandPrecision, PrecisionClass, Properties, arity, product_type, rank, require,
+    same_float,
+};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -14,17 +17,17 @@ pub struct Geometry {
     pub stride: [usize; 2],
     /// Zeros (for maxima: nothing) around the image: `[[top, bottom], [left, right]]`.
     pub padding: [[usize; 2]; 2],
-    /// Distance between neighbouring places of a window.
-    #[serde(default = "side_by_side", skip_serializing_if = "is_side_by_side")]
+    /// Distance between neighbouring taps of a window.
+    #[serde(default = "undilated", skip_serializing_if = "is_undilated")]
     pub dilation: [usize; 2],
 }
 
-fn side_by_side() -> [usize; 2] {
+fn undilated() -> [usize; 2] {
     [1, 1]
 }
 
-fn is_side_by_side(dilation: &[usize; 2]) -> bool {
-    *dilation == side_by_side()
+fn is_undilated(dilation: &[usize; 2]) -> bool {
+    *dilation == undilated()
 }
 
 impl Geometry {
@@ -52,13 +55,13 @@ impl Geometry {
     }
 }
 
-/// What a window reaches over when its places are `dilation` apart.
+/// The extents that a window covers when its taps are `dilation` apart.
 pub fn reach(window: [usize; 2], dilation: [usize; 2]) -> [usize; 2] {
     [0, 1].map(|axis| window[axis].saturating_sub(1).saturating_mul(dilation[axis]).saturating_add(1))
 }
 
-/// The padding with which the result has `ceil(extent / stride)` elements, as TensorFlow's `same` has it. Where the
-/// places of a window are apart, `window` is its [`reach`].
+/// The padding with which the result has `ceil(extent / stride)` elements, as TensorFlow's `same` has it. Of a
+/// dilated window, `window` is its [`reach`].
 pub fn same_padding(image: [usize; 2], window: [usize; 2], stride: [usize; 2]) -> [[usize; 2]; 2] {
     [0, 1].map(|axis| {
         let wanted = (image[axis].div_ceil(stride[axis]).max(1) - 1) * stride[axis] + window[axis];
@@ -102,7 +105,7 @@ pub enum Conv {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<DType>,
     },
-    /// `(x, dy) → dkernel`, summed over the examples block by block; f32 of 16-bit floats.
+    /// `(x, dy) → dkernel`, summed over the batch block by block; f32 of 16-bit floats.
     WeightGrad {
         /// The forward geometry.
         geometry: Geometry,
@@ -215,12 +218,23 @@ impl Family for Conv {
         vec![match (self, batched[0], batched[1]) {
             (Self::WeightGrad { .. }, true, true) => BatchRelation::Reduced,
             (Self::Forward { .. } | Self::InputGrad { .. }, true, false) => BatchRelation::PerExample,
-            _ => BatchRelation::Mixed,
+            (Self::Forward { .. } | Self::InputGrad { .. } | Self::WeightGrad { .. }, ..) => {
+                BatchRelation::Mixed
+            }
         }]
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::WeightGrad { .. }) { &[0] } else { &[] }
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Forward { .. } | Self::InputGrad { .. } => {
+                Properties { precision: PrecisionClass::PRODUCT, ..Properties::GENERAL }
+            }
+            Self::WeightGrad { .. } => {
+                let precision =
+                    PrecisionClass { operands: OperandPrecision::Wide, ..PrecisionClass::PRODUCT };
+                Properties { precision, folds: &[0], ..Properties::GENERAL }
+            }
+        }
     }
 }
 

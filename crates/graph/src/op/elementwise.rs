@@ -1,6 +1,6 @@
 //! Scalar functions of every element, with broadcasting, alone or several in one pass.
 
-use super::{Family, require};
+use super::{Family, InPlace, OperandPrecision, PrecisionClass, Properties, Rematerialization, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub enum Unary {
 }
 
 impl Unary {
-    /// Whether the slope is zero wherever there is one.
+    /// Whether it is a step function: its derivative is zero or undefined.
     pub const fn is_step(self) -> bool {
         matches!(self, Self::Floor | Self::Ceil | Self::Round | Self::Sign)
     }
@@ -63,18 +63,18 @@ pub enum Binary {
     Max,
     /// The smaller; NaN if either is.
     Min,
-    /// The first to the power of the second; floats alone.
+    /// The first to the power of the second; floats only.
     Pow,
-    /// Whether the first is greater; a truth value.
+    /// Whether the first is greater; a bool.
     Greater,
-    /// Whether the first is greater or they are equal; a truth value.
+    /// Whether the first is greater or they are equal; a bool.
     GreaterEqual,
-    /// Whether they are equal; a truth value.
+    /// Whether they are equal; a bool.
     Equal,
 }
 
 impl Binary {
-    /// Whether the result is a truth value, whatever the operands are.
+    /// Whether the result is a bool, whatever the operands are.
     pub const fn is_comparison(self) -> bool {
         matches!(self, Self::Greater | Self::GreaterEqual | Self::Equal)
     }
@@ -119,9 +119,9 @@ impl Elementwise {
                 require(operands[0] == operands[1], || {
                     "operands must have one element type: cast one".into()
                 })?;
-                // Of truth values the smaller is `and`, the larger `or`.
-                let of_truth = matches!(op, Binary::Max | Binary::Min | Binary::Equal);
-                require(operands[0] != DType::Bool || of_truth, || "not defined for truth values".into())?;
+                // Of bools the smaller is `and`, the larger `or`.
+                let takes_bool = matches!(op, Binary::Max | Binary::Min | Binary::Equal);
+                require(operands[0] != DType::Bool || takes_bool, || "not defined for bool".into())?;
                 require(*op != Binary::Pow || operands[0].is_float(), || {
                     format!("needs floats, not {}", operands[0])
                 })?;
@@ -156,7 +156,28 @@ impl Elementwise {
             ) => 16,
             Self::Unary(Unary::Sqrt | Unary::Rsqrt) | Self::Binary(Binary::Div) => 4,
             Self::Constant { .. } => 0,
-            _ => 1,
+            Self::Unary(
+                Unary::Neg
+                | Unary::Abs
+                | Unary::Square
+                | Unary::Relu
+                | Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Sign,
+            )
+            | Self::Binary(
+                Binary::Add
+                | Binary::Sub
+                | Binary::Mul
+                | Binary::Max
+                | Binary::Min
+                | Binary::Greater
+                | Binary::GreaterEqual
+                | Binary::Equal,
+            )
+            | Self::Select
+            | Self::Cast(_) => 1,
         }
     }
 }
@@ -214,7 +235,53 @@ impl Family for Elementwise {
     }
 
     fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
-        elementwise_flow(batched, inputs, 1)
+        elementwise_relation(batched, inputs, 1)
+    }
+
+    fn properties(&self) -> Properties {
+        let exact = PrecisionClass { operands: OperandPrecision::AsStored, ..PrecisionClass::CHAIN };
+        let (rematerialization, precision) = match self {
+            // A chain is rounded before it, so that backward needs no more than relu's stored result.
+            Self::Unary(Unary::Relu) => {
+                (Rematerialization::Cheap, PrecisionClass { extends_chain: false, ..exact })
+            }
+            Self::Unary(Unary::Neg | Unary::Abs) => (Rematerialization::Cheap, exact),
+            Self::Unary(
+                Unary::Square
+                | Unary::Sqrt
+                | Unary::Rsqrt
+                | Unary::Exp
+                | Unary::Log
+                | Unary::Tanh
+                | Unary::Sigmoid
+                | Unary::Erf
+                | Unary::Sin
+                | Unary::Cos
+                | Unary::Log1p
+                | Unary::Expm1
+                | Unary::Softplus
+                | Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Sign,
+            )
+            | Self::Binary(Binary::Div)
+            | Self::Select
+            | Self::Cast(_)
+            | Self::Constant { .. } => (Rematerialization::Cheap, PrecisionClass::CHAIN),
+            Self::Binary(
+                Binary::Add
+                | Binary::Sub
+                | Binary::Mul
+                | Binary::Max
+                | Binary::Min
+                | Binary::Pow
+                | Binary::Greater
+                | Binary::GreaterEqual
+                | Binary::Equal,
+            ) => (Rematerialization::Trivial, PrecisionClass::CHAIN),
+        };
+        Properties { rematerialization, precision, in_place: InPlace::Elementwise, ..Properties::GENERAL }
     }
 }
 
@@ -263,8 +330,8 @@ impl Family for Region {
                 Operand::Result(k) => dtypes.get(k).copied(),
             });
             let operands = operands.collect::<Option<Vec<_>>>();
-            let operands =
-                operands.ok_or_else(|| TypeError(format!("instruction {i} reads what is not there")))?;
+            let operands = operands
+                .ok_or_else(|| TypeError(format!("instruction {i} reads an operand that does not exist")))?;
             require(instruction.op.result(&operands)? == instruction.dtype, || {
                 format!("instruction {i} does not give {}", instruction.dtype)
             })?;
@@ -281,7 +348,11 @@ impl Family for Region {
     }
 
     fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
-        elementwise_flow(batched, inputs, self.outputs.len())
+        elementwise_relation(batched, inputs, self.outputs.len())
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { in_place: InPlace::Elementwise, ..Properties::GENERAL }
     }
 }
 
@@ -292,8 +363,8 @@ fn broadcast(inputs: &[&TensorType]) -> Result<Shape, TypeError> {
     })
 }
 
-/// Examples stay in place if every batched operand has the result's rank; else they meet another axis.
-fn elementwise_flow(batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
+/// Per-example if every batched operand has the result's rank; else broadcasting aligns the batch axis with another.
+fn elementwise_relation(batched: &[bool], inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
     let rank = inputs.iter().map(|t| t.shape.rank()).max().unwrap_or(0);
     let aligned = batched.iter().zip(inputs).all(|(&b, t)| !b || t.shape.rank() == rank);
     vec![if aligned { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]

@@ -1,6 +1,6 @@
 //! Look-ups by index.
 
-use super::{Family, arity, rank, require};
+use super::{Family, PrecisionClass, Properties, arity, rank, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -111,12 +111,19 @@ impl Family for Index {
             (Self::Take | Self::Put { .. }, _) if inputs[0].shape.rank() > 1 => BatchRelation::PerExample,
             // Elements of a shared row, one for each example.
             (Self::Take, [false, true]) => BatchRelation::PerExample,
-            _ => BatchRelation::Mixed,
+            (
+                Self::Gather | Self::ScatterAdd { .. } | Self::Take | Self::Put { .. } | Self::Range { .. },
+                _,
+            ) => BatchRelation::Mixed,
         }]
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::ScatterAdd { .. }) { &[0] } else { &[] }
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Gather => Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL },
+            Self::ScatterAdd { .. } => Properties { folds: &[0], ..Properties::GENERAL },
+            Self::Take | Self::Put { .. } | Self::OneHot { .. } | Self::Range { .. } => Properties::GENERAL,
+        }
     }
 }
 

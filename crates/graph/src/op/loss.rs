@@ -1,12 +1,12 @@
 //! Losses. Each is a weighted sum over rows; a mean is a weight of one over the number of rows.
 
-use super::{Family, rank, require, same_float};
+use super::{Family, OperandPrecision, PrecisionClass, Properties, rank, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// Softmax cross-entropy: `Σ_r weights[r] · (logsumexp(logits[r]) - logits[r, labels[r]])`. Labels are i32 and
-/// range-checked where they enter a run. The sum folds block of examples by block.
+/// range-checked where they enter a run. The sum folds over the batch, block by block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
@@ -14,13 +14,13 @@ pub enum Loss {
     CrossEntropy,
     /// `(logits, labels, weights, logsumexp, dloss) → dlogits`: `(softmax - onehot) · weights · dloss`.
     CrossEntropyGrad,
-    /// `(x [r,d], kernel [d,c], labels [r], weights [r]) → (loss [], logsumexp [r])` with logits `x · kernel`, made and
-    /// dropped in chunks of rows, so that they never exist whole. Where x holds 16-bit floats, all else is f32.
+    /// `(x [r,d], kernel [d,c], labels [r], weights [r]) → (loss [], logsumexp [r])` with logits `x · kernel`, computed
+    /// and dropped in chunks of rows, so that they never exist whole. Where x holds 16-bit floats, all else is f32.
     LinearCrossEntropy {
         /// The kernel is stored as `[c,d]`: the table of an embedding serves as it is.
         transposed: bool,
     },
-    /// `(x, kernel, labels, weights, logsumexp, dloss) → (dx, dkernel)`; the logits are made again, in chunks.
+    /// `(x, kernel, labels, weights, logsumexp, dloss) → (dx, dkernel)`; the logits are recomputed, in chunks.
     LinearCrossEntropyGrad {
         /// As in forward.
         transposed: bool,
@@ -101,11 +101,11 @@ impl Family for Loss {
     }
 
     fn batch_relation(&self, batched: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
-        let kernel_is_shared =
+        let kernel_is_independent =
             !matches!(self, Self::LinearCrossEntropy { .. } | Self::LinearCrossEntropyGrad { .. })
                 || !batched[1];
         match self {
-            _ if !(batched[0] && kernel_is_shared) => vec![BatchRelation::Mixed; 2],
+            _ if !(batched[0] && kernel_is_independent) => vec![BatchRelation::Mixed; 2],
             Self::CrossEntropy | Self::LinearCrossEntropy { .. } => {
                 vec![BatchRelation::Reduced, BatchRelation::PerExample]
             }
@@ -114,11 +114,16 @@ impl Family for Loss {
         }
     }
 
-    fn folds(&self) -> &'static [usize] {
+    fn properties(&self) -> Properties {
         match self {
-            Self::CrossEntropy | Self::LinearCrossEntropy { .. } => &[0],
-            Self::LinearCrossEntropyGrad { .. } => &[1],
-            Self::CrossEntropyGrad => &[],
+            Self::CrossEntropy => Properties { folds: &[0], ..Properties::GENERAL },
+            Self::CrossEntropyGrad => Properties::GENERAL,
+            Self::LinearCrossEntropy { .. } => {
+                let precision =
+                    PrecisionClass { operands: OperandPrecision::FirstAsStored, ..PrecisionClass::WIDE };
+                Properties { precision, folds: &[0], ..Properties::GENERAL }
+            }
+            Self::LinearCrossEntropyGrad { .. } => Properties { folds: &[1], ..Properties::GENERAL },
         }
     }
 }

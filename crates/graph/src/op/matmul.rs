@@ -1,6 +1,6 @@
 //! Matrix product.
 
-use super::{Family, product_type, require, same_float};
+use super::{Family, PrecisionClass, Properties, product_type, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,8 @@ impl Epilogue {
 }
 
 /// `A · B` for matrices, either read transposed, `[m,k] · [k,n] → [m,n]`. Accumulation is f32 at least; the result is rounded
-/// once, to the operands' type or to [`MatMul::output`]. A product of two batched operands over their rows (a weight's gradient, `Aᵀ · B`) folds block of examples by block.
+/// once, to the operands' type or to [`MatMul::output`]. A product of two batched operands over their rows (a weight's
+/// gradient, `Aᵀ · B`) folds over the batch, block by block.
 ///
 /// With equal extents before the last two, one product for each: `[..,m,k] · [..,k,n] → [..,m,n]`, without epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +97,7 @@ impl Family for MatMul {
 
     fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
         vec![match (batched[0], batched[1]) {
-            // One product for each example, or several; only if both operands have theirs.
+            // One product or more for each example, if both operands are batched.
             (true, true) if inputs[0].shape.rank() > 2 => BatchRelation::PerExample,
             _ if inputs[0].shape.rank() > 2 => BatchRelation::Mixed,
             (true, false) if !self.transpose_a => BatchRelation::PerExample,
@@ -105,8 +106,9 @@ impl Family for MatMul {
         }]
     }
 
-    fn folds(&self) -> &'static [usize] {
+    fn properties(&self) -> Properties {
         // A bias or a maximum belongs to the whole sum, not to a block's part of it.
-        if self.epilogue == Epilogue::default() { &[0] } else { &[] }
+        let folds: &[usize] = if self.epilogue == Epilogue::default() { &[0] } else { &[] };
+        Properties { precision: PrecisionClass::PRODUCT, folds, ..Properties::GENERAL }
     }
 }

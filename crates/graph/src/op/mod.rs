@@ -1,7 +1,7 @@
 //! The ops: a closed set, one file per family.
 //!
-//! Each file holds a family's attributes, type rule, cost, and how it treats the batch's examples. What an op *means*
-//! is said in its doc comment and defined by the reference executor.
+//! Each file holds a family's attributes, type rule, cost, batch relation and properties. What an op *means* is said in
+//! its doc comment and defined by the reference executor.
 
 mod attention;
 mod conv;
@@ -12,10 +12,13 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod properties;
 mod quantise;
 mod random;
 mod reduce;
 mod resize;
+#[cfg(test)]
+mod tests;
 
 pub use attention::Attention;
 pub use conv::{Conv, Geometry, reach, same_padding};
@@ -26,6 +29,7 @@ pub use matmul::{Epilogue, MatMul};
 pub use movement::{Movement, Span};
 pub use norm::{Norm, NormAxis};
 pub use pool::{Pool, Windows};
+pub use properties::{InPlace, OperandPrecision, PrecisionClass, Properties, Rematerialization, Rounding};
 pub use quantise::Quantise;
 pub use random::{Distribution, Random};
 pub use reduce::Reduce;
@@ -43,9 +47,9 @@ pub enum Op {
     Elementwise(Elementwise),
     /// Several elementwise ops in one pass, made by the `fuse` pass.
     Fused(Region),
-    /// Moving elements without changing them.
+    /// Moves elements without changing them.
     Movement(Movement),
-    /// Sums and the like over axes.
+    /// Reductions and other ops along whole axes.
     Reduce(Reduce),
     /// Matrix product.
     MatMul(MatMul),
@@ -65,7 +69,7 @@ pub enum Op {
     Loss(Loss),
     /// Random numbers.
     Random(Random),
-    /// Floats as bytes.
+    /// Floats quantised to bytes.
     Quantise(Quantise),
 }
 
@@ -77,12 +81,10 @@ pub(crate) trait Family {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError>;
     /// Floating-point operations (a fused multiply-add is two).
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64;
-    /// How each output relates to the batch's examples, given which inputs run over examples; at least one does.
+    /// How each output relates to the batch, given which inputs have a batch axis; at least one has.
     fn batch_relation(&self, batched: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation>;
-    /// The outputs that are sums over examples where the inputs run over examples.
-    fn folds(&self) -> &'static [usize] {
-        &[]
-    }
+    /// What is true of the op. A family of several ops matches on them without a wildcard.
+    fn properties(&self) -> Properties;
 }
 
 impl Op {
@@ -125,7 +127,7 @@ impl Op {
         inputs.iter().chain(outputs).map(|t| t.bytes() as u64).sum()
     }
 
-    /// How each output relates to the batch's examples, given which inputs run over examples.
+    /// How each output relates to the batch, given which inputs have a batch axis.
     pub fn batch_relation(
         &self,
         batched: &[bool],
@@ -139,14 +141,19 @@ impl Op {
         }
     }
 
-    /// The outputs that are sums over examples where the inputs run over examples: they can take running sums.
-    pub fn folds(&self) -> &'static [usize] {
-        self.family().folds()
+    /// What is true of the op: whether it is cheap to rematerialize, its precision class, what it may overwrite.
+    pub fn properties(&self) -> Properties {
+        self.family().properties()
     }
 
-    /// Whether the output is the input's bytes under another shape.
+    /// [`Properties::folds`].
+    pub fn folds(&self) -> &'static [usize] {
+        self.properties().folds
+    }
+
+    /// [`Properties::is_view`].
     pub fn is_view(&self) -> bool {
-        matches!(self, Self::Movement(Movement::Reshape(_) | Movement::Detach))
+        self.properties().is_view
     }
 }
 
@@ -183,7 +190,7 @@ pub(crate) fn rank<const N: usize>(what: &str, ty: &TensorType) -> Result<[usize
     ty.shape[..].try_into().map_err(|_| TypeError(format!("{what} must have {N} axes, it is {ty}")))
 }
 
-/// Flow of an op whose outputs all run over the examples.
+/// The relation of an op whose outputs are all per-example.
 pub(crate) fn per_example(outputs: usize) -> Vec<BatchRelation> {
     vec![BatchRelation::PerExample; outputs]
 }

@@ -1,6 +1,6 @@
 //! Moving elements without changing them.
 
-use super::{Family, arity, require};
+use super::{Family, OperandPrecision, PrecisionClass, Properties, Rematerialization, arity, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{Shape, TensorType};
 use serde::{Deserialize, Serialize};
@@ -42,13 +42,13 @@ pub enum Movement {
     Broadcast(Shape),
     /// The elements at a span of every axis.
     Slice(Vec<Span>),
-    /// A tensor of this shape filled with a value, with the input laid at a span of every axis.
+    /// A tensor of this shape filled with a value, with the input at a span of every axis.
     Pad {
         /// Shape of the result.
         shape: Shape,
-        /// Where the input lies.
+        /// Where the input goes.
         spans: Vec<Span>,
-        /// What lies elsewhere, rounded to the element type.
+        /// The value of the other elements, rounded to the element type.
         value: f64,
     },
     /// The inputs one after another along an axis.
@@ -171,8 +171,8 @@ impl Family for Movement {
         let examples = inputs[0].shape.first().copied().unwrap_or(0);
         let whole = |spans: &[Span]| spans.first() == Some(&Span::whole(examples));
         let stays = match self {
-            // Rows may be cut or joined as long as whole examples stay together: checked against the example count
-            // by `Graph::batch_relations`, which sees it.
+            // Rows may be split or merged as long as examples stay whole: `Graph::batch_relations`, which knows the
+            // number of examples, checks that.
             Self::Reshape(shape) => shape.rank() > 0,
             Self::Transpose(axes) => axes.first() == Some(&0),
             Self::Broadcast(shape) => shape.rank() == inputs[0].shape.rank(),
@@ -183,5 +183,19 @@ impl Family for Movement {
         };
         let outputs = if let Self::Split { extents, .. } = self { extents.len() } else { 1 };
         vec![if stays { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]
+    }
+
+    fn properties(&self) -> Properties {
+        let precision = PrecisionClass { operands: OperandPrecision::AsStored, ..PrecisionClass::WIDE };
+        let (rematerialization, is_view) = match self {
+            Self::Reshape(_) | Self::Detach => (Rematerialization::Cheap, true),
+            Self::Transpose(_)
+            | Self::Broadcast(_)
+            | Self::Slice(_)
+            | Self::Pad { .. }
+            | Self::Concat { .. } => (Rematerialization::Cheap, false),
+            Self::Split { .. } => (Rematerialization::Costly, false),
+        };
+        Properties { rematerialization, precision, is_view, ..Properties::GENERAL }
     }
 }

@@ -1,7 +1,7 @@
 //! Normalisation. Layer and batch norm are composites: the `decompose` pass turns them into [`Norm::Stats`] and
-//! elementwise ops, so that recomputing a normalised value is cheap elementwise work from its saved statistics.
+//! elementwise ops, so that rematerializing a normalised value is cheap elementwise work from its saved statistics.
 
-use super::{Family, arity, require, same_float};
+use super::{Family, PrecisionClass, Properties, arity, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
@@ -37,8 +37,8 @@ pub enum Norm {
         /// Which elements share a statistic.
         axis: NormAxis,
     },
-    /// `(dy, x, mean, rstd) → (Σ dy, Σ dy · x̂)`, statistics broadcast to x; what a norm's gradients are made of.
-    /// Over channels it folds block of examples by block.
+    /// `(dy, x, mean, rstd) → (Σ dy, Σ dy · x̂)`, statistics broadcast to x: the sums in a norm's gradient.
+    /// Over channels it folds over the batch, block by block.
     Sums {
         /// Which elements are summed together.
         axis: NormAxis,
@@ -93,7 +93,7 @@ impl Family for Norm {
             Self::Sums { axis } => {
                 let [dy, x, mean, rstd] = arity(inputs)?;
                 let floats = dy.dtype.is_float() && x.dtype.is_float();
-                // Either may still be as it was stored.
+                // Either may be a 16-bit float: the op widens.
                 require(floats && dy.shape == x.shape && dy.dtype.wide() == x.dtype.wide(), || {
                     format!("gradient {dy} and input {x} differ")
                 })?;
@@ -129,12 +129,22 @@ impl Family for Norm {
         }
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::Sums { .. }) { &[0, 1] } else { &[] }
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Layer { .. } | Self::Batch { .. } => {
+                Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL }
+            }
+            Self::LogSumExp => {
+                let precision = PrecisionClass { extends_chain: true, ..PrecisionClass::WIDE };
+                Properties { precision, ..Properties::GENERAL }
+            }
+            Self::Stats { .. } => Properties::GENERAL,
+            Self::Sums { .. } => Properties { folds: &[0, 1], ..Properties::GENERAL },
+        }
     }
 }
 
-/// Rows are whole inside an example unless the only axis is the examples' own.
+/// Rows lie inside an example, unless the batch axis is the only one.
 fn per_row(inputs: &[&TensorType], outputs: usize) -> Vec<BatchRelation> {
     vec![if inputs[0].shape.rank() > 1 { BatchRelation::PerExample } else { BatchRelation::Mixed }; outputs]
 }

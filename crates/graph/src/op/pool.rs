@@ -1,17 +1,20 @@
 //! Pooling over images in NHWC order.
 
-use super::{Family, Geometry, arity, per_example, rank, reach, require, same_float};
+use super::{
+    Family, Geometry, OperandPrecision, PrecisionClass, Properties, arity, per_example, rank, reach, require,
+    same_float,
+};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// Which elements of an image go together: height first, then width.
+/// Which elements of an image are pooled together: height first, then width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Windows {
     /// A window that slides.
     Sliding(Geometry),
-    /// As many windows as the result has elements: along an axis, window i of an image of n elements runs from
+    /// One window for each element of the result: along an axis, window i of an image of n elements runs from
     /// `floor(i · n / output)` to `ceil((i + 1) · n / output)`. Neighbours share an element where n does not divide.
     Adaptive {
         /// Extents of the result.
@@ -135,7 +138,7 @@ impl Family for Pool {
                 })?;
                 dy
             }
-            _ => arity::<1>(inputs)?[0],
+            Self::Max { .. } | Self::Average { .. } | Self::AverageGrad { .. } => arity::<1>(inputs)?[0],
         };
         let dtype = same_float(&[given])?;
         let [n, h, w, c] = rank("the image", given)?;
@@ -171,6 +174,17 @@ impl Family for Pool {
 
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         per_example(if matches!(self, Self::Max { .. }) { 2 } else { 1 })
+    }
+
+    fn properties(&self) -> Properties {
+        let precision = match self {
+            // The largest of a window is one of its elements.
+            Self::Max { .. } => {
+                PrecisionClass { operands: OperandPrecision::AsStored, ..PrecisionClass::ROUNDED }
+            }
+            Self::MaxGrad { .. } | Self::Average { .. } | Self::AverageGrad { .. } => PrecisionClass::ROUNDED,
+        };
+        Properties { precision, ..Properties::GENERAL }
     }
 }
 

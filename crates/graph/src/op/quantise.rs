@@ -1,16 +1,16 @@
-//! Floats as bytes, block by block.
+//! Floats quantised to bytes, block by block.
 
-use super::{Family, arity, require};
+use super::{Family, Properties, arity, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{CODE_BLOCK, DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// Floats as one byte each beside a scale for every [`CODE_BLOCK`] elements, in their order: the largest magnitude of
-/// the block. A byte stands for the share of it that `plimsoll_tensor::code_values` lists. For states of optimizers.
+/// Floats as one byte each, with a scale for every [`CODE_BLOCK`] elements, in order: the largest magnitude of the block.
+/// `plimsoll_tensor::code_values` lists the fraction of the scale that each byte stands for. For optimizer states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantise {
-    /// `x → (codes u8, scales)`: the code nearest to `x / scale`, the lower one of two. Without a sign, what is above zero
+    /// `x → (codes u8, scales)`: the code nearest to `x / scale`, the lower one of two. Without a sign, a positive number
     /// does not become zero.
     Encode {
         /// Whether there are codes for numbers below zero.
@@ -58,5 +58,11 @@ impl Family for Quantise {
     /// A block may hold elements of several examples.
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         vec![BatchRelation::Mixed; if matches!(self, Self::Encode { .. }) { 2 } else { 1 }]
+    }
+
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Encode { .. } | Self::Decode { .. } => Properties::GENERAL,
+        }
     }
 }

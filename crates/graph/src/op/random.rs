@@ -1,6 +1,6 @@
 //! Random numbers by counter.
 
-use super::{Family, arity, rank, require};
+use super::{Family, Properties, Rematerialization, arity, rank, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use serde::{Deserialize, Serialize};
@@ -65,5 +65,9 @@ impl Family for Random {
 
     fn batch_relation(&self, batched: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         vec![if batched[0] { BatchRelation::Mixed } else { BatchRelation::PerExample }]
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { rematerialization: Rematerialization::Cheap, ..Properties::GENERAL }
     }
 }

@@ -1,15 +1,15 @@
-//! Reductions, running sums and the order of elements.
+//! Reductions, cumulative sums and the order of elements.
 
-use super::{Family, arity, per_example, require};
+use super::{Family, PrecisionClass, Properties, arity, per_example, require};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// A reduction, or what looks at a whole axis at once.
+/// A reduction, or another op along whole axes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
-    /// Sum over the axes `start..end`, each left with extent one; f32 of 16-bit floats. Over the examples it folds block by
+    /// Sum over the axes `start..end`, each left with extent one; f32 of 16-bit floats. Over the batch axis it folds block by
     /// block.
     Sum {
         /// First axis.
@@ -17,14 +17,14 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
-    /// Sum of squares over the axes `start..end`, each left with extent one. Not over the examples.
+    /// Sum of squares over the axes `start..end`, each left with extent one. Not over the batch axis.
     SquareSum {
         /// First axis.
         start: usize,
         /// One past the last axis.
         end: usize,
     },
-    /// The largest over the axes `start..end`, each left with extent one; NaN if there is one. Of truth values:
+    /// The largest over the axes `start..end`, each left with extent one; NaN if there is one. Of a bool:
     /// whether any is true.
     Max {
         /// First axis.
@@ -32,7 +32,7 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
-    /// The smallest over the axes `start..end`, each left with extent one; NaN if there is one. Of truth values:
+    /// The smallest over the axes `start..end`, each left with extent one; NaN if there is one. Of a bool:
     /// whether all are true.
     Min {
         /// First axis.
@@ -54,9 +54,9 @@ pub enum Reduce {
         /// One past the last axis.
         end: usize,
     },
-    /// Index of the first largest element along the last axis, which goes; i32. NaN counts as largest.
+    /// Index of the first largest element along the last axis, which is dropped; i32. NaN counts as largest.
     Argmax,
-    /// Index of the first smallest element along the last axis, which goes; i32. NaN counts as smallest.
+    /// Index of the first smallest element along the last axis, which is dropped; i32. NaN counts as smallest.
     Argmin,
     /// Element i along an axis is the sum of the elements up to i, itself included; with `reverse`, from i on.
     CumulativeSum {
@@ -147,12 +147,18 @@ impl Family for Reduce {
             Self::ProductGrad { .. } => 4 * elements,
             Self::SquareSum { .. } => 2 * elements,
             Self::TopK { k } => elements * (1 + u64::from(k.max(1).ilog2())),
-            _ => elements,
+            Self::Sum { .. }
+            | Self::Max { .. }
+            | Self::Min { .. }
+            | Self::Product { .. }
+            | Self::Argmax
+            | Self::Argmin
+            | Self::CumulativeSum { .. } => elements,
         }
     }
 
     fn batch_relation(&self, _: &[bool], inputs: &[&TensorType]) -> Vec<BatchRelation> {
-        let along_examples = match *self {
+        let over_batch = match *self {
             Self::Sum { start: 0, .. } => return vec![BatchRelation::Reduced],
             Self::Sum { start, .. }
             | Self::SquareSum { start, .. }
@@ -164,11 +170,25 @@ impl Family for Reduce {
             Self::CumulativeSum { axis, .. } => axis == 0,
         };
         let outputs = if matches!(self, Self::TopK { .. }) { 2 } else { 1 };
-        if along_examples { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
+        if over_batch { vec![BatchRelation::Mixed; outputs] } else { per_example(outputs) }
     }
 
-    fn folds(&self) -> &'static [usize] {
-        if matches!(self, Self::Sum { start: 0, .. }) { &[0] } else { &[] }
+    fn properties(&self) -> Properties {
+        let precision = PrecisionClass { extends_chain: true, ..PrecisionClass::WIDE };
+        let folds: &[usize] = match self {
+            Self::Sum { start: 0, .. } => &[0],
+            Self::Sum { .. }
+            | Self::SquareSum { .. }
+            | Self::Max { .. }
+            | Self::Min { .. }
+            | Self::Product { .. }
+            | Self::ProductGrad { .. }
+            | Self::Argmax
+            | Self::Argmin
+            | Self::CumulativeSum { .. }
+            | Self::TopK { .. } => &[],
+        };
+        Properties { precision, folds, ..Properties::GENERAL }
     }
 }
 

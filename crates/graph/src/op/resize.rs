@@ -1,11 +1,11 @@
 //! Resizing images in NHWC order.
 
-use super::{Family, arity, per_example, rank, require, same_float};
+use super::{Family, PrecisionClass, Properties, arity, per_example, rank, require, same_float};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
 
-/// What an element between those of an image is.
+/// How elements between those of an image are interpolated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResizeMode {
@@ -25,7 +25,7 @@ pub enum ResizeMode {
 pub enum Resize {
     /// `x → y`: the image at another size.
     Forward {
-        /// What lies between elements.
+        /// The interpolation.
         mode: ResizeMode,
         /// Height and width of y.
         output: [usize; 2],
@@ -72,6 +72,14 @@ impl Family for Resize {
 
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         per_example(1)
+    }
+
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Forward { .. } | Self::Grad { .. } => {
+                Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL }
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Functions of every element.
+//! Activation functions.
 
 use super::Layer;
 use crate::Net;
@@ -12,13 +12,13 @@ pub enum Activation {
     Relu,
     /// min(max(x, 0), 6).
     Relu6,
-    /// x, times this slope below zero.
+    /// x, with this slope below zero.
     LeakyRelu(f64),
     /// x, and `α · (exp(x) - 1)` below zero.
     Elu(f64),
     /// x · Φ(x), exact.
     Gelu,
-    /// x · Φ(x) by its tanh approximation, as GPT-2 has it.
+    /// x · Φ(x) by the tanh approximation, as in GPT-2.
     GeluTanh,
     /// x · sigmoid(x), also called swish.
     Silu,
@@ -75,10 +75,10 @@ impl Layer for Activation {
             }
             Self::LeakyRelu(slope) => {
                 let below = net.scale(x, slope)?;
-                below_zero(net, x, below)
+                select_positive(net, x, below)
             }
             Self::Elu(alpha) => {
-                // Of the negative part alone: exp of a large x would be infinite, and its slope with it.
+                // exp only of the negative part: of a large x it would be infinite, and so would its gradient.
                 let dtype = net.ty(x).dtype;
                 let zero = net.constant(0.0, dtype)?;
                 let positive = net.binary(Binary::Greater, x, zero)?;
@@ -113,8 +113,8 @@ impl Layer for Activation {
     }
 }
 
-/// x above zero, `below` elsewhere.
-fn below_zero(net: &mut Net, x: ValueId, below: ValueId) -> Result<ValueId, GraphError> {
+/// x where it is positive, `below` elsewhere.
+fn select_positive(net: &mut Net, x: ValueId, below: ValueId) -> Result<ValueId, GraphError> {
     let dtype = net.ty(x).dtype;
     let zero = net.constant(0.0, dtype)?;
     let positive = net.binary(Binary::Greater, x, zero)?;

@@ -16,22 +16,22 @@ pub struct MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
-    /// So many heads, each seeing everything; the width must be a multiple of them.
+    /// Unmasked attention with this many heads; the width must be a multiple of them.
     pub fn new(heads: usize) -> Self {
         Self { heads, key_heads: heads, causal: false, bias: true, rotary: None }
     }
 
-    /// The layer with positions that see only themselves and those before them.
+    /// The layer with a causal mask: a position attends to itself and earlier ones.
     pub fn causal(self) -> Self {
         Self { causal: true, ..self }
     }
 
-    /// The layer with fewer heads for keys and values, shared by groups of query heads.
+    /// Grouped-query attention: fewer heads for keys and values, shared by groups of query heads.
     pub fn key_heads(self, key_heads: usize) -> Self {
         Self { key_heads, ..self }
     }
 
-    /// The layer with queries and keys rotated by their positions; 10 000 is the usual base.
+    /// The layer with rotary position embeddings; 10 000 is the usual base.
     pub fn rotary(self, base: f64) -> Self {
         Self { rotary: Some(base), ..self }
     }
@@ -41,7 +41,7 @@ impl MultiHeadAttention {
         Self { bias: false, ..self }
     }
 
-    /// Attention of `x` to `memory`. A mask (bool, true: may be seen) is broadcast to
+    /// Attention of `x` to `memory`. A mask (bool, true: attend) is broadcast to
     /// `[examples, heads, positions of x, positions of memory]`.
     pub fn attend(
         &self,
@@ -100,12 +100,12 @@ impl Layer for MultiHeadAttention {
     }
 }
 
-/// Two products with a function between: `width → hidden → width`.
+/// Two dense layers with an activation between: `width → hidden → width`.
 #[derive(Clone, Copy, Debug)]
 pub struct Mlp {
-    /// Units between.
+    /// Hidden units.
     pub hidden: usize,
-    /// The function.
+    /// The activation.
     pub activation: Activation,
 }
 
@@ -119,16 +119,16 @@ impl Layer for Mlp {
     }
 }
 
-/// Where a block normalises.
+/// Where a block has its layer norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormPlace {
-    /// What goes into attention and mlp, as GPT-2 and ViT do.
+    /// Pre-norm: on the inputs of attention and MLP, as in GPT-2 and ViT.
     Before,
-    /// The sums after them, as BERT does.
+    /// Post-norm: on the residual sums, as in BERT.
     After,
 }
 
-/// Attention and a perceptron around a residual stream.
+/// A transformer block: attention and an MLP, each with a residual connection.
 #[derive(Clone, Copy, Debug)]
 pub struct TransformerBlock {
     attention: MultiHeadAttention,
@@ -140,7 +140,7 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// A block with this attention: norms before, gelu, a perceptron four times as wide, no dropout.
+    /// A pre-norm block with this attention, gelu, an MLP four times as wide, no dropout.
     pub fn new(attention: MultiHeadAttention) -> Self {
         Self {
             attention,
@@ -152,27 +152,27 @@ impl TransformerBlock {
         }
     }
 
-    /// The block with a perceptron so many times as wide as the stream.
+    /// The block with an MLP this many times as wide as the residual stream.
     pub fn expansion(self, expansion: usize) -> Self {
         Self { expansion, ..self }
     }
 
-    /// The block with another function in its perceptron.
+    /// The block with another activation in its MLP.
     pub fn activation(self, activation: Activation) -> Self {
         Self { activation, ..self }
     }
 
-    /// The block with its norms elsewhere.
+    /// The block with pre-norm or post-norm.
     pub fn norm(self, norm: NormPlace) -> Self {
         Self { norm, ..self }
     }
 
-    /// The block with another number added to its norms' variances.
+    /// The block with another epsilon in its norms.
     pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
 
-    /// The block with dropout after attention and perceptron.
+    /// The block with dropout after attention and MLP.
     pub fn dropout(self, dropout: f64) -> Self {
         Self { dropout, ..self }
     }
@@ -197,7 +197,7 @@ impl TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// The block with a mask on its attention, see [`MultiHeadAttention::attend`].
+    /// The block with an attention mask, see [`MultiHeadAttention::attend`].
     pub fn masked(&self, net: &mut Net, x: ValueId, mask: Option<ValueId>) -> Result<ValueId, GraphError> {
         let attention = self.attention;
         let x = self.residual(net, x, ["norm1", "attention"], &|net, y| attention.attend(net, y, y, mask))?;

@@ -10,7 +10,7 @@ use plimsoll_graph::{GraphError, Init, Op, ValueId};
 pub enum Padding {
     /// No padding.
     Valid,
-    /// As much as gives `ceil(extent / stride)` outputs, the odd element after.
+    /// As much as gives `ceil(extent / stride)` outputs; an odd element goes after.
     Same,
     /// This much on every side.
     Around(usize),
@@ -28,7 +28,7 @@ pub(super) fn geometry(
     let padding = match padding {
         Padding::Valid => [[0; 2]; 2],
         Padding::Same => {
-            // Taps apart reach as far as a larger window.
+            // A dilated window spans as much as a larger one.
             same_padding(image, reach(window, dilation), stride.map(|s| s.max(1)))
         }
         Padding::Around(p) => [[p; 2]; 2],
@@ -37,15 +37,15 @@ pub(super) fn geometry(
     Geometry { window, stride, padding, dilation }
 }
 
-/// How a kernel slides: height, width.
+/// Window, stride and dilation, each as height and width.
 #[derive(Clone, Copy)]
-struct Slide {
+struct Sliding {
     window: [usize; 2],
     stride: [usize; 2],
     dilation: [usize; 2],
 }
 
-/// What the convolutions have in common.
+/// Options shared by all convolutions.
 #[derive(Clone, Copy, Debug)]
 struct Options {
     stride: usize,
@@ -84,7 +84,7 @@ macro_rules! options {
             self
         }
 
-        /// The layer with a penalty on the size of its kernel.
+        /// The layer with a penalty on its kernel.
         pub fn penalty(mut self, penalty: Penalty) -> Self {
             self.options.penalty = penalty;
             self
@@ -93,7 +93,7 @@ macro_rules! options {
     (dilation) => {
         options!();
 
-        /// The layer with its kernel's taps this far apart.
+        /// The layer with a dilated kernel.
         pub fn dilation(mut self, dilation: usize) -> Self {
             self.options.dilation = dilation;
             self
@@ -107,13 +107,13 @@ impl Options {
         &self,
         net: &mut Net,
         x: ValueId,
-        slide: Slide,
+        sliding: Sliding,
         channels: usize,
         groups: usize,
     ) -> Result<ValueId, GraphError> {
         let [_, h, w, c] = net.image("conv2d", x)?;
         check_channels(net, "conv2d", x, c, channels, groups)?;
-        let Slide { window, stride, dilation } = slide;
+        let Sliding { window, stride, dilation } = sliding;
         let inputs = c / groups;
         let fan_in = window[0].saturating_mul(window[1]).saturating_mul(inputs);
         let kernel = net.parameter("kernel", [window[0], window[1], inputs, channels], he_uniform(fan_in));
@@ -133,7 +133,7 @@ impl Options {
     }
 }
 
-/// Whether channels split into groups.
+/// Checks that the channels divide into groups.
 fn check_channels(
     net: &Net,
     op: &'static str,
@@ -142,7 +142,7 @@ fn check_channels(
     channels: usize,
     groups: usize,
 ) -> Result<(), GraphError> {
-    net.some(op, x, channels, "channel")?;
+    net.at_least_one(op, x, channels, "channel")?;
     if groups == 0 || !inputs.is_multiple_of(groups) || !channels.is_multiple_of(groups) {
         let reason = format!(
             "{inputs} channels in and {channels} out do not split into {groups} groups: both must be multiples"
@@ -172,7 +172,7 @@ impl Conv2d {
         Self { window, ..self }
     }
 
-    /// The layer with its channels in groups that do not see each other.
+    /// The layer as a grouped convolution.
     pub fn groups(self, groups: usize) -> Self {
         Self { groups, ..self }
     }
@@ -183,8 +183,8 @@ impl Conv2d {
 impl Layer for Conv2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let Options { stride, dilation, .. } = self.options;
-        let slide = Slide { window: self.window, stride: [stride; 2], dilation: [dilation; 2] };
-        self.options.convolve(net, x, slide, self.channels, self.groups)
+        let sliding = Sliding { window: self.window, stride: [stride; 2], dilation: [dilation; 2] };
+        self.options.convolve(net, x, sliding, self.channels, self.groups)
     }
 }
 
@@ -204,12 +204,12 @@ impl Conv1d {
         Self { channels, window, groups: 1, causal: false, options: OPTIONS }
     }
 
-    /// The layer with its channels in groups that do not see each other.
+    /// The layer as a grouped convolution.
     pub fn groups(self, groups: usize) -> Self {
         Self { groups, ..self }
     }
 
-    /// The layer padded before the first position alone, so that no position sees a later one.
+    /// The layer with padding before the first position only, so that no output depends on a later position.
     pub fn causal(self) -> Self {
         Self { causal: true, ..self }
     }
@@ -235,15 +235,18 @@ impl Layer for Conv1d {
                 return Err(net.refuse("conv1d", &[x], reason));
             }
         };
-        let slide =
-            Slide { window: [1, self.window], stride: [1, options.stride], dilation: [1, options.dilation] };
-        let y = options.convolve(net, image, slide, self.channels, self.groups)?;
+        let sliding = Sliding {
+            window: [1, self.window],
+            stride: [1, options.stride],
+            dilation: [1, options.dilation],
+        };
+        let y = options.convolve(net, image, sliding, self.channels, self.groups)?;
         let &[_, _, positions, channels] = &net.shape(y)[..] else { return Ok(y) };
         net.reshape(y, [n, positions, channels])
     }
 }
 
-/// A convolution of every channel by itself.
+/// Depthwise convolution: every channel by itself.
 #[derive(Clone, Debug)]
 pub struct DepthwiseConv2d {
     window: usize,
@@ -257,7 +260,7 @@ impl DepthwiseConv2d {
         Self { window, multiplier: 1, options: OPTIONS }
     }
 
-    /// The layer with so many output channels for each input channel.
+    /// The layer with this many output channels for each input channel.
     pub fn multiplier(self, multiplier: usize) -> Self {
         Self { multiplier, ..self }
     }
@@ -268,10 +271,10 @@ impl DepthwiseConv2d {
 impl Layer for DepthwiseConv2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [_, _, _, c] = net.image("depthwise_conv2d", x)?;
-        net.some("depthwise_conv2d", x, self.multiplier, "output for a channel")?;
+        net.at_least_one("depthwise_conv2d", x, self.multiplier, "output for a channel")?;
         let Options { stride, dilation, .. } = self.options;
-        let slide = Slide { window: [self.window; 2], stride: [stride; 2], dilation: [dilation; 2] };
-        self.options.convolve(net, x, slide, c.saturating_mul(self.multiplier), c)
+        let sliding = Sliding { window: [self.window; 2], stride: [stride; 2], dilation: [dilation; 2] };
+        self.options.convolve(net, x, sliding, c.saturating_mul(self.multiplier), c)
     }
 }
 
@@ -307,12 +310,12 @@ impl Layer for SeparableConv2d {
     }
 }
 
-/// Transposed convolution: what a convolution's gradient does to images, as a layer. The kernel is
+/// Transposed convolution: the input gradient of a convolution, as a layer. The kernel is
 /// `[height, width, channels out, channels in]`.
 ///
-/// Padding is cropped from the result. Same padding crops `window - stride`, the odd element after, as Keras does: where
-/// the number is even it is PyTorch's `padding` of half of it; where it is odd PyTorch (`output_padding` 1) crops the odd
-/// element before. A window smaller than the stride is PyTorch's `output_padding` of the difference.
+/// Padding is cropped from the result. Same padding crops `window - stride`, an odd element after, as in Keras. An even
+/// crop is PyTorch's `padding` of half of it; with an odd one PyTorch (`output_padding` 1) crops the odd element before.
+/// A window smaller than the stride is PyTorch's `output_padding` of the difference.
 #[derive(Clone, Debug)]
 pub struct ConvTranspose2d {
     channels: usize,
@@ -321,8 +324,8 @@ pub struct ConvTranspose2d {
 }
 
 impl ConvTranspose2d {
-    /// `channels` outputs from a square window, a bias. With `stride` and same padding, images grow by the stride;
-    /// with valid padding by the stride, and the window's overhang.
+    /// `channels` outputs from a square window, a bias. Same padding scales images by the stride; valid padding adds the
+    /// window's overhang.
     pub fn new(channels: usize, window: usize) -> Self {
         Self { channels, window, options: OPTIONS }
     }
@@ -339,13 +342,13 @@ impl Layer for ConvTranspose2d {
             Padding::Explicit(padding) => padding.map(|[before, after]| before.saturating_add(after)),
             Padding::Valid | Padding::Same => [0; 2],
         };
-        // The image whose convolution has the extents of x.
+        // The image whose convolution gives the extents of x.
         let grown = |extent: usize, around: usize| match self.options.padding {
             Padding::Same => extent.saturating_mul(stride),
             _ => (extent.max(1) - 1).saturating_mul(stride).saturating_add(window).saturating_sub(around),
         };
         let image = [grown(h, around[0]), grown(w, around[1])];
-        net.some("conv_transpose2d", x, self.channels, "channel")?;
+        net.at_least_one("conv_transpose2d", x, self.channels, "channel")?;
         if window > 0 && stride > 0 && image.contains(&0) {
             let reason = format!("a window of {window} with this padding leaves nothing: pad less");
             return Err(net.refuse("conv_transpose2d", &[x], reason));

@@ -1,4 +1,4 @@
-//! Products with the last axis, and tables.
+//! Dense layers and embeddings.
 
 use super::{Layer, he_uniform};
 use crate::{Net, Penalty};
@@ -25,12 +25,12 @@ impl Dense {
         Self { bias: false, ..self }
     }
 
-    /// The layer with another start for its kernel.
+    /// The layer with another initialisation of its kernel.
     pub fn init(self, init: Init) -> Self {
         Self { init: Some(init), ..self }
     }
 
-    /// The layer with a penalty on the size of its kernel.
+    /// The layer with a penalty on its kernel.
     pub fn penalty(self, penalty: Penalty) -> Self {
         Self { penalty, ..self }
     }
@@ -39,7 +39,7 @@ impl Dense {
 impl Layer for Dense {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let width = net.width("dense", x)?;
-        net.some("dense", x, self.units, "unit")?;
+        net.at_least_one("dense", x, self.units, "unit")?;
         let init = self.init.unwrap_or(he_uniform(width));
         let kernel = net.parameter("kernel", [width, self.units], init);
         let bias = self.bias.then(|| net.parameter("bias", [self.units], Init::Zeros));
@@ -48,7 +48,7 @@ impl Layer for Dense {
     }
 }
 
-/// A table of vectors looked up by i32 tokens.
+/// A table of vectors, indexed by i32 tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding {
     /// Rows of the table: tokens are below it.
@@ -59,8 +59,8 @@ pub struct Embedding {
 
 impl Layer for Embedding {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        net.some("embedding", x, self.rows, "row")?;
-        net.some("embedding", x, self.width, "element in a row")?;
+        net.at_least_one("embedding", x, self.rows, "row")?;
+        net.at_least_one("embedding", x, self.width, "element in a row")?;
         let table = net.parameter("table", [self.rows, self.width], Init::Normal(0.02));
         net.one(Op::Index(Index::Gather), &[table, x])
     }

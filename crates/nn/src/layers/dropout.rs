@@ -1,4 +1,4 @@
-//! Noise while training.
+//! Dropout and noise, while training only.
 
 use super::Layer;
 use crate::{Mode, Net};
@@ -6,27 +6,27 @@ use plimsoll_graph::op::Distribution;
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::DType;
 
-/// Sets a share of the elements to zero while training, and scales the others up so that sums keep their size.
+/// Sets elements to zero with this probability while training, and scales the others so that the expectation stays.
 ///
-/// What is dropped is a function of seed, step, layer, example and element: it costs no memory between forward and
-/// backward, and neither threads nor micro-batches change it.
+/// The mask is a function of seed, step, layer, example and element. Backward recomputes it, so it takes no memory in
+/// between, and neither threads nor micro-batches change it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout(
-    /// The share that is dropped.
+    /// The probability of dropping.
     pub f64,
 );
 
-/// [`Dropout`] of whole channels: the last axis is dropped or kept at all places alike.
+/// [`Dropout`] of whole channels: an example's channel is dropped or kept at all positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpatialDropout(
-    /// The share that is dropped.
+    /// The probability of dropping.
     pub f64,
 );
 
-/// Normal noise of this deviation, added while training.
+/// Normal noise of this standard deviation, added while training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaussianNoise(
-    /// The deviation.
+    /// The standard deviation.
     pub f64,
 );
 

@@ -55,7 +55,7 @@ impl Layer for RmsNorm {
     }
 }
 
-/// Group norm: each example's channels (the last axis) in groups, each normalised over its channels and all places.
+/// Group norm: each example's channels (the last axis) in groups, each normalised over its channels and all positions.
 /// One group is layer norm over the whole example; as many groups as channels are instance norm.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm {
@@ -66,7 +66,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// So many groups.
+    /// Group norm with this many groups.
     pub fn new(groups: usize) -> Self {
         Self { groups, eps: 1e-5 }
     }
@@ -83,11 +83,11 @@ impl Layer for GroupNorm {
         }
         let gain = net.parameter("gain", [channels], Init::Ones);
         let bias = net.parameter("bias", [channels], Init::Zeros);
-        let places: usize = shape[1..shape.rank() - 1].iter().product();
+        let positions: usize = shape[1..shape.rank() - 1].iter().product();
         let inside = channels / self.groups;
-        let grouped = net.reshape(x, [shape[0], places, self.groups, inside])?;
-        let share = 1.0 / (places * inside).max(1) as f64;
-        // Over a group's channels, then over places: the axes between are the groups.
+        let grouped = net.reshape(x, [shape[0], positions, self.groups, inside])?;
+        let share = 1.0 / (positions * inside).max(1) as f64;
+        // Over a group's channels, then over positions: the axis between is the groups.
         let mean = |net: &mut Net, x: ValueId| {
             let channels = net.sum(x, 3, 4)?;
             let all = net.sum(channels, 1, 2)?;
@@ -106,13 +106,13 @@ impl Layer for GroupNorm {
     }
 }
 
-/// Batch norm over all axes but the last. Training uses the batch's statistics and moves the running ones towards
-/// them by `momentum`; evaluation uses the running ones.
+/// Batch norm over all axes but the last. Training uses the batch's statistics and updates the running ones with
+/// `momentum`; evaluation uses the running ones.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNorm {
     /// Added to the variance.
     pub eps: f64,
-    /// Share of the new statistics in the running ones.
+    /// Weight of the new statistics in the running ones.
     pub momentum: f64,
 }
 
@@ -124,11 +124,17 @@ impl Default for BatchNorm {
 
 impl BatchNorm {
     /// `running · (1 - momentum) + new · momentum · factor`.
-    fn moved(&self, net: &mut Net, running: ValueId, new: ValueId, factor: f64) -> Result<(), GraphError> {
+    fn update_running(
+        &self,
+        net: &mut Net,
+        running: ValueId,
+        new: ValueId,
+        factor: f64,
+    ) -> Result<(), GraphError> {
         let old = net.scale(running, 1.0 - self.momentum)?;
-        let share = net.scale(new, self.momentum * factor)?;
-        let moved = net.add(old, share)?;
-        net.set_state(running, moved);
+        let new = net.scale(new, self.momentum * factor)?;
+        let updated = net.add(old, new)?;
+        net.set_state(running, updated);
         Ok(())
     }
 }
@@ -142,10 +148,10 @@ impl Layer for BatchNorm {
         let variance = net.statistic("running_variance", [channels], Init::Ones);
         if net.mode == Mode::Train {
             let outputs = net.node(Op::Norm(Norm::Batch { eps: self.eps }), &[x, gain, bias])?;
-            // The running variance estimates the population's, hence n / (n - 1).
+            // The running variance is unbiased, hence n / (n - 1).
             let n = (net.shape(x).elements() / channels.max(1)) as f64;
-            self.moved(net, mean, outputs[1], 1.0)?;
-            self.moved(net, variance, outputs[2], n / (n - 1.0).max(1.0))?;
+            self.update_running(net, mean, outputs[1], 1.0)?;
+            self.update_running(net, variance, outputs[2], n / (n - 1.0).max(1.0))?;
             return Ok(outputs[0]);
         }
         let shifted = net.shift(variance, self.eps)?;

@@ -15,7 +15,7 @@ pub struct MaxPool2d {
 }
 
 impl MaxPool2d {
-    /// Windows side by side, without padding.
+    /// Non-overlapping windows, without padding.
     pub fn new(window: usize) -> Self {
         Self { window, stride: window, padding: Padding::Valid }
     }
@@ -50,7 +50,7 @@ pub struct AveragePool2d {
 }
 
 impl AveragePool2d {
-    /// Windows side by side, without padding. With padding, a mean is over the pixels inside the image.
+    /// Non-overlapping windows, without padding. With padding, a mean is over the pixels inside the image.
     pub fn new(window: usize) -> Self {
         Self { window, stride: window, padding: Padding::Valid, count_padding: false }
     }
@@ -65,7 +65,7 @@ impl AveragePool2d {
         Self { padding, ..self }
     }
 
-    /// The layer with the padding's zeros counted in the mean, as PyTorch does.
+    /// The layer with the padding's zeros counted in the mean, as in PyTorch.
     pub fn count_padding(self) -> Self {
         Self { count_padding: true, ..self }
     }
@@ -80,7 +80,7 @@ impl Layer for AveragePool2d {
     }
 }
 
-/// Means over windows that divide any image into so many rows and columns.
+/// Means over windows that divide an image of any size into this many rows and columns.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptiveAveragePool2d(
     /// Height and width of the result.

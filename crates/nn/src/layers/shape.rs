@@ -1,11 +1,11 @@
-//! Other shapes, and layers around layers.
+//! Reshaping, resizing and residual layers.
 
 use super::Layer;
 use crate::Net;
 use plimsoll_graph::op::{Resize, ResizeMode};
 use plimsoll_graph::{GraphError, Op, ValueId};
 
-/// All axes after the first as one.
+/// Merges all axes but the batch axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Flatten;
 
@@ -19,7 +19,7 @@ impl Layer for Flatten {
     }
 }
 
-/// The elements of an example under another shape.
+/// Reshapes each example.
 #[derive(Clone, Debug)]
 pub struct Reshape(
     /// The shape of one example.
@@ -33,7 +33,7 @@ impl Layer for Reshape {
     }
 }
 
-/// The axes of an example in another order: axis i of the result is axis `.0[i]`, both counted without the examples'.
+/// Permutes the axes of each example: axis i of the result is axis `.0[i]`, both counted without the batch axis.
 #[derive(Clone, Debug)]
 pub struct Permute(
     /// The order.
@@ -47,12 +47,12 @@ impl Layer for Permute {
     }
 }
 
-/// An image made larger by a whole factor.
+/// Enlarges an image by an integer factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Upsample {
     /// The factor.
     pub factor: usize,
-    /// How the new pixels are found.
+    /// How pixels are interpolated.
     pub mode: ResizeMode,
 }
 

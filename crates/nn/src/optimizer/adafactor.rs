@@ -1,13 +1,13 @@
-//! Descent with a factored second moment.
+//! Adafactor.
 
-use super::{Decay, Optimizer, Parameter, exactly, moment, square_sum, state};
+use super::{Decay, Optimizer, Parameter, descend, exactly, moment, square_sum, state};
 use plimsoll_graph::op::{Binary, Unary};
 use plimsoll_graph::{Builder, GraphError, ValueId};
 use plimsoll_tensor::DType;
 
-/// Adafactor (Shazeer and Stern 2018) without first moment, as PyTorch has it. Of a matrix (the last two axes) it keeps
-/// mean squares of rows and of columns alone: `4 · (rows + columns)` bytes; of a vector, 4 bytes per parameter. The step is
-/// relative to the parameter's size: `rate` times the root of its mean square.
+/// Adafactor (Shazeer and Stern 2018) without first moment, as in PyTorch. The second moment of a matrix (the last two axes)
+/// is factored into mean squares of rows and of columns: `4 · (rows + columns)` bytes; a vector takes 4 bytes per element.
+/// The step is relative to the parameter: `rate` times the root of its mean square.
 #[derive(Clone, Debug)]
 pub struct Adafactor {
     rate: f64,
@@ -18,23 +18,23 @@ pub struct Adafactor {
 }
 
 impl Adafactor {
-    /// With a second moment that forgets as `step^-0.8`, updates whose mean square is at most one, and no weight decay.
+    /// With a second moment that decays as `step^-0.8`, updates clipped to a mean square of one, and no weight decay.
     pub fn new(rate: f64) -> Self {
         Self { rate, beta2_decay: -0.8, eps: (None, 1e-3), threshold: 1.0, decay: Decay::new(0.0) }
     }
 
-    /// With other bounds: the least root of a mean square of gradients (else the float type's epsilon), and the least size
-    /// of a parameter that steps are relative to.
+    /// With other lower bounds: of the root mean square of gradients (by default the float type's epsilon), and of the
+    /// parameter's root mean square that steps are relative to.
     pub fn eps(self, gradient: f64, parameter: f64) -> Self {
         Self { eps: (Some(gradient), parameter), ..self }
     }
 
-    /// With weight decay, apart from the gradient.
+    /// With decoupled weight decay.
     pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
         Self { decay: decay.into(), ..self }
     }
 
-    /// The mean square of each element as far as it is known: of rows and columns, or of elements.
+    /// The second moment of each element, from the factors of rows and columns or, of a vector, itself.
     fn estimate(
         &self,
         b: &mut Builder,
@@ -70,10 +70,10 @@ impl Adafactor {
     }
 }
 
-/// `old + share · (new - old)`.
-fn lerp(b: &mut Builder, old: ValueId, new: ValueId, share: ValueId) -> Result<ValueId, GraphError> {
+/// `old + weight · (new - old)`.
+fn lerp(b: &mut Builder, old: ValueId, new: ValueId, weight: ValueId) -> Result<ValueId, GraphError> {
     let difference = b.sub(new, old)?;
-    let change = b.mul(difference, share)?;
+    let change = b.mul(difference, weight)?;
     b.add(old, change)
 }
 
@@ -115,7 +115,7 @@ impl Optimizer for Adafactor {
         gradient: ValueId,
         settings: &[ValueId],
     ) -> Result<(), GraphError> {
-        let (kept, settings) = self.decay.apart(b, parameter, settings)?;
+        let (kept, settings) = self.decay.decoupled(b, parameter, settings)?;
         let [rate, forget] = exactly(settings)?;
         let eps = self.eps.0.unwrap_or(match b.ty(gradient).dtype {
             DType::F64 => f64::EPSILON,
@@ -125,7 +125,7 @@ impl Optimizer for Adafactor {
         let estimate = b.with_constant(Binary::Max, estimate, eps * eps)?;
         let scale = b.unary(Unary::Rsqrt, estimate)?;
         let update = b.mul(scale, gradient)?;
-        // The step: relative to the parameter, and shorter where the update is long.
+        // The step size: relative to the parameter, and clipped where the update is large.
         let size = root_mean_square(b, parameter.value)?;
         let size = b.with_constant(Binary::Max, size, self.eps.1)?;
         let step = b.mul(size, rate)?;
@@ -133,9 +133,6 @@ impl Optimizer for Adafactor {
         let length = b.scale(length, 1.0 / self.threshold)?;
         let length = b.with_constant(Binary::Max, length, 1.0)?;
         let step = b.div(step, length)?;
-        let change = b.mul(update, step)?;
-        let next = b.sub(kept, change)?;
-        b.set_state(parameter.value, next);
-        Ok(())
+        descend(b, parameter, kept, update, step)
     }
 }

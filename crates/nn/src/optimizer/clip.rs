@@ -1,21 +1,21 @@
-//! Gradients kept from growing.
+//! Gradient clipping.
 
 use super::{Parameter, square_sum};
 use plimsoll_graph::op::{Binary, Unary};
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
-/// Added to a norm before it divides, as PyTorch has it.
+/// Added to a norm before it divides, as in PyTorch.
 const EPS: f64 = 1e-6;
 
-/// How gradients are kept from growing.
+/// Gradient clipping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Every element stays within ± this value.
+    /// Clamps every element to ± this value.
     Value(f64),
-    /// The norm of each parameter's gradient is at most this.
+    /// Scales each parameter's gradient to at most this norm.
     Norm(f64),
-    /// The norm of all gradients together is at most this. No parameter is updated, and no gradient freed, before all
-    /// gradients are known.
+    /// Scales all gradients together to at most this norm. The first update waits for the last gradient, so all gradients
+    /// are live at once.
     GlobalNorm(f64),
 }
 
@@ -47,8 +47,7 @@ impl Clip {
     }
 }
 
-/// What all gradients are multiplied with so that their norm is at most this. The squares are added up in the order of the
-/// parameters.
+/// The factor that scales all gradients together to at most the norm `most`. Squares are added in the parameters' order.
 fn global_factor(
     b: &mut Builder,
     parameters: &[Parameter],
@@ -67,7 +66,7 @@ fn global_factor(
     b.within("clip".into(), |b| factor(b, total, most))
 }
 
-/// `most / norm` where that is below one, from the norm's square.
+/// `min(most / norm, 1)`, from the norm's square.
 fn factor(b: &mut Builder, square: ValueId, most: f64) -> Result<ValueId, GraphError> {
     let norm = b.unary(Unary::Sqrt, square)?;
     let norm = b.with_constant(Binary::Add, norm, EPS)?;

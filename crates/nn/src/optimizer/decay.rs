@@ -3,10 +3,10 @@
 use super::{Parameter, Pattern};
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
-/// The word for parameters of fewer than two axes: biases, and gains of norms.
+/// The group of parameters with fewer than two axes: biases, and gains of norms.
 const VECTORS: &str = "vectors";
 
-/// How strongly parameters are drawn towards zero: one weight for all, others for groups of them.
+/// Weight decay: one coefficient for all parameters, others for groups of them.
 ///
 /// ```
 /// use plimsoll_nn::Decay;
@@ -19,24 +19,24 @@ const VECTORS: &str = "vectors";
 pub struct Decay {
     weight: f64,
     groups: Vec<(Pattern, f64)>,
-    /// The weights that are not zero, each once: kept, because steps ask for them and allocate nothing.
+    /// The distinct non-zero weights, precomputed: steps must not allocate.
     weights: Vec<f64>,
 }
 
 impl Decay {
     /// The same for all parameters.
     pub fn new(weight: f64) -> Self {
-        Self { weight, groups: Vec::new(), weights: Vec::new() }.counted()
+        Self { weight, groups: Vec::new(), weights: Vec::new() }.with_weights()
     }
 
-    /// Another weight for the parameters that a [`Pattern`] names, or for all `vectors`: those of fewer than two axes,
-    /// like biases and gains. The first group that a parameter belongs to counts.
+    /// Another weight for the parameters that a [`Pattern`] matches, or for all `vectors`: those with fewer than two axes,
+    /// like biases and gains. The first group that matches a parameter counts.
     pub fn group(mut self, pattern: &str, weight: f64) -> Self {
         self.groups.push((Pattern::new(pattern), weight));
-        self.counted()
+        self.with_weights()
     }
 
-    /// The weight of a parameter with so many axes.
+    /// The weight of a parameter with this many axes.
     pub fn of(&self, name: &str, axes: usize) -> f64 {
         let is_in = |pattern: &Pattern| match pattern.to_string() == VECTORS {
             true => axes < 2,
@@ -45,7 +45,7 @@ impl Decay {
         self.groups.iter().find(|(pattern, _)| is_in(pattern)).map_or(self.weight, |(_, weight)| *weight)
     }
 
-    /// The weights in words.
+    /// The weights, for [`Optimizer::description`](super::Optimizer::description).
     pub(super) fn description(&self) -> String {
         let groups = self.groups.iter().map(|(pattern, weight)| format!(", of {pattern} {weight}"));
         format!("decay {}{}", self.weight, groups.collect::<String>())
@@ -61,8 +61,8 @@ impl Decay {
         })
     }
 
-    /// With its weights listed.
-    fn counted(mut self) -> Self {
+    /// With `weights` filled in.
+    fn with_weights(mut self) -> Self {
         self.weights.clear();
         for weight in std::iter::once(self.weight).chain(self.groups.iter().map(|(_, weight)| *weight)) {
             if weight != 0.0 && !self.weights.contains(&weight) {
@@ -72,37 +72,37 @@ impl Decay {
         self
     }
 
-    /// Names of the settings for decay apart from the gradient: what is left of a parameter, for each weight.
+    /// Names of the settings of decoupled decay: the factor `1 - rate · weight`, for each weight.
     pub(super) fn setting_names(&self) -> Vec<String> {
         let name = |i: usize| if i == 0 { "decay".to_string() } else { format!("decay{i}") };
         (0..self.weights.len()).map(name).collect()
     }
 
-    /// Writes those settings for a learning rate; returns the rest.
+    /// Writes these settings for a learning rate; returns the rest.
     pub(super) fn settings<'v>(&self, rate: f64, values: &'v mut [f64]) -> &'v mut [f64] {
         let (own, rest) = values.split_at_mut(self.weights.len());
         own.iter_mut().zip(&self.weights).for_each(|(value, weight)| *value = 1.0 - rate * weight);
         rest
     }
 
-    /// The parameter drawn towards zero, apart from its gradient; and the settings that are not for decay.
-    pub(super) fn apart<'s>(
+    /// Decoupled weight decay: the decayed parameter, and the settings that are not for decay.
+    pub(super) fn decoupled<'s>(
         &self,
         b: &mut Builder,
         parameter: &Parameter,
         settings: &'s [ValueId],
     ) -> Result<(ValueId, &'s [ValueId]), GraphError> {
         let (weights, weight) = (&self.weights, self.of(&parameter.name, b.shape(parameter.value).rank()));
-        let place = weights.iter().position(|&w| w == weight);
-        let kept = match place.and_then(|place| settings.get(place)) {
-            Some(&left) => b.mul(parameter.value, left)?,
+        let index = weights.iter().position(|&w| w == weight);
+        let kept = match index.and_then(|index| settings.get(index)) {
+            Some(&factor) => b.mul(parameter.value, factor)?,
             None => parameter.value,
         };
         Ok((kept, settings.get(weights.len()..).unwrap_or_default()))
     }
 
-    /// The gradient with the parameter's decay in it, as a penalty on squares has it.
-    pub(super) fn inside(
+    /// L2 weight decay: the gradient plus `weight · parameter`.
+    pub(super) fn add_to_gradient(
         &self,
         b: &mut Builder,
         parameter: &Parameter,
@@ -111,8 +111,8 @@ impl Decay {
         match self.of(&parameter.name, b.shape(parameter.value).rank()) {
             0.0 => Ok(gradient),
             weight => {
-                let pull = b.scale(parameter.value, weight)?;
-                b.add(gradient, pull)
+                let decay = b.scale(parameter.value, weight)?;
+                b.add(gradient, decay)
             }
         }
     }
@@ -124,7 +124,7 @@ impl From<f64> for Decay {
     }
 }
 
-/// The first pattern that names nothing.
+/// The first pattern that matches no name.
 pub(super) fn unused<'p>(
     mut patterns: impl Iterator<Item = &'p Pattern>,
     names: &[&str],
@@ -132,7 +132,7 @@ pub(super) fn unused<'p>(
     patterns.find(|pattern| !names.iter().any(|name| pattern.matches(name)))
 }
 
-/// Some of the names there are.
+/// The first few names, for messages.
 pub(super) fn named(names: &[&str]) -> String {
     const SHOWN: usize = 8;
     let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");

@@ -1,6 +1,6 @@
-//! Steps of one size along signs.
+//! Lion.
 
-use super::{Decay, Optimizer, Parameter, exactly, moment};
+use super::{Decay, Optimizer, Parameter, descend, exactly, moment};
 use plimsoll_graph::op::Unary;
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
@@ -25,7 +25,7 @@ impl Lion {
         Self { beta1, beta2, ..self }
     }
 
-    /// With weight decay, apart from the gradient.
+    /// With decoupled weight decay.
     pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
         Self { decay: decay.into(), ..self }
     }
@@ -57,22 +57,19 @@ impl Optimizer for Lion {
         gradient: ValueId,
         settings: &[ValueId],
     ) -> Result<(), GraphError> {
-        let (kept, settings) = self.decay.apart(b, parameter, settings)?;
+        let (kept, settings) = self.decay.decoupled(b, parameter, settings)?;
         let [rate] = exactly(settings)?;
         let old = moment(b, parameter, "mean");
-        // Both means are made of one difference, so that they are one kernel's work.
+        // Both means use one difference, so that they fuse into one kernel.
         let difference = b.sub(gradient, old)?;
-        let toward = |b: &mut Builder, share: f64| {
-            let change = b.scale(difference, share)?;
+        let toward = |b: &mut Builder, weight: f64| {
+            let change = b.scale(difference, weight)?;
             b.add(old, change)
         };
         let direction = toward(b, 1.0 - self.beta1)?;
         let direction = b.unary(Unary::Sign, direction)?;
         let mean = toward(b, 1.0 - self.beta2)?;
         b.set_state(old, mean);
-        let change = b.mul(direction, rate)?;
-        let next = b.sub(kept, change)?;
-        b.set_state(parameter.value, next);
-        Ok(())
+        descend(b, parameter, kept, direction, rate)
     }
 }

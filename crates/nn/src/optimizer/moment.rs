@@ -1,20 +1,19 @@
-//! How moments lie in memory.
+//! Storage of optimizer moments.
 
 use super::{Parameter, moment, state};
 use plimsoll_graph::op::Quantise;
 use plimsoll_graph::{Builder, GraphError, Op, ValueId};
 use plimsoll_tensor::{CODE_BLOCK, DType, TensorType};
 
-/// How an optimizer's two moments lie in memory. They are computed in the parameter's type and rounded when they are
-/// stored.
+/// How Adam's two moments are stored. They are computed in the parameter's type and rounded as they are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Moments {
-    /// As the parameter: 8 bytes of state per parameter in f32.
+    /// In the parameter's type: 8 bytes of state per parameter in f32.
     #[default]
     Whole,
-    /// In bf16: 4 bytes per parameter. What is less than a 256th of a moment is lost when it is added.
+    /// In bf16: 4 bytes per parameter. Changes below 1/256 of a moment are lost.
     Half,
-    /// One byte for each element and a scale for every 256, as bitsandbytes has them: 2.03 bytes per parameter.
+    /// Quantised blockwise to 8 bits, a scale for every 256, as in bitsandbytes: 2.03 bytes per parameter.
     Bytes,
 }
 
@@ -27,23 +26,23 @@ impl Moments {
         }
     }
 
-    /// A moment of a parameter, starting at zero: its elements, and where they go.
+    /// A moment of a parameter, initially zero: its elements, and where to store them.
     pub(super) fn load(
         self,
         b: &mut Builder,
         parameter: &Parameter,
         name: &str,
         signed: bool,
-    ) -> Result<(ValueId, Place), GraphError> {
+    ) -> Result<(ValueId, MomentState), GraphError> {
         let ty = b.ty(parameter.value).clone();
         Ok(match self {
             Self::Whole => {
                 let old = moment(b, parameter, name);
-                (old, Place::Whole(old))
+                (old, MomentState::Whole(old))
             }
             Self::Half => {
                 let old = state(b, parameter, name, TensorType::new(DType::BF16, ty.shape));
-                (b.cast(old, ty.dtype)?, Place::Half(old))
+                (b.cast(old, ty.dtype)?, MomentState::Half(old))
             }
             Self::Bytes => {
                 let scales = TensorType::new(ty.dtype, [ty.shape.elements().div_ceil(CODE_BLOCK)]);
@@ -51,21 +50,21 @@ impl Moments {
                 let codes = state(b, parameter, &format!("{name}/codes"), codes);
                 let scales = state(b, parameter, &format!("{name}/scales"), scales);
                 let values = b.one(Op::Quantise(Quantise::Decode { signed }), &[codes, scales])?;
-                (values, Place::Bytes { codes, scales, signed })
+                (values, MomentState::Bytes { codes, scales, signed })
             }
         })
     }
 }
 
-/// Where a moment lies.
+/// The states that hold a moment.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum MomentState {
     Whole(ValueId),
     Half(ValueId),
     Bytes { codes: ValueId, scales: ValueId, signed: bool },
 }
 
-impl Place {
+impl MomentState {
     /// Stores the moment's new version.
     pub(super) fn store(self, b: &mut Builder, new: ValueId) -> Result<(), GraphError> {
         match self {

@@ -1,8 +1,8 @@
-//! Parameters by name.
+//! Patterns of parameter and layer names.
 
 use std::fmt;
 
-/// Names of parameters: one itself, a layer with all that is in it, or either with `*` for any letters.
+/// A pattern of names: a parameter, a layer with everything inside it, or either with `*` as a wildcard.
 ///
 /// ```
 /// use plimsoll_nn::Pattern;
@@ -20,10 +20,10 @@ impl Pattern {
         Self(text.into())
     }
 
-    /// Whether a name is one of those meant.
+    /// Whether it matches a name.
     pub fn matches(&self, name: &str) -> bool {
         let ends = name.match_indices('/').map(|(place, _)| place).chain([name.len()]);
-        ends.into_iter().any(|end| is_like(self.0.as_bytes(), &name.as_bytes()[..end]))
+        ends.into_iter().any(|end| glob(self.0.as_bytes(), &name.as_bytes()[..end]))
     }
 }
 
@@ -33,10 +33,10 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Whether a text is a pattern's, from beginning to end.
-fn is_like(pattern: &[u8], text: &[u8]) -> bool {
+/// Whether the pattern matches the whole text.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // The last star, and how far the text was when it was met.
+    // The last star, and the position in the text where it began to match.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match (pattern.get(p), star) {
@@ -45,7 +45,7 @@ fn is_like(pattern: &[u8], text: &[u8]) -> bool {
                 p += 1;
             }
             (Some(letter), _) if *letter == text[t] => (p, t) = (p + 1, t + 1),
-            // The star takes one letter more.
+            // Backtrack: the star takes one more letter.
             (_, Some((at, from))) => {
                 star = Some((at, from + 1));
                 (p, t) = (at + 1, from + 1);
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_take_any_letters() {
+    fn stars_match_any_letters() {
         for (pattern, text, expected) in [
             ("", "", true),
             ("*", "", true),
@@ -73,7 +73,7 @@ mod tests {
             ("*ab*ab", "aab", false),
             ("a**b", "axb", true),
         ] {
-            assert_eq!(is_like(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
         }
     }
 }

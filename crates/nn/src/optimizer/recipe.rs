@@ -1,14 +1,13 @@
-//! What is done around an optimizer's updates.
+//! Gradient clipping, weight averaging and frozen parameters around an optimizer.
 
 use super::decay::{named, unused};
 use super::{Clip, Decay, Optimizer, Parameter, Pattern};
 use plimsoll_graph::{Builder, GraphError, Role, ValueId};
 
-/// The last part of the name of a parameter's running average, after the parameter's own.
+/// The last part of the name of a parameter's running average; the first is the parameter's name.
 pub const AVERAGE: &str = "average";
 
-/// An optimizer with what is done around its updates: gradients are clipped before them, parameters averaged after them,
-/// and parameters that are frozen have none.
+/// An optimizer with gradient clipping before its updates, weight averaging after them, and frozen parameters.
 ///
 /// ```
 /// use plimsoll_nn::{AdamW, Clip, Dense, Flatten, Recipe, Sequential, step};
@@ -40,14 +39,14 @@ impl Recipe {
         Self { clip: Some(clip), ..self }
     }
 
-    /// Keeps a running average of every parameter, `average = decay · average + (1 - decay) · parameter`, that starts as
-    /// the parameter after the first step. Evaluation, prediction and saved weights are those of the averages.
+    /// Keeps an exponential moving average of every parameter, `average = decay · average + (1 - decay) · parameter`, which
+    /// starts as the parameter after the first step. Evaluation, prediction and saved weights use the averages.
     pub fn average(self, decay: f64) -> Self {
         Self { average: Some(decay), ..self }
     }
 
-    /// Freezes the parameters that a [`Pattern`] names: they have no gradients, no moments and no averages. Running
-    /// statistics of norms go on.
+    /// Freezes the parameters that a [`Pattern`] matches: they have no gradients, moments or averages. Running statistics of
+    /// norms are still updated.
     pub fn freeze(mut self, pattern: &str) -> Self {
         self.frozen.push(Pattern::new(pattern));
         self
@@ -89,7 +88,7 @@ impl Optimizer for Recipe {
         let Some(decay) = self.average else { return self.optimizer.settings(step, scale, values) };
         if let Some((last, own)) = values.split_last_mut() {
             self.optimizer.settings(step, scale, own);
-            // The first average is the parameter itself.
+            // After the first step the average is the parameter.
             *last = if step == 0 { 0.0 } else { decay };
         }
     }
@@ -128,7 +127,7 @@ impl Optimizer for Recipe {
         })
     }
 
-    /// Averages go on where parameters stay as they are.
+    /// A skipped step updates the averages, not the parameters.
     fn guarded_updates(
         &self,
         b: &mut Builder,
@@ -163,16 +162,16 @@ impl Optimizer for Recipe {
     }
 }
 
-/// Adds the running average of a parameter's new version.
+/// Adds the running average of an updated parameter.
 fn average(b: &mut Builder, parameter: &Parameter, decay: ValueId) -> Result<(), GraphError> {
     let state = b.graph().states.iter().find(|s| s.input == parameter.value);
     let Some((new, init)) = state.and_then(|s| Some((s.output?, s.init))) else { return Ok(()) };
     let ty = b.ty(parameter.value).clone();
     let old = b.named_state(format!("{}/{AVERAGE}", parameter.name), ty, Role::Average, init);
-    // `new + decay · (old - new)`: with a decay of zero exactly the new version.
+    // `new + decay · (old - new)`: exactly the new value if the decay is zero.
     let difference = b.sub(old, new)?;
-    let share = b.mul(difference, decay)?;
-    let next = b.add(new, share)?;
+    let kept = b.mul(difference, decay)?;
+    let next = b.add(new, kept)?;
     b.set_state(old, next);
     Ok(())
 }

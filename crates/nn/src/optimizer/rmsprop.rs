@@ -1,10 +1,10 @@
-//! Descent by the root of the mean square.
+//! RMSprop.
 
-use super::{Decay, Optimizer, Parameter, blend, exactly, moment};
+use super::{Decay, Optimizer, Parameter, descend, exactly, moment, moving_average, velocity};
 use plimsoll_graph::op::{Binary, Unary};
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
-/// RMSprop (Hinton 2012), as PyTorch has it: gradients over the root of their running mean square. 4 bytes of state per
+/// RMSprop (Hinton 2012), as in PyTorch: gradients over the root of their running mean square. 4 bytes of state per
 /// parameter, 4 more each if centred and with momentum.
 #[derive(Clone, Debug)]
 pub struct RmsProp {
@@ -28,12 +28,12 @@ impl RmsProp {
         Self { momentum, ..self }
     }
 
-    /// With gradients over their running deviation; costs one moment per parameter.
+    /// With gradients over their running standard deviation; costs one moment per parameter.
     pub fn centred(self) -> Self {
         Self { centred: true, ..self }
     }
 
-    /// With weight decay as part of the gradient.
+    /// With L2 weight decay: added to the gradient.
     pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
         Self { decay: decay.into(), ..self }
     }
@@ -69,15 +69,15 @@ impl Optimizer for RmsProp {
         settings: &[ValueId],
     ) -> Result<(), GraphError> {
         let [rate] = exactly(settings)?;
-        let gradient = self.decay.inside(b, parameter, gradient)?;
+        let gradient = self.decay.add_to_gradient(b, parameter, gradient)?;
         let old = moment(b, parameter, "square");
         let square = b.unary(Unary::Square, gradient)?;
-        let square = blend(b, old, square, self.smoothing)?;
+        let square = moving_average(b, old, square, self.smoothing)?;
         b.set_state(old, square);
         let mut spread = square;
         if self.centred {
             let old = moment(b, parameter, "mean");
-            let mean = blend(b, old, gradient, self.smoothing)?;
+            let mean = moving_average(b, old, gradient, self.smoothing)?;
             b.set_state(old, mean);
             let mean = b.unary(Unary::Square, mean)?;
             spread = b.sub(square, mean)?;
@@ -86,14 +86,8 @@ impl Optimizer for RmsProp {
         let root = b.with_constant(Binary::Add, root, self.eps)?;
         let mut direction = b.div(gradient, root)?;
         if self.momentum != 0.0 {
-            let old = moment(b, parameter, "velocity");
-            let slowed = b.scale(old, self.momentum)?;
-            direction = b.add(slowed, direction)?;
-            b.set_state(old, direction);
+            direction = velocity(b, parameter, direction, self.momentum)?;
         }
-        let change = b.mul(direction, rate)?;
-        let next = b.sub(parameter.value, change)?;
-        b.set_state(parameter.value, next);
-        Ok(())
+        descend(b, parameter, parameter.value, direction, rate)
     }
 }

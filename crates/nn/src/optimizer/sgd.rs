@@ -1,9 +1,9 @@
 //! Stochastic gradient descent.
 
-use super::{Decay, Optimizer, Parameter, exactly, moment};
+use super::{Decay, Optimizer, Parameter, descend, exactly, velocity};
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
-/// Stochastic gradient descent, with momentum if asked for: `v = momentum · v + g`, `p = p - rate · v`. No state without
+/// Stochastic gradient descent, optionally with momentum: `v = momentum · v + g`, `p = p - rate · v`. No state without
 /// momentum, 4 bytes per parameter with it.
 #[derive(Clone, Debug)]
 pub struct Sgd {
@@ -14,7 +14,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// Plain descent.
+    /// Without momentum and weight decay.
     pub fn new(rate: f64) -> Self {
         Self { rate, momentum: 0.0, nesterov: false, decay: Decay::new(0.0) }
     }
@@ -24,12 +24,12 @@ impl Sgd {
         Self { momentum, ..self }
     }
 
-    /// With Nesterov's momentum: the step goes along `g + momentum · v`.
+    /// With Nesterov momentum: the step is along `g + momentum · v`.
     pub fn nesterov(self, momentum: f64) -> Self {
         Self { momentum, nesterov: true, ..self }
     }
 
-    /// With weight decay as part of the gradient.
+    /// With L2 weight decay: added to the gradient.
     pub fn weight_decay(self, decay: impl Into<Decay>) -> Self {
         Self { decay: decay.into(), ..self }
     }
@@ -62,21 +62,15 @@ impl Optimizer for Sgd {
         settings: &[ValueId],
     ) -> Result<(), GraphError> {
         let [rate] = exactly(settings)?;
-        let gradient = self.decay.inside(b, parameter, gradient)?;
+        let gradient = self.decay.add_to_gradient(b, parameter, gradient)?;
         let mut direction = gradient;
         if self.momentum != 0.0 {
-            let old = moment(b, parameter, "velocity");
-            let slowed = b.scale(old, self.momentum)?;
-            direction = b.add(slowed, gradient)?;
-            b.set_state(old, direction);
+            direction = velocity(b, parameter, gradient, self.momentum)?;
             if self.nesterov {
                 let ahead = b.scale(direction, self.momentum)?;
                 direction = b.add(gradient, ahead)?;
             }
         }
-        let change = b.mul(direction, rate)?;
-        let next = b.sub(parameter.value, change)?;
-        b.set_state(parameter.value, next);
-        Ok(())
+        descend(b, parameter, parameter.value, direction, rate)
     }
 }

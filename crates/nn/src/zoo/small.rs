@@ -1,5 +1,6 @@
-//! Small models for digits and small pictures.
+//! Small models for digits and small images.
 
+use super::blocks::{conv, conv_norm};
 use crate::{
     Activation, BatchNorm, Conv2d, ConvTranspose2d, Dense, Flatten, GlobalAveragePool, Layer, MaxPool2d, Net,
     Padding, Sequential,
@@ -11,7 +12,7 @@ pub fn mlp() -> Sequential {
     mlp_of(&[28, 28, 1], &[2048, 2048], 10)
 }
 
-/// A perceptron with relu between its layers, named `dense1`, `dense2`, ….
+/// A multilayer perceptron with relu; its layers are `dense1`, `dense2`, ….
 pub fn mlp_of(input: &[usize], hidden: &[usize], classes: usize) -> Sequential {
     let mut model = Sequential::classifier("mlp", input, classes);
     if input.len() > 1 {
@@ -54,7 +55,7 @@ pub fn resnet20() -> Sequential {
 /// ResNet-20 for images of another size.
 pub fn resnet20_of(input: [usize; 3], classes: usize) -> Sequential {
     let mut model = Sequential::classifier("resnet20", input, classes)
-        .layer("conv", Conv2d::new(16, 3).padding(Padding::Around(1)).without_bias())
+        .layer("conv", conv(16, 3, 1))
         .layer("norm", BatchNorm::default())
         .layer("relu", Activation::Relu);
     for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
@@ -67,44 +68,29 @@ pub fn resnet20_of(input: [usize; 3], classes: usize) -> Sequential {
     model.layer("pool", GlobalAveragePool).layer("head", Dense::new(classes))
 }
 
-/// Two 3×3 convolutions with batch norm around a shortcut.
+/// Two 3×3 convolutions with batch norm, and a shortcut.
 struct ResidualBlock {
     channels: usize,
     stride: usize,
 }
 
-impl ResidualBlock {
-    fn conv(
-        &self,
-        net: &mut Net,
-        names: [&str; 2],
-        x: ValueId,
-        window: usize,
-        stride: usize,
-    ) -> Result<ValueId, GraphError> {
-        let conv = Conv2d::new(self.channels, window)
-            .stride(stride)
-            .padding(Padding::Around(window / 2))
-            .without_bias();
-        let y = net.scope(names[0], |net| conv.forward(net, x))?;
-        net.scope(names[1], |net| BatchNorm::default().forward(net, y))
-    }
-}
-
 impl Layer for ResidualBlock {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let y = self.conv(net, ["conv1", "norm1"], x, 3, self.stride)?;
-        let y = Activation::Relu.forward(net, y)?;
-        let y = self.conv(net, ["conv2", "norm2"], y, 3, 1)?;
-        let changes = net.shape(x) != net.shape(y);
-        let shortcut =
-            if changes { self.conv(net, ["shortcut", "shortcut_norm"], x, 1, self.stride)? } else { x };
+        let (channels, stride) = (self.channels, self.stride);
+        let relu = Some(Activation::Relu);
+        let y = conv_norm(net, ["conv1", "norm1"], x, conv(channels, 3, stride), relu)?;
+        let y = conv_norm(net, ["conv2", "norm2"], y, conv(channels, 3, 1), None)?;
+        let shortcut = if net.shape(x) == net.shape(y) {
+            x
+        } else {
+            conv_norm(net, ["shortcut", "shortcut_norm"], x, conv(channels, 1, stride), None)?
+        };
         let sum = net.add(y, shortcut)?;
-        Activation::Relu.forward(net, sum)
+        net.relu(sum)
     }
 }
 
-/// A convolutional autoencoder: two halvings down to `code` numbers and back; the target is the input.
+/// A convolutional autoencoder: two stride-2 convolutions down to `code` numbers and back; the target is the input.
 pub fn autoencoder_of([height, width, channels]: [usize; 3], code: usize) -> Sequential {
     let small = [height.div_ceil(4), width.div_ceil(4)];
     let input = [height, width, channels];

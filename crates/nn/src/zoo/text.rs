@@ -1,4 +1,4 @@
-//! Models of text.
+//! Language models.
 
 use crate::{
     Activation, Dense, Dropout, Embedding, Field, Gru, Head, Layer, LayerNorm, Lstm, Model,
@@ -20,7 +20,7 @@ pub struct Gpt {
     pub context: usize,
     /// Number of tokens.
     pub vocabulary: usize,
-    /// As published by OpenAI: the table of tokens is also the head, gelu by its tanh approximation.
+    /// As published by OpenAI: the head is tied to the token embedding, gelu is the tanh approximation.
     pub gpt2: bool,
 }
 
@@ -37,7 +37,7 @@ impl Gpt {
     }
 }
 
-/// A table of vectors and a look-up in it.
+/// An embedding: its table, and the rows of `x`.
 fn embed(
     net: &mut Net,
     name: &str,
@@ -49,7 +49,7 @@ fn embed(
     Ok([table, net.scope(name, |net| net.one(Op::Index(plimsoll_graph::op::Index::Gather), &[table, x]))?])
 }
 
-/// Rows for a head that never holds all scores.
+/// Features `[rows, width]` for a [`Head::Linear`].
 fn feature_rows(net: &mut Net, h: ValueId) -> Result<ValueId, GraphError> {
     let width = net.width("head", h)?;
     let rows = net.shape(h).elements() / width.max(1);
@@ -96,7 +96,7 @@ impl Model for Gpt {
     }
 }
 
-/// BERT as a masked language model: a token for every position; labels below zero are positions that do not count.
+/// BERT as a masked language model: a token for every position; positions with negative labels are ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Bert {
     /// Number of blocks.
@@ -107,11 +107,11 @@ pub struct Bert {
     pub heads: usize,
     /// Positions of an example.
     pub context: usize,
-    /// Rows of the table of positions; published with 512.
+    /// Rows of the position embedding; published with 512.
     pub positions: usize,
     /// Number of tokens.
     pub vocabulary: usize,
-    /// Share of activations that training drops.
+    /// Dropout probability.
     pub dropout: f64,
 }
 
@@ -175,12 +175,12 @@ impl Model for Bert {
     }
 }
 
-/// A recurrent language model of characters.
+/// A character-level recurrent language model.
 #[derive(Clone, Copy, Debug)]
 pub struct CharLstm {
-    /// LSTMs on top of each other.
+    /// Stacked LSTM layers.
     pub layers: usize,
-    /// Units of each, and width of a character's vector.
+    /// Units of each, and width of the embedding.
     pub width: usize,
     /// Positions of an example.
     pub context: usize,
@@ -217,13 +217,13 @@ impl Model for CharLstm {
     }
 }
 
-/// From one sequence of tokens to another: a recurrence reads the source, a second one, started from its memory,
-/// writes the target and looks back at the source (Luong et al. 2015).
+/// GRU encoder and decoder: the decoder starts from the encoder's last state and attends to all of its states (Luong et al.
+/// 2015).
 ///
 /// Inputs are the source and the target shifted by one; labels are the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Seq2Seq {
-    /// Units of both recurrences, and width of a token's vector.
+    /// Units of both GRUs, and width of the embeddings.
     pub width: usize,
     /// Positions of the source.
     pub source: usize,
@@ -264,7 +264,7 @@ impl Model for Seq2Seq {
             let x = net.scope("tokens", |net| tokens.forward(net, inputs[1]))?;
             let (states, _) = net.scope("gru", |net| gru.run(net, x, Some(last), false))?;
             let states = net.stack(&states, 1)?;
-            let context = net.scope("attention", |net| self.look(net, states, memory))?;
+            let context = net.scope("attention", |net| self.attend(net, states, memory))?;
             let both = net.concat(&[states, context], 2)?;
             let h = net.scope("combine", |net| Dense::new(width).forward(net, both))?;
             let h = net.tanh(h)?;
@@ -274,8 +274,8 @@ impl Model for Seq2Seq {
 }
 
 impl Seq2Seq {
-    /// What every state of the decoder finds in the encoder's, by their products.
-    fn look(&self, net: &mut Net, states: ValueId, memory: ValueId) -> Result<ValueId, GraphError> {
+    /// Dot-product attention of the decoder's states to the encoder's.
+    fn attend(&self, net: &mut Net, states: ValueId, memory: ValueId) -> Result<ValueId, GraphError> {
         let [n, positions, width] = net.sequence("attention", states)?;
         let query = net.reshape(states, [n, positions, 1, width])?;
         let [_, keys, _] = net.sequence("attention", memory)?;

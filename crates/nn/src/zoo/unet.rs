@@ -1,21 +1,21 @@
-//! U-Net: a class for every pixel.
+//! U-Net: semantic segmentation.
 
 use crate::{
     Activation, BatchNorm, Conv2d, ConvTranspose2d, Field, Head, Layer, MaxPool2d, Model, Net, Padding,
 };
 use plimsoll_graph::{GraphError, ValueId};
 
-/// U-Net (Ronneberger et al. 2015) with padded convolutions: four halvings and back, with what was seen on the way
-/// down set beside what comes up.
+/// U-Net (Ronneberger et al. 2015) with padded convolutions: four poolings down and four transposed convolutions up, with
+/// skip connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Unet {
     /// Height, width and channels of an image; height and width are multiples of 16.
     pub image: [usize; 3],
-    /// Classes of a pixel.
+    /// Classes per pixel.
     pub classes: usize,
-    /// Channels of the first convolution, doubled with every halving; published with 64.
+    /// Channels of the first convolution, doubled at every level; published with 64.
     pub width: usize,
-    /// Whether convolutions are followed by batch norm. Without, batches can be split.
+    /// Whether convolutions are followed by batch norm. Without it, batches can be split into micro-batches.
     pub norm: bool,
 }
 
@@ -27,7 +27,7 @@ impl Default for Unet {
 
 impl Unet {
     /// Two convolutions of 3×3, each with its norm and relu.
-    fn twice(&self, net: &mut Net, x: ValueId, channels: usize) -> Result<ValueId, GraphError> {
+    fn double_conv(&self, net: &mut Net, x: ValueId, channels: usize) -> Result<ValueId, GraphError> {
         let mut y = x;
         for i in ["1", "2"] {
             let conv = Conv2d::new(channels, 3).padding(Padding::Around(1));
@@ -60,21 +60,21 @@ impl Model for Unet {
             let reason = "height and width must be multiples of 16: each is halved four times".to_string();
             return Err(net.refuse("unet", &[inputs[0]], reason));
         }
-        let mut y = net.scope("down0", |net| self.twice(net, inputs[0], self.width))?;
-        let mut seen = Vec::new();
+        let mut y = net.scope("down0", |net| self.double_conv(net, inputs[0], self.width))?;
+        let mut skips = Vec::new();
         for level in 1..=4 {
-            seen.push(y);
+            skips.push(y);
             y = net.scope(&format!("down{level}"), |net| {
                 let half = MaxPool2d::new(2).forward(net, y)?;
-                self.twice(net, half, self.width << level)
+                self.double_conv(net, half, self.width << level)
             })?;
         }
         for level in (0..4).rev() {
             y = net.scope(&format!("up{level}"), |net| {
                 let up = ConvTranspose2d::new(self.width << level, 2).stride(2).padding(Padding::Valid);
                 let up = net.scope("grow", |net| up.forward(net, y))?;
-                let both = net.concat(&[seen[level], up], 3)?;
-                self.twice(net, both, self.width << level)
+                let both = net.concat(&[skips[level], up], 3)?;
+                self.double_conv(net, both, self.width << level)
             })?;
         }
         let scores = net.scope("head", |net| Conv2d::new(self.classes, 1).forward(net, y))?;

@@ -1,31 +1,14 @@
-//! Classifiers of photographs. Layers carry the names that torchvision gives their parts (`layer1/0/conv1`), so that
-//! weights move between the two by a change of spelling.
+//! Image classifiers. Layers have torchvision's names (`layer1/0/conv1` for `layer1.0.conv1`), so that weights files
+//! convert by spelling alone.
 
-use super::divisible;
+use super::blocks::{conv, conv_norm, divisible};
 use crate::{
     Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Conv2d, Dense, DepthwiseConv2d, Dropout,
     Flatten, GlobalAveragePool, Layer, MaxPool2d, Net, Padding, Sequential,
 };
 use plimsoll_graph::{GraphError, ValueId};
 
-fn conv(channels: usize, window: usize, stride: usize) -> Conv2d {
-    Conv2d::new(channels, window).stride(stride).padding(Padding::Around(window / 2)).without_bias()
-}
-
-/// A convolution and its norm, under two names.
-fn conv_norm(
-    net: &mut Net,
-    names: [&str; 2],
-    x: ValueId,
-    conv: impl Layer,
-    activation: Option<Activation>,
-) -> Result<ValueId, GraphError> {
-    let y = net.scope(names[0], |net| conv.forward(net, x))?;
-    let y = net.scope(names[1], |net| BatchNorm::default().forward(net, y))?;
-    activation.map_or(Ok(y), |activation| activation.forward(net, y))
-}
-
-/// A residual network of torchvision's kind.
+/// A residual block as in torchvision: two 3×3 convolutions, or a bottleneck.
 struct ResidualBlock {
     channels: usize,
     stride: usize,
@@ -115,7 +98,7 @@ pub fn vgg16_of(image: [usize; 3], classes: usize, width: usize, dropout: f64) -
         .layer("classifier/6", Dense::new(classes))
 }
 
-/// Wide, depthwise, narrow, with a shortcut where shapes allow.
+/// Expand, depthwise, project, with a shortcut where shapes allow (MobileNetV2).
 struct InvertedResidual {
     channels: usize,
     stride: usize,
@@ -142,7 +125,7 @@ impl Layer for InvertedResidual {
     }
 }
 
-/// A convolution, its norm and a function, named `0`, `1` and nothing.
+/// A convolution, batch norm and an activation; the first two are named `0` and `1`.
 struct ConvNorm {
     conv: Conv2d,
     activation: Activation,
@@ -186,7 +169,7 @@ pub fn mobilenet_v2_of(image: [usize; 3], classes: usize, width: usize, dropout:
         .layer("classifier/1", Dense::new(classes))
 }
 
-/// EfficientNet's block: wide, depthwise, weighed channel by channel, narrow.
+/// EfficientNet's block: expand, depthwise, squeeze and excitation, project.
 struct MbConv {
     channels: usize,
     window: usize,
@@ -209,15 +192,15 @@ impl Layer for MbConv {
         let depthwise = DepthwiseConv2d::new(self.window).stride(self.stride).padding(around).without_bias();
         y = conv_norm(net, [&name(place, 0), &name(place, 1)], y, depthwise, silu)?;
         place += 1;
-        y = net.scope(&format!("block/{place}"), |net| squeeze(net, y, (c / 4).max(1)))?;
+        y = net.scope(&format!("block/{place}"), |net| squeeze_excite(net, y, (c / 4).max(1)))?;
         place += 1;
         y = conv_norm(net, [&name(place, 0), &name(place, 1)], y, conv(self.channels, 1, 1), None)?;
         if net.shape(x) == net.shape(y) { net.add(x, y) } else { Ok(y) }
     }
 }
 
-/// Squeeze and excitation (Hu et al. 2017): every channel weighed by what all channels' means say.
-fn squeeze(net: &mut Net, x: ValueId, units: usize) -> Result<ValueId, GraphError> {
+/// Squeeze and excitation (Hu et al. 2017): gates every channel by a function of all channels' means.
+fn squeeze_excite(net: &mut Net, x: ValueId, units: usize) -> Result<ValueId, GraphError> {
     let [n, _, _, c] = net.image("squeeze", x)?;
     let mean = GlobalAveragePool.forward(net, x)?;
     let mean = net.reshape(mean, [n, 1, 1, c])?;
@@ -259,7 +242,7 @@ pub fn efficientnet_b0_of(image: [usize; 3], classes: usize, width: usize, dropo
         .layer("classifier/1", Dense::new(classes))
 }
 
-/// Norm, function, 1×1, norm, function, 3×3; what comes out is set beside what went in.
+/// Norm, relu, 1×1, norm, relu, 3×3; the result is concatenated to the input (DenseNet).
 struct DenseLayer {
     growth: usize,
 }
@@ -279,7 +262,7 @@ impl Layer for DenseLayer {
     }
 }
 
-/// Half the channels, half the height and width.
+/// Halves channels, height and width (DenseNet).
 struct Transition;
 
 impl Layer for Transition {
@@ -291,7 +274,7 @@ impl Layer for Transition {
     }
 }
 
-/// DenseNet-121 (Huang et al. 2016); published with a growth of 32.
+/// DenseNet-121 (Huang et al. 2016); published with a growth rate of 32.
 pub fn densenet121_of(image: [usize; 3], classes: usize, growth: usize) -> Sequential {
     let mut model = Sequential::classifier("densenet121", image, classes)
         .layer("features/conv0", conv(2 * growth, 7, 2))

@@ -5,12 +5,12 @@ use crate::{
 };
 use plimsoll_graph::{GraphError, Init, ValueId};
 
-/// A vision transformer (Dosovitskiy et al. 2020): patches as tokens, and one token more that gathers the answer.
+/// A vision transformer (Dosovitskiy et al. 2020): patches as tokens, and a class token that the head reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Vit {
     /// Height, width and channels of an image; height and width are multiples of the patch.
     pub image: [usize; 3],
-    /// Side of a patch.
+    /// Side of a square patch.
     pub patch: usize,
     /// Classes.
     pub classes: usize,
@@ -64,7 +64,7 @@ impl Model for Vit {
         for i in 1..=self.layers {
             h = net.scope(&format!("block{i}"), |net| block.forward(net, h))?;
         }
-        // Only the first token is read from here on.
+        // The head reads the class token only.
         let first = net.slice(h, 1, 0..1)?;
         let first = net.reshape(first, [n, width])?;
         let y = net.scope("norm", |net| LayerNorm { eps: 1e-6 }.forward(net, first))?;

@@ -30,7 +30,7 @@ pub(crate) enum ListEntry {
     Reload(TensorId),
 }
 
-/// The task graph in which each entry of a list is a task, in the list's order. A task that runs again writes new tensors, and
+/// The task graph in which each entry of a list is a task, in the list's order. A rematerialized task writes new tensors, and
 /// readers read the latest version.
 pub(crate) fn unroll<'a>(task_graph: &TaskGraph<'a>, list: &[ListEntry]) -> TaskGraph<'a> {
     let mut new = task_graph.empty();

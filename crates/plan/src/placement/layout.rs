@@ -3,7 +3,7 @@
 use crate::cache::SearchCache;
 use crate::lower::{StateLayout, TaskGraph, TaskId};
 use crate::offload::{avoid_store_stalls, extend_stores, hoist_loads};
-use crate::placement::{LiveRange, live_peak};
+use crate::placement::{LiveRange, lower_bound};
 use crate::predict::predicted;
 use crate::schedule::{UnplacedPlan, unplaced_plan};
 use crate::{Buffer, BufferKind, ExecutionPlan, OffloadedValue, SPILL_ALIGNMENT, StateHome};
@@ -100,7 +100,7 @@ impl Layout<'_> {
         let above: Vec<usize> = above_states(&unplaced).collect();
         let live_ranges: Vec<LiveRange> =
             above.iter().map(|&i| live_range(task_graph, &unplaced.buffers[i])).collect();
-        let (live_above, peak_step) = live_peak(&live_ranges);
+        let (live_above, peak_step) = lower_bound(&live_ranges);
         for (&i, offset) in above.iter().zip(offsets) {
             unplaced.buffers[i].offset = self.state_layout.end + offset;
         }

@@ -32,7 +32,7 @@ const COMPARISONS: usize = 150_000_000;
 const ROUNDS: usize = 2_000;
 
 /// The largest sum of sizes live at one step, and the first step that reaches it. No placement can be lower.
-pub(crate) fn live_peak(live_ranges: &[LiveRange]) -> (usize, usize) {
+pub(crate) fn lower_bound(live_ranges: &[LiveRange]) -> (usize, usize) {
     let end = live_ranges.iter().map(|b| b.last + 2).max().unwrap_or(1);
     let mut change = vec![(0_usize, 0_usize); end];
     for live_range in live_ranges {
@@ -53,7 +53,7 @@ pub(crate) fn live_peak(live_ranges: &[LiveRange]) -> (usize, usize) {
 /// An offset for each buffer; empty ones are at 0. A placement that ends below `enough` is not improved; `None` if it ends above
 /// `most`, which is no less.
 pub(crate) fn place(live_ranges: &[LiveRange], enough: usize, most: usize) -> Option<Vec<usize>> {
-    let (bound, peak_step) = live_peak(live_ranges);
+    let (bound, peak_step) = lower_bound(live_ranges);
     if bound > most {
         return None;
     }

@@ -49,11 +49,11 @@ fn accumulated() -> PlanSet {
     let accumulator = b.accumulator(ty("f32[16,32]"));
     let exp = b.unary(Unary::Exp, x).unwrap();
     let sum = b.accumulating(FOLD, &[exp, y], &[accumulator]).unwrap()[0];
-    b.set_carry(accumulator, sum);
+    b.set_accumulator(accumulator, sum);
     let other = b.accumulator(ty("f32[16,16]"));
     let product = b.one(FOLD, &[exp, x]).unwrap();
     let grown = b.matmul(other, product).unwrap();
-    b.set_carry(other, grown);
+    b.set_accumulator(other, grown);
     b.output("grown", grown);
     let new = b.sub(w, sum).unwrap();
     b.set_state(w, new);
@@ -391,7 +391,7 @@ fn reports_an_accumulation_into_another_buffer() {
         let other = BufferId(plan.buffers.len() as u32 - 1);
         run_mut(plan, step).1[0] = other;
     });
-    assert_error!(error, VerifyError::Sum { .. });
+    assert_error!(error, VerifyError::Accumulator { .. });
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn reports_an_accumulator_that_is_not_updated() {
         plan.buffers.push(spare);
         plan.steps[copy].action = Action::Copy { value, from, to: BufferId(plan.buffers.len() as u32 - 1) };
     });
-    assert_error!(error, VerifyError::CarryEnd { .. });
+    assert_error!(error, VerifyError::AccumulatorEnd { .. });
 }
 
 #[test]

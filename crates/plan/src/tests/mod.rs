@@ -98,7 +98,7 @@ fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
         let same: Vec<ValueId> = values.iter().copied().filter(|v| b.ty(*v) == b.ty(accumulator)).collect();
         let anything = c.below(6) == 0 && !same.is_empty();
         let end = if anything { c.one(&same) } else { sum };
-        b.set_carry(accumulator, end);
+        b.set_accumulator(accumulator, end);
         // Readers of a finished sum belong to the optimizer step.
         let read = b.unary(Unary::Exp, end).unwrap();
         let scalar = b.sum(read, 0, 2).unwrap();

@@ -3,7 +3,7 @@
 use super::{Choices, random_graph};
 use crate::lower::StateTier;
 use crate::lower::{TaskGraph, TaskId};
-use crate::placement::{LiveRange, live_peak, place};
+use crate::placement::{LiveRange, lower_bound, place};
 use crate::schedule::Liveness;
 use crate::schedule::order::order;
 use crate::{Disk, NullTarget};
@@ -166,7 +166,7 @@ fn placements_of_small_sets_are_optimal() {
         lowest(&live_ranges, &mut Vec::new(), &mut best);
         let offsets = place(&live_ranges, 0, usize::MAX).unwrap();
         let found = live_ranges.iter().zip(&offsets).map(|(b, o)| b.size + o).max().unwrap();
-        assert!(found >= best && best >= live_peak(&live_ranges).0);
+        assert!(found >= best && best >= lower_bound(&live_ranges).0);
         exact += usize::from(found == best);
         worst = worst.max(found as f64 / best as f64);
     }
@@ -191,6 +191,6 @@ fn five_thousand_buffers_are_placed_within_three_percent_of_their_live_peak() {
         .map(|(b, o)| b.size + o)
         .max()
         .unwrap();
-    let (bound, _) = live_peak(&live_ranges);
+    let (bound, _) = lower_bound(&live_ranges);
     assert!(height * 100 <= bound * 103, "{height} over {bound}");
 }

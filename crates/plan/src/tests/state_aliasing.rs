@@ -161,7 +161,7 @@ fn accumulated(body: impl FnOnce(&mut Builder, ValueId, ValueId, ValueId)) -> Pl
     let first = b.accumulating(FOLD, &[x, y], &[accumulator]).unwrap()[0];
     let exp = b.unary(Unary::Exp, y).unwrap();
     let second = b.accumulating(FOLD, &[x, exp], &[first]).unwrap()[0];
-    b.set_carry(accumulator, second);
+    b.set_accumulator(accumulator, second);
     let new = b.sub(w, second).unwrap();
     b.set_state(w, new);
     body(&mut b, x, w, first);
@@ -237,7 +237,7 @@ fn ordinary_ops_may_accumulate() {
         let x = b.batch_input("x", ty("f32[4,16]"));
         let accumulator = b.accumulator(ty("f32[4,16]"));
         let sum = b.add(x, accumulator).unwrap();
-        b.set_carry(accumulator, sum);
+        b.set_accumulator(accumulator, sum);
         if !in_place {
             // After the last micro-batch the sum before it is overwritten.
             let both = b.mul(sum, accumulator).unwrap();
@@ -269,9 +269,9 @@ fn rejects_an_accumulator_that_depends_on_a_finished_one() {
     let x = b.batch_input("x", ty("f32[4,16]"));
     let (first, second) = (b.accumulator(ty("f32[4,16]")), b.accumulator(ty("f32[4,16]")));
     let sum = b.add(x, first).unwrap();
-    b.set_carry(first, sum);
+    b.set_accumulator(first, sum);
     let late = b.add(sum, second).unwrap();
-    b.set_carry(second, late);
+    b.set_accumulator(second, late);
     let batches = [("train".to_string(), b.finish().unwrap())];
     let budget = Budget::new(usize::MAX, Vec::new());
     assert!(matches!(plan(&batches, &NullTarget::default(), &budget), Err(PlanError::Graph { .. })));
@@ -309,7 +309,7 @@ fn accumulates_in_place_only_the_final_value_of_an_accumulator() {
     let norm = b.sum(aside, 0, 2).unwrap();
     b.output("norm", norm);
     let sum = b.accumulating(FOLD, &[x, y], &[accumulator]).unwrap()[0];
-    b.set_carry(accumulator, sum);
+    b.set_accumulator(accumulator, sum);
     b.output("sum", sum);
     assert_eq!(copies(&planned(&b.finish().unwrap())), 1);
 }

@@ -1,4 +1,4 @@
-//! An arena on paper: which bytes hold what.
+//! A simulated arena: which bytes hold which value.
 
 use plimsoll_graph::ValueId;
 use std::{collections::BTreeMap, fmt, ops::Range};
@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, ops::Range};
 /// What a range of bytes holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// A value, in the version of a micro-batch; what does not change between micro-batches is always version 0.
+    /// A value, in the version of a micro-batch; a value that is the same in all of them is always version 0.
     Value(ValueId, usize),
     /// A state of another graph.
     Foreign(usize),
@@ -21,7 +21,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// Ranges with known content; they never overlap. Bytes outside them hold nothing that may be read.
+/// Ranges with known content; they never overlap. Bytes outside them must not be read.
 #[derive(Default)]
 pub(super) struct Memory {
     /// End and content, by start.
@@ -29,21 +29,21 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// What lies at exactly this range.
+    /// What exactly this range holds.
     pub fn at(&self, range: &Range<usize>) -> Option<Content> {
         self.ranges.get(&range.start).filter(|(end, _)| *end == range.end).map(|(_, content)| *content)
     }
 
-    /// What lies at a range, in words.
-    pub fn words(&self, range: &Range<usize>) -> String {
+    /// What a range holds, for messages.
+    pub fn describe(&self, range: &Range<usize>) -> String {
         match self.ranges.range(..range.end).next_back().filter(|(_, (end, _))| *end > range.start) {
             Some((_, (_, content))) => content.to_string(),
             None => "nothing".to_string(),
         }
     }
 
-    /// Forgets everything that shares a byte with a range: a value missing a part is no value.
-    pub fn spoil(&mut self, range: &Range<usize>) {
+    /// Invalidates every value that shares a byte with a range.
+    pub fn invalidate(&mut self, range: &Range<usize>) {
         if range.is_empty() {
             return;
         }
@@ -57,7 +57,7 @@ impl Memory {
     /// Writes a value.
     pub fn write(&mut self, range: &Range<usize>, content: Content) {
         if !range.is_empty() {
-            self.spoil(range);
+            self.invalidate(range);
             self.ranges.insert(range.start, (range.end, content));
         }
     }

@@ -1,20 +1,26 @@
-//! Checks plans without sharing code with what made them.
+//! Checks plans without sharing code with the planner.
 //!
-//! First the figures: sizes, alignment, lifetimes, peaks, the load sheet. Then every plan is run on paper: an arena
-//! that knows which bytes hold which value, in which version. A body that repeats is run twice, which shows anything
-//! that one micro-batch leaves wrong for the next.
+//! First what can be checked at rest (`figures`): ids and operands (`structure`), placement and overlaps (`placement`),
+//! peaks, live bytes and the load sheet. Then `runs` checks that every node runs in its phase, and `replay` simulates every
+//! plan on an arena that knows which bytes hold which version of which value (`memory`). Two micro-batches are simulated,
+//! which shows anything that one of them leaves wrong for the next.
+//!
+//! What an op may do in place is the op's own answer (`plimsoll_graph::op::InPlace`), not a target's.
 
 mod error;
 mod figures;
 mod memory;
+mod placement;
 mod replay;
+mod runs;
+mod structure;
 
 pub use error::{At, VerifyError};
 
 use crate::PlanSet;
 
-/// Checks that every read of every step sees the version it names at its exact place, that nothing live is written
-/// over, that states are written once and end as they should, and that every stated figure is true.
+/// Checks that every read of every step sees the version it names in exactly its bytes, that nothing live is overwritten,
+/// that states are written once and end as they should, and that every stated figure is true.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, op::Unary};
@@ -35,8 +41,11 @@ pub fn verify(plans: &PlanSet) -> Result<(), VerifyError> {
     figures::check_sheet(plans, &plans.sheet).map_err(VerifyError::Sheet)
 }
 
-/// As [`verify`], but for the load sheet.
+/// As [`verify`], without the load sheet.
 pub(crate) fn places(plans: &PlanSet) -> Result<(), VerifyError> {
     figures::check(plans)?;
-    plans.plans.iter().try_for_each(|plan| replay::check(plans, plan))
+    plans.plans.iter().try_for_each(|plan| {
+        runs::check(plan)?;
+        replay::check(plans, plan)
+    })
 }

@@ -1,19 +1,19 @@
 //! The area under the ROC curve.
 
 use super::decision::highest;
-use super::{Metric, MetricError, Rows, share, zeros};
+use super::{Metric, MetricError, Rows, ratio, zeros};
 use std::fmt;
 
 /// The area under the ROC curve, from a histogram of scores: `auc` for two classes; `auc/macro`, the mean of every
-/// class against the rest, for more; `auc/error` beside either; where asked for, `auc/0`, `auc/1` and so on.
+/// class against the rest, for more; `auc/error` beside either; with [`Auc::each_class`], `auc/0`, `auc/1` and so on.
 ///
-/// The area is the share of pairs of a positive and a negative row in which the positive one has the higher score,
-/// equal scores counting a half. Pairs in different bins of the histogram are told apart exactly. Pairs in one bin are
-/// counted a half each, whatever they are, so that the area is off by at most half their share. That is `auc/error`:
-/// **the exact area lies within `auc ± auc/error`**, but for the rounding of the sums, and no narrower bound follows
-/// from the histogram, which cannot tell equal scores from near ones. The error depends on the rows (all scores might
-/// fall into one bin), so it is told with the figure; for smooth scores it shrinks as 1 / bins. A class without
-/// positive or without negative rows is NaN and in no mean.
+/// The area is the fraction of pairs of a positive and a negative row in which the positive one has the higher score;
+/// equal scores count a half. Pairs in different bins of the histogram are ranked exactly. Pairs in one bin count a half
+/// each, so the area is off by at most half their fraction. That is `auc/error`: **the exact area lies within
+/// `auc ± auc/error`**, up to the rounding of the sums. No narrower bound follows from the histogram, which cannot
+/// distinguish equal scores from near ones. The error depends on the rows (all scores might fall into one bin), so it is
+/// reported with the figure; for smooth scores it shrinks as 1 / bins. A class without positive or without negative rows
+/// is NaN and left out of the mean.
 ///
 /// Rows of scores are logits. The score of a class is its log-odds against the rest under softmax, which ranks rows as
 /// their probabilities do; give logarithms of probabilities where a model gives those. A single score per row may be
@@ -39,10 +39,10 @@ pub struct Auc {
 }
 
 impl Auc {
-    /// Bins that do for most: 32 KiB per class.
+    /// The default number of bins: 32 KiB per class.
     pub const BINS: usize = 2048;
 
-    /// The area over `classes` classes with so many bins for each curve; two classes have one curve.
+    /// The area over `classes` classes with `bins` bins per curve; two classes have one curve.
     pub fn new(classes: usize, bins: usize) -> Result<Self, MetricError> {
         if classes < 2 || bins == 0 {
             let reason = format!("it needs two classes and one bin or more, not {classes} and {bins}");
@@ -52,7 +52,7 @@ impl Auc {
         Ok(Self { classes, bins, each: false, weights: zeros("auc", elements)? })
     }
 
-    /// Tells each class's area beside the mean.
+    /// Also reports each class's area.
     pub fn each_class(mut self, each: bool) -> Self {
         self.each = each;
         self
@@ -84,7 +84,7 @@ impl Auc {
             error += area.1;
             areas += 1.0;
         }
-        (share(value, areas), share(error, areas))
+        (ratio(value, areas), ratio(error, areas))
     }
 
     fn area(&self, curve: usize) -> (f64, f64) {
@@ -97,11 +97,11 @@ impl Auc {
             positives += positive;
         }
         let pairs = positives * below;
-        (share(higher + together / 2.0, pairs), share(together / 2.0, pairs))
+        (ratio(higher + together / 2.0, pairs), ratio(together / 2.0, pairs))
     }
 
     fn count(&mut self, curve: usize, score: f64, positive: bool, weight: f64) {
-        let bin = ((place(score) * self.bins as f64) as usize).min(self.bins - 1);
+        let bin = ((position(score) * self.bins as f64) as usize).min(self.bins - 1);
         self.weights[(curve * 2 + usize::from(positive)) * self.bins + bin] += weight;
     }
 
@@ -140,15 +140,15 @@ impl Metric for Auc {
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
         let (value, error) = self.mean();
         match self.classes {
-            2 => tell(format_args!("auc"), value),
-            _ => tell(format_args!("auc/macro"), value),
+            2 => report(format_args!("auc"), value),
+            _ => report(format_args!("auc/macro"), value),
         }
-        tell(format_args!("auc/error"), error);
+        report(format_args!("auc/error"), error);
         for class in 0..if self.each { self.classes } else { 0 } {
-            tell(format_args!("auc/{class}"), self.class(class).0);
+            report(format_args!("auc/{class}"), self.class(class).0);
         }
     }
 
@@ -165,19 +165,19 @@ fn curves(classes: usize) -> usize {
     if classes == 2 { 1 } else { classes }
 }
 
-/// A score's place in 0..=1. Each operation is monotone with its rounding, so scores never change places.
-fn place(score: f64) -> f64 {
+/// A score's position in 0..=1. Each operation is monotone with its rounding, so the order of scores is kept.
+fn position(score: f64) -> f64 {
     let half = 0.5 / (1.0 + score.abs());
     if score < 0.0 { half } else { 1.0 - half }
 }
 
-/// What the log-odds of a row's classes are made of.
+/// The terms of the log-odds of a row's classes.
 struct Odds {
     best: usize,
     highest: f64,
     /// Sum of exp(score − highest) over all but the best.
     others: f64,
-    /// Log-odds of the best. Made from the other scores alone: 1 less a share near 1 would lose its digits.
+    /// Log-odds of the best class, from the other scores alone: one minus a probability near one would lose its digits.
     of_best: f64,
 }
 
@@ -208,9 +208,9 @@ impl Odds {
 mod tests {
     use super::*;
 
-    /// Neither a share near 1 nor one near 0 loses the digits of its log-odds.
+    /// Neither a probability near one nor one near zero loses the digits of its log-odds.
     #[test]
-    fn log_odds_are_exact_at_the_ends() {
+    fn log_odds_are_exact_near_zero_and_one() {
         let check = |scores: &[f32], expected: &[f64]| {
             let odds = Odds::of(scores);
             for (class, (&score, expected)) in scores.iter().zip(expected).enumerate() {
@@ -228,10 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn places_rise_with_scores() {
+    fn positions_rise_with_scores() {
         let scores = [f64::NEG_INFINITY, -1e30, -2.0, -1.0, -1e-3, 0.0, 1e-3, 1.0, 2.0, 1e15, f64::INFINITY];
-        let places: Vec<f64> = scores.iter().map(|&score| place(score)).collect();
-        assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{places:?}");
-        assert_eq!((places[0], places[3], places[7], places[10]), (0.0, 0.25, 0.75, 1.0));
+        let positions: Vec<f64> = scores.iter().map(|&score| position(score)).collect();
+        assert!(positions.windows(2).all(|pair| pair[0] < pair[1]), "{positions:?}");
+        assert_eq!((positions[0], positions[3], positions[7], positions[10]), (0.0, 0.25, 0.75, 1.0));
     }
 }

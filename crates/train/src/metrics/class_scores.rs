@@ -1,30 +1,30 @@
 //! Precision, recall, F1, IoU and Dice.
 
-use super::{Decision, Metric, MetricError, Rows, share, zeros};
+use super::{Decision, Metric, MetricError, Rows, ratio, zeros};
 use std::fmt;
 
-/// A class's figure, from the weights of its hits (label and choice), of the rows it was chosen for, and of the rows
-/// whose label it is.
+/// A class's figure, from the weights of its true positives (hits), of the rows predicted as it, and of the rows labelled
+/// as it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Hits of the chosen.
+    /// Hits over predictions.
     Precision,
-    /// Hits of the labels.
+    /// Hits over labels.
     Recall,
-    /// Twice the hits of the chosen and the labels together: the harmonic mean of precision and recall.
+    /// Twice the hits over predictions plus labels: the harmonic mean of precision and recall.
     F1,
-    /// Hits of the rows that are either: the intersection over the union.
+    /// Hits over rows that are predicted or labelled: the intersection over the union.
     Iou,
-    /// The same as F1, by the name it has for pixels.
+    /// The same as F1, by its name for pixels.
     Dice,
 }
 
-/// How the classes' figures become one.
+/// How the classes' figures are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
-    /// The mean over the classes present, which are those that some row has as label or choice.
+    /// The mean over the classes present, as label or prediction of some row.
     Macro,
-    /// The figure of all classes' weights together.
+    /// The figure of all classes' weights added up.
     Micro,
     /// The mean over the classes, weighted by their labels.
     Weighted,
@@ -48,12 +48,12 @@ impl Measure {
     }
 
     fn of(self, tally: &Tally) -> f64 {
-        let Tally { hits, chosen, labels } = *tally;
+        let Tally { hits, predicted, labels } = *tally;
         let (part, whole) = match self {
-            Self::Precision => (hits, chosen),
+            Self::Precision => (hits, predicted),
             Self::Recall => (hits, labels),
-            Self::F1 | Self::Dice => (2.0 * hits, chosen + labels),
-            Self::Iou => (hits, chosen + labels - hits),
+            Self::F1 | Self::Dice => (2.0 * hits, predicted + labels),
+            Self::Iou => (hits, predicted + labels - hits),
         };
         if whole > 0.0 { part / whole } else { 0.0 }
     }
@@ -63,21 +63,22 @@ impl Measure {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     hits: f64,
-    chosen: f64,
+    predicted: f64,
     labels: f64,
 }
 
 impl Tally {
     fn present(&self) -> bool {
-        self.chosen + self.labels > 0.0
+        self.predicted + self.labels > 0.0
     }
 }
 
 /// Precision, recall, F1, IoU or Dice of every class, in three numbers per class: `f1/macro`, `f1/micro`,
-/// `f1/weighted`, for two classes `f1/binary`, which is class 1's, and where asked for `f1/0`, `f1/1` and so on.
+/// `f1/weighted`, for two classes `f1/binary`, which is class 1's, and with [`ClassScores::each_class`] `f1/0`, `f1/1` and
+/// so on.
 ///
-/// As scikit-learn has it, nothing over nothing is 0 (the precision of a class that is never chosen), and a class that
-/// no row has is in no average. `iou/macro` is the mean IoU.
+/// As in scikit-learn, zero over zero is 0 (the precision of a class that is never predicted), and a class that no row has is
+/// left out of averages. `iou/macro` is the mean IoU.
 ///
 /// ```
 /// use plimsoll_train::metrics::{Average, ClassScores, Decision, Measure, Metric, Outputs, Rows, Targets};
@@ -97,13 +98,13 @@ pub struct ClassScores {
 }
 
 impl ClassScores {
-    /// A measure of classes chosen so.
+    /// A measure of classes predicted by this rule.
     pub fn new(measure: Measure, decision: Decision) -> Result<Self, MetricError> {
         let tallies = zeros(measure.name(), Some(decision.classes))?;
         Ok(Self { measure, decision, each: false, tallies })
     }
 
-    /// Tells each class's figure beside the averages.
+    /// Also reports each class's figure.
     pub fn each_class(mut self, each: bool) -> Self {
         self.each = each;
         self
@@ -115,19 +116,19 @@ impl ClassScores {
         match average {
             Average::Macro => {
                 let sum: f64 = present().map(|tally| self.measure.of(tally)).sum();
-                share(sum, present().count() as f64)
+                ratio(sum, present().count() as f64)
             }
             Average::Micro => {
                 let all = present().fold(Tally::default(), |all, tally| Tally {
                     hits: all.hits + tally.hits,
-                    chosen: all.chosen + tally.chosen,
+                    predicted: all.predicted + tally.predicted,
                     labels: all.labels + tally.labels,
                 });
                 if all.present() { self.measure.of(&all) } else { f64::NAN }
             }
             Average::Weighted => {
                 let sum: f64 = present().map(|tally| tally.labels * self.measure.of(tally)).sum();
-                share(sum, present().map(|tally| tally.labels).sum())
+                ratio(sum, present().map(|tally| tally.labels).sum())
             }
             Average::Class(class) => {
                 let tally = self.tallies.get(class).filter(|tally| tally.present());
@@ -147,26 +148,26 @@ impl Metric for ClassScores {
     }
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
-        for (label, chosen, weight) in self.decision.pairs(self.measure.name(), rows)? {
+        for (label, predicted, weight) in self.decision.pairs(self.measure.name(), rows)? {
             self.tallies[label].labels += weight;
-            self.tallies[chosen].chosen += weight;
-            if label == chosen {
+            self.tallies[predicted].predicted += weight;
+            if label == predicted {
                 self.tallies[label].hits += weight;
             }
         }
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
         let name = self.measure.name();
         if self.decision.classes == 2 {
-            tell(format_args!("{name}/binary"), self.value(Average::Class(1)));
+            report(format_args!("{name}/binary"), self.value(Average::Class(1)));
         }
-        tell(format_args!("{name}/macro"), self.value(Average::Macro));
-        tell(format_args!("{name}/micro"), self.value(Average::Micro));
-        tell(format_args!("{name}/weighted"), self.value(Average::Weighted));
+        report(format_args!("{name}/macro"), self.value(Average::Macro));
+        report(format_args!("{name}/micro"), self.value(Average::Micro));
+        report(format_args!("{name}/weighted"), self.value(Average::Weighted));
         for class in 0..if self.each { self.decision.classes } else { 0 } {
-            tell(format_args!("{name}/{class}"), self.value(Average::Class(class)));
+            report(format_args!("{name}/{class}"), self.value(Average::Class(class)));
         }
     }
 

@@ -1,10 +1,10 @@
-//! Which class is taken for which.
+//! The confusion matrix.
 
 use super::{Decision, Metric, MetricError, Rows, zeros};
 use std::fmt;
 
-/// Rows of each label by the class chosen for them: `confusion/LABEL/CHOSEN`. Classes × classes counts of rows; weights
-/// only say whether a row counts.
+/// The confusion matrix: rows by label and predicted class, `confusion/LABEL/PREDICTED`. Weights only decide whether a row
+/// counts.
 ///
 /// ```
 /// use plimsoll_train::metrics::{Confusion, Decision, Metric, Outputs, Rows, Targets};
@@ -22,13 +22,13 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// No rows yet, of classes chosen so.
+    /// An empty matrix of classes predicted by this rule.
     pub fn new(decision: Decision) -> Result<Self, MetricError> {
         let counts = zeros("confusion", decision.classes.checked_mul(decision.classes))?;
         Ok(Self { decision, counts })
     }
 
-    /// The counts, a row per label and a column per chosen class.
+    /// The counts, a row per label and a column per predicted class.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
@@ -44,16 +44,16 @@ impl Metric for Confusion {
     }
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
-        for (label, chosen, _) in self.decision.pairs("confusion", rows)? {
-            self.counts[label * self.decision.classes + chosen] += 1;
+        for (label, predicted, _) in self.decision.pairs("confusion", rows)? {
+            self.counts[label * self.decision.classes + predicted] += 1;
         }
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
         for (label, row) in self.counts.chunks_exact(self.decision.classes.max(1)).enumerate() {
-            for (chosen, count) in row.iter().enumerate() {
-                tell(format_args!("confusion/{label}/{chosen}"), *count as f64);
+            for (predicted, count) in row.iter().enumerate() {
+                report(format_args!("confusion/{label}/{predicted}"), *count as f64);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! How a row's class is chosen.
+//! How a row's class is predicted.
 
 use super::{MetricError, Outputs, Rows};
 
-/// How a row's class is chosen: the highest score, the first of equal ones. A single score per row is that of class 1
-/// against class 0, which is chosen where the score is at or above a threshold.
+/// How a row's class is predicted: the highest score, the first of equal ones. A single score per row is that of class 1
+/// against class 0: class 1 if the score is at or above a threshold.
 ///
-/// Where the model chose the classes itself ([`Outputs::Classes`]), they are taken as they are.
+/// Classes that the model predicted itself ([`Outputs::Classes`]) are taken as they are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     pub(super) classes: usize,
@@ -18,7 +18,7 @@ impl Decision {
         Self { classes, threshold: None }
     }
 
-    /// Class 1 where the score is at or above the threshold. The score of a row of two is the second less the first.
+    /// Class 1 if the score is at or above the threshold. The score of a row of two is the second minus the first.
     pub const fn threshold(threshold: f32) -> Self {
         Self { classes: 2, threshold: Some(threshold) }
     }
@@ -27,7 +27,7 @@ impl Decision {
         match (scores, self.threshold) {
             ([score], threshold) if self.classes == 2 => usize::from(*score >= threshold.unwrap_or(0.0)),
             ([first, second], Some(threshold)) => {
-                // Equal ones apart, because infinite scores have no difference.
+                // Equal scores apart: the difference of infinite ones is NaN.
                 let score = if first == second { 0.0 } else { f64::from(*second) - f64::from(*first) };
                 usize::from(score >= f64::from(threshold))
             }
@@ -35,7 +35,7 @@ impl Decision {
         }
     }
 
-    /// Label, chosen class and weight of every row that counts.
+    /// Label, predicted class and weight of every row that counts.
     pub(super) fn pairs<'a>(
         self,
         metric: &'static str,
@@ -44,21 +44,21 @@ impl Decision {
         let labels = rows.labels(metric, self.classes)?;
         let outputs = rows.outputs;
         match outputs {
-            Outputs::Classes(chosen) => rows.check_classes("predicted class", chosen, self.classes)?,
+            Outputs::Classes(classes) => rows.check_classes("predicted class", classes, self.classes)?,
             _ => drop(rows.scores(metric, self.classes)?),
         }
         Ok(rows.counted().map(move |(row, weight)| {
-            let chosen = match outputs {
-                Outputs::Classes(chosen) => chosen[row] as usize,
+            let predicted = match outputs {
+                Outputs::Classes(classes) => classes[row] as usize,
                 Outputs::Scores { values, width } => self.class(&values[row * width..][..width]),
                 Outputs::Losses(_) => 0,
             };
-            (labels[row] as usize, chosen, weight)
+            (labels[row] as usize, predicted, weight)
         }))
     }
 }
 
-/// Place of the highest score, the first of equal ones.
+/// Index of the highest score, the first of equal ones.
 pub(super) fn highest(scores: &[f32]) -> usize {
     (1..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }

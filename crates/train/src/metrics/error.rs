@@ -1,31 +1,31 @@
-//! What can go wrong with rows and metrics.
+//! Errors of rows and metrics.
 
 use super::spec::NAMES;
 use thiserror::Error;
 
-/// Why rows cannot be counted or a metric cannot be made.
+/// Why rows cannot be counted or a metric cannot be created.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum MetricError {
-    /// Slices that do not fit each other.
+    /// Slices whose lengths do not match.
     #[error("{what}: {found} elements were given, {wanted} were expected")]
     Length {
         /// What has the wrong length.
         what: &'static str,
         /// Its length.
         found: usize,
-        /// The length that fits the outputs.
+        /// The length that matches the outputs.
         wanted: usize,
     },
-    /// Outputs or targets of another kind than the metric is of.
+    /// Outputs or targets of a kind that the metric does not take.
     #[error("`{metric}` needs {needs}")]
     Needs {
         /// The metric.
         metric: &'static str,
-        /// What it is made of.
+        /// What it takes.
         needs: &'static str,
     },
     /// Another number of scores per row than there are classes.
-    #[error("`{metric}` over {classes} classes cannot be told from rows of {width} scores")]
+    #[error("`{metric}` over {classes} classes cannot be computed from rows of {width} scores")]
     Width {
         /// The metric.
         metric: &'static str,
@@ -34,7 +34,7 @@ pub enum MetricError {
         /// Scores per row.
         width: usize,
     },
-    /// A class that is none.
+    /// A class out of range.
     #[error(
         "{what} {value} of row {row} is not in 0..{classes}: give rows that shall not count the weight 0"
     )]
@@ -48,7 +48,7 @@ pub enum MetricError {
         /// The number of classes.
         classes: usize,
     },
-    /// A number that no figure can be made of.
+    /// A number that cannot be counted.
     #[error("{what} of row {row} is {value}: {wanted}")]
     Value {
         /// What the number is.
@@ -66,7 +66,7 @@ pub enum MetricError {
         /// The name.
         name: String,
     },
-    /// A metric that makes no sense.
+    /// An invalid setting of a metric.
     #[error("`{metric}`: {reason}")]
     Setting {
         /// The metric.
@@ -74,7 +74,7 @@ pub enum MetricError {
         /// What to change.
         reason: String,
     },
-    /// More memory than there is.
+    /// Not enough memory.
     #[error("`{metric}` over so many classes takes more memory than the system has")]
     Memory {
         /// The metric.

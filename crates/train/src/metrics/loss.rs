@@ -1,9 +1,9 @@
 //! Mean loss and perplexity.
 
-use super::{Metric, MetricError, Outputs, Rows, share};
+use super::{Metric, MetricError, Outputs, Rows, WeightedMean};
 use std::fmt;
 
-/// What is told of the losses.
+/// Which figure of the losses is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossFigure {
     /// The weighted mean: `loss`.
@@ -15,8 +15,8 @@ pub enum LossFigure {
 /// The mean loss per row, or the perplexity.
 ///
 /// Takes losses as they are ([`Outputs::Losses`]), or logits with labels, whose cross-entropy it computes in f64; a
-/// single logit is that of class 1 against class 0. A loss may be infinite (a label whose logit is -∞), a row's highest
-/// logit must not.
+/// single logit is that of class 1 against class 0. A loss may be infinite (a label whose logit is -∞); a row's highest
+/// logit must be finite.
 ///
 /// ```
 /// use plimsoll_train::metrics::{Loss, LossFigure, Metric, Outputs, Rows, Targets};
@@ -31,28 +31,21 @@ pub enum LossFigure {
 pub struct Loss {
     figure: LossFigure,
     classes: usize,
-    sum: f64,
-    weight: f64,
+    mean: WeightedMean,
 }
 
 impl Loss {
-    /// No rows yet, of so many classes; losses that come as such have none.
+    /// An empty metric over `classes` classes, which [`Outputs::Losses`] do not need.
     pub fn new(figure: LossFigure, classes: usize) -> Self {
-        Self { figure, classes, sum: 0.0, weight: 0.0 }
+        Self { figure, classes, mean: WeightedMean::default() }
     }
 
     /// The figure, so far.
     pub fn value(&self) -> f64 {
-        let mean = share(self.sum, self.weight);
         match self.figure {
-            LossFigure::Mean => mean,
-            LossFigure::Perplexity => mean.exp(),
+            LossFigure::Mean => self.mean.value(),
+            LossFigure::Perplexity => self.mean.value().exp(),
         }
-    }
-
-    fn count(&mut self, loss: f64, weight: f64) {
-        self.sum += loss * weight;
-        self.weight += weight;
     }
 }
 
@@ -74,9 +67,9 @@ impl Metric for Loss {
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
         let metric = self.figure.name();
         if let Outputs::Losses(losses) = rows.outputs {
-            // Sums of +∞ and -∞ are NaN; a loss of -∞ is none.
+            // The sum of +∞ and -∞ is NaN, so -∞ is refused.
             rows.refuse("a loss", losses, |loss| loss == f32::NEG_INFINITY, "losses are above -∞")?;
-            rows.counted().for_each(|(row, weight)| self.count(f64::from(losses[row]), weight));
+            rows.counted().for_each(|(row, weight)| self.mean.add(f64::from(losses[row]), weight));
             return Ok(());
         }
         if let Outputs::Classes(_) = rows.outputs {
@@ -86,20 +79,18 @@ impl Metric for Loss {
         let (values, width) = rows.scores(metric, self.classes)?;
         rows.check_softmax(values, width)?;
         for (row, weight) in rows.counted() {
-            self.count(
-                cross_entropy(&values[row * width..][..width], labels[row] as usize, self.classes),
-                weight,
-            );
+            let logits = &values[row * width..][..width];
+            self.mean.add(cross_entropy(logits, labels[row] as usize, self.classes), weight);
         }
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("{}", self.figure.name()), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("{}", self.figure.name()), self.value());
     }
 
     fn reset(&mut self) {
-        (self.sum, self.weight) = (0.0, 0.0);
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {

@@ -1,9 +1,9 @@
-//! Figures of values instead of classes.
+//! Metrics of values: mean squared error, mean absolute error, cosine similarity.
 
-use super::{Metric, MetricError, Outputs, Rows, Targets, share};
+use super::{Metric, MetricError, Outputs, Rows, Targets, WeightedMean};
 use std::fmt;
 
-/// What is told of a row's values and targets.
+/// The distance between a row's values and targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// The mean squared difference: `mse`.
@@ -58,19 +58,18 @@ impl Distance {
 #[derive(Clone, Debug)]
 pub struct Regression {
     distance: Distance,
-    sum: f64,
-    weight: f64,
+    mean: WeightedMean,
 }
 
 impl Regression {
-    /// No rows yet.
+    /// An empty metric.
     pub fn new(distance: Distance) -> Self {
-        Self { distance, sum: 0.0, weight: 0.0 }
+        Self { distance, mean: WeightedMean::default() }
     }
 
     /// The mean, so far.
     pub fn value(&self) -> f64 {
-        share(self.sum, self.weight)
+        self.mean.value()
     }
 }
 
@@ -89,19 +88,18 @@ impl Metric for Regression {
         rows.refuse("a value", values, infinite, "values must be finite")?;
         rows.refuse("a target", targets, infinite, "targets must be finite")?;
         for (row, weight) in rows.counted() {
-            let place = row * width..(row + 1) * width;
-            self.sum += weight * self.distance.of(&values[place.clone()], &targets[place]);
-            self.weight += weight;
+            let range = row * width..(row + 1) * width;
+            self.mean.add(self.distance.of(&values[range.clone()], &targets[range]), weight);
         }
         Ok(())
     }
 
-    fn figures(&self, tell: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
-        tell(format_args!("{}", self.distance.name()), self.value());
+    fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64)) {
+        report(format_args!("{}", self.distance.name()), self.value());
     }
 
     fn reset(&mut self) {
-        (self.sum, self.weight) = (0.0, 0.0);
+        self.mean = WeightedMean::default();
     }
 
     fn bytes(&self) -> usize {

@@ -1,8 +1,8 @@
-//! A batch's outputs and targets, row by row.
+//! A batch's outputs, targets and weights, row by row.
 
 use super::MetricError;
 
-/// What a model gave for each row.
+/// A model's outputs for each row.
 #[derive(Clone, Copy, Debug)]
 pub enum Outputs<'a> {
     /// Scores or values, `[rows, width]`.
@@ -12,20 +12,20 @@ pub enum Outputs<'a> {
         /// Scores of one row.
         width: usize,
     },
-    /// The class that the model chose for each row.
+    /// The class that the model predicted for each row.
     Classes(&'a [i32]),
     /// Each row's loss; a batch's mean loss is one row with the batch's weight.
     Losses(&'a [f32]),
 }
 
-/// What each row should be.
+/// The expected result of each row.
 #[derive(Clone, Copy, Debug)]
 pub enum Targets<'a> {
     /// A class per row.
     Classes(&'a [i32]),
     /// Values, `[rows, width]` like the scores.
     Values(&'a [f32]),
-    /// Nothing, beside losses.
+    /// None: outputs are losses.
     None,
 }
 
@@ -48,29 +48,29 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Rows with their weights; no weights at all are ones. Weights must be finite and not negative, lengths must fit,
-    /// and rows that count must not be NaN. Infinite scores are left to the metrics.
+    /// Rows with their weights; an empty slice means ones. Weights must be finite and not negative, lengths must match, and
+    /// rows that count must not be NaN. Metrics check infinite scores themselves.
     pub fn new(outputs: Outputs<'a>, targets: Targets<'a>, weights: &'a [f32]) -> Result<Self, MetricError> {
-        let fits = |what, found, wanted| match found == wanted {
+        let check_length = |what, found, wanted| match found == wanted {
             true => Ok(()),
             false => Err(MetricError::Length { what, found, wanted }),
         };
         let (what, values, rows): (_, &[f32], _) = match outputs {
             Outputs::Scores { values, width } => {
                 let rows = values.len().checked_div(width).unwrap_or(0);
-                fits("scores", values.len(), rows * width)?;
+                check_length("scores", values.len(), rows * width)?;
                 ("a score", values, rows)
             }
             Outputs::Classes(classes) => ("", &[], classes.len()),
             Outputs::Losses(losses) => ("a loss", losses, losses.len()),
         };
         match targets {
-            Targets::Classes(labels) => fits("labels", labels.len(), rows)?,
-            Targets::Values(targets) => fits("target values", targets.len(), values.len())?,
+            Targets::Classes(labels) => check_length("labels", labels.len(), rows)?,
+            Targets::Values(targets) => check_length("target values", targets.len(), values.len())?,
             Targets::None => {}
         }
         if !weights.is_empty() {
-            fits("weights", weights.len(), rows)?;
+            check_length("weights", weights.len(), rows)?;
         }
         if let Some(row) = weights.iter().position(|w| !w.is_finite() || *w < 0.0) {
             let wanted = "weights are finite and not negative";
@@ -85,7 +85,7 @@ impl<'a> Rows<'a> {
         Ok(checked)
     }
 
-    /// Rows, those of weight zero included.
+    /// Rows, including those of weight zero.
     pub fn len(&self) -> usize {
         self.rows
     }
@@ -102,7 +102,7 @@ impl<'a> Rows<'a> {
         (0..self.rows).map(weight).filter(|&(_, weight)| weight > 0.0)
     }
 
-    /// The labels, where every row that counts has one of the classes.
+    /// The labels, which must be in `0..classes` for every row that counts.
     pub(super) fn labels(&self, metric: &'static str, classes: usize) -> Result<&'a [i32], MetricError> {
         let Targets::Classes(labels) = self.targets else {
             return Err(MetricError::Needs { metric, needs: "labels, one class per row" });
@@ -126,7 +126,7 @@ impl<'a> Rows<'a> {
         Err(MetricError::Width { metric, classes, width })
     }
 
-    /// Refuses rows of logits that have no softmax: those whose highest is infinite.
+    /// Refuses rows of logits without a softmax: those whose highest is infinite.
     pub(super) fn check_softmax(&self, values: &[f32], width: usize) -> Result<(), MetricError> {
         for (row, _) in self.counted() {
             let highest = values[row * width..][..width].iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -138,7 +138,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Refuses classes of counted rows that are not in `0..classes`.
+    /// Refuses classes outside `0..classes` in rows that count.
     pub(super) fn check_classes(
         &self,
         what: &'static str,
@@ -152,7 +152,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Refuses numbers of counted rows.
+    /// Refuses `bad` numbers in rows that count.
     pub(super) fn refuse(
         &self,
         what: &'static str,

@@ -1,4 +1,4 @@
-//! Metrics by their names.
+//! Metrics by name.
 
 use super::{
     Accuracy, Auc, ClassScores, Confusion, Decision, Distance, Loss, LossFigure, Measure, Metric,
@@ -6,7 +6,7 @@ use super::{
 };
 use std::{fmt, str::FromStr};
 
-/// What can be asked for. `[...]` may be left out; `/classes` tells each class's figure too.
+/// The names of all metrics. `[...]` is optional; `/classes` also reports each class's figure.
 pub const NAMES: [&str; 14] = [
     "accuracy[:THRESHOLD]",
     "topK",
@@ -24,7 +24,7 @@ pub const NAMES: [&str; 14] = [
     "cosine",
 ];
 
-/// A metric that is not made yet: it parses, prints, and says its bytes.
+/// A metric before its memory is allocated: it parses, prints, and states its bytes.
 ///
 /// ```
 /// use plimsoll_train::metrics::MetricSpec;
@@ -46,11 +46,11 @@ pub enum MetricSpec {
     TopK(usize),
     /// [`ClassScores`].
     ClassScores {
-        /// What is told.
+        /// The figure.
         measure: Measure,
         /// The threshold, if not the highest score.
         threshold: Option<f32>,
-        /// Whether each class's figure is told.
+        /// Whether each class's figure is reported.
         each: bool,
     },
     /// [`Confusion`].
@@ -62,7 +62,7 @@ pub enum MetricSpec {
     Auc {
         /// Bins of each curve.
         bins: usize,
-        /// Whether each class's figure is told.
+        /// Whether each class's figure is reported.
         each: bool,
     },
     /// [`Loss`].
@@ -72,7 +72,7 @@ pub enum MetricSpec {
 }
 
 impl MetricSpec {
-    /// The metric with its memory.
+    /// Allocates the metric.
     pub fn make(self, classes: usize) -> Result<Box<dyn Metric>, MetricError> {
         Ok(match self {
             Self::Accuracy { threshold } => {

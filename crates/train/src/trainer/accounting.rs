@@ -1,10 +1,13 @@
 //! The load sheet's entries for what a run holds outside the arena.
+//!
+//! `plimsoll_plan::sheet` names the entries and accounts for what follows from plans (page tables, heap, spill staging). This
+//! file adds what follows from the trainer and its data: metrics, the data pipelines' shares, outputs.
 
 use super::{BatchKind, BatchType, Trainer};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, Pipeline};
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
-use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, OUTPUTS};
+use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS};
 use plimsoll_plan::{Entry, LoadSheet};
 use plimsoll_transform::LOSS;
 
@@ -16,7 +19,7 @@ impl Trainer {
         micro_batches: usize,
         graphs: &[(String, Graph)],
     ) -> Vec<Entry> {
-        let mut outside = self.outside.clone();
+        let mut outside: Vec<Entry> = self.metrics_entry().into_iter().chain(self.outside.clone()).collect();
         if self.heap_bytes.is_some() {
             outside.extend(self.input_entries(data, &self.batch_types(data, micro_batches)));
         }
@@ -27,61 +30,61 @@ impl Trainer {
         outside
     }
 
-    /// Memory of a run's input: batches of training and of the rest with their labels, weights and numbers, and what the
-    /// pipelines take besides.
+    /// The memory of the trainer's metrics.
+    fn metrics_entry(&self) -> Option<Entry> {
+        let classes = self.classes();
+        let bytes = self.metrics.iter().fold(0usize, |sum, metric| sum.saturating_add(metric.bytes(classes)));
+        let names: Vec<String> = self.metrics.iter().map(ToString::to_string).collect();
+        (!names.is_empty()).then(|| Entry::new(METRICS, bytes, names.join(", ")))
+    }
+
+    /// The input's memory: batches with their labels, row weights and example numbers, and the shares of the training and test
+    /// pipelines.
     fn input_entries(&self, data: &Dataset, types: &[BatchType]) -> Vec<Entry> {
         let largest = |trains: bool| {
             let kinds = types.iter().filter(|t| (t.kind == BatchKind::Train) == trains);
             kinds.map(|t| t.examples).max().unwrap_or(0)
         };
-        let sizes = [largest(true), largest(false)];
-        // The labels once more, share and weight of each row, and a number for each example.
-        let label = self.most(|model| model.target().ty.bytes());
-        let row_bytes = self.most(|model| step::rows(model).elements()).saturating_mul(8);
-        let feed = label.saturating_add(row_bytes).saturating_add(4).saturating_mul(sizes[0].max(sizes[1]));
+        let (train_size, test_size) = (largest(true), largest(false));
+        // What `Feed` holds: a copy of the labels, two weights per row, and a number per example.
+        let label = self.max_over_models(|model| model.target().ty.bytes());
+        let row_bytes = self.max_over_models(|model| step::rows(model).elements()).saturating_mul(8);
+        let feed =
+            label.saturating_add(row_bytes).saturating_add(4).saturating_mul(train_size.max(test_size));
         let mut batches = Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights");
-        let mut others: Vec<Entry> = Vec::new();
-        let pipelines = [self.training_batches(data), data.test.batch(sizes[1])];
-        let pipelines = pipelines.map(|pipeline| pipeline.prefetch_within(0));
-        for (pipeline, _) in pipelines.iter().zip(sizes).filter(|(_, size)| *size > 0) {
-            let stacks = (pipeline.stack_bytes() > 0).then(|| {
-                let how = format!("{} input workers", pipeline.worker_count());
-                Entry::new(INPUT_STACKS, pipeline.stack_bytes(), how)
-            });
-            let shares =
-                pipeline.bytes().into_iter().filter(|share| ![DATA_SET, CACHE].contains(&share.name));
-            let entries = shares.map(|share| Entry::new(share.name, share.bytes, share.how));
-            for entry in entries.chain(stacks) {
-                let same = others.iter_mut().find(|e| e.name == entry.name);
+        let mut shares: Vec<Entry> = Vec::new();
+        let pipelines = [(self.training_batches(data), train_size), (data.test.batch(test_size), test_size)];
+        for (pipeline, _) in pipelines.into_iter().filter(|(_, size)| *size > 0) {
+            for entry in pipeline_entries(&pipeline.prefetch_within(0)) {
+                let same = shares.iter_mut().find(|share| share.name == entry.name);
                 match (entry.name.as_str(), same) {
                     (BATCHES, _) => batches.bytes = batches.bytes.saturating_add(entry.bytes),
-                    // Training's workers rest during an evaluation.
+                    // The training pipeline's workers are idle during an evaluation.
                     (DECODERS, Some(same)) if entry.bytes > same.bytes => *same = entry,
                     (DECODERS, Some(_)) => {}
                     (_, Some(same)) => same.bytes = same.bytes.saturating_add(entry.bytes),
-                    (_, None) => others.push(entry),
+                    (_, None) => shares.push(entry),
                 }
             }
         }
-        others.insert(0, batches);
-        others
+        std::iter::once(batches).chain(shares).collect()
     }
 
-    /// Heap bytes of what evaluations report and predictions give. A run that trains predicts when its program asks for
-    /// it, and holds the result itself.
-    fn output_bytes(&self, batches: &[(String, Graph)]) -> usize {
+    /// Heap bytes of what evaluations report and predictions return. A run that trains predicts only at its program's request,
+    /// and the program holds the result.
+    fn output_bytes(&self, graphs: &[(String, Graph)]) -> usize {
         let trains = self.kinds.contains(&BatchKind::Train);
-        let read = |name: &str| name.starts_with(step::OUTPUT) || name == step::PREDICTIONS;
+        let is_read = |name: &str| name.starts_with(step::OUTPUT) || name == step::PREDICTIONS;
         let of = |graph: &Graph| {
-            let outputs = graph.outputs.iter().filter(|o| read(&o.name));
+            let outputs = graph.outputs.iter().filter(|o| is_read(&o.name));
             outputs.map(|o| graph.ty(o.value).bytes()).sum::<usize>()
         };
-        let reported = batches.iter().filter(|(_, g)| g.output(LOSS).is_some() || !trains);
+        let reported = graphs.iter().filter(|(_, g)| g.output(LOSS).is_some() || !trains);
         reported.map(|(_, graph)| of(graph)).max().unwrap_or(0)
     }
 
-    /// As many batches as fit beside a plan, and as the pipeline may have.
-    pub(crate) fn batches_ahead(&self, data: &Dataset, sheet: &LoadSheet) -> Option<Entry> {
+    /// The batches that may be prefetched in what the plan leaves under the line, up to the pipeline's own limit.
+    pub(super) fn prefetch_entry(&self, data: &Dataset, sheet: &LoadSheet) -> Option<Entry> {
         self.heap_bytes?;
         let pipeline = if self.kinds.contains(&BatchKind::Train) {
             self.training_batches(data)
@@ -92,17 +95,32 @@ impl Trainer {
         let more = pipeline.clone().prefetch_within(spare).batches_ahead();
         let more = more.saturating_sub(pipeline.clone().prefetch_within(0).batches_ahead());
         let bytes = pipeline.batch_bytes().checked_mul(more).filter(|bytes| *bytes > 0)?;
-        let how = format!("up to {more} × {} examples, where they are waited for", pipeline.batch_size());
+        let how = format!("up to {more} × {} examples, if the loop waits for them", pipeline.batch_size());
         Some(Entry::new(BATCHES_AHEAD, bytes, how))
     }
 
-    /// A pipeline as it runs beside a plan: the batches ahead are those of the part that the run is about.
-    pub(crate) fn within(&self, sheet: &LoadSheet, kind: BatchKind, pipeline: Pipeline) -> Pipeline {
+    /// A pipeline that prefetches no more than the load sheet accounts for. The entry belongs to training, or to the other
+    /// kinds in a run that does not train.
+    pub(crate) fn prefetch_within_plan(
+        &self,
+        sheet: &LoadSheet,
+        kind: BatchKind,
+        pipeline: Pipeline,
+    ) -> Pipeline {
         if self.heap_bytes.is_none() {
             return pipeline;
         }
-        let has_them = (kind == BatchKind::Train) == self.kinds.contains(&BatchKind::Train);
-        let entry = sheet.outside.iter().find(|entry| has_them && entry.name == BATCHES_AHEAD);
-        pipeline.prefetch_within(entry.map_or(0, |entry| entry.bytes))
+        let has_entry = (kind == BatchKind::Train) == self.kinds.contains(&BatchKind::Train);
+        pipeline.prefetch_within(if has_entry { sheet.outside_bytes(BATCHES_AHEAD) } else { 0 })
     }
+}
+
+/// A pipeline's shares, without the data set and its cache, which the program declares, and its workers' stacks.
+fn pipeline_entries(pipeline: &Pipeline) -> impl Iterator<Item = Entry> + use<> {
+    let stacks = (pipeline.stack_bytes() > 0).then(|| {
+        let how = format!("{} input workers", pipeline.worker_count());
+        Entry::new(INPUT_STACKS, pipeline.stack_bytes(), how)
+    });
+    let shares = pipeline.bytes().into_iter().filter(|share| ![DATA_SET, CACHE].contains(&share.name));
+    shares.map(|share| Entry::new(share.name, share.bytes, share.how)).chain(stacks)
 }

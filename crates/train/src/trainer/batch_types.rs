@@ -1,152 +1,82 @@
-//! A model for each type of batch, and the batch types of a run.
+//! The batch types of a run, and how its data is cut into batches and epochs.
 
-use super::{BatchKind, Trainer};
-use crate::TrainError;
-use plimsoll_data::{Dataset, Pipeline, Schema};
-use plimsoll_graph::Graph;
-use plimsoll_nn::Model;
+use super::Trainer;
+use plimsoll_data::{Dataset, Pipeline};
 use plimsoll_tensor::{Field, TensorType};
 
-/// A batch type: what batches are for, whose inputs they have, and how many examples.
+/// Capacity of the shuffle buffer, in records, for streams that are not shuffled by the caller.
+const SHUFFLE_RECORDS: usize = 1024;
+
+/// What a batch is for. With its number of examples, a batch type; every type is planned before step one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchKind {
+    /// Forward, backward, optimizer step.
+    Train,
+    /// Loss and predicted classes.
+    Evaluate,
+    /// The model's outputs.
+    Predict,
+}
+
+impl BatchKind {
+    /// The name in load sheets.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Evaluate => "evaluate",
+            Self::Predict => "predict",
+        }
+    }
+}
+
+/// Batches that share a plan: of one kind, one model's inputs and one number of examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchType {
     pub kind: BatchKind,
-    /// The model's number among [`Trainer::models`].
+    /// The model's index among [`Trainer::models`].
     pub model: usize,
     pub examples: usize,
 }
 
-/// Types of inputs in words.
-pub(crate) fn in_words<'t>(types: impl IntoIterator<Item = &'t TensorType>) -> String {
+/// Types as a list.
+pub(crate) fn types_in_words<'t>(types: impl IntoIterator<Item = &'t TensorType>) -> String {
     types.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn types(fields: &[Field]) -> impl Iterator<Item = &TensorType> {
-    fields.iter().map(|field| &field.ty)
+pub(super) fn field_types<'f>(
+    fields: impl IntoIterator<Item = &'f Field>,
+) -> impl Iterator<Item = &'f TensorType> {
+    fields.into_iter().map(|field| &field.ty)
 }
 
 impl Trainer {
-    /// The same model for examples of another type: one for each bucket of [`Pipeline::bucket`], beside that of
-    /// [`Trainer::new`]. It has the same parameters, by name and type. All of them are planned over one arena before step
-    /// one, and each batch runs the plan of its type.
-    ///
-    /// ```
-    /// # use plimsoll_data::{Buckets, Dataset, Field, Pipeline, Schema};
-    /// # use plimsoll_graph::{GraphError, ValueId};
-    /// # use plimsoll_nn::{Dense, Embedding, Layer, Net, Sequential, Sgd};
-    /// # use plimsoll_plan::NullExecutor;
-    /// # use plimsoll_train::Trainer;
-    /// /// The mean over positions.
-    /// struct Mean;
-    /// # impl Layer for Mean {
-    /// #     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-    /// #         net.mean(x, &[1], false)
-    /// #     }
-    /// # }
-    ///
-    /// fn model(length: usize) -> Sequential {
-    ///     Sequential::new("words", Field::below(100, [length]), Field::below(2, []))
-    ///         .layer("embed", Embedding { rows: 100, width: 8 })
-    ///         .layer("mean", Mean)
-    ///         .layer("head", Dense::new(2))
-    /// }
-    ///
-    /// # let records = |count: usize| {
-    /// #     let schema = Schema::new().bytes("tokens", 64).tensor("label", Field::below(2, []));
-    /// #     Pipeline::generator(schema, 0, |_| |_: &mut plimsoll_data::Record<'_>| Ok(false)).counted(count)
-    /// # };
-    /// let buckets = || Buckets::new([4, 8, 16]).column("tokens", Field::below(100, []), 0);
-    /// let data = Dataset::new("words", records(100).bucket(buckets())?, records(20).bucket(buckets())?);
-    /// let trainer = Trainer::new(model(16), Sgd::new(0.1), NullExecutor::default()).batch(32);
-    /// let trainer = trainer.variant(model(8)).variant(model(4));
-    /// let names: Vec<String> = trainer.plan(&data)?.plans.into_iter().map(|plan| plan.name).collect();
-    /// let train = ["train × 32 of i32[16]", "train × 4 of i32[16]", "train × 32 of i32[8]", "train × 32 of i32[4]"];
-    /// assert_eq!(names[..4], train); // only batches of the largest bucket have a remainder
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn variant(mut self, model: impl Model + 'static) -> Self {
-        self.variants.push(Box::new(model));
-        self
+    /// Examples of a step.
+    pub fn step_examples(&self) -> usize {
+        self.batch.saturating_mul(self.accumulate)
     }
 
-    /// The models: that of [`Trainer::new`], then its variants.
-    pub(crate) fn models(&self) -> impl Iterator<Item = &dyn Model> {
-        std::iter::once(&self.model).chain(&self.variants).map(|model| model.as_ref())
+    /// Training examples of an epoch.
+    pub(crate) fn epoch_examples(&self, data: &Dataset) -> u64 {
+        data.train.batch(self.step_examples()).batched_len().unwrap_or(0) as u64
     }
 
-    /// The most that a model has of something.
-    pub(crate) fn most(&self, of: impl Fn(&dyn Model) -> usize) -> usize {
-        self.models().map(of).max().unwrap_or(0)
+    /// Steps of a run over this data.
+    pub fn total_steps(&self, data: &Dataset) -> u64 {
+        let batches = self.epoch_examples(data).div_ceil(self.step_examples().max(1) as u64);
+        let per_epoch = self.steps_per_epoch.unwrap_or(batches);
+        self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
-    /// A model by its number.
-    pub(crate) fn model_at(&self, model: usize) -> &dyn Model {
-        self.models().nth(model).unwrap_or(self.model.as_ref())
+    /// The batches to train on, shuffled anew each epoch.
+    pub fn training_batches(&self, data: &Dataset) -> Pipeline {
+        let train = data.train.clone();
+        let train = if train.is_shuffled() { train } else { train.shuffle(SHUFFLE_RECORDS, self.seed) };
+        train.batch(self.step_examples())
     }
 
-    /// The model's name, and where there are several, what examples they take.
-    pub(crate) fn model_in_words(&self) -> String {
-        let of: Vec<String> = self.models().map(|model| in_words(types(&model.inputs()))).collect();
-        let name = self.model.name();
-        if self.variants.is_empty() { name.to_string() } else { format!("{name} of {}", of.join(" or ")) }
-    }
-
-    /// The model that takes examples of these columns.
-    fn model_of(&self, schema: &Schema) -> Option<usize> {
-        let (inputs, label) = schema.fields().ok()?;
-        let inputs = || inputs.iter().map(|field| &field.ty);
-        let fits = |model: &dyn Model| inputs().eq(types(&model.inputs())) && label.ty == model.target().ty;
-        self.models().position(fits)
-    }
-
-    /// Whether model and data fit each other.
-    pub fn check(&self, data: &Dataset) -> Result<(), TrainError> {
-        let mismatch = |reason| {
-            let (model, data) = (self.model.name().into(), data.name.clone());
-            Err(TrainError::Mismatch { model, data, reason })
-        };
-        for part in [&data.train, &data.test] {
-            for schema in part.batch_schemas() {
-                let (inputs, label) = schema.fields()?;
-                let inputs = || inputs.iter().map(|field| &field.ty);
-                let takes = |model: &&dyn Model| inputs().eq(types(&model.inputs()));
-                let fits = self.model_of(schema).map(|model| self.model_at(model));
-                let Some(model) = fits.or_else(|| self.models().find(takes)) else {
-                    let wanted = self.models().map(|model| in_words(types(&model.inputs())));
-                    let (wants, has) = (wanted.collect::<Vec<_>>().join(" or "), in_words(inputs()));
-                    let bucketed = part.batch_schemas().len() > 1;
-                    let more = if bucketed { ": give a `Trainer::variant` for each bucket" } else { "" };
-                    return mismatch(format!("the model takes {wants} inputs, the data has {has}{more}"));
-                };
-                let target = model.target();
-                if label.ty != target.ty {
-                    let (wants, has) = (&target.ty, &label.ty);
-                    return mismatch(format!("the model takes {wants} labels, the data has {has}"));
-                }
-                let classes = label.bound.unwrap_or(0);
-                if classes > target.bound.unwrap_or(usize::MAX) {
-                    let wants = target.bound.unwrap_or(0);
-                    return mismatch(format!(
-                        "the data has {classes} classes, the model {wants}: give the model {classes}"
-                    ));
-                }
-            }
-            match part.len() {
-                Some(0) => return mismatch("the data has no examples".into()),
-                None => {
-                    return mismatch(
-                        "a stream must say how many examples it has: `Pipeline::counted`".into(),
-                    );
-                }
-                Some(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// The batch types of a run over this data in so many micro-batches, the one that needs most first. Evaluation and
-    /// prediction take one micro-batch at a time, so that neither needs more than training. Of several buckets only the
-    /// largest has a remainder.
+    /// The batch types of a run over this data in `micro_batches` micro-batches, the largest training batch first. Evaluation
+    /// and prediction batches have the size of one micro-batch, so that neither needs more than training. Of several buckets
+    /// only the largest has a remainder.
     pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<BatchType> {
         let sizes = |kind, part: &Pipeline| {
             let len = part.len().unwrap_or(0);
@@ -169,40 +99,11 @@ impl Trainer {
     }
 
     /// A batch type's name in load sheets.
-    pub(crate) fn type_name(&self, BatchType { kind, model, examples }: BatchType) -> String {
+    pub(super) fn type_name(&self, BatchType { kind, model, examples }: BatchType) -> String {
         let name = format!("{} × {examples}", kind.name());
         if self.variants.is_empty() {
             return name;
         }
-        format!("{name} of {}", in_words(types(&self.model_at(model).inputs())))
-    }
-
-    /// Refuses models that have not the same parameters.
-    pub(crate) fn check_variants(
-        &self,
-        types: &[BatchType],
-        graphs: &[(String, Graph)],
-    ) -> Result<(), TrainError> {
-        for (batch, (name, graph)) in types.iter().zip(graphs) {
-            let Some(first) = types.iter().position(|t| t.kind == batch.kind) else { continue };
-            let (first_name, first) = &graphs[first];
-            for ((one, a), (other, b)) in
-                [((name, graph), (first_name, first)), ((first_name, first), (name, graph))]
-            {
-                for state in &a.states {
-                    let found = b.states.iter().find(|s| s.name == state.name).map(|s| b.ty(s.input));
-                    if found == Some(a.ty(state.input)) {
-                        continue;
-                    }
-                    let has = found.map_or("has none".to_string(), |ty| format!("has {ty}"));
-                    let (state, ty) = (&state.name, a.ty(state.input));
-                    return Err(TrainError::Setting(format!(
-                        "`{state}` is {ty} in `{one}`, `{other}` {has}: give all variants of a model the same parameters, \
-                         whatever examples they take"
-                    )));
-                }
-            }
-        }
-        Ok(())
+        format!("{name} of {}", types_in_words(field_types(&self.model_at(model).inputs())))
     }
 }

@@ -1,4 +1,4 @@
-//! Answers about a run under any line, before there is a run.
+//! Plans of one run under many lines: the floor, the curve of time over memory, and summaries of plans.
 
 use crate::{TrainError, Trainer};
 use plimsoll_data::Dataset;
@@ -10,7 +10,7 @@ use plimsoll_tensor::DType;
 use plimsoll_transform::LOSS;
 use std::collections::BTreeMap;
 
-/// Plans of one run under any line. What does not depend on the line is found once. Nothing is run.
+/// Plans one run under any line. What does not depend on the line is computed once. Nothing is run.
 ///
 /// ```
 /// # use plimsoll_nn::{AdamW, zoo};
@@ -29,21 +29,21 @@ pub struct Forecast<'t> {
     trainer: &'t Trainer,
     data: &'t Dataset,
     chooser: Chooser,
-    /// Plans that were found, by their lines.
+    /// Plans found so far, by line.
     known: BTreeMap<usize, PlanSet>,
     floor: Option<usize>,
 }
 
-/// What a plan does with values and states.
+/// What a plan keeps, rematerializes and offloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Values of the training step that forward makes once and backward reads.
+    /// Values of the training step that forward computes once and backward reads.
     pub kept: usize,
-    /// Runs of nodes beyond the first of each.
+    /// Rematerialized nodes: runs beyond the first of each.
     pub recomputed: usize,
-    /// Bytes that those runs make.
+    /// Bytes of their outputs.
     pub recomputed_bytes: usize,
-    /// States that lie in the spill file, and values of the training step that wait there.
+    /// States that live in the spill file, and values of the training step that are offloaded to it.
     pub offloaded: usize,
     /// Their bytes.
     pub offloaded_bytes: usize,
@@ -56,7 +56,7 @@ pub struct Tally {
 }
 
 impl Trainer {
-    /// Answers about this run under any line.
+    /// Plans this run under any line.
     pub fn forecast<'t>(&'t self, data: &'t Dataset) -> Forecast<'t> {
         let (chooser, known) = (Chooser::reusable(), BTreeMap::new());
         Forecast { trainer: self, data, chooser, known, floor: None }
@@ -75,7 +75,7 @@ impl Forecast<'_> {
         Ok(plans)
     }
 
-    /// What the plan under a line needs, whether it fits or not.
+    /// Bytes that the plan under a line needs, whether it fits or not.
     fn needed(&mut self, line_bytes: usize) -> Result<usize, TrainError> {
         match self.plan(line_bytes) {
             Ok(plans) => Ok(plans.sheet.total_bytes),
@@ -89,7 +89,7 @@ impl Forecast<'_> {
         if let Some(floor) = self.floor {
             return Ok(floor);
         }
-        // What a plan that gave up needs may be more than one that aims at it: go up until one fits.
+        // What an infeasible plan needs is not always feasible as a line: raise the line until a plan fits.
         let mut floor = self.needed(0)?;
         loop {
             let needed = self.needed(floor)?;
@@ -102,8 +102,7 @@ impl Forecast<'_> {
         Ok(floor)
     }
 
-    /// Plans from no line down to the floor, so many at most. A line under which a step would take no less than under a
-    /// lower one is left out.
+    /// Plans from no line down to the floor, `lines` at most. A line that is no faster than a lower one is left out.
     pub fn curve(&mut self, lines: usize) -> Result<Vec<PlanSet>, TrainError> {
         let whole = self.plan(usize::MAX)?;
         let floor = self.floor()?;
@@ -124,8 +123,8 @@ impl Forecast<'_> {
         Ok(found)
     }
 
-    /// Time that steps of the whole batch which run again take at least under a line, beside the unlimited step's; zero
-    /// where the batch may be split instead.
+    /// A lower bound of the time that rematerialization adds to a step of the whole batch under a line; zero if the batch may
+    /// be split instead.
     pub fn least_rematerialization(&mut self, line_bytes: usize) -> Result<u64, TrainError> {
         let whole = self.plan(usize::MAX)?;
         let Some(first) = whole.plans.first() else { return Ok(0) };
@@ -135,16 +134,16 @@ impl Forecast<'_> {
         // A smaller arena has smaller page tables.
         let tables = whole.sheet.outside_bytes(PAGE_TABLES);
         let outside = whole.sheet.total_bytes - whole.arena_bytes - tables;
-        let room = line_bytes.saturating_sub(outside);
+        let arena_limit = line_bytes.saturating_sub(outside);
         let target = self.trainer.executor.target();
-        Ok(least_rematerialization(&first.name, &first.graph, target, room)?)
+        Ok(least_rematerialization(&first.name, &first.graph, target, arena_limit)?)
     }
 
-    /// Bytes of every value that forward makes and something after it reads, each once, in the step as it was built:
-    /// what a framework holds that keeps everything.
+    /// Bytes of every value that forward computes and a later node reads, in the step before optimization: what a framework
+    /// without a planner keeps.
     pub fn naive_activation_bytes(&self) -> Result<usize, TrainError> {
         let graph = self.trainer.training_step()?;
-        Ok(across(&graph).into_iter().map(|v| graph.ty(v).bytes()).sum())
+        Ok(saved_activations(&graph).into_iter().map(|v| graph.ty(v).bytes()).sum())
     }
 }
 
@@ -152,21 +151,21 @@ fn nanoseconds(plans: &PlanSet) -> u64 {
     plans.plans.first().map_or(0, |p| p.nanoseconds)
 }
 
-/// Values that nodes up to the loss make and later ones read, each once; views are what they view.
-fn across(graph: &Graph) -> Vec<ValueId> {
+/// Values computed up to the loss and read after it, each once; a view counts as its base.
+fn saved_activations(graph: &Graph) -> Vec<ValueId> {
     let Some(last) = graph.output(LOSS).and_then(|loss| graph.producer(loss)) else { return Vec::new() };
-    let mut roots: Vec<ValueId> = graph.value_ids().collect();
+    let mut bases: Vec<ValueId> = graph.value_ids().collect();
     let mut found = Vec::new();
     for id in graph.node_ids() {
         let node = graph.node(id);
-        // A widened value is what is stored, and a cast of a parameter the parameter: neither is held besides.
+        // A widening cast, or a cast of a parameter, holds nothing besides its input.
         let cast = matches!(node.op, Op::Elementwise(Elementwise::Cast(_)));
         let from = node.inputs.first().map(|v| graph.ty(*v).dtype);
-        let own = node.inputs.iter().all(|v| graph.producer(roots[v.index()]).is_some());
-        if node.op.is_view() || cast && (!own || from.is_some_and(DType::is_low)) {
-            node.outputs.iter().for_each(|v| roots[v.index()] = roots[node.inputs[0].index()]);
+        let computed = node.inputs.iter().all(|v| graph.producer(bases[v.index()]).is_some());
+        if node.op.is_view() || cast && (!computed || from.is_some_and(DType::is_low)) {
+            node.outputs.iter().for_each(|v| bases[v.index()] = bases[node.inputs[0].index()]);
         } else if id > last {
-            found.extend(node.reads().map(|v| roots[v.index()]));
+            found.extend(node.reads().map(|v| bases[v.index()]));
         }
     }
     found.retain(|&v| graph.producer(v).is_some_and(|p| p <= last));
@@ -175,7 +174,7 @@ fn across(graph: &Graph) -> Vec<ValueId> {
     found
 }
 
-/// What a plan does with values and states.
+/// Counts what a plan keeps, rematerializes and offloads.
 pub fn tally(plans: &PlanSet) -> Tally {
     let bytes = |s: &plimsoll_plan::StatePlacement| s.ty.bytes();
     let offloaded = || plans.states.iter().filter(|s| matches!(s.home, StateHome::File(_)));
@@ -204,6 +203,6 @@ pub fn tally(plans: &PlanSet) -> Tally {
             graph.output_types(graph.node(node)).iter().map(|ty| ty.bytes()).sum::<usize>();
     }
     let once = |v: &ValueId| graph.producer(*v).is_some_and(|p| runs[p.index()] == 1);
-    tally.kept = across(graph).iter().filter(|v| once(v)).count();
+    tally.kept = saved_activations(graph).iter().filter(|v| once(v)).count();
     tally
 }

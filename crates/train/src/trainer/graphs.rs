@@ -1,30 +1,30 @@
-//! The graphs of a run's batch types, in any number of micro-batches.
+//! The graphs of a run's batch types, for any number of micro-batches.
 
 use super::{BatchKind, BatchType, Trainer};
 use crate::TrainError;
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph};
 use plimsoll_nn::step;
-use plimsoll_transform::{accumulate, accumulate_local, check_same_ops, check_split, optimize};
+use plimsoll_transform::{accumulate, accumulate_split_batch_norm, check_same_ops, check_split, optimize};
 
-/// Micro-batches tried at most.
-const MOST_SPLITS: usize = 1 << 16;
+/// Micro-batches per step at most.
+const MAX_MICRO_BATCHES: usize = 1 << 16;
 
 impl Trainer {
-    /// Whether steps are split with statistics of each micro-batch.
+    /// Whether micro-batches have batch norm statistics of their own.
     pub(super) fn splits_statistics(&self) -> bool {
         let mixes = |graph: &Graph| graph.batch_relations().contains(&BatchRelation::Mixed);
         self.split_batch_norm && self.training_step().is_ok_and(|graph| mixes(&graph))
     }
 
-    /// Examples that a micro-batch has a multiple of; of several models' blocks, powers of two, the largest. Where the bits differ anyhow, blocks do not matter; statistics need
-    /// two examples.
+    /// Micro-batches have a multiple of this many examples, so that splitting a batch changes no bit: the largest block of the
+    /// models, which are powers of two. With statistics per micro-batch bits differ anyway, and two examples are enough.
     pub fn block(&self) -> usize {
-        if self.splits_statistics() { 2 } else { self.most(step::example_block) }
+        if self.splits_statistics() { 2 } else { self.max_over_models(step::example_block) }
     }
 
-    /// The numbers of micro-batches to try, at least one, the fewest first: they cost least.
-    pub(super) fn splits(&self) -> Vec<usize> {
+    /// The numbers of micro-batches to try, at least one of them. Fewest first, because they cost least.
+    pub(super) fn micro_batch_counts(&self) -> Vec<usize> {
         let block = self.block();
         let fits = |k: &usize| {
             self.step_examples().is_multiple_of(*k) && (self.step_examples() / k).is_multiple_of(block)
@@ -33,16 +33,16 @@ impl Trainer {
             Some(asked) => vec![asked],
             None if !self.kinds.contains(&BatchKind::Train) => vec![1],
             None => {
-                let most = (self.step_examples() / block.max(1)).min(MOST_SPLITS);
-                // At least one for each batch of a step.
-                let least = self.accumulate.max(1);
-                let more = (2..=most / least).map(|k| k * least).filter(fits);
-                std::iter::once(least).chain(more).collect()
+                let max = (self.step_examples() / block.max(1)).min(MAX_MICRO_BATCHES);
+                // At least one for each accumulated batch.
+                let min = self.accumulate.max(1);
+                let more = (2..=max / min).map(|k| k * min).filter(fits);
+                std::iter::once(min).chain(more).collect()
             }
         }
     }
 
-    /// The graph of a batch type, optimized and split.
+    /// The graph of a batch type, optimized and split into micro-batches.
     fn graph(&self, batch: BatchType, micro_batches: usize) -> Result<Graph, TrainError> {
         let BatchType { kind, examples, .. } = batch;
         let model = self.model_at(batch.model);
@@ -54,29 +54,29 @@ impl Trainer {
             let graph = step::inference_as(&self.policy, graph)?;
             return Ok(optimize(step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
         }
-        let split = self.split(examples, micro_batches);
+        let parts = self.micro_batches_of(examples, micro_batches);
         let training = |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
-        let graph = training(examples / split)?;
-        if split == 1 {
+        let graph = training(examples / parts)?;
+        if parts == 1 {
             return Ok(optimize(graph, &self.without)?);
         }
         if self.splits_statistics() {
             check_same_ops(&training(examples)?, &graph)?;
-            return Ok(accumulate_local(&optimize(graph, &self.without)?, split)?);
+            return Ok(accumulate_split_batch_norm(&optimize(graph, &self.without)?, parts)?);
         }
         check_split(&training(examples)?, &graph)?;
-        Ok(accumulate(&optimize(graph, &self.without)?, split)?)
+        Ok(accumulate(&optimize(graph, &self.without)?, parts)?)
     }
 
-    /// The training step of a whole batch, as it was built.
+    /// The training step of a whole batch, before optimization.
     pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
         let (model, optimizer) = (self.model.as_ref(), self.optimizer.as_ref());
         Ok(step::training_as(&self.policy, model, optimizer, self.step_examples())?)
     }
 
-    /// Whether there is a number of micro-batches other than one that steps may be split into.
+    /// Whether steps may be split into more than one micro-batch.
     pub fn can_split(&self) -> Result<bool, TrainError> {
-        let Some(&parts) = self.splits().get(1) else { return Ok(false) };
+        let Some(&parts) = self.micro_batch_counts().get(1) else { return Ok(false) };
         let whole = BatchType { kind: BatchKind::Train, model: 0, examples: self.step_examples() };
         match self.graph(whole, parts) {
             Ok(_) => Ok(true),
@@ -85,22 +85,22 @@ impl Trainer {
         }
     }
 
-    /// In how many micro-batches a step of so many examples runs: as many as were asked for, or, for a remainder, the
-    /// fewest that keep each no larger than the full batch's and end at a block.
-    fn split(&self, examples: usize, micro_batches: usize) -> usize {
+    /// The number of micro-batches of a step of `examples` examples: `micro_batches` for the full batch; for a remainder, the
+    /// fewest that are multiples of a block and no larger than the full batch's.
+    fn micro_batches_of(&self, examples: usize, micro_batches: usize) -> usize {
         let asked = micro_batches.clamp(1, examples.max(1));
         if asked == 1 || examples == self.step_examples() {
             return if examples.is_multiple_of(asked) { asked } else { 1 };
         }
-        let (block, most) = (self.block(), self.step_examples() / asked);
+        let (block, max) = (self.block(), self.step_examples() / asked);
         let fits = |k: &usize| {
-            examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= most
+            examples.is_multiple_of(*k) && (examples / k).is_multiple_of(block) && examples / k <= max
         };
         (1..=examples).find(fits).unwrap_or(1)
     }
 
-    /// The graphs of every batch type, in so many micro-batches.
-    pub(super) fn batches(
+    /// The graphs of every batch type.
+    pub(super) fn batch_graphs(
         &self,
         data: &Dataset,
         micro_batches: usize,

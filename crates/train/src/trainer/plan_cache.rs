@@ -1,8 +1,8 @@
-//! Plans kept in a folder under what they depend on, so that none is searched for twice.
+//! A cache of plans in a folder, keyed by a hash of all that they depend on.
 //!
-//! A file is written beside its place and renamed, so that several programs may share a folder. What is read is checked
-//! like a stranger's: a file that is damaged, too large, or no plan of these graphs is as good as none, and so is a folder
-//! that cannot be written.
+//! Files are written under a temporary name and renamed, so that several programs may share a folder. They are untrusted
+//! input: a file that is damaged, too large, or no plan of these graphs is a cache miss. A folder that cannot be written is
+//! ignored.
 
 use crate::Trainer;
 use flate2::Compression;
@@ -16,36 +16,35 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Bytes of all files at most; beyond them those go that were not used for longest.
-const MOST_BYTES: u64 = 256 << 20;
-/// Bytes of a file, and of its text, at most.
-const MOST_FILE: u64 = 16 << 20;
-const MOST_TEXT: u64 = 64 << 20;
-/// How the names of files end: plans, and those that are being written.
-const ENDING: &str = "plan";
-const BEGUN: &str = "begun";
-/// A file that is being written for longer was left behind.
+/// Bytes of all files at most; beyond that, the least recently used are evicted.
+const MAX_BYTES: u64 = 256 << 20;
+/// Bytes of a file, compressed and decompressed, at most.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+const MAX_TEXT_BYTES: u64 = 64 << 20;
+/// Extensions of complete files, and of those being written.
+const COMPLETE: &str = "plan";
+const PARTIAL: &str = "begun";
+/// A partial file older than this was left behind by a killed program.
 const ABANDONED: Duration = Duration::from_secs(600);
 
 /// A folder of plans.
 #[derive(Debug)]
 pub(crate) struct PlanCache {
     folder: PathBuf,
-    most_bytes: u64,
+    max_bytes: u64,
 }
 
-/// What a file holds. Its key is in it, so that a file under another's name is none.
+/// The content of a file. It holds its key, so that a renamed file is a miss.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct CacheFile {
     key: String,
     record: PlanRecord,
 }
 
 impl Trainer {
-    /// Keeps plans in a folder under a hash of all that they depend on (graphs, the target's kernels and their predicted
-    /// times, the line, the planner itself), and takes them from there the next time, once they have been verified. Plans
-    /// are the same with and without it. The folder is made where there is none, and stays under 256 MiB; one that cannot
-    /// be written is no cache.
+    /// Caches plans in a folder, keyed by a hash of all that they depend on (graphs, the target's kernels and their predicted
+    /// times, the line, the planner itself). Plans from the cache are verified, and are the same as without it. The folder
+    /// is created if needed, and stays under 256 MiB; one that cannot be written is ignored.
     ///
     /// ```
     /// # use plimsoll_nn::{AdamW, zoo};
@@ -66,12 +65,12 @@ impl Trainer {
         self
     }
 
-    /// How often plans were searched for so far; what [`Trainer::plan_cache`] held is not counted.
+    /// Calls of the planner so far, without hits of [`Trainer::plan_cache`].
     pub fn searches(&self) -> u64 {
         self.searches.get()
     }
 
-    /// Plans as low as a budget asks, from the cache if they are there.
+    /// As [`SearchCache::plan_lowest`], from the plan cache if the plan is there.
     pub(super) fn plan_cached(
         &self,
         batches: &Batches,
@@ -97,71 +96,71 @@ impl Trainer {
 
 impl PlanCache {
     fn new(folder: PathBuf) -> Self {
-        Self { folder, most_bytes: MOST_BYTES }
+        Self { folder, max_bytes: MAX_BYTES }
     }
 
     fn path(&self, key: PlanKey) -> PathBuf {
-        self.folder.join(format!("{key}.{ENDING}"))
+        self.folder.join(format!("{key}.{COMPLETE}"))
     }
 
-    /// What is kept under a key, if it can be read.
+    /// The record of a key, if its file can be read.
     fn get(&self, key: PlanKey) -> Option<PlanRecord> {
         let path = self.path(key);
-        fs::metadata(&path).ok().filter(|about| about.is_file() && about.len() <= MOST_FILE)?;
+        fs::metadata(&path).ok().filter(|about| about.is_file() && about.len() <= MAX_FILE_BYTES)?;
         let file = File::open(path).ok()?;
         let mut text = Vec::new();
-        GzDecoder::new((&file).take(MOST_FILE)).take(MOST_TEXT).read_to_end(&mut text).ok()?;
-        let kept: Kept = serde_json::from_slice(&text).ok()?;
-        // It stays longer than what is not used.
+        GzDecoder::new((&file).take(MAX_FILE_BYTES)).take(MAX_TEXT_BYTES).read_to_end(&mut text).ok()?;
+        let found: CacheFile = serde_json::from_slice(&text).ok()?;
+        // The modification time is that of the last use, for eviction.
         let _ = file.set_modified(SystemTime::now());
-        (kept.key == key.to_string()).then_some(kept.record)
+        (found.key == key.to_string()).then_some(found.record)
     }
 
-    /// Keeps a record, if that can be done.
+    /// Writes a record; failures are ignored.
     fn put(&self, key: PlanKey, record: PlanRecord) {
-        let kept = Kept { key: key.to_string(), record };
-        if self.write(key, &kept).is_ok() {
-            let _ = self.shrink();
+        let content = CacheFile { key: key.to_string(), record };
+        if self.write(key, &content).is_ok() {
+            let _ = self.evict();
         }
     }
 
-    fn write(&self, key: PlanKey, kept: &Kept) -> io::Result<()> {
+    fn write(&self, key: PlanKey, content: &CacheFile) -> io::Result<()> {
         static FILES: AtomicU64 = AtomicU64::new(0);
         let mut bytes = GzEncoder::new(Vec::new(), Compression::fast());
-        serde_json::to_writer(io::BufWriter::new(&mut bytes), kept)?;
+        serde_json::to_writer(io::BufWriter::new(&mut bytes), content)?;
         let bytes = bytes.finish()?;
-        if bytes.len() as u64 > MOST_FILE {
+        if bytes.len() as u64 > MAX_FILE_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         fs::create_dir_all(&self.folder)?;
         let number = FILES.fetch_add(1, Ordering::Relaxed);
-        let beside = self.folder.join(format!("{key}.{}.{number}.{BEGUN}", std::process::id()));
-        let written = File::create_new(&beside).and_then(|mut file| file.write_all(&bytes));
-        let placed = written.and_then(|()| fs::rename(&beside, self.path(key)));
-        if placed.is_err() {
-            let _ = fs::remove_file(&beside);
+        let partial = self.folder.join(format!("{key}.{}.{number}.{PARTIAL}", std::process::id()));
+        let written = File::create_new(&partial).and_then(|mut file| file.write_all(&bytes));
+        let renamed = written.and_then(|()| fs::rename(&partial, self.path(key)));
+        if renamed.is_err() {
+            let _ = fs::remove_file(&partial);
         }
-        placed
+        renamed
     }
 
-    /// Removes what was not used for longest until the rest is under the limit, and what writers left behind.
-    fn shrink(&self) -> io::Result<()> {
+    /// Removes the least recently used files until the rest is under the limit, and abandoned partial files.
+    fn evict(&self) -> io::Result<()> {
         let now = SystemTime::now();
-        let ends = |path: &Path, ending: &str| path.extension().is_some_and(|e| e == ending);
+        let has = |path: &Path, extension: &str| path.extension().is_some_and(|e| e == extension);
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)?.flatten() {
             let (path, Ok(about)) = (entry.path(), entry.metadata()) else { continue };
             let used = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            if ends(&path, BEGUN) && now.duration_since(used).is_ok_and(|age| age > ABANDONED) {
+            if has(&path, PARTIAL) && now.duration_since(used).is_ok_and(|age| age > ABANDONED) {
                 let _ = fs::remove_file(&path);
-            } else if ends(&path, ENDING) {
+            } else if has(&path, COMPLETE) {
                 files.push((used, path, about.len()));
             }
         }
         let mut sum: u64 = files.iter().map(|(_, _, bytes)| bytes).sum();
         files.sort();
         for (_, path, bytes) in files {
-            if sum <= self.most_bytes {
+            if sum <= self.max_bytes {
                 break;
             }
             fs::remove_file(path)?;
@@ -176,8 +175,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_stays_small_and_what_was_used_last_stays() {
-        let folder = std::env::temp_dir().join(format!("plimsoll-shrink-{}", std::process::id()));
+    fn eviction_keeps_the_most_recently_used() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-evict-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let at = |seconds: u64| SystemTime::now() - Duration::from_secs(seconds);
         let file = |name: &str, bytes: usize, used: u64| {
@@ -198,12 +197,12 @@ mod tests {
             names.sort();
             names
         };
-        let cache = |most_bytes| PlanCache { folder: folder.clone(), most_bytes };
-        cache(1_200).shrink().unwrap();
+        let cache = |max_bytes| PlanCache { folder: folder.clone(), max_bytes };
+        cache(1_200).evict().unwrap();
         assert_eq!(left(), ["a.plan", "b.plan", "c.plan", "d.begun", "mine"]);
-        cache(900).shrink().unwrap();
+        cache(900).evict().unwrap();
         assert_eq!(left(), ["a.plan", "c.plan", "d.begun", "mine"]);
-        cache(799).shrink().unwrap();
+        cache(799).evict().unwrap();
         assert_eq!(left(), ["a.plan", "d.begun", "mine"]);
         fs::remove_dir_all(&folder).unwrap();
     }

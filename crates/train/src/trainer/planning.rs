@@ -1,4 +1,4 @@
-//! Planning a run: the checks before it, the choice by `plimsoll_plan::Chooser`, and the notes on its load sheet.
+//! Planning a run: checks of its settings, the choice by [`Chooser`], and notes on the load sheet.
 
 use super::Trainer;
 use crate::TrainError;
@@ -11,7 +11,7 @@ use plimsoll_plan::{
 };
 use plimsoll_transform::SplitError;
 
-/// A trainer and its data, as the planner sees them.
+/// A trainer and its data, as candidates for the planner.
 struct Run<'t> {
     trainer: &'t Trainer,
     data: &'t Dataset,
@@ -29,11 +29,11 @@ impl Candidates for Run<'_> {
     }
 
     fn micro_batches(&self) -> Vec<usize> {
-        self.trainer.splits()
+        self.trainer.micro_batch_counts()
     }
 
     fn graphs(&self, micro_batches: usize) -> Result<Vec<(String, Graph)>, TrainError> {
-        self.trainer.batches(self.data, micro_batches)
+        self.trainer.batch_graphs(self.data, micro_batches)
     }
 
     fn outside(&self, micro_batches: usize, graphs: &[(String, Graph)]) -> Vec<Entry> {
@@ -66,40 +66,21 @@ impl Candidates for Run<'_> {
 }
 
 impl Trainer {
-    /// Plans every batch type and checks the plan, in as few micro-batches as the line allows unless their number is
-    /// given. Nothing of what is planned is allocated.
+    /// Plans every batch type under the line, and verifies the plans. [`Chooser`] chooses micro-batches (unless their number is
+    /// set), rematerialization and offload. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
         self.plan_under(data, &mut Chooser::new(self.line_bytes))
     }
 
-    /// As [`Trainer::plan`], under a line of its own.
-    pub(crate) fn plan_under(&self, data: &Dataset, chooser: &mut Chooser) -> Result<PlanSet, TrainError> {
-        if self.step_examples() == 0 {
-            return Err(TrainError::Setting(
-                "a batch needs at least one example: set the batch size to 1 or more".into(),
-            ));
-        }
-        self.check_accumulation()?;
-        if let Some(parts) = self.micro_batches.filter(|&k| k > 1 && !self.step_examples().is_multiple_of(k))
-        {
-            let batch = self.step_examples();
-            return Err(TrainError::Setting(format!(
-                "a batch of {batch} does not split into {parts} equal micro-batches"
-            )));
-        }
-        if self.micro_batches.is_some_and(|k| k > 1 && self.step_examples() / k < 2)
-            && self.splits_statistics()
-        {
-            return Err(TrainError::Setting(
-                "batch norm needs two examples for statistics: use fewer micro-batches".into(),
-            ));
-        }
+    /// As [`Trainer::plan`], under the chooser's line.
+    pub(super) fn plan_under(&self, data: &Dataset, chooser: &mut Chooser) -> Result<PlanSet, TrainError> {
+        self.check_batches()?;
         self.check(data)?;
         let mut found = chooser.choose(&Run { trainer: self, data });
         if let (Err(TrainError::Split(SplitError::Mixes { layer, op })), 2..) = (&found, self.accumulate) {
             return Err(TrainError::Setting(format!(
-                "layer `{layer}`: {op} mixes the examples of a batch, so that several batches are not one large one: make \
-                 steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
+                "layer `{layer}`: {op} mixes the examples of a batch, so several batches do not equal one large batch: \
+                 make steps of one batch, or allow statistics of each batch (`Trainer::allow_split_batch_norm`, \
                  `--allow-split-batchnorm`)"
             )));
         }
@@ -107,7 +88,7 @@ impl Trainer {
             Ok(plans) => {
                 self.check_monitor(plans)?;
                 plans.sheet.unlimited_ns = chooser.unlimited_ns();
-                if let Some(entry) = self.batches_ahead(data, &plans.sheet) {
+                if let Some(entry) = self.prefetch_entry(data, &plans.sheet) {
                     plans.sheet.add_outside(entry);
                 }
                 plans.sheet.notes.extend(self.precision_note(plans));
@@ -128,7 +109,30 @@ impl Trainer {
         found
     }
 
-    /// Refuses batches that cannot be accumulated.
+    /// Refuses a batch size that does not match the micro-batches.
+    fn check_batches(&self) -> Result<(), TrainError> {
+        let examples = self.step_examples();
+        if examples == 0 {
+            return Err(TrainError::Setting(
+                "a batch needs at least one example: set the batch size to 1 or more".into(),
+            ));
+        }
+        self.check_accumulation()?;
+        let Some(parts) = self.micro_batches.filter(|&parts| parts > 1) else { return Ok(()) };
+        if !examples.is_multiple_of(parts) {
+            return Err(TrainError::Setting(format!(
+                "a batch of {examples} does not split into {parts} equal micro-batches"
+            )));
+        }
+        if examples / parts < 2 && self.splits_statistics() {
+            return Err(TrainError::Setting(
+                "batch norm needs two examples for statistics: use fewer micro-batches".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses batches whose gradients cannot be accumulated.
     fn check_accumulation(&self) -> Result<(), TrainError> {
         let (batches, batch, block) = (self.accumulate, self.batch, self.block());
         if batches <= 1 {
@@ -136,8 +140,8 @@ impl Trainer {
         }
         if !batch.is_multiple_of(block) {
             return Err(TrainError::Setting(format!(
-                "a step of {batches} batches needs batches that end at blocks of examples, and {batch} examples do not: \
-                 make the batch a multiple of {block}"
+                "a step of {batches} batches needs batches of whole blocks, and {batch} examples are not: make the batch a \
+                 multiple of {block}"
             )));
         }
         match self.micro_batches {
@@ -150,7 +154,7 @@ impl Trainer {
         }
     }
 
-    /// What the precision saves at the fullest moment, in words.
+    /// What the precision saves at the peak, in words.
     fn precision_note(&self, plans: &PlanSet) -> Option<String> {
         let precision = self.policy.precision;
         if precision == Precision::F32 {
@@ -159,17 +163,17 @@ impl Trainer {
         let plan = plans.plans.iter().max_by_key(|plan| plan.peak_bytes)?;
         let batch_relations = plan.graph.batch_relations();
         let at_peak = plan.buffers.iter().filter(|b| (b.first..=b.last).contains(&plan.peak_step));
-        // Casts of parameters are there because of the precision, and moments are low or not without it.
+        // Not counted: casts of parameters, which exist only because of the precision, and states, whose types do not follow
+        // from it.
         let low = at_peak.filter(|b| {
-            let low = |v: ValueId| {
+            let is_low = |v: ValueId| {
                 plan.graph.ty(v).dtype.is_low() && batch_relations[v.index()] != BatchRelation::Independent
             };
-            !matches!(b.kind, BufferKind::State(_)) && b.value.is_some_and(low)
+            !matches!(b.kind, BufferKind::State(_)) && b.value.is_some_and(is_low)
         });
         let bytes = in_words(low.map(|b| b.bytes).sum());
         Some(format!(
-            "Precision {precision}: {bytes} at the peak are {precision}, and would be as many again in f32. Parameters are \
-             f32."
+            "Precision {precision}: {bytes} at the peak are {precision}, and would be twice that in f32. Parameters are f32."
         ))
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of a run before it has memory.
+//! Forecasts: floor, curve, lower bound and naive activation bytes of a run.
 
 use crate::support;
 
@@ -15,9 +15,9 @@ fn trainer() -> Trainer {
     Trainer::new(model(), AdamW::new(1e-3), NullExecutor::default()).batch(64).micro_batches(1)
 }
 
-/// Backward reads what each tanh gives (products read it, and tanh's own slope), the loss's softmax sum, and constants.
+/// Backward reads each tanh's output (for the products and tanh's own derivative), the softmax sum, and constants.
 #[test]
-fn naive_activations_are_counted_by_hand() {
+fn naive_activations_match_a_count_by_hand() {
     let data = data(&model());
     let trainer = trainer();
     let found = trainer.forecast(&data).naive_activation_bytes().unwrap();
@@ -26,7 +26,7 @@ fn naive_activations_are_counted_by_hand() {
 }
 
 #[test]
-fn floor_bound_and_curve_agree() -> Result<(), TrainError> {
+fn floor_curve_and_lower_bound_agree() -> Result<(), TrainError> {
     let data = data(&model());
     let trainer = trainer();
     let mut forecast = trainer.forecast(&data);
@@ -36,15 +36,19 @@ fn floor_bound_and_curve_agree() -> Result<(), TrainError> {
     assert_eq!(curve.last().map(|p| p.sheet.line_bytes), Some(floor));
     for plans in &curve {
         let (sheet, first) = (&plans.sheet, &plans.plans[0]);
-        let repeats = first.nanoseconds - sheet.unlimited_ns;
+        let extra_ns = first.nanoseconds - sheet.unlimited_ns;
         assert!(sheet.total_bytes <= sheet.line_bytes);
-        assert!(forecast.least_rematerialization(sheet.line_bytes)? <= repeats, "{} bytes", sheet.line_bytes);
+        assert!(
+            forecast.least_rematerialization(sheet.line_bytes)? <= extra_ns,
+            "{} bytes",
+            sheet.line_bytes
+        );
         let tally = tally(plans);
-        assert_eq!((tally.recomputed > 0, tally.recomputed_bytes > 0), (repeats > 0, repeats > 0));
+        assert_eq!((tally.recomputed > 0, tally.recomputed_bytes > 0), (extra_ns > 0, extra_ns > 0));
         assert!(tally.fragmentation >= 0.0 && tally.offloaded == 0);
     }
     assert!(forecast.least_rematerialization(floor)? > 0);
     let kept = |i: usize| tally(&curve[i]).kept;
-    assert!(kept(curve.len() - 1) < kept(0), "what runs twice is not kept");
+    assert!(kept(curve.len() - 1) < kept(0), "rematerialized values are not kept");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! More memory never makes a plan slower, and no line above the smallest found is refused.
+//! More memory never makes a plan slower, and no line above the floor is infeasible.
 
 use crate::support;
 
@@ -8,9 +8,14 @@ use plimsoll_plan::NullExecutor;
 use plimsoll_train::Trainer;
 use support::{data, deep};
 
-/// Plans on a grid of lines from the floor up: each fits, and none takes more time than one below it. Gives the share of
-/// what the floor costs that is left three quarters up.
-fn left_high_up(model: impl Model + 'static, batch: usize, split: Option<usize>, lines: usize) -> f64 {
+/// Plans on a grid of lines from the floor up: each fits, and none takes more time than one below it. Returns the fraction of
+/// the floor's extra time that is left three quarters up.
+fn extra_time_three_quarters_up(
+    model: impl Model + 'static,
+    batch: usize,
+    split: Option<usize>,
+    lines: usize,
+) -> f64 {
     let what = format!("{}, {split:?}", model.name());
     let data = data(&model);
     let trainer = Trainer::new(model, AdamW::new(1e-3), NullExecutor::default()).batch(batch).heap(1 << 16);
@@ -33,13 +38,13 @@ fn left_high_up(model: impl Model + 'static, batch: usize, split: Option<usize>,
 }
 
 #[test]
-fn more_memory_never_takes_more_time_nor_is_refused() {
+fn more_memory_is_never_slower_nor_infeasible() {
     let gpt = Gpt { layers: 2, width: 32, heads: 2, context: 32, vocabulary: 64, ..Gpt::default() };
     let lstm = CharLstm { layers: 2, width: 64, context: 16, vocabulary: 64 };
-    let left = left_high_up(gpt, 16, Some(2), 12);
+    let left = extra_time_three_quarters_up(gpt, 16, Some(2), 12);
     assert!(left < 0.5, "gpt: {left}");
-    let left = left_high_up(lstm, 128, Some(2), 8);
+    let left = extra_time_three_quarters_up(lstm, 128, Some(2), 8);
     assert!(left < 0.5, "lstm: {left}");
-    left_high_up(gpt, 16, None, 4);
-    left_high_up(deep(8), 64, None, 8);
+    extra_time_three_quarters_up(gpt, 16, None, 4);
+    extra_time_three_quarters_up(deep(8), 64, None, 8);
 }

@@ -1,4 +1,4 @@
-//! Metrics give scikit-learn's figures (`scripts/freeze_metrics.py`).
+//! Metrics match scikit-learn's figures (`scripts/freeze_metrics.py`).
 
 use plimsoll_train::metrics::{self, Metric, Outputs, Rows, Targets};
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn figures(case: &Value, name: &str) -> Vec<(String, f64)> {
     metrics::figures(metric.as_ref())
 }
 
-/// Calls `check` with metric, figure, value found and value frozen, NaN for a figure that there is none of.
+/// Calls `check` with metric, figure, value found and value frozen (NaN if there is none).
 fn each_figure(check: impl Fn(&Value, &str, &str, f64, f64)) {
     let cases: Value = serde_json::from_str(GOLDEN).unwrap();
     for case in cases.as_array().unwrap() {
@@ -41,7 +41,7 @@ fn each_figure(check: impl Fn(&Value, &str, &str, f64, f64)) {
 }
 
 #[test]
-fn figures_are_scikit_learns() {
+fn figures_match_scikit_learn() {
     each_figure(|case, metric, figure, found, frozen| {
         let near =
             (found - frozen).abs() <= 1e-13 * frozen.abs().max(1.0) || found.is_nan() && frozen.is_nan();
@@ -49,9 +49,9 @@ fn figures_are_scikit_learns() {
     });
 }
 
-/// Single logits fall into bins of their own by themselves, the log-odds of many classes where there are enough bins.
+/// Single logits fall into separate bins with the default number, the log-odds of many classes with enough bins.
 #[test]
-fn areas_are_exact_where_bins_tell_scores_apart() {
+fn auc_is_exact_where_scores_fall_into_separate_bins() {
     each_figure(|case, metric, figure, _, frozen| {
         if metric == "auc/classes" {
             let fine = figures(case, "auc/classes:65536");
@@ -63,12 +63,12 @@ fn areas_are_exact_where_bins_tell_scores_apart() {
 }
 
 #[test]
-fn areas_of_few_bins_are_within_the_error_told() {
+fn auc_of_few_bins_is_within_the_reported_error() {
     for bins in [1, 2, 5, 16, 64, 2048] {
         each_figure(|case, metric, figure, _, frozen| {
             if figure == "auc" || figure == "auc/macro" {
-                let told = figures(case, &format!("{}:{bins}", metric));
-                let value = |name: &str| told.iter().find(|(figure, _)| figure == name).unwrap().1;
+                let reported = figures(case, &format!("{}:{bins}", metric));
+                let value = |name: &str| reported.iter().find(|(figure, _)| figure == name).unwrap().1;
                 let (off, error) = ((value(figure) - frozen).abs(), value("auc/error"));
                 assert!(off <= error + 1e-13, "{figure} of {}, {bins} bins: off by {off}", case["name"]);
                 assert!(bins != 2048 || error < 0.05, "{figure} of {}: {error}", case["name"]);
@@ -77,24 +77,24 @@ fn areas_of_few_bins_are_within_the_error_told() {
     }
 }
 
-/// Classes that the model chose give what its scores give.
+/// Classes that the model predicted give the same figures as its scores.
 #[test]
-fn chosen_classes_count_as_their_scores_do() {
+fn predicted_classes_count_like_their_scores() {
     let scores = [0.0, 1.0, 0.5, 2.0, -1.0, 2.0, 0.1, 0.2, f32::INFINITY];
     let rows = |outputs| Rows::new(outputs, Targets::Classes(&[1, 2, 2]), &[1.0, 0.5, 2.0]).unwrap();
     for name in ["accuracy", "precision/classes", "recall/classes", "iou/classes", "confusion"] {
-        let told = |outputs| {
+        let figures_of = |outputs| {
             let mut metric = metrics::from_name(name, 3).unwrap();
             metric.update(&rows(outputs)).unwrap();
             metrics::figures(metric.as_ref())
         };
-        let scored = told(Outputs::Scores { values: &scores, width: 3 });
-        assert_eq!(scored, told(Outputs::Classes(&[1, 0, 2])), "{name}");
+        let scored = figures_of(Outputs::Scores { values: &scores, width: 3 });
+        assert_eq!(scored, figures_of(Outputs::Classes(&[1, 0, 2])), "{name}");
     }
 }
 
 #[test]
-fn the_first_of_equal_scores_is_the_highest() {
+fn first_of_equal_scores_ranks_highest() {
     let outputs = Outputs::Scores { values: &[1.0, 2.0, 2.0, 2.0], width: 4 };
     for (label, expected) in [(0, [0.0, 0.0, 0.0]), (1, [1.0; 3]), (2, [0.0, 1.0, 1.0]), (3, [0.0, 0.0, 1.0])]
     {
@@ -106,26 +106,26 @@ fn the_first_of_equal_scores_is_the_highest() {
     }
 }
 
-/// Two scores are the first's and the second's; a threshold is held against their difference.
+/// A threshold over two scores applies to the second minus the first.
 #[test]
-fn two_scores_are_one_difference() {
+fn two_scores_count_like_their_difference() {
     let (single, labels) = ([0.5f32, -0.25, 0.25, 1.0, 0.0], [1, 0, 0, 1, 1]);
     let pairs: Vec<f32> = single.iter().flat_map(|score| [0.125, score + 0.125]).collect();
     for name in ["accuracy:0.25", "f1:0.25", "recall:1", "auc", "loss"] {
-        let told = |values: &[f32], width| {
+        let figures_of = |values: &[f32], width| {
             let mut metric = metrics::from_name(name, 2).unwrap();
             let outputs = Outputs::Scores { values, width };
             metric.update(&Rows::new(outputs, Targets::Classes(&labels), &[]).unwrap()).unwrap();
             metrics::figures(metric.as_ref())
         };
-        for (one, two) in told(&single, 1).iter().zip(told(&pairs, 2)) {
+        for (one, two) in figures_of(&single, 1).iter().zip(figures_of(&pairs, 2)) {
             assert!((one.1 - two.1).abs() < 1e-15, "{one:?} and {two:?}");
         }
     }
 }
 
 #[test]
-fn losses_count_as_given_and_batches_as_rows() {
+fn losses_are_averaged_with_their_weights() {
     let mut loss = metrics::Loss::new(metrics::LossFigure::Mean, 0);
     let losses = Rows::new(Outputs::Losses(&[1.0, f32::NAN, 4.0]), Targets::None, &[1.0, 0.0, 1.0]).unwrap();
     loss.update(&losses).unwrap();

@@ -1,4 +1,4 @@
-//! Batches, orders and bad rows: what metrics promise whatever the data.
+//! Metrics under any batching, order and bad rows.
 
 use plimsoll_train::metrics::{self, Auc, Metric, MetricSpec, Outputs, Rows, Targets};
 use proptest::prelude::*;
@@ -43,19 +43,19 @@ impl Data {
         Rows::new(outputs, targets, &self.weights[from..to]).unwrap()
     }
 
-    /// The rows with the last first.
+    /// The rows in reverse order.
     fn reversed(&self) -> Self {
-        let turned = |values: &[f32]| values.chunks(self.width).rev().flatten().copied().collect();
+        let reverse_rows = |values: &[f32]| values.chunks(self.width).rev().flatten().copied().collect();
         Self {
             width: self.width,
-            scores: turned(&self.scores),
-            targets: turned(&self.targets),
+            scores: reverse_rows(&self.scores),
+            targets: reverse_rows(&self.targets),
             labels: self.labels.iter().rev().copied().collect(),
             weights: self.weights.iter().rev().copied().collect(),
         }
     }
 
-    /// Figures of all rows, cut into batches before the given rows.
+    /// Figures of all rows, split into batches at the given rows.
     fn figures(&self, name: &str, cuts: &[usize]) -> Vec<(String, f64)> {
         let mut metric = metrics::from_name(name, self.width).unwrap();
         let of_values = OF_VALUES.contains(&name);
@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, rng_seed: RngSeed::Fixed(7), ..ProptestConfig::default() })]
 
     #[test]
-    fn batches_change_no_bit(data in data(false), cuts in prop::collection::vec(0usize..40, 0..8)) {
+    fn batching_changes_no_bit(data in data(false), cuts in prop::collection::vec(0usize..40, 0..8)) {
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(data.labels.len())).collect();
         cuts.sort_unstable();
         for name in OF_CLASSES.iter().chain(&OF_VALUES) {
@@ -104,7 +104,7 @@ proptest! {
         }
     }
 
-    /// Counts exactly; sums of n terms in each order within n · 2⁻⁵³ of the exact one, and a few roundings.
+    /// Counts are exact; a sum of n terms in any order is within n · 2⁻⁵³ of the exact one, plus a few roundings.
     #[test]
     fn order_changes_no_count(data in data(true)) {
         let reversed = data.reversed();
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn the_area_is_within_the_error_told(
+    fn auc_is_within_the_reported_error(
         rows in prop::collection::vec((-40i8..40, any::<bool>(), 0u8..4), 0..60),
         bins in 1usize..40,
     ) {
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn reset_forgets_all(data in data(false)) {
+    fn reset_restores_the_initial_figures(data in data(false)) {
         for name in OF_CLASSES.iter().chain(&OF_VALUES) {
             let mut metric = metrics::from_name(name, data.width).unwrap();
             let fresh = bits(&metrics::figures(metric.as_ref()));
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Pair by pair.
+/// The area by counting pairs.
 fn exact_area(scores: &[f32], labels: &[i32], weights: &[f32]) -> f64 {
     let rows = |label| (0..scores.len()).filter(move |&row| labels[row] == label);
     let (mut right, mut pairs) = (0.0, 0.0);
@@ -173,7 +173,7 @@ fn exact_area(scores: &[f32], labels: &[i32], weights: &[f32]) -> f64 {
 }
 
 #[test]
-fn the_error_told_can_be_reached() {
+fn auc_error_bound_is_tight() {
     let mut auc = Auc::new(2, 1).unwrap();
     let outputs = Outputs::Scores { values: &[-1.0, 1.0], width: 1 };
     auc.update(&Rows::new(outputs, Targets::Classes(&[0, 1]), &[]).unwrap()).unwrap();
@@ -181,7 +181,7 @@ fn the_error_told_can_be_reached() {
 }
 
 #[test]
-fn infinite_scores_rank_at_the_ends() {
+fn infinite_scores_rank_first_and_last() {
     let mut auc = Auc::new(2, 8).unwrap();
     let outputs = Outputs::Scores { values: &[f32::NEG_INFINITY, 0.0, f32::INFINITY], width: 1 };
     auc.update(&Rows::new(outputs, Targets::Classes(&[0, 0, 1]), &[]).unwrap()).unwrap();
@@ -205,7 +205,7 @@ fn without_rows_figures_are_nan_and_counts_zero() {
 }
 
 #[test]
-fn rows_that_do_not_fit_are_refused() {
+fn invalid_rows_are_refused() {
     let scores = |values, width| Outputs::Scores { values, width };
     let check = |outputs, targets, weights: &[f32], message: &str| {
         let error = Rows::new(outputs, targets, weights).unwrap_err().to_string();
@@ -241,12 +241,17 @@ fn a_refused_batch_changes_nothing() {
     check(&OF_CLASSES, ones, Targets::Classes(&[0, -1]), "label -1 of row 1 is not in 0..3");
     check(&OF_CLASSES, ones, Targets::Values(&[0.0; 6]), "needs labels");
     let wide = Outputs::Scores { values: &[1.0; 8], width: 4 };
-    check(&OF_CLASSES, wide, Targets::Classes(&[0, 1]), "cannot be told from rows of 4 scores");
+    check(&OF_CLASSES, wide, Targets::Classes(&[0, 1]), "cannot be computed from rows of 4 scores");
     check(&OF_VALUES, ones, Targets::Classes(&[0, 1]), "needs values");
-    let chosen = Outputs::Classes(&[0, 3]);
-    check(&["accuracy", "f1", "confusion"], chosen, Targets::Classes(&[0, 1]), "predicted class 3 of row 1");
-    check(&["top2", "auc"], chosen, Targets::Classes(&[0, 1]), "needs scores");
-    check(&["loss", "perplexity"], chosen, Targets::Classes(&[0, 1]), "needs losses");
+    let predicted = Outputs::Classes(&[0, 3]);
+    check(
+        &["accuracy", "f1", "confusion"],
+        predicted,
+        Targets::Classes(&[0, 1]),
+        "predicted class 3 of row 1",
+    );
+    check(&["top2", "auc"], predicted, Targets::Classes(&[0, 1]), "needs scores");
+    check(&["loss", "perplexity"], predicted, Targets::Classes(&[0, 1]), "needs losses");
     check(&["accuracy", "auc"], Outputs::Losses(&[1.0; 2]), Targets::Classes(&[0, 1]), "needs scores");
     check(&["loss"], Outputs::Losses(&[1.0, f32::NEG_INFINITY]), Targets::None, "a loss of row 1 is -inf");
     let infinite = Outputs::Scores { values: &infinite, width: 3 };

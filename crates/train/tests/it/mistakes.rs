@@ -1,4 +1,4 @@
-//! Names and types that a session does not have.
+//! Errors for names and types that a session does not have.
 
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_nn::{Dense, Model, Sequential, Sgd};
@@ -7,7 +7,7 @@ use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_train::Trainer;
 
 #[test]
-fn an_unknown_state_is_answered_with_the_nearest() {
+fn unknown_state_suggests_the_nearest_name() {
     let model =
         Sequential::classifier("two", [4], 3).layer("hidden", Dense::new(5)).layer("head", Dense::new(3));
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };

@@ -1,4 +1,4 @@
-//! Plans from a folder: the same as those that are searched for, whatever the folder holds.
+//! The plan cache: plans are the same as without it, whatever its folder holds.
 
 use crate::support;
 
@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use plimsoll_data::Dataset;
 use plimsoll_nn::{AdamW, Sequential};
 use plimsoll_plan::{NullExecutor, PlanSet};
-use plimsoll_testing::Random;
+use plimsoll_tensor::random::Lcg;
 use plimsoll_train::{TrainError, Trainer};
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -23,7 +23,7 @@ fn trainer() -> Trainer {
     Trainer::new(model(), AdamW::new(1e-3), NullExecutor::default()).batch(64).heap(10_000)
 }
 
-/// A folder that is gone when the test ends.
+/// A folder that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -47,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-/// A line under which steps run again.
+/// A line under which the plan rematerializes.
 fn line(data: &Dataset) -> usize {
     let trainer = trainer();
     let whole = trainer.plan(data).unwrap().sheet.total_bytes;
@@ -56,7 +56,7 @@ fn line(data: &Dataset) -> usize {
     usize::midpoint(floor, whole)
 }
 
-/// The plan with a folder, and how often it was searched for.
+/// The plan with a cache folder, and the number of planner calls.
 fn planned(data: &Dataset, line: usize, folder: &Path) -> (PlanSet, u64) {
     let trainer = trainer().line(line).plan_cache(folder);
     let plans = trainer.plan(data).unwrap();
@@ -64,7 +64,7 @@ fn planned(data: &Dataset, line: usize, folder: &Path) -> (PlanSet, u64) {
 }
 
 #[test]
-fn floors_curves_and_refusals_come_from_the_folder_the_second_time() -> Result<(), TrainError> {
+fn second_forecast_is_answered_from_the_cache() -> Result<(), TrainError> {
     let (folder, data) = (Folder::new("answers"), data(&model()));
     let answers = |trainer: Trainer| {
         let mut forecast = trainer.forecast(&data);
@@ -82,7 +82,7 @@ fn floors_curves_and_refusals_come_from_the_folder_the_second_time() -> Result<(
 }
 
 #[test]
-fn a_damaged_file_is_none() {
+fn damaged_file_is_a_miss() {
     let (folder, data) = (Folder::new("damaged"), data(&model()));
     let line = line(&data);
     let (plans, searches) = planned(&data, line, &folder.0);
@@ -92,7 +92,7 @@ fn a_damaged_file_is_none() {
     assert_eq!(files.len() as u64, searches);
     assert_eq!(planned(&data, line, &folder.0), (plans.clone(), 0));
     // Another seed than the data's.
-    let mut random = Random::new(9);
+    let mut random = Lcg::new(9);
     let mut below = |limit: usize| random.below(limit);
     let mut searched = 0;
     for case in 0..300 {
@@ -110,23 +110,23 @@ fn a_damaged_file_is_none() {
         searched += searches;
         fs::write(path, good).unwrap();
     }
-    // What stands after the end of a file does not count, and a few bytes before its beginning say nothing.
+    // Some damage is harmless: bytes after the end of the gzip stream, and unused bits of its header.
     assert!(searched > 150, "{searched}");
 }
 
 #[test]
-fn a_file_that_says_something_else_is_none() {
+fn file_of_other_content_is_a_miss() {
     let (folder, data) = (Folder::new("foreign"), data(&model()));
     let line = line(&data);
     let (plans, searches) = planned(&data, line, &folder.0);
     let files = folder.files();
-    let again = || planned(&data, line, &folder.0);
-    // Under another's name.
+    let replan = || planned(&data, line, &folder.0);
+    // A file under another key's name.
     for (from, to) in [(0, 1), (1, 0)] {
         let good = fs::read(&files[to]).unwrap();
         fs::copy(&files[from], &files[to]).unwrap();
-        assert_eq!(again(), (plans.clone(), 1), "{from}");
-        assert_eq!(fs::read(&files[to]).unwrap(), good, "it is written again");
+        assert_eq!(replan(), (plans.clone(), 1), "{from}");
+        assert_eq!(fs::read(&files[to]).unwrap(), good, "it is rewritten");
     }
     let packed = |text: &[u8]| {
         let mut bytes = GzEncoder::new(Vec::new(), Compression::fast());
@@ -137,20 +137,20 @@ fn a_file_that_says_something_else_is_none() {
     let endless = vec![b' '; 80 << 20];
     for text in [&b""[..], b"{}", b"null", deep.as_bytes(), &endless] {
         files.iter().for_each(|path| fs::write(path, packed(text)).unwrap());
-        assert_eq!(again(), (plans.clone(), searches));
+        assert_eq!(replan(), (plans.clone(), searches));
     }
-    // A folder where a file should be, and a file without an end.
+    // A folder in place of a file, and an endless file.
     fs::remove_file(&files[0]).unwrap();
     fs::create_dir(&files[0]).unwrap();
-    assert_eq!(again(), (plans.clone(), 1));
+    assert_eq!(replan(), (plans.clone(), 1));
     fs::remove_dir(&files[0]).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &files[0]).unwrap();
-    assert_eq!(again(), (plans.clone(), 1));
-    assert_eq!(again(), (plans, 0));
+    assert_eq!(replan(), (plans.clone(), 1));
+    assert_eq!(replan(), (plans, 0));
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_no_cache() {
+fn unwritable_folder_is_ignored() {
     let (folder, data) = (Folder::new("unwritable"), data(&model()));
     let line = line(&data);
     let plans = trainer().line(line).plan(&data).unwrap();
@@ -168,7 +168,7 @@ fn a_folder_that_cannot_be_written_is_no_cache() {
 }
 
 #[test]
-fn several_threads_share_a_folder() {
+fn threads_share_a_cache_folder() {
     let (folder, data) = (Folder::new("shared"), data(&model()));
     let line = line(&data);
     let plans = trainer().line(line).plan(&data).unwrap();

@@ -1,9 +1,9 @@
-//! A deep model and data for it.
+//! A deep model and its data.
 
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_nn::{Activation, Dense, Model, Sequential};
 
-/// So many dense layers with a tanh after each, and a head.
+/// Dense layers, each followed by a tanh, and a head.
 pub fn deep(layers: usize) -> Sequential {
     let mut model = Sequential::classifier("deep", [24], 5);
     for i in 0..layers {
@@ -13,7 +13,7 @@ pub fn deep(layers: usize) -> Sequential {
     model.layer("head", Dense::new(5))
 }
 
-/// 640 made-up examples of a model.
+/// 640 synthetic examples for a model.
 pub fn data(model: &dyn Model) -> Dataset {
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), 640, 3, part).unwrap());

@@ -1,10 +1,10 @@
 //! Reverse-mode differentiation: gradient rules emit ordinary ops, so backward is planned and fused like forward.
 
-mod repeated;
 mod rules;
+mod shared_weight;
 
 use plimsoll_graph::{Builder, GraphError, Node, ValueId};
-use repeated::Repeated;
+use shared_weight::SharedWeights;
 
 /// Appends the gradient of the scalar `loss` with respect to `parameters` and returns one value for each.
 ///
@@ -42,10 +42,10 @@ pub fn scaled_gradient(
     let nodes = b.graph().nodes.clone();
     let count = b.graph().value_count();
     let wanted = dependents(&nodes, parameters, count);
-    let mut repeated = Repeated::new(b, &nodes, &wanted);
+    let mut shared_weights = SharedWeights::new(b, &nodes, &wanted);
     let mut gradients: Vec<Option<ValueId>> = vec![None; count];
     gradients[loss.index()] = Some(scale);
-    // Nodes that let a wanted gradient end.
+    // Nodes that a wanted gradient does not pass.
     let mut ends: Vec<usize> = Vec::new();
     for (place, node) in nodes.iter().enumerate().rev() {
         let outer: Vec<Option<ValueId>> = node.outputs.iter().map(|v| gradients[v.index()]).collect();
@@ -60,7 +60,7 @@ pub fn scaled_gradient(
         };
         b.within(node.layer.clone(), |b| {
             if outer.iter().any(Option::is_some) && needs.contains(&true) {
-                let taken = repeated.take(b, (place, node), outer[0], &mut needs)?;
+                let taken = shared_weights.take(b, (place, node), outer[0], &mut needs)?;
                 let inner = rules::backward(b, &taken, &outer, &needs)?;
                 if inner.iter().zip(&needs).any(|(gradient, &needed)| needed && gradient.is_none()) {
                     ends.push(place);
@@ -69,7 +69,7 @@ pub fn scaled_gradient(
                     add(b, input, gradient)?;
                 }
             }
-            if let Some((weight, gradient)) = repeated.finish(b, place)? {
+            if let Some((weight, gradient)) = shared_weights.finish(b, place)? {
                 add(b, weight, Some(gradient))?;
             }
             Ok::<(), GraphError>(())
@@ -97,9 +97,9 @@ fn unreached(b: &Builder, nodes: &[Node], ends: &[usize], parameter: ValueId) ->
     let name = state.map_or(parameter.to_string(), |s| s.name.clone());
     let depends = dependents(nodes, &[parameter], b.graph().value_count());
     let on_path = |&&place: &&usize| nodes[place].inputs.iter().any(|v| depends[v.index()]);
-    // A gradient that ends at a cast from integers or truth values was lost where those were made.
-    let made = |v: &ValueId| if b.ty(*v).dtype.is_float() { None } else { b.graph().producer(*v) };
-    let lost = |node: &Node| node.inputs.iter().filter(|v| depends[v.index()]).find_map(made);
+    // A gradient that ends at a cast from integers or bools was lost where those were computed.
+    let computed = |v: &ValueId| if b.ty(*v).dtype.is_float() { None } else { b.graph().producer(*v) };
+    let lost = |node: &Node| node.inputs.iter().filter(|v| depends[v.index()]).find_map(computed);
     let end = ends.iter().find(on_path).map(|&place| &nodes[place]);
     let end = std::iter::successors(end, |node| lost(node).map(|id| &nodes[id.index()])).last();
     GraphError::Broken(match end {

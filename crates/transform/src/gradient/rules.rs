@@ -40,7 +40,7 @@ impl Rule<'_> {
         }
     }
 
-    /// A gradient if the input's is wanted: nothing that is not is emitted.
+    /// An input's gradient if it is wanted; otherwise nothing is emitted.
     fn want(
         &self,
         b: &mut Builder,
@@ -50,8 +50,8 @@ impl Rule<'_> {
         if self.needs[input] { rule(b).map(Some) } else { Ok(None) }
     }
 
-    /// The element type of an input's gradient, where it is not the input's own: what is not the examples' own gets a sum
-    /// over them, which no 16-bit float holds.
+    /// The element type of an input's gradient, where it is not the input's: the gradient of a value without a batch axis
+    /// is a sum over the batch, which is f32 for 16-bit floats.
     fn summed(&self, b: &Builder, input: usize) -> Option<DType> {
         let dtype = b.ty(self.x[input]).dtype;
         (dtype.is_low() && !b.is_batched(self.x[input])).then(|| dtype.wide())
@@ -82,9 +82,9 @@ pub(super) fn backward(b: &mut Builder, node: &Node, outer: &[Option<ValueId>], 
         Op::Attention(op) => attention::backward(b, *op, &rule),
         Op::Index(op) => index::backward(b, *op, &rule),
         Op::Loss(op) => loss::backward(b, *op, &rule),
-        // A seed has no slope.
+        // Random numbers do not depend on a float.
         Op::Random(_) => Ok(vec![None, None]),
-        // Steps have no slope.
+        // A step function has no slope.
         Op::Quantise(_) => Ok(vec![None; node.inputs.len()]),
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn backward(b: &mut Builder, op: &Conv, r: &Rule<'_>) -> Gradients {
             ])
         }
         Conv::Forward { .. } => Err(r.refuse("`fuse` runs after `gradient`")),
-        // The same sums of products with image and result in each other's place.
+        // The same sums of products with image and result swapped.
         Conv::InputGrad { geometry, groups, .. } => {
             let input =
                 Op::Conv(Conv::Forward { geometry, groups, epilogue: Epilogue::default(), output: None });

@@ -8,7 +8,7 @@ pub(super) fn backward(b: &mut Builder, op: Elementwise, r: &Rule<'_>) -> Gradie
     let (x, y, dy) = (r.x, r.y[0], r.dy()?);
     let dtype = b.ty(dy).dtype;
     let mut gradients: Vec<Option<ValueId>> = match op {
-        // A step has no slope: nothing flows, and `gradient` names it if that cuts a parameter off.
+        // A step function has no slope: `gradient` names it if that cuts a parameter off.
         Elementwise::Unary(op) if op.is_step() => vec![None],
         Elementwise::Unary(op) => vec![Some(unary(b, op, x[0], y, dy)?)],
         Elementwise::Binary(op) => binary(b, op, y, dy, r)?,
@@ -102,7 +102,9 @@ fn unary(b: &mut Builder, op: Unary, x: ValueId, y: ValueId, dy: ValueId) -> Res
             let positive = b.binary(Binary::Greater, y, zero)?;
             b.select(positive, dy, zero)
         }
-        Unary::Floor | Unary::Ceil | Unary::Round | Unary::Sign => unreachable!("a step has no slope"),
+        Unary::Floor | Unary::Ceil | Unary::Round | Unary::Sign => {
+            unreachable!("step functions have no gradient")
+        }
     }
 }
 

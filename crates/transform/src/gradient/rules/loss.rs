@@ -1,4 +1,4 @@
-//! Losses. Row weights are data: a gradient with respect to them is refused rather than left out.
+//! Losses. Row weights are data: a gradient with respect to them is an error, not silently zero.
 
 use super::{Gradients, Rule};
 use plimsoll_graph::op::Loss;

@@ -9,7 +9,7 @@ pub(super) fn backward(b: &mut Builder, op: &Norm, r: &Rule<'_>) -> Gradients {
         Norm::Layer { .. } => layer(b, r.x, r.y, r.dy()?),
         Norm::Batch { .. } => batch(b, r.x, r.y, r.dy()?),
         Norm::LogSumExp => {
-            // Softmax, in the form that a forward softmax has, so that the two are one.
+            // Softmax in the form that forward computes it, so that `simplify` merges the two.
             let dy = r.dy()?;
             let below = b.sub(r.x[0], r.y[0])?;
             let softmax = b.unary(Unary::Exp, below)?;

@@ -11,21 +11,21 @@ pub(super) fn backward(b: &mut Builder, op: &Pool, r: &Rule<'_>) -> Gradients {
         Pool::Average { windows, count_padding } => {
             (Pool::AverageGrad { windows, count_padding, image }, &[][..])
         }
-        // A linear function's adjoint has the function as its own.
+        // The adjoint of a linear function's adjoint is the function.
         Pool::AverageGrad { windows, count_padding, .. } => {
             (Pool::Average { windows, count_padding }, &[][..])
         }
         Pool::MaxGrad { .. } => return Err(r.refuse("it is itself a gradient")),
     };
     let (dy, dtype) = (r.dy()?, b.ty(r.x[0]).dtype);
-    // An element that has won several windows has the sum of their gradients, which is made in f32.
-    let apart = match op {
+    // An element that is the largest of several windows sums their gradients, in f32.
+    let disjoint = match op {
         Pool::MaxGrad { windows: Windows::Sliding(g), .. } => {
             [0, 1].iter().all(|&axis| g.stride[axis] >= reach(g.window, g.dilation)[axis])
         }
         _ => false,
     };
-    let dy = b.cast(dy, if apart { dtype } else { dtype.wide() })?;
+    let dy = b.cast(dy, if disjoint { dtype } else { dtype.wide() })?;
     let inputs = [&[dy], more].concat();
     let dx = b.one(Op::Pool(op), &inputs)?;
     Ok(vec![Some(b.cast(dx, dtype)?)])

@@ -8,7 +8,7 @@ pub(super) fn backward(b: &mut Builder, op: &Resize, r: &Rule<'_>) -> Gradients 
     let size = [b.shape(r.x[0])[1], b.shape(r.x[0])[2]];
     let op = match *op {
         Resize::Forward { mode, .. } => Resize::Grad { mode, image: size },
-        // A linear function's adjoint has the function as its own.
+        // The adjoint of a linear function's adjoint is the function.
         Resize::Grad { mode, .. } => Resize::Forward { mode, output: size },
     };
     let dy = r.dy()?;

@@ -1,0 +1,76 @@
+//! Which kernel runs a node, on which sizes, with how much scratch, and what it costs.
+//!
+//! Target and executor both call [`find`], so the workspace planned is the workspace used. Each family of ops has its
+//! file: it picks the kernel for a node's types, calls it, and predicts its time.
+
+mod attention;
+mod call;
+mod conv;
+pub(crate) mod cost;
+mod elementwise;
+mod index;
+mod loss;
+mod matmul;
+mod movement;
+mod norm;
+mod pooling;
+mod quantise;
+mod random;
+mod reduce;
+mod resize;
+mod target;
+
+pub(crate) use call::{Call, Found, Operands};
+pub use target::CpuTarget;
+
+use plimsoll_graph::Op;
+use plimsoll_plan::KernelQuery;
+
+/// The kernel for a node, if there is one.
+pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
+    match query.op {
+        Op::Elementwise(op) => elementwise::single(*op, query),
+        Op::Fused(region) => elementwise::fused(region, query),
+        Op::Movement(op) => movement::find(op, query),
+        Op::Reduce(op) => reduce::find(op, query),
+        Op::MatMul(op) => matmul::find(op, query),
+        Op::Conv(op) => conv::find(op, query),
+        Op::Pool(op) => pooling::find(op, query),
+        Op::Resize(op) => resize::find(op, query),
+        Op::Norm(op) => norm::find(op, query),
+        Op::Attention(op) => attention::find(op, query),
+        Op::Index(op) => index::find(op, query),
+        Op::Loss(op) => loss::find(op, query),
+        Op::Random(op) => random::find(op, query),
+        Op::Quantise(op) => quantise::find(*op, query),
+    }
+}
+
+/// The (output, input) pairs that a node's kernel may compute in place: the output may share the input's buffer.
+fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
+    let reads_before_writing = match query.op {
+        // A chunk of every input is read before the same chunk of an output is written.
+        Op::Elementwise(_) | Op::Fused(_) => true,
+        Op::Attention(op) => attention::in_place(op),
+        Op::Movement(_)
+        | Op::Reduce(_)
+        | Op::MatMul(_)
+        | Op::Conv(_)
+        | Op::Pool(_)
+        | Op::Resize(_)
+        | Op::Norm(_)
+        | Op::Index(_)
+        | Op::Loss(_)
+        | Op::Random(_)
+        | Op::Quantise(_) => false,
+    };
+    if !reads_before_writing {
+        return Vec::new();
+    }
+    let same_size = |o: usize, i: usize| {
+        let (output, input) = (query.outputs[o], query.inputs[i]);
+        output.shape == input.shape && output.dtype.bytes() == input.dtype.bytes()
+    };
+    let pairs = (0..query.outputs.len()).flat_map(|o| (0..query.inputs.len()).map(move |i| (o, i)));
+    pairs.filter(|&(o, i)| same_size(o, i)).collect()
+}

@@ -1,0 +1,62 @@
+//! The planner's view of the CPU.
+
+use super::cost::{self, Core};
+use super::{find, in_place};
+use crate::isa::Isa;
+use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
+
+/// Alignment of buffers: more than a cache line and a vector, and what direct I/O needs of memory.
+const ALIGNMENT: usize = 512;
+
+/// Instruction set, threads and ceilings of a CPU. Plain data: a laptop can plan for a machine it does not have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuTarget {
+    /// The instruction set.
+    pub isa: Isa,
+    /// Threads.
+    pub threads: usize,
+    /// Floating-point operations per nanosecond at the peak of one thread.
+    pub flops_per_ns: f64,
+    /// Bytes per nanosecond that one thread moves from and to memory.
+    pub bytes_per_ns: f64,
+}
+
+impl CpuTarget {
+    /// A target with typical ceilings of its instruction set.
+    pub fn new(isa: Isa, threads: usize) -> Self {
+        let flops_per_ns = match isa {
+            Isa::Portable => 24.0,
+            Isa::Avx2 => 80.0,
+            Isa::Avx512 => 160.0,
+        };
+        Self { isa, threads, flops_per_ns, bytes_per_ns: 13.0 }
+    }
+}
+
+impl Target for CpuTarget {
+    fn name(&self) -> String {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!("{}, {} thread{plural}", self.instructions(), self.threads)
+    }
+
+    fn instructions(&self) -> String {
+        format!("cpu {}", self.isa.name())
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        let call = find(query).ok_or_else(|| Unsupported {
+            target: self.name(),
+            op: query.op.name(),
+            types: query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        })?;
+        Ok(Kernel {
+            workspace: call.workspace(self.isa, self.threads),
+            in_place: in_place(query),
+            nanoseconds: cost::on_threads(call.cost(&Core::of(self), query), call.tasks(query), self.threads),
+        })
+    }
+}

@@ -1,0 +1,350 @@
+//! The matrix-product driver.
+//!
+//! The blocking follows Goto and BLIS: B is packed once, by all threads, into panels as wide as a
+//! micro-kernel's tile; every task packs a block of A and passes it over its panels of B. How the output is
+//! cut into tasks depends on the threads, what is summed in which order does not: see [`GemmSpec::fold`].
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod batch;
+pub(crate) mod chunks;
+mod direct;
+pub(crate) mod kernel;
+pub(crate) mod pack;
+mod pass;
+mod portable;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{gemm_batch, gemm_batch_workspace, gemm_batch_workspace_of};
+pub use direct::{gemm_direct, is_direct};
+
+use crate::isa::{Context, Isa};
+use crate::kernels::float::Float;
+use crate::kernels::math::Shared;
+use crate::threads::Pool;
+use chunks::{Chunks, KC};
+use kernel::{Finish, Kernels};
+use pass::Pass;
+
+/// Columns of B that are packed at a time: with KC rows, half of a second-level cache.
+const NC: usize = 1024;
+
+/// Floats of B that are packed at a time where that is along all of k.
+const DEEP_FLOATS: usize = 256 * 1024;
+
+/// Tiles in the tallest block of A.
+const MC_TILES: usize = 16;
+
+/// Products of fewer multiply-adds run on the calling thread: waking others takes longer.
+const WORTH_SHARING: usize = 1 << 16;
+
+/// A read-only matrix operand: element (i, j) is `data[i * row_stride + j * col_stride]`.
+#[derive(Clone, Copy)]
+pub struct Mat<'a, T = f32> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Distance between rows.
+    pub row_stride: usize,
+    /// Distance between columns.
+    pub col_stride: usize,
+}
+
+impl<T> Mat<'_, T> {
+    fn check(&self, rows: usize, cols: usize) {
+        if rows > 0 && cols > 0 {
+            let last = (rows - 1) * self.row_stride + (cols - 1) * self.col_stride;
+            assert!(last < self.data.len(), "a matrix operand is shorter than its shape");
+        }
+    }
+}
+
+/// Applied last to every element of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// `x` where it is positive or NaN, zero elsewhere.
+    Relu,
+}
+
+/// What follows a product: `activation(c + bias)`, each step rounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Epilogue<'a> {
+    /// One value per column.
+    pub bias: Option<&'a [f32]>,
+    /// Applied last.
+    pub activation: Activation,
+}
+
+impl Epilogue<'_> {
+    /// Leaves the product as it is.
+    pub const NONE: Self = Self { bias: None, activation: Activation::None };
+
+    /// The micro-kernels' form, checked against the number of columns.
+    pub(crate) fn finish(&self, n: usize) -> Finish {
+        assert!(self.bias.is_none_or(|bias| bias.len() == n), "the bias has one value per column");
+        let bias = self.bias.map_or(std::ptr::null(), <[f32]>::as_ptr);
+        Finish { bias, relu: self.activation == Activation::Relu }
+    }
+}
+
+/// The sizes of a product C = A B, with A of m by k and B of k by n.
+#[derive(Clone, Copy, Debug)]
+pub struct GemmSpec {
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A, rows of B.
+    pub k: usize,
+    /// Chunk boundaries of the sum over k: at every multiple of `fold`, and inside a fold at every multiple
+    /// of 256 from the fold's start. A chunk is summed from +0, then added to C, in order. `usize::MAX` for
+    /// no boundaries of that kind.
+    pub fold: usize,
+    /// C += A B rather than C = A B.
+    pub accumulate: bool,
+}
+
+/// The bytes of workspace that [`gemm`] needs: a multiple of 64.
+pub fn gemm_workspace(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
+    gemm_workspace_of::<f32>(isa, threads, spec)
+}
+
+/// As [`gemm_workspace`], for a result of another type.
+pub fn gemm_workspace_of<C: Float>(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
+    Blocking::new(isa, threads, spec, C::LOW).workspace_floats(threads) * size_of::<f32>()
+}
+
+/// The overheads of a product.
+pub(crate) struct Passes {
+    /// Elements of A that are packed, counted for every block of columns.
+    pub packed: usize,
+    /// How often tasks are distributed.
+    pub runs: usize,
+}
+
+/// The overheads of [`gemm`].
+pub(crate) fn passes(isa: Isa, threads: usize, spec: &GemmSpec) -> Passes {
+    let blocking = Blocking::new(isa, threads, spec, false);
+    let whole = spec.n / blocking.nc;
+    let blocks = |columns: usize| columns.div_ceil(blocking.block_cols);
+    let column_blocks = whole * blocks(blocking.nc) + blocks(spec.n % blocking.nc);
+    let runs = 2 * spec.n.div_ceil(blocking.nc) * spec.k.div_ceil(KC);
+    Passes { packed: spec.m * spec.k * column_blocks, runs }
+}
+
+/// C = A B or C += A B, then the epilogue, on the threads of the context.
+///
+/// C is row-major without gaps. Operands are widened to f32 as they are packed; a sum is rounded once to C's type, after
+/// the epilogue. Bits depend on neither the threads nor the other rows of A.
+///
+/// # Panics
+///
+/// When an operand is shorter than the sizes say, or the workspace is too small or not aligned to 64 bytes; when a sum is
+/// to be added to 16-bit floats.
+pub fn gemm<A: Float, B: Float, C: Float>(
+    ctx: Context<'_>,
+    spec: &GemmSpec,
+    a: Mat<'_, A>,
+    b: Mat<'_, B>,
+    c: &mut [C],
+    epilogue: Epilogue<'_>,
+    workspace: &mut [f32],
+) {
+    let threads = ctx.pool.threads();
+    let work = spec.m.saturating_mul(spec.n).saturating_mul(spec.k);
+    let runner = if work < WORTH_SHARING { Runner::Caller } else { Runner::Pool(ctx.pool) };
+    product(runner, Blocking::new(ctx.isa, threads, spec, C::LOW), (a, b), (c, spec.n), epilogue, workspace);
+}
+
+/// The bytes of workspace that [`gemm_serial`] needs: a multiple of 64.
+pub fn gemm_serial_workspace(isa: Isa, spec: &GemmSpec) -> usize {
+    gemm_workspace(isa, 1, spec)
+}
+
+/// As [`gemm_serial_workspace`], for a result of another type.
+pub fn gemm_serial_workspace_of<C: Float>(isa: Isa, spec: &GemmSpec) -> usize {
+    gemm_workspace_of::<C>(isa, 1, spec)
+}
+
+/// As [`gemm`], without epilogue and on the calling thread, for tiles inside another kernel; C has row stride
+/// `ldc`.
+///
+/// # Panics
+///
+/// As [`gemm`], and when rows of C overlap.
+pub fn gemm_serial<A: Float, B: Float, C: Float>(
+    isa: Isa,
+    spec: &GemmSpec,
+    a: Mat<'_, A>,
+    b: Mat<'_, B>,
+    c: &mut [C],
+    ldc: usize,
+    workspace: &mut [f32],
+) {
+    product(Runner::Caller, Blocking::new(isa, 1, spec, C::LOW), (a, b), (c, ldc), Epilogue::NONE, workspace);
+}
+
+/// Who runs tasks.
+#[derive(Clone, Copy)]
+enum Runner<'a> {
+    Caller,
+    Pool(&'a Pool),
+}
+
+impl Runner<'_> {
+    fn run(self, tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+        match self {
+            Self::Caller => (0..tasks).for_each(|task| f(task, 0)),
+            Self::Pool(pool) => pool.run(tasks, f),
+        }
+    }
+}
+
+/// Memory that tasks write in disjoint parts.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedMut(pub *mut f32);
+
+// SAFETY: a pointer by itself; whoever writes through it says why the parts are disjoint.
+unsafe impl Send for SharedMut {}
+// SAFETY: likewise.
+unsafe impl Sync for SharedMut {}
+
+impl SharedMut {
+    /// A method, so that closures capture the wrapper and not its field.
+    pub(crate) fn at(&self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
+}
+
+/// Checks a workspace that tasks share.
+pub(crate) fn shared_workspace(workspace: &mut [f32], floats: usize) -> SharedMut {
+    assert!(workspace.len() >= floats, "the workspace is too small");
+    assert!(floats == 0 || workspace.as_ptr().addr().is_multiple_of(64), "the workspace is not aligned");
+    SharedMut(workspace.as_mut_ptr())
+}
+
+/// Rounds a number of floats up to whole cache lines.
+pub(crate) fn whole_lines(floats: usize) -> usize {
+    floats.next_multiple_of(16)
+}
+
+/// How one product is split into tasks.
+struct Blocking {
+    isa: Isa,
+    kernels: &'static Kernels,
+    spec: GemmSpec,
+    /// Rows of a task's block: whole tiles.
+    block_rows: usize,
+    /// Columns of a task's block: whole panels.
+    block_cols: usize,
+    /// Columns of B that are packed at a time.
+    nc: usize,
+    /// Whether sums stay in a worker's memory until they are complete, and are then rounded.
+    rounds: bool,
+    /// Floats of packed B, of each worker's packed A, and of its sums.
+    packed_b: usize,
+    packed_a: usize,
+    sums: usize,
+}
+
+impl Blocking {
+    fn new(isa: Isa, threads: usize, spec: &GemmSpec, rounds: bool) -> Self {
+        let kernels = Kernels::of(isa);
+        let (mr, nr) = (kernels.mr, kernels.nr());
+        // Where sums have to be complete before they are stored, B is packed along all of k, and fewer columns at a time.
+        let deep = (DEEP_FLOATS / spec.k.max(1) / nr * nr).clamp(2 * nr, NC / 4);
+        let nc = if rounds { deep } else { NC };
+        let (tiles, panels) = (spec.m.div_ceil(mr), spec.n.min(nc).div_ceil(nr));
+        // A few tasks per thread balance the load. Rows are split first: tasks of other columns pack the same rows of A
+        // again.
+        let wanted = if threads == 1 { 1 } else { 4 * threads };
+        let shortest = 4.min(tiles).max(1);
+        let row_blocks = tiles.div_ceil(MC_TILES).max(wanted.min(tiles / shortest)).max(1);
+        let row_blocks = if row_blocks < threads { row_blocks } else { row_blocks.next_multiple_of(threads) };
+        let block_tiles = tiles.div_ceil(row_blocks).max(1);
+        let col_blocks = wanted.div_ceil(tiles.div_ceil(block_tiles).max(1)).clamp(1, panels.max(1));
+        let block_panels = panels.div_ceil(col_blocks).max(1);
+        let (depth, block_rows, block_cols) = (spec.k.min(KC), block_tiles * mr, block_panels * nr);
+        let packed_depth = if rounds { spec.k } else { depth };
+        Self {
+            isa,
+            kernels,
+            spec: *spec,
+            block_rows,
+            block_cols,
+            nc,
+            rounds,
+            packed_b: whole_lines(packed_depth * spec.n.min(nc).next_multiple_of(kernels.lanes)),
+            packed_a: whole_lines(depth * block_rows),
+            sums: if rounds { whole_lines(block_rows * block_cols) } else { 0 },
+        }
+    }
+
+    fn workspace_floats(&self, threads: usize) -> usize {
+        self.packed_b + threads * (self.packed_a + self.sums)
+    }
+}
+
+/// The product over all blocks of columns and of k.
+fn product<A: Float, B: Float, C: Float>(
+    runner: Runner<'_>,
+    blocking: Blocking,
+    (a, b): (Mat<'_, A>, Mat<'_, B>),
+    (c, ldc): (&mut [C], usize),
+    epilogue: Epilogue<'_>,
+    workspace: &mut [f32],
+) {
+    let spec = blocking.spec;
+    let finish = epilogue.finish(spec.n);
+    if spec.m == 0 || spec.n == 0 {
+        return;
+    }
+    kernel::assert_available(blocking.isa);
+    a.check(spec.m, spec.k);
+    b.check(spec.k, spec.n);
+    assert!(ldc >= spec.n || spec.m == 1, "rows of C overlap");
+    assert!((spec.m - 1) * ldc + spec.n <= c.len(), "C is shorter than its shape");
+    assert!(!(spec.accumulate && C::LOW), "sums go on in f32");
+    let threads = if let Runner::Pool(pool) = runner { pool.threads() } else { 1 };
+    let space = shared_workspace(workspace, blocking.workspace_floats(threads));
+    let c = Shared::new(c);
+    let chunks = Chunks::new(spec.k, spec.fold);
+
+    for n_start in (0..spec.n).step_by(blocking.nc) {
+        let columns = n_start..(n_start + blocking.nc).min(spec.n);
+        let nr = blocking.kernels.nr();
+        let panels = columns.len().div_ceil(nr);
+        let row_blocks = spec.m.div_ceil(blocking.block_rows);
+        let col_blocks = columns.len().div_ceil(blocking.block_cols);
+        let pass = Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns };
+        for depth in chunks.blocks() {
+            if !depth.is_empty() {
+                // A panel alone is too little for a task.
+                const GROUP: usize = 4;
+                runner.run(panels.div_ceil(GROUP), &|group, _| {
+                    (group * GROUP..panels.min((group + 1) * GROUP))
+                        .for_each(|panel| pass.pack_b(panel, &depth));
+                });
+            }
+            if !blocking.rounds {
+                runner.run(row_blocks * col_blocks, &|task, worker| {
+                    // Neighbouring tasks share columns, whose packed panels are then still in the shared cache.
+                    pass.multiply(task % row_blocks, task / row_blocks, worker, &depth);
+                });
+            }
+        }
+        if blocking.rounds {
+            runner.run(row_blocks * col_blocks, &|task, worker| {
+                let (row_block, col_block) = (task % row_blocks, task / row_blocks);
+                for depth in chunks.blocks() {
+                    pass.multiply(row_block, col_block, worker, &depth);
+                }
+                pass.round(row_block, col_block, worker);
+            });
+        }
+    }
+}

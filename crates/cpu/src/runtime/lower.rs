@@ -1,0 +1,180 @@
+//! Turns the steps of a plan into commands: kernels found, buffers resolved to ranges of the arena.
+
+use super::chunked_update::ChunkedUpdate;
+use crate::dispatch::{self, Call, CpuTarget};
+use plimsoll_graph::{BatchRelation, NodeId, ValueId};
+use plimsoll_plan::{
+    Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome,
+};
+
+/// A plan, ready to run.
+pub struct LoweredPlan {
+    pub steps: Vec<LoweredStep>,
+    /// The transfers, as steps, that must have completed before the inputs are copied in.
+    pub entry_waits: Vec<u32>,
+    /// The steps that load from the spill file.
+    pub loads: Vec<u32>,
+}
+
+/// A step, ready to run.
+pub struct LoweredStep {
+    pub command: Command,
+    pub reads: Vec<Region>,
+    pub writes: Vec<Region>,
+    pub workspace: Region,
+    /// The transfers, as steps, that must have completed before this one.
+    pub waits: Vec<u32>,
+    /// Whether its node has run before in the same plan.
+    pub rematerialized: bool,
+}
+
+/// What a step does.
+pub enum Command {
+    Kernel(Box<dyn Call>),
+    /// Copies the first read into the first write.
+    Copy,
+    /// Starts a load of the first write from this offset of the spill file.
+    Load(u64),
+    /// Starts a store of the first read to this offset of the spill file.
+    Store(u64),
+    ChunkedUpdate(Box<ChunkedUpdate>),
+}
+
+/// A range of the arena.
+#[derive(Clone, Copy)]
+pub struct Region {
+    pub offset: usize,
+    pub bytes: usize,
+    /// Bytes between its starts in consecutive micro-batches.
+    pub stride: usize,
+}
+
+impl Region {
+    const NONE: Self = Self { offset: 0, bytes: 0, stride: 0 };
+
+    pub fn of(plan: &ExecutionPlan, id: BufferId) -> Self {
+        let buffer = &plan.buffers[id.index()];
+        let stride = buffer.micro_stride;
+        // With a stride, a region is one micro-batch of its buffer.
+        let bytes = if stride > 0 { stride } else { buffer.bytes };
+        Self { offset: buffer.offset, bytes, stride }
+    }
+}
+
+/// Lowers a plan of the set.
+pub fn lower(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<LoweredPlan, ExecuteError> {
+    let lowering = Lowering { set, plan, target, batch_relations: plan.graph.batch_relations() };
+    let steps = plan.steps.iter().map(|step| lowering.step(&step.action));
+    let mut steps = steps.collect::<Result<Vec<_>, ExecuteError>>()?;
+    let waits = plan.waits();
+    steps.iter_mut().zip(waits.steps).for_each(|(step, waits)| step.waits = waits);
+    let mut ran = vec![false; plan.graph.nodes.len()];
+    for (lowered, step) in steps.iter_mut().zip(&plan.steps) {
+        if let Action::Run { node, .. } = step.action {
+            lowered.rematerialized = std::mem::replace(&mut ran[node.index()], true);
+        }
+    }
+    let load =
+        |(at, step): (usize, &LoweredStep)| matches!(step.command, Command::Load(_)).then_some(at as u32);
+    let loads = steps.iter().enumerate().filter_map(load).collect();
+    Ok(LoweredPlan { steps, entry_waits: waits.entry, loads })
+}
+
+struct Lowering<'a> {
+    set: &'a PlanSet,
+    plan: &'a ExecutionPlan,
+    target: &'a CpuTarget,
+    batch_relations: Vec<BatchRelation>,
+}
+
+impl Lowering<'_> {
+    fn step(&self, action: &Action) -> Result<LoweredStep, ExecuteError> {
+        let none = Region::NONE;
+        Ok(match action {
+            Action::Load { what, to } => {
+                self.lowered(Command::Load(self.file_offset(*what)?), &[], &[*to], none)
+            }
+            Action::Store { what, from } => {
+                self.lowered(Command::Store(self.file_offset(*what)?), &[*from], &[], none)
+            }
+            Action::Copy { from, to, .. } => self.lowered(Command::Copy, &[*from], &[*to], none),
+            Action::ChunkedUpdate { node, reads, writes, workspace, chunk_elements } => {
+                let offsets = |value| self.file_offset(Offloaded::State(self.state_of(value)));
+                let update = ChunkedUpdate::new(
+                    &self.plan.graph,
+                    *node,
+                    reads,
+                    writes,
+                    *chunk_elements,
+                    self.target,
+                    offsets,
+                )?;
+                let workspace = Region::of(self.plan, *workspace);
+                self.check_workspace(*node, update.workspace_bytes(), workspace)?;
+                let present = |ids: &[Option<BufferId>]| ids.iter().flatten().copied().collect::<Vec<_>>();
+                let command = Command::ChunkedUpdate(Box::new(update));
+                self.lowered(command, &present(reads), &present(writes), workspace)
+            }
+            Action::Run { node, reads, writes, workspace } => {
+                let query =
+                    KernelQuery::new(&self.plan.graph, &self.batch_relations, self.plan.graph.node(*node));
+                let call = dispatch::find(&query);
+                let call = call.ok_or_else(|| self.failed(*node, "this executor has no kernel for it"))?;
+                let workspace = workspace.map_or(none, |id| Region::of(self.plan, id));
+                self.check_workspace(*node, call.workspace(self.target.isa, self.target.threads), workspace)?;
+                self.lowered(Command::Kernel(call), reads, writes, workspace)
+            }
+        })
+    }
+
+    fn lowered(
+        &self,
+        command: Command,
+        reads: &[BufferId],
+        writes: &[BufferId],
+        workspace: Region,
+    ) -> LoweredStep {
+        let regions = |ids: &[BufferId]| ids.iter().map(|&id| Region::of(self.plan, id)).collect();
+        LoweredStep {
+            command,
+            reads: regions(reads),
+            writes: regions(writes),
+            workspace,
+            waits: Vec::new(),
+            rematerialized: false,
+        }
+    }
+
+    /// The offset in the spill file of a state or value.
+    fn file_offset(&self, what: Offloaded) -> Result<u64, ExecuteError> {
+        match what {
+            Offloaded::Value(i) => Ok(self.plan.offloaded[i].offset),
+            Offloaded::State(i) => match self.set.states.get(i).map(|s| s.home) {
+                Some(StateHome::File(offset)) => Ok(offset),
+                Some(StateHome::Arena(_)) | None => {
+                    Err(ExecuteError::Input(format!("state {i} is not in the spill file")))
+                }
+            },
+        }
+    }
+
+    /// The index in the set of the state that a value is the old version of; past the end if there is none.
+    fn state_of(&self, value: ValueId) -> usize {
+        let own = self.plan.graph.states.iter().find(|s| s.input == value);
+        let index = own.and_then(|own| self.set.states.iter().position(|s| s.name == own.name));
+        index.unwrap_or(usize::MAX)
+    }
+
+    fn check_workspace(&self, node: NodeId, needed: usize, planned: Region) -> Result<(), ExecuteError> {
+        if needed <= planned.bytes {
+            return Ok(());
+        }
+        Err(self.failed(node, "the plan's workspace is too small: it was made for another target"))
+    }
+
+    fn failed(&self, node: NodeId, reason: &str) -> ExecuteError {
+        let node = self.plan.graph.node(node);
+        let (layer, op) = (node.layer.to_string(), node.op.name());
+        ExecuteError::Step { layer, op, reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,42 @@
+//! What runs a plan: the arena, the step loop, the transfer queue, the spill file and the checked mode.
+//!
+//! - `arena`: one mapping for all tensor memory of a run;
+//! - `lower`: turns the steps of a plan into commands with kernels and addresses in the arena;
+//! - `step_loop`: runs the commands, and waits where a step has a hazard with a transfer in flight;
+//! - `chunked_update`: a step whose offloaded states are loaded, updated and stored chunk by chunk;
+//! - [`transfer`]: the queue whose threads move bytes beside the kernels, and the speed of a disk;
+//! - [`spill`]: the file that offloaded bytes are in;
+//! - `checked`: the mode that finds kernels that touch memory outside their buffers; `non_finite`: the search for the first
+//!   node that makes a number that is not finite; `step_times`: how long each step takes.
+
+mod arena;
+mod checked;
+mod chunked_update;
+mod lower;
+mod non_finite;
+pub mod spill;
+mod step_loop;
+mod step_times;
+pub mod transfer;
+
+pub(crate) use step_loop::{Options, prepare};
+pub use step_times::StepTimes;
+
+use plimsoll_plan::{Action, ExecuteError, ExecutionPlan};
+
+/// The layer and op of a step, for errors.
+fn step_name(plan: &ExecutionPlan, step: usize) -> (String, &'static str) {
+    match &plan.steps[step].action {
+        Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
+            let node = plan.graph.node(*node);
+            (node.layer.to_string(), node.op.name())
+        }
+        Action::Copy { .. } => (String::new(), "copy"),
+        Action::Load { .. } => (String::new(), "load"),
+        Action::Store { .. } => (String::new(), "store"),
+    }
+}
+
+fn spill_error(error: spill::SpillError) -> ExecuteError {
+    ExecuteError::Spill(error.to_string())
+}

@@ -1,0 +1,62 @@
+//! The search for the node that first makes a number that is not finite.
+
+use super::arena::Arena;
+use super::lower::Region;
+use plimsoll_graph::op::Attention;
+use plimsoll_graph::{NodeId, Op, ValueId};
+use plimsoll_plan::{Action, BufferId, ExecutionPlan};
+use plimsoll_tensor::{DType, all_finite};
+
+/// The node of a step that has just run, if one of its outputs has a number that is not finite.
+///
+/// # Safety
+/// No step runs and no load is in flight.
+pub unsafe fn non_finite_node(
+    arena: &Arena,
+    plan: &ExecutionPlan,
+    step: usize,
+    micro_batch: usize,
+) -> Option<NodeId> {
+    let (id, writes): (NodeId, Vec<Option<BufferId>>) = match &plan.steps[step].action {
+        Action::Run { node, writes, .. } => (*node, writes.iter().copied().map(Some).collect()),
+        Action::ChunkedUpdate { node, writes, .. } => (*node, writes.clone()),
+        Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => return None,
+    };
+    let node = plan.graph.node(id);
+    let is_bad = |(output, (&value, &buffer)): (usize, (&ValueId, &Option<BufferId>))| {
+        let Some(region) = buffer.map(|id| Region::of(plan, id)) else { return false };
+        let ty = plan.graph.ty(value);
+        let offset = region.offset + micro_batch * region.stride;
+        // SAFETY: nothing writes to the arena, by the caller's promise.
+        let bytes: &[u8] = unsafe { arena.view(offset, region.bytes.min(ty.bytes())) };
+        if ty.dtype == DType::F32 && may_be_negative_infinity(&node.op, output) {
+            let mut floats = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+            !floats.all(|x| x.is_finite() || x == f32::NEG_INFINITY)
+        } else {
+            !all_finite(ty.dtype, bytes)
+        }
+    };
+    node.outputs.iter().zip(&writes).enumerate().any(is_bad).then_some(id)
+}
+
+/// Whether negative infinity is a regular value of an output.
+fn may_be_negative_infinity(op: &Op, output: usize) -> bool {
+    match op {
+        // The log-sum-exp of a query whose keys are all masked.
+        Op::Attention(Attention::Forward { .. }) => output > 0,
+        Op::Attention(Attention::Grad { .. } | Attention::Rotary { .. })
+        | Op::Elementwise(_)
+        | Op::Fused(_)
+        | Op::Movement(_)
+        | Op::Reduce(_)
+        | Op::MatMul(_)
+        | Op::Conv(_)
+        | Op::Pool(_)
+        | Op::Resize(_)
+        | Op::Norm(_)
+        | Op::Index(_)
+        | Op::Loss(_)
+        | Op::Random(_)
+        | Op::Quantise(_) => false,
+    }
+}

@@ -1,0 +1,233 @@
+//! The transfer queue: loads from and stores to the spill file that run beside the kernels.
+
+mod rates;
+mod request;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
+mod worker;
+
+pub use rates::{Rates, disk_rates};
+
+use super::arena::Arena;
+use super::spill::{BLOCK, CHUNK_BYTES, SpillError, SpillFile};
+use request::{Failure, Kind, Request, Requests};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Memory of a [`TransferQueue`] for what cannot move directly between the disk and the caller's memory.
+pub const STAGING_BYTES: usize = WORKERS * CHUNK_BYTES;
+
+/// Threads of a queue: while one copies, the disk works for the other.
+const WORKERS: usize = 2;
+
+/// A thread's stack holds only frames: its buffer is part of the staging memory.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// Loads from and stores to a spill file, which run beside the thread that requests them.
+///
+/// Every request sees the effects of all earlier ones, on the file and on memory; requests without a hazard between
+/// them may overlap in time. Making a request and waiting for one allocate nothing. After a failed transfer nothing
+/// more is moved, and every later request fails with its error.
+pub struct TransferQueue {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// A request's number: all earlier requests have smaller ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    /// The ticket of no request: it is always complete.
+    pub const NONE: Self = Self(0);
+}
+
+struct Shared {
+    file: SpillFile,
+    /// A chunk for each worker.
+    staging: Arena,
+    requests: Mutex<Requests>,
+    /// There may be work for a worker.
+    work: Condvar,
+    /// Requests have completed.
+    completed: Condvar,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    waited_ns: AtomicU64,
+}
+
+impl TransferQueue {
+    /// Starts the threads. At most `capacity` requests are in flight; a further one waits until one has completed.
+    pub fn new(file: SpillFile, capacity: usize) -> Result<Self, SpillError> {
+        Self::start(file, capacity).map_err(|e| SpillError::Start { reason: e.to_string() })
+    }
+
+    fn start(file: SpillFile, capacity: usize) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            file,
+            staging: Arena::new(STAGING_BYTES)?,
+            requests: Mutex::new(Requests::new(capacity)),
+            work: Condvar::new(),
+            completed: Condvar::new(),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
+        });
+        // Built first, so that dropping it stops the thread already started when a later one fails to start.
+        let mut queue = Self { shared, workers: Vec::with_capacity(WORKERS) };
+        for worker in 0..WORKERS {
+            let shared = Arc::clone(&queue.shared);
+            let handle = thread::Builder::new()
+                .name(format!("plimsoll-spill-{worker}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || shared.serve(worker))?;
+            queue.workers.push(handle);
+        }
+        // A thread allocates while it starts: that is over before the first request.
+        let mut requests = queue.shared.locked();
+        while requests.workers_started < WORKERS {
+            requests = queue.shared.completed.wait(requests).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(requests);
+        Ok(queue)
+    }
+
+    /// The file.
+    pub fn file(&self) -> &SpillFile {
+        &self.shared.file
+    }
+
+    /// Starts reading `bytes` of the file from `offset` on into memory.
+    ///
+    /// # Safety
+    /// The memory must be valid, and nobody may read or write it, until [`TransferQueue::wait`] has returned for the
+    /// ticket or the queue is dropped.
+    ///
+    /// # Panics
+    /// If the range is not inside the file.
+    pub unsafe fn load(&self, offset: u64, into: *mut u8, bytes: usize) -> Ticket {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.submit(Kind::Load, offset, into, bytes) }
+    }
+
+    /// Starts writing `bytes` of memory to the file from `offset` on, a multiple of [`BLOCK`]. The rest of the last
+    /// block becomes zeros.
+    ///
+    /// # Safety
+    /// The memory must be valid, and nobody may write it, until [`TransferQueue::wait`] has returned for the ticket or
+    /// the queue is dropped.
+    ///
+    /// # Panics
+    /// If the range is not inside the file, or the offset inside a block.
+    pub unsafe fn store(&self, offset: u64, from: *const u8, bytes: usize) -> Ticket {
+        assert!(offset.is_multiple_of(BLOCK as u64), "a store at {offset} begins inside a block");
+        // SAFETY: the caller's promise is passed on; a store only reads.
+        unsafe { self.submit(Kind::Store, offset, from.cast_mut(), bytes) }
+    }
+
+    /// Waits until all requests up to the ticket's have completed.
+    ///
+    /// # Errors
+    /// The first of theirs.
+    pub fn wait(&self, ticket: Ticket) -> Result<(), SpillError> {
+        let requests = self.until(|requests| requests.completed >= ticket.0);
+        match &requests.failure {
+            Some((request, failure)) if *request < ticket.0 => {
+                let Failure { what, offset, bytes, error } = failure;
+                Err(self.shared.file.failure(what, *offset, *bytes as u64, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads at any offset, after all earlier requests.
+    ///
+    /// # Panics
+    /// If the range is not inside the file.
+    pub fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
+        // SAFETY: the bytes are borrowed until the wait is over.
+        self.wait(unsafe { self.submit(Kind::Load, offset, into.as_mut_ptr(), into.len()) })
+    }
+
+    /// Writes at any offset, after all earlier requests, and leaves the bytes around the range as they are.
+    ///
+    /// # Panics
+    /// If the range is not inside the file.
+    pub fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
+        // SAFETY: the bytes are borrowed until the wait is over, and only read.
+        self.wait(unsafe { self.submit(Kind::Patch, offset, from.as_ptr().cast_mut(), from.len()) })
+    }
+
+    /// Bytes read from the disk so far, in whole blocks.
+    pub fn bytes_read(&self) -> u64 {
+        self.shared.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written to the disk so far, in whole blocks.
+    pub fn bytes_written(&self) -> u64 {
+        self.shared.bytes_written.load(Ordering::Relaxed)
+    }
+
+    /// How long callers have waited so far, for requests to complete or for space in the queue.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.shared.waited_ns.load(Ordering::Relaxed))
+    }
+
+    /// Waits until a condition on the requests holds.
+    fn until(&self, ready: impl Fn(&Requests) -> bool) -> MutexGuard<'_, Requests> {
+        let mut requests = self.shared.locked();
+        if !ready(&requests) {
+            let start = Instant::now();
+            requests.callers_waiting += 1;
+            while !ready(&requests) {
+                requests = self.shared.completed.wait(requests).unwrap_or_else(PoisonError::into_inner);
+            }
+            requests.callers_waiting -= 1;
+            self.shared.waited_ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        requests
+    }
+
+    /// # Safety
+    /// Until the request has completed or the queue is dropped, the memory is valid, nobody writes it, and for a load
+    /// nobody reads it.
+    unsafe fn submit(&self, kind: Kind, offset: u64, memory: *mut u8, bytes: usize) -> Ticket {
+        let (length, end) = (self.shared.file.bytes(), offset.checked_add(bytes as u64));
+        assert!(end.is_some_and(|end| end <= length), "{offset} + {bytes} is outside the spill file");
+        let mut requests = self.until(|requests| bytes == 0 || !requests.is_full());
+        if bytes == 0 {
+            return Ticket(requests.submitted);
+        }
+        let number = requests.submit(Request { kind, offset, memory, bytes, left: bytes });
+        let asleep = requests.workers_asleep;
+        drop(requests);
+        // Waking a thread takes longer than all else here, even where none sleeps.
+        match (asleep, bytes) {
+            (0, _) => {}
+            (_, ..=CHUNK_BYTES) => self.shared.work.notify_one(),
+            _ => self.shared.work.notify_all(),
+        }
+        Ticket(number + 1)
+    }
+}
+
+impl Drop for TransferQueue {
+    fn drop(&mut self) {
+        self.shared.locked().stop = true;
+        self.shared.work.notify_all();
+        for worker in self.workers.drain(..) {
+            // Nothing in a worker panics; there is nothing left to report.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The requests are consistent between any two statements: poison means nothing here.
+    fn locked(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,184 @@
+//! A batch, in buffers that are reused.
+
+use crate::core::shared_buffer::SharedBuffer;
+use crate::{DataError, Record};
+use plimsoll_tensor::{Field, HostTensor, TensorType};
+use std::fmt;
+use std::sync::Arc;
+
+/// The position of a loop over batches; small enough for a checkpoint.
+///
+/// ```
+/// use plimsoll_data::Cursor;
+/// assert_eq!(Cursor::default(), Cursor { epoch: 0, example: 0 });
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Epochs completed.
+    pub epoch: u64,
+    /// Examples of this epoch already given.
+    pub example: u64,
+}
+
+/// One batch, in buffers that [`crate::Batches::next`] reuses.
+///
+/// ```
+/// use plimsoll_data::{Cursor, OpenOptions, open};
+/// let digits = open("mnist", &OpenOptions::default())?;
+/// let mut batches = digits.test.batch(2).start(Cursor::default())?;
+/// let batch = batches.next()?.expect("the first batch");
+/// assert_eq!(batch.labels().len(), 2 * 4);
+/// assert_eq!(batch.label_tensor().as_i32(), Some(&[7, 4][..]));
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub struct Batch {
+    /// For each bucket its columns, the label last; all buckets share the same buffers. One entry where there are no buckets.
+    types: Vec<Vec<Rows>>,
+    bucket: usize,
+    examples: usize,
+    first_example: u64,
+    epoch: u64,
+    after: Cursor,
+}
+
+/// One column of a batch: its examples one after another.
+#[derive(Clone)]
+pub(crate) struct Rows {
+    /// Of one example.
+    ty: TensorType,
+    /// Bytes of one example.
+    each: usize,
+    buffer: Arc<SharedBuffer>,
+}
+
+impl Rows {
+    fn first(&self, examples: usize) -> &[u8] {
+        // SAFETY: a batch is lent between the write of its last row and its release, and no thread writes then.
+        unsafe { self.buffer.read(0, examples * self.each) }
+    }
+
+    fn ty(&self, examples: usize) -> TensorType {
+        let extents: Vec<usize> = std::iter::once(examples).chain(self.ty.shape.iter().copied()).collect();
+        TensorType::new(self.ty.dtype, extents)
+    }
+
+    fn tensor(&self, examples: usize) -> HostTensor {
+        let mut tensor = HostTensor::zeros(self.ty(examples));
+        tensor.copy_from_bytes(self.first(examples));
+        tensor
+    }
+}
+
+/// Row `row` of all columns.
+///
+/// # Safety
+/// Until the record is dropped, no other thread reads or writes this row.
+pub(crate) unsafe fn row(columns: &[Rows], row: usize) -> Record<'_> {
+    // SAFETY: the caller has exclusive access to this row.
+    Record::new(columns.iter().map(|rows| unsafe { rows.buffer.write(row * rows.each, rows.each) }))
+}
+
+impl Batch {
+    /// Buffers for `size` examples of any of these types, which have the same number of columns.
+    pub(crate) fn new(types: &[Vec<&Field>], size: usize) -> Result<Self, DataError> {
+        let buffer = |column: usize| {
+            let each = types.iter().map(|fields| fields[column].ty.bytes()).max().unwrap_or(0);
+            SharedBuffer::new("a column of a batch", (each * size) as u64).map(Arc::new)
+        };
+        let columns = types.first().map_or(0, Vec::len);
+        let buffers: Vec<Arc<SharedBuffer>> = (0..columns).map(buffer).collect::<Result<_, _>>()?;
+        let rows = |(field, buffer): (&&Field, &Arc<SharedBuffer>)| Rows {
+            ty: field.ty.clone(),
+            each: field.ty.bytes(),
+            buffer: buffer.clone(),
+        };
+        let types = types.iter().map(|fields| fields.iter().zip(&buffers).map(rows).collect());
+        let (types, after) = (types.collect(), Cursor::default());
+        Ok(Self { types, bucket: 0, examples: 0, first_example: 0, epoch: 0, after })
+    }
+
+    /// The columns of each bucket, for the workers that fill them.
+    pub(crate) fn columns(&self) -> Vec<Vec<Rows>> {
+        self.types.clone()
+    }
+
+    /// Sets what the buffers hold now.
+    pub(crate) fn set(&mut self, bucket: usize, examples: usize, first: Cursor, after: Cursor) {
+        (self.bucket, self.examples, self.after) = (bucket, examples, after);
+        (self.first_example, self.epoch) = (first.example, first.epoch);
+    }
+
+    fn rows(&self) -> (&[Rows], &Rows) {
+        let columns = &self.types[self.bucket];
+        let label = columns.len() - 1;
+        (&columns[..label], &columns[label])
+    }
+
+    /// Number of examples: the batch size, or fewer at the end of an epoch.
+    pub fn examples(&self) -> usize {
+        self.examples
+    }
+
+    /// Position of its first example in the order of the epoch; the others follow it. Random numbers addressed by position
+    /// do not depend on how an epoch is split into batches.
+    pub fn first_example(&self) -> u64 {
+        self.first_example
+    }
+
+    /// The epoch it belongs to.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Where the next batch starts.
+    pub fn after(&self) -> Cursor {
+        self.after
+    }
+
+    /// For each input the bytes of all examples, one after another, in native order.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.rows().0.iter().map(|rows| rows.first(self.examples))
+    }
+
+    /// One of [`Batch::inputs`]; `None` past the last.
+    pub fn input(&self, i: usize) -> Option<&[u8]> {
+        Some(self.rows().0.get(i)?.first(self.examples))
+    }
+
+    /// The labels one after another, as native bytes.
+    pub fn labels(&self) -> &[u8] {
+        self.rows().1.first(self.examples)
+    }
+
+    /// Types of one example's inputs, and of its label after them.
+    pub fn example_types(&self) -> impl ExactSizeIterator<Item = &TensorType> {
+        self.types[self.bucket].iter().map(|rows| &rows.ty)
+    }
+
+    /// Types of the inputs; axis 0 is the batch.
+    pub fn input_types(&self) -> Vec<TensorType> {
+        self.rows().0.iter().map(|rows| rows.ty(self.examples)).collect()
+    }
+
+    /// Type of the labels; axis 0 is the batch.
+    pub fn label_type(&self) -> TensorType {
+        self.rows().1.ty(self.examples)
+    }
+
+    /// Copies of the inputs as tensors. It allocates: the training loop copies [`Batch::inputs`] instead.
+    pub fn input_tensors(&self) -> Vec<HostTensor> {
+        self.rows().0.iter().map(|rows| rows.tensor(self.examples)).collect()
+    }
+
+    /// A copy of the labels as a tensor; it allocates as well.
+    pub fn label_tensor(&self) -> HostTensor {
+        self.rows().1.tensor(self.examples)
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inputs: Vec<String> = self.input_types().iter().map(ToString::to_string).collect();
+        write!(f, "Batch({} -> {})", inputs.join(", "), self.label_type())
+    }
+}

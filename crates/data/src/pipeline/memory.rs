@@ -1,0 +1,130 @@
+//! The memory of a pipeline, stated before it is allocated.
+
+use super::buckets::grouped::Grouped;
+use super::{Head, Pipeline};
+use crate::Schema;
+
+/// One part of a pipeline's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its name in the load sheet.
+    pub name: &'static str,
+    /// Its size at most.
+    pub bytes: usize,
+    /// How the size is computed.
+    pub how: String,
+}
+
+/// Memory of a source: file lists, or the examples themselves.
+pub const DATA_SET: &str = "data set";
+/// Batches that are being filled or used.
+pub const BATCHES: &str = "batches";
+/// Records in the workers' scratch.
+pub const INPUT_WORKERS: &str = "input workers";
+/// Heap of decoder libraries while they run; an idle pipeline ([`crate::Batches::settle`]) holds none of it.
+pub const DECODERS: &str = "decoders";
+/// Buffered records of a shuffled stream.
+pub const SHUFFLE_BUFFER: &str = "shuffle buffer";
+/// Buffered records of the buckets.
+pub const BUCKET_BUFFER: &str = "bucket buffer";
+/// Records cached after their first reading.
+pub const CACHE: &str = "cache";
+
+/// Queues of a running pipeline, and again of each of its workers.
+const ENGINE_BYTES: usize = 4 << 10;
+/// Touched stack of a worker, with the kernel's records of the thread.
+const STACK_BYTES: usize = 48 << 10;
+
+impl Pipeline {
+    /// Heap bytes that the source holds already.
+    pub fn resident_bytes(&self) -> usize {
+        match &self.head {
+            Head::Indexed(source) => source.resident_bytes(),
+            Head::Streamed(stream, _) => stream.resident_bytes().saturating_sub(stream.buffer_bytes()),
+        }
+    }
+
+    /// The most memory that it takes while it runs, part by part, known before it starts. The source's own bytes are
+    /// already allocated.
+    pub fn bytes(&self) -> Vec<Share> {
+        let workers = self.workers.most();
+        let mut shares = Vec::new();
+        let mut push = |name, bytes: usize, how: String| {
+            if bytes > 0 {
+                shares.push(Share { name, bytes, how });
+            }
+        };
+        push(
+            DATA_SET,
+            self.resident_bytes().saturating_sub(self.cache_bytes),
+            "what the source holds".into(),
+        );
+        push(CACHE, self.cache_bytes, "records after their first reading".into());
+        if let Head::Streamed(stream, _) = &self.head {
+            push(SHUFFLE_BUFFER, stream.buffer_bytes(), "records of the stream".into());
+        }
+        let (ring, size) = (self.ring(), self.rows());
+        if let Some(buckets) = &self.buckets {
+            let how = format!("{size} records of each of {} buckets", buckets.batches.len());
+            push(BUCKET_BUFFER, Grouped::own_bytes(buckets, size), how);
+        }
+        let batches = ring.saturating_mul(self.batch_bytes()).saturating_add(ENGINE_BYTES);
+        push(BATCHES, batches, format!("{ring} × {size} examples"));
+        let (scratch, decoder) = (self.scratch_bytes(), self.decoder_bytes());
+        let own = scratch.saturating_add(if workers > 0 { ENGINE_BYTES } else { 0 });
+        let at_once = workers.max(1);
+        push(INPUT_WORKERS, at_once.saturating_mul(own), format!("{at_once} × {scratch} bytes of records"));
+        push(DECODERS, at_once.saturating_mul(decoder), format!("{at_once} × {decoder} bytes"));
+        shares
+    }
+
+    /// Stack and kernel records of the threads, in addition to [`Pipeline::bytes`].
+    pub fn stack_bytes(&self) -> usize {
+        self.workers.most().saturating_mul(STACK_BYTES)
+    }
+
+    /// Bytes of one example of the largest type of batch.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.batch_schemas().iter().map(Schema::capacity).max().unwrap_or(0)
+    }
+
+    /// The maximum number of batches that exist at once.
+    pub(crate) fn ring(&self) -> usize {
+        if self.workers.most() == 0 { 1 } else { self.prefetch.most().saturating_add(1) }
+    }
+
+    /// Bytes of one batch.
+    pub fn batch_bytes(&self) -> usize {
+        self.row_bytes().saturating_mul(self.rows())
+    }
+
+    /// Rows of a batch's buffers: no more than an epoch has records.
+    pub(crate) fn rows(&self) -> usize {
+        self.batch.min(self.len().unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// Bytes of scratch of one worker.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        if let Some(buckets) = &self.buckets {
+            return buckets.records.capacity().saturating_add(self.streamed().scratch_bytes());
+        }
+        match &self.head {
+            Head::Indexed(source) => source.scratch_bytes(),
+            Head::Streamed(stream, steps) => {
+                let inputs = steps.iter().fold(0usize, |sum, step| sum.saturating_add(step.input.capacity()));
+                let own = steps.iter().map(|step| step.stage.scratch_bytes(&step.input));
+                inputs.saturating_add(own.chain([stream.scratch_bytes()]).max().unwrap_or(0))
+            }
+        }
+    }
+
+    fn decoder_bytes(&self) -> usize {
+        match &self.head {
+            Head::Indexed(source) => source.decoder_bytes(),
+            Head::Streamed(stream, steps) => {
+                let own = steps.iter().map(|step| step.stage.decoder_bytes());
+                own.chain([stream.decoder_bytes()]).max().unwrap_or(0)
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Stages: record to record, for images, tables and text.
+
+pub(crate) mod example;
+pub(crate) mod image;
+pub(crate) mod stage;
+pub(crate) mod table;
+pub(crate) mod text;

@@ -1,0 +1,262 @@
+//! Image files to rows of a batch: decode, resize, crop, flip, jitter, normalise.
+
+mod jpeg;
+mod masks;
+mod picture;
+mod png;
+
+use crate::{DataError, Kind, Place, Record, Schema, Stage};
+pub use masks::DecodeMasks;
+pub(crate) use masks::most_class;
+use picture::{Frame, Normal, Window};
+use plimsoll_tensor::{DType, Field, TensorType, bf16, random::Stream};
+use std::sync::{Mutex, PoisonError};
+
+/// Mean and deviation per channel of ImageNet, which most published weights were trained with.
+const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+
+/// Which window of the picture is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crop {
+    /// The centre.
+    Centre,
+    /// At a random position, drawn for each record and epoch.
+    Random {
+        /// Black pixels that pad the picture on each side.
+        pad: usize,
+    },
+}
+
+/// Decodes a JPEG or PNG file into f32 or bf16 `[height, width, channels]`, resized, cropped and normalised, straight into
+/// the batch.
+///
+/// ```
+/// use plimsoll_data::{Crop, Decode, Schema, Field, Stage};
+/// let decode = Decode::new([224, 224, 3], 4_000_000).resize(256).crop(Crop::Random { pad: 0 }).flip().seed(7);
+/// let files = Schema::new().bytes("image", 1 << 20).tensor("label", Field::below(10, []));
+/// assert_eq!(decode.schema(&files)?.in_words(), "image f32[224,224,3], label i32[]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub struct Decode {
+    size: [usize; 2],
+    channels: usize,
+    most_pixels: usize,
+    shorter_side: Option<usize>,
+    crop: Crop,
+    flip: bool,
+    jitter: f32,
+    seed: u64,
+    normal: Normal,
+    dtype: DType,
+    /// A pool, one for each concurrent worker; resizers keep their buffers.
+    resizers: Mutex<Vec<fast_image_resize::Resizer>>,
+}
+
+impl Decode {
+    /// Images of this height, width and number of channels (1 or 3). A file whose header announces more than `most_pixels`
+    /// is bad.
+    pub fn new(image: [usize; 3], most_pixels: usize) -> Self {
+        let [height, width, channels] = image;
+        Self {
+            size: [height, width],
+            channels,
+            most_pixels,
+            shorter_side: None,
+            crop: Crop::Centre,
+            flip: false,
+            jitter: 0.0,
+            seed: 0,
+            normal: Normal::new(width, channels, MEAN, DEVIATION),
+            dtype: DType::F32,
+            resizers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Resizes first, so that the shorter side has this many pixels. Without it pictures keep their size.
+    pub fn resize(self, shorter_side: usize) -> Self {
+        Self { shorter_side: Some(shorter_side), ..self }
+    }
+
+    /// Which window is taken.
+    pub fn crop(self, crop: Crop) -> Self {
+        Self { crop, ..self }
+    }
+
+    /// Mirrors pictures with probability one half.
+    pub fn flip(self) -> Self {
+        Self { flip: true, ..self }
+    }
+
+    /// Changes brightness, contrast and saturation, each by a factor drawn from `1 - strength` to `1 + strength`.
+    pub fn jitter(self, strength: f32) -> Self {
+        Self { jitter: strength.clamp(0.0, 1.0), ..self }
+    }
+
+    /// Subtracts this mean per channel, in `0..=1`, and divides by this deviation.
+    pub fn normalise(self, mean: [f32; 3], deviation: [f32; 3]) -> Self {
+        Self { normal: Normal::new(self.size[1], self.channels, mean, deviation), ..self }
+    }
+
+    /// Rounds to bf16, once, as the last step: half the bytes of a batch.
+    ///
+    /// ```
+    /// use plimsoll_data::{Decode, Field, Schema, Stage};
+    /// let files = Schema::new().bytes("image", 1 << 20).tensor("label", Field::below(10, []));
+    /// let decoded = Decode::new([224, 224, 3], 4_000_000).bf16().schema(&files)?;
+    /// assert_eq!(decoded.in_words(), "image bf16[224,224,3], label i32[]");
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn bf16(self) -> Self {
+        Self { dtype: DType::BF16, ..self }
+    }
+
+    /// Seed of random windows, flips and jitter.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The window of a picture of this height and width, with its scale.
+    fn window(&self, [height, width]: [usize; 2], draws: [f32; 4]) -> Result<Window, DataError> {
+        let scale = match self.shorter_side {
+            Some(side) => height.min(width) as f64 / side.max(1) as f64,
+            None => 1.0,
+        };
+        let pad = if let Crop::Random { pad } = self.crop { pad } else { 0 };
+        let mut corner = [0.0; 2];
+        for (axis, extent) in [height, width].into_iter().enumerate() {
+            // Positions of the window, in pixels of the resized picture.
+            let resized = ((extent as f64 / scale).round() as usize).saturating_add(pad.saturating_mul(2));
+            let Some(slack) = resized.checked_sub(self.size[axis]) else {
+                let [h, w] = self.size;
+                let reason =
+                    format!("a picture of {height}×{width} pixels is too small for {h}×{w}; resize it");
+                return Err(DataError::Corrupt { reason });
+            };
+            let start = match self.crop {
+                Crop::Centre => slack / 2,
+                Crop::Random { .. } => ((f64::from(draws[axis]) * (slack as f64 + 1.0)) as usize).min(slack),
+            };
+            corner[axis] = (start as f64 - pad as f64) * scale;
+        }
+        Ok(Window { corner, scale, size: self.size })
+    }
+
+    fn resizer(&self) -> fast_image_resize::Resizer {
+        self.resizers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn return_resizer(&self, resizer: fast_image_resize::Resizer) {
+        self.resizers.lock().unwrap_or_else(PoisonError::into_inner).push(resizer);
+    }
+}
+
+/// Height and width that the header of an image file announces.
+pub(crate) fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
+    let corrupt = |reason: &str| Err(DataError::Corrupt { reason: reason.into() });
+    let size = match file {
+        [0xff, 0xd8, ..] => jpeg::Header::parse(file).map(|header| [header.height, header.width])?,
+        [0x89, b'P', b'N', b'G', ..] => png::announced(file)?,
+        _ => return corrupt("neither a JPEG nor a PNG file"),
+    };
+    if size.contains(&0) { corrupt("a picture without pixels") } else { Ok(size) }
+}
+
+impl Stage for Decode {
+    fn schema(&self, input: &Schema) -> Result<Schema, DataError> {
+        let ([height, width], channels) = (self.size, self.channels);
+        if ![1, 3].contains(&channels) || height == 0 || width == 0 {
+            let reason =
+                format!("must have 1 or 3 channels and no empty side, not {height}×{width}×{channels}");
+            return Err(DataError::Option { option: "images", reason });
+        }
+        match input.columns() {
+            [image, label] if matches!(image.kind, Kind::Bytes { .. }) => {
+                let ty = TensorType::new(self.dtype, [height, width, channels]);
+                let image = Schema::new().tensor(&image.name, Field { ty, bound: None });
+                Ok(image.column(&label.name, label.kind.clone()))
+            }
+            _ => {
+                let reason = format!("takes the bytes of a file and a label, not {}", input.in_words());
+                Err(DataError::Option { option: "decode", reason })
+            }
+        }
+    }
+
+    fn apply(
+        &self,
+        input: &mut Record<'_>,
+        output: &mut Record<'_>,
+        scratch: &mut [u8],
+    ) -> Result<(), DataError> {
+        output.put(1, input.bytes(1))?;
+        let (place, length) = (input.place, input.bytes(0).len());
+        self.picture(&mut input.buffer_mut(0)[..length], place, scratch, output.buffer_mut(0))?;
+        Ok(())
+    }
+
+    fn scratch_bytes(&self, _: &Schema) -> usize {
+        let [height, width] = self.size;
+        let pixels = self.most_pixels.saturating_mul(picture::MAX_CHANNELS);
+        let own = height.saturating_add(1).saturating_mul(width).saturating_mul(self.channels);
+        pixels.saturating_add(own)
+    }
+
+    fn decoder_bytes(&self) -> usize {
+        let resizer = if self.shorter_side.is_some() { self.channels * 2 } else { 0 };
+        let resizer = self.most_pixels.saturating_mul(resizer);
+        jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels)).saturating_add(resizer)
+    }
+}
+
+/// The part of a picture that was written.
+struct Written {
+    /// Height and width of the picture.
+    size: [usize; 2],
+    window: Window,
+    mirrored: bool,
+}
+
+impl Decode {
+    /// Decodes a picture and writes its window as floats.
+    fn picture(
+        &self,
+        file: &mut [u8],
+        place: Place,
+        scratch: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<Written, DataError> {
+        let stream = Stream::new(self.seed, place.epoch, "image");
+        let [draws, colours] = [0, 1].map(|block| stream.uniform_block(place.number, block));
+        let [height, width] = announced(file)?;
+        if height.saturating_mul(width) > self.most_pixels {
+            let (found, cap) = (height.saturating_mul(width) as u64, self.most_pixels as u64);
+            return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
+        }
+        let window = self.window([height, width], draws)?;
+        let (pixels, rest) = scratch.split_at_mut(self.most_pixels.saturating_mul(picture::MAX_CHANNELS));
+        let frame = match file[0] {
+            0xff => jpeg::decode(file, window.rows(height), self.channels, pixels)?,
+            _ => png::decode(file, self.channels, pixels)?,
+        };
+        let frame = Frame { pixels: &*frame.pixels, size: [frame.size[0], width], channels: self.channels };
+        let (resized, line) = rest.split_at_mut(self.size[0] * self.size[1] * self.channels);
+        let (frame, corner) = if self.shorter_side.is_some() && window.scale != 1.0 {
+            let mut resizer = self.resizer();
+            let done = frame.resize(&window, &mut resizer, resized);
+            self.return_resizer(resizer);
+            done?;
+            (Frame { pixels: &*resized, size: self.size, channels: self.channels }, [0, 0])
+        } else {
+            (frame, window.corner.map(|at| at as isize))
+        };
+        let mirrored = self.flip && draws[2] < 0.5;
+        let jitter = (self.jitter > 0.0).then(|| colours.map(|draw| 1.0 + self.jitter * (2.0 * draw - 1.0)));
+        let write = match self.dtype {
+            DType::BF16 => Normal::write::<bf16>,
+            _ => Normal::write::<f32>,
+        };
+        write(&self.normal, &frame, corner, self.size, mirrored, jitter, line, into);
+        Ok(Written { size: [height, width], window, mirrored })
+    }
+}

@@ -1,0 +1,117 @@
+//! JPEG: decodes only the rows that are needed.
+
+use super::picture::Decoded;
+use crate::DataError;
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+/// The frame header.
+pub struct Header {
+    pub height: usize,
+    pub width: usize,
+    /// Offset of the height field, if the rows are coded in order: all components in one scan.
+    height_at: Option<usize>,
+    /// Pixel rows that are coded together.
+    unit: usize,
+}
+
+impl Header {
+    /// Parses the segments up to the first scan.
+    pub fn parse(file: &[u8]) -> Result<Self, DataError> {
+        let cut = || DataError::Corrupt { reason: "the JPEG header is cut short".into() };
+        let word = |at: usize| Some(usize::from(*file.get(at)?) << 8 | usize::from(*file.get(at + 1)?));
+        let mut header: Option<(Self, usize)> = None;
+        let mut at = 2;
+        loop {
+            // Any number of fill bytes may precede a marker.
+            while file.get(at) == Some(&0xff) && file.get(at + 1) == Some(&0xff) {
+                at += 1;
+            }
+            if file.get(at) != Some(&0xff) {
+                return Err(DataError::Corrupt { reason: format!("no JPEG marker at byte {at}") });
+            }
+            let marker = *file.get(at + 1).ok_or_else(cut)?;
+            let length = word(at + 2).ok_or_else(cut)?;
+            match marker {
+                0xd9 => return Err(cut()),
+                0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
+                    let (height, width) = word(at + 5).zip(word(at + 7)).ok_or_else(cut)?;
+                    let components = usize::from(*file.get(at + 9).ok_or_else(cut)?);
+                    let factors =
+                        (0..components).map(|i| file.get(at + 11 + 3 * i).map(|f| usize::from(f & 15)));
+                    let most = factors.collect::<Option<Vec<_>>>().ok_or_else(cut)?.into_iter().max();
+                    let unit = 8 * most.unwrap_or(1).max(1);
+                    // Baseline and extended sequential only: a progressive picture is spread over the whole file.
+                    let height_at = (marker <= 0xc1).then_some(at + 5);
+                    header = Some((Self { height, width, height_at, unit }, components));
+                }
+                0xda => {
+                    let (header, components) = header.ok_or_else(cut)?;
+                    let scanned = usize::from(*file.get(at + 4).ok_or_else(cut)?);
+                    let height_at = header.height_at.filter(|_| scanned == components);
+                    return Ok(Self { height_at, ..header });
+                }
+                _ => {}
+            }
+            at += 2 + length;
+        }
+    }
+}
+
+/// Turns metadata segments (Exif, colour profiles) into comments, so that the decoder does not copy them.
+fn hide_metadata(file: &mut [u8]) {
+    let mut at = 2;
+    // The header was parsed: markers and lengths are valid up to the scan.
+    while let Some([0xff, marker, high, low]) = file.get_mut(at..at + 4) {
+        match *marker {
+            0xff => at += 1,
+            0xda => return,
+            0xe1 | 0xe2 | 0xed => {
+                *marker = 0xfe;
+                at += 2 + (usize::from(*high) << 8 | usize::from(*low));
+            }
+            _ => at += 2 + (usize::from(*high) << 8 | usize::from(*low)),
+        }
+    }
+}
+
+/// Decodes at least the first `rows` rows. Changes the height in the file's header, so that the decoder stops there.
+pub fn decode<'p>(
+    file: &mut [u8],
+    rows: usize,
+    channels: usize,
+    pixels: &'p mut [u8],
+) -> Result<Decoded<'p>, DataError> {
+    let header = Header::parse(file)?;
+    hide_metadata(file);
+    let mut height = header.height;
+    if let Some(at) = header.height_at {
+        // One unit more, because the colours of the last row depend on the one below.
+        height = rows.next_multiple_of(header.unit).saturating_add(header.unit).min(height);
+        file[at..at + 2].copy_from_slice(&(height as u16).to_be_bytes());
+    }
+    let corrupt = |reason: zune_jpeg::errors::DecodeErrors| DataError::Corrupt { reason: reason.to_string() };
+    let colours = if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
+    let options = DecoderOptions::default()
+        .jpeg_set_out_colorspace(colours)
+        .set_strict_mode(true)
+        .set_max_width(header.width)
+        .set_max_height(height);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&*file), options);
+    decoder.decode_headers().map_err(corrupt)?;
+    let (bytes, found) = (header.width * height * channels, decoder.output_buffer_size());
+    if found != Some(bytes) || bytes > pixels.len() {
+        return Err(DataError::Corrupt { reason: "the JPEG headers contradict each other".into() });
+    }
+    let pixels = &mut pixels[..bytes];
+    decoder.decode_into(pixels).map_err(corrupt)?;
+    Ok(Decoded { pixels, size: [height, header.width] })
+}
+
+/// The decoder's heap at most: coefficients of four components for a progressive picture, tables, and a row of blocks for
+/// each component.
+pub fn heap_bytes(most_pixels: usize) -> usize {
+    most_pixels.saturating_mul(8).saturating_add(256 << 10)
+}

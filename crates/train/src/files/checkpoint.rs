@@ -1,0 +1,236 @@
+//! A checkpoint: every state and where the run stands, in one safetensors file.
+
+use super::checkpoint_folder::newest;
+use super::tensor_file::{Opened, open, wrong};
+use crate::{Best, Plateau, TrainError};
+use plimsoll_data::Cursor;
+use plimsoll_nn::Policy;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The version of the header's metadata.
+const FORMAT: &str = "plimsoll checkpoint 2";
+/// Bytes of a header at most: a name, a type and a shape take about 150. Headers are checked against it before the first
+/// step.
+pub(super) const MAX_HEADER_BYTES: u64 = 64 << 20;
+/// Bytes of a header at most for its notes, and for each state.
+const MAX_NOTES_BYTES: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 10;
+/// Steps, epochs and examples at most, so that no sum of them overflows.
+const MAX_COUNT: u64 = 1 << 48;
+/// The prefix of a program's own notes.
+const NOTE: &str = "note.";
+
+/// Bytes of the header at most for a checkpoint of `states` states.
+pub(crate) fn max_header_bytes(states: usize) -> u64 {
+    (states as u64).saturating_mul(MAX_STATE_BYTES).saturating_add(MAX_NOTES_BYTES).min(MAX_HEADER_BYTES)
+}
+
+/// Where a run stands. With the states' elements, all that a checkpoint holds.
+///
+/// ```no_run
+/// use plimsoll_train::TrainState;
+/// let state = TrainState::read("run".as_ref())?;
+/// println!("{} of {} steps of {}", state.steps_done, state.total_steps, state.model);
+/// # Ok::<(), plimsoll_train::TrainError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrainState {
+    /// Steps done: what the optimizer and random numbers count from.
+    pub steps_done: u64,
+    /// The step at which the learning rate schedule started.
+    pub schedule_start: u64,
+    /// Steps of the whole run.
+    pub total_steps: u64,
+    /// The position in the training data.
+    pub cursor: Cursor,
+    /// The seed of random numbers and of the order of examples.
+    pub seed: u64,
+    /// Examples per step.
+    pub batch: u64,
+    /// Micro-batches per step; may change when the run is resumed.
+    pub micro_batches: u64,
+    /// Examples of the training part.
+    pub examples: u64,
+    /// The model's name.
+    pub model: String,
+    /// The optimizer with its settings.
+    pub optimizer: String,
+    /// The learning rate schedule.
+    pub schedule: String,
+    /// The precision, and the layers that stay f32.
+    pub precision: String,
+    /// The state of a plateau schedule.
+    pub plateau: Plateau,
+    /// The figure by which validations are compared.
+    pub monitor: String,
+    /// The best validation so far.
+    pub best: Best,
+    /// Steps done at the last validation.
+    pub validated: u64,
+    /// The instruction set that the run used.
+    pub instructions: String,
+    /// The version of Plimsoll that saved it.
+    pub version: String,
+    /// The notes of [`crate::Trainer::note`].
+    pub notes: BTreeMap<String, String>,
+}
+
+impl TrainState {
+    /// Reads the newest good checkpoint of a folder; its checksum is checked over all bytes.
+    pub fn read(folder: &Path) -> Result<Self, TrainError> {
+        Ok(Self::read_where(folder, |_| Ok(()))?.0)
+    }
+
+    /// As [`TrainState::read`], of the checkpoints that `accept` takes. Also returns why each newer one was refused.
+    pub fn read_where(
+        folder: &Path,
+        accept: impl Fn(&Self) -> Result<(), String>,
+    ) -> Result<(Self, Vec<String>), TrainError> {
+        newest(folder, |path| {
+            let file = open(path, MAX_HEADER_BYTES)?;
+            let state = Self::parse(&file, path)?;
+            accept(&state).map_err(|reason| wrong(path, reason))?;
+            file.check(path)?;
+            Ok(state)
+        })
+    }
+
+    /// Reads the header of one checkpoint, without checking the rest.
+    pub(crate) fn read_file(path: &Path) -> Result<Self, TrainError> {
+        Self::parse(&open(path, MAX_HEADER_BYTES)?, path)
+    }
+
+    fn numbers(&self) -> [(&'static str, u64); 16] {
+        [
+            ("step", self.steps_done),
+            ("schedule_start", self.schedule_start),
+            ("total_steps", self.total_steps),
+            ("epoch", self.cursor.epoch),
+            ("example", self.cursor.example),
+            ("seed", self.seed),
+            ("batch", self.batch),
+            ("micro_batches", self.micro_batches),
+            ("examples", self.examples),
+            ("plateau_best", self.plateau.best_bits),
+            ("plateau_waited", self.plateau.waited),
+            ("plateau_lowered", self.plateau.lowered),
+            ("best_cost", self.best.cost_bits),
+            ("best_step", self.best.step),
+            ("best_waited", self.best.waited),
+            ("validated", self.validated),
+        ]
+    }
+
+    /// What must be the same for a run to be resumed: key in the header, description, value.
+    fn identity(&self) -> Vec<(&'static str, &'static str, String)> {
+        vec![
+            ("model", "model", self.model.clone()),
+            ("optimizer", "optimizer", self.optimizer.clone()),
+            ("schedule", "schedule", self.schedule.clone()),
+            ("precision", "precision", self.precision.clone()),
+            ("monitor", "monitor of validations", self.monitor.clone()),
+            ("seed", "seed", self.seed.to_string()),
+            ("batch", "batch", self.batch.to_string()),
+            ("examples", "training examples", self.examples.to_string()),
+        ]
+    }
+
+    pub(crate) fn to_notes(&self) -> BTreeMap<String, String> {
+        let texts = [("format", FORMAT), ("instructions", &self.instructions), ("version", &self.version)];
+        let texts = texts.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let identity = self.identity().into_iter().map(|(key, _, value)| (key.to_string(), value));
+        let numbers = self.numbers().into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let notes = self.notes.iter().map(|(key, value)| (format!("{NOTE}{key}"), value.clone()));
+        texts.chain(identity).chain(numbers).chain(notes).collect()
+    }
+
+    pub(crate) fn parse(file: &Opened, path: &Path) -> Result<Self, TrainError> {
+        let notes = file.tensors.metadata().as_ref();
+        let notes = notes.ok_or_else(|| wrong(path, "the header has no notes: this is no checkpoint"))?;
+        let text = |key: &str| {
+            notes.get(key).cloned().ok_or_else(|| wrong(path, format!("the header has no \"{key}\"")))
+        };
+        let format = text("format")?;
+        if format != FORMAT {
+            return Err(wrong(path, format!("the format is `{format}`, this program reads `{FORMAT}`")));
+        }
+        let any = |key: &str| {
+            let digits = text(key)?;
+            digits.parse::<u64>().map_err(|_| wrong(path, format!("\"{key}\" is `{digits}`, not a number")))
+        };
+        let number = |key: &str| match any(key)? {
+            value if value > MAX_COUNT => {
+                Err(wrong(path, format!("\"{key}\" is {value}, more than {MAX_COUNT}")))
+            }
+            value => Ok(value),
+        };
+        let own =
+            notes.iter().filter_map(|(key, value)| Some((key.strip_prefix(NOTE)?.into(), value.clone())));
+        let state = Self {
+            steps_done: number("step")?,
+            schedule_start: number("schedule_start")?,
+            total_steps: any("total_steps")?,
+            cursor: Cursor { epoch: number("epoch")?, example: number("example")? },
+            seed: any("seed")?,
+            batch: number("batch")?,
+            micro_batches: number("micro_batches")?,
+            examples: number("examples")?,
+            model: text("model")?,
+            optimizer: text("optimizer")?,
+            schedule: text("schedule")?,
+            // Files from before mixed precision do not say.
+            precision: notes.get("precision").cloned().unwrap_or_else(|| Policy::default().description()),
+            plateau: Plateau {
+                best_bits: any("plateau_best")?,
+                waited: number("plateau_waited")?,
+                lowered: number("plateau_lowered")?,
+            },
+            monitor: text("monitor")?,
+            best: Best {
+                cost_bits: any("best_cost")?,
+                step: number("best_step")?,
+                waited: number("best_waited")?,
+            },
+            validated: number("validated")?,
+            instructions: text("instructions")?,
+            version: text("version")?,
+            notes: own.collect(),
+        };
+        if state.best.step.max(state.validated) > state.steps_done {
+            return Err(wrong(path, "it was validated after more steps than it has done"));
+        }
+        if state.schedule_start > state.steps_done || state.cursor.example > state.examples {
+            return Err(wrong(path, "the numbers of its steps and examples contradict each other"));
+        }
+        Ok(state)
+    }
+
+    /// Refuses to resume with settings that make it another run. Steps, micro-batches and notes may change.
+    pub(crate) fn check_identity(&self, trainer: &Self, path: &Path) -> Result<(), TrainError> {
+        match self.identity_mismatch(trainer) {
+            Some(what) => Err(wrong(path, format!("{what}; resume with the same"))),
+            None => Ok(()),
+        }
+    }
+
+    /// What makes this another run's checkpoint than the trainer's, in words.
+    pub(crate) fn identity_mismatch(&self, trainer: &Self) -> Option<String> {
+        let mut both = self.identity().into_iter().zip(trainer.identity());
+        let ((_, what, saved), (_, _, given)) = both.find(|(saved, given)| saved.2 != given.2)?;
+        Some(format!("{what}: the checkpoint has {saved}, the trainer {given}"))
+    }
+
+    /// Differences that let bits differ after a resume, in words.
+    pub(crate) fn differences(&self, now: &Self) -> Option<String> {
+        let differs = |what, then: &str, now: &str| {
+            (then != now).then(|| format!("{what}: saved with {then}, resumed with {now}"))
+        };
+        let reasons = [
+            differs("instructions", &self.instructions, &now.instructions),
+            differs("version", &self.version, &now.version),
+        ];
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+        (!reasons.is_empty()).then(|| format!("{}; bits may differ", reasons.join(", ")))
+    }
+}

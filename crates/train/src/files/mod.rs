@@ -1,0 +1,21 @@
+//! Files of a run: weights, checkpoints, and the run log.
+//!
+//! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
+//! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
+//! `checkpoint_folder.rs` names and prunes a folder of them. Every file is untrusted input.
+
+mod checkpoint;
+pub(crate) mod checkpoint_folder;
+pub(crate) mod layout;
+mod run_log;
+pub(crate) mod tensor_file;
+pub(crate) mod weights;
+
+pub use checkpoint::TrainState;
+pub(crate) use checkpoint::max_header_bytes;
+pub use checkpoint_folder::{MANIFEST, checkpoints};
+pub use run_log::RunLog;
+pub use weights::Names;
+
+/// Bytes of the buffer through which states pass chunk by chunk, on their way to and from files.
+pub const STATE_BUFFER_BYTES: usize = 64 << 10;

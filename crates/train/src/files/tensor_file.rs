@@ -1,0 +1,373 @@
+//! Safetensors files of states. Writes go chunk by chunk and are atomic; reads check every length before they allocate.
+
+use super::STATE_BUFFER_BYTES;
+use super::layout::{Layout, SavedTensor, Slices, state_row};
+use crate::TrainError;
+use plimsoll_plan::{PlanSet, Prepared};
+use plimsoll_tensor::{DType, Finite, Shape, all_finite};
+use safetensors::tensor::Metadata;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// The beginning of a header with notes, up to the digits of the checksum.
+const BEFORE_CHECKSUM: &[u8] = b"{\"__metadata__\":{\"checksum\":\"";
+/// Digits of a checksum.
+const DIGITS: usize = 16;
+/// Bytes between two syncs, so that the page cache holds little of the file.
+const SYNC_BYTES: usize = 32 << 20;
+
+/// Saves states through a buffer whose length is a multiple of eight. The write is atomic: the file is written under a
+/// partial name, synced, and renamed. With notes, the header holds them and a checksum of the whole file. States that are not
+/// finite are not saved.
+pub(crate) fn save(
+    prepared: &dyn Prepared,
+    plans: &PlanSet,
+    tensors: &[SavedTensor<'_>],
+    notes: Option<&BTreeMap<String, String>>,
+    buffer: &mut [u8],
+    path: &Path,
+) -> Result<(), TrainError> {
+    let failed = |source| TrainError::save(path, source);
+    let partial = partial_path(path);
+    let header = header(plans, tensors, notes);
+    let mut write = || -> Result<(), TrainError> {
+        let mut out = Writer::new(File::create(&partial).map_err(failed)?, buffer);
+        out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
+        for &SavedTensor { state, layout, .. } in tensors {
+            if layout == Layout::OutputFirst {
+                write_output_first(prepared, plans, state, &mut out, path)?;
+                continue;
+            }
+            let bytes = plans.states[state].ty.bytes();
+            let (mut first, mut finite) = (0, Finite::new(plans.states[state].ty.dtype));
+            while first < bytes {
+                let free = out.free().map_err(failed)?;
+                let count = free.len().min(bytes - first);
+                prepared.read_state(state, first, &mut free[..count])?;
+                if !finite.add(&free[..count]) {
+                    return Err(TrainError::NotFinite { state: plans.states[state].name.clone() });
+                }
+                out.used += count;
+                first += count;
+            }
+        }
+        out.finish(notes.is_some()).map_err(failed)
+    };
+    commit(&partial, path, write())
+}
+
+/// Writes a state with its last axis first, a group of the file's outermost slices at a time.
+fn write_output_first(
+    prepared: &dyn Prepared,
+    plans: &PlanSet,
+    state: usize,
+    out: &mut Writer<'_>,
+    path: &Path,
+) -> Result<(), TrainError> {
+    let (name, ty) = (&plans.states[state].name, &plans.states[state].ty);
+    let (slices, size) = (Slices::new(&ty.shape, ty.dtype.bytes()), ty.dtype.bytes());
+    let mut group = vec![0; slices.per_group * slices.elements * size];
+    let mut run = vec![0; slices.per_group * size];
+    for (first, count) in slices.groups() {
+        let run = &mut run[..count * size];
+        for element in 0..slices.elements {
+            let row = state_row(&ty.shape, element);
+            prepared.read_state(state, (row * slices.count + first) * size, run)?;
+            for (slice, bytes) in run.chunks_exact(size).enumerate() {
+                group[(slice * slices.elements + element) * size..][..size].copy_from_slice(bytes);
+            }
+        }
+        let group = &group[..count * slices.elements * size];
+        if !all_finite(ty.dtype, group) {
+            return Err(TrainError::NotFinite { state: name.clone() });
+        }
+        out.write(group).map_err(|source| TrainError::save(path, source))?;
+    }
+    Ok(())
+}
+
+/// The suffix of a file that is still being written.
+pub(crate) const PARTIAL: &str = ".partial";
+
+fn partial_path(path: &Path) -> PathBuf {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(PARTIAL);
+    partial.into()
+}
+
+/// Writes a small file atomically.
+pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    let partial = partial_path(path);
+    let write = || {
+        let mut file = File::create(&partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    commit(&partial, path, write().map_err(|source| TrainError::save(path, source)))
+}
+
+/// Renames a partial file to its final name, or removes it if writing it failed.
+fn commit(partial: &Path, path: &Path, written: Result<(), TrainError>) -> Result<(), TrainError> {
+    let failed = |source| TrainError::save(path, source);
+    let renamed = written.and_then(|()| fs::rename(partial, path).map_err(failed));
+    if renamed.is_err() {
+        let _ = fs::remove_file(partial);
+    }
+    renamed?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
+}
+
+/// Writes a file through a buffer that callers may fill in place.
+struct Writer<'b> {
+    file: File,
+    buffer: &'b mut [u8],
+    used: usize,
+    unsynced: usize,
+    checksum: Checksum,
+}
+
+impl<'b> Writer<'b> {
+    fn new(file: File, buffer: &'b mut [u8]) -> Self {
+        Self { file, buffer, used: 0, unsynced: 0, checksum: Checksum::default() }
+    }
+
+    /// The free part of the buffer, at least a byte.
+    fn free(&mut self) -> io::Result<&mut [u8]> {
+        if self.used == self.buffer.len() {
+            self.flush()?;
+        }
+        Ok(&mut self.buffer[self.used..])
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let free = self.free()?;
+            let count = free.len().min(bytes.len());
+            free[..count].copy_from_slice(&bytes[..count]);
+            self.used += count;
+            bytes = &bytes[count..];
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let filled = &self.buffer[..self.used];
+        self.checksum.add(filled);
+        self.file.write_all(filled)?;
+        self.unsynced += self.used;
+        self.used = 0;
+        if self.unsynced >= SYNC_BYTES {
+            self.unsynced = 0;
+            self.file.sync_data()?;
+        }
+        Ok(())
+    }
+
+    /// Flushes, fills in the checksum, and waits for the disk.
+    fn finish(mut self, checksum: bool) -> io::Result<()> {
+        self.flush()?;
+        if checksum {
+            self.file.seek(SeekFrom::Start(8 + BEFORE_CHECKSUM.len() as u64))?;
+            self.file.write_all(self.checksum.digits().as_bytes())?;
+        }
+        self.file.sync_all()
+    }
+}
+
+/// A checksum over 8-byte words. Detects every change within one word; not cryptographic.
+#[derive(Clone, Copy)]
+struct Checksum(u64);
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Self(0x706c_696d_736f_6c6c)
+    }
+}
+
+impl Checksum {
+    /// Adds bytes. Only the last call may add a length that is no multiple of eight.
+    fn add(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let mixed = (self.0 ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.0 = mixed ^ (mixed >> 32);
+        }
+    }
+
+    fn digits(self) -> String {
+        format!("{:0DIGITS$x}", self.0)
+    }
+}
+
+/// A file whose header has been read, its position at the first element.
+pub(crate) struct Opened {
+    /// The file.
+    pub file: File,
+    /// The header's tensors. Their offsets are relative to `start`, contiguous and without gaps.
+    pub tensors: Metadata,
+    /// Where the elements start.
+    pub start: u64,
+    /// Bytes of the whole file.
+    pub length: u64,
+    header: Vec<u8>,
+}
+
+/// Opens a file and reads its header, whose length is checked before it is allocated.
+pub(crate) fn open(path: &Path, max_header_bytes: u64) -> Result<Opened, TrainError> {
+    let failed = |source| TrainError::file(path, source);
+    let mut file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut size = [0; 8];
+    file.read_exact(&mut size).map_err(failed)?;
+    let size = u64::from_le_bytes(size);
+    if size > max_header_bytes || size > length.saturating_sub(8) {
+        return Err(wrong(
+            path,
+            format!("a header of {size} bytes does not fit: this is no safetensors file"),
+        ));
+    }
+    let mut header = vec![0; size as usize];
+    file.read_exact(&mut header).map_err(failed)?;
+    let tensors = serde_json::from_slice(&header).map_err(|e| wrong(path, format!("the header: {e}")))?;
+    Ok(Opened { file, tensors, start: 8 + size, length, header })
+}
+
+/// The error of a file that does not hold what it should.
+pub(crate) fn wrong(path: &Path, reason: impl Into<String>) -> TrainError {
+    TrainError::Weights { path: path.display().to_string(), reason: reason.into() }
+}
+
+impl Opened {
+    /// Reads states from their places after `start`, which must be sorted, and checks the checksum. States are written before
+    /// it is known to be right.
+    pub fn read_checked(
+        self,
+        prepared: &mut dyn Prepared,
+        places: &[(usize, std::ops::Range<u64>)],
+        buffer: &mut [u8],
+        path: &Path,
+    ) -> Result<(), TrainError> {
+        let mut left = places;
+        self.read_chunks(buffer, path, |at, bytes| {
+            let end = at + bytes.len() as u64;
+            while let Some((state, place)) = left.first().filter(|(_, place)| place.start < end) {
+                let (from, to) = (place.start.max(at), place.end.min(end));
+                let part = &bytes[(from - at) as usize..(to - at) as usize];
+                prepared.write_state(*state, (from - place.start) as usize, part)?;
+                if place.end > end {
+                    break;
+                }
+                left = &left[1..];
+            }
+            Ok(())
+        })?;
+        if left.is_empty() { Ok(()) } else { Err(wrong(path, "the file ends before its states do")) }
+    }
+
+    /// Checks the checksum.
+    pub fn check(self, path: &Path) -> Result<(), TrainError> {
+        self.read_chunks(&mut vec![0; STATE_BUFFER_BYTES], path, |_, _| Ok(()))
+    }
+
+    /// Reads all elements through a buffer, gives each chunk with its offset to `take`, and checks the checksum.
+    fn read_chunks(
+        mut self,
+        buffer: &mut [u8],
+        path: &Path,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let digits = BEFORE_CHECKSUM.len()..BEFORE_CHECKSUM.len() + DIGITS;
+        let begins = self.header.starts_with(BEFORE_CHECKSUM) && self.header.len().is_multiple_of(8);
+        let Some(stated) = self.header.get_mut(digits).filter(|_| begins) else {
+            return Err(wrong(path, "the header has no checksum: this is no checkpoint"));
+        };
+        let stated = stated.to_vec();
+        self.header[BEFORE_CHECKSUM.len()..][..DIGITS].fill(b'0');
+        let mut checksum = Checksum::default();
+        checksum.add(&(self.header.len() as u64).to_le_bytes());
+        checksum.add(&self.header);
+        let mut at = 0;
+        loop {
+            let count = fill(&mut self.file, buffer).map_err(|source| TrainError::file(path, source))?;
+            if count == 0 {
+                break;
+            }
+            checksum.add(&buffer[..count]);
+            take(at, &buffer[..count])?;
+            at += count as u64;
+        }
+        if checksum.digits().as_bytes() != stated {
+            return Err(wrong(path, "the checksum is not that of the file: it is damaged"));
+        }
+        Ok(())
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut count = 0;
+    while count < buffer.len() {
+        match file.read(&mut buffer[count..]) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(count)
+}
+
+/// The header: a JSON object of notes, names, types, shapes and offsets, padded with spaces to a multiple of eight.
+pub(crate) fn header(
+    plans: &PlanSet,
+    tensors: &[SavedTensor<'_>],
+    notes: Option<&BTreeMap<String, String>>,
+) -> Vec<u8> {
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let mut header = Vec::new();
+    if let Some(notes) = notes {
+        header.extend_from_slice(BEFORE_CHECKSUM);
+        header.extend([b'0'; DIGITS]);
+        header.push(b'"');
+        for (key, value) in notes {
+            header.extend(format!(",{}:{}", text(key), text(value)).into_bytes());
+        }
+        header.push(b'}');
+    }
+    let mut offset = 0;
+    for SavedTensor { state, name, layout } in tensors {
+        let state = &plans.states[*state];
+        let end = offset + state.ty.bytes();
+        let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
+        let (dtype, shape) = (dtype_name(state.ty.dtype), Shape::from(layout.shape(&state.ty.shape)));
+        let entry = format!(
+            "{before}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"
+        );
+        header.extend(entry.into_bytes());
+        offset = end;
+    }
+    if header.is_empty() {
+        header.push(b'{');
+    }
+    header.push(b'}');
+    header.resize(header.len().next_multiple_of(8), b' ');
+    header
+}
+
+/// The type's name in safetensors files.
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::F64 => "F64",
+        DType::BF16 => "BF16",
+        DType::F16 => "F16",
+        DType::I32 => "I32",
+        DType::I64 => "I64",
+        DType::U8 => "U8",
+        DType::Bool => "BOOL",
+    }
+}

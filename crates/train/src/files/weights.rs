@@ -1,0 +1,244 @@
+//! Weights files: parameters and running statistics, under the names and in the layouts of several frameworks.
+
+use super::STATE_BUFFER_BYTES;
+use super::checkpoint::MAX_HEADER_BYTES;
+use super::layout::{Layout, SavedTensor, Slices, state_row};
+use super::tensor_file::{self, Opened, dtype_name};
+use crate::TrainError;
+use crate::session::parameter_of;
+use plimsoll_graph::Role;
+use plimsoll_nn::AVERAGE;
+use plimsoll_plan::{PlanSet, Prepared};
+use plimsoll_tensor::TensorType;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// The names and layouts of a weights file.
+///
+/// ```
+/// use plimsoll_train::Names;
+/// assert_eq!(Names::default(), Names::Own);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// Plimsoll's, like `stage1/conv/kernel`.
+    #[default]
+    Own,
+    /// PyTorch's, like `stage1.conv.weight`, with its order of a kernel's axes.
+    Torch,
+    /// Keras's, like `stage1/norm/gamma`.
+    Keras,
+}
+
+/// Saves parameters (their running averages where there are some) and running statistics through a buffer.
+pub(crate) fn save(
+    prepared: &dyn Prepared,
+    plans: &PlanSet,
+    names: Names,
+    buffer: &mut [u8],
+    path: &Path,
+) -> Result<(), TrainError> {
+    let weights = plans.states.iter().enumerate();
+    let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
+    let all: BTreeSet<&str> = plans.states.iter().map(|s| s.name.as_str()).collect();
+    let averages = plans.states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
+    let averages: BTreeMap<&str, usize> = averages.collect();
+    let tensors = weights.map(|(i, own)| {
+        // A running average is saved in place of its parameter.
+        let state = averages.get(own.name.as_str()).copied().unwrap_or(i);
+        let norm = all.contains(sibling(&own.name, "gain").as_str());
+        let name = match names {
+            Names::Own => Cow::Borrowed(own.name.as_str()),
+            Names::Torch => Cow::Owned(torch_name(&own.name)),
+            Names::Keras => Cow::Owned(keras_name(&own.name, norm)),
+        };
+        SavedTensor { state, name, layout: layout(&own.ty.shape, names == Names::Torch, &own.name) }
+    });
+    let tensors: Vec<SavedTensor<'_>> = tensors.collect();
+    tensor_file::save(prepared, plans, &tensors, None, buffer, path)
+}
+
+/// Another state of the same layer.
+fn sibling(name: &str, leaf: &str) -> String {
+    name.rsplit_once('/').map_or(leaf.to_string(), |(layer, _)| format!("{layer}/{leaf}"))
+}
+
+/// Bytes of a header at most for each state of the model: a name and a shape take about a hundred.
+const MAX_HEADER_BYTES_PER_STATE: u64 = 1 << 10;
+
+/// Where a state's elements are in a file.
+struct Place {
+    state: usize,
+    offset: u64,
+    layout: Layout,
+}
+
+/// Loads parameters and running statistics, under Plimsoll's names, PyTorch's or Keras's.
+pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
+    let most = (plans.states.len() as u64 + 64) * MAX_HEADER_BYTES_PER_STATE;
+    let file = tensor_file::open(path, most)?;
+    let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
+    // PyTorch's count of batches has no counterpart here.
+    unused.retain(|name| !name.ends_with("num_batches_tracked"));
+    let found = places(plans, &file, path, &mut unused, |own| {
+        [&[own.to_string(), torch_name(own)][..], &keras_names(own)].concat()
+    })?;
+    if let Some(name) = unused.first() {
+        let others = unused.len() - 1;
+        let reason = format!("the model has no `{name}` ({others} more like it): it is another model's file");
+        return Err(tensor_file::wrong(path, reason));
+    }
+    read_all(prepared, plans, file.file, &found, path)
+}
+
+/// Loads parameters (their running averages where there are some) and running statistics from a checkpoint of any
+/// optimizer.
+pub(crate) fn load_checkpoint(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    path: &Path,
+) -> Result<(), TrainError> {
+    tensor_file::open(path, MAX_HEADER_BYTES)?.check(path)?;
+    let file = tensor_file::open(path, MAX_HEADER_BYTES)?;
+    let names = |own: &str| vec![format!("{own}/{AVERAGE}"), own.to_string()];
+    let found = places(plans, &file, path, &mut BTreeSet::new(), names)?;
+    read_all(prepared, plans, file.file, &found, path)
+}
+
+/// Finds every state but the optimizer's moments in a file, under the first of its names that the file has. Names that were
+/// found are removed from `unused`.
+fn places(
+    plans: &PlanSet,
+    file: &Opened,
+    path: &Path,
+    unused: &mut BTreeSet<String>,
+    names: impl Fn(&str) -> Vec<String>,
+) -> Result<Vec<Place>, TrainError> {
+    let wrong = |reason: String| tensor_file::wrong(path, reason);
+    let mut found = Vec::new();
+    for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
+        // A running average is loaded under its parameter's names.
+        let own = parameter_of(state).unwrap_or(&state.name);
+        let names = names(own);
+        let Some((name, info)) = names.iter().find_map(|name| Some((name, file.tensors.info(name)?))) else {
+            return Err(wrong(format!("there is no `{}`, nor `{}`", names[0], names[1])));
+        };
+        unused.remove(name);
+        let layout = layout(&state.ty.shape, *name == torch_name(own), own);
+        let wanted = layout.shape(&state.ty.shape);
+        // PyTorch's kernels over sequences have no height.
+        let flat =
+            layout == Layout::OutputFirst && matches!(wanted[..], [o, i, 1, k] if info.shape == [o, i, k]);
+        if (info.shape != wanted && !flat) || dtype_name(state.ty.dtype) != format!("{:?}", info.dtype) {
+            let (has, wants) = (format!("{:?} {:?}", info.dtype, info.shape), dtype_name(state.ty.dtype));
+            return Err(wrong(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
+        }
+        let (offset, end) = info.data_offsets;
+        let (offset, end) = (file.start.saturating_add(offset as u64), file.start.saturating_add(end as u64));
+        if end > file.length || end - offset != state.ty.bytes() as u64 {
+            let length = file.length;
+            return Err(wrong(format!("`{name}` ends at byte {end}, the file has {length}")));
+        }
+        found.push(Place { state: i, offset, layout });
+    }
+    Ok(found)
+}
+
+/// Reads states from their places.
+fn read_all(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    file: File,
+    places: &[Place],
+    path: &Path,
+) -> Result<(), TrainError> {
+    let mut reader = Reader { file, path, chunk: vec![0; STATE_BUFFER_BYTES] };
+    places.iter().try_for_each(|place| reader.read_state(prepared, &plans.states[place.state].ty, place))
+}
+
+/// Reads a file chunk by chunk.
+struct Reader<'p> {
+    file: File,
+    path: &'p Path,
+    chunk: Vec<u8>,
+}
+
+impl Reader<'_> {
+    fn read_state(
+        &mut self,
+        prepared: &mut dyn Prepared,
+        ty: &TensorType,
+        place: &Place,
+    ) -> Result<(), TrainError> {
+        let failed = |source| TrainError::file(self.path, source);
+        self.file.seek(SeekFrom::Start(place.offset)).map_err(failed)?;
+        let (bytes, size) = (ty.bytes(), ty.dtype.bytes());
+        if place.layout == Layout::Same {
+            for first in (0..bytes).step_by(STATE_BUFFER_BYTES) {
+                let chunk = &mut self.chunk[..STATE_BUFFER_BYTES.min(bytes - first)];
+                self.file.read_exact(chunk).map_err(failed)?;
+                prepared.write_state(place.state, first, chunk)?;
+            }
+            return Ok(());
+        }
+        // A group of the file's outermost slices at a time.
+        let slices = Slices::new(&ty.shape, size);
+        let elements = slices.elements;
+        self.chunk.resize(self.chunk.len().max(slices.per_group * elements * size), 0);
+        let mut run = Vec::with_capacity(slices.per_group * size);
+        for (first, count) in slices.groups() {
+            let group = &mut self.chunk[..count * elements * size];
+            self.file.read_exact(group).map_err(failed)?;
+            for element in 0..elements {
+                run.clear();
+                for slice in 0..count {
+                    let at = (slice * elements + element) * size;
+                    run.extend_from_slice(&group[at..at + size]);
+                }
+                let row = state_row(&ty.shape, element);
+                prepared.write_state(place.state, (row * slices.count + first) * size, &run)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// PyTorch's kernels have another order of axes; everything else has the same.
+fn layout(shape: &[usize], torch: bool, name: &str) -> Layout {
+    let kernel = name.rsplit('/').next() == Some("kernel");
+    if torch && kernel && matches!(shape.len(), 2 | 4) { Layout::OutputFirst } else { Layout::Same }
+}
+
+/// A state's name in Keras, in a norm or elsewhere.
+fn keras_name(name: &str, norm: bool) -> String {
+    let leaf = name.rsplit('/').next().unwrap_or(name);
+    let leaf = match leaf {
+        "gain" => "gamma",
+        "bias" if norm => "beta",
+        "table" => "embeddings",
+        "running_mean" => "moving_mean",
+        "running_variance" => "moving_variance",
+        other => other,
+    };
+    sibling(name, leaf)
+}
+
+/// A state's possible names in Keras, with and without TensorFlow's output number.
+fn keras_names(name: &str) -> Vec<String> {
+    let names = [false, true].map(|norm| keras_name(name, norm));
+    names.into_iter().flat_map(|name| [format!("{name}:0"), name]).collect()
+}
+
+/// A state's name in PyTorch.
+fn torch_name(name: &str) -> String {
+    let (layer, leaf) = name.rsplit_once('/').unwrap_or(("", name));
+    let leaf = match leaf {
+        "kernel" | "gain" | "table" => "weight",
+        "running_variance" => "running_var",
+        other => other,
+    };
+    if layer.is_empty() { leaf.to_string() } else { format!("{}.{leaf}", layer.replace('/', ".")) }
+}

@@ -1,0 +1,137 @@
+//! The plan that a batch runs, and where its inputs and outputs are.
+
+use super::Session;
+use crate::trainer::{BatchType, types_in_words};
+use crate::{BatchKind, TrainError, Trainer};
+use bytemuck::cast_slice;
+use plimsoll_data::Batch;
+use plimsoll_graph::{Graph, NodeId};
+use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
+use plimsoll_nn::{EXAMPLES, RANDOM};
+use plimsoll_plan::ExecuteError;
+use plimsoll_tensor::DType;
+use plimsoll_transform::LOSS;
+
+/// Inputs of a step at most: the batch's, the key of random numbers, and the optimizer's settings.
+pub(super) const MAX_INPUTS: usize = 24;
+
+/// One plan of the set, with the roles of its graph's inputs and outputs.
+pub(super) struct BatchPlan {
+    pub batch: BatchType,
+    inputs: Vec<InputRole>,
+    pub loss: Option<OutputSlot>,
+    /// The predicted classes.
+    pub predictions: Option<OutputSlot>,
+    /// The model's first output.
+    pub output: Option<OutputSlot>,
+}
+
+/// An output of a graph.
+#[derive(Clone, Copy)]
+pub(super) struct OutputSlot {
+    pub index: usize,
+    pub dtype: DType,
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+enum InputRole {
+    Input(usize),
+    Labels,
+    Weights,
+    Random,
+    Examples,
+    Setting(usize),
+}
+
+impl BatchPlan {
+    pub fn new(trainer: &Trainer, graph: &Graph, batch: BatchType) -> Result<Self, TrainError> {
+        let settings = trainer.optimizer.setting_names();
+        let fields = trainer.model_at(batch.model).inputs().len();
+        let role = |name: &str| match name {
+            LABELS => Some(InputRole::Labels),
+            WEIGHTS => Some(InputRole::Weights),
+            RANDOM => Some(InputRole::Random),
+            EXAMPLES => Some(InputRole::Examples),
+            _ => match name.strip_prefix("optimizer/") {
+                Some(setting) => settings.iter().position(|n| n == setting).map(InputRole::Setting),
+                None => (0..fields).find(|&i| input_name(i) == name).map(InputRole::Input),
+            },
+        };
+        let inputs = graph.inputs.iter().map(|input| {
+            role(&input.name)
+                .ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))
+        });
+        let slot = |name: &str| {
+            let index = graph.outputs.iter().position(|o| o.name == name)?;
+            let ty = graph.ty(graph.outputs[index].value);
+            Some(OutputSlot { index, dtype: ty.dtype, bytes: ty.bytes() })
+        };
+        let (loss, predictions, output) = (slot(LOSS), slot(PREDICTIONS), slot(OUTPUT));
+        Ok(Self { batch, inputs: inputs.collect::<Result<_, _>>()?, loss, predictions, output })
+    }
+}
+
+impl Session<'_> {
+    /// The plan for a batch, by kind, example types and number of examples.
+    pub(super) fn find_plan(&self, kind: BatchKind, batch: &Batch) -> Result<usize, TrainError> {
+        let examples = batch.examples();
+        let model = self.feed.model_of(batch);
+        let wanted = model.map(|model| BatchType { kind, model, examples });
+        let found = self.batch_plans.iter().position(|p| Some(p.batch) == wanted);
+        found.ok_or_else(|| {
+            let planned =
+                self.batch_plans.iter().zip(&self.plans.plans).filter(|(p, _)| p.batch.kind == kind);
+            let planned: Vec<_> = planned.map(|(_, plan)| format!("`{}`", plan.name)).collect();
+            let (name, planned) = (kind.name(), planned.join(", "));
+            let of = types_in_words(batch.example_types());
+            TrainError::Setting(format!(
+                "no plan for {name} batches of {examples} examples of {of}: planned were {planned}"
+            ))
+        })
+    }
+
+    /// Runs a plan on a batch. Returns the sum of its rows' weights, for averaging over batches, and with `check_finite` the
+    /// first node that wrote a number that is not finite.
+    pub(super) fn run_plan(
+        &mut self,
+        plan: usize,
+        batch: &Batch,
+        check_finite: bool,
+    ) -> Result<(f64, Option<NodeId>), TrainError> {
+        let batch_plan = &self.batch_plans[plan];
+        let weight = self.feed.fill(batch_plan.batch.model, batch, self.trainer.seed, self.steps_done)?;
+        // Until the whole step is done, states may be half written.
+        self.poisoned |= batch_plan.batch.kind == BatchKind::Train;
+        // A fixed array, because the step loop allocates nothing.
+        let mut inputs: [&[u8]; MAX_INPUTS] = [&[]; MAX_INPUTS];
+        for (slot, role) in inputs.iter_mut().zip(&batch_plan.inputs) {
+            *slot = match *role {
+                InputRole::Input(i) => batch.input(i).unwrap_or(&[]),
+                InputRole::Labels => cast_slice(self.feed.labels()),
+                InputRole::Weights => cast_slice(self.feed.weights()),
+                InputRole::Random => cast_slice(self.feed.key()),
+                InputRole::Examples => cast_slice(self.feed.examples()),
+                InputRole::Setting(i) => &self.setting_bytes[i],
+            };
+        }
+        let inputs = &inputs[..batch_plan.inputs.len()];
+        if check_finite {
+            return Ok((weight, self.prepared.run_until_bad(plan, inputs)?));
+        }
+        self.prepared.run(plan, inputs)?;
+        Ok((weight, None))
+    }
+
+    /// The loss of the batch that ran last; NaN where the plan computes none.
+    pub(super) fn read_loss(&self, plan: usize) -> Result<f64, TrainError> {
+        let Some(OutputSlot { index, dtype, .. }) = self.batch_plans[plan].loss else { return Ok(f64::NAN) };
+        let mut bytes = [0; 8];
+        let bytes = &mut bytes[..dtype.bytes()];
+        self.prepared.read_output(plan, index, bytes)?;
+        Ok(match dtype {
+            DType::F64 => f64::from_ne_bytes((&*bytes).try_into().unwrap_or_default()),
+            _ => f64::from(f32::from_ne_bytes((&*bytes).try_into().unwrap_or_default())),
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! Callbacks of the training loop.
+
+use super::{Control, TrainEvent};
+use crate::TrainError;
+
+/// Receives every event of every `fit` after [`crate::Session::add`]. Closures are callbacks, too.
+///
+/// ```
+/// use plimsoll_train::{Callback, Control, TrainError, TrainEvent};
+///
+/// /// Stops once the loss is low enough.
+/// struct GoodEnough(f64);
+///
+/// impl Callback for GoodEnough {
+///     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
+///         Ok(match event {
+///             TrainEvent::Validation { evaluation, .. } if evaluation.loss < self.0 => Control::Stop,
+///             _ => Control::Continue,
+///         })
+///     }
+/// }
+/// ```
+pub trait Callback {
+    /// Handles an event and answers with a request. An error ends the run, with a checkpoint.
+    fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError>;
+
+    /// The request at the start of a resumed run, `since_best` validations after the best one.
+    fn on_resume(&mut self, _since_best: u64) -> Result<Control, TrainError> {
+        Ok(Control::Continue)
+    }
+
+    /// A factor of the learning rate in step `step` (from 0) of `steps`, on top of the trainer's schedule.
+    fn scale(&mut self, _step: u64, _steps: u64) -> f64 {
+        1.0
+    }
+}
+
+impl<F: FnMut(&TrainEvent<'_>) -> Control> Callback for F {
+    fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        Ok(self(event))
+    }
+}
+
+/// Everyone who receives the events of one `fit`.
+pub(super) struct Listeners<'a, 't> {
+    listen: &'a mut dyn FnMut(&TrainEvent<'_>) -> Control,
+    callbacks: &'a mut [Box<dyn Callback + 't>],
+    /// Whether a callback returned an error.
+    pub failed: bool,
+}
+
+impl<'a, 't> Listeners<'a, 't> {
+    pub fn new(
+        listen: &'a mut dyn FnMut(&TrainEvent<'_>) -> Control,
+        callbacks: &'a mut [Box<dyn Callback + 't>],
+    ) -> Self {
+        Self { listen, callbacks, failed: false }
+    }
+
+    /// Sends an event to all of them; returns the greatest request.
+    pub fn notify(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        let own = (self.listen)(event);
+        let all = self.callbacks.iter_mut().try_fold(own, |most, c| Ok(most.max(c.on(event)?)));
+        self.failed |= all.is_err();
+        all
+    }
+
+    /// The callbacks' factor of the learning rate in a step.
+    pub fn scale(&mut self, step: u64, steps: u64) -> f64 {
+        self.callbacks.iter_mut().map(|callback| callback.scale(step, steps)).product()
+    }
+}
+
+/// A custom schedule: a factor of the learning rate as a function of the step (from 0) and the steps of the run, on top of
+/// the trainer's schedule. A resumed run must add the same function.
+///
+/// ```
+/// use plimsoll_train::{Callback, OwnSchedule};
+/// let mut halves = OwnSchedule(|step, steps| if 2 * step < steps { 1.0 } else { 0.1 });
+/// assert_eq!((halves.scale(49, 100), halves.scale(50, 100)), (1.0, 0.1));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OwnSchedule<F>(pub F);
+
+impl<F: FnMut(u64, u64) -> f64> Callback for OwnSchedule<F> {
+    fn on(&mut self, _: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        Ok(Control::Continue)
+    }
+
+    fn scale(&mut self, step: u64, steps: u64) -> f64 {
+        (self.0)(step, steps)
+    }
+}
+
+/// Ends a run when validations stop improving, and restores the best one, if the trainer names a folder for checkpoints.
+/// Checkpoints hold the count of validations since the best, so a resumed run stops at the same step.
+///
+/// ```
+/// use plimsoll_train::EarlyStopping;
+/// let patience_of_three = EarlyStopping::new(3);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlyStopping {
+    patience: u64,
+}
+
+impl EarlyStopping {
+    /// Stops after `patience` validations, at least one, without an improvement.
+    pub fn new(patience: u64) -> Self {
+        Self { patience: patience.max(1) }
+    }
+}
+
+impl Callback for EarlyStopping {
+    fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
+        Ok(match event {
+            TrainEvent::Validation { since_best, .. } => return self.on_resume(*since_best),
+            _ => Control::Continue,
+        })
+    }
+
+    fn on_resume(&mut self, since_best: u64) -> Result<Control, TrainError> {
+        Ok(if since_best >= self.patience { Control::Restore } else { Control::Continue })
+    }
+}

@@ -1,0 +1,198 @@
+//! Saving a session's checkpoints and resuming from them.
+
+use super::{Saved, Session};
+use crate::TrainError;
+use crate::files::checkpoint_folder::{checkpoints, file_name, is_refusal, newest, prune};
+use crate::files::layout::SavedTensor;
+use crate::files::tensor_file::{self, dtype_name, open, wrong};
+use crate::files::{TrainState, max_header_bytes};
+use std::path::{Path, PathBuf};
+
+/// A resumed run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// Where the run stands.
+    pub state: TrainState,
+    /// The checkpoint it resumes from.
+    pub path: PathBuf,
+    /// Newer checkpoints that were refused, each with its name and the reason.
+    pub refused: Vec<String>,
+    /// Why the bits may differ from those of a run that was never stopped, in words.
+    pub differs: Option<String>,
+}
+
+impl Session<'_> {
+    /// Where the run stands.
+    pub fn train_state(&self) -> TrainState {
+        TrainState {
+            steps_done: self.steps_done,
+            schedule_start: self.schedule_start,
+            total_steps: self.total_steps,
+            cursor: self.cursor,
+            seed: self.trainer.seed,
+            batch: self.trainer.step_examples() as u64,
+            micro_batches: self.plans.plans.first().map_or(1, |p| p.graph.micro_batches) as u64,
+            examples: self.train_examples,
+            model: self.trainer.model_in_words(),
+            optimizer: self.trainer.optimizer.description(),
+            schedule: self.trainer.schedule.description(self.trainer.warmup),
+            precision: self.trainer.policy.description(),
+            plateau: self.plateau,
+            monitor: self.trainer.monitor.description(),
+            best: self.best,
+            validated: self.validated,
+            instructions: self.trainer.executor.target().instructions(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            notes: self.trainer.notes.clone(),
+        }
+    }
+
+    /// Saves every state and where the run stands in an existing folder, as a file with the number of steps in its name. The
+    /// file is written atomically, through one small buffer. Then checkpoints that the trainer does not keep
+    /// ([`crate::Trainer::keep`]) are removed. States that are not finite are not saved.
+    pub fn checkpoint(&self, folder: &Path) -> Result<PathBuf, TrainError> {
+        self.check_not_poisoned()?;
+        let path = folder.join(file_name(self.steps_done));
+        let state = self.train_state();
+        let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
+        let (tensors, notes) = (self.all_states(), state.to_notes());
+        tensor_file::save(prepared, &self.plans, &tensors, Some(&notes), &mut buffer, &path)?;
+        let of_another_run = |path: &Path| {
+            TrainState::read_file(path).is_ok_and(|other| other.identity_mismatch(&state).is_some())
+        };
+        let best = (self.best.step > 0).then_some(self.best.step);
+        prune(folder, self.steps_done, self.trainer.keep, best, of_another_run)?;
+        Ok(path)
+    }
+
+    /// Refuses a folder that holds another run's checkpoints: a run that starts there would remove them, or resume from them
+    /// later. [`Session::fit`] checks this first.
+    pub fn check_folder(&self, folder: &Path) -> Result<(), TrainError> {
+        let state = self.train_state();
+        for path in checkpoints(folder).unwrap_or_default() {
+            if let Ok(Some(what)) = TrainState::read_file(&path).map(|other| other.identity_mismatch(&state))
+            {
+                return Err(TrainError::Setting(format!(
+                    "{} is another run's ({what}): name another folder, remove it, or resume that run",
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a run whose checkpoints could not be read back.
+    pub(super) fn check_checkpoints(&self, fresh: bool) -> Result<(), TrainError> {
+        let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(()) };
+        if fresh {
+            self.check_folder(folder)?;
+        }
+        let notes = self.train_state().to_notes();
+        let bytes = tensor_file::header(&self.plans, &self.all_states(), Some(&notes)).len() as u64;
+        let most = max_header_bytes(self.plans.states.len());
+        if bytes > most {
+            return Err(TrainError::Setting(format!(
+                "names and notes take {bytes} bytes of a checkpoint, at most {most} can be read: make them shorter"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Every state, optimizer state included, under its own name.
+    fn all_states(&self) -> Vec<SavedTensor<'_>> {
+        self.plans.states.iter().enumerate().map(|(i, state)| SavedTensor::same(i, &state.name)).collect()
+    }
+
+    /// Restores every state and where the run stands from a folder's newest good checkpoint: the next [`Session::fit`]
+    /// continues as if the run had never been interrupted, to the last bit. The trainer must be the same, except for its steps
+    /// or epochs, line, threads and micro-batches. A checkpoint that is damaged or another run's is refused, and the one
+    /// before it is tried.
+    pub fn resume(&mut self, folder: &Path) -> Result<Resumed, TrainError> {
+        let ((state, path), refused) =
+            newest(folder, |path| Ok((self.resume_from(path)?, path.to_path_buf())))?;
+        (self.resumed, self.resumed_from) = (true, Some(folder.to_path_buf()));
+        let differs = state.differences(&self.train_state());
+        Ok(Resumed { state, path, refused, differs })
+    }
+
+    /// Restores everything from one checkpoint.
+    pub(super) fn resume_from(&mut self, path: &Path) -> Result<TrainState, TrainError> {
+        let file = open(path, max_header_bytes(self.plans.states.len()))?;
+        let state = TrainState::parse(&file, path)?;
+        state.check_identity(&self.train_state(), path)?;
+        let mut places = Vec::with_capacity(self.plans.states.len());
+        for (i, wanted) in self.plans.states.iter().enumerate() {
+            let (name, ty) = (&wanted.name, &wanted.ty);
+            let info = file.tensors.info(name);
+            let info = info.ok_or_else(|| wrong(path, format!("there is no `{name}`")))?;
+            if info.shape[..] != ty.shape[..] || dtype_name(ty.dtype) != format!("{:?}", info.dtype) {
+                let has = format!("{:?} {:?}", info.dtype, info.shape);
+                return Err(wrong(path, format!("`{name}` is {has}, the model needs {ty}")));
+            }
+            places.push((i, info.data_offsets.0 as u64..info.data_offsets.1 as u64));
+        }
+        let (held, needed) = (file.tensors.tensors().len(), places.len());
+        if held != needed {
+            return Err(wrong(path, format!("it holds {held} states, the model has {needed}")));
+        }
+        places.sort_unstable_by_key(|(_, place)| (place.start, place.end));
+        let end = file.start.saturating_add(places.last().map_or(0, |(_, place)| place.end));
+        if end != file.length {
+            let length = file.length;
+            return Err(wrong(path, format!("the states end at byte {end}, the file has {length}")));
+        }
+        // Poisoned until done, so that half-read states are never saved.
+        self.poisoned = true;
+        file.read_checked(self.prepared.as_mut(), &places, self.buffer.get_mut(), path)?;
+        self.poisoned = false;
+        self.steps_done = state.steps_done;
+        self.schedule_start = state.schedule_start;
+        self.plateau = state.plateau;
+        self.best = state.best;
+        self.validated = state.validated;
+        self.cursor = state.cursor;
+        Ok(state)
+    }
+
+    /// Restores the best validation's checkpoint and returns its step, or `None` if it was not kept. If it is damaged, the
+    /// session stays at its last step, and the reason is returned.
+    pub(super) fn restore_best(&mut self) -> Result<(Option<u64>, Option<String>), TrainError> {
+        let Some(folder) = self.trainer.checkpoint_folder() else { return Ok((None, None)) };
+        let (best, last) = (file_name(self.best.step), folder.join(file_name(self.steps_done)));
+        if self.best.step == 0 {
+            return Ok((None, None));
+        }
+        // The best of a run that was resumed from another folder may still be there.
+        let folders = [Some(folder.to_path_buf()), self.resumed_from.clone()].into_iter().flatten();
+        let mut reasons = Vec::new();
+        for path in folders.map(|folder| folder.join(&best)).filter(|path| path.exists()) {
+            match self.resume_from(&path) {
+                Ok(state) => return Ok((Some(state.steps_done), None)),
+                Err(error) if is_refusal(&error) => reasons.push(error.to_string()),
+                Err(other) => return Err(other),
+            }
+        }
+        if reasons.is_empty() {
+            return Ok((None, None));
+        }
+        // States may be half read: restore the last step's, which were saved before.
+        self.resume_from(&last)?;
+        Ok((None, Some(reasons.join("; "))))
+    }
+
+    /// Saves a checkpoint before the run ends early; a failure to save is part of the answer.
+    pub(super) fn save_on_exit(&self) -> Saved {
+        match self.save_checkpoint() {
+            Ok(Some(folder)) => Saved::In(folder),
+            Ok(None) => Saved::Nowhere,
+            Err(error) => Saved::Failed(error.to_string()),
+        }
+    }
+
+    /// Saves a checkpoint in the trainer's folder, if it names one; returns the folder.
+    pub(super) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
+        let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(None) };
+        self.checkpoint(folder)?;
+        Ok(Some(folder.to_path_buf()))
+    }
+}

@@ -1,0 +1,133 @@
+//! Evaluation and prediction.
+
+use super::batch_plan::OutputSlot;
+use super::{Evaluation, Session};
+use crate::metrics::{Metric, Outputs, Rows, Targets};
+use crate::{BatchKind, TrainError};
+use bytemuck::{cast_slice, cast_slice_mut};
+use plimsoll_data::{Batch, Cursor, Pipeline};
+use plimsoll_graph::Output;
+use plimsoll_tensor::HostTensor;
+
+/// Counts predictions that are the label.
+#[derive(Default)]
+struct Hits {
+    right: u64,
+    rows: u64,
+}
+
+impl Hits {
+    /// Compares predictions with labels, both i32. Rows with a negative label are unlabelled and left out.
+    fn count(&mut self, predictions: &[i32], labels: &[u8]) {
+        let labels = labels.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+        for (&prediction, label) in predictions.iter().zip(labels).filter(|(_, label)| *label >= 0) {
+            self.rows += 1;
+            self.right += u64::from(prediction == label);
+        }
+    }
+
+    /// The fraction of the labelled rows.
+    fn accuracy(&self) -> Option<f64> {
+        (self.rows > 0).then(|| self.right as f64 / self.rows as f64)
+    }
+}
+
+impl Session<'_> {
+    /// Loss and, for classes, accuracy over one epoch of a part of the data.
+    pub fn evaluate(&mut self, part: &Pipeline) -> Result<Evaluation, TrainError> {
+        self.evaluate_with(part, &mut [])
+    }
+
+    /// As [`Session::evaluate`], with metrics. They need plans that output the model's scores or values
+    /// ([`crate::Trainer::report`]).
+    pub fn evaluate_with(
+        &mut self,
+        part: &Pipeline,
+        metrics: &mut [Box<dyn Metric>],
+    ) -> Result<Evaluation, TrainError> {
+        let part = self.batches_of(part, BatchKind::Evaluate);
+        let mut batches = part.start_epoch(Cursor::default())?;
+        let (mut loss, mut weights, mut examples) = (0.0, 0.0, 0u64);
+        let mut hits = Hits::default();
+        while let Some(batch) = batches.next()? {
+            let plan = self.find_plan(BatchKind::Evaluate, batch)?;
+            let (weight, _) = self.run_plan(plan, batch, false)?;
+            loss += self.read_loss(plan)? * weight;
+            weights += weight;
+            examples += batch.examples() as u64;
+            if let Some(OutputSlot { index, bytes, .. }) = self.batch_plans[plan].predictions {
+                let predictions = &mut self.output_buffer[..bytes / 4];
+                self.prepared.read_output(plan, index, cast_slice_mut(predictions))?;
+                hits.count(cast_slice(predictions), batch.labels());
+            }
+            if !metrics.is_empty() {
+                self.update_metrics(plan, batch, metrics)?;
+            }
+        }
+        self.count_skipped(&batches);
+        let classes = self.trainer.model.target().bound.is_some();
+        let loss = loss / weights.max(f64::MIN_POSITIVE);
+        Ok(Evaluation { loss, accuracy: hits.accuracy(), examples, classes })
+    }
+
+    /// Gives the outputs of the batch that ran last to metrics.
+    fn update_metrics(
+        &mut self,
+        plan: usize,
+        batch: &Batch,
+        metrics: &mut [Box<dyn Metric>],
+    ) -> Result<(), TrainError> {
+        let OutputSlot { index, bytes, .. } = self.batch_plans[plan].output.ok_or_else(|| {
+            TrainError::Setting(
+                "metrics need the model's output: plan with `Trainer::report(Report::Output)`".into(),
+            )
+        })?;
+        let values = &mut self.output_buffer[..bytes / 4];
+        self.prepared.read_output(plan, index, cast_slice_mut(values))?;
+        let labels = self.feed.labels();
+        let (targets, width) = match self.trainer.model.target().bound {
+            Some(_) => (Targets::Classes(labels), values.len() / labels.len().max(1)),
+            None => (Targets::Values(cast_slice(labels)), values.len() / batch.examples().max(1)),
+        };
+        let outputs = Outputs::Scores { values, width };
+        // Where one row of the loss has several labels, its weight is not theirs.
+        let weights = self.feed.raw_weights();
+        let per_label = matches!(targets, Targets::Classes(labels) if labels.len() == weights.len());
+        let rows = Rows::new(outputs, targets, if per_label { weights } else { &[] })?;
+        metrics.iter_mut().try_for_each(|metric| metric.update(&rows))?;
+        Ok(())
+    }
+
+    /// The model's outputs for one batch.
+    pub fn predict(&mut self, batch: &Batch) -> Result<Vec<HostTensor>, TrainError> {
+        let plan = self.find_plan(BatchKind::Predict, batch)?;
+        self.run_plan(plan, batch, false)?;
+        let graph = &self.plans.plans[plan].graph;
+        let read = |(i, output): (usize, &Output)| {
+            let mut tensor = HostTensor::zeros(graph.ty(output.value).clone());
+            self.prepared.read_output(plan, i, tensor.as_bytes_mut())?;
+            Ok(tensor)
+        };
+        graph.outputs.iter().enumerate().map(read).collect()
+    }
+
+    /// The model's outputs for one epoch of a part of the data, given to `each` batch by batch, in order.
+    pub fn predict_each<E: From<TrainError>>(
+        &mut self,
+        part: &Pipeline,
+        mut each: impl FnMut(&[HostTensor]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let part = self.batches_of(part, BatchKind::Predict);
+        let mut batches = part.start_epoch(Cursor::default()).map_err(TrainError::from)?;
+        while let Some(batch) = batches.next().map_err(TrainError::from)? {
+            each(&self.predict(batch)?)?;
+        }
+        self.count_skipped(&batches);
+        Ok(())
+    }
+
+    /// A part of the data in batches of the planned size, prefetched within what the plan accounts for.
+    fn batches_of(&self, part: &Pipeline, kind: BatchKind) -> Pipeline {
+        self.trainer.prefetch_within_plan(&self.plans.sheet, kind, part.batch(self.batch_size(kind)))
+    }
+}

@@ -1,0 +1,206 @@
+//! The training loop: steps, validations, checkpoints.
+
+use super::callback::Listeners;
+use super::log::StepLog;
+use super::watch::Guard;
+use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Session, TrainEvent};
+use crate::TrainError;
+use crate::metrics::reported_figures;
+use plimsoll_data::Dataset;
+use std::time::Instant;
+
+impl Session<'_> {
+    /// Trains for the trainer's epochs or steps. Evaluates the test part after every epoch, or as often as the trainer says,
+    /// and at the end. A second call continues with the data where the first stopped, and restarts the learning rate
+    /// schedule. After [`Session::resume`] it does the steps that are left, and continues the schedule, too.
+    pub fn fit(
+        &mut self,
+        data: &Dataset,
+        listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
+    ) -> Result<Report, TrainError> {
+        let mut callbacks = std::mem::take(&mut self.callbacks);
+        let since_best = self.best.waited;
+        let resumed = callbacks.iter_mut().filter(|_| self.resumed);
+        let requests = resumed.map(|callback| callback.on_resume(since_best));
+        let request = requests.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().max());
+        let mut listeners = Listeners::new(listen, &mut callbacks);
+        let result = request
+            .and_then(|request| self.train(data, request.unwrap_or(Control::Continue), &mut listeners));
+        let failed = listeners.failed;
+        (self.callbacks, self.callback_scale) = (callbacks, 1.0);
+        if failed && result.is_err() {
+            // A callback failed, not a step: the states are good.
+            self.save_on_exit();
+        }
+        result
+    }
+
+    fn train(
+        &mut self,
+        data: &Dataset,
+        mut control: Control,
+        listeners: &mut Listeners<'_, '_>,
+    ) -> Result<Report, TrainError> {
+        let (begun, steps) = (Instant::now(), self.total_steps);
+        if steps == 0 {
+            return Err(TrainError::Setting(
+                "a run needs at least one step: set epochs or steps to 1 or more".into(),
+            ));
+        }
+        self.check_checkpoints(!self.resumed)?;
+        if control >= Control::Stop {
+            self.save_checkpoint()?;
+        }
+        if !std::mem::take(&mut self.resumed) {
+            (self.schedule_start, self.validated) = (self.steps_done, self.steps_done);
+            (self.plateau, self.best) = (Plateau::default(), Best::default());
+        }
+        let mut batches = self.training_batches(data).start(self.cursor)?;
+        let mut log = StepLog::new(self.steps_done - self.schedule_start);
+        let mut guard = Guard::new(self.trainer, &self.plans.sheet);
+        let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);
+        // The run was interrupted before a validation that was due.
+        if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
+            batches.settle();
+            let (figures, request) = self.validate(data, &mut log, listeners)?;
+            (evaluation, control) = (Some(figures), request);
+            if control == Control::Leave {
+                return Err(TrainError::Interrupted { step: log.done(), saved: self.save_on_exit() });
+            }
+            self.save_checkpoint()?;
+        }
+        while log.done() < steps && control < Control::Stop {
+            let start = Instant::now();
+            let Some(batch) = batches.next()? else {
+                self.cursor = batches.cursor();
+                continue;
+            };
+            let (examples, after) = (batch.examples(), batch.after());
+            self.callback_scale = listeners.scale(log.done(), steps);
+            let loss = match self.run_step(batch) {
+                Ok(loss) => loss,
+                Err(error) => {
+                    // The replay starts a pipeline of its own: two would hold more than was planned.
+                    drop(batches);
+                    return Err(self.explain(data, error, last_loss, listeners));
+                }
+            };
+            (self.cursor, evaluation, last_loss) = (after, None, loss);
+            let time = start.elapsed();
+            log.step(loss, examples, time, self.prepared.extra());
+            let step = log.done();
+            let epoch = self.epoch(step);
+            let scale = self.scale()?;
+            control =
+                listeners.notify(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
+            if let Some(guard) = &mut guard {
+                let (event, overload) = guard.check(step);
+                if let Some(event) = event {
+                    control = control.max(listeners.notify(&event)?);
+                }
+                if let Some(held) = overload {
+                    return Err(guard.error(step, held, self.save_on_exit()));
+                }
+            }
+            let last = step == steps;
+            if control == Control::Continue && !last {
+                let is_over = |limit| begun.elapsed() >= limit;
+                if self.trainer.time_limit.is_some_and(is_over) {
+                    (control, ending) = (Control::Stop, Ending::TimeLimit);
+                }
+            }
+            let mut best = false;
+            if (last || self.is_due(step)) && control < Control::Leave {
+                batches.settle();
+                let (figures, request) = self.validate(data, &mut log, listeners)?;
+                (evaluation, control, best) =
+                    (Some(figures), control.max(request), self.best.step == self.steps_done);
+            }
+            let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
+            let due = every.is_some_and(|every| step.is_multiple_of(every.max(1)));
+            if control == Control::Leave {
+                return Err(TrainError::Interrupted { step, saved: self.save_on_exit() });
+            }
+            if (due || last || best || control >= Control::Stop)
+                && let Err(error) = self.save_checkpoint()
+            {
+                drop(batches);
+                return Err(self.explain(data, error, loss, listeners));
+            }
+        }
+        if control >= Control::Stop && ending == Ending::Done {
+            ending = Ending::Stopped;
+        }
+        self.count_skipped(&batches);
+        drop(batches);
+        let mut refused = None;
+        if control == Control::Restore {
+            let (step, reason) = self.restore_best()?;
+            refused = reason;
+            if let Some(step) = step {
+                (ending, evaluation) = (Ending::Restored(step), None);
+            }
+        }
+        let evaluation = match evaluation {
+            Some(evaluation) => evaluation,
+            None => self.evaluate_test(data)?.0,
+        };
+        if !evaluation.loss.is_finite() {
+            let (step, loss) = (self.steps_done.saturating_sub(1), evaluation.loss);
+            let error = Diverged { step, loss, gradients: false, origin: None, checkpoint: None };
+            return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, listeners));
+        }
+        let scale = self.scale()?;
+        let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale);
+        Ok(Report { refused, ..report })
+    }
+
+    /// Whether a validation is due after this many steps of the run.
+    pub(super) fn is_due(&self, step: u64) -> bool {
+        match self.trainer.validate_every.or(self.trainer.steps_per_epoch) {
+            Some(every) => step > 0 && step.is_multiple_of(every.max(1)),
+            None => self.cursor.example >= self.train_examples,
+        }
+    }
+
+    /// The epoch, from 0, of a step of the run, from 1.
+    fn epoch(&self, step: u64) -> u64 {
+        self.trainer.steps_per_epoch.map_or(self.cursor.epoch, |every| step.saturating_sub(1) / every.max(1))
+    }
+
+    /// Evaluates the test part, records the result, and notifies.
+    fn validate(
+        &mut self,
+        data: &Dataset,
+        log: &mut StepLog,
+        listeners: &mut Listeners<'_, '_>,
+    ) -> Result<(Evaluation, Control), TrainError> {
+        let (evaluation, figures) = self.evaluate_test(data)?;
+        let (step, train_loss) = (log.done(), log.mean_loss());
+        let cost = self.trainer.monitor.cost(&evaluation, &figures)?;
+        let due = self.is_due(step);
+        self.best.observe(cost, self.steps_done, due);
+        if due {
+            // A run resumed from here does not validate again.
+            self.plateau.observe(self.trainer.schedule, evaluation.loss);
+            self.validated = self.steps_done;
+        }
+        let (epoch, since_best) = (self.epoch(step), self.best.waited);
+        let event =
+            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures: &figures, since_best };
+        Ok((evaluation, listeners.notify(&event)?))
+    }
+
+    /// Evaluates the test part with the trainer's metrics.
+    fn evaluate_test(&mut self, data: &Dataset) -> Result<(Evaluation, Vec<(String, f64)>), TrainError> {
+        let mut metrics = std::mem::take(&mut self.metrics);
+        metrics.iter_mut().for_each(|metric| metric.reset());
+        let evaluation = self.evaluate_with(&data.test, &mut metrics);
+        self.metrics = metrics;
+        let figures = reported_figures(&self.metrics);
+        let mut evaluation = evaluation?;
+        let accuracy = figures.iter().find(|(name, _)| name == "accuracy").map(|(_, value)| *value);
+        evaluation.accuracy = evaluation.accuracy.or(accuracy);
+        Ok((evaluation, figures))
+    }
+}

@@ -1,0 +1,81 @@
+//! Initial values of states. Counter-based: they depend on the state's name and the seed alone.
+
+use crate::files::STATE_BUFFER_BYTES;
+use plimsoll_graph::{Init, Role};
+use plimsoll_nn::AVERAGE;
+use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
+use plimsoll_tensor::random::Stream;
+use plimsoll_tensor::{DType, bf16, f16};
+
+/// Writes every state's initial value. States must be zeros before.
+pub(super) fn initialize(
+    prepared: &mut dyn Prepared,
+    states: &[StatePlacement],
+    seed: u64,
+    chunk: &mut Vec<u8>,
+) -> Result<(), ExecuteError> {
+    for (i, state) in states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros) {
+        // A running average starts as its parameter.
+        let name = parameter_of(state).unwrap_or(&state.name);
+        let stream = Stream::new(seed, 0, name);
+        let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
+        for first in (0..elements).step_by(STATE_BUFFER_BYTES / size) {
+            chunk.clear();
+            let last = elements.min(first + STATE_BUFFER_BYTES / size);
+            // Random numbers come four at a time, and a chunk starts with a block of them.
+            for block in (first..last).step_by(4) {
+                let index = (block / 4) as u32;
+                let values: [f64; 4] = match state.init {
+                    Init::Zeros => [0.0; 4],
+                    Init::Ones => [1.0; 4],
+                    Init::Constant(value) => [value; 4],
+                    Init::Normal(deviation) => {
+                        stream.normal_block(0, index).map(|x| f64::from(x) * deviation)
+                    }
+                    Init::Uniform(bound) => {
+                        stream.uniform_block(0, index).map(|x| (f64::from(x) * 2.0 - 1.0) * bound)
+                    }
+                };
+                values[..4.min(last - block)].iter().for_each(|&v| push(chunk, state.ty.dtype, v));
+            }
+            prepared.write_state(i, first * size, chunk)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fills every state with zeros.
+pub(super) fn clear(
+    prepared: &mut dyn Prepared,
+    states: &[StatePlacement],
+    chunk: &mut [u8],
+) -> Result<(), ExecuteError> {
+    chunk.fill(0);
+    for (i, state) in states.iter().enumerate() {
+        let bytes = state.ty.bytes();
+        for first in (0..bytes).step_by(chunk.len().max(1)) {
+            prepared.write_state(i, first, &chunk[..chunk.len().min(bytes - first)])?;
+        }
+    }
+    Ok(())
+}
+
+/// The name of the parameter that a state is the running average of.
+pub(crate) fn parameter_of(state: &StatePlacement) -> Option<&str> {
+    let name = state.name.strip_suffix(AVERAGE)?.strip_suffix('/')?;
+    (state.role == Role::Average).then_some(name)
+}
+
+/// Appends a number as an element.
+pub(super) fn push(bytes: &mut Vec<u8>, dtype: DType, value: f64) {
+    match dtype {
+        DType::F32 => bytes.extend((value as f32).to_ne_bytes()),
+        DType::F64 => bytes.extend(value.to_ne_bytes()),
+        DType::BF16 => bytes.extend(bf16::from_f64(value).to_ne_bytes()),
+        DType::F16 => bytes.extend(f16::from_f64(value).to_ne_bytes()),
+        DType::I32 => bytes.extend((value as i32).to_ne_bytes()),
+        DType::I64 => bytes.extend((value as i64).to_ne_bytes()),
+        DType::U8 => bytes.push(value as u8),
+        DType::Bool => bytes.push(u8::from(value != 0.0)),
+    }
+}

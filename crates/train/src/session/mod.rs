@@ -1,0 +1,213 @@
+//! A run with its memory: the loop, its steps, evaluation, and what listens to it.
+//!
+//! - `fit.rs`: the loop of steps, validations and checkpoints; `step.rs`: one optimizer step;
+//! - `batch_plan.rs` and `feed.rs`: which plan a batch runs, and the inputs it gets;
+//! - `evaluate.rs`: evaluation and prediction; `states.rs`, `init.rs`, `checkpoints.rs`: reading and writing states;
+//! - `event.rs`, `callback.rs`, `watch.rs`, `log.rs`: what a run reports; `monitor.rs`, `schedule.rs`: what it remembers of
+//!   validations; `diverged.rs`: the search for the first number that is not finite.
+
+mod batch_plan;
+mod callback;
+mod checkpoints;
+mod diverged;
+mod evaluate;
+mod event;
+mod feed;
+mod fit;
+mod init;
+mod log;
+mod monitor;
+mod schedule;
+mod states;
+mod step;
+mod watch;
+
+pub use callback::{Callback, EarlyStopping, OwnSchedule};
+pub use checkpoints::Resumed;
+pub use diverged::{Diverged, Origin};
+pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
+pub(crate) use init::parameter_of;
+pub use monitor::{Best, Monitor};
+pub use schedule::{Plateau, Schedule};
+pub use watch::{Held, Overload, Saved, Watch};
+
+use crate::files::STATE_BUFFER_BYTES;
+use crate::metrics::Metric;
+use crate::{BatchKind, TrainError, Trainer};
+use batch_plan::{BatchPlan, MAX_INPUTS};
+use feed::Feed;
+use init::initialize;
+use plimsoll_data::{Batches, Cursor, Dataset, Pipeline};
+use plimsoll_nn::{LOSS_SCALE, SKIPPED_STEPS};
+use plimsoll_plan::{PlanSet, Prepared};
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A trainer's plan with its memory: trains, evaluates, predicts. Dropping it frees the memory.
+pub struct Session<'t> {
+    trainer: &'t Trainer,
+    plans: Arc<PlanSet>,
+    prepared: Box<dyn Prepared>,
+    /// The bounce buffer for states on their way to and from files.
+    buffer: RefCell<Vec<u8>>,
+    batch_plans: Vec<BatchPlan>,
+    /// The optimizer's settings for this step, and the same as elements.
+    settings: Vec<f64>,
+    setting_bytes: Vec<Vec<u8>>,
+    /// Labels, row weights and example numbers of the current batch.
+    feed: Feed<'t>,
+    /// Predictions or outputs of one batch, in 4-byte words.
+    output_buffer: Vec<f32>,
+    steps_done: u64,
+    /// The step at which the learning rate schedule started: each `fit` starts its own unless it resumes a run.
+    schedule_start: u64,
+    plateau: Plateau,
+    /// The callbacks' factor of the learning rate, on top of the schedule's.
+    callback_scale: f64,
+    /// Steps of the whole run, for the schedule.
+    total_steps: u64,
+    /// Training examples of an epoch.
+    train_examples: u64,
+    /// The position in the training data.
+    cursor: Cursor,
+    /// Whether the next `fit` continues the run of a checkpoint, and the folder of that checkpoint.
+    resumed: bool,
+    resumed_from: Option<PathBuf>,
+    /// Bad records that were skipped, and the first one's error.
+    skipped: (u64, Option<String>),
+    /// The states that hold the loss scale and the count of skipped steps.
+    loss_scale_states: Option<[usize; 2]>,
+    /// Whether a step or a load failed after it had begun to write states. They are then not saved.
+    poisoned: bool,
+    /// Whether the states follow from the trainer and the data alone, so that the run can be replayed from step 0.
+    replayable: bool,
+    /// The best validation of the run.
+    best: Best,
+    /// Steps done at the last validation.
+    validated: u64,
+    /// The trainer's metrics.
+    metrics: Vec<Box<dyn Metric>>,
+    callbacks: Vec<Box<dyn Callback + 't>>,
+}
+
+impl<'t> Session<'t> {
+    pub(crate) fn new(trainer: &'t Trainer, plans: PlanSet, data: &Dataset) -> Result<Self, TrainError> {
+        let setting_count = trainer.optimizer.setting_names().len();
+        let inputs = trainer.max_over_models(|model| model.inputs().len()) + 4 + setting_count;
+        if inputs > MAX_INPUTS {
+            return Err(TrainError::Setting(format!(
+                "a step takes at most {MAX_INPUTS} inputs, model and optimizer have {inputs}"
+            )));
+        }
+        let plans = Arc::new(plans);
+        let micro_batches = plans.plans.iter().map(|p| p.graph.micro_batches).max().unwrap_or(1);
+        let declared = trainer.batch_types(data, micro_batches);
+        if declared.len() != plans.plans.len() {
+            return Err(TrainError::Setting("this plan was made for other data or another trainer".into()));
+        }
+        let batch_plans: Vec<BatchPlan> = (declared.iter().zip(&plans.plans))
+            .map(|(&batch, plan)| BatchPlan::new(trainer, &plan.graph, batch))
+            .collect::<Result<_, _>>()?;
+        let metrics = trainer.make_metrics(&plans)?;
+        let mut prepared = trainer.executor.prepare(plans.clone())?;
+        let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
+        initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
+        buffer.resize(STATE_BUFFER_BYTES, 0);
+        let output_bytes = batch_plans.iter().filter(|p| p.batch.kind == BatchKind::Evaluate);
+        let output_bytes = output_bytes.flat_map(|p| [p.predictions, p.output]).flatten().map(|o| o.bytes);
+        let largest = batch_plans.iter().map(|p| p.batch.examples).max().unwrap_or(0);
+        let position = |name: &str| plans.states.iter().position(|s| s.name == name);
+        let loss_scale_states =
+            position(LOSS_SCALE).zip(position(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
+        let output_buffer = vec![0.0; output_bytes.max().unwrap_or(0) / 4];
+        Ok(Self {
+            trainer,
+            plans,
+            prepared,
+            buffer: RefCell::new(buffer),
+            batch_plans,
+            settings: vec![0.0; setting_count],
+            setting_bytes: (0..setting_count).map(|_| Vec::with_capacity(8)).collect(),
+            feed: Feed::new(trainer.models(), largest),
+            output_buffer,
+            steps_done: 0,
+            schedule_start: 0,
+            plateau: Plateau::default(),
+            callback_scale: 1.0,
+            total_steps: trainer.total_steps(data),
+            train_examples: trainer.epoch_examples(data),
+            cursor: Cursor::default(),
+            resumed: false,
+            resumed_from: None,
+            skipped: (0, None),
+            loss_scale_states,
+            poisoned: false,
+            replayable: true,
+            best: Best::default(),
+            validated: 0,
+            metrics,
+            callbacks: Vec::new(),
+        })
+    }
+
+    /// The plan.
+    pub fn plans(&self) -> &PlanSet {
+        &self.plans
+    }
+
+    /// The trainer's metrics, with the counts of the last validation.
+    pub fn metrics(&self) -> &[Box<dyn Metric>] {
+        &self.metrics
+    }
+
+    /// Adds a callback to every later [`Session::fit`].
+    pub fn add(&mut self, callback: impl Callback + 't) {
+        self.callbacks.push(Box::new(callback));
+    }
+
+    /// Steps done so far.
+    pub fn steps_done(&self) -> u64 {
+        self.steps_done
+    }
+
+    /// Steps of the whole run.
+    pub fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    /// The position in the training data, which [`Session::fit`] advances.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Sets the position in the training data, for a custom loop that saves checkpoints.
+    pub fn set_cursor(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
+    }
+
+    /// Bad records skipped so far, and the first one's error.
+    pub fn skipped(&self) -> (u64, Option<&str>) {
+        (self.skipped.0, self.skipped.1.as_deref())
+    }
+
+    fn count_skipped(&mut self, batches: &Batches) {
+        let (count, first) = batches.skipped();
+        self.skipped.0 += count;
+        if self.skipped.1.is_none() {
+            self.skipped.1 = first;
+        }
+    }
+
+    /// Examples of a full batch of this kind; zero if none was planned.
+    pub fn batch_size(&self, kind: BatchKind) -> usize {
+        let plans = self.batch_plans.iter().filter(|p| p.batch.kind == kind);
+        plans.map(|p| p.batch.examples).max().unwrap_or(0)
+    }
+
+    /// The batches to train on, prefetched within what the plan accounts for.
+    fn training_batches(&self, data: &Dataset) -> Pipeline {
+        let pipeline = self.trainer.training_batches(data);
+        self.trainer.prefetch_within_plan(&self.plans.sheet, BatchKind::Train, pipeline)
+    }
+}

@@ -1,0 +1,85 @@
+//! Reading, writing, loading and saving a session's states.
+
+use super::Session;
+use crate::files::checkpoint_folder::newest;
+use crate::files::weights;
+use crate::suggestion::suggestion;
+use crate::{Names, TrainError};
+use plimsoll_tensor::HostTensor;
+use std::path::{Path, PathBuf};
+
+impl Session<'_> {
+    /// A state by its name, like `dense1/kernel`.
+    pub fn state(&self, name: &str) -> Result<HostTensor, TrainError> {
+        let index = self.state_index(name)?;
+        let mut tensor = HostTensor::zeros(self.plans.states[index].ty.clone());
+        let mut bytes = vec![0; tensor.ty().bytes()];
+        self.prepared.read_state(index, 0, &mut bytes)?;
+        tensor.copy_from_bytes(&bytes);
+        Ok(tensor)
+    }
+
+    /// Replaces a state.
+    pub fn set_state(&mut self, name: &str, tensor: &HostTensor) -> Result<(), TrainError> {
+        let index = self.state_index(name)?;
+        let wanted = &self.plans.states[index].ty;
+        if tensor.ty() != wanted {
+            return Err(TrainError::Setting(format!("`{name}` is {wanted}, {} was given", tensor.ty())));
+        }
+        self.replayable = false;
+        Ok(self.prepared.write_state(index, 0, tensor.as_bytes())?)
+    }
+
+    fn state_index(&self, name: &str) -> Result<usize, TrainError> {
+        let found = self.plans.states.iter().position(|s| s.name == name);
+        found.ok_or_else(|| {
+            let near = suggestion(name, self.plans.states.iter().map(|s| s.name.as_str()));
+            let near = near.map_or(String::new(), |near| format!(": the nearest is `{near}`"));
+            TrainError::Setting(format!("the model has no state named `{name}`{near}"))
+        })
+    }
+
+    /// Loads parameters and running statistics from a safetensors file, under Plimsoll's names, PyTorch's or Keras's
+    /// (`layer1.0.conv1.weight` for `layer1/0/conv1/kernel`, with its axes in PyTorch's order). A tensor that is missing, of
+    /// another shape, or unknown to the model is an error that names it.
+    pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
+        // Poisoned until done, so that half-loaded states are never saved.
+        (self.poisoned, self.replayable) = (true, false);
+        weights::load(self.prepared.as_mut(), &self.plans, path)?;
+        self.poisoned = false;
+        Ok(())
+    }
+
+    /// Loads parameters (their running averages, where there are some) and running statistics from a folder's newest good
+    /// checkpoint, for evaluation and prediction: optimizer and data may differ. Returns the checkpoint.
+    pub fn load_checkpoint(&mut self, folder: &Path) -> Result<PathBuf, TrainError> {
+        (self.poisoned, self.replayable) = (true, false);
+        let (path, _) = newest(folder, |path| {
+            weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path)?;
+            Ok(path.to_path_buf())
+        })?;
+        self.poisoned = false;
+        Ok(path)
+    }
+
+    /// Saves parameters and running statistics as a safetensors file, under Plimsoll's names.
+    pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        self.save_as(path, Names::Own)
+    }
+
+    /// As [`Session::save`], under the names and in the layouts of choice; [`Session::load`] reads them all.
+    pub fn save_as(&self, path: &Path, names: Names) -> Result<(), TrainError> {
+        self.check_not_poisoned()?;
+        weights::save(self.prepared.as_ref(), &self.plans, names, &mut self.buffer.borrow_mut(), path)
+    }
+
+    /// Refuses to save states that may be half written.
+    pub(super) fn check_not_poisoned(&self) -> Result<(), TrainError> {
+        if self.poisoned {
+            return Err(TrainError::Setting(
+                "the last step or load failed, so the weights are not saved".into(),
+            ));
+        }
+        Ok(())
+    }
+}
