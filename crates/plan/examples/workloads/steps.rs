@@ -4,6 +4,7 @@
 //! to launch a call.
 
 use plimsoll_plan::remat::{Call, Problem};
+use plimsoll_tensor::random::Lcg;
 
 /// The kinds of steps.
 pub const KINDS: [&str; 9] =
@@ -29,12 +30,12 @@ struct Forward {
 struct Step {
     problem: Problem,
     forward: Vec<Forward>,
-    seed: u64,
+    random: Lcg,
 }
 
 /// A step of a kind with approximately so many calls.
 pub fn step(kind: &str, calls: usize) -> Option<Problem> {
-    let mut step = Step { problem: Problem::default(), forward: Vec::new(), seed: 1 };
+    let mut step = Step { problem: Problem::default(), forward: Vec::new(), random: Lcg::new(1) };
     step.problem.tensors.push(8 << 20);
     step.problem.pinned.push(0);
     match kind {
@@ -55,11 +56,6 @@ pub fn step(kind: &str, calls: usize) -> Option<Problem> {
 const KIB: u64 = 1 << 10;
 
 impl Step {
-    fn below(&mut self, limit: usize) -> usize {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.seed >> 33) as usize) % limit.max(1)
-    }
-
     fn bytes(&self, tensor: usize) -> u64 {
         self.problem.tensors[tensor]
     }
@@ -235,8 +231,8 @@ impl Step {
     fn chain(&mut self, length: usize) {
         let mut x = self.product(0, 1 << 20, 100);
         for _ in 0..length {
-            let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.below(4)];
-            let per_byte = [0, 0, 0, 500][self.below(4)];
+            let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.random.below(4)];
+            let per_byte = [0, 0, 0, 500][self.random.below(4)];
             x = self.op(&[x], bytes, Reads::Inputs, bytes * per_byte, 0);
         }
     }
@@ -258,10 +254,10 @@ impl Step {
         self.product(0, 1 << 20, 100);
         for _ in 0..forward {
             let count = self.problem.tensors.len();
-            let old = 1 + self.below(count - 1);
-            let recent = count - 1 - self.below(4.min(count - 1));
-            let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.below(4)];
-            let per_byte = [0, 0, 500][self.below(3)];
+            let old = 1 + self.random.below(count - 1);
+            let recent = count - 1 - self.random.below(4.min(count - 1));
+            let bytes = [1024 * KIB, 1024 * KIB, 512 * KIB, 256 * KIB][self.random.below(4)];
+            let per_byte = [0, 0, 500][self.random.below(3)];
             let inputs = if old == recent { vec![old] } else { vec![old, recent] };
             self.op(&inputs, bytes, Reads::Inputs, bytes * per_byte, 0);
         }

@@ -7,8 +7,7 @@ use super::table::Table;
 
 /// The largest need of a single call, or of the end of the step: no schedule has a lower peak.
 pub(super) fn largest_call(table: &Table) -> u64 {
-    let at_end = table.pinned_bytes + table.keep.iter().map(|&t| table.bytes[t as usize]).sum::<u64>();
-    (0..table.calls).map(|call| call_bytes(table, call)).max().unwrap_or(0).max(at_end)
+    (0..table.calls).map(|call| call_bytes(table, call)).max().unwrap_or(0).max(table.bytes_at_end())
 }
 
 /// What a call needs: pinned tensors, its inputs and outputs, in-place pairs counted once, and its workspace.

@@ -3,7 +3,7 @@
 
 mod diff;
 
-use super::in_place::match_in_place;
+use super::peak::PeakSimulator;
 use super::run_index::RunIndex;
 use super::table::Table;
 use diff::Diff;
@@ -78,55 +78,28 @@ impl<'a> IncrementalPeak<'a> {
         let total = table.pinned_bytes.saturating_add(table.bytes.iter().sum());
         // The excess of up to 2^24 runs does not overflow; with large tensors it is rounded for that.
         let shift = 24_u32.saturating_sub(total.leading_zeros().saturating_sub(2));
-        let mut incremental = Self {
+        let count = runs.len();
+        let (mut live_bytes, mut live_before, mut reused) =
+            (vec![0; count], vec![0; count + 1], vec![0; count]);
+        live_before[count] = table.bytes_at_end() as i64;
+        PeakSimulator::new(table).backward(runs, 0, |run| {
+            live_bytes[run.position] = run.live_bytes as i64;
+            live_before[run.position] = run.live_before as i64;
+            reused[run.position] = run.reused_bytes as i64;
+        });
+        Self {
             table,
             line,
             runs: runs.to_vec(),
             index: RunIndex::new(table, runs),
-            live_bytes: Vec::new(),
-            live_before: Vec::new(),
-            reused: vec![0; runs.len()],
+            live_bytes,
+            live_before,
+            reused,
             nanoseconds: runs.iter().map(|&c| table.nanoseconds[c as usize]).sum(),
             shift,
             work: 0,
             diff: Diff::default(),
-        };
-        incremental.measure();
-        incremental
-    }
-
-    /// Measures the whole list.
-    fn measure(&mut self) {
-        let table = self.table;
-        let count = self.runs.len();
-        let pinned = table.pinned_bytes as i64;
-        let mut live_bytes = vec![0; count + 1];
-        let mut live_before = vec![0; count + 2];
-        for &tensor in (0..table.calls).flat_map(|c| table.outputs.row(c)) {
-            let bytes = table.bytes[tensor as usize] as i64;
-            for &(from, to) in self.live_intervals(tensor) {
-                let (from, to) = (from as usize, to as usize);
-                live_bytes[from] += bytes;
-                live_bytes[to.min(count - 1) + 1] -= bytes;
-                live_before[from + 1] += bytes;
-                live_before[to + 1] -= bytes;
-            }
         }
-        for at in 0..count {
-            live_bytes[at + 1] += live_bytes[at];
-            live_before[at + 1] += live_before[at];
-        }
-        live_before.truncate(count + 1);
-        live_bytes.truncate(count);
-        live_before.iter_mut().for_each(|live| *live += pinned);
-        let mut pairs = Vec::new();
-        for (at, &call) in self.runs.iter().enumerate() {
-            let dead = |t: u32| !self.index.is_live_before(table, t, at + 1);
-            self.reused[at] = reused_bytes(table, call, dead, &mut pairs);
-            live_bytes[at] += pinned + table.workspace[call as usize] as i64 - self.reused[at];
-        }
-        self.live_bytes = live_bytes;
-        self.live_before = live_before;
     }
 
     /// The first of the runs at the peak, if the peak is over the line.
@@ -268,10 +241,4 @@ impl<'a> IncrementalPeak<'a> {
             self.nanoseconds -= table.nanoseconds[call as usize];
         }
     }
-}
-
-/// Bytes of dead inputs that outputs of a call reuse in place.
-fn reused_bytes(table: &Table, call: u32, dead: impl Fn(u32) -> bool, pairs: &mut Vec<(u32, u32)>) -> i64 {
-    let inputs = table.in_place.row(call as usize).iter().copied().filter(|&input| dead(input));
-    match_in_place(table, call as usize, inputs, |_| true, pairs) as i64
 }

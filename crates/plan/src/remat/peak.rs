@@ -18,16 +18,19 @@ pub(super) struct Measured {
 }
 
 /// What one run of a list holds and frees.
-struct RunLiveness<'s> {
-    position: usize,
+pub(super) struct RunLiveness<'s> {
+    pub position: usize,
+    /// Live bytes before it runs.
+    pub live_before: u64,
     /// Live bytes while it runs, workspace included.
-    live_bytes: u64,
+    pub live_bytes: u64,
     /// Outputs that nothing reads before they are produced again.
     unread: &'s [u32],
     /// Inputs that are dead afterwards.
     dead: &'s [u32],
-    /// Pairs (output, dead input) that share their bytes.
+    /// Pairs (output, dead input) that share their bytes, and those bytes.
     in_place: &'s [(u32, u32)],
+    pub reused_bytes: u64,
 }
 
 /// Simulates run lists of one problem.
@@ -89,7 +92,7 @@ impl<'a> PeakSimulator<'a> {
     }
 
     /// Visits the runs from the last back to `first`; the tensors live before that one are then marked.
-    fn backward(&mut self, runs: &[u32], first: usize, mut visit: impl FnMut(&RunLiveness<'_>)) {
+    pub fn backward(&mut self, runs: &[u32], first: usize, mut visit: impl FnMut(&RunLiveness<'_>)) {
         let table = self.table;
         self.pass = self.pass.wrapping_add(1);
         if self.pass == 0 {
@@ -99,11 +102,8 @@ impl<'a> PeakSimulator<'a> {
         let pass = self.pass;
         let (mut unread, mut dead, mut in_place) = (Vec::new(), Vec::new(), Vec::new());
         // Live bytes between the run visited last and the one to visit next.
-        let mut between = table.pinned_bytes;
-        for &tensor in &table.keep {
-            self.live[tensor as usize] = pass;
-            between += table.bytes[tensor as usize];
-        }
+        let mut between = table.bytes_at_end();
+        table.keep.iter().for_each(|&tensor| self.live[tensor as usize] = pass);
         for position in (first..runs.len()).rev() {
             let call = runs[position] as usize;
             let mut live_bytes = between + table.workspace[call];
@@ -132,8 +132,16 @@ impl<'a> PeakSimulator<'a> {
             }
             let allowed = table.in_place.row(call);
             let inputs = dead.iter().copied().filter(|input| allowed.contains(input));
-            live_bytes -= match_in_place(table, call, inputs, |_| true, &mut in_place);
-            visit(&RunLiveness { position, live_bytes, unread: &unread, dead: &dead, in_place: &in_place });
+            let reused_bytes = match_in_place(table, call, inputs, |_| true, &mut in_place);
+            visit(&RunLiveness {
+                position,
+                live_before: between,
+                live_bytes: live_bytes - reused_bytes,
+                unread: &unread,
+                dead: &dead,
+                in_place: &in_place,
+                reused_bytes,
+            });
         }
     }
 }

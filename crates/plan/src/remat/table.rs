@@ -168,6 +168,11 @@ impl Table {
             kept,
         })
     }
+
+    /// Bytes that are live after the last run: pinned and kept tensors.
+    pub fn bytes_at_end(&self) -> u64 {
+        self.pinned_bytes + self.keep.iter().map(|&t| self.bytes[t as usize]).sum::<u64>()
+    }
 }
 
 fn check_sum(what: &'static str, mut numbers: impl Iterator<Item = u64>) -> Result<(), ProblemError> {

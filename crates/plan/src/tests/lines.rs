@@ -146,7 +146,7 @@ fn plans_of_random_graphs_stay_under_their_line() {
 
 #[test]
 fn plans_of_perceptrons_stay_under_random_lines() {
-    let mut choices = Choices(5);
+    let mut choices = Choices::new(5);
     for _ in 0..20 {
         let (layers, examples, width) = (3 + choices.below(8), 8 << choices.below(5), 8 + choices.below(24));
         let graph = perceptron(layers, examples, width, true);

@@ -13,6 +13,7 @@ mod training;
 use crate::{Budget, NullTarget, PlanSet, plan, verify};
 use plimsoll_graph::op::{Binary, Elementwise, Instruction, MatMul, Norm, Operand, Region, Unary};
 use plimsoll_graph::{Builder, Graph, Init, Op, Role, ValueId};
+use plimsoll_tensor::random::Lcg;
 use plimsoll_tensor::{DType, TensorType};
 
 /// A type from its text form.
@@ -54,13 +55,16 @@ fn fused() -> Op {
     })
 }
 
-/// Choices from a seed.
-struct Choices(u64);
+/// Random choices.
+struct Choices(Lcg);
 
 impl Choices {
+    fn new(seed: u64) -> Self {
+        Self(Lcg::new(seed))
+    }
+
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % limit.max(1)
+        self.0.below(limit)
     }
 
     fn one(&mut self, values: &[ValueId]) -> ValueId {
@@ -71,7 +75,7 @@ impl Choices {
 /// A random graph of `nodes` nodes: elementwise ops, views, ops with several outputs, reductions, accumulators over
 /// micro-batches, states whose new version is any value of their type, and any values as outputs.
 fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
-    let mut c = Choices(seed);
+    let mut c = Choices::new(seed);
     let mut b = Builder::new(4, 4);
     b.set_micro_batches(micro_batches);
     let shapes = ["f32[4,16]", "f32[4,32]", "f32[16,4]", "f32[16]"];

@@ -155,7 +155,7 @@ fn lowest(live_ranges: &[LiveRange], placed: &mut Vec<(usize, usize)>, best: &mu
 fn placements_of_small_sets_are_optimal() {
     let (mut exact, mut worst, sets) = (0, 1.0_f64, 400);
     for seed in 0..sets {
-        let mut c = Choices(seed);
+        let mut c = Choices::new(seed);
         let live_ranges: Vec<LiveRange> = (0..7)
             .map(|_| {
                 let first = c.below(8);
@@ -175,7 +175,7 @@ fn placements_of_small_sets_are_optimal() {
 
 #[test]
 fn five_thousand_buffers_are_placed_within_three_percent_of_their_live_peak() {
-    let mut c = Choices(3);
+    let mut c = Choices::new(3);
     // Shaped like a training step: forward allocates, backward frees, with short-lived values in between.
     let steps = 5_000;
     let live_ranges: Vec<LiveRange> = (0..steps)

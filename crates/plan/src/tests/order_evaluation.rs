@@ -30,7 +30,7 @@ fn incremental_evaluation_of_an_order_agrees_with_a_full_one() {
         let task_graph =
             TaskGraph::new("test", &graph, &NullTarget::default(), &homes, Disk::default()).unwrap();
         let from_scratch = |order: &[TaskId]| OrderEvaluation::new(&task_graph).evaluate(order.to_vec());
-        let choices = &mut Choices(seed);
+        let choices = &mut Choices::new(seed);
         let mut evaluation = OrderEvaluation::new(&task_graph);
         evaluation.evaluate(shuffled(&task_graph, &(0..task_graph.tasks.len()).collect::<Vec<_>>(), choices));
         for _ in 0..if task_graph.tasks.is_empty() { 0 } else { 40 } {

@@ -125,7 +125,7 @@ fn corrupt(value: &mut Value, choices: &mut Choices) {
 #[test]
 fn corrupted_records_are_rejected_or_pass_verify() {
     let target = NullTarget { alignment: 64, workspace: 100 };
-    let mut choices = Choices(11);
+    let mut choices = Choices::new(11);
     let (mut rejected, mut all) = (0, 0);
     for (batches, budget) in samples() {
         let plans = plan_lowest(&batches, &target, &budget).unwrap();

@@ -1,6 +1,7 @@
 //! Which live intervals a change ends, and which it creates.
 
-use super::{Change, IncrementalPeak, reused_bytes};
+use super::{Change, IncrementalPeak};
+use crate::remat::in_place::match_in_place;
 
 /// The difference that the change last compared makes. Positions are those of the merged list: inserted runs are in it,
 /// and removed runs still are.
@@ -49,14 +50,6 @@ impl Event {
 }
 
 impl IncrementalPeak<'_> {
-    /// The live intervals of a tensor in the list as it is, from the producing run to the last read.
-    pub(super) fn live_intervals(&mut self, tensor: u32) -> &[(u32, u32)] {
-        self.collect_events(tensor, &Change::default());
-        self.diff.old.clear();
-        add_intervals(&self.diff.events, OLD, &mut self.diff.old);
-        &self.diff.old
-    }
-
     /// Fills the difference that a change makes.
     pub(super) fn compare(&mut self, change: &Change) {
         self.compare_intervals(change);
@@ -134,7 +127,8 @@ impl IncrementalPeak<'_> {
                 }
                 Err(_) => !self.index.is_live_before(table, t, old + 1),
             };
-            let reused = reused_bytes(table, call, dead, &mut diff.pairs);
+            let inputs = table.in_place.row(call as usize).iter().copied().filter(|&input| dead(input));
+            let reused = match_in_place(table, call as usize, inputs, |_| true, &mut diff.pairs) as i64;
             if reused != self.reused_before(at, change) {
                 diff.reused.push((end, reused));
             }
