@@ -42,12 +42,12 @@ use mnist::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN};
 use registry::{Opener, opener};
 
 /// The registry. `open`, the command line's flags and help, README's table and the tests take their lists from it.
-static FORMATS: [Format; 14] = {
+static FORMATS: &[Format] = {
     use FormatOption::{
         Augment, Channels, Columns, Context, ImageSize, Label, MaxPixels, Prefetch, Shuffle, SkipBad,
         Tokenizer, Workers,
     };
-    [
+    &[
         Format {
             input: Some("f32[28,28,1]"),
             train: Some(EMBEDDED_TRAIN),
@@ -198,7 +198,7 @@ static FORMATS: [Format; 14] = {
 /// assert!(tables.map(|format| format.prefix()).eq(["tfrecord", "csv", "parquet", "npz"]));
 /// ```
 pub fn catalogue() -> &'static [Format] {
-    &FORMATS
+    FORMATS
 }
 
 /// Opens a dataset by its name: one of [`catalogue`], with the part in capitals replaced.

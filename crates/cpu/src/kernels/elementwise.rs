@@ -5,6 +5,7 @@
 //! and writes its outputs once, whatever it computes between.
 
 mod compile;
+mod convert;
 mod execute;
 mod layout;
 mod loops;

@@ -1,14 +1,12 @@
 //! Options of `open`, and the names of those that only some formats take.
 
-#[cfg(doc)]
-use super::Format;
 use crate::{Prefetch, SyntheticSpec, Workers};
 use std::path::PathBuf;
 
 /// The default limit of a dataset's memory: one GiB.
 pub const DEFAULT_MAX_BYTES: usize = 1 << 30;
 
-/// Options of [`crate::open`], beyond a dataset's name. Which of them a format reads, [`Format::options`] says.
+/// Options of [`crate::open`], beyond a dataset's name. Which of them a format reads, [`crate::Format::options`] says.
 ///
 /// ```
 /// use plimsoll_data::OpenOptions;
@@ -112,7 +110,7 @@ pub struct TableOptions {
     pub columns: Option<Vec<String>>,
 }
 
-/// An option that applies to some formats and not to others ([`Format::options`]).
+/// An option that applies to some formats and not to others ([`crate::Format::options`]).
 ///
 /// ```
 /// use plimsoll_data::FormatOption;

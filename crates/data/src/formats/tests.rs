@@ -41,7 +41,7 @@ fn a_format_whose_feature_is_off_names_the_feature() {
         "tokenizers" => cfg!(feature = "tokenizers"),
         other => panic!("the feature `{other}` is missing in this test"),
     };
-    for format in &FORMATS {
+    for format in FORMATS {
         let Some(feature) = format.feature() else {
             assert!(format.is_built(), "{}", format.name);
             continue;
@@ -63,7 +63,7 @@ fn with_commas(n: usize) -> String {
 /// README's table: one line for each row.
 fn table() -> String {
     let mut table = String::from("| data | what it is |\n|---|---|\n");
-    for format in &FORMATS {
+    for format in FORMATS {
         let mut name = format.name.to_string();
         if let Some((option, value)) = format.requires {
             let _ = write!(name, " --{} {value}", option.name());

@@ -108,7 +108,7 @@ impl Shared {
                         (None, _) => Ok(()),
                         (Some(input), Some(buckets)) => buckets.pad(input, &mut output),
                         (Some(input), None) => {
-                            let made = guarded(|| through(steps, input, &mut output, rest));
+                            let made = guarded(|| run_steps(steps, input, &mut output, rest));
                             made.map_err(|e| e.of(|| stream.origin(origin)))
                         }
                     });
@@ -272,7 +272,7 @@ fn row_of<'c>(columns: &'c [Vec<Rows>], dispatcher: &Dispatcher) -> Record<'c> {
 }
 
 /// Runs the steps after a stream on a record.
-fn through(
+fn run_steps(
     steps: &[Step],
     input: &mut Record<'_>,
     output: &mut Record<'_>,
@@ -286,7 +286,7 @@ fn through(
             let mut between = Record::over(&step.output, own);
             between.place = input.place;
             step.stage.apply(input, &mut between, left)?;
-            through(rest, &mut between, output, left)
+            run_steps(rest, &mut between, output, left)
         }
     }
 }

@@ -2,10 +2,9 @@
 
 use super::Program;
 use super::compile::{Action, Place, Source, Step};
+use super::convert::{cast_f32, cast_of, fetch, round, store};
 use super::layout::{Chunk, Kind};
-use super::loops::{
-    Arg, binary_f32, binary_of, cast_f32, cast_of, fetch, round, select, select_32, store, unary, unary_f64,
-};
+use super::loops::{Arg, binary_f32, binary_of, select, select_32, unary, unary_f64};
 use super::number::Class;
 use crate::isa::Isa;
 use std::ops::Range;
