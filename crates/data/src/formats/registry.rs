@@ -130,7 +130,7 @@ impl Format {
         };
         let ready = |format: &&Self| format.requires.is_none_or(|(option, _)| given.contains(&option));
         let rows = || super::FORMATS.iter().filter(named);
-        rows().filter(ready).next_back().or_else(|| rows().next())
+        rows().rfind(ready).or_else(|| rows().next())
     }
 
     /// What a dataset's name starts with, before any colon.
