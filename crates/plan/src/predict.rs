@@ -31,7 +31,7 @@ pub(crate) fn predicted(
     }
     let waits = waits(steps, buffers);
     let done = vec![0; steps.len()];
-    let mut clock = Clock { steps, buffers, times, disk, waits: &waits, now: 0, moved: 0, done };
+    let mut clock = Clock { steps, buffers, times, disk, waits: &waits, now: 0, disk_free_at: 0, done };
     clock.run(body, rounds);
     let before = clock.now;
     clock.run(body, rounds);
@@ -47,7 +47,7 @@ struct Clock<'a> {
     waits: &'a Waits,
     now: u64,
     /// When the disk has done all transfers so far.
-    moved: u64,
+    disk_free_at: u64,
     /// When each transfer is done, by its step.
     done: Vec<u64>,
 }
@@ -63,9 +63,9 @@ impl Clock<'_> {
             (0..body).filter(|&at| !self.steps[at].optimizer_step).for_each(|at| self.step(at));
             took = self.now - start;
         }
-        let left = rounds.saturating_sub(3).saturating_mul(took);
-        for moment in self.done.iter_mut().chain([&mut self.now, &mut self.moved]) {
-            *moment = moment.saturating_add(left);
+        let skipped_ns = rounds.saturating_sub(3).saturating_mul(took);
+        for moment in self.done.iter_mut().chain([&mut self.now, &mut self.disk_free_at]) {
+            *moment = moment.saturating_add(skipped_ns);
         }
         (0..self.steps.len()).for_each(|at| self.step(at));
     }
@@ -81,13 +81,13 @@ impl Clock<'_> {
             Action::Load { .. } | Action::Store { .. } => {
                 let bytes = transfer(&self.steps[at]).map_or(0, |(id, _)| self.buffers[id.index()].bytes);
                 self.now = self.now.saturating_add(self.disk.request_cpu(bytes));
-                self.moved = self.moved.max(self.now).saturating_add(time);
-                self.done[at] = self.moved.saturating_add(self.disk.latency(bytes));
+                self.disk_free_at = self.disk_free_at.max(self.now).saturating_add(time);
+                self.done[at] = self.disk_free_at.saturating_add(self.disk.latency(bytes));
             }
             Action::ChunkedUpdate { .. } => {
                 // It waits for the disk, and keeps it busy.
-                self.now = self.now.max(self.moved).saturating_add(time);
-                self.moved = self.now;
+                self.now = self.now.max(self.disk_free_at).saturating_add(time);
+                self.disk_free_at = self.now;
             }
             Action::Run { .. } | Action::Copy { .. } => self.now = self.now.saturating_add(time),
         }

@@ -10,34 +10,34 @@ use crate::kernels::gemm::kernel::Kernels;
 use crate::kernels::gemm::{self, GemmSpec, Passes};
 
 /// Nanoseconds that a call takes whatever its size.
-const CALL: f64 = 300.0;
+const CALL_NS: f64 = 300.0;
 /// Nanoseconds to hand work to the other threads.
-const WAKE: f64 = 3_000.0;
-/// Bytes that stay in a core's first cache from one step to the next, and how much faster than memory that is.
-const FIRST: f64 = 32768.0;
-const FIRST_SPEED_UP: f64 = 4.0;
-/// Bytes that stay in a core's own cache from one step to the next.
-const NEAR: f64 = 1048576.0;
-/// Bytes that stay in the cache that cores share.
-const MIDDLE: f64 = 12.0 * 1048576.0;
+const WAKE_NS: f64 = 3_000.0;
+/// Bytes that stay in a core's L1 cache from one step to the next, and how much faster than memory that is.
+const L1_BYTES: f64 = 32768.0;
+const L1_SPEED_UP: f64 = 4.0;
+/// Bytes that stay in a core's L2 cache from one step to the next.
+const L2_BYTES: f64 = 1048576.0;
+/// Bytes that stay in the L3 cache, which cores share.
+const L3_BYTES: f64 = 12.0 * 1048576.0;
 /// How much faster than memory these are, for one thread and for several: what another has written is in its cache.
 const SPEED_UP: [[f64; 3]; 2] = [[2.0, 1.5, 1.0], [1.5, 1.5, 1.0]];
 /// Bytes up to which one thread does all the work.
-const ALONE: f64 = 131072.0;
+const SINGLE_THREAD_BYTES: f64 = 131072.0;
 /// Multiply-adds that must be in flight to hide their latency.
 const LATENCY: usize = 8;
 
-/// Multiply-adds that pass while a vector comes from a core's own cache, and more of them for each: with rows that start
-/// at multiples of a page the vectors of a panel conflict there.
-const DIRECT: usize = 3;
-const DIRECT_MORE: [usize; 2] = [1, 2];
+/// Multiply-adds that pass while a vector comes from the L2 cache, and how many more where rows start at multiples of a page:
+/// the vectors of a panel then conflict there.
+const L2_LATENCY: usize = 3;
+const L2_CONFLICT_LATENCY: [usize; 2] = [1, 2];
 const PAGE: usize = 4096;
 /// Multiply-adds that pass while an element of the first operand is packed.
 const PACK: f64 = 1.5;
 /// Times that memory takes for each byte of a tile's results in a product, by cache level.
 const PRODUCT_TOUCH: [f64; 3] = [0.7, 1.2, 2.2];
 /// How much longer it takes where rows do not fill whole vectors, and every store touches two cache lines.
-const RAGGED: f64 = 3.2;
+const UNALIGNED_STORE: f64 = 3.2;
 /// Multiply-adds that pass while a vector of results waits for the next chunk of its sum.
 const CHUNK: f64 = 4.0;
 
@@ -86,9 +86,9 @@ impl Core {
 
     /// Nanoseconds to move so many bytes once: a few are still in a cache.
     pub(crate) fn memory(&self, bytes: f64) -> f64 {
-        let shared = self.threads > 1 && bytes > ALONE;
+        let shared = self.threads > 1 && bytes > SINGLE_THREAD_BYTES;
         let speed_up =
-            if bytes <= FIRST { FIRST_SPEED_UP } else { SPEED_UP[usize::from(shared)][level(bytes)] };
+            if bytes <= L1_BYTES { L1_SPEED_UP } else { SPEED_UP[usize::from(shared)][level(bytes)] };
         bytes * self.byte / speed_up
     }
 
@@ -129,8 +129,8 @@ impl Core {
     /// A product of a few rows that is not packed: every tile reads the second operand again, from the core's own cache
     /// if it fits there.
     pub(crate) fn direct_product(&self, [m, n, k]: [usize; 3], bytes: f64) -> f64 {
-        let more = DIRECT_MORE[usize::from((4 * n).is_multiple_of(PAGE))];
-        let rows = self.even_tiles(m).map(|(rows, times)| ((rows + more).max(DIRECT) * times) as f64);
+        let more = L2_CONFLICT_LATENCY[usize::from((4 * n).is_multiple_of(PAGE))];
+        let rows = self.even_tiles(m).map(|(rows, times)| ((rows + more).max(L2_LATENCY) * times) as f64);
         let slots = rows.iter().sum::<f64>() * k as f64 * self.vectors(n) as f64;
         let second = 4.0 * k as f64 * n as f64;
         let far = if level(second) > 0 { second } else { 0.0 };
@@ -146,14 +146,17 @@ impl Core {
         let vectors = m as f64 * self.vectors(n) as f64;
         let result = 4.0 * m as f64 * n as f64;
         let lies = level(result);
-        let ragged = if self.is_ragged(n) && lies > 0 { RAGGED } else { 1.0 };
+        let ragged = if self.is_ragged(n) && lies > 0 { UNALIGNED_STORE } else { 1.0 };
         let touch = PRODUCT_TOUCH[lies] * ragged;
         let spec = GemmSpec { m, n, k, fold, accumulate: false };
         let Passes { packed, runs } = gemm::passes(self.isa, self.threads, &spec);
         let slots = tiles.slots + CHUNK * cuts as f64 * vectors + PACK * packed as f64;
         // Every thread waits while tasks are distributed; the first time is part of any call.
-        let waits =
-            if self.threads > 1 { runs.saturating_sub(1) as f64 * WAKE * self.threads as f64 } else { 0.0 };
+        let waits = if self.threads > 1 {
+            runs.saturating_sub(1) as f64 * WAKE_NS * self.threads as f64
+        } else {
+            0.0
+        };
         // The second operand is packed: read, written, and read again.
         let second = 4.0 * k as f64 * n as f64;
         let operands = self.memory((bytes - result).max(0.0)) + 2.0 * self.memory(second);
@@ -184,13 +187,13 @@ impl Tiles {
 
 /// Where recently used bytes are: 0 a core's own cache, 1 a shared one, 2 memory.
 pub(crate) fn level(bytes: f64) -> usize {
-    usize::from(bytes > NEAR) + usize::from(bytes > MIDDLE)
+    usize::from(bytes > L2_BYTES) + usize::from(bytes > L3_BYTES)
 }
 
 /// The time of a call of so many tasks on all threads, from that of its work on one.
 pub(crate) fn on_threads(work: f64, tasks: usize, threads: usize) -> u64 {
     // Work done before the other threads wake is not shared.
-    (CALL + work.min(WAKE + work / threads.min(tasks).max(1) as f64)) as u64
+    (CALL_NS + work.min(WAKE_NS + work / threads.min(tasks).max(1) as f64)) as u64
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Writing wears a disk out: offload that is not needed to fit has to save one part in so many of a step.
+/// Writing wears a disk out: offload that is not needed to fit has to save at least this fraction (1/32) of a step.
 const WORTH_OFFLOADING: u64 = 32;
 
 /// A run to plan, as the chooser sees it: graphs for any number of micro-batches, and what lies outside the arena.
@@ -66,7 +66,7 @@ impl Batches {
 
 /// What plans of a run may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Techniques {
+enum RunTechniques {
     /// Every task runs once and every state is resident.
     Plain,
     /// Tasks may run twice.
@@ -129,13 +129,13 @@ impl Chooser {
 
     fn fastest<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
         let counts = run.micro_batches();
-        let mut best = self.plan(run, counts[0], Techniques::Plain);
+        let mut best = self.plan(run, counts[0], RunTechniques::Plain);
         let mut tried = 1;
         for &count in &counts[1..] {
             if !is_infeasible::<C>(&best) {
                 break;
             }
-            match self.plan(run, count, Techniques::Plain) {
+            match self.plan(run, count, RunTechniques::Plain) {
                 Err(error) if C::is_unsplittable(&error) => break,
                 other => best = other,
             }
@@ -155,7 +155,7 @@ impl Chooser {
         let line = self.search_limit();
         let states_exceed = disk.is_some() && line > 0 && self.state_bytes > line;
         if !states_exceed {
-            let others = again.iter().map(|&at| self.plan(run, counts[at], Techniques::Rematerialize));
+            let others = again.iter().map(|&at| self.plan(run, counts[at], RunTechniques::Rematerialize));
             best = others.fold(best, better_of::<C>);
         }
         let saved_ns = self.unlimited_ns / WORTH_OFFLOADING;
@@ -175,7 +175,7 @@ impl Chooser {
                 Ok(plans) => step_ns(plans).saturating_sub(saved_ns),
                 Err(_) => u64::MAX,
             };
-            let offloaded = self.plan(run, count, Techniques::Offload { time_limit_ns });
+            let offloaded = self.plan(run, count, RunTechniques::Offload { time_limit_ns });
             let faster = offloaded.as_ref().is_ok_and(|plans| step_ns(plans) < time_limit_ns);
             slower = if faster { 0 } else { slower + 1 };
             best = match (best, offloaded) {
@@ -192,12 +192,12 @@ impl Chooser {
         &mut self,
         run: &C,
         micro_batches: usize,
-        techniques: Techniques,
+        techniques: RunTechniques,
     ) -> Result<PlanSet, C::Error> {
         let mut plans = match techniques {
             // The same under every line.
-            Techniques::Plain => self.plan_plain(run, micro_batches)?,
-            Techniques::Rematerialize | Techniques::Offload { .. } => {
+            RunTechniques::Plain => self.plan_plain(run, micro_batches)?,
+            RunTechniques::Rematerialize | RunTechniques::Offload { .. } => {
                 self.plan_lowest(run, micro_batches, techniques)?
             }
         };
@@ -212,7 +212,7 @@ impl Chooser {
         if let Some(known) = self.plain.get(&micro_batches) {
             return Ok(known.as_ref().clone());
         }
-        let plans = self.plan_lowest(run, micro_batches, Techniques::Plain)?;
+        let plans = self.plan_lowest(run, micro_batches, RunTechniques::Plain)?;
         if self.unlimited_ns == 0 {
             self.unlimited_ns = step_ns(&plans);
             self.state_bytes = plans.states.iter().map(|s| s.ty.bytes()).sum();
@@ -241,11 +241,11 @@ impl Chooser {
         &mut self,
         run: &C,
         micro_batches: usize,
-        techniques: Techniques,
+        techniques: RunTechniques,
     ) -> Result<PlanSet, C::Error> {
         let batches = self.batches(run, micro_batches)?;
         let outside = run.outside(micro_batches, batches.graphs());
-        let plain = techniques == Techniques::Plain;
+        let plain = techniques == RunTechniques::Plain;
         // Heap and page tables depend on the plan: they are reserved first, and counted once the plan is known.
         // Rematerialized runs and transfers add to the plan, seldom as much as an eighth.
         let mut reserved = run.heap_bytes().map_or(0, |heap| {
@@ -257,8 +257,8 @@ impl Chooser {
             let arena = sheet::largest_arena(self.search_limit().saturating_sub(outside_bytes));
             let line_bytes = if plain { usize::MAX } else { arena.saturating_add(outside_bytes - reserved) };
             let (disk, time_limit_ns) = match techniques {
-                Techniques::Plain | Techniques::Rematerialize => (None, u64::MAX),
-                Techniques::Offload { time_limit_ns } => (run.disk(), time_limit_ns),
+                RunTechniques::Plain | RunTechniques::Rematerialize => (None, u64::MAX),
+                RunTechniques::Offload { time_limit_ns } => (run.disk(), time_limit_ns),
             };
             let budget = Budget {
                 rematerialize: !plain,

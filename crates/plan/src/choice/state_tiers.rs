@@ -19,11 +19,11 @@ const LEAST_OFFLOADED: usize = 64 << 10;
 /// No state is updated in chunks.
 const NO_CHUNKS: usize = usize::MAX;
 
-/// A plan is slow if it takes more than one part in so many longer than the plan without a line.
+/// A plan is slow if it takes more than 1/20 longer than the plan without a line.
 pub(super) const SLOW: u64 = 20;
 
-/// Rematerialization is tried beside offload only where it could pay: it is assumed to remove at most all but one part in so
-/// many of the time that offload adds.
+/// Rematerialization is tried beside offload only where it could pay: it is assumed to remove at most 2/3 of the time that
+/// offload adds.
 const REMAT_GAIN: u64 = 3;
 
 /// What all attempts to plan a set of graphs share.

@@ -11,22 +11,22 @@ use plimsoll_graph::{BatchRelation, Graph, Origin, ValueId};
 /// Decides every aliasing of a task graph.
 pub(crate) fn alias_in_place(task_graph: &mut TaskGraph<'_>, batch_relations: &[BatchRelation]) {
     let chains = accumulation_chains(task_graph.graph, &task_graph.roots, batch_relations);
-    let finals = finals(task_graph.graph, &task_graph.roots);
+    let is_new_version = is_new_version(task_graph.graph, &task_graph.roots);
     // States and accumulators that end as another input's value are copied first; readers are counted after that.
-    let ends: Vec<(TensorId, TensorId, bool)> = ends(task_graph);
+    let new_versions: Vec<(TensorId, TensorId, bool)> = new_versions(task_graph);
     let stores = stores(task_graph);
     let mut search = Search::new(task_graph);
     for task in 0..task_graph.tasks.len() {
-        alias_accumulated(task_graph, &mut search, task, batch_relations, &chains, &finals);
+        alias_accumulated(task_graph, &mut search, task, batch_relations, &chains, &is_new_version);
     }
     let in_accumulator = in_accumulator(task_graph);
-    for (old, new, is_state) in ends {
+    for (old, new, is_state) in new_versions {
         // Only accumulators are shared by several tensors.
-        let here = match task_graph.tensors[old].home {
+        let overwritten = match task_graph.tensors[old].home {
             Home::Accumulator(i) => &in_accumulator[i][..],
             _ => &[old],
         };
-        alias_new_version(task_graph, &mut search, here, old, new, is_state);
+        alias_new_version(task_graph, &mut search, overwritten, old, new, is_state);
     }
     // All loads are known by now: a store comes after the loads of its state.
     for (state, new) in stores {
@@ -57,11 +57,11 @@ fn stores(task_graph: &mut TaskGraph<'_>) -> Vec<(usize, TensorId)> {
 
 /// (old version, new version, whether it is a state) of every accumulator and resident state that is rewritten. Accumulators
 /// come first: only their own memory carries them into the next micro-batch.
-fn ends(task_graph: &mut TaskGraph<'_>) -> Vec<(TensorId, TensorId, bool)> {
+fn new_versions(task_graph: &mut TaskGraph<'_>) -> Vec<(TensorId, TensorId, bool)> {
     let graph = task_graph.graph;
     let accumulators = graph.accumulators.iter().map(|c| (c.input, Some(c.output), false));
     let states = graph.states.iter().map(|s| (s.input, s.output, true));
-    let mut ends = Vec::new();
+    let mut new_versions = Vec::new();
     for (input, output, is_state) in accumulators.chain(states) {
         if task_graph.is_offloaded(input) {
             continue;
@@ -74,19 +74,19 @@ fn ends(task_graph: &mut TaskGraph<'_>) -> Vec<(TensorId, TensorId, bool)> {
             _ => Some(task_graph.snapshot(root)),
         };
         if let (Some(old), Some(new)) = (task_graph.tensor(input), new) {
-            ends.push((old, new, is_state));
+            new_versions.push((old, new, is_state));
         }
     }
-    ends
+    new_versions
 }
 
 /// Root values that are the new version of a state or accumulator.
-fn finals(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
-    let mut finals = vec![false; roots.len()];
-    let ends =
+fn is_new_version(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
+    let mut is_new_version = vec![false; roots.len()];
+    let new_versions =
         (graph.states.iter().filter_map(|s| s.output)).chain(graph.accumulators.iter().map(|c| c.output));
-    ends.for_each(|v| finals[roots[v.index()].index()] = true);
-    finals
+    new_versions.for_each(|v| is_new_version[roots[v.index()].index()] = true);
+    is_new_version
 }
 
 /// Values on the way from an accumulator's old version to its new one by accumulation alone.
@@ -101,9 +101,9 @@ fn accumulation_chains(graph: &Graph, roots: &[ValueId], batch_relations: &[Batc
     for accumulator in &graph.accumulators {
         let mut chain = Vec::new();
         let mut value = roots[accumulator.output.index()];
-        while let Some(under) = added_to[value.index()] {
+        while let Some(old_sum) = added_to[value.index()] {
             chain.push(value);
-            value = under;
+            value = old_sum;
         }
         if value == accumulator.input {
             chain.into_iter().for_each(|v| on_chain[v.index()] = true);
@@ -119,54 +119,59 @@ fn alias_accumulated(
     task: TaskId,
     batch_relations: &[BatchRelation],
     chains: &[bool],
-    finals: &[bool],
+    is_new_version: &[bool],
 ) {
     let TaskKind::Run(id) = task_graph.tasks[task].kind else { return };
     let node = task_graph.graph.node(id);
     for (sum, output) in folds(task_graph.graph, batch_relations, node) {
         let position = node.inputs.len() + sum;
-        let under = task_graph.tasks[task].reads[position];
-        let over = task_graph.tasks[task].writes[output];
-        let read_once = task_graph.tasks[task].reads.iter().filter(|&&i| i == under).count() == 1;
-        let value = task_graph.tensors[under].value;
-        let is_running_sum = match task_graph.tensors[under].home {
+        let old_sum = task_graph.tasks[task].reads[position];
+        let new_sum = task_graph.tasks[task].writes[output];
+        let read_once = task_graph.tasks[task].reads.iter().filter(|&&i| i == old_sum).count() == 1;
+        let value = task_graph.tensors[old_sum].value;
+        let may_overwrite = match task_graph.tensors[old_sum].home {
             Home::Accumulator(_) => chains[node.outputs[output].index()],
-            Home::Own | Home::InPlace(_) => !finals[value.index()],
+            Home::Own | Home::InPlace(_) => !is_new_version[value.index()],
             Home::State(_) | Home::Input(_) => false,
         };
-        let free = is_running_sum
+        let free = may_overwrite
             && read_once
-            && !task_graph.tensors[under].pinned
-            && !outlives_carry(task_graph, under, over, finals);
-        if free && search.all_before(task_graph, &[under], task) {
-            task_graph.tensors[over].home = Home::InPlace(under);
-            search.take(under);
+            && !task_graph.tensors[old_sum].pinned
+            && !outlives_accumulator(task_graph, old_sum, new_sum, is_new_version);
+        if free && search.all_before(task_graph, &[old_sum], task) {
+            task_graph.tensors[new_sum].home = Home::InPlace(old_sum);
+            search.mark_overwritten(old_sum);
             continue;
         }
-        let copy = task_graph.add_tensor(value, task_graph.tensors[over].bytes, Home::Own);
-        let copy_ns =
-            task_graph.add_copy(under, copy, task_graph.tasks[task].optimizer_step, rank_of(id) - 1);
-        task_graph.tasks[copy_ns].after.push(task);
+        let copy = task_graph.add_tensor(value, task_graph.tensors[new_sum].bytes, Home::Own);
+        let copy_task =
+            task_graph.add_copy(old_sum, copy, task_graph.tasks[task].optimizer_step, rank_of(id) - 1);
+        task_graph.tasks[copy_task].after.push(task);
         task_graph.tasks[task].reads[position] = copy;
         if read_once {
-            task_graph.tensors[under].readers.retain(|&t| t != task);
+            task_graph.tensors[old_sum].readers.retain(|&t| t != task);
         }
         task_graph.tensors[copy].readers.push(task);
-        task_graph.tensors[over].home = Home::InPlace(copy);
+        task_graph.tensors[new_sum].home = Home::InPlace(copy);
         search.grow(task_graph);
-        search.take(copy);
+        search.mark_overwritten(copy);
     }
 }
 
 /// Whether an output in place of an accumulator is live for longer than that memory is its own: the accumulator's final
 /// version, which may be copied in at the end of the micro-batch, would overwrite it.
-fn outlives_carry(task_graph: &TaskGraph<'_>, under: TensorId, over: TensorId, finals: &[bool]) -> bool {
-    let Home::Accumulator(i) = task_graph.base(under) else { return false };
-    let tensor = &task_graph.tensors[over];
+fn outlives_accumulator(
+    task_graph: &TaskGraph<'_>,
+    old_sum: TensorId,
+    new_sum: TensorId,
+    is_new_version: &[bool],
+) -> bool {
+    let Home::Accumulator(i) = task_graph.base(old_sum) else { return false };
+    let tensor = &task_graph.tensors[new_sum];
     if task_graph.roots[task_graph.graph.accumulators[i].output.index()] == tensor.value {
         return false;
     }
-    finals[tensor.value.index()]
+    is_new_version[tensor.value.index()]
         || tensor.pinned
         || tensor.readers.iter().any(|&t| task_graph.tasks[t].optimizer_step)
 }
@@ -182,11 +187,11 @@ fn in_accumulator(task_graph: &TaskGraph<'_>) -> Vec<Vec<TensorId>> {
     tensors
 }
 
-/// Writes the new version of an accumulator or state in place, over the tensors `here`, or copies it there.
+/// Writes the new version of an accumulator or state in place, over the tensors `overwritten`, or copies it there.
 fn alias_new_version(
     task_graph: &mut TaskGraph<'_>,
     search: &mut Search,
-    here: &[TensorId],
+    overwritten: &[TensorId],
     old: TensorId,
     new: TensorId,
     is_state: bool,
@@ -196,29 +201,29 @@ fn alias_new_version(
     }
     if let Some(writer) = task_graph.tensors[new].writer
         && can_write_into(task_graph, search, old, new, writer, is_state)
-        && search.all_before(task_graph, here, writer)
+        && search.all_before(task_graph, overwritten, writer)
     {
         task_graph.tensors[new].home = Home::InPlace(old);
         return;
     }
     // An accumulator must be complete before the next micro-batch, a state only after the last.
-    let reader_in_tail =
+    let read_by_optimizer_step =
         |i: &TensorId| task_graph.tensors[*i].readers.iter().any(|&t| task_graph.tasks[t].optimizer_step);
     let writer = task_graph.tensors[new].writer;
-    let late = task_graph.repeats()
+    let late = task_graph.has_micro_batches()
         || writer.is_some_and(|t| task_graph.tasks[t].optimizer_step)
-        || here.iter().any(reader_in_tail);
+        || overwritten.iter().any(read_by_optimizer_step);
     let rank = writer.map_or(0, |t| task_graph.tasks[t].rank + 1);
     let into = task_graph.add_tensor(
         task_graph.tensors[new].value,
         task_graph.tensors[old].bytes,
         Home::InPlace(old),
     );
-    let copy_ns = task_graph.add_copy(new, into, is_state && late, rank);
+    let copy_task = task_graph.add_copy(new, into, is_state && late, rank);
     search.grow(task_graph);
-    for &tensor in here {
+    for &tensor in overwritten {
         for reader in task_graph.tensors[tensor].readers.clone() {
-            task_graph.tasks[reader].after.push(copy_ns);
+            task_graph.tasks[reader].after.push(copy_task);
         }
     }
 }
@@ -239,7 +244,7 @@ fn can_write_into(
     let untouched = task_graph.tensors[new].home == Home::Own && !search.taken[new] && !search.taken[old];
     let same_bytes = task_graph.tensors[new].bytes == task_graph.tensors[old].bytes;
     // With several micro-batches, an in-place update would be done in each.
-    let once = !is_state || task.optimizer_step || !task_graph.repeats();
+    let once = !is_state || task.optimizer_step || !task_graph.has_micro_batches();
     let reads_fit = (task.reads.iter().enumerate())
         .all(|(position, &tensor)| tensor != old || task.in_place.contains(&(output, position)));
     untouched && same_bytes && once && reads_fit
@@ -264,7 +269,7 @@ impl Search {
         self.seen.resize(task_graph.tasks.len(), 0);
     }
 
-    fn take(&mut self, tensor: TensorId) {
+    fn mark_overwritten(&mut self, tensor: TensorId) {
         self.taken[tensor] = true;
     }
 

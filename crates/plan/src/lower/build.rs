@@ -156,7 +156,7 @@ impl<'a> TaskGraph<'a> {
     /// last addition, are overwritten already: it reads a copy.
     fn tensor_read(&mut self, root: ValueId, optimizer_step: bool, rank: usize) -> TensorId {
         let moves_on = match self.graph.origin(root) {
-            Origin::Input(i) => self.graph.inputs[i].batched && self.repeats(),
+            Origin::Input(i) => self.graph.inputs[i].batched && self.has_micro_batches(),
             Origin::Accumulator(_) => self.is_rewritten(root),
             _ => false,
         };
@@ -171,7 +171,7 @@ impl<'a> TaskGraph<'a> {
         for output in &self.graph.outputs {
             let root = self.roots[output.value.index()];
             let in_place = match self.graph.origin(root) {
-                Origin::Input(i) => !(self.graph.inputs[i].batched && self.repeats()),
+                Origin::Input(i) => !(self.graph.inputs[i].batched && self.has_micro_batches()),
                 Origin::State(_) | Origin::Accumulator(_) => !self.is_rewritten(root),
                 Origin::Node { .. } => true,
             };

@@ -148,7 +148,7 @@ pub(crate) struct TaskGraph<'a> {
 /// Covers everything that the order depends on.
 impl Hash for TaskGraph<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        (&self.tasks, &self.tensors, self.alignment, self.repeats()).hash(hasher);
+        (&self.tasks, &self.tensors, self.alignment, self.has_micro_batches()).hash(hasher);
     }
 }
 
@@ -202,7 +202,7 @@ impl<'a> TaskGraph<'a> {
     }
 
     /// Whether there are several micro-batches.
-    pub fn repeats(&self) -> bool {
+    pub fn has_micro_batches(&self) -> bool {
         self.graph.micro_batches > 1
     }
 
@@ -281,8 +281,8 @@ impl<'a> TaskGraph<'a> {
     pub fn add_store(&mut self, state: usize, new: TensorId, rank: usize) {
         let old = self.tensor_of[self.graph.states[state].input.index()];
         let makers = [self.tensors[new].writer, old.and_then(|tensor| self.tensors[tensor].writer)];
-        let optimizer_step =
-            self.repeats() || makers.iter().flatten().any(|&maker| self.tasks[maker].optimizer_step);
+        let optimizer_step = self.has_micro_batches()
+            || makers.iter().flatten().any(|&maker| self.tasks[maker].optimizer_step);
         let nanoseconds = self.disk.write_ns(self.tensors[new].bytes);
         let task = self.add_transfer(
             TaskKind::Store(Offloaded::State(state)),

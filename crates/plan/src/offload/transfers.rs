@@ -7,7 +7,7 @@ use crate::schedule::UnplacedPlan;
 use crate::{Action, Buffer, BufferKind};
 use std::ops::Range;
 
-/// Transfers get this many quarters of their predicted time before anything waits for them.
+/// Transfers get 5/4 of their predicted time before anything waits for them.
 const MARGIN: u64 = 5;
 
 /// The order in which each load starts early enough to be done when it is needed, as far as live bytes above the states

@@ -50,24 +50,24 @@ pub(crate) fn lower_bound(live_ranges: &[LiveRange]) -> (usize, usize) {
     peak
 }
 
-/// An offset for each buffer; empty ones are at 0. A placement that ends below `enough` is not improved; `None` if it ends above
-/// `most`, which is no less.
-pub(crate) fn place(live_ranges: &[LiveRange], enough: usize, most: usize) -> Option<Vec<usize>> {
+/// An offset for each buffer; empty ones are at 0. A placement that ends below `target_end` is not improved; `None` if it ends above
+/// `limit`, which is no less.
+pub(crate) fn place(live_ranges: &[LiveRange], target_end: usize, limit: usize) -> Option<Vec<usize>> {
     let (bound, peak_step) = lower_bound(live_ranges);
-    if bound > most {
+    if bound > limit {
         return None;
     }
-    let bound = bound.max(enough);
+    let bound = bound.max(target_end);
     let steps = live_ranges.iter().map(|b| b.last + 1).max().unwrap_or(1);
     let mut packing = Packing { live_ranges, taken: Occupancy::new(steps) };
     let orders = orders(live_ranges, peak_step);
     // One of many attempts gets less effort than the plan that is kept.
-    let allowed = if enough > 0 { COMPARISONS / 8 } else { COMPARISONS };
+    let allowed = if target_end > 0 { COMPARISONS / 8 } else { COMPARISONS };
     let rounds =
         (allowed / (live_ranges.len() * live_ranges.len() / 2 + 1)).min(ROUNDS) / orders.len().max(1);
     let mut starts: Vec<Packed> = Vec::new();
     // A placement that is not improved is of no use if it is too high, or higher than another.
-    let mut limit = if rounds == 0 { most } else { usize::MAX };
+    let mut limit = if rounds == 0 { limit } else { usize::MAX };
     for order in orders {
         let Some(packed) = packing.pack(order, limit) else { continue };
         if packed.height <= bound {
@@ -87,7 +87,7 @@ pub(crate) fn place(live_ranges: &[LiveRange], enough: usize, most: usize) -> Op
             break;
         }
     }
-    best.filter(|b| b.height <= most).map(|b| b.offsets)
+    best.filter(|b| b.height <= limit).map(|b| b.offsets)
 }
 
 /// The competing orders.

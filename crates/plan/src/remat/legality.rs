@@ -26,7 +26,7 @@ pub(crate) fn illegal_runs(task_graph: &TaskGraph<'_>, list: &[TaskId]) -> Vec<T
             TaskKind::Load(Offloaded::Value(_)) => false,
             _ => {
                 task.reads.iter().any(|&i| overwritten[i])
-                    || (task_graph.repeats() && in_optimizer_step && !task.optimizer_step)
+                    || (task_graph.has_micro_batches() && in_optimizer_step && !task.optimizer_step)
             }
         };
         if rematerialized[run] && late {

@@ -38,7 +38,7 @@ impl Translated {
                 Home::Accumulator(_) => {
                     fixed_bytes += if tensor.home == task_graph.base(id) { tensor.size } else { 0 }
                 }
-                Home::Input(_) if task_graph.repeats() => fixed_bytes += tensor.size,
+                Home::Input(_) if task_graph.has_micro_batches() => fixed_bytes += tensor.size,
                 home => {
                     tensor_of[id] = Some(problem.tensors.len());
                     if matches!(home, Home::Input(_)) {

@@ -25,7 +25,7 @@ pub(crate) fn unplaced_plan(task_graph: &TaskGraph<'_>, order: &[TaskId], states
             Home::State(i) => (BufferKind::State(states.get(i).copied().unwrap_or(i)), 0),
             Home::Accumulator(i) => (BufferKind::Accumulator(i), 0),
             Home::Input(i) => {
-                let moves_on = task_graph.graph.inputs[i].batched && task_graph.repeats();
+                let moves_on = task_graph.graph.inputs[i].batched && task_graph.has_micro_batches();
                 (BufferKind::Input(i), if moves_on { task_graph.graph.ty(tensor.value).bytes() } else { 0 })
             }
             Home::Own | Home::InPlace(_) => continue,
@@ -89,7 +89,7 @@ pub(crate) fn unplaced_plan(task_graph: &TaskGraph<'_>, order: &[TaskId], states
         match buffer.kind {
             BufferKind::State(_) | BufferKind::Accumulator(_) => buffer.last = end,
             // The next micro-batch reads it, too.
-            BufferKind::Input(_) if task_graph.repeats() => buffer.last = buffer.last.max(body_end),
+            BufferKind::Input(_) if task_graph.has_micro_batches() => buffer.last = buffer.last.max(body_end),
             _ => {}
         }
     }

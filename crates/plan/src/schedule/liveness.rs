@@ -64,7 +64,7 @@ impl<'a> Liveness<'a> {
             live: 0,
             unread_inputs: 0,
             unread_inputs_at_start: 0,
-            inputs_stay: task_graph.repeats(),
+            inputs_stay: task_graph.has_micro_batches(),
             scratch: Vec::new(),
         };
         liveness.restart();
@@ -77,7 +77,7 @@ impl<'a> Liveness<'a> {
         self.remaining.clone_from(&self.readers);
         let entering = |i: &&crate::lower::Tensor| !matches!(i.home, Home::Own | Home::InPlace(_));
         self.live = tensors.iter().filter(entering).map(|i| i.size).sum();
-        self.inputs_stay = self.task_graph.repeats();
+        self.inputs_stay = self.task_graph.has_micro_batches();
         self.unread_inputs = if self.inputs_stay { 0 } else { self.done_inputs() };
         self.unread_inputs_at_start = self.unread_inputs;
     }
@@ -87,7 +87,7 @@ impl<'a> Liveness<'a> {
     pub fn resume(&mut self, live: usize, first: bool, in_body: bool) {
         self.live = live;
         self.unread_inputs = if first { self.unread_inputs_at_start } else { 0 };
-        self.inputs_stay = in_body && self.task_graph.repeats();
+        self.inputs_stay = in_body && self.task_graph.has_micro_batches();
     }
 
     /// Which outputs of a task overwrite which of its inputs, as (output, tensor): inputs of the same bytes that die here and

@@ -7,7 +7,7 @@ use crate::kernels::gemm::chunks::KC;
 /// The part of memory's time for a tile's results that computation does not hide.
 const TOUCH: f64 = 0.45;
 /// How much longer a tile's results take where pixels do not fill whole vectors.
-const RAGGED: f64 = 2.0;
+const UNALIGNED_STORE: f64 = 2.0;
 /// The same of the images.
 const IMAGES: f64 = 0.7;
 /// The same when a band reads the packed weights, by cache level.
@@ -48,7 +48,7 @@ pub(crate) fn gather(core: &Core, shape: &ConvShape, backward: bool, bytes: f64)
     }
     let weights = 4.0 * shape.weights() as f64;
     let slots = work.slots + SEGMENT * segments;
-    let ragged = if core.is_ragged(gather.columns()) { RAGGED } else { 1.0 };
+    let ragged = if core.is_ragged(gather.columns()) { UNALIGNED_STORE } else { 1.0 };
     let moved = TOUCH * ragged * work.touched
         + WEIGHTS_READ[packed_level] * weights_read
         + 2.0 * WEIGHTS_PACKED[packed_level] * weights;

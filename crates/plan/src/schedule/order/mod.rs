@@ -157,9 +157,10 @@ impl<'a> Search<'a> {
         let mut cost = self.evaluation.evaluate(order);
         let mut tries = 0;
         'again: while tries < TRIES {
-            let full = self.evaluation.peak_position();
+            let peak_position = self.evaluation.peak_position();
             for back in window::STARTS {
-                let Some((start, tasks)) = window::around(&mut self.evaluation, &self.before, full, back)
+                let Some((start, tasks)) =
+                    window::around(&mut self.evaluation, &self.before, peak_position, back)
                 else {
                     continue;
                 };
@@ -171,7 +172,7 @@ impl<'a> Search<'a> {
                 }
             }
             let position = positions(&self.evaluation.order);
-            for moved_task in self.moves(&position, full) {
+            for moved_task in self.moves(&position, peak_position) {
                 tries += 1;
                 let (start, tasks) = self.moved(&position, &moved_task);
                 if let Some(new) = self.evaluation.if_cheaper(start, &tasks) {
@@ -190,32 +191,35 @@ impl<'a> Search<'a> {
 
     /// Moves that could lower the live bytes at a position: computing later what is only read later, and reading earlier, for the
     /// last time, what is live across it. The largest tensors first.
-    fn moves(&self, position: &[usize], full: usize) -> Vec<Move> {
+    fn moves(&self, position: &[usize], peak_position: usize) -> Vec<Move> {
         let order = &self.evaluation.order;
-        let Some(&at_work) = order.get(full) else { return Vec::new() };
-        let in_use: BTreeSet<TensorId> = self.task_graph.tasks[at_work].reads.iter().copied().collect();
+        let Some(&peak_task) = order.get(peak_position) else { return Vec::new() };
+        let in_use: BTreeSet<TensorId> = self.task_graph.tasks[peak_task].reads.iter().copied().collect();
         let tensors = self.task_graph.tensors.iter().enumerate();
         let mut across: Vec<_> = tensors
             .filter(|(i, tensor)| {
-                let made =
-                    tensor.writer.map_or(matches!(tensor.home, Home::Input(_)), |w| position[w] < full);
-                let read_later = tensor.readers.iter().any(|&r| position[r] > full);
+                let made = tensor
+                    .writer
+                    .map_or(matches!(tensor.home, Home::Input(_)), |w| position[w] < peak_position);
+                let read_later = tensor.readers.iter().any(|&r| position[r] > peak_position);
                 made && read_later && !tensor.pinned && !in_use.contains(i)
             })
             .collect();
         across.sort_by_key(|(i, tensor)| (Reverse(tensor.size), *i));
         let mut moves = Vec::new();
         for (_, tensor) in across {
-            let first_read = tensor.readers.iter().map(|&r| position[r]).min().unwrap_or(full);
-            if let Some(task) = tensor.writer.filter(|_| first_read > full) {
+            let first_read = tensor.readers.iter().map(|&r| position[r]).min().unwrap_or(peak_position);
+            if let Some(task) = tensor.writer.filter(|_| first_read > peak_position) {
                 moves.push(Move { task, position: first_read });
             }
             if let Some(task) = tensor.readers.iter().copied().max_by_key(|&r| position[r]) {
-                moves.push(Move { task, position: full });
+                moves.push(Move { task, position: peak_position });
             }
         }
         // The task at the peak may itself come too early: others that could free something go first.
-        moves.extend(order[full + 1..].iter().take(8).map(|&task| Move { task, position: full }));
+        moves.extend(
+            order[peak_position + 1..].iter().take(8).map(|&task| Move { task, position: peak_position }),
+        );
         moves
     }
 
