@@ -21,7 +21,7 @@ const GPT: &[&str] = &[
     "--layers=2",
     "--width=32",
     "--heads=2",
-    "--data=text:ARCHITECTURE.md",
+    concat!("--data=text:", env!("CARGO_MANIFEST_DIR"), "/../../ARCHITECTURE.md"),
     "--batch=32",
     "--steps=60",
 ];
@@ -33,7 +33,7 @@ const BERT: &[&str] = &[
     "--width=32",
     "--heads=2",
     "--dropout=0.2",
-    "--data=text:ARCHITECTURE.md",
+    concat!("--data=text:", env!("CARGO_MANIFEST_DIR"), "/../../ARCHITECTURE.md"),
     "--batch=32",
     "--steps=50",
     "--optimizer=momentum",

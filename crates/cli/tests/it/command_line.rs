@@ -672,7 +672,7 @@ fn batch_sizes_are_compared_and_the_best_is_marked() {
 #[test]
 fn plan_and_zoo_print_tables() {
     let sheet = String::from_utf8(plimsoll(&["plan", "--model", "gpt", "--batch", "4"]).stdout).unwrap();
-    for word in ["parameters", "optimizer state", "workspace", "heap cap", "total", "fullest"] {
+    for word in ["parameters", "optimizer state", "workspace", "heap cap", "total", "Peak in"] {
         assert!(sheet.contains(word), "no `{word}` in\n{sheet}");
     }
     let zoo = String::from_utf8(plimsoll(&["zoo"]).stdout).unwrap();

@@ -111,7 +111,7 @@ fn a_line_below_the_floor_is_refused_before_anything_runs() {
     let output = plimsoll(&[&["train", "--memory", &short], &whole[..]].concat());
     assert_eq!(output.status.code(), Some(3));
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(message.contains(&fits) && message.contains("fullest"), "{message}");
+    assert!(message.contains(&fits) && message.contains("whose peak is in"), "{message}");
 }
 
 #[test]

@@ -169,7 +169,11 @@ impl Unlimited {
         assert_eq!(answer["feasible"], false, "{}", self.name);
         assert!(!answer["alternatives"].as_array().unwrap().is_empty(), "{}", self.name);
         let floor = answer["floor_bytes"].as_u64().unwrap();
-        assert!(stderr.contains(&floor.to_string()) && stderr.contains("fullest"), "{}: {stderr}", self.name);
+        assert!(
+            stderr.contains(&floor.to_string()) && stderr.contains("whose peak is in"),
+            "{}: {stderr}",
+            self.name
+        );
         floor as usize
     }
 }
