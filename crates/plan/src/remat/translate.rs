@@ -27,7 +27,7 @@ pub(crate) struct Translated {
 impl Translated {
     /// Translates a task graph in an order; the tasks in `once` are not rematerialized.
     pub fn new(task_graph: &TaskGraph<'_>, order: &[TaskId], once: &[bool]) -> Self {
-        let (final_states, reads) = (final_states(task_graph), distinct_reads(task_graph));
+        let (new_versions, reads) = (new_versions(task_graph), distinct_reads(task_graph));
         let mut problem = Problem::default();
         let mut fixed_bytes = 0;
         let mut batch = Vec::new();
@@ -59,7 +59,7 @@ impl Translated {
             let inputs = reads[id].iter().filter_map(|&i| tensor_of[i]);
             // Outputs of the step cannot be rematerialized at its end: states have changed by then.
             let stays = |i: TensorId| {
-                task_graph.tensors[i].home != Home::Own || task_graph.tensors[i].pinned || final_states[i]
+                task_graph.tensors[i].home != Home::Own || task_graph.tensors[i].pinned || new_versions[i]
             };
             problem.calls.push(Call {
                 nanoseconds: task.nanoseconds.saturating_mul(times),
@@ -160,13 +160,14 @@ impl<'w, 'g> Rematerialization<'w, 'g> {
     }
 }
 
-/// By tensor: whether it is the new version of a state.
-fn final_states(task_graph: &TaskGraph<'_>) -> Vec<bool> {
-    let mut finals = vec![false; task_graph.tensors.len()];
-    let roots = task_graph.graph.states.iter().filter_map(|s| s.output).map(|v| task_graph.roots[v.index()]);
-    let nodes = roots.filter(|&root| matches!(task_graph.graph.origin(root), Origin::Node { .. }));
-    nodes.filter_map(|root| task_graph.tensor(root)).for_each(|tensor| finals[tensor] = true);
-    finals
+/// Which tensors are a state's new version: what a node computes, and what is loaded again after it was offloaded.
+fn new_versions(task_graph: &TaskGraph<'_>) -> Vec<bool> {
+    let graph = task_graph.graph;
+    let mut is_new_version = vec![false; graph.value_count()];
+    let roots = graph.states.iter().filter_map(|s| s.output).map(|v| task_graph.roots[v.index()]);
+    let computed = roots.filter(|&root| matches!(graph.origin(root), Origin::Node { .. }));
+    computed.for_each(|root| is_new_version[root.index()] = true);
+    task_graph.tensors.iter().map(|tensor| is_new_version[tensor.value.index()]).collect()
 }
 
 /// Inputs that an output of a task may, or must, be written over.

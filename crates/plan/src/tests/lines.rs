@@ -1,7 +1,7 @@
 //! Plans under a line: rematerialization, offload and chunked updates.
 
 use super::training::perceptron;
-use super::{Choices, FOLD, random_graph, ty};
+use super::{Choices, FOLD, LCG_START, random_graph, ty};
 use crate::choice::{TEST_DISK, plan_offloaded};
 use crate::{Action, Budget, Disk, NullTarget, PlanError, PlanSet, plan, verify};
 use plimsoll_graph::{Builder, Graph, Init, Role};
@@ -103,6 +103,16 @@ fn updates_states_in_chunks_where_they_do_not_fit_whole() {
     assert_eq!((chunked_updates(&lower), lower.plans[0].stored_bytes(&lower.states)), (2, 4 << 20));
     assert_eq!(lower.plans[0].predict(&NullTarget::default(), disk), Ok(lower.plans[0].nanoseconds));
     assert_eq!(needed(plan_under(&graph, 2 << 20, Some(disk))), 3 << 20);
+}
+
+/// A state's new version that waits in the spill file for its other reader is still computed once.
+#[test]
+fn an_offloaded_new_version_is_not_rematerialized() {
+    let graph = random_graph(109 ^ LCG_START, 22, 2);
+    let batches = [("test".to_string(), graph)];
+    let target = NullTarget { alignment: 64, workspace: 100 };
+    let plans = plan_offloaded(&batches, &target, TEST_DISK, u64::MAX, 2944, true, usize::MAX).unwrap();
+    assert_eq!(verify(&plans), Ok(()));
 }
 
 #[test]

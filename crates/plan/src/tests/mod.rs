@@ -55,12 +55,16 @@ fn fused() -> Op {
     })
 }
 
+/// The state of `Lcg::new(0)`.
+const LCG_START: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Random choices.
 struct Choices(Lcg);
 
 impl Choices {
-    fn new(seed: u64) -> Self {
-        Self(Lcg::new(seed))
+    /// From a generator's state.
+    fn new(state: u64) -> Self {
+        Self(Lcg::new(state ^ LCG_START))
     }
 
     fn below(&mut self, limit: usize) -> usize {
