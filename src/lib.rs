@@ -22,9 +22,8 @@
 //! ```
 
 pub mod memory;
-mod size;
 
-pub use size::{Size, SizeError};
+pub use plimsoll_plan::{Size, SizeError};
 
 pub use plimsoll_cpu as cpu;
 pub use plimsoll_data as data;

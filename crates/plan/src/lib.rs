@@ -28,6 +28,7 @@ mod predict;
 pub mod remat;
 mod schedule;
 pub mod sheet;
+mod size;
 mod target;
 mod tier;
 mod verify;
@@ -47,6 +48,7 @@ pub use plan::{
 };
 pub use remat::least_rematerialization;
 pub use sheet::{Entry, Holder, LoadSheet, Peak, PlanRow, in_words};
+pub use size::{Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
 pub use verify::{At, VerifyError, verify};

@@ -6,7 +6,7 @@ use thiserror::Error;
 /// An amount of memory: bytes, or a share of what is available.
 ///
 /// ```
-/// use plimsoll::Size;
+/// use plimsoll_plan::Size;
 /// assert_eq!("512MiB".parse(), Ok(Size::Bytes(512 << 20)));
 /// assert_eq!("4GB".parse(), Ok(Size::Bytes(4_000_000_000)));
 /// assert_eq!("50%".parse(), Ok(Size::Percent(50.0)));

@@ -1,0 +1,255 @@
+//! Machine files: what is refused and where, and what comes back as it was written.
+
+use plimsoll_graph::{Builder, Graph, Op};
+use plimsoll_machine::{Compute, Machine, MachineError, PlanOnly, Roofline, SHIPPED};
+use plimsoll_plan::{Executor, KernelQuery, Target};
+use plimsoll_tensor::TensorType;
+use proptest::prelude::*;
+use std::path::Path;
+
+const H200: &str = SHIPPED[1].1;
+const LAPTOP: &str = SHIPPED[0].1;
+
+fn parse(text: &str) -> Result<Machine, MachineError> {
+    Machine::parse(Path::new("some.toml"), text)
+}
+
+/// The line of the first occurrence of a text.
+fn line_of(text: &str, words: &str) -> usize {
+    text[..text.find(words).unwrap()].matches('\n').count() + 1
+}
+
+/// Checks that a file with one change is refused on the line of `place`, in these words.
+fn refused(text: &str, from: &str, to: &str, place: &str, words: &str) {
+    assert!(text.contains(from), "{from}");
+    let changed = text.replacen(from, to, 1);
+    let error = parse(&changed).expect_err(to).to_string();
+    let line = line_of(&changed, place);
+    assert!(error.starts_with(&format!("some.toml:{line}: ")), "line {line} expected: {error}");
+    assert!(error.contains(words), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+const TO_HOST: &str =
+    "[[link]]\nfrom = \"gpu\"\nto = \"host\"\nbandwidth = \"55.3 GB/s\"\nlatency = \"10 us\"\n";
+
+#[test]
+fn numbers_that_no_machine_has_are_refused_on_their_line() {
+    for (to, words) in [
+        ("0 GB/s", "is not above zero"),
+        ("-55.3 GB/s", "is negative"),
+        ("inf GB/s", "is not finite"),
+        ("1e30 GB/s", "more than any machine has"),
+        ("1e999 GB/s", "is not finite"),
+        ("55.3", "write one like 55.3 GB/s"),
+    ] {
+        refused(H200, "55.3 GB/s", to, to, words);
+    }
+    refused(H200, "4.8 TB/s", "0 TB/s", "0 TB/s", "is not above zero");
+    refused(H200, "67 TFLOP/s", "1e9 TFLOP/s", "1e9 TFLOP/s", "more than any machine has");
+    refused(H200, "67 TFLOP/s", "67 TB/s", "67 TB/s", "write one like 67 TFLOP/s");
+    refused(H200, "\"3 us\"", "\"-3 us\"", "-3 us", "is negative");
+    refused(H200, "\"3 us\"", "\"2 h\"", "2 h", "write one like 10 us");
+    refused(H200, "141GB", "0GB", "0GB", "no memory at all");
+    refused(H200, "141GB", "50%", "50%", "a share of nothing");
+    refused(H200, "141GB", "99999999999999TB", "99999999999999TB", "more than any machine has");
+    refused(H200, "\"141GB\"", "141", "memory = 141", "expected a string");
+    refused(H200, "line = \"90%\"", "line = \"142GB\"", "142GB", "is above its memory");
+    refused(H200, "line = \"90%\"", "line = \"101%\"", "101%", "at most 100%");
+    refused(LAPTOP, "threads = 8", "threads = 0", "threads = 0", "is not from 1 to 256");
+    refused(LAPTOP, "threads = 8", "threads = 100000", "threads = 100000", "is not from 1 to 256");
+    refused(LAPTOP, "\"avx2\"", "\"sse\"", "\"sse\"", "write one of portable, avx2, avx512");
+}
+
+#[test]
+fn links_that_do_not_form_the_chain_are_refused_on_their_line() {
+    refused(H200, "to = \"host\"", "to = \"hist\"", "hist", "there are gpu, host, disk");
+    let itself = TO_HOST.replace("to = \"host\"", "to = \"gpu\"");
+    let second = |link: &str| format!("{TO_HOST}{}", link.replace("[[link]]", "[[link]] # here"));
+    refused(H200, TO_HOST, &second(&itself), "# here", "leads to itself");
+    refused(H200, TO_HOST, &second(TO_HOST), "# here", "there is a link from `gpu` to `host` already");
+    let cycle = TO_HOST.replace("to = \"host\"", "to = \"disk\"");
+    refused(H200, TO_HOST, &second(&cycle), "# here", "makes a cycle");
+    refused(H200, TO_HOST, "", "[[link]]", "there is no link from `gpu` to `host`");
+    let from_host = H200.find("[[link]]\nfrom = \"host\"\nto = \"gpu\"").unwrap();
+    let alone = &H200[..from_host];
+    refused(alone, TO_HOST, "", "[[space]]", "there is no link from `gpu` to `host`");
+    refused(alone, "141GB", "140GB", "[[link]]", "there is no link from `host` to `gpu`");
+}
+
+#[test]
+fn spaces_that_make_no_machine_are_refused_on_their_line() {
+    refused(
+        H200,
+        "name = \"host\"",
+        "name = \"gpu\"",
+        "[[space]]\nname = \"gpu\"\nkind = \"host\"",
+        "there is a space `gpu` already",
+    );
+    refused(
+        H200,
+        "kind = \"file\"",
+        "kind = \"host\"",
+        "[[space]]\nname = \"disk\"",
+        "`host` and `disk` are both of kind host",
+    );
+    refused(H200, "kind = \"file\"", "kind = \"tape\"", "\"tape\"", "unknown variant `tape`");
+    refused(H200, "memory = \"141GB\"\n", "", "[[space]]", "missing field `memory`");
+    refused(H200, "launch =", "lunch =", "lunch =", "unknown field `lunch`");
+    refused(H200, "latency =", "delay =", "delay =", "unknown field `delay`");
+    refused(H200, "name = \"H200 server\"", "name = \"\"", "name = \"\"", "name is empty");
+    refused(H200, "memory = \"141GB\"", "memory = \"141GB", "memory =", "");
+    let roofline =
+        &H200[H200.find("[space.roofline]").unwrap()..H200.find("[[space]]\nname = \"host\"").unwrap()];
+    refused(H200, roofline, "", "[[space]]", "nothing computes in the device `gpu`");
+    let cpu = "[space.cpu]\nisa = \"avx2\"\nthreads = 8\n";
+    refused(
+        H200,
+        "memory = \"128GiB\"\n",
+        &format!("memory = \"128GiB\"\n{cpu}"),
+        "[[space]]\nname = \"host\"",
+        "`host` does not compute",
+    );
+    refused(H200, roofline, cpu, "[space.cpu]", "write [space.roofline]");
+    refused(H200, roofline, &format!("{roofline}{cpu}"), "[space.cpu]", "a space computes in one way");
+    let cpu =
+        &LAPTOP[LAPTOP.find("[space.cpu]").unwrap()..LAPTOP.find("[[space]]\nname = \"disk\"").unwrap()];
+    refused(LAPTOP, cpu, "", "[[space]]", "nothing computes: add [space.cpu] to `host`");
+    let error = parse("name = \"empty\"\n").unwrap_err().to_string();
+    assert!(error.starts_with("some.toml:1: no space is the host"), "{error}");
+    assert!(parse("").unwrap_err().to_string().starts_with("some.toml:1: missing field `name`"));
+}
+
+#[test]
+fn shipped_files_parse_and_come_back_as_they_are_written() {
+    for (name, text) in SHIPPED {
+        let machine = Machine::parse(Path::new(name), text).unwrap();
+        let written = machine.to_toml();
+        assert_eq!(parse(&written).as_ref(), Ok(&machine), "{written}");
+        assert_eq!(parse(&written).unwrap().to_toml(), written);
+        assert_eq!(Machine::read(Path::new(name)), Ok(machine));
+    }
+    let missing = Machine::read(Path::new("no/such.toml")).unwrap_err().to_string();
+    assert!(missing.contains("there is no such file; machines that come with Plimsoll: laptop, h200, board"));
+}
+
+#[test]
+fn tiers_are_seen_from_the_space_that_computes() {
+    let h200 = parse(H200).unwrap();
+    let tiers = h200.tiers();
+    let (host, file) = (tiers.host.unwrap(), tiers.file.unwrap());
+    let ns_per_mib = |gb: f64| (f64::from(1 << 20) / gb) as u64;
+    assert_eq!((host.link.load_ns_per_mib, host.link.store_ns_per_mib), (ns_per_mib(55.5), ns_per_mib(55.3)));
+    assert_eq!((file.link.load_ns_per_mib, file.link.store_ns_per_mib), (ns_per_mib(3.3), ns_per_mib(1.8)));
+    assert_eq!((host.link.latency_ns, file.link.latency_ns), (10_000, 110_000));
+    assert_eq!((host.capacity_bytes, file.capacity_bytes), (128 << 30, 900_000_000_000));
+    assert_eq!(h200.computing().line_bytes(), 126_900_000_000);
+    let laptop = parse(LAPTOP).unwrap();
+    assert!(laptop.tiers().host.is_none() && laptop.tiers().file.is_some_and(|file| file.staging_bytes > 0));
+    assert_eq!(laptop.target().name(), "cpu avx2, 8 threads");
+}
+
+/// The roofline of the H200.
+fn roofline() -> Roofline {
+    match parse(H200).unwrap().compute {
+        Compute::Roofline(roofline) => roofline,
+        Compute::Cpu(_) => unreachable!("the file has a roofline"),
+    }
+}
+
+fn product(target: &dyn Target, dtype: &str, rows: usize) -> plimsoll_plan::Kernel {
+    let op = Op::MatMul(plimsoll_graph::op::MatMul::default());
+    let types = [format!("{dtype}[{rows},1024]"), format!("{dtype}[1024,1024]")];
+    let inputs = types.map(|t| t.parse::<TensorType>().unwrap());
+    let inputs: Vec<&TensorType> = inputs.iter().collect();
+    let outputs = op.infer(&inputs).unwrap();
+    let outputs = outputs.iter().collect();
+    target.kernel(&KernelQuery { op: &op, inputs, outputs, accumulate: false, fold_rows: 0 }).unwrap()
+}
+
+#[test]
+fn a_kernel_takes_its_launch_and_the_longer_of_arithmetic_and_memory() {
+    let target = roofline();
+    let flops = 2.0 * 8192.0 * 1024.0 * 1024.0;
+    let bytes = 4.0 * (8192.0 * 1024.0 * 2.0 + 1024.0 * 1024.0);
+    assert_eq!(product(&target, "f32", 8192).nanoseconds, 3000 + (flops / 67e12 * 1e9) as u64);
+    let slow = Roofline { bytes_per_second: 1e9, ..target.clone() };
+    assert_eq!(product(&slow, "f32", 8192).nanoseconds, 3000 + bytes as u64);
+    assert!(product(&target, "bf16", 8192).nanoseconds < product(&target, "f32", 8192).nanoseconds / 5);
+    assert_eq!(product(&target, "f32", 8192).workspace, 32 << 20);
+    let mut last = 0;
+    for rows in [1, 10, 100, 1000, 10_000, 100_000] {
+        let now = product(&target, "f32", rows).nanoseconds;
+        assert!(now > last, "more rows take longer");
+        for faster in [
+            Roofline { f32_flops: 2.0 * target.f32_flops, ..target.clone() },
+            Roofline { bytes_per_second: 2.0 * target.bytes_per_second, ..target.clone() },
+            Roofline { launch_ns: target.launch_ns / 2, ..target.clone() },
+        ] {
+            assert!(product(&faster, "f32", rows).nanoseconds <= now);
+        }
+        last = now;
+    }
+}
+
+/// A small graph with an elementwise op.
+fn graph() -> Graph {
+    let mut b = Builder::new(2, 2);
+    let x = b.batch_input("x", "f32[2,3]".parse().unwrap());
+    let y = b.unary(plimsoll_graph::op::Unary::Exp, x).unwrap();
+    b.output("y", y);
+    b.finish().unwrap()
+}
+
+#[test]
+fn plans_are_made_but_not_run() {
+    let executor = PlanOnly::new(&parse(H200).unwrap());
+    let budget = plimsoll_plan::Budget::new(1 << 20, Vec::new());
+    let plans = plimsoll_plan::plan(&[("predict".into(), graph())], executor.target(), &budget).unwrap();
+    let graph = &plans.plans[0].graph;
+    let query = KernelQuery::new(graph, &graph.batch_relations(), &graph.nodes[0]);
+    assert_eq!(executor.target().kernel(&query).unwrap().in_place, [(0, 0)], "elementwise ops work in place");
+    let error = executor.prepare(plans.into()).err().unwrap().to_string();
+    assert!(error.contains("it can be planned for, not run on"), "{error}");
+}
+
+proptest! {
+    /// Whatever is done to a file, it parses or is refused on one of its lines, in one line of text.
+    #[test]
+    fn damaged_files_are_refused_on_one_of_their_lines(
+        file in 0..3_usize,
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8, any::<prop::sample::Index>()), 1..6),
+    ) {
+        let mut text: Vec<char> = SHIPPED[file].1.chars().collect();
+        let alphabet: Vec<char> = "\n\"[]=.#-%0919einfaGMTB/µ\u{0}\r\\ ".chars().collect();
+        for (at, how, what) in edits {
+            let at = at.index(text.len());
+            match how {
+                0 => text[at] = *what.get(&alphabet),
+                1 => { text.remove(at); }
+                _ => text.insert(at, *what.get(&alphabet)),
+            }
+        }
+        let text: String = text.into_iter().collect();
+        match parse(&text) {
+            Ok(machine) => prop_assert_eq!(parse(&machine.to_toml()), Ok(machine)),
+            Err(MachineError::Line { line, message, .. }) => {
+                prop_assert!((1..=text.lines().count()).contains(&line), "{}", line);
+                prop_assert!(!message.is_empty() && !message.contains('\n'), "{}", message);
+            }
+            Err(other) => prop_assert!(false, "{}", other),
+        }
+    }
+
+    /// Lines of a file may come in any order, be missing or occur twice.
+    #[test]
+    fn files_of_shuffled_lines_are_refused_on_one_of_their_lines(
+        lines in prop::collection::vec(any::<prop::sample::Index>(), 1..60),
+    ) {
+        let all: Vec<&str> = H200.lines().collect();
+        let text = lines.iter().map(|line| *line.get(&all)).collect::<Vec<_>>().join("\n");
+        if let Err(MachineError::Line { line, .. }) = parse(&text) {
+            prop_assert!((1..=text.lines().count().max(1)).contains(&line));
+        }
+    }
+}
