@@ -61,26 +61,48 @@ pub fn measured_peak() -> Option<usize> {
 
 /// A size from `/proc/self/status`, in bytes.
 fn status(name: &str) -> Option<usize> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
+    sized(&fs::read_to_string("/proc/self/status").ok()?, name)
 }
 
 /// Memory that this process could use in all: what it holds, and what the host or the tightest control group has left.
 pub fn available() -> Option<usize> {
-    let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-        Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
-    });
     let own = status("VmRSS").unwrap_or(0);
-    [host, group_limit()].into_iter().flatten().min().map(|left| left.saturating_add(own))
+    let left = groups().into_iter().map(|group| group.free_bytes).min();
+    [meminfo("MemAvailable"), left].into_iter().flatten().min().map(|left| left.saturating_add(own))
 }
 
-/// What the tightest control group of this process has left, cgroup v1 or v2, ancestors included.
-fn group_limit() -> Option<usize> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut left: Option<usize> = None;
-    for line in groups.lines() {
+/// Memory of the host, whoever uses it.
+pub fn total() -> Option<usize> {
+    meminfo("MemTotal")
+}
+
+/// The limit of the tightest control group of this process, if that is less than the host has.
+pub fn group_limit() -> Option<usize> {
+    let limit = groups().into_iter().map(|group| group.limit_bytes).min()?;
+    (limit < total().unwrap_or(usize::MAX)).then_some(limit)
+}
+
+/// A size from `/proc/meminfo`, in bytes.
+fn meminfo(name: &str) -> Option<usize> {
+    sized(&fs::read_to_string("/proc/meminfo").ok()?, name)
+}
+
+/// The size of a line `NAME: SIZE kB`, in bytes.
+fn sized(text: &str, name: &str) -> Option<usize> {
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
+}
+
+/// A control group with a limit.
+struct Group {
+    limit_bytes: usize,
+    free_bytes: usize,
+}
+
+/// The control groups of this process that limit memory, cgroup v1 or v2, ancestors included.
+fn groups() -> Vec<Group> {
+    let mut found = Vec::new();
+    for line in fs::read_to_string("/proc/self/cgroup").unwrap_or_default().lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
@@ -97,12 +119,11 @@ fn group_limit() -> Option<usize> {
             let read = |file: &str| -> Option<usize> {
                 fs::read_to_string(format!("{root}{path}/{file}")).ok()?.trim().parse().ok()
             };
-            if let Some(limit) = read(limit) {
+            if let Some(limit_bytes) = read(limit) {
                 // The kernel drops file cache when memory is short.
                 let used =
                     read(usage).unwrap_or(0).saturating_sub(droppable(&format!("{root}{path}/memory.stat")));
-                let free = limit.saturating_sub(used);
-                left = Some(left.map_or(free, |l| l.min(free)));
+                found.push(Group { limit_bytes, free_bytes: limit_bytes.saturating_sub(used) });
             }
             match path.rfind('/') {
                 Some(end) => path = &path[..end],
@@ -110,7 +131,7 @@ fn group_limit() -> Option<usize> {
             }
         }
     }
-    left
+    found
 }
 
 /// File cache of a control group, in bytes.

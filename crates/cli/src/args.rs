@@ -1,6 +1,7 @@
 //! Every flag, defined once.
 
 use super::applies::{data_help, help};
+use super::doctor::DoctorOptions;
 use super::precision::PrecisionOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
@@ -35,6 +36,8 @@ pub enum Command {
     Data(DataOptions),
     /// List models and data sets
     Zoo(ZooOptions),
+    /// Measure this machine: cores, memory, disk; and write its file for `plan --machine`
+    Doctor(DoctorOptions),
 }
 
 /// The most batches ahead with `--prefetch auto`.

@@ -5,6 +5,7 @@ mod applies;
 mod args;
 mod config;
 mod data;
+mod doctor;
 mod evaluate;
 mod graph;
 mod heap;
@@ -116,6 +117,7 @@ fn run() -> ExitCode {
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => data::run(options),
         args::Command::Zoo(options) => zoo::run(options),
+        args::Command::Doctor(options) => doctor::run(options),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -38,7 +38,7 @@
 //! let tiers = machine.tiers();
 //! assert!(tiers.host.is_some() && tiers.file.is_none());
 //! let wrong = Machine::parse("server.toml".as_ref(), &text.replace("25 GB/s", "0 GB/s")).unwrap_err();
-//! assert_eq!(wrong.to_string(), "server.toml:22: bandwidth `0 GB/s` is not above zero: write one like 55.3 GB/s");
+//! assert_eq!(wrong.to_string(), "server.toml:21: bandwidth `0 GB/s` is not above zero: write one like 55.3 GB/s");
 //! # Ok::<(), plimsoll_machine::MachineError>(())
 //! ```
 
@@ -46,6 +46,7 @@ mod check;
 mod error;
 mod file;
 mod machine;
+pub mod measure;
 mod plan_only;
 mod quantity;
 mod roofline;

@@ -77,7 +77,7 @@ impl Quantity {
         let value = number * factor;
         match value {
             v if v.is_nan() => refuse("is not a number"),
-            v if number.is_infinite() => refuse("is not finite"),
+            _ if number.is_infinite() => refuse("is not finite"),
             v if v < 0.0 => refuse("is negative"),
             v if v == 0.0 && *least > 0.0 => refuse("is not above zero"),
             v if v < *least => refuse(&format!("is below {}, too slow to plan with", limits[0])),

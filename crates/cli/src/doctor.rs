@@ -1,0 +1,220 @@
+//! `plimsoll doctor`: what this machine has, measured, and its machine file.
+
+use super::{Failure, say};
+use clap::Args;
+use plimsoll::Size;
+use plimsoll::cpu::isa::Isa;
+use plimsoll::cpu::{Rates, disk_rates};
+use plimsoll::memory;
+use plimsoll::plan::in_words;
+use plimsoll_machine::measure::{free_bytes, memory_bandwidth};
+use plimsoll_machine::{Compute, Cores, Linked, Machine, OneWay, Space};
+use serde_json::{Value, json};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub struct DoctorOptions {
+    /// Folder on the disk to measure
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub spill: PathBuf,
+    /// Write this machine's file, for `plan --machine`; without a name, print it instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub machine_file: Option<Option<PathBuf>>,
+    /// Overwrite the file of --machine-file
+    #[arg(long, requires = "machine_file")]
+    pub force: bool,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The share of the available memory that the trial of memory may take: one part in so many.
+const SHARE: usize = 8;
+/// The slowest link that a machine file can have, in bytes per second.
+const SLOWEST: f64 = 1e6;
+
+/// What was found.
+struct Findings {
+    name: String,
+    cores: usize,
+    isa: Isa,
+    total_bytes: Option<usize>,
+    available_bytes: Option<usize>,
+    limit_bytes: Option<usize>,
+    /// Bytes per second of one thread, and of one on each core.
+    bandwidth: [f64; 2],
+    folder: PathBuf,
+    free_bytes: Option<u64>,
+    /// The disk, or why it cannot be measured.
+    disk: Result<Rates, String>,
+}
+
+/// Measures, prints, and writes the machine file.
+pub fn run(options: &DoctorOptions) -> Result<(), Failure> {
+    let folder = &options.spill;
+    if !folder.is_dir() {
+        return Err(Failure::usage(format!("--spill {}: there is no such folder", folder.display())));
+    }
+    let printed = matches!(options.machine_file, Some(None));
+    if printed && (options.json || options.force) {
+        let flag = if options.json { "--json" } else { "--force" };
+        return Err(Failure::usage(format!("{flag} needs a name: --machine-file FILE")));
+    }
+    let file = options.machine_file.iter().flatten().next();
+    if let Some(file) = file.filter(|file| !options.force && file.exists()) {
+        return Err(exists(file));
+    }
+    let found = measure(folder);
+    if printed {
+        say(machine(&found)?.to_toml().trim_end());
+        return Ok(());
+    }
+    say(&table(&found));
+    if let Some(file) = file {
+        write(file, &machine(&found)?.to_toml(), options.force)?;
+        say(&format!("\nwrote {}", file.display()));
+    }
+    if options.json {
+        say(&as_json(&found).to_string());
+    }
+    Ok(())
+}
+
+fn measure(folder: &Path) -> Findings {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let available_bytes = memory::available();
+    let trial = available_bytes.unwrap_or(usize::MAX) / SHARE;
+    Findings {
+        name: processor().unwrap_or_else(|| "this machine".into()),
+        cores,
+        isa: Isa::detect(),
+        total_bytes: memory::total(),
+        available_bytes,
+        limit_bytes: memory::group_limit(),
+        bandwidth: [1, cores].map(|threads| memory_bandwidth(threads, trial)),
+        folder: folder.to_path_buf(),
+        free_bytes: free_bytes(folder),
+        disk: disk_rates(folder, trial).map_err(|e| e.to_string()),
+    }
+}
+
+/// The processor's name.
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?.1;
+    Some(name.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|name| !name.is_empty())
+}
+
+/// The instruction sets of this machine, the best last.
+fn instruction_sets(best: Isa) -> Vec<&'static str> {
+    [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= best).map(Isa::name).collect()
+}
+
+fn table(found: &Findings) -> String {
+    let memory = |bytes: Option<usize>| bytes.map_or("not known".to_string(), in_words);
+    let rate = |bytes_per_second: f64| format!("{:.2} GB/s", bytes_per_second / 1e9);
+    let [one, all] = found.bandwidth.map(rate);
+    let mut rows = vec![
+        ("processor", found.name.clone()),
+        ("cores", found.cores.to_string()),
+        ("instruction sets", instruction_sets(found.isa).join(", ")),
+        ("memory", memory(found.total_bytes)),
+        ("  available", memory(found.available_bytes)),
+        ("  control group limit", found.limit_bytes.map_or("none".into(), in_words)),
+        ("  bandwidth", format!("{all} on {} threads, {one} on one", found.cores)),
+        ("disk", format!("folder {}", found.folder.display())),
+        ("  free", memory(found.free_bytes.map(|bytes| bytes as usize))),
+    ];
+    match &found.disk {
+        Ok(disk) => rows.extend([
+            ("  read", rate(disk.read_bytes_per_ns * 1e9)),
+            ("  write", rate(disk.write_bytes_per_ns * 1e9)),
+            ("  latency", format!("{:.0} µs", disk.latency_ns as f64 / 1e3)),
+        ]),
+        Err(reason) => rows.push(("  speed", format!("cannot be measured: {reason}"))),
+    }
+    let lines = rows.into_iter().map(|(name, value)| format!("{name:<24}{value}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn as_json(found: &Findings) -> Value {
+    let disk = match &found.disk {
+        Ok(disk) => json!({
+            "read_bytes_per_second": disk.read_bytes_per_ns * 1e9,
+            "write_bytes_per_second": disk.write_bytes_per_ns * 1e9,
+            "latency_ns": disk.latency_ns,
+        }),
+        Err(reason) => json!({ "error": reason }),
+    };
+    json!({
+        "processor": found.name,
+        "cores": found.cores,
+        "instruction_sets": instruction_sets(found.isa),
+        "memory_bytes": found.total_bytes,
+        "available_bytes": found.available_bytes,
+        "limit_bytes": found.limit_bytes,
+        "bandwidth_one_thread": found.bandwidth[0],
+        "bandwidth_all_threads": found.bandwidth[1],
+        "folder": found.folder,
+        "free_bytes": found.free_bytes,
+        "disk": disk,
+    })
+}
+
+/// This machine as a machine file has it.
+fn machine(found: &Findings) -> Result<Machine, Failure> {
+    let memory = [found.total_bytes, found.limit_bytes].into_iter().flatten().min();
+    let memory_bytes = memory.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        Failure::run("the system does not tell how much memory it has: write the machine file by hand")
+    })?;
+    let space =
+        |name: &str, memory_bytes| Space { name: name.into(), memory_bytes, line: Size::Percent(90.0) };
+    let per_thread = rounded(found.bandwidth[1] / found.cores as f64);
+    let cores = Cores { bytes_per_second: per_thread.max(SLOWEST), ..Cores::new(found.isa, found.cores) };
+    let free = found.free_bytes.filter(|bytes| *bytes > 0);
+    let file = found.disk.as_ref().ok().zip(free).map(|(disk, free)| {
+        let way = |bytes_per_ns: f64| OneWay {
+            bytes_per_second: rounded(bytes_per_ns * 1e9).max(SLOWEST),
+            latency_ns: disk.latency_ns,
+            single_request_ns: disk.single_request_ns,
+            request_cpu_ns: disk.request_cpu_ns,
+        };
+        Linked {
+            space: space("disk", free as usize),
+            to_host: way(disk.read_bytes_per_ns),
+            from_host: way(disk.write_bytes_per_ns),
+        }
+    });
+    Ok(Machine {
+        name: found.name.clone(),
+        device: None,
+        host: space("host", memory_bytes),
+        file,
+        compute: Compute::Cpu(cores),
+    })
+}
+
+/// A measured rate to three digits, which is more than repeats.
+fn rounded(rate: f64) -> f64 {
+    format!("{rate:.2e}").parse().unwrap_or(rate)
+}
+
+fn exists(file: &Path) -> Failure {
+    let file = file.display();
+    Failure::usage(format!("--machine-file {file}: this file exists; name another, or add --force"))
+}
+
+fn write(file: &Path, text: &str, overwrite: bool) -> Result<(), Failure> {
+    let mut how = OpenOptions::new();
+    match overwrite {
+        true => how.create(true).truncate(true),
+        false => how.create_new(true),
+    };
+    let outcome = how.write(true).open(file).and_then(|mut to| to.write_all(text.as_bytes()));
+    outcome.map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => exists(file),
+        _ => Failure::run(format!("cannot write {}: {e}", file.display())),
+    })
+}

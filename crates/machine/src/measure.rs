@@ -1,0 +1,69 @@
+//! What this machine does, by short trials.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// How long memory is read and written.
+const TRIAL: Duration = Duration::from_millis(250);
+/// The most memory of a trial: more than caches hold.
+const MOST_BYTES: usize = 192 << 20;
+
+/// Bytes per second that so many threads together read and write in host memory: `a = b + s · c` over arrays of their own, of
+/// at most so many bytes in all. It takes about 0.3 seconds.
+pub fn memory_bandwidth(threads: usize, most_bytes: usize) -> f64 {
+    let threads = threads.max(1);
+    let elements = (most_bytes.min(MOST_BYTES) / threads / 3 / size_of::<f32>()).max(1);
+    let ready = Barrier::new(threads);
+    let rates = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| triad(elements, &ready))).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or(0.0)).collect::<Vec<f64>>()
+    });
+    rates.into_iter().sum()
+}
+
+/// Bytes per second of one thread.
+fn triad(elements: usize, ready: &Barrier) -> f64 {
+    let mut a = vec![0.0_f32; elements];
+    let (b, c) = (vec![1.0_f32; elements], vec![2.0_f32; elements]);
+    a.fill(3.0);
+    ready.wait();
+    let start = Instant::now();
+    let mut passes = 0_usize;
+    while passes == 0 || start.elapsed() < TRIAL {
+        let scale = black_box(0.5);
+        for ((a, b), c) in a.iter_mut().zip(&b).zip(&c) {
+            *a = b + scale * c;
+        }
+        black_box(&mut a);
+        passes += 1;
+    }
+    (passes * 3 * elements * size_of::<f32>()) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Free bytes of a folder's disk; `None` where the system does not tell.
+pub fn free_bytes(folder: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    return rustix::fs::statvfs(folder).ok().map(|about| about.f_bavail.saturating_mul(about.f_frsize));
+    #[cfg(not(unix))]
+    return None.or_else(|| (!folder.is_dir()).then_some(0));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_moves_bytes_and_little_memory_is_enough() {
+        assert!(memory_bandwidth(2, usize::MAX) > 1e8);
+        assert!(memory_bandwidth(1, 0) > 0.0);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_folder_has_free_bytes() {
+        assert!(free_bytes(Path::new("/")).is_some());
+        assert_eq!(free_bytes(Path::new("/no/such/folder")), None);
+    }
+}
