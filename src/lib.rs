@@ -30,6 +30,7 @@ pub use plimsoll_data as data;
 pub use plimsoll_graph as graph;
 pub use plimsoll_nn as nn;
 pub use plimsoll_plan as plan;
+pub use plimsoll_runtime as runtime;
 pub use plimsoll_tensor as tensor;
 pub use plimsoll_train as train;
 pub use plimsoll_transform as transform;

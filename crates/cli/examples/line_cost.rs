@@ -20,12 +20,12 @@
 use clap::Parser;
 use plimsoll::cpu::CpuTarget;
 use plimsoll::cpu::isa::Isa;
-use plimsoll::cpu::{Rates, disk_rates};
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
 use plimsoll::plan::{Disk, PlanError, PlanSet, Unsupported};
 use plimsoll::prelude::*;
+use plimsoll::runtime::transfer::{Rates, disk_rates};
 use plimsoll::train::{BatchKind, tally};
 use std::error::Error;
 use std::fmt;

@@ -7,12 +7,12 @@ use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::cpu::disk_rates;
 use plimsoll::data::{Dataset, Family, ImageOptions, OpenOptions, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
-use plimsoll::plan::{Entry, in_words};
+use plimsoll::plan::{Entry, Executor, in_words};
+use plimsoll::runtime::transfer::disk_rates;
 use plimsoll::train::{BatchKind, Trainer};
 use std::path::{Path, PathBuf};
 
@@ -99,12 +99,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch.min(most);
     let rate = options.update.rate()?;
     let inputs = model.inputs();
-    let executor = executor(threads)?;
-    let executor = if options.check_memory { executor.checked() } else { executor };
-    let executor = match spill_folder(options)? {
-        Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),
-        None => executor,
-    };
+    let executor = run_executor(options, threads, line_bytes)?;
     let trainer = Trainer::new(model, options.update.optimizer()?, executor)
         .batch(batch)
         .accumulate(accumulate)
@@ -194,6 +189,20 @@ fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
+/// The executor of a run under a line, as its flags ask for it.
+fn run_executor(
+    options: &RunOptions,
+    threads: usize,
+    line_bytes: usize,
+) -> Result<Box<dyn Executor>, Failure> {
+    let executor = cpu(threads)?;
+    let executor = if options.check_memory { executor.checked() } else { executor };
+    Ok(Box::new(match spill_folder(options)? {
+        Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),
+        None => executor,
+    }))
+}
+
 /// The executor with the disk speed that the flags give, if any, for a run under a line. The folder may be created later.
 fn with_disk(
     executor: Cpu,
@@ -266,8 +275,12 @@ pub fn batch(batch: usize) -> Result<usize, Failure> {
     if batch == 0 { Err(Failure::usage("--batch must be at least 1")) } else { Ok(batch) }
 }
 
-/// An executor with this many threads.
-pub fn executor(threads: usize) -> Result<Cpu, Failure> {
+/// An executor with this many threads, for runs that offload nothing.
+pub fn executor(threads: usize) -> Result<Box<dyn Executor>, Failure> {
+    Ok(Box::new(cpu(threads)?))
+}
+
+fn cpu(threads: usize) -> Result<Cpu, Failure> {
     Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
 }
 

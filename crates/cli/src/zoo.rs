@@ -1,13 +1,13 @@
 //! `plimsoll zoo`: models and data sets.
 
 use super::args::ZooOptions;
+use super::setup::executor;
 use super::text::count;
 use super::{Failure, say};
-use plimsoll::cpu::Cpu;
 use plimsoll::data::catalogue;
 use plimsoll::nn::zoo::{ZOO, ZooOptions as ZooDefaults};
 use plimsoll::nn::{AdamW, step};
-use plimsoll::plan::{Budget, Executor, in_words, plan};
+use plimsoll::plan::{Budget, Executor as _, in_words, plan};
 use plimsoll::train::TrainError;
 use plimsoll::transform::optimize;
 use serde_json::json;
@@ -18,8 +18,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--batch must be at least 1"));
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let executor =
-        Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let executor = executor(threads)?;
     let mut models = Vec::new();
     say(&format!(
         "{:<16} {:>12} {:>12} {:>14} {:>16}",

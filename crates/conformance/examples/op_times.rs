@@ -8,13 +8,14 @@
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 use plimsoll_cpu::isa::Isa;
-use plimsoll_cpu::{Cpu, CpuTarget, StepTimes};
+use plimsoll_cpu::{Cpu, CpuTarget};
 use plimsoll_data::{Cursor, OpenOptions, SyntheticSpec, open};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Conv;
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
 use plimsoll_nn::{AdamW, Optimizer, Sgd};
 use plimsoll_plan::{Action, ExecutionPlan, KernelQuery, Step, Target};
+use plimsoll_runtime::StepTimes;
 use plimsoll_tensor::TensorType;
 use plimsoll_train::{BatchKind, Trainer};
 use serde_json::{Value, json};

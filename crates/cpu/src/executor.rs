@@ -1,11 +1,11 @@
 //! The executor: its options, and the planner's view of it.
 
+use crate::device::CpuDevice;
 use crate::dispatch::CpuTarget;
 use crate::isa::Isa;
-use crate::runtime::transfer::{Rates, STAGING_BYTES};
-use crate::runtime::{self, Options, StepTimes};
-use crate::threads::Pool;
-use plimsoll_plan::{Disk, ExecuteError, Executor, PlanSet, Prepared, Target, verify};
+use plimsoll_plan::{Disk, ExecuteError, Executor, PlanSet, Prepared, Target};
+use plimsoll_runtime::transfer::{FileQueue, Rates, STAGING_BYTES};
+use plimsoll_runtime::{Options, Queues, StepTimes, prepare};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// ```
 pub struct Cpu {
     target: CpuTarget,
-    pool: Arc<Pool>,
-    checked: bool,
+    device: Arc<CpuDevice>,
+    options: Options,
+    /// The folder of the spill file, if states and values may be offloaded.
     spill: Option<PathBuf>,
     disk: Disk,
-    times: Option<Arc<StepTimes>>,
 }
 
 /// Kernel-side records and resident stack of the transfer queue's threads.
@@ -49,16 +49,9 @@ impl Cpu {
 
     /// An executor with a given instruction set, or the machine's best if that is less.
     pub fn with_isa(threads: usize, isa: Isa) -> std::io::Result<Self> {
-        let isa = isa.min(Isa::detect());
-        let pool = Arc::new(Pool::new(threads)?);
-        Ok(Self {
-            target: CpuTarget::new(isa, pool.threads()),
-            pool,
-            checked: false,
-            times: None,
-            spill: None,
-            disk: DISK,
-        })
+        let device = Arc::new(CpuDevice::new(threads, isa)?);
+        let target = CpuTarget::new(device.isa(), device.threads());
+        Ok(Self { target, device, options: Options::default(), spill: None, disk: DISK })
     }
 
     /// An executor that may offload states and values to a spill file in a folder. The file is created, without a name,
@@ -67,7 +60,7 @@ impl Cpu {
         Self { spill: Some(folder.into()), ..self }
     }
 
-    /// An executor whose plans assume a disk of this speed, as [`disk_rates`](crate::disk_rates) measures it.
+    /// An executor whose plans assume a disk of this speed, as [`disk_rates`](plimsoll_runtime::transfer::disk_rates) measures it.
     pub fn disk_rates(self, rates: Rates) -> Self {
         Self { disk: rates.disk(self.disk.staging_bytes), ..self }
     }
@@ -88,12 +81,12 @@ impl Cpu {
     /// An executor in the checked mode: it fills dead memory with NaN and checks after every step that nothing was
     /// written outside the step's own buffers. Slow, and needs a second arena: for debugging.
     pub fn checked(self) -> Self {
-        Self { checked: true, ..self }
+        Self { options: Options { checked: true, ..self.options }, ..self }
     }
 
     /// An executor that records how long every step takes, for the plans of its last [`Executor::prepare`].
     pub fn timed(self, times: Arc<StepTimes>) -> Self {
-        Self { times: Some(times), ..self }
+        Self { options: Options { times: Some(times), ..self.options }, ..self }
     }
 }
 
@@ -107,15 +100,10 @@ impl Executor for Cpu {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
-        verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
-        let options = Options {
-            target: &self.target,
-            pool: &self.pool,
-            spill: self.spill.as_deref(),
-            checked: self.checked,
-            times: self.times.as_ref(),
+        let queues = |plans: &PlanSet| {
+            let file = FileQueue::for_run(self.spill.as_deref(), plans.spill_bytes)?;
+            Ok(Queues { host: None, file })
         };
-        Ok(Box::new(runtime::prepare(plans, &options)?))
+        prepare(plans, self.device.clone(), queues, &self.options)
     }
 }

@@ -1,6 +1,6 @@
 //! Why no plan could be made, in words that say what to do.
 
-use crate::{LoadSheet, Unsupported, sheet::in_words};
+use crate::{Entry, LoadSheet, Space, Unsupported, sheet::in_words};
 use plimsoll_graph::GraphError;
 use plimsoll_tensor::TensorType;
 use std::fmt;
@@ -57,6 +57,8 @@ pub enum PlanError {
 /// The account of a plan that does not fit under its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Infeasible {
+    /// The memory space whose line is too low.
+    pub space: Space,
     /// The line.
     pub line_bytes: usize,
     /// The line that would do.
@@ -70,16 +72,31 @@ pub struct Infeasible {
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sheet, peak) = (&self.sheet, &self.sheet.peak);
-        let outside = sheet.total_bytes - sheet.arena_bytes;
+        let line = match (self.space, &sheet.host) {
+            (Space::Host, _) => "the line of host memory",
+            (Space::Computing, Some(_)) => "the line of device memory",
+            (Space::Computing, None) => "the line",
+        };
         writeln!(
             f,
-            "the line is {} too low: it is {}, the plan needs {}. Raise it to {} bytes{}",
+            "{line} is {} too low: it is {}, the plan needs {}. Raise it to {} bytes{}",
             in_words(self.missing_bytes),
             in_words(self.line_bytes),
             in_words(self.needed_bytes),
             self.needed_bytes,
             if self.missing_bytes < sheet.arena_bytes { ", or make the batch smaller." } else { "." },
         )?;
+        let outside = |entries: &[Entry]| {
+            let listed: Vec<_> = (entries.iter().filter(|e| e.bytes > 0))
+                .map(|e| format!("{} {}", e.name, in_words(e.bytes)))
+                .collect();
+            let bytes: usize = entries.iter().map(|e| e.bytes).sum();
+            format!("{} are outside it: {}", in_words(bytes), listed.join(", "))
+        };
+        if let (Space::Host, Some(host)) = (self.space, &sheet.host) {
+            let offloaded = in_words(host.arena_bytes);
+            return write!(f, "  {offloaded} are offloaded there, {}", outside(&host.outside));
+        }
         writeln!(
             f,
             "  {} are in the arena, whose peak is in `{}` at step {} of {}: {} of `{}`. Largest there:",
@@ -93,8 +110,6 @@ impl fmt::Display for Infeasible {
         for holder in peak.holders.iter().take(3) {
             writeln!(f, "    {:>11}   {} of `{}`", in_words(holder.bytes), holder.what, holder.layer)?;
         }
-        let entries = sheet.outside.iter().filter(|e| e.bytes > 0);
-        let entries: Vec<_> = entries.map(|e| format!("{} {}", e.name, in_words(e.bytes))).collect();
-        write!(f, "  {} are outside it: {}", in_words(outside), entries.join(", "))
+        write!(f, "  {}", outside(&sheet.outside))
     }
 }

@@ -1,6 +1,6 @@
 //! The contract between plans and what runs them.
 
-use crate::{Disk, PlanSet, Target};
+use crate::{PlanSet, Target, Tiers};
 use plimsoll_graph::NodeId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub enum ExecuteError {
         /// What went wrong.
         reason: String,
     },
-    /// The spill file could not be read or written.
+    /// A transfer to or from a tier failed.
     #[error("{0}")]
     Spill(String),
     /// The caller's arguments do not fit the plan.
@@ -38,7 +38,7 @@ pub enum ExecuteError {
 /// Time that a run took beside computing every node once for each micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
-    /// Time spent waiting for the spill file.
+    /// Time spent waiting for transfers.
     pub waiting: Duration,
     /// Time of rematerialized runs.
     pub again: Duration,
@@ -48,9 +48,9 @@ pub struct Extra {
 pub trait Executor {
     /// The target to plan for.
     fn target(&self) -> &dyn Target;
-    /// The disk that states and values may be offloaded to; `None` if there is none.
-    fn disk(&self) -> Option<Disk> {
-        None
+    /// The tiers that states and values may be offloaded to.
+    fn tiers(&self) -> Tiers {
+        Tiers::default()
     }
     /// Allocates all memory, after which running allocates nothing. States are zero.
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
@@ -85,8 +85,8 @@ impl Executor for Box<dyn Executor> {
         self.as_ref().target()
     }
 
-    fn disk(&self) -> Option<Disk> {
-        self.as_ref().disk()
+    fn tiers(&self) -> Tiers {
+        self.as_ref().tiers()
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {

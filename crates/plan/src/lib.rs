@@ -7,7 +7,7 @@
 //!   states are updated in chunks;
 //! - `schedule`: the order of the tasks, the liveness of every tensor under it, and the buffers with their lifetimes;
 //! - [`remat`]: which tasks run twice so that the peak stays under a limit (rematerialization);
-//! - `offload`: which values wait in the spill file, when transfers run, and which hazards they wait for;
+//! - `offload`: which values wait in host memory or in the spill file, when transfers run, and which hazards they wait for;
 //! - `placement`: an offset for every buffer (dynamic storage allocation);
 //! - `choice`: which of micro-batches, rematerialization, offload and chunked updates a run uses, by one comparator;
 //! - `predict`: the time of a plan; `sheet`: the account of every byte; `cache`: what was found before.
@@ -34,7 +34,7 @@ mod tier;
 mod verify;
 pub mod workload;
 
-pub use budget::{Budget, Disk};
+pub use budget::{Budget, HostBudget};
 pub use cache::{Fingerprint, PLANNER, PlanKey, PlanRecord, RecordError, SearchCache};
 pub use choice::{Batches, Candidates, Chooser, plan, plan_lowest};
 pub use error::{Infeasible, PlanError};
@@ -43,11 +43,11 @@ pub use lower::ChunkTypes;
 pub use null::{NullExecutor, NullTarget};
 pub use offload::Waits;
 pub use plan::{
-    Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SPILL_ALIGNMENT,
-    StateHome, StatePlacement, Step,
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, StateHome,
+    StatePlacement, Step,
 };
 pub use remat::least_rematerialization;
-pub use sheet::{Entry, Holder, LoadSheet, Peak, PlanRow, in_words};
+pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words};
 pub use size::{Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};

@@ -1,6 +1,6 @@
 //! What a plan is.
 
-use crate::LoadSheet;
+use crate::{Direction, LoadSheet, PerTier, Queue, Tier};
 use plimsoll_graph::{Graph, NodeId, ValueId};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ pub enum Action {
         workspace: Option<BufferId>,
     },
     /// Updates a state that is offloaded, chunk by chunk: an elementwise node runs on a part of its operands at a time. The states
-    /// that it reads from the spill file and writes back there are double-buffered in its scratch.
+    /// that it reads from their tiers and writes back there are double-buffered in its scratch.
     ChunkedUpdate {
         /// The node.
         node: NodeId,
@@ -88,21 +88,36 @@ pub enum Action {
         /// Destination.
         to: BufferId,
     },
-    /// Starts a read from the spill file. The buffer is live from here on; the first step that reads it waits.
+    /// Starts a transfer from a tier. The buffer is live from here on; the first step that reads it waits.
     Load {
         /// What is read.
         what: Offloaded,
+        /// Where it is.
+        tier: Tier,
         /// Destination.
         to: BufferId,
     },
-    /// Starts a write of a state's new version, or of a value that is loaded again in the same step, to the spill file. The first
-    /// step that overwrites the buffer waits.
+    /// Starts a transfer of a state's new version, or of a value that is loaded again in the same step, to a tier. The first step
+    /// that overwrites the buffer waits.
     Store {
         /// What is written.
         what: Offloaded,
+        /// Where to.
+        tier: Tier,
         /// Source.
         from: BufferId,
     },
+}
+
+impl Action {
+    /// The queue that a transfer runs on; none for other actions.
+    pub const fn queue(&self) -> Option<Queue> {
+        match self {
+            Self::Load { tier, .. } => Some(tier.queue(Direction::Load)),
+            Self::Store { tier, .. } => Some(tier.queue(Direction::Store)),
+            Self::Run { .. } | Self::ChunkedUpdate { .. } | Self::Copy { .. } => None,
+        }
+    }
 }
 
 /// What a transfer moves.
@@ -119,7 +134,9 @@ pub enum Offloaded {
 pub struct OffloadedValue {
     /// The value.
     pub value: ValueId,
-    /// Its offset in the spill file: a multiple of [`SPILL_ALIGNMENT`], above every state.
+    /// Where it waits.
+    pub tier: Tier,
+    /// Its offset there: a multiple of [`TIER_ALIGNMENT`](crate::TIER_ALIGNMENT), above every state.
     pub offset: u64,
 }
 
@@ -171,28 +188,46 @@ impl ExecutionPlan {
         })
     }
 
-    /// Bytes written to the spill file in a step, with the states of its set.
-    pub fn stored_bytes(&self, states: &[StatePlacement]) -> u64 {
-        let stores = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Store { what: Offloaded::State(i), .. } => {
-                Some((step.optimizer_step, states[*i].ty.bytes()))
+    /// Bytes written to each tier in a step, with the states of its set.
+    pub fn stored_bytes(&self, states: &[StatePlacement]) -> PerTier<u64> {
+        let mut stored = PerTier::<u64>::default();
+        for step in &self.steps {
+            let times = if step.optimizer_step { 1 } else { self.graph.micro_batches as u64 };
+            match &step.action {
+                Action::Store { what, tier, .. } => {
+                    let bytes = match *what {
+                        Offloaded::State(i) => states[i].ty.bytes(),
+                        Offloaded::Value(i) => self.graph.ty(self.offloaded[i].value).bytes(),
+                    };
+                    stored[*tier] += times * bytes as u64;
+                }
+                Action::ChunkedUpdate { node, reads, .. } => {
+                    let chunked = self.chunked_bytes(*node, reads, states);
+                    Tier::ALL.into_iter().for_each(|tier| stored[tier] += times * chunked[tier]);
+                }
+                _ => {}
             }
-            Action::Store { what: Offloaded::Value(i), .. } => {
-                Some((step.optimizer_step, self.graph.ty(self.offloaded[*i].value).bytes()))
-            }
-            Action::ChunkedUpdate { node, writes, .. } => {
-                Some((step.optimizer_step, self.chunked_bytes(*node, writes)))
-            }
-            _ => None,
-        });
-        let times = |optimizer_step| if optimizer_step { 1 } else { self.graph.micro_batches as u64 };
-        stores.map(|(optimizer_step, bytes)| times(optimizer_step) * bytes as u64).sum()
+        }
+        stored
     }
 
-    /// Bytes of the offloaded states that a chunked update rewrites.
-    pub(crate) fn chunked_bytes(&self, node: NodeId, writes: &[Option<BufferId>]) -> usize {
-        let outputs = self.graph.node(node).outputs.iter().zip(writes);
-        outputs.filter(|(_, to)| to.is_none()).map(|(&value, _)| self.graph.ty(value).bytes()).sum()
+    /// Bytes of the offloaded states that a chunked update reads and rewrites, in each tier.
+    pub(crate) fn chunked_bytes(
+        &self,
+        node: NodeId,
+        reads: &[Option<BufferId>],
+        states: &[StatePlacement],
+    ) -> PerTier<u64> {
+        let mut bytes = PerTier::<u64>::default();
+        let inputs = self.graph.node(node).inputs.iter().zip(reads);
+        for (&value, _) in inputs.filter(|(_, buffer)| buffer.is_none()) {
+            let own = self.graph.states.iter().find(|s| s.input == value);
+            let placed = own.and_then(|own| states.iter().find(|s| s.name == own.name));
+            if let Some(StateHome::Offloaded { tier, .. }) = placed.map(|s| s.home) {
+                bytes[tier] += self.graph.ty(value).bytes() as u64;
+            }
+        }
+        bytes
     }
 }
 
@@ -201,12 +236,14 @@ impl ExecutionPlan {
 pub enum StateHome {
     /// In the arena, from this offset on.
     Arena(usize),
-    /// In the spill file, from this offset on, a multiple of [`SPILL_ALIGNMENT`].
-    File(u64),
+    /// In a tier.
+    Offloaded {
+        /// Which one.
+        tier: Tier,
+        /// Its offset there, a multiple of [`TIER_ALIGNMENT`](crate::TIER_ALIGNMENT).
+        offset: u64,
+    },
 }
-
-/// Everything in the spill file starts at a multiple of this.
-pub const SPILL_ALIGNMENT: u64 = 4096;
 
 /// A state and where it lives, in every plan of the set.
 #[derive(Clone, Debug, PartialEq)]
@@ -224,11 +261,11 @@ pub struct StatePlacement {
 }
 
 impl StatePlacement {
-    /// Its bytes in the arena; an empty range if it lives in the spill file.
+    /// Its bytes in the arena; an empty range if it is offloaded.
     pub fn arena_range(&self) -> std::ops::Range<usize> {
         match self.home {
             StateHome::Arena(offset) => offset..offset + self.ty.bytes(),
-            StateHome::File(_) => 0..0,
+            StateHome::Offloaded { .. } => 0..0,
         }
     }
 }
@@ -240,14 +277,14 @@ pub struct PlanSet {
     pub target: String,
     /// The plans.
     pub plans: Vec<ExecutionPlan>,
-    /// The states, at the bottom of the arena or in the spill file.
+    /// The states, at the bottom of the arena or in a tier.
     pub states: Vec<StatePlacement>,
     /// Every offset, every peak and the arena are multiples of this.
     pub alignment: usize,
     /// The arena: the largest plan's peak.
     pub arena_bytes: usize,
-    /// Bytes of the spill file.
-    pub spill_bytes: u64,
+    /// Bytes of each tier: of the arena in host memory, and of the spill file.
+    pub tier_bytes: PerTier<u64>,
     /// The load sheet.
     pub sheet: LoadSheet,
 }

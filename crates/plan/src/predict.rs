@@ -1,37 +1,47 @@
 //! The predicted time of a plan: its computing, and the transfers that are not hidden behind it.
 
 use crate::offload::{Waits, body, transfer, waits};
-use crate::{Action, Buffer, BufferId, Disk, ExecutionPlan, KernelQuery, Step, Target, Unsupported};
+use crate::tier::per_mib;
+use crate::{
+    Action, Buffer, BufferId, BufferKind, Direction, KernelQuery, PerTier, PlanSet, Queue, Step, Target,
+    Tier, Tiers, Unsupported,
+};
 
-/// Time to copy bytes from one buffer to another. No target is asked: each byte is read and written once, at some 8 bytes a
-/// nanosecond.
-pub(crate) fn copy_ns(bytes: usize) -> u64 {
-    bytes as u64 / 4
+/// Time of a chunked update with so many bytes of offloaded states in each tier: computing and transfers overlap.
+pub(crate) fn chunked_update_ns(computing: u64, bytes: PerTier<u64>, tiers: &Tiers) -> u64 {
+    let moving = |tier: Tier, direction| tiers.ns(tier, direction, bytes[tier] as usize);
+    let host = moving(Tier::Host, Direction::Load).max(moving(Tier::Host, Direction::Store));
+    let file = moving(Tier::File, Direction::Load) + moving(Tier::File, Direction::Store);
+    computing.max(host).max(file)
 }
 
-/// Time of a chunked update with so many bytes of offloaded states: computing and transfers overlap.
-pub(crate) fn chunked_update_ns(computing: u64, bytes: usize, disk: Disk) -> u64 {
-    computing.max(disk.read_ns(bytes) + disk.write_ns(bytes))
+/// Time to copy the inputs in, where the batch is in host memory and the computing space is another.
+fn entry_ns(buffers: &[Buffer], tiers: &Tiers) -> u64 {
+    let Some(host) = tiers.host else { return 0 };
+    let inputs = buffers.iter().filter(|b| matches!(b.kind, BufferKind::Input(_)));
+    inputs.map(|b| host.link.latency(b.bytes) + host.link.ns(Direction::Load, b.bytes)).sum()
 }
 
-/// Steady-state time of a run whose steps take the given times: transfers run beside the computing, one after the other, until
-/// a step waits for them.
+/// Steady-state time of a run whose steps take the given times: transfers run beside the computing, one after the other on
+/// each queue, until a step waits for them.
 pub(crate) fn predicted(
     steps: &[Step],
     buffers: &[Buffer],
     micro_batches: usize,
     times: &[u64],
-    disk: Disk,
+    tiers: &Tiers,
 ) -> u64 {
+    let entry_ns = entry_ns(buffers, tiers);
     let (body, rounds) = (body(steps), micro_batches.max(1) as u64);
     if !steps.iter().any(|step| transfer(step).is_some()) {
         let once: u64 = times.iter().sum();
         let again = times[..body].iter().sum::<u64>().saturating_mul(rounds - 1);
-        return once.saturating_add(again);
+        return once.saturating_add(again).saturating_add(entry_ns);
     }
     let waits = waits(steps, buffers);
     let done = vec![0; steps.len()];
-    let mut clock = Clock { steps, buffers, times, disk, waits: &waits, now: 0, disk_free_at: 0, done };
+    let free_at = [0; Queue::COUNT];
+    let mut clock = Clock { steps, buffers, times, tiers, waits: &waits, entry_ns, now: 0, free_at, done };
     clock.run(body, rounds);
     let before = clock.now;
     clock.run(body, rounds);
@@ -43,11 +53,13 @@ struct Clock<'a> {
     steps: &'a [Step],
     buffers: &'a [Buffer],
     times: &'a [u64],
-    disk: Disk,
+    tiers: &'a Tiers,
     waits: &'a Waits,
+    /// Time to copy the inputs in.
+    entry_ns: u64,
     now: u64,
-    /// When the disk has done all transfers so far.
-    disk_free_at: u64,
+    /// When each queue has done all transfers so far.
+    free_at: [u64; Queue::COUNT],
     /// When each transfer is done, by its step.
     done: Vec<u64>,
 }
@@ -55,7 +67,7 @@ struct Clock<'a> {
 impl Clock<'_> {
     /// One run after whatever came before.
     fn run(&mut self, body: usize, rounds: u64) {
-        self.wait(&self.waits.entry);
+        self.now = self.after(&self.waits.entry, self.now).saturating_add(self.entry_ns);
         let mut took = 0;
         // The second micro-batch stands for all after it but the last.
         for _ in 1..rounds.min(3) {
@@ -64,42 +76,47 @@ impl Clock<'_> {
             took = self.now - start;
         }
         let skipped_ns = rounds.saturating_sub(3).saturating_mul(took);
-        for moment in self.done.iter_mut().chain([&mut self.now, &mut self.disk_free_at]) {
+        for moment in self.done.iter_mut().chain(&mut self.free_at).chain([&mut self.now]) {
             *moment = moment.saturating_add(skipped_ns);
         }
         (0..self.steps.len()).for_each(|at| self.step(at));
     }
 
-    fn wait(&mut self, transfers: &[u32]) {
-        self.now = transfers.iter().map(|&t| self.done[t as usize]).fold(self.now, u64::max);
+    /// When these transfers are done, but not before a moment.
+    fn after(&self, transfers: &[u32], moment: u64) -> u64 {
+        transfers.iter().map(|&t| self.done[t as usize]).fold(moment, u64::max)
     }
 
     fn step(&mut self, at: usize) {
-        self.wait(&self.waits.steps[at]);
-        let time = self.times[at];
-        match self.steps[at].action {
-            Action::Load { .. } | Action::Store { .. } => {
-                let bytes = transfer(&self.steps[at]).map_or(0, |(id, _)| self.buffers[id.index()].bytes);
-                self.now = self.now.saturating_add(self.disk.request_cpu(bytes));
-                self.disk_free_at = self.disk_free_at.max(self.now).saturating_add(time);
-                self.done[at] = self.disk_free_at.saturating_add(self.disk.latency(bytes));
-            }
-            Action::ChunkedUpdate { .. } => {
-                // It waits for the disk, and keeps it busy.
-                self.now = self.now.max(self.disk_free_at).saturating_add(time);
-                self.disk_free_at = self.now;
-            }
-            Action::Run { .. } | Action::Copy { .. } => self.now = self.now.saturating_add(time),
+        let (time, waits) = (self.times[at], &self.waits.steps[at]);
+        if let Some(moved) = transfer(&self.steps[at]) {
+            let (bytes, link) = (self.buffers[moved.buffer.index()].bytes, self.tiers.link(moved.tier));
+            self.now = self.now.saturating_add(link.request_cpu(bytes));
+            let queue = moved.queue().index();
+            // The queue waits, not the computing.
+            let start = self.after(waits, self.now.max(self.free_at[queue]));
+            self.free_at[queue] = start.saturating_add(time);
+            self.done[at] = self.free_at[queue].saturating_add(link.latency(bytes));
+            return;
+        }
+        self.now = self.after(waits, self.now);
+        if let Action::ChunkedUpdate { .. } = self.steps[at].action {
+            // It waits for all queues, and keeps them busy.
+            self.now = self.free_at.into_iter().fold(self.now, u64::max).saturating_add(time);
+            self.free_at = [self.now; Queue::COUNT];
+        } else {
+            self.now = self.now.saturating_add(time);
         }
     }
 }
 
-impl ExecutionPlan {
-    /// Predicted time of a step on a target with this disk: [`ExecutionPlan::nanoseconds`], if the plan was made for them.
+impl PlanSet {
+    /// Predicted time of a step of plan `i` on a target with these tiers: the plan's
+    /// [`nanoseconds`](crate::ExecutionPlan::nanoseconds), if it was made for them.
     ///
     /// ```
     /// use plimsoll_graph::{Builder, op::Unary};
-    /// use plimsoll_plan::{Budget, Disk, NullTarget, plan};
+    /// use plimsoll_plan::{Budget, NullTarget, Tiers, plan};
     /// let mut b = Builder::new(2, 2);
     /// let x = b.batch_input("x", "f32[2,3]".parse()?);
     /// let y = b.unary(Unary::Exp, x)?;
@@ -107,27 +124,29 @@ impl ExecutionPlan {
     /// let batches = [("predict".into(), b.finish()?)];
     /// let target = NullTarget::default();
     /// let plans = plan(&batches, &target, &Budget::new(usize::MAX, Vec::new()))?;
-    /// assert_eq!(plans.plans[0].predict(&target, Disk::default())?, plans.plans[0].nanoseconds);
+    /// assert_eq!(plans.predict(0, &target, &Tiers::default())?, plans.plans[0].nanoseconds);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn predict(&self, target: &dyn Target, disk: Disk) -> Result<u64, Unsupported> {
-        let batch_relations = self.graph.batch_relations();
+    pub fn predict(&self, i: usize, target: &dyn Target, tiers: &Tiers) -> Result<u64, Unsupported> {
+        let plan = &self.plans[i];
+        let graph = plan.graph.as_ref();
+        let batch_relations = graph.batch_relations();
         let computing = |node| {
-            let kernel =
-                target.kernel(&KernelQuery::new(&self.graph, &batch_relations, self.graph.node(node)));
+            let kernel = target.kernel(&KernelQuery::new(graph, &batch_relations, graph.node(node)));
             Ok(kernel?.nanoseconds)
         };
-        let bytes = |buffer: &BufferId| self.buffers[buffer.index()].bytes;
+        let bytes = |buffer: &BufferId| plan.buffers[buffer.index()].bytes;
         let time = |step: &Step| match &step.action {
             Action::Run { node, .. } => computing(*node),
-            Action::ChunkedUpdate { node, writes, .. } => {
-                Ok(chunked_update_ns(computing(*node)?, self.chunked_bytes(*node, writes), disk))
+            Action::ChunkedUpdate { node, reads, .. } => {
+                let chunked = plan.chunked_bytes(*node, reads, &self.states);
+                Ok(chunked_update_ns(computing(*node)?, chunked, tiers))
             }
-            Action::Copy { to, .. } => Ok(copy_ns(bytes(to))),
-            Action::Load { to, .. } => Ok(disk.read_ns(bytes(to))),
-            Action::Store { from, .. } => Ok(disk.write_ns(bytes(from))),
+            Action::Copy { to, .. } => Ok(per_mib(bytes(to), target.copy_ns_per_mib())),
+            Action::Load { to, tier, .. } => Ok(tiers.ns(*tier, Direction::Load, bytes(to))),
+            Action::Store { from, tier, .. } => Ok(tiers.ns(*tier, Direction::Store, bytes(from))),
         };
-        let times = self.steps.iter().map(time).collect::<Result<Vec<_>, _>>()?;
-        Ok(predicted(&self.steps, &self.buffers, self.graph.micro_batches, &times, disk))
+        let times = plan.steps.iter().map(time).collect::<Result<Vec<_>, _>>()?;
+        Ok(predicted(&plan.steps, &plan.buffers, graph.micro_batches, &times, tiers))
     }
 }

@@ -1,5 +1,6 @@
 //! What the planner knows of a machine: pure and hardware-free.
 
+use crate::Entry;
 use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_tensor::TensorType;
 use thiserror::Error;
@@ -67,6 +68,14 @@ pub trait Target: Send + Sync {
     }
     /// Alignment of every buffer in the arena, a power of two.
     fn alignment(&self) -> usize;
+    /// Time to copy a MiB from one buffer to another: each byte is read and written once, at some 8 bytes a nanosecond.
+    fn copy_ns_per_mib(&self) -> u64 {
+        262_144
+    }
+    /// What the target itself takes in the computing space beside the arena, like a device's context.
+    fn outside(&self) -> Vec<Entry> {
+        Vec::new()
+    }
     /// Which kernel runs an op, and what it needs. A pure function.
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported>;
 }

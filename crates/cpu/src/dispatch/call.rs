@@ -1,9 +1,10 @@
-//! A kernel with its sizes, and the memory it runs on.
+//! A kernel with its sizes.
 
 use super::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::kernels::math::TASK_ELEMENTS;
 use plimsoll_plan::KernelQuery;
+pub(super) use plimsoll_runtime::Operands;
 use plimsoll_tensor::{DType, TensorType};
 
 /// A node's kernel with its sizes.
@@ -45,42 +46,6 @@ pub(super) fn found(call: impl Call + 'static) -> Found {
 /// Bytes of all operands.
 pub(super) fn bytes(query: &KernelQuery<'_>) -> f64 {
     query.op.bytes(&query.inputs, &query.outputs) as f64
-}
-
-/// The addresses of a step's operands.
-pub(crate) struct Operands<'a> {
-    pub reads: &'a [*const u8],
-    pub writes: &'a [*mut u8],
-    pub workspace: *mut u8,
-    pub workspace_bytes: usize,
-}
-
-impl Operands<'_> {
-    /// # Safety
-    /// The operand has that many elements of that type, and nothing writes to it meanwhile.
-    pub(super) unsafe fn read<T>(&self, i: usize, elements: usize) -> &[T] {
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.reads[i].cast(), elements) }
-    }
-
-    /// # Safety
-    /// The operand has that many elements of that type, and nothing else uses it meanwhile.
-    #[allow(clippy::mut_from_ref, reason = "the plan keeps a step's outputs apart")]
-    pub(super) unsafe fn write<T>(&self, i: usize, elements: usize) -> &mut [T] {
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.writes[i].cast(), elements) }
-    }
-
-    /// # Safety
-    /// Nothing else uses the workspace meanwhile.
-    #[allow(clippy::mut_from_ref, reason = "the plan gives each step its own workspace")]
-    pub(super) unsafe fn scratch(&self) -> &mut [f32] {
-        if self.workspace_bytes == 0 {
-            return &mut [];
-        }
-        // SAFETY: the caller's promise; the arena is aligned and every bit pattern is an f32.
-        unsafe { std::slice::from_raw_parts_mut(self.workspace.cast(), self.workspace_bytes / 4) }
-    }
 }
 
 /// `read!(o, i, n)`: operand i as n elements.

@@ -20,7 +20,7 @@ mod reduce;
 mod resize;
 mod target;
 
-pub(crate) use call::{Call, Found, Operands};
+pub(crate) use call::{Call, Found};
 pub use target::CpuTarget;
 
 use plimsoll_graph::Op;

@@ -1,7 +1,7 @@
 //! Fingerprints: hashes of everything that plans depend on.
 
 use crate::lower::{CHUNK_ELEMENTS, chunkable_updates};
-use crate::{Budget, ChunkTypes, KernelQuery, Target};
+use crate::{Budget, ChunkTypes, KernelQuery, PerTier, Target, Tiers};
 use plimsoll_graph::Graph;
 use std::fmt::{self, Write};
 use twox_hash::xxhash3_128::Hasher;
@@ -41,7 +41,12 @@ impl Fingerprint {
     /// The fingerprint of graphs on a target.
     pub fn new(batches: &[(String, Graph)], target: &dyn Target) -> Self {
         let mut text = Text(Hasher::new());
-        text.add(format_args!("{PLANNER} {:?} {}", target.name(), target.alignment()));
+        text.add(format_args!(
+            "{PLANNER} {:?} {} {}",
+            target.name(),
+            target.alignment(),
+            target.copy_ns_per_mib()
+        ));
         for (name, graph) in batches {
             text.add(format_args!("{name:?} {graph}"));
             // Ops determine batch relations; the graph's text does not show them.
@@ -61,12 +66,17 @@ impl Fingerprint {
         Self(text.0.finish_128())
     }
 
-    /// The key of the plans under a budget. Memory outside the arena matters only by the arena limit that it leaves.
+    /// The key of the plans under a budget. Memory outside the arena matters only by the limits of arena and tiers that it leaves.
     pub fn key(&self, budget: &Budget) -> PlanKey {
-        let Budget { line_bytes: _, outside: _, rematerialize, offload, time_limit_ns } = budget;
+        let Budget { line_bytes: _, outside: _, host: _, rematerialize, tiers, offload, time_limit_ns } =
+            budget;
         let limit = Some(budget.arena_bytes()).filter(|&limit| limit < NO_LIMIT);
         let mut text = Text(Hasher::new());
-        text.add(format_args!("{:032x} {limit:?} {rematerialize} {offload:?} {time_limit_ns}", self.0));
+        // What is not offloaded passes the host link alone, on its way in.
+        let tiers = if *offload { *tiers } else { Tiers { host: tiers.host, file: None } };
+        let room = PerTier::<u64>::from_fn(|tier| budget.tier_capacity(tier));
+        let given = format_args!("{rematerialize} {offload} {tiers:?} {room:?} {time_limit_ns}");
+        text.add(format_args!("{:032x} {limit:?} {given}", self.0));
         PlanKey(text.0.finish_128())
     }
 }

@@ -5,7 +5,8 @@ use crate::lower::CHUNK_ELEMENTS;
 use crate::lower::find_states;
 use crate::{
     Action, Budget, Buffer, BufferId, ChunkTypes, ExecutionPlan, Kernel, KernelQuery, LoadSheet,
-    OffloadedValue, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, Step, Target, VerifyError, verify,
+    OffloadedValue, PerTier, PlanError, PlanSet, StateHome, Step, TIER_ALIGNMENT, Target, VerifyError,
+    verify,
 };
 use plimsoll_graph::{BatchRelation, Graph, NodeId};
 use serde::{Deserialize, Serialize};
@@ -37,7 +38,7 @@ pub struct PlanRecord {
     plans: Vec<Choices>,
     /// The home of each state.
     homes: Vec<StateHome>,
-    spill_bytes: u64,
+    tier_bytes: PerTier<u64>,
 }
 
 /// The choices of one plan.
@@ -83,7 +84,7 @@ impl PlanRecord {
         Self {
             plans: plans.plans.iter().map(choices).collect(),
             homes: plans.states.iter().map(|s| s.home).collect(),
-            spill_bytes: plans.spill_bytes,
+            tier_bytes: plans.tier_bytes,
         }
     }
 
@@ -101,7 +102,7 @@ impl PlanRecord {
             return mismatch("its states or batch types differ");
         }
         if self.plans.iter().any(|p| p.nanoseconds.max(p.peak_bytes as u64) > MAX_FIGURE)
-            || self.spill_bytes > MAX_FIGURE
+            || self.tier_bytes.host.max(self.tier_bytes.file) > MAX_FIGURE
         {
             return mismatch("its figures are out of range");
         }
@@ -114,16 +115,16 @@ impl PlanRecord {
             arena_bytes: plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0),
             plans,
             states,
-            spill_bytes: self.spill_bytes,
+            tier_bytes: self.tier_bytes,
             sheet: LoadSheet::default(),
         };
         verify::places(&plans)?;
-        if plans.spill_bytes != spill_end(&plans) {
-            return mismatch("its spill file has another size");
+        if plans.tier_bytes != tier_ends(&plans) {
+            return mismatch("its tiers have other sizes");
         }
         plans.plans.iter().try_for_each(|plan| check_kernels(plan, target))?;
-        let PlanSet { plans, states, spill_bytes, .. } = plans;
-        Ok(plan_set(target, plans, states, spill_bytes, budget))
+        let PlanSet { plans, states, tier_bytes, .. } = plans;
+        Ok(plan_set(target, plans, states, tier_bytes, budget))
     }
 }
 
@@ -168,18 +169,22 @@ impl Choices {
     }
 }
 
-/// The end of the last page of the spill file.
-fn spill_end(plans: &PlanSet) -> u64 {
-    let end = |offset: u64, bytes: usize| (offset + bytes as u64).next_multiple_of(SPILL_ALIGNMENT);
-    let states = plans.states.iter().filter_map(|s| match s.home {
-        StateHome::File(offset) => Some(end(offset, s.ty.bytes())),
-        StateHome::Arena(_) => None,
-    });
-    let values = plans
-        .plans
-        .iter()
-        .flat_map(|p| p.offloaded.iter().map(|s| end(s.offset, p.graph.ty(s.value).bytes())));
-    states.chain(values).max().unwrap_or(0)
+/// The end of the last page of each tier.
+fn tier_ends(plans: &PlanSet) -> PerTier<u64> {
+    let mut ends = PerTier::<u64>::default();
+    let mut reach = |tier, offset: u64, bytes: usize| {
+        let end: &mut u64 = &mut ends[tier];
+        *end = (offset + bytes as u64).next_multiple_of(TIER_ALIGNMENT).max(*end);
+    };
+    for state in &plans.states {
+        if let StateHome::Offloaded { tier, offset } = state.home {
+            reach(tier, offset, state.ty.bytes());
+        }
+    }
+    for plan in &plans.plans {
+        plan.offloaded.iter().for_each(|s| reach(s.tier, s.offset, plan.graph.ty(s.value).bytes()));
+    }
+    ends
 }
 
 /// Checks that every kernel has its workspace and works in place only where it may.

@@ -3,7 +3,7 @@
 //! Each file tries combinations of one level, the cheapest first, and keeps the best by one comparator ([`Score`]):
 //!
 //! - `run.rs`: how many micro-batches, and which techniques each count may use ([`Chooser`], called by `train`);
-//! - `state_tiers.rs`: which states live in the spill file, whole or updated in chunks;
+//! - `state_tiers.rs`: which states live in which tier, whole or updated in chunks;
 //! - `one_graph.rs`: which values of one graph are offloaded, and which are rematerialized.
 
 mod compare;
@@ -26,10 +26,21 @@ use state_tiers::Planner;
 struct Techniques {
     /// Tasks may run twice.
     rematerialize: bool,
-    /// Values of at least so many bytes may wait in the spill file; none if `None`.
+    /// Values of at least so many bytes may wait in a tier; none if `None`.
     offload_values_from: Option<usize>,
     /// Offloaded states of at least so many bytes are updated in chunks.
     chunk_from_bytes: usize,
+    /// Where offloaded states go.
+    state_rule: StateRule,
+}
+
+/// The tier of offloaded states, where there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StateRule {
+    /// The fastest with room, before any value.
+    Fastest,
+    /// The slowest: values get the fast one.
+    Slowest,
 }
 
 /// Plans every batch type of a model into one arena under a line. States are matched by name across the graphs and
@@ -81,5 +92,5 @@ pub(crate) fn plan_with_cache(
     budget: &Budget,
     search_cache: &SearchCache,
 ) -> Result<PlanSet, PlanError> {
-    Planner::new(batches, target, budget.offload.unwrap_or_default(), search_cache)?.plan_under(budget)
+    Planner::new(batches, target, budget, search_cache)?.plan_under(budget)
 }

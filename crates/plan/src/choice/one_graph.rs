@@ -6,7 +6,7 @@ use crate::lower::{ListEntry, StateTier, TaskGraph, TaskId, unroll};
 use crate::offload::{IdleInterval, fewest_to_fit, idle_intervals, most_expensive, with_offloaded};
 use crate::placement::Layout;
 use crate::remat::Rematerialization;
-use crate::{Disk, ExecutionPlan, PlanError, Target};
+use crate::{ExecutionPlan, PlanError, Target, Tiers};
 
 /// Attempts at most to meet a limit in spite of fragmentation, each with a lower search limit.
 const ATTEMPTS: usize = 3;
@@ -19,14 +19,14 @@ const ABOVE_LOWEST: usize = 128;
 pub(super) fn plan_graph(
     layout: &Layout<'_>,
     target: &dyn Target,
-    disk: Disk,
+    tiers: &Tiers,
     techniques: Techniques,
 ) -> Result<ExecutionPlan, PlanError> {
     let (limit, graph) = (layout.arena_limit, layout.graph.as_ref());
-    let (_, tiers) = layout.state_layout.of(graph);
-    let task_graph = TaskGraph::new(layout.name, graph, target, &tiers, disk)?;
+    let (_, state_tiers) = layout.state_layout.of(graph);
+    let task_graph = TaskGraph::new(layout.name, graph, target, &state_tiers, tiers)?;
     let order = layout.search_cache.order(&task_graph);
-    let plain = if tiers.iter().any(|&tier| tier != StateTier::Arena) {
+    let plain = if state_tiers.iter().any(|&tier| tier != StateTier::Arena) {
         layout.place_within_limit(&task_graph, &order)
     } else {
         layout.place_lowest(&task_graph, &order)
@@ -40,11 +40,12 @@ pub(super) fn plan_graph(
     let mut best = plain;
     let idle = techniques.offload_values_from;
     let idle = idle.map_or(Vec::new(), |least_bytes| idle_intervals(&task_graph, &order, least_bytes));
+    let room = layout.state_layout.room;
     let mut search_limit = limit.saturating_sub(layout.state_layout.end);
     let mut fewest: Vec<IdleInterval> = Vec::new();
     for _ in 0..if idle.is_empty() { 0 } else { ATTEMPTS } {
         fewest = fewest_to_fit(&task_graph, &order, &idle, search_limit);
-        let offloaded = with_offloaded(&task_graph, &order, &fewest);
+        let offloaded = with_offloaded(&task_graph, &order, &fewest, room);
         let found = layout.place_within_limit(&offloaded, &all(&offloaded));
         let peak = found.peak_bytes;
         best = better(best, found, score);
@@ -57,7 +58,7 @@ pub(super) fn plan_graph(
         return Ok(best);
     }
     let with_both = |best: ExecutionPlan, intervals: &[IdleInterval]| {
-        let offloaded = with_offloaded(&task_graph, &order, intervals);
+        let offloaded = with_offloaded(&task_graph, &order, intervals, room);
         // Rematerialization only adds to this time.
         if score(&best).fits() && best.nanoseconds <= offloaded.least_nanoseconds() {
             return best;
@@ -74,7 +75,7 @@ pub(super) fn plan_graph(
     let (found, list) = rematerialized(layout, &task_graph, &order);
     best = better(best, found, score);
     if !idle.is_empty() && best.nanoseconds > fast_ns {
-        // Beside the computing the disk moves what is most expensive to rematerialize.
+        // Beside the computing the links move what is most expensive to rematerialize.
         best = with_both(best, &most_expensive(&idle, &list, &task_graph, fast_ns / 2));
         best = with_both(best, &fewest);
     }

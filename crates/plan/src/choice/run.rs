@@ -2,8 +2,8 @@
 
 use super::{Score, better};
 use crate::{
-    Budget, Disk, Entry, Fingerprint, Infeasible, PlanError, PlanSet, SearchCache, Target, VerifyError,
-    sheet, verify,
+    Budget, Entry, Fingerprint, HostBudget, Infeasible, PlanError, PlanSet, SearchCache, Target, Tiers,
+    VerifyError, sheet, verify,
 };
 use plimsoll_graph::Graph;
 use std::cell::OnceCell;
@@ -20,13 +20,13 @@ pub trait Candidates {
 
     /// The target of the plans.
     fn target(&self) -> &dyn Target;
-    /// The disk that may hold offloaded states and values.
-    fn disk(&self) -> Option<Disk>;
+    /// The tiers that may hold offloaded states and values.
+    fn tiers(&self) -> Tiers;
     /// Numbers of micro-batches to try, the fewest first; at least one number.
     fn micro_batches(&self) -> Vec<usize>;
     /// The graphs of every batch type, by name, with training steps in so many micro-batches.
     fn graphs(&self, micro_batches: usize) -> Result<Vec<(String, Graph)>, Self::Error>;
-    /// What lies outside the arena beside the plans themselves.
+    /// What lies in host memory outside the arena beside the plans themselves.
     fn outside(&self, micro_batches: usize, graphs: &[(String, Graph)]) -> Vec<Entry>;
     /// Heap of the program beside that of the plans; `None` if the heap is not accounted for.
     fn heap_bytes(&self) -> Option<usize>;
@@ -78,8 +78,10 @@ enum RunTechniques {
 /// Chooses how a run fits under a line, and keeps what does not depend on the line.
 #[derive(Default)]
 pub struct Chooser {
-    /// The line.
+    /// The line of the computing space.
     pub line_bytes: usize,
+    /// The line of host memory, where the computing space is a device's.
+    host_line_bytes: usize,
     /// Whether plans are as low as possible, rather than just under the line.
     lowest: bool,
     /// Predicted time of a step without a line, and bytes of all states; known once anything is planned.
@@ -95,13 +97,13 @@ pub struct Chooser {
 
 impl Chooser {
     /// For plans under one line: only the latest search is kept, for its next search limit.
-    pub fn new(line_bytes: usize) -> Self {
-        Self { line_bytes, search_cache: SearchCache::with_capacity(1), ..Self::default() }
+    pub fn new(line_bytes: usize, host_line_bytes: usize) -> Self {
+        Self { line_bytes, host_line_bytes, search_cache: SearchCache::with_capacity(1), ..Self::default() }
     }
 
     /// For plans under many lines, set by [`Chooser::line_bytes`].
-    pub fn reusable() -> Self {
-        Self { keep: true, search_cache: SearchCache::unbounded(), ..Self::default() }
+    pub fn reusable(host_line_bytes: usize) -> Self {
+        Self { keep: true, host_line_bytes, search_cache: SearchCache::unbounded(), ..Self::default() }
     }
 
     /// Predicted time of a step without a line; 0 before anything is planned.
@@ -150,17 +152,17 @@ impl Chooser {
         let last = if fits { tried - 2 } else { tried - 1 };
         let mut again = vec![0, (counts.len() / 2).min(last), last];
         again.dedup();
-        let disk = run.disk();
+        let offloads = !run.tiers().is_empty();
         // Rematerialization does not help where the states alone exceed the line. A line of 0 asks for the lowest peak.
         let line = self.search_limit();
-        let states_exceed = disk.is_some() && line > 0 && self.state_bytes > line;
+        let states_exceed = offloads && line > 0 && self.state_bytes > line;
         if !states_exceed {
             let others = again.iter().map(|&at| self.plan(run, counts[at], RunTechniques::Rematerialize));
             best = others.fold(best, better_of::<C>);
         }
         let saved_ns = self.unlimited_ns / WORTH_OFFLOADING;
         let is_fast = |plans: &PlanSet| step_ns(plans) <= self.unlimited_ns + saved_ns;
-        if disk.is_none() || best.as_ref().is_ok_and(is_fast) {
+        if !offloads || best.as_ref().is_ok_and(is_fast) {
             return best;
         }
         // From the smallest micro-batches to larger ones that offload more, while that is faster; and the whole batch, which
@@ -171,7 +173,7 @@ impl Chooser {
                 continue;
             }
             let time_limit_ns = match &best {
-                Ok(plans) if plans.spill_bytes > 0 => step_ns(plans),
+                Ok(plans) if plans.tier_bytes.sum() > 0 => step_ns(plans),
                 Ok(plans) => step_ns(plans).saturating_sub(saved_ns),
                 Err(_) => u64::MAX,
             };
@@ -202,6 +204,9 @@ impl Chooser {
             }
         };
         plans.sheet.line_bytes = self.line_bytes;
+        if let Some(host) = &mut plans.sheet.host {
+            host.line_bytes = self.host_line_bytes;
+        }
         plans.sheet.check_line()?;
         verify(&plans)?;
         Ok(plans)
@@ -244,7 +249,9 @@ impl Chooser {
         techniques: RunTechniques,
     ) -> Result<PlanSet, C::Error> {
         let batches = self.batches(run, micro_batches)?;
-        let outside = run.outside(micro_batches, batches.graphs());
+        let (tiers, limit) = (run.tiers(), self.search_limit());
+        let device = tiers.host.is_some();
+        let in_host = run.outside(micro_batches, batches.graphs());
         let plain = techniques == RunTechniques::Plain;
         // Heap and page tables depend on the plan: they are reserved first, and counted once the plan is known.
         // Rematerialized runs and transfers add to the plan, seldom as much as an eighth.
@@ -252,27 +259,34 @@ impl Chooser {
             let bytes = sheet::graphs_heap_bytes(batches.graphs());
             heap + bytes + if plain { 0 } else { bytes / 8 }
         });
+        let (offload, time_limit_ns) = match techniques {
+            RunTechniques::Plain | RunTechniques::Rematerialize => (false, u64::MAX),
+            RunTechniques::Offload { time_limit_ns } => (true, time_limit_ns),
+        };
         loop {
-            let outside_bytes = outside.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
-            let arena = sheet::largest_arena(self.search_limit().saturating_sub(outside_bytes));
-            let line_bytes = if plain { usize::MAX } else { arena.saturating_add(outside_bytes - reserved) };
-            let (disk, time_limit_ns) = match techniques {
-                RunTechniques::Plain | RunTechniques::Rematerialize => (None, u64::MAX),
-                RunTechniques::Offload { time_limit_ns } => (run.disk(), time_limit_ns),
+            let host_bytes = in_host.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
+            let host_limit = if device { self.host_line_bytes } else { limit };
+            // The arena of the computing space, or that of what is offloaded to host memory.
+            let host_arena = sheet::largest_arena(host_limit.saturating_sub(host_bytes));
+            let host_line = host_arena.saturating_add(host_bytes - reserved);
+            let budget = if device {
+                let host = HostBudget { line_bytes: host_line, outside: in_host.clone() };
+                Budget { host, ..Budget::new(limit, run.target().outside()) }
+            } else {
+                Budget::new(host_line, in_host.clone())
             };
-            let budget = Budget {
-                rematerialize: !plain,
-                offload: disk,
-                time_limit_ns,
-                ..Budget::new(line_bytes, outside.clone())
-            };
+            let line_bytes = if plain { usize::MAX } else { budget.line_bytes };
+            let budget =
+                Budget { line_bytes, rematerialize: !plain, tiers, offload, time_limit_ns, ..budget };
             let mut plans = run.plan_lowest(&batches, &budget, &self.search_cache)?;
-            let page_tables = sheet::page_tables(plans.arena_bytes);
+            let in_host_arena = if device { plans.tier_bytes.host as usize } else { plans.arena_bytes };
+            let page_tables = sheet::page_tables(in_host_arena);
             if let Some(heap) = run.heap_bytes() {
                 let bytes = heap + sheet::plans_heap_bytes(&plans);
-                let total = plans.sheet.total_bytes + bytes + page_tables.bytes;
+                let (total, _) = plans.sheet.host_total_and_line();
+                let total = total + bytes + page_tables.bytes;
                 // An arena that missed the limit with less reserved misses it with more, too.
-                let retry = plans.arena_bytes <= arena && total > self.search_limit();
+                let retry = in_host_arena <= host_arena && total > host_limit;
                 if bytes > reserved && retry && !plain {
                     reserved = bytes + bytes / 16;
                     continue;

@@ -1,13 +1,15 @@
-//! Which states live in the arena, which in the spill file, and which of those are updated in chunks.
+//! Which states live in the arena, which in a tier, and which of those are updated in chunks.
 
 use super::one_graph::plan_graph;
-use super::{Score, Techniques, better};
+use super::{Score, StateRule, Techniques, better};
+#[cfg(test)]
+use crate::Link;
 use crate::lower::{StateLayout, TaskGraph, TaskId, find_states};
 use crate::placement::Layout;
 use crate::schedule::order;
 use crate::{
-    Budget, Disk, ExecutionPlan, PlanError, PlanSet, SPILL_ALIGNMENT, SearchCache, StateHome, StatePlacement,
-    Target, offload, sheet,
+    Budget, ExecutionPlan, PerTier, PlanError, PlanSet, SearchCache, StateHome, StatePlacement,
+    TIER_ALIGNMENT, Target, Tier, Tiers, offload, sheet,
 };
 use plimsoll_graph::{Graph, Role};
 use std::cmp::Reverse;
@@ -35,7 +37,9 @@ pub(super) struct Planner<'a> {
     /// All states, not placed yet.
     states: Vec<StatePlacement>,
     alignment: usize,
-    disk: Disk,
+    tiers: Tiers,
+    /// What each tier may hold.
+    capacity: PerTier<u64>,
     search_cache: &'a SearchCache,
 }
 
@@ -61,59 +65,61 @@ impl<'a> Planner<'a> {
     pub fn new(
         batches: &'a [(String, Graph)],
         target: &'a dyn Target,
-        disk: Disk,
+        budget: &Budget,
         search_cache: &'a SearchCache,
     ) -> Result<Self, PlanError> {
         let states = find_states(batches)?;
         let graphs = batches.iter().map(|(_, graph)| Arc::new(graph.clone())).collect();
         let alignment = target.alignment().max(1);
-        Ok(Self { batches, graphs, target, states, alignment, disk, search_cache })
+        let (tiers, capacity) = (budget.tiers, PerTier::from_fn(|tier| budget.tier_capacity(tier)));
+        Ok(Self { batches, graphs, target, states, alignment, tiers, capacity, search_cache })
     }
 
     /// The fastest plans found under a budget, else those with the lowest peak.
     pub fn plan_under(&self, budget: &Budget) -> Result<PlanSet, PlanError> {
         let arena_limit = budget.arena_bytes();
         let resident = Techniques {
-            rematerialize: budget.rematerialize && budget.offload.is_none(),
+            rematerialize: budget.rematerialize && !budget.offload,
             offload_values_from: None,
             chunk_from_bytes: NO_CHUNKS,
+            state_rule: StateRule::Fastest,
         };
         let mut best = self.plan(&[], arena_limit, resident)?;
-        if let Some(disk) = budget.offload
-            && !best.score(arena_limit).fits()
-        {
-            best = self.with_offload(arena_limit.saturating_sub(disk.staging_bytes), budget, best)?;
+        if budget.offload && !best.score(arena_limit).fits() {
+            best = self.with_offload(arena_limit.saturating_sub(budget.staging_bytes()), budget, best)?;
         }
         Ok(self.finish(best, budget))
     }
 
-    /// Plans with these states in the spill file; techniques are used by graphs that do not fit without.
+    /// Plans with these states offloaded; techniques are used by graphs that do not fit without.
     fn plan(
         &self,
         offloaded: &[usize],
         arena_limit: usize,
         techniques: Techniques,
     ) -> Result<Candidate, PlanError> {
-        let state_layout = self.state_layout(offloaded, techniques.chunk_from_bytes);
+        let state_layout = self.state_layout(offloaded, techniques);
         let plans = self.batches.iter().zip(&self.graphs);
         let plans = plans.map(|((name, _), graph)| {
             let search_cache = self.search_cache;
             let layout = Layout { name, graph, state_layout: &state_layout, arena_limit, search_cache };
-            plan_graph(&layout, self.target, self.disk, techniques)
+            plan_graph(&layout, self.target, &self.tiers, techniques)
         });
         Ok(Candidate { plans: plans.collect::<Result<_, _>>()?, state_layout })
     }
 
     /// The set of finished plans, with their load sheet.
     fn finish(&self, candidate: Candidate, budget: &Budget) -> PlanSet {
-        let Candidate { plans, state_layout: StateLayout { states, spill_bytes, .. } } = candidate;
-        // Only one plan runs at a time: all share the part of the spill file above the states.
-        let ends = plans.iter().filter_map(|p| {
-            let last = p.offloaded.last()?;
-            Some((last.offset + p.graph.ty(last.value).bytes() as u64).next_multiple_of(SPILL_ALIGNMENT))
-        });
-        let spill_bytes = ends.max().unwrap_or(0).max(spill_bytes);
-        plan_set(self.target, plans, states, spill_bytes, budget)
+        let Candidate { plans, state_layout: StateLayout { states, mut tier_bytes, .. } } = candidate;
+        // Only one plan runs at a time: all share the part of a tier above the states.
+        for plan in &plans {
+            for offloaded in &plan.offloaded {
+                let bytes = plan.graph.ty(offloaded.value).bytes() as u64;
+                let end = &mut tier_bytes[offloaded.tier];
+                *end = (offloaded.offset + bytes).next_multiple_of(TIER_ALIGNMENT).max(*end);
+            }
+        }
+        plan_set(self.target, plans, states, tier_bytes, budget)
     }
 
     /// Offloads as few states as make the plans fit, and values beside them; rematerializes too where that is not enough, or
@@ -146,8 +152,10 @@ impl<'a> Planner<'a> {
         let hopeless_ns = unlimited_ns.saturating_add(added_ns.saturating_mul(REMAT_GAIN));
         let mut hopeless = true;
         let mut best = resident;
+        let rules = self.state_rules();
         for rematerialize in [false, true] {
-            for &count in &counts {
+            for (&count, &state_rule) in counts.iter().flat_map(|count| rules.iter().map(move |r| (count, r)))
+            {
                 if fits_within(&best, fast_ns) {
                     return Ok(best);
                 }
@@ -158,6 +166,7 @@ impl<'a> Planner<'a> {
                     rematerialize,
                     offload_values_from: Some(LEAST_OFFLOADED),
                     chunk_from_bytes: NO_CHUNKS,
+                    state_rule,
                 };
                 let found = self.plan(&order[..count], arena_limit, techniques)?;
                 let limit_ns = if score(&found).fits() { hopeless_ns } else { budget.time_limit_ns };
@@ -168,12 +177,13 @@ impl<'a> Planner<'a> {
         if hopeless || fits_within(&best, fast_ns / 2 * 3) {
             return Ok(best);
         }
-        // Chunked updates wait for the disk: they come last, and only for the largest states if that is enough.
+        // Chunked updates wait for the links: they come last, and only for the largest states if that is enough.
         let chunked = |chunk_from_bytes| {
             let techniques = Techniques {
                 rematerialize: budget.rematerialize,
                 offload_values_from: Some(LEAST_OFFLOADED),
                 chunk_from_bytes,
+                state_rule: StateRule::Fastest,
             };
             self.plan(&order, arena_limit, techniques)
         };
@@ -187,16 +197,22 @@ impl<'a> Planner<'a> {
 
     /// The smallest arena, fragmentation aside, with these states and as many values as needed offloaded.
     fn least_arena(&self, offloaded: &[usize], arena_limit: usize) -> Result<usize, PlanError> {
-        let state_layout = self.state_layout(offloaded, NO_CHUNKS);
+        let techniques = Techniques {
+            rematerialize: false,
+            offload_values_from: Some(LEAST_OFFLOADED),
+            chunk_from_bytes: NO_CHUNKS,
+            state_rule: StateRule::Fastest,
+        };
+        let state_layout = self.state_layout(offloaded, techniques);
         let mut most = 0;
         for (name, graph) in self.batches {
-            let (_, tiers) = state_layout.of(graph);
-            let task_graph = TaskGraph::new(name, graph, self.target, &tiers, self.disk)?;
+            let (_, state_tiers) = state_layout.of(graph);
+            let task_graph = TaskGraph::new(name, graph, self.target, &state_tiers, &self.tiers)?;
             let order = self.search_cache.order(&task_graph);
             let limit = arena_limit.saturating_sub(state_layout.end);
             let idle = offload::idle_intervals(&task_graph, &order, LEAST_OFFLOADED);
             let chosen = offload::fewest_to_fit(&task_graph, &order, &idle, limit);
-            let offloaded = offload::with_offloaded(&task_graph, &order, &chosen);
+            let offloaded = offload::with_offloaded(&task_graph, &order, &chosen, state_layout.room);
             let all: Vec<TaskId> = (0..offloaded.tasks.len()).collect();
             let live = order::peak(&offloaded, &all) - offloaded.resident_bytes();
             most = most.max(state_layout.end + live);
@@ -212,21 +228,48 @@ impl<'a> Planner<'a> {
         order
     }
 
-    /// Packs resident states at the bottom of the arena and offloaded ones in the spill file, in the order they appear in.
-    fn state_layout(&self, offloaded: &[usize], chunk_from_bytes: usize) -> StateLayout {
+    /// The rules worth trying: where host memory holds all states, none of them has to go to the file.
+    fn state_rules(&self) -> &'static [StateRule] {
+        let all: u64 =
+            self.states.iter().map(|s| (s.ty.bytes() as u64).next_multiple_of(TIER_ALIGNMENT)).sum();
+        let both = self.capacity.host > 0 && self.capacity.file > 0 && self.capacity.host < all;
+        if both { &[StateRule::Fastest, StateRule::Slowest] } else { &[StateRule::Fastest] }
+    }
+
+    /// A tier for each of these states, as far as there is room, and the room that is left for values.
+    fn assign_states(&self, offloaded: &[usize], rule: StateRule) -> (Vec<Option<Tier>>, PerTier<u64>) {
+        let mut room = self.capacity;
+        let mut tier_of = vec![None; self.states.len()];
+        let mut tiers: Vec<Tier> = self.tiers.present().map(|(tier, _)| tier).collect();
+        if rule == StateRule::Slowest {
+            tiers.reverse();
+        }
+        for &i in offloaded {
+            let bytes = (self.states[i].ty.bytes() as u64).next_multiple_of(TIER_ALIGNMENT);
+            if let Some(&tier) = tiers.iter().find(|&&tier| bytes <= room[tier]) {
+                room[tier] -= bytes;
+                tier_of[i] = Some(tier);
+            }
+        }
+        (tier_of, room)
+    }
+
+    /// Packs resident states at the bottom of the arena and offloaded ones in their tiers, in the order they appear in.
+    fn state_layout(&self, offloaded: &[usize], techniques: Techniques) -> StateLayout {
+        let (tier_of, room) = self.assign_states(offloaded, techniques.state_rule);
         let mut states = self.states.to_vec();
-        let (mut end, mut spill_bytes) = (0_usize, 0_u64);
-        for (i, state) in states.iter_mut().enumerate() {
+        let (mut end, mut tier_bytes) = (0_usize, PerTier::<u64>::default());
+        for (state, tier) in states.iter_mut().zip(tier_of) {
             let bytes = state.ty.bytes();
-            if offloaded.contains(&i) {
-                state.home = StateHome::File(spill_bytes);
-                spill_bytes += (bytes as u64).next_multiple_of(SPILL_ALIGNMENT);
+            if let Some(tier) = tier {
+                state.home = StateHome::Offloaded { tier, offset: tier_bytes[tier] };
+                tier_bytes[tier] += (bytes as u64).next_multiple_of(TIER_ALIGNMENT);
             } else {
                 state.home = StateHome::Arena(end);
                 end += bytes.next_multiple_of(self.alignment);
             }
         }
-        StateLayout { states, end, spill_bytes, chunk_from_bytes }
+        StateLayout { states, end, tier_bytes, room, chunk_from_bytes: techniques.chunk_from_bytes }
     }
 }
 
@@ -235,45 +278,42 @@ pub(crate) fn plan_set(
     target: &dyn Target,
     plans: Vec<ExecutionPlan>,
     states: Vec<StatePlacement>,
-    spill_bytes: u64,
+    tier_bytes: PerTier<u64>,
     budget: &Budget,
 ) -> PlanSet {
     let arena_bytes = plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
-    let mut outside = budget.outside.clone();
-    if spill_bytes > 0 {
-        outside.push(sheet::spill_staging(budget.offload.unwrap_or_default().staging_bytes));
-    }
     let (name, alignment) = (target.name(), target.alignment().max(1));
-    let sheet = sheet::load_sheet(name.clone(), &plans, &states, arena_bytes, &outside, budget.line_bytes);
-    PlanSet { target: name, plans, states, alignment, arena_bytes, spill_bytes, sheet }
+    let sheet = sheet::load_sheet(name.clone(), &plans, &states, arena_bytes, tier_bytes, budget);
+    PlanSet { target: name, plans, states, alignment, arena_bytes, tier_bytes, sheet }
 }
 
 /// A disk for [`plan_offloaded`].
 #[cfg(test)]
-pub(crate) const TEST_DISK: Disk = Disk {
-    read_ns_per_mib: 300_000,
-    write_ns_per_mib: 500_000,
+pub(crate) const TEST_DISK: Link = Link {
+    load_ns_per_mib: 300_000,
+    store_ns_per_mib: 500_000,
     latency_ns: 70,
     single_request_ns: 5,
     request_cpu_ns: 3,
-    staging_bytes: 0,
 };
 
-/// Plans graphs with those states in the spill file whose bit is set, and values of any size where the limit asks for it.
+/// Plans graphs with those states offloaded whose bit is set, and values of any size where the limit asks for it.
 #[cfg(test)]
 pub(crate) fn plan_offloaded(
     batches: &[(String, Graph)],
     target: &dyn Target,
-    disk: Disk,
+    tiers: Tiers,
     offloaded: u64,
     arena_limit: usize,
     rematerialize: bool,
     chunk_from_bytes: usize,
 ) -> Result<PlanSet, PlanError> {
     let search_cache = SearchCache::default();
-    let planner = Planner::new(batches, target, disk, &search_cache)?;
+    let budget = Budget::new(usize::MAX, Vec::new()).offload_to(tiers);
+    let planner = Planner::new(batches, target, &budget, &search_cache)?;
     let some: Vec<usize> = (0..planner.states.len()).filter(|&i| offloaded >> i & 1 == 1).collect();
-    let techniques = Techniques { rematerialize, offload_values_from: Some(1), chunk_from_bytes };
+    let state_rule = if offloaded & 1 == 0 { StateRule::Fastest } else { StateRule::Slowest };
+    let techniques = Techniques { rematerialize, offload_values_from: Some(1), chunk_from_bytes, state_rule };
     let found = planner.plan(&some, arena_limit, techniques)?;
-    Ok(planner.finish(found, &Budget::new(usize::MAX, Vec::new())))
+    Ok(planner.finish(found, &budget))
 }

@@ -3,7 +3,7 @@
 use super::task_graph::{Home, StateTier, Task, TaskGraph, TaskId, TaskKind, TensorId, rank_of};
 use super::{CHUNK_ELEMENTS, ChunkTypes, aliasing, chunkable_updates};
 use crate::predict::chunked_update_ns;
-use crate::{Disk, Kernel, KernelQuery, PlanError, Target};
+use crate::{Kernel, KernelQuery, PerTier, PlanError, Target, Tiers};
 use plimsoll_graph::{BatchRelation, Graph, GraphError, Node, NodeId, Origin, ValueId};
 
 impl<'a> TaskGraph<'a> {
@@ -12,8 +12,8 @@ impl<'a> TaskGraph<'a> {
         name: &str,
         graph: &'a Graph,
         target: &dyn Target,
-        tiers: &'a [StateTier],
-        disk: Disk,
+        state_tiers: &'a [StateTier],
+        tiers: &Tiers,
     ) -> Result<Self, PlanError> {
         let broken = |text| PlanError::Graph { plan: name.to_string(), source: GraphError::Broken(text) };
         let optimizer_step = graph.optimizer_step();
@@ -30,10 +30,11 @@ impl<'a> TaskGraph<'a> {
             roots,
             tensor_of: vec![None; graph.value_count()],
             snapshots: vec![None; graph.value_count()],
-            tiers,
-            chunked_by: chunked_by(graph, tiers),
+            state_tiers,
+            chunked_by: chunked_by(graph, state_tiers),
             chunked: vec![false; graph.value_count()],
-            disk,
+            tiers: *tiers,
+            copy_ns_per_mib: target.copy_ns_per_mib(),
         };
         for (state, _) in graph.states.iter().zip(&task_graph.chunked_by).filter(|(_, node)| node.is_some()) {
             [Some(state.input), state.output]
@@ -69,8 +70,8 @@ impl<'a> TaskGraph<'a> {
     /// Adds the tensors of resident states, inputs and accumulators.
     fn add_entering(&mut self) {
         let graph = self.graph;
-        for (i, state) in graph.states.iter().enumerate().filter(|(i, _)| self.tiers[*i] == StateTier::Arena)
-        {
+        let resident = |i: usize| self.state_tiers[i] == StateTier::Arena;
+        for (i, state) in graph.states.iter().enumerate().filter(|(i, _)| resident(*i)) {
             self.add_entering_one(state.input, 1, Home::State(i));
         }
         for (i, input) in graph.inputs.iter().enumerate() {
@@ -137,19 +138,19 @@ impl<'a> TaskGraph<'a> {
         task
     }
 
-    /// Turns a node's task into a chunked update, with two chunks of scratch for every offloaded state, and the disk's time.
+    /// Turns a node's task into a chunked update, with two chunks of scratch for every offloaded state, and the links' time.
     fn make_chunked(&mut self, task: TaskId, node: NodeId, kernel_workspace: usize) {
         let states = (0..self.chunked_by.len()).filter(|&i| self.chunked_by[i] == Some(node));
-        let types = states.map(|i| self.graph.ty(self.graph.states[i].input));
-        let (mut chunks, mut chunked) = (0, 0);
-        for ty in types {
+        let (mut chunks, mut chunked) = (0, PerTier::<u64>::default());
+        for state in states {
+            let ty = self.graph.ty(self.graph.states[state].input);
             chunks += CHUNK_ELEMENTS * ty.dtype.bytes();
-            chunked += ty.bytes();
+            chunked[self.state_tier(state)] += ty.bytes() as u64;
         }
         let task = &mut self.tasks[task];
         task.kind = TaskKind::ChunkedUpdate(node);
         task.workspace = kernel_workspace.next_multiple_of(self.alignment) + 2 * chunks;
-        task.nanoseconds = chunked_update_ns(task.nanoseconds, chunked, self.disk);
+        task.nanoseconds = chunked_update_ns(task.nanoseconds, chunked, &self.tiers);
     }
 
     /// The tensor that a task reads for a root value. In the optimizer step a slice of the batch, and an accumulator before its
@@ -196,11 +197,12 @@ impl<'a> TaskGraph<'a> {
 
 /// The nodes that update states in chunks.
 fn chunked_by(graph: &Graph, tiers: &[StateTier]) -> Vec<Option<NodeId>> {
-    if !tiers.contains(&StateTier::FileChunked) {
+    let chunked = |tier: &StateTier| matches!(tier, StateTier::Chunked(_));
+    if !tiers.iter().any(chunked) {
         return vec![None; tiers.len()];
     }
     let nodes = chunkable_updates(graph).into_iter().zip(tiers);
-    nodes.map(|(node, home)| node.filter(|_| *home == StateTier::FileChunked)).collect()
+    nodes.map(|(node, home)| node.filter(|_| chunked(home))).collect()
 }
 
 /// The value that each value is a view of.

@@ -1,6 +1,6 @@
 //! Chunked updates: offloaded states that are never resident as a whole.
 
-use crate::{KernelQuery, SPILL_ALIGNMENT};
+use crate::{KernelQuery, TIER_ALIGNMENT};
 use plimsoll_graph::op::InPlace;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, State, ValueId};
 use plimsoll_tensor::TensorType;
@@ -88,7 +88,7 @@ pub(crate) fn chunkable_updates(graph: &Graph) -> Vec<Option<NodeId>> {
         let large = ChunkTypes::elements(graph, node).is_some_and(|elements| elements >= 2 * CHUNK_ELEMENTS);
         // Chunks start at pages of the file.
         let pages =
-            (CHUNK_ELEMENTS * graph.ty(state.input).dtype.bytes()).is_multiple_of(SPILL_ALIGNMENT as usize);
+            (CHUNK_ELEMENTS * graph.ty(state.input).dtype.bytes()).is_multiple_of(TIER_ALIGNMENT as usize);
         (alone && large && pages && node.inputs.contains(&state.input)).then_some(id)
     };
     graph.states.iter().map(node).collect()

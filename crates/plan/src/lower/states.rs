@@ -1,7 +1,7 @@
 //! Where the states of a plan set live between steps.
 
 use crate::lower::StateTier;
-use crate::{PlanError, SPILL_ALIGNMENT, StateHome, StatePlacement};
+use crate::{PerTier, PlanError, StateHome, StatePlacement, TIER_ALIGNMENT};
 use plimsoll_graph::Graph;
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacem
                 continue;
             }
             index.insert(&state.name, (states.len(), plan));
-            total = total.saturating_add(ty.bytes()).saturating_add(SPILL_ALIGNMENT as usize);
+            total = total.saturating_add(ty.bytes()).saturating_add(TIER_ALIGNMENT as usize);
             if total > 1 << 62 {
                 return Err(PlanError::TooLarge { plan: plan.clone(), ty });
             }
@@ -45,8 +45,10 @@ pub(crate) struct StateLayout {
     pub states: Vec<StatePlacement>,
     /// End of the resident states in the arena.
     pub end: usize,
-    /// Bytes of the offloaded states in the spill file.
-    pub spill_bytes: u64,
+    /// Bytes of the offloaded states in each tier.
+    pub tier_bytes: PerTier<u64>,
+    /// Bytes that each tier has left for values.
+    pub room: PerTier<u64>,
     /// Offloaded states of at least so many bytes are updated in chunks.
     pub chunk_from_bytes: usize,
 }
@@ -60,10 +62,10 @@ impl StateLayout {
         let states: Vec<usize> = states.collect();
         let tiers = |&i: &usize| match self.states[i].home {
             StateHome::Arena(_) => StateTier::Arena,
-            StateHome::File(_) if self.states[i].ty.bytes() >= self.chunk_from_bytes => {
-                StateTier::FileChunked
+            StateHome::Offloaded { tier, .. } if self.states[i].ty.bytes() >= self.chunk_from_bytes => {
+                StateTier::Chunked(tier)
             }
-            StateHome::File(_) => StateTier::File,
+            StateHome::Offloaded { tier, .. } => StateTier::Whole(tier),
         };
         let tiers = states.iter().map(tiers).collect();
         (states, tiers)

@@ -5,8 +5,8 @@
 //! `aliasing.rs` decides which states, accumulators and accumulated outputs are updated in place, and inserts copies where they
 //! cannot be. An offloaded state is a value like any other: a task loads it, and another stores its new version.
 
-use crate::predict::copy_ns;
-use crate::{Disk, Offloaded};
+use crate::tier::per_mib;
+use crate::{Direction, Offloaded, Queue, Tier, Tiers};
 use plimsoll_graph::{Graph, NodeId, Origin, ValueId};
 use std::hash::{Hash, Hasher};
 
@@ -55,9 +55,9 @@ pub(crate) enum StateTier {
     /// It is resident in the arena.
     Arena,
     /// It is loaded and stored as a whole.
-    File,
+    Whole(Tier),
     /// It is updated chunk by chunk, where the node that rewrites it allows that; else as a whole.
-    FileChunked,
+    Chunked(Tier),
 }
 
 /// What a task does.
@@ -69,10 +69,10 @@ pub(crate) enum TaskKind {
     ChunkedUpdate(NodeId),
     /// Copies a value.
     Copy(ValueId),
-    /// Reads from the spill file; states are numbered as in the graph.
-    Load(Offloaded),
-    /// Writes a value, or the new version of a state, to the spill file.
-    Store(Offloaded),
+    /// Reads from a tier; states are numbered as in the graph.
+    Load(Offloaded, Tier),
+    /// Writes a value, or the new version of a state, to a tier.
+    Store(Offloaded, Tier),
 }
 
 /// One unit of work.
@@ -99,12 +99,18 @@ pub(crate) struct Task {
 }
 
 impl TaskKind {
-    /// Whether the task moves bytes to or from the spill file beside the kernels.
-    pub const fn is_transfer(self) -> bool {
+    /// The queue of a transfer; none for other tasks.
+    pub const fn queue(self) -> Option<Queue> {
         match self {
-            Self::Load(_) | Self::Store(_) => true,
-            Self::Run(_) | Self::ChunkedUpdate(_) | Self::Copy(_) => false,
+            Self::Load(_, tier) => Some(tier.queue(Direction::Load)),
+            Self::Store(_, tier) => Some(tier.queue(Direction::Store)),
+            Self::Run(_) | Self::ChunkedUpdate(_) | Self::Copy(_) => None,
         }
+    }
+
+    /// Whether the task moves bytes to or from a tier beside the kernels.
+    pub const fn is_transfer(self) -> bool {
+        self.queue().is_some()
     }
 }
 
@@ -125,8 +131,8 @@ pub(crate) struct TaskGraph<'a> {
     pub tasks: Vec<Task>,
     /// The tensors of the graph's outputs.
     pub outputs: Vec<TensorId>,
-    /// Values that are offloaded between two of their uses.
-    pub offloaded: Vec<ValueId>,
+    /// Values that are offloaded between two of their uses, and where to.
+    pub offloaded: Vec<(ValueId, Tier)>,
     /// Alignment of every buffer.
     pub alignment: usize,
     /// The value that each value is a view of; itself if it is no view.
@@ -136,13 +142,15 @@ pub(crate) struct TaskGraph<'a> {
     /// The copy that is read instead of an input, state or accumulator that is overwritten first.
     pub(super) snapshots: Vec<Option<TensorId>>,
     /// Where the graph's states live.
-    pub(super) tiers: &'a [StateTier],
+    pub(super) state_tiers: &'a [StateTier],
     /// The node that updates each of the graph's states in chunks, if any.
     pub(super) chunked_by: Vec<Option<NodeId>>,
     /// Which values are those states and their new versions.
     pub(super) chunked: Vec<bool>,
-    /// The disk of the spill file.
-    pub disk: Disk,
+    /// The tiers of the machine.
+    pub tiers: Tiers,
+    /// Time to copy a MiB inside the arena.
+    pub(super) copy_ns_per_mib: u64,
 }
 
 /// Covers everything that the order depends on.
@@ -170,10 +178,11 @@ impl<'a> TaskGraph<'a> {
             roots: self.roots.clone(),
             tensor_of: Vec::new(),
             snapshots: Vec::new(),
-            tiers: self.tiers,
+            state_tiers: self.state_tiers,
             chunked_by: self.chunked_by.clone(),
             chunked: self.chunked.clone(),
-            disk: self.disk,
+            tiers: self.tiers,
+            copy_ns_per_mib: self.copy_ns_per_mib,
         }
     }
 
@@ -187,16 +196,15 @@ impl<'a> TaskGraph<'a> {
     /// itself.
     pub fn least_nanoseconds(&self) -> u64 {
         let of = |optimizer_step: bool| {
-            let (mut computing, mut disk) = (0_u64, 0_u64);
+            let (mut computing, mut queues) = (0_u64, [0_u64; Queue::COUNT]);
             for task in self.tasks.iter().filter(|task| task.optimizer_step == optimizer_step) {
-                match task.kind {
-                    TaskKind::Load(_) | TaskKind::Store(_) => disk += task.nanoseconds,
-                    TaskKind::Run(_) | TaskKind::ChunkedUpdate(_) | TaskKind::Copy(_) => {
-                        computing += task.nanoseconds
-                    }
-                }
+                let busy = match task.kind.queue() {
+                    Some(queue) => &mut queues[queue.index()],
+                    None => &mut computing,
+                };
+                *busy += task.nanoseconds;
             }
-            computing.max(disk)
+            queues.into_iter().fold(computing, u64::max)
         };
         of(false).saturating_mul(self.graph.micro_batches as u64).saturating_add(of(true))
     }
@@ -246,9 +254,18 @@ impl<'a> TaskGraph<'a> {
         self.tensors.len() - 1
     }
 
+    /// The tier of an offloaded state.
+    pub(super) fn state_tier(&self, state: usize) -> Tier {
+        match self.state_tiers[state] {
+            StateTier::Whole(tier) | StateTier::Chunked(tier) => tier,
+            // A resident state is never moved.
+            StateTier::Arena => Tier::File,
+        }
+    }
+
     /// Whether a value is an offloaded state's old version.
     pub fn is_offloaded(&self, root: ValueId) -> bool {
-        matches!(self.graph.origin(root), Origin::State(i) if self.tiers[i] != StateTier::Arena)
+        matches!(self.graph.origin(root), Origin::State(i) if self.state_tiers[i] != StateTier::Arena)
     }
 
     /// The tensor of a value that exists already; an offloaded state is loaded for the task at a rank.
@@ -265,15 +282,10 @@ impl<'a> TaskGraph<'a> {
         let tensor = self.add_tensor(root, bytes, Home::Own);
         self.tensors[tensor].writer = Some(self.tasks.len());
         self.tensor_of[root.index()] = Some(tensor);
-        let nanoseconds = self.disk.read_ns(bytes);
-        self.add_transfer(
-            TaskKind::Load(Offloaded::State(state)),
-            &[],
-            &[tensor],
-            nanoseconds,
-            optimizer_step,
-            rank,
-        );
+        let tier = self.state_tier(state);
+        let nanoseconds = self.tiers.ns(tier, Direction::Load, bytes);
+        let kind = TaskKind::Load(Offloaded::State(state), tier);
+        self.add_transfer(kind, &[], &[tensor], nanoseconds, optimizer_step, rank);
         tensor
     }
 
@@ -283,22 +295,19 @@ impl<'a> TaskGraph<'a> {
         let makers = [self.tensors[new].writer, old.and_then(|tensor| self.tensors[tensor].writer)];
         let optimizer_step = self.has_micro_batches()
             || makers.iter().flatten().any(|&maker| self.tasks[maker].optimizer_step);
-        let nanoseconds = self.disk.write_ns(self.tensors[new].bytes);
-        let task = self.add_transfer(
-            TaskKind::Store(Offloaded::State(state)),
-            &[new],
-            &[],
-            nanoseconds,
-            optimizer_step,
-            rank,
-        );
+        let tier = self.state_tier(state);
+        let nanoseconds = self.tiers.ns(tier, Direction::Store, self.tensors[new].bytes);
+        let kind = TaskKind::Store(Offloaded::State(state), tier);
+        let task = self.add_transfer(kind, &[new], &[], nanoseconds, optimizer_step, rank);
         makers.into_iter().flatten().for_each(|maker| self.tasks[maker].after.push(task));
     }
 
     /// Latency of a transfer, beside the time of its bytes.
     pub fn latency(&self, transfer: TaskId) -> u64 {
-        let Task { reads, writes, .. } = &self.tasks[transfer];
-        self.disk.latency(reads.iter().chain(writes).map(|&tensor| self.tensors[tensor].bytes).sum())
+        let Task { kind, reads, writes, .. } = &self.tasks[transfer];
+        let (TaskKind::Load(_, tier) | TaskKind::Store(_, tier)) = kind else { return 0 };
+        let bytes = reads.iter().chain(writes).map(|&tensor| self.tensors[tensor].bytes).sum();
+        self.tiers.link(*tier).latency(bytes)
     }
 
     /// Adds a task that moves bytes unchanged.
@@ -329,7 +338,7 @@ impl<'a> TaskGraph<'a> {
 
     /// Adds a task that copies a tensor once it is written.
     pub fn add_copy(&mut self, from: TensorId, to: TensorId, optimizer_step: bool, rank: usize) -> TaskId {
-        let nanoseconds = copy_ns(self.tensors[to].bytes);
+        let nanoseconds = per_mib(self.tensors[to].bytes, self.copy_ns_per_mib);
         let kind = TaskKind::Copy(self.tensors[from].value);
         let task = self.add_transfer(kind, &[from], &[to], nanoseconds, optimizer_step, rank);
         self.tensors[to].writer = Some(task);

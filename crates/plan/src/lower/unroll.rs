@@ -1,16 +1,16 @@
 //! Unrolls a list of runs and transfers into a task graph in which each entry is a task of its own.
 
-use crate::Offloaded;
 use crate::lower::{Home, TaskGraph, TaskId, TaskKind, Tensor, TensorId};
+use crate::{Direction, Offloaded, Tier};
 
 /// Where the optimizer step of a list starts: loads for its first task belong to it, too.
 fn optimizer_step_start(task_graph: &TaskGraph<'_>, list: &[ListEntry]) -> usize {
     let in_optimizer_step =
         |turn: &ListEntry| matches!(turn, ListEntry::Run(id) if task_graph.tasks[*id].optimizer_step);
     let loads = |turn: &ListEntry| match turn {
-        ListEntry::Run(id) => matches!(task_graph.tasks[*id].kind, TaskKind::Load(_)),
+        ListEntry::Run(id) => matches!(task_graph.tasks[*id].kind, TaskKind::Load(..)),
         ListEntry::Reload(_) => true,
-        ListEntry::Offload(_) => false,
+        ListEntry::Offload(..) => false,
     };
     let mut start = list.iter().position(in_optimizer_step).unwrap_or(list.len());
     while start < list.len() && start > 0 && loads(&list[start - 1]) {
@@ -24,9 +24,9 @@ fn optimizer_step_start(task_graph: &TaskGraph<'_>, list: &[ListEntry]) -> usize
 pub(crate) enum ListEntry {
     /// A task runs.
     Run(TaskId),
-    /// Stores a tensor to the spill file.
-    Offload(TensorId),
-    /// Loads it again into memory of its own.
+    /// Stores a tensor to a tier.
+    Offload(TensorId, Tier),
+    /// Loads it again, from where it was stored last, into memory of its own.
     Reload(TensorId),
 }
 
@@ -51,19 +51,22 @@ pub(crate) fn unroll<'a>(task_graph: &TaskGraph<'a>, list: &[ListEntry]) -> Task
         let (at, in_optimizer_step) = (new.tasks.len(), turn >= optimizer_step);
         let id = match entry {
             ListEntry::Run(id) => id,
-            ListEntry::Offload(tensor) => {
+            ListEntry::Offload(tensor, tier) => {
                 slot[tensor] = new.offloaded.len();
-                new.offloaded.push(task_graph.tensors[tensor].value);
-                let nanoseconds = task_graph.disk.write_ns(task_graph.tensors[tensor].bytes);
-                let kind = TaskKind::Store(Offloaded::Value(slot[tensor]));
+                new.offloaded.push((task_graph.tensors[tensor].value, tier));
+                let bytes = task_graph.tensors[tensor].bytes;
+                let nanoseconds = task_graph.tiers.ns(tier, Direction::Store, bytes);
+                let kind = TaskKind::Store(Offloaded::Value(slot[tensor]), tier);
                 new.add_transfer(kind, &[latest[tensor]], &[], nanoseconds, in_optimizer_step, at);
                 continue;
             }
             ListEntry::Reload(tensor) => {
                 latest[tensor] = add(&mut new, &task_graph.tensors[tensor], Home::Own);
                 new.tensors[latest[tensor]].writer = Some(at);
-                let nanoseconds = task_graph.disk.read_ns(task_graph.tensors[tensor].bytes);
-                let kind = TaskKind::Load(Offloaded::Value(slot[tensor]));
+                let (_, tier) = new.offloaded[slot[tensor]];
+                let bytes = task_graph.tensors[tensor].bytes;
+                let nanoseconds = task_graph.tiers.ns(tier, Direction::Load, bytes);
+                let kind = TaskKind::Load(Offloaded::Value(slot[tensor]), tier);
                 new.add_transfer(kind, &[], &[latest[tensor]], nanoseconds, in_optimizer_step, at);
                 continue;
             }

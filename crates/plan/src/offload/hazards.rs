@@ -1,6 +1,6 @@
 //! The execution order of steps over micro-batches, and the hazards between steps and transfers in flight.
 
-use crate::{Action, Buffer, BufferId, BufferKind, ExecutionPlan, Step};
+use crate::{Action, Buffer, BufferId, BufferKind, Direction, ExecutionPlan, Offloaded, Queue, Step, Tier};
 use std::ops::Range;
 
 /// The end of the steps of the micro-batches: everything behind it belongs to the optimizer step.
@@ -13,14 +13,15 @@ pub(crate) fn body(steps: &[Step]) -> usize {
 pub struct Waits {
     /// Before inputs are copied in and accumulators are zeroed: transfers of the previous run.
     pub entry: Vec<u32>,
-    /// Before each step. A transfer with a higher number than the step is that of the previous micro-batch, or of the previous run;
-    /// it may be in flight until then.
+    /// Before each step. Before a transfer it is the queue that waits, for transfers of other queues; computing goes on. A
+    /// transfer with a higher number than the step is that of the previous micro-batch, or of the previous run; it may be in
+    /// flight until then.
     pub steps: Vec<Vec<u32>>,
 }
 
 /// A step waits for a load in flight if it reads (RAW) or writes (WAW) the loaded bytes, and for a store in flight if it writes
-/// the stored bytes (WAR). The first such step waits, which covers all later ones. Transfers wait for nothing: the queue runs them
-/// in order.
+/// the stored bytes (WAR). The first such step waits, which covers all later ones. A queue runs its transfers in order; it waits
+/// for transfers of other queues that touch the same bytes of the arena or of a tier, unless both only read them.
 pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
     let mut waits: Vec<Vec<u32>> = vec![Vec::new(); steps.len()];
     let place = |id: BufferId| range(&buffers[id.index()]);
@@ -30,7 +31,7 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
         .map(range)
         .collect();
     let meets_entering = |(at, step): (usize, &Step)| {
-        let place = place(transfer(step)?.0);
+        let place = place(transfer(step)?.buffer);
         entering.iter().any(|e| overlap(e, &place)).then_some(at as u32)
     };
     let entry: Vec<u32> = steps.iter().enumerate().filter_map(meets_entering).collect();
@@ -38,7 +39,7 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
         return Waits { entry, steps: waits };
     }
     let (mut read, mut written) = (Vec::new(), Vec::new());
-    let mut pending: Vec<(u32, Range<usize>, bool)> = Vec::new();
+    let mut pending: Vec<InFlight> = Vec::new();
     // Between micro-batches the optimizer step does not run; after the last one it does.
     for skips_optimizer_step in [true, false] {
         pending.clear();
@@ -47,12 +48,19 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
                 if again && pending.is_empty() {
                     break;
                 }
-                if let Some((id, loads)) = transfer(step) {
-                    if again {
-                        // The transfer is issued again: waiting for the new one covers both.
-                        pending.retain(|(number, ..)| *number as usize != at);
-                    } else {
-                        pending.push((at as u32, place(id), loads));
+                let mut add = |number: u32| {
+                    if !waits[at].contains(&number) {
+                        waits[at].push(number);
+                    }
+                };
+                if let Some(moved) = transfer(step) {
+                    let issued = InFlight { number: at as u32, place: place(moved.buffer), moved };
+                    // The transfer is issued again: waiting for the new one covers both.
+                    pending.retain(|other| other.number != issued.number);
+                    // Computing does not wait: others still have to.
+                    pending.iter().filter(|other| issued.meets(other)).for_each(|other| add(other.number));
+                    if !again {
+                        pending.push(issued);
                     }
                     continue;
                 }
@@ -62,10 +70,11 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
                 touched(step, &mut read, &mut written);
                 let meets =
                     |taken: &Range<usize>, ids: &[BufferId]| ids.iter().any(|&id| overlap(taken, &place(id)));
-                pending.retain(|(number, taken, loads)| {
-                    let blocks = meets(taken, &written) || (*loads && meets(taken, &read));
-                    if blocks && !waits[at].contains(number) {
-                        waits[at].push(*number);
+                pending.retain(|other| {
+                    let loads = other.moved.direction == Direction::Load;
+                    let blocks = meets(&other.place, &written) || (loads && meets(&other.place, &read));
+                    if blocks {
+                        add(other.number);
                     }
                     !blocks
                 });
@@ -73,6 +82,28 @@ pub(crate) fn waits(steps: &[Step], buffers: &[Buffer]) -> Waits {
         }
     }
     Waits { entry, steps: waits }
+}
+
+/// A transfer that may be in flight.
+struct InFlight {
+    number: u32,
+    /// Its bytes of the arena.
+    place: Range<usize>,
+    moved: Transfer,
+}
+
+impl InFlight {
+    /// Whether two transfers of different queues touch the same bytes, and not both only read them.
+    fn meets(&self, other: &Self) -> bool {
+        let (one, two) = (self.moved, other.moved);
+        if one.queue() == two.queue() {
+            return false;
+        }
+        let loads = |moved: Transfer| moved.direction == Direction::Load;
+        let in_arena = overlap(&self.place, &other.place) && (loads(one) || loads(two));
+        let in_tier = one.tier == two.tier && one.what == two.what && !(loads(one) && loads(two));
+        in_arena || in_tier
+    }
 }
 
 fn range(buffer: &Buffer) -> Range<usize> {
@@ -83,11 +114,30 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The buffer of a transfer, and whether it is a load.
-pub(crate) fn transfer(step: &Step) -> Option<(BufferId, bool)> {
+/// What a transfer moves, between which buffer and which tier.
+#[derive(Clone, Copy)]
+pub(crate) struct Transfer {
+    pub buffer: BufferId,
+    pub direction: Direction,
+    pub tier: Tier,
+    what: Offloaded,
+}
+
+impl Transfer {
+    pub fn queue(self) -> Queue {
+        self.tier.queue(self.direction)
+    }
+}
+
+/// The transfer of a step, if it is one.
+pub(crate) fn transfer(step: &Step) -> Option<Transfer> {
     match step.action {
-        Action::Load { to, .. } => Some((to, true)),
-        Action::Store { from, .. } => Some((from, false)),
+        Action::Load { what, tier, to } => {
+            Some(Transfer { buffer: to, direction: Direction::Load, tier, what })
+        }
+        Action::Store { what, tier, from } => {
+            Some(Transfer { buffer: from, direction: Direction::Store, tier, what })
+        }
         Action::Run { .. } | Action::ChunkedUpdate { .. } | Action::Copy { .. } => None,
     }
 }
@@ -139,8 +189,7 @@ impl ExecutionPlan {
         in_body.map(micro_batch).chain(optimizer_step)
     }
 
-    /// What waits for which transfers. Transfers themselves wait for nothing, but have to be done in the order in which they are
-    /// issued.
+    /// What waits for which transfers. Those of one queue have to be done in the order in which they are issued.
     pub fn waits(&self) -> Waits {
         waits(&self.steps, &self.buffers)
     }

@@ -1,4 +1,4 @@
-//! Offload to the spill file: what moves, when it moves, and which steps wait for it.
+//! Offload to host memory and to the spill file: what moves, when it moves, and which steps wait for it.
 
 mod hazards;
 mod select;

@@ -1,13 +1,13 @@
 //! Which values are offloaded between two of their uses.
 //!
 //! A value that is stored once it is computed, and loaded again shortly before its next reader, takes memory only around its uses,
-//! and time only where the disk is slower than the computing between them. An offloaded state that has not changed need not be
+//! and time only where the link is slower than the computing between them. An offloaded state that has not changed need not be
 //! stored: it is loaded twice.
 
-use crate::Offloaded;
 use crate::lower::{Home, TaskGraph, TaskId, TaskKind, TensorId};
 use crate::lower::{ListEntry, unroll};
 use crate::schedule::Liveness;
+use crate::{Direction, Offloaded, PerTier, TIER_ALIGNMENT, Tier};
 
 /// The longest interval in which a tensor is idle: positions in an order of the uses around it.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +37,12 @@ pub(crate) fn idle_intervals(
     }
     let mut changed = vec![usize::MAX; task_graph.graph.states.len()];
     for (at, &task) in order.iter().enumerate() {
-        if let TaskKind::Store(Offloaded::State(i)) = task_graph.tasks[task].kind {
+        if let TaskKind::Store(Offloaded::State(i), _) = task_graph.tasks[task].kind {
             changed[i] = at;
         }
     }
     let loads = |writer: TaskId, until: usize| match task_graph.tasks[writer].kind {
-        TaskKind::Load(Offloaded::State(i)) => until < changed[i],
+        TaskKind::Load(Offloaded::State(i), _) => until < changed[i],
         _ => false,
     };
     let mut intervals = Vec::new();
@@ -101,7 +101,7 @@ pub(crate) fn fewest_to_fit(
     chosen
 }
 
-/// The intervals whose tensors a list spends most time on rematerializing, as many as the disk can move in a time.
+/// The intervals whose tensors a list spends most time on rematerializing, as many as the fastest link can move in a time.
 pub(crate) fn most_expensive(
     intervals: &[IdleInterval],
     list: &[TaskId],
@@ -119,10 +119,11 @@ pub(crate) fn most_expensive(
     let mut expensive: Vec<IdleInterval> =
         intervals.iter().copied().filter(|interval| waste(interval) > 0).collect();
     expensive.sort_by_key(|interval| std::cmp::Reverse(waste(interval)));
+    let link = task_graph.tiers.present().next().map(|(_, spec)| spec.link).unwrap_or_default();
     let mut moved = 0;
     expensive.retain(|interval| {
-        let store = if interval.load.is_some() { 0 } else { task_graph.disk.write_ns(interval.bytes) };
-        let time = task_graph.disk.read_ns(interval.bytes) + store;
+        let store = if interval.load.is_some() { 0 } else { link.ns(Direction::Store, interval.bytes) };
+        let time = link.ns(Direction::Load, interval.bytes) + store;
         let fits = moved + time <= nanoseconds;
         moved += if fits { time } else { 0 };
         fits
@@ -130,18 +131,46 @@ pub(crate) fn most_expensive(
     expensive
 }
 
-/// The task graph, as a list in this order, in which the tensors of these intervals are offloaded.
+/// A tier for the tensor of every interval that has to be stored, as far as there is room: those that are needed again soonest go
+/// to the fastest tier.
+fn assign_tiers(
+    task_graph: &TaskGraph<'_>,
+    order: &[TaskId],
+    intervals: &[IdleInterval],
+    mut room: PerTier<u64>,
+) -> Vec<Option<Tier>> {
+    let mut tier_of = vec![None; task_graph.tensors.len()];
+    let mut ends = Vec::with_capacity(order.len());
+    ends.extend(order.iter().scan(0_u64, |now, &task| {
+        *now += task_graph.tasks[task].compute_ns();
+        Some(*now)
+    }));
+    let mut stored: Vec<&IdleInterval> = intervals.iter().filter(|i| i.load.is_none()).collect();
+    stored.sort_by_key(|i| (ends[i.after - 1].saturating_sub(ends[i.before]), i.tensor));
+    for interval in stored {
+        let bytes = (task_graph.tensors[interval.tensor].bytes as u64).next_multiple_of(TIER_ALIGNMENT);
+        let found = task_graph.tiers.present().map(|(tier, _)| tier).find(|&tier| bytes <= room[tier]);
+        if let Some(tier) = found {
+            room[tier] -= bytes;
+            tier_of[interval.tensor] = Some(tier);
+        }
+    }
+    tier_of
+}
+
+/// The task graph, as a list in this order, in which the tensors of these intervals are offloaded, as far as the tiers have
+/// room for values.
 pub(crate) fn with_offloaded<'a>(
     task_graph: &TaskGraph<'a>,
     order: &[TaskId],
     intervals: &[IdleInterval],
+    room: PerTier<u64>,
 ) -> TaskGraph<'a> {
     let mut entries = Vec::with_capacity(order.len() + 2 * intervals.len());
     let mut reloads: Vec<Vec<IdleInterval>> = vec![Vec::new(); order.len()];
-    let mut stored = vec![false; task_graph.tensors.len()];
-    for interval in intervals {
+    let tier_of = assign_tiers(task_graph, order, intervals, room);
+    for interval in intervals.iter().filter(|i| i.load.is_some() || tier_of[i.tensor].is_some()) {
         reloads[interval.after].push(*interval);
-        stored[interval.tensor] = interval.load.is_none();
     }
     for (at, &task) in order.iter().enumerate() {
         entries.extend(
@@ -150,8 +179,8 @@ pub(crate) fn with_offloaded<'a>(
                 .map(|interval| interval.load.map_or(ListEntry::Reload(interval.tensor), ListEntry::Run)),
         );
         entries.push(ListEntry::Run(task));
-        let made = task_graph.tasks[task].writes.iter().filter(|&&tensor| stored[tensor]);
-        entries.extend(made.map(|&tensor| ListEntry::Offload(tensor)));
+        let made = task_graph.tasks[task].writes.iter();
+        entries.extend(made.filter_map(|&tensor| Some(ListEntry::Offload(tensor, tier_of[tensor]?))));
     }
     unroll(task_graph, &entries)
 }

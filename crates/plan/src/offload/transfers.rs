@@ -4,7 +4,7 @@ use super::{body, live_profile};
 use crate::lower::{TaskGraph, TaskId, TaskKind};
 use crate::placement::{above_states, live_range};
 use crate::schedule::UnplacedPlan;
-use crate::{Action, Buffer, BufferKind};
+use crate::{Action, Buffer, BufferKind, Direction, Queue};
 use std::ops::Range;
 
 /// Transfers get 5/4 of their predicted time before anything waits for them.
@@ -19,13 +19,13 @@ pub(crate) fn hoist_loads(task_graph: &TaskGraph<'_>, order: &[TaskId], limit: u
     let mut first = 0;
     for at in 0..order.len() {
         let task = order[at];
-        let TaskKind::Load(what) = task_graph.tasks[task].kind else { continue };
+        let TaskKind::Load(what, tier) = task_graph.tasks[task].kind else { continue };
         let bytes = task_graph.tensors[task_graph.tasks[task].writes[0]].size;
         let mut hidden = 0;
         let mut to = at;
         while to > first && hidden < wanted[at] {
             let earlier = &task_graph.tasks[order[to - 1]];
-            let stored_there = earlier.kind == TaskKind::Store(what);
+            let stored_there = earlier.kind == TaskKind::Store(what, tier);
             // A load for the optimizer step may move into the micro-batches; a load for every micro-batch may not leave them.
             let leaves_body = earlier.optimizer_step && !task_graph.tasks[task].optimizer_step;
             if live[to - 1] + bytes > limit || leaves_body || stored_there {
@@ -44,19 +44,20 @@ pub(crate) fn hoist_loads(task_graph: &TaskGraph<'_>, order: &[TaskId], limit: u
     order
 }
 
-/// How much computing should lie between the start of each load and its reader. The disk serves one load after the other, so
-/// a load also starts early enough for those behind it.
+/// How much computing should lie between the start of each load and its reader. A queue serves one load after the other, so a
+/// load also starts early enough for those behind it.
 fn prefetch_distances(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> Vec<u64> {
     let mut wanted = vec![0; order.len()];
-    // How long before the current task the next load has to start.
-    let mut start = 0_u64;
+    // How long before the current task the next load of each queue has to start.
+    let mut starts = [0_u64; Queue::COUNT];
     for (at, &id) in order.iter().enumerate().rev() {
         let task = &task_graph.tasks[id];
-        if let TaskKind::Load(_) = task.kind {
-            start = start.max(task_graph.latency(id)) + task.nanoseconds.saturating_mul(MARGIN) / 4;
-            wanted[at] = start;
+        if let TaskKind::Load(_, tier) = task.kind {
+            let start = &mut starts[tier.queue(Direction::Load).index()];
+            *start = task_graph.latency(id).max(*start) + task.nanoseconds.saturating_mul(MARGIN) / 4;
+            wanted[at] = *start;
         } else {
-            start = start.saturating_sub(task.compute_ns());
+            starts.iter_mut().for_each(|start| *start = start.saturating_sub(task.compute_ns()));
         }
     }
     wanted

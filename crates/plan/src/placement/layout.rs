@@ -6,7 +6,7 @@ use crate::offload::{avoid_store_stalls, extend_stores, hoist_loads};
 use crate::placement::{LiveRange, lower_bound};
 use crate::predict::predicted;
 use crate::schedule::{UnplacedPlan, unplaced_plan};
-use crate::{Buffer, BufferKind, ExecutionPlan, OffloadedValue, SPILL_ALIGNMENT, StateHome};
+use crate::{Buffer, BufferKind, ExecutionPlan, OffloadedValue, StateHome, TIER_ALIGNMENT, Tier};
 use plimsoll_graph::{Graph, ValueId};
 use std::sync::Arc;
 
@@ -66,12 +66,12 @@ impl Layout<'_> {
         Some(self.finish(task_graph, order, unplaced, &offsets))
     }
 
-    /// Where the offloaded values lie in the spill file, one after the other above the states.
-    fn file_offsets(&self, task_graph: &TaskGraph<'_>) -> Vec<OffloadedValue> {
-        let mut offset = self.state_layout.spill_bytes;
-        let place = |&value: &ValueId| {
-            let offloaded = OffloadedValue { value, offset };
-            offset += (task_graph.graph.ty(value).bytes() as u64).next_multiple_of(SPILL_ALIGNMENT);
+    /// Where the offloaded values lie in their tiers, one after the other above the states.
+    fn tier_offsets(&self, task_graph: &TaskGraph<'_>) -> Vec<OffloadedValue> {
+        let mut ends = self.state_layout.tier_bytes;
+        let place = |&(value, tier): &(ValueId, Tier)| {
+            let offloaded = OffloadedValue { value, tier, offset: ends[tier] };
+            ends[tier] += (task_graph.graph.ty(value).bytes() as u64).next_multiple_of(TIER_ALIGNMENT);
             offloaded
         };
         task_graph.offloaded.iter().map(place).collect()
@@ -118,11 +118,11 @@ impl Layout<'_> {
         ExecutionPlan {
             name: self.name.to_string(),
             graph: self.graph.clone(),
-            nanoseconds: predicted(&steps, &buffers, micro_batches, &times, task_graph.disk),
+            nanoseconds: predicted(&steps, &buffers, micro_batches, &times, &task_graph.tiers),
             steps,
             buffers,
             outputs,
-            offloaded: self.file_offsets(task_graph),
+            offloaded: self.tier_offsets(task_graph),
             peak_bytes: end.next_multiple_of(task_graph.alignment),
             live_bytes: self.state_layout.end + live_above,
             peak_step,

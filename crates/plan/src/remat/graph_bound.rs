@@ -3,7 +3,7 @@
 use crate::lower::{StateTier, TaskGraph};
 use crate::remat::translate::Translated;
 use crate::schedule::order;
-use crate::{Disk, PlanError, Target};
+use crate::{PlanError, Target, Tiers};
 use plimsoll_graph::Graph;
 
 /// Nanoseconds that rematerialized runs take at least, in the planner's order, with no state offloaded and the arena
@@ -16,7 +16,7 @@ pub fn least_rematerialization(
 ) -> Result<u64, PlanError> {
     graph.check().map_err(|source| PlanError::Graph { plan: name.to_string(), source })?;
     let in_arena = vec![StateTier::Arena; graph.states.len()];
-    let task_graph = TaskGraph::new(name, graph, target, &in_arena, Disk::default())?;
+    let task_graph = TaskGraph::new(name, graph, target, &in_arena, &Tiers::default())?;
     let order = order::order(&task_graph);
     let translated = Translated::new(&task_graph, &order, &vec![false; task_graph.tasks.len()]);
     let state_bytes = |v| graph.ty(v).bytes().next_multiple_of(task_graph.alignment);

@@ -21,9 +21,9 @@ pub(crate) fn illegal_runs(task_graph: &TaskGraph<'_>, list: &[TaskId]) -> Vec<T
         rematerialized.push(std::mem::replace(&mut ran[id], true));
         in_optimizer_step |= task.optimizer_step;
         let late = match task.kind {
-            TaskKind::Load(Offloaded::State(state)) => stored[state],
-            // The spill file holds the last micro-batch's value, which is the one that the optimizer step reads.
-            TaskKind::Load(Offloaded::Value(_)) => false,
+            TaskKind::Load(Offloaded::State(state), _) => stored[state],
+            // The tier holds the last micro-batch's value, which is the one that the optimizer step reads.
+            TaskKind::Load(Offloaded::Value(_), _) => false,
             _ => {
                 task.reads.iter().any(|&i| overwritten[i])
                     || (task_graph.has_micro_batches() && in_optimizer_step && !task.optimizer_step)
@@ -32,7 +32,7 @@ pub(crate) fn illegal_runs(task_graph: &TaskGraph<'_>, list: &[TaskId]) -> Vec<T
         if rematerialized[run] && late {
             too_late.push(run);
         }
-        if let TaskKind::Store(Offloaded::State(state)) = task.kind {
+        if let TaskKind::Store(Offloaded::State(state), _) = task.kind {
             stored[state] = true;
         }
         task.reads.iter().filter_map(|&i| produced_by[i]).for_each(|producer| readers[producer].push(run));

@@ -70,7 +70,7 @@ impl Translated {
                 once: once[id]
                     || matches!(
                         task.kind,
-                        TaskKind::Copy(_) | TaskKind::Store(_) | TaskKind::ChunkedUpdate(_)
+                        TaskKind::Copy(_) | TaskKind::Store(..) | TaskKind::ChunkedUpdate(_)
                     )
                     || task.writes.iter().any(|&i| stays(i)),
             });

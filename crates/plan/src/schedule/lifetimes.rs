@@ -78,8 +78,8 @@ pub(crate) fn unplaced_plan(task_graph: &TaskGraph<'_>, order: &[TaskId], states
                 }
             }
             TaskKind::Copy(value) => Action::Copy { value, from: reads[0], to: writes[0] },
-            TaskKind::Load(what) => Action::Load { what: in_set(what), to: writes[0] },
-            TaskKind::Store(what) => Action::Store { what: in_set(what), from: reads[0] },
+            TaskKind::Load(what, tier) => Action::Load { what: in_set(what), tier, to: writes[0] },
+            TaskKind::Store(what, tier) => Action::Store { what: in_set(what), tier, from: reads[0] },
         };
         steps.push(Step { action, optimizer_step: task.optimizer_step });
     }

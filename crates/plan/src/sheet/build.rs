@@ -1,8 +1,8 @@
 //! Builds the load sheet of finished plans.
 
 use crate::{
-    Action, Buffer, BufferKind, Entry, ExecutionPlan, Holder, LoadSheet, Offloaded, Peak, PlanRow, StateHome,
-    StatePlacement,
+    Action, Budget, Buffer, BufferKind, Entry, ExecutionPlan, Holder, HostSheet, LoadSheet, Offloaded, Peak,
+    PerTier, PlanRow, StateHome, StatePlacement, Tier, sheet,
 };
 use plimsoll_graph::{Origin, Role, ValueId};
 use std::cmp::Reverse;
@@ -18,9 +18,20 @@ pub(crate) fn load_sheet(
     plans: &[ExecutionPlan],
     states: &[StatePlacement],
     arena_bytes: usize,
-    outside: &[Entry],
-    line_bytes: usize,
+    tier_bytes: PerTier<u64>,
+    budget: &Budget,
 ) -> LoadSheet {
+    let first = plans.first();
+    let stored = first.map_or_else(PerTier::default, |p| p.stored_bytes(states));
+    let mut outside = budget.outside.clone();
+    let mut host = budget.tiers.host.map(|_| host_sheet(tier_bytes.host, stored.host, budget));
+    if let Some(file) = budget.tiers.file.filter(|_| tier_bytes.file > 0) {
+        let staging = sheet::spill_staging(file.staging_bytes);
+        match &mut host {
+            Some(host) => host.add_outside(staging),
+            None => outside.push(staging),
+        }
+    }
     let largest = plans.iter().min_by_key(|p| Reverse(p.peak_bytes));
     let row = |plan: &ExecutionPlan| PlanRow {
         name: plan.name.clone(),
@@ -31,22 +42,40 @@ pub(crate) fn load_sheet(
         predicted_us: plan.nanoseconds / 1_000,
         recomputed: plan.rematerialized().count(),
     };
-    let offloaded = states.iter().filter(|s| matches!(s.home, StateHome::File(_)));
-    let values = plans.first().map_or(0, |p| p.offloaded.iter().map(|s| p.graph.ty(s.value).bytes()).sum());
-    let offloaded_bytes = offloaded.map(|s| s.ty.bytes()).sum::<usize>() + values;
+    let in_file = |home| matches!(home, StateHome::Offloaded { tier: Tier::File, .. });
+    let values = |p: &ExecutionPlan| {
+        let in_file = p.offloaded.iter().filter(|s| s.tier == Tier::File);
+        in_file.map(|s| p.graph.ty(s.value).bytes()).sum::<usize>()
+    };
+    let offloaded_bytes = states.iter().filter(|s| in_file(s.home)).map(|s| s.ty.bytes()).sum::<usize>()
+        + first.map_or(0, values);
     LoadSheet {
         target,
         arena: entries(largest, states, arena_bytes),
         arena_bytes,
-        outside: outside.to_vec(),
         total_bytes: outside.iter().fold(arena_bytes, |sum, e| sum.saturating_add(e.bytes)),
-        line_bytes,
+        outside,
+        line_bytes: budget.line_bytes,
+        host,
         offloaded_bytes,
-        stored_bytes: plans.first().map_or(0, |p| p.stored_bytes(states)),
+        stored_bytes: stored.file,
         peak: largest.map_or_else(Peak::default, |plan| peak(plan, states)),
         plans: plans.iter().map(row).collect(),
-        unlimited_ns: plans.first().map_or(0, |p| p.nanoseconds),
+        unlimited_ns: first.map_or(0, |p| p.nanoseconds),
         notes: Vec::new(),
+    }
+}
+
+/// The account of host memory with an arena for so many offloaded bytes.
+fn host_sheet(arena_bytes: u64, stored_bytes: u64, budget: &Budget) -> HostSheet {
+    let outside = budget.host.outside.clone();
+    let arena_bytes = arena_bytes as usize;
+    HostSheet {
+        arena_bytes,
+        total_bytes: outside.iter().fold(arena_bytes, |sum, e| sum.saturating_add(e.bytes)),
+        outside,
+        line_bytes: budget.host.line_bytes,
+        stored_bytes,
     }
 }
 

@@ -80,8 +80,39 @@ pub struct PlanRow {
     pub recomputed: usize,
 }
 
+/// The account of host memory, where kernels compute in the memory of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HostSheet {
+    /// The arena of what is offloaded to host memory.
+    pub arena_bytes: usize,
+    /// Everything outside it.
+    pub outside: Vec<Entry>,
+    /// Both together: the planned peak.
+    pub total_bytes: usize,
+    /// The line.
+    pub line_bytes: usize,
+    /// Bytes stored to the arena in a step of the first plan.
+    pub stored_bytes: u64,
+}
+
+impl HostSheet {
+    pub(crate) fn add_outside(&mut self, entry: Entry) {
+        self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
+        self.outside.push(entry);
+    }
+}
+
+/// A memory space that has a line of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Space {
+    /// The one that kernels compute in.
+    Computing,
+    /// Host memory beside the memory of a device.
+    Host,
+}
+
 /// The account of every byte: what the arena holds at its peak, then everything outside the arena. The
-/// entries add up to the total.
+/// entries add up to the total. Where kernels compute in the memory of a device, host memory has an account of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LoadSheet {
     /// The target's name.
@@ -96,6 +127,9 @@ pub struct LoadSheet {
     pub total_bytes: usize,
     /// The line.
     pub line_bytes: usize,
+    /// The account of host memory, where the computing space is a device's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostSheet>,
     /// Offloaded states, and offloaded values of the first plan: in the spill file, not under the line.
     #[serde(rename = "spilled_bytes")]
     pub offloaded_bytes: usize,
@@ -112,15 +146,27 @@ pub struct LoadSheet {
 }
 
 impl LoadSheet {
-    /// Adds an entry outside the arena.
+    /// Adds an entry of host memory: outside the arena, or to the account of host memory if that is another space.
     pub fn add_outside(&mut self, entry: Entry) {
+        if let Some(host) = &mut self.host {
+            return host.add_outside(entry);
+        }
         self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
         self.outside.push(entry);
     }
 
-    /// Bytes of an entry outside the arena; 0 if the sheet has none of this name.
+    /// Bytes of an entry outside the arenas; 0 if the sheet has none of this name.
     pub fn outside_bytes(&self, name: &str) -> usize {
-        self.outside.iter().filter(|entry| entry.name == name).map(|entry| entry.bytes).sum()
+        let outside = self.outside.iter().chain(self.host.iter().flat_map(|host| &host.outside));
+        outside.filter(|entry| entry.name == name).map(|entry| entry.bytes).sum()
+    }
+
+    /// The planned peak of host memory, and its line.
+    pub fn host_total_and_line(&self) -> (usize, usize) {
+        match &self.host {
+            Some(host) => (host.total_bytes, host.line_bytes),
+            None => (self.total_bytes, self.line_bytes),
+        }
     }
 
     /// Predicted milliseconds of a step of the first plan.
@@ -135,17 +181,19 @@ impl LoadSheet {
         if unlimited > 0.0 { planned / unlimited - 1.0 } else { 0.0 }
     }
 
-    /// Whether the total is under the line; if not, the error says what is missing and who holds the memory.
+    /// Whether each space is under its line; if not, the error says what is missing and who holds the memory.
     pub fn check_line(&self) -> Result<(), PlanError> {
-        match self.total_bytes.checked_sub(self.line_bytes) {
-            None | Some(0) => Ok(()),
-            Some(missing_bytes) => Err(PlanError::Infeasible(Box::new(Infeasible {
-                line_bytes: self.line_bytes,
-                needed_bytes: self.total_bytes,
-                missing_bytes,
-                sheet: self.clone(),
-            }))),
-        }
+        let computing = (Space::Computing, self.total_bytes, self.line_bytes);
+        let host = self.host.as_ref().map(|host| (Space::Host, host.total_bytes, host.line_bytes));
+        let over = [computing].into_iter().chain(host).find(|(_, total, line)| total > line);
+        let Some((space, needed_bytes, line_bytes)) = over else { return Ok(()) };
+        Err(PlanError::Infeasible(Box::new(Infeasible {
+            space,
+            line_bytes,
+            needed_bytes,
+            missing_bytes: needed_bytes - line_bytes,
+            sheet: self.clone(),
+        })))
     }
 }
 

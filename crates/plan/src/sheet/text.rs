@@ -6,27 +6,46 @@ use std::fmt;
 /// Holders shown at the peak.
 const HOLDERS_SHOWN: usize = 5;
 
+fn total(f: &mut fmt::Formatter<'_>, bytes: usize) -> fmt::Result {
+    writeln!(f, "  {:<22} {:>11}   planned peak, {bytes} bytes", "total", in_words(bytes))
+}
+
+fn line(f: &mut fmt::Formatter<'_>, name: &str, line_bytes: usize, total_bytes: usize) -> fmt::Result {
+    if line_bytes == usize::MAX {
+        return Ok(());
+    }
+    let left = in_words(line_bytes.saturating_sub(total_bytes));
+    writeln!(f, "  {name:<22} {:>11}   {left} left", in_words(line_bytes))
+}
+
 impl fmt::Display for LoadSheet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |f: &mut fmt::Formatter<'_>, entry: &Entry| {
             writeln!(f, "    {:<20} {:>11}   {}", entry.name, in_words(entry.bytes), entry.note)
         };
-        writeln!(f, "Load sheet for {}", self.target)?;
+        let [device, memory] = if self.host.is_some() { [", device memory", "device "] } else { [""; 2] };
+        writeln!(f, "Load sheet for {}{device}", self.target)?;
         writeln!(f, "  in the arena, at its peak")?;
         self.arena.iter().try_for_each(|entry| row(f, entry))?;
         writeln!(f, "  {:<22} {:>11}", "arena", in_words(self.arena_bytes))?;
-        writeln!(f, "  outside the arena")?;
+        if self.outside.iter().any(|e| e.bytes > 0) {
+            writeln!(f, "  outside the arena")?;
+        }
         self.outside.iter().filter(|e| e.bytes > 0).try_for_each(|entry| row(f, entry))?;
-        writeln!(
-            f,
-            "  {:<22} {:>11}   planned peak, {} bytes",
-            "total",
-            in_words(self.total_bytes),
-            self.total_bytes
-        )?;
-        if self.line_bytes < usize::MAX {
-            let left = in_words(self.line_bytes.saturating_sub(self.total_bytes));
-            writeln!(f, "  {:<22} {:>11}   {left} left", "line", in_words(self.line_bytes))?;
+        total(f, self.total_bytes)?;
+        line(f, &format!("{memory}line"), self.line_bytes, self.total_bytes)?;
+        if let Some(host) = &self.host {
+            writeln!(f, "\nLoad sheet for host memory")?;
+            writeln!(
+                f,
+                "  {:<22} {:>11}   offloaded states and values",
+                "arena",
+                in_words(host.arena_bytes)
+            )?;
+            writeln!(f, "  outside the arena")?;
+            host.outside.iter().filter(|e| e.bytes > 0).try_for_each(|entry| row(f, entry))?;
+            total(f, host.total_bytes)?;
+            line(f, "host line", host.line_bytes, host.total_bytes)?;
         }
         let peak = &self.peak;
         writeln!(
@@ -78,6 +97,9 @@ impl LoadSheet {
         }
         if recomputed > 0 {
             means.push(format!("{recomputed} run{} rematerialized", if recomputed == 1 { "" } else { "s" }));
+        }
+        if let Some(host) = self.host.as_ref().filter(|host| host.arena_bytes > 0) {
+            means.push(format!("{} in host memory", in_words(host.arena_bytes)));
         }
         if self.offloaded_bytes > 0 {
             means.push(format!("{} in the spill file", in_words(self.offloaded_bytes)));

@@ -1,19 +1,24 @@
 //! Hazards: which transfers may be in flight while a step runs.
 
-use super::random_graph;
-use crate::choice::{TEST_DISK, plan_offloaded};
-use crate::{Action, BufferId, BufferKind, Disk, ExecutionPlan, NullTarget, PlanSet, VerifyError, verify};
+use super::{random_graph, tier_sets};
+use crate::choice::plan_offloaded;
+use crate::{
+    Action, BufferId, BufferKind, ExecutionPlan, Link, NullTarget, PlanSet, Tier, Tiers, VerifyError, verify,
+};
 use std::ops::Range;
 
 /// Plans of random graphs with offloaded states and values, under limits of every size.
 fn offloaded(seeds: Range<u64>) -> impl Iterator<Item = PlanSet> {
-    // So slow that a load is not hidden by the part of the optimizer step before it.
-    let disk = Disk { read_ns_per_mib: 30_000_000, ..TEST_DISK };
     let target = NullTarget::default();
     seeds.flat_map(|seed| [1, 2, 4].map(|parts| (seed, parts))).filter_map(move |(seed, parts)| {
+        let mut tiers = tier_sets()[seed as usize % 3];
+        // So slow that a load is not hidden by the part of the optimizer step before it.
+        for tier in Tier::ALL {
+            tiers[tier].iter_mut().for_each(|spec| spec.link.load_ns_per_mib = 30_000_000);
+        }
         let batches = [("train".to_string(), random_graph(seed, 30, parts))];
         let limit = if seed % 3 == 0 { 1 << 40 } else { 1 << (9 + seed % 5) };
-        plan_offloaded(&batches, &target, disk, seed ^ 0b1011, limit, false, usize::MAX).ok()
+        plan_offloaded(&batches, &target, tiers, seed ^ 0b1011, limit, false, usize::MAX).ok()
     })
 }
 
@@ -150,26 +155,29 @@ fn only_loads_that_the_body_does_not_read_may_be_hoisted_out_of_the_optimizer_st
 
 #[test]
 fn predictions_count_the_cpu_time_and_latency_of_requests() {
-    let disk = Disk { latency_ns: 7, single_request_ns: 1 << 20, request_cpu_ns: 3, ..Disk::default() };
+    let link = Link { latency_ns: 7, single_request_ns: 1 << 20, request_cpu_ns: 3, ..Link::default() };
     assert_eq!(
-        [0, 5, 1 << 20, 1 << 30].map(|bytes| disk.latency(bytes)),
+        [0, 5, 1 << 20, 1 << 30].map(|bytes| link.latency(bytes)),
         [7, 12, 7 + (1 << 20), 7 + (1 << 20)]
     );
-    assert_eq!([0, 5, 1 << 20, (1 << 20) + 1].map(|bytes| disk.request_cpu(bytes)), [0, 3, 3, 6]);
+    assert_eq!([0, 5, 1 << 20, (1 << 20) + 1].map(|bytes| link.request_cpu(bytes)), [0, 3, 3, 6]);
     let target = NullTarget::default();
     let mut waiting = 0;
     for plans in offloaded(0..30) {
         let plan = &plans.plans[0];
-        let predict = |disk| plan.predict(&target, disk).unwrap();
+        let predict = |link| {
+            let spec = crate::TierSpec { capacity_bytes: u64::MAX, link, staging_bytes: 0 };
+            plans.predict(0, &target, &Tiers { host: Some(spec), file: Some(spec) }).unwrap()
+        };
         let moves =
             |step: usize| matches!(plan.steps[step].action, Action::Load { .. } | Action::Store { .. });
         let requests = plan.execution_order().filter(|&(step, _)| moves(step)).count() as u64;
         let largest = plan.buffers.iter().map(|b| b.bytes).max().unwrap_or(0) as u64;
         // On a disk that takes no time nothing waits.
-        let computing = predict(Disk::default());
-        assert_eq!(predict(Disk { request_cpu_ns: 10, ..Disk::default() }), computing + 10 * requests);
-        let alone = predict(Disk { single_request_ns: 1 << 20, ..Disk::default() });
-        assert!((computing..=predict(Disk { latency_ns: largest, ..Disk::default() })).contains(&alone));
+        let computing = predict(Link::default());
+        assert_eq!(predict(Link { request_cpu_ns: 10, ..Link::default() }), computing + 10 * requests);
+        let alone = predict(Link { single_request_ns: 1 << 20, ..Link::default() });
+        assert!((computing..=predict(Link { latency_ns: largest, ..Link::default() })).contains(&alone));
         waiting += usize::from(alone > computing);
     }
     assert!(waiting > 10, "{waiting}");

@@ -1,13 +1,23 @@
 //! Plans under a line: rematerialization, offload and chunked updates.
 
 use super::training::perceptron;
-use super::{Choices, FOLD, LCG_START, random_graph, ty};
+use super::{Choices, FOLD, LCG_START, random_graph, tier_sets, ty};
 use crate::choice::{TEST_DISK, plan_offloaded};
-use crate::{Action, Budget, Disk, NullTarget, PlanError, PlanSet, plan, verify};
+use crate::{Action, Budget, Link, NullTarget, PlanError, PlanSet, Tiers, plan, verify};
 use plimsoll_graph::{Builder, Graph, Init, Role};
 
-fn plan_under(graph: &Graph, line_bytes: usize, offload: Option<Disk>) -> Result<PlanSet, PlanError> {
-    let budget = Budget { rematerialize: true, offload, ..Budget::new(line_bytes, Vec::new()) };
+/// A disk's link.
+const SLOW_LINK: Link = Link {
+    load_ns_per_mib: 500_000,
+    store_ns_per_mib: 500_000,
+    latency_ns: 0,
+    single_request_ns: 0,
+    request_cpu_ns: 0,
+};
+
+fn plan_under(graph: &Graph, line_bytes: usize, tiers: Option<Tiers>) -> Result<PlanSet, PlanError> {
+    let budget = Budget { rematerialize: true, ..Budget::new(line_bytes, Vec::new()) };
+    let budget = tiers.map_or_else(|| budget.clone(), |tiers| budget.clone().offload_to(tiers));
     let plans = plan(&[("train".to_string(), graph.clone())], &NullTarget::default(), &budget)?;
     assert_eq!(verify(&plans), Ok(()), "under {line_bytes}");
     assert!(plans.arena_bytes <= line_bytes);
@@ -48,24 +58,19 @@ fn rematerializes_under_a_line_down_to_the_smallest() {
 #[test]
 fn offloads_states_that_do_not_fit() {
     let graph = perceptron(8, 16, 256, true);
-    let disk = Disk {
-        read_ns_per_mib: 500_000,
-        write_ns_per_mib: 500_000,
-        staging_bytes: 10_000,
-        ..Disk::default()
-    };
+    let disk = Tiers::disk(SLOW_LINK, 10_000);
     let whole = plan_under(&graph, usize::MAX, Some(disk)).unwrap();
-    assert_eq!(whole.spill_bytes, 0, "what fits is not offloaded");
+    assert_eq!(whole.tier_bytes.sum(), 0, "what fits is not offloaded");
     let states: usize = whole.states.iter().map(|s| s.ty.bytes()).sum();
     for part in [90, 60, 40, 25] {
         let plans = plan_under(&graph, states * part / 100, Some(disk)).unwrap();
-        assert!(plans.spill_bytes > 0 && plans.arena_bytes < states, "{part} %");
+        assert!(plans.tier_bytes.file > 0 && plans.arena_bytes < states, "{part} %");
         let count = |wanted: fn(&Action) -> bool| {
             plans.plans[0].steps.iter().filter(|s| wanted(&s.action)).count() as u64
         };
         let kernel = 256 * 256 * 4;
-        assert_eq!(count(|a| matches!(a, Action::Store { .. })), plans.spill_bytes / kernel, "{part} %");
-        assert!(count(|a| matches!(a, Action::Load { .. })) >= plans.spill_bytes / kernel, "{part} %");
+        assert_eq!(count(|a| matches!(a, Action::Store { .. })), plans.tier_bytes.file / kernel, "{part} %");
+        assert!(count(|a| matches!(a, Action::Load { .. })) >= plans.tier_bytes.file / kernel, "{part} %");
         assert!(plans.plans[0].nanoseconds > whole.plans[0].nanoseconds);
         let staging = plans.sheet.outside.iter().find(|e| e.name == "spill staging").unwrap();
         assert_eq!(staging.bytes, 10_000);
@@ -90,7 +95,7 @@ pub(super) fn heavy() -> Graph {
 
 #[test]
 fn updates_states_in_chunks_where_they_do_not_fit_whole() {
-    let disk = Disk { read_ns_per_mib: 500_000, write_ns_per_mib: 500_000, ..Disk::default() };
+    let disk = Tiers::disk(SLOW_LINK, 0);
     let graph = heavy();
     let chunked_updates = |plans: &PlanSet| {
         let is = |s: &&crate::Step| matches!(s.action, Action::ChunkedUpdate { .. });
@@ -98,20 +103,23 @@ fn updates_states_in_chunks_where_they_do_not_fit_whole() {
     };
     // The gradient and one whole state; then the gradient and two chunks of one.
     let whole = plan_under(&graph, 5 << 20, Some(disk)).unwrap();
-    assert_eq!((chunked_updates(&whole), whole.plans[0].stored_bytes(&whole.states)), (0, 4 << 20));
+    assert_eq!((chunked_updates(&whole), whole.plans[0].stored_bytes(&whole.states).file), (0, 4 << 20));
     let lower = plan_under(&graph, (2 << 20) + (3 << 19), Some(disk)).unwrap();
-    assert_eq!((chunked_updates(&lower), lower.plans[0].stored_bytes(&lower.states)), (2, 4 << 20));
-    assert_eq!(lower.plans[0].predict(&NullTarget::default(), disk), Ok(lower.plans[0].nanoseconds));
+    assert_eq!((chunked_updates(&lower), lower.plans[0].stored_bytes(&lower.states).file), (2, 4 << 20));
+    assert_eq!(lower.predict(0, &NullTarget::default(), &disk), Ok(lower.plans[0].nanoseconds));
     assert_eq!(needed(plan_under(&graph, 2 << 20, Some(disk))), 3 << 20);
 }
 
-/// A state's new version that waits in the spill file for its other reader is still computed once.
+/// A state's new version that is offloaded until its other reader runs is still computed once.
 #[test]
 fn an_offloaded_new_version_is_not_rematerialized() {
     let graph = random_graph(109 ^ LCG_START, 22, 2);
     let batches = [("test".to_string(), graph)];
     let target = NullTarget { alignment: 64, workspace: 100 };
-    let plans = plan_offloaded(&batches, &target, TEST_DISK, u64::MAX, 2944, true, usize::MAX).unwrap();
+    let plans = {
+        let tiers = Tiers::disk(TEST_DISK, 0);
+        plan_offloaded(&batches, &target, tiers, u64::MAX, 2944, true, usize::MAX).unwrap()
+    };
     assert_eq!(verify(&plans), Ok(()));
 }
 
@@ -122,18 +130,18 @@ fn plans_of_random_graphs_with_offload_pass_verify() {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
         let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
+        let tiers = tier_sets()[seed as usize % 3];
         for offloaded in [u64::MAX, 0b10, 0b110, seed] {
             let plans =
-                plan_offloaded(&batches, &target, TEST_DISK, offloaded, usize::MAX, false, usize::MAX)
-                    .unwrap();
+                plan_offloaded(&batches, &target, tiers, offloaded, usize::MAX, false, usize::MAX).unwrap();
             assert_eq!(verify(&plans), Ok(()), "seed {seed}, {offloaded:b}\n{}", batches[0].1);
             for (part, rematerialize) in [(3, false), (2, false), (2, true)] {
                 let limit = plans.arena_bytes / 4 * part;
                 let plans =
-                    plan_offloaded(&batches, &target, TEST_DISK, offloaded, limit, rematerialize, usize::MAX)
+                    plan_offloaded(&batches, &target, tiers, offloaded, limit, rematerialize, usize::MAX)
                         .unwrap();
                 assert_eq!(verify(&plans), Ok(()), "seed {seed}, {offloaded:b}, {limit}\n{}", batches[0].1);
-                let predicted = plans.plans[0].predict(&target, TEST_DISK);
+                let predicted = plans.predict(0, &target, &tiers);
                 assert_eq!(predicted, Ok(plans.plans[0].nanoseconds), "seed {seed}, {offloaded:b}, {limit}");
                 values += plans.plans[0].offloaded.len();
             }

@@ -8,9 +8,11 @@ mod order_evaluation;
 mod random;
 mod record;
 mod state_aliasing;
+mod tiers;
 mod training;
 
-use crate::{Budget, NullTarget, PlanSet, plan, verify};
+use crate::choice::TEST_DISK;
+use crate::{Budget, Link, NullTarget, PlanSet, TierSpec, Tiers, plan, verify};
 use plimsoll_graph::op::{Binary, Elementwise, Instruction, MatMul, Norm, Operand, Region, Unary};
 use plimsoll_graph::{Builder, Graph, Init, Op, Role, ValueId};
 use plimsoll_tensor::random::Lcg;
@@ -26,6 +28,14 @@ fn planned(graph: &Graph) -> PlanSet {
     let plans = plan_with(&NullTarget::default(), graph);
     assert_eq!(verify(&plans), Ok(()), "{graph}\n{:#?}", plans.plans[0].steps);
     plans
+}
+
+/// Sets of tiers to offload to: a file alone, host memory alone, and a little host memory before a file.
+fn tier_sets() -> [Tiers; 3] {
+    let disk = Tiers::disk(TEST_DISK, 0);
+    let link = Link { load_ns_per_mib: 20_000, store_ns_per_mib: 25_000, latency_ns: 10, ..Link::default() };
+    let host = |capacity_bytes| Some(TierSpec { capacity_bytes, link, staging_bytes: 0 });
+    [disk, Tiers { host: host(u64::MAX), file: None }, Tiers { host: host(3 * 4096), ..disk }]
 }
 
 /// Plans one graph for a target, without a line.

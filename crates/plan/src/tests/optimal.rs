@@ -6,7 +6,7 @@ use crate::lower::{TaskGraph, TaskId};
 use crate::placement::{LiveRange, lower_bound, place};
 use crate::schedule::Liveness;
 use crate::schedule::order::order;
-use crate::{Disk, NullTarget};
+use crate::{NullTarget, Tiers};
 use std::ops::RangeInclusive;
 
 /// The peak of an order.
@@ -90,7 +90,7 @@ fn compare(
         let graph = random_graph(seed, 4 * tasks.end(), micro_batches);
         let offloaded = vec![StateTier::Arena; graph.states.len()];
         let task_graph =
-            TaskGraph::new("test", &graph, &NullTarget::default(), &offloaded, Disk::default()).unwrap();
+            TaskGraph::new("test", &graph, &NullTarget::default(), &offloaded, &Tiers::default()).unwrap();
         if tasks.contains(&task_graph.tasks.len()) {
             let pair = (peak(&task_graph, &order(&task_graph)), smallest(&task_graph));
             assert!(pair.0 >= pair.1, "seed {seed}: lower than the optimum");

@@ -3,7 +3,7 @@
 use super::{Choices, random_graph};
 use crate::lower::{StateTier, TaskGraph, TaskId};
 use crate::schedule::order::evaluation::OrderEvaluation;
-use crate::{Disk, NullTarget};
+use crate::{NullTarget, Tiers};
 
 /// Tasks in a random order that respects dependencies.
 fn shuffled(task_graph: &TaskGraph<'_>, tasks: &[TaskId], choices: &mut Choices) -> Vec<TaskId> {
@@ -28,7 +28,7 @@ fn incremental_evaluation_of_an_order_agrees_with_a_full_one() {
         let graph = random_graph(seed, 40, micro_batches);
         let homes = vec![StateTier::Arena; graph.states.len()];
         let task_graph =
-            TaskGraph::new("test", &graph, &NullTarget::default(), &homes, Disk::default()).unwrap();
+            TaskGraph::new("test", &graph, &NullTarget::default(), &homes, &Tiers::default()).unwrap();
         let from_scratch = |order: &[TaskId]| OrderEvaluation::new(&task_graph).evaluate(order.to_vec());
         let choices = &mut Choices::new(seed);
         let mut evaluation = OrderEvaluation::new(&task_graph);

@@ -2,23 +2,23 @@
 
 use super::lines::heavy;
 use super::training::perceptron;
-use super::{Choices, random_graph};
-use crate::choice::{TEST_DISK, plan_offloaded};
+use super::{Choices, random_graph, tier_sets};
+use crate::choice::plan_offloaded;
 use crate::{
-    Action, Budget, Disk, Entry, Fingerprint, NullTarget, PlanRecord, PlanSet, RecordError, plan_lowest,
-    verify,
+    Action, Budget, Entry, Fingerprint, Link, NullTarget, PlanRecord, PlanSet, RecordError, Tiers,
+    plan_lowest, verify,
 };
 use plimsoll_graph::Graph;
 use serde_json::Value;
 
-const DISK: Disk = Disk {
-    read_ns_per_mib: 500_000,
-    write_ns_per_mib: 500_000,
+const LINK: Link = Link {
+    load_ns_per_mib: 500_000,
+    store_ns_per_mib: 500_000,
     latency_ns: 0,
     single_request_ns: 0,
     request_cpu_ns: 0,
-    staging_bytes: 10_000,
 };
+const DISK: Tiers = Tiers::disk(LINK, 10_000);
 
 /// The record of plans, through its text form.
 fn recorded(plans: &PlanSet) -> PlanRecord {
@@ -32,13 +32,13 @@ fn restores_plans_of_random_graphs() {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
         let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
-        let budget = Budget::new(usize::MAX, Vec::new());
+        let tiers = tier_sets()[seed as usize % 3];
+        let budget = Budget::new(usize::MAX, Vec::new()).offload_to(tiers);
         for (offloaded, limit, rematerialize) in
             [(0, usize::MAX, false), (seed, 1_000, true), (u64::MAX, 600, true)]
         {
-            let plans =
-                plan_offloaded(&batches, &target, TEST_DISK, offloaded, limit, rematerialize, usize::MAX)
-                    .unwrap();
+            let plans = plan_offloaded(&batches, &target, tiers, offloaded, limit, rematerialize, usize::MAX)
+                .unwrap();
             let restored = recorded(&plans).restore(&batches, &target, &budget);
             assert_eq!(restored, Ok(plans), "seed {seed}, {offloaded:b}\n{}", batches[0].1);
         }
@@ -50,17 +50,18 @@ fn samples() -> Vec<(Vec<(String, Graph)>, Budget)> {
     let train = |graph| vec![("train".to_string(), graph)];
     let mut both = train(perceptron(6, 32, 16, true));
     both.push(("predict".to_string(), perceptron(6, 32, 16, false)));
-    let budget = |line_bytes, offload| Budget {
+    let budget = |line_bytes, tiers: Tiers| Budget {
         rematerialize: true,
-        offload,
+        tiers,
+        offload: !tiers.is_empty(),
         ..Budget::new(line_bytes, vec![Entry::new("code", 1_000, "")])
     };
     vec![
-        (both.clone(), budget(usize::MAX, None)),
-        (both, budget(30_000, None)),
-        (train(perceptron(8, 16, 256, true)), budget(1 << 20, Some(DISK))),
-        (train(heavy()), budget((2 << 20) + (3 << 19) + 11_000, Some(DISK))),
-        (train(random_graph(5, 30, 3)), budget(2_000, Some(DISK))),
+        (both.clone(), budget(usize::MAX, Tiers::default())),
+        (both, budget(30_000, Tiers::default())),
+        (train(perceptron(8, 16, 256, true)), budget(1 << 20, DISK)),
+        (train(heavy()), budget((2 << 20) + (3 << 19) + 11_000, DISK)),
+        (train(random_graph(5, 30, 3)), budget(2_000, DISK)),
     ]
 }
 
@@ -190,8 +191,10 @@ fn keys_differ_in_everything_that_plans_depend_on() {
     let budgets = [
         Budget { line_bytes: 1 << 20, ..budget.clone() },
         Budget { rematerialize: false, ..budget.clone() },
-        Budget { offload: Some(DISK), ..budget.clone() },
-        Budget { offload: Some(Disk { staging_bytes: 0, ..DISK }), ..budget.clone() },
+        budget.clone().offload_to(DISK),
+        budget.clone().offload_to(Tiers::disk(LINK, 0)),
+        budget.clone().offload_to(tier_sets()[1]),
+        budget.clone().offload_to(tier_sets()[2]),
         Budget { time_limit_ns: 1, ..budget.clone() },
     ];
     let mut keys = vec![

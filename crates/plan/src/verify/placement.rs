@@ -2,16 +2,16 @@
 
 use super::VerifyError;
 use super::memory::overlap;
-use crate::{Buffer, BufferKind, ExecutionPlan, PlanSet, SPILL_ALIGNMENT, StateHome};
+use crate::{Buffer, BufferKind, ExecutionPlan, PerTier, PlanSet, StateHome, TIER_ALIGNMENT, Tier};
 use plimsoll_graph::Origin;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The bytes a state takes in the arena; none if it lies in the spill file.
+/// The bytes a state takes in the arena; none if it is offloaded.
 pub(super) fn state_range(set: &PlanSet, state: usize) -> Range<usize> {
     match set.states[state].home {
         StateHome::Arena(offset) => offset..offset + set.states[state].ty.bytes(),
-        StateHome::File(_) => 0..0,
+        StateHome::Offloaded { .. } => 0..0,
     }
 }
 
@@ -33,10 +33,10 @@ pub(super) fn name_of(plan: &ExecutionPlan, buffer: &Buffer) -> String {
     }
 }
 
-/// States are aligned, inside the arena or the spill file, and do not overlap.
+/// States are aligned, inside the arena or a tier, and do not overlap.
 pub(super) fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
     let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
-    let mut files: Vec<(Range<usize>, &str)> = Vec::new();
+    let mut tiers = PerTier::<Vec<(Range<usize>, &str)>>::default();
     let mut names = BTreeSet::new();
     for (i, state) in set.states.iter().enumerate() {
         let wrong = |reason: String| VerifyError::StatePlace {
@@ -52,19 +52,19 @@ pub(super) fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
             StateHome::Arena(offset) if offset.checked_add(bytes).is_none_or(|end| end > set.arena_bytes) => {
                 return Err(wrong("ends outside the arena".to_string()));
             }
-            StateHome::File(offset) if !offset.is_multiple_of(SPILL_ALIGNMENT) => {
-                return Err(wrong(format!("starts at {offset} of the spill file, which is not aligned")));
+            StateHome::Offloaded { tier, offset } if !offset.is_multiple_of(TIER_ALIGNMENT) => {
+                return Err(wrong(format!("starts at {offset} of {}, which is not aligned", tier.name())));
             }
-            StateHome::File(offset)
-                if offset.checked_add(bytes as u64).is_none_or(|end| end > set.spill_bytes) =>
+            StateHome::Offloaded { tier, offset }
+                if offset.checked_add(bytes as u64).is_none_or(|end| end > set.tier_bytes[tier]) =>
             {
-                return Err(wrong("ends outside the spill file".to_string()));
+                return Err(wrong(format!("ends outside {}", tier.name())));
             }
             StateHome::Arena(_) => ranges.push((state_range(set, i), &state.name)),
-            StateHome::File(offset) => {
+            StateHome::Offloaded { tier, offset } => {
                 // Up to the end of its last page: whole pages are written.
-                let end = (offset + bytes as u64).next_multiple_of(SPILL_ALIGNMENT);
-                files.push((offset as usize..end as usize, &state.name));
+                let end = (offset + bytes as u64).next_multiple_of(TIER_ALIGNMENT);
+                tiers[tier].push((offset as usize..end as usize, &state.name));
             }
         }
         if !names.insert(&state.name) {
@@ -72,7 +72,8 @@ pub(super) fn check_states(set: &PlanSet) -> Result<(), VerifyError> {
         }
     }
     check_apart(ranges)?;
-    check_apart(files)
+    check_apart(tiers.host)?;
+    check_apart(tiers.file)
 }
 
 /// No two of these states share a byte.
@@ -89,36 +90,45 @@ fn check_apart(mut ranges: Vec<(Range<usize>, &str)>) -> Result<(), VerifyError>
     }
 }
 
-/// Every offloaded value has pages of the spill file to itself, above the states' and below its end.
+/// Every offloaded value has pages of its tier to itself, above the states' and below its end.
 pub(super) fn check_offloaded(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     let end = |offset: u64, bytes: usize| {
-        offset.checked_add(bytes as u64).and_then(|end| end.checked_next_multiple_of(SPILL_ALIGNMENT))
+        offset.checked_add(bytes as u64).and_then(|end| end.checked_next_multiple_of(TIER_ALIGNMENT))
     };
-    let states = set.states.iter().filter_map(|s| match s.home {
-        StateHome::File(offset) => end(offset, s.ty.bytes()),
-        StateHome::Arena(_) => None,
+    let states_end = PerTier::<u64>::from_fn(|tier| {
+        let ends = set.states.iter().filter_map(|s| match s.home {
+            StateHome::Offloaded { tier: has, offset } if has == tier => end(offset, s.ty.bytes()),
+            _ => None,
+        });
+        ends.max().unwrap_or(0)
     });
-    let states_end = states.max().unwrap_or(0);
-    let mut ranges = Vec::new();
+    let mut ranges = PerTier::<Vec<Range<u64>>>::default();
     for (i, offloaded) in plan.offloaded.iter().enumerate() {
         if offloaded.value.index() >= plan.graph.value_count() {
             return Err(format!("offloaded value {i} does not exist"));
         }
-        if !offloaded.offset.is_multiple_of(SPILL_ALIGNMENT) {
+        if !offloaded.offset.is_multiple_of(TIER_ALIGNMENT) {
             return Err(format!("offloaded value {i} starts at {}, which is not aligned", offloaded.offset));
         }
+        let tier = offloaded.tier;
         match end(offloaded.offset, plan.graph.ty(offloaded.value).bytes()) {
-            Some(end) if offloaded.offset >= states_end && end <= set.spill_bytes => {
-                ranges.push(offloaded.offset..end);
+            Some(end) if offloaded.offset >= states_end[tier] && end <= set.tier_bytes[tier] => {
+                ranges[tier].push(offloaded.offset..end);
             }
-            _ => return Err(format!("offloaded value {i} lies among the states or outside the spill file")),
+            _ => {
+                let tier = tier.name();
+                return Err(format!("offloaded value {i} lies among the states or outside {tier}"));
+            }
         }
     }
-    ranges.sort_by_key(|range| range.start);
-    match ranges.windows(2).find(|pair| pair[0].end > pair[1].start) {
-        Some(pair) => Err(format!("two offloaded values share byte {} of the spill file", pair[1].start)),
-        None => Ok(()),
+    for tier in Tier::ALL {
+        let ranges = &mut ranges[tier];
+        ranges.sort_by_key(|range| range.start);
+        if let Some(pair) = ranges.windows(2).find(|pair| pair[0].end > pair[1].start) {
+            return Err(format!("two offloaded values share byte {} of {}", pair[1].start, tier.name()));
+        }
     }
+    Ok(())
 }
 
 /// A buffer is aligned, inside the arena, and has the bytes and the offset that its kind asks for.

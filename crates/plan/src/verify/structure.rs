@@ -1,6 +1,6 @@
 //! Whether ids name something and steps have the operands of their nodes.
 
-use crate::{Action, BufferId, ExecutionPlan, Offloaded, PlanSet, SPILL_ALIGNMENT, StateHome};
+use crate::{Action, BufferId, ExecutionPlan, Offloaded, PlanSet, StateHome, TIER_ALIGNMENT};
 use plimsoll_graph::op::InPlace;
 use plimsoll_graph::{NodeId, State, ValueId};
 
@@ -38,18 +38,23 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
                 }
                 exists(*from).and_then(|()| exists(*to))?;
             }
-            Action::Load { what: Offloaded::Value(value), to: buffer }
-            | Action::Store { what: Offloaded::Value(value), from: buffer } => {
-                if *value >= plan.offloaded.len() {
+            Action::Load { what: Offloaded::Value(value), tier, to: buffer }
+            | Action::Store { what: Offloaded::Value(value), tier, from: buffer } => {
+                let Some(offloaded) = plan.offloaded.get(*value) else {
                     return Err(format!("step {i} moves offloaded value {value}, which does not exist"));
+                };
+                if offloaded.tier != *tier {
+                    let (has, says) = (offloaded.tier.name(), tier.name());
+                    return Err(format!("step {i} moves offloaded value {value} of {has} to or from {says}"));
                 }
                 exists(*buffer)?;
             }
-            Action::Load { what: Offloaded::State(state), to: buffer }
-            | Action::Store { what: Offloaded::State(state), from: buffer } => {
+            Action::Load { what: Offloaded::State(state), tier, to: buffer }
+            | Action::Store { what: Offloaded::State(state), tier, from: buffer } => {
                 let placed = set.states.get(*state);
-                if !placed.is_some_and(|s| matches!(s.home, StateHome::File(_))) {
-                    return Err(format!("step {i} moves state {state}, which is not in the spill file"));
+                let is_there = |home| matches!(home, StateHome::Offloaded { tier: has, .. } if has == *tier);
+                if !placed.is_some_and(|s| is_there(s.home)) {
+                    return Err(format!("step {i} moves state {state}, which is not in {}", tier.name()));
                 }
                 let known = placed.is_some_and(|p| plan.graph.states.iter().any(|s| s.name == p.name));
                 if !known {
@@ -69,8 +74,8 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     plan.outputs.iter().try_for_each(|&b| exists(b))
 }
 
-/// Only an elementwise node runs in chunks, of whole pages. Operands without a buffer are states in the spill file, and
-/// their new versions.
+/// Only an elementwise node runs in chunks, of whole pages. Operands without a buffer are offloaded states, and their new
+/// versions.
 fn check_chunked_update(
     set: &PlanSet,
     plan: &ExecutionPlan,
@@ -94,20 +99,21 @@ fn check_chunked_update(
     if (reads.len(), writes.len()) != (node.inputs.len(), node.outputs.len()) {
         return Err(format!("has {} and {} operands", reads.len(), writes.len()));
     }
-    if chunk == 0 || !chunk.is_multiple_of(SPILL_ALIGNMENT as usize) {
+    if chunk == 0 || !chunk.is_multiple_of(TIER_ALIGNMENT as usize) {
         return Err(format!("has chunks of {chunk} elements"));
     }
-    let in_file =
-        |name: &str| set.states.iter().any(|s| s.name == name && matches!(s.home, StateHome::File(_)));
+    let offloaded = |name: &str| {
+        set.states.iter().any(|s| s.name == name && matches!(s.home, StateHome::Offloaded { .. }))
+    };
     let chunked: Vec<&State> = (node.inputs.iter().zip(reads))
         .filter(|(_, buffer)| buffer.is_none())
-        .filter_map(|(v, _)| graph.states.iter().find(|s| s.input == *v && in_file(&s.name)))
+        .filter_map(|(v, _)| graph.states.iter().find(|s| s.input == *v && offloaded(&s.name)))
         .collect();
     let unread = reads.iter().filter(|b| b.is_none()).count() - chunked.len();
     let mut rewritten = node.outputs.iter().zip(writes).filter(|(_, buffer)| buffer.is_none());
     let known = rewritten.all(|(v, _)| chunked.iter().any(|s| s.output == Some(*v)));
     if unread > 0 || !known || writes.iter().filter(|b| b.is_none()).count() != chunked.len() {
-        return Err("has operands without a buffer that are not states in the spill file".to_string());
+        return Err("has operands without a buffer that are not offloaded states".to_string());
     }
     Ok(())
 }

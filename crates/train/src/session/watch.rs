@@ -106,8 +106,8 @@ pub(super) struct Guard<'t> {
 impl<'t> Guard<'t> {
     /// A guard, if the trainer has a watch and a line.
     pub fn new(trainer: &'t Trainer, sheet: &LoadSheet) -> Option<Self> {
-        let watch = trainer.watch.as_deref().filter(|_| sheet.line_bytes != usize::MAX)?;
-        let (planned_bytes, line_bytes) = (sheet.total_bytes, sheet.line_bytes);
+        let (planned_bytes, line_bytes) = sheet.host_total_and_line();
+        let watch = trainer.watch.as_deref().filter(|_| line_bytes != usize::MAX)?;
         // A measured peak is within 2 % or 4 MiB of the planned one; of the 2 %, only what the line leaves counts.
         let slack = line_bytes.saturating_sub(planned_bytes);
         let expected = planned_bytes.saturating_add((planned_bytes / 50).min(slack).max(4 << 20));

@@ -91,7 +91,8 @@ impl Trainer {
         } else {
             data.test.batch(self.batch_types(data, 1).first()?.examples)
         };
-        let spare = sheet.line_bytes.saturating_sub(sheet.total_bytes);
+        let (total, line) = sheet.host_total_and_line();
+        let spare = line.saturating_sub(total);
         let more = pipeline.clone().prefetch_within(spare).batches_ahead();
         let more = more.saturating_sub(pipeline.clone().prefetch_within(0).batches_ahead());
         let bytes = pipeline.batch_bytes().checked_mul(more).filter(|bytes| *bytes > 0)?;

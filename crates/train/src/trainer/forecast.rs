@@ -5,12 +5,14 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::op::Elementwise;
 use plimsoll_graph::{Graph, Op, ValueId};
 use plimsoll_plan::sheet::PAGE_TABLES;
-use plimsoll_plan::{Action, Chooser, PlanError, PlanSet, StateHome, least_rematerialization};
+use plimsoll_plan::{
+    Action, Chooser, PerTier, PlanError, PlanSet, Space, StateHome, least_rematerialization,
+};
 use plimsoll_tensor::DType;
 use plimsoll_transform::LOSS;
 use std::collections::BTreeMap;
 
-/// Plans one run under any line. What does not depend on the line is computed once. Nothing is run.
+/// Plans one run under any line of the space that kernels compute in. What does not depend on the line is computed once. Nothing is run.
 ///
 /// ```
 /// # use plimsoll_nn::{AdamW, zoo};
@@ -43,12 +45,12 @@ pub struct Tally {
     pub recomputed: usize,
     /// Bytes of their outputs.
     pub recomputed_bytes: usize,
-    /// States that live in the spill file, and values of the training step that are offloaded to it.
-    pub offloaded: usize,
+    /// States that live in each tier, and values of the training step that are offloaded to it.
+    pub offloaded: PerTier<usize>,
     /// Their bytes.
-    pub offloaded_bytes: usize,
-    /// Bytes written to the spill file in a training step.
-    pub stored_bytes: u64,
+    pub offloaded_bytes: PerTier<usize>,
+    /// Bytes written to each tier in a training step.
+    pub stored_bytes: PerTier<u64>,
     /// Bytes of all states.
     pub state_bytes: usize,
     /// The arena over the largest sum of bytes live at one time, minus one.
@@ -58,7 +60,7 @@ pub struct Tally {
 impl Trainer {
     /// Plans this run under any line.
     pub fn forecast<'t>(&'t self, data: &'t Dataset) -> Forecast<'t> {
-        let (chooser, known) = (Chooser::reusable(), BTreeMap::new());
+        let (chooser, known) = (Chooser::reusable(self.line_bytes), BTreeMap::new());
         Forecast { trainer: self, data, chooser, known, floor: None }
     }
 }
@@ -79,7 +81,9 @@ impl Forecast<'_> {
     fn needed(&mut self, line_bytes: usize) -> Result<usize, TrainError> {
         match self.plan(line_bytes) {
             Ok(plans) => Ok(plans.sheet.total_bytes),
-            Err(TrainError::Plan(PlanError::Infeasible(short))) => Ok(short.needed_bytes),
+            Err(TrainError::Plan(PlanError::Infeasible(short))) if short.space == Space::Computing => {
+                Ok(short.needed_bytes)
+            }
             Err(other) => Err(other),
         }
     }
@@ -176,20 +180,24 @@ fn saved_activations(graph: &Graph) -> Vec<ValueId> {
 
 /// Counts what a plan keeps, rematerializes and offloads.
 pub fn tally(plans: &PlanSet) -> Tally {
-    let bytes = |s: &plimsoll_plan::StatePlacement| s.ty.bytes();
-    let offloaded = || plans.states.iter().filter(|s| matches!(s.home, StateHome::File(_)));
     let live = plans.plans.iter().map(|p| p.live_bytes).max().unwrap_or(0);
     let mut tally = Tally {
-        offloaded: offloaded().count(),
-        offloaded_bytes: offloaded().map(bytes).sum(),
-        state_bytes: plans.states.iter().map(bytes).sum(),
+        state_bytes: plans.states.iter().map(|s| s.ty.bytes()).sum(),
         fragmentation: plans.arena_bytes as f64 / live.max(1) as f64 - 1.0,
         ..Tally::default()
     };
-    let Some(plan) = plans.plans.first() else { return tally };
+    let states = plans.states.iter().filter_map(|s| match s.home {
+        StateHome::Offloaded { tier, .. } => Some((tier, s.ty.bytes())),
+        StateHome::Arena(_) => None,
+    });
+    let first = plans.plans.first();
+    let values = first.map(|p| p.offloaded.iter().map(|s| (s.tier, p.graph.ty(s.value).bytes())));
+    for (tier, bytes) in states.chain(values.into_iter().flatten()) {
+        tally.offloaded[tier] += 1;
+        tally.offloaded_bytes[tier] += bytes;
+    }
+    let Some(plan) = first else { return tally };
     let graph = &plan.graph;
-    tally.offloaded += plan.offloaded.len();
-    tally.offloaded_bytes += plan.offloaded.iter().map(|s| graph.ty(s.value).bytes()).sum::<usize>();
     tally.stored_bytes = plan.stored_bytes(&plans.states);
     let mut runs = vec![0_usize; graph.nodes.len()];
     for step in &plan.steps {

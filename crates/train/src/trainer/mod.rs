@@ -58,6 +58,7 @@ pub struct Trainer {
     pub(crate) notes: BTreeMap<String, String>,
     pub(crate) watch: Option<Box<dyn Watch>>,
     line_bytes: usize,
+    device_line_bytes: usize,
     outside: Vec<Entry>,
     heap_bytes: Option<usize>,
     /// `None`: as few as the line allows.
@@ -101,6 +102,7 @@ impl Trainer {
             notes: BTreeMap::new(),
             watch: None,
             line_bytes: usize::MAX,
+            device_line_bytes: usize::MAX,
             outside: Vec::new(),
             heap_bytes: None,
             micro_batches: None,
@@ -162,9 +164,15 @@ impl Trainer {
         Self { watch: Some(Box::new(watch)), ..self }
     }
 
-    /// The memory line in bytes. The arena and everything declared with [`Trainer::outside`] stay under it.
+    /// The line of host memory in bytes. The arena and everything declared with [`Trainer::outside`] stay under it.
     pub fn line(self, line_bytes: usize) -> Self {
         Self { line_bytes, ..self }
+    }
+
+    /// The line of the device's memory in bytes, if the executor computes in a device's. The arena is there then, and
+    /// [`Trainer::line`] holds for the rest.
+    pub fn device_line(self, device_line_bytes: usize) -> Self {
+        Self { device_line_bytes, ..self }
     }
 
     /// Declares memory outside the arena: code, stacks, heap, data.

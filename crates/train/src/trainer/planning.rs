@@ -6,8 +6,8 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, ValueId};
 use plimsoll_nn::Precision;
 use plimsoll_plan::{
-    Batches, Budget, BufferKind, Candidates, Chooser, Disk, Entry, Infeasible, PlanError, PlanSet,
-    SearchCache, Target, in_words,
+    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, PlanError, PlanSet, SearchCache,
+    Target, Tiers, in_words,
 };
 use plimsoll_transform::SplitError;
 
@@ -24,8 +24,8 @@ impl Candidates for Run<'_> {
         self.trainer.executor.target()
     }
 
-    fn disk(&self) -> Option<Disk> {
-        self.trainer.executor.disk()
+    fn tiers(&self) -> Tiers {
+        self.trainer.executor.tiers()
     }
 
     fn micro_batches(&self) -> Vec<usize> {
@@ -69,7 +69,12 @@ impl Trainer {
     /// Plans every batch type under the line, and verifies the plans. [`Chooser`] chooses micro-batches (unless their number is
     /// set), rematerialization and offload. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
-        self.plan_under(data, &mut Chooser::new(self.line_bytes))
+        self.plan_under(data, &mut Chooser::new(self.computing_line(), self.line_bytes))
+    }
+
+    /// The line of the space that kernels compute in.
+    pub(super) fn computing_line(&self) -> usize {
+        if self.executor.tiers().host.is_some() { self.device_line_bytes } else { self.line_bytes }
     }
 
     /// As [`Trainer::plan`], under the chooser's line.

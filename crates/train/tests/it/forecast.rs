@@ -45,7 +45,7 @@ fn floor_curve_and_lower_bound_agree() -> Result<(), TrainError> {
         );
         let tally = tally(plans);
         assert_eq!((tally.recomputed > 0, tally.recomputed_bytes > 0), (extra_ns > 0, extra_ns > 0));
-        assert!(tally.fragmentation >= 0.0 && tally.offloaded == 0);
+        assert!(tally.fragmentation >= 0.0 && tally.offloaded == Default::default());
     }
     assert!(forecast.least_rematerialization(floor)? > 0);
     let kept = |i: usize| tally(&curve[i]).kept;

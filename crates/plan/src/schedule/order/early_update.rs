@@ -20,7 +20,7 @@ pub(super) fn early_updates(
     before: &[Vec<TaskId>],
     order: Vec<TaskId>,
 ) -> Vec<TaskId> {
-    let loads = |task: TaskId| matches!(task_graph.tasks[task].kind, TaskKind::Load(_));
+    let loads = |task: TaskId| matches!(task_graph.tasks[task].kind, TaskKind::Load(..));
     if !order.iter().any(|&task| loads(task)) {
         return order;
     }
@@ -68,7 +68,7 @@ fn group(
 ) -> Option<Group> {
     let own_load = |&task: &TaskId| {
         let writes = &task_graph.tasks[task].writes;
-        matches!(task_graph.tasks[task].kind, TaskKind::Load(_))
+        matches!(task_graph.tasks[task].kind, TaskKind::Load(..))
             && writes.iter().all(|&i| task_graph.tensors[i].readers == [update])
     };
     let (own, others): (Vec<TaskId>, Vec<TaskId>) = before[update].iter().partition(|task| own_load(task));
@@ -79,7 +79,7 @@ fn group(
     let stores = |&task: &TaskId| {
         let only =
             before[task].iter().all(|t| *t == update || own.contains(t) || position[*t] <= position[anchor]);
-        matches!(task_graph.tasks[task].kind, TaskKind::Store(_)) && only
+        matches!(task_graph.tasks[task].kind, TaskKind::Store(..)) && only
     };
     let stored: Vec<TaskId> = task_graph.tasks[update].after.iter().copied().filter(stores).collect();
     Some(Group { tasks: own.iter().copied().chain([update]).chain(stored).collect(), anchor })

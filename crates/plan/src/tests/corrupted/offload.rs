@@ -4,14 +4,17 @@ use super::corrupted;
 use crate::tests::lines::heavy;
 use crate::tests::training::perceptron;
 use crate::{
-    Action, Budget, BufferId, Disk, Entry, ExecutionPlan, NullTarget, PlanSet, Step, VerifyError, plan,
-    verify,
+    Action, Budget, BufferId, Entry, ExecutionPlan, Link, NullTarget, PlanSet, Step, Tier, Tiers,
+    VerifyError, plan, verify,
 };
+
+fn fast_disk() -> Tiers {
+    Tiers::disk(Link { load_ns_per_mib: 1, store_ns_per_mib: 1, ..Link::default() }, 0)
+}
 
 /// A plan with chunked updates.
 fn chunked() -> PlanSet {
-    let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
-    let budget = Budget { offload: Some(disk), ..Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]) };
+    let budget = Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]).offload_to(fast_disk());
     let batches = [("train".to_string(), heavy())];
     let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
     assert_eq!(verify(&plans), Ok(()));
@@ -56,7 +59,6 @@ fn reports_malformed_chunked_updates() {
 #[test]
 fn reports_malformed_offloaded_values() {
     let offloaded = || {
-        let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
         let outside = vec![Entry::new("code", 1_000, "")];
         let graph = perceptron(6, 4096, 16, true);
         let whole = plan(
@@ -65,7 +67,7 @@ fn reports_malformed_offloaded_values() {
             &Budget::new(1 << 40, Vec::new()),
         );
         let line_bytes = whole.unwrap().arena_bytes * 3 / 4;
-        let budget = Budget { offload: Some(disk), ..Budget::new(line_bytes, outside) };
+        let budget = Budget::new(line_bytes, outside).offload_to(fast_disk());
         let batches = [("train".to_string(), graph)];
         let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
         assert_eq!(verify(&plans), Ok(()));
@@ -86,15 +88,28 @@ fn reports_malformed_offloaded_values() {
         VerifyError::Malformed { .. }
     );
     assert_error!(corrupted(offloaded(), |plan| plan.offloaded.clear()), VerifyError::Malformed { .. });
+    assert_error!(
+        corrupted(offloaded(), |plan| plan.offloaded[0].tier = Tier::Host),
+        VerifyError::Malformed { .. }
+    );
+    assert_error!(
+        corrupted(offloaded(), |plan| {
+            let mut steps = plan.steps.iter_mut();
+            let store = steps.find(|s| matches!(s.action, Action::Store { .. })).unwrap();
+            let Action::Store { tier, .. } = &mut store.action else { panic!() };
+            *tier = Tier::Host;
+        }),
+        VerifyError::Malformed { .. }
+    );
     // A load before its store.
     assert_error!(
         corrupted(offloaded(), |plan| {
             let store = plan.steps.iter().position(|s| matches!(s.action, Action::Store { .. })).unwrap();
-            let Action::Store { what, .. } = plan.steps[store].action else { panic!() };
+            let Action::Store { what, tier, .. } = plan.steps[store].action else { panic!() };
             let is = |s: &Step| matches!(s.action, Action::Load { what: loaded, .. } if loaded == what);
             let load = plan.steps.iter().position(is).unwrap();
             let Action::Load { to, .. } = plan.steps[load].action else { panic!() };
-            plan.steps[store].action = Action::Load { what, to };
+            plan.steps[store].action = Action::Load { what, tier, to };
             plan.buffers[to.index()].first = store;
         }),
         VerifyError::Read { .. } | VerifyError::Overlap { .. }

@@ -25,7 +25,7 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), VerifyErr
         micro_batches: plan.graph.micro_batches.min(2),
         micro_batch: 0,
         state_writes: vec![0; set.states.len()],
-        file: vec![None; set.states.len()],
+        tiers: vec![None; set.states.len()],
         offloaded: vec![None; plan.offloaded.len()],
         own_states: set.states.iter().map(|s| by_name.get(s.name.as_str()).copied()).collect(),
         by_start,
@@ -55,9 +55,9 @@ struct Replay<'a> {
     /// The one that is simulated now; in the optimizer step, the last.
     micro_batch: usize,
     state_writes: Vec<usize>,
-    /// What the spill file holds for each state of the set that is offloaded.
-    file: Vec<Option<Content>>,
-    /// What it holds for each offloaded value.
+    /// What the tiers hold for each state of the set that is offloaded.
+    tiers: Vec<Option<Content>>,
+    /// What they hold for each offloaded value.
     offloaded: Vec<Option<Content>>,
     /// The graph's state for each state of the set; `None` for those of other graphs.
     own_states: Vec<Option<&'a State>>,
@@ -66,13 +66,13 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Fills the arena and the spill file as they are before the first step.
+    /// Fills the arena and the tiers as they are before the first step.
     fn enter(&mut self) {
         for (i, placed) in self.set.states.iter().enumerate() {
             self.memory.write(&state_range(self.set, i), Content::Foreign(i));
-            if let StateHome::File(_) = placed.home {
+            if let StateHome::Offloaded { .. } = placed.home {
                 let own = self.graph.states.iter().find(|s| s.name == placed.name);
-                self.file[i] = Some(own.map_or(Content::Foreign(i), |s| Content::Value(s.input, 0)));
+                self.tiers[i] = Some(own.map_or(Content::Foreign(i), |s| Content::Value(s.input, 0)));
             }
         }
         for buffer in &self.plan.buffers {
@@ -168,12 +168,13 @@ impl Replay<'_> {
             Action::ChunkedUpdate { node, reads, writes, workspace, .. } => {
                 for state in self.chunked(*node, reads) {
                     let (old, new) = self.versions(index, state)?;
-                    if self.file[state] != Some(self.now(old)) {
-                        let found = self.file[state].map_or_else(|| "nothing".to_string(), |c| c.to_string());
+                    if self.tiers[state] != Some(self.now(old)) {
+                        let found =
+                            self.tiers[state].map_or_else(|| "nothing".to_string(), |c| c.to_string());
                         let value = self.now(old).to_string();
                         return Err(VerifyError::Read { at: At::step(self.plan, index), value, found });
                     }
-                    self.file[state] = Some(self.now(new));
+                    self.tiers[state] = Some(self.now(new));
                     self.state_writes[state] += 1;
                 }
                 self.run(index, step, *node, reads, writes, Some(*workspace))
@@ -191,9 +192,9 @@ impl Replay<'_> {
                 }
                 self.write(index, *value, &written)
             }
-            Action::Load { what, to } => {
+            Action::Load { what, to, .. } => {
                 let (value, found) = match *what {
-                    Offloaded::State(i) => (self.versions(index, i)?.0, self.file[i]),
+                    Offloaded::State(i) => (self.versions(index, i)?.0, self.tiers[i]),
                     Offloaded::Value(i) => (self.plan.offloaded[i].value, self.offloaded[i]),
                 };
                 if found != Some(self.now(value)) {
@@ -204,7 +205,7 @@ impl Replay<'_> {
                 let written = self.range(index, *to, value)?;
                 self.write(index, value, &written)
             }
-            Action::Store { what, from } => {
+            Action::Store { what, from, .. } => {
                 let value = match *what {
                     Offloaded::State(i) => self.versions(index, i)?.1,
                     Offloaded::Value(i) => self.plan.offloaded[i].value,
@@ -213,7 +214,7 @@ impl Replay<'_> {
                 let content = Some(self.now(value));
                 match *what {
                     Offloaded::State(i) => {
-                        self.file[i] = content;
+                        self.tiers[i] = content;
                         self.state_writes[i] += 1;
                     }
                     Offloaded::Value(i) => self.offloaded[i] = content,
@@ -240,13 +241,13 @@ impl Replay<'_> {
         })
     }
 
-    /// Checks what the arena and the spill file hold after the last step.
+    /// Checks what the arena and the tiers hold after the last step.
     fn end(&self) -> Result<(), VerifyError> {
         for (i, placed) in self.set.states.iter().enumerate() {
             let range = state_range(self.set, i);
             let own = self.own_states[i];
             let expected = own.map_or(Content::Foreign(i), |s| self.now(s.output.unwrap_or(s.input)));
-            let offloaded = matches!(placed.home, StateHome::File(_));
+            let offloaded = matches!(placed.home, StateHome::Offloaded { .. });
             let has_bytes = offloaded || !range.is_empty();
             let rewritten = own.is_some_and(|s| expected != self.now(s.input)) && has_bytes;
             if self.state_writes[i] != usize::from(rewritten) {
@@ -257,7 +258,7 @@ impl Replay<'_> {
                     expected: usize::from(rewritten),
                 });
             }
-            let found = if offloaded { self.file[i] } else { self.memory.at(&range) };
+            let found = if offloaded { self.tiers[i] } else { self.memory.at(&range) };
             if has_bytes && found != Some(expected) {
                 return Err(VerifyError::StateEnd {
                     plan: self.plan.name.clone(),

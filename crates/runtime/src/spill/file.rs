@@ -1,7 +1,7 @@
 //! The file: which folders it may be in, how it allocates its space, and complete transfers.
 
 use super::{BLOCK, CHUNK_BYTES, Segment, SpillError, system};
-use crate::runtime::arena::Arena;
+use crate::arena::Arena;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ const SPEED_TRIES: usize = 4;
 /// It is gone when it is dropped or the process ends, however it ends.
 #[derive(Debug)]
 pub struct SpillFile {
-    pub(in crate::runtime) file: File,
-    pub(in crate::runtime) folder: PathBuf,
-    pub(in crate::runtime) bytes: u64,
-    pub(in crate::runtime) memory_alignment: usize,
+    pub(crate) file: File,
+    pub(crate) folder: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) memory_alignment: usize,
 }
 
 impl SpillFile {
@@ -138,7 +138,7 @@ impl SpillFile {
     }
 
     /// The error of a transfer.
-    pub(in crate::runtime) fn failure(
+    pub(crate) fn failure(
         &self,
         what: &'static str,
         offset: u64,
@@ -153,7 +153,7 @@ impl SpillFile {
     /// # Safety
     /// The segments are valid memory that nothing else uses. Offset and lengths are multiples of [`BLOCK`], addresses of
     /// the memory alignment; otherwise it is an error.
-    pub(in crate::runtime) unsafe fn read(&self, segments: [Segment; 2], offset: u64) -> io::Result<()> {
+    pub(crate) unsafe fn read(&self, segments: [Segment; 2], offset: u64) -> io::Result<()> {
         // SAFETY: the caller's promise is passed on.
         complete(segments, offset, |segments, offset| unsafe { system::read(&self.file, segments, offset) })
     }
@@ -162,7 +162,7 @@ impl SpillFile {
     ///
     /// # Safety
     /// The segments are valid memory that nothing else writes to; otherwise as for [`SpillFile::read`].
-    pub(in crate::runtime) unsafe fn write(&self, segments: [Segment; 2], offset: u64) -> io::Result<()> {
+    pub(crate) unsafe fn write(&self, segments: [Segment; 2], offset: u64) -> io::Result<()> {
         // SAFETY: the caller's promise is passed on.
         complete(segments, offset, |segments, offset| unsafe { system::write(&self.file, segments, offset) })
     }

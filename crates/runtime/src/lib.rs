@@ -1,28 +1,35 @@
-//! What runs a plan: the arena, the step loop, the transfer queue, the spill file and the checked mode.
+//! What every executor runs its plans with.
 //!
-//! - `arena`: one mapping for all tensor memory of a run;
+//! An executor has a [`Device`], its kernels, and opens the queues of the tiers that it offloads to; [`prepare`] does the rest:
+//!
+//! - [`arena`]: one mapping for all tensor memory of a run;
 //! - `lower`: turns the steps of a plan into commands with kernels and addresses in the arena;
 //! - `step_loop`: runs the commands, and waits where a step has a hazard with a transfer in flight;
 //! - `chunked_update`: a step whose offloaded states are loaded, updated and stored chunk by chunk;
-//! - [`transfer`]: the queue whose threads move bytes beside the kernels, and the speed of a disk;
+//! - `queues`: [`TransferQueue`], what moves bytes between the arena and a tier beside the kernels, and a run's set of them;
+//! - [`transfer`]: the queue of the spill file, and the speed of a disk;
 //! - [`spill`]: the file that offloaded bytes are in;
 //! - `checked`: the mode that finds kernels that touch memory outside their buffers; `non_finite`: the search for the first
 //!   node that makes a number that is not finite; `step_times`: how long each step takes.
 
-mod arena;
+pub mod arena;
 mod checked;
 mod chunked_update;
+mod device;
 mod lower;
 mod non_finite;
+mod queues;
 pub mod spill;
 mod step_loop;
 mod step_times;
 pub mod transfer;
 
-pub(crate) use step_loop::{Options, prepare};
+pub use device::{Device, Operands};
+pub use queues::{Queues, Ticket, TransferQueue};
+pub use step_loop::{Options, prepare};
 pub use step_times::StepTimes;
 
-use plimsoll_plan::{Action, ExecuteError, ExecutionPlan};
+use plimsoll_plan::{Action, ExecutionPlan};
 
 /// The layer and op of a step, for errors.
 fn step_name(plan: &ExecutionPlan, step: usize) -> (String, &'static str) {
@@ -35,8 +42,4 @@ fn step_name(plan: &ExecutionPlan, step: usize) -> (String, &'static str) {
         Action::Load { .. } => (String::new(), "load"),
         Action::Store { .. } => (String::new(), "store"),
     }
-}
-
-fn spill_error(error: spill::SpillError) -> ExecuteError {
-    ExecuteError::Spill(error.to_string())
 }

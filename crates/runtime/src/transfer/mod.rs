@@ -1,4 +1,4 @@
-//! The transfer queue: loads from and stores to the spill file that run beside the kernels.
+//! The queue of the spill file, and the speed of its disk.
 
 mod rates;
 mod request;
@@ -8,16 +8,19 @@ mod worker;
 
 pub use rates::{Rates, disk_rates};
 
-use super::arena::Arena;
-use super::spill::{BLOCK, CHUNK_BYTES, SpillError, SpillFile};
+use crate::arena::Arena;
+use crate::queues::{Ticket, TransferQueue, failed};
+use crate::spill::{BLOCK, CHUNK_BYTES, SpillError, SpillFile};
+use plimsoll_plan::ExecuteError;
 use request::{Failure, Kind, Request, Requests};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Memory of a [`TransferQueue`] for what cannot move directly between the disk and the caller's memory.
+/// Memory of a [`FileQueue`] for what cannot move directly between the disk and the caller's memory.
 pub const STAGING_BYTES: usize = WORKERS * CHUNK_BYTES;
 
 /// Threads of a queue: while one copies, the disk works for the other.
@@ -26,23 +29,14 @@ const WORKERS: usize = 2;
 /// A thread's stack holds only frames: its buffer is part of the staging memory.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Loads from and stores to a spill file, which run beside the thread that requests them.
-///
-/// Every request sees the effects of all earlier ones, on the file and on memory; requests without a hazard between
-/// them may overlap in time. Making a request and waiting for one allocate nothing. After a failed transfer nothing
-/// more is moved, and every later request fails with its error.
-pub struct TransferQueue {
+/// Requests in flight at most in a run; a further one waits.
+const MOST_REQUESTS: usize = 64;
+
+/// Loads from and stores to a spill file. The rest of the last block of a store becomes zeros. A request's number is that of
+/// its ticket: waiting for one waits for all earlier ones, too.
+pub struct FileQueue {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-}
-
-/// A request's number: all earlier requests have smaller ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
-
-impl Ticket {
-    /// The ticket of no request: it is always complete.
-    pub const NONE: Self = Self(0);
 }
 
 struct Shared {
@@ -59,7 +53,7 @@ struct Shared {
     waited_ns: AtomicU64,
 }
 
-impl TransferQueue {
+impl FileQueue {
     /// Starts the threads. At most `capacity` requests are in flight; a further one waits until one has completed.
     pub fn new(file: SpillFile, capacity: usize) -> Result<Self, SpillError> {
         Self::start(file, capacity).map_err(|e| SpillError::Start { reason: e.to_string() })
@@ -95,70 +89,23 @@ impl TransferQueue {
         Ok(queue)
     }
 
+    /// A new file of so many bytes in a folder, with its queue; `None` for no bytes.
+    pub fn for_run(
+        folder: Option<&Path>,
+        bytes: u64,
+    ) -> Result<Option<Box<dyn TransferQueue>>, ExecuteError> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let folder =
+            folder.ok_or_else(|| ExecuteError::Spill("this executor has no folder to spill to".into()))?;
+        let queue = SpillFile::create(folder, bytes).and_then(|file| Self::new(file, MOST_REQUESTS));
+        Ok(Some(Box::new(queue.map_err(failed)?)))
+    }
+
     /// The file.
     pub fn file(&self) -> &SpillFile {
         &self.shared.file
-    }
-
-    /// Starts reading `bytes` of the file from `offset` on into memory.
-    ///
-    /// # Safety
-    /// The memory must be valid, and nobody may read or write it, until [`TransferQueue::wait`] has returned for the
-    /// ticket or the queue is dropped.
-    ///
-    /// # Panics
-    /// If the range is not inside the file.
-    pub unsafe fn load(&self, offset: u64, into: *mut u8, bytes: usize) -> Ticket {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { self.submit(Kind::Load, offset, into, bytes) }
-    }
-
-    /// Starts writing `bytes` of memory to the file from `offset` on, a multiple of [`BLOCK`]. The rest of the last
-    /// block becomes zeros.
-    ///
-    /// # Safety
-    /// The memory must be valid, and nobody may write it, until [`TransferQueue::wait`] has returned for the ticket or
-    /// the queue is dropped.
-    ///
-    /// # Panics
-    /// If the range is not inside the file, or the offset inside a block.
-    pub unsafe fn store(&self, offset: u64, from: *const u8, bytes: usize) -> Ticket {
-        assert!(offset.is_multiple_of(BLOCK as u64), "a store at {offset} begins inside a block");
-        // SAFETY: the caller's promise is passed on; a store only reads.
-        unsafe { self.submit(Kind::Store, offset, from.cast_mut(), bytes) }
-    }
-
-    /// Waits until all requests up to the ticket's have completed.
-    ///
-    /// # Errors
-    /// The first of theirs.
-    pub fn wait(&self, ticket: Ticket) -> Result<(), SpillError> {
-        let requests = self.until(|requests| requests.completed >= ticket.0);
-        match &requests.failure {
-            Some((request, failure)) if *request < ticket.0 => {
-                let Failure { what, offset, bytes, error } = failure;
-                Err(self.shared.file.failure(what, *offset, *bytes as u64, error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Reads at any offset, after all earlier requests.
-    ///
-    /// # Panics
-    /// If the range is not inside the file.
-    pub fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
-        // SAFETY: the bytes are borrowed until the wait is over.
-        self.wait(unsafe { self.submit(Kind::Load, offset, into.as_mut_ptr(), into.len()) })
-    }
-
-    /// Writes at any offset, after all earlier requests, and leaves the bytes around the range as they are.
-    ///
-    /// # Panics
-    /// If the range is not inside the file.
-    pub fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
-        // SAFETY: the bytes are borrowed until the wait is over, and only read.
-        self.wait(unsafe { self.submit(Kind::Patch, offset, from.as_ptr().cast_mut(), from.len()) })
     }
 
     /// Bytes read from the disk so far, in whole blocks.
@@ -169,11 +116,6 @@ impl TransferQueue {
     /// Bytes written to the disk so far, in whole blocks.
     pub fn bytes_written(&self) -> u64 {
         self.shared.bytes_written.load(Ordering::Relaxed)
-    }
-
-    /// How long callers have waited so far, for requests to complete or for space in the queue.
-    pub fn waited(&self) -> Duration {
-        Duration::from_nanos(self.shared.waited_ns.load(Ordering::Relaxed))
     }
 
     /// Waits until a condition on the requests holds.
@@ -214,7 +156,50 @@ impl TransferQueue {
     }
 }
 
-impl Drop for TransferQueue {
+impl TransferQueue for FileQueue {
+    unsafe fn load(&self, offset: u64, into: *mut u8, bytes: usize) -> Ticket {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.submit(Kind::Load, offset, into, bytes) }
+    }
+
+    unsafe fn store(&self, offset: u64, from: *const u8, bytes: usize) -> Ticket {
+        assert!(offset.is_multiple_of(BLOCK as u64), "a store at {offset} begins inside a block");
+        // SAFETY: the caller's promise is passed on; a store only reads.
+        unsafe { self.submit(Kind::Store, offset, from.cast_mut(), bytes) }
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), SpillError> {
+        let requests = self.until(|requests| requests.completed >= ticket.0);
+        match &requests.failure {
+            Some((request, failure)) if *request < ticket.0 => {
+                let Failure { what, offset, bytes, error } = failure;
+                Err(self.shared.file.failure(what, *offset, *bytes as u64, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn drain(&self) -> Result<(), SpillError> {
+        let submitted = self.shared.locked().submitted;
+        self.wait(Ticket(submitted))
+    }
+
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
+        // SAFETY: the bytes are borrowed until the wait is over.
+        self.wait(unsafe { self.submit(Kind::Load, offset, into.as_mut_ptr(), into.len()) })
+    }
+
+    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
+        // SAFETY: the bytes are borrowed until the wait is over, and only read.
+        self.wait(unsafe { self.submit(Kind::Patch, offset, from.as_ptr().cast_mut(), from.len()) })
+    }
+
+    fn waited(&self) -> Duration {
+        Duration::from_nanos(self.shared.waited_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for FileQueue {
     fn drop(&mut self) {
         self.shared.locked().stop = true;
         self.shared.work.notify_all();

@@ -1,14 +1,14 @@
 //! Round trips, order, failures and measured rates.
 
 use super::*;
-use crate::runtime::spill::system;
-use crate::runtime::spill::tests::disk;
+use crate::spill::system;
+use crate::spill::tests::disk;
 use plimsoll_tensor::random::Lcg;
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 
-fn queue(bytes: usize, capacity: usize) -> TransferQueue {
-    TransferQueue::new(SpillFile::create(&disk(), bytes as u64).unwrap(), capacity).unwrap()
+fn queue(bytes: usize, capacity: usize) -> FileQueue {
+    FileQueue::new(SpillFile::create(&disk(), bytes as u64).unwrap(), capacity).unwrap()
 }
 
 fn random_bytes(random: &mut Lcg, count: usize) -> Vec<u8> {
@@ -42,7 +42,7 @@ struct Pending {
 }
 
 impl Pending {
-    fn check(self, queue: &TransferQueue) {
+    fn check(self, queue: &FileQueue) {
         queue.wait(self.ticket).unwrap();
         let Memory { bytes, start } = self.memory;
         let end = start + self.expected.len();
@@ -156,9 +156,9 @@ fn transfers_bypass_the_page_cache() {
     assert!(system::cached(&buffered, bytes).unwrap());
 }
 
-fn broken(file: File, bytes: usize) -> TransferQueue {
+fn broken(file: File, bytes: usize) -> FileQueue {
     let folder = PathBuf::from("/some/folder");
-    TransferQueue::new(SpillFile { file, folder, bytes: bytes as u64, memory_alignment: BLOCK }, 4).unwrap()
+    FileQueue::new(SpillFile { file, folder, bytes: bytes as u64, memory_alignment: BLOCK }, 4).unwrap()
 }
 
 #[test]

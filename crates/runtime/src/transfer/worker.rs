@@ -2,7 +2,7 @@
 
 use super::request::{Chunk, Failure, Kind, in_blocks};
 use super::{BLOCK, CHUNK_BYTES, Shared};
-use crate::runtime::spill::{Segment, system};
+use crate::spill::{Segment, system};
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;

@@ -2,8 +2,9 @@
 //! `cargo run --release --example spill_speed FOLDER`.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
-use plimsoll_cpu::runtime::spill::SpillFile;
-use plimsoll_cpu::runtime::transfer::{TransferQueue, disk_rates};
+use plimsoll_runtime::TransferQueue;
+use plimsoll_runtime::spill::SpillFile;
+use plimsoll_runtime::transfer::{FileQueue, disk_rates};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -62,7 +63,7 @@ fn plain(_: &Path) -> Result<(), Box<dyn Error>> {
 fn queued(folder: &Path) -> Result<(), Box<dyn Error>> {
     let file = SpillFile::create(folder, FILE_BYTES as u64)?;
     println!("memory aligned to {} bytes is not copied", file.memory_alignment());
-    let queue = TransferQueue::new(file, 64)?;
+    let queue = FileQueue::new(file, 64)?;
     let mut memory = Memory::new(32 << 20);
     // The first writes allocate blocks.
     memory

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A folder on a disk: where the tests were built, or else the one for temporary files that survive a reboot.
-pub(in crate::runtime) fn disk() -> PathBuf {
+pub(crate) fn disk() -> PathBuf {
     let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let found = [built, "/var/tmp".into()].into_iter().find(|folder| SpillFile::create(folder, 1).is_ok());
     found.expect("the tests need a disk with direct I/O")
@@ -58,7 +58,7 @@ fn a_full_disk_is_refused_with_its_free_bytes() {
 /// The limit holds for a whole process, so the test runs itself in a process of its own.
 #[test]
 fn a_file_size_limit_is_an_error_and_not_a_signal() {
-    let name = "runtime::spill::tests::a_file_size_limit_is_an_error_and_not_a_signal";
+    let name = "spill::tests::a_file_size_limit_is_an_error_and_not_a_signal";
     if std::env::var_os("PLIMSOLL_TEST_LIMITED").is_some() {
         let error = SpillFile::create(&disk(), 1 << 20).unwrap_err();
         assert!(matches!(error, SpillError::Limited { limit_bytes: 4096 | 8192, .. }), "{error}");

@@ -1,8 +1,8 @@
 //! How fast a folder's disk is, by a short trial.
 
-use super::{BLOCK, CHUNK_BYTES, SpillError, SpillFile, Ticket, TransferQueue};
-use crate::runtime::arena::Arena;
-use crate::runtime::spill::system;
+use super::{BLOCK, CHUNK_BYTES, FileQueue, SpillError, SpillFile, Ticket, TransferQueue};
+use crate::arena::Arena;
+use crate::spill::system;
 use plimsoll_plan::Disk;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const SINGLE_REQUESTS: usize = 20;
 /// Where memory begins within a page: buffers of an arena are aligned to this.
 const SKEW: usize = 512;
 
-/// What a folder's disk does through a [`TransferQueue`].
+/// What a folder's disk does through a [`FileQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// Bytes read per nanosecond.
@@ -74,7 +74,7 @@ pub fn disk_rates(folder: &Path, memory_bytes: usize) -> Result<Rates, SpillErro
         }
         outcome => outcome?,
     };
-    let queue = TransferQueue::new(file, IN_FLIGHT)?;
+    let queue = FileQueue::new(file, IN_FLIGHT)?;
     let at = |chunk: usize| memory.at(chunk % chunks * CHUNK_BYTES + SKEW, CHUNK_BYTES);
     // SAFETY: the memory outlives the queue's use of it: every pass waits for its last request.
     let store = |chunk: usize| unsafe { queue.store((chunk * CHUNK_BYTES) as u64, at(chunk), CHUNK_BYTES) };
@@ -93,7 +93,7 @@ pub fn disk_rates(folder: &Path, memory_bytes: usize) -> Result<Rates, SpillErro
 }
 
 /// Nanoseconds from a request until it has completed, with nothing else in flight.
-fn request_ns(queue: &TransferQueue, request: impl Fn(usize) -> Ticket) -> Result<u64, SpillError> {
+fn request_ns(queue: &FileQueue, request: impl Fn(usize) -> Ticket) -> Result<u64, SpillError> {
     let start = Instant::now();
     (0..SINGLE_REQUESTS).try_for_each(|i| queue.wait(request(i)))?;
     Ok(start.elapsed().as_nanos() as u64 / SINGLE_REQUESTS as u64)
@@ -101,7 +101,7 @@ fn request_ns(queue: &TransferQueue, request: impl Fn(usize) -> Ticket) -> Resul
 
 /// Transfers chunk after chunk until none is left or the time is over: how many, and bytes per nanosecond.
 fn pass(
-    queue: &TransferQueue,
+    queue: &FileQueue,
     chunks: usize,
     request: impl Fn(usize) -> Ticket,
 ) -> Result<(usize, f64), SpillError> {

@@ -2,83 +2,71 @@
 
 use super::arena::Arena;
 use super::checked::ShadowArena;
+use super::device::{Device, Operands};
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
-use super::spill::SpillFile;
+use super::queues::{Queues, Transfers, failed};
+use super::step_name;
 use super::step_times::StepTimes;
-use super::transfer::{Ticket, TransferQueue};
-use super::{spill_error, step_name};
-use crate::dispatch::{CpuTarget, Operands};
-use crate::isa::{Context, Isa};
-use crate::threads::Pool;
 use plimsoll_graph::NodeId;
-use plimsoll_plan::{BufferKind, ExecuteError, Extra, PlanSet, Prepared, StateHome};
-use std::path::Path;
+use plimsoll_plan::{BufferKind, ExecuteError, Extra, PlanSet, Prepared, StateHome, Tier, verify};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Transfers in flight at most; a further one waits.
-const MOST_TRANSFERS: usize = 64;
-
 /// How an executor runs its plans.
-pub(crate) struct Options<'a> {
-    pub target: &'a CpuTarget,
-    pub pool: &'a Arc<Pool>,
-    /// The folder of the spill file, if states and values may be offloaded.
-    pub spill: Option<&'a Path>,
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Whether dead memory is filled with NaN and every step is checked for writes outside its own buffers. Slow, and needs a
+    /// second arena: for debugging.
     pub checked: bool,
-    pub times: Option<&'a Arc<StepTimes>>,
+    /// Where the time of every step is recorded, for the plans prepared last.
+    pub times: Option<Arc<StepTimes>>,
 }
 
-/// Lowers plans that have passed `verify`, creates the spill file they need, and maps their arena.
-pub(crate) fn prepare(plans: Arc<PlanSet>, options: &Options<'_>) -> Result<StepLoop, ExecuteError> {
-    let lowered = plans.plans.iter().map(|plan| lower(&plans, plan, options.target));
+/// Checks plans, lowers them for a device, opens the queues of the tiers they use, and maps their arena.
+pub fn prepare<D: Device + 'static>(
+    plans: Arc<PlanSet>,
+    device: Arc<D>,
+    queues: impl FnOnce(&PlanSet) -> Result<Queues, ExecuteError>,
+    options: &Options,
+) -> Result<Box<dyn Prepared>, ExecuteError> {
+    // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
+    verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
+    let lowered = plans.plans.iter().map(|plan| lower(&plans, plan, device.as_ref()));
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
-    let transfers = match (plans.spill_bytes, options.spill) {
-        (0, _) => None,
-        (_, None) => return Err(ExecuteError::Spill("this executor has no folder to spill to".into())),
-        (bytes, Some(folder)) => {
-            let file = SpillFile::create(folder, bytes);
-            Some(file.and_then(|file| TransferQueue::new(file, MOST_TRANSFERS)).map_err(spill_error)?)
-        }
-    };
     let steps = lowered.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
-    let tickets = vec![Ticket::NONE; if transfers.is_some() { steps } else { 0 }];
+    let transfers = Transfers::new(queues(&plans)?, steps);
     let bytes = plans.arena_bytes;
     let arena = Arena::new(bytes).map_err(|e| ExecuteError::Arena { bytes, reason: e.to_string() })?;
-    if let Some(times) = options.times {
+    if let Some(times) = &options.times {
         times.start(&plans);
     }
     let shadow = options.checked.then(|| ShadowArena::new(&arena, &plans));
-    let most = |count: fn(&LoweredStep) -> usize| {
+    let most = |count: fn(&LoweredStep<D::Call>) -> usize| {
         lowered.iter().flat_map(|plan| &plan.steps).map(count).max().unwrap_or(0)
     };
     let (most_reads, most_writes) = (most(|step| step.reads.len()), most(|step| step.writes.len()));
-    Ok(StepLoop {
+    Ok(Box::new(StepLoop {
         plans,
         lowered,
         transfers,
-        tickets,
         last_plan: None,
         arena,
         shadow,
-        times: options.times.cloned(),
+        times: options.times.clone(),
         extra: Extra::default(),
-        pool: options.pool.clone(),
-        isa: options.target.isa,
+        device,
         reads: Vec::with_capacity(most_reads),
         writes: Vec::with_capacity(most_writes),
-    })
+    }))
 }
 
 /// Plans with their arena, ready to run.
-pub(crate) struct StepLoop {
+struct StepLoop<D: Device> {
     plans: Arc<PlanSet>,
-    lowered: Vec<LoweredPlan>,
+    lowered: Vec<LoweredPlan<D::Call>>,
     /// Dropped before the arena that it transfers to and from.
-    transfers: Option<TransferQueue>,
-    /// The last transfer of each step.
-    tickets: Vec<Ticket>,
+    transfers: Transfers,
     /// The plan that ran last: its stores may still be in flight.
     last_plan: Option<usize>,
     arena: Arena,
@@ -86,29 +74,27 @@ pub(crate) struct StepLoop {
     times: Option<Arc<StepTimes>>,
     /// Of the last run.
     extra: Extra,
-    pool: Arc<Pool>,
-    isa: Isa,
+    device: Arc<D>,
     /// Addresses of the current step's operands, kept so that running allocates nothing.
     reads: Vec<*const u8>,
     writes: Vec<*mut u8>,
 }
 
 // SAFETY: the raw pointers point into the arena, which moves along with them.
-unsafe impl Send for StepLoop {}
+unsafe impl<D: Device> Send for StepLoop<D> {}
 
-impl StepLoop {
+impl<D: Device> StepLoop<D> {
     fn step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
         let step = &self.lowered[plan].steps[index];
-        self.wait_for(&step.waits)?;
+        self.transfers.wait_for(&step.waits)?;
         let arena = &self.arena;
         let at = |region: &Region| arena.at(region.offset + micro_batch * region.stride, region.bytes);
         self.reads.clear();
         self.reads.extend(step.reads.iter().map(|region| at(region).cast_const()));
         self.writes.clear();
         self.writes.extend(step.writes.iter().map(at));
-        let context = Context::new(&self.pool, self.isa);
-        match (&step.command, &self.transfers) {
-            (Command::Kernel(call), _) => {
+        match &step.command {
+            Command::Kernel(call) => {
                 let operands = Operands {
                     reads: &self.reads,
                     writes: &self.writes,
@@ -117,37 +103,33 @@ impl StepLoop {
                 };
                 let started = step.rematerialized.then(Instant::now);
                 // SAFETY: the regions are the plan's for this node; `verify` has shown that they do not overlap wrongly.
-                let ran = unsafe { call.run(context, &operands) };
+                let ran = unsafe { self.device.run(call, &operands) };
                 self.extra.again += started.map_or(Duration::ZERO, |started| started.elapsed());
                 ran.map_err(|reason| {
                     let (layer, op) = step_name(&self.plans.plans[plan], index);
                     ExecuteError::Step { layer, op, reason }
                 })
             }
-            (Command::Copy, _) => {
+            Command::Copy => {
                 // SAFETY: two regions of the arena of one size; `copy` allows for overlap.
                 unsafe { std::ptr::copy(self.reads[0], self.writes[0], step.reads[0].bytes) };
                 Ok(())
             }
-            (Command::Load(offset), Some(queue)) => {
-                // SAFETY: a region of the arena. The next step that touches it waits for the ticket, in this run or the
-                // next of the same plan (`ExecutionPlan::waits`); a run of another plan waits for all tickets.
-                self.tickets[index] = unsafe { queue.load(*offset, self.writes[0], step.writes[0].bytes) };
-                Ok(())
+            Command::Load(from) => {
+                // SAFETY: a region of the arena. The next step that touches it waits for the transfer, in this run or the
+                // next of the same plan (`ExecutionPlan::waits`); a run of another plan waits for all transfers.
+                unsafe { self.transfers.load(index, *from, self.writes[0], step.writes[0].bytes) }
             }
-            (Command::Store(offset), Some(queue)) => {
-                // SAFETY: as for loads, of the next step that writes to it; `write_state` waits for all tickets.
-                self.tickets[index] = unsafe { queue.store(*offset, self.reads[0], step.reads[0].bytes) };
-                Ok(())
+            Command::Store(to) => {
+                // SAFETY: as for loads, of the next step that writes to it; `write_state` waits for all transfers.
+                unsafe { self.transfers.store(index, *to, self.reads[0], step.reads[0].bytes) }
             }
-            (Command::ChunkedUpdate(update), Some(queue)) => {
+            Command::ChunkedUpdate(update) => {
+                let (device, transfers) = (self.device.as_ref(), &self.transfers);
                 // SAFETY: the regions are the plan's for this node, as for kernels; nothing else uses the workspace, and
                 // every transfer has completed when this returns.
-                let ran =
-                    unsafe { update.run(context, queue, &self.reads, &self.writes, at(&step.workspace)) };
-                ran.map_err(spill_error)
+                unsafe { update.run(device, transfers, &self.reads, &self.writes, at(&step.workspace)) }
             }
-            (Command::Load(_) | Command::Store(_) | Command::ChunkedUpdate(_), None) => Err(no_spill_file()),
         }
     }
 
@@ -164,7 +146,7 @@ impl StepLoop {
         shadow.before(&self.arena);
         let result = self
             .step(plan, index, micro_batch)
-            .and_then(|()| self.drain())
+            .and_then(|()| self.transfers.drain())
             .and_then(|()| shadow.after(&self.arena, &self.plans.plans[plan], index, micro_batch));
         self.shadow = Some(shadow);
         result
@@ -181,38 +163,22 @@ impl StepLoop {
             return Err(ExecuteError::Input(format!("there is no plan {plan}")));
         }
         self.extra = Extra::default();
-        let waited_before = self.waited();
+        let waited_before = self.transfers.waited();
         // The waits of a plan know its own transfers only.
         if self.last_plan.replace(plan) == Some(plan) {
-            self.wait_for(&self.lowered[plan].entry_waits)?
+            self.transfers.wait_for(&self.lowered[plan].entry_waits)?
         } else {
-            self.drain()?
+            self.transfers.drain()?
         }
         self.copy_inputs(plan, inputs)?;
         let plans = self.plans.clone();
         let mut order = plans.plans[plan].execution_order();
         let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
-        result.or_else(|error| self.drain().and(Err(error)))?;
+        result.or_else(|error| self.transfers.drain().and(Err(error)))?;
         // Stores may stay in flight while the caller reads the arena.
-        self.wait_for(&self.lowered[plan].loads)?;
-        self.extra.waiting = self.waited() - waited_before;
+        self.transfers.wait_for(&self.lowered[plan].loads)?;
+        self.extra.waiting = self.transfers.waited() - waited_before;
         Ok(())
-    }
-
-    /// Waits for the transfers of steps.
-    fn wait_for(&self, steps: &[u32]) -> Result<(), ExecuteError> {
-        match (&self.transfers, steps.iter().filter_map(|&step| self.tickets.get(step as usize)).max()) {
-            (Some(queue), Some(&ticket)) => queue.wait(ticket).map_err(spill_error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits for every transfer.
-    fn drain(&self) -> Result<(), ExecuteError> {
-        match (&self.transfers, self.tickets.iter().max()) {
-            (Some(queue), Some(&ticket)) => queue.wait(ticket).map_err(spill_error),
-            _ => Ok(()),
-        }
     }
 
     fn copy_inputs(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
@@ -258,21 +224,9 @@ impl StepLoop {
             ExecuteError::Input(format!("state {state} has no bytes {offset}..{}", offset + bytes))
         })
     }
-
-    fn waited(&self) -> Duration {
-        self.transfers.as_ref().map_or(Duration::ZERO, TransferQueue::waited)
-    }
-
-    fn queue(&self) -> Result<&TransferQueue, ExecuteError> {
-        self.transfers.as_ref().ok_or_else(no_spill_file)
-    }
 }
 
-fn no_spill_file() -> ExecuteError {
-    ExecuteError::Spill("there is no spill file".into())
-}
-
-impl Prepared for StepLoop {
+impl<D: Device> Prepared for StepLoop<D> {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
         self.run_each(plan, inputs, Self::checked_step)
     }
@@ -282,7 +236,7 @@ impl Prepared for StepLoop {
         let look = |this: &mut Self, plan, index, micro_batch| {
             if bad.is_none() {
                 this.step(plan, index, micro_batch)?;
-                this.drain()?;
+                this.transfers.drain()?;
                 // SAFETY: the step has run and all transfers have completed.
                 bad = unsafe { non_finite_node(&this.arena, &this.plans.plans[plan], index, micro_batch) };
             }
@@ -315,19 +269,23 @@ impl Prepared for StepLoop {
                 into.copy_from_slice(unsafe { self.arena.view(offset, into.len()) });
                 Ok(())
             }
-            StateHome::File(offset) => self.queue()?.read_now(offset, into).map_err(spill_error),
+            StateHome::File(offset) => {
+                self.transfers.queue(Tier::File)?.read_now(offset, into).map_err(failed)
+            }
         }
     }
 
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
-        self.drain()?;
+        self.transfers.drain()?;
         match self.state_home(state, offset, from.len())? {
             StateHome::Arena(offset) => {
                 // SAFETY: no step runs, so nothing else uses the arena.
                 unsafe { self.arena.view_mut(offset, from.len()) }.copy_from_slice(from);
                 Ok(())
             }
-            StateHome::File(offset) => self.queue()?.write_now(offset, from).map_err(spill_error),
+            StateHome::File(offset) => {
+                self.transfers.queue(Tier::File)?.write_now(offset, from).map_err(failed)
+            }
         }
     }
 }

@@ -1,24 +1,25 @@
 //! Turns the steps of a plan into commands: kernels found, buffers resolved to ranges of the arena.
 
 use super::chunked_update::ChunkedUpdate;
-use crate::dispatch::{self, Call, CpuTarget};
+use super::device::Device;
+use super::queues::Place;
 use plimsoll_graph::{BatchRelation, NodeId, ValueId};
 use plimsoll_plan::{
-    Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome,
+    Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome, Tier,
 };
 
 /// A plan, ready to run.
-pub struct LoweredPlan {
-    pub steps: Vec<LoweredStep>,
+pub struct LoweredPlan<C> {
+    pub steps: Vec<LoweredStep<C>>,
     /// The transfers, as steps, that must have completed before the inputs are copied in.
     pub entry_waits: Vec<u32>,
-    /// The steps that load from the spill file.
+    /// The steps that load from a tier.
     pub loads: Vec<u32>,
 }
 
 /// A step, ready to run.
-pub struct LoweredStep {
-    pub command: Command,
+pub struct LoweredStep<C> {
+    pub command: Command<C>,
     pub reads: Vec<Region>,
     pub writes: Vec<Region>,
     pub workspace: Region,
@@ -29,15 +30,15 @@ pub struct LoweredStep {
 }
 
 /// What a step does.
-pub enum Command {
-    Kernel(Box<dyn Call>),
+pub enum Command<C> {
+    Kernel(C),
     /// Copies the first read into the first write.
     Copy,
-    /// Starts a load of the first write from this offset of the spill file.
-    Load(u64),
-    /// Starts a store of the first read to this offset of the spill file.
-    Store(u64),
-    ChunkedUpdate(Box<ChunkedUpdate>),
+    /// Starts a load of the first write.
+    Load(Place),
+    /// Starts a store of the first read.
+    Store(Place),
+    ChunkedUpdate(Box<ChunkedUpdate<C>>),
 }
 
 /// A range of the arena.
@@ -62,8 +63,12 @@ impl Region {
 }
 
 /// Lowers a plan of the set.
-pub fn lower(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<LoweredPlan, ExecuteError> {
-    let lowering = Lowering { set, plan, target, batch_relations: plan.graph.batch_relations() };
+pub fn lower<D: Device>(
+    set: &PlanSet,
+    plan: &ExecutionPlan,
+    device: &D,
+) -> Result<LoweredPlan<D::Call>, ExecuteError> {
+    let lowering = Lowering { set, plan, device, batch_relations: plan.graph.batch_relations() };
     let steps = plan.steps.iter().map(|step| lowering.step(&step.action));
     let mut steps = steps.collect::<Result<Vec<_>, ExecuteError>>()?;
     let waits = plan.waits();
@@ -74,40 +79,37 @@ pub fn lower(set: &PlanSet, plan: &ExecutionPlan, target: &CpuTarget) -> Result<
             lowered.rematerialized = std::mem::replace(&mut ran[node.index()], true);
         }
     }
-    let load =
-        |(at, step): (usize, &LoweredStep)| matches!(step.command, Command::Load(_)).then_some(at as u32);
-    let loads = steps.iter().enumerate().filter_map(load).collect();
+    let loads = steps.iter().enumerate().filter(|(_, step)| matches!(step.command, Command::Load(_)));
+    let loads = loads.map(|(at, _)| at as u32).collect();
     Ok(LoweredPlan { steps, entry_waits: waits.entry, loads })
 }
 
-struct Lowering<'a> {
+struct Lowering<'a, D> {
     set: &'a PlanSet,
     plan: &'a ExecutionPlan,
-    target: &'a CpuTarget,
+    device: &'a D,
     batch_relations: Vec<BatchRelation>,
 }
 
-impl Lowering<'_> {
-    fn step(&self, action: &Action) -> Result<LoweredStep, ExecuteError> {
+impl<D: Device> Lowering<'_, D> {
+    fn step(&self, action: &Action) -> Result<LoweredStep<D::Call>, ExecuteError> {
         let none = Region::NONE;
         Ok(match action {
-            Action::Load { what, to } => {
-                self.lowered(Command::Load(self.file_offset(*what)?), &[], &[*to], none)
-            }
+            Action::Load { what, to } => self.lowered(Command::Load(self.place(*what)?), &[], &[*to], none),
             Action::Store { what, from } => {
-                self.lowered(Command::Store(self.file_offset(*what)?), &[*from], &[], none)
+                self.lowered(Command::Store(self.place(*what)?), &[*from], &[], none)
             }
             Action::Copy { from, to, .. } => self.lowered(Command::Copy, &[*from], &[*to], none),
             Action::ChunkedUpdate { node, reads, writes, workspace, chunk_elements } => {
-                let offsets = |value| self.file_offset(Offloaded::State(self.state_of(value)));
+                let place = |value| self.place(Offloaded::State(self.state_of(value)));
                 let update = ChunkedUpdate::new(
                     &self.plan.graph,
                     *node,
                     reads,
                     writes,
                     *chunk_elements,
-                    self.target,
-                    offsets,
+                    self.device,
+                    place,
                 )?;
                 let workspace = Region::of(self.plan, *workspace);
                 self.check_workspace(*node, update.workspace_bytes(), workspace)?;
@@ -118,10 +120,10 @@ impl Lowering<'_> {
             Action::Run { node, reads, writes, workspace } => {
                 let query =
                     KernelQuery::new(&self.plan.graph, &self.batch_relations, self.plan.graph.node(*node));
-                let call = dispatch::find(&query);
+                let call = self.device.find(&query);
                 let call = call.ok_or_else(|| self.failed(*node, "this executor has no kernel for it"))?;
                 let workspace = workspace.map_or(none, |id| Region::of(self.plan, id));
-                self.check_workspace(*node, call.workspace(self.target.isa, self.target.threads), workspace)?;
+                self.check_workspace(*node, self.device.workspace_bytes(&call), workspace)?;
                 self.lowered(Command::Kernel(call), reads, writes, workspace)
             }
         })
@@ -129,11 +131,11 @@ impl Lowering<'_> {
 
     fn lowered(
         &self,
-        command: Command,
+        command: Command<D::Call>,
         reads: &[BufferId],
         writes: &[BufferId],
         workspace: Region,
-    ) -> LoweredStep {
+    ) -> LoweredStep<D::Call> {
         let regions = |ids: &[BufferId]| ids.iter().map(|&id| Region::of(self.plan, id)).collect();
         LoweredStep {
             command,
@@ -145,12 +147,13 @@ impl Lowering<'_> {
         }
     }
 
-    /// The offset in the spill file of a state or value.
-    fn file_offset(&self, what: Offloaded) -> Result<u64, ExecuteError> {
+    /// Where an offloaded state or value is.
+    fn place(&self, what: Offloaded) -> Result<Place, ExecuteError> {
+        let in_file = |offset| Place { tier: Tier::File, offset };
         match what {
-            Offloaded::Value(i) => Ok(self.plan.offloaded[i].offset),
+            Offloaded::Value(i) => Ok(in_file(self.plan.offloaded[i].offset)),
             Offloaded::State(i) => match self.set.states.get(i).map(|s| s.home) {
-                Some(StateHome::File(offset)) => Ok(offset),
+                Some(StateHome::File(offset)) => Ok(in_file(offset)),
                 Some(StateHome::Arena(_)) | None => {
                     Err(ExecuteError::Input(format!("state {i} is not in the spill file")))
                 }

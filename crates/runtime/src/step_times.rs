@@ -4,8 +4,8 @@ use plimsoll_plan::PlanSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The shortest time of each step in nanoseconds, by plan and step: what [`Cpu::timed`](crate::Cpu::timed) fills in. A step
-/// that has not run has `u64::MAX`.
+/// The shortest time of each step in nanoseconds, by plan and step: what a run with [`Options::times`](crate::Options::times) fills
+/// in. A step that has not run has `u64::MAX`.
 #[derive(Debug, Default)]
 pub struct StepTimes(Mutex<Vec<Vec<u64>>>);
 

@@ -1,8 +1,9 @@
 //! Transfers allocate nothing once their queue exists, on any thread.
 #![cfg(target_os = "linux")]
 
-use plimsoll_cpu::runtime::spill::{BLOCK, SpillError, SpillFile};
-use plimsoll_cpu::runtime::transfer::TransferQueue;
+use plimsoll_runtime::TransferQueue;
+use plimsoll_runtime::spill::{BLOCK, SpillError, SpillFile};
+use plimsoll_runtime::transfer::FileQueue;
 use plimsoll_testing::CountingAllocator;
 use std::path::Path;
 
@@ -20,7 +21,7 @@ fn transfers_allocate_nothing() {
         outcome => outcome,
     };
     // Fewer slots than requests: submitting one waits, too.
-    let queue = TransferQueue::new(file.unwrap(), 2).unwrap();
+    let queue = FileQueue::new(file.unwrap(), 2).unwrap();
     let mut memory = vec![1u8; 2 * bytes + 128];
     let start = memory.as_ptr().align_offset(64);
     let (one, two) = memory[start..].split_at_mut(bytes.next_multiple_of(64));

@@ -1,0 +1,50 @@
+//! The CPU as the runtime sees it: kernels on a pool of threads.
+
+use crate::dispatch::{self, Call};
+use crate::isa::{Context, Isa};
+use crate::threads::Pool;
+use plimsoll_plan::KernelQuery;
+use plimsoll_runtime::{Device, Operands};
+
+/// The CPU's kernels, on threads of its own.
+pub struct CpuDevice {
+    pool: Pool,
+    isa: Isa,
+}
+
+impl CpuDevice {
+    /// Starts the threads, for an instruction set or the machine's best if that is less.
+    pub fn new(threads: usize, isa: Isa) -> std::io::Result<Self> {
+        Ok(Self { pool: Pool::new(threads)?, isa: isa.min(Isa::detect()) })
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+/// A kernel of the CPU with its sizes.
+pub struct CpuCall(Box<dyn Call>);
+
+impl Device for CpuDevice {
+    type Call = CpuCall;
+
+    fn find(&self, query: &KernelQuery<'_>) -> Option<CpuCall> {
+        dispatch::find(query).map(CpuCall)
+    }
+
+    fn workspace_bytes(&self, call: &CpuCall) -> usize {
+        call.0.workspace(self.isa, self.threads())
+    }
+
+    unsafe fn run(&self, call: &CpuCall, operands: &Operands<'_>) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { call.0.run(Context::new(&self.pool, self.isa), operands) }
+    }
+}

@@ -1,0 +1,68 @@
+//! What computes: the seam between the runtime and the kernels of an executor.
+
+use plimsoll_plan::KernelQuery;
+
+/// The kernels of an executor. They compute in the arena, one step at a time.
+pub trait Device: Send + Sync {
+    /// A node's kernel with its sizes.
+    type Call: Send + Sync;
+
+    /// The kernel for a node, if there is one.
+    fn find(&self, query: &KernelQuery<'_>) -> Option<Self::Call>;
+
+    /// Bytes of scratch that a call needs.
+    fn workspace_bytes(&self, call: &Self::Call) -> usize;
+
+    /// Runs a kernel. It has read and written its operands when this returns. Allocates nothing.
+    ///
+    /// # Safety
+    /// The operands are those of the node that the call was found for, each valid for its type; they overlap only where the
+    /// target allows in place; the workspace has [`Device::workspace_bytes`] bytes that nothing else uses.
+    unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String>;
+}
+
+/// The addresses of a step's operands.
+pub struct Operands<'a> {
+    /// Of what it reads.
+    pub reads: &'a [*const u8],
+    /// Of what it writes.
+    pub writes: &'a [*mut u8],
+    /// Of its scratch.
+    pub workspace: *mut u8,
+    /// Bytes of its scratch.
+    pub workspace_bytes: usize,
+}
+
+impl Operands<'_> {
+    /// What is read at an index.
+    ///
+    /// # Safety
+    /// The operand has that many elements of that type, and nothing writes to it meanwhile.
+    pub unsafe fn read<T>(&self, i: usize, elements: usize) -> &[T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.reads[i].cast(), elements) }
+    }
+
+    /// What is written at an index.
+    ///
+    /// # Safety
+    /// The operand has that many elements of that type, and nothing else uses it meanwhile.
+    #[allow(clippy::mut_from_ref, reason = "the plan keeps a step's outputs apart")]
+    pub unsafe fn write<T>(&self, i: usize, elements: usize) -> &mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.writes[i].cast(), elements) }
+    }
+
+    /// The workspace.
+    ///
+    /// # Safety
+    /// Nothing else uses the workspace meanwhile.
+    #[allow(clippy::mut_from_ref, reason = "the plan gives each step its own workspace")]
+    pub unsafe fn scratch(&self) -> &mut [f32] {
+        if self.workspace_bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: the caller's promise; the arena is aligned and every bit pattern is an f32.
+        unsafe { std::slice::from_raw_parts_mut(self.workspace.cast(), self.workspace_bytes / 4) }
+    }
+}
