@@ -2,6 +2,7 @@
 
 use super::applies::{data_help, help};
 use super::doctor::DoctorOptions;
+use super::machine::Elsewhere;
 use super::precision::PrecisionOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
@@ -339,12 +340,22 @@ pub struct RunOptions {
     /// line does not cover
     #[arg(long)]
     pub check_memory: bool,
+    /// The machine of `plan --machine`.
+    #[arg(skip)]
+    pub elsewhere: Option<Elsewhere>,
 }
 
 #[derive(Debug, Args)]
 pub struct PlanOptions {
     #[command(flatten)]
     pub run: RunOptions,
+    /// Plan for the machine that this file describes, or for one that comes with Plimsoll: laptop, h200 or board. --memory is
+    /// then the line of its host [default: the file's]; `plimsoll doctor --machine-file` writes this machine's
+    #[arg(long, value_name = "FILE", conflicts_with = "spill_speed")]
+    pub machine: Option<PathBuf>,
+    /// The line of the device's memory, with --machine [default: the file's]
+    #[arg(long, value_name = "SIZE", requires = "machine", allow_negative_numbers = true)]
+    pub device_memory: Option<Size>,
     /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
     #[arg(long)]
     pub curve: bool,
@@ -364,6 +375,7 @@ pub struct PlanOptions {
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+        "machine", "device_memory",
     ])]
     pub workload: Option<PathBuf>,
 }

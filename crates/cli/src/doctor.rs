@@ -4,9 +4,9 @@ use super::{Failure, say};
 use clap::Args;
 use plimsoll::Size;
 use plimsoll::cpu::isa::Isa;
-use plimsoll::cpu::{Rates, disk_rates};
 use plimsoll::memory;
 use plimsoll::plan::in_words;
+use plimsoll::runtime::transfer::{Rates, disk_rates};
 use plimsoll_machine::measure::{free_bytes, memory_bandwidth};
 use plimsoll_machine::{Compute, Cores, Linked, Machine, OneWay, Space};
 use serde_json::{Value, json};
@@ -175,11 +175,12 @@ fn machine(found: &Findings) -> Result<Machine, Failure> {
     let cores = Cores { bytes_per_second: per_thread.max(SLOWEST), ..Cores::new(found.isa, found.cores) };
     let free = found.free_bytes.filter(|bytes| *bytes > 0);
     let file = found.disk.as_ref().ok().zip(free).map(|(disk, free)| {
+        let time = |ns: u64| rounded(ns as f64) as u64;
         let way = |bytes_per_ns: f64| OneWay {
             bytes_per_second: rounded(bytes_per_ns * 1e9).max(SLOWEST),
-            latency_ns: disk.latency_ns,
-            single_request_ns: disk.single_request_ns,
-            request_cpu_ns: disk.request_cpu_ns,
+            latency_ns: time(disk.latency_ns),
+            single_request_ns: time(disk.single_request_ns),
+            request_cpu_ns: time(disk.request_cpu_ns),
         };
         Linked {
             space: space("disk", free as usize),
@@ -196,9 +197,9 @@ fn machine(found: &Findings) -> Result<Machine, Failure> {
     })
 }
 
-/// A measured rate to three digits, which is more than repeats.
-fn rounded(rate: f64) -> f64 {
-    format!("{rate:.2e}").parse().unwrap_or(rate)
+/// A measured number to three digits, which is more than repeats.
+fn rounded(number: f64) -> f64 {
+    format!("{number:.2e}").parse().unwrap_or(number)
 }
 
 fn exists(file: &Path) -> Failure {

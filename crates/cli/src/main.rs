@@ -10,6 +10,7 @@ mod evaluate;
 mod graph;
 mod heap;
 mod input;
+mod machine;
 mod plan;
 mod precision;
 mod predict;
@@ -111,7 +112,7 @@ fn run() -> ExitCode {
     let words = std::env::args_os().collect();
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
         args::Command::Train(options) => train::run(options, matches.subcommand_matches("train")),
-        args::Command::Plan(options) => plan::run(options),
+        args::Command::Plan(options) => plan::run(options, matches.subcommand_matches("plan")),
         args::Command::Evaluate(options) => evaluate::run(options),
         args::Command::Predict(options) => predict::run(options),
         args::Command::Graph(options) => graph::run(options),

@@ -2,6 +2,7 @@
 
 use super::answers::{Say, batches, curve, max_batch};
 use super::args::PlanOptions;
+use super::machine::elsewhere;
 use super::{
     Failure,
     refusal::{note_split, refuse},
@@ -9,13 +10,14 @@ use super::{
     setup::setup,
     workload,
 };
+use clap::ArgMatches;
 use plimsoll::plan::PlanSet;
 use plimsoll::train::{Forecast, TrainError, tally};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
 /// Plans and prints.
-pub fn run(options: &PlanOptions) -> Result<(), Failure> {
+pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
     if let Some(path) = &options.workload {
         return workload::run(&options.run, path);
     }
@@ -31,21 +33,22 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     if options.run.resume.is_some() {
         return Err(Failure::usage("--resume is for train: a plan starts anew"));
     }
-    let setup = setup(&options.run)?;
+    let run = &elsewhere(options, matches)?;
+    let setup = setup(run)?;
     let mut forecast = setup.trainer.forecast(&setup.data);
     let mut answers = Map::new();
-    let show: Say = if options.run.json { |_| {} } else { say };
+    let show: Say = if run.json { |_| {} } else { say };
     if options.curve {
         answers.insert("curve".into(), curve(&mut forecast, show)?);
     }
     if options.max_batch {
-        answers.insert("max_batch".into(), max_batch(&options.run, &setup, show)?);
+        answers.insert("max_batch".into(), max_batch(run, &setup, show)?);
     }
     if options.batches {
-        answers.insert("batches".into(), batches(&options.run, &setup, show)?);
+        answers.insert("batches".into(), batches(run, &setup, show)?);
     }
     let answered = !answers.is_empty();
-    if answered && !options.run.json {
+    if answered && !run.json {
         return Ok(());
     }
     let start = Instant::now();
@@ -54,18 +57,21 @@ pub fn run(options: &PlanOptions) -> Result<(), Failure> {
     answers.insert("cached".into(), json!(setup.trainer.searches() == 0));
     let mut plans = match found {
         Ok(plans) => plans,
-        Err(error) => match refuse(error, &options.run, &setup, &mut forecast, &answers) {
+        Err(error) => match refuse(error, run, &setup, &mut forecast, &answers) {
             Ok(plans) => plans,
             // The question was another one, and is answered already.
             Err(_) if answered => return Ok(()),
             Err(failure) => return Err(failure),
         },
     };
-    note_split(&mut plans, &options.run);
+    note_split(&mut plans, run);
+    if let Some(elsewhere) = &run.elsewhere {
+        plans.sheet.notes.extend(elsewhere.file_note(&plans.sheet));
+    }
     if !answered {
         show(&plans.sheet.to_string());
     }
-    if options.run.json {
+    if run.json {
         let mut object = planned(&plans);
         extend(&mut object, &figures(&mut forecast, &plans)?);
         extend(&mut object, &Value::Object(answers));

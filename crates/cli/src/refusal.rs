@@ -47,8 +47,12 @@ pub fn note_split(plans: &mut PlanSet, options: &RunOptions) {
     }
 }
 
-/// The options with this line.
+/// The options with this line of the computing space.
 fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
+    if let Some(elsewhere) = options.elsewhere.as_ref().filter(|machine| machine.device_line().is_some()) {
+        let elsewhere = Some(elsewhere.clone().under(line_bytes));
+        return RunOptions { elsewhere, json: false, ..options.clone() };
+    }
     let machine = MachineOptions { memory: Size::Bytes(line_bytes), ..options.machine.clone() };
     RunOptions { machine, json: false, ..options.clone() }
 }

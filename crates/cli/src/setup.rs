@@ -2,6 +2,7 @@
 
 use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, is_masked, narrowed, open_options};
+use super::machine::Elsewhere;
 use super::{Failure, applies, resume};
 use crate::HEAP;
 use crate::heap::Tag;
@@ -31,7 +32,7 @@ pub struct Setup {
     pub inputs: Vec<Field>,
     /// The model's sizes, with those from the data.
     pub sizes: ModelOptions,
-    /// The line.
+    /// The line of the computing space.
     pub line_bytes: usize,
     /// Memory that was available before anything was loaded.
     pub available_bytes: Option<usize>,
@@ -100,6 +101,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let rate = options.update.rate()?;
     let inputs = model.inputs();
     let executor = run_executor(options, threads, line_bytes)?;
+    let device_line = options.elsewhere.as_ref().and_then(Elsewhere::device_line);
     let trainer = Trainer::new(model, options.update.optimizer()?, executor)
         .batch(batch)
         .accumulate(accumulate)
@@ -108,7 +110,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))
         .precision(options.precision.policy()?)
-        .line(line_bytes);
+        .line(line_bytes)
+        .device_line(device_line.unwrap_or(usize::MAX));
     let trainer = match plan_cache(options.plan_cache.as_deref())? {
         Some(folder) => trainer.plan_cache(folder),
         None => trainer,
@@ -172,6 +175,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         ("spill-speed", speed)
     }));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
+    let line_bytes = device_line.unwrap_or(line_bytes);
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
 }
 
@@ -195,6 +199,9 @@ fn run_executor(
     threads: usize,
     line_bytes: usize,
 ) -> Result<Box<dyn Executor>, Failure> {
+    if let Some(elsewhere) = &options.elsewhere {
+        return Ok(elsewhere.executor(options));
+    }
     let executor = cpu(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
     Ok(Box::new(match spill_folder(options)? {

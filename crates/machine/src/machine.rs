@@ -4,7 +4,7 @@ use crate::check::check;
 use crate::file::{File, FileCpu, FileLink, FileRoofline, FileSpace, Kind};
 use crate::quantity::{BANDWIDTH, FLOPS, TIME, write_bytes, write_size};
 use crate::{MachineError, Roofline};
-use plimsoll_cpu::{CpuTarget, isa::Isa};
+use plimsoll_cpu::{CpuTarget, DISK_STAGING_BYTES, isa::Isa};
 use plimsoll_plan::{Link, Size, Target, TierSpec, Tiers};
 use std::path::Path;
 use toml::Spanned;
@@ -94,9 +94,6 @@ pub struct OneWay {
     pub request_cpu_ns: u64,
 }
 
-/// Host memory that transfers to and from a file use, as in the CPU executor.
-const STAGING_BYTES: usize = plimsoll_cpu::runtime::transfer::STAGING_BYTES;
-
 impl Machine {
     /// Parses a machine file; `path` is its name in messages. A file is untrusted input: every number is checked.
     pub fn parse(path: &Path, text: &str) -> Result<Self, MachineError> {
@@ -123,7 +120,7 @@ impl Machine {
             let link = link(&file.to_host, &file.from_host);
             let link = to_host.map_or(link, |to_host| to_host.through(link));
             let capacity_bytes = file.space.line_bytes() as u64;
-            TierSpec { capacity_bytes, link, staging_bytes: STAGING_BYTES }
+            TierSpec { capacity_bytes, link, staging_bytes: DISK_STAGING_BYTES }
         });
         let capacity_bytes = self.host.memory_bytes as u64;
         let host = to_host.map(|link| TierSpec { capacity_bytes, link, staging_bytes: 0 });

@@ -6,12 +6,12 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// How long memory is read and written.
-const TRIAL: Duration = Duration::from_millis(250);
+const TRIAL: Duration = Duration::from_millis(150);
 /// The most memory of a trial: more than caches hold.
 const MOST_BYTES: usize = 192 << 20;
 
 /// Bytes per second that so many threads together read and write in host memory: `a = b + s · c` over arrays of their own, of
-/// at most so many bytes in all. It takes about 0.3 seconds.
+/// at most so many bytes in all. It takes about 0.2 seconds.
 pub fn memory_bandwidth(threads: usize, most_bytes: usize) -> f64 {
     let threads = threads.max(1);
     let elements = (most_bytes.min(MOST_BYTES) / threads / 3 / size_of::<f32>()).max(1);

@@ -1,7 +1,7 @@
 //! A target by a roofline: a kernel takes as long as its arithmetic or its memory traffic, whichever is longer.
 
 use plimsoll_graph::{Op, op::InPlace};
-use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
+use plimsoll_plan::{Entry, Kernel, KernelQuery, Target, Unsupported};
 
 /// Alignment of buffers in a device's memory.
 const ALIGNMENT: usize = 256;
@@ -34,6 +34,15 @@ impl Target for Roofline {
 
     fn alignment(&self) -> usize {
         ALIGNMENT
+    }
+
+    fn copy_ns_per_mib(&self) -> u64 {
+        // Each byte is read and written.
+        (2.0 * f64::from(1 << 20) * 1e9 / self.bytes_per_second) as u64
+    }
+
+    fn outside(&self) -> Vec<Entry> {
+        vec![Entry::new("context", self.context_bytes, "driver and libraries")]
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {

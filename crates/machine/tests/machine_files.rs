@@ -133,6 +133,22 @@ fn shipped_files_parse_and_come_back_as_they_are_written() {
     assert!(missing.contains("there is no such file; machines that come with Plimsoll: laptop, h200, board"));
 }
 
+/// The file of the guide, and the message that the guide has for it.
+#[test]
+fn the_file_of_the_guide_parses() {
+    let guide = include_str!("../../../docs/machine-files.md");
+    let blocks: Vec<&str> = guide.split("```toml\n").skip(1).filter_map(|b| b.split("```").next()).collect();
+    assert!(parse(blocks[0]).unwrap().device.is_some());
+    let changed = blocks[0].replacen("25 GB/s", "0 GB/s", 1);
+    let error = Machine::parse(Path::new("server.toml"), &changed).unwrap_err().to_string();
+    assert!(guide.contains(&error), "{error}");
+    let computing = format!("{}{}", blocks[1], "[[space]]\nname = \"disk\"");
+    let laptop =
+        &LAPTOP[LAPTOP.find("[space.cpu]").unwrap()..LAPTOP.find("[[space]]\nname = \"disk\"").unwrap()];
+    let changed = LAPTOP.replace(&format!("{laptop}[[space]]\nname = \"disk\""), &computing);
+    assert_eq!(parse(&changed), parse(LAPTOP), "the laptop has the rates of the guide");
+}
+
 #[test]
 fn tiers_are_seen_from_the_space_that_computes() {
     let h200 = parse(H200).unwrap();
@@ -144,6 +160,12 @@ fn tiers_are_seen_from_the_space_that_computes() {
     assert_eq!((host.link.latency_ns, file.link.latency_ns), (10_000, 110_000));
     assert_eq!((host.capacity_bytes, file.capacity_bytes), (128 << 30, 900_000_000_000));
     assert_eq!(h200.computing().line_bytes(), 126_900_000_000);
+    let executor = PlanOnly::new(&h200);
+    assert_eq!(executor.tiers(), tiers);
+    let without = executor.without_file().tiers();
+    assert!(without.host == tiers.host && without.file.is_none());
+    assert_eq!(h200.target().outside()[0].bytes, 527 << 20);
+    assert_eq!(h200.target().copy_ns_per_mib(), (2.0 * f64::from(1 << 20) / 4800.0) as u64);
     let laptop = parse(LAPTOP).unwrap();
     assert!(laptop.tiers().host.is_none() && laptop.tiers().file.is_some_and(|file| file.staging_bytes > 0));
     assert_eq!(laptop.target().name(), "cpu avx2, 8 threads");

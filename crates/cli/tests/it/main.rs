@@ -8,6 +8,7 @@ mod command_line;
 mod full_disk;
 mod image_data;
 mod large_files;
+mod machine_files;
 mod mixed_precision;
 mod plan_cache;
 mod run_ends;
