@@ -9,7 +9,7 @@ use super::queues::{Queues, Transfers, failed};
 use super::step_name;
 use super::step_times::StepTimes;
 use plimsoll_graph::NodeId;
-use plimsoll_plan::{BufferKind, ExecuteError, Extra, PlanSet, Prepared, StateHome, Tier, verify};
+use plimsoll_plan::{BufferKind, ExecuteError, Extra, PlanSet, Prepared, StateHome, verify};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -218,7 +218,9 @@ impl<D: Device> StepLoop<D> {
         let fits = found.is_some_and(|s| offset <= s.ty.bytes() && bytes <= s.ty.bytes() - offset);
         let home = found.filter(|_| fits).map(|s| match s.home {
             StateHome::Arena(start) => StateHome::Arena(start + offset),
-            StateHome::File(start) => StateHome::File(start + offset as u64),
+            StateHome::Offloaded { tier, offset: start } => {
+                StateHome::Offloaded { tier, offset: start + offset as u64 }
+            }
         });
         home.ok_or_else(|| {
             ExecuteError::Input(format!("state {state} has no bytes {offset}..{}", offset + bytes))
@@ -269,8 +271,8 @@ impl<D: Device> Prepared for StepLoop<D> {
                 into.copy_from_slice(unsafe { self.arena.view(offset, into.len()) });
                 Ok(())
             }
-            StateHome::File(offset) => {
-                self.transfers.queue(Tier::File)?.read_now(offset, into).map_err(failed)
+            StateHome::Offloaded { tier, offset } => {
+                self.transfers.queue(tier)?.read_now(offset, into).map_err(failed)
             }
         }
     }
@@ -283,8 +285,8 @@ impl<D: Device> Prepared for StepLoop<D> {
                 unsafe { self.arena.view_mut(offset, from.len()) }.copy_from_slice(from);
                 Ok(())
             }
-            StateHome::File(offset) => {
-                self.transfers.queue(Tier::File)?.write_now(offset, from).map_err(failed)
+            StateHome::Offloaded { tier, offset } => {
+                self.transfers.queue(tier)?.write_now(offset, from).map_err(failed)
             }
         }
     }
