@@ -47,7 +47,7 @@ pub use plan::{
 pub use remat::least_rematerialization;
 pub use sheet::{Entry, Holder, LoadSheet, Peak, PlanRow, in_words};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
-pub use verify::{At, VerifyError, verify};
+pub use verify::{At, VerifyError, verify, verify_hazards};
 
 #[cfg(test)]
 mod tests;
