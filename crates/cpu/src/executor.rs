@@ -5,7 +5,9 @@ use crate::isa::Isa;
 use crate::runtime::transfer::{Rates, STAGING_BYTES};
 use crate::runtime::{self, Options, StepTimes};
 use crate::threads::Pool;
-use plimsoll_plan::{Disk, ExecuteError, Executor, PlanSet, Prepared, Target, verify};
+use plimsoll_plan::{
+    Disk, ExecuteError, ExecutionPlan, Executor, PlanSet, Prepared, Target, verify, verify_hazards,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -108,7 +110,10 @@ impl Executor for Cpu {
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
-        verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
+        let waits: Vec<_> = plans.plans.iter().map(ExecutionPlan::waits).collect();
+        verify(&plans)
+            .and_then(|()| verify_hazards(&plans, &waits))
+            .map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
         let options = Options {
             target: &self.target,
             pool: &self.pool,

@@ -41,13 +41,17 @@ fn every_wait_that_is_dropped_or_moved_is_missed_where_it_is_needed() {
         };
         for (plan, waits) in whole.iter().enumerate() {
             for i in 0..waits.entry.len() {
-                try_one("entry wait dropped", plan, &|w| drop(w.entry.remove(i)));
+                try_one("entry wait dropped", plan, &|w| {
+                    w.entry.remove(i);
+                });
             }
             let waiting: Vec<usize> =
                 (0..waits.steps.len()).filter(|&s| !waits.steps[s].is_empty()).collect();
             for &step in &waiting {
                 for i in 0..waits.steps[step].len() {
-                    try_one("wait dropped", plan, &|w| drop(w.steps[step].remove(i)));
+                    try_one("wait dropped", plan, &|w| {
+                        w.steps[step].remove(i);
+                    });
                     if step + 1 < waits.steps.len() {
                         try_one("wait moved one step later", plan, &|w| {
                             let moved = w.steps[step].remove(i);
