@@ -5,7 +5,7 @@ use super::device::Device;
 use super::queues::Place;
 use plimsoll_graph::{BatchRelation, NodeId, ValueId};
 use plimsoll_plan::{
-    Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome,
+    Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome, Waits,
 };
 
 /// A plan, ready to run.
@@ -66,12 +66,12 @@ impl Region {
 pub fn lower<D: Device>(
     set: &PlanSet,
     plan: &ExecutionPlan,
+    waits: Waits,
     device: &D,
 ) -> Result<LoweredPlan<D::Call>, ExecuteError> {
     let lowering = Lowering { set, plan, device, batch_relations: plan.graph.batch_relations() };
     let steps = plan.steps.iter().map(|step| lowering.step(&step.action));
     let mut steps = steps.collect::<Result<Vec<_>, ExecuteError>>()?;
-    let waits = plan.waits();
     let tier = |at: usize| match plan.steps[at].action {
         Action::Load { tier, .. } | Action::Store { tier, .. } => Some(tier),
         _ => None,

@@ -9,7 +9,9 @@ use super::queues::{Queues, Transfers, failed};
 use super::step_name;
 use super::step_times::StepTimes;
 use plimsoll_graph::NodeId;
-use plimsoll_plan::{BufferKind, ExecuteError, Extra, PlanSet, Prepared, StateHome, verify};
+use plimsoll_plan::{
+    BufferKind, ExecuteError, ExecutionPlan, Extra, PlanSet, Prepared, StateHome, verify, verify_hazards,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,8 +33,12 @@ pub fn prepare<D: Device + 'static>(
     options: &Options,
 ) -> Result<Box<dyn Prepared>, ExecuteError> {
     // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
-    verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
-    let lowered = plans.plans.iter().map(|plan| lower(&plans, plan, device.as_ref()));
+    // The hazards of transfers are checked apart from what made the waits.
+    let waits: Vec<_> = plans.plans.iter().map(ExecutionPlan::waits).collect();
+    let checked = verify(&plans).and_then(|()| verify_hazards(&plans, &waits));
+    checked.map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
+    let lowered =
+        plans.plans.iter().zip(waits).map(|(plan, waits)| lower(&plans, plan, waits, device.as_ref()));
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
     let steps = lowered.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
     let transfers = Transfers::new(queues(&plans)?, steps);
