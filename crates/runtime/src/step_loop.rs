@@ -206,7 +206,8 @@ impl<D: Device> StepLoop<D> {
                         )));
                     }
                     // SAFETY: no step runs, so nothing else uses the arena.
-                    unsafe { self.arena.view_mut(buffer.offset, buffer.bytes) }.copy_from_slice(inputs[i]);
+                    let place = unsafe { self.arena.view_mut(buffer.offset, buffer.bytes) };
+                    self.device.copy_in(place, inputs[i]);
                 }
                 BufferKind::Accumulator(_) => {
                     // SAFETY: as above; accumulators start at zero.
