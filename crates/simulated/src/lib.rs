@@ -17,6 +17,8 @@ mod copy_queue;
 mod device;
 mod executor;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use copy_queue::CopyQueue;
 pub use device::{SimulatedDevice, SimulatedTarget};
