@@ -23,7 +23,7 @@ use plimsoll::cpu::isa::Isa;
 use plimsoll::data::{Batch, SyntheticSpec};
 use plimsoll::memory;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
-use plimsoll::plan::{Disk, PlanError, PlanSet, Unsupported};
+use plimsoll::plan::{Link, PlanError, PlanSet, Tiers, Unsupported};
 use plimsoll::prelude::*;
 use plimsoll::runtime::transfer::{Rates, disk_rates};
 use plimsoll::train::{BatchKind, tally};
@@ -216,10 +216,10 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             mebibytes(plans.sheet.total_bytes),
             plans.plans[0].graph.micro_batches,
             tally.recomputed,
-            tally.offloaded,
+            tally.offloaded.file,
             plans.sheet.slowdown() * 100.0,
         );
-        let offloads = plans.spill_bytes > 0;
+        let offloads = plans.tier_bytes.file > 0;
         let (pairs, same) =
             side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs, offloads)?;
         let (step, _) = middle(pairs.iter().map(|pair| pair.without * 1e3).collect());
@@ -259,7 +259,7 @@ fn typical_rates(memory_bytes: usize) -> Result<Rates, Box<dyn Error>> {
 /// A step of each plan.
 struct Pair {
     /// The disk's speed just before; zero where no plan offloads.
-    disk: Disk,
+    disk: Link,
     /// Seconds of the step without the line.
     without: f64,
     /// Seconds of the step under it.
@@ -273,15 +273,14 @@ impl Pair {
         // Relative to a processor that is slower than predicted, the disk is faster.
         let slower = self.without * 1e9 / usual;
         let beside = |ns: u64| (ns as f64 / slower) as u64;
-        let disk = Disk {
-            read_ns_per_mib: beside(self.disk.read_ns_per_mib),
-            write_ns_per_mib: beside(self.disk.write_ns_per_mib),
+        let disk = Link {
+            load_ns_per_mib: beside(self.disk.load_ns_per_mib),
+            store_ns_per_mib: beside(self.disk.store_ns_per_mib),
             latency_ns: beside(self.disk.latency_ns),
             single_request_ns: beside(self.disk.single_request_ns),
             request_cpu_ns: beside(self.disk.request_cpu_ns),
-            ..self.disk
         };
-        Ok(plans.plans[0].predict(target, disk)? as f64 / usual)
+        Ok(plans.predict(0, target, &Tiers::disk(disk, 0))? as f64 / usual)
     }
 }
 
@@ -312,7 +311,7 @@ fn side_by_side(
     let mut pairs = Vec::with_capacity(count);
     for pair in 0..count {
         let disk =
-            if offloads { disk_rates(folder, plans[1].sheet.total_bytes)?.disk(0) } else { Disk::default() };
+            if offloads { disk_rates(folder, plans[1].sheet.total_bytes)?.link() } else { Link::default() };
         // The order alternates, so that it favours neither.
         let (without, under) = if pair.is_multiple_of(2) {
             let without = timed(&mut first)?;

@@ -93,9 +93,11 @@ pub fn planned(plans: &PlanSet) -> Value {
         "kept": tally.kept,
         "recomputed": tally.recomputed,
         "recomputed_bytes": tally.recomputed_bytes,
-        "spilled": tally.offloaded,
-        "spilled_bytes": tally.offloaded_bytes,
-        "stored_bytes": tally.stored_bytes,
+        "spilled": tally.offloaded.file,
+        "spilled_bytes": tally.offloaded_bytes.file,
+        "stored_bytes": tally.stored_bytes.file,
+        "in_host_memory": tally.offloaded.host,
+        "in_host_memory_bytes": tally.offloaded_bytes.host,
         "fragmentation": tally.fragmentation,
         "overhead": nanoseconds as f64 / unlimited_ns as f64 - 1.0,
         "predicted_ms": nanoseconds as f64 / 1e6,
@@ -106,7 +108,8 @@ pub fn planned(plans: &PlanSet) -> Value {
 /// Figures that need other plans, as JSON.
 fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainError> {
     // The bound is for plans that offload nothing.
-    let bound = match tally(plans).offloaded {
+    let offloaded = tally(plans).offloaded;
+    let bound = match offloaded.host + offloaded.file {
         0 => lower_bound(forecast, plans.sheet.line_bytes)?,
         _ => 0.0,
     };

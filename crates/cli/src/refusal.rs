@@ -7,7 +7,7 @@ use super::update::{MomentsName, OptimizerName};
 use super::{Failure, say};
 use plimsoll::Size;
 use plimsoll::nn::Precision;
-use plimsoll::plan::{Infeasible, LoadSheet, PlanError, PlanSet, in_words};
+use plimsoll::plan::{Infeasible, LoadSheet, PlanError, PlanSet, Space, in_words};
 use plimsoll::train::{Forecast, TrainError, tally};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -72,6 +72,10 @@ pub fn refuse(
     more: &Map<String, Value>,
 ) -> Result<PlanSet, Failure> {
     let TrainError::Plan(PlanError::Infeasible(short)) = &error else { return Err(error.into()) };
+    // Another line of the computing space does not help where host memory is short.
+    if short.space == Space::Host {
+        return Err(error.into());
+    }
     let line_bytes = short.line_bytes;
     let floor_bytes = forecast.floor()?;
     let mut lowest = forecast.plan(floor_bytes)?;
@@ -80,6 +84,7 @@ pub fn refuse(
         return Ok(lowest);
     }
     let answer = Infeasible {
+        space: short.space,
         line_bytes,
         needed_bytes: floor_bytes,
         missing_bytes: floor_bytes - line_bytes,

@@ -3,7 +3,7 @@
 use crate::device::CpuDevice;
 use crate::dispatch::CpuTarget;
 use crate::isa::Isa;
-use plimsoll_plan::{Disk, ExecuteError, Executor, PlanSet, Prepared, Target};
+use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, Tiers};
 use plimsoll_runtime::transfer::{FileQueue, Rates, STAGING_BYTES};
 use plimsoll_runtime::{Options, Queues, StepTimes, prepare};
 use std::path::PathBuf;
@@ -24,21 +24,23 @@ pub struct Cpu {
     options: Options,
     /// The folder of the spill file, if states and values may be offloaded.
     spill: Option<PathBuf>,
-    disk: Disk,
+    disk: Link,
 }
 
 /// Kernel-side records and resident stack of the transfer queue's threads.
 const TRANSFER_THREAD_BYTES: usize = 32 << 10;
 
+/// Memory that transfers need outside the arena.
+const DISK_STAGING_BYTES: usize = STAGING_BYTES + TRANSFER_THREAD_BYTES;
+
 /// The disk that plans assume by default: 2.5 GiB a second both ways, 0.1 ms latency, and another 0.1 ms for a MiB with
 /// nothing else in flight.
-const DISK: Disk = Disk {
-    read_ns_per_mib: 400_000,
-    write_ns_per_mib: 400_000,
+const DISK: Link = Link {
+    load_ns_per_mib: 400_000,
+    store_ns_per_mib: 400_000,
     latency_ns: 100_000,
     single_request_ns: 100_000,
     request_cpu_ns: 20_000,
-    staging_bytes: STAGING_BYTES + TRANSFER_THREAD_BYTES,
 };
 
 impl Cpu {
@@ -62,12 +64,12 @@ impl Cpu {
 
     /// An executor whose plans assume a disk of this speed, as [`disk_rates`](plimsoll_runtime::transfer::disk_rates) measures it.
     pub fn disk_rates(self, rates: Rates) -> Self {
-        Self { disk: rates.disk(self.disk.staging_bytes), ..self }
+        Self { disk: rates.link(), ..self }
     }
 
     /// As [`Cpu::disk_rates`], with the same bytes per nanosecond both ways and a typical latency.
     pub fn disk_rate(self, bytes_per_ns: f64) -> Self {
-        let Disk { latency_ns, single_request_ns, request_cpu_ns, .. } = DISK;
+        let Link { latency_ns, single_request_ns, request_cpu_ns, .. } = DISK;
         let [read_bytes_per_ns, write_bytes_per_ns] = [bytes_per_ns; 2];
         self.disk_rates(Rates {
             read_bytes_per_ns,
@@ -95,13 +97,16 @@ impl Executor for Cpu {
         &self.target
     }
 
-    fn disk(&self) -> Option<Disk> {
-        self.spill.is_some().then_some(self.disk)
+    fn tiers(&self) -> Tiers {
+        match self.spill {
+            Some(_) => Tiers::disk(self.disk, DISK_STAGING_BYTES),
+            None => Tiers::default(),
+        }
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         let queues = |plans: &PlanSet| {
-            let file = FileQueue::for_run(self.spill.as_deref(), plans.spill_bytes)?;
+            let file = FileQueue::for_run(self.spill.as_deref(), plans.tier_bytes.file)?;
             Ok(Queues { host: None, file })
         };
         prepare(plans, self.device.clone(), queues, &self.options)

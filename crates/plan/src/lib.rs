@@ -51,7 +51,7 @@ pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_wo
 pub use size::{Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
-pub use verify::{At, VerifyError, verify};
+pub use verify::{At, VerifyError, verify, verify_hazards};
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,11 @@ pub trait Device: Send + Sync {
     /// The operands are those of the node that the call was found for, each valid for its type; they overlap only where the
     /// target allows in place; the workspace has [`Device::workspace_bytes`] bytes that nothing else uses.
     unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String>;
+
+    /// Copies an input of a step into the arena. Where the computing space is another than the host's, it passes their link.
+    fn copy_in(&self, into: &mut [u8], from: &[u8]) {
+        into.copy_from_slice(from);
+    }
 }
 
 /// The addresses of a step's operands.

@@ -5,7 +5,7 @@ use super::device::Device;
 use super::queues::Place;
 use plimsoll_graph::{BatchRelation, NodeId, ValueId};
 use plimsoll_plan::{
-    Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome, Tier,
+    Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome, Waits,
 };
 
 /// A plan, ready to run.
@@ -66,13 +66,21 @@ impl Region {
 pub fn lower<D: Device>(
     set: &PlanSet,
     plan: &ExecutionPlan,
+    waits: Waits,
     device: &D,
 ) -> Result<LoweredPlan<D::Call>, ExecuteError> {
     let lowering = Lowering { set, plan, device, batch_relations: plan.graph.batch_relations() };
     let steps = plan.steps.iter().map(|step| lowering.step(&step.action));
     let mut steps = steps.collect::<Result<Vec<_>, ExecuteError>>()?;
-    let waits = plan.waits();
-    steps.iter_mut().zip(waits.steps).for_each(|(step, waits)| step.waits = waits);
+    let tier = |at: usize| match plan.steps[at].action {
+        Action::Load { tier, .. } | Action::Store { tier, .. } => Some(tier),
+        _ => None,
+    };
+    for (at, (step, mut waits)) in steps.iter_mut().zip(waits.steps).enumerate() {
+        // A tier's queue orders its own transfers.
+        waits.retain(|&transfer| tier(at).is_none() || tier(at) != tier(transfer as usize));
+        step.waits = waits;
+    }
     let mut ran = vec![false; plan.graph.nodes.len()];
     for (lowered, step) in steps.iter_mut().zip(&plan.steps) {
         if let Action::Run { node, .. } = step.action {
@@ -95,8 +103,10 @@ impl<D: Device> Lowering<'_, D> {
     fn step(&self, action: &Action) -> Result<LoweredStep<D::Call>, ExecuteError> {
         let none = Region::NONE;
         Ok(match action {
-            Action::Load { what, to } => self.lowered(Command::Load(self.place(*what)?), &[], &[*to], none),
-            Action::Store { what, from } => {
+            Action::Load { what, to, .. } => {
+                self.lowered(Command::Load(self.place(*what)?), &[], &[*to], none)
+            }
+            Action::Store { what, from, .. } => {
                 self.lowered(Command::Store(self.place(*what)?), &[*from], &[], none)
             }
             Action::Copy { from, to, .. } => self.lowered(Command::Copy, &[*from], &[*to], none),
@@ -149,13 +159,15 @@ impl<D: Device> Lowering<'_, D> {
 
     /// Where an offloaded state or value is.
     fn place(&self, what: Offloaded) -> Result<Place, ExecuteError> {
-        let in_file = |offset| Place { tier: Tier::File, offset };
         match what {
-            Offloaded::Value(i) => Ok(in_file(self.plan.offloaded[i].offset)),
+            Offloaded::Value(i) => {
+                let offloaded = &self.plan.offloaded[i];
+                Ok(Place { tier: offloaded.tier, offset: offloaded.offset })
+            }
             Offloaded::State(i) => match self.set.states.get(i).map(|s| s.home) {
-                Some(StateHome::File(offset)) => Ok(in_file(offset)),
+                Some(StateHome::Offloaded { tier, offset }) => Ok(Place { tier, offset }),
                 Some(StateHome::Arena(_)) | None => {
-                    Err(ExecuteError::Input(format!("state {i} is not in the spill file")))
+                    Err(ExecuteError::Input(format!("state {i} is not offloaded")))
                 }
             },
         }

@@ -9,7 +9,9 @@ use super::queues::{Queues, Transfers, failed};
 use super::step_name;
 use super::step_times::StepTimes;
 use plimsoll_graph::NodeId;
-use plimsoll_plan::{BufferKind, ExecuteError, Extra, PlanSet, Prepared, StateHome, Tier, verify};
+use plimsoll_plan::{
+    BufferKind, ExecuteError, ExecutionPlan, Extra, PlanSet, Prepared, StateHome, verify, verify_hazards,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,8 +33,12 @@ pub fn prepare<D: Device + 'static>(
     options: &Options,
 ) -> Result<Box<dyn Prepared>, ExecuteError> {
     // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
-    verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
-    let lowered = plans.plans.iter().map(|plan| lower(&plans, plan, device.as_ref()));
+    // The hazards of transfers are checked apart from what made the waits.
+    let waits: Vec<_> = plans.plans.iter().map(ExecutionPlan::waits).collect();
+    let checked = verify(&plans).and_then(|()| verify_hazards(&plans, &waits));
+    checked.map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
+    let lowered =
+        plans.plans.iter().zip(waits).map(|(plan, waits)| lower(&plans, plan, waits, device.as_ref()));
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
     let steps = lowered.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
     let transfers = Transfers::new(queues(&plans)?, steps);
@@ -200,7 +206,8 @@ impl<D: Device> StepLoop<D> {
                         )));
                     }
                     // SAFETY: no step runs, so nothing else uses the arena.
-                    unsafe { self.arena.view_mut(buffer.offset, buffer.bytes) }.copy_from_slice(inputs[i]);
+                    let place = unsafe { self.arena.view_mut(buffer.offset, buffer.bytes) };
+                    self.device.copy_in(place, inputs[i]);
                 }
                 BufferKind::Accumulator(_) => {
                     // SAFETY: as above; accumulators start at zero.
@@ -218,7 +225,9 @@ impl<D: Device> StepLoop<D> {
         let fits = found.is_some_and(|s| offset <= s.ty.bytes() && bytes <= s.ty.bytes() - offset);
         let home = found.filter(|_| fits).map(|s| match s.home {
             StateHome::Arena(start) => StateHome::Arena(start + offset),
-            StateHome::File(start) => StateHome::File(start + offset as u64),
+            StateHome::Offloaded { tier, offset: start } => {
+                StateHome::Offloaded { tier, offset: start + offset as u64 }
+            }
         });
         home.ok_or_else(|| {
             ExecuteError::Input(format!("state {state} has no bytes {offset}..{}", offset + bytes))
@@ -269,8 +278,8 @@ impl<D: Device> Prepared for StepLoop<D> {
                 into.copy_from_slice(unsafe { self.arena.view(offset, into.len()) });
                 Ok(())
             }
-            StateHome::File(offset) => {
-                self.transfers.queue(Tier::File)?.read_now(offset, into).map_err(failed)
+            StateHome::Offloaded { tier, offset } => {
+                self.transfers.queue(tier)?.read_now(offset, into).map_err(failed)
             }
         }
     }
@@ -283,8 +292,8 @@ impl<D: Device> Prepared for StepLoop<D> {
                 unsafe { self.arena.view_mut(offset, from.len()) }.copy_from_slice(from);
                 Ok(())
             }
-            StateHome::File(offset) => {
-                self.transfers.queue(Tier::File)?.write_now(offset, from).map_err(failed)
+            StateHome::Offloaded { tier, offset } => {
+                self.transfers.queue(tier)?.write_now(offset, from).map_err(failed)
             }
         }
     }

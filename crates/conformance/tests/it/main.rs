@@ -1,5 +1,6 @@
 //! Executors against the reference, and both against frozen numbers.
 
+mod accelerator;
 mod bit_identity;
 mod claims;
 mod cpu_matches_reference;

@@ -25,6 +25,9 @@ pub(crate) fn load_sheet(
     let stored = first.map_or_else(PerTier::default, |p| p.stored_bytes(states));
     let mut outside = budget.outside.clone();
     let mut host = budget.tiers.host.map(|_| host_sheet(tier_bytes.host, stored.host, budget));
+    if let (Some(host), Some(spec)) = (&mut host, budget.tiers.host.filter(|_| tier_bytes.host > 0)) {
+        host.add_outside(sheet::link_staging(spec.staging_bytes));
+    }
     if let Some(file) = budget.tiers.file.filter(|_| tier_bytes.file > 0) {
         let staging = sheet::spill_staging(file.staging_bytes);
         match &mut host {

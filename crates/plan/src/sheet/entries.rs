@@ -19,6 +19,8 @@ pub const METRICS: &str = "metrics";
 pub const HEAP_CAP: &str = "heap cap";
 /// Page tables of the arena.
 pub const PAGE_TABLES: &str = "page tables";
+/// Buffers and threads between a device's memory and host memory.
+pub const LINK_STAGING: &str = "link staging";
 /// Buffers between arena and disk.
 pub const SPILL_STAGING: &str = "spill staging";
 
@@ -43,6 +45,11 @@ pub(crate) fn largest_arena(bytes: usize) -> usize {
 /// The buffers between arena and disk.
 pub(crate) fn spill_staging(bytes: usize) -> Entry {
     Entry::new(SPILL_STAGING, bytes, "between memory and the disk")
+}
+
+/// What copies between a device's memory and host memory needs.
+pub(crate) fn link_staging(bytes: usize) -> Entry {
+    Entry::new(LINK_STAGING, bytes, "between device and host memory")
 }
 
 /// The cap of the heap.

@@ -2,8 +2,8 @@
 
 use super::training::perceptron;
 use crate::{
-    Action, Budget, Direction, Entry, HostBudget, Link, NullTarget, PlanError, PlanSet, Queue, Space, Tier,
-    TierSpec, Tiers, plan, verify,
+    Budget, Direction, Entry, HostBudget, Link, NullTarget, PlanError, PlanSet, Queue, Space, TierSpec,
+    Tiers, VerifyError, plan, verify, verify_hazards,
 };
 use plimsoll_graph::Graph;
 
@@ -120,17 +120,15 @@ fn queues_wait_for_transfers_of_other_queues() {
     let graph = perceptron(8, 16, 256, true);
     let whole = plan_under(&graph, tiers(HOST), usize::MAX, usize::MAX).unwrap().arena_bytes;
     let plans = plan_under(&graph, tiers(HOST), whole / 2, usize::MAX).unwrap();
-    let plan = &plans.plans[0];
-    let waits = plan.waits();
+    let mut waits = plans.plans[0].waits();
+    assert_eq!(verify_hazards(&plans, std::slice::from_ref(&waits)), Ok(()));
     let mut waiting = 0;
-    for (at, step) in plan.steps.iter().enumerate() {
-        let Action::Load { what, tier: Tier::Host, .. } = step.action else { continue };
-        let stores =
-            |s: &crate::Step| matches!(s.action, Action::Store { what: stored, .. } if stored == what);
-        if let Some(store) = plan.steps.iter().position(stores) {
-            assert!(waits.steps[at].contains(&(store as u32)), "load {at} does not wait for store {store}");
-            waiting += 1;
+    for (step, list) in plans.plans[0].steps.iter().zip(&mut waits.steps) {
+        if step.action.queue().is_some() {
+            waiting += list.len();
+            list.clear();
         }
     }
     assert!(waiting > 0);
+    assert!(matches!(verify_hazards(&plans, &[waits]), Err(VerifyError::Race { .. })));
 }

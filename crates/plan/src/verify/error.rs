@@ -2,6 +2,7 @@
 
 use crate::{Action, ExecutionPlan};
 use std::fmt;
+use std::ops::Range;
 use thiserror::Error;
 
 /// A step of a plan, as messages name it.
@@ -111,4 +112,7 @@ pub enum VerifyError {
     /// A step in the wrong phase: of the body after the optimizer step, or of the optimizer step in every micro-batch.
     #[error("{at}: {reason}")]
     Phase { at: Box<At>, reason: String },
+    /// Bytes that are touched while a transfer may be in flight that they must wait for.
+    #[error("{what}: {does} bytes {} to {} of {space}, which a transfer that may be in flight touches: {transfer}", .bytes.start, .bytes.end)]
+    Race { what: String, does: &'static str, bytes: Range<u64>, space: &'static str, transfer: String },
 }

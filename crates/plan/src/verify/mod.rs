@@ -5,10 +5,13 @@
 //! plan on an arena that knows which bytes hold which version of which value (`memory`). Two micro-batches are simulated,
 //! which shows anything that one of them leaves wrong for the next.
 //!
+//! `hazards` checks that waits order the transfers in flight with all else that touches their bytes.
+//!
 //! What an op may do in place is the op's own answer (`plimsoll_graph::op::InPlace`), not a target's.
 
 mod error;
 mod figures;
+pub(crate) mod hazards;
 mod memory;
 mod placement;
 mod replay;
@@ -16,6 +19,7 @@ mod runs;
 mod structure;
 
 pub use error::{At, VerifyError};
+pub use hazards::verify_hazards;
 
 use crate::PlanSet;
 

@@ -3,7 +3,7 @@
 use super::{BLOCK, CHUNK_BYTES, FileQueue, SpillError, SpillFile, Ticket, TransferQueue};
 use crate::arena::Arena;
 use crate::spill::system;
-use plimsoll_plan::Disk;
+use plimsoll_plan::Link;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -44,16 +44,15 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The planner's description of the disk; transfers need so many bytes of staging memory.
-    pub fn disk(&self, staging_bytes: usize) -> Disk {
+    /// The planner's description of the disk.
+    pub fn link(&self) -> Link {
         let ns_per_mib = |bytes_per_ns: f64| (f64::from(1 << 20) / bytes_per_ns) as u64;
-        Disk {
-            read_ns_per_mib: ns_per_mib(self.read_bytes_per_ns),
-            write_ns_per_mib: ns_per_mib(self.write_bytes_per_ns),
+        Link {
+            load_ns_per_mib: ns_per_mib(self.read_bytes_per_ns),
+            store_ns_per_mib: ns_per_mib(self.write_bytes_per_ns),
             latency_ns: self.latency_ns,
             single_request_ns: self.single_request_ns,
             request_cpu_ns: self.request_cpu_ns,
-            staging_bytes,
         }
     }
 }

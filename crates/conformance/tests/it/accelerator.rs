@@ -1,0 +1,88 @@
+//! The simulated accelerator: lines of device and host memory at once, offload to host memory and to a file, the CPU's bits.
+
+use plimsoll_conformance::{EXECUTORS, synthetic, trained_states};
+use plimsoll_nn::{AdamW, Model, zoo};
+use plimsoll_plan::{Executor, Link, PlanSet, Tier};
+use plimsoll_simulated::Simulated;
+use plimsoll_train::{Trainer, tally};
+use std::path::Path;
+
+/// A link of 20 GiB a second each way, and a disk of 2 GiB: bits are tested here, not time.
+const LINK: Link = link(50_000);
+const DISK: Link = link(500_000);
+
+const fn link(ns_per_mib: u64) -> Link {
+    Link {
+        load_ns_per_mib: ns_per_mib,
+        store_ns_per_mib: ns_per_mib,
+        latency_ns: 0,
+        single_request_ns: 0,
+        request_cpu_ns: 0,
+    }
+}
+
+/// Models with tensors large enough to be offloaded, and their batch size.
+fn models() -> Vec<(&'static str, Box<dyn Model>, usize)> {
+    let gpt = zoo::Gpt { layers: 3, width: 128, heads: 4, context: 48, vocabulary: 256, gpt2: false };
+    vec![
+        ("mlp", Box::new(zoo::mlp_of(&[512], &[512, 512, 256], 10)), 128),
+        ("lenet", Box::new(zoo::lenet_of([28, 28, 1], 10)), 64),
+        ("resnet20", Box::new(zoo::resnet20_of([16, 16, 3], 10)), 24),
+        ("gpt", Box::new(gpt), 8),
+    ]
+}
+
+fn trainer(index: usize, executor: impl Executor + 'static) -> Trainer {
+    let (_, model, batch) = models().swap_remove(index);
+    Trainer::new(model, AdamW::new(1e-2), executor).batch(batch).steps(2).seed(9)
+}
+
+fn accelerator(folder: &Path) -> Simulated {
+    Simulated::new(1).expect("worker threads").link(LINK).spilling(folder, DISK)
+}
+
+/// The lines of a run: of device memory between the floor and the unlimited peak, in percent, and of host memory, as a share of
+/// what the run would offload there.
+const LINES: [(usize, usize); 5] = [(100, 100), (70, 100), (40, 100), (40, 40), (0, 0)];
+
+#[test]
+fn lines_of_device_and_host_memory_hold_and_change_no_bits() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (mut rematerialized, mut used) = (0, [0; 2]);
+    for (index, (name, model, batch)) in models().into_iter().enumerate() {
+        let data = synthetic(&model, 2 * batch, 3, 5);
+        let expected = trained_states(&trainer(index, EXECUTORS[0].on(2)), &data).expect("no line");
+        let forecast = trainer(index, accelerator(folder));
+        let mut forecast = forecast.forecast(&data);
+        let (floor, whole) = (forecast.floor().unwrap(), forecast.plan(usize::MAX).unwrap());
+        let whole = whole.sheet.total_bytes;
+        for (device_percent, host_percent) in LINES {
+            let device = floor + (whole - floor) / 100 * device_percent;
+            let roomy = forecast.plan(device).unwrap();
+            let host = roomy.sheet.host.as_ref().expect("a device");
+            let others = host.total_bytes - host.arena_bytes;
+            // The file needs staging, which a run without one does not have.
+            let host_line = others + host.arena_bytes / 100 * host_percent + (8 << 20);
+            let run = trainer(index, accelerator(folder)).device_line(device).line(host_line);
+            let plans = run.plan(&data).unwrap_or_else(|e| panic!("{name}, {device} and {host_line}: {e}"));
+            check_lines(&plans, device, host_line);
+            let tally = tally(&plans);
+            rematerialized += tally.recomputed;
+            for (tier, used) in Tier::ALL.into_iter().zip(&mut used) {
+                *used += tally.offloaded[tier];
+            }
+            let found = trained_states(&run, &data).unwrap();
+            assert!(found == expected, "{name}: lines of {device} and {host_line} bytes changed a state");
+        }
+    }
+    println!("{rematerialized} rematerialized, {} in host memory, {} in the file", used[0], used[1]);
+    assert!(rematerialized > 10 && used.iter().all(|&count| count > 10), "{rematerialized} {used:?}");
+}
+
+fn check_lines(plans: &PlanSet, device: usize, host_line: usize) {
+    let host = plans.sheet.host.as_ref().expect("a device");
+    assert!(plans.sheet.total_bytes <= device && plans.sheet.line_bytes == device);
+    assert!(host.total_bytes <= host_line && host.line_bytes == host_line);
+    let outside: usize = host.outside.iter().map(|entry| entry.bytes).sum();
+    assert_eq!(host.arena_bytes + outside, host.total_bytes);
+}

@@ -1,0 +1,253 @@
+//! A transfer queue of copy threads that move bytes at the speed of a link.
+
+use crate::Store;
+use plimsoll_plan::{Direction, Link, TIER_ALIGNMENT};
+use plimsoll_runtime::spill::SpillError;
+use plimsoll_runtime::{Ticket, TransferQueue};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Requests of a lane at most; a further one waits for space.
+const CAPACITY: usize = 1024;
+
+/// The system wakes a thread this much late: shorter times are not slept. What is left of them is not lost, since the next
+/// transfer starts when the one before should have ended.
+const SLEEP_NS: u64 = 60_000;
+
+/// Bytes that a copy moves in a nanosecond, about. A copy starts as late as the link allows, so that what should have waited for
+/// it shows.
+const COPY_BYTES_PER_NS: u64 = 8;
+
+/// Copy threads between device memory and a [`Store`]: a thread for each direction where the link is duplex, else one.
+pub struct CopyQueue {
+    inner: Arc<Inner>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Inner {
+    store: Store,
+    link: Link,
+    lanes: Mutex<Lanes>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Lanes {
+    lanes: [Lane; 2],
+    duplex: bool,
+    closing: bool,
+    failed: Option<SpillError>,
+    waited: Duration,
+}
+
+/// The requests of one thread, in order.
+#[derive(Default)]
+struct Lane {
+    /// Those that have not completed; the first may be in progress.
+    requests: VecDeque<Request>,
+    issued: u64,
+    done: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Request {
+    direction: Direction,
+    offset: u64,
+    memory: *mut u8,
+    bytes: usize,
+    issued_at: Instant,
+    /// How many requests of the other lane come first.
+    after: u64,
+}
+
+// SAFETY: the memory is valid until the request has completed, by the promise of who made it.
+unsafe impl Send for Request {}
+
+impl Request {
+    /// Whether another request touches the same bytes of the tier or of memory.
+    fn meets(&self, other: &Self) -> bool {
+        let overlap = |a: Range<u64>, b: Range<u64>| a.start < b.end && b.start < a.end;
+        let in_tier = |r: &Self| r.offset..(r.offset + r.bytes as u64).next_multiple_of(TIER_ALIGNMENT);
+        let in_memory = |r: &Self| r.memory as u64..r.memory as u64 + r.bytes as u64;
+        overlap(in_tier(self), in_tier(other)) || overlap(in_memory(self), in_memory(other))
+    }
+}
+
+impl CopyQueue {
+    /// Starts the threads.
+    pub fn new(store: Store, link: Link) -> Result<Self, SpillError> {
+        let duplex = matches!(store, Store::Memory(_));
+        let mut lanes = Lanes { duplex, ..Lanes::default() };
+        lanes.lanes.iter_mut().for_each(|lane| lane.requests.reserve_exact(CAPACITY));
+        let inner = Arc::new(Inner { store, link, lanes: Mutex::new(lanes), changed: Condvar::new() });
+        let mut queue = Self { inner, threads: Vec::new() };
+        for lane in 0..if duplex { 2 } else { 1 } {
+            let inner = queue.inner.clone();
+            let thread = std::thread::Builder::new().name("copy".into()).spawn(move || inner.work(lane));
+            queue.threads.push(thread.map_err(|e| SpillError::Start { reason: e.to_string() })?);
+        }
+        Ok(queue)
+    }
+
+    fn request(&self, direction: Direction, offset: u64, memory: *mut u8, bytes: usize) -> Ticket {
+        let end = offset.checked_add(bytes as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.inner.store.bytes()),
+            "{offset} + {bytes} is outside the tier"
+        );
+        let mut lanes = self.inner.lock();
+        let at = lanes.lane(direction);
+        lanes = self.inner.wait_until(lanes, |lanes| lanes.lanes[at].requests.len() < CAPACITY);
+        let mut request = Request { direction, offset, memory, bytes, issued_at: Instant::now(), after: 0 };
+        let other = &lanes.lanes[1 - at];
+        if let Some(last) = other.requests.iter().rposition(|earlier| request.meets(earlier)) {
+            request.after = other.done + last as u64 + 1;
+        }
+        let lane = &mut lanes.lanes[at];
+        lane.requests.push_back(request);
+        lane.issued += 1;
+        let ticket = Ticket(lane.issued << 1 | at as u64);
+        drop(lanes);
+        self.inner.changed.notify_all();
+        ticket
+    }
+}
+
+impl Lanes {
+    /// The lane of a direction.
+    fn lane(&self, direction: Direction) -> usize {
+        usize::from(self.duplex && direction == Direction::Store)
+    }
+
+    fn outcome(&self) -> Result<(), SpillError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a condition; the time is counted.
+    fn wait_until<'a>(
+        &'a self,
+        mut lanes: MutexGuard<'a, Lanes>,
+        condition: impl Fn(&Lanes) -> bool,
+    ) -> MutexGuard<'a, Lanes> {
+        if condition(&lanes) {
+            return lanes;
+        }
+        let started = Instant::now();
+        while !condition(&lanes) {
+            lanes = self.changed.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+        }
+        lanes.waited += started.elapsed();
+        lanes
+    }
+
+    /// A copy thread.
+    fn work(&self, at: usize) {
+        let mut free_at = Instant::now();
+        loop {
+            let mut lanes = self.lock();
+            let request = loop {
+                let first = lanes.lanes[at].requests.front().copied();
+                match first {
+                    Some(request) if lanes.lanes[1 - at].done >= request.after => break request,
+                    None if lanes.closing => return,
+                    _ => lanes = self.changed.wait(lanes).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            let failed = lanes.failed.is_some();
+            drop(lanes);
+            let outcome = if failed { Ok(()) } else { self.move_bytes(request, &mut free_at) };
+            let mut lanes = self.lock();
+            if let Err(error) = outcome {
+                lanes.failed.get_or_insert(error);
+            }
+            let lane = &mut lanes.lanes[at];
+            lane.requests.pop_front();
+            lane.done += 1;
+            drop(lanes);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Moves the bytes of a request at the speed of the link, which is free at a moment.
+    fn move_bytes(&self, request: Request, free_at: &mut Instant) -> Result<(), SpillError> {
+        let Request { direction, offset, memory, bytes, issued_at, .. } = request;
+        let per_mib = match direction {
+            Direction::Load => self.link.load_ns_per_mib,
+            Direction::Store => self.link.store_ns_per_mib,
+        };
+        let moving = Duration::from_nanos((bytes as u128 * u128::from(per_mib) >> 20) as u64);
+        *free_at = issued_at.max(*free_at) + moving;
+        sleep_until(*free_at - Duration::from_nanos(bytes as u64 / COPY_BYTES_PER_NS).min(moving));
+        // SAFETY: the promise of who made the request; what met these bytes before has completed.
+        let moved = match direction {
+            Direction::Load => unsafe { self.store.load(offset, memory, bytes) },
+            Direction::Store => unsafe { self.store.store(offset, memory, bytes) },
+        };
+        sleep_until(*free_at + Duration::from_nanos(self.link.latency_ns));
+        moved
+    }
+}
+
+fn sleep_until(moment: Instant) {
+    let left = moment.saturating_duration_since(Instant::now());
+    if left > Duration::from_nanos(SLEEP_NS) {
+        std::thread::sleep(left - Duration::from_nanos(SLEEP_NS));
+    }
+}
+
+impl TransferQueue for CopyQueue {
+    unsafe fn load(&self, offset: u64, into: *mut u8, bytes: usize) -> Ticket {
+        self.request(Direction::Load, offset, into, bytes)
+    }
+
+    unsafe fn store(&self, offset: u64, from: *const u8, bytes: usize) -> Ticket {
+        assert!(offset.is_multiple_of(TIER_ALIGNMENT), "a store to {offset}, which is not aligned");
+        self.request(Direction::Store, offset, from.cast_mut(), bytes)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), SpillError> {
+        let (number, lane) = (ticket.0 >> 1, (ticket.0 & 1) as usize);
+        self.inner.wait_until(self.inner.lock(), |lanes| lanes.lanes[lane].done >= number).outcome()
+    }
+
+    fn drain(&self) -> Result<(), SpillError> {
+        let idle = |lanes: &Lanes| lanes.lanes.iter().all(|lane| lane.requests.is_empty());
+        self.inner.wait_until(self.inner.lock(), idle).outcome()
+    }
+
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
+        self.drain()?;
+        // SAFETY: the slice is the caller's, and nothing is in transfer.
+        unsafe { self.inner.store.load(offset, into.as_mut_ptr(), into.len()) }
+    }
+
+    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
+        self.drain()?;
+        // SAFETY: as above.
+        unsafe { self.inner.store.store(offset, from.as_ptr(), from.len()) }
+    }
+
+    fn waited(&self) -> Duration {
+        self.inner.lock().waited
+    }
+}
+
+impl Drop for CopyQueue {
+    fn drop(&mut self) {
+        self.inner.lock().closing = true;
+        self.inner.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            // A copy thread does not panic; if it did, nothing is in transfer either.
+            let _ = thread.join();
+        }
+    }
+}

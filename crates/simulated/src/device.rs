@@ -1,0 +1,63 @@
+//! The accelerator as the planner and the runtime see it: the CPU's kernels, in memory behind a link.
+
+use plimsoll_cpu::{CpuDevice, CpuTarget};
+use plimsoll_plan::{Kernel, KernelQuery, Link, Target, Unsupported};
+use plimsoll_runtime::{Device, Operands};
+use std::time::{Duration, Instant};
+
+/// The planner's view: the CPU's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SimulatedTarget(pub CpuTarget);
+
+impl Target for SimulatedTarget {
+    fn name(&self) -> String {
+        format!("simulated accelerator on {}", self.0.name())
+    }
+
+    fn instructions(&self) -> String {
+        self.0.instructions()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment()
+    }
+
+    fn copy_ns_per_mib(&self) -> u64 {
+        self.0.copy_ns_per_mib()
+    }
+
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        self.0.kernel(query)
+    }
+}
+
+/// The CPU's kernels, and a link that batches pass.
+pub struct SimulatedDevice {
+    pub(crate) cpu: CpuDevice,
+    pub(crate) link: Link,
+}
+
+impl Device for SimulatedDevice {
+    type Call = <CpuDevice as Device>::Call;
+
+    fn find(&self, query: &KernelQuery<'_>) -> Option<Self::Call> {
+        self.cpu.find(query)
+    }
+
+    fn workspace_bytes(&self, call: &Self::Call) -> usize {
+        self.cpu.workspace_bytes(call)
+    }
+
+    unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.cpu.run(call, operands) }
+    }
+
+    fn copy_in(&self, into: &mut [u8], from: &[u8]) {
+        let start = Instant::now();
+        into.copy_from_slice(from);
+        let moving = (from.len() as u128 * u128::from(self.link.load_ns_per_mib)) >> 20;
+        let time = Duration::from_nanos(moving as u64 + self.link.latency_ns);
+        std::thread::sleep(time.saturating_sub(start.elapsed()));
+    }
+}
