@@ -30,8 +30,8 @@ pub struct Cpu {
 /// Kernel-side records and resident stack of the transfer queue's threads.
 const TRANSFER_THREAD_BYTES: usize = 32 << 10;
 
-/// Memory that transfers need outside the arena.
-const DISK_STAGING_BYTES: usize = STAGING_BYTES + TRANSFER_THREAD_BYTES;
+/// Memory that transfers to and from the spill file need outside the arena.
+pub const DISK_STAGING_BYTES: usize = STAGING_BYTES + TRANSFER_THREAD_BYTES;
 
 /// The disk that plans assume by default: 2.5 GiB a second both ways, 0.1 ms latency, and another 0.1 ms for a MiB with
 /// nothing else in flight.
