@@ -47,7 +47,10 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     return rustix::fs::statvfs(folder).ok().map(|about| about.f_bavail.saturating_mul(about.f_frsize));
     #[cfg(not(unix))]
-    return None.or_else(|| (!folder.is_dir()).then_some(0));
+    {
+        let _ = folder;
+        None
+    }
 }
 
 #[cfg(test)]
