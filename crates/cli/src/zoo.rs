@@ -6,7 +6,7 @@ use super::{Failure, say};
 use plimsoll::cpu::Cpu;
 use plimsoll::data::catalogue;
 use plimsoll::nn::zoo::{ZOO, ZooOptions as ZooDefaults};
-use plimsoll::nn::{AdamW, step};
+use plimsoll::nn::{AdamW, Policy, step};
 use plimsoll::plan::{Budget, Executor, in_words, plan};
 use plimsoll::train::TrainError;
 use plimsoll::transform::optimize;
@@ -20,6 +20,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let executor =
         Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))?;
+    let (policy, numerics) = (Policy::default(), executor.target().numerics());
     let mut models = Vec::new();
     say(&format!(
         "{:<16} {:>12} {:>12} {:>14} {:>16}",
@@ -31,8 +32,9 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         let flops: u64 = (forward.nodes.iter())
             .map(|n| n.op.flops(&forward.input_types(n), &forward.output_types(n)))
             .sum();
-        let build = || step::training(model.as_ref(), &AdamW::new(1e-3), options.batch);
-        let graph = build().and_then(|g| optimize(g, &[])).map_err(TrainError::from)?;
+        let build =
+            || step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), options.batch);
+        let graph = build().and_then(|g| optimize(g, &numerics, &[])).map_err(TrainError::from)?;
         let state: usize = graph.states.iter().map(|s| graph.ty(s.input).bytes()).sum();
         let parameters = graph.parameter_count();
         let budget = Budget::new(usize::MAX, Vec::new());

@@ -108,6 +108,10 @@ impl Executor for Cpu {
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
+        if plans.numerics != self.target.numerics() {
+            let other = &plans.target;
+            return Err(ExecuteError::Input(format!("the plan was made for {other}, whose numerics differ")));
+        }
         verify(&plans).map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
         let options = Options {
             target: &self.target,

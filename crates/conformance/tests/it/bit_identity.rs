@@ -1,6 +1,7 @@
 //! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
 
 use plimsoll_conformance::{EXECUTORS, OLDER_INSTRUCTION_SETS, any_executor, synthetic, trained_states};
+use plimsoll_graph::Numerics;
 use plimsoll_nn::{
     Adafactor, Adam, AdamW, Clip, Decay, LOSS_SCALE, Lion, LossScale, Model, Moments, Optimizer, Policy,
     Precision, Recipe, RmsProp, SKIPPED_STEPS, Sgd, step, zoo,
@@ -174,7 +175,7 @@ fn no_kernel_reads_or_writes_outside_its_buffers() {
 
 /// A batch of two blocks; of a few examples for models whose batch cannot be split.
 fn zoo_batch(entry: &zoo::ZooEntry) -> usize {
-    let block = step::example_block((entry.make)(&entry.small).as_ref());
+    let block = step::example_block((entry.make)(&entry.small).as_ref(), &Numerics::default());
     if entry.splits { 2 * block } else { 6 }
 }
 

@@ -5,7 +5,7 @@ use plimsoll_conformance::{Case, cast, compare, golden_cases, run_op, tolerance}
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
 use plimsoll_graph::op::{Distribution, Elementwise, Index};
-use plimsoll_graph::{Builder, GraphError, Op, ValueId};
+use plimsoll_graph::{Builder, GraphError, Numerics, Op, ValueId};
 use plimsoll_plan::{Executor, KernelQuery};
 use plimsoll_reference::Reference;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
@@ -167,7 +167,7 @@ fn has_gradient(case: &Case) -> bool {
         let rank = b.shape(y).rank();
         let sum = if rank == 0 { y } else { b.sum(y, 0, rank)? };
         let loss = b.reshape(sum, [])?;
-        gradient(&mut b, loss, &[inputs[wanted]]).map(|_| ())
+        gradient(&mut b, &Numerics::default(), loss, &[inputs[wanted]]).map(|_| ())
     };
     (0..case.inputs.len()).any(|i| case.inputs[i].ty().dtype.is_float() && reaches(i).is_ok())
 }

@@ -245,7 +245,8 @@ pub(crate) fn plan_set(
     }
     let (name, alignment) = (target.name(), target.alignment().max(1));
     let sheet = sheet::load_sheet(name.clone(), &plans, &states, arena_bytes, &outside, budget.line_bytes);
-    PlanSet { target: name, plans, states, alignment, arena_bytes, spill_bytes, sheet }
+    let numerics = target.numerics();
+    PlanSet { target: name, numerics, plans, states, alignment, arena_bytes, spill_bytes, sheet }
 }
 
 /// A disk for [`plan_offloaded`].

@@ -31,7 +31,7 @@ impl<'a> TaskGraph<'a> {
             tensor_of: vec![None; graph.value_count()],
             snapshots: vec![None; graph.value_count()],
             tiers,
-            chunked_by: chunked_by(graph, tiers),
+            chunked_by: chunked_by(graph, target, tiers),
             chunked: vec![false; graph.value_count()],
             disk,
         };
@@ -195,11 +195,11 @@ impl<'a> TaskGraph<'a> {
 }
 
 /// The nodes that update states in chunks.
-fn chunked_by(graph: &Graph, tiers: &[StateTier]) -> Vec<Option<NodeId>> {
+fn chunked_by(graph: &Graph, target: &dyn Target, tiers: &[StateTier]) -> Vec<Option<NodeId>> {
     if !tiers.contains(&StateTier::FileChunked) {
         return vec![None; tiers.len()];
     }
-    let nodes = chunkable_updates(graph).into_iter().zip(tiers);
+    let nodes = chunkable_updates(graph, &target.numerics()).into_iter().zip(tiers);
     nodes.map(|(node, home)| node.filter(|_| *home == StateTier::FileChunked)).collect()
 }
 

@@ -110,7 +110,7 @@ fn updates_states_in_chunks_where_they_do_not_fit_whole() {
 fn an_offloaded_new_version_is_not_rematerialized() {
     let graph = random_graph(109 ^ LCG_START, 22, 2);
     let batches = [("test".to_string(), graph)];
-    let target = NullTarget { alignment: 64, workspace: 100 };
+    let target = NullTarget { workspace: 100, ..NullTarget::default() };
     let plans = plan_offloaded(&batches, &target, TEST_DISK, u64::MAX, 2944, true, usize::MAX).unwrap();
     assert_eq!(verify(&plans), Ok(()));
 }
@@ -121,7 +121,7 @@ fn plans_of_random_graphs_with_offload_pass_verify() {
     for seed in 0..400 {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
-        let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
+        let target = NullTarget { workspace: (seed % 2) as usize * 100, ..NullTarget::default() };
         for offloaded in [u64::MAX, 0b10, 0b110, seed] {
             let plans =
                 plan_offloaded(&batches, &target, TEST_DISK, offloaded, usize::MAX, false, usize::MAX)

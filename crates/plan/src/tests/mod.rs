@@ -2,6 +2,7 @@
 
 mod corrupted;
 mod hazards;
+mod in_place;
 mod lines;
 mod optimal;
 mod order_evaluation;

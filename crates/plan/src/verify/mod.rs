@@ -5,7 +5,8 @@
 //! plan on an arena that knows which bytes hold which version of which value (`memory`). Two micro-batches are simulated,
 //! which shows anything that one of them leaves wrong for the next.
 //!
-//! What an op may do in place is the op's own answer (`plimsoll_graph::op::InPlace`), not a target's.
+//! What may be done in place is stated by the numerics of the target that the plans were made for ([`PlanSet::numerics`]).
+//! The kernels that the planner asked are not asked again.
 
 mod error;
 mod figures;

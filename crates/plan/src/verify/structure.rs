@@ -1,7 +1,6 @@
 //! Whether ids name something and steps have the operands of their nodes.
 
 use crate::{Action, BufferId, ExecutionPlan, Offloaded, PlanSet, SPILL_ALIGNMENT, StateHome};
-use plimsoll_graph::op::InPlace;
 use plimsoll_graph::{NodeId, State, ValueId};
 
 /// Every id names something, and every step has as many operands as its node.
@@ -69,7 +68,7 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     plan.outputs.iter().try_for_each(|&b| exists(b))
 }
 
-/// Only an elementwise node runs in chunks, of whole pages. Operands without a buffer are states in the spill file, and
+/// Only an elementwise node whose kernel works in place runs in chunks, of whole pages. Operands without a buffer are states in the spill file, and
 /// their new versions.
 fn check_chunked_update(
     set: &PlanSet,
@@ -86,7 +85,7 @@ fn check_chunked_update(
     let elements = node.outputs.first().map_or(0, |v| graph.ty(*v).shape.elements());
     let chunkable = |v: &ValueId| graph.ty(*v).shape.elements() == elements;
     let scalar = |v: &ValueId| graph.ty(*v).shape.is_empty();
-    let elementwise = node.op.properties().in_place == InPlace::Elementwise && node.accumulate.is_empty();
+    let elementwise = set.numerics.may_run_in_chunks(&node.op) && node.accumulate.is_empty();
     let fits = node.outputs.iter().all(chunkable) && node.inputs.iter().all(|v| chunkable(v) || scalar(v));
     if !elementwise || !fits {
         return Err(format!("runs {} of `{}` in chunks", node.op.name(), node.layer));

@@ -13,7 +13,7 @@ fn chunked() -> PlanSet {
     let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
     let budget = Budget { offload: Some(disk), ..Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]) };
     let batches = [("train".to_string(), heavy())];
-    let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+    let mut plans = plan(&batches, &NullTarget { workspace: 128, ..NullTarget::default() }, &budget).unwrap();
     assert_eq!(verify(&plans), Ok(()));
     plans.sheet.outside.truncate(1);
     plans
@@ -61,13 +61,14 @@ fn reports_malformed_offloaded_values() {
         let graph = perceptron(6, 4096, 16, true);
         let whole = plan(
             &[("train".to_string(), graph.clone())],
-            &NullTarget { alignment: 64, workspace: 128 },
+            &NullTarget { workspace: 128, ..NullTarget::default() },
             &Budget::new(1 << 40, Vec::new()),
         );
         let line_bytes = whole.unwrap().arena_bytes * 3 / 4;
         let budget = Budget { offload: Some(disk), ..Budget::new(line_bytes, outside) };
         let batches = [("train".to_string(), graph)];
-        let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+        let mut plans =
+            plan(&batches, &NullTarget { workspace: 128, ..NullTarget::default() }, &budget).unwrap();
         assert_eq!(verify(&plans), Ok(()));
         assert!(plans.plans[0].offloaded.len() > 1);
         plans.sheet.outside.truncate(1);
