@@ -1,13 +1,14 @@
 //! The executor: its options, and the planner's view of it.
 
 use crate::dispatch::CpuTarget;
-use crate::isa::Isa;
+use crate::isa::{Isa, UnavailableIsa};
 use crate::runtime::transfer::{Rates, STAGING_BYTES};
 use crate::runtime::{self, Options, StepTimes};
 use crate::threads::Pool;
 use plimsoll_plan::{Disk, ExecuteError, Executor, PlanSet, Prepared, Target, verify};
 use std::path::PathBuf;
 use std::sync::Arc;
+use thiserror::Error;
 
 /// The CPU executor.
 ///
@@ -27,6 +28,17 @@ pub struct Cpu {
     times: Option<Arc<StepTimes>>,
 }
 
+/// Why there is no executor with a given instruction set.
+#[derive(Debug, Error)]
+pub enum CpuError {
+    /// The machine does not have it.
+    #[error(transparent)]
+    Isa(#[from] UnavailableIsa),
+    /// Its threads do not start.
+    #[error(transparent)]
+    Threads(#[from] std::io::Error),
+}
+
 /// Kernel-side records and resident stack of the transfer queue's threads.
 const TRANSFER_THREAD_BYTES: usize = 32 << 10;
 
@@ -44,12 +56,21 @@ const DISK: Disk = Disk {
 impl Cpu {
     /// An executor on this many threads with this machine's best instruction set.
     pub fn new(threads: usize) -> std::io::Result<Self> {
-        Self::with_isa(threads, Isa::detect())
+        Self::on(threads, Isa::detect())
     }
 
-    /// An executor with a given instruction set, or the machine's best if that is less.
-    pub fn with_isa(threads: usize, isa: Isa) -> std::io::Result<Self> {
-        let isa = isa.min(Isa::detect());
+    /// An executor with a given instruction set; an error if the machine does not have it.
+    pub fn with_isa(threads: usize, isa: Isa) -> Result<Self, CpuError> {
+        Ok(Self::on(threads, isa.available()?)?)
+    }
+
+    /// The instruction set of its kernels.
+    pub fn isa(&self) -> Isa {
+        self.target.isa
+    }
+
+    /// An executor with an instruction set that the machine has.
+    fn on(threads: usize, isa: Isa) -> std::io::Result<Self> {
         let pool = Arc::new(Pool::new(threads)?);
         Ok(Self {
             target: CpuTarget::new(isa, pool.threads()),

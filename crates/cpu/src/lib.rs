@@ -17,6 +17,6 @@ pub mod runtime;
 pub mod threads;
 
 pub use dispatch::CpuTarget;
-pub use executor::Cpu;
+pub use executor::{Cpu, CpuError};
 pub use runtime::StepTimes;
 pub use runtime::transfer::{Rates, disk_rates};

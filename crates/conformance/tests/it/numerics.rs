@@ -2,7 +2,7 @@
 
 use plimsoll_conformance::{EXECUTORS, Harness, random};
 use plimsoll_graph::{Epilogues, Graph, Numerics, ProductType};
-use plimsoll_nn::{Policy, Precision, Sgd, step, zoo};
+use plimsoll_nn::{Policy, Precision, step, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
 use plimsoll_tensor::HostTensor;

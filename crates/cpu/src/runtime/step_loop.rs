@@ -106,7 +106,7 @@ impl StepLoop {
         self.reads.extend(step.reads.iter().map(|region| at(region).cast_const()));
         self.writes.clear();
         self.writes.extend(step.writes.iter().map(at));
-        let context = Context::new(&self.pool, self.isa);
+        let context = Context { pool: &self.pool, isa: self.isa };
         match (&step.command, &self.transfers) {
             (Command::Kernel(call), _) => {
                 let operands = Operands {
