@@ -1,6 +1,7 @@
 //! Nothing allocates in the step loop, on any thread.
 
 use plimsoll::data::{Synthetic, SyntheticSpec};
+use plimsoll::graph::Numerics;
 use plimsoll::memory::Watchdog;
 use plimsoll::nn::zoo::ZOO;
 use plimsoll::nn::{Clip, Decay, Moments, Recipe};
@@ -36,7 +37,7 @@ fn steps_allocate_nothing_on_any_thread() {
             if split > 1 && !entry.splits {
                 continue;
             }
-            let batch = 2 * step::example_block(model.as_ref());
+            let batch = 2 * step::example_block(model.as_ref(), &Numerics::default());
             let executor = Cpu::new(3).unwrap();
             let trainer = Trainer::new(make(), optimizer(split), executor).batch(batch).micro_batches(split);
             let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();

@@ -2,6 +2,7 @@
 
 use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::graph::NodeId;
+use plimsoll::graph::Numerics;
 use plimsoll::nn::zoo::ZOO;
 use plimsoll::plan::{ExecuteError, Executor, PlanSet, Prepared, Target};
 use plimsoll::prelude::*;
@@ -57,7 +58,7 @@ fn steps_of_every_model_have_no_non_finite_values_and_the_same_bits() {
         let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
         let source = |part| Box::new(Synthetic::new(spec.clone(), 64, 0, part).unwrap());
         let data = Dataset::new("synthetic", source(0), source(1));
-        let batch = 2 * step::example_block(model.as_ref());
+        let batch = 2 * step::example_block(model.as_ref(), &Numerics::default());
         let losses = |executor: Box<dyn Fn() -> Trainer>, parts: usize| {
             let trainer = executor().batch(batch).steps(2).micro_batches(parts);
             let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();

@@ -6,7 +6,7 @@ use super::text::count;
 use super::{Failure, say};
 use plimsoll::data::catalogue;
 use plimsoll::nn::zoo::{ZOO, ZooOptions as ZooDefaults};
-use plimsoll::nn::{AdamW, step};
+use plimsoll::nn::{AdamW, Policy, step};
 use plimsoll::plan::{Budget, Executor as _, in_words, plan};
 use plimsoll::train::TrainError;
 use plimsoll::transform::optimize;
@@ -19,6 +19,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let executor = executor(threads)?;
+    let (policy, numerics) = (Policy::default(), executor.target().numerics());
     let mut models = Vec::new();
     say(&format!(
         "{:<16} {:>12} {:>12} {:>14} {:>16}",
@@ -30,8 +31,9 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         let flops: u64 = (forward.nodes.iter())
             .map(|n| n.op.flops(&forward.input_types(n), &forward.output_types(n)))
             .sum();
-        let build = || step::training(model.as_ref(), &AdamW::new(1e-3), options.batch);
-        let graph = build().and_then(|g| optimize(g, &[])).map_err(TrainError::from)?;
+        let build =
+            || step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), options.batch);
+        let graph = build().and_then(|g| optimize(g, &numerics, &[])).map_err(TrainError::from)?;
         let state: usize = graph.states.iter().map(|s| graph.ty(s.input).bytes()).sum();
         let parameters = graph.parameter_count();
         let budget = Budget::new(usize::MAX, Vec::new());

@@ -57,8 +57,7 @@ fn main() -> Result<(), Failure> {
             ..OpenOptions::default()
         },
     )?;
-    let isas = [Isa::Portable, Isa::Avx2, Isa::Avx512];
-    let isa = text("isa").and_then(|name| isas.into_iter().find(|isa| isa.name() == name));
+    let isa = text("isa").and_then(|name| Isa::ALL.into_iter().find(|isa| isa.name() == name));
     let target = CpuTarget::new(isa.unwrap_or_else(Isa::detect), threads);
     let times = Arc::new(StepTimes::default());
     let executor = Cpu::with_isa(threads, target.isa)?.timed(times.clone());

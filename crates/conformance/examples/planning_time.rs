@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout)]
 
 use plimsoll_cpu::{CpuTarget, isa::Isa};
+use plimsoll_graph::Numerics;
 use plimsoll_nn::zoo::{CharLstm, Gpt, mlp_of};
 use plimsoll_nn::{AdamW, Model, step};
 use plimsoll_plan::{Budget, plan, verify};
@@ -62,7 +63,7 @@ fn row(kind: &str, size: usize) -> Result<(), Box<dyn Error>> {
     let mut passes = String::new();
     for pass in Pass::ALL {
         let start = Instant::now();
-        graph = pass.run(&graph)?;
+        graph = pass.run(&graph, &Numerics::default())?;
         graph.check()?;
         passes += &format!("{:>10.2}", start.elapsed().as_secs_f64());
     }

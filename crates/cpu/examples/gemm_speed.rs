@@ -12,16 +12,15 @@ use plimsoll_cpu::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_direct, ge
 use plimsoll_cpu::threads::Pool;
 use std::time::{Duration, Instant};
 
-fn main() -> std::io::Result<()> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
-    let isa = match args.next().as_deref() {
-        Some("portable") => Isa::Portable,
-        Some("avx2") => Isa::Avx2.min(Isa::detect()),
-        _ => Isa::detect(),
+    let isa = match args.next() {
+        Some(name) => Isa::ALL.into_iter().find(|isa| isa.name() == name).ok_or("no such instruction set")?,
+        None => Isa::detect(),
     };
     let pool = Pool::new(threads)?;
-    let ctx = Context::new(&pool, isa);
+    let ctx = Context::new(&pool, isa)?;
     println!("{} on {threads} threads, GFLOP/s", isa.name());
     products(ctx);
     convolutions(ctx);

@@ -1,5 +1,6 @@
 //! The CPU as the runtime sees it: kernels on a pool of threads.
 
+use crate::CpuError;
 use crate::dispatch::{self, Call};
 use crate::isa::{Context, Isa};
 use crate::threads::Pool;
@@ -13,9 +14,15 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// Starts the threads, for an instruction set or the machine's best if that is less.
-    pub fn new(threads: usize, isa: Isa) -> std::io::Result<Self> {
-        Ok(Self { pool: Pool::new(threads)?, isa: isa.min(Isa::detect()) })
+    /// Starts the threads, for the machine's best instruction set.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        Ok(Self { pool: Pool::new(threads)?, isa: Isa::detect() })
+    }
+
+    /// Starts the threads, for an instruction set that the machine has.
+    pub fn with_isa(threads: usize, isa: Isa) -> Result<Self, CpuError> {
+        let isa = isa.available()?;
+        Ok(Self { isa, ..Self::new(threads)? })
     }
 
     /// Number of threads.
@@ -45,6 +52,6 @@ impl Device for CpuDevice {
 
     unsafe fn run(&self, call: &CpuCall, operands: &Operands<'_>) -> Result<(), String> {
         // SAFETY: the caller's promise is passed on.
-        unsafe { call.0.run(Context::new(&self.pool, self.isa), operands) }
+        unsafe { call.0.run(Context { pool: &self.pool, isa: self.isa }, operands) }
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::device::CpuDevice;
 use crate::dispatch::CpuTarget;
-use crate::isa::Isa;
+use crate::isa::{Isa, UnavailableIsa};
 use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, Tiers};
 use plimsoll_runtime::transfer::{FileQueue, Rates, STAGING_BYTES};
 use plimsoll_runtime::{Options, Queues, StepTimes, prepare};
 use std::path::PathBuf;
 use std::sync::Arc;
+use thiserror::Error;
 
 /// The CPU executor.
 ///
@@ -25,6 +26,17 @@ pub struct Cpu {
     /// The folder of the spill file, if states and values may be offloaded.
     spill: Option<PathBuf>,
     disk: Link,
+}
+
+/// Why there is no executor with a given instruction set.
+#[derive(Debug, Error)]
+pub enum CpuError {
+    /// The machine does not have it.
+    #[error(transparent)]
+    Isa(#[from] UnavailableIsa),
+    /// Its threads do not start.
+    #[error(transparent)]
+    Threads(#[from] std::io::Error),
 }
 
 /// Kernel-side records and resident stack of the transfer queue's threads.
@@ -46,14 +58,22 @@ const DISK: Link = Link {
 impl Cpu {
     /// An executor on this many threads with this machine's best instruction set.
     pub fn new(threads: usize) -> std::io::Result<Self> {
-        Self::with_isa(threads, Isa::detect())
+        Ok(Self::on(CpuDevice::new(threads)?))
     }
 
-    /// An executor with a given instruction set, or the machine's best if that is less.
-    pub fn with_isa(threads: usize, isa: Isa) -> std::io::Result<Self> {
-        let device = Arc::new(CpuDevice::new(threads, isa)?);
+    /// An executor with a given instruction set; an error if the machine does not have it.
+    pub fn with_isa(threads: usize, isa: Isa) -> Result<Self, CpuError> {
+        Ok(Self::on(CpuDevice::with_isa(threads, isa)?))
+    }
+
+    fn on(device: CpuDevice) -> Self {
         let target = CpuTarget::new(device.isa(), device.threads());
-        Ok(Self { target, device, options: Options::default(), spill: None, disk: DISK })
+        Self { target, device: Arc::new(device), options: Options::default(), spill: None, disk: DISK }
+    }
+
+    /// The instruction set of its kernels.
+    pub fn isa(&self) -> Isa {
+        self.target.isa
     }
 
     /// An executor that may offload states and values to a spill file in a folder. The file is created, without a name,
@@ -109,6 +129,6 @@ impl Executor for Cpu {
             let file = FileQueue::for_run(self.spill.as_deref(), plans.tier_bytes.file)?;
             Ok(Queues { host: None, file })
         };
-        prepare(plans, self.device.clone(), queues, &self.options)
+        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
     }
 }

@@ -1,6 +1,7 @@
 //! The instruction set of the kernels, and the context they run in.
 
 use crate::threads::Pool;
+use thiserror::Error;
 
 /// The instruction set that kernels are compiled for. Part of the target: the bits of a run may depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +14,30 @@ pub enum Isa {
     Avx512,
 }
 
+/// An instruction set that a machine does not have.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("this machine lacks {}: its best instruction set is {}", .wanted.name(), .best.name())]
+pub struct UnavailableIsa {
+    /// The one that was asked for.
+    pub wanted: Isa,
+    /// The machine's best.
+    pub best: Isa,
+}
+
 impl Isa {
+    /// Every instruction set, the oldest first.
+    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
+
+    /// Itself, if this machine has it.
+    pub fn available(self) -> Result<Self, UnavailableIsa> {
+        self.available_where(Self::detect())
+    }
+
+    /// Itself, if a machine has it whose best instruction set is this one: each includes those before it.
+    fn available_where(self, best: Self) -> Result<Self, UnavailableIsa> {
+        if self <= best { Ok(self) } else { Err(UnavailableIsa { wanted: self, best }) }
+    }
+
     /// The best instruction set of this machine.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -53,9 +77,9 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// These threads with this instruction set, or the machine's best if that is less: kernels rely on the machine having it.
-    pub fn new(pool: &'a Pool, isa: Isa) -> Self {
-        Self { pool, isa: isa.min(Isa::detect()) }
+    /// These threads with this instruction set, which kernels rely on the machine having.
+    pub fn new(pool: &'a Pool, isa: Isa) -> Result<Self, UnavailableIsa> {
+        Ok(Self { pool, isa: isa.available()? })
     }
 
     /// Number of threads.
@@ -66,5 +90,39 @@ impl<'a> Context<'a> {
     /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cpu, CpuError};
+
+    #[test]
+    fn a_set_above_the_machines_best_is_refused() {
+        for (at, best) in Isa::ALL.into_iter().enumerate() {
+            let (had, missing) = Isa::ALL.split_at(at + 1);
+            had.iter().for_each(|isa| assert_eq!(isa.available_where(best), Ok(*isa)));
+            for &wanted in missing {
+                let error = wanted.available_where(best).unwrap_err();
+                assert_eq!(error, UnavailableIsa { wanted, best });
+                assert!(error.to_string().contains(&format!("lacks {}", wanted.name())), "{error}");
+            }
+        }
+    }
+
+    /// On a machine with every set, all are taken; on others the rest is refused, not replaced.
+    #[test]
+    fn an_executor_and_a_context_have_the_set_that_was_asked_for() {
+        let pool = Pool::new(1).unwrap();
+        for isa in Isa::ALL {
+            let expected = isa.available();
+            assert_eq!(Context::new(&pool, isa).map(|context| context.isa()), expected);
+            match Cpu::with_isa(1, isa) {
+                Ok(cpu) => assert_eq!(Ok(cpu.isa()), expected),
+                Err(CpuError::Isa(error)) => assert_eq!(Err(error), expected),
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 }

@@ -18,4 +18,4 @@ pub mod threads;
 
 pub use device::{CpuCall, CpuDevice};
 pub use dispatch::CpuTarget;
-pub use executor::{Cpu, DISK_STAGING_BYTES};
+pub use executor::{Cpu, CpuError, DISK_STAGING_BYTES};

@@ -13,6 +13,7 @@
 //! | which nodes run once, after gradient accumulation | [`Graph::optimizer_step`] |
 //! | the invariants of a graph | [`Graph::check`] |
 //! | printing and parsing; a drawing | [`parse`] and `Display`; [`Graph::dot`] |
+//! | what differs between targets and decides graphs | [`Numerics`] |
 //! | minimum cuts, which `save` and the planner's search share | [`FlowNetwork`] |
 //!
 //! The batch is axis 0 of every per-example value. Sums over it fold from +0, block of examples by block, in order
@@ -42,6 +43,7 @@ mod dot;
 mod error;
 mod graph;
 mod min_cut;
+mod numerics;
 pub mod op;
 mod text;
 
@@ -51,5 +53,6 @@ pub use dot::Dot;
 pub use error::{GraphError, TypeError};
 pub use graph::{Accumulator, Graph, Init, Input, Node, NodeId, Origin, Output, Role, State, ValueId};
 pub use min_cut::FlowNetwork;
+pub use numerics::{Epilogues, InPlaceKernels, Numerics, ProductType};
 pub use op::Op;
 pub use text::parse;

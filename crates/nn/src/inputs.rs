@@ -8,10 +8,12 @@ use plimsoll_tensor::{DType, Field};
 /// batches and step inputs take half the bytes.
 ///
 /// ```
+/// use plimsoll_graph::Numerics;
 /// use plimsoll_nn::{Model, NarrowInputs, Policy, Precision, Sgd, step, zoo};
 /// let model = NarrowInputs::new(zoo::lenet(), Precision::BF16);
 /// assert_eq!(model.inputs()[0].ty.to_string(), "bf16[28,28,1]");
-/// let graph = step::training_as(&Policy::new(Precision::BF16), &model, &Sgd::new(0.1), 8)?;
+/// let policy = Policy::new(Precision::BF16);
+/// let graph = step::training_as(&policy, &Numerics::default(), &model, &Sgd::new(0.1), 8)?;
 /// assert!(graph.to_string().contains("bf16[8,28,28,1]"));
 /// # Ok::<(), plimsoll_graph::GraphError>(())
 /// ```

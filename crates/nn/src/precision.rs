@@ -3,7 +3,7 @@
 use crate::optimizer::{Parameter, square_sum};
 use crate::{Mode, Optimizer, Pattern};
 use plimsoll_graph::op::Binary;
-use plimsoll_graph::{Builder, Graph, GraphError, Init, Role, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Init, Numerics, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 use plimsoll_transform::{MixedPrecision, mixed_precision};
 use std::fmt;
@@ -109,9 +109,10 @@ impl LossScale {
 /// The precision of a model, and the layers that stay f32.
 ///
 /// ```
+/// use plimsoll_graph::Numerics;
 /// use plimsoll_nn::{Policy, Precision, Sgd, step, zoo};
 /// let policy = Policy::new(Precision::BF16).keep_f32("dense3");
-/// let graph = step::training_as(&policy, &zoo::lenet(), &Sgd::new(0.1), 8)?;
+/// let graph = step::training_as(&policy, &Numerics::default(), &zoo::lenet(), &Sgd::new(0.1), 8)?;
 /// assert!(graph.to_string().contains("bf16"));
 /// # Ok::<(), plimsoll_graph::GraphError>(())
 /// ```
@@ -151,9 +152,14 @@ impl Policy {
         format!("{}{}{}", self.precision, keep.collect::<String>(), scale.unwrap_or_default())
     }
 
-    /// A forward graph under this policy, open for its gradient. Every pattern of [`Policy::keep`] must match a layer of a
+    /// A forward graph under this policy for a target with these numerics, open for its gradient. Every pattern of [`Policy::keep`] must match a layer of a
     /// training graph; other graphs may lack some, like the loss.
-    pub(crate) fn apply(&self, graph: &Graph, mode: Mode) -> Result<MixedPrecision, GraphError> {
+    pub(crate) fn apply(
+        &self,
+        graph: &Graph,
+        numerics: &Numerics,
+        mode: Mode,
+    ) -> Result<MixedPrecision, GraphError> {
         let layers = || graph.nodes.iter().map(|node| &*node.layer);
         let unused = self.keep.iter().find(|pattern| !layers().any(|layer| pattern.matches(layer)));
         if let (Some(pattern), Mode::Train) = (unused, mode) {
@@ -166,7 +172,7 @@ impl Policy {
         }
         let loss = Pattern::new(LOSS_LAYER);
         let keep = |layer: &str| loss.matches(layer) || self.keep.iter().any(|p| p.matches(layer));
-        mixed_precision(graph, self.precision.dtype(), &keep)
+        mixed_precision(graph, self.precision.dtype(), numerics, &keep)
     }
 }
 

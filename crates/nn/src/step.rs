@@ -7,7 +7,7 @@ use crate::optimizer::setting_inputs;
 use crate::precision::{LOSS_LAYER, Scaling};
 use crate::{AVERAGE, Field, Head, LossScale, Mode, Model, Net, Optimizer, Parameter, Policy, Precision};
 use plimsoll_graph::op::Reduce;
-use plimsoll_graph::{Builder, Graph, GraphError, Op, Role, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use plimsoll_transform::{LOSS, gradient, scaled_gradient};
 
@@ -32,61 +32,71 @@ pub fn output_name(i: usize) -> String {
     if i == 0 { OUTPUT.to_string() } else { format!("{OUTPUT}{i}") }
 }
 
-/// The least number of rows in a block of examples, so that sums over the batch fill vector registers.
-const BLOCK_ROWS: usize = 32;
-
 /// The rows of one example that the loss sums over.
 pub fn rows(model: &dyn Model) -> Shape {
     model.loss().rows(&model.target().ty)
 }
 
-/// Examples in one block of the fold over the batch. A function of the model alone: the fold is the same for every batch
-/// size.
-pub fn example_block(model: &dyn Model) -> usize {
-    BLOCK_ROWS.div_ceil(rows(model).elements().max(1)).next_power_of_two()
+/// Examples in one block of the fold over the batch. A function of the model and of the target's numerics alone: the fold is
+/// the same for every batch size.
+pub fn example_block(model: &dyn Model, numerics: &Numerics) -> usize {
+    numerics.block_rows.div_ceil(rows(model).elements().max(1)).next_power_of_two()
 }
 
-/// One training step (forward, backward, update) in f32.
+/// One training step (forward, backward, update) in f32, for a target with default numerics.
 pub fn training(model: &dyn Model, optimizer: &dyn Optimizer, examples: usize) -> Result<Graph, GraphError> {
     training_in(DType::F32, model, optimizer, examples)
 }
 
-/// One training step with another float type.
+/// One training step with another float type, for a target with default numerics.
 pub fn training_in(
     dtype: DType,
     model: &dyn Model,
     optimizer: &dyn Optimizer,
     examples: usize,
 ) -> Result<Graph, GraphError> {
-    let (b, loss) = training_forward(dtype, model, examples)?;
-    finish_training(b, loss, dtype, None, optimizer)
+    plain_training(dtype, &Numerics::default(), model, optimizer, examples)
 }
 
-/// One training step under a precision policy.
+/// One training step under a precision policy, for a target with these numerics.
 pub fn training_as(
     policy: &Policy,
+    numerics: &Numerics,
     model: &dyn Model,
     optimizer: &dyn Optimizer,
     examples: usize,
 ) -> Result<Graph, GraphError> {
     if policy.precision == Precision::F32 {
-        return training(model, optimizer, examples);
+        return plain_training(DType::F32, numerics, model, optimizer, examples);
     }
-    let (b, loss) = training_forward(DType::F32, model, examples)?;
-    let lowered = policy.apply(b.graph(), Mode::Train)?;
+    let (b, loss) = training_forward(DType::F32, numerics, model, examples)?;
+    let lowered = policy.apply(b.graph(), numerics, Mode::Train)?;
     let loss = lowered.value(loss).unwrap_or(loss);
     drop(b);
     let scale = (policy.precision == Precision::F16).then_some(policy.scale);
-    finish_training(lowered.builder, loss, DType::F32, scale, optimizer)
+    finish_training(lowered.builder, loss, (DType::F32, numerics), scale, optimizer)
+}
+
+/// One training step without casts.
+fn plain_training(
+    dtype: DType,
+    numerics: &Numerics,
+    model: &dyn Model,
+    optimizer: &dyn Optimizer,
+    examples: usize,
+) -> Result<Graph, GraphError> {
+    let (b, loss) = training_forward(dtype, numerics, model, examples)?;
+    finish_training(b, loss, (dtype, numerics), None, optimizer)
 }
 
 /// The forward pass of a training step, and its loss.
 fn training_forward(
     dtype: DType,
+    numerics: &Numerics,
     model: &dyn Model,
     examples: usize,
 ) -> Result<(Builder, ValueId), GraphError> {
-    let mut step = Step::new(dtype, model, examples, Mode::Train)?;
+    let mut step = Step::new((dtype, numerics), model, examples, Mode::Train)?;
     let mut loss = step.loss(model)?;
     for penalty in step.net.penalties() {
         loss = step.net.scope(LOSS_LAYER, |net| net.add(loss, penalty))?;
@@ -99,7 +109,7 @@ fn training_forward(
 fn finish_training(
     mut b: Builder,
     loss: ValueId,
-    dtype: DType,
+    (dtype, numerics): (DType, &Numerics),
     scale: Option<LossScale>,
     optimizer: &dyn Optimizer,
 ) -> Result<Graph, GraphError> {
@@ -111,24 +121,24 @@ fn finish_training(
         trained.map(|s| Parameter { name: s.name.clone(), value: s.input }).collect();
     let values: Vec<ValueId> = parameters.iter().map(|p| p.value).collect();
     let Some(scale) = scale else {
-        let gradients = gradient(&mut b, loss, &values)?;
+        let gradients = gradient(&mut b, numerics, loss, &values)?;
         let settings = setting_inputs(&mut b, optimizer, dtype);
         optimizer.updates(&mut b, &parameters, &gradients, &settings)?;
         return b.finish();
     };
     let scaling = Scaling::new(&mut b, scale)?;
-    let gradients = scaled_gradient(&mut b, loss, scaling.scale, &values)?;
+    let gradients = scaled_gradient(&mut b, numerics, loss, scaling.scale, &values)?;
     let settings = setting_inputs(&mut b, optimizer, dtype);
     scaling.updates(&mut b, optimizer, &parameters, &gradients, &settings)?;
     b.finish()
 }
 
 /// An evaluation or prediction step under a precision policy.
-pub fn inference_as(policy: &Policy, graph: Graph) -> Result<Graph, GraphError> {
+fn lowered(policy: &Policy, numerics: &Numerics, graph: Graph) -> Result<Graph, GraphError> {
     if policy.precision == Precision::F32 {
         return Ok(graph);
     }
-    policy.apply(&graph, Mode::Infer)?.builder.finish()
+    policy.apply(&graph, numerics, Mode::Infer)?.builder.finish()
 }
 
 /// An evaluation or prediction step that reads the optimizer's parameter averages, if it keeps any, instead of the
@@ -154,9 +164,20 @@ pub enum Report {
     Output,
 }
 
-/// An evaluation step: the loss, and what [`Report`] selects.
+/// An evaluation step in f32, for a target with default numerics: the loss, and what [`Report`] selects.
 pub fn evaluation(model: &dyn Model, examples: usize, report: Report) -> Result<Graph, GraphError> {
-    let mut step = Step::new(DType::F32, model, examples, Mode::Infer)?;
+    evaluation_as(&Policy::default(), &Numerics::default(), model, examples, report)
+}
+
+/// An evaluation step under a precision policy, for a target with these numerics.
+pub fn evaluation_as(
+    policy: &Policy,
+    numerics: &Numerics,
+    model: &dyn Model,
+    examples: usize,
+    report: Report,
+) -> Result<Graph, GraphError> {
+    let mut step = Step::new((DType::F32, numerics), model, examples, Mode::Infer)?;
     let loss = step.loss(model)?;
     let net = &mut step.net;
     net.output(LOSS, loss);
@@ -178,17 +199,27 @@ pub fn evaluation(model: &dyn Model, examples: usize, report: Report) -> Result<
             net.output(OUTPUT, outputs[0]);
         }
     }
-    step.net.into_builder().finish()
+    lowered(policy, numerics, step.net.into_builder().finish()?)
 }
 
-/// A prediction step: the outputs of the model.
+/// A prediction step in f32, for a target with default numerics: the outputs of the model.
 pub fn prediction(model: &dyn Model, examples: usize) -> Result<Graph, GraphError> {
-    let mut step = Step::new(DType::F32, model, examples, Mode::Infer)?;
+    prediction_as(&Policy::default(), &Numerics::default(), model, examples)
+}
+
+/// A prediction step under a precision policy, for a target with these numerics.
+pub fn prediction_as(
+    policy: &Policy,
+    numerics: &Numerics,
+    model: &dyn Model,
+    examples: usize,
+) -> Result<Graph, GraphError> {
+    let mut step = Step::new((DType::F32, numerics), model, examples, Mode::Infer)?;
     let outputs = crate::loss::outputs(&mut step.net, &step.head)?;
     for (i, &value) in outputs.iter().enumerate() {
         step.net.output(&output_name(i), value);
     }
-    step.net.into_builder().finish()
+    lowered(policy, numerics, step.net.into_builder().finish()?)
 }
 
 struct Step {
@@ -198,13 +229,18 @@ struct Step {
 }
 
 impl Step {
-    fn new(dtype: DType, model: &dyn Model, examples: usize, mode: Mode) -> Result<Self, GraphError> {
+    fn new(
+        (dtype, numerics): (DType, &Numerics),
+        model: &dyn Model,
+        examples: usize,
+        mode: Mode,
+    ) -> Result<Self, GraphError> {
         if examples == 0 {
             return Err(GraphError::Broken(
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
-        let mut net = Net::new(Builder::new(examples, example_block(model)), mode, dtype);
+        let mut net = Net::new(Builder::new(examples, example_block(model, numerics)), mode, dtype);
         let inputs: Vec<ValueId> = (model.inputs().iter().enumerate())
             .map(|(i, field)| net.batch_input(&input_name(i), batch_type(dtype, examples, field)))
             .collect();

@@ -1,7 +1,7 @@
 //! Common mistakes: each is an error that names the layer, the shapes, and what to change.
 
 use plimsoll_graph::op::{Binary, Reduce, Unary};
-use plimsoll_graph::{Builder, GraphError, Init, Op, Role, ValueId};
+use plimsoll_graph::{Builder, GraphError, Init, Numerics, Op, Role, ValueId};
 use plimsoll_nn::{
     Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, Conv1d, Conv2d,
     ConvTranspose2d, CrossEntropy, Dense, DepthwiseConv2d, Dice, Dropout, Embedding, Flatten, GaussianNoise,
@@ -305,7 +305,7 @@ fn a_gradient_of_a_value_that_is_not_a_scalar() {
     let mut b = Builder::new(4, 1);
     let x = b.state("x", TensorType::new(DType::F32, [3]), Role::Parameter, Init::Ones);
     let y = b.scope("square", |b| b.unary(Unary::Square, x)).unwrap();
-    let error = gradient(&mut b, y, &[x]).unwrap_err().to_string();
+    let error = gradient(&mut b, &Numerics::default(), y, &[x]).unwrap_err().to_string();
     mentions(&error, &["that of layer `square` is f32[3]: sum it over its axes"]);
 }
 

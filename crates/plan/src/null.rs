@@ -1,6 +1,7 @@
 //! A target and an executor without a machine: for tests, and for planning elsewhere than on the machine itself.
 
 use crate::{ExecuteError, Executor, Kernel, KernelQuery, PlanSet, Prepared, Target, Unsupported};
+use plimsoll_graph::Numerics;
 use plimsoll_graph::op::InPlace;
 use std::sync::Arc;
 
@@ -11,17 +12,23 @@ pub struct NullTarget {
     pub alignment: usize,
     /// Scratch bytes of every op that is not elementwise.
     pub workspace: usize,
+    /// What graphs for it are built by; elementwise kernels work in place if they may.
+    pub numerics: Numerics,
 }
 
 impl Default for NullTarget {
     fn default() -> Self {
-        Self { alignment: 64, workspace: 0 }
+        Self { alignment: 64, workspace: 0, numerics: Numerics::default() }
     }
 }
 
 impl Target for NullTarget {
     fn name(&self) -> String {
         "null".to_string()
+    }
+
+    fn numerics(&self) -> Numerics {
+        self.numerics
     }
 
     fn alignment(&self) -> usize {
@@ -31,7 +38,7 @@ impl Target for NullTarget {
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
         let elementwise = query.op.properties().in_place == InPlace::Elementwise;
         let mut in_place = Vec::new();
-        if elementwise {
+        if elementwise && self.numerics.in_place.elementwise {
             for (o, output) in query.outputs.iter().enumerate() {
                 let same = |t: &&plimsoll_tensor::TensorType| {
                     t.shape == output.shape && t.dtype.bytes() == output.dtype.bytes()

@@ -1,7 +1,7 @@
 //! What a plan is.
 
 use crate::{Direction, LoadSheet, PerTier, Queue, Tier};
-use plimsoll_graph::{Graph, NodeId, ValueId};
+use plimsoll_graph::{Graph, NodeId, Numerics, ValueId};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -275,6 +275,8 @@ impl StatePlacement {
 pub struct PlanSet {
     /// The target's name.
     pub target: String,
+    /// The target's numerics, which [`verify`](crate::verify) checks the plans against.
+    pub numerics: Numerics,
     /// The plans.
     pub plans: Vec<ExecutionPlan>,
     /// The states, at the bottom of the arena or in a tier.

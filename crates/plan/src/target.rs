@@ -1,7 +1,7 @@
 //! What the planner knows of a machine: pure and hardware-free.
 
 use crate::Entry;
-use plimsoll_graph::{BatchRelation, Graph, Node, Op};
+use plimsoll_graph::{BatchRelation, Graph, Node, Numerics, Op};
 use plimsoll_tensor::TensorType;
 use thiserror::Error;
 
@@ -40,7 +40,8 @@ impl<'a> KernelQuery<'a> {
 pub struct Kernel {
     /// Scratch bytes needed while the op runs.
     pub workspace: usize,
-    /// Pairs (output, input) of equal size such that the output may be written in place of the input.
+    /// Pairs (output, input) of equal size such that the output may be written in place of the input: no more than
+    /// [`Numerics::may_overwrite`] allows.
     pub in_place: Vec<(usize, usize)>,
     /// Predicted time.
     pub nanoseconds: u64,
@@ -65,6 +66,10 @@ pub trait Target: Send + Sync {
     /// What of it decides the bits of results, like `cpu avx512`.
     fn instructions(&self) -> String {
         self.name()
+    }
+    /// What graphs for it are built by, and plans for it are checked against.
+    fn numerics(&self) -> Numerics {
+        Numerics::default()
     }
     /// Alignment of every buffer in the arena, a power of two.
     fn alignment(&self) -> usize;

@@ -10,7 +10,8 @@ use super::step_name;
 use super::step_times::StepTimes;
 use plimsoll_graph::NodeId;
 use plimsoll_plan::{
-    BufferKind, ExecuteError, ExecutionPlan, Extra, PlanSet, Prepared, StateHome, verify, verify_hazards,
+    BufferKind, ExecuteError, ExecutionPlan, Extra, PlanSet, Prepared, StateHome, Target, verify,
+    verify_hazards,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,14 +26,19 @@ pub struct Options {
     pub times: Option<Arc<StepTimes>>,
 }
 
-/// Checks plans, lowers them for a device, opens the queues of the tiers they use, and maps their arena.
+/// Checks plans, which are a target's, lowers them for its device, opens the queues of the tiers they use, and maps their arena.
 pub fn prepare<D: Device + 'static>(
     plans: Arc<PlanSet>,
+    target: &dyn Target,
     device: Arc<D>,
     queues: impl FnOnce(&PlanSet) -> Result<Queues, ExecuteError>,
     options: &Options,
 ) -> Result<Box<dyn Prepared>, ExecuteError> {
     // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
+    if plans.numerics != target.numerics() {
+        let other = &plans.target;
+        return Err(ExecuteError::Input(format!("the plan was made for {other}, whose numerics differ")));
+    }
     // The hazards of transfers are checked apart from what made the waits.
     let waits: Vec<_> = plans.plans.iter().map(ExecutionPlan::waits).collect();
     let checked = verify(&plans).and_then(|()| verify_hazards(&plans, &waits));

@@ -1,6 +1,7 @@
 //! The accelerator as the planner and the runtime see it: the CPU's kernels, in memory behind a link.
 
 use plimsoll_cpu::{CpuDevice, CpuTarget};
+use plimsoll_graph::Numerics;
 use plimsoll_plan::{Kernel, KernelQuery, Link, Target, Unsupported};
 use plimsoll_runtime::{Device, Operands};
 use std::time::{Duration, Instant};
@@ -20,6 +21,10 @@ impl Target for SimulatedTarget {
 
     fn alignment(&self) -> usize {
         self.0.alignment()
+    }
+
+    fn numerics(&self) -> Numerics {
+        self.0.numerics()
     }
 
     fn copy_ns_per_mib(&self) -> u64 {

@@ -2,7 +2,6 @@
 
 use crate::copy_queue::CopyQueue;
 use crate::{SimulatedDevice, SimulatedTarget, Store};
-use plimsoll_cpu::isa::Isa;
 use plimsoll_cpu::{CpuDevice, CpuTarget};
 use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
 use plimsoll_runtime::spill::{SpillError, SpillFile};
@@ -35,7 +34,7 @@ const THREAD_BYTES: usize = 32 << 10;
 impl Simulated {
     /// An accelerator whose kernels run on so many threads with this machine's best instruction set.
     pub fn new(threads: usize) -> std::io::Result<Self> {
-        let cpu = CpuDevice::new(threads, Isa::detect())?;
+        let cpu = CpuDevice::new(threads)?;
         let target = SimulatedTarget(CpuTarget::new(cpu.isa(), cpu.threads()));
         let device = Arc::new(SimulatedDevice { cpu, link: LINK });
         Ok(Self { target, device, options: Options::default(), spill: None })
@@ -96,6 +95,6 @@ impl Executor for Simulated {
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         let queues = |plans: &PlanSet| self.queues(plans).map_err(|e| ExecuteError::Spill(e.to_string()));
-        prepare(plans, self.device.clone(), queues, &self.options)
+        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
     }
 }

@@ -1,7 +1,9 @@
-//! What tests share: a counting allocator and scratch folders. Nothing here is part of a release.
+//! What tests share: a counting allocator, scratch folders, and a message for what is skipped. Nothing here is part of a release.
 
 mod allocator;
 mod scratch;
+mod skip;
 
 pub use allocator::CountingAllocator;
 pub use scratch::Scratch;
+pub use skip::or_skip;

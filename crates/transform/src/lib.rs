@@ -16,8 +16,8 @@
 //! `accumulate` keeps the bits, too; `accumulate_split_batch_norm` and `mixed_precision` do not.
 //!
 //! A pass copies the graph node by node through `rewriter`. What it must know of an op it asks the op
-//! (`plimsoll_graph::op::Properties`). This crate knows neither targets nor memory limits: placing values and
-//! rematerializing under a line is `plimsoll-plan`'s.
+//! (`plimsoll_graph::op::Properties`), and what a target decides is in the [`Numerics`] that it is given. This crate knows
+//! neither targets nor memory limits: placing values and rematerializing under a line is `plimsoll-plan`'s.
 
 mod accumulate;
 mod decompose;
@@ -36,7 +36,7 @@ pub use mixed_precision::{MixedPrecision, mixed_precision};
 pub use save::save;
 pub use simplify::simplify;
 
-use plimsoll_graph::{Graph, GraphError};
+use plimsoll_graph::{Graph, GraphError, Numerics};
 use std::str::FromStr;
 
 /// The name of the graph output that a training step's loss must have.
@@ -69,13 +69,13 @@ impl Pass {
         }
     }
 
-    /// Runs the pass.
-    pub fn run(self, graph: &Graph) -> Result<Graph, GraphError> {
+    /// Runs the pass on a graph for a target with these numerics.
+    pub fn run(self, graph: &Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
         match self {
             Self::Decompose => decompose(graph),
             Self::Simplify => simplify(graph),
             Self::Save => save(graph),
-            Self::Fuse => fuse(graph),
+            Self::Fuse => fuse(graph, numerics),
         }
     }
 }
@@ -89,11 +89,11 @@ impl FromStr for Pass {
     }
 }
 
-/// Runs every pass but the ones in `without` and checks the graph after each. Takes the graph, so that no more than two
-/// are held at a time.
-pub fn optimize(mut graph: Graph, without: &[Pass]) -> Result<Graph, GraphError> {
+/// Runs every pass but the ones in `without`, for a target with these numerics, and checks the graph after each. Takes the
+/// graph, so that no more than two are held at a time.
+pub fn optimize(mut graph: Graph, numerics: &Numerics, without: &[Pass]) -> Result<Graph, GraphError> {
     for pass in Pass::ALL.into_iter().filter(|p| !without.contains(p)) {
-        graph = pass.run(&graph)?;
+        graph = pass.run(&graph, numerics)?;
         graph.check()?;
     }
     Ok(graph)

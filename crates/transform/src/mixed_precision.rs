@@ -2,7 +2,8 @@
 //!
 //! Each op's [`PrecisionClass`](plimsoll_graph::op::PrecisionClass) says what it reads and when its result is rounded:
 //!
-//! - Products, convolutions and attention read 16-bit floats, accumulate in f32, and round once, a product after its bias.
+//! - Products, convolutions and attention read 16-bit floats, accumulate in f32, and round once, a product after its bias
+//!   (unless the target's [`Numerics`] have it otherwise).
 //! - Everything else computes in f32. Norms, pooled or resized images and gathered rows are rounded as they are written,
 //!   a chain of elementwise ops at its end, which is at the latest the end of its layer; sums and statistics are not.
 //! - Relu, changes of sign, movement and the largest of a window are exact: they read and write stored values, so that
@@ -15,8 +16,9 @@
 
 use crate::rewriter::Rewriter;
 use plimsoll_graph::op::{Binary, Conv, Elementwise, MatMul, OperandPrecision, Rounding};
-use plimsoll_graph::{Builder, Graph, GraphError, Node, NodeId, Op, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Node, NodeId, Numerics, Op, ProductType, ValueId};
 use plimsoll_tensor::DType;
+use std::collections::BTreeMap;
 
 /// A forward graph in mixed precision, open for its gradient.
 #[derive(Debug)]
@@ -33,21 +35,25 @@ impl MixedPrecision {
     }
 }
 
-/// Stores what layers hand on in `low`, a 16-bit float; layers for which `keep` is true stay as they are.
+/// Stores what layers hand on in `low`, a 16-bit float; layers for which `keep` is true stay as they are. The target's
+/// numerics say which products are f32 until their bias is added, and how many bits the bias has.
 ///
 /// Inputs, states and outputs of the graph keep their types.
 pub fn mixed_precision(
     graph: &Graph,
     low: DType,
+    numerics: &Numerics,
     keep: &dyn Fn(&str) -> bool,
 ) -> Result<MixedPrecision, GraphError> {
     let mut pass = Pass {
         graph,
         low,
+        numerics,
         keep,
         readers: graph.readers(),
         stored: vec![None; graph.value_count()],
         casts: vec![None; graph.value_count()],
+        low_biases: BTreeMap::new(),
         leaves: leaving(graph),
         r: Rewriter::new(graph),
     };
@@ -76,12 +82,15 @@ fn leaving(graph: &Graph) -> Vec<bool> {
 struct Pass<'g> {
     graph: &'g Graph,
     low: DType,
+    numerics: &'g Numerics,
     keep: &'g dyn Fn(&str) -> bool,
     readers: Vec<Vec<NodeId>>,
     /// New values of old ones as 16-bit floats. Where there is one, `r.map` holds at most its widened form.
     stored: Vec<Option<ValueId>>,
     /// New values that are cast for readers of low values, but stay f32 for others: parameters above all.
     casts: Vec<Option<ValueId>>,
+    /// Biases that are added as 16-bit floats, by the sum of product and bias.
+    low_biases: BTreeMap<ValueId, ValueId>,
     leaves: Vec<bool>,
     r: Rewriter<'g>,
 }
@@ -115,35 +124,54 @@ impl Pass<'_> {
             return Ok(());
         }
         let is_stored = node.inputs.iter().any(|v| self.stored[v.index()].is_some());
-        match precision.operands {
-            OperandPrecision::Low if precision.rounding == Rounding::AfterBias && self.has_bias(node) => {
+        let biased = match precision.rounding {
+            Rounding::AfterBias if self.numerics.product_before_bias == ProductType::Wide => self.bias(node),
+            _ => None,
+        };
+        match (precision.operands, biased) {
+            (OperandPrecision::Low, Some((sum, bias))) => {
+                if self.numerics.epilogues.bias == Some(ProductType::AsOperands) {
+                    self.low_biases.insert(sum, bias);
+                }
                 let inputs = self.lows(&node.inputs)?;
                 self.plain(node, with_wide_output(&node.op), &inputs)
             }
-            OperandPrecision::Low => self.store(node),
-            OperandPrecision::AsStored if is_stored => self.store(node),
-            OperandPrecision::AsStored | OperandPrecision::FirstAsStored | OperandPrecision::Wide => {
-                let inputs = self.wides(&node.inputs)?;
+            (OperandPrecision::Low, None) => self.store(node),
+            (OperandPrecision::AsStored, _) if is_stored => self.store(node),
+            (OperandPrecision::AsStored | OperandPrecision::FirstAsStored | OperandPrecision::Wide, _) => {
+                let inputs = self.summands(node)?;
                 self.plain(node, node.op.clone(), &inputs)?;
                 if self.is_rounded(node) { self.round(node.outputs[0]) } else { Ok(()) }
             }
         }
     }
 
-    /// Whether the only reader of a product adds a bias to it: one number for each column.
-    fn has_bias(&self, node: &Node) -> bool {
+    /// The inputs of an op that computes in f32; a bias that is added as a 16-bit float is rounded first.
+    fn summands(&mut self, node: &Node) -> Result<Vec<ValueId>, GraphError> {
+        let mut inputs = self.wides(&node.inputs)?;
+        let low_bias = node.outputs.first().and_then(|sum| self.low_biases.get(sum)).copied();
+        if let Some(at) = node.inputs.iter().position(|&v| Some(v) == low_bias) {
+            let low = self.low(node.inputs[at])?;
+            inputs[at] = self.r.builder.cast(low, DType::F32)?;
+        }
+        Ok(inputs)
+    }
+
+    /// If the only reader of a product adds a bias to it, one number for each column: the sum and the bias.
+    fn bias(&self, node: &Node) -> Option<(ValueId, ValueId)> {
         let value = node.outputs[0];
-        let [reader] = self.readers[value.index()][..] else { return false };
+        let [reader] = self.readers[value.index()][..] else { return None };
         let add = self.graph.node(reader);
         let others: Vec<ValueId> = add.inputs.iter().copied().filter(|&v| v != value).collect();
-        let [bias] = others[..] else { return false };
-        add.op == Op::Elementwise(Elementwise::Binary(Binary::Add))
+        let [bias] = others[..] else { return None };
+        let is_bias = add.op == Op::Elementwise(Elementwise::Binary(Binary::Add))
             && !self.leaves[value.index()]
             && !self.is_kept(&add.layer)
             && self.graph.ty(bias).shape.rank() == 1
             && self.graph.ty(bias).shape.last() == self.graph.ty(value).shape.last()
             // A value that is not copied yet comes after the product: it is not a parameter.
-            && self.r.map[bias.index()].is_some_and(|v| !self.r.builder.is_batched(v))
+            && self.r.map[bias.index()].is_some_and(|v| !self.r.builder.is_batched(v));
+        is_bias.then_some((add.outputs[0], bias))
     }
 
     /// Whether a node's f32 result is stored low.

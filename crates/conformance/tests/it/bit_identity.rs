@@ -1,6 +1,7 @@
 //! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
 
-use plimsoll_conformance::{EXECUTORS, OLDER_INSTRUCTION_SETS, any_executor, synthetic, trained_states};
+use plimsoll_conformance::{EXECUTORS, any_executor, older_instruction_sets, synthetic, trained_states};
+use plimsoll_graph::Numerics;
 use plimsoll_nn::{
     Adafactor, Adam, AdamW, Clip, Decay, LOSS_SCALE, Lion, LossScale, Model, Moments, Optimizer, Policy,
     Precision, Recipe, RmsProp, SKIPPED_STEPS, Sgd, step, zoo,
@@ -78,7 +79,7 @@ fn threads_do_not_change_bits() {
 
 #[test]
 fn threads_do_not_change_bits_on_older_instruction_sets() {
-    for executor in &OLDER_INSTRUCTION_SETS {
+    for executor in older_instruction_sets() {
         for (name, batch) in MODELS {
             let [one, three] = [1, 3].map(|threads| trained(name, batch, executor.on(threads), |t| t));
             same(name, &format!("three threads of {}", executor.name), &three, &one);
@@ -174,7 +175,7 @@ fn no_kernel_reads_or_writes_outside_its_buffers() {
 
 /// A batch of two blocks; of a few examples for models whose batch cannot be split.
 fn zoo_batch(entry: &zoo::ZooEntry) -> usize {
-    let block = step::example_block((entry.make)(&entry.small).as_ref());
+    let block = step::example_block((entry.make)(&entry.small).as_ref(), &Numerics::default());
     if entry.splits { 2 * block } else { 6 }
 }
 
@@ -204,7 +205,7 @@ fn the_whole_zoo_keeps_its_bits() {
 #[test]
 fn the_whole_zoo_keeps_its_bits_on_older_instruction_sets() {
     for (executor, entry) in
-        OLDER_INSTRUCTION_SETS.iter().flat_map(|e| zoo::ZOO.iter().map(move |entry| (e, entry)))
+        older_instruction_sets().flat_map(|e| zoo::ZOO.iter().map(move |entry| (e, entry)))
     {
         let name = format!("{} on {}", entry.name, executor.name);
         let [one, three] = [1, 3].map(|threads| {

@@ -2,6 +2,7 @@
 
 use plimsoll_conformance::{EXECUTORS, GoldenRun, Harness, Summary, Total, formula, golden_run};
 use plimsoll_graph::Graph;
+use plimsoll_graph::Numerics;
 use plimsoll_nn::{AdamW, Model, Optimizer, Policy, Precision, SKIPPED_STEPS, Sgd, step, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
@@ -118,7 +119,8 @@ fn run(
     model: &dyn Model,
     optimizer: &dyn Optimizer,
 ) -> (Vec<f64>, Vec<(String, HostTensor)>) {
-    let mut harness = Harness::new(executor, optimize(graph.clone(), &[]).unwrap()).unwrap();
+    let mut harness =
+        Harness::new(executor, optimize(graph.clone(), &Numerics::default(), &[]).unwrap()).unwrap();
     harness.set_states(|name, ty| initial(model.name(), name, ty));
     let losses = (0..10).map(|step| {
         let graph = harness.graph();
@@ -211,7 +213,8 @@ fn check_mixed_precision(name: &str) {
     let (steps, factor) = if name == "resnet20" { (3, 8.0) } else { (10, 1.0) };
     for (precision, tolerance) in [(Precision::BF16, 2f64.powi(-5)), (Precision::F16, 2f64.powi(-9))] {
         let optimizer = sgd(name);
-        let graph = step::training_as(&Policy::new(precision), model.as_ref(), &optimizer, batch).unwrap();
+        let (policy, numerics) = (Policy::new(precision), Numerics::default());
+        let graph = step::training_as(&policy, &numerics, model.as_ref(), &optimizer, batch).unwrap();
         for executor in &EXECUTORS {
             let name = format!("{name} in {precision} on {}", executor.name);
             let (losses, states) = run(&executor.on(2), &graph, model.as_ref(), &optimizer);

@@ -2,7 +2,7 @@
 
 use plimsoll_conformance::{Case, Harness, compare, golden_cases, random, tolerance};
 use plimsoll_graph::op::{Conv, Epilogue, Loss, Pool};
-use plimsoll_graph::{Builder, Graph, GraphError, Op, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Op, ValueId};
 use plimsoll_reference::{Reference, evaluate};
 use plimsoll_tensor::{DType, HostTensor, TensorType};
 use plimsoll_transform::gradient;
@@ -21,7 +21,7 @@ fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
     let wanted =
         inputs.iter().enumerate().filter(|(i, _)| case.gradients[*i].is_some() && has_rule(&case.op, *i));
     let wanted: Vec<ValueId> = wanted.map(|(_, &v)| v).collect();
-    for (i, value) in gradient(&mut b, loss, &wanted)?.into_iter().enumerate() {
+    for (i, value) in gradient(&mut b, &Numerics::default(), loss, &wanted)?.into_iter().enumerate() {
         b.output(&format!("dx{i}"), value);
     }
     b.finish()

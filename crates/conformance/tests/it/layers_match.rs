@@ -3,7 +3,7 @@
 use plimsoll_conformance::{
     BuildLayer, EXECUTORS, Harness, LayerCase, compare, golden_layers, layers, losses,
 };
-use plimsoll_graph::{Builder, Graph, GraphError, Role, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Role, ValueId};
 use plimsoll_nn::{Dense, Head, Loss, Mode, Net, Penalty, Sequential, Sgd, WithLoss, step};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
@@ -41,7 +41,7 @@ fn with_gradients(
     let wanted: Vec<(String, ValueId)> =
         inputs.into_iter().chain(parameters.map(|s| (s.name.clone(), s.input))).collect();
     let values: Vec<ValueId> = wanted.iter().map(|(_, v)| *v).collect();
-    for ((name, _), value) in wanted.iter().zip(gradient(&mut b, loss, &values)?) {
+    for ((name, _), value) in wanted.iter().zip(gradient(&mut b, &Numerics::default(), loss, &values)?) {
         b.output(name, value);
     }
     b.finish()
@@ -160,7 +160,7 @@ fn check_all<T>(
         let case = cases.remove(name).unwrap_or_else(|| panic!("{name} has no golden case"));
         let mut graph = graph(&case, &tested, dtype).unwrap_or_else(|e| panic!("{name}: {e}"));
         if passes {
-            graph = optimize(graph, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            graph = optimize(graph, &Numerics::default(), &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let found = run(executor, graph, &case, &values(&case, &tested));
         failures.extend(check(&case, &found, relative).err());
@@ -196,7 +196,8 @@ fn layers_and_their_gradients_stay_finite() {
     let of_interest = ["activation/", "norm", "attention/", "lstm/", "gru/", "simple_rnn/"];
     for (name, build) in layers().into_iter().filter(|(n, _)| of_interest.iter().any(|i| n.contains(i))) {
         let case = &cases[name];
-        let graph = optimize(layer_graph(case, &build, DType::F32).unwrap(), &[]).unwrap();
+        let graph =
+            optimize(layer_graph(case, &build, DType::F32).unwrap(), &Numerics::default(), &[]).unwrap();
         for (size, equal) in [(0.0, true), (100.0, false), (100.0, true), (1e4, false), (1e4, true)] {
             let mut values = layer_values(case);
             let sized = |x: f64| if equal { size } else { x.signum() * size };
@@ -279,7 +280,8 @@ fn losses_and_their_gradients_stay_finite() {
     let cases = cases(is_loss);
     for (name, loss) in losses() {
         let case = &cases[name];
-        let graph = optimize(loss_graph(case, loss.as_ref(), DType::F32).unwrap(), &[]).unwrap();
+        let graph = optimize(loss_graph(case, loss.as_ref(), DType::F32).unwrap(), &Numerics::default(), &[])
+            .unwrap();
         for size in [0.0, 1e-30, 1e-7, 20.0, 100.0, 1e4] {
             let mut values = loss_values(case, loss.as_ref());
             values.get_mut("output").unwrap().iter_mut().for_each(|x| *x = x.signum() * size);
@@ -315,7 +317,8 @@ fn penalties_add_their_gradient_to_the_kernels() {
         let dense = Dense::new(2).penalty(Penalty { l1, l2 });
         let model = WithLoss::new(Sequential::regression("line", [4], [2]).layer("dense", dense), product);
         let graph = step::training_in(DType::F64, &model, &Sgd::new(1.0), 3).unwrap();
-        let mut harness = Harness::new(&Reference, optimize(graph, &[]).unwrap()).unwrap();
+        let mut harness =
+            Harness::new(&Reference, optimize(graph, &Numerics::default(), &[]).unwrap()).unwrap();
         let plain = |name: &str| name.trim_start_matches("dense/").to_string();
         harness.set_states(|name, ty| case.state(&plain(name), ty));
         let before = harness.states();

@@ -10,7 +10,7 @@ use plimsoll_data::{Dataset, Memory};
 use plimsoll_graph::op::{
     Attention, Conv, Epilogue, Geometry, Index, Loss, MatMul, Norm, NormAxis, Pool, Reduce, Unary, Windows,
 };
-use plimsoll_graph::{BatchRelation, GraphError, Init, Op, ValueId};
+use plimsoll_graph::{BatchRelation, GraphError, Init, Numerics, Op, ValueId};
 use plimsoll_nn::{
     AdamW, Dense, Layer, LossScale, Model, Moments, NarrowInputs, Net, Optimizer, Policy, Precision, Recipe,
     SKIPPED_STEPS, Sequential, Sgd, step, zoo,
@@ -154,7 +154,8 @@ fn values_reduced_over_the_batch_are_f32() {
     for entry in &zoo::ZOO {
         for precision in [Precision::BF16, Precision::F16] {
             let policy = Policy::new(precision);
-            let graph = step::training_as(&policy, small(entry.name).as_ref(), &AdamW::new(1e-3), 4).unwrap();
+            let (model, numerics) = (small(entry.name), Numerics::default());
+            let graph = step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
             for (value, relation) in graph.value_ids().zip(graph.batch_relations()) {
                 let low = graph.ty(value).dtype.is_low();
                 assert!(
@@ -173,8 +174,8 @@ fn values_reduced_over_the_batch_are_f32() {
 /// Bytes of a training step besides its states: of activations, and of the whole arena.
 fn activation_bytes(model: &dyn Model, precision: Precision, batch: usize) -> (usize, usize) {
     let policy = Policy::new(precision);
-    let graph = step::training_as(&policy, model, &AdamW::new(1e-3), batch).unwrap();
-    let graph = optimize(graph, &[]).unwrap();
+    let graph = step::training_as(&policy, &Numerics::default(), model, &AdamW::new(1e-3), batch).unwrap();
+    let graph = optimize(graph, &Numerics::default(), &[]).unwrap();
     let target = CpuTarget::new(Isa::Avx512, 2);
     let plans = plan(&[("train".into(), graph)], &target, &Budget::new(usize::MAX, Vec::new())).unwrap();
     verify(&plans).unwrap();
@@ -202,8 +203,9 @@ fn activations_take_about_half() {
 fn a_layer_before_a_norm_can_be_kept_in_f32() {
     let model = small("resnet20");
     let policy = Policy::new(Precision::BF16).keep_f32("conv");
-    let graph = step::training_as(&policy, model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
-    let graphs = [("train".into(), optimize(graph, &[]).unwrap())];
+    let graph =
+        step::training_as(&policy, &Numerics::default(), model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
+    let graphs = [("train".into(), optimize(graph, &Numerics::default(), &[]).unwrap())];
     let target = CpuTarget::new(Isa::Avx512, 2);
     let plans = plan(&graphs, &target, &Budget::new(usize::MAX, Vec::new()));
     assert!(plans.is_ok(), "{}", plans.unwrap_err());

@@ -10,6 +10,7 @@ mod layers_match;
 mod low_precision;
 mod named_axes;
 mod noise;
+mod numerics;
 mod optimizers_match;
 mod plans_are_lean;
 mod random_shapes;

@@ -2,7 +2,7 @@
 
 use plimsoll_conformance::{EXECUTORS, Harness, any_executor, cast, compare, random};
 use plimsoll_graph::op::Unary;
-use plimsoll_graph::{Builder, Graph, GraphError, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Numerics, ValueId};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
 use plimsoll_tensor::random::Stream;
@@ -323,11 +323,11 @@ fn batched_matmul_gets_no_epilogue() {
         b.finish().unwrap()
     };
     let ops = |graph: &Graph| graph.nodes.iter().map(|n| n.op.name()).collect::<Vec<_>>();
-    assert_eq!(ops(&fuse(&build(&[])).unwrap()), ["matmul"]);
+    assert_eq!(ops(&fuse(&build(&[]), &Numerics::default()).unwrap()), ["matmul"]);
     let graph = build(&[2]);
-    assert_eq!(ops(&fuse(&graph).unwrap()), ["matmul", "fused"]);
+    assert_eq!(ops(&fuse(&graph, &Numerics::default()).unwrap()), ["matmul", "fused"]);
     let inputs =
         [random("x", &"f32[2,2,3]".parse().unwrap(), 1), random("bias", &"f32[2]".parse().unwrap(), 1)];
     let run = |graph| Harness::new(&any_executor(), graph).unwrap().run(&inputs).unwrap();
-    assert_eq!(run(fuse(&graph).unwrap()), run(graph));
+    assert_eq!(run(fuse(&graph, &Numerics::default()).unwrap()), run(graph));
 }

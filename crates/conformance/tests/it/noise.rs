@@ -1,7 +1,7 @@
 //! Dropout and noise: their distribution, that batches and threads do not change them, and that they take no memory.
 
 use plimsoll_conformance::{EXECUTORS, Harness, any_executor, synthetic, trained_states};
-use plimsoll_graph::{Builder, Graph, GraphError, Op, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Op, ValueId};
 use plimsoll_nn::{
     Activation, Dense, Dropout, EXAMPLES, GaussianNoise, Layer, Mode, Model, Net, RANDOM, Sequential, Sgd,
     SpatialDropout, step,
@@ -22,9 +22,9 @@ fn graph(name: &str, layer: &dyn Layer, shape: &[usize], mode: Mode) -> Graph {
     net.output("y", y);
     net.output(LOSS, loss);
     let mut b = net.into_builder();
-    let dx = gradient(&mut b, loss, &[x]).unwrap();
+    let dx = gradient(&mut b, &Numerics::default(), loss, &[x]).unwrap();
     b.output("dx", dx[0]);
-    optimize(b.finish().unwrap(), &[]).unwrap()
+    optimize(b.finish().unwrap(), &Numerics::default(), &[]).unwrap()
 }
 
 /// What random numbers depend on besides layer and element.
@@ -180,7 +180,8 @@ fn with_dropout(layers: usize) -> Sequential {
 fn dropout_costs_no_memory_between_forward_and_backward() {
     let executor = any_executor();
     let bytes = |model: &dyn Model| {
-        let graph = optimize(step::training(model, &Sgd::new(0.1), 256).unwrap(), &[]).unwrap();
+        let graph =
+            optimize(step::training(model, &Sgd::new(0.1), 256).unwrap(), &Numerics::default(), &[]).unwrap();
         let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("train".into(), graph)], executor.target(), &budget).unwrap();
         verify(&plans).unwrap();

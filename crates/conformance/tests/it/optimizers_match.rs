@@ -2,7 +2,7 @@
 //! defined by `scripts/freeze_optimizers.py`.
 
 use plimsoll_conformance::{EXECUTORS, Harness, any_executor, compare, formula};
-use plimsoll_graph::{Builder, Graph, Init, Role};
+use plimsoll_graph::{Builder, Graph, Init, Numerics, Role};
 use plimsoll_nn::{
     AVERAGE, Adafactor, Adam, AdamW, Clip, Decay, Lion, Moments, Optimizer, Parameter, Recipe, RmsProp, Sgd,
 };
@@ -77,7 +77,7 @@ fn graph(optimizer: &dyn Optimizer, dtype: DType) -> Graph {
     let names = optimizer.setting_names().into_iter();
     let settings: Vec<_> = names.map(|name| b.setting(&name, TensorType::scalar(dtype))).collect();
     optimizer.updates(&mut b, &parameters, &gradients, &settings).unwrap();
-    optimize(b.finish().unwrap(), &[]).unwrap()
+    optimize(b.finish().unwrap(), &Numerics::default(), &[]).unwrap()
 }
 
 fn gradient(name: &str, step: u64, i: usize) -> f64 {

@@ -19,7 +19,8 @@ fn planned(model: &dyn Model, batch: usize, target: &dyn Target, without: &[Pass
     let rest = step::training(model, &AdamW::new(1e-3), batch / 2 + 1).unwrap();
     let test = step::evaluation(model, batch, step::Report::Classes).unwrap();
     let graphs = [("train", train), ("rest", rest), ("evaluate", test)];
-    let graphs: Vec<_> = graphs.map(|(n, g)| (n.to_string(), optimize(g, without).unwrap())).into();
+    let graphs: Vec<_> =
+        graphs.map(|(n, g)| (n.to_string(), optimize(g, &target.numerics(), without).unwrap())).into();
     let plans = plan(&graphs, target, &Budget::new(usize::MAX, Vec::new())).unwrap();
     verify(&plans).unwrap();
     plans

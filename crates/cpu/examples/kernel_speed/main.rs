@@ -14,7 +14,7 @@ use std::time::Instant;
 fn main() {
     let threads = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(2);
     let pool = Pool::new(threads).expect("threads start");
-    let ctx = Context::new(&pool, Isa::detect());
+    let ctx = Context::new(&pool, Isa::detect()).expect("the machine has its best");
     println!("{threads} threads, {}", ctx.isa().name());
     copies(&pool);
     elementwise::elementwise(ctx);

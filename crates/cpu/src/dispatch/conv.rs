@@ -4,7 +4,7 @@ mod cost;
 
 use super::call::{Call, Found, Operands, bytes, found, read, scratch, write};
 use super::cost::Core;
-use super::matmul::finish;
+use super::matmul::{finish, takes_bias};
 use crate::isa::{Context, Isa};
 use crate::kernels::conv::{self, ConvShape};
 use crate::kernels::float::{Float, with_float};
@@ -21,6 +21,7 @@ pub(super) fn find(op: &Conv, query: &KernelQuery<'_>) -> Found {
     match op {
         Conv::Forward { geometry, groups, epilogue, .. } => {
             let (shape, epilogue) = (shape(geometry, *groups, &x[0].shape, &y[0].shape), *epilogue);
+            takes_bias(epilogue, query).then_some(())?;
             with_float!((operands, result), (T, C) => {
                 found(Forward::<T, C> { shape, epilogue, types: PhantomData })
             })

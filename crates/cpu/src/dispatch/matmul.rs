@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 
 pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
     let (operands, result) = (query.inputs[0].dtype, query.outputs[0].dtype);
+    takes_bias(op.epilogue, query).then_some(())?;
     let (m, n, k) = op.extents(&query.inputs).ok()?;
     let (shape, op) = (&query.outputs[0].shape, *op);
     if shape.rank() > 2 {
@@ -28,6 +29,11 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
         return found(FewRows { spec, epilogue: op.epilogue });
     }
     with_float!((operands, result), (T, C) => found(Product::<T, C> { spec, op, types: PhantomData }))
+}
+
+/// Whether the kernels take an epilogue's bias: f32, if there is one.
+pub(super) fn takes_bias(epilogue: Epilogue, query: &KernelQuery<'_>) -> bool {
+    !epilogue.bias || query.inputs.last().is_some_and(|bias| bias.dtype == DType::F32)
 }
 
 /// The kernel's form of an op's epilogue.

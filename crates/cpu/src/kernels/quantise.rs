@@ -121,7 +121,7 @@ mod tests {
             (0..50_001).map(|i| ((i * 7919 % 10_007) as f32 / 10_007.0 - 0.5).powi(5)).collect();
         let run = |threads: usize, x: &[f32]| {
             let pool = Pool::new(threads).unwrap();
-            let ctx = Context::new(&pool, Isa::detect());
+            let ctx = Context::new(&pool, Isa::detect()).unwrap();
             let (mut codes, mut scales) = (vec![0; x.len()], vec![0.0; x.len().div_ceil(CODE_BLOCK)]);
             encode(ctx, true, x, &mut codes, &mut scales);
             let mut back = vec![0.0; x.len()];

@@ -3,10 +3,11 @@
 use crate::isa::{Context, Isa};
 use crate::threads::Pool;
 use plimsoll_tensor::random::Stream;
+use plimsoll_testing::or_skip;
 
-/// The instruction sets that this machine has.
+/// The instruction sets that this machine has; says which are skipped.
 pub(crate) fn isas() -> Vec<Isa> {
-    [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= Isa::detect()).collect()
+    Isa::ALL.into_iter().filter_map(|isa| or_skip(isa.available())).collect()
 }
 
 /// Standard normal numbers, the same for the same seed.

@@ -5,8 +5,8 @@ use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// What is done to a product's elements before they are stored; made by the `fuse` pass. Of 16-bit floats the bias is f32:
-/// it is added, and the maximum taken, before the element is rounded.
+/// What is done to a product's elements before they are stored; made by the `fuse` pass. Of 16-bit floats the bias is f32,
+/// or a 16-bit float that is widened: it is added, and the maximum taken, before the element is rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epilogue {
     /// A last input, one element per column, is added.
@@ -26,8 +26,9 @@ impl Epilogue {
             return Ok(inputs);
         }
         let (bias, rest) = inputs.split_last().ok_or_else(|| TypeError("the bias is missing".into()))?;
-        require(rest.iter().all(|t| t.dtype.wide() == bias.dtype), || {
-            format!("the bias must have the type that the product is summed in, it is {bias}")
+        let fits = |t: &&TensorType| [t.dtype, t.dtype.wide()].contains(&bias.dtype);
+        require(rest.iter().all(fits), || {
+            format!("the bias must have the operands' type or the one that they are summed in, it is {bias}")
         })?;
         require(bias.shape[..] == [columns], || format!("the bias must be [{columns}], it is {bias}"))?;
         Ok(rest)

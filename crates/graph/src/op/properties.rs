@@ -94,7 +94,7 @@ pub enum Rounding {
     Never,
 }
 
-/// Which inputs an op's outputs may overwrite. A target may allow less, never more.
+/// Which inputs an op's outputs may overwrite. A target may allow less, never more: see [`crate::Numerics`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// Any with as many elements of the same size: an element of an output depends on that element of each input alone.

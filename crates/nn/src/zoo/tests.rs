@@ -4,7 +4,7 @@ use super::entries::NONE;
 use super::*;
 use crate::{AdamW, step};
 use plimsoll_graph::op::{Conv, Elementwise, Unary};
-use plimsoll_graph::{Op, Role};
+use plimsoll_graph::{Numerics, Op, Role};
 use plimsoll_tensor::DType;
 
 fn parameters(model: &dyn Model) -> usize {
@@ -42,7 +42,7 @@ fn every_zoo_model_builds_all_its_steps() {
         let model = (entry.make)(&options);
         assert_eq!(model.name(), entry.name);
         let train = step::training(model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
-        let small = plimsoll_transform::optimize(train.clone(), &[]).unwrap();
+        let small = plimsoll_transform::optimize(train.clone(), &Numerics::default(), &[]).unwrap();
         assert!(small.nodes.len() < train.nodes.len());
         for graph in [train, small, step::evaluation(model.as_ref(), 3, step::Report::Classes).unwrap()] {
             assert_eq!(plimsoll_graph::parse(&graph.to_string()).unwrap(), graph, "{}", entry.name);
@@ -66,7 +66,7 @@ fn default_sizes_are_those_built_without_options() {
 fn batches_split_where_the_zoo_says_so() {
     for entry in &ZOO {
         let model = (entry.make)(&entry.small);
-        let block = step::example_block(model.as_ref());
+        let block = step::example_block(model.as_ref(), &Numerics::default());
         let graph = step::training(model.as_ref(), &AdamW::new(1e-3), block).unwrap();
         let split = plimsoll_transform::accumulate(&graph, 2);
         assert_eq!(split.is_ok(), entry.splits, "{}: {:?}", entry.name, split.err());
@@ -74,7 +74,8 @@ fn batches_split_where_the_zoo_says_so() {
 }
 
 fn optimized(model: &dyn Model) -> plimsoll_graph::Graph {
-    plimsoll_transform::optimize(step::training(model, &AdamW::new(1e-3), 4).unwrap(), &[]).unwrap()
+    let graph = step::training(model, &AdamW::new(1e-3), 4).unwrap();
+    plimsoll_transform::optimize(graph, &Numerics::default(), &[]).unwrap()
 }
 
 #[test]

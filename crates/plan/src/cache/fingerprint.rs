@@ -12,8 +12,8 @@ pub const PLANNER: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PLIMSOLL
 /// No arena is as large: limits from here on are no limit.
 const NO_LIMIT: usize = 1 << 62;
 
-/// A hash of everything that plans depend on except their budget: graphs, the target's kernel for each of their nodes,
-/// and the planner.
+/// A hash of everything that plans depend on except their budget: graphs, the target's numerics, its kernel for each of their
+/// nodes, and the planner.
 ///
 /// ```
 /// use plimsoll_graph::{Builder, op::Unary};
@@ -41,8 +41,9 @@ impl Fingerprint {
     /// The fingerprint of graphs on a target.
     pub fn new(batches: &[(String, Graph)], target: &dyn Target) -> Self {
         let mut text = Text(Hasher::new());
+        let numerics = target.numerics();
         text.add(format_args!(
-            "{PLANNER} {:?} {} {}",
+            "{PLANNER} {:?} {} {} {numerics:?}",
             target.name(),
             target.alignment(),
             target.copy_ns_per_mib()
@@ -58,7 +59,7 @@ impl Fingerprint {
                     target.kernel(&KernelQuery::new(graph, &batch_relations, node))
                 ));
             }
-            for node in chunkable_updates(graph).into_iter().flatten().map(|id| graph.node(id)) {
+            for node in chunkable_updates(graph, &numerics).into_iter().flatten().map(|id| graph.node(id)) {
                 let types = ChunkTypes::new(graph, node, CHUNK_ELEMENTS);
                 text.add(format_args!("{:?}", types.map(|types| target.kernel(&types.query(&node.op)))));
             }

@@ -111,6 +111,7 @@ impl PlanRecord {
             self.plans.into_iter().zip(batches).map(|(choices, batch)| choices.plan(batch)).collect();
         let plans = PlanSet {
             target: target.name(),
+            numerics: target.numerics(),
             alignment: target.alignment().max(1),
             arena_bytes: plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0),
             plans,

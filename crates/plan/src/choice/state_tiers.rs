@@ -284,7 +284,8 @@ pub(crate) fn plan_set(
     let arena_bytes = plans.iter().map(|p| p.peak_bytes).max().unwrap_or(0);
     let (name, alignment) = (target.name(), target.alignment().max(1));
     let sheet = sheet::load_sheet(name.clone(), &plans, &states, arena_bytes, tier_bytes, budget);
-    PlanSet { target: name, plans, states, alignment, arena_bytes, tier_bytes, sheet }
+    let numerics = target.numerics();
+    PlanSet { target: name, numerics, plans, states, alignment, arena_bytes, tier_bytes, sheet }
 }
 
 /// A disk for [`plan_offloaded`].

@@ -31,7 +31,7 @@ impl<'a> TaskGraph<'a> {
             tensor_of: vec![None; graph.value_count()],
             snapshots: vec![None; graph.value_count()],
             state_tiers,
-            chunked_by: chunked_by(graph, state_tiers),
+            chunked_by: chunked_by(graph, target, state_tiers),
             chunked: vec![false; graph.value_count()],
             tiers: *tiers,
             copy_ns_per_mib: target.copy_ns_per_mib(),
@@ -196,12 +196,12 @@ impl<'a> TaskGraph<'a> {
 }
 
 /// The nodes that update states in chunks.
-fn chunked_by(graph: &Graph, tiers: &[StateTier]) -> Vec<Option<NodeId>> {
+fn chunked_by(graph: &Graph, target: &dyn Target, tiers: &[StateTier]) -> Vec<Option<NodeId>> {
     let chunked = |tier: &StateTier| matches!(tier, StateTier::Chunked(_));
     if !tiers.iter().any(chunked) {
         return vec![None; tiers.len()];
     }
-    let nodes = chunkable_updates(graph).into_iter().zip(tiers);
+    let nodes = chunkable_updates(graph, &target.numerics()).into_iter().zip(tiers);
     nodes.map(|(node, home)| node.filter(|_| chunked(home))).collect()
 }
 

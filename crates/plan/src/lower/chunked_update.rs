@@ -2,7 +2,7 @@
 
 use crate::{KernelQuery, TIER_ALIGNMENT};
 use plimsoll_graph::op::InPlace;
-use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, State, ValueId};
+use plimsoll_graph::{Graph, Node, NodeId, Numerics, Op, Origin, State, ValueId};
 use plimsoll_tensor::TensorType;
 
 /// Elements of a chunk: few beside any state worth it, enough for a disk's full bandwidth.
@@ -72,8 +72,8 @@ impl ChunkTypes {
 }
 
 /// For each of the graph's states the node that can update it in chunks: its only reader computes its new version, which
-/// nothing else reads.
-pub(crate) fn chunkable_updates(graph: &Graph) -> Vec<Option<NodeId>> {
+/// nothing else reads, with a kernel that works in place.
+pub(crate) fn chunkable_updates(graph: &Graph, numerics: &Numerics) -> Vec<Option<NodeId>> {
     let mut readers = vec![0_usize; graph.value_count()];
     graph.nodes.iter().flat_map(Node::reads).for_each(|v| readers[v.index()] += 1);
     graph.outputs.iter().for_each(|o| readers[o.value.index()] += 1);
@@ -89,7 +89,8 @@ pub(crate) fn chunkable_updates(graph: &Graph) -> Vec<Option<NodeId>> {
         // Chunks start at pages of the file.
         let pages =
             (CHUNK_ELEMENTS * graph.ty(state.input).dtype.bytes()).is_multiple_of(TIER_ALIGNMENT as usize);
-        (alone && large && pages && node.inputs.contains(&state.input)).then_some(id)
+        let in_place = numerics.may_run_in_chunks(&node.op);
+        (in_place && alone && large && pages && node.inputs.contains(&state.input)).then_some(id)
     };
     graph.states.iter().map(node).collect()
 }

@@ -21,7 +21,7 @@ use plimsoll_graph::{Builder, Graph, Init, NodeId, Role, ValueId};
 
 fn plans_of(batches: &[(String, Graph)]) -> PlanSet {
     let budget = Budget::new(1 << 40, vec![Entry::new("code", 1_000, "")]);
-    let plans = plan(batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+    let plans = plan(batches, &NullTarget { workspace: 128, ..NullTarget::default() }, &budget).unwrap();
     assert_eq!(verify(&plans), Ok(()));
     plans
 }

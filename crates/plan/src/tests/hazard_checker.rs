@@ -47,7 +47,7 @@ fn layers(count: usize, micro_batches: usize) -> Graph {
 
 /// Plans of random graphs with offloaded states and values, of layers with chunked updates, and of a perceptron with a second batch type.
 fn offloaded(seeds: Range<u64>) -> impl Iterator<Item = PlanSet> {
-    let target = NullTarget { alignment: 64, workspace: 100 };
+    let target = NullTarget { workspace: 100, ..NullTarget::default() };
     seeds.flat_map(|seed| (1..=5).map(move |parts| (seed, parts))).filter_map(move |(seed, parts)| {
         let layered = seed % 8 == 1;
         let mut tiers = tier_sets()[(seed / 8 + seed) as usize % 3];

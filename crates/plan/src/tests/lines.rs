@@ -115,7 +115,7 @@ fn updates_states_in_chunks_where_they_do_not_fit_whole() {
 fn an_offloaded_new_version_is_not_rematerialized() {
     let graph = random_graph(109 ^ LCG_START, 22, 2);
     let batches = [("test".to_string(), graph)];
-    let target = NullTarget { alignment: 64, workspace: 100 };
+    let target = NullTarget { workspace: 100, ..NullTarget::default() };
     let plans = {
         let tiers = Tiers::disk(TEST_DISK, 0);
         plan_offloaded(&batches, &target, tiers, u64::MAX, 2944, true, usize::MAX).unwrap()
@@ -129,7 +129,7 @@ fn plans_of_random_graphs_with_offload_pass_verify() {
     for seed in 0..400 {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
-        let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
+        let target = NullTarget { workspace: (seed % 2) as usize * 100, ..NullTarget::default() };
         let tiers = tier_sets()[seed as usize % 3];
         for offloaded in [u64::MAX, 0b10, 0b110, seed] {
             let plans =

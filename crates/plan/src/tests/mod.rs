@@ -3,6 +3,7 @@
 mod corrupted;
 mod hazard_checker;
 mod hazards;
+mod in_place;
 mod lines;
 mod optimal;
 mod order_evaluation;

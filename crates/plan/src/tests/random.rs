@@ -17,7 +17,7 @@ proptest! {
         alignment in prop_oneof![Just(1_usize), Just(64), Just(4_096)],
     ) {
         let graph = random_graph(seed, nodes, micro_batches);
-        let target = NullTarget { alignment, workspace };
+        let target = NullTarget { alignment, workspace, ..NullTarget::default() };
         let plans = plan_with(&target, &graph);
         prop_assert_eq!(verify(&plans), Ok(()), "{}\n{:#?}", graph, plans.plans[0].steps);
         prop_assert!(plans.plans[0].peak_bytes >= plans.plans[0].live_bytes);

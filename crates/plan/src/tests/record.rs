@@ -31,7 +31,7 @@ fn restores_plans_of_random_graphs() {
     for seed in 0..200 {
         let graph = random_graph(seed, 3 + (seed % 30) as usize, 1 + (seed % 3) as usize);
         let batches = [("test".to_string(), graph)];
-        let target = NullTarget { alignment: 64, workspace: (seed % 2) as usize * 100 };
+        let target = NullTarget { workspace: (seed % 2) as usize * 100, ..NullTarget::default() };
         let tiers = tier_sets()[seed as usize % 3];
         let budget = Budget::new(usize::MAX, Vec::new()).offload_to(tiers);
         for (offloaded, limit, rematerialize) in
@@ -67,7 +67,7 @@ fn samples() -> Vec<(Vec<(String, Graph)>, Budget)> {
 
 #[test]
 fn restores_with_the_load_sheet_of_another_budget() {
-    let target = NullTarget { alignment: 64, workspace: 100 };
+    let target = NullTarget { workspace: 100, ..NullTarget::default() };
     for (batches, budget) in samples() {
         let plans = plan_lowest(&batches, &target, &budget).unwrap();
         assert_eq!(recorded(&plans).restore(&batches, &target, &budget).as_ref(), Ok(&plans));
@@ -125,7 +125,7 @@ fn corrupt(value: &mut Value, choices: &mut Choices) {
 
 #[test]
 fn corrupted_records_are_rejected_or_pass_verify() {
-    let target = NullTarget { alignment: 64, workspace: 100 };
+    let target = NullTarget { workspace: 100, ..NullTarget::default() };
     let mut choices = Choices::new(11);
     let (mut rejected, mut all) = (0, 0);
     for (batches, budget) in samples() {
@@ -166,7 +166,8 @@ fn corrupted_records_are_rejected_or_pass_verify() {
 fn rejects_workspaces_that_are_too_small_for_the_kernels() {
     let (batches, budget) = samples().swap_remove(0);
     let plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
-    let restored = recorded(&plans).restore(&batches, &NullTarget { alignment: 64, workspace: 1 }, &budget);
+    let restored =
+        recorded(&plans).restore(&batches, &NullTarget { workspace: 1, ..NullTarget::default() }, &budget);
     assert!(matches!(restored, Err(RecordError::Mismatch(_))), "{restored:?}");
     let (batches, budget) = samples().swap_remove(3);
     let mut plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
@@ -197,12 +198,16 @@ fn keys_differ_in_everything_that_plans_depend_on() {
         budget.clone().offload_to(tier_sets()[2]),
         Budget { time_limit_ns: 1, ..budget.clone() },
     ];
+    // The checker of plans depends on it.
+    let mut pairwise = target.numerics;
+    pairwise.in_place.pairwise = false;
     let mut keys = vec![
         key(&batches, &target, &budget),
         key(&batches[..1], &target, &budget),
         key(&renamed, &target, &budget),
         key(&batches, &NullTarget { workspace: 1, ..target.clone() }, &budget),
         key(&batches, &NullTarget { alignment: 128, ..target.clone() }, &budget),
+        key(&batches, &NullTarget { numerics: pairwise, ..target.clone() }, &budget),
     ];
     keys.extend(budgets.iter().map(|budget| key(&batches, &target, budget)));
     let all = keys.len();

@@ -54,7 +54,7 @@ fn training_steps_are_placed_without_fragmentation() {
     for (layers, examples, width) in [(2, 8, 16), (10, 64, 32), (40, 16, 24), (200, 8, 8)] {
         let graph = perceptron(layers, examples, width, true);
         for workspace in [0, 1_000, 100_000] {
-            let plans = plan_with(&NullTarget { alignment: 64, workspace }, &graph);
+            let plans = plan_with(&NullTarget { workspace, ..NullTarget::default() }, &graph);
             assert_eq!(verify(&plans), Ok(()));
             let train = &plans.plans[0];
             assert_eq!(train.peak_bytes, train.live_bytes, "{layers} layers, workspace {workspace}");

@@ -7,7 +7,8 @@
 //!
 //! `hazards` checks that waits order the transfers in flight with all else that touches their bytes.
 //!
-//! What an op may do in place is the op's own answer (`plimsoll_graph::op::InPlace`), not a target's.
+//! What may be done in place is stated by the numerics of the target that the plans were made for ([`PlanSet::numerics`]).
+//! The kernels that the planner asked are not asked again.
 
 mod error;
 mod figures;

@@ -74,8 +74,8 @@ pub(super) fn check(set: &PlanSet, plan: &ExecutionPlan) -> Result<(), String> {
     plan.outputs.iter().try_for_each(|&b| exists(b))
 }
 
-/// Only an elementwise node runs in chunks, of whole pages. Operands without a buffer are offloaded states, and their new
-/// versions.
+/// Only an elementwise node whose kernel works in place runs in chunks, of whole pages. Operands without a buffer are offloaded
+/// states, and their new versions.
 fn check_chunked_update(
     set: &PlanSet,
     plan: &ExecutionPlan,
@@ -91,7 +91,7 @@ fn check_chunked_update(
     let elements = node.outputs.first().map_or(0, |v| graph.ty(*v).shape.elements());
     let chunkable = |v: &ValueId| graph.ty(*v).shape.elements() == elements;
     let scalar = |v: &ValueId| graph.ty(*v).shape.is_empty();
-    let elementwise = node.op.properties().in_place == InPlace::Elementwise && node.accumulate.is_empty();
+    let elementwise = set.numerics.may_run_in_chunks(&node.op) && node.accumulate.is_empty();
     let fits = node.outputs.iter().all(chunkable) && node.inputs.iter().all(|v| chunkable(v) || scalar(v));
     if !elementwise || !fits {
         return Err(format!("runs {} of `{}` in chunks", node.op.name(), node.layer));

@@ -4,6 +4,7 @@ use super::checkpoint_folder::newest;
 use super::tensor_file::{Opened, open, wrong};
 use crate::{Best, Plateau, TrainError};
 use plimsoll_data::Cursor;
+use plimsoll_graph::Numerics;
 use plimsoll_nn::Policy;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,6 +61,8 @@ pub struct TrainState {
     pub schedule: String,
     /// The precision, and the layers that stay f32.
     pub precision: String,
+    /// The numerics of the target, as far as they decide graphs.
+    pub numerics: String,
     /// The state of a plateau schedule.
     pub plateau: Plateau,
     /// The figure by which validations are compared.
@@ -129,6 +132,7 @@ impl TrainState {
             ("optimizer", "optimizer", self.optimizer.clone()),
             ("schedule", "schedule", self.schedule.clone()),
             ("precision", "precision", self.precision.clone()),
+            ("numerics", "numerics of the target", self.numerics.clone()),
             ("monitor", "monitor of validations", self.monitor.clone()),
             ("seed", "seed", self.seed.to_string()),
             ("batch", "batch", self.batch.to_string()),
@@ -181,6 +185,8 @@ impl TrainState {
             schedule: text("schedule")?,
             // Files from before mixed precision do not say.
             precision: notes.get("precision").cloned().unwrap_or_else(|| Policy::default().description()),
+            // Files from before there were several numerics do not say either.
+            numerics: notes.get("numerics").cloned().unwrap_or_else(|| Numerics::default().to_string()),
             plateau: Plateau {
                 best_bits: any("plateau_best")?,
                 waited: number("plateau_waited")?,
@@ -232,5 +238,37 @@ impl TrainState {
         ];
         let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         (!reasons.is_empty()).then(|| format!("{}; bits may differ", reasons.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_name_no_numerics_have_the_default_ones() {
+        let numbers = Numerics::default().to_string();
+        let mut notes: BTreeMap<String, String> =
+            ["model", "optimizer", "schedule", "monitor", "instructions", "version"]
+                .map(|key| (key.to_string(), key.to_string()))
+                .into();
+        let zeros = ["step", "schedule_start", "total_steps", "epoch", "example", "seed", "batch"];
+        let more = ["micro_batches", "examples", "plateau_best", "plateau_waited", "plateau_lowered"];
+        let rest = ["best_cost", "best_step", "best_waited", "validated"];
+        notes
+            .extend([&zeros[..], &more, &rest].concat().iter().map(|key| (key.to_string(), "0".to_string())));
+        notes.insert("format".to_string(), FORMAT.to_string());
+        let path = std::env::temp_dir().join(format!("plimsoll-notes-{}.safetensors", std::process::id()));
+        let read = |notes: &BTreeMap<String, String>| {
+            let header = serde_json::json!({ "__metadata__": notes }).to_string();
+            let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+            std::fs::write(&path, bytes).unwrap();
+            TrainState::read_file(&path).unwrap().numerics
+        };
+        let older = read(&notes);
+        notes.insert("numerics".to_string(), "others".to_string());
+        let newer = read(&notes);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((older, newer), (numbers, "others".to_string()));
     }
 }

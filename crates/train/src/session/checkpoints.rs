@@ -37,6 +37,7 @@ impl Session<'_> {
             optimizer: self.trainer.optimizer.description(),
             schedule: self.trainer.schedule.description(self.trainer.warmup),
             precision: self.trainer.policy.description(),
+            numerics: self.trainer.numerics().to_string(),
             plateau: self.plateau,
             monitor: self.trainer.monitor.description(),
             best: self.best,

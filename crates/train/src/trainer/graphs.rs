@@ -3,7 +3,7 @@
 use super::{BatchKind, BatchType, Trainer};
 use crate::TrainError;
 use plimsoll_data::Dataset;
-use plimsoll_graph::{BatchRelation, Graph};
+use plimsoll_graph::{BatchRelation, Graph, Numerics};
 use plimsoll_nn::step;
 use plimsoll_transform::{accumulate, accumulate_split_batch_norm, check_same_ops, check_split, optimize};
 
@@ -17,10 +17,19 @@ impl Trainer {
         self.split_batch_norm && self.training_step().is_ok_and(|graph| mixes(&graph))
     }
 
+    /// The numerics of the executor's target: what graphs are built by.
+    pub(crate) fn numerics(&self) -> Numerics {
+        self.executor.target().numerics()
+    }
+
     /// Micro-batches have a multiple of this many examples, so that splitting a batch changes no bit: the largest block of the
     /// models, which are powers of two. With statistics per micro-batch bits differ anyway, and two examples are enough.
     pub fn block(&self) -> usize {
-        if self.splits_statistics() { 2 } else { self.max_over_models(step::example_block) }
+        if self.splits_statistics() {
+            2
+        } else {
+            self.max_over_models(|model| step::example_block(model, &self.numerics()))
+        }
     }
 
     /// The numbers of micro-batches to try, at least one of them. Fewest first, because they cost least.
@@ -45,33 +54,34 @@ impl Trainer {
     /// The graph of a batch type, optimized and split into micro-batches.
     fn graph(&self, batch: BatchType, micro_batches: usize) -> Result<Graph, TrainError> {
         let BatchType { kind, examples, .. } = batch;
-        let model = self.model_at(batch.model);
+        let (model, optimizer) = (self.model_at(batch.model), self.optimizer.as_ref());
+        let (policy, numerics) = (&self.policy, &self.numerics());
+        let optimize = |graph| optimize(graph, numerics, &self.without);
         if kind != BatchKind::Train {
             let graph = match kind {
-                BatchKind::Evaluate => step::evaluation(model, examples, self.report)?,
-                _ => step::prediction(model, examples)?,
+                BatchKind::Evaluate => step::evaluation_as(policy, numerics, model, examples, self.report)?,
+                _ => step::prediction_as(policy, numerics, model, examples)?,
             };
-            let graph = step::inference_as(&self.policy, graph)?;
-            return Ok(optimize(step::averaged(graph, self.optimizer.as_ref()), &self.without)?);
+            return Ok(optimize(step::averaged(graph, optimizer))?);
         }
         let parts = self.micro_batches_of(examples, micro_batches);
-        let training = |examples| step::training_as(&self.policy, model, self.optimizer.as_ref(), examples);
+        let training = |examples| step::training_as(policy, numerics, model, optimizer, examples);
         let graph = training(examples / parts)?;
         if parts == 1 {
-            return Ok(optimize(graph, &self.without)?);
+            return Ok(optimize(graph)?);
         }
         if self.splits_statistics() {
             check_same_ops(&training(examples)?, &graph)?;
-            return Ok(accumulate_split_batch_norm(&optimize(graph, &self.without)?, parts)?);
+            return Ok(accumulate_split_batch_norm(&optimize(graph)?, parts)?);
         }
         check_split(&training(examples)?, &graph)?;
-        Ok(accumulate(&optimize(graph, &self.without)?, parts)?)
+        Ok(accumulate(&optimize(graph)?, parts)?)
     }
 
     /// The training step of a whole batch, before optimization.
     pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
         let (model, optimizer) = (self.model.as_ref(), self.optimizer.as_ref());
-        Ok(step::training_as(&self.policy, model, optimizer, self.step_examples())?)
+        Ok(step::training_as(&self.policy, &self.numerics(), model, optimizer, self.step_examples())?)
     }
 
     /// Whether steps may be split into more than one micro-batch.

@@ -8,4 +8,5 @@ mod lines;
 mod metrics_match_frozen_numbers;
 mod metrics_stream;
 mod mistakes;
+mod numerics;
 mod plan_cache;

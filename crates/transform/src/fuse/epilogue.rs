@@ -1,9 +1,10 @@
 //! Bias, relu and rounding as part of the product or convolution before them.
 
 use super::uses;
+use super::widening::stored;
 use crate::rewriter::Rewriter;
 use plimsoll_graph::op::{Binary, Conv, Elementwise, Epilogue, Unary};
-use plimsoll_graph::{Graph, GraphError, Node, Op, ValueId};
+use plimsoll_graph::{Epilogues, Graph, GraphError, Node, Op, ValueId};
 use plimsoll_tensor::DType;
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 /// would read.
 type Waiting<'g> = BTreeMap<ValueId, (Op, Vec<ValueId>, &'g Node)>;
 
-pub(super) fn fuse(graph: &Graph) -> Result<Graph, GraphError> {
+pub(super) fn fuse(graph: &Graph, allowed: Epilogues) -> Result<Graph, GraphError> {
     let uses = uses(graph);
     let mut r = Rewriter::new(graph);
     let mut waiting = Waiting::new();
@@ -22,7 +23,7 @@ pub(super) fn fuse(graph: &Graph) -> Result<Graph, GraphError> {
         Ok(())
     };
     for node in &graph.nodes {
-        let extended = extend(graph, &r, &waiting, node);
+        let extended = extend(graph, allowed, &r, &waiting, node);
         if let Some((from, op, inputs)) = extended {
             let (_, _, product) = waiting.remove(&from).expect("found above");
             if op_may_wait(&op) && uses[node.outputs[0].index()] == 1 {
@@ -81,6 +82,7 @@ fn op_may_wait(op: &Op) -> bool {
 /// A waiting product extended by this node: (the value it was waiting under, its new op and inputs).
 fn extend(
     graph: &Graph,
+    allowed: Epilogues,
     r: &Rewriter<'_>,
     waiting: &Waiting<'_>,
     node: &Node,
@@ -89,27 +91,37 @@ fn extend(
     let from = *node.inputs.iter().find(|v| waiting.contains_key(v))?;
     let (op, inputs, _) = &waiting[&from];
     let (epilogue, output) = epilogue_of(op)?;
-    let product = graph.ty(from);
+    let operands = r.builder.ty(inputs[0]).dtype;
     match elementwise {
         Elementwise::Binary(Binary::Add) if !epilogue.bias && !epilogue.relu => {
-            let bias = *node.inputs.iter().find(|v| **v != from)?;
-            let columns = *graph.ty(from).shape.last()?;
-            // A product that is already a 16-bit float was rounded before its bias: it must be rounded twice.
-            let fits = graph.ty(bias).shape[..] == [columns] && !product.dtype.is_low();
-            // A bias that is itself computed might come after the product; states and inputs never do.
-            let there = graph.producer(bias).is_none();
-            if !(fits && there) {
-                return None;
-            }
+            let bias = bias(graph, node, from, allowed.bias?.of(operands))?;
             let op = with_epilogue(op, |e, _| e.bias = true)?;
             Some((from, op, [&inputs[..], &[r.get(bias)]].concat()))
         }
-        Elementwise::Unary(Unary::Relu) if !epilogue.relu => {
+        Elementwise::Unary(Unary::Relu) if allowed.relu && !epilogue.relu => {
             Some((from, with_epilogue(op, |e, _| e.relu = true)?, inputs.clone()))
         }
-        Elementwise::Cast(to) if output.is_some() && *to == r.builder.ty(inputs[0]).dtype => {
+        Elementwise::Cast(to) if allowed.rounding && output.is_some() && *to == operands => {
             Some((from, with_epilogue(op, |_, output| *output = None)?, inputs.clone()))
         }
         _ => None,
     }
+}
+
+/// The bias that an addition adds to a product, in the type that an epilogue takes.
+fn bias(graph: &Graph, add: &Node, product: ValueId, dtype: DType) -> Option<ValueId> {
+    let added = *add.inputs.iter().find(|v| **v != product)?;
+    let columns = *graph.ty(product).shape.last()?;
+    // A product that is already a 16-bit float was rounded before its bias: it must be rounded twice.
+    if graph.ty(added).shape[..] != [columns] || graph.ty(product).dtype.is_low() {
+        return None;
+    }
+    let bias = stored(graph, added).unwrap_or(added);
+    let root = match graph.producer(bias) {
+        // A 16-bit bias is cast from a parameter.
+        Some(cast) if bias != added => *graph.node(cast).inputs.first()?,
+        _ => bias,
+    };
+    // A bias that is itself computed might come after the product; states and inputs never do.
+    (graph.ty(bias).dtype == dtype && graph.producer(root).is_none()).then_some(bias)
 }

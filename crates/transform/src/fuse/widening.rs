@@ -12,7 +12,7 @@ pub(super) fn is_widening(graph: &Graph, node: &Node) -> bool {
 }
 
 /// The 16-bit value that a value is widened from, if it is.
-fn stored(graph: &Graph, value: ValueId) -> Option<ValueId> {
+pub(super) fn stored(graph: &Graph, value: ValueId) -> Option<ValueId> {
     let producer = graph.node(graph.producer(value)?);
     is_widening(graph, producer).then(|| producer.inputs[0])
 }

@@ -12,7 +12,7 @@ mod pool;
 mod reduce;
 mod resize;
 
-use plimsoll_graph::{Builder, GraphError, Node, Op, ValueId};
+use plimsoll_graph::{Builder, GraphError, Node, Numerics, Op, ValueId};
 use plimsoll_tensor::DType;
 
 /// One value for each input, or nothing where no gradient flows.
@@ -29,6 +29,7 @@ struct Rule<'a> {
     outer: &'a [Option<ValueId>],
     /// Which inputs' gradients are wanted.
     needs: &'a [bool],
+    numerics: &'a Numerics,
 }
 
 impl Rule<'_> {
@@ -50,11 +51,13 @@ impl Rule<'_> {
         if self.needs[input] { rule(b).map(Some) } else { Ok(None) }
     }
 
-    /// The element type of an input's gradient, where it is not the input's: the gradient of a value without a batch axis
-    /// is a sum over the batch, which is f32 for 16-bit floats.
-    fn summed(&self, b: &Builder, input: usize) -> Option<DType> {
-        let dtype = b.ty(self.x[input]).dtype;
-        (dtype.is_low() && !b.is_batched(self.x[input])).then(|| dtype.wide())
+    /// The element type of the gradient of a product's operand, where it is not the operand's: that of a value without a
+    /// batch axis is a sum over the batch, which is f32 for 16-bit floats, and others have the type that the target gives.
+    fn product(&self, b: &Builder, input: usize) -> Option<DType> {
+        let operand = b.ty(self.x[input]).dtype;
+        let batched = b.is_batched(self.x[input]);
+        let gradient = if batched { self.numerics.input_gradient.of(operand) } else { operand.wide() };
+        (gradient != operand).then_some(gradient)
     }
 
     fn refuse(&self, reason: &str) -> GraphError {
@@ -67,8 +70,14 @@ impl Rule<'_> {
 }
 
 /// Gradients of a node's inputs from those of its outputs; `needs` says which are wanted.
-pub(super) fn backward(b: &mut Builder, node: &Node, outer: &[Option<ValueId>], needs: &[bool]) -> Gradients {
-    let rule = Rule { node, x: &node.inputs, y: &node.outputs, outer, needs };
+pub(super) fn backward(
+    b: &mut Builder,
+    numerics: &Numerics,
+    node: &Node,
+    outer: &[Option<ValueId>],
+    needs: &[bool],
+) -> Gradients {
+    let rule = Rule { node, x: &node.inputs, y: &node.outputs, outer, needs, numerics };
     match &node.op {
         Op::Elementwise(op) => elementwise::backward(b, *op, &rule),
         Op::Fused(_) => Err(rule.refuse("`fuse` runs after `gradient`")),

@@ -16,7 +16,7 @@ fn fast_disk() -> Tiers {
 fn chunked() -> PlanSet {
     let budget = Budget::new(7 << 19, vec![Entry::new("code", 1_000, "")]).offload_to(fast_disk());
     let batches = [("train".to_string(), heavy())];
-    let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+    let mut plans = plan(&batches, &NullTarget { workspace: 128, ..NullTarget::default() }, &budget).unwrap();
     assert_eq!(verify(&plans), Ok(()));
     plans.sheet.outside.truncate(1);
     plans
@@ -63,13 +63,14 @@ fn reports_malformed_offloaded_values() {
         let graph = perceptron(6, 4096, 16, true);
         let whole = plan(
             &[("train".to_string(), graph.clone())],
-            &NullTarget { alignment: 64, workspace: 128 },
+            &NullTarget { workspace: 128, ..NullTarget::default() },
             &Budget::new(1 << 40, Vec::new()),
         );
         let line_bytes = whole.unwrap().arena_bytes * 3 / 4;
         let budget = Budget::new(line_bytes, outside).offload_to(fast_disk());
         let batches = [("train".to_string(), graph)];
-        let mut plans = plan(&batches, &NullTarget { alignment: 64, workspace: 128 }, &budget).unwrap();
+        let mut plans =
+            plan(&batches, &NullTarget { workspace: 128, ..NullTarget::default() }, &budget).unwrap();
         assert_eq!(verify(&plans), Ok(()));
         assert!(plans.plans[0].offloaded.len() > 1);
         plans.sheet.outside.truncate(1);

@@ -56,7 +56,7 @@ impl Replay<'_> {
         if position >= node.inputs.len() {
             return operand == output;
         }
-        node.op.properties().in_place.allows(output, operand)
+        self.set.numerics.may_overwrite(&node.op, output, operand)
     }
 
     /// An output of its type is written to each accumulator, in order.

@@ -16,7 +16,11 @@ pub(super) fn backward(b: &mut Builder, op: Elementwise, r: &Rule<'_>) -> Gradie
             let zero = b.constant(0.0, dtype)?;
             vec![None, Some(b.select(x[0], dy, zero)?), Some(b.select(x[0], zero, dy)?)]
         }
-        Elementwise::Cast(_) if b.ty(x[0]).dtype.is_float() => vec![Some(b.cast(dy, b.ty(x[0]).dtype)?)],
+        Elementwise::Cast(_) if b.ty(x[0]).dtype.is_float() => {
+            // A sum over the batch, as the gradient of a bias is, stays f32.
+            let from = b.ty(x[0]).dtype;
+            vec![Some(b.cast(dy, if b.is_batched(x[0]) { from } else { from.wide() })?)]
+        }
         Elementwise::Cast(_) => vec![None],
         Elementwise::Constant { .. } => vec![],
     };

@@ -10,7 +10,7 @@ pub(super) fn backward(b: &mut Builder, op: MatMul, r: &Rule<'_>) -> Gradients {
     }
     let x = r.x;
     let dy = b.cast(r.dy()?, b.ty(x[0]).dtype)?;
-    let outputs = [r.summed(b, 0), r.summed(b, 1)];
+    let outputs = [r.product(b, 0), r.product(b, 1)];
     let product = |input: usize, transpose_a, transpose_b| {
         let output = outputs[input];
         Op::MatMul(MatMul { transpose_a, transpose_b, epilogue: Epilogue::default(), output })

@@ -1,0 +1,52 @@
+//! Graphs for targets with other numerics.
+
+use plimsoll_conformance::{EXECUTORS, Harness, random};
+use plimsoll_graph::{Epilogues, Graph, Numerics, ProductType};
+use plimsoll_nn::{Policy, Precision, step, zoo};
+use plimsoll_plan::Executor;
+use plimsoll_reference::Reference;
+use plimsoll_tensor::HostTensor;
+use plimsoll_transform::optimize;
+
+/// A step of a small perceptron in bf16.
+fn graph(numerics: &Numerics) -> Graph {
+    let (model, policy) = (zoo::mlp_of(&[12], &[16, 16], 4), Policy::new(Precision::BF16));
+    let graph = step::prediction_as(&policy, numerics, &model, 8).unwrap();
+    optimize(graph, numerics, &[]).unwrap()
+}
+
+fn run(executor: &dyn Executor, numerics: &Numerics) -> Result<Vec<HostTensor>, String> {
+    let mut harness = Harness::new(executor, graph(numerics))?;
+    harness.set_states(|name, ty| random(name, ty, 3));
+    harness.run(&[random("x", &"f32[8,12]".parse().unwrap(), 4)])
+}
+
+#[test]
+fn epilogues_that_are_not_fused_change_no_bit() {
+    for executor in EXECUTORS.iter().map(|entry| entry.on(2)) {
+        let fused = run(&executor, &Numerics::default()).unwrap();
+        for (bias, relu, rounding) in [(true, false, true), (false, true, false), (true, true, false)] {
+            let epilogues = Epilogues { bias: bias.then_some(ProductType::Wide), relu, rounding };
+            let numerics = Numerics { epilogues, ..Numerics::default() };
+            assert_ne!(graph(&numerics), graph(&Numerics::default()));
+            assert_eq!(run(&executor, &numerics).unwrap(), fused, "{numerics}");
+        }
+    }
+}
+
+/// An executor refuses a bias that its kernels would misread.
+#[test]
+fn a_16_bit_bias_is_added_or_refused() {
+    let mut numerics = Numerics::default();
+    numerics.epilogues.bias = Some(ProductType::AsOperands);
+    let wide = run(&Reference, &Numerics::default()).unwrap();
+    let low = run(&Reference, &numerics).unwrap();
+    assert_ne!(low, wide);
+    for (low, wide) in low[0].to_f64().iter().zip(wide[0].to_f64()) {
+        assert!((low - wide).abs() < 0.05 * wide.abs().max(1.0), "{low} and {wide}");
+    }
+    for entry in EXECUTORS.iter().filter(|entry| entry.name.starts_with("cpu")) {
+        let refused = run(&entry.on(2), &numerics).unwrap_err();
+        assert!(refused.contains("has no matmul"), "{refused}");
+    }
+}
