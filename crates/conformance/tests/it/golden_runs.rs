@@ -197,7 +197,7 @@ fn check_reference(name: &str) {
 fn check_executors(name: &str) {
     let (model, batch) = model(name);
     let graph = step::training(model.as_ref(), &sgd(name), batch).unwrap();
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let found = run(&executor.on(2), &graph, model.as_ref(), &sgd(name));
         check(&golden_run(name, "sgd"), found, 1e-4, &format!("{name} on {}", executor.name));
     }
@@ -212,7 +212,7 @@ fn check_mixed_precision(name: &str) {
     for (precision, tolerance) in [(Precision::BF16, 2f64.powi(-5)), (Precision::F16, 2f64.powi(-9))] {
         let optimizer = sgd(name);
         let graph = step::training_as(&Policy::new(precision), model.as_ref(), &optimizer, batch).unwrap();
-        for executor in &EXECUTORS {
+        for executor in EXECUTORS {
             let name = format!("{name} in {precision} on {}", executor.name);
             let (losses, states) = run(&executor.on(2), &graph, model.as_ref(), &optimizer);
             for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate().take(steps) {
