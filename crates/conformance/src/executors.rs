@@ -2,8 +2,26 @@
 
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::{Isa, UnavailableIsa};
-use plimsoll_plan::Executor;
+use plimsoll_plan::{Executor, Link};
+use plimsoll_simulated::Simulated;
 use plimsoll_testing::or_skip;
+use std::path::Path;
+
+/// Every executor that must agree with the reference. A new executor is a line here.
+pub static EXECUTORS: &[ExecutorEntry] = &[
+    ExecutorEntry { name: "cpu", isa: None, make: |options| cpu(Isa::detect(), options) },
+    ExecutorEntry { name: "simulated accelerator", isa: None, make: simulated },
+];
+
+/// The CPU with older instruction sets; [`EXECUTORS`] has it with the best one of this machine.
+static OLDER_INSTRUCTION_SETS: &[ExecutorEntry] = &[
+    ExecutorEntry {
+        name: "cpu, portable",
+        isa: Some(Isa::Portable),
+        make: |options| cpu(Isa::Portable, options),
+    },
+    ExecutorEntry { name: "cpu, avx2", isa: Some(Isa::Avx2), make: |options| cpu(Isa::Avx2, options) },
+];
 
 /// An executor under test.
 pub struct ExecutorEntry {
@@ -11,8 +29,16 @@ pub struct ExecutorEntry {
     pub name: &'static str,
     /// The instruction set that it needs, if not every machine can run it.
     isa: Option<Isa>,
-    /// On this many threads, and with its memory checker on or off.
-    make: fn(threads: usize, checked: bool) -> Box<dyn Executor>,
+    make: fn(options: &Options<'_>) -> Box<dyn Executor>,
+}
+
+/// What tests ask of an executor.
+struct Options<'a> {
+    threads: usize,
+    /// Whether its memory checker is on.
+    checked: bool,
+    /// The folder to offload to, if it may.
+    spill: Option<&'a Path>,
 }
 
 impl ExecutorEntry {
@@ -23,32 +49,19 @@ impl ExecutorEntry {
 
     /// The executor on this many threads.
     pub fn on(&self, threads: usize) -> Box<dyn Executor> {
-        (self.make)(threads, false)
+        (self.make)(&Options { threads, checked: false, spill: None })
     }
 
     /// The executor on this many threads, with its memory checker on.
     pub fn checked(&self, threads: usize) -> Box<dyn Executor> {
-        (self.make)(threads, true)
+        (self.make)(&Options { threads, checked: true, spill: None })
+    }
+
+    /// The executor on this many threads, with its memory checker on or off, that may offload to a folder.
+    pub fn offloading(&self, threads: usize, checked: bool, folder: &Path) -> Box<dyn Executor> {
+        (self.make)(&Options { threads, checked, spill: Some(folder) })
     }
 }
-
-/// Every executor that must agree with the reference. A new executor is a row here.
-pub static EXECUTORS: [ExecutorEntry; 1] =
-    [ExecutorEntry { name: "cpu", isa: None, make: |threads, checked| cpu(Isa::detect(), threads, checked) }];
-
-/// The CPU with older instruction sets; [`EXECUTORS`] has it with the best one of this machine.
-static OLDER_INSTRUCTION_SETS: [ExecutorEntry; 2] = [
-    ExecutorEntry {
-        name: "cpu, portable",
-        isa: Some(Isa::Portable),
-        make: |threads, checked| cpu(Isa::Portable, threads, checked),
-    },
-    ExecutorEntry {
-        name: "cpu, avx2",
-        isa: Some(Isa::Avx2),
-        make: |threads, checked| cpu(Isa::Avx2, threads, checked),
-    },
-];
 
 /// The CPU with those older instruction sets that this machine has; says which are skipped.
 pub fn older_instruction_sets() -> impl Iterator<Item = &'static ExecutorEntry> {
@@ -65,7 +78,24 @@ pub fn any_executor() -> Box<dyn Executor> {
     EXECUTORS[0].on(2)
 }
 
-fn cpu(isa: Isa, threads: usize, checked: bool) -> Box<dyn Executor> {
-    let cpu = Cpu::with_isa(threads, isa).expect("an instruction set that was found, and worker threads");
-    Box::new(if checked { cpu.checked() } else { cpu })
+fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn Executor> {
+    let cpu = Cpu::with_isa(options.threads, isa);
+    let cpu = cpu.expect("an instruction set that was found, and worker threads");
+    let cpu = if options.checked { cpu.checked() } else { cpu };
+    Box::new(match options.spill {
+        Some(folder) => cpu.spilling(folder),
+        None => cpu,
+    })
+}
+
+/// With a fast link and a fast disk: conformance is not about time.
+fn simulated(options: &Options<'_>) -> Box<dyn Executor> {
+    let fast =
+        |ns_per_mib| Link { load_ns_per_mib: ns_per_mib, store_ns_per_mib: ns_per_mib, ..Link::default() };
+    let accelerator = Simulated::new(options.threads).expect("worker threads").link(fast(20_000));
+    let accelerator = if options.checked { accelerator.checked() } else { accelerator };
+    Box::new(match options.spill {
+        Some(folder) => accelerator.spilling(folder, fast(200_000)),
+        None => accelerator,
+    })
 }

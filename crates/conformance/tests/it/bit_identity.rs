@@ -66,7 +66,7 @@ const PASSES: [Pass; 3] = [Pass::Simplify, Pass::Save, Pass::Fuse];
 
 #[test]
 fn threads_do_not_change_bits() {
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         for (name, batch) in MODELS {
             let one = trained(name, batch, executor.on(1), |t| t);
             for threads in [2, 3, 7] {
@@ -89,7 +89,7 @@ fn threads_do_not_change_bits_on_older_instruction_sets() {
 
 #[test]
 fn micro_batches_do_not_change_bits() {
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         for (name, batch, splits) in SPLITS {
             let whole = trained(name, batch, executor.on(2), |t| t);
             for &split in splits {
@@ -147,7 +147,7 @@ fn batch_norm_is_not_split_silently() {
 
 #[test]
 fn passes_do_not_change_bits() {
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         for (name, batch) in MODELS {
             let all = trained(name, batch, executor.on(2), |t| t);
             for pass in PASSES {
@@ -161,7 +161,7 @@ fn passes_do_not_change_bits() {
 
 #[test]
 fn no_kernel_reads_or_writes_outside_its_buffers() {
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let what = format!("the memory checker of {}", executor.name);
         for (name, batch) in MODELS {
             let plain = trained(name, batch, executor.on(2), |t| t);
@@ -282,7 +282,7 @@ fn micro_batches_do_not_change_bits_in_16_bits() {
 /// A skipped step holds batch norm's running statistics in every micro-batch.
 #[test]
 fn split_batch_norm_keeps_its_bits_in_16_bits() {
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         for policy in low("resnet20", &|| odd("resnet20"), 8) {
             let with = |threads, change: &dyn Fn(Trainer) -> Trainer| {
                 let split = |t: Trainer| {

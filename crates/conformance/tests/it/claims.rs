@@ -1,9 +1,7 @@
 //! Which ops the CPU supports in which element types: each golden case in every element type that its type rule accepts, run
 //! where there is a kernel, and compared. `docs/ops.md` has the table; `PLIMSOLL_WRITE_DOCS=1` writes it.
 
-use plimsoll_conformance::{Case, cast, compare, golden_cases, run_op, tolerance};
-use plimsoll_cpu::Cpu;
-use plimsoll_cpu::isa::Isa;
+use plimsoll_conformance::{Case, cast, compare, golden_cases, kernel_sets, run_op, tolerance};
 use plimsoll_graph::op::{Distribution, Elementwise, Index};
 use plimsoll_graph::{Builder, GraphError, Numerics, Op, ValueId};
 use plimsoll_plan::{Executor, KernelQuery};
@@ -228,8 +226,7 @@ fn table(found: &BTreeMap<(usize, &'static str), Support>) -> String {
 
 #[test]
 fn supported_ops_match_the_reference_and_the_docs() {
-    let cpus: Vec<_> =
-        Isa::ALL.into_iter().filter_map(|isa| or_skip(Cpu::with_isa(2, isa))).map(Cpu::checked).collect();
+    let executors: Vec<_> = kernel_sets().map(|entry| entry.checked(2)).collect();
     let mut found: BTreeMap<(usize, &'static str), Support> = BTreeMap::new();
     let mut failures = Vec::new();
     for case in golden_cases() {
@@ -240,8 +237,8 @@ fn supported_ops_match_the_reference_and_the_docs() {
             let mut fail = |who: String, e: String| {
                 failures.push(format!("{} in {} on {who}: {e}", case.name, typed.dtype));
             };
-            let on_cpu = cpus.iter().filter(|cpu| typed.is_supported(*cpu, &outputs)).count();
-            assert!(on_cpu == 0 || on_cpu == cpus.len(), "{}: instruction sets differ", case.name);
+            let on_cpu = executors.iter().filter(|e| typed.is_supported(*e, &outputs)).count();
+            assert!(on_cpu == 0 || on_cpu == executors.len(), "{}: kernel sets differ", case.name);
             let (supported, missing) = support.cpu.entry(typed.dtype).or_default();
             *supported |= on_cpu > 0;
             *missing |= on_cpu == 0;
@@ -255,9 +252,9 @@ fn supported_ops_match_the_reference_and_the_docs() {
             if let Err(e) = typed.check(&Reference, &expected) {
                 fail("the reference".into(), e);
             }
-            for cpu in cpus.iter().take(on_cpu) {
-                if let Err(e) = typed.check(cpu, &expected) {
-                    fail(cpu.target().name(), e);
+            for executor in executors.iter().take(on_cpu) {
+                if let Err(e) = typed.check(executor, &expected) {
+                    fail(executor.target().name(), e);
                 }
             }
         }

@@ -413,7 +413,7 @@ fn rotary_embeddings_work_in_place() {
     let x = random("x", &x_type, 1);
     let expected: Vec<f64> = x.to_f64().iter().map(|x| -x).collect();
     let expected = HostTensor::from_f64(x.ty().clone(), &expected).unwrap();
-    for entry in &EXECUTORS {
+    for entry in EXECUTORS {
         let executor = entry.checked(2);
         let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("test".into(), graph.clone())], executor.target(), &budget).unwrap();
@@ -489,7 +489,7 @@ fn an_index_out_of_range_is_an_error_that_names_it() {
     let table = random("table", &"f32[3,2]".parse().unwrap(), 1);
     let index = HostTensor::from_f64("i32[2]".parse().unwrap(), &[1.0, 3.0]).unwrap();
     let inputs = [table, index];
-    for entry in &EXECUTORS {
+    for entry in EXECUTORS {
         let error = run_op(&entry.on(1), &Op::Index(Index::Gather), &inputs, &[], 1).unwrap_err();
         assert!(error.contains("gather") && error.contains('3'), "{error}");
     }
@@ -643,7 +643,7 @@ fn every_index_op_names_an_index_out_of_range() {
         (Index::Put { extent: 3 }, vec![index.clone(), floats("f32[2,2]")]),
         (Index::OneHot { classes: 3, dtype: DType::F32 }, vec![index.clone()]),
     ] {
-        for entry in &EXECUTORS {
+        for entry in EXECUTORS {
             let error = run_op(&entry.on(1), &Op::Index(op), &inputs, &[], 1).unwrap_err();
             let named = error.contains(Op::Index(op).name()) && error.contains("-7 at position 3");
             assert!(named, "{error}");

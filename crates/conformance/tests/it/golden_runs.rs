@@ -199,7 +199,7 @@ fn check_reference(name: &str) {
 fn check_executors(name: &str) {
     let (model, batch) = model(name);
     let graph = step::training(model.as_ref(), &sgd(name), batch).unwrap();
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let found = run(&executor.on(2), &graph, model.as_ref(), &sgd(name));
         check(&golden_run(name, "sgd"), found, 1e-4, &format!("{name} on {}", executor.name));
     }
@@ -215,7 +215,7 @@ fn check_mixed_precision(name: &str) {
         let optimizer = sgd(name);
         let (policy, numerics) = (Policy::new(precision), Numerics::default());
         let graph = step::training_as(&policy, &numerics, model.as_ref(), &optimizer, batch).unwrap();
-        for executor in &EXECUTORS {
+        for executor in EXECUTORS {
             let name = format!("{name} in {precision} on {}", executor.name);
             let (losses, states) = run(&executor.on(2), &graph, model.as_ref(), &optimizer);
             for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate().take(steps) {

@@ -222,7 +222,7 @@ fn every_executor_trains_near_the_reference() {
             trainer.fit(&data, &mut |_| Control::Continue).unwrap().final_loss
         };
         let reference = run(Box::new(Reference));
-        for executor in &EXECUTORS {
+        for executor in EXECUTORS {
             let (found, name) = (run(executor.on(2)), executor.name);
             let near = (found - reference).abs() < 2e-2 * reference.abs();
             assert!(near, "{precision} on {name}: {found} and {reference}");

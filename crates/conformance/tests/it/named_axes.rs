@@ -273,7 +273,7 @@ fn batched_products_and_batch_means_can_be_split() {
     let w = random("w", &"f32[5,4]".parse().unwrap(), 1);
     let inputs = [x, w];
     let reference = Harness::new(&Reference, build(8)).unwrap().run(&inputs).unwrap();
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let whole = Harness::new(&executor.on(3), build(8)).unwrap().run(&inputs).unwrap();
         for (examples, parts) in [(4, 2), (2, 4)] {
             let split = accumulate(&build(examples), parts).unwrap();

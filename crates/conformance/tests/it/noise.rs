@@ -209,7 +209,7 @@ fn trained(executor: Box<dyn Executor>, change: impl Fn(Trainer) -> Trainer) -> 
 
 #[test]
 fn training_with_dropout_keeps_its_bits() {
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let one = trained(executor.on(1), |t| t);
         assert!(trained(executor.on(3), |t| t) == one, "threads changed the states");
         assert!(trained(executor.on(2), |t| t.micro_batches(2)) == one, "micro-batches changed the states");

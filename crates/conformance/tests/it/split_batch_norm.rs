@@ -67,7 +67,7 @@ fn a_split_step_is_the_mean_of_its_micro_batches_steps() {
 #[test]
 fn threads_passes_and_lines_do_not_change_the_bits_of_a_split_step() {
     let batch = 4 * MICRO_BATCH;
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let first = stepped(executor.on(1), batch, 0, split).unwrap();
         assert!(first == stepped(executor.on(3), batch, 0, split).unwrap(), "threads");
         assert!(first == stepped(executor.checked(2), batch, 0, split).unwrap(), "checked");
@@ -87,7 +87,7 @@ fn threads_passes_and_lines_do_not_change_the_bits_of_a_split_step() {
 #[test]
 fn a_split_step_matches_the_reference() {
     let reference = stepped(Reference, 4 * MICRO_BATCH, 0, split).unwrap();
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let found = stepped(executor.on(2), 4 * MICRO_BATCH, 0, split).unwrap();
         for ((name, found), (_, reference)) in found.iter().zip(&reference) {
             for (a, b) in found.iter().zip(reference) {

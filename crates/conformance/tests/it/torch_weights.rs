@@ -94,7 +94,7 @@ fn check_logits(name: &str, model: fn() -> Sequential) {
     let scratch = Scratch::new(name, &weights(&golden.tensors));
     let path = folder.map_or(scratch.0.clone(), |folder| folder.join(format!("{name}.safetensors")));
     let largest = golden.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-    for executor in &EXECUTORS {
+    for executor in EXECUTORS {
         let found = predict(executor.on(2), model(), &path).unwrap();
         assert_eq!(found.len(), golden.logits.len());
         for (i, (found, expected)) in found.iter().zip(&golden.logits).enumerate() {
