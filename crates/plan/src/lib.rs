@@ -42,7 +42,7 @@ pub use null::{NullExecutor, NullTarget};
 pub use offload::Waits;
 pub use plan::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SPILL_ALIGNMENT,
-    StateHome, StatePlacement, Step,
+    SharedGraph, StateHome, StatePlacement, Step,
 };
 pub use remat::least_rematerialization;
 pub use sheet::{Entry, Holder, LoadSheet, Peak, PlanRow, in_words};

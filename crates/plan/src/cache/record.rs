@@ -5,11 +5,11 @@ use crate::lower::CHUNK_ELEMENTS;
 use crate::lower::find_states;
 use crate::{
     Action, Budget, Buffer, BufferId, ChunkTypes, ExecutionPlan, Kernel, KernelQuery, LoadSheet,
-    OffloadedValue, PlanError, PlanSet, SPILL_ALIGNMENT, StateHome, Step, Target, VerifyError, verify,
+    OffloadedValue, PlanError, PlanSet, SPILL_ALIGNMENT, SharedGraph, StateHome, Step, Target, VerifyError,
+    verify,
 };
 use plimsoll_graph::{BatchRelation, Graph, NodeId};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use thiserror::Error;
 
 /// Bytes and nanoseconds of a record, at most: sums of a few of them do not overflow.
@@ -91,12 +91,12 @@ impl PlanRecord {
     /// plans must pass [`verify`](crate::verify), and their workspaces must suffice for the target's kernels.
     pub fn restore(
         self,
-        batches: &[(String, Graph)],
+        batches: &[(String, impl SharedGraph)],
         target: &dyn Target,
         budget: &Budget,
     ) -> Result<PlanSet, RecordError> {
         let mismatch = |reason: &str| Err(RecordError::Mismatch(reason.to_string()));
-        let mut states = find_states(batches)?;
+        let mut states = find_states(batches.iter().map(|(name, graph)| (name.as_str(), graph.borrow())))?;
         if self.homes.len() != states.len() || self.plans.len() != batches.len() {
             return mismatch("its states or batch types differ");
         }
@@ -129,7 +129,7 @@ impl PlanRecord {
 
 impl Choices {
     /// The plan of a graph, without spare capacity: deserialized lists have some.
-    fn plan(self, (name, graph): &(String, Graph)) -> ExecutionPlan {
+    fn plan(self, (name, graph): &(String, impl SharedGraph)) -> ExecutionPlan {
         let Self {
             mut steps,
             mut buffers,
@@ -151,7 +151,7 @@ impl Choices {
                 Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => {}
             }
         }
-        let graph = Arc::new(graph.clone());
+        let graph = graph.shared();
         let name = name.clone();
         ExecutionPlan {
             name,
