@@ -66,6 +66,23 @@ impl Heap {
         }
     }
 
+    /// Writes the thread's tag in front of a new block, and counts it.
+    ///
+    /// # Safety
+    /// `start` is null or a block of the layout, which begins with `offset` bytes for the tag.
+    unsafe fn with_current_tag(&self, start: *mut u8, whole: Layout, offset: usize) -> *mut u8 {
+        if start.is_null() {
+            return start;
+        }
+        let tag = CURRENT.try_with(Cell::get).unwrap_or(Tag::Program) as usize;
+        self.credit(tag, whole.size());
+        // SAFETY: the block begins with `offset` bytes in front of the returned pointer.
+        unsafe {
+            start.write(tag as u8);
+            start.add(offset)
+        }
+    }
+
     fn credit(&self, tag: usize, bytes: usize) {
         let live = self.accounts[tag].live.fetch_add(bytes, Relaxed) + bytes;
         self.accounts[tag].peak.fetch_max(live, Relaxed);
@@ -90,14 +107,34 @@ unsafe impl GlobalAlloc for Heap {
         let Some((whole, offset)) = with_tag(layout) else { return std::ptr::null_mut() };
         // SAFETY: the layout's size is at least 16.
         let start = unsafe { System.alloc(whole) };
-        if start.is_null() {
-            return start;
-        }
-        let tag = CURRENT.try_with(Cell::get).unwrap_or(Tag::Program) as usize;
-        self.credit(tag, whole.size());
-        // SAFETY: the block begins with `offset` bytes in front of the returned pointer.
+        // SAFETY: the block was just allocated with this layout.
+        unsafe { self.with_current_tag(start, whole, offset) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some((whole, offset)) = with_tag(layout) else { return std::ptr::null_mut() };
+        // SAFETY: the layout's size is at least 16.
+        let start = unsafe { System.alloc_zeroed(whole) };
+        // SAFETY: the block was just allocated with this layout.
+        unsafe { self.with_current_tag(start, whole, offset) }
+    }
+
+    /// Large blocks grow where they are, or without a second copy.
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let new = Layout::from_size_align(new_size, layout.align()).ok().and_then(with_tag);
+        let (Some((old, offset)), Some((new, _))) = (with_tag(layout), new) else {
+            return std::ptr::null_mut();
+        };
+        // SAFETY: `alloc` allocated the block with the old layout and wrote its tag there; the space in front of the returned
+        // pointer depends on the alignment alone, so it is the same in the new block.
         unsafe {
-            start.write(tag as u8);
+            let start = System.realloc(pointer.sub(offset), old, new.size());
+            if start.is_null() {
+                return start;
+            }
+            let tag = (start.read() as usize).min(TAGS - 1);
+            self.debit(tag, old.size());
+            self.credit(tag, new.size());
             start.add(offset)
         }
     }

@@ -46,6 +46,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
         .or_else(|error| plan_or_refuse(error, options, &setup))?;
     let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
+    let planning_peak = measured_peak();
     say(&plans.sheet.to_string());
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
@@ -136,6 +137,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "measured_peak_bytes": measured,
         "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
         "heap_limit_bytes": heap_cap,
+        "planning_peak_bytes": planning_peak,
         "threads": setup.threads,
         "planning_ms": planning_ms,
         "cached": setup.trainer.searches() == 0,

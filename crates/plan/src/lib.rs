@@ -43,8 +43,8 @@ pub use lower::ChunkTypes;
 pub use null::{NullExecutor, NullTarget};
 pub use offload::Waits;
 pub use plan::{
-    Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, StateHome,
-    StatePlacement, Step,
+    Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SharedGraph,
+    StateHome, StatePlacement, Step,
 };
 pub use remat::least_rematerialization;
 pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words};

@@ -4,7 +4,26 @@ use crate::{Direction, LoadSheet, PerTier, Queue, Tier};
 use plimsoll_graph::{Graph, NodeId, Numerics, ValueId};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
 use std::sync::Arc;
+
+/// A graph to plan. Plans hold their graphs: one that is shared already is not copied for them.
+pub trait SharedGraph: Borrow<Graph> {
+    /// The graph, shared.
+    fn shared(&self) -> Arc<Graph>;
+}
+
+impl SharedGraph for Graph {
+    fn shared(&self) -> Arc<Graph> {
+        Arc::new(self.clone())
+    }
+}
+
+impl SharedGraph for Arc<Graph> {
+    fn shared(&self) -> Arc<Graph> {
+        self.clone()
+    }
+}
 
 /// Names a buffer of an [`ExecutionPlan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

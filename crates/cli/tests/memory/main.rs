@@ -5,5 +5,6 @@
 mod support;
 
 mod line_holds;
+mod planning;
 mod under_lines;
 mod watchdog;

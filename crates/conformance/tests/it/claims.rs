@@ -7,7 +7,6 @@ use plimsoll_graph::{Builder, GraphError, Numerics, Op, ValueId};
 use plimsoll_plan::{Executor, KernelQuery};
 use plimsoll_reference::Reference;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
-use plimsoll_testing::or_skip;
 use plimsoll_transform::gradient;
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -3,6 +3,7 @@
 use crate::lower::{CHUNK_ELEMENTS, chunkable_updates};
 use crate::{Budget, ChunkTypes, KernelQuery, PerTier, Target, Tiers};
 use plimsoll_graph::Graph;
+use std::borrow::Borrow;
 use std::fmt::{self, Write};
 use twox_hash::xxhash3_128::Hasher;
 
@@ -39,7 +40,7 @@ pub struct Fingerprint(u128);
 
 impl Fingerprint {
     /// The fingerprint of graphs on a target.
-    pub fn new(batches: &[(String, Graph)], target: &dyn Target) -> Self {
+    pub fn new(batches: &[(String, impl Borrow<Graph>)], target: &dyn Target) -> Self {
         let mut text = Text(Hasher::new());
         let numerics = target.numerics();
         text.add(format_args!(
@@ -49,6 +50,7 @@ impl Fingerprint {
             target.copy_ns_per_mib()
         ));
         for (name, graph) in batches {
+            let graph = graph.borrow();
             text.add(format_args!("{name:?} {graph}"));
             // Ops determine batch relations; the graph's text does not show them.
             let batch_relations = graph.batch_relations();

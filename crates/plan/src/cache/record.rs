@@ -5,12 +5,11 @@ use crate::lower::CHUNK_ELEMENTS;
 use crate::lower::find_states;
 use crate::{
     Action, Budget, Buffer, BufferId, ChunkTypes, ExecutionPlan, Kernel, KernelQuery, LoadSheet,
-    OffloadedValue, PerTier, PlanError, PlanSet, StateHome, Step, TIER_ALIGNMENT, Target, VerifyError,
-    verify,
+    OffloadedValue, PerTier, PlanError, PlanSet, SharedGraph, StateHome, Step, TIER_ALIGNMENT, Target,
+    VerifyError, verify,
 };
 use plimsoll_graph::{BatchRelation, Graph, NodeId};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use thiserror::Error;
 
 /// Bytes and nanoseconds of a record, at most: sums of a few of them do not overflow.
@@ -92,12 +91,12 @@ impl PlanRecord {
     /// plans must pass [`verify`](crate::verify), and their workspaces must suffice for the target's kernels.
     pub fn restore(
         self,
-        batches: &[(String, Graph)],
+        batches: &[(String, impl SharedGraph)],
         target: &dyn Target,
         budget: &Budget,
     ) -> Result<PlanSet, RecordError> {
         let mismatch = |reason: &str| Err(RecordError::Mismatch(reason.to_string()));
-        let mut states = find_states(batches)?;
+        let mut states = find_states(batches.iter().map(|(name, graph)| (name.as_str(), graph.borrow())))?;
         if self.homes.len() != states.len() || self.plans.len() != batches.len() {
             return mismatch("its states or batch types differ");
         }
@@ -131,7 +130,7 @@ impl PlanRecord {
 
 impl Choices {
     /// The plan of a graph, without spare capacity: deserialized lists have some.
-    fn plan(self, (name, graph): &(String, Graph)) -> ExecutionPlan {
+    fn plan(self, (name, graph): &(String, impl SharedGraph)) -> ExecutionPlan {
         let Self {
             mut steps,
             mut buffers,
@@ -153,7 +152,7 @@ impl Choices {
                 Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => {}
             }
         }
-        let graph = Arc::new(graph.clone());
+        let graph = graph.shared();
         let name = name.clone();
         ExecutionPlan {
             name,

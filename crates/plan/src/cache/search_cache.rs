@@ -6,8 +6,7 @@ use crate::lower::{TaskGraph, TaskId};
 use crate::placement::{LiveRange, place};
 use crate::remat::{Frontier, Problem};
 use crate::schedule::order;
-use crate::{Budget, PlanError, PlanSet, Target};
-use plimsoll_graph::Graph;
+use crate::{Budget, PlanError, PlanSet, SharedGraph, Target};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -59,7 +58,7 @@ impl SearchCache {
     /// As [`plan_lowest`](crate::plan_lowest), with the cache.
     pub fn plan_lowest(
         &self,
-        batches: &[(String, Graph)],
+        batches: &[(String, impl SharedGraph)],
         target: &dyn Target,
         budget: &Budget,
     ) -> Result<PlanSet, PlanError> {

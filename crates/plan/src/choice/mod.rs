@@ -16,9 +16,8 @@ pub(crate) use state_tiers::plan_set;
 #[cfg(test)]
 pub(crate) use state_tiers::{TEST_DISK, plan_offloaded};
 
-use crate::{Budget, PlanError, PlanSet, SearchCache, Target};
+use crate::{Budget, PlanError, PlanSet, SearchCache, SharedGraph, Target};
 use compare::{Score, better};
-use plimsoll_graph::Graph;
 use state_tiers::Planner;
 
 /// What may be done to one set of graphs to fit an arena limit.
@@ -69,7 +68,11 @@ enum StateRule {
 /// assert_eq!(short.missing_bytes, 5_600);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn plan(batches: &[(String, Graph)], target: &dyn Target, budget: &Budget) -> Result<PlanSet, PlanError> {
+pub fn plan(
+    batches: &[(String, impl SharedGraph)],
+    target: &dyn Target,
+    budget: &Budget,
+) -> Result<PlanSet, PlanError> {
     let plans = plan_lowest(batches, target, budget)?;
     plans.sheet.check_line()?;
     Ok(plans)
@@ -78,7 +81,7 @@ pub fn plan(batches: &[(String, Graph)], target: &dyn Target, budget: &Budget) -
 /// As [`plan`], but a plan that does not fit is returned too, with the lowest peak found. For callers who account for more
 /// bytes once a plan is known, and check the line then.
 pub fn plan_lowest(
-    batches: &[(String, Graph)],
+    batches: &[(String, impl SharedGraph)],
     target: &dyn Target,
     budget: &Budget,
 ) -> Result<PlanSet, PlanError> {
@@ -87,7 +90,7 @@ pub fn plan_lowest(
 
 /// As [`plan_lowest`], reusing what other plans found.
 pub(crate) fn plan_with_cache(
-    batches: &[(String, Graph)],
+    batches: &[(String, impl SharedGraph)],
     target: &dyn Target,
     budget: &Budget,
     search_cache: &SearchCache,

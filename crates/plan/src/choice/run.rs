@@ -9,6 +9,7 @@ use plimsoll_graph::Graph;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Writing wears a disk out: offload that is not needed to fit has to save at least this fraction (1/32) of a step.
 const WORTH_OFFLOADING: u64 = 32;
@@ -27,7 +28,7 @@ pub trait Candidates {
     /// The graphs of every batch type, by name, with training steps in so many micro-batches.
     fn graphs(&self, micro_batches: usize) -> Result<Vec<(String, Graph)>, Self::Error>;
     /// What lies in host memory outside the arena beside the plans themselves.
-    fn outside(&self, micro_batches: usize, graphs: &[(String, Graph)]) -> Vec<Entry>;
+    fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry>;
     /// Heap of the program beside that of the plans; `None` if the heap is not accounted for.
     fn heap_bytes(&self) -> Option<usize>;
     /// Whether the error says that the batch cannot be split.
@@ -48,13 +49,13 @@ pub trait Candidates {
 
 /// The graphs of every batch type, by name.
 pub struct Batches {
-    graphs: Vec<(String, Graph)>,
+    graphs: Vec<(String, Arc<Graph>)>,
     fingerprint: OnceCell<Fingerprint>,
 }
 
 impl Batches {
     /// The graphs.
-    pub fn graphs(&self) -> &[(String, Graph)] {
+    pub fn graphs(&self) -> &[(String, Arc<Graph>)] {
         &self.graphs
     }
 
@@ -233,6 +234,7 @@ impl Chooser {
             return Ok(known.clone());
         }
         let graphs = run.graphs(micro_batches)?;
+        let graphs = graphs.into_iter().map(|(name, graph)| (name, Arc::new(graph))).collect();
         let made = Rc::new(Batches { graphs, fingerprint: OnceCell::new() });
         if self.keep {
             self.batches.insert(micro_batches, made.clone());
@@ -252,6 +254,7 @@ impl Chooser {
         let (tiers, limit) = (run.tiers(), self.search_limit());
         let device = tiers.host.is_some();
         let in_host = run.outside(micro_batches, batches.graphs());
+        let techniques = self.within_room(run, &batches, &in_host, techniques);
         let plain = techniques == RunTechniques::Plain;
         // Heap and page tables depend on the plan: they are reserved first, and counted once the plan is known.
         // Rematerialized runs and transfers add to the plan, seldom as much as an eighth.
@@ -294,8 +297,32 @@ impl Chooser {
                 plans.sheet.add_outside(sheet::heap_cap(bytes, &plans.plans));
             }
             plans.sheet.add_outside(page_tables);
+            if let Some(heap) = run.heap_bytes() {
+                let before = in_host.iter().fold(heap, |sum, e| sum.saturating_add(e.bytes));
+                let (total, _) = plans.sheet.host_total_and_line();
+                let run_bytes = total.saturating_sub(before);
+                let planning = sheet::planning_bytes(batches.graphs(), !plain).saturating_sub(run_bytes);
+                if planning > 0 {
+                    plans.sheet.add_outside(sheet::planning(planning));
+                }
+            }
             return Ok(plans);
         }
+    }
+
+    /// The techniques, or none where a search for them might itself pass the line. A line of 0 asks for the lowest peak.
+    fn within_room<C: Candidates>(
+        &self,
+        run: &C,
+        batches: &Batches,
+        outside: &[Entry],
+        techniques: RunTechniques,
+    ) -> RunTechniques {
+        let Some(heap) = run.heap_bytes().filter(|_| self.line_bytes > 0) else { return techniques };
+        let planning = sheet::planning_bytes(batches.graphs(), true);
+        let needed = outside.iter().fold(heap.saturating_add(planning), |sum, e| sum.saturating_add(e.bytes));
+        let line = if run.tiers().host.is_some() { self.host_line_bytes } else { self.line_bytes };
+        if needed <= line { techniques } else { RunTechniques::Plain }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::lower::{StateLayout, TaskGraph, TaskId, find_states};
 use crate::placement::Layout;
 use crate::schedule::order;
 use crate::{
-    Budget, ExecutionPlan, PerTier, PlanError, PlanSet, SearchCache, StateHome, StatePlacement,
+    Budget, ExecutionPlan, PerTier, PlanError, PlanSet, SearchCache, SharedGraph, StateHome, StatePlacement,
     TIER_ALIGNMENT, Target, Tier, Tiers, offload, sheet,
 };
 use plimsoll_graph::{Graph, Role};
@@ -30,9 +30,8 @@ const REMAT_GAIN: u64 = 3;
 
 /// What all attempts to plan a set of graphs share.
 pub(super) struct Planner<'a> {
-    batches: &'a [(String, Graph)],
-    /// Their graphs, shared with the plans.
-    graphs: Vec<Arc<Graph>>,
+    /// Names and graphs of the batch types; plans share the graphs.
+    batches: Vec<(&'a str, Arc<Graph>)>,
     target: &'a dyn Target,
     /// All states, not placed yet.
     states: Vec<StatePlacement>,
@@ -63,16 +62,16 @@ impl Candidate {
 
 impl<'a> Planner<'a> {
     pub fn new(
-        batches: &'a [(String, Graph)],
+        batches: &'a [(String, impl SharedGraph)],
         target: &'a dyn Target,
         budget: &Budget,
         search_cache: &'a SearchCache,
     ) -> Result<Self, PlanError> {
-        let states = find_states(batches)?;
-        let graphs = batches.iter().map(|(_, graph)| Arc::new(graph.clone())).collect();
+        let states = find_states(batches.iter().map(|(name, graph)| (name.as_str(), graph.borrow())))?;
+        let batches = batches.iter().map(|(name, graph)| (name.as_str(), graph.shared())).collect();
         let alignment = target.alignment().max(1);
         let (tiers, capacity) = (budget.tiers, PerTier::from_fn(|tier| budget.tier_capacity(tier)));
-        Ok(Self { batches, graphs, target, states, alignment, tiers, capacity, search_cache })
+        Ok(Self { batches, target, states, alignment, tiers, capacity, search_cache })
     }
 
     /// The fastest plans found under a budget, else those with the lowest peak.
@@ -99,8 +98,7 @@ impl<'a> Planner<'a> {
         techniques: Techniques,
     ) -> Result<Candidate, PlanError> {
         let state_layout = self.state_layout(offloaded, techniques);
-        let plans = self.batches.iter().zip(&self.graphs);
-        let plans = plans.map(|((name, _), graph)| {
+        let plans = self.batches.iter().map(|(name, graph)| {
             let search_cache = self.search_cache;
             let layout = Layout { name, graph, state_layout: &state_layout, arena_limit, search_cache };
             plan_graph(&layout, self.target, &self.tiers, techniques)
@@ -205,7 +203,7 @@ impl<'a> Planner<'a> {
         };
         let state_layout = self.state_layout(offloaded, techniques);
         let mut most = 0;
-        for (name, graph) in self.batches {
+        for (name, graph) in &self.batches {
             let (_, state_tiers) = state_layout.of(graph);
             let task_graph = TaskGraph::new(name, graph, self.target, &state_tiers, &self.tiers)?;
             let order = self.search_cache.order(&task_graph);

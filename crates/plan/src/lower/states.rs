@@ -6,12 +6,14 @@ use plimsoll_graph::Graph;
 use std::collections::BTreeMap;
 
 /// The states of all graphs, in the order they first appear, matched by name.
-pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacement>, PlanError> {
+pub(crate) fn find_states<'b>(
+    batches: impl Iterator<Item = (&'b str, &'b Graph)>,
+) -> Result<Vec<StatePlacement>, PlanError> {
     let mut states: Vec<StatePlacement> = Vec::new();
     let mut index = BTreeMap::new();
     let mut total = 0_usize;
     for (plan, graph) in batches {
-        graph.check().map_err(|source| PlanError::Graph { plan: plan.clone(), source })?;
+        graph.check().map_err(|source| PlanError::Graph { plan: plan.to_string(), source })?;
         for state in &graph.states {
             let ty = graph.ty(state.input).clone();
             if let Some(&(i, first_plan)) = index.get(&state.name) {
@@ -20,9 +22,9 @@ pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacem
                     return Err(PlanError::States {
                         name: state.name.clone(),
                         first: known.ty.to_string(),
-                        first_plan: String::clone(first_plan),
+                        first_plan: str::to_string(first_plan),
                         second: ty.to_string(),
-                        second_plan: plan.clone(),
+                        second_plan: plan.to_string(),
                     });
                 }
                 continue;
@@ -30,7 +32,7 @@ pub(crate) fn find_states(batches: &[(String, Graph)]) -> Result<Vec<StatePlacem
             index.insert(&state.name, (states.len(), plan));
             total = total.saturating_add(ty.bytes()).saturating_add(TIER_ALIGNMENT as usize);
             if total > 1 << 62 {
-                return Err(PlanError::TooLarge { plan: plan.clone(), ty });
+                return Err(PlanError::TooLarge { plan: plan.to_string(), ty });
             }
             let (name, role, init) = (state.name.clone(), state.role, state.init);
             states.push(StatePlacement { name, ty, role, init, home: StateHome::Arena(0) });

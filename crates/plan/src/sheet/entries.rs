@@ -2,6 +2,7 @@
 
 use crate::{Action, Entry, ExecutionPlan, PlanSet};
 use plimsoll_graph::{Graph, Node, Op};
+use std::sync::Arc;
 
 /// Batches on their way to the arena.
 pub const BATCH_BUFFERS: &str = "batch buffers";
@@ -17,6 +18,8 @@ pub const STATE_BUFFER: &str = "state buffer";
 pub const METRICS: &str = "metrics";
 /// The heap.
 pub const HEAP_CAP: &str = "heap cap";
+/// Making the plans, before the arena is mapped.
+pub const PLANNING: &str = "planning";
 /// Page tables of the arena.
 pub const PAGE_TABLES: &str = "page tables";
 /// Buffers and threads between a device's memory and host memory.
@@ -27,6 +30,12 @@ pub const SPILL_STAGING: &str = "spill staging";
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (560 to 690 bytes) and rounded up.
 const HEAP_BYTES_PER_INSTRUCTION: usize = 720;
+
+/// Resident heap while plans are made, for each instruction of all graphs, with what the allocator cannot return: of the graphs
+/// and of plans without any technique, and of a search for rematerialized runs and offloaded values besides. Measured on
+/// steps of thousands of nodes and rounded up.
+const PLANNING_BYTES_PER_INSTRUCTION: usize = 960;
+const SEARCH_BYTES_PER_INSTRUCTION: usize = 540;
 
 const PAGE_BYTES: usize = 4 << 10;
 const PAGE_TABLE_ENTRY_BYTES: usize = 8;
@@ -59,8 +68,19 @@ pub(crate) fn heap_cap(bytes: usize, plans: &[ExecutionPlan]) -> Entry {
 }
 
 /// Heap bytes of plans in which every node of these graphs runs once.
-pub(crate) fn graphs_heap_bytes(graphs: &[(String, Graph)]) -> usize {
+pub(crate) fn graphs_heap_bytes(graphs: &[(String, Arc<Graph>)]) -> usize {
     nodes_heap_bytes(graphs.iter().flat_map(|(_, graph)| &graph.nodes))
+}
+
+/// Heap bytes of making plans of these graphs, with a search or without.
+pub(crate) fn planning_bytes(graphs: &[(String, Arc<Graph>)], search: bool) -> usize {
+    let each = PLANNING_BYTES_PER_INSTRUCTION + if search { SEARCH_BYTES_PER_INSTRUCTION } else { 0 };
+    instructions(graphs.iter().flat_map(|(_, graph)| &graph.nodes)) * each
+}
+
+/// What planning takes beyond the run. It is over before the arena is mapped, so only the larger of both counts.
+pub(crate) fn planning(bytes: usize) -> Entry {
+    Entry::new(PLANNING, bytes, "the search, beyond what the run takes after it")
 }
 
 /// Heap bytes of plans: of their graphs, of every rematerialized run, and of transfers.
@@ -77,9 +97,13 @@ pub(crate) fn plans_heap_bytes(plans: &PlanSet) -> usize {
 }
 
 fn nodes_heap_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
+    instructions(nodes) * HEAP_BYTES_PER_INSTRUCTION
+}
+
+fn instructions<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
     let instructions = nodes.map(|node| match &node.op {
         Op::Fused(region) => 1 + region.instructions.len(),
         _ => 1,
     });
-    instructions.sum::<usize>() * HEAP_BYTES_PER_INSTRUCTION
+    instructions.sum()
 }

@@ -6,10 +6,12 @@ mod text;
 
 pub(crate) use build::load_sheet;
 pub use entries::{
-    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, PAGE_TABLES, STATE_BUFFER,
+    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, PAGE_TABLES, PLANNING,
+    STATE_BUFFER,
 };
 pub(crate) use entries::{
-    graphs_heap_bytes, heap_cap, largest_arena, link_staging, page_tables, plans_heap_bytes, spill_staging,
+    graphs_heap_bytes, heap_cap, largest_arena, link_staging, page_tables, planning, planning_bytes,
+    plans_heap_bytes, spill_staging,
 };
 
 use crate::{Infeasible, PlanError};

@@ -3,7 +3,7 @@
 use super::lines::heavy;
 use super::ty;
 use crate::{
-    Action, Budget, Disk, Kernel, KernelQuery, NullTarget, PlanSet, Step, Target, Unsupported, VerifyError,
+    Action, Budget, Kernel, KernelQuery, Link, NullTarget, PlanSet, Step, Target, Unsupported, VerifyError,
     plan, plan_lowest, verify,
 };
 use plimsoll_graph::op::{Attention, Unary};
@@ -89,7 +89,7 @@ fn the_checker_takes_the_statement_of_the_target() {
 
 #[test]
 fn states_are_updated_in_chunks_only_in_place() {
-    let disk = Disk { read_ns_per_mib: 1, write_ns_per_mib: 1, ..Disk::default() };
+    let fast = Link { load_ns_per_mib: 1, store_ns_per_mib: 1, ..Link::default() };
     let budget = Budget { offload: Some(disk), ..Budget::new(7 << 19, Vec::new()) };
     let batches = [("train".to_string(), heavy())];
     let is_chunked = |step: &Step| matches!(step.action, Action::ChunkedUpdate { .. });

@@ -193,6 +193,7 @@ fn rejects_values_larger_than_the_address_space() {
 #[test]
 fn an_empty_set_of_batch_types_has_an_empty_arena() {
     let budget = Budget::new(0, Vec::new());
-    let plans = plan(&[], &NullTarget::default(), &budget).unwrap();
+    let none: &[(String, Graph)] = &[];
+    let plans = plan(none, &NullTarget::default(), &budget).unwrap();
     assert_eq!((plans.arena_bytes, verify(&plans)), (0, Ok(())));
 }

@@ -1,7 +1,6 @@
 //! Whether ids name something and steps have the operands of their nodes.
 
 use crate::{Action, BufferId, ExecutionPlan, Offloaded, PlanSet, StateHome, TIER_ALIGNMENT};
-use plimsoll_graph::op::InPlace;
 use plimsoll_graph::{NodeId, State, ValueId};
 
 /// Every id names something, and every step has as many operands as its node.

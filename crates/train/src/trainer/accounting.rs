@@ -10,6 +10,7 @@ use plimsoll_nn::step;
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS};
 use plimsoll_plan::{Entry, LoadSheet};
 use plimsoll_transform::LOSS;
+use std::sync::Arc;
 
 impl Trainer {
     /// Everything outside the arena but the plans' own heap and page tables.
@@ -17,7 +18,7 @@ impl Trainer {
         &self,
         data: &Dataset,
         micro_batches: usize,
-        graphs: &[(String, Graph)],
+        graphs: &[(String, Arc<Graph>)],
     ) -> Vec<Entry> {
         let mut outside: Vec<Entry> = self.metrics_entry().into_iter().chain(self.outside.clone()).collect();
         if self.heap_bytes.is_some() {
@@ -72,7 +73,7 @@ impl Trainer {
 
     /// Heap bytes of what evaluations report and predictions return. A run that trains predicts only at its program's request,
     /// and the program holds the result.
-    fn output_bytes(&self, graphs: &[(String, Graph)]) -> usize {
+    fn output_bytes(&self, graphs: &[(String, Arc<Graph>)]) -> usize {
         let trains = self.kinds.contains(&BatchKind::Train);
         let is_read = |name: &str| name.starts_with(step::OUTPUT) || name == step::PREDICTIONS;
         let of = |graph: &Graph| {

@@ -4,7 +4,7 @@ use crate::{TrainError, Trainer};
 use plimsoll_data::Dataset;
 use plimsoll_graph::op::Elementwise;
 use plimsoll_graph::{Graph, Op, ValueId};
-use plimsoll_plan::sheet::PAGE_TABLES;
+use plimsoll_plan::sheet::{PAGE_TABLES, PLANNING};
 use plimsoll_plan::{
     Action, Chooser, PerTier, PlanError, PlanSet, Space, StateHome, least_rematerialization,
 };
@@ -135,8 +135,8 @@ impl Forecast<'_> {
         if first.graph.micro_batches > 1 || self.trainer.can_split()? {
             return Ok(0);
         }
-        // A smaller arena has smaller page tables.
-        let tables = whole.sheet.outside_bytes(PAGE_TABLES);
+        // A smaller arena has smaller page tables, and planning is over before it is mapped.
+        let tables = whole.sheet.outside_bytes(PAGE_TABLES) + whole.sheet.outside_bytes(PLANNING);
         let outside = whole.sheet.total_bytes - whole.arena_bytes - tables;
         let arena_limit = line_bytes.saturating_sub(outside);
         let target = self.trainer.executor.target();

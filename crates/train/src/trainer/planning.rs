@@ -10,6 +10,7 @@ use plimsoll_plan::{
     Target, Tiers, in_words,
 };
 use plimsoll_transform::SplitError;
+use std::sync::Arc;
 
 /// A trainer and its data, as candidates for the planner.
 struct Run<'t> {
@@ -36,7 +37,7 @@ impl Candidates for Run<'_> {
         self.trainer.batch_graphs(self.data, micro_batches)
     }
 
-    fn outside(&self, micro_batches: usize, graphs: &[(String, Graph)]) -> Vec<Entry> {
+    fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry> {
         self.trainer.outside_entries(self.data, micro_batches, graphs)
     }
 
