@@ -9,6 +9,7 @@ mod layers_match;
 mod low_precision;
 mod named_axes;
 mod noise;
+mod offload;
 mod optimizers_match;
 mod plans_are_lean;
 mod random_shapes;
