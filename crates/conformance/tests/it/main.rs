@@ -11,6 +11,7 @@ mod low_precision;
 mod named_axes;
 mod noise;
 mod numerics;
+mod offload;
 mod optimizers_match;
 mod plans_are_lean;
 mod random_shapes;

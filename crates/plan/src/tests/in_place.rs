@@ -3,8 +3,8 @@
 use super::lines::heavy;
 use super::ty;
 use crate::{
-    Action, Budget, Kernel, KernelQuery, Link, NullTarget, PlanSet, Step, Target, Unsupported, VerifyError,
-    plan, plan_lowest, verify,
+    Action, Budget, Kernel, KernelQuery, Link, NullTarget, PlanSet, Step, Target, Tiers, Unsupported,
+    VerifyError, plan, plan_lowest, verify,
 };
 use plimsoll_graph::op::{Attention, Unary};
 use plimsoll_graph::{Builder, Graph, InPlaceKernels, Numerics, Op};
@@ -90,7 +90,7 @@ fn the_checker_takes_the_statement_of_the_target() {
 #[test]
 fn states_are_updated_in_chunks_only_in_place() {
     let fast = Link { load_ns_per_mib: 1, store_ns_per_mib: 1, ..Link::default() };
-    let budget = Budget { offload: Some(disk), ..Budget::new(7 << 19, Vec::new()) };
+    let budget = Budget::new(7 << 19, Vec::new()).offload_to(Tiers::disk(fast, 0));
     let batches = [("train".to_string(), heavy())];
     let is_chunked = |step: &Step| matches!(step.action, Action::ChunkedUpdate { .. });
     let mut plans = plan_lowest(&batches, &NullTarget::default(), &budget).unwrap();
