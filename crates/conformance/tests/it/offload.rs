@@ -35,13 +35,13 @@ fn offload_does_not_change_bits() {
         let plain = trained_states(&trainer(entry.on(2)), &data).unwrap();
         let offloading = trainer(entry.offloading(3, false, folder()));
         let floor = offloading.forecast(&data).floor().unwrap();
-        let plans = offloading.line(floor).plan(&data).unwrap();
+        let plans = offloading.computing_line(floor).plan(&data).unwrap();
         assert!(count(&plans, |action| matches!(action, Action::Load { .. })) > 0, "{name}: no loads");
         assert!(count(&plans, |action| matches!(action, Action::Store { .. })) > 0, "{name}: no stores");
         let chunked = count(&plans, |action| matches!(action, Action::ChunkedUpdate { .. }));
         assert!(name != "mlp" || chunked > 0, "{name}: no chunked updates");
         for checked in [false, true] {
-            let offloading = trainer(entry.offloading(3, checked, folder())).line(floor);
+            let offloading = trainer(entry.offloading(3, checked, folder())).computing_line(floor);
             let found = trained_states(&offloading, &data).unwrap();
             assert!(found == plain, "{name} on {}, checked {checked}: offload changed states", entry.name);
         }

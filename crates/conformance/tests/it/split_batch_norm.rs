@@ -79,7 +79,7 @@ fn threads_passes_and_lines_do_not_change_the_bits_of_a_split_step() {
         let trainer = split(Trainer::new(model(), Sgd::new(0.05), executor.on(2)).batch(batch));
         let data = data(batch);
         let floor = trainer.forecast(&data).floor().unwrap();
-        let tight = |t| split(t).line(floor + 1024);
+        let tight = |t| split(t).computing_line(floor + 1024);
         assert!(first == stepped(executor.on(2), batch, 0, tight).unwrap(), "line");
     }
 }

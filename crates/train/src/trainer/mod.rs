@@ -175,6 +175,16 @@ impl Trainer {
         Self { device_line_bytes, ..self }
     }
 
+    /// The line of the space that kernels compute in: [`Trainer::device_line`] on a device, else [`Trainer::line`].
+    pub fn computing_line(self, line_bytes: usize) -> Self {
+        if self.computes_on_device() { self.device_line(line_bytes) } else { self.line(line_bytes) }
+    }
+
+    /// Whether kernels compute in the memory of a device.
+    fn computes_on_device(&self) -> bool {
+        self.executor.tiers().host.is_some()
+    }
+
     /// Declares memory outside the arena: code, stacks, heap, data.
     pub fn outside(mut self, entry: Entry) -> Self {
         self.outside.push(entry);

@@ -70,12 +70,12 @@ impl Trainer {
     /// Plans every batch type under the line, and verifies the plans. [`Chooser`] chooses micro-batches (unless their number is
     /// set), rematerialization and offload. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
-        self.plan_under(data, &mut Chooser::new(self.computing_line(), self.line_bytes))
+        self.plan_under(data, &mut Chooser::new(self.computing_line_bytes(), self.line_bytes))
     }
 
     /// The line of the space that kernels compute in.
-    pub(super) fn computing_line(&self) -> usize {
-        if self.executor.tiers().host.is_some() { self.device_line_bytes } else { self.line_bytes }
+    fn computing_line_bytes(&self) -> usize {
+        if self.computes_on_device() { self.device_line_bytes } else { self.line_bytes }
     }
 
     /// As [`Trainer::plan`], under the chooser's line.
