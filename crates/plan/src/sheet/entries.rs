@@ -34,7 +34,7 @@ const HEAP_BYTES_PER_INSTRUCTION: usize = 720;
 /// Resident heap while plans are made, for each instruction of all graphs, with what the allocator cannot return: of the graphs
 /// and of plans without any technique, and of a search for rematerialized runs and offloaded values besides. Measured on
 /// steps of thousands of nodes and rounded up.
-const PLANNING_BYTES_PER_INSTRUCTION: usize = 960;
+const PLANNING_BYTES_PER_INSTRUCTION: usize = 1_160;
 const SEARCH_BYTES_PER_INSTRUCTION: usize = 540;
 
 const PAGE_BYTES: usize = 4 << 10;
