@@ -211,10 +211,15 @@ impl<C> ChunkedUpdate<C> {
         Ok(())
     }
 
+    /// Waits for all of the tickets, also after one has failed.
     fn wait(&self, transfers: &Transfers, tickets: &Tickets) -> Result<(), ExecuteError> {
-        let of_states = self.states.iter().zip(tickets);
-        let made = of_states.filter_map(|(state, ticket)| Some((state.home.tier, (*ticket)?)));
-        made.fold(Ok(()), |outcome, (tier, ticket)| outcome.and(transfers.wait(tier, ticket)))
+        let mut outcome = Ok(());
+        for (state, ticket) in self.states.iter().zip(tickets) {
+            if let Some(ticket) = *ticket {
+                outcome = outcome.and(transfers.wait(state.home.tier, ticket));
+            }
+        }
+        outcome
     }
 
     /// Runs the kernel on a chunk.
