@@ -7,7 +7,7 @@ use super::{
     Failure,
     refusal::{note_split, refuse},
     say,
-    setup::setup,
+    setup::{check_spill_folder, setup},
     workload,
 };
 use clap::ArgMatches;
@@ -64,6 +64,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
             Err(failure) => return Err(failure),
         },
     };
+    check_spill_folder(run, &plans)?;
     note_split(&mut plans, run);
     if let Some(elsewhere) = &run.elsewhere {
         plans.sheet.notes.extend(elsewhere.file_note(&plans.sheet));

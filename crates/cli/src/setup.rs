@@ -12,9 +12,10 @@ use plimsoll::data::{Dataset, Family, ImageOptions, OpenOptions, open};
 use plimsoll::memory::{self, Watchdog};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
-use plimsoll::plan::{Entry, Executor, in_words};
+use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
+use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::disk_rates;
-use plimsoll::train::{BatchKind, Trainer};
+use plimsoll::train::{BatchKind, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 
 /// Steps of a run on synthetic data, which has no natural epoch.
@@ -190,6 +191,19 @@ fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
         None => Ok(Some(
             options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone),
         )),
+    }
+}
+
+/// Refuses a plan that offloads to a folder which a run would refuse.
+pub fn check_spill_folder(options: &RunOptions, plans: &PlanSet) -> Result<(), Failure> {
+    if plans.tier_bytes.file == 0 || options.elsewhere.is_some() {
+        return Ok(());
+    }
+    let Some(folder) = spill_folder(options)? else { return Ok(()) };
+    let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    match SpillFile::create(existing, 0) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(TrainError::from(ExecuteError::Spill(error.to_string())).into()),
     }
 }
 

@@ -596,6 +596,25 @@ fn training_under_a_line_prints_its_cost() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_plan_refuses_a_spill_folder_that_a_run_refuses() {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    if !mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"])) {
+        return eprintln!("skipped: /dev/shm is no tmpfs");
+    }
+    let flags = ["--model=mlp", "--data=synthetic", "--batch=16", "--memory=90MiB", "--spill=/dev/shm"];
+    let [plan, train] = ["plan", "train"].map(|command| plimsoll(&[&[command][..], &flags].concat()));
+    for output in [&plan, &train] {
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("whose files are memory; give --spill a folder on a disk"), "{text}");
+    }
+    assert_eq!((plan.status.code(), train.status.code()), (Some(1), Some(1)));
+    // A plan that offloads nothing needs no folder.
+    let roomy = plimsoll(&["plan", "--model=mlp", "--data=synthetic", "--batch=16", "--spill=/dev/shm"]);
+    assert!(roomy.status.success());
+}
+
+#[test]
 fn waiting_for_the_disk_and_recomputing_are_measured() {
     let scratch = Scratch::new("extra");
     let offloading = ["--model=mlp", "--memory=90MiB", "--spill", &scratch.path("")];

@@ -18,9 +18,11 @@ use std::time::{Duration, SystemTime};
 
 /// Bytes of all files at most; beyond that, the least recently used are evicted.
 const MAX_BYTES: u64 = 256 << 20;
-/// Bytes of a file, compressed and decompressed, at most.
+/// Bytes of a file at most.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-const MAX_TEXT_BYTES: u64 = 64 << 20;
+/// Bytes of its text at most, for each node of the graphs and besides: what is read takes memory, whoever wrote it.
+const TEXT_BYTES_PER_NODE: u64 = 2 << 10;
+const MORE_TEXT_BYTES: u64 = 64 << 10;
 /// Extensions of complete files, and of those being written.
 const COMPLETE: &str = "plan";
 const PARTIAL: &str = "begun";
@@ -84,7 +86,9 @@ impl Trainer {
         };
         let Some(cache) = &self.plan_cache else { return search() };
         let key = batches.fingerprint(target).key(budget);
-        let found = cache.get(key).and_then(|record| record.restore(graphs, target, budget).ok());
+        let nodes: usize = graphs.iter().map(|(_, graph)| graph.nodes.len()).sum();
+        let most = MORE_TEXT_BYTES + TEXT_BYTES_PER_NODE * nodes as u64;
+        let found = cache.get(key, most).and_then(|record| record.restore(graphs, target, budget).ok());
         if let Some(plans) = found {
             return Ok(plans);
         }
@@ -103,14 +107,13 @@ impl PlanCache {
         self.folder.join(format!("{key}.{COMPLETE}"))
     }
 
-    /// The record of a key, if its file can be read.
-    fn get(&self, key: PlanKey) -> Option<PlanRecord> {
+    /// The record of a key, if its file can be read and its text has so many bytes at most.
+    fn get(&self, key: PlanKey, most: u64) -> Option<PlanRecord> {
         let path = self.path(key);
         fs::metadata(&path).ok().filter(|about| about.is_file() && about.len() <= MAX_FILE_BYTES)?;
         let file = File::open(path).ok()?;
-        let mut text = Vec::new();
-        GzDecoder::new((&file).take(MAX_FILE_BYTES)).take(MAX_TEXT_BYTES).read_to_end(&mut text).ok()?;
-        let found: CacheFile = serde_json::from_slice(&text).ok()?;
+        let text = GzDecoder::new((&file).take(MAX_FILE_BYTES)).take(most);
+        let found: CacheFile = serde_json::from_reader(io::BufReader::new(text)).ok()?;
         // The modification time is that of the last use, for eviction.
         let _ = file.set_modified(SystemTime::now());
         (found.key == key.to_string()).then_some(found.record)

@@ -3,6 +3,7 @@
 use crate::support;
 
 use flate2::Compression;
+use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use plimsoll_data::Dataset;
 use plimsoll_nn::{AdamW, Sequential};
@@ -10,7 +11,7 @@ use plimsoll_plan::{NullExecutor, PlanSet};
 use plimsoll_tensor::random::Lcg;
 use plimsoll_train::{TrainError, Trainer};
 use std::fs::{self, Permissions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use support::{data, deep};
@@ -135,6 +136,14 @@ fn file_of_other_content_is_a_miss() {
     };
     let deep = "[".repeat(1 << 20);
     let endless = vec![b' '; 80 << 20];
+    // A good text behind more spaces than a plan of these graphs has bytes.
+    let mut text = Vec::new();
+    GzDecoder::new(&fs::read(&files[0]).unwrap()[..]).read_to_end(&mut text).unwrap();
+    let padded = |spaces: usize| packed(&[&vec![b' '; spaces], &text[..]].concat());
+    for (spaces, misses) in [(1_000, 0), (60 << 20, 1)] {
+        fs::write(&files[0], padded(spaces)).unwrap();
+        assert_eq!(replan(), (plans.clone(), misses), "{spaces}");
+    }
     for text in [&b""[..], b"{}", b"null", deep.as_bytes(), &endless] {
         files.iter().for_each(|path| fs::write(path, packed(text)).unwrap());
         assert_eq!(replan(), (plans.clone(), searches));
