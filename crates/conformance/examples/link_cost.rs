@@ -4,6 +4,7 @@
 //! under the lines over a step without, measured and predicted with links that are slower by that factor.
 //!
 //! `cargo run --release -p plimsoll-conformance --example link_cost`
+#![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 use plimsoll_conformance::synthetic;
 use plimsoll_data::{Batch, Cursor};
@@ -62,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for index in 0..models().len() {
         for (name, ns_per_mib) in LINKS {
             let executor = || -> std::io::Result<_> {
-                Ok(Simulated::new(1)?.link(link(ns_per_mib)).spilling(".", DISK))
+                Ok(Simulated::with_link(1, link(ns_per_mib))?.spilling(".", DISK))
             };
             measure(index, name, &executor, &mut errors)?;
         }
@@ -107,12 +108,12 @@ fn measure(
         let mut second = run.prepare(lined.clone(), &data)?;
         let mut ratios = Vec::new();
         let mut alone = Vec::new();
-        step(&mut first, &examples)?;
-        step(&mut second, &examples)?;
+        step(&mut first, examples)?;
+        step(&mut second, examples)?;
         for _ in 0..STEPS {
-            let without = step(&mut first, &examples)?;
+            let without = step(&mut first, examples)?;
             alone.push(without);
-            ratios.push(step(&mut second, &examples)? / without);
+            ratios.push(step(&mut second, examples)? / without);
         }
         let (measured, alone) = (median(ratios), median(alone));
         let predicted = predicted_ratio([&plans, &lined], alone, &executor()?)?;

@@ -92,7 +92,7 @@ fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn Executor> {
 fn simulated(options: &Options<'_>) -> Box<dyn Executor> {
     let fast =
         |ns_per_mib| Link { load_ns_per_mib: ns_per_mib, store_ns_per_mib: ns_per_mib, ..Link::default() };
-    let accelerator = Simulated::new(options.threads).expect("worker threads").link(fast(20_000));
+    let accelerator = Simulated::with_link(options.threads, fast(20_000)).expect("worker threads");
     let accelerator = if options.checked { accelerator.checked() } else { accelerator };
     Box::new(match options.spill {
         Some(folder) => accelerator.spilling(folder, fast(200_000)),

@@ -32,8 +32,8 @@ impl Fault {
 
 /// The share of a space's memory that is its line by default.
 const LINE: Size = Size::Percent(90.0);
-/// As many threads as an executor can have.
-const MOST_THREADS: i64 = 256;
+/// More threads than any machine has.
+const MOST_THREADS: i64 = 65_535;
 
 /// A space that is checked by itself, with its place.
 struct Found {
@@ -129,9 +129,8 @@ fn roofline(written: &FileRoofline, name: &str) -> Checked<Roofline> {
 }
 
 fn cpu(written: &FileCpu) -> Checked<Cores> {
-    let known = [Isa::Portable, Isa::Avx2, Isa::Avx512];
-    let isa = known.into_iter().find(|isa| isa.name() == written.isa.get_ref()).ok_or_else(|| {
-        let (text, known) = (written.isa.get_ref(), known.map(Isa::name).join(", "));
+    let isa = Isa::ALL.into_iter().find(|isa| isa.name() == written.isa.get_ref()).ok_or_else(|| {
+        let (text, known) = (written.isa.get_ref(), Isa::ALL.map(Isa::name).join(", "));
         Fault::new(written.isa.span(), format!("isa `{text}` is not known: write one of {known}"))
     })?;
     let threads = *written.threads.get_ref();

@@ -58,12 +58,17 @@ impl Budget {
     /// What is left in a tier for states and values.
     pub(crate) fn tier_capacity(&self, tier: Tier) -> u64 {
         let Some(spec) = self.tiers[tier].filter(|_| self.offload) else { return 0 };
-        match tier {
-            Tier::File => spec.capacity_bytes,
-            Tier::Host => {
-                let staging: usize = self.tiers.present().map(|(_, spec)| spec.staging_bytes).sum();
-                let left = left(self.host.line_bytes, &self.host.outside).saturating_sub(staging);
-                spec.capacity_bytes.min(left as u64)
+        let left = left(self.host.line_bytes, &self.host.outside);
+        match (tier, self.tiers.host) {
+            (Tier::File, None) => spec.capacity_bytes,
+            // Transfers between a device and the file need host memory.
+            (Tier::File, Some(_)) if left < spec.staging_bytes => 0,
+            (Tier::File, Some(_)) => spec.capacity_bytes,
+            (Tier::Host, _) => {
+                let file = self.tiers.file.map_or(0, |file| file.staging_bytes);
+                // Without room for the file's staging there is no file.
+                let file = if left < file { 0 } else { file };
+                spec.capacity_bytes.min(left.saturating_sub(spec.staging_bytes + file) as u64)
             }
         }
     }

@@ -77,6 +77,10 @@ impl fmt::Display for Infeasible {
             (Space::Computing, Some(_)) => "the line of device memory",
             (Space::Computing, None) => "the line",
         };
+        let arena_bytes = match (self.space, &sheet.host) {
+            (Space::Host, Some(host)) => host.arena_bytes,
+            _ => sheet.arena_bytes,
+        };
         writeln!(
             f,
             "{line} is {} too low: it is {}, the plan needs {}. Raise it to {} bytes{}",
@@ -84,14 +88,15 @@ impl fmt::Display for Infeasible {
             in_words(self.line_bytes),
             in_words(self.needed_bytes),
             self.needed_bytes,
-            if self.missing_bytes < sheet.arena_bytes { ", or make the batch smaller." } else { "." },
+            if self.missing_bytes < arena_bytes { ", or make the batch smaller." } else { "." },
         )?;
         let outside = |entries: &[Entry]| {
             let listed: Vec<_> = (entries.iter().filter(|e| e.bytes > 0))
                 .map(|e| format!("{} {}", e.name, in_words(e.bytes)))
                 .collect();
             let bytes: usize = entries.iter().map(|e| e.bytes).sum();
-            format!("{} are outside it: {}", in_words(bytes), listed.join(", "))
+            let colon = if listed.is_empty() { "" } else { ": " };
+            format!("{} are outside it{colon}{}", in_words(bytes), listed.join(", "))
         };
         if let (Space::Host, Some(host)) = (self.space, &sheet.host) {
             let offloaded = in_words(host.arena_bytes);

@@ -93,7 +93,11 @@ impl Clock<'_> {
             let (bytes, link) = (self.buffers[moved.buffer.index()].bytes, self.tiers.link(moved.tier));
             self.now = self.now.saturating_add(link.request_cpu(bytes));
             let queue = moved.queue().index();
-            // The queue waits, not the computing.
+            // For transfers of its own tier the queue waits, for those of another tier the computing.
+            let is_other =
+                |t: &&u32| transfer(&self.steps[**t as usize]).is_some_and(|o| o.tier != moved.tier);
+            let others = waits.iter().filter(is_other).map(|&t| self.done[t as usize]);
+            self.now = others.fold(self.now, u64::max);
             let start = self.after(waits, self.now.max(self.free_at[queue]));
             self.free_at[queue] = start.saturating_add(time);
             self.done[at] = self.free_at[queue].saturating_add(link.latency(bytes));

@@ -140,7 +140,10 @@ impl<C> ChunkedUpdate<C> {
                 break;
             }
             // SAFETY: the caller's promise; the chunk's states are in their slots.
-            unsafe { self.compute(device, at, reads, writes, workspace) };
+            outcome = unsafe { self.compute(device, at, reads, writes, workspace) };
+            if outcome.is_err() {
+                break;
+            }
             // SAFETY: the next write to the slot is a load that the queue orders after this store.
             outcome = unsafe { self.store(transfers, at, workspace, &mut stored) };
             if at + SLOTS < chunks {
@@ -233,7 +236,7 @@ impl<C> ChunkedUpdate<C> {
         reads: &[*const u8],
         writes: &[*mut u8],
         workspace: *mut u8,
-    ) {
+    ) -> Result<(), ExecuteError> {
         let start = at * self.chunk;
         let mut inputs = [std::ptr::null(); MOST_OPERANDS];
         let mut outputs = [std::ptr::null_mut(); MOST_OPERANDS];
@@ -263,8 +266,8 @@ impl<C> ChunkedUpdate<C> {
             workspace_bytes: self.kernel_bytes,
         };
         // SAFETY: the caller's promise, for a chunk of each operand; an elementwise kernel may write a state's new version in
-        // place. Elementwise kernels do not fail.
+        // place.
         let ran = unsafe { device.run(shorter.unwrap_or(&self.full), &operands) };
-        debug_assert_eq!(ran, Ok(()), "an elementwise kernel failed");
+        ran.map_err(|reason| ExecuteError::Step { layer: String::new(), op: "chunked update", reason })
     }
 }

@@ -88,7 +88,7 @@ impl Transfers {
 
     /// The queue of a tier.
     pub fn queue(&self, tier: Tier) -> Result<&dyn TransferQueue, ExecuteError> {
-        let missing = || ExecuteError::Spill(format!("this run has no {}", tier.name()));
+        let missing = || ExecuteError::Spill(format!("this run has no queue for {}", tier.name()));
         self.queues[tier].as_deref().ok_or_else(missing)
     }
 
@@ -139,7 +139,9 @@ impl Transfers {
 
     /// Waits for every transfer.
     pub fn drain(&self) -> Result<(), ExecuteError> {
-        self.present().try_for_each(|queue| queue.drain().map_err(failed))
+        // All of them, also after one has failed.
+        let drained = self.present().map(|queue| queue.drain().map_err(failed));
+        drained.fold(Ok(()), Result::and)
     }
 
     /// How long callers have waited so far.

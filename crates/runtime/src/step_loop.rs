@@ -140,7 +140,15 @@ impl<D: Device> StepLoop<D> {
                 let (device, transfers) = (self.device.as_ref(), &self.transfers);
                 // SAFETY: the regions are the plan's for this node, as for kernels; nothing else uses the workspace, and
                 // every transfer has completed when this returns.
-                unsafe { update.run(device, transfers, &self.reads, &self.writes, at(&step.workspace)) }
+                let ran =
+                    unsafe { update.run(device, transfers, &self.reads, &self.writes, at(&step.workspace)) };
+                ran.map_err(|error| match error {
+                    ExecuteError::Step { reason, .. } => {
+                        let (layer, op) = step_name(&self.plans.plans[plan], index);
+                        ExecuteError::Step { layer, op, reason }
+                    }
+                    other => other,
+                })
             }
         }
     }
@@ -186,9 +194,9 @@ impl<D: Device> StepLoop<D> {
         let plans = self.plans.clone();
         let mut order = plans.plans[plan].execution_order();
         let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
+        // Stores may stay in flight while the caller reads the arena; after a failure nothing does.
+        let result = result.and_then(|()| self.transfers.wait_for(&self.lowered[plan].loads));
         result.or_else(|error| self.transfers.drain().and(Err(error)))?;
-        // Stores may stay in flight while the caller reads the arena.
-        self.transfers.wait_for(&self.lowered[plan].loads)?;
         self.extra.waiting = self.transfers.waited() - waited_before;
         Ok(())
     }

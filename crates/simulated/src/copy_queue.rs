@@ -1,6 +1,6 @@
 //! A transfer queue of copy threads that move bytes at the speed of a link.
 
-use crate::Store;
+use crate::store::Store;
 use plimsoll_plan::{Direction, Link, TIER_ALIGNMENT};
 use plimsoll_runtime::spill::SpillError;
 use plimsoll_runtime::{Ticket, TransferQueue};
@@ -11,18 +11,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Requests of a lane at most; a further one waits for space.
-const CAPACITY: usize = 1024;
+const CAPACITY: usize = 64;
 
 /// The system wakes a thread this much late: shorter times are not slept. What is left of them is not lost, since the next
 /// transfer starts when the one before should have ended.
 const SLEEP_NS: u64 = 60_000;
 
-/// Bytes that a copy moves in a nanosecond, about. A copy starts as late as the link allows, so that what should have waited for
-/// it shows.
+/// Bytes that a copy moves in a nanosecond, about. A copy starts as late as the link allows: a wait that is missing then shows.
 const COPY_BYTES_PER_NS: u64 = 8;
 
 /// Copy threads between device memory and a [`Store`]: a thread for each direction where the link is duplex, else one.
-pub struct CopyQueue {
+pub(crate) struct CopyQueue {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -38,6 +37,8 @@ struct Inner {
 struct Lanes {
     lanes: [Lane; 2],
     duplex: bool,
+    /// Threads that have started.
+    started: usize,
     closing: bool,
     failed: Option<SpillError>,
     waited: Duration,
@@ -89,7 +90,15 @@ impl CopyQueue {
             let thread = std::thread::Builder::new().name("copy".into()).spawn(move || inner.work(lane));
             queue.threads.push(thread.map_err(|e| SpillError::Start { reason: e.to_string() })?);
         }
+        // A thread allocates while it starts: that is over before the first request.
+        drop(queue.inner.wait_until(queue.inner.lock(), |lanes| lanes.started == queue.threads.len()));
         Ok(queue)
+    }
+
+    /// The lanes, locked, once nothing is in transfer.
+    fn idle(&self) -> MutexGuard<'_, Lanes> {
+        let idle = |lanes: &Lanes| lanes.lanes.iter().all(|lane| lane.requests.is_empty());
+        self.inner.wait_until(self.inner.lock(), idle)
     }
 
     fn request(&self, direction: Direction, offset: u64, memory: *mut u8, bytes: usize) -> Ticket {
@@ -152,6 +161,8 @@ impl Inner {
     /// A copy thread.
     fn work(&self, at: usize) {
         let mut free_at = Instant::now();
+        self.lock().started += 1;
+        self.changed.notify_all();
         loop {
             let mut lanes = self.lock();
             let request = loop {
@@ -184,12 +195,15 @@ impl Inner {
             Direction::Load => self.link.load_ns_per_mib,
             Direction::Store => self.link.store_ns_per_mib,
         };
-        let moving = Duration::from_nanos((bytes as u128 * u128::from(per_mib) >> 20) as u64);
-        *free_at = issued_at.max(*free_at) + moving;
+        let moving = u64::try_from((bytes as u128 * u128::from(per_mib)) >> 20).unwrap_or(u64::MAX);
+        let moving = Duration::from_nanos(moving);
+        let start = issued_at.max(*free_at);
+        *free_at = start.checked_add(moving).unwrap_or(start);
         sleep_until(*free_at - Duration::from_nanos(bytes as u64 / COPY_BYTES_PER_NS).min(moving));
-        // SAFETY: the promise of who made the request; what met these bytes before has completed.
         let moved = match direction {
+            // SAFETY: the promise of who made the request; what met these bytes before has completed.
             Direction::Load => unsafe { self.store.load(offset, memory, bytes) },
+            // SAFETY: as above.
             Direction::Store => unsafe { self.store.store(offset, memory, bytes) },
         };
         sleep_until(*free_at + Duration::from_nanos(self.link.latency_ns));
@@ -220,18 +234,19 @@ impl TransferQueue for CopyQueue {
     }
 
     fn drain(&self) -> Result<(), SpillError> {
-        let idle = |lanes: &Lanes| lanes.lanes.iter().all(|lane| lane.requests.is_empty());
-        self.inner.wait_until(self.inner.lock(), idle).outcome()
+        self.idle().outcome()
     }
 
     fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
-        self.drain()?;
-        // SAFETY: the slice is the caller's, and nothing is in transfer.
+        let lanes = self.idle();
+        lanes.outcome()?;
+        // SAFETY: the slice is the caller's. Nothing is in transfer, and nothing is requested while the lanes are locked.
         unsafe { self.inner.store.load(offset, into.as_mut_ptr(), into.len()) }
     }
 
     fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
-        self.drain()?;
+        let lanes = self.idle();
+        lanes.outcome()?;
         // SAFETY: as above.
         unsafe { self.inner.store.store(offset, from.as_ptr(), from.len()) }
     }
@@ -246,7 +261,7 @@ impl Drop for CopyQueue {
         self.inner.lock().closing = true;
         self.inner.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A copy thread does not panic; if it did, nothing is in transfer either.
+            // A copy thread does not panic: it copies, sleeps and takes locks that are never poisoned.
             let _ = thread.join();
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// The planner's view: the CPU's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SimulatedTarget(pub CpuTarget);
+pub(crate) struct SimulatedTarget(pub CpuTarget);
 
 impl Target for SimulatedTarget {
     fn name(&self) -> String {
@@ -37,7 +37,7 @@ impl Target for SimulatedTarget {
 }
 
 /// The CPU's kernels, and a link that batches pass.
-pub struct SimulatedDevice {
+pub(crate) struct SimulatedDevice {
     pub(crate) cpu: CpuDevice,
     pub(crate) link: Link,
 }

@@ -1,7 +1,8 @@
 //! The executor: its links, and the planner's view of it.
 
 use crate::copy_queue::CopyQueue;
-use crate::{SimulatedDevice, SimulatedTarget, Store};
+use crate::device::{SimulatedDevice, SimulatedTarget};
+use crate::store::Store;
 use plimsoll_cpu::{CpuDevice, CpuTarget};
 use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
 use plimsoll_runtime::spill::{SpillError, SpillFile};
@@ -34,19 +35,15 @@ const THREAD_BYTES: usize = 32 << 10;
 impl Simulated {
     /// An accelerator whose kernels run on so many threads with this machine's best instruction set.
     pub fn new(threads: usize) -> std::io::Result<Self> {
-        let cpu = CpuDevice::new(threads)?;
-        let target = SimulatedTarget(CpuTarget::new(cpu.isa(), cpu.threads()));
-        let device = Arc::new(SimulatedDevice { cpu, link: LINK });
-        Ok(Self { target, device, options: Options::default(), spill: None })
+        Self::with_link(threads, LINK)
     }
 
-    /// An accelerator behind another link to host memory.
-    pub fn link(mut self, link: Link) -> Self {
-        // Nothing is prepared yet, so nothing shares the device.
-        if let Some(device) = Arc::get_mut(&mut self.device) {
-            device.link = link;
-        }
-        self
+    /// As [`Simulated::new`], behind another link to host memory. Of a link, bandwidth and latency are simulated.
+    pub fn with_link(threads: usize, link: Link) -> std::io::Result<Self> {
+        let cpu = CpuDevice::new(threads)?;
+        let target = SimulatedTarget(CpuTarget::new(cpu.isa(), cpu.threads()));
+        let device = Arc::new(SimulatedDevice { cpu, link });
+        Ok(Self { target, device, options: Options::default(), spill: None })
     }
 
     /// An accelerator that may offload to a file in a folder, too, at the speed of a link between host memory and disk.
@@ -71,7 +68,9 @@ impl Simulated {
             let store = Store::memory(plans.tier_bytes.host as usize)?;
             queues.host = Some(boxed(CopyQueue::new(store, self.device.link)?));
         }
-        if let Some((folder, disk)) = self.spill.as_ref().filter(|_| plans.tier_bytes.file > 0) {
+        if plans.tier_bytes.file > 0 {
+            let missing = || SpillError::Start { reason: "this executor has no folder to spill to".into() };
+            let (folder, disk) = self.spill.as_ref().ok_or_else(missing)?;
             let file = SpillFile::create(folder, plans.tier_bytes.file)?;
             let store = Store::file(FileQueue::new(file, 1)?)?;
             queues.file = Some(boxed(CopyQueue::new(store, self.device.link.through(*disk))?));

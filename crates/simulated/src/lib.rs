@@ -1,7 +1,7 @@
 //! A simulated accelerator.
 //!
 //! Its device memory is an arena of its own. Offloaded states and values are in a second arena, which stands for pinned host
-//! memory, or in a file; threads copy between them at the speeds of links that are set. Its kernels are the CPU's, so its numbers
+//! memory, or in a file; threads copy between them with the bandwidth and latency of links that are set. Its kernels are the CPU's, so its numbers
 //! are the CPU's, to the bit. It shows, without a device, that plans for several memory spaces hold their lines and that
 //! transfers on links that work side by side do not race.
 //!
@@ -20,7 +20,4 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use copy_queue::CopyQueue;
-pub use device::{SimulatedDevice, SimulatedTarget};
 pub use executor::Simulated;
-pub use store::Store;

@@ -9,7 +9,7 @@ use plimsoll_runtime::transfer::FileQueue;
 const STAGING_BYTES: usize = 1 << 20;
 
 /// The bytes of a tier.
-pub enum Store {
+pub(crate) enum Store {
     /// Memory: an arena that stands for pinned host memory.
     Memory(Arena),
     /// A file. What moves between it and the device passes a buffer in host memory.

@@ -1,6 +1,7 @@
 //! The copy queue against a model that does one request after the other.
 
-use crate::{CopyQueue, Store};
+use crate::copy_queue::CopyQueue;
+use crate::store::Store;
 use plimsoll_plan::{Link, TIER_ALIGNMENT};
 use plimsoll_runtime::TransferQueue;
 use plimsoll_runtime::arena::Arena;
@@ -33,12 +34,13 @@ fn requests_see_the_effects_of_all_earlier_ones() {
             let pages = 1 + random.below(2);
             let [in_tier, in_memory] = [0; 2].map(|_| random.below(PAGES - pages + 1) * PAGE);
             let (bytes, place) = (pages * PAGE, memory.at(in_memory, pages * PAGE));
-            // SAFETY: the arena outlives the queue's use of it: `drain` below.
             if random.below(2) == 0 {
+                // SAFETY: the arena outlives the queue's use of it: `drain` below.
                 unsafe { queue.load(in_tier as u64, place, bytes) };
                 memory_model[in_memory..in_memory + bytes]
                     .copy_from_slice(&tier_model[in_tier..in_tier + bytes]);
             } else {
+                // SAFETY: as above.
                 unsafe { queue.store(in_tier as u64, place, bytes) };
                 tier_model[in_tier..in_tier + bytes]
                     .copy_from_slice(&memory_model[in_memory..in_memory + bytes]);
@@ -71,7 +73,7 @@ fn directions_work_side_by_side_at_the_speed_of_the_link() {
     queue.drain().unwrap();
     let took = start.elapsed();
     // One after the other they would take 80 ms.
-    assert!(took >= Duration::from_millis(39) && took < Duration::from_millis(75), "{took:?}");
+    assert!(took >= Duration::from_millis(39) && took < Duration::from_millis(78), "{took:?}");
     assert!(queue.waited() >= Duration::from_millis(30));
 }
 

@@ -38,7 +38,7 @@ fn trainer(index: usize, executor: impl Executor + 'static) -> Trainer {
 }
 
 fn accelerator(folder: &Path) -> Simulated {
-    Simulated::new(1).expect("worker threads").link(LINK).spilling(folder, DISK)
+    Simulated::with_link(1, LINK).expect("worker threads").spilling(folder, DISK)
 }
 
 /// The lines of a run: of device memory between the floor and the unlimited peak, in percent, and of host memory, as a share of
@@ -61,8 +61,9 @@ fn lines_of_device_and_host_memory_hold_and_change_no_bits() {
             let roomy = forecast.plan(device).unwrap();
             let host = roomy.sheet.host.as_ref().expect("a device");
             let others = host.total_bytes - host.arena_bytes;
-            // The file needs staging, which a run without one does not have.
-            let host_line = others + host.arena_bytes / 100 * host_percent + (8 << 20);
+            // The file needs staging, which a run without one does not have; pages round up.
+            let staging = accelerator(folder).tiers().file.map_or(0, |file| file.staging_bytes);
+            let host_line = others + host.arena_bytes / 100 * host_percent + staging + (1 << 20);
             let run = trainer(index, accelerator(folder)).device_line(device).line(host_line);
             let plans = run.plan(&data).unwrap_or_else(|e| panic!("{name}, {device} and {host_line}: {e}"));
             check_lines(&plans, device, host_line);

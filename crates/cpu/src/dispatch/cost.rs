@@ -191,9 +191,13 @@ pub(crate) fn level(bytes: f64) -> usize {
 }
 
 /// The time of a call of so many tasks on all threads, from that of its work on one.
+/// The longest predicted time of a kernel: two weeks. Sums over a step do not overflow.
+const LONGEST_NS: u64 = 1 << 50;
+
 pub(crate) fn on_threads(work: f64, tasks: usize, threads: usize) -> u64 {
     // Work done before the other threads wake is not shared.
-    (CALL_NS + work.min(WAKE_NS + work / threads.min(tasks).max(1) as f64)) as u64
+    let nanoseconds = CALL_NS + work.min(WAKE_NS + work / threads.min(tasks).max(1) as f64);
+    (nanoseconds as u64).min(LONGEST_NS)
 }
 
 #[cfg(test)]

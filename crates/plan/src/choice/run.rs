@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Writing wears a disk out: offload that is not needed to fit has to save at least this fraction (1/32) of a step.
+/// Writing wears a disk out, and a link may be slower than it says: offload that is not needed to fit has to save at least this
+/// fraction (1/32) of a step.
 const WORTH_OFFLOADING: u64 = 32;
 
 /// A run to plan, as the chooser sees it: graphs for any number of micro-batches, and what lies outside the arena.
@@ -318,10 +319,10 @@ impl Chooser {
         outside: &[Entry],
         techniques: RunTechniques,
     ) -> RunTechniques {
-        let Some(heap) = run.heap_bytes().filter(|_| self.line_bytes > 0) else { return techniques };
+        let line = if run.tiers().host.is_some() { self.host_line_bytes } else { self.line_bytes };
+        let Some(heap) = run.heap_bytes().filter(|_| line > 0) else { return techniques };
         let planning = sheet::planning_bytes(batches.graphs(), true);
         let needed = outside.iter().fold(heap.saturating_add(planning), |sum, e| sum.saturating_add(e.bytes));
-        let line = if run.tiers().host.is_some() { self.host_line_bytes } else { self.line_bytes };
         if needed <= line { techniques } else { RunTechniques::Plain }
     }
 }

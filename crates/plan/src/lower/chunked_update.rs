@@ -86,7 +86,7 @@ pub(crate) fn chunkable_updates(graph: &Graph, numerics: &Numerics) -> Vec<Optio
         let node = graph.node(id);
         let alone = readers[state.input.index()] == 1 && readers[output.index()] == 1;
         let large = ChunkTypes::elements(graph, node).is_some_and(|elements| elements >= 2 * CHUNK_ELEMENTS);
-        // Chunks start at pages of the file.
+        // Chunks start at pages of the tier.
         let pages =
             (CHUNK_ELEMENTS * graph.ty(state.input).dtype.bytes()).is_multiple_of(TIER_ALIGNMENT as usize);
         let in_place = numerics.may_run_in_chunks(&node.op);

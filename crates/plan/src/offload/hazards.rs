@@ -13,9 +13,9 @@ pub(crate) fn body(steps: &[Step]) -> usize {
 pub struct Waits {
     /// Before inputs are copied in and accumulators are zeroed: transfers of the previous run.
     pub entry: Vec<u32>,
-    /// Before each step. Before a transfer it is the queue that waits, for transfers of other queues; computing goes on. A
-    /// transfer with a higher number than the step is that of the previous micro-batch, or of the previous run; it may be in
-    /// flight until then.
+    /// Before each step. Before a transfer these are transfers of other queues: its queue waits for those of its own tier while
+    /// computing goes on, and computing waits for those of another. A transfer with a higher number than the step is that of
+    /// the previous micro-batch, or of the previous run; it may be in flight until then.
     pub steps: Vec<Vec<u32>>,
 }
 

@@ -136,8 +136,9 @@ impl Forecast<'_> {
             return Ok(0);
         }
         // A smaller arena has smaller page tables, and planning is over before it is mapped.
-        let tables = whole.sheet.outside_bytes(PAGE_TABLES) + whole.sheet.outside_bytes(PLANNING);
-        let outside = whole.sheet.total_bytes - whole.arena_bytes - tables;
+        let fixed =
+            whole.sheet.outside.iter().filter(|e| ![PAGE_TABLES, PLANNING].contains(&e.name.as_str()));
+        let outside: usize = fixed.map(|e| e.bytes).sum();
         let arena_limit = line_bytes.saturating_sub(outside);
         let target = self.trainer.executor.target();
         Ok(least_rematerialization(&first.name, &first.graph, target, arena_limit)?)

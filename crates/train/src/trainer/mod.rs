@@ -164,7 +164,8 @@ impl Trainer {
         Self { watch: Some(Box::new(watch)), ..self }
     }
 
-    /// The line of host memory in bytes. The arena and everything declared with [`Trainer::outside`] stay under it.
+    /// The line of host memory in bytes. Everything declared with [`Trainer::outside`] stays under it, and the arena, where
+    /// kernels compute in host memory.
     pub fn line(self, line_bytes: usize) -> Self {
         Self { line_bytes, ..self }
     }

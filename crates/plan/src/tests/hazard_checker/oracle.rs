@@ -245,8 +245,8 @@ impl<'a> Oracle<'a> {
             events
         };
         self.push(plan, None, WaitsFor::Step(at), Vec::new());
-        for i in 0..chunks.min(2) {
-            loaded[i] = load(self, i, &stored);
+        for (i, events) in loaded.iter_mut().enumerate().take(2) {
+            *events = load(self, i, &stored);
         }
         for i in 0..chunks {
             for &event in &loaded[i] {
