@@ -598,7 +598,7 @@ fn training_under_a_line_prints_its_cost() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_plan_refuses_a_spill_folder_that_a_run_refuses() {
-    let mounts = read_to_string("/proc/mounts").unwrap();
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
     if !mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"])) {
         return eprintln!("skipped: /dev/shm is no tmpfs");
     }
