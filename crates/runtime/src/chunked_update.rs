@@ -108,8 +108,17 @@ impl<C> ChunkedUpdate<C> {
 
     /// Scratch: the kernel's, then the slots.
     pub fn workspace_bytes(&self) -> usize {
-        let slots = self.states.iter().map(|state| SLOTS * self.chunk * state.element_bytes);
-        self.kernel_bytes + slots.sum::<usize>()
+        self.kernel_bytes + self.slots_bytes()
+    }
+
+    fn slots_bytes(&self) -> usize {
+        self.states.iter().map(|state| SLOTS * self.chunk * state.element_bytes).sum()
+    }
+
+    /// With the slots at the end of a workspace of so many bytes, where `verify_hazards` takes them to be.
+    pub fn in_workspace(self, bytes: usize) -> Self {
+        let kernel_bytes = bytes.saturating_sub(self.slots_bytes());
+        Self { kernel_bytes, ..self }
     }
 
     /// Runs all chunks; every transfer has completed afterwards.

@@ -124,7 +124,7 @@ impl<D: Device> Lowering<'_, D> {
                 let workspace = Region::of(self.plan, *workspace);
                 self.check_workspace(*node, update.workspace_bytes(), workspace)?;
                 let present = |ids: &[Option<BufferId>]| ids.iter().flatten().copied().collect::<Vec<_>>();
-                let command = Command::ChunkedUpdate(Box::new(update));
+                let command = Command::ChunkedUpdate(Box::new(update.in_workspace(workspace.bytes)));
                 self.lowered(command, &present(reads), &present(writes), workspace)
             }
             Action::Run { node, reads, writes, workspace } => {

@@ -79,6 +79,9 @@ pub(crate) fn chunkable_updates(graph: &Graph, numerics: &Numerics) -> Vec<Optio
     graph.outputs.iter().for_each(|o| readers[o.value.index()] += 1);
     graph.states.iter().filter_map(|s| s.output).for_each(|v| readers[v.index()] += 1);
     graph.accumulators.iter().for_each(|c| readers[c.output.index()] += 1);
+    // What runs in every micro-batch would update a state every time.
+    let optimizer_step = graph.optimizer_step();
+    let runs_once = |id: NodeId| graph.micro_batches <= 1 || optimizer_step[id.index()];
     let node = |state: &State| {
         let output = state.output?;
         let Origin::Node { .. } = graph.origin(output) else { return None };
@@ -90,7 +93,8 @@ pub(crate) fn chunkable_updates(graph: &Graph, numerics: &Numerics) -> Vec<Optio
         let pages =
             (CHUNK_ELEMENTS * graph.ty(state.input).dtype.bytes()).is_multiple_of(TIER_ALIGNMENT as usize);
         let in_place = numerics.may_run_in_chunks(&node.op);
-        (in_place && alone && large && pages && node.inputs.contains(&state.input)).then_some(id)
+        (in_place && alone && large && pages && runs_once(id) && node.inputs.contains(&state.input))
+            .then_some(id)
     };
     graph.states.iter().map(node).collect()
 }

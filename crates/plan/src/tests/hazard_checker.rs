@@ -11,9 +11,20 @@ use crate::{
     Action, Direction, ExecutionPlan, NullTarget, Offloaded, PlanSet, Tier, Waits, verify, verify_hazards,
 };
 use oracle::Oracle;
-use plimsoll_graph::op::{MatMul, Unary};
+use plimsoll_graph::op::{Binary, Elementwise, Instruction, MatMul, Operand, Region, Unary};
 use plimsoll_graph::{Builder, Graph, Init, Op, Role, ValueId};
+use plimsoll_tensor::DType;
 use std::ops::Range;
+
+/// `(a, b, c) → (a + c, b + c)` in one pass.
+fn add_to_both() -> Op {
+    let add = |input| Instruction {
+        op: Elementwise::Binary(Binary::Add),
+        operands: vec![Operand::Input(input), Operand::Input(2)],
+        dtype: DType::F32,
+    };
+    Op::Fused(Region { instructions: vec![add(0), add(1)], outputs: vec![0, 1] })
+}
 
 /// Layers whose moments are large enough to be updated in chunks.
 fn layers(count: usize, micro_batches: usize) -> Graph {
@@ -30,10 +41,12 @@ fn layers(count: usize, micro_batches: usize) -> Graph {
         values.push(b.unary(Unary::Relu, y).unwrap());
     }
     let mut gradient = b.unary(Unary::Square, values[count]).unwrap();
+    let mut last_sum = None;
     for (i, &kernel) in kernels.iter().enumerate().rev() {
         let accumulator = b.accumulator(ty("f32[512,512]"));
         let sum = b.accumulating(FOLD, &[values[i], gradient], &[accumulator]).unwrap()[0];
         b.set_accumulator(accumulator, sum);
+        last_sum = Some(sum);
         let transposed = MatMul { transpose_b: true, ..MatMul::default() };
         gradient = b.one(Op::MatMul(transposed), &[gradient, kernel]).unwrap();
         let moment = state(&mut b, "moment", i, Role::Moment);
@@ -42,6 +55,10 @@ fn layers(count: usize, micro_batches: usize) -> Graph {
         let new_kernel = b.sub(kernel, sum).unwrap();
         b.set_state(kernel, new_kernel);
     }
+    // Two states of one update, which may be in different tiers.
+    let pair = [0, 1].map(|i| state(&mut b, "pair", i, Role::Moment));
+    let new = b.node(add_to_both(), &[pair[0], pair[1], last_sum.unwrap()]).unwrap();
+    pair.into_iter().zip(new).for_each(|(old, new)| b.set_state(old, new));
     b.finish().unwrap()
 }
 

@@ -7,7 +7,8 @@
 //! race. What is known to be done is a vector clock: for each queue, the number of a transfer.
 //!
 //! A run is unrolled: the first micro-batch, one that stands for those in between, the last, and the optimizer step. A second run
-//! follows. More runs show nothing new: of the transfers of one step only the last one matters, because those before it in the queue
+//! follows. A chunked update loads, computes and stores as a whole here: that its chunks are double-buffered rests on the
+//! runtime's queues, which order the transfers of a tier that touch the same bytes. More runs show nothing new: of the transfers of one step only the last one matters, because those before it in the queue
 //! are done when it is. A run of another plan begins with nothing in flight: the executor waits for everything.
 
 mod accesses;

@@ -95,15 +95,21 @@ impl<'a> Accesses<'a> {
                 stores[*tier].extend(self.offloaded(*what, true).into_iter().map(|(_, access)| access));
                 stores[*tier].push(read(from));
             }
-            Action::ChunkedUpdate { node, reads, writes, workspace, .. } => {
+            Action::ChunkedUpdate { node, reads, writes, workspace, chunk_elements } => {
                 compute.extend(reads.iter().flatten().map(read));
                 compute.extend(writes.iter().flatten().chain([workspace]).map(write));
-                for state in self.chunked(*node, reads) {
+                // Two chunks of each state, at the end of the workspace.
+                let mut end = write(workspace).bytes.end;
+                for (value, state) in self.chunked(*node, reads).into_iter().rev() {
+                    let chunks = 2 * chunk_elements * self.plan.graph.ty(value).dtype.bytes();
+                    let bytes = end.saturating_sub(chunks as u64)..end;
+                    end = bytes.start;
+                    let slot = |writes| Access { space: Space::Arena, bytes: bytes.clone(), writes };
                     if let Some((tier, access)) = self.offloaded(state, false) {
-                        loads[tier].extend([access, write(workspace)]);
+                        loads[tier].extend([access, slot(true)]);
                     }
                     if let Some((tier, access)) = self.offloaded(state, true) {
-                        stores[tier].extend([access, read(workspace)]);
+                        stores[tier].extend([access, slot(false)]);
                     }
                 }
             }
@@ -112,10 +118,11 @@ impl<'a> Accesses<'a> {
     }
 
     /// The states that a chunked update loads and stores: those that have no buffer.
-    fn chunked(&self, node: NodeId, reads: &[Option<BufferId>]) -> Vec<Offloaded> {
+    fn chunked(&self, node: NodeId, reads: &[Option<BufferId>]) -> Vec<(ValueId, Offloaded)> {
         let inputs = self.plan.graph.node(node).inputs.iter().zip(reads);
         let unplaced = inputs.filter(|(_, buffer)| buffer.is_none());
-        unplaced.filter_map(|(value, _)| self.states.get(value).copied().map(Offloaded::State)).collect()
+        let state = |value: &ValueId| Some((*value, Offloaded::State(*self.states.get(value)?)));
+        unplaced.filter_map(|(value, _)| state(value)).collect()
     }
 
     fn buffer(&self, id: BufferId, micro_batches: &Range<usize>, writes: bool) -> Access {
