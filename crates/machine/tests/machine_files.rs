@@ -56,8 +56,8 @@ fn numbers_that_no_machine_has_are_refused_on_their_line() {
     refused(H200, "\"141GB\"", "141", "memory = 141", "expected a string");
     refused(H200, "line = \"90%\"", "line = \"142GB\"", "142GB", "is above its memory");
     refused(H200, "line = \"90%\"", "line = \"101%\"", "101%", "at most 100%");
-    refused(LAPTOP, "threads = 8", "threads = 0", "threads = 0", "is not from 1 to 256");
-    refused(LAPTOP, "threads = 8", "threads = 100000", "threads = 100000", "is not from 1 to 256");
+    refused(LAPTOP, "threads = 8", "threads = 0", "threads = 0", "is not from 1 to 65535");
+    refused(LAPTOP, "threads = 8", "threads = 100000", "threads = 100000", "is not from 1 to 65535");
     refused(LAPTOP, "\"avx2\"", "\"sse\"", "\"sse\"", "write one of portable, avx2, avx512");
 }
 
