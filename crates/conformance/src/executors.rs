@@ -73,6 +73,16 @@ pub fn kernel_sets() -> impl Iterator<Item = &'static ExecutorEntry> {
     EXECUTORS.iter().chain(older_instruction_sets())
 }
 
+/// Whether tests that take minutes are complete: with `PLIMSOLL_LONG=1`, as `.ci/long` has it.
+pub fn long_tests() -> bool {
+    std::env::var_os("PLIMSOLL_LONG").is_some()
+}
+
+/// The executors of tests that take minutes: all of them if [`long_tests`], else the first.
+pub fn executors_of_long_tests() -> &'static [ExecutorEntry] {
+    if long_tests() { EXECUTORS } else { &EXECUTORS[..1] }
+}
+
 /// An executor on two threads, for tests that are not about executors.
 pub fn any_executor() -> Box<dyn Executor> {
     EXECUTORS[0].on(2)

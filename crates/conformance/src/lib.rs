@@ -22,7 +22,10 @@ mod training;
 
 pub use case::{Case, golden_cases};
 pub use compare::{compare, tolerance};
-pub use executors::{EXECUTORS, ExecutorEntry, any_executor, kernel_sets, older_instruction_sets};
+pub use executors::{
+    EXECUTORS, ExecutorEntry, any_executor, executors_of_long_tests, kernel_sets, long_tests,
+    older_instruction_sets,
+};
 pub use harness::{Harness, cast, check_op, random, reference_op, run_op};
 pub use layer::{LayerCase, LayerInput, golden_layers};
 pub use layer_builders::{BuildLayer, layers, losses};

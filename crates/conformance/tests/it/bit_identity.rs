@@ -1,6 +1,8 @@
 //! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
 
-use plimsoll_conformance::{EXECUTORS, any_executor, older_instruction_sets, synthetic, trained_states};
+use plimsoll_conformance::{
+    EXECUTORS, any_executor, executors_of_long_tests, older_instruction_sets, synthetic, trained_states,
+};
 use plimsoll_graph::Numerics;
 use plimsoll_nn::{
     Adafactor, Adam, AdamW, Clip, Decay, LOSS_SCALE, Lion, LossScale, Model, Moments, Optimizer, Policy,
@@ -119,7 +121,9 @@ fn recipes() -> Vec<(&'static str, Box<dyn Optimizer>)> {
 
 #[test]
 fn every_optimizer_keeps_its_bits() {
-    for (executor, (name, batch)) in EXECUTORS.iter().flat_map(|e| [(e, ("mlp", 128)), (e, ("gpt", 8))]) {
+    for (executor, (name, batch)) in
+        executors_of_long_tests().iter().flat_map(|e| [(e, ("mlp", 128)), (e, ("gpt", 8))])
+    {
         for i in 0..recipes().len() {
             let what = format!("{name} {} on {}", recipes()[i].0, executor.name);
             let with = |executor: Box<dyn Executor>, change: &dyn Fn(Trainer) -> Trainer| {
@@ -147,7 +151,7 @@ fn batch_norm_is_not_split_silently() {
 
 #[test]
 fn passes_do_not_change_bits() {
-    for executor in EXECUTORS {
+    for executor in executors_of_long_tests() {
         for (name, batch) in MODELS {
             let all = trained(name, batch, executor.on(2), |t| t);
             for pass in PASSES {
@@ -161,7 +165,7 @@ fn passes_do_not_change_bits() {
 
 #[test]
 fn no_kernel_reads_or_writes_outside_its_buffers() {
-    for executor in EXECUTORS {
+    for executor in executors_of_long_tests() {
         let what = format!("the memory checker of {}", executor.name);
         for (name, batch) in MODELS {
             let plain = trained(name, batch, executor.on(2), |t| t);
@@ -182,7 +186,9 @@ fn zoo_batch(entry: &zoo::ZooEntry) -> usize {
 /// Every promise about bits, for every model of the zoo at its smallest.
 #[test]
 fn the_whole_zoo_keeps_its_bits() {
-    for (executor, entry) in EXECUTORS.iter().flat_map(|e| zoo::ZOO.iter().map(move |entry| (e, entry))) {
+    for (executor, entry) in
+        executors_of_long_tests().iter().flat_map(|e| zoo::ZOO.iter().map(move |entry| (e, entry)))
+    {
         let name = format!("{} on {}", entry.name, executor.name);
         let train = |executor: Box<dyn Executor>, change: &dyn Fn(Trainer) -> Trainer| {
             let optimizer = Box::new(AdamW::new(1e-2));
@@ -263,7 +269,9 @@ fn the_whole_zoo_keeps_its_bits_in_16_bits() {
 
 #[test]
 fn micro_batches_do_not_change_bits_in_16_bits() {
-    for (executor, (name, batch, splits)) in EXECUTORS.iter().flat_map(|e| SPLITS.map(|split| (e, split))) {
+    for (executor, (name, batch, splits)) in
+        executors_of_long_tests().iter().flat_map(|e| SPLITS.map(|split| (e, split)))
+    {
         for policy in low(name, &|| odd(name), batch) {
             let with = |threads, change: &dyn Fn(Trainer) -> Trainer| {
                 trained(name, batch, executor.on(threads), |t| change(t.precision(policy.clone())))
@@ -282,7 +290,7 @@ fn micro_batches_do_not_change_bits_in_16_bits() {
 /// A skipped step holds batch norm's running statistics in every micro-batch.
 #[test]
 fn split_batch_norm_keeps_its_bits_in_16_bits() {
-    for executor in EXECUTORS {
+    for executor in executors_of_long_tests() {
         for policy in low("resnet20", &|| odd("resnet20"), 8) {
             let with = |threads, change: &dyn Fn(Trainer) -> Trainer| {
                 let split = |t: Trainer| {

@@ -1,6 +1,6 @@
 //! Batch norm in micro-batches, where that is allowed: a step is the mean of its micro-batches' steps.
 
-use plimsoll_conformance::{EXECUTORS, any_executor, synthetic};
+use plimsoll_conformance::{EXECUTORS, any_executor, executors_of_long_tests, synthetic};
 use plimsoll_data::{Cursor, Dataset};
 use plimsoll_nn::{Model, Sgd, zoo};
 use plimsoll_plan::Executor;
@@ -67,7 +67,7 @@ fn a_split_step_is_the_mean_of_its_micro_batches_steps() {
 #[test]
 fn threads_passes_and_lines_do_not_change_the_bits_of_a_split_step() {
     let batch = 4 * MICRO_BATCH;
-    for executor in EXECUTORS {
+    for executor in executors_of_long_tests() {
         let first = stepped(executor.on(1), batch, 0, split).unwrap();
         assert!(first == stepped(executor.on(3), batch, 0, split).unwrap(), "threads");
         assert!(first == stepped(executor.checked(2), batch, 0, split).unwrap(), "checked");
