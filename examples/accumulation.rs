@@ -54,7 +54,7 @@ impl Optimizer for ByHand {
 
 /// Trains on every `nth` of so many batches; returns the parameters and the bytes of the arena.
 fn train(trainer: &Trainer, data: &Dataset, batches: u64, nth: u64) -> Result<(Vec<f32>, usize), TrainError> {
-    let mut session = trainer.prepare(trainer.plan(data)?, data)?;
+    let mut session = trainer.plan(data)?.start()?;
     let mut examples = trainer.training_batches(data).start(Cursor::default())?;
     for number in 1..=batches {
         let Some(batch) = examples.next()? else { break };
@@ -81,10 +81,10 @@ fn largest_difference(one: &[f32], other: &[f32]) -> f32 {
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = open("mnist", &OpenOptions::default())?;
     let plain = |batch| -> Result<Trainer, Box<dyn std::error::Error>> {
-        Ok(Trainer::new(zoo::lenet(), Sgd::new(RATE), Cpu::new(2)?).batch(batch))
+        Ok(Trainer::new(zoo::lenet(), Sgd::new(RATE)).executor(Cpu::new(2)?).batch(batch))
     };
     let by_hand = |zero_every_batch| -> Result<Trainer, Box<dyn std::error::Error>> {
-        Ok(Trainer::new(zoo::lenet(), ByHand { zero_every_batch }, Cpu::new(2)?).batch(BATCH))
+        Ok(Trainer::new(zoo::lenet(), ByHand { zero_every_batch }).executor(Cpu::new(2)?).batch(BATCH))
     };
     let all = STEPS * BATCHES as u64;
     let (large, large_bytes) = train(&plain(BATCH * BATCHES)?, &data, STEPS, 1)?;

@@ -98,7 +98,8 @@ impl Model for Majority {
 /// A trainer with a model for each length.
 pub fn trainer(lengths: &[usize], threads: usize) -> Result<Trainer, Box<dyn std::error::Error>> {
     let models = lengths.iter().map(|&length| Majority(length));
-    let first = Trainer::new(Majority(LONGEST), AdamW::new(3e-3), Cpu::new(threads)?).batch(BATCH).seed(7);
+    let first =
+        Trainer::new(Majority(LONGEST), AdamW::new(3e-3)).executor(Cpu::new(threads)?).batch(BATCH).seed(7);
     Ok(models.filter(|model| model.0 != LONGEST).fold(first, Trainer::variant))
 }
 
@@ -127,9 +128,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let arena = plans.arena_bytes;
         let (tokens, padding) = padding(&data)?;
-        let mut session = trainer.prepare(plans, &data)?;
+        let mut session = plans.start()?;
         let begin = Instant::now();
-        let report = session.fit(&data, &mut |_| Control::Continue)?;
+        let report = session.fit()?;
         let rate = session.steps_done() as f64 / begin.elapsed().as_secs_f64();
         let accuracy = report.evaluation.accuracy.unwrap_or(0.0);
         println!(

@@ -4,7 +4,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-use plimsoll::{memory, prelude::*};
+use plimsoll::prelude::*;
 
 /// `x · cos(frequency · x)` with a learned frequency for every column.
 struct Wave;
@@ -42,11 +42,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layer("wave", Wave)
         .layer("head", Dense::new(2));
     let model = WithLoss::new(model, quartic);
-    let trainer = Trainer::new(model, AdamW::new(1e-2), Cpu::new(2)?).batch(100).epochs(60).line(32 << 20);
-    let trainer = memory::declare(trainer.schedule(Schedule::Cosine), 2, &data);
-    let plans = trainer.plan(&data)?;
-    println!("{}", plans.sheet);
-    let report = trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;
+    let trainer = Trainer::new(model, AdamW::new(1e-2)).batch(100).epochs(60).memory(MiB(64));
+    let plans = trainer.schedule(Schedule::Cosine).plan(&data)?;
+    println!("{}", plans.load_sheet());
+    let report = plans.start()?.fit()?;
     println!("mean fourth power of the error: {:.6}", report.evaluation.loss);
     Ok(())
 }

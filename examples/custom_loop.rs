@@ -8,8 +8,8 @@ use plimsoll::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = open("mnist", &OpenOptions::default())?;
-    let trainer = Trainer::new(zoo::lenet(), Sgd::new(0.02).momentum(0.9), Cpu::new(2)?).batch(100);
-    let mut session = trainer.prepare(trainer.plan(&data)?, &data)?;
+    let trainer = Trainer::new(zoo::lenet(), Sgd::new(0.02).momentum(0.9)).executor(Cpu::new(2)?).batch(100);
+    let mut session = trainer.plan(&data)?.start()?;
 
     let pipeline = data.train.clone().shuffle(10_000, 1).batch(100);
     let mut batches = pipeline.start(Cursor::default())?; // two buffers, reused for every batch

@@ -28,15 +28,15 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = open("mnist", &OpenOptions::default())?;
     let weights =
         std::env::temp_dir().join(format!("plimsoll-fine-tuning-{}.safetensors", std::process::id()));
-    let whole = Trainer::new(zoo::lenet(), AdamW::new(2e-3), Cpu::new(2)?).batch(64).steps(300);
-    let mut session = whole.prepare(whole.plan(&data)?, &data)?;
-    let report = session.fit(&data, &mut |_| Control::Continue)?;
+    let whole = Trainer::new(zoo::lenet(), AdamW::new(2e-3)).executor(Cpu::new(2)?).batch(64).steps(300);
+    let mut session = whole.plan(&data)?.start()?;
+    let report = session.fit()?;
     session.save(&weights)?;
     println!("original digits: test accuracy {:.1} %", 100.0 * report.evaluation.accuracy.unwrap_or(0.0));
 
     let other = Dataset::new("relabelled digits", relabelled(&data.train)?, relabelled(&data.test)?);
     let rule = Recipe::new(AdamW::new(2e-3)).freeze("conv*").freeze("dense1").freeze("dense2");
-    let tuned = Trainer::new(zoo::lenet(), rule, Cpu::new(2)?).batch(64).steps(150);
+    let tuned = Trainer::new(zoo::lenet(), rule).executor(Cpu::new(2)?).batch(64).steps(150);
     let plans = tuned.plan(&other)?;
     println!("\n{:<14} {:>8} {:>16} {:>14}", "", "moments", "optimizer state", "step's peak");
     for (name, plans) in [("all trained", session.plans()), ("body frozen", &plans)] {
@@ -45,11 +45,11 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let smaller = sizes(&plans).1 < sizes(session.plans()).1 && sizes(&plans).2 < sizes(session.plans()).2;
 
-    let mut session = tuned.prepare(plans, &other)?;
+    let mut session = plans.start()?;
     session.load(&weights)?;
     std::fs::remove_file(&weights)?;
     let (before, body) = (session.evaluate(&other.test)?, session.state("conv1/kernel")?);
-    let after = session.fit(&other, &mut |_| Control::Continue)?.evaluation;
+    let after = session.fit()?.evaluation;
     let unchanged = session.state("conv1/kernel")? == body;
     let percent = |evaluation: &Evaluation| 100.0 * evaluation.accuracy.unwrap_or(0.0);
     println!("\nrelabelled digits: {:.1} % before, {:.1} % after", percent(&before), percent(&after));

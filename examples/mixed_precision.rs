@@ -37,8 +37,8 @@ fn side_by_side() -> Outcome<()> {
     let data = open("synthetic", &options)?;
     let mut sheets = Vec::new();
     for precision in Precision::ALL {
-        let trainer = Trainer::new(zoo::resnet20(), AdamW::new(1e-3), Cpu::new(2)?).batch(128);
-        sheets.push(trainer.precision(Policy::new(precision)).plan(&data)?.sheet);
+        let trainer = Trainer::new(zoo::resnet20(), AdamW::new(1e-3)).executor(Cpu::new(2)?).batch(128);
+        sheets.push(trainer.precision(Policy::new(precision)).plan(&data)?.load_sheet().clone());
     }
     println!("resnet20, batches of 128, KiB in the arena    f32     bf16      f16");
     for name in ["parameters", "optimizer state", "statistics", "batch", "kept", "in use", "workspace"] {
@@ -61,13 +61,13 @@ fn digits(policy: Policy, verbose: bool) -> Outcome<f64> {
         .layer("flatten", Flatten)
         .layer("head", Dense::new(10));
     let model = WithLoss::new(model, SoftCrossEntropy);
-    let Dataset { train, test, .. } = open("mnist", &OpenOptions::default())?;
-    let data = Dataset { name: "one-hot".into(), train: train.apply(OneHot)?, test: test.apply(OneHot)? };
-    let trainer = Trainer::new(model, AdamW::new(2e-3), Cpu::new(2)?).batch(64).epochs(1).precision(policy);
+    let data = datasets::mnist()?.map_parts(|part| part.apply(OneHot))?;
+    let trainer =
+        Trainer::new(model, AdamW::new(2e-3)).executor(Cpu::new(2)?).batch(64).epochs(1).precision(policy);
     let plans = trainer.plan(&data)?;
-    let mut session = trainer.prepare(plans, &data)?;
+    let mut session = plans.start()?;
     let mut before = None;
-    let report = session.fit(&data, &mut |event| {
+    let report = session.fit_with(&mut |event| {
         if let TrainEvent::Step { step, loss, scale: Some(found), .. } = event {
             if verbose && before.is_some_and(|before: plimsoll::train::Scale| before.scale != found.scale) {
                 println!("  step {step}: loss {loss:.3}, scale {}, {} skipped", found.scale, found.skipped);

@@ -52,12 +52,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("data: {} in {EXAMPLES} examples", in_words(EXAMPLES * train.schema().capacity()));
     let data = Dataset::new("slopes", train, Pipeline::new(Slopes::new(1000)));
     let model = Sequential::classifier("slope", [WIDTH], 2).layer("head", Dense::new(2));
-    let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(1)?).batch(64).steps(1000).line(32 << 20);
-    let trainer = memory::declare(trainer, 1, &data);
+    let trainer = Trainer::new(model, AdamW::new(1e-3)).threads(1).batch(64).steps(1000).memory(MiB(64));
     let plans = trainer.plan(&data)?;
-    println!("{}", plans.sheet);
+    println!("{}", plans.load_sheet());
     let planned = plans.sheet.total_bytes;
-    let report = trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;
+    let report = plans.start()?.fit()?;
     println!("test accuracy {:.1} %", 100.0 * report.evaluation.accuracy.unwrap_or(0.0));
     let measured = memory::measured_peak().map_or("unknown".into(), in_words);
     println!("planned peak {}, measured {measured}", in_words(planned));

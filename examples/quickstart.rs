@@ -4,29 +4,21 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-use plimsoll::{memory, prelude::*};
+use plimsoll::prelude::*;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> plimsoll::Result<()> {
+    let data = datasets::mnist()?; // train, validation, test
     let model = Sequential::classifier("digits", [28, 28, 1], 10)
         .layer("conv", Conv2d::new(16, 3))
-        .layer("relu1", Activation::Relu)
+        .layer("relu", Activation::Relu)
         .layer("pool", MaxPool2d::new(2))
         .layer("flatten", Flatten)
-        .layer("hidden", Dense::new(64))
-        .layer("relu2", Activation::Relu)
         .layer("head", Dense::new(10));
-    let data = open("mnist", &OpenOptions::default())?;
-    let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(64).epochs(2).line(128 << 20);
-    let trainer = memory::declare(trainer, 2, &data); // the line covers program, threads, heap and data, too
-    let plans = trainer.plan(&data)?; // refuses here, with the reason, if 128 MiB are not enough
-    println!("{}\n", plans.sheet);
-    let mut session = trainer.prepare(plans, &data)?;
-    let report = session.fit(&data, &mut |event| {
-        if let TrainEvent::Validation { epoch, train_loss, evaluation, .. } = event {
-            println!("epoch {}: loss {train_loss:.3}, test accuracy {:?}", epoch + 1, evaluation.accuracy);
-        }
-        Control::Continue
-    })?;
-    println!("{:.0} samples/s", report.samples_per_second);
+    let trainer = Trainer::new(model, AdamW::new(1e-3)).memory(MiB(128)).batch(64).epochs(2).progress();
+    let plan = trainer.plan(&data)?; // refuses here, with the reason, if 128 MiB are not enough
+    println!("{}", plan.load_sheet());
+    let mut run = plan.start()?;
+    run.fit()?;
+    println!("{}", run.evaluate(&data.test)?);
     Ok(())
 }

@@ -11,11 +11,11 @@ use std::path::Path;
 
 fn trainer(threads: usize, folder: &Path) -> std::io::Result<Trainer> {
     let trainer =
-        Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(threads)?).batch(64).steps(40).seed(7);
+        Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(Cpu::new(threads)?).batch(64).steps(40).seed(7);
     Ok(trainer.schedule(Schedule::Cosine).checkpoints(folder, Some(5)).keep(3))
 }
 
-fn parameters(session: &Session<'_>) -> Result<Vec<u8>, TrainError> {
+fn parameters(session: &Session) -> Result<Vec<u8>, TrainError> {
     let names: Vec<String> = session.plans().states.iter().map(|state| state.name.clone()).collect();
     let mut bytes = Vec::new();
     for name in names {
@@ -33,15 +33,15 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(&two)?;
 
     let whole = trainer(2, &one)?;
-    let mut session = whole.prepare(whole.plan(&data)?, &data)?;
-    session.fit(&data, &mut |_| Control::Continue)?;
+    let mut session = whole.plan(&data)?.start()?;
+    session.fit()?;
     let expected = parameters(&session)?;
     let total = session.plans().sheet.total_bytes;
     println!("uninterrupted: 40 steps on two threads, {total} bytes in the arena");
 
     let first = trainer(2, &two)?;
-    let mut session = first.prepare(first.plan(&data)?, &data)?;
-    let stopped = session.fit(&data, &mut |event| match event {
+    let mut session = first.plan(&data)?.start()?;
+    let stopped = session.fit_with(&mut |event| match event {
         TrainEvent::Step { step: 23, .. } => Control::Leave,
         _ => Control::Continue,
     });
@@ -56,14 +56,14 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let second = trainer(1, &two)?.line(total - (400 << 10));
     let plans = second.plan(&data)?;
     let (parts, total) = (plans.plans[0].graph.micro_batches, plans.sheet.total_bytes);
-    let mut session = second.prepare(plans, &data)?;
+    let mut session = plans.start()?;
     let resumed = session.resume(&two)?;
     resumed.refused.iter().for_each(|reason| println!("  refused {reason}"));
     println!(
         "  resuming after step {} on one thread, in {parts} micro-batches, {total} bytes",
         resumed.state.steps_done
     );
-    session.fit(&data, &mut |_| Control::Continue)?;
+    session.fit()?;
     let same = parameters(&session)? == expected;
     println!("the same parameters and optimizer state, bit for bit: {same}");
     std::fs::remove_dir_all(&folder)?;

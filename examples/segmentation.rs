@@ -7,8 +7,8 @@
 
 use plimsoll::data::ImageOptions;
 use plimsoll::nn::zoo::Unet;
+use plimsoll::prelude::*;
 use plimsoll::train::metrics;
-use plimsoll::{memory, prelude::*};
 use std::path::Path;
 
 const SIDE: usize = 32;
@@ -64,17 +64,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data =
         open(&format!("masks:{}", folder.display()), &OpenOptions { images, ..OpenOptions::default() })?;
     let model = Unet { image: [SIDE, SIDE, 3], classes: 3, width: 8, norm: true };
-    let trainer = Trainer::new(model, AdamW::new(3e-3), Cpu::new(2)?).batch(16).epochs(3).line(256 << 20);
-    let trainer = memory::declare(trainer.report(step::Report::Output), 2, &data);
-    let plans = trainer.plan(&data)?;
+    let trainer = Trainer::new(model, AdamW::new(3e-3)).batch(16).epochs(3).memory(MiB(256));
+    let plans = trainer.report(step::Report::Output).progress().plan(&data)?;
     println!("planned peak: {} bytes", plans.sheet.total_bytes);
-    let mut session = trainer.prepare(plans, &data)?;
-    session.fit(&data, &mut |event| {
-        if let TrainEvent::Validation { epoch, train_loss, evaluation, .. } = event {
-            println!("epoch {}: training loss {train_loss:.4}, test loss {:.4}", epoch + 1, evaluation.loss);
-        }
-        Control::Continue
-    })?;
+    let mut session = plans.start()?;
+    session.fit()?;
     let mut measures = [metrics::from_name("iou", 3)?, metrics::from_name("dice", 3)?];
     session.evaluate_with(&data.test, &mut measures)?;
     for metric in &measures {

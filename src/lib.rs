@@ -4,26 +4,27 @@
 //! Describe a model, draw a line, read the load sheet, train:
 //!
 //! ```
-//! use plimsoll::{memory, prelude::*};
+//! use plimsoll::prelude::*;
 //!
+//! let data = datasets::mnist()?; // train, validation, test
 //! let model = Sequential::classifier("digits", [28, 28, 1], 10)
 //!     .layer("flatten", Flatten)
 //!     .layer("hidden", Dense::new(32))
 //!     .layer("relu", Activation::Relu)
 //!     .layer("head", Dense::new(10));
-//! let data = open("mnist", &OpenOptions::default())?;
-//! let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(100).steps(20).line(64 << 20);
-//! let trainer = memory::declare(trainer, 2, &data); // the line covers program, threads, heap and data, too
-//! let plans = trainer.plan(&data)?; // every byte is known here; nothing is allocated yet
-//! assert!(plans.sheet.total_bytes <= 64 << 20);
-//! let report = trainer.prepare(plans, &data)?.fit(&data, &mut |_| Control::Continue)?;
-//! assert!(report.evaluation.accuracy > Some(0.3));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! let plan = Trainer::new(model, AdamW::new(1e-3)).memory(MiB(128)).batch(100).steps(20).plan(&data)?;
+//! println!("{}", plan.load_sheet()); // every byte is known here; nothing is allocated yet
+//! let mut run = plan.start()?;
+//! run.fit()?;
+//! assert!(run.evaluate(&data.test)?.accuracy > Some(0.3));
+//! # Ok::<(), plimsoll::Error>(())
 //! ```
 
-pub mod memory;
-
 pub use plimsoll_plan::{Size, SizeError};
+pub use plimsoll_train::{TrainError as Error, memory};
+
+/// The result of planning and training.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use plimsoll_cpu as cpu;
 pub use plimsoll_data as data;
@@ -39,7 +40,8 @@ pub use plimsoll_transform as transform;
 pub mod prelude {
     pub use plimsoll_cpu::Cpu;
     pub use plimsoll_data::{
-        Batches, Buckets, Cursor, Dataset, Memory, OpenOptions, Pipeline, Record, Schema, Source, Stage, open,
+        Batch, Batches, Buckets, Cursor, Dataset, Memory, OpenOptions, Pipeline, Record, Schema, Source,
+        Stage, ValidationSplit, datasets, open,
     };
     pub use plimsoll_graph::{GraphError, Init, ValueId};
     pub use plimsoll_nn::{
@@ -49,10 +51,11 @@ pub mod prelude {
         Padding, Policy, Precision, Residual, RmsNorm, Sequential, Sgd, TransformerBlock, WithLoss, step,
         zoo,
     };
+    pub use plimsoll_plan::{GiB, MiB, Size};
     pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
     pub use plimsoll_train::{
-        Callback, Control, EarlyStopping, Evaluation, OwnSchedule, Report, RunLog, Schedule, Session,
-        TrainError, TrainEvent, Trainer, metrics,
+        BatchKind, Callback, Control, EarlyStopping, Evaluation, Names, OwnSchedule, Report, RunLog,
+        Schedule, Session, TrainError, TrainEvent, Trainer, TrainingPlan, metrics,
     };
 }
 

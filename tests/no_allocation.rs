@@ -39,11 +39,15 @@ fn steps_allocate_nothing_on_any_thread() {
             }
             let batch = 2 * step::example_block(model.as_ref(), &Numerics::default());
             let executor = Cpu::new(3).unwrap();
-            let trainer = Trainer::new(make(), optimizer(split), executor).batch(batch).micro_batches(split);
-            let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+            let trainer = Trainer::new(make(), optimizer(split))
+                .executor(executor)
+                .line(usize::MAX)
+                .batch(batch)
+                .micro_batches(split);
+            let mut session = trainer.plan(&data).unwrap().start().unwrap();
             let pipeline = data.train.clone().shuffle(0, 0).batch(batch).workers(split - 1);
             let mut batches = pipeline.start(Cursor::default()).unwrap();
-            let mut step = |session: &mut Session<'_>| {
+            let mut step = |session: &mut Session| {
                 let batch = batches.next().unwrap().unwrap();
                 session.train_step(batch).unwrap();
             };

@@ -27,14 +27,13 @@ fn memory_after_200_rounds_is_that_after_ten() {
     for round in 1..=200 {
         {
             let make = || {
-                let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(2).unwrap()).batch(64);
-                trainer.steps(4).line(64 << 20).checkpoints(folder, None)
+                let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).threads(2).batch(64);
+                trainer.steps(4).memory(MiB(128)).checkpoints(folder, None)
             };
-            let trainer = memory::declare(make(), 2, &data);
-            let plans = trainer.plan(&data).unwrap();
-            let mut session = trainer.prepare(plans.clone(), &data).unwrap();
+            let plans = make().plan(&data).unwrap();
+            let mut session = plans.clone().start().unwrap();
             session.add(RunLog::create(&folder.join("log.jsonl")).unwrap());
-            session.fit(&data, &mut |_| Control::Continue).unwrap();
+            session.fit().unwrap();
             let loss = session.evaluate(&data.test).unwrap().loss;
             let mut rows = 0;
             let count = |outputs: &[HostTensor]| {
@@ -44,7 +43,7 @@ fn memory_after_200_rounds_is_that_after_ten() {
             session.predict_each(&data.test, count).unwrap();
             assert!(loss.is_finite() && rows == 300);
             drop(session);
-            let mut again = trainer.prepare(plans, &data).unwrap();
+            let mut again = plans.start().unwrap();
             assert_eq!(again.resume(folder).unwrap().state.steps_done, 4);
             assert_eq!(again.evaluate(&data.test).unwrap().loss, loss);
         }

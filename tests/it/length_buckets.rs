@@ -9,14 +9,14 @@ const LENGTHS: [usize; 3] = [16, 48, 128];
 /// Five steps an epoch: four batches of 64, and one of 44 from the largest bucket.
 fn sequences(workers: usize) -> Dataset {
     let data = data(300, &LENGTHS).unwrap();
-    Dataset { train: data.train.workers(workers).prefetch(2), test: data.test.workers(workers), ..data }
+    Dataset::new(data.name, data.train.workers(workers).prefetch(2), data.test.workers(workers))
 }
 
 fn run(threads: usize) -> Trainer {
     trainer(&LENGTHS, threads).unwrap().batch(64).epochs(2)
 }
 
-fn states(session: &Session<'_>) -> Vec<Vec<u8>> {
+fn states(session: &Session) -> Vec<Vec<u8>> {
     let names = session.plans().states.iter().map(|state| state.name.clone());
     names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
@@ -26,8 +26,8 @@ fn end(trainer: &Trainer, data: &Dataset) -> (Vec<Vec<u8>>, u64, bool) {
     let plans = trainer.plan(data).unwrap();
     let first = &plans.plans[0];
     let changed = first.graph.micro_batches > 1 || first.rematerialized().count() > 0;
-    let mut session = trainer.prepare(plans, data).unwrap();
-    let report = session.fit(data, &mut |_| Control::Continue).unwrap();
+    let mut session = plans.start().unwrap();
+    let report = session.fit().unwrap();
     assert_eq!(session.steps_done(), 10);
     (states(&session), report.evaluation.loss.to_bits(), changed)
 }
@@ -80,7 +80,7 @@ fn a_run_interrupted_several_times_ends_in_the_same_bits() {
     let scratch = Scratch::new("buckets");
     let piece = |threads, workers, until: u64| {
         let (trainer, data) = (run(threads).checkpoints(&scratch.0, None), sequences(workers));
-        let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+        let mut session = trainer.plan(&data).unwrap().start().unwrap();
         if until > 3 {
             session.resume(&scratch.0).unwrap();
         }
@@ -88,7 +88,7 @@ fn a_run_interrupted_several_times_ends_in_the_same_bits() {
             TrainEvent::Step { step, .. } if *step == until => Control::Leave,
             _ => Control::Continue,
         };
-        assert!(matches!(session.fit(&data, listen), Err(TrainError::Interrupted { .. })) || until > 10);
+        assert!(matches!(session.fit_with(listen), Err(TrainError::Interrupted { .. })) || until > 10);
         states(&session)
     };
     // Within the first epoch, at its end, within the second.
@@ -97,7 +97,7 @@ fn a_run_interrupted_several_times_ends_in_the_same_bits() {
     }
     assert!(piece(2, 2, 11) == expected);
     let (other, data) = (trainer(&[16, 128], 1).unwrap().batch(64).epochs(2), data(300, &[16, 128]).unwrap());
-    let mut session = other.prepare(other.plan(&data).unwrap(), &data).unwrap();
+    let mut session = other.plan(&data).unwrap().start().unwrap();
     let refused = session.resume(&scratch.0).unwrap_err().to_string();
     assert!(refused.contains("majority of i32[128], i32[] or i32[16], i32[] or i32[48], i32[]"), "{refused}");
 }
@@ -105,7 +105,7 @@ fn a_run_interrupted_several_times_ends_in_the_same_bits() {
 #[test]
 fn a_batch_of_an_undeclared_type_is_refused() {
     let (planned, trainer) = (sequences(0), run(1));
-    let mut session = trainer.prepare(trainer.plan(&planned).unwrap(), &planned).unwrap();
+    let mut session = trainer.plan(&planned).unwrap().start().unwrap();
     let mut refused = |lengths: &[usize], examples: usize| {
         let data = data(300, lengths).unwrap();
         let mut batches = data.train.batch(examples).start(Cursor::default()).unwrap();
@@ -150,10 +150,16 @@ impl Model for Placed {
 #[test]
 fn variants_with_other_parameters_are_refused() {
     let data = data(300, &[16, 128]).unwrap();
-    let trainer = Trainer::new(Placed(128), AdamW::new(1e-3), Cpu::new(1).unwrap()).variant(Placed(16));
+    let trainer = Trainer::new(Placed(128), AdamW::new(1e-3))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX)
+        .variant(Placed(16));
     let refused = trainer.plan(&data).unwrap_err().to_string();
     assert!(refused.contains("`positions` is f32[16]") && refused.contains("has f32[128]"), "{refused}");
-    let trainer = Trainer::new(Placed(128), AdamW::new(1e-3), Cpu::new(1).unwrap()).variant(Majority(16));
+    let trainer = Trainer::new(Placed(128), AdamW::new(1e-3))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX)
+        .variant(Majority(16));
     let refused = trainer.plan(&data).unwrap_err().to_string();
     assert!(refused.contains("`positions` is f32[128]") && refused.contains("has none"), "{refused}");
 }
@@ -188,18 +194,22 @@ fn tagged(lengths: &[usize]) -> Dataset {
 #[test]
 fn padding_does_not_count_in_the_loss() {
     let loss = |trainer: Trainer, data: Dataset| {
-        let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+        let mut session = trainer.plan(&data).unwrap().start().unwrap();
         session.evaluate(&data.test).unwrap()
     };
     let [padded, bucketed] =
         [&[128][..], &LENGTHS].map(|lengths| loss(trainer(lengths, 1).unwrap(), data(300, lengths).unwrap()));
     assert!((padded.loss - bucketed.loss).abs() < 1e-6 && padded.accuracy == bucketed.accuracy);
     let tagger_of = |lengths: &[usize]| {
-        let first = Trainer::new(tagger(128), AdamW::new(3e-2), Cpu::new(1).unwrap()).batch(8);
+        let first = Trainer::new(tagger(128), AdamW::new(3e-2))
+            .executor(Cpu::new(1).unwrap())
+            .line(usize::MAX)
+            .batch(8);
         lengths.iter().filter(|&&length| length != 128).fold(first, |t, &length| t.variant(tagger(length)))
     };
     let [padded, bucketed] = [&[128][..], &LENGTHS].map(|lengths| loss(tagger_of(lengths), tagged(lengths)));
     assert!((padded.loss - bucketed.loss).abs() < 1e-6, "{padded:?} and {bucketed:?}");
-    let report = tagger_of(&LENGTHS).epochs(3).fit(&tagged(&LENGTHS), &mut |_| Control::Continue).unwrap();
+    let report =
+        tagger_of(&LENGTHS).epochs(3).plan(&tagged(&LENGTHS)).unwrap().start().unwrap().fit().unwrap();
     assert!(report.evaluation.accuracy > Some(0.99), "{report:?}");
 }

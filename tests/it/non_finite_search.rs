@@ -61,16 +61,23 @@ fn steps_of_every_model_have_no_non_finite_values_and_the_same_bits() {
         let batch = 2 * step::example_block(model.as_ref(), &Numerics::default());
         let losses = |executor: Box<dyn Fn() -> Trainer>, parts: usize| {
             let trainer = executor().batch(batch).steps(2).micro_batches(parts);
-            let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
-            let report = session.fit(&data, &mut |_| Control::Continue);
+            let mut session = trainer.plan(&data).unwrap().start().unwrap();
+            let report = session.fit();
             let report = report.unwrap_or_else(|e| panic!("{} in {parts}: {e}", entry.name));
             (report.final_loss.to_bits(), report.evaluation.loss.to_bits())
         };
         for parts in if entry.splits { &[1, 2][..] } else { &[1] } {
             let cpu = || Cpu::new(2).unwrap();
-            let plain = losses(Box::new(move || Trainer::new(make(), AdamW::new(1e-3), cpu())), *parts);
-            let searched =
-                losses(Box::new(move || Trainer::new(make(), AdamW::new(1e-3), Searching(cpu()))), *parts);
+            let plain = losses(
+                Box::new(move || Trainer::new(make(), AdamW::new(1e-3)).executor(cpu()).line(usize::MAX)),
+                *parts,
+            );
+            let searched = losses(
+                Box::new(move || {
+                    Trainer::new(make(), AdamW::new(1e-3)).executor(Searching(cpu())).line(usize::MAX)
+                }),
+                *parts,
+            );
             assert_eq!(plain, searched, "{} in {parts}", entry.name);
         }
     }

@@ -171,10 +171,11 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             );
             executor.spilling(SPILL_FOLDER).disk_rates(rates)
         };
-        let trainer = Trainer::new((entry.make)(sizes), AdamW::new(1e-4), executor)
+        let trainer = Trainer::new((entry.make)(sizes), AdamW::new(1e-4))
+            .executor(executor)
             .batch(case.batch)
             .kinds(&[BatchKind::Train, BatchKind::Evaluate]);
-        Ok(memory::declare(trainer, threads, &data))
+        Ok(trainer)
     };
 
     let any = trainer(usize::MAX)?;
@@ -220,8 +221,7 @@ fn measure(case: &Case, flags: &Flags) -> Result<(), Box<dyn Error>> {
             plans.sheet.slowdown() * 100.0,
         );
         let offloads = plans.tier_bytes.file > 0;
-        let (pairs, same) =
-            side_by_side(&trainer, &data, batch, [&unlimited, &plans], flags.pairs, offloads)?;
+        let (pairs, same) = side_by_side(batch, [&unlimited, &plans], flags.pairs, offloads)?;
         let (step, _) = middle(pairs.iter().map(|pair| pair.without * 1e3).collect());
         let percent = |ratio: f64| (ratio - 1.0) * 100.0;
         let target = CpuTarget::new(Isa::detect(), threads);
@@ -286,10 +286,8 @@ impl Pair {
 
 /// Trains two plans of one run side by side; returns the pairs of steps, and whether all states are the same afterwards.
 fn side_by_side(
-    trainer: &Trainer,
-    data: &Dataset,
     batch: &Batch,
-    plans: [&PlanSet; 2],
+    plans: [&TrainingPlan; 2],
     count: usize,
     offloads: bool,
 ) -> Result<(Vec<Pair>, bool), Box<dyn Error>> {
@@ -297,9 +295,9 @@ fn side_by_side(
     if memory::available().is_some_and(|available| available < needed) {
         return Err(format!("both runs need {:.0} MiB, more than is available", mebibytes(needed)).into());
     }
-    let mut first = trainer.prepare(plans[0].clone(), data)?;
-    let mut second = trainer.prepare(plans[1].clone(), data)?;
-    let timed = |session: &mut Session<'_>| -> Result<f64, TrainError> {
+    let mut first = plans[0].clone().start()?;
+    let mut second = plans[1].clone().start()?;
+    let timed = |session: &mut Session| -> Result<f64, TrainError> {
         let start = Instant::now();
         session.train_step(batch)?;
         Ok(start.elapsed().as_secs_f64())

@@ -18,7 +18,7 @@ const LINES: usize = 10;
 const LARGEST: usize = 1 << 24;
 
 /// Line against predicted slowdown, from no line down to the floor.
-pub fn curve(forecast: &mut Forecast<'_>, say: Say) -> Result<Value, Failure> {
+pub fn curve(forecast: &mut Forecast, say: Say) -> Result<Value, Failure> {
     let plans = forecast.curve(LINES)?;
     say(&format!(
         "{:>12} {:>14} {:>14} {:>10} {:>12} {:>14} {:>10}",
@@ -176,7 +176,7 @@ fn most_examples(setup: &Setup) -> usize {
 fn sheet_of(options: &RunOptions) -> Result<(bool, LoadSheet), Failure> {
     let setup = setup(options)?;
     match setup.trainer.plan(&setup.data) {
-        Ok(plans) => Ok((true, plans.sheet)),
+        Ok(plans) => Ok((true, plans.into_plans().sheet)),
         Err(TrainError::Plan(PlanError::Infeasible(short))) => Ok((false, short.sheet)),
         Err(other) => Err(other.into()),
     }

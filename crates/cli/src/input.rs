@@ -144,29 +144,32 @@ pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool,
 /// and with rows in the shape of the model's input.
 pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Failure> {
     let (inputs, target) = (model.inputs(), model.target());
-    let Dataset { name, train, test } = data;
-    let classes = train.schema().classes();
+    let classes = data.train.schema().classes();
     let own = inputs.len() == 1 && inputs[0] == target && target.bound.is_none() && classes.is_some();
     let shape = inputs.first().map(|field| field.ty.shape.clone());
     let other = |shape: &Shape| {
-        let (has, _) = train.schema().fields().ok()?;
+        let (has, _) = data.train.schema().fields().ok()?;
         let has = &has.first()?.ty.shape;
-        (applies::is(&name, Family::Table) && has != shape && has.elements() == shape.elements())
+        (applies::is(&data.name, Family::Table) && has != shape && has.elements() == shape.elements())
             .then(|| shape.to_vec())
     };
-    let (train, test) = match shape.as_ref().and_then(other) {
-        Some(shape) => (train.apply(Shaped::new(shape.clone()))?, test.apply(Shaped::new(shape))?),
-        None => (train, test),
+    let data = match shape.as_ref().and_then(other) {
+        Some(shape) => data.map_parts(|part| part.apply(Shaped::new(shape.clone())))?,
+        None => data,
     };
-    let (train, test) = if own {
-        (train.apply(Itself)?, test.apply(Itself)?)
-    } else if is_masked(model.name()) && !applies::is(&name, Family::Synthetic) {
-        let masked = |seed| Masked { tokens: classes.unwrap_or(0) as u32, seed };
-        (train.apply(masked(seed))?, test.apply(masked(seed ^ 1))?)
-    } else {
-        (train, test)
-    };
-    Ok(Dataset { name, train, test })
+    if own {
+        return Ok(data.map_parts(|part| part.apply(Itself))?);
+    }
+    if !is_masked(model.name()) || applies::is(&data.name, Family::Synthetic) {
+        return Ok(data);
+    }
+    let masked = |seed| Masked { tokens: classes.unwrap_or(0) as u32, seed };
+    // Each part has masks of its own.
+    let mut data = data;
+    data.train = data.train.apply(masked(seed))?;
+    data.test = data.test.apply(masked(seed ^ 1))?;
+    data.validation = data.validation.map(|part| part.apply(masked(seed ^ 2))).transpose()?;
+    Ok(data)
 }
 
 /// Whether a model is a masked language model.

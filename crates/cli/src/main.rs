@@ -8,7 +8,6 @@ mod data;
 mod doctor;
 mod evaluate;
 mod graph;
-mod heap;
 mod input;
 mod machine;
 mod plan;
@@ -35,7 +34,7 @@ use std::process::ExitCode;
 
 /// Counts live heap bytes by tag.
 #[global_allocator]
-static HEAP: heap::Heap = heap::Heap::new();
+static HEAP: plimsoll::memory::Heap = plimsoll::memory::Heap;
 
 fn main() -> ExitCode {
     plimsoll::memory::configure_heap();

@@ -67,7 +67,8 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     check_spill_folder(run, &plans)?;
     note_split(&mut plans, run);
     if let Some(elsewhere) = &run.elsewhere {
-        plans.sheet.notes.extend(elsewhere.file_note(&plans.sheet));
+        let note = elsewhere.file_note(plans.load_sheet());
+        plans.load_sheet_mut().notes.extend(note);
     }
     if !answered {
         show(&plans.sheet.to_string());
@@ -107,7 +108,7 @@ pub fn planned(plans: &PlanSet) -> Value {
 }
 
 /// Figures that need other plans, as JSON.
-fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainError> {
+fn figures(forecast: &mut Forecast, plans: &PlanSet) -> Result<Value, TrainError> {
     // The bound is for plans that offload nothing.
     let offloaded = tally(plans).offloaded;
     let bound = match offloaded.host + offloaded.file {
@@ -123,7 +124,7 @@ fn figures(forecast: &mut Forecast<'_>, plans: &PlanSet) -> Result<Value, TrainE
 }
 
 /// The least time that rematerialization takes under a line, as a share of the unlimited step's time.
-pub fn lower_bound(forecast: &mut Forecast<'_>, line_bytes: usize) -> Result<f64, TrainError> {
+pub fn lower_bound(forecast: &mut Forecast, line_bytes: usize) -> Result<f64, TrainError> {
     let unlimited = forecast.plan(usize::MAX)?.sheet.unlimited_ns;
     Ok(forecast.least_rematerialization(line_bytes)? as f64 / unlimited.max(1) as f64)
 }

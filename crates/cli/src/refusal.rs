@@ -7,8 +7,8 @@ use super::update::{MomentsName, OptimizerName};
 use super::{Failure, say};
 use plimsoll::Size;
 use plimsoll::nn::Precision;
-use plimsoll::plan::{Infeasible, LoadSheet, PlanError, PlanSet, Space, in_words};
-use plimsoll::train::{Forecast, TrainError, tally};
+use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words};
+use plimsoll::train::{Forecast, TrainError, TrainingPlan, tally};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ pub struct Alternative {
 const NOTEWORTHY_SLOWDOWN: f64 = 0.1;
 
 /// Notes in the load sheet if a step that the line makes much slower would be faster with batch norm split.
-pub fn note_split(plans: &mut PlanSet, options: &RunOptions) {
+pub fn note_split(plans: &mut TrainingPlan, options: &RunOptions) {
     let line_bytes = plans.sheet.line_bytes;
     if plans.sheet.slowdown() <= NOTEWORTHY_SLOWDOWN {
         return;
@@ -40,7 +40,7 @@ pub fn note_split(plans: &mut PlanSet, options: &RunOptions) {
     if let Some(split) =
         split_batch_norm(&options).filter(|s| s.fits && s.predicted_ms < plans.sheet.predicted_ms())
     {
-        plans.sheet.notes.push(format!(
+        plans.load_sheet_mut().notes.push(format!(
             "Batch norm keeps the batch whole. With {}, which changes the results, a step would take {:.1} ms.",
             split.flags, split.predicted_ms
         ));
@@ -58,7 +58,11 @@ fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
 }
 
 /// [`refuse`] for a run.
-pub fn plan_or_refuse(error: TrainError, options: &RunOptions, setup: &Setup) -> Result<PlanSet, Failure> {
+pub fn plan_or_refuse(
+    error: TrainError,
+    options: &RunOptions,
+    setup: &Setup,
+) -> Result<TrainingPlan, Failure> {
     refuse(error, options, setup, &mut setup.trainer.forecast(&setup.data), &Map::new())
 }
 
@@ -68,9 +72,9 @@ pub fn refuse(
     error: TrainError,
     options: &RunOptions,
     setup: &Setup,
-    forecast: &mut Forecast<'_>,
+    forecast: &mut Forecast,
     more: &Map<String, Value>,
-) -> Result<PlanSet, Failure> {
+) -> Result<TrainingPlan, Failure> {
     let TrainError::Plan(PlanError::Infeasible(short)) = &error else { return Err(error.into()) };
     // Another line of the computing space does not help where host memory is short.
     if short.space == Space::Host {
@@ -80,7 +84,7 @@ pub fn refuse(
     let floor_bytes = forecast.floor()?;
     let mut lowest = forecast.plan(floor_bytes)?;
     if floor_bytes <= line_bytes {
-        lowest.sheet.line_bytes = line_bytes;
+        lowest.load_sheet_mut().line_bytes = line_bytes;
         return Ok(lowest);
     }
     let answer = Infeasible {
@@ -161,7 +165,7 @@ fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<A
 fn plan_sheet(options: &RunOptions) -> Option<(bool, LoadSheet)> {
     let setup = setup(options).ok()?;
     match setup.trainer.plan(&setup.data) {
-        Ok(plans) => Some((true, plans.sheet)),
+        Ok(plans) => Some((true, plans.into_plans().sheet)),
         Err(TrainError::Plan(PlanError::Infeasible(short))) => Some((false, short.sheet)),
         Err(_) => None,
     }

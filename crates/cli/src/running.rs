@@ -2,7 +2,7 @@
 
 use super::Failure;
 use clap::{Args, ValueEnum};
-use plimsoll::data::Dataset;
+use plimsoll::data::{DataError, ValidationSplit};
 use plimsoll::train::metrics::MetricSpec;
 use plimsoll::train::{EarlyStopping, Monitor, Names, RunLog, Session, Trainer};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub struct LoopOptions {
     /// Steps that count as an epoch, independent of the data's length
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub steps_per_epoch: Option<u64>,
-    /// Hold out this share of the training examples, spread evenly, and validate on them instead of the test part
+    /// Validate on this share of the training examples, spread evenly; 0: validate on the test part [default: 0.1]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub validation_split: Option<f64>,
     /// Validate every this many steps, instead of after each epoch
@@ -129,13 +129,12 @@ impl LoopOptions {
         Ok(())
     }
 
-    /// The data with held-out training examples in place of the test part, if the flags ask for it.
-    pub fn data(&self, data: Dataset) -> Result<Dataset, Failure> {
+    /// The validation part that the flags ask for.
+    pub fn validation(&self) -> ValidationSplit {
         match self.validation_split {
-            None => Ok(data),
-            Some(share) => {
-                data.hold_out(share).map_err(|e| Failure::usage(format!("--validation-split: {e}")))
-            }
+            None => ValidationSplit::Tenth,
+            Some(0.0) => ValidationSplit::None,
+            Some(share) => ValidationSplit::Share(share),
         }
     }
 
@@ -163,7 +162,7 @@ impl LoopOptions {
     }
 
     /// Adds the callbacks to a session that has done `steps_done` steps.
-    pub fn callbacks(&self, session: &mut Session<'_>, steps_done: u64) -> Result<(), Failure> {
+    pub fn callbacks(&self, session: &mut Session, steps_done: u64) -> Result<(), Failure> {
         if let Some(patience) = self.early_stop {
             session.add(EarlyStopping::new(patience));
         }
@@ -176,10 +175,15 @@ impl LoopOptions {
         }
         Ok(())
     }
+}
 
-    /// The part of the data that validations use.
-    pub fn validated_on(&self) -> &'static str {
-        if self.validation_split.is_some() { "validation" } else { "test" }
+/// Names the flag of a validation part that cannot be split off.
+pub fn explain_split(error: DataError) -> Failure {
+    match error {
+        DataError::Option { option: "hold_out", .. } => {
+            Failure::usage(format!("--validation-split: {error}"))
+        }
+        other => other.into(),
     }
 }
 

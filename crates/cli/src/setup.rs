@@ -3,13 +3,12 @@
 use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, is_masked, narrowed, open_options};
 use super::machine::Elsewhere;
+use super::running::explain_split;
 use super::{Failure, applies, resume};
-use crate::HEAP;
-use crate::heap::Tag;
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, Family, ImageOptions, OpenOptions, open};
-use plimsoll::memory::{self, Watchdog};
+use plimsoll::data::{Dataset, Family, OpenOptions, open};
+use plimsoll::memory::{self, Process, Tag};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
@@ -18,6 +17,9 @@ use plimsoll::runtime::transfer::disk_rates;
 use plimsoll::train::{BatchKind, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 
+/// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on the page cache: newer kernels
+/// map large folios of the program's file as a whole, which after a copy of the file may be another MiB or two.
+const PROGRAM_BYTES: usize = 10 << 20;
 /// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
 /// Epochs over real data.
@@ -72,21 +74,15 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let open_options = OpenOptions {
         images,
         examples: step_examples.saturating_mul(10),
+        validation: options.running.validation(),
         ..open_options(model.as_ref(), &options.input, &sizes, options.seed, line_bytes)
     };
-    let data = HEAP.tagged(Tag::Data, || open(&name, &open_options))?;
+    let data = memory::tagged(Tag::Data, || open(&name, &open_options)).map_err(explain_split)?;
     // The model takes the number of features, classes or tokens from the data.
     if fit(&mut sizes, &name, &data)? {
         model = self::model(&sizes, Some(&name))?;
     }
-    let mut data = options.running.data(fitted(data, model.as_ref(), options.seed)?)?;
-    if options.augment && options.running.validation_split.is_some() {
-        // Held-out examples are not augmented.
-        let plain = ImageOptions { augment: false, ..open_options.images.clone() };
-        let plain = OpenOptions { images: plain, ..open_options };
-        let plain = HEAP.tagged(Tag::Data, || open(&name, &plain))?;
-        data.test = options.running.data(fitted(plain, model.as_ref(), options.seed)?)?.test;
-    }
+    let data = fitted(data, model.as_ref(), options.seed)?;
     model = narrowed(model, &data, precision)?;
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
@@ -103,7 +99,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let inputs = model.inputs();
     let executor = run_executor(options, threads, line_bytes)?;
     let device_line = options.elsewhere.as_ref().and_then(Elsewhere::device_line);
-    let trainer = Trainer::new(model, options.update.optimizer()?, executor)
+    let trainer = Trainer::new(model, options.update.optimizer()?)
+        .executor(executor)
         .batch(batch)
         .accumulate(accumulate)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate])
@@ -111,7 +108,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))
         .precision(options.precision.policy()?)
-        .line(line_bytes)
+        .memory(Size::Bytes(line_bytes))
         .device_line(device_line.unwrap_or(usize::MAX));
     let trainer = match plan_cache(options.plan_cache.as_deref())? {
         Some(folder) => trainer.plan_cache(folder),
@@ -123,10 +120,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         None => trainer,
     };
     let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
-    let mut trainer = memory::declare(trainer, threads, &data);
+    let process = process(threads);
     // The second arena of the memory check is not in the plan.
-    let watchdog = if options.check_memory { Watchdog::disabled() } else { memory::watchdog(&data) };
-    trainer = trainer.watch(watchdog.heap(|| HEAP.parts()));
+    let mut trainer = trainer.process(if options.check_memory { process.unwatched() } else { process });
     if let Some(size) = options.your_code {
         let bytes = size.bytes(available_bytes.unwrap_or(usize::MAX));
         trainer = trainer.outside(Entry::new("your code", bytes, "declared with --your-code"));
@@ -260,6 +256,11 @@ fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
             Ok(caches.map(|folder| folder.join("plimsoll")))
         }
     }
+}
+
+/// This program as its own lines account for it.
+pub fn process(threads: usize) -> Process {
+    Process::known(PROGRAM_BYTES, threads)
 }
 
 /// The number of threads.

@@ -6,12 +6,10 @@ use super::plan::planned;
 use super::running::LoopOptions;
 use super::setup::{check_available, setup};
 use super::{Failure, hint, refusal::plan_or_refuse, resume, say, signals};
-use crate::HEAP;
-use crate::heap::Tag;
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
-use plimsoll::memory::{self, measured_peak};
+use plimsoll::data::{DATA_SET, DECODERS, Dataset, INPUT_WORKERS, SHUFFLE_BUFFER};
+use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
     BATCH_BUFFERS, BATCHES_AHEAD, Control, Ending, Evaluation, HEAP_CAP, METRICS, OUTPUTS, Report,
@@ -42,9 +40,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
     let planning = Instant::now();
-    let plans = HEAP
-        .tagged(Tag::Planning, || setup.trainer.plan(&setup.data))
-        .or_else(|error| plan_or_refuse(error, options, &setup))?;
+    let plans = (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
     let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
     let planning_peak = measured_peak();
     say(&plans.sheet.to_string());
@@ -64,11 +60,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     ];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
-    // Memory of planning goes back to the system before the arena is mapped.
-    memory::trim_heap();
-    memory::trim_code();
-    HEAP.restart_peaks();
-    let mut session = setup.trainer.prepare(plans, &setup.data)?;
+    memory::restart_heap_peaks();
+    let mut session = plans.start()?;
     if let Some(folder) = &options.resume {
         let resumed = session.resume(folder)?;
         resumed.refused.iter().for_each(|reason| hint(&format!("refused {reason}")));
@@ -98,10 +91,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if options.out.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
-    let mut progress = Progress::new(start, &options.running);
+    let mut progress = Progress::new(start, &options.running, &setup.data);
     // Code that only prepared the run is dropped, too.
     memory::trim_code();
-    let report = session.fit(&setup.data, &mut |event| progress.on(event));
+    let report = session.fit_with(&mut |event| progress.on(event));
     progress.bar.finish_and_clear();
     let report = report.map_err(interrupted)?;
     if let Some(folder) = &options.out {
@@ -119,12 +112,13 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         say(&ending);
     }
     let measured = measured_peak();
-    let evaluation = accuracy(&report.evaluation, options.running.validated_on());
+    let evaluation = accuracy(&report.evaluation, "test");
     say(&summary(&report, &evaluation, total_bytes, measured, progress.first_step));
     if let Some(price) = price {
         say(&format!("{price}; {}", measured_price(&report)));
     }
     let mut object = planned_json;
+    let heap_bytes: usize = [Tag::Program, Tag::Planning, Tag::Data].map(heap_peak).iter().sum();
     let figures = json!({
         "model": options.model.model, "model_options": model_options(&setup.sizes), "data": setup.data.name,
         "tokenizer": options.input.tokenizer, "label": options.input.label, "columns": options.input.columns, "batch": setup.batch,
@@ -135,7 +129,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "loss_scale": report.scale.map(|scale| scale.scale),
         "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,
-        "heap_peak_bytes": HEAP.peak(Tag::Program) + HEAP.peak(Tag::Planning) + HEAP.peak(Tag::Data),
+        "heap_peak_bytes": heap_bytes,
         "heap_limit_bytes": heap_cap,
         "planning_peak_bytes": planning_peak,
         "threads": setup.threads,
@@ -148,6 +142,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "samples_per_second": report.samples_per_second,
         "time_to_first_step_s": progress.first_step.map(|t| t.as_secs_f64()),
         "final_loss": report.final_loss,
+        "validation_loss": report.validation.map(|validation| validation.loss),
+        "validation_accuracy": report.validation.and_then(|validation| validation.accuracy),
         "test_loss": report.evaluation.loss,
         "test_accuracy": report.evaluation.accuracy,
         "steps": report.steps,
@@ -185,7 +181,7 @@ fn begin(folder: &Path, resolved: &str) -> Result<(), Failure> {
 }
 
 /// Prints how many records were skipped, if any.
-pub fn say_skipped(session: &Session<'_>) {
+pub fn say_skipped(session: &Session) {
     if let (count @ 1.., Some(first)) = session.skipped() {
         hint(&format!("{count} bad records were skipped; the first: {first}"));
     }
@@ -321,9 +317,10 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(start: Instant, running: &LoopOptions) -> Self {
+    fn new(start: Instant, running: &LoopOptions, data: &Dataset) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        let (part, by_steps) = (running.validated_on(), running.validate_every.is_some());
+        let part = if data.validation.is_some() { "validation" } else { "test" };
+        let by_steps = running.validate_every.is_some();
         let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}  {eta} left") {
             bar.set_style(style);

@@ -2,12 +2,11 @@
 
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
-use super::setup::{batch, check_available, executor, line, model, threads};
+use super::setup::{batch, check_available, executor, line, model, process, threads};
 use super::{Failure, answer, applies, hint, resume::recorded, say};
-use crate::HEAP;
-use crate::heap::Tag;
-use plimsoll::data::{Dataset, OpenOptions, Pipeline};
-use plimsoll::memory;
+use plimsoll::Size;
+use plimsoll::data::{Dataset, OpenOptions, Pipeline, ValidationSplit};
+use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Policy, Sgd, step};
 use plimsoll::plan::in_words;
 use plimsoll::train::{BatchKind, Session, TrainState, Trainer};
@@ -136,9 +135,10 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let open_options = OpenOptions {
         images,
         examples: examples.saturating_mul(10),
+        validation: ValidationSplit::None,
         ..open_options(model.as_ref(), &input, &sizes, seed, line_bytes)
     };
-    let opened = HEAP.tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
+    let opened = memory::tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
     // A report has the sizes that the model took from the data, a checkpoint does not.
     if matches!(parameters, Parameters::Checkpoint(_)) && fit(&mut sizes, &data_name, &opened)? {
         model = self::model(&sizes, trained_on.as_deref())?;
@@ -149,11 +149,13 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     }
     let classes = model.target().bound;
     let model = narrowed(model, &data, precision)?;
-    let trainer = Trainer::new(model, Sgd::new(0.0), executor(threads)?);
-    let trainer =
-        trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
+    let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor(threads)?);
+    let trainer = trainer
+        .batch(examples.min(data.test.len().unwrap_or(1).max(1)))
+        .seed(seed)
+        .memory(Size::Bytes(line_bytes));
     let trainer = trainer.precision(described.policy);
-    let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
+    let trainer = trainer.kinds(&[kind]).report(report).process(process(threads));
     Ok(Trained { trainer, data, classes, parameters, available_bytes })
 }
 
@@ -167,17 +169,14 @@ fn precision(manifest: &Value) -> Result<Policy, String> {
 
 impl Trained {
     /// Plans, prints the load sheet if `show` is set, and loads the weights.
-    pub fn session(&self, json: bool, show: bool) -> Result<(Session<'_>, usize), Failure> {
-        let plans =
-            HEAP.tagged(Tag::Planning, || self.trainer.plan(&self.data)).map_err(|e| answer(e, json))?;
+    pub fn session(&self, json: bool, show: bool) -> Result<(Session, usize), Failure> {
+        let plans = self.trainer.plan(&self.data).map_err(|e| answer(e, json))?;
         let total = plans.sheet.total_bytes;
         if show {
             say(&plans.sheet.to_string());
         }
         check_available(total, self.available_bytes)?;
-        memory::trim_heap();
-        memory::trim_code();
-        let mut session = self.trainer.prepare(plans, &self.data)?;
+        let mut session = plans.start()?;
         match &self.parameters {
             Parameters::File(path) => session.load(path)?,
             Parameters::Checkpoint(folder) => {

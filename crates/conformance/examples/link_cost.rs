@@ -87,7 +87,7 @@ fn measure(
 ) -> Result<(), Box<dyn Error>> {
     let trainer = || -> Result<Trainer, Box<dyn Error>> {
         let (_, model, batch) = models().swap_remove(index);
-        Ok(Trainer::new(model, AdamW::new(1e-3), executor()?).batch(batch).seed(1))
+        Ok(Trainer::new(model, AdamW::new(1e-3)).executor(executor()?).line(usize::MAX).batch(batch).seed(1))
     };
     let (name, model, batch) = models().swap_remove(index);
     let data = synthetic(&model, batch, 3, 5);
@@ -97,7 +97,7 @@ fn measure(
     let plans = unlimited.plan(&data)?;
     let mut forecast = unlimited.forecast(&data);
     let (floor, whole) = (forecast.floor()?, plans.sheet.total_bytes);
-    let mut first = unlimited.prepare(plans.clone(), &data)?;
+    let mut first = plans.clone().start()?;
     for (device_percent, host_percent) in LINES {
         let device = floor + (whole - floor) / 100 * device_percent;
         let host = forecast.plan(device)?.sheet.host.clone().unwrap_or_default();
@@ -105,7 +105,7 @@ fn measure(
         let host_line = others + host.arena_bytes / 100 * host_percent + (8 << 20);
         let run = trainer()?.device_line(device).line(host_line);
         let lined = run.plan(&data)?;
-        let mut second = run.prepare(lined.clone(), &data)?;
+        let mut second = lined.clone().start()?;
         let mut ratios = Vec::new();
         let mut alone = Vec::new();
         step(&mut first, examples)?;
@@ -157,7 +157,7 @@ fn predicted_ratio(
     Ok(lined.predict(0, target, &tiers)? as f64 / without.predict(0, target, &tiers)? as f64)
 }
 
-fn step(session: &mut Session<'_>, batch: &Batch) -> Result<f64, Box<dyn Error>> {
+fn step(session: &mut Session, batch: &Batch) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     session.train_step(batch)?;
     Ok(start.elapsed().as_secs_f64())

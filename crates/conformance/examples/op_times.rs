@@ -61,7 +61,11 @@ fn main() -> Result<(), Failure> {
     let target = CpuTarget::new(isa.unwrap_or_else(Isa::detect), threads);
     let times = Arc::new(StepTimes::default());
     let executor = Cpu::with_isa(threads, target.isa)?.timed(times.clone());
-    let trainer = Trainer::new(model, optimizer, executor).batch(batch).kinds(&[BatchKind::Train]);
+    let trainer = Trainer::new(model, optimizer)
+        .executor(executor)
+        .line(usize::MAX)
+        .batch(batch)
+        .kinds(&[BatchKind::Train]);
     let trainer = match number("micro")? {
         Some(micro_batches) => trainer.micro_batches(micro_batches),
         None => trainer,
@@ -74,7 +78,7 @@ fn main() -> Result<(), Failure> {
             saved.iter().map(|step| step["nanoseconds"].as_u64().unwrap_or(0)).collect()
         }
         None => {
-            let mut session = trainer.prepare(plans, &data)?;
+            let mut session = plans.start()?;
             let mut batches = data.train.batch(batch).start(Cursor::default())?;
             if let Some(batch) = batches.next()? {
                 for _ in 0..number("repeats")?.unwrap_or(15) {

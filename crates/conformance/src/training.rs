@@ -2,7 +2,7 @@
 
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_nn::Model;
-use plimsoll_train::{Control, TrainError, Trainer};
+use plimsoll_train::{TrainError, Trainer};
 
 /// Synthetic data for a model: this many examples to train on and to test on.
 pub fn synthetic(model: &dyn Model, train: usize, test: usize, seed: u64) -> Dataset {
@@ -17,7 +17,7 @@ pub fn synthetic(model: &dyn Model, train: usize, test: usize, seed: u64) -> Dat
 pub fn trained_states(trainer: &Trainer, data: &Dataset) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
     let plans = trainer.plan(data)?;
     let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-    let mut session = trainer.prepare(plans, data)?;
-    session.fit(data, &mut |_| Control::Continue)?;
+    let mut session = plans.start()?;
+    session.fit()?;
     names.into_iter().map(|name| Ok((name.clone(), session.state(&name)?.as_bytes().to_vec()))).collect()
 }

@@ -19,8 +19,13 @@ fn resident() -> usize {
 fn both_arenas_are_as_large_as_planned() {
     let model = || zoo::mlp_of(&[2048], &[2048, 2048], 10);
     let data = synthetic(&model(), 64, 3, 5);
-    let trainer =
-        || Trainer::new(model(), AdamW::new(1e-2), Simulated::new(1).expect("threads")).batch(64).steps(1);
+    let trainer = || {
+        Trainer::new(model(), AdamW::new(1e-2))
+            .executor(Simulated::new(1).expect("threads"))
+            .line(usize::MAX)
+            .batch(64)
+            .steps(1)
+    };
     let unlimited = trainer();
     let whole = unlimited.plan(&data).unwrap().arena_bytes;
     // Nothing offloaded, and as much as the line asks for.
@@ -31,7 +36,7 @@ fn both_arenas_are_as_large_as_planned() {
         assert_eq!(host > 0, device_line < usize::MAX);
         assert!(device <= device_line);
         let before = resident();
-        let session = trainer.prepare(plans, &data).unwrap();
+        let session = plans.start().unwrap();
         let grown = resident() - before;
         let slack = 2 << 20;
         let planned = device + host;

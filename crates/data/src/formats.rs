@@ -23,7 +23,9 @@ pub use images::Folder;
 pub use masks::Pairs;
 pub use mnist::Digits;
 pub use npz::Numpy;
-pub use options::{DEFAULT_MAX_BYTES, FormatOption, ImageOptions, OpenOptions, TableOptions};
+pub use options::{
+    DEFAULT_MAX_BYTES, FormatOption, ImageOptions, OpenOptions, TableOptions, ValidationSplit,
+};
 #[cfg(feature = "parquet")]
 pub use parquet::columnar;
 pub use paths::Paths;
@@ -201,11 +203,13 @@ pub fn catalogue() -> &'static [Format] {
     FORMATS
 }
 
-/// Opens a dataset by its name: one of [`catalogue`], with the part in capitals replaced.
+/// Opens a dataset by its name: one of [`catalogue`], with the part in capitals replaced. A tenth of the training part
+/// becomes the validation part, unless [`OpenOptions::validation`] says otherwise.
 ///
 /// ```
-/// use plimsoll_data::{OpenOptions, open};
-/// let digits = open("mnist", &OpenOptions::default())?;
+/// use plimsoll_data::{OpenOptions, ValidationSplit, open};
+/// let options = OpenOptions { validation: ValidationSplit::None, ..OpenOptions::default() };
+/// let digits = open("mnist", &options)?;
 /// assert_eq!((digits.train.len(), digits.test.len()), (Some(16_000), Some(2_500)));
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
@@ -218,7 +222,40 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
         names.dedup();
         return Err(DataError::UnknownDataset { spec: spec.into(), known: names.join(", ") });
     };
-    format.open(spec, options)
+    let data = format.open(spec, options)?;
+    let Some(share) = options.validation.share(&data.train) else { return Ok(data) };
+    if !options.images.augment {
+        return data.split_validation(share);
+    }
+    // Held-out examples are not augmented.
+    let plain = ImageOptions { augment: false, ..options.images.clone() };
+    let plain = format.open(spec, &OpenOptions { images: plain, ..options.clone() })?;
+    let (train, _) = data.train.hold_out(share)?;
+    let (_, held_out) = plain.train.hold_out(share)?;
+    Ok(Dataset::new(data.name, train, data.test).with_validation(held_out))
+}
+
+/// Datasets by name, with default options.
+///
+/// ```
+/// use plimsoll_data::datasets;
+/// let digits = datasets::mnist()?; // 14,400 + 1,600 + 2,500 digits
+/// let same = datasets::open("mnist")?;
+/// assert_eq!(digits.test.len(), same.test.len());
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub mod datasets {
+    use crate::{DataError, Dataset, OpenOptions};
+
+    /// The embedded handwritten digits, a part of MNIST.
+    pub fn mnist() -> Result<Dataset, DataError> {
+        open("mnist")
+    }
+
+    /// The dataset of this name, like `images:photos` or `csv:table.csv`: one of [`crate::catalogue`].
+    pub fn open(spec: &str) -> Result<Dataset, DataError> {
+        crate::open(spec, &OpenOptions::default())
+    }
 }
 
 #[cfg(test)]

@@ -130,6 +130,11 @@ impl Pipeline {
         }
     }
 
+    /// Whether records come one after another, not by index.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.head, Head::Streamed(..))
+    }
+
     /// The columns of its records.
     pub fn schema(&self) -> &Schema {
         match &self.head {

@@ -48,7 +48,7 @@ pub use plan::{
 };
 pub use remat::least_rematerialization;
 pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words};
-pub use size::{Size, SizeError};
+pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
 pub use verify::{At, VerifyError, verify, verify_hazards};

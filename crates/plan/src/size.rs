@@ -39,6 +39,26 @@ impl Size {
     }
 }
 
+/// MiB, for sizes in programs: `MiB(128)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MiB(pub usize);
+
+/// GiB, for sizes in programs: `GiB(4)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GiB(pub usize);
+
+impl From<MiB> for Size {
+    fn from(MiB(count): MiB) -> Self {
+        Self::Bytes(count.saturating_mul(1 << 20))
+    }
+}
+
+impl From<GiB> for Size {
+    fn from(GiB(count): GiB) -> Self {
+        Self::Bytes(count.saturating_mul(1 << 30))
+    }
+}
+
 impl FromStr for Size {
     type Err = SizeError;
     fn from_str(text: &str) -> Result<Self, SizeError> {

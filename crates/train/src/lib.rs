@@ -1,22 +1,22 @@
 //! Plans and runs training under a memory line.
 //!
-//! - A [`Trainer`] is a builder: model, optimizer, executor, batch size, schedule, line. It allocates nothing.
-//! - A plan ([`plimsoll_plan::PlanSet`], from [`Trainer::plan`]) holds the steps and arena offsets of every batch type
-//!   (training, evaluation and prediction batches, and their remainders), and the load sheet, the account of every byte. A
-//!   line that no plan fits under is an error here, before anything runs.
-//! - A [`Session`] (from [`Trainer::prepare`]) owns the memory of a plan: it trains, evaluates, predicts, saves and resumes.
+//! - A [`Trainer`] is a builder: model, optimizer, batch size, schedule, line, callbacks. It allocates nothing.
+//! - A [`TrainingPlan`] (from [`Trainer::plan`]) owns what was planned: the data, the steps and arena offsets of every batch
+//!   type (training, evaluation and prediction batches, and their remainders), and the load sheet, the account of every byte.
+//!   A line that no plan fits under is an error here, before anything runs.
+//! - A [`Session`] (from [`TrainingPlan::start`]) owns the memory of a plan: it trains, evaluates, predicts, saves and resumes.
 //!
 //! ```
-//! # use plimsoll_data::{OpenOptions, open};
-//! # use plimsoll_nn::{AdamW, zoo};
-//! # use plimsoll_plan::NullExecutor;
-//! # use plimsoll_train::{Control, Trainer};
-//! let data = open("mnist", &OpenOptions::default())?;
-//! let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), NullExecutor::default()).steps(3).line(16 << 20);
-//! let plans = trainer.plan(&data)?;
-//! assert!(plans.sheet.total_bytes <= 16 << 20);
-//! let mut session = trainer.prepare(plans, &data)?; // the memory is allocated here
-//! let report = session.fit(&data, &mut |event| Control::Continue)?;
+//! use plimsoll_data::datasets;
+//! use plimsoll_nn::{AdamW, zoo};
+//! use plimsoll_plan::MiB;
+//! use plimsoll_train::Trainer;
+//!
+//! let data = datasets::mnist()?;
+//! let plan = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).memory(MiB(128)).steps(3).plan(&data)?;
+//! assert!(plan.load_sheet().total_bytes <= 128 << 20);
+//! let mut session = plan.start()?; // the memory is allocated here
+//! let report = session.fit()?;
 //! assert_eq!(report.steps, 3);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -35,9 +35,11 @@
 //! | checkpoints: format, folder, resume | `files/checkpoint.rs`, `files/checkpoint_folder.rs`, `session/checkpoints.rs` |
 //! | weights files under PyTorch's and Keras's names | `files/weights.rs` ([`Names`]) |
 //! | metrics in bounded memory | [`metrics`] |
+//! | the process besides the arena: its account, heap, watchdog | [`memory`] |
 
 mod error;
 mod files;
+pub mod memory;
 pub mod metrics;
 mod session;
 mod suggestion;
@@ -50,6 +52,6 @@ pub use plimsoll_plan::sheet::{
 };
 pub use session::{
     Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
-    OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, TrainEvent, Watch,
+    OwnSchedule, Plateau, Progress, Report, Resumed, Saved, Scale, Schedule, Session, TrainEvent, Watch,
 };
-pub use trainer::{BatchKind, Forecast, Tally, Trainer, tally};
+pub use trainer::{BatchKind, Forecast, Tally, Trainer, TrainingPlan, tally};

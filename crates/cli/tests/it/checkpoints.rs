@@ -265,18 +265,20 @@ fn data(examples: usize) -> Dataset {
 }
 
 fn trainer(threads: usize) -> Trainer {
-    Trainer::new(model(), AdamW::new(1e-2), Cpu::new(threads).unwrap())
+    Trainer::new(model(), AdamW::new(1e-2))
+        .executor(Cpu::new(threads).unwrap())
+        .line(usize::MAX)
         .batch(64)
         .seed(3)
         .epochs(3)
         .schedule(Schedule::Cosine)
 }
 
-fn prepare<'t>(trainer: &'t Trainer, data: &Dataset) -> Session<'t> {
-    trainer.prepare(trainer.plan(data).unwrap(), data).unwrap()
+fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
+    trainer.plan(data).unwrap().start().unwrap()
 }
 
-fn states(session: &Session<'_>) -> Vec<Vec<u8>> {
+fn states(session: &Session) -> Vec<Vec<u8>> {
     let names = session.plans().states.iter().map(|state| state.name.clone());
     names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
@@ -288,7 +290,7 @@ fn a_session_resumes_where_another_stopped() {
     let data = data(200);
     let whole = trainer(2);
     let mut session = prepare(&whole, &data);
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    session.fit().unwrap();
     let expected = states(&session);
     for stop in 1..12 {
         let first = trainer(1).checkpoints(&scratch.0, Some(5)).note("mine", "a \"note\"");
@@ -297,7 +299,7 @@ fn a_session_resumes_where_another_stopped() {
             TrainEvent::Step { step, .. } if *step == stop => Control::Leave,
             _ => Control::Continue,
         };
-        match session.fit(&data, &mut listen) {
+        match session.fit_with(&mut listen) {
             Err(TrainError::Interrupted { step, saved: Saved::In(_) }) => assert_eq!(step, stop),
             other => panic!("{other:?}"),
         }
@@ -306,7 +308,7 @@ fn a_session_resumes_where_another_stopped() {
         let state = session.resume(&scratch.0).unwrap().state;
         assert_eq!((state.steps_done, state.total_steps, state.micro_batches), (stop, 12, 1));
         assert_eq!(state.notes["mine"], "a \"note\"");
-        let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+        let report = session.fit().unwrap();
         assert_eq!(report.steps, 12);
         assert!(states(&session) == expected, "stopped after step {stop}");
     }
@@ -326,13 +328,21 @@ fn a_checkpoint_of_another_run_is_refused_naming_the_difference() {
     refused(trainer(1).seed(4), &small, &["seed", "3", "4"]);
     refused(trainer(1).schedule(Schedule::Constant), &small, &["schedule", "cosine", "constant"]);
     refused(trainer(1), &data(100), &["training examples", "200", "100"]);
-    let other = Trainer::new(model(), Sgd::new(1e-2), Cpu::new(1).unwrap()).batch(64).seed(3);
+    let other = Trainer::new(model(), Sgd::new(1e-2))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX)
+        .batch(64)
+        .seed(3);
     refused(other.schedule(Schedule::Cosine), &small, &["optimizer", "sgd", "adamw"]);
     let wider = Sequential::classifier("small", [6], 3)
         .layer("hidden", Dense::new(9))
         .layer("relu", Activation::Relu)
         .layer("head", Dense::new(3));
-    let wider = Trainer::new(wider, AdamW::new(1e-2), Cpu::new(1).unwrap()).batch(64).seed(3);
+    let wider = Trainer::new(wider, AdamW::new(1e-2))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX)
+        .batch(64)
+        .seed(3);
     refused(wider.schedule(Schedule::Cosine), &small, &["hidden/kernel", "[6, 8]", "f32[6,9]"]);
     let nowhere = scratch.0.join("nowhere");
     let error = prepare(&saver, &small).checkpoint(&nowhere).unwrap_err();
@@ -405,7 +415,7 @@ fn the_last_checkpoints_and_the_best_are_kept() {
     let worst = Monitor::Highest("loss".into());
     let trainer = trainer(1).steps(9).validate_every(2).metrics(&["loss".parse().unwrap()]).monitor(worst);
     let trainer = trainer.checkpoints(&out, Some(1)).keep(2);
-    prepare(&trainer, &data(200)).fit(&data(200), &mut |_| Control::Continue).unwrap();
+    prepare(&trainer, &data(200)).fit().unwrap();
     assert_eq!(steps(&out), [2, 8, 9]);
     let list: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(Path::new(&out).join(MANIFEST)).unwrap()).unwrap();
@@ -420,7 +430,7 @@ fn the_last_checkpoints_and_the_best_are_kept() {
     assert_eq!(steps(&out), [2, 8, 9]);
     // The same run, started again, does not resume from the old ones.
     let trainer = trainer.steps(4).keep(3);
-    prepare(&trainer, &data(200)).fit(&data(200), &mut |_| Control::Continue).unwrap();
+    prepare(&trainer, &data(200)).fit().unwrap();
     assert_eq!(steps(&out), [2, 3, 4]);
 }
 
@@ -456,7 +466,8 @@ fn the_newest_intact_checkpoint_is_resumed() {
     // A checkpoint of another model is refused by name, too.
     let wrong = with_checkpoints(&other, &["--model=mlp"]);
     fs::copy(&wrong, Path::new(&out).join("checkpoint-000000000009.safetensors")).unwrap();
-    let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(2).unwrap());
+    let trainer =
+        Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(Cpu::new(2).unwrap()).line(usize::MAX);
     let trainer = trainer.batch(32).steps(4).schedule(Schedule::Cosine).kinds(&[BatchKind::Train]);
     let data = open("mnist", &OpenOptions::default()).unwrap();
     let resumed = prepare(&trainer, &data).resume(out.as_ref()).unwrap();
@@ -478,7 +489,7 @@ fn resuming_reports_another_instruction_set() {
     let data = data(200);
     let plain = |isa| {
         let executor = Cpu::with_isa(1, isa).unwrap();
-        Trainer::new(model(), AdamW::new(1e-2), executor).batch(64).epochs(3)
+        Trainer::new(model(), AdamW::new(1e-2)).executor(executor).line(usize::MAX).batch(64).epochs(3)
     };
     let saver = plain(Isa::Portable);
     prepare(&saver, &data).checkpoint(&scratch.0).unwrap();

@@ -27,11 +27,16 @@ fn data() -> Dataset {
 }
 
 fn trainer() -> Trainer {
-    Trainer::new(model(), AdamW::new(1e-2), Cpu::new(1).unwrap()).batch(64).seed(3).epochs(3)
+    Trainer::new(model(), AdamW::new(1e-2))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX)
+        .batch(64)
+        .seed(3)
+        .epochs(3)
 }
 
-fn prepare<'t>(trainer: &'t Trainer, data: &Dataset) -> Session<'t> {
-    trainer.prepare(trainer.plan(data).unwrap(), data).unwrap()
+fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
+    trainer.plan(data).unwrap().start().unwrap()
 }
 
 /// Asserts that the arguments fail with this status and a message that contains all words.
@@ -62,11 +67,11 @@ fn a_signal_during_a_due_validation_interrupts_the_run() {
         _ => Control::Continue,
     };
     let mut session = prepare(&trainer, &data);
-    assert!(session.fit(&data, &mut |event| leave(event)).is_err());
+    assert!(session.fit_with(&mut |event| leave(event)).is_err());
     let mut session = prepare(&trainer, &data);
     session.resume(&scratch.0).unwrap();
     let mut train_loss = 0.0;
-    let left = session.fit(&data, &mut |event| {
+    let left = session.fit_with(&mut |event| {
         if let TrainEvent::Validation { train_loss: mean, .. } = event {
             train_loss = *mean;
         }
@@ -106,21 +111,21 @@ fn a_run_that_stopped_early_stays_stopped_on_resume() {
             session.resume(&scratch.0).unwrap();
         }
         session.add(EarlyStopping::new(2));
-        let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+        let report = session.fit().unwrap();
         assert_eq!((report.steps, report.ending), (6, Ending::Restored(2)), "{resume}");
     }
     // With more patience it continues.
     let mut session = prepare(&trainer, &data);
     session.resume(&scratch.0).unwrap();
     session.add(EarlyStopping::new(3));
-    assert_eq!(session.fit(&data, &mut |_| Control::Continue).unwrap().steps, 8);
+    assert_eq!(session.fit().unwrap().steps, 8);
 }
 
 #[test]
 fn a_final_validation_that_was_not_due_does_not_count_for_patience() {
     let (data, scratch) = (data(), Scratch::new("not-due"));
     let trainer = ever_worse(&scratch.0).steps(5);
-    let report = prepare(&trainer, &data).fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = prepare(&trainer, &data).fit().unwrap();
     let best = TrainState::read(&scratch.0).unwrap().best;
     assert_eq!((report.steps, best.step, best.waited), (5, 2, 1));
 }
@@ -143,17 +148,21 @@ fn a_failing_callback_leaves_a_checkpoint() {
     let trainer = trainer().checkpoints(&scratch.0, None);
     let mut session = prepare(&trainer, &data);
     session.add(Fails);
-    assert!(matches!(session.fit(&data, &mut |_| Control::Continue), Err(TrainError::Setting(_))));
+    assert!(matches!(session.fit(), Err(TrainError::Setting(_))));
     assert_eq!(TrainState::read(&scratch.0).unwrap().steps_done, 3);
 }
 
 #[test]
 fn the_search_for_a_diverged_layer_is_reported_and_interruptible() {
     let data = data();
-    let wild = Trainer::new(model(), Sgd::new(1e18), Cpu::new(1).unwrap()).batch(64).steps(20);
+    let wild = Trainer::new(model(), Sgd::new(1e18))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX)
+        .batch(64)
+        .steps(20);
     for leave in [false, true] {
         let mut reported = Vec::new();
-        let error = prepare(&wild, &data).fit(&data, &mut |event| {
+        let error = prepare(&wild, &data).fit_with(&mut |event| {
             let TrainEvent::Diverged { replayed, .. } = event else { return Control::Continue };
             reported.push(*replayed);
             if leave { Control::Leave } else { Control::Continue }
@@ -178,7 +187,7 @@ fn a_damaged_best_checkpoint_leaves_the_last_parameters() {
     for damaged in [false, true] {
         let mut session = prepare(&trainer, &data);
         session.add(EarlyStopping::new(2));
-        let report = session.fit(&data, &mut |event| {
+        let report = session.fit_with(&mut |event| {
             if let (TrainEvent::Step { step: 6, .. }, true) = (event, damaged) {
                 let path = scratch.0.join("checkpoint-000000000002.safetensors");
                 let mut bytes = fs::read(&path).unwrap();
@@ -207,12 +216,12 @@ fn the_best_checkpoint_is_found_in_the_folder_resumed_from() {
     let [from, to] = ["a", "b"].map(|name| scratch.0.join(name));
     [&from, &to].iter().for_each(|folder| fs::create_dir(folder).unwrap());
     let first = ever_worse(&from).steps(4);
-    prepare(&first, &data).fit(&data, &mut |_| Control::Continue).unwrap();
+    prepare(&first, &data).fit().unwrap();
     let second = ever_worse(&to);
     let mut session = prepare(&second, &data);
     session.resume(&from).unwrap();
     session.add(EarlyStopping::new(2));
-    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = session.fit().unwrap();
     assert_eq!((report.steps, report.ending), (6, Ending::Restored(2)));
 }
 
@@ -220,14 +229,16 @@ fn the_best_checkpoint_is_found_in_the_folder_resumed_from() {
 fn headers_of_checkpoints_are_checked_before_the_first_step() {
     let (data, scratch) = (data(), Scratch::new("header"));
     let noted = trainer().checkpoints(&scratch.0, None).note("long", "x".repeat(5 << 20));
-    let error = prepare(&noted, &data).fit(&data, &mut |_| panic!("a step was done")).unwrap_err();
+    let error = prepare(&noted, &data).fit_with(&mut |_| panic!("a step was done")).unwrap_err();
     assert!(error.to_string().contains("make them shorter"), "{error}");
     // A header of many long names is read back.
     let mut deep = Sequential::classifier("deep", [6], 3);
     for i in 0..900 {
         deep = deep.layer(&format!("{i}{}", "x".repeat(800)), Dense::new(6));
     }
-    let deep = Trainer::new(deep.layer("head", Dense::new(3)), AdamW::new(1e-3), Cpu::new(1).unwrap());
+    let deep = Trainer::new(deep.layer("head", Dense::new(3)), AdamW::new(1e-3))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX);
     let deep = deep.batch(64).kinds(&[BatchKind::Train]);
     let mut session = prepare(&deep, &data);
     let path = session.checkpoint(&scratch.0).unwrap();
@@ -280,7 +291,7 @@ fn a_log_has_every_step_up_to_the_checkpoint() {
     let path = scratch.0.join("log.jsonl");
     let mut session = prepare(&trainer, &data);
     session.add(RunLog::create(&path).unwrap());
-    let _ = session.fit(&data, &mut |event| match event {
+    let _ = session.fit_with(&mut |event| match event {
         TrainEvent::Step { step: 2, .. } => Control::Leave,
         _ => Control::Continue,
     });

@@ -27,14 +27,19 @@ fn data() -> Dataset {
 }
 
 fn trainer() -> Trainer {
-    Trainer::new(model(), AdamW::new(1e-2), Cpu::new(1).unwrap()).batch(64).seed(3).epochs(3)
+    Trainer::new(model(), AdamW::new(1e-2))
+        .executor(Cpu::new(1).unwrap())
+        .line(usize::MAX)
+        .batch(64)
+        .seed(3)
+        .epochs(3)
 }
 
-fn prepare<'t>(trainer: &'t Trainer, data: &Dataset) -> Session<'t> {
-    trainer.prepare(trainer.plan(data).unwrap(), data).unwrap()
+fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
+    trainer.plan(data).unwrap().start().unwrap()
 }
 
-fn states(session: &Session<'_>) -> Vec<Vec<u8>> {
+fn states(session: &Session) -> Vec<Vec<u8>> {
     let names = session.plans().states.iter().map(|state| state.name.clone());
     names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
@@ -52,7 +57,7 @@ fn validations_over(data: &Dataset, trainer: Trainer) -> Vec<(u64, u64)> {
         }
         Control::Continue
     };
-    prepare(&trainer, data).fit(data, listen).unwrap();
+    prepare(&trainer, data).fit_with(listen).unwrap();
     found
 }
 
@@ -76,8 +81,8 @@ fn metrics_are_reported_with_validations_and_counted_in_the_plan() {
     let plans = trainer.plan(&data).unwrap();
     assert!(plans.sheet.outside.iter().any(|entry| entry.name == "metrics"));
     let mut best = Vec::new();
-    let mut session = trainer.prepare(plans, &data).unwrap();
-    let report = session.fit(&data, &mut |event| {
+    let mut session = plans.start().unwrap();
+    let report = session.fit_with(&mut |event| {
         if let TrainEvent::Validation { evaluation, figures, since_best, .. } = event {
             let figure = |wanted: &str| figures.iter().find(|(name, _)| name == wanted).unwrap().1;
             assert_eq!(evaluation.accuracy, Some(figure("accuracy")));
@@ -115,12 +120,12 @@ fn early_stopping_restores_the_best_also_after_a_resume() {
     fs::create_dir_all(&other).unwrap();
     let first = ever_worse(&folder).steps(2);
     let mut session = prepare(&first, &data);
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    session.fit().unwrap();
     let (best, loss) = (states(&session), session.evaluate(&data.test).unwrap().loss);
     let whole = ever_worse(&folder);
     let mut session = prepare(&whole, &data);
     session.add(EarlyStopping::new(3));
-    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = session.fit().unwrap();
     // The best after 2 steps, and three validations after that.
     assert_eq!((report.steps, report.ending), (8, Ending::Restored(2)));
     assert!(states(&session) == best);
@@ -133,11 +138,11 @@ fn early_stopping_restores_the_best_also_after_a_resume() {
         TrainEvent::Step { step: 5, .. } => Control::Leave,
         _ => Control::Continue,
     };
-    assert!(matches!(session.fit(&data, leave), Err(TrainError::Interrupted { step: 5, .. })));
+    assert!(matches!(session.fit_with(leave), Err(TrainError::Interrupted { step: 5, .. })));
     let mut session = prepare(&part, &data);
     session.resume(&other).unwrap();
     session.add(EarlyStopping::new(3));
-    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = session.fit().unwrap();
     assert_eq!((report.steps, report.ending), (8, Ending::Restored(2)));
     assert!(states(&session) == best);
 }
@@ -152,7 +157,7 @@ fn a_due_validation_is_not_lost_when_a_run_is_interrupted() {
         if resume {
             session.resume(&scratch.0).unwrap();
         }
-        let result = session.fit(&data, &mut |event| match event {
+        let result = session.fit_with(&mut |event| match event {
             TrainEvent::Step { step, .. } if Some(*step) == stop => Control::Leave,
             TrainEvent::Validation { step, evaluation, .. } => {
                 seen.borrow_mut().push((*step, evaluation.loss.to_bits()));
@@ -192,7 +197,7 @@ fn a_time_limit_ends_the_run_with_a_checkpoint() {
     assert!(weights(&whole) == weights(&parts));
     let data = data();
     let limited = trainer().time_limit(Duration::ZERO);
-    let report = prepare(&limited, &data).fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = prepare(&limited, &data).fit().unwrap();
     assert_eq!((report.steps, report.ending), (1, Ending::TimeLimit));
 }
 
@@ -209,7 +214,7 @@ fn logs_have_every_step_once_also_after_a_resume() {
         };
         let logs = [open(&table), open(&lines)];
         logs.into_iter().for_each(|log| session.add(log));
-        let _ = session.fit(&data, &mut |event| match event {
+        let _ = session.fit_with(&mut |event| match event {
             TrainEvent::Step { step, .. } if Some(*step) == stop => Control::Leave,
             _ => Control::Continue,
         });
@@ -250,8 +255,9 @@ fn without_times(text: &str) -> String {
 
 #[test]
 fn a_share_is_held_out_for_validation() {
-    let data = open("mnist", &OpenOptions::default()).unwrap().hold_out(0.1).unwrap();
-    assert_eq!((data.train.len(), data.test.len()), (Some(14_400), Some(1_600)));
+    let data = open("mnist", &OpenOptions::default()).unwrap();
+    let validation = data.validation.as_ref().and_then(Pipeline::len);
+    assert_eq!((data.train.len(), validation, data.test.len()), (Some(14_400), Some(1_600), Some(2_500)));
     let scratch = Scratch::new("held-out");
     let (out, file) = (scratch.path("run"), scratch.path("run.toml"));
     let text = "validation-split = 0.1\nvalidate-every = 4\nearly-stop = 50\nsteps = 6\nkeep = 1\nmetrics = \"top3\"\n\
@@ -297,14 +303,13 @@ fn a_loss_that_is_not_finite_names_its_layer_and_the_last_intact_checkpoint() {
             .layer("head", Dense::new(3))
     };
     let build = |every| {
-        let trainer = Trainer::new(explosive(), AdamW::new(4e-2), Cpu::new(2).unwrap());
+        let trainer =
+            Trainer::new(explosive(), AdamW::new(4e-2)).executor(Cpu::new(2).unwrap()).line(usize::MAX);
         trainer.batch(64).steps(60).micro_batches(1).checkpoints(folder, every)
     };
     let fail = |trainer: &Trainer| {
         let mut session = prepare(trainer, &data);
-        let Err(TrainError::Diverged(found)) = session.fit(&data, &mut |_| Control::Continue) else {
-            panic!("it did not diverge")
-        };
+        let Err(TrainError::Diverged(found)) = session.fit() else { panic!("it did not diverge") };
         // Diverged states are never saved.
         assert!(session.checkpoint(folder).is_err() && session.save(&folder.join("weights")).is_err());
         found
@@ -364,16 +369,16 @@ fn callbacks_may_end_a_run_and_the_strongest_request_counts() {
         TrainEvent::Step { step: 2, .. } => Control::Stop,
         _ => Control::Continue,
     });
-    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = session.fit().unwrap();
     assert_eq!((report.steps, report.ending), (2, Ending::Stopped));
     // The callback stays for the next fit, which counts its own steps.
-    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = session.fit().unwrap();
     assert_eq!((report.steps, session.steps_done()), (2, 4));
-    let leave = session.fit(&data, &mut |_| Control::Leave);
+    let leave = session.fit_with(&mut |_| Control::Leave);
     assert!(matches!(leave, Err(TrainError::Interrupted { step: 1, .. })), "{leave:?}");
     let mut session = prepare(&trainer, &data);
     session.add(Fails);
-    let failed = session.fit(&data, &mut |_| Control::Continue);
+    let failed = session.fit();
     assert!(matches!(failed, Err(TrainError::Setting(_))) && session.steps_done() == 3);
 }
 
@@ -382,12 +387,12 @@ fn a_custom_schedule_has_the_bits_of_the_equal_built_in_one() {
     let (data, scratch) = (data(), Scratch::new("own-schedule"));
     let there = trainer().steps(8).schedule(Schedule::Step { every: 3, factor: 0.5 });
     let mut session = prepare(&there, &data);
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    session.fit().unwrap();
     let wanted = states(&session);
     let own = || OwnSchedule(|step, _| 0.5f64.powi((step / 3) as i32));
     let constant = trainer().steps(8).checkpoints(&scratch.0, None);
     let mut session = prepare(&constant, &data);
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    session.fit().unwrap();
     assert!(states(&session) != wanted, "the schedule changes nothing");
     // Interrupted in between, it resumes where it was.
     let mut session = prepare(&constant, &data);
@@ -396,11 +401,11 @@ fn a_custom_schedule_has_the_bits_of_the_equal_built_in_one() {
         TrainEvent::Step { step: 5, .. } => Control::Leave,
         _ => Control::Continue,
     };
-    assert!(session.fit(&data, leave).is_err());
+    assert!(session.fit_with(leave).is_err());
     let mut session = prepare(&constant, &data);
     session.resume(&scratch.0).unwrap();
     session.add(own());
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    session.fit().unwrap();
     assert!(states(&session) == wanted);
 }
 

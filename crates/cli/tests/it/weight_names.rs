@@ -8,7 +8,7 @@ use plimsoll::train::{BatchKind, Names};
 use safetensors::SafeTensors;
 use support::{Scratch, json, number, plimsoll};
 
-fn states(session: &Session<'_>) -> Vec<Vec<u8>> {
+fn states(session: &Session) -> Vec<Vec<u8>> {
     let names = session.plans().states.iter().map(|state| state.name.clone());
     names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
@@ -20,11 +20,12 @@ fn weights_round_trip_through_torch_and_keras_names() {
     let source = |part| Box::new(Synthetic::new(spec.clone(), 4, 0, part).unwrap());
     let data = Dataset::new("synthetic", source(0), source(1));
     let trainer = |seed| {
-        let trainer = Trainer::new(zoo::resnet20(), Sgd::new(0.0), Cpu::new(1).unwrap());
+        let trainer =
+            Trainer::new(zoo::resnet20(), Sgd::new(0.0)).executor(Cpu::new(1).unwrap()).line(usize::MAX);
         trainer.batch(2).seed(seed).kinds(&[BatchKind::Predict])
     };
     let (one, other) = (trainer(1), trainer(2));
-    let saved = one.prepare(one.plan(&data).unwrap(), &data).unwrap();
+    let saved = one.plan(&data).unwrap().start().unwrap();
     let scratch = Scratch::new("names");
     let path = scratch.0.join("weights.safetensors");
     for (names, kernel, shape, gain, bias) in [
@@ -44,7 +45,7 @@ fn weights_round_trip_through_torch_and_keras_names() {
             let own = saved.state("conv/kernel").unwrap();
             assert_eq!(f32::from_le_bytes(element.try_into().unwrap()), own.as_f32().unwrap()[here]);
         }
-        let mut loaded = other.prepare(other.plan(&data).unwrap(), &data).unwrap();
+        let mut loaded = other.plan(&data).unwrap().start().unwrap();
         assert!(states(&loaded) != states(&saved));
         loaded.load(&path).unwrap();
         assert!(states(&loaded) == states(&saved), "{names:?}");

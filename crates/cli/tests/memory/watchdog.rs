@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use plimsoll::memory::{self, Watchdog};
+use plimsoll::memory::Watchdog;
 use plimsoll::prelude::*;
 use plimsoll::train::{Held, Saved, TrainState, Watch, checkpoints};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn trainer() -> Trainer {
     let model = Sequential::classifier("digits", [28, 28, 1], 10)
         .layer("flatten", Flatten)
         .layer("head", Dense::new(10));
-    Trainer::new(model, AdamW::new(1e-3), Cpu::new(1).unwrap()).batch(50).steps(200)
+    Trainer::new(model, AdamW::new(1e-3)).executor(Cpu::new(1).unwrap()).line(usize::MAX).batch(50).steps(200)
 }
 
 /// Runs the test of this name in a process of its own, inside a control group where one can be made.
@@ -44,7 +44,7 @@ fn a_leaking_listener_is_stopped_between_steps() {
     let Some(folder) = std::env::var_os(CHILD) else {
         let scratch = Scratch::new("leak");
         let data = open("mnist", &OpenOptions::default()).unwrap();
-        let planned = memory::declare(trainer(), 1, &data).plan(&data).unwrap().sheet.total_bytes;
+        let planned = trainer().memory(GiB(1)).plan(&data).unwrap().sheet.total_bytes;
         // A line with headroom, and one at the planned total.
         for line in [96 << 20, planned.next_multiple_of(1 << 20)] {
             let output = run_alone(name, &scratch.0, line);
@@ -57,10 +57,10 @@ fn a_leaking_listener_is_stopped_between_steps() {
     };
     let data = open("mnist", &OpenOptions::default()).unwrap();
     let line: usize = std::env::var(LINE).unwrap().parse().unwrap();
-    let trainer = memory::declare(trainer().line(line).checkpoints(&folder, None), 1, &data);
-    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    let trainer = trainer().memory(Size::Bytes(line)).checkpoints(&folder, None);
+    let mut session = trainer.plan(&data).unwrap().start().unwrap();
     let (mut leaked, mut reported) = (Vec::new(), None);
-    let result = session.fit(&data, &mut |event| {
+    let result = session.fit_with(&mut |event| {
         match event {
             TrainEvent::Step { .. } => leaked.push(vec![1u8; LEAK]),
             TrainEvent::AbovePlan { step, .. } => reported = Some(*step),
@@ -104,7 +104,7 @@ fn growth_is_reported_above_the_plan_and_stopped_near_the_line() {
         let planned = plans.sheet.total_bytes;
         held.store(planned, Relaxed);
         let mut reported = 0;
-        let result = trainer.prepare(plans, &data).unwrap().fit(&data, &mut |event| {
+        let result = plans.start().unwrap().fit_with(&mut |event| {
             match event {
                 TrainEvent::Step { .. } => held.store(grow(planned), Relaxed),
                 TrainEvent::AbovePlan { .. } => reported += 1,

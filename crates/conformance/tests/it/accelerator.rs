@@ -34,7 +34,7 @@ fn models() -> Vec<(&'static str, Box<dyn Model>, usize)> {
 
 fn trainer(index: usize, executor: impl Executor + 'static) -> Trainer {
     let (_, model, batch) = models().swap_remove(index);
-    Trainer::new(model, AdamW::new(1e-2), executor).batch(batch).steps(2).seed(9)
+    Trainer::new(model, AdamW::new(1e-2)).executor(executor).line(usize::MAX).batch(batch).steps(2).seed(9)
 }
 
 fn accelerator(folder: &Path) -> Simulated {

@@ -44,7 +44,9 @@ fn run(
     change: impl Fn(Trainer) -> Trainer,
 ) -> States {
     let data = synthetic(&model, 2 * batch + batch / 2, 3, 5);
-    let trainer = change(Trainer::new(model, optimizer, executor).batch(batch).steps(3).seed(9));
+    let trainer = change(
+        Trainer::new(model, optimizer).executor(executor).line(usize::MAX).batch(batch).steps(3).seed(9),
+    );
     trained_states(&trainer, &data).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 

@@ -18,7 +18,7 @@ use plimsoll_nn::{
 use plimsoll_plan::{Budget, Executor, plan, verify};
 use plimsoll_reference::Reference;
 use plimsoll_tensor::{DType, HostTensor, TensorType};
-use plimsoll_train::{Control, Schedule, TrainError, Trainer};
+use plimsoll_train::{Schedule, TrainError, Trainer};
 use plimsoll_transform::optimize;
 
 const LOW: [DType; 2] = [DType::BF16, DType::F16];
@@ -217,9 +217,10 @@ fn every_executor_trains_near_the_reference() {
         let run = |executor: Box<dyn Executor>| {
             let model = zoo::mlp_of(&[12], &[16], 4);
             let data = synthetic(&model, 64, 8, 5);
-            let trainer = Trainer::new(model, Sgd::new(0.1), executor).batch(32).steps(4);
+            let trainer =
+                Trainer::new(model, Sgd::new(0.1)).executor(executor).line(usize::MAX).batch(32).steps(4);
             let trainer = trainer.precision(Policy::new(precision));
-            trainer.fit(&data, &mut |_| Control::Continue).unwrap().final_loss
+            trainer.plan(&data).unwrap().start().unwrap().fit().unwrap().final_loss
         };
         let reference = run(Box::new(Reference));
         for executor in EXECUTORS {
@@ -242,13 +243,13 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
         let model = small(entry);
         let data = synthetic(&model, 64, 8, 5);
         let scale = LossScale { initial: 2f64.powi(60), growth: 2 };
-        let trainer = Trainer::new(model, make(), any_executor()).batch(8);
+        let trainer = Trainer::new(model, make()).executor(any_executor()).line(usize::MAX).batch(8);
         let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
         let plans = trainer.plan(&data).unwrap();
         let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-        let mut session = trainer.prepare(plans, &data).unwrap();
+        let mut session = plans.start().unwrap();
         let mut batches = trainer.training_batches(&data).start(Default::default()).unwrap();
-        let mut next = |session: &mut plimsoll_train::Session<'_>| {
+        let mut next = |session: &mut plimsoll_train::Session| {
             let batch = loop {
                 if let Some(batch) = batches.next().unwrap() {
                     break batch;
@@ -256,11 +257,10 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
             };
             session.train_step(batch).unwrap()
         };
-        let number =
-            |session: &plimsoll_train::Session<'_>, name: &str| session.state(name).unwrap().to_f64()[0];
-        let scale_of = |session: &plimsoll_train::Session<'_>| number(session, plimsoll_nn::LOSS_SCALE);
+        let number = |session: &plimsoll_train::Session, name: &str| session.state(name).unwrap().to_f64()[0];
+        let scale_of = |session: &plimsoll_train::Session| number(session, plimsoll_nn::LOSS_SCALE);
         let kept: Vec<&String> = names.iter().filter(|n| !n.starts_with("loss_scale/")).collect();
-        let states = |session: &plimsoll_train::Session<'_>| -> Vec<Vec<u8>> {
+        let states = |session: &plimsoll_train::Session| -> Vec<Vec<u8>> {
             kept.iter().map(|n| session.state(n).unwrap().as_bytes().to_vec()).collect()
         };
         let before = states(&session);
@@ -297,12 +297,12 @@ fn skipped_steps_do_not_change_the_optimizer() {
     let first_good = |initial: f64| {
         let scale = LossScale { initial, growth: 1000 };
         let optimizer = Recipe::new(AdamW::new(1e-2)).average(0.9);
-        let trainer = Trainer::new(model(), optimizer, any_executor()).batch(32);
+        let trainer = Trainer::new(model(), optimizer).executor(any_executor()).line(usize::MAX).batch(32);
         let trainer = trainer.schedule(Schedule::Constant);
         let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
         let plans = trainer.plan(&data).unwrap();
         let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-        let mut session = trainer.prepare(plans, &data).unwrap();
+        let mut session = plans.start().unwrap();
         let mut batches = trainer.training_batches(&data).start(Default::default()).unwrap();
         let batch = batches.next().unwrap().unwrap();
         let mut steps = 0;
@@ -346,11 +346,11 @@ fn divergence_that_no_loss_scale_mends_ends_the_run() {
             .layer("head", Dense::new(3));
         let data = synthetic(&model, 32, 8, 5);
         let scale = LossScale { initial: 4.0, growth: 2000 };
-        let trainer = Trainer::new(model, Sgd::new(0.1), any_executor()).batch(16).steps(20);
+        let trainer =
+            Trainer::new(model, Sgd::new(0.1)).executor(any_executor()).line(usize::MAX).batch(16).steps(20);
         let trainer = trainer.precision(Policy::new(Precision::F16).loss_scale(scale));
-        let Err(TrainError::Diverged(found)) = trainer.fit(&data, &mut |_| Control::Continue) else {
-            panic!("{op:?}: it did not diverge")
-        };
+        let result = trainer.plan(&data).unwrap().start().unwrap().fit();
+        let Err(TrainError::Diverged(found)) = result else { panic!("{op:?}: it did not diverge") };
         assert_eq!((found.step, found.gradients), (steps, gradients), "{found}");
         assert!(found.loss.is_finite() == gradients, "{found}");
         assert_eq!(found.origin.as_ref().map(|origin| &*origin.layer), Some("gate"), "{found}");
@@ -369,7 +369,8 @@ fn bf16_inputs_change_no_bit_and_take_half_the_bytes() {
         let labels = HostTensor::from_f64("i32[16]".parse().unwrap(), &labels).unwrap();
         let source = || Memory::new(vec![images.clone()], labels.clone(), Some(10)).unwrap();
         let data = Dataset::new("memory", source(), source());
-        let trainer = Trainer::new(model, Sgd::new(0.1), any_executor()).batch(8).steps(4);
+        let trainer =
+            Trainer::new(model, Sgd::new(0.1)).executor(any_executor()).line(usize::MAX).batch(8).steps(4);
         let trainer = trainer.precision(Policy::new(Precision::BF16));
         let plans = trainer.plan(&data).unwrap();
         let inputs: usize =

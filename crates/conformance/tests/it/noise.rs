@@ -203,7 +203,9 @@ fn dropout_costs_no_memory_between_forward_and_backward() {
 fn trained(executor: Box<dyn Executor>, change: impl Fn(Trainer) -> Trainer) -> Vec<(String, Vec<u8>)> {
     let model = with_dropout(3);
     let data = synthetic(&model, 160, 3, 5);
-    let trainer = change(Trainer::new(model, Sgd::new(0.1), executor).batch(64).steps(3).seed(9));
+    let trainer = change(
+        Trainer::new(model, Sgd::new(0.1)).executor(executor).line(usize::MAX).batch(64).steps(3).seed(9),
+    );
     trained_states(&trainer, &data).unwrap()
 }
 

@@ -30,7 +30,12 @@ fn offload_does_not_change_bits() {
         let data = synthetic(&model, 2 * batch + batch / 2, 3, 5);
         let trainer = |executor: Box<dyn Executor>| {
             let model = models().into_iter().find(|(other, ..)| *other == name).map(|(_, model, _)| model);
-            Trainer::new(model.expect("its name"), AdamW::new(1e-2), executor).batch(batch).steps(3).seed(9)
+            Trainer::new(model.expect("its name"), AdamW::new(1e-2))
+                .executor(executor)
+                .line(usize::MAX)
+                .batch(batch)
+                .steps(3)
+                .seed(9)
         };
         let plain = trained_states(&trainer(entry.on(2)), &data).unwrap();
         let offloading = trainer(entry.offloading(3, false, folder()));

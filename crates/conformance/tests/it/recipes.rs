@@ -16,11 +16,11 @@ fn data() -> Dataset {
 }
 
 fn trainer(optimizer: impl Optimizer + 'static) -> Trainer {
-    Trainer::new(perceptron(), optimizer, any_executor()).batch(32).seed(3)
+    Trainer::new(perceptron(), optimizer).executor(any_executor()).line(usize::MAX).batch(32).seed(3)
 }
 
 fn plan(optimizer: impl Optimizer + 'static) -> PlanSet {
-    trainer(optimizer).plan(&data()).unwrap()
+    trainer(optimizer).plan(&data()).unwrap().into_plans()
 }
 
 /// Bytes of the states of a role, and how many there are.
@@ -60,9 +60,9 @@ fn frozen_layers_have_no_gradients_and_no_moments() {
     );
     let trainer = trainer(Recipe::new(AdamW::new(1e-2)).freeze("dense1"));
     let data = data();
-    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    let mut session = trainer.plan(&data).unwrap().start().unwrap();
     let before: Vec<_> = names.iter().map(|name| session.state(name).unwrap()).collect();
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    session.fit().unwrap();
     for (name, before) in names.iter().zip(before) {
         let same = session.state(name).unwrap() == before;
         assert_eq!(same, name.starts_with("dense1/"), "{name}");
@@ -116,16 +116,16 @@ fn moments_are_dequantised_in_the_optimizer_step() {
 fn evaluation_and_saved_weights_use_the_averages() {
     let recipe = || Recipe::new(Sgd::new(0.3)).average(0.9);
     let (trainer, data) = (trainer(recipe()).epochs(3), data());
-    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    let mut session = trainer.plan(&data).unwrap().start().unwrap();
     let average = format!("dense1/kernel/{AVERAGE}");
     assert_eq!(session.state("dense1/kernel").unwrap(), session.state(&average).unwrap());
-    let report = session.fit(&data, &mut |_| Control::Continue).unwrap();
+    let report = session.fit().unwrap();
     assert_ne!(session.state("dense1/kernel").unwrap(), session.state(&average).unwrap());
     let path = std::env::temp_dir().join(format!("plimsoll-averages-{}.safetensors", std::process::id()));
     session.save(&path).unwrap();
     let loss = |optimizer: Box<dyn Optimizer>| {
         let other = self::trainer(optimizer);
-        let mut other = other.prepare(other.plan(&data).unwrap(), &data).unwrap();
+        let mut other = other.plan(&data).unwrap().start().unwrap();
         other.load(&path).unwrap();
         assert_eq!(other.state("dense1/kernel").unwrap(), session.state(&average).unwrap());
         other.evaluate(&data.test).unwrap().loss
@@ -148,9 +148,9 @@ fn run_in_parts(stop_after: Option<u64>, at_epoch: bool) -> Vec<u8> {
     let schedule = Schedule::Plateau { patience: 0, factor: 0.5 };
     let make = || trainer(Sgd::new(0.3)).epochs(6).schedule(schedule).checkpoints(&folder, Some(1));
     let (first, second) = (make(), make());
-    let mut session = first.prepare(first.plan(&data).unwrap(), &data).unwrap();
+    let mut session = first.plan(&data).unwrap().start().unwrap();
     let mut steps = 0;
-    let result = session.fit(&data, &mut |event| {
+    let result = session.fit_with(&mut |event| {
         steps += u64::from(matches!(event, TrainEvent::Step { .. }));
         let here = matches!(event, TrainEvent::Validation { .. }) == at_epoch;
         if Some(steps) == stop_after && here { Control::Leave } else { Control::Continue }
@@ -159,9 +159,9 @@ fn run_in_parts(stop_after: Option<u64>, at_epoch: bool) -> Vec<u8> {
         result.unwrap();
     } else {
         assert!(matches!(result, Err(TrainError::Interrupted { .. })));
-        session = second.prepare(second.plan(&data).unwrap(), &data).unwrap();
+        session = second.plan(&data).unwrap().start().unwrap();
         session.resume(&folder).unwrap();
-        session.fit(&data, &mut |_| Control::Continue).unwrap();
+        session.fit().unwrap();
     }
     let lowered = session.train_state().plateau.lowered;
     assert!(lowered > 0, "the rate was never lowered");

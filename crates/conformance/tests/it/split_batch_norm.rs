@@ -26,10 +26,17 @@ fn stepped(
     change: impl Fn(Trainer) -> Trainer,
 ) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
     let data = data(4 * MICRO_BATCH);
-    let trainer = change(Trainer::new(model(), Sgd::new(0.05), executor).batch(batch).steps(1).seed(4));
+    let trainer = change(
+        Trainer::new(model(), Sgd::new(0.05))
+            .executor(executor)
+            .line(usize::MAX)
+            .batch(batch)
+            .steps(1)
+            .seed(4),
+    );
     let plans = trainer.plan(&data)?;
     let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
-    let mut session = trainer.prepare(plans, &data)?;
+    let mut session = plans.start()?;
     let mut batches = data.train.batch(batch).start(Cursor::default())?;
     (0..at).try_for_each(|_| batches.next().map(|_| ()))?;
     session.train_step(batches.next()?.unwrap())?;
@@ -76,7 +83,9 @@ fn threads_passes_and_lines_do_not_change_the_bits_of_a_split_step() {
             assert!(first == stepped(executor.on(2), batch, 0, without).unwrap(), "{pass:?}");
         }
         // The floor of as many threads as the run has: scratch may depend on them.
-        let trainer = split(Trainer::new(model(), Sgd::new(0.05), executor.on(2)).batch(batch));
+        let trainer = split(
+            Trainer::new(model(), Sgd::new(0.05)).executor(executor.on(2)).line(usize::MAX).batch(batch),
+        );
         let data = data(batch);
         let floor = trainer.forecast(&data).floor().unwrap();
         let tight = |t| split(t).computing_line(floor + 1024);
@@ -103,7 +112,12 @@ fn batch_norm_is_not_split_unless_allowed() {
     assert!(matches!(refused, Err(TrainError::Split(_))));
     let data = data(4 * MICRO_BATCH);
     let trainer = |change: fn(Trainer) -> Trainer| {
-        change(Trainer::new(model(), Sgd::new(0.05), any_executor()).batch(4 * MICRO_BATCH))
+        change(
+            Trainer::new(model(), Sgd::new(0.05))
+                .executor(any_executor())
+                .line(usize::MAX)
+                .batch(4 * MICRO_BATCH),
+        )
     };
     let plans = trainer(split).plan(&data).unwrap();
     assert!(plans.sheet.to_string().contains("statistics of 6 examples"), "{}", plans.sheet);

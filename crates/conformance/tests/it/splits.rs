@@ -5,7 +5,7 @@ use plimsoll_data::{Cursor, Dataset, Memory, Pipeline};
 use plimsoll_graph::{GraphError, Init, ValueId};
 use plimsoll_nn::{AdamW, Dense, Dice, Field, Head, Layer, Model, Net, Penalty, WithLoss, step, zoo};
 use plimsoll_tensor::{HostTensor, TensorType};
-use plimsoll_train::{Control, TrainError, Trainer, metrics};
+use plimsoll_train::{TrainError, Trainer, metrics};
 
 /// A model with a class for each of 32 positions, so that one example is a whole block.
 struct Positions(fn(&mut Net, ValueId) -> Result<ValueId, GraphError>);
@@ -36,7 +36,7 @@ fn trained(
     split: usize,
 ) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
     let data = synthetic(&Positions(build), 8, 8, 3);
-    let trainer = Trainer::new(Positions(build), AdamW::new(1e-2), any_executor());
+    let trainer = Trainer::new(Positions(build), AdamW::new(1e-2)).executor(any_executor()).line(usize::MAX);
     trained_states(&trainer.batch(4).steps(2).micro_batches(split), &data)
 }
 
@@ -104,12 +104,13 @@ fn a_loss_of_whole_examples_works_with_metrics_and_refuses_missing_labels() {
     };
     let data = Dataset::new("images", images(2.0), images(2.0));
     let model = WithLoss::new(unet, Dice::default());
-    let trainer = Trainer::new(model, AdamW::new(1e-2), any_executor()).batch(4).steps(1);
+    let trainer =
+        Trainer::new(model, AdamW::new(1e-2)).executor(any_executor()).line(usize::MAX).batch(4).steps(1);
     let trainer = trainer.report(step::Report::Output);
-    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    let mut session = trainer.plan(&data).unwrap().start().unwrap();
     let mut measures = [metrics::from_name("iou", 3).unwrap()];
     session.evaluate_with(&data.test, &mut measures).unwrap();
-    session.fit(&data, &mut |_| Control::Continue).unwrap();
+    session.fit().unwrap();
     // A batch that is refused leaves the session usable.
     let missing = images(-1.0);
     let mut batches = Pipeline::new(missing).batch(4).start(Cursor::default()).unwrap();

@@ -78,9 +78,9 @@ fn images(model: &dyn Model) -> Dataset {
 /// The scores of a model with the weights of a file, or why it is refused.
 fn predict(executor: Box<dyn Executor>, model: Sequential, path: &Path) -> Result<Vec<f64>, String> {
     let data = images(&model);
-    let trainer = Trainer::new(model, Sgd::new(0.0), executor).batch(2);
+    let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor).line(usize::MAX).batch(2);
     let trainer = trainer.kinds(&[BatchKind::Predict]);
-    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    let mut session = trainer.plan(&data).unwrap().start().unwrap();
     session.load(path).map_err(|e| e.to_string())?;
     let mut batches = data.test.batch(2).start(Cursor::default()).unwrap();
     let batch = batches.next().unwrap().unwrap();

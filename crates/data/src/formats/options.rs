@@ -1,6 +1,6 @@
 //! Options of `open`, and the names of those that only some formats take.
 
-use crate::{Prefetch, SyntheticSpec, Workers};
+use crate::{Pipeline, Prefetch, SyntheticSpec, Workers};
 use std::path::PathBuf;
 
 /// The default limit of a dataset's memory: one GiB.
@@ -13,7 +13,7 @@ pub const DEFAULT_MAX_BYTES: usize = 1 << 30;
 /// let options = OpenOptions { context: 64, ..OpenOptions::default() };
 /// assert_eq!(options.max_bytes, 1 << 30);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OpenOptions {
     /// Tokens of a window of text.
     pub context: usize,
@@ -35,6 +35,8 @@ pub struct OpenOptions {
     pub tokenizer: Option<PathBuf>,
     /// The limit of the dataset's heap bytes; a larger one is refused before allocation.
     pub max_bytes: usize,
+    /// The validation part.
+    pub validation: ValidationSplit,
 }
 
 impl Default for OpenOptions {
@@ -50,6 +52,34 @@ impl Default for OpenOptions {
             shuffle: None,
             tokenizer: None,
             max_bytes: DEFAULT_MAX_BYTES,
+            validation: ValidationSplit::default(),
+        }
+    }
+}
+
+/// How many of the training examples become the validation part.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum ValidationSplit {
+    /// A tenth of them. A stream, whose records cannot be picked, and a handful of examples are not split.
+    #[default]
+    Tenth,
+    /// This share, or an error where the training part cannot be split.
+    Share(f64),
+    /// None: the dataset has no validation part.
+    None,
+}
+
+/// Training examples that a dataset needs for [`ValidationSplit::Tenth`].
+const FEWEST_TO_SPLIT: usize = 20;
+
+impl ValidationSplit {
+    /// The share of these training examples, if they are to be split.
+    pub(super) fn share(self, train: &Pipeline) -> Option<f64> {
+        match self {
+            Self::Tenth if train.is_stream() => None,
+            Self::Tenth => train.len().filter(|&len| len >= FEWEST_TO_SPLIT).map(|_| 0.1),
+            Self::Share(share) => Some(share),
+            Self::None => None,
         }
     }
 }

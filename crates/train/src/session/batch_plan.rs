@@ -72,7 +72,7 @@ impl BatchPlan {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// The plan for a batch, by kind, example types and number of examples.
     pub(super) fn find_plan(&self, kind: BatchKind, batch: &Batch) -> Result<usize, TrainError> {
         let examples = batch.examples();

@@ -2,8 +2,10 @@
 
 use super::{Control, TrainEvent};
 use crate::TrainError;
+use std::cell::RefCell;
+use std::rc::Rc;
 
-/// Receives every event of every `fit` after [`crate::Session::add`]. Closures are callbacks, too.
+/// Receives every event of a run; [`crate::Trainer::callback`] adds one. Closures are callbacks, too.
 ///
 /// ```
 /// use plimsoll_train::{Callback, Control, TrainError, TrainEvent};
@@ -42,17 +44,17 @@ impl<F: FnMut(&TrainEvent<'_>) -> Control> Callback for F {
 }
 
 /// Everyone who receives the events of one `fit`.
-pub(super) struct Listeners<'a, 't> {
+pub(super) struct Listeners<'a> {
     listen: &'a mut dyn FnMut(&TrainEvent<'_>) -> Control,
-    callbacks: &'a mut [Box<dyn Callback + 't>],
+    callbacks: &'a [Rc<RefCell<dyn Callback>>],
     /// Whether a callback returned an error.
     pub failed: bool,
 }
 
-impl<'a, 't> Listeners<'a, 't> {
+impl<'a> Listeners<'a> {
     pub fn new(
         listen: &'a mut dyn FnMut(&TrainEvent<'_>) -> Control,
-        callbacks: &'a mut [Box<dyn Callback + 't>],
+        callbacks: &'a [Rc<RefCell<dyn Callback>>],
     ) -> Self {
         Self { listen, callbacks, failed: false }
     }
@@ -60,14 +62,14 @@ impl<'a, 't> Listeners<'a, 't> {
     /// Sends an event to all of them; returns the greatest request.
     pub fn notify(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         let own = (self.listen)(event);
-        let all = self.callbacks.iter_mut().try_fold(own, |most, c| Ok(most.max(c.on(event)?)));
+        let all = self.callbacks.iter().try_fold(own, |most, c| Ok(most.max(c.borrow_mut().on(event)?)));
         self.failed |= all.is_err();
         all
     }
 
     /// The callbacks' factor of the learning rate in a step.
     pub fn scale(&mut self, step: u64, steps: u64) -> f64 {
-        self.callbacks.iter_mut().map(|callback| callback.scale(step, steps)).product()
+        self.callbacks.iter().map(|callback| callback.borrow_mut().scale(step, steps)).product()
     }
 }
 

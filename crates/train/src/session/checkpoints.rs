@@ -21,7 +21,7 @@ pub struct Resumed {
     pub differs: Option<String>,
 }
 
-impl Session<'_> {
+impl Session {
     /// Where the run stands.
     pub fn train_state(&self) -> TrainState {
         TrainState {
@@ -42,7 +42,7 @@ impl Session<'_> {
             monitor: self.trainer.monitor.description(),
             best: self.best,
             validated: self.validated,
-            instructions: self.trainer.executor.target().instructions(),
+            instructions: self.trainer.chosen_executor().target().instructions(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             notes: self.trainer.notes.clone(),
         }

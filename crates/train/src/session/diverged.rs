@@ -4,7 +4,7 @@ use super::callback::Listeners;
 use super::init::{clear, initialize};
 use super::{Control, Plateau, Schedule, Session, TrainEvent};
 use crate::{BatchKind, TrainError, checkpoints};
-use plimsoll_data::{Cursor, Dataset};
+use plimsoll_data::Cursor;
 use std::fmt;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -65,16 +65,15 @@ impl fmt::Display for Diverged {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// Finds the layer that wrote the first number that is not finite, if `error` says that there is one. Restores the last
     /// checkpoint, or the initial values if they are near, and replays the steps since then with a check of every node's
     /// outputs. Steps are reproducible, so a run keeps nothing for this. Afterwards the session's states are useless.
     pub(super) fn explain(
         &mut self,
-        data: &Dataset,
         error: TrainError,
         loss: f64,
-        listeners: &mut Listeners<'_, '_>,
+        listeners: &mut Listeners<'_>,
     ) -> TrainError {
         let (step, loss, gradients, until) = match error {
             TrainError::Diverged(found) => (found.step, found.loss, found.gradients, self.steps_done + 1),
@@ -83,13 +82,13 @@ impl Session<'_> {
         };
         self.poisoned = true;
         let mut checkpoint = None;
-        let mut may_continue = |listeners: &mut Listeners<'_, '_>, replayed| {
+        let mut may_continue = |listeners: &mut Listeners<'_>, replayed| {
             let event = TrainEvent::Diverged { step, loss, replayed };
             listeners.notify(&event).is_ok_and(|request| request == Control::Continue)
         };
         let wanted = may_continue(listeners, 0);
         let origin = match self.rewind(&mut checkpoint) {
-            Ok(true) if wanted => self.replay(data, until, listeners, &mut may_continue),
+            Ok(true) if wanted => self.replay(until, listeners, &mut may_continue),
             Ok(_) => Ok(None),
             Err(error) => Err(error),
         };
@@ -103,7 +102,7 @@ impl Session<'_> {
     /// enough to replay.
     fn rewind(&mut self, checkpoint: &mut Option<PathBuf>) -> Result<bool, TrainError> {
         let steps_done = self.steps_done;
-        if let Some(folder) = self.trainer.checkpoint_folder() {
+        if let Some(folder) = self.trainer.clone().checkpoint_folder() {
             for path in checkpoints(folder)?.into_iter().rev() {
                 if self.resume_from(&path).is_ok_and(|state| state.steps_done <= steps_done) {
                     *checkpoint = Some(path);
@@ -125,12 +124,11 @@ impl Session<'_> {
     /// Replays steps up to the `until`th, checking all they write, as long as the listeners allow it.
     fn replay(
         &mut self,
-        data: &Dataset,
         until: u64,
-        listeners: &mut Listeners<'_, '_>,
-        may_continue: &mut dyn FnMut(&mut Listeners<'_, '_>, u64) -> bool,
+        listeners: &mut Listeners<'_>,
+        may_continue: &mut dyn FnMut(&mut Listeners<'_>, u64) -> bool,
     ) -> Result<Option<Origin>, TrainError> {
-        let mut batches = self.training_batches(data).start(self.cursor)?;
+        let mut batches = self.prefetched_training_batches().start(self.cursor)?;
         let mut replayed = 0;
         let has_plateau = matches!(self.trainer.schedule, Schedule::Plateau { .. });
         while self.steps_done < until {
@@ -155,7 +153,8 @@ impl Session<'_> {
                 return Ok(None);
             }
             if has_plateau && self.is_due(self.steps_done - self.schedule_start) {
-                let loss = self.evaluate(&data.test)?.loss;
+                let data = self.data.clone();
+                let loss = self.evaluate(data.evaluation_part())?.loss;
                 self.plateau.observe(self.trainer.schedule, loss);
             }
         }

@@ -32,7 +32,7 @@ impl Hits {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// Loss and, for classes, accuracy over one epoch of a part of the data.
     pub fn evaluate(&mut self, part: &Pipeline) -> Result<Evaluation, TrainError> {
         self.evaluate_with(part, &mut [])

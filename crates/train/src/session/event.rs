@@ -2,6 +2,7 @@
 
 use crate::Held;
 use plimsoll_plan::Extra;
+use std::fmt;
 use std::time::Duration;
 
 /// Loss and accuracy over a source.
@@ -15,6 +16,15 @@ pub struct Evaluation {
     pub examples: u64,
     /// Whether labels are classes, so that exp of a cross-entropy loss is the perplexity.
     pub classes: bool,
+}
+
+impl fmt::Display for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(accuracy) = self.accuracy {
+            write!(f, "accuracy {:.2} %, ", 100.0 * accuracy)?;
+        }
+        write!(f, "loss {:.4}", self.loss)
+    }
 }
 
 /// The loss scale of a run in f16.
@@ -46,7 +56,7 @@ pub enum TrainEvent<'e> {
         /// The loss scale, in f16.
         scale: Option<Scale>,
     },
-    /// The test part was evaluated: after an epoch, every few steps, or at the end.
+    /// The validation part was evaluated: after an epoch, every few steps, or at the end.
     Validation {
         /// Steps done so far.
         step: u64,
@@ -54,7 +64,7 @@ pub enum TrainEvent<'e> {
         epoch: u64,
         /// Mean loss over the steps since the last validation; NaN where there were none.
         train_loss: f64,
-        /// The test part's figures.
+        /// The validation part's figures; the test part's in data without one.
         evaluation: Evaluation,
         /// The trainer's metrics, by name; metrics of many figures are left out.
         figures: &'e [(String, f64)],
@@ -121,6 +131,8 @@ pub struct Report {
     pub final_loss: f64,
     /// The test part's figures after the last step.
     pub evaluation: Evaluation,
+    /// The validation part's figures, if it was evaluated after the last step.
+    pub validation: Option<Evaluation>,
     /// Median time of a step, data included. The first step, which warms the caches, is left out where there are others.
     pub step_median: Duration,
     /// Mean time per step that rematerialization and waiting for transfers took, without the first step.

@@ -2,12 +2,13 @@
 
 use crate::TrainError;
 use plimsoll_data::Batch;
-use plimsoll_nn::{Loss, Model, step};
+use plimsoll_nn::{Model, step};
 use plimsoll_tensor::Field;
+use std::sync::Arc;
 
 /// The inputs, labels and loss of one model.
-struct ModelFields<'m> {
-    loss: &'m dyn Loss,
+struct ModelFields {
+    model: Arc<dyn Model>,
     inputs: Vec<Field>,
     target: Field,
     /// Rows of the loss per example.
@@ -15,8 +16,8 @@ struct ModelFields<'m> {
 }
 
 /// Buffers for one batch, refilled without allocating.
-pub(crate) struct Feed<'m> {
-    models: Vec<ModelFields<'m>>,
+pub(crate) struct Feed {
+    models: Vec<ModelFields>,
     /// The labels' bits; a row without a label has class zero, and weight zero.
     labels: Vec<i32>,
     /// Each row's weight, as the loss states it.
@@ -29,16 +30,16 @@ pub(crate) struct Feed<'m> {
     key: [u64; 2],
 }
 
-impl<'m> Feed<'m> {
+impl Feed {
     /// Buffers for batches of up to `examples` examples of any of these models.
-    pub fn new(models: impl Iterator<Item = &'m dyn Model>, examples: usize) -> Self {
-        let fields = |model: &'m dyn Model| ModelFields {
-            loss: model.loss(),
+    pub fn new(models: impl Iterator<Item = Arc<dyn Model>>, examples: usize) -> Self {
+        let fields = |model: Arc<dyn Model>| ModelFields {
             inputs: model.inputs(),
             target: model.target(),
-            rows: step::rows(model).elements(),
+            rows: step::rows(model.as_ref()).elements(),
+            model,
         };
-        let models: Vec<ModelFields<'m>> = models.map(fields).collect();
+        let models: Vec<ModelFields> = models.map(fields).collect();
         let rows = models.iter().map(|model| model.rows).max().unwrap_or(0);
         let labels = models.iter().map(|model| model.target.ty.shape.elements()).max().unwrap_or(0);
         Self {
@@ -53,7 +54,7 @@ impl<'m> Feed<'m> {
 
     /// The model that takes a batch's examples.
     pub fn model_of(&self, batch: &Batch) -> Option<usize> {
-        let types = |model: &ModelFields<'_>| {
+        let types = |model: &ModelFields| {
             let fields = model.inputs.iter().chain([&model.target]);
             batch.example_types().eq(fields.map(|field| &field.ty))
         };
@@ -63,7 +64,7 @@ impl<'m> Feed<'m> {
     /// Fills the buffers for a batch of one of the models. Returns the sum of the raw row weights, by which means over
     /// several batches are weighted.
     pub fn fill(&mut self, model: usize, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
-        let ModelFields { loss, inputs, target, rows } = &self.models[model];
+        let ModelFields { model, inputs, target, rows } = &self.models[model];
         for (bytes, field) in batch.inputs().zip(inputs) {
             if let Some(bound) = field.bound {
                 words(bytes).enumerate().try_for_each(|(i, token)| in_range("token", token, i, bound))?;
@@ -87,7 +88,7 @@ impl<'m> Feed<'m> {
                     }
                     in_range("label", label.max(0), i, classes)?;
                     self.labels.push(label.max(0));
-                    self.raw_weights.push(loss.label_weight(label) as f32);
+                    self.raw_weights.push(model.loss().label_weight(label) as f32);
                 }
             }
             None => self.labels.extend(words(batch.labels())),

@@ -6,28 +6,32 @@ use super::watch::Guard;
 use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Session, TrainEvent};
 use crate::TrainError;
 use crate::metrics::reported_figures;
-use plimsoll_data::Dataset;
+use plimsoll_data::Pipeline;
 use std::time::Instant;
 
-impl Session<'_> {
-    /// Trains for the trainer's epochs or steps. Evaluates the test part after every epoch, or as often as the trainer says,
-    /// and at the end. A second call continues with the data where the first stopped, and restarts the learning rate
-    /// schedule. After [`Session::resume`] it does the steps that are left, and continues the schedule, too.
-    pub fn fit(
+impl Session {
+    /// Trains for the trainer's epochs or steps. Evaluates the validation part after every epoch, or as often as the trainer
+    /// says, and the test part at the end. A second call continues with the data where the first stopped, and restarts the
+    /// learning rate schedule. After [`Session::resume`] it does the steps that are left, and continues the schedule, too.
+    pub fn fit(&mut self) -> Result<Report, TrainError> {
+        self.fit_with(&mut |_| Control::Continue)
+    }
+
+    /// As [`Session::fit`], with a listener that borrows from its caller, beside the trainer's callbacks.
+    pub fn fit_with(
         &mut self,
-        data: &Dataset,
         listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
     ) -> Result<Report, TrainError> {
-        let mut callbacks = std::mem::take(&mut self.callbacks);
+        let callbacks = self.callbacks.clone();
         let since_best = self.best.waited;
-        let resumed = callbacks.iter_mut().filter(|_| self.resumed);
-        let requests = resumed.map(|callback| callback.on_resume(since_best));
+        let resumed = callbacks.iter().filter(|_| self.resumed);
+        let requests = resumed.map(|callback| callback.borrow_mut().on_resume(since_best));
         let request = requests.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().max());
-        let mut listeners = Listeners::new(listen, &mut callbacks);
-        let result = request
-            .and_then(|request| self.train(data, request.unwrap_or(Control::Continue), &mut listeners));
+        let mut listeners = Listeners::new(listen, &callbacks);
+        let result =
+            request.and_then(|request| self.train(request.unwrap_or(Control::Continue), &mut listeners));
         let failed = listeners.failed;
-        (self.callbacks, self.callback_scale) = (callbacks, 1.0);
+        self.callback_scale = 1.0;
         if failed && result.is_err() {
             // A callback failed, not a step: the states are good.
             self.save_on_exit();
@@ -35,12 +39,7 @@ impl Session<'_> {
         result
     }
 
-    fn train(
-        &mut self,
-        data: &Dataset,
-        mut control: Control,
-        listeners: &mut Listeners<'_, '_>,
-    ) -> Result<Report, TrainError> {
+    fn train(&mut self, mut control: Control, listeners: &mut Listeners<'_>) -> Result<Report, TrainError> {
         let (begun, steps) = (Instant::now(), self.total_steps);
         if steps == 0 {
             return Err(TrainError::Setting(
@@ -55,14 +54,14 @@ impl Session<'_> {
             (self.schedule_start, self.validated) = (self.steps_done, self.steps_done);
             (self.plateau, self.best) = (Plateau::default(), Best::default());
         }
-        let mut batches = self.training_batches(data).start(self.cursor)?;
+        let mut batches = self.prefetched_training_batches().start(self.cursor)?;
         let mut log = StepLog::new(self.steps_done - self.schedule_start);
-        let mut guard = Guard::new(self.trainer, &self.plans.sheet);
+        let mut guard = Guard::new(&self.trainer, &self.plans.sheet);
         let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);
         // The run was interrupted before a validation that was due.
         if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
             batches.settle();
-            let (figures, request) = self.validate(data, &mut log, listeners)?;
+            let (figures, request) = self.validate(&mut log, listeners)?;
             (evaluation, control) = (Some(figures), request);
             if control == Control::Leave {
                 return Err(TrainError::Interrupted { step: log.done(), saved: self.save_on_exit() });
@@ -82,7 +81,7 @@ impl Session<'_> {
                 Err(error) => {
                     // The replay starts a pipeline of its own: two would hold more than was planned.
                     drop(batches);
-                    return Err(self.explain(data, error, last_loss, listeners));
+                    return Err(self.explain(error, last_loss, listeners));
                 }
             };
             (self.cursor, evaluation, last_loss) = (after, None, loss);
@@ -112,7 +111,7 @@ impl Session<'_> {
             let mut best = false;
             if (last || self.is_due(step)) && control < Control::Leave {
                 batches.settle();
-                let (figures, request) = self.validate(data, &mut log, listeners)?;
+                let (figures, request) = self.validate(&mut log, listeners)?;
                 (evaluation, control, best) =
                     (Some(figures), control.max(request), self.best.step == self.steps_done);
             }
@@ -125,7 +124,7 @@ impl Session<'_> {
                 && let Err(error) = self.save_checkpoint()
             {
                 drop(batches);
-                return Err(self.explain(data, error, loss, listeners));
+                return Err(self.explain(error, loss, listeners));
             }
         }
         if control >= Control::Stop && ending == Ending::Done {
@@ -141,18 +140,23 @@ impl Session<'_> {
                 (ending, evaluation) = (Ending::Restored(step), None);
             }
         }
+        let validation = evaluation;
         let evaluation = match evaluation {
-            Some(evaluation) => evaluation,
-            None => self.evaluate_test(data)?.0,
+            // The last validation was of the test part.
+            Some(evaluation) if self.data.validation.is_none() => evaluation,
+            _ => {
+                let data = self.data.clone();
+                self.evaluate_part(&data.test)?.0
+            }
         };
         if !evaluation.loss.is_finite() {
             let (step, loss) = (self.steps_done.saturating_sub(1), evaluation.loss);
             let error = Diverged { step, loss, gradients: false, origin: None, checkpoint: None };
-            return Err(self.explain(data, TrainError::Diverged(Box::new(error)), last_loss, listeners));
+            return Err(self.explain(TrainError::Diverged(Box::new(error)), last_loss, listeners));
         }
         let scale = self.scale()?;
         let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale);
-        Ok(Report { refused, ..report })
+        Ok(Report { refused, validation, ..report })
     }
 
     /// Whether a validation is due after this many steps of the run.
@@ -168,14 +172,14 @@ impl Session<'_> {
         self.trainer.steps_per_epoch.map_or(self.cursor.epoch, |every| step.saturating_sub(1) / every.max(1))
     }
 
-    /// Evaluates the test part, records the result, and notifies.
+    /// Evaluates the validation part, records the result, and notifies.
     fn validate(
         &mut self,
-        data: &Dataset,
         log: &mut StepLog,
-        listeners: &mut Listeners<'_, '_>,
+        listeners: &mut Listeners<'_>,
     ) -> Result<(Evaluation, Control), TrainError> {
-        let (evaluation, figures) = self.evaluate_test(data)?;
+        let data = self.data.clone();
+        let (evaluation, figures) = self.evaluate_part(data.evaluation_part())?;
         let (step, train_loss) = (log.done(), log.mean_loss());
         let cost = self.trainer.monitor.cost(&evaluation, &figures)?;
         let due = self.is_due(step);
@@ -191,11 +195,11 @@ impl Session<'_> {
         Ok((evaluation, listeners.notify(&event)?))
     }
 
-    /// Evaluates the test part with the trainer's metrics.
-    fn evaluate_test(&mut self, data: &Dataset) -> Result<(Evaluation, Vec<(String, f64)>), TrainError> {
+    /// Evaluates a part with the trainer's metrics.
+    fn evaluate_part(&mut self, part: &Pipeline) -> Result<(Evaluation, Vec<(String, f64)>), TrainError> {
         let mut metrics = std::mem::take(&mut self.metrics);
         metrics.iter_mut().for_each(|metric| metric.reset());
-        let evaluation = self.evaluate_with(&data.test, &mut metrics);
+        let evaluation = self.evaluate_with(part, &mut metrics);
         self.metrics = metrics;
         let figures = reported_figures(&self.metrics);
         let mut evaluation = evaluation?;

@@ -88,6 +88,7 @@ impl StepLog {
             examples: self.examples,
             final_loss: self.last_loss,
             evaluation,
+            validation: None,
             step_median,
             extra: Extra { waiting: waiting / each, again: again / each },
             slowdown: (waiting + again).as_secs_f64() / computing.as_secs_f64().max(1e-9),

@@ -17,6 +17,7 @@ mod fit;
 mod init;
 mod log;
 mod monitor;
+mod progress;
 mod schedule;
 mod states;
 mod step;
@@ -28,6 +29,7 @@ pub use diverged::{Diverged, Origin};
 pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
 pub(crate) use init::parameter_of;
 pub use monitor::{Best, Monitor};
+pub use progress::Progress;
 pub use schedule::{Plateau, Schedule};
 pub use watch::{Held, Overload, Saved, Watch};
 
@@ -42,11 +44,13 @@ use plimsoll_nn::{LOSS_SCALE, SKIPPED_STEPS};
 use plimsoll_plan::{PlanSet, Prepared};
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A trainer's plan with its memory: trains, evaluates, predicts. Dropping it frees the memory.
-pub struct Session<'t> {
-    trainer: &'t Trainer,
+pub struct Session {
+    trainer: Rc<Trainer>,
+    data: Rc<Dataset>,
     plans: Arc<PlanSet>,
     prepared: Box<dyn Prepared>,
     /// The bounce buffer for states on their way to and from files.
@@ -56,7 +60,7 @@ pub struct Session<'t> {
     settings: Vec<f64>,
     setting_bytes: Vec<Vec<u8>>,
     /// Labels, row weights and example numbers of the current batch.
-    feed: Feed<'t>,
+    feed: Feed,
     /// Predictions or outputs of one batch, in 4-byte words.
     output_buffer: Vec<f32>,
     steps_done: u64,
@@ -88,11 +92,11 @@ pub struct Session<'t> {
     validated: u64,
     /// The trainer's metrics.
     metrics: Vec<Box<dyn Metric>>,
-    callbacks: Vec<Box<dyn Callback + 't>>,
+    callbacks: Vec<Rc<RefCell<dyn Callback>>>,
 }
 
-impl<'t> Session<'t> {
-    pub(crate) fn new(trainer: &'t Trainer, plans: PlanSet, data: &Dataset) -> Result<Self, TrainError> {
+impl Session {
+    pub(crate) fn new(trainer: Trainer, plans: PlanSet, data: Dataset) -> Result<Self, TrainError> {
         let setting_count = trainer.optimizer.setting_names().len();
         let inputs = trainer.max_over_models(|model| model.inputs().len()) + 4 + setting_count;
         if inputs > MAX_INPUTS {
@@ -102,15 +106,15 @@ impl<'t> Session<'t> {
         }
         let plans = Arc::new(plans);
         let micro_batches = plans.plans.iter().map(|p| p.graph.micro_batches).max().unwrap_or(1);
-        let declared = trainer.batch_types(data, micro_batches);
+        let declared = trainer.batch_types(&data, micro_batches);
         if declared.len() != plans.plans.len() {
             return Err(TrainError::Setting("this plan was made for other data or another trainer".into()));
         }
         let batch_plans: Vec<BatchPlan> = (declared.iter().zip(&plans.plans))
-            .map(|(&batch, plan)| BatchPlan::new(trainer, &plan.graph, batch))
+            .map(|(&batch, plan)| BatchPlan::new(&trainer, &plan.graph, batch))
             .collect::<Result<_, _>>()?;
         let metrics = trainer.make_metrics(&plans)?;
-        let mut prepared = trainer.executor.prepare(plans.clone())?;
+        let mut prepared = trainer.chosen_executor().prepare(plans.clone())?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
         buffer.resize(STATE_BUFFER_BYTES, 0);
@@ -122,21 +126,20 @@ impl<'t> Session<'t> {
             position(LOSS_SCALE).zip(position(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
         let output_buffer = vec![0.0; output_bytes.max().unwrap_or(0) / 4];
         Ok(Self {
-            trainer,
             plans,
             prepared,
             buffer: RefCell::new(buffer),
             batch_plans,
             settings: vec![0.0; setting_count],
             setting_bytes: (0..setting_count).map(|_| Vec::with_capacity(8)).collect(),
-            feed: Feed::new(trainer.models(), largest),
+            feed: Feed::new(trainer.shared_models(), largest),
             output_buffer,
             steps_done: 0,
             schedule_start: 0,
             plateau: Plateau::default(),
             callback_scale: 1.0,
-            total_steps: trainer.total_steps(data),
-            train_examples: trainer.epoch_examples(data),
+            total_steps: trainer.total_steps(&data),
+            train_examples: trainer.epoch_examples(&data),
             cursor: Cursor::default(),
             resumed: false,
             resumed_from: None,
@@ -147,7 +150,9 @@ impl<'t> Session<'t> {
             best: Best::default(),
             validated: 0,
             metrics,
-            callbacks: Vec::new(),
+            callbacks: trainer.callbacks.clone(),
+            trainer: Rc::new(trainer),
+            data: Rc::new(data),
         })
     }
 
@@ -161,9 +166,15 @@ impl<'t> Session<'t> {
         &self.metrics
     }
 
-    /// Adds a callback to every later [`Session::fit`].
-    pub fn add(&mut self, callback: impl Callback + 't) {
-        self.callbacks.push(Box::new(callback));
+    /// The data that the run was planned for.
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
+    /// Adds a callback to every later [`Session::fit`]: one that depends on where a resumed run stands. Others are set with
+    /// [`Trainer::callback`].
+    pub fn add(&mut self, callback: impl Callback + 'static) {
+        self.callbacks.push(Rc::new(RefCell::new(callback)));
     }
 
     /// Steps done so far.
@@ -206,8 +217,8 @@ impl<'t> Session<'t> {
     }
 
     /// The batches to train on, prefetched within what the plan accounts for.
-    fn training_batches(&self, data: &Dataset) -> Pipeline {
-        let pipeline = self.trainer.training_batches(data);
+    fn prefetched_training_batches(&self) -> Pipeline {
+        let pipeline = self.trainer.training_batches(&self.data);
         self.trainer.prefetch_within_plan(&self.plans.sheet, BatchKind::Train, pipeline)
     }
 }

@@ -8,7 +8,7 @@ use crate::{Names, TrainError};
 use plimsoll_tensor::HostTensor;
 use std::path::{Path, PathBuf};
 
-impl Session<'_> {
+impl Session {
     /// A state by its name, like `dense1/kernel`.
     pub fn state(&self, name: &str) -> Result<HostTensor, TrainError> {
         let index = self.state_index(name)?;

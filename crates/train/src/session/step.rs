@@ -7,7 +7,7 @@ use plimsoll_data::Batch;
 use plimsoll_nn::MIN_LOSS_SCALE;
 use plimsoll_tensor::DType;
 
-impl Session<'_> {
+impl Session {
     /// One training step on a batch; returns its loss.
     pub fn train_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         self.replayable = false;

@@ -5,6 +5,7 @@ use crate::{TrainError, Trainer};
 use plimsoll_plan::{LoadSheet, in_words};
 use std::fmt;
 use std::path::PathBuf;
+use std::rc::Rc;
 use thiserror::Error;
 
 /// Measures what the process holds. `plimsoll::memory::Watchdog` asks the system.
@@ -92,8 +93,8 @@ impl Overload {
 const MIN_GROWTH_BYTES: usize = 64 << 10;
 
 /// A run's guard: warns once when the process holds more than planned, and stops the run near the line.
-pub(super) struct Guard<'t> {
-    watch: &'t dyn Watch,
+pub(super) struct Guard {
+    watch: Rc<dyn Watch>,
     planned_bytes: usize,
     line_bytes: usize,
     stop_bytes: usize,
@@ -103,18 +104,19 @@ pub(super) struct Guard<'t> {
     before: Vec<(String, usize)>,
 }
 
-impl<'t> Guard<'t> {
+impl Guard {
     /// A guard, if the trainer has a watch and a line.
-    pub fn new(trainer: &'t Trainer, sheet: &LoadSheet) -> Option<Self> {
+    pub fn new(trainer: &Trainer, sheet: &LoadSheet) -> Option<Self> {
         let (planned_bytes, line_bytes) = sheet.host_total_and_line();
-        let watch = trainer.watch.as_deref().filter(|_| line_bytes != usize::MAX)?;
+        let watch = trainer.watch.clone().filter(|_| line_bytes != usize::MAX)?;
         // A measured peak is within 2 % or 4 MiB of the planned one; of the 2 %, only what the line leaves counts.
         let slack = line_bytes.saturating_sub(planned_bytes);
         let expected = planned_bytes.saturating_add((planned_bytes / 50).min(slack).max(4 << 20));
         // Below the line, because the next step may grow past it.
         let stop_bytes = (line_bytes - line_bytes / 16).max(expected);
         let warn_bytes = (stop_bytes > expected).then_some(expected);
-        Some(Self { watch, planned_bytes, line_bytes, stop_bytes, warn_bytes, before: watch.parts() })
+        let before = watch.parts();
+        Some(Self { watch, planned_bytes, line_bytes, stop_bytes, warn_bytes, before })
     }
 
     /// Measures once. Returns a warning the first time more is held than planned, and what is held if that is too close to

@@ -54,8 +54,12 @@ impl Trainer {
             label.saturating_add(row_bytes).saturating_add(4).saturating_mul(train_size.max(test_size));
         let mut batches = Entry::new(BATCH_BUFFERS, feed, "batches on the way in, row weights");
         let mut shares: Vec<Entry> = Vec::new();
-        let pipelines = [(self.training_batches(data), train_size), (data.test.batch(test_size), test_size)];
-        for (pipeline, _) in pipelines.into_iter().filter(|(_, size)| *size > 0) {
+        // Validation and test part are read one after the other.
+        let evaluated = data.validation.iter().chain([&data.test]).map(|part| part.batch(test_size));
+        let bytes = |part: &Pipeline| part.bytes().iter().map(|share| share.bytes).sum::<usize>();
+        let evaluated = evaluated.max_by_key(bytes).map(|part| (part, test_size));
+        let pipelines = std::iter::once((self.training_batches(data), train_size)).chain(evaluated);
+        for (pipeline, _) in pipelines.filter(|(_, size)| *size > 0) {
             for entry in pipeline_entries(&pipeline.prefetch_within(0)) {
                 let same = shares.iter_mut().find(|share| share.name == entry.name);
                 match (entry.name.as_str(), same) {

@@ -92,7 +92,13 @@ impl Trainer {
             types
         };
         let mut types = sizes(BatchKind::Train, &data.train);
-        types.extend(sizes(BatchKind::Evaluate, &data.test));
+        let evaluated =
+            data.validation.iter().chain([&data.test]).flat_map(|p| sizes(BatchKind::Evaluate, p));
+        evaluated.for_each(|t| {
+            if !types.contains(&t) {
+                types.push(t)
+            }
+        });
         types.extend(sizes(BatchKind::Predict, &data.test));
         types.retain(|t| self.kinds.contains(&t.kind));
         types

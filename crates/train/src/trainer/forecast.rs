@@ -1,6 +1,6 @@
 //! Plans of one run under many lines: the floor, the curve of time over memory, and summaries of plans.
 
-use crate::{TrainError, Trainer};
+use crate::{TrainError, Trainer, TrainingPlan};
 use plimsoll_data::Dataset;
 use plimsoll_graph::op::Elementwise;
 use plimsoll_graph::{Graph, Op, ValueId};
@@ -20,19 +20,19 @@ use std::collections::BTreeMap;
 /// # use plimsoll_train::{TrainError, Trainer};
 /// # use plimsoll_data::{OpenOptions, open};
 /// let data = open("mnist", &OpenOptions::default())?;
-/// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), NullExecutor::default()).batch(64);
+/// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(NullExecutor::default()).batch(64);
 /// let mut forecast = trainer.forecast(&data);
 /// let floor = forecast.floor()?;
 /// assert!(forecast.plan(floor)?.sheet.total_bytes <= floor);
 /// assert!(floor < forecast.plan(usize::MAX)?.sheet.total_bytes);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Forecast<'t> {
-    trainer: &'t Trainer,
-    data: &'t Dataset,
+pub struct Forecast {
+    trainer: Trainer,
+    data: Dataset,
     chooser: Chooser,
     /// Plans found so far, by line.
-    known: BTreeMap<usize, PlanSet>,
+    known: BTreeMap<usize, TrainingPlan>,
     floor: Option<usize>,
 }
 
@@ -59,22 +59,23 @@ pub struct Tally {
 
 impl Trainer {
     /// Plans this run under any line.
-    pub fn forecast<'t>(&'t self, data: &'t Dataset) -> Forecast<'t> {
+    pub fn forecast(&self, data: &Dataset) -> Forecast {
         let (chooser, known) = (Chooser::reusable(self.line_bytes), BTreeMap::new());
-        Forecast { trainer: self, data, chooser, known, floor: None }
+        Forecast { trainer: self.accounted(data), data: data.clone(), chooser, known, floor: None }
     }
 }
 
-impl Forecast<'_> {
+impl Forecast {
     /// The plan under a line.
-    pub fn plan(&mut self, line_bytes: usize) -> Result<PlanSet, TrainError> {
+    pub fn plan(&mut self, line_bytes: usize) -> Result<TrainingPlan, TrainError> {
         if let Some(known) = self.known.get(&line_bytes) {
             return Ok(known.clone());
         }
         self.chooser.line_bytes = line_bytes;
-        let plans = self.trainer.plan_under(self.data, &mut self.chooser)?;
-        self.known.insert(line_bytes, plans.clone());
-        Ok(plans)
+        let plans = self.trainer.plan_under(&self.data, &mut self.chooser)?;
+        let plan = TrainingPlan::new(self.trainer.clone(), self.data.clone(), plans);
+        self.known.insert(line_bytes, plan.clone());
+        Ok(plan)
     }
 
     /// Bytes that the plan under a line needs, whether it fits or not.
@@ -107,13 +108,13 @@ impl Forecast<'_> {
     }
 
     /// Plans from no line down to the floor, `lines` at most. A line that is no faster than a lower one is left out.
-    pub fn curve(&mut self, lines: usize) -> Result<Vec<PlanSet>, TrainError> {
+    pub fn curve(&mut self, lines: usize) -> Result<Vec<TrainingPlan>, TrainError> {
         let whole = self.plan(usize::MAX)?;
         let floor = self.floor()?;
         let top = whole.sheet.total_bytes.max(floor);
         let parts = lines.saturating_sub(2).max(1);
         let between = (1..=parts).map(|i| floor + (top - floor) / parts * (i - 1));
-        let mut found: Vec<PlanSet> = Vec::new();
+        let mut found: Vec<TrainingPlan> = Vec::new();
         for line in between.chain([usize::MAX]) {
             let plans = match self.plan(line) {
                 Err(TrainError::Plan(PlanError::Infeasible(_))) => continue,
@@ -140,7 +141,7 @@ impl Forecast<'_> {
             whole.sheet.outside.iter().filter(|e| ![PAGE_TABLES, PLANNING].contains(&e.name.as_str()));
         let outside: usize = fixed.map(|e| e.bytes).sum();
         let arena_limit = line_bytes.saturating_sub(outside);
-        let target = self.trainer.executor.target();
+        let target = self.trainer.chosen_executor().target();
         Ok(least_rematerialization(&first.name, &first.graph, target, arena_limit)?)
     }
 

@@ -19,7 +19,7 @@ impl Trainer {
 
     /// The numerics of the executor's target: what graphs are built by.
     pub(crate) fn numerics(&self) -> Numerics {
-        self.executor.target().numerics()
+        self.chosen_executor().target().numerics()
     }
 
     /// Micro-batches have a multiple of this many examples, so that splitting a batch changes no bit: the largest block of the

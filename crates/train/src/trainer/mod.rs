@@ -6,37 +6,45 @@
 
 mod accounting;
 mod batch_types;
+mod executor;
 mod forecast;
 mod graphs;
 mod loop_settings;
 mod models;
 mod plan_cache;
 mod planning;
+mod training_plan;
 mod validation;
 
 pub use batch_types::BatchKind;
 pub(crate) use batch_types::{BatchType, types_in_words};
 pub use forecast::{Forecast, Tally, tally};
+pub use training_plan::TrainingPlan;
 
+use crate::memory::Process;
 use crate::metrics::MetricSpec;
-use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
+use crate::{Callback, Monitor, Progress, Schedule, Watch};
+use executor::ChosenExecutor;
 use loop_settings::CheckpointSettings;
 use plan_cache::PlanCache;
-use plimsoll_data::Dataset;
 use plimsoll_nn::{Model, Optimizer, Policy, step};
-use plimsoll_plan::{Entry, Executor, PlanSet};
+use plimsoll_plan::{Entry, Size};
 use plimsoll_transform::Pass;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// A model, an optimizer, an executor, and how to train.
+/// A model, an optimizer, and how to train. A clone shares them.
+#[derive(Clone)]
 pub struct Trainer {
-    pub(crate) model: Box<dyn Model>,
+    pub(crate) model: Arc<dyn Model>,
     /// The model for examples of other types.
-    variants: Vec<Box<dyn Model>>,
-    pub(crate) optimizer: Box<dyn Optimizer>,
-    pub(crate) executor: Box<dyn Executor>,
+    variants: Vec<Arc<dyn Model>>,
+    pub(crate) optimizer: Arc<dyn Optimizer>,
+    executor: ChosenExecutor,
+    pub(crate) callbacks: Vec<Rc<RefCell<dyn Callback>>>,
     batch: usize,
     /// Batches per step, for gradient accumulation.
     accumulate: usize,
@@ -56,8 +64,10 @@ pub struct Trainer {
     pub(crate) steps_per_epoch: Option<u64>,
     pub(crate) time_limit: Option<Duration>,
     pub(crate) notes: BTreeMap<String, String>,
-    pub(crate) watch: Option<Box<dyn Watch>>,
+    pub(crate) watch: Option<Rc<dyn Watch>>,
     line_bytes: usize,
+    /// The account of the rest of the process; `None` if the line covers only what is declared.
+    process: Option<Process>,
     device_line_bytes: usize,
     outside: Vec<Entry>,
     heap_bytes: Option<usize>,
@@ -70,21 +80,18 @@ pub struct Trainer {
     kinds: Vec<BatchKind>,
     plan_cache: Option<PlanCache>,
     /// Calls of the planner, without hits of the plan cache.
-    searches: Cell<u64>,
+    searches: Rc<Cell<u64>>,
 }
 
 impl Trainer {
-    /// A trainer with batches of 64, one epoch, seed 0 and no line.
-    pub fn new(
-        model: impl Model + 'static,
-        optimizer: impl Optimizer + 'static,
-        executor: impl Executor + 'static,
-    ) -> Self {
+    /// A trainer with batches of 64, one epoch, seed 0, no line, and all cores of the CPU.
+    pub fn new(model: impl Model + 'static, optimizer: impl Optimizer + 'static) -> Self {
         Self {
-            model: Box::new(model),
+            model: Arc::new(model),
             variants: Vec::new(),
-            optimizer: Box::new(optimizer),
-            executor: Box::new(executor),
+            optimizer: Arc::new(optimizer),
+            executor: ChosenExecutor::default(),
+            callbacks: Vec::new(),
             batch: 64,
             accumulate: 1,
             epochs: 1,
@@ -102,6 +109,7 @@ impl Trainer {
             notes: BTreeMap::new(),
             watch: None,
             line_bytes: usize::MAX,
+            process: Some(Process::default()),
             device_line_bytes: usize::MAX,
             outside: Vec::new(),
             heap_bytes: None,
@@ -112,7 +120,7 @@ impl Trainer {
             report: step::Report::Classes,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
             plan_cache: None,
-            searches: Cell::new(0),
+            searches: Rc::default(),
         }
     }
 
@@ -161,13 +169,54 @@ impl Trainer {
     /// Watches the process's memory between steps. If memory outside the plan brings it close to the line, the run stops with
     /// [`TrainError::Overload`] and a checkpoint.
     pub fn watch(self, watch: impl Watch + 'static) -> Self {
-        Self { watch: Some(Box::new(watch)), ..self }
+        Self { watch: Some(Rc::new(watch)), ..self }
     }
 
-    /// The line of host memory in bytes. Everything declared with [`Trainer::outside`] stays under it, and the arena, where
-    /// kernels compute in host memory.
+    /// The line of host memory, for the whole process: arena, program, threads, heap and data ([`Process`]).
+    ///
+    /// ```
+    /// use plimsoll_data::datasets;
+    /// use plimsoll_nn::{AdamW, zoo};
+    /// use plimsoll_plan::{MiB, Size};
+    /// use plimsoll_train::Trainer;
+    ///
+    /// let data = datasets::mnist()?;
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).memory(MiB(128));
+    /// assert!(trainer.plan(&data)?.load_sheet().total_bytes <= 128 << 20);
+    /// let half = trainer.memory("50%".parse::<Size>()?); // of what is available
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn memory(self, size: impl Into<Size>) -> Self {
+        let line_bytes = size.into().bytes(crate::memory::available().unwrap_or(usize::MAX));
+        let process = Some(self.process.clone().unwrap_or_default());
+        Self { line_bytes, process, ..self }
+    }
+
+    /// A line that covers the arena, where kernels compute in host memory, and what is declared with [`Trainer::outside`], but
+    /// not the rest of the process: for programs that account for themselves. [`Trainer::memory`] covers everything.
     pub fn line(self, line_bytes: usize) -> Self {
-        Self { line_bytes, ..self }
+        Self { line_bytes, process: None, ..self }
+    }
+
+    /// Whether the line covers the whole process.
+    pub(crate) fn accounts_for_process(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// How the rest of the process is accounted for, where the default measurement does not suit a program.
+    pub fn process(self, process: Process) -> Self {
+        Self { process: Some(process), ..self }
+    }
+
+    /// Shows the run's progress on standard error.
+    pub fn progress(self) -> Self {
+        self.callback(Progress::new())
+    }
+
+    /// Adds a callback to every run of this trainer.
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
+        self.callbacks.push(Rc::new(RefCell::new(callback)));
+        self
     }
 
     /// The line of the device's memory in bytes, if the executor computes in a device's. The arena is there then, and
@@ -183,12 +232,18 @@ impl Trainer {
 
     /// Whether kernels compute in the memory of a device.
     fn computes_on_device(&self) -> bool {
-        self.executor.tiers().host.is_some()
+        self.chosen_executor().tiers().host.is_some()
     }
 
     /// Declares memory outside the arena: code, stacks, heap, data.
     pub fn outside(mut self, entry: Entry) -> Self {
         self.outside.push(entry);
+        self
+    }
+
+    /// Puts entries in front of those that were declared.
+    pub(crate) fn outside_first(mut self, entries: impl Iterator<Item = Entry>) -> Self {
+        self.outside.splice(0..0, entries);
         self
     }
 
@@ -229,20 +284,5 @@ impl Trainer {
     /// Plans only batches of these kinds: evaluation and prediction alone need no optimizer state.
     pub fn kinds(self, kinds: &[BatchKind]) -> Self {
         Self { kinds: kinds.to_vec(), ..self }
-    }
-
-    /// Allocates the memory of a plan that [`Trainer::plan`] made for the same data, and initializes the states.
-    pub fn prepare(&self, plans: PlanSet, data: &Dataset) -> Result<Session<'_>, TrainError> {
-        Session::new(self, plans, data)
-    }
-
-    /// Plans, prepares and trains.
-    pub fn fit(
-        &self,
-        data: &Dataset,
-        listen: &mut dyn FnMut(&TrainEvent<'_>) -> Control,
-    ) -> Result<Report, TrainError> {
-        let plans = self.plan(data)?;
-        self.prepare(plans, data)?.fit(data, listen)
     }
 }

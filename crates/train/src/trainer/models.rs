@@ -6,6 +6,7 @@ use crate::TrainError;
 use plimsoll_data::{Dataset, Schema};
 use plimsoll_graph::Graph;
 use plimsoll_nn::Model;
+use std::sync::Arc;
 
 impl Trainer {
     /// Adds a variant of the model for examples of another type, with the same parameters by name and type: one for each
@@ -39,7 +40,7 @@ impl Trainer {
     /// # };
     /// let buckets = || Buckets::new([4, 8, 16]).column("tokens", Field::below(100, []), 0);
     /// let data = Dataset::new("words", records(100).bucket(buckets())?, records(20).bucket(buckets())?);
-    /// let trainer = Trainer::new(model(16), Sgd::new(0.1), NullExecutor::default()).batch(32);
+    /// let trainer = Trainer::new(model(16), Sgd::new(0.1)).executor(NullExecutor::default()).batch(32);
     /// let trainer = trainer.variant(model(8)).variant(model(4));
     /// let names: Vec<String> = trainer.plan(&data)?.plans.into_iter().map(|plan| plan.name).collect();
     /// let train = ["train × 32 of i32[16]", "train × 4 of i32[16]", "train × 32 of i32[8]", "train × 32 of i32[4]"];
@@ -47,13 +48,18 @@ impl Trainer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn variant(mut self, model: impl Model + 'static) -> Self {
-        self.variants.push(Box::new(model));
+        self.variants.push(Arc::new(model));
         self
     }
 
     /// The models: that of [`Trainer::new`], then its variants.
     pub(crate) fn models(&self) -> impl Iterator<Item = &dyn Model> {
         std::iter::once(&self.model).chain(&self.variants).map(|model| model.as_ref())
+    }
+
+    /// The same, to keep.
+    pub(crate) fn shared_models(&self) -> impl Iterator<Item = Arc<dyn Model>> {
+        std::iter::once(&self.model).chain(&self.variants).cloned()
     }
 
     /// The maximum of a figure over the models.
@@ -98,7 +104,7 @@ impl Trainer {
             let (model, data) = (self.model.name().into(), data.name.clone());
             Err(TrainError::Mismatch { model, data, reason })
         };
-        for part in [&data.train, &data.test] {
+        for part in data.parts() {
             for schema in part.batch_schemas() {
                 let (inputs, label) = schema.fields()?;
                 let takes =

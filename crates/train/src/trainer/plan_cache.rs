@@ -30,7 +30,7 @@ const PARTIAL: &str = "begun";
 const ABANDONED: Duration = Duration::from_secs(600);
 
 /// A folder of plans.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PlanCache {
     folder: PathBuf,
     max_bytes: u64,
@@ -55,7 +55,7 @@ impl Trainer {
     /// # use plimsoll_data::{OpenOptions, open};
     /// let folder = std::env::temp_dir().join(format!("plimsoll-plans-{}", std::process::id()));
     /// let data = open("mnist", &OpenOptions::default())?;
-    /// let trainer = || Trainer::new(zoo::lenet(), AdamW::new(1e-3), NullExecutor::default()).plan_cache(&folder);
+    /// let trainer = || Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(NullExecutor::default()).plan_cache(&folder);
     /// let (first, second) = (trainer(), trainer());
     /// assert_eq!(first.plan(&data)?, second.plan(&data)?);
     /// assert_eq!((first.searches(), second.searches()), (1, 0));
@@ -79,7 +79,7 @@ impl Trainer {
         budget: &Budget,
         search_cache: &SearchCache,
     ) -> Result<PlanSet, PlanError> {
-        let (graphs, target) = (batches.graphs(), self.executor.target());
+        let (graphs, target) = (batches.graphs(), self.chosen_executor().target());
         let search = || {
             self.searches.set(self.searches.get() + 1);
             search_cache.plan_lowest(graphs, target, budget)

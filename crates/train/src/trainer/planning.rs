@@ -1,7 +1,8 @@
 //! Planning a run: checks of its settings, the choice by [`Chooser`], and notes on the load sheet.
 
-use super::Trainer;
+use super::{Trainer, TrainingPlan};
 use crate::TrainError;
+use crate::memory::{Tag, tagged};
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, ValueId};
 use plimsoll_nn::Precision;
@@ -22,11 +23,11 @@ impl Candidates for Run<'_> {
     type Error = TrainError;
 
     fn target(&self) -> &dyn Target {
-        self.trainer.executor.target()
+        self.trainer.chosen_executor().target()
     }
 
     fn tiers(&self) -> Tiers {
-        self.trainer.executor.tiers()
+        self.trainer.chosen_executor().tiers()
     }
 
     fn micro_batches(&self) -> Vec<usize> {
@@ -69,8 +70,39 @@ impl Candidates for Run<'_> {
 impl Trainer {
     /// Plans every batch type under the line, and verifies the plans. [`Chooser`] chooses micro-batches (unless their number is
     /// set), rematerialization and offload. Nothing of what is planned is allocated.
-    pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
-        self.plan_under(data, &mut Chooser::new(self.computing_line_bytes(), self.line_bytes))
+    ///
+    /// ```
+    /// # use plimsoll_data::datasets;
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_plan::MiB;
+    /// # use plimsoll_train::Trainer;
+    /// let data = datasets::mnist()?;
+    /// let plan = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).memory(MiB(64)).steps(3).plan(&data)?;
+    /// println!("{}", plan.load_sheet());
+    /// let report = plan.start()?.fit()?;
+    /// assert_eq!(report.steps, 3);
+    /// # Ok::<(), plimsoll_train::TrainError>(())
+    /// ```
+    pub fn plan(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
+        let trainer = self.accounted(data);
+        let chooser = &mut Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
+        let plans = tagged(Tag::Planning, || trainer.plan_under(data, chooser))?;
+        Ok(TrainingPlan::new(trainer, data.clone(), plans))
+    }
+
+    /// The trainer with the account of its process, if it has one.
+    pub(super) fn accounted(&self, data: &Dataset) -> Self {
+        // The executor's threads are a part of the process.
+        self.chosen_executor();
+        match &self.process {
+            Some(process) => process.account(self.clone(), data),
+            None => self.clone(),
+        }
+    }
+
+    /// Bytes declared outside the arena.
+    pub(crate) fn declared_bytes(&self) -> usize {
+        self.outside.iter().fold(0, |sum, entry| sum.saturating_add(entry.bytes))
     }
 
     /// The line of the space that kernels compute in.

@@ -12,7 +12,11 @@ fn model() -> Sequential {
 }
 
 fn trainer() -> Trainer {
-    Trainer::new(model(), AdamW::new(1e-3), NullExecutor::default()).batch(64).micro_batches(1)
+    Trainer::new(model(), AdamW::new(1e-3))
+        .executor(NullExecutor::default())
+        .line(usize::MAX)
+        .batch(64)
+        .micro_batches(1)
 }
 
 /// Backward reads each tanh's output (for the products and tanh's own derivative), the softmax sum, and constants.

@@ -18,7 +18,11 @@ fn extra_time_three_quarters_up(
 ) -> f64 {
     let what = format!("{}, {split:?}", model.name());
     let data = data(&model);
-    let trainer = Trainer::new(model, AdamW::new(1e-3), NullExecutor::default()).batch(batch).heap(1 << 16);
+    let trainer = Trainer::new(model, AdamW::new(1e-3))
+        .executor(NullExecutor::default())
+        .line(usize::MAX)
+        .batch(batch)
+        .heap(1 << 16);
     let trainer = split.into_iter().fold(trainer, Trainer::micro_batches);
     let mut forecast = trainer.forecast(&data);
     let whole = forecast.plan(usize::MAX).unwrap().sheet.total_bytes;

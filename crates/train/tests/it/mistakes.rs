@@ -13,8 +13,12 @@ fn unknown_state_suggests_the_nearest_name() {
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), 8, 5, part).unwrap());
     let data = Dataset::new("synthetic", source(0), source(1));
-    let trainer = Trainer::new(model, Sgd::new(0.1), NullExecutor::default()).batch(4).steps(1);
-    let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+    let trainer = Trainer::new(model, Sgd::new(0.1))
+        .executor(NullExecutor::default())
+        .line(usize::MAX)
+        .batch(4)
+        .steps(1);
+    let mut session = trainer.plan(&data).unwrap().start().unwrap();
     let message = session.state("head/kernal").unwrap_err().to_string();
     assert_eq!(message, "the model has no state named `head/kernal`: the nearest is `head/kernel`");
     let tensor = HostTensor::zeros(TensorType::new(DType::F32, [5]));

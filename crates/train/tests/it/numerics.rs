@@ -8,7 +8,7 @@ use plimsoll_train::{TrainState, Trainer};
 
 fn trainer(numerics: Numerics) -> Trainer {
     let target = NullTarget { numerics, ..NullTarget::default() };
-    Trainer::new(deep(2), AdamW::new(1e-3), NullExecutor { target }).batch(128)
+    Trainer::new(deep(2), AdamW::new(1e-3)).executor(NullExecutor { target }).line(usize::MAX).batch(128)
 }
 
 fn changed(change: impl FnOnce(&mut Numerics)) -> Numerics {
@@ -60,11 +60,11 @@ fn a_run_resumes_only_with_the_same_numerics() {
     let data = data(&deep(2));
     let resume = |numerics| {
         let trainer = trainer(numerics);
-        let mut session = trainer.prepare(trainer.plan(&data).unwrap(), &data).unwrap();
+        let mut session = trainer.plan(&data).unwrap().start().unwrap();
         session.resume(&folder).map(|_| ()).map_err(|error| error.to_string())
     };
     let saver = trainer(changed(|n| n.block_rows = 64));
-    saver.prepare(saver.plan(&data).unwrap(), &data).unwrap().checkpoint(&folder).unwrap();
+    saver.plan(&data).unwrap().start().unwrap().checkpoint(&folder).unwrap();
     assert!(TrainState::read(&folder).unwrap().numerics.contains("blocks of 64 rows"));
     assert_eq!(resume(changed(|n| n.block_rows = 64)), Ok(()));
     // What works in place changes no bit.

@@ -9,7 +9,7 @@ use plimsoll_data::Dataset;
 use plimsoll_nn::{AdamW, Sequential};
 use plimsoll_plan::{NullExecutor, PlanSet};
 use plimsoll_tensor::random::Lcg;
-use plimsoll_train::{TrainError, Trainer};
+use plimsoll_train::{TrainError, Trainer, TrainingPlan};
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,11 @@ fn model() -> Sequential {
 
 fn trainer() -> Trainer {
     // A batch so large that planning takes little beside the arena: a search that might pass the line is not begun.
-    Trainer::new(model(), AdamW::new(1e-3), NullExecutor::default()).batch(512).heap(10_000)
+    Trainer::new(model(), AdamW::new(1e-3))
+        .executor(NullExecutor::default())
+        .line(usize::MAX)
+        .batch(512)
+        .heap(10_000)
 }
 
 /// A folder that is removed when the test ends.
@@ -61,7 +65,7 @@ fn line(data: &Dataset) -> usize {
 /// The plan with a cache folder, and the number of planner calls.
 fn planned(data: &Dataset, line: usize, folder: &Path) -> (PlanSet, u64) {
     let trainer = trainer().line(line).plan_cache(folder);
-    let plans = trainer.plan(data).unwrap();
+    let plans = trainer.plan(data).unwrap().into_plans();
     (plans, trainer.searches())
 }
 
@@ -70,7 +74,8 @@ fn second_forecast_is_answered_from_the_cache() -> Result<(), TrainError> {
     let (folder, data) = (Folder::new("answers"), data(&model()));
     let answers = |trainer: Trainer| {
         let mut forecast = trainer.forecast(&data);
-        let (floor, curve) = (forecast.floor()?, forecast.curve(5)?);
+        let floor = forecast.floor()?;
+        let curve: Vec<PlanSet> = forecast.curve(5)?.into_iter().map(TrainingPlan::into_plans).collect();
         let refused = forecast.plan(floor / 2).unwrap_err().to_string();
         let searches = trainer.searches();
         Ok::<_, TrainError>(((floor, curve, refused), searches))
@@ -88,7 +93,7 @@ fn damaged_file_is_a_miss() {
     let (folder, data) = (Folder::new("damaged"), data(&model()));
     let line = line(&data);
     let (plans, searches) = planned(&data, line, &folder.0);
-    assert_eq!(plans, trainer().line(line).plan(&data).unwrap());
+    assert_eq!(plans, trainer().line(line).plan(&data).unwrap().into_plans());
     assert!(searches > 1);
     let files = folder.files();
     assert_eq!(files.len() as u64, searches);
@@ -165,7 +170,7 @@ fn file_of_other_content_is_a_miss() {
 fn unwritable_folder_is_ignored() {
     let (folder, data) = (Folder::new("unwritable"), data(&model()));
     let line = line(&data);
-    let plans = trainer().line(line).plan(&data).unwrap();
+    let plans = trainer().line(line).plan(&data).unwrap().into_plans();
     fs::create_dir(&folder.0).unwrap();
     let file = folder.0.join("file");
     fs::write(&file, "").unwrap();
@@ -183,7 +188,7 @@ fn unwritable_folder_is_ignored() {
 fn threads_share_a_cache_folder() {
     let (folder, data) = (Folder::new("shared"), data(&model()));
     let line = line(&data);
-    let plans = trainer().line(line).plan(&data).unwrap();
+    let plans = trainer().line(line).plan(&data).unwrap().into_plans();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| (0..5).for_each(|_| assert_eq!(planned(&data, line, &folder.0).0, plans)));

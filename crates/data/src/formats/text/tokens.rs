@@ -24,7 +24,7 @@ const EXPRESSIONS: usize = 1 << 20;
 pub(in crate::formats) fn open(_: &str, file: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
     // The registry chooses this row where a tokenizer is given.
     let tokenizer = options.tokenizer.as_deref().unwrap_or(Path::new(""));
-    let Dataset { name, train, test } = Tokens::open(file, tokenizer, options.context)?;
+    let Dataset { name, train, test, .. } = Tokens::open(file, tokenizer, options.context)?;
     finish(&name, train, test, options)
 }
 

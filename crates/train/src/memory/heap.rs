@@ -1,4 +1,4 @@
-//! The program's allocator: the system's, with live and peak bytes by tag.
+//! An allocator that counts: the system's, with live and peak bytes by tag.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -23,49 +23,61 @@ struct Account {
     peak: AtomicUsize,
 }
 
-/// The tagging allocator. Every block has its tag in front, so that freeing it on any thread is accounted to the tag that
-/// allocated it.
-pub struct Heap {
-    accounts: [Account; TAGS],
-}
+/// Live and peak bytes of every tag; zero where [`Heap`] is not the program's allocator.
+static ACCOUNTS: [Account; TAGS] =
+    [const { Account { live: AtomicUsize::new(0), peak: AtomicUsize::new(0) } }; TAGS];
+
+/// The system's allocator with accounts by tag, so that a run which stops near its line says whose memory grew. Every block has
+/// its tag in front, so that freeing it on any thread is accounted to the tag that allocated it. A program has it by one line:
+///
+/// ```
+/// use plimsoll_train::memory::{self, Heap, Tag};
+///
+/// #[global_allocator]
+/// static HEAP: Heap = Heap;
+///
+/// let before = memory::heap_peak(Tag::Data);
+/// let rows = memory::tagged(Tag::Data, || vec![0_u8; 1 << 20]);
+/// assert!(memory::heap_peak(Tag::Data) >= before + rows.len());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Heap;
 
 thread_local! {
     static CURRENT: Cell<Tag> = const { Cell::new(Tag::Program) };
 }
 
+/// Runs `work` with this thread's allocations under a tag.
+pub fn tagged<T>(tag: Tag, work: impl FnOnce() -> T) -> T {
+    let outer = CURRENT.replace(tag);
+    let result = work();
+    CURRENT.set(outer);
+    result
+}
+
+/// The most live bytes of a tag since [`restart_heap_peaks`].
+pub fn heap_peak(tag: Tag) -> usize {
+    ACCOUNTS[tag as usize].peak.load(Relaxed)
+}
+
+/// Live bytes of each tag, by name; empty where [`Heap`] is not the program's allocator.
+pub fn heap_parts() -> Vec<(String, usize)> {
+    let names = ["heap of the program", "heap of planning", "heap of the data"];
+    let live: Vec<usize> = ACCOUNTS.iter().map(|account| account.live.load(Relaxed)).collect();
+    if live.iter().all(|&bytes| bytes == 0) {
+        return Vec::new();
+    }
+    names.iter().map(ToString::to_string).zip(live).collect()
+}
+
+/// Sets every peak to what is live now.
+pub fn restart_heap_peaks() {
+    for account in &ACCOUNTS {
+        account.peak.store(account.live.load(Relaxed), Relaxed);
+    }
+}
+
 impl Heap {
-    /// An allocator with empty accounts.
-    pub const fn new() -> Self {
-        Self { accounts: [const { Account { live: AtomicUsize::new(0), peak: AtomicUsize::new(0) } }; TAGS] }
-    }
-
-    /// Runs `work` with this thread's allocations under a tag.
-    pub fn tagged<T>(&self, tag: Tag, work: impl FnOnce() -> T) -> T {
-        let outer = CURRENT.replace(tag);
-        let result = work();
-        CURRENT.set(outer);
-        result
-    }
-
-    /// The most live bytes of a tag since [`Heap::restart_peaks`].
-    pub fn peak(&self, tag: Tag) -> usize {
-        self.accounts[tag as usize].peak.load(Relaxed)
-    }
-
-    /// Live bytes of each tag, by name.
-    pub fn parts(&self) -> Vec<(String, usize)> {
-        let names = ["heap of the program", "heap of planning", "heap of the data"];
-        let live = self.accounts.iter().map(|account| account.live.load(Relaxed));
-        names.iter().map(ToString::to_string).zip(live).collect()
-    }
-
-    /// Sets every peak to what is live now.
-    pub fn restart_peaks(&self) {
-        for account in &self.accounts {
-            account.peak.store(account.live.load(Relaxed), Relaxed);
-        }
-    }
-
     /// Writes the thread's tag in front of a new block, and counts it.
     ///
     /// # Safety
@@ -84,12 +96,12 @@ impl Heap {
     }
 
     fn credit(&self, tag: usize, bytes: usize) {
-        let live = self.accounts[tag].live.fetch_add(bytes, Relaxed) + bytes;
-        self.accounts[tag].peak.fetch_max(live, Relaxed);
+        let live = ACCOUNTS[tag].live.fetch_add(bytes, Relaxed) + bytes;
+        ACCOUNTS[tag].peak.fetch_max(live, Relaxed);
     }
 
     fn debit(&self, tag: usize, bytes: usize) {
-        self.accounts[tag].live.fetch_sub(bytes, Relaxed);
+        ACCOUNTS[tag].live.fetch_sub(bytes, Relaxed);
     }
 }
 

@@ -1,57 +1,16 @@
 //! Memory of the process as the system reports it, and what a process needs besides its arena.
 
+mod heap;
+mod process;
 mod watchdog;
 
+pub use heap::{Heap, Tag, heap_parts, heap_peak, restart_heap_peaks, tagged};
+pub use process::Process;
 pub use watchdog::Watchdog;
 
-use plimsoll_data::{DATA_SET, Dataset, catalogue};
-use plimsoll_plan::Entry;
-use plimsoll_train::{STATE_BUFFER, STATE_BUFFER_BYTES, Trainer};
 #[cfg(target_os = "linux")]
 use rustix::mm::{Advice, madvise};
 use std::fs;
-
-/// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on the page cache: newer kernels
-/// map large folios of the program's file as a whole, which after a copy of the file may be another MiB or two.
-const PROGRAM_BYTES: usize = 10 << 20;
-/// The heap besides plans, data and buffers: arguments, text, headers of files.
-const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
-/// Resident part of one thread's stack and its kernel structures.
-const THREAD_BYTES: usize = 12 << 10;
-
-/// Declares what a program needs besides its arena, so that a trainer's line covers the whole process: code, threads,
-/// heap, data set and batches. Declare what your own code holds with [`Trainer::outside`]: a [`Watchdog`] stops a run
-/// whose undeclared memory brings the process close to the line.
-///
-/// ```
-/// use plimsoll::{memory, prelude::*};
-/// let data = open("mnist", &OpenOptions::default())?;
-/// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), Cpu::new(1)?).line(40 << 20);
-/// let sheet = memory::declare(trainer, 1, &data).plan(&data)?.sheet;
-/// assert!(sheet.total_bytes > sheet.arena_bytes + data.resident_bytes());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn declare(trainer: Trainer, threads: usize, data: &Dataset) -> Trainer {
-    let embedded = embedded_bytes(data);
-    let kib = THREAD_BYTES >> 10;
-    let entries = [
-        Entry::new("program", PROGRAM_BYTES, "code, constants, libraries"),
-        Entry::new("embedded data", embedded, "compressed, inside the program"),
-        Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
-        Entry::new(DATA_SET, data.resident_bytes(), "examples, or the list of files"),
-        Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
-    ];
-    entries.into_iter().fold(trainer, Trainer::outside).heap(HEAP_BYTES).watch(watchdog(data))
-}
-
-/// The watchdog that [`declare`] gives to a trainer.
-pub fn watchdog(data: &Dataset) -> Watchdog {
-    Watchdog::new().files(PROGRAM_BYTES + embedded_bytes(data))
-}
-
-fn embedded_bytes(data: &Dataset) -> usize {
-    catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes)
-}
 
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not
 /// report it.
@@ -62,6 +21,12 @@ pub fn measured_peak() -> Option<usize> {
 /// A size from `/proc/self/status`, in bytes.
 fn status(name: &str) -> Option<usize> {
     sized(&fs::read_to_string("/proc/self/status").ok()?, name)
+}
+
+/// A count from `/proc/self/status`.
+fn status_count(name: &str) -> Option<usize> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
 }
 
 /// Memory that this process could use in all: what it holds, and what the host or the tightest control group has left.

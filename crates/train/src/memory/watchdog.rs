@@ -1,14 +1,14 @@
 //! Watches the memory of the process during a run.
 
 use super::trim_heap;
-use plimsoll_train::{Held, Watch};
+use crate::{Held, Watch};
 use std::fs::File;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Checks per check that reads swap, too, which takes ten times as long.
 const CHECKS_PER_SWAP: u32 = 64;
 
-/// Watches the resident set and swap of this process; [`super::declare`] gives one to a trainer. Where the system does not
+/// Watches the resident set and swap of this process; [`super::Process`] gives one to a trainer. Where the system does not
 /// report them, it never stops a run.
 pub struct Watchdog {
     resident: Option<File>,

@@ -1,0 +1,105 @@
+//! What a process needs besides its arena: entries of the load sheet.
+
+use super::{Watchdog, heap_parts, status, status_count};
+use crate::files::STATE_BUFFER_BYTES;
+use crate::trainer::Trainer;
+use plimsoll_data::{DATA_SET, Dataset, catalogue};
+use plimsoll_plan::Entry;
+use plimsoll_plan::sheet::STATE_BUFFER;
+
+/// The heap besides plans, data and buffers: arguments, text, headers of files.
+const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
+/// Resident part of one thread's stack and its kernel structures.
+const THREAD_BYTES: usize = 12 << 10;
+/// Code of planner, kernels and training loop that may become resident after a measurement of the program.
+const CODE_BYTES: usize = 8 << 20;
+/// Measured figures are rounded up to this, so that two runs of a program get the same plan.
+const ROUNDING: usize = 1 << 20;
+
+/// What a process holds besides the plan: its program, threads, heap and data. A trainer's line covers it by default,
+/// measured when the run is planned; declare what your own code will hold later with [`Trainer::outside`]. A [`Watchdog`]
+/// stops a run whose undeclared memory brings the process close to the line.
+///
+/// ```
+/// use plimsoll_data::datasets;
+/// use plimsoll_nn::{AdamW, zoo};
+/// use plimsoll_plan::MiB;
+/// use plimsoll_train::Trainer;
+/// let data = datasets::mnist()?;
+/// let plan = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).memory(MiB(128)).plan(&data)?;
+/// let sheet = plan.load_sheet();
+/// assert!(sheet.total_bytes > sheet.arena_bytes + data.resident_bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// The program and its threads, where they are known.
+    known: Option<Known>,
+    watches: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    program_bytes: usize,
+    threads: usize,
+}
+
+impl Default for Process {
+    /// Measures the process when a run is planned.
+    fn default() -> Self {
+        Self { known: None, watches: true }
+    }
+}
+
+impl Process {
+    /// A process whose resident code and number of threads were measured before, so that every run of it has the same load
+    /// sheet. It holds nothing else before planning but arguments and data.
+    pub fn known(program_bytes: usize, threads: usize) -> Self {
+        Self { known: Some(Known { program_bytes, threads }), ..Self::default() }
+    }
+
+    /// Does not watch the process while it trains.
+    pub fn unwatched(self) -> Self {
+        Self { watches: false, ..self }
+    }
+
+    /// The trainer with this process's entries, heap and watchdog.
+    pub(crate) fn account(&self, trainer: Trainer, data: &Dataset) -> Trainer {
+        let embedded = embedded_bytes(data);
+        let (program_bytes, threads) = match self.known {
+            Some(known) => (known.program_bytes, known.threads),
+            None => (measured_program().saturating_sub(embedded), status_count("Threads").unwrap_or(1)),
+        };
+        let held = if self.known.is_some() { 0 } else { held_already(&trainer, data) };
+        let kib = THREAD_BYTES >> 10;
+        let entries = [
+            Entry::new("program", program_bytes, "code, constants, libraries"),
+            Entry::new("embedded data", embedded, "compressed, inside the program"),
+            Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
+            Entry::new(DATA_SET, data.resident_bytes(), "examples, or the list of files"),
+            Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
+        ];
+        let held = (held > 0).then(|| Entry::new("held already", held, "by this program when it planned"));
+        let trainer = trainer.outside_first(entries.into_iter().chain(held)).heap(HEAP_BYTES);
+        if !self.watches || trainer.watch.is_some() {
+            return trainer;
+        }
+        trainer.watch(Watchdog::new().files(program_bytes + embedded).heap(heap_parts))
+    }
+}
+
+/// Resident code and constants, and those of the run to come.
+fn measured_program() -> usize {
+    (status("RssFile").unwrap_or(0) + CODE_BYTES).next_multiple_of(ROUNDING)
+}
+
+/// Memory of the process that neither the data nor the heap's entry covers.
+fn held_already(trainer: &Trainer, data: &Dataset) -> usize {
+    let own = status("RssAnon").unwrap_or(0) + status("VmSwap").unwrap_or(0);
+    let covered = data.resident_bytes() + HEAP_BYTES + trainer.declared_bytes();
+    own.saturating_sub(covered).next_multiple_of(ROUNDING)
+}
+
+fn embedded_bytes(data: &Dataset) -> usize {
+    catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes)
+}

@@ -1,0 +1,62 @@
+//! A planned run.
+
+use super::Trainer;
+use crate::memory::{trim_code, trim_heap};
+use crate::{Session, TrainError};
+use plimsoll_data::Dataset;
+use plimsoll_plan::{LoadSheet, PlanSet};
+use std::fmt;
+use std::ops::Deref;
+
+/// A run that was planned: the trainer, the data, and the plans of every batch type, to which it derefs. Nothing of what is
+/// planned is allocated until [`TrainingPlan::start`].
+#[derive(Clone)]
+pub struct TrainingPlan {
+    trainer: Trainer,
+    data: Dataset,
+    plans: PlanSet,
+}
+
+impl TrainingPlan {
+    pub(super) fn new(trainer: Trainer, data: Dataset, plans: PlanSet) -> Self {
+        Self { trainer, data, plans }
+    }
+
+    /// The account of every byte.
+    pub fn load_sheet(&self) -> &LoadSheet {
+        &self.plans.sheet
+    }
+
+    /// The same, to add notes.
+    pub fn load_sheet_mut(&mut self) -> &mut LoadSheet {
+        &mut self.plans.sheet
+    }
+
+    /// Allocates the memory of the plan, and initializes the states.
+    pub fn start(self) -> Result<Session, TrainError> {
+        if self.trainer.accounts_for_process() {
+            // Memory of planning goes back to the system before the arena is mapped.
+            trim_heap();
+            trim_code();
+        }
+        Session::new(self.trainer, self.plans, self.data)
+    }
+
+    /// The plans alone.
+    pub fn into_plans(self) -> PlanSet {
+        self.plans
+    }
+}
+
+impl fmt::Debug for TrainingPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TrainingPlan({:?}, {} bytes)", self.data, self.plans.sheet.total_bytes)
+    }
+}
+
+impl Deref for TrainingPlan {
+    type Target = PlanSet;
+    fn deref(&self) -> &PlanSet {
+        &self.plans
+    }
+}
