@@ -7,14 +7,14 @@
 use plimsoll::{memory, prelude::*};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let model = Sequential::classifier("digits", [28, 28, 1], 10)
-        .layer("conv", Conv2d::new(16, 3))
-        .layer("relu1", Activation::Relu)
-        .layer("pool", MaxPool2d::new(2))
-        .layer("flatten", Flatten)
-        .layer("hidden", Dense::new(64))
-        .layer("relu2", Activation::Relu)
-        .layer("head", Dense::new(10));
+    let model = Sequential::classifier([28, 28, 1], 10)
+        .push(Conv2d::new(16, 3))
+        .push(Relu)
+        .push(MaxPool2d::new(2))
+        .push(Flatten)
+        .push(Dense::new(64))
+        .push(Relu)
+        .push(Dense::new(10));
     let data = open("mnist", &OpenOptions::default())?;
     let trainer = Trainer::new(model, AdamW::new(1e-3), Cpu::new(2)?).batch(64).epochs(2).line(128 << 20);
     let trainer = memory::declare(trainer, 2, &data); // the line covers program, threads, heap and data, too
