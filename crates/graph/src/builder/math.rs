@@ -5,7 +5,7 @@ use crate::{GraphError, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use std::cell::RefCell;
 use std::fmt;
-use std::ops::{Add, Div, Mul, Neg, Range, Sub};
+use std::ops::{Add, Div, Mul, Neg, Not, Range, Sub};
 
 /// The graph that an expression adds to, and its first error.
 struct Scope<'m> {
@@ -32,7 +32,7 @@ impl Scope<'_> {
 }
 
 /// A value inside [`Builder::math`]. It is `Copy`; `+ - * /` and unary minus work on values, with broadcasting, and on a
-/// value and a number on either side. Methods are those of [`Builder`].
+/// value and a number on either side. Methods are those of [`Builder`]; [`Value::then`] calls any other.
 #[derive(Clone, Copy)]
 pub struct Value<'m> {
     scope: &'m Scope<'m>,
@@ -123,6 +123,17 @@ impl<'m> Value<'m> {
         })
     }
 
+    /// This value and others one after another along an axis.
+    pub fn concat(self, others: &[Self], axis: usize) -> Self {
+        let ids: Vec<ValueId> = std::iter::once(self.id).chain(others.iter().map(|other| other.id)).collect();
+        self.then(|b, _| b.concat(&ids, axis))
+    }
+
+    /// A product and sum over named axes, like `bij,bjk->bik`.
+    pub fn einsum(self, spec: &str, other: Self) -> Self {
+        self.then(|b, x| b.einsum(spec, x, other.id))
+    }
+
     /// `self` where the condition (bool) is true, else `other`.
     pub fn where_true(self, condition: Self, other: impl Operand<'m>) -> Self {
         self.with(other, |b, x, other| b.select(condition.id, x, other))
@@ -180,8 +191,6 @@ methods! {
     round();
     /// -1, 0 or 1.
     sign();
-    /// Logical not of a bool.
-    not();
     /// x to a constant power.
     power(exponent: f64);
     /// x kept inside `low..=high`.
@@ -261,6 +270,8 @@ pairs! {
     matmul;
     /// Of each row the elements at these indices.
     take;
+    /// Of a table the rows at these indices.
+    gather;
 }
 
 /// An operator between values, and between a value and a number on either side.
@@ -291,6 +302,14 @@ impl Neg for Value<'_> {
     type Output = Self;
     fn neg(self) -> Self {
         self.then(Builder::neg)
+    }
+}
+
+/// Logical not of a bool.
+impl Not for Value<'_> {
+    type Output = Self;
+    fn not(self) -> Self {
+        self.then(Builder::not)
     }
 }
 
@@ -342,8 +361,14 @@ mod tests {
     #[test]
     fn a_condition_chooses() {
         let (mut b, [x, y]) = with(["f32[2,3]", "f32[2,3]"]);
-        let chosen = b.math([x, y], |[x, y]| x.where_true(x.greater(0.0), y * 0.1)).unwrap();
+        let chosen = b.math([x, y], |[x, y]| x.where_true(!x.greater(0.0), y * 0.1)).unwrap();
         assert_eq!(b.ty(chosen).to_string(), "f32[2,3]");
+        let joined = b.math([x, y], |[x, y]| x.concat(&[y, x], 1).einsum("bi,bi->b", x.concat(&[x, y], 1)));
+        assert_eq!(b.ty(joined.unwrap()).to_string(), "f32[2]");
+        let ops: Vec<&str> = b.graph().nodes.iter().map(|node| node.op.name()).collect();
+        assert!(ops.starts_with(&[
+            "constant", "greater", "constant", "equal", "constant", "mul", "select", "concat"
+        ]));
         let error = b.math([x, y], |[x, y]| x.where_true(y, 0.0)).unwrap_err().to_string();
         assert!(error.contains("select(f32[2,3], f32[2,3], f32[]): the condition must be bool"), "{error}");
     }

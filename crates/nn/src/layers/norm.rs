@@ -15,8 +15,9 @@ macro_rules! norm {
             }
 
             /// The layer with another epsilon.
-            pub const fn eps(self, eps: f64) -> Self {
-                Self { eps, ..self }
+            pub const fn eps(mut self, eps: f64) -> Self {
+                self.eps = eps;
+                self
             }
         }
 
