@@ -6,7 +6,6 @@
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::DataError;
-use plimsoll::graph::{Op, op::Index};
 use plimsoll::plan::in_words;
 use plimsoll::prelude::*;
 use plimsoll::tensor::random::Stream;
@@ -76,18 +75,17 @@ impl Model for Majority {
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
         let examples = net.shape(inputs[0])[0];
         // Positions below the length are not padding.
-        let positions = net.one(Op::Index(Index::Range { extent: self.0 }), &[])?;
+        let positions = net.range(self.0)?;
         let lengths = net.reshape(inputs[1], [examples, 1])?;
         let real = net.less(positions, lengths)?;
-        let x =
-            net.scope("embed", |net| Embedding { rows: TOKENS + 1, width: 32 }.forward(net, inputs[0]))?;
+        let x = net.scope("embed", |net| Embedding::new(TOKENS + 1, 32).forward(net, inputs[0]))?;
         let mask = net.reshape(real, [examples, 1, 1, self.0])?;
         let block = TransformerBlock::new(MultiHeadAttention::new(2)).expansion(2);
         let x = net.scope("block", |net| block.masked(net, x, Some(mask)))?;
         let real = net.cast(real, DType::F32)?;
         let real = net.reshape(real, [examples, self.0, 1])?;
         let x = net.mul(x, real)?;
-        let sum = net.sum_axes(x, &[1], false)?;
+        let sum = net.sum(x, &[1], false)?;
         let lengths = net.cast(lengths, DType::F32)?;
         let mean = net.div(sum, lengths)?;
         let scores = net.scope("head", |net| Dense::new(TOKENS).forward(net, mean))?;

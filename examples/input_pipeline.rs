@@ -5,10 +5,9 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-use plimsoll::data::{DATA_SET, Memory, Place, Prefetch};
+use plimsoll::data::{DATA_SET, Place, Prefetch};
 use plimsoll::plan::in_words;
 use plimsoll::prelude::*;
-use plimsoll::tensor::HostTensor;
 use plimsoll::tensor::random::Stream;
 
 const SIDE: usize = 64;
@@ -97,15 +96,9 @@ fn resident() -> Option<usize> {
 
 /// Runs workers over data in memory: each adds buffers, none copies the data.
 fn workers() -> Result<(), Box<dyn std::error::Error>> {
-    let tensor = |ty: String| Ok::<_, Box<dyn std::error::Error>>(HostTensor::zeros(ty.parse()?));
-    let images = tensor(format!("f32[2000,{SIDE},{SIDE},3]"))?;
-    let held = Pipeline::new(Memory::new(vec![images], tensor("i32[2000]".into())?, Some(10))?);
-    let schema = held.schema().clone();
-    let held = held.map(schema, |image, brighter| {
-        let words = image.bytes(0).chunks_exact(4).zip(brighter.buffer_mut(0).chunks_exact_mut(4));
-        words.for_each(|(from, to)| to.copy_from_slice(&(f32_of(from) * 1.1).to_ne_bytes()));
-        brighter.put(1, image.bytes(1))
-    })?;
+    let images = Tensor::zeros(TensorType::new(DType::F32, [2000, SIDE, SIDE, 3]));
+    let held = Pipeline::new(Memory::classes(images, vec![0; 2000], 10)?);
+    let held = held.map_elements("input", |pixel: f32| pixel * 1.1)?; // brighter
     println!("    {:<10} {:>12} {:>12} {:>12}", "workers", "data set", "the rest", "measured");
     let mut rest = Vec::new();
     for workers in [1, 2, 4] {
@@ -135,10 +128,6 @@ fn workers() -> Result<(), Box<dyn std::error::Error>> {
         return Err(format!("another worker took {each:?} bytes, an image has {image}").into());
     }
     Ok(())
-}
-
-fn f32_of(bytes: &[u8]) -> f32 {
-    f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// Runs pipelines and prints their stated and measured bytes.

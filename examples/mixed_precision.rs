@@ -5,29 +5,11 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-use plimsoll::data::{DataError, SyntheticSpec};
-use plimsoll::nn::{LossScale, SoftCrossEntropy};
+use plimsoll::data::{OneHot, SyntheticSpec};
+use plimsoll::nn::LossScale;
 use plimsoll::prelude::*;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
-
-/// One-hot labels.
-struct OneHot;
-
-impl Stage for OneHot {
-    fn schema(&self, input: &Schema) -> Result<Schema, DataError> {
-        let (inputs, label) = input.fields()?;
-        let classes = Field::floats([label.bound.unwrap_or(0)]);
-        Ok(Schema::examples(inputs.into_iter().cloned(), classes))
-    }
-
-    fn apply(&self, input: &mut Record<'_>, output: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        output.put(0, input.bytes(0))?;
-        let label = input.bytes(1).try_into().map_or(-1, i32::from_ne_bytes);
-        let row = (0..10).flat_map(|class| f32::from(u8::from(class == label)).to_ne_bytes());
-        output.put(1, &row.collect::<Vec<u8>>())
-    }
-}
 
 /// The load sheets of one model in every precision.
 fn side_by_side() -> Outcome<()> {
@@ -54,16 +36,15 @@ fn side_by_side() -> Outcome<()> {
 
 /// Trains on one-hot digits; returns the final test loss.
 fn digits(policy: Policy, verbose: bool) -> Outcome<f64> {
-    let model = Sequential::new("digits", Field::floats([28, 28, 1]), Field::floats([10]))
-        .layer("conv", Conv2d::new(16, 3))
-        .layer("relu1", Activation::Relu)
-        .layer("pool", MaxPool2d::new(2))
-        .layer("flatten", Flatten)
+    let model = Sequential::regression([28, 28, 1], [10])
+        .push(Conv2d::new(16, 3))
+        .push(Relu)
+        .push(MaxPool2d::new(2))
+        .push(Flatten)
         .layer("head", Dense::new(10));
     let model = WithLoss::new(model, SoftCrossEntropy);
-    let data = datasets::mnist()?.map_parts(|part| part.apply(OneHot))?;
-    let trainer =
-        Trainer::new(model, AdamW::new(2e-3)).executor(Cpu::new(2)?).batch(64).epochs(1).precision(policy);
+    let data = datasets::mnist()?.map_parts(|part| part.apply(OneHot::new("label")))?;
+    let trainer = Trainer::new(model, AdamW::new(2e-3)).batch(64).epochs(1).precision(policy);
     let plans = trainer.plan(&data)?;
     let mut session = plans.start()?;
     let mut before = None;

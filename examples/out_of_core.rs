@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let train = Pipeline::new(Slopes::new(EXAMPLES)).workers(1);
     println!("data: {} in {EXAMPLES} examples", in_words(EXAMPLES * train.schema().capacity()));
     let data = Dataset::new("slopes", train, Pipeline::new(Slopes::new(1000)));
-    let model = Sequential::classifier("slope", [WIDTH], 2).layer("head", Dense::new(2));
+    let model = Sequential::classifier([WIDTH], 2).push(Dense::new(2));
     let trainer = Trainer::new(model, AdamW::new(1e-3)).threads(1).batch(64).steps(1000).memory(MiB(64));
     let plans = trainer.plan(&data)?;
     println!("{}", plans.load_sheet());

@@ -7,11 +7,7 @@
 //! use plimsoll::prelude::*;
 //!
 //! let data = datasets::mnist()?; // train, validation, test
-//! let model = Sequential::classifier("digits", [28, 28, 1], 10)
-//!     .layer("flatten", Flatten)
-//!     .layer("hidden", Dense::new(32))
-//!     .layer("relu", Activation::Relu)
-//!     .layer("head", Dense::new(10));
+//! let model = Sequential::classifier([28, 28, 1], 10).push(Flatten).push(Dense::new(32)).push(Relu).push(Dense::new(10));
 //! let plan = Trainer::new(model, AdamW::new(1e-3)).memory(MiB(128)).batch(100).steps(20).plan(&data)?;
 //! println!("{}", plan.load_sheet()); // every byte is known here; nothing is allocated yet
 //! let mut run = plan.start()?;
@@ -40,19 +36,23 @@ pub use plimsoll_transform as transform;
 pub mod prelude {
     pub use plimsoll_cpu::Cpu;
     pub use plimsoll_data::{
-        Batch, Batches, Buckets, Cursor, Dataset, Memory, OpenOptions, Pipeline, Record, Schema, Source,
-        Stage, ValidationSplit, datasets, open,
+        Batch, Batches, Buckets, Crop, Cursor, DataError, Dataset, Decode, Memory, Normalise, OneHot,
+        OpenOptions, Pipeline, Record, Resize, Schema, Source, Stage, ValidationSplit, datasets, open,
     };
-    pub use plimsoll_graph::{GraphError, Init, ValueId};
+    pub use plimsoll_graph::{GraphError, Init, Value, ValueId};
     pub use plimsoll_nn::{
-        Activation, AdamW, AveragePool2d, BatchNorm, BinaryCrossEntropy, Conv1d, Conv2d, CrossEntropy, Dense,
-        DepthwiseConv2d, Dice, Dropout, Embedding, Field, Flatten, GlobalAveragePool, GroupNorm, Gru, Head,
-        Layer, LayerNorm, Loss, Lstm, MaxPool2d, MeanSquaredError, Model, MultiHeadAttention, Net, Optimizer,
-        Padding, Policy, Precision, Residual, RmsNorm, Sequential, Sgd, TransformerBlock, WithLoss, step,
-        zoo,
+        Activation, Adafactor, Adam, AdamW, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional,
+        BinaryCrossEntropy, Clip, Conv1d, Conv2d, ConvTranspose2d, CosineDistance, CrossEntropy, Decay,
+        Dense, DepthwiseConv2d, Dice, Dropout, Elu, Embedding, Field, Flatten, Focal, GaussianNoise, Gelu,
+        GeluTanh, GlobalAveragePool, GlobalMaxPool, GroupNorm, Gru, HardSigmoid, HardSwish, Head, Huber,
+        KlDivergence, Layer, LayerNorm, LeakyRelu, Lion, LogSoftmax, Loss, Lstm, MaxPool2d,
+        MeanAbsoluteError, MeanSquaredError, Mish, Mlp, Model, MultiHeadAttention, Net, Optimizer, Padding,
+        Penalty, Permute, Policy, Precision, Recipe, Relu, Relu6, Reshape, Residual, RmsNorm, RmsProp,
+        SeparableConv2d, Sequential, Sgd, Sigmoid, Silu, SimpleRnn, SoftCrossEntropy, Softmax, Softplus,
+        SpatialDropout, Tanh, TransformerBlock, Upsample, WithLoss, step, zoo,
     };
     pub use plimsoll_plan::{GiB, MiB, Size};
-    pub use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
+    pub use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
     pub use plimsoll_train::{
         BatchKind, Callback, Control, EarlyStopping, Evaluation, Names, OwnSchedule, Report, RunLog,
         Schedule, Session, TrainError, TrainEvent, Trainer, TrainingPlan, metrics,

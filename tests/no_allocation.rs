@@ -73,8 +73,8 @@ fn batches_of_several_inputs_allocate_nothing() {
     let types = ["f32[5]", "i32[3]", "f32[]"].map(|ty| ty.parse::<TensorType>().unwrap());
     let inputs = types.iter().map(|ty| Field { ty: ty.clone(), bound: Some(9) }).collect();
     let spec = SyntheticSpec { inputs, label: Field::floats([2]) };
-    let tensors = ["f32[40,5]", "i32[40]"].map(|ty| HostTensor::zeros(ty.parse().unwrap()));
-    let labels = HostTensor::zeros("i32[40,3]".parse().unwrap());
+    let tensors = ["f32[40,5]", "i32[40]"].map(|ty| Tensor::zeros(ty.parse().unwrap()));
+    let labels = Tensor::zeros("i32[40,3]".parse().unwrap());
     let sources: [Box<dyn Source>; 2] = [
         Box::new(Synthetic::new(spec, 40, 0, 0).unwrap()),
         Box::new(Memory::new(tensors.into(), labels, Some(7)).unwrap()),

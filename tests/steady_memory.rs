@@ -36,7 +36,7 @@ fn memory_after_200_rounds_is_that_after_ten() {
             session.fit().unwrap();
             let loss = session.evaluate(&data.test).unwrap().loss;
             let mut rows = 0;
-            let count = |outputs: &[HostTensor]| {
+            let count = |outputs: &[Tensor]| {
                 rows += outputs[0].ty().shape[0];
                 Ok::<(), TrainError>(())
             };

@@ -139,7 +139,7 @@ impl Model for Placed {
     }
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
         let table = net.parameter("positions", [self.0], Init::Zeros);
-        let sum = net.sum_axes(table, &[0], false)?;
+        let sum = net.sum(table, &[0], false)?;
         let Head::Outputs(outputs) = Majority(self.0).forward(net, inputs)? else {
             return Ok(Head::Outputs(vec![]));
         };
@@ -167,8 +167,9 @@ fn variants_with_other_parameters_are_refused() {
 /// A class for every token of a sequence.
 fn tagger(length: usize) -> Sequential {
     let (tokens, tags) = (Field::below(9, [length]), Field::below(8, [length]));
-    Sequential::new("tagger", tokens, tags)
-        .layer("embed", Embedding { rows: 9, width: 16 })
+    Sequential::new(tokens, tags)
+        .named("tagger")
+        .layer("embed", Embedding::new(9, 16))
         .layer("head", Dense::new(8))
 }
 

@@ -376,6 +376,6 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
     if model.target().bound.is_none() {
         return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
     }
-    let loss = CrossEntropy::default().class_weights(options.class_weights.clone());
+    let loss = CrossEntropy::new().class_weights(options.class_weights.clone());
     Ok(Box::new(WithLoss::new(model, loss)))
 }

@@ -1,7 +1,7 @@
 //! Golden cases of single ops.
 
 use plimsoll_graph::Op;
-use plimsoll_tensor::{DType, HostTensor};
+use plimsoll_tensor::{DType, Tensor};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use std::path::PathBuf;
@@ -17,16 +17,16 @@ pub struct Case {
     pub dtype: DType,
     /// The op's inputs. Floats that are not results of another op are exact in every float type.
     #[serde(deserialize_with = "tensors")]
-    pub inputs: Vec<HostTensor>,
+    pub inputs: Vec<Tensor>,
     /// The expected outputs.
     #[serde(deserialize_with = "tensors")]
-    pub outputs: Vec<HostTensor>,
+    pub outputs: Vec<Tensor>,
     /// A gradient of the first output, where the op is differentiable there.
     #[serde(default, deserialize_with = "optional_tensor")]
-    pub upstream: Option<HostTensor>,
+    pub upstream: Option<Tensor>,
     /// With [`Case::upstream`]: the gradient of each input, `None` for integers and booleans.
     #[serde(default, deserialize_with = "optional_tensors")]
-    pub gradients: Vec<Option<HostTensor>>,
+    pub gradients: Vec<Option<Tensor>>,
 }
 
 /// Every golden case, in the order of file names.
@@ -54,19 +54,19 @@ pub(crate) struct StoredTensor {
     data: Vec<f64>,
 }
 
-pub(crate) fn tensor<E: Error>(stored: &StoredTensor) -> Result<HostTensor, E> {
-    HostTensor::from_f64(stored.ty.parse().map_err(E::custom)?, &stored.data).map_err(E::custom)
+pub(crate) fn tensor<E: Error>(stored: &StoredTensor) -> Result<Tensor, E> {
+    Tensor::from_f64(stored.ty.parse().map_err(E::custom)?, &stored.data).map_err(E::custom)
 }
 
-fn tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HostTensor>, D::Error> {
+fn tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tensor>, D::Error> {
     Vec::<StoredTensor>::deserialize(deserializer)?.iter().map(tensor).collect()
 }
 
-fn optional_tensor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HostTensor>, D::Error> {
+fn optional_tensor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Tensor>, D::Error> {
     Option::<StoredTensor>::deserialize(deserializer)?.as_ref().map(tensor).transpose()
 }
 
-fn optional_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<HostTensor>>, D::Error> {
+fn optional_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<Tensor>>, D::Error> {
     let all = Vec::<Option<StoredTensor>>::deserialize(deserializer)?;
     all.iter().map(|stored| stored.as_ref().map(tensor).transpose()).collect()
 }

@@ -5,7 +5,7 @@ use plimsoll_graph::op::{
     Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Quantise, Reduce, Resize,
     ResizeMode, Unary, Windows,
 };
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 
 /// Roundings besides the sum: a math function, a bias, a factor.
 const EXTRA_ROUNDINGS: usize = 4;
@@ -32,7 +32,7 @@ pub fn tolerance(op: &Op, inputs: &[&TensorType], dtype: DType) -> f64 {
 
 /// Compares a result with the expected one: floats within `relative` times the largest finite magnitude expected, other
 /// element types exactly. NaN matches NaN only. The error names the worst element.
-pub fn compare(found: &HostTensor, expected: &HostTensor, relative: f64) -> Result<(), String> {
+pub fn compare(found: &Tensor, expected: &Tensor, relative: f64) -> Result<(), String> {
     if found.ty().shape != expected.ty().shape {
         return Err(format!("found {}, expected {}", found.ty(), expected.ty()));
     }

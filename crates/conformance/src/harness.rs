@@ -5,7 +5,7 @@ use plimsoll_graph::{Builder, Graph, Op};
 use plimsoll_plan::{Budget, Executor, PlanSet, Prepared, plan, verify};
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::random::Stream;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use std::sync::Arc;
 
 /// A graph, planned, verified and ready to run.
@@ -31,8 +31,8 @@ impl Harness {
     }
 
     /// Runs a step and returns the outputs.
-    pub fn run(&mut self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
-        let bytes: Vec<&[u8]> = inputs.iter().map(HostTensor::as_bytes).collect();
+    pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        let bytes: Vec<&[u8]> = inputs.iter().map(Tensor::as_bytes).collect();
         self.prepared.run(0, &bytes).map_err(|e| e.to_string())?;
         let graph = self.plans.plans[0].graph.clone();
         let read = |i: usize, ty: &TensorType| {
@@ -44,7 +44,7 @@ impl Harness {
     }
 
     /// Every state with its name.
-    pub fn states(&self) -> Vec<(String, HostTensor)> {
+    pub fn states(&self) -> Vec<(String, Tensor)> {
         let read = |i: usize, ty: &TensorType| {
             let mut bytes = vec![0; ty.bytes()];
             self.prepared.read_state(i, 0, &mut bytes).expect("a planned state");
@@ -54,7 +54,7 @@ impl Harness {
     }
 
     /// Sets every state to a function of its name and type.
-    pub fn set_states(&mut self, mut value: impl FnMut(&str, &TensorType) -> HostTensor) {
+    pub fn set_states(&mut self, mut value: impl FnMut(&str, &TensorType) -> Tensor) {
         for (i, state) in self.plans.states.iter().enumerate() {
             let tensor = value(&state.name, &state.ty);
             self.prepared.write_state(i, 0, tensor.as_bytes()).expect("a planned state");
@@ -62,8 +62,8 @@ impl Harness {
     }
 }
 
-fn tensor(ty: &TensorType, bytes: &[u8]) -> HostTensor {
-    let mut tensor = HostTensor::zeros(ty.clone());
+fn tensor(ty: &TensorType, bytes: &[u8]) -> Tensor {
+    let mut tensor = Tensor::zeros(ty.clone());
     tensor.copy_from_bytes(bytes);
     tensor
 }
@@ -72,10 +72,10 @@ fn tensor(ty: &TensorType, bytes: &[u8]) -> HostTensor {
 pub fn run_op(
     executor: &dyn Executor,
     op: &Op,
-    inputs: &[HostTensor],
+    inputs: &[Tensor],
     batched: &[bool],
     block: usize,
-) -> Result<Vec<HostTensor>, String> {
+) -> Result<Vec<Tensor>, String> {
     let first = batched.iter().position(|&b| b).map(|i| &inputs[i]);
     let examples = first.and_then(|t| t.ty().shape.first().copied()).unwrap_or(1).max(1);
     let mut b = Builder::new(examples, block);
@@ -90,10 +90,10 @@ pub fn run_op(
 }
 
 /// The outputs of one op on the reference executor.
-pub fn reference_op(op: &Op, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
-    let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+pub fn reference_op(op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+    let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
     let outputs = op.infer(&types).map_err(|e| e.to_string())?;
-    let operands: Vec<&HostTensor> = inputs.iter().collect();
+    let operands: Vec<&Tensor> = inputs.iter().collect();
     evaluate(op, &operands, &[], &outputs.iter().collect::<Vec<_>>()).map_err(|e| e.to_string())
 }
 
@@ -106,11 +106,11 @@ thread_local! {
 /// `relative` gives the error allowed for an output of this type. Returns the reference's outputs.
 pub fn check_op(
     op: &Op,
-    inputs: &[HostTensor],
+    inputs: &[Tensor],
     batched: &[bool],
     block: usize,
     relative: impl Fn(&TensorType) -> f64,
-) -> Result<Vec<HostTensor>, String> {
+) -> Result<Vec<Tensor>, String> {
     let expected = reference_op(op, inputs)?;
     CHECKED.with(|executors| -> Result<(), String> {
         for (name, executor) in executors {
@@ -126,16 +126,16 @@ pub fn check_op(
 }
 
 /// A tensor with its floats in another float type.
-pub fn cast(tensor: &HostTensor, dtype: DType) -> HostTensor {
+pub fn cast(tensor: &Tensor, dtype: DType) -> Tensor {
     if !tensor.ty().dtype.is_float() {
         return tensor.clone();
     }
     let ty = TensorType::new(dtype, tensor.ty().shape.clone());
-    HostTensor::from_f64(ty, &tensor.to_f64()).expect("the same number of elements")
+    Tensor::from_f64(ty, &tensor.to_f64()).expect("the same number of elements")
 }
 
 /// A tensor of standard normal floats, or of integers below `bound`.
-pub fn random(name: &str, ty: &TensorType, bound: u32) -> HostTensor {
+pub fn random(name: &str, ty: &TensorType, bound: u32) -> Tensor {
     let stream = Stream::new(1, 0, name);
     let value = |i: u64| {
         if ty.dtype.is_float() {
@@ -145,5 +145,5 @@ pub fn random(name: &str, ty: &TensorType, bound: u32) -> HostTensor {
         }
     };
     let values: Vec<f64> = (0..ty.shape.elements() as u64).map(value).collect();
-    HostTensor::from_f64(ty.clone(), &values).expect("as many values as elements")
+    Tensor::from_f64(ty.clone(), &values).expect("as many values as elements")
 }

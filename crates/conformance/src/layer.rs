@@ -2,7 +2,7 @@
 
 use crate::case::{StoredTensor, tensor};
 use crate::run::{formula, load};
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,13 +16,13 @@ pub struct LayerCase {
     pub inputs: Vec<LayerInput>,
     /// The expected output.
     #[serde(deserialize_with = "one")]
-    pub output: HostTensor,
+    pub output: Tensor,
     /// Gradients of inputs and parameters by name.
     #[serde(deserialize_with = "named")]
-    pub gradients: BTreeMap<String, HostTensor>,
+    pub gradients: BTreeMap<String, Tensor>,
     /// Running statistics after the step.
     #[serde(default, deserialize_with = "named")]
-    pub statistics: BTreeMap<String, HostTensor>,
+    pub statistics: BTreeMap<String, Tensor>,
 }
 
 /// An input of a [`LayerCase`].
@@ -71,18 +71,18 @@ impl LayerCase {
     }
 
     /// The initial value of a parameter or running statistic.
-    pub fn state(&self, name: &str, ty: &TensorType) -> HostTensor {
+    pub fn state(&self, name: &str, ty: &TensorType) -> Tensor {
         let shift = if name.ends_with("gain") || name.ends_with("running_variance") { 0.5 } else { -0.5 };
         let values: Vec<f64> = (0..ty.shape.elements()).map(|i| self.uniform(name, i) + shift).collect();
-        HostTensor::from_f64(ty.clone(), &values).expect("as many values as elements")
+        Tensor::from_f64(ty.clone(), &values).expect("as many values as elements")
     }
 }
 
-fn one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HostTensor, D::Error> {
+fn one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tensor, D::Error> {
     tensor(&StoredTensor::deserialize(deserializer)?)
 }
 
-fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, HostTensor>, D::Error> {
+fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Tensor>, D::Error> {
     let all = BTreeMap::<String, StoredTensor>::deserialize(deserializer)?;
     all.into_iter().map(|(name, stored)| Ok((name, tensor(&stored)?))).collect()
 }

@@ -44,7 +44,7 @@ fn products() -> Vec<(&'static str, BuildLayer)> {
     vec![
         ("dense/bias", of(Dense::new(5))),
         ("dense/plain", of(Dense::new(5).without_bias())),
-        ("embedding", of(Embedding { rows: 5, width: 3 })),
+        ("embedding", of(Embedding::new(5, 3))),
         ("conv1d/valid", of(line().padding(Padding::Valid))),
         ("conv1d/same", of(line())),
         ("conv1d/causal", of(line().causal())),
@@ -73,7 +73,7 @@ fn products() -> Vec<(&'static str, BuildLayer)> {
 }
 
 fn images() -> Vec<(&'static str, BuildLayer)> {
-    let upsample = |mode| of(Upsample { factor: 2, mode });
+    let upsample = |mode| of(Upsample::new(2).mode(mode));
     let average = || AveragePool2d::new(3).stride(2).padding(Padding::Around(1));
     vec![
         ("max_pool2d/valid", of(MaxPool2d::new(2))),
@@ -81,23 +81,23 @@ fn images() -> Vec<(&'static str, BuildLayer)> {
         ("average_pool2d/valid", of(AveragePool2d::new(2))),
         ("average_pool2d/inside", of(average())),
         ("average_pool2d/all", of(average().count_padding())),
-        ("adaptive_average_pool2d", of(AdaptiveAveragePool2d([3, 2]))),
+        ("adaptive_average_pool2d", of(AdaptiveAveragePool2d::new([3, 2]))),
         ("global_average_pool", of(GlobalAveragePool)),
         ("global_max_pool", of(GlobalMaxPool)),
         ("upsample/nearest", upsample(ResizeMode::Nearest)),
         ("upsample/bilinear", upsample(ResizeMode::Bilinear { align_corners: false })),
         ("upsample/aligned", upsample(ResizeMode::Bilinear { align_corners: true })),
-        ("batch_norm/train", of(BatchNorm::default())),
-        ("batch_norm/infer", of(BatchNorm::default())),
-        ("layer_norm", of(LayerNorm::default())),
-        ("rms_norm", of(RmsNorm::default())),
+        ("batch_norm/train", of(BatchNorm::new())),
+        ("batch_norm/infer", of(BatchNorm::new())),
+        ("layer_norm", of(LayerNorm::new())),
+        ("rms_norm", of(RmsNorm::new())),
         ("group_norm/1", of(GroupNorm::new(1))),
         ("group_norm/2", of(GroupNorm::new(2))),
         ("group_norm/4", of(GroupNorm::new(4))),
         ("flatten", of(Flatten)),
-        ("reshape", of(Reshape(vec![4, 2]))),
-        ("permute", of(Permute(vec![2, 0, 1]))),
-        ("residual", of(Residual(Dense::new(4)))),
+        ("reshape", of(Reshape::new([4, 2]))),
+        ("permute", of(Permute::new([2, 0, 1]))),
+        ("residual", of(Residual::new(Dense::new(4)))),
     ]
 }
 
@@ -112,21 +112,21 @@ fn sequences() -> Vec<(&'static str, BuildLayer)> {
         ("attention/grouped", of(heads(4).key_heads(2))),
         ("attention/rotary", of(heads(2).rotary(10_000.0))),
         ("attention/grouped_rotary_causal", of(heads(2).key_heads(1).rotary(10_000.0).causal())),
-        ("mlp", of(Mlp { hidden: 6, activation: Activation::Tanh })),
+        ("mlp", of(Mlp::new(6).activation(Activation::Tanh))),
         ("transformer_block/before", of(block())),
         ("transformer_block/after", of(block().norm(NormPlace::After))),
         ("simple_rnn/last", of(SimpleRnn::new(2))),
         ("simple_rnn/all", of(SimpleRnn::new(2).all())),
-        ("simple_rnn/bidirectional_last", of(Bidirectional(SimpleRnn::new(2)))),
-        ("simple_rnn/bidirectional_all", of(Bidirectional(SimpleRnn::new(2).all()))),
+        ("simple_rnn/bidirectional_last", of(Bidirectional::new(SimpleRnn::new(2)))),
+        ("simple_rnn/bidirectional_all", of(Bidirectional::new(SimpleRnn::new(2).all()))),
         ("lstm/last", of(Lstm::new(2))),
         ("lstm/all", of(Lstm::new(2).all())),
-        ("lstm/bidirectional_last", of(Bidirectional(Lstm::new(2)))),
-        ("lstm/bidirectional_all", of(Bidirectional(Lstm::new(2).all()))),
+        ("lstm/bidirectional_last", of(Bidirectional::new(Lstm::new(2)))),
+        ("lstm/bidirectional_all", of(Bidirectional::new(Lstm::new(2).all()))),
         ("gru/last", of(Gru::new(2))),
         ("gru/all", of(Gru::new(2).all())),
-        ("gru/bidirectional_last", of(Bidirectional(Gru::new(2)))),
-        ("gru/bidirectional_all", of(Bidirectional(Gru::new(2).all()))),
+        ("gru/bidirectional_last", of(Bidirectional::new(Gru::new(2)))),
+        ("gru/bidirectional_all", of(Bidirectional::new(Gru::new(2).all()))),
     ]
 }
 
@@ -138,7 +138,7 @@ pub fn layers() -> Vec<(&'static str, BuildLayer)> {
 /// Every loss, by the name of its golden case.
 pub fn losses() -> Vec<(&'static str, Box<dyn Loss>)> {
     let entropy = CrossEntropy::default;
-    let focal = |gamma| Box::new(Focal { gamma, ..Focal::default() });
+    let focal = |gamma| Box::new(Focal::new().gamma(gamma));
     vec![
         ("loss/cross_entropy/plain", Box::new(entropy())),
         ("loss/cross_entropy/plain_extreme", Box::new(entropy())),
@@ -164,11 +164,11 @@ pub fn losses() -> Vec<(&'static str, Box<dyn Loss>)> {
         ("loss/focal_half_extreme", focal(0.5)),
         ("loss/focal_zero", focal(0.0)),
         ("loss/focal_zero_extreme", focal(0.0)),
-        ("loss/dice", Box::new(Dice::default())),
-        ("loss/dice_extreme", Box::new(Dice::default())),
+        ("loss/dice", Box::new(Dice::new())),
+        ("loss/dice_extreme", Box::new(Dice::new())),
         ("loss/mean_squared_error", Box::new(MeanSquaredError)),
         ("loss/mean_absolute_error", Box::new(MeanAbsoluteError)),
-        ("loss/huber", Box::new(Huber { delta: 0.7 })),
+        ("loss/huber", Box::new(Huber::new().delta(0.7))),
         ("loss/cosine_distance", Box::new(CosineDistance)),
     ]
 }

@@ -55,6 +55,7 @@ pub use source::permutation::Permutation;
 pub use stream::{Stream, Streamed};
 pub use transforms::example::{Itself, Shaped};
 pub use transforms::image::{Crop, Decode, DecodeMasks};
+pub use transforms::resize::Resize;
 pub use transforms::stage::Stage;
 pub use transforms::table::{Normalise, OneHot, Select};
 pub use transforms::text::Masked;

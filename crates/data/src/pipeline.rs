@@ -4,6 +4,7 @@ pub(crate) mod autotune;
 pub(crate) mod batches;
 pub(crate) mod buckets;
 pub(crate) mod cache;
+mod columns;
 pub(crate) mod memory;
 mod run_state;
 mod verbs;
@@ -30,18 +31,12 @@ pub(crate) enum Head {
 /// and each returns a new pipeline.
 ///
 /// ```
-/// use plimsoll_data::{Cursor, Field, Memory, Pipeline, Schema};
-/// use plimsoll_tensor::HostTensor;
-/// let tensor = |ty: &str| HostTensor::zeros(ty.parse().unwrap());
-/// let points = Memory::new(vec![tensor("f32[1000,2]")], tensor("i32[1000]"), Some(10))?;
-/// let sums = Schema::examples([Field::floats([1])], Field::below(10, []));
+/// use plimsoll_data::{Cursor, Memory, Pipeline};
+/// let points = Memory::classes(vec![[3u8, 4]; 1000], vec![1; 1000], 10)?;
 /// let pipeline = Pipeline::new(points)
 ///     .shuffle(10_000, 7) // by index: no memory
-///     .map(sums, |point, sum| {
-///         let values = point.bytes(0).chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap()));
-///         sum.put_f32(0, &[values.sum()])?;
-///         sum.put(1, point.bytes(1))
-///     })?
+///     .map_elements("input", |byte: u8| f32::from(byte) / 255.0)?
+///     .map_column("input", |point: &mut [f32]| point.reverse())?
 ///     .batch(32)
 ///     .workers(2);
 /// let mut batches = pipeline.start(Cursor::default())?;
@@ -59,6 +54,8 @@ pub struct Pipeline {
     pub(crate) drop_remainder: bool,
     pub(crate) prefetch: Prefetch,
     pub(crate) workers: Workers,
+    /// Whether the number of workers was stated.
+    workers_stated: bool,
     pub(crate) skip_bad: Option<u64>,
     /// Records of an epoch, if stated.
     counted: Option<usize>,
@@ -90,21 +87,16 @@ impl Pipeline {
     /// ```
     /// use plimsoll_data::{Cursor, Field, Pipeline, Schema};
     /// let schema = Schema::examples([Field::floats([])], Field::below(2, []));
-    /// let numbers = Pipeline::generator(schema, 0, |epoch| {
-    ///     let mut numbers = (0..5).map(move |i| i + 100 * epoch);
+    /// let numbers = Pipeline::generator(schema, 0, |_epoch| {
+    ///     let mut numbers = 0..5;
     ///     move |record| {
-    ///         let Some(number) = numbers.next() else { return Ok(false) };
+    ///         let Some(number) = numbers.next() else { return Ok(false) }; // the epoch is over
     ///         record.put_f32(0, &[number as f32])?;
-    ///         record.put_i32(1, (number % 2) as i32)?;
-    ///         Ok(true)
+    ///         record.put_i32(1, number % 2).map(|()| true)
     ///     }
     /// });
-    /// let mut batches = numbers.shuffle(3, 1).batch(2).start(Cursor::default())?;
-    /// let mut sizes = Vec::new();
-    /// while let Some(batch) = batches.next()? {
-    ///     sizes.push(batch.examples());
-    /// }
-    /// assert_eq!(sizes, [2, 2, 1]);
+    /// let mut batches = numbers.batch(3).start(Cursor::default())?;
+    /// assert_eq!(batches.next()?.map(|batch| batch.examples()), Some(3));
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn generator<F, G>(schema: Schema, held_bytes: usize, start: F) -> Self
@@ -122,6 +114,7 @@ impl Pipeline {
             drop_remainder: false,
             prefetch: Prefetch::Exactly(1),
             workers: Workers::Exactly(0),
+            workers_stated: false,
             skip_bad: None,
             counted: None,
             shuffled: false,
@@ -199,7 +192,8 @@ impl Pipeline {
     }
 
     /// Batches that workers may have ready or in progress beside the one in use; at least one. It never changes batches or
-    /// their order.
+    /// their order. Where no number of workers is stated, it takes one; with [`workers`](Self::workers)`(0)` nothing is
+    /// ready before it is asked for.
     ///
     /// ```
     /// use plimsoll_data::{BATCHES, OpenOptions, Pipeline, Prefetch, open};
@@ -212,7 +206,8 @@ impl Pipeline {
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn prefetch(self, batches: impl Into<Prefetch>) -> Self {
-        Self { prefetch: batches.into(), ..self }
+        let workers = if self.workers_stated { self.workers } else { Workers::Exactly(1) };
+        Self { prefetch: batches.into(), workers, ..self }
     }
 
     /// Bounds an autotuned prefetch ([`Prefetch::UpTo`]): the batches ahead, apart from the first, take at most `bytes`. Call
@@ -222,9 +217,10 @@ impl Pipeline {
         Self { prefetch, ..self }
     }
 
-    /// Threads that read and map. They never change batches or their order.
+    /// Threads that read and map. They never change batches or their order. With 0 the thread that asks for a batch reads
+    /// it; so it is, too, where neither workers nor [`prefetch`](Self::prefetch) are stated.
     pub fn workers(self, workers: impl Into<Workers>) -> Self {
-        Self { workers: workers.into(), ..self }
+        Self { workers: workers.into(), workers_stated: true, ..self }
     }
 
     /// Skips up to `records` bad records of an epoch. An empty row without a label (-1) replaces each, so that shapes and the

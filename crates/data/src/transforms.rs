@@ -2,6 +2,8 @@
 
 pub(crate) mod example;
 pub(crate) mod image;
+pub(crate) mod resize;
 pub(crate) mod stage;
 pub(crate) mod table;
 pub(crate) mod text;
+pub(crate) mod typed;

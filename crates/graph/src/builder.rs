@@ -2,10 +2,15 @@
 
 mod einsum;
 mod elementwise;
+mod index;
+mod math;
 mod movement;
 mod reduce;
+mod windows;
 
-use crate::op::{Binary, Elementwise, MatMul, Movement, Reduce, Unary};
+pub use math::Value;
+
+use crate::op::{Binary, Elementwise, MatMul, Movement, Unary};
 use crate::{
     Accumulator, BatchRelation, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role,
     State, ValueId,
@@ -283,16 +288,6 @@ impl Builder {
         self.one(Op::MatMul(MatMul::default()), &[a, b])
     }
 
-    /// Sum over the axes `start..end`, each left with extent one.
-    pub fn sum(&mut self, x: ValueId, start: usize, end: usize) -> Result<ValueId, GraphError> {
-        self.one(Op::Reduce(Reduce::Sum { start, end }), &[x])
-    }
-
-    /// Sum of squares over the axes `start..end`, each left with extent one.
-    pub fn square_sum(&mut self, x: ValueId, start: usize, end: usize) -> Result<ValueId, GraphError> {
-        self.one(Op::Reduce(Reduce::SquareSum { start, end }), &[x])
-    }
-
     /// Whether axis 0 of a value is the batch axis.
     pub fn is_batched(&self, value: ValueId) -> bool {
         self.batched[value.index()]
@@ -313,7 +308,8 @@ impl Builder {
         while axis < full.rank() {
             let end = (axis..full.rank()).find(|&a| !summed(a)).unwrap_or(full.rank());
             if end > axis {
-                value = self.sum(value, axis, end)?;
+                let axes: Vec<usize> = (axis..end).collect();
+                value = self.sum(value, &axes, true)?;
             }
             axis = end + 1;
         }

@@ -9,6 +9,7 @@
 //! | what an op computes, its type rule, cost and properties | [`op`], a file per family; the closed enum is [`Op`] |
 //! | whether an op is cheap to rematerialize, its precision class, whether it may work in place | [`op::Properties`] |
 //! | how to build a graph; broadcasting, reductions over any axes, einsum | [`Builder`], `builder/` |
+//! | how to write an expression with `+ - * /` | [`Builder::math`], [`Value`] |
 //! | how values relate to the batch: per-example, reduced over it, mixed across it, independent of it | [`BatchRelation`] |
 //! | which nodes run once, after gradient accumulation | [`Graph::optimizer_step`] |
 //! | the invariants of a graph | [`Graph::check`] |
@@ -48,7 +49,7 @@ pub mod op;
 mod text;
 
 pub use batch_relation::BatchRelation;
-pub use builder::Builder;
+pub use builder::{Builder, Value};
 pub use dot::Dot;
 pub use error::{GraphError, TypeError};
 pub use graph::{Accumulator, Graph, Init, Input, Node, NodeId, Origin, Output, Role, State, ValueId};

@@ -5,6 +5,7 @@ mod attention;
 mod conv;
 mod dense;
 mod dropout;
+mod kind;
 mod norm;
 mod pool;
 mod recurrent;
@@ -37,18 +38,29 @@ use plimsoll_graph::{GraphError, Init, ValueId};
 /// impl Layer for Gain {
 ///     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
 ///         let gain = net.parameter("gain", [], Init::Ones);
-///         net.mul(x, gain)
+///         net.math([x, gain], |[x, gain]| x * gain)
 ///     }
 /// }
+/// assert_eq!(Gain.kind(), "gain");
 /// ```
 pub trait Layer: Send + Sync {
     /// Adds the layer to the net, inside its scope.
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError>;
+
+    /// What kind of layer it is, which [`Sequential::push`](crate::Sequential::push) names it after: by default its type's
+    /// name in snake case, without generics. Weights files carry it, so a type that is renamed should give its old kind.
+    fn kind(&self) -> String {
+        kind::of_type::<Self>()
+    }
 }
 
 impl<L: Layer + ?Sized> Layer for Box<L> {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         self.as_ref().forward(net, x)
+    }
+
+    fn kind(&self) -> String {
+        self.as_ref().kind()
     }
 }
 

@@ -19,17 +19,15 @@ use plimsoll_tensor::{DType, Shape, TensorType};
 /// Any function of outputs and targets that gives one number per row is a loss:
 ///
 /// ```
-/// use plimsoll_nn::{Activation, Dense, Net, Sequential, Sgd, WithLoss, step};
-/// use plimsoll_graph::{GraphError, ValueId, op::Unary};
-/// let cubes = |net: &mut Net, outputs: &[ValueId], target: ValueId| -> Result<ValueId, GraphError> {
-///     let distance = net.sub(outputs[0], target)?;
-///     let size = net.unary(Unary::Abs, distance)?;
-///     let cube = net.power(size, 3.0)?;
-///     net.sum(cube, 1, 2) // over the outputs of an example
+/// use plimsoll_nn::{Dense, Net, Sequential, Sgd, WithLoss, step};
+/// use plimsoll_graph::ValueId;
+/// let cubes = |net: &mut Net, outputs: &[ValueId], target: ValueId| {
+///     // Over the outputs of an example.
+///     net.math([outputs[0], target], |[y, t]| (y - t).abs().power(3.0).sum(&[1], false))
 /// };
-/// let model = Sequential::regression("line", [4], [2]).layer("dense", Dense::new(2));
+/// let model = Sequential::regression([4], [2]).push(Dense::new(2));
 /// let graph = step::training(&WithLoss::new(model, cubes), &Sgd::new(0.1), 8)?;
-/// # Ok::<(), GraphError>(())
+/// # Ok::<(), plimsoll_graph::GraphError>(())
 /// ```
 pub trait Loss: Send + Sync {
     /// The loss of each row: of every element of [`Loss::rows`] of every example.
@@ -92,8 +90,7 @@ fn weighted_sum(net: &mut Net, losses: ValueId, weights: ValueId) -> Result<Valu
     }
     let losses = net.reshape(losses, rows.clone())?;
     let product = net.mul(losses, weights)?;
-    let sum = net.sum(product, 0, rows.rank())?;
-    net.reshape(sum, [])
+    net.sum(product, &(0..rows.rank()).collect::<Vec<_>>(), false)
 }
 
 /// The output of a model that has only one.
@@ -118,9 +115,8 @@ fn example_mean(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
 
 /// Sum over every axis but the first: `[examples]`.
 fn example_sum(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-    let shape = net.shape(x).clone();
-    let sum = if shape.rank() > 1 { net.sum(x, 1, shape.rank())? } else { x };
-    net.reshape(sum, [shape[0]])
+    let inside: Vec<usize> = (1..net.shape(x).rank()).collect();
+    net.sum(x, &inside, false)
 }
 
 /// The model's only output, which must have the target's type.

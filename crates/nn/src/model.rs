@@ -1,8 +1,8 @@
-//! Models: inputs, targets, and the layers between.
+//! Models: inputs, targets, and what is between.
 
-use crate::{CrossEntropy, Layer, Loss, MeanSquaredError, Net};
+use crate::{CrossEntropy, Loss, MeanSquaredError, Net};
 use plimsoll_graph::{GraphError, ValueId};
-use plimsoll_tensor::{Field, Shape};
+use plimsoll_tensor::Field;
 
 /// The end of a model.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub trait Model: Send + Sync {
 }
 
 fn default_loss(target: &Field) -> &'static dyn Loss {
-    static ENTROPY: CrossEntropy = CrossEntropy::PLAIN;
+    static ENTROPY: CrossEntropy = CrossEntropy::new();
     if target.bound.is_some() { &ENTROPY } else { &MeanSquaredError }
 }
 
@@ -98,7 +98,7 @@ impl<M: Model + ?Sized> Model for Box<M> {
 ///
 /// ```
 /// use plimsoll_nn::{CrossEntropy, Model, Sgd, WithLoss, step, zoo};
-/// let model = WithLoss::new(zoo::lenet(), CrossEntropy::default().smoothing(0.1));
+/// let model = WithLoss::new(zoo::lenet(), CrossEntropy::new().smoothing(0.1));
 /// step::training(&model, &Sgd::new(0.1), 8)?;
 /// # Ok::<(), plimsoll_graph::GraphError>(())
 /// ```
@@ -133,86 +133,5 @@ impl<M: Model> Model for WithLoss<M> {
 
     fn loss(&self) -> &dyn Loss {
         self.loss.as_ref()
-    }
-}
-
-/// Layers one after another. As a [`Layer`] it is part of a larger model.
-///
-/// ```
-/// use plimsoll_nn::{Activation, Dense, Sequential};
-/// let model = Sequential::classifier("xor", [2], 2)
-///     .layer("hidden", Dense::new(4))
-///     .layer("tanh", Activation::Tanh)
-///     .layer("head", Dense::new(2));
-/// ```
-pub struct Sequential {
-    name: String,
-    input: Field,
-    target: Field,
-    layers: Vec<(String, Box<dyn Layer>)>,
-}
-
-impl Sequential {
-    /// A model from one input to one target.
-    pub fn new(name: &str, input: Field, target: Field) -> Self {
-        Self { name: name.to_string(), input, target, layers: Vec::new() }
-    }
-
-    /// A classifier of float inputs of this shape (one example's).
-    pub fn classifier(name: &str, input: impl Into<Shape>, classes: usize) -> Self {
-        Self::new(name, Field::floats(input), Field::below(classes, []))
-    }
-
-    /// A regression from float inputs to float targets of these shapes (one example's).
-    pub fn regression(name: &str, input: impl Into<Shape>, target: impl Into<Shape>) -> Self {
-        Self::new(name, Field::floats(input), Field::floats(target))
-    }
-
-    /// Appends a layer under a name, which its parameters carry.
-    pub fn layer(mut self, name: &str, layer: impl Layer + 'static) -> Self {
-        self.layers.push((name.to_string(), Box::new(layer)));
-        self
-    }
-}
-
-impl Layer for Sequential {
-    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        self.layers.iter().try_fold(x, |x, (name, layer)| net.scope(name, |net| layer.forward(net, x)))
-    }
-}
-
-impl Model for Sequential {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn inputs(&self) -> Vec<Field> {
-        vec![self.input.clone()]
-    }
-
-    fn target(&self) -> Field {
-        self.target.clone()
-    }
-
-    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
-        let value = Layer::forward(self, net, inputs[0])?;
-        let examples = net.shape(inputs[0]).first().copied().unwrap_or(0);
-        let wanted = [&[examples], &self.target.ty.shape[..], self.target.bound.as_slice()].concat();
-        if net.shape(value)[..] != wanted {
-            let last = match self.layers.last() {
-                Some((name, _)) => format!("layer `{name}` of model `{}`", self.name),
-                None => format!("model `{}` has no layers: it", self.name),
-            };
-            let needs = match self.target.bound {
-                Some(classes) => format!("{classes} classes need"),
-                None => "the target needs".to_string(),
-            };
-            return Err(GraphError::Broken(format!(
-                "{last} ends in {}; {needs} {}",
-                net.shape(value),
-                Shape::from(wanted)
-            )));
-        }
-        Ok(Head::Outputs(vec![value]))
     }
 }

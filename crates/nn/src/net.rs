@@ -127,9 +127,8 @@ impl Net {
         for (factor, size) in [(penalty.l1, Unary::Abs), (penalty.l2, Unary::Square)] {
             if factor != 0.0 {
                 let sizes = self.unary(size, parameter)?;
-                let rank = self.shape(sizes).rank();
-                let sum = if rank == 0 { sizes } else { self.sum(sizes, 0, rank)? };
-                let sum = self.reshape(sum, [])?;
+                let axes: Vec<usize> = (0..self.shape(sizes).rank()).collect();
+                let sum = self.sum(sizes, &axes, false)?;
                 let value = self.scale(sum, factor)?;
                 self.add_penalty(value)?;
             }

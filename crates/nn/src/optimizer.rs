@@ -228,9 +228,9 @@ pub(crate) fn square_sum(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphEr
     let columns = b.shape(x).last().copied().unwrap_or(1).max(1);
     let rows = b.shape(x).elements() / columns;
     let matrix = b.reshape(x, [rows, columns])?;
-    let rows = b.square_sum(matrix, 1, 2)?;
-    let sum = b.sum(rows, 0, 1)?;
-    b.reshape(sum, [0; 0])
+    let rows = b.square_sum(matrix, &[1], true)?;
+    let sum = b.sum(rows, &[0], true)?;
+    b.reshape(sum, [])
 }
 
 /// Adds the settings of an optimizer as inputs of the graph.

@@ -6,9 +6,9 @@ use plimsoll_nn::{
     Activation, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional, Conv1d, Conv2d,
     ConvTranspose2d, CrossEntropy, Dense, DepthwiseConv2d, Dice, Dropout, Embedding, Flatten, GaussianNoise,
     GlobalAveragePool, GlobalMaxPool, GroupNorm, Gru, Layer, LayerNorm, Lstm, MaxPool2d, MeanSquaredError,
-    Mlp, Mode, Model, MultiHeadAttention, Net, Padding, Permute, Reshape, Residual, ResizeMode, RmsNorm,
-    SeparableConv2d, Sequential, Sgd, SimpleRnn, SoftCrossEntropy, SpatialDropout, TransformerBlock,
-    Upsample, WithLoss, step, zoo,
+    Mlp, Mode, Model, MultiHeadAttention, Net, Padding, Permute, Reshape, Residual, RmsNorm, SeparableConv2d,
+    Sequential, Sgd, SimpleRnn, SoftCrossEntropy, SpatialDropout, TransformerBlock, Upsample, WithLoss, step,
+    zoo,
 };
 use plimsoll_tensor::{DType, TensorType};
 use plimsoll_transform::gradient;
@@ -39,12 +39,12 @@ fn values_of_the_wrong_rank() {
         &AveragePool2d::new(2),
         &GlobalAveragePool,
         &GlobalMaxPool,
-        &Upsample { factor: 2, mode: ResizeMode::Nearest },
+        &Upsample::new(2),
     ];
     for layer in images {
         refused(layer, "f32[2,8,8]", "needs an image [examples, height, width, channels]");
     }
-    refused(&AdaptiveAveragePool2d([2, 2]), "f32[2,8]", "the image must have 4 axes");
+    refused(&AdaptiveAveragePool2d::new([2, 2]), "f32[2,8]", "the image must have 4 axes");
     let sequences: [&dyn Layer; 7] = [
         &Conv1d::new(4, 3),
         &MultiHeadAttention::new(2),
@@ -52,7 +52,7 @@ fn values_of_the_wrong_rank() {
         &SimpleRnn::new(4),
         &Lstm::new(4),
         &Gru::new(4),
-        &Bidirectional(Gru::new(4)),
+        &Bidirectional::new(Gru::new(4)),
     ];
     for layer in sequences {
         refused(layer, "f32[2,8]", "needs a sequence [examples, positions, width]");
@@ -60,12 +60,12 @@ fn values_of_the_wrong_rank() {
     // The last axis must not be the batch axis.
     let widths: [&dyn Layer; 9] = [
         &Dense::new(4),
-        &BatchNorm::default(),
-        &LayerNorm::default(),
-        &RmsNorm::default(),
+        &BatchNorm::new(),
+        &LayerNorm::new(),
+        &RmsNorm::new(),
         &GroupNorm::new(1),
-        &Mlp { hidden: 4, activation: Activation::Relu },
-        &SpatialDropout(0.5),
+        &Mlp::new(4).activation(Activation::Relu),
+        &SpatialDropout::new(0.5),
         &Activation::Softmax,
         &Activation::LogSoftmax,
     ];
@@ -78,11 +78,11 @@ fn values_of_the_wrong_rank() {
 
 #[test]
 fn values_of_the_wrong_element_type() {
-    refused(&Embedding { rows: 5, width: 4 }, "f32[2,3]", "indices must be i32");
+    refused(&Embedding::new(5, 4), "f32[2,3]", "indices must be i32");
     refused(&Dense::new(4), "i32[2,3]", "needs floats");
     refused(&Conv2d::new(4, 3), "i32[2,8,8,3]", "needs floats");
     refused(&Activation::Relu, "i32[2,3]", "needs a float");
-    refused(&Dropout(0.5), "i32[2,3]", "needs floats: drop after the embedding");
+    refused(&Dropout::new(0.5), "i32[2,3]", "needs floats: drop after the embedding");
 }
 
 #[test]
@@ -97,22 +97,22 @@ fn channels_and_heads_that_do_not_divide() {
     refused(&MultiHeadAttention::new(4).key_heads(3), "f32[2,4,8]", "4 heads cannot share 3 heads of keys");
     refused(&MultiHeadAttention::new(4).key_heads(0), "f32[2,4,8]", "cannot share 0 heads of keys");
     refused(&MultiHeadAttention::new(8).rotary(10_000.0), "f32[2,4,8]", "need heads of an even width, 8");
-    refused(&Residual(Dense::new(3)), "f32[2,8]", "the layer inside gives f32[2,3]");
-    refused(&Reshape(vec![3, 3]), "f32[2,8]", "[2,3,3] has 18 elements, f32[2,8] has 16");
-    refused(&Permute(vec![0, 0]), "f32[2,8,2]", "is not an order of the 3 axes");
-    refused(&Permute(vec![usize::MAX]), "f32[2,8]", "is not an order of the 2 axes");
+    refused(&Residual::new(Dense::new(3)), "f32[2,8]", "the layer inside gives f32[2,3]");
+    refused(&Reshape::new([3, 3]), "f32[2,8]", "[2,3,3] has 18 elements, f32[2,8] has 16");
+    refused(&Permute::new([0, 0]), "f32[2,8,2]", "is not an order of the 3 axes");
+    refused(&Permute::new([usize::MAX]), "f32[2,8]", "is not an order of the 2 axes");
 }
 
 #[test]
 fn options_out_of_range() {
     for rate in [1.0, 1.5, -0.1, f64::NAN] {
-        refused(&Dropout(rate), "f32[2,8]", "a rate is at least 0 and below 1");
-        refused(&SpatialDropout(rate), "f32[2,8]", "a rate is at least 0 and below 1");
+        refused(&Dropout::new(rate), "f32[2,8]", "a rate is at least 0 and below 1");
+        refused(&SpatialDropout::new(rate), "f32[2,8]", "a rate is at least 0 and below 1");
         let block = TransformerBlock::new(MultiHeadAttention::new(2)).dropout(rate);
         refused(&block, "f32[2,3,8]", "layer `odd/attention`: dropout(f32[2,3,8])");
     }
     for deviation in [-1.0, f64::NAN, f64::INFINITY] {
-        refused(&GaussianNoise(deviation), "f32[2,8]", "a deviation is a number of at least 0");
+        refused(&GaussianNoise::new(deviation), "f32[2,8]", "a deviation is a number of at least 0");
     }
     for layer in [Conv2d::new(4, 0), Conv2d::new(4, 3).stride(0)] {
         refused(&layer, IMAGE, "window and stride must be at least 1");
@@ -125,16 +125,16 @@ fn options_out_of_range() {
     refused(&cropped, IMAGE, "leaves nothing: pad less");
     let rows = Conv1d::new(4, 3).padding(Padding::Explicit([[1, 1], [1, 1]]));
     refused(&rows, "f32[2,8,4]", "its padding is [[0, 0], [before, after]]");
-    refused(&AdaptiveAveragePool2d([0, 2]), IMAGE, "an output [0, 2] has no elements");
-    refused(&Upsample { factor: 0, mode: ResizeMode::Nearest }, IMAGE, "cannot become one of 0 × 0");
+    refused(&AdaptiveAveragePool2d::new([0, 2]), IMAGE, "an output [0, 2] has no elements");
+    refused(&Upsample::new(0), IMAGE, "cannot become one of 0 × 0");
     let nothing: [(&dyn Layer, &str, &str); 7] = [
         (&Dense::new(0), "f32[2,3]", "one unit"),
         (&Conv2d::new(0, 3), IMAGE, "one channel"),
         (&DepthwiseConv2d::new(3).multiplier(0), IMAGE, "one output for a channel"),
         (&ConvTranspose2d::new(0, 3), IMAGE, "one channel"),
         (&Gru::new(0), "f32[2,3,4]", "one unit"),
-        (&Embedding { rows: 0, width: 2 }, "i32[2,3]", "one row"),
-        (&Embedding { rows: 2, width: 0 }, "i32[2,3]", "one element in a row"),
+        (&Embedding::new(0, 2), "i32[2,3]", "one row"),
+        (&Embedding::new(2, 0), "i32[2,3]", "one element in a row"),
     ];
     for (layer, ty, words) in nothing {
         refused(layer, ty, &format!("needs at least {words}"));
@@ -177,12 +177,12 @@ fn mentions(error: &str, words: &[&str]) {
 }
 
 fn regression() -> Sequential {
-    Sequential::regression("line", [3], [2])
+    Sequential::regression([3], [2]).named("line")
 }
 
 #[test]
 fn a_model_that_ends_in_another_shape() {
-    let model = Sequential::classifier("small", [3], 4).layer("head", Dense::new(5));
+    let model = Sequential::classifier([3], 4).named("small").layer("head", Dense::new(5));
     mentions(
         &training_error(&model),
         &["layer `head` of model `small` ends in [4,5]", "4 classes need [4,4]"],
@@ -213,22 +213,22 @@ fn a_loss_that_does_not_fit() {
     mentions(&training_error(&WithLoss::new(head(), every)), &["layer `loss`", "f32[4,2]", wanted]);
     let all = |net: &mut Net, y: &[ValueId], target: ValueId| -> Answer {
         let error = net.sub(y[0], target)?;
-        net.sum(error, 0, 2)
+        net.sum(error, &[0, 1], true)
     };
     mentions(&training_error(&WithLoss::new(head(), all)), &["f32[1,1]", wanted]);
     // As many numbers as rows, but along the wrong axis.
     let across = |net: &mut Net, y: &[ValueId], target: ValueId| -> Answer {
         let error = net.sub(y[0], target)?;
-        net.sum(error, 0, 1)
+        net.sum(error, &[0], true)
     };
-    let wide = Sequential::regression("wide", [3], [4]).layer("head", Dense::new(4));
+    let wide = Sequential::regression([3], [4]).named("wide").layer("head", Dense::new(4));
     mentions(&training_error(&WithLoss::new(wide, across)), &["f32[1,4]", wanted]);
-    let classes = || Sequential::classifier("two", [3], 2).layer("head", Dense::new(2));
+    let classes = || Sequential::classifier([3], 2).named("two").layer("head", Dense::new(2));
     mentions(
-        &training_error(&WithLoss::new(head(), CrossEntropy::default())),
+        &training_error(&WithLoss::new(head(), CrossEntropy::new())),
         &["cross_entropy(f32[4,2])", "not i32 class labels", "SoftCrossEntropy"],
     );
-    mentions(&training_error(&WithLoss::new(head(), Dice::default())), &["not i32 class labels"]);
+    mentions(&training_error(&WithLoss::new(head(), Dice::new())), &["not i32 class labels"]);
     mentions(
         &training_error(&WithLoss::new(classes(), MeanSquaredError)),
         &["f32[4,2]", "the target is i32[4]: output and target must have the same type"],
@@ -237,13 +237,13 @@ fn a_loss_that_does_not_fit() {
         &training_error(&WithLoss::new(classes(), SoftCrossEntropy)),
         &["output and target must have the same type"],
     );
-    let weighted = CrossEntropy::default().class_weights(vec![1.0; 3]);
+    let weighted = CrossEntropy::new().class_weights(vec![1.0; 3]);
     mentions(
         &training_error(&WithLoss::new(classes(), weighted)),
         &["3 class weights for 2 classes: give one for each"],
     );
     for smoothing in [1.5, -0.1, f64::NAN] {
-        let smoothed = CrossEntropy::default().smoothing(smoothing);
+        let smoothed = CrossEntropy::new().smoothing(smoothing);
         mentions(
             &training_error(&WithLoss::new(classes(), smoothed)),
             &["smoothing is a fraction between 0 and 1"],
@@ -291,7 +291,7 @@ fn parameters_that_no_gradient_reaches() {
         (Flat::Whole, "cast", 2),
     ];
     for (layer, op, width) in steps {
-        let model = Sequential::regression("flat", [3], [width]);
+        let model = Sequential::regression([3], [width]).named("flat");
         let model = model.layer("first", Dense::new(2)).layer("odd", layer);
         let reason = format!("`{op}` in layer `odd` is not differentiable");
         mentions(&training_error(&model), &["no gradient reaches `first/kernel`", &reason]);

@@ -2,10 +2,10 @@
 
 use crate::evaluate::Values;
 use crate::loss::logsumexp;
-use crate::tensor::{Tensor, at};
+use crate::tensor::{Elements, at};
 use plimsoll_graph::op::Attention;
 
-pub(crate) fn evaluate(op: &Attention, inputs: &[Tensor<'_>]) -> Values {
+pub(crate) fn evaluate(op: &Attention, inputs: &[Elements<'_>]) -> Values {
     Ok(match (*op, inputs) {
         (Attention::Forward { causal, .. }, [q, k, v, rest @ ..]) => {
             forward(&Scores { q, k, mask: rest.first(), causal }, v)
@@ -20,9 +20,9 @@ pub(crate) fn evaluate(op: &Attention, inputs: &[Tensor<'_>]) -> Values {
 
 /// The operands of the scores.
 struct Scores<'a> {
-    q: &'a Tensor<'a>,
-    k: &'a Tensor<'a>,
-    mask: Option<&'a Tensor<'a>>,
+    q: &'a Elements<'a>,
+    k: &'a Elements<'a>,
+    mask: Option<&'a Elements<'a>>,
     causal: bool,
 }
 
@@ -56,7 +56,7 @@ impl Scores<'_> {
     }
 }
 
-fn forward(scores: &Scores<'_>, v: &Tensor<'_>) -> Vec<Vec<f64>> {
+fn forward(scores: &Scores<'_>, v: &Elements<'_>) -> Vec<Vec<f64>> {
     let extents @ [count, queries, heads, width] = scores.q.extents();
     let mut y = vec![0.0; scores.q.data.len()];
     let mut lse = vec![0.0; count * queries * heads];
@@ -80,9 +80,9 @@ fn forward(scores: &Scores<'_>, v: &Tensor<'_>) -> Vec<Vec<f64>> {
 
 fn grad(
     scores: &Scores<'_>,
-    v: &Tensor<'_>,
-    (y, lse): (&Tensor<'_>, &Tensor<'_>),
-    dy: &Tensor<'_>,
+    v: &Elements<'_>,
+    (y, lse): (&Elements<'_>, &Elements<'_>),
+    dy: &Elements<'_>,
 ) -> Vec<Vec<f64>> {
     let (q, k) = (scores.q, scores.k);
     let extents @ [count, queries, heads, width] = q.extents();
@@ -112,7 +112,7 @@ fn grad(
     vec![dq, dk, dv]
 }
 
-fn rotary(x: &Tensor<'_>, base: f64, inverse: bool, start: usize) -> Vec<f64> {
+fn rotary(x: &Elements<'_>, base: f64, inverse: bool, start: usize) -> Vec<f64> {
     let extents @ [count, positions, heads, width] = x.extents();
     let mut y = vec![0.0; x.data.len()];
     for n in 0..count {

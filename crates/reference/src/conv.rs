@@ -2,11 +2,11 @@
 
 use crate::evaluate::Values;
 use crate::matmul::finish;
-use crate::tensor::{Tensor, at};
+use crate::tensor::{Elements, at};
 use plimsoll_graph::op::{Conv, Geometry};
 use plimsoll_tensor::TensorType;
 
-pub(crate) fn evaluate(op: &Conv, inputs: &[Tensor<'_>], output: &TensorType) -> Values {
+pub(crate) fn evaluate(op: &Conv, inputs: &[Elements<'_>], output: &TensorType) -> Values {
     let slide = (op.geometry(), op.groups());
     let mut sums = vec![0.0; output.shape.elements()];
     match op {

@@ -1,18 +1,18 @@
 //! Scalar functions of every element.
 
 use crate::evaluate::Values;
-use crate::tensor::Tensor;
+use crate::tensor::Elements;
 use plimsoll_graph::op::{Binary, Elementwise, Operand, Region, Unary};
 use plimsoll_tensor::round;
 use plimsoll_tensor::{Shape, TensorType};
 
-pub(crate) fn evaluate(op: &Elementwise, inputs: &[Tensor<'_>], output: &TensorType) -> Values {
+pub(crate) fn evaluate(op: &Elementwise, inputs: &[Elements<'_>], output: &TensorType) -> Values {
     let operands: Vec<Vec<f64>> = inputs.iter().map(|input| input.broadcast(&output.shape)).collect();
     let element = |i: usize| apply(op, &operands.iter().map(|operand| operand[i]).collect::<Vec<_>>());
     Ok(vec![(0..output.shape.elements()).map(element).collect()])
 }
 
-pub(crate) fn evaluate_region(region: &Region, inputs: &[Tensor<'_>]) -> Values {
+pub(crate) fn evaluate_region(region: &Region, inputs: &[Elements<'_>]) -> Values {
     // The common shape is taken from the inputs: a region may have no outputs.
     let shape = inputs.iter().fold(Shape::scalar(), |shape, input| {
         shape.broadcast(input.shape()).expect("the type rule checks the shapes")

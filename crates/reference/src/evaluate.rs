@@ -1,12 +1,12 @@
 //! One op: checks, the family's loops, accumulators, rounding.
 
-use crate::tensor::Tensor;
+use crate::tensor::Elements;
 use crate::{
     EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, quantise, random,
     reduce, resize,
 };
 use plimsoll_graph::Op;
-use plimsoll_tensor::{HostTensor, TensorType};
+use plimsoll_tensor::{Tensor, TensorType};
 
 /// What a family computes: the elements of each output, before accumulation and rounding.
 pub(crate) type Values = Result<Vec<Vec<f64>>, EvaluateError>;
@@ -17,13 +17,13 @@ pub(crate) type Values = Result<Vec<Vec<f64>>, EvaluateError>;
 /// [`Node::accumulate`]: plimsoll_graph::Node::accumulate
 pub fn evaluate(
     op: &Op,
-    inputs: &[&HostTensor],
-    accumulate: &[&HostTensor],
+    inputs: &[&Tensor],
+    accumulate: &[&Tensor],
     outputs: &[&TensorType],
-) -> Result<Vec<HostTensor>, EvaluateError> {
+) -> Result<Vec<Tensor>, EvaluateError> {
     check_types(op, inputs, outputs)?;
     let folds = check_accumulators(op, accumulate, outputs)?;
-    let tensors: Vec<Tensor<'_>> = inputs.iter().map(|input| Tensor::new(input)).collect();
+    let tensors: Vec<Elements<'_>> = inputs.iter().map(|input| Elements::new(input)).collect();
     let mut values = match op {
         Op::Elementwise(op) => elementwise::evaluate(op, &tensors, outputs[0]),
         Op::Fused(region) => elementwise::evaluate_region(region, &tensors),
@@ -46,12 +46,12 @@ pub fn evaluate(
     Ok(values.into_iter().zip(outputs).map(|(values, ty)| host(&values, ty)).collect())
 }
 
-fn host(values: &[f64], ty: &TensorType) -> HostTensor {
+fn host(values: &[f64], ty: &TensorType) -> Tensor {
     let rounded: Vec<f64> = values.iter().map(|&x| plimsoll_tensor::round(x, ty.dtype)).collect();
-    HostTensor::from_f64(ty.clone(), &rounded).expect("every family fills its outputs")
+    Tensor::from_f64(ty.clone(), &rounded).expect("every family fills its outputs")
 }
 
-fn check_types(op: &Op, inputs: &[&HostTensor], outputs: &[&TensorType]) -> Result<(), EvaluateError> {
+fn check_types(op: &Op, inputs: &[&Tensor], outputs: &[&TensorType]) -> Result<(), EvaluateError> {
     let types: Vec<&TensorType> = inputs.iter().map(|input| input.ty()).collect();
     let given = op.infer(&types).map_err(|reason| EvaluateError::Type {
         op: op.name(),
@@ -71,7 +71,7 @@ fn check_types(op: &Op, inputs: &[&HostTensor], outputs: &[&TensorType]) -> Resu
 /// The outputs that the accumulators belong to, all of them or none.
 fn check_accumulators(
     op: &Op,
-    accumulate: &[&HostTensor],
+    accumulate: &[&Tensor],
     outputs: &[&TensorType],
 ) -> Result<&'static [usize], EvaluateError> {
     let folds = op.folds();

@@ -3,7 +3,7 @@
 use crate::evaluate;
 use plimsoll_graph::{Graph, Node, ValueId};
 use plimsoll_plan::{ExecuteError, Executor, Kernel, KernelQuery, PlanSet, Prepared, Target, Unsupported};
-use plimsoll_tensor::{HostTensor, TensorType};
+use plimsoll_tensor::{Tensor, TensorType};
 use std::sync::Arc;
 
 /// The executor that defines what a graph means. It runs every op in every element type, slowly.
@@ -35,7 +35,7 @@ impl Executor for Reference {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        let states = plans.states.iter().map(|s| HostTensor::zeros(s.ty.clone())).collect();
+        let states = plans.states.iter().map(|s| Tensor::zeros(s.ty.clone())).collect();
         let outputs = plans.plans.iter().map(|_| Vec::new()).collect();
         Ok(Box::new(ReferencePrepared { plans, states, outputs }))
     }
@@ -43,19 +43,19 @@ impl Executor for Reference {
 
 struct ReferencePrepared {
     plans: Arc<PlanSet>,
-    states: Vec<HostTensor>,
+    states: Vec<Tensor>,
     /// Outputs of each plan's last run.
-    outputs: Vec<Vec<HostTensor>>,
+    outputs: Vec<Vec<Tensor>>,
 }
 
 /// The values of a run so far.
 struct Values<'g> {
     graph: &'g Graph,
-    tensors: Vec<Option<HostTensor>>,
+    tensors: Vec<Option<Tensor>>,
 }
 
 impl Values<'_> {
-    fn get(&self, value: ValueId) -> Result<&HostTensor, ExecuteError> {
+    fn get(&self, value: ValueId) -> Result<&Tensor, ExecuteError> {
         let found = self.tensors[value.index()].as_ref();
         found.ok_or_else(|| ExecuteError::Input(format!("{value} is read before it is written")))
     }
@@ -99,12 +99,12 @@ impl Prepared for ReferencePrepared {
         }
         for accumulator in &graph.accumulators {
             values.tensors[accumulator.input.index()] =
-                Some(HostTensor::zeros(graph.ty(accumulator.input).clone()));
+                Some(Tensor::zeros(graph.ty(accumulator.input).clone()));
         }
         let optimizer_step = graph.optimizer_step();
         for micro_batch in 0..graph.micro_batches {
             for (input, bytes) in graph.inputs.iter().zip(inputs) {
-                let mut tensor = HostTensor::zeros(graph.ty(input.value).clone());
+                let mut tensor = Tensor::zeros(graph.ty(input.value).clone());
                 let (size, parts) =
                     (tensor.ty().bytes(), if input.batched { graph.micro_batches } else { 1 });
                 if bytes.len() != size * parts {

@@ -1,11 +1,11 @@
 //! Look-ups by index.
 
 use crate::evaluate::Values;
-use crate::tensor::Tensor;
+use crate::tensor::Elements;
 use plimsoll_graph::op::Index;
 use plimsoll_tensor::TensorType;
 
-pub(crate) fn evaluate(op: &Index, inputs: &[Tensor<'_>], output: &TensorType) -> Values {
+pub(crate) fn evaluate(op: &Index, inputs: &[Elements<'_>], output: &TensorType) -> Values {
     Ok(vec![match *op {
         Index::Gather => {
             let (table, indices) = (&inputs[0], &inputs[1]);

@@ -14,9 +14,9 @@
 //! ```
 //! use plimsoll_graph::{Op, op::{Elementwise, Unary}};
 //! use plimsoll_reference::evaluate;
-//! use plimsoll_tensor::{DType, HostTensor, TensorType};
+//! use plimsoll_tensor::{DType, Tensor, TensorType};
 //! let ty = TensorType::new(DType::F32, [2]);
-//! let x = HostTensor::from_f64(ty.clone(), &[-1.0, 2.0]).unwrap();
+//! let x = Tensor::from_f64(ty.clone(), &[-1.0, 2.0]).unwrap();
 //! let relu = Op::Elementwise(Elementwise::Unary(Unary::Relu));
 //! let y = evaluate(&relu, &[&x], &[], &[&ty])?;
 //! assert_eq!(y[0].to_f64(), [0.0, 2.0]);

@@ -2,10 +2,10 @@
 
 use crate::EvaluateError;
 use crate::evaluate::Values;
-use crate::tensor::{Tensor, at};
+use crate::tensor::{Elements, at};
 use plimsoll_graph::op::Loss;
 
-pub(crate) fn evaluate(op: &Loss, inputs: &[Tensor<'_>]) -> Values {
+pub(crate) fn evaluate(op: &Loss, inputs: &[Elements<'_>]) -> Values {
     match (op, inputs) {
         (Loss::CrossEntropy, [logits, labels, weights]) => {
             cross_entropy("cross_entropy", &logits.data, logits.columns(), labels, weights)
@@ -41,8 +41,8 @@ fn cross_entropy(
     op: &'static str,
     logits: &[f64],
     classes: usize,
-    labels: &Tensor<'_>,
-    weights: &Tensor<'_>,
+    labels: &Elements<'_>,
+    weights: &Elements<'_>,
 ) -> Values {
     let mut loss = 0.0;
     let mut lse = Vec::with_capacity(labels.data.len());
@@ -59,10 +59,10 @@ fn cross_entropy(
 /// What a loss's gradient reads for each row.
 struct Rows<'a> {
     op: &'static str,
-    labels: &'a Tensor<'a>,
-    weights: &'a Tensor<'a>,
-    lse: &'a Tensor<'a>,
-    dloss: &'a Tensor<'a>,
+    labels: &'a Elements<'a>,
+    weights: &'a Elements<'a>,
+    lse: &'a Elements<'a>,
+    dloss: &'a Elements<'a>,
 }
 
 /// `(softmax - onehot) · weights · dloss`.
@@ -88,7 +88,7 @@ struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    fn new(kernel: &'a Tensor<'_>, transposed: bool) -> Self {
+    fn new(kernel: &'a Elements<'_>, transposed: bool) -> Self {
         let [rows, columns] = kernel.extents();
         let (width, classes) = if transposed { (columns, rows) } else { (rows, columns) };
         Self { data: &kernel.data, width, classes, transposed }
@@ -104,7 +104,7 @@ impl<'a> Kernel<'a> {
 }
 
 /// `x · kernel`.
-fn logits(x: &Tensor<'_>, kernel: &Kernel<'_>) -> Vec<f64> {
+fn logits(x: &Elements<'_>, kernel: &Kernel<'_>) -> Vec<f64> {
     let [rows, width] = x.extents();
     let classes = kernel.classes;
     let mut logits = vec![0.0; rows * classes];
@@ -119,7 +119,7 @@ fn logits(x: &Tensor<'_>, kernel: &Kernel<'_>) -> Vec<f64> {
     logits
 }
 
-fn linear_grad(rows: &Rows<'_>, x: &Tensor<'_>, kernel: &Kernel<'_>) -> Values {
+fn linear_grad(rows: &Rows<'_>, x: &Elements<'_>, kernel: &Kernel<'_>) -> Values {
     let [count, width] = x.extents();
     let classes = kernel.classes;
     let dlogits = dlogits(rows, &logits(x, kernel), classes)?;

@@ -2,10 +2,10 @@
 
 use crate::elementwise::relu;
 use crate::evaluate::Values;
-use crate::tensor::{Tensor, at};
+use crate::tensor::{Elements, at};
 use plimsoll_graph::op::{Epilogue, MatMul};
 
-pub(crate) fn evaluate(op: &MatMul, inputs: &[Tensor<'_>]) -> Values {
+pub(crate) fn evaluate(op: &MatMul, inputs: &[Elements<'_>]) -> Values {
     let (a, b) = (&inputs[0], &inputs[1]);
     let types: Vec<_> = inputs.iter().map(|input| input.ty).collect();
     let (m, n, k) = op.extents(&types).expect("the type rule checks the extents");
@@ -28,7 +28,7 @@ pub(crate) fn evaluate(op: &MatMul, inputs: &[Tensor<'_>]) -> Values {
 }
 
 /// Applies an epilogue to finished sums; its bias is the last input.
-pub(crate) fn finish(epilogue: Epilogue, y: &mut [f64], inputs: &[Tensor<'_>]) {
+pub(crate) fn finish(epilogue: Epilogue, y: &mut [f64], inputs: &[Elements<'_>]) {
     if epilogue.bias {
         let bias = &inputs[inputs.len() - 1].data;
         y.iter_mut().enumerate().for_each(|(i, y)| *y += bias[i % bias.len()]);

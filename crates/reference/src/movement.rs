@@ -1,11 +1,11 @@
 //! Moving elements without changing them.
 
 use crate::evaluate::Values;
-use crate::tensor::{Tensor, offsets};
+use crate::tensor::{Elements, offsets};
 use plimsoll_graph::op::{Movement, Span};
 use plimsoll_tensor::{Shape, TensorType};
 
-pub(crate) fn evaluate(op: &Movement, inputs: &[Tensor<'_>], outputs: &[&TensorType]) -> Values {
+pub(crate) fn evaluate(op: &Movement, inputs: &[Elements<'_>], outputs: &[&TensorType]) -> Values {
     let x = &inputs[0];
     let shape = &outputs[0].shape;
     Ok(vec![match op {

@@ -2,11 +2,11 @@
 
 use crate::evaluate::Values;
 use crate::loss::logsumexp;
-use crate::tensor::{Tensor, offsets};
+use crate::tensor::{Elements, offsets};
 use plimsoll_graph::op::{Norm, NormAxis};
 use plimsoll_tensor::{Shape, TensorType};
 
-pub(crate) fn evaluate(op: &Norm, inputs: &[Tensor<'_>], outputs: &[&TensorType]) -> Values {
+pub(crate) fn evaluate(op: &Norm, inputs: &[Elements<'_>], outputs: &[&TensorType]) -> Values {
     let x = &inputs[0];
     Ok(match *op {
         Norm::Layer { eps } => {
@@ -39,7 +39,7 @@ pub(crate) fn evaluate(op: &Norm, inputs: &[Tensor<'_>], outputs: &[&TensorType]
 }
 
 /// Result, mean, variance and 1 / deviation.
-fn normalise(inputs: &[Tensor<'_>], axis: NormAxis, statistic: &TensorType, eps: f64) -> [Vec<f64>; 4] {
+fn normalise(inputs: &[Elements<'_>], axis: NormAxis, statistic: &TensorType, eps: f64) -> [Vec<f64>; 4] {
     let (x, gain, bias) = (&inputs[0], &inputs[1], &inputs[2]);
     let groups = group(x.shape(), axis);
     let (mean, variance) = stats(x, &groups, statistic);
@@ -54,7 +54,7 @@ fn normalise(inputs: &[Tensor<'_>], axis: NormAxis, statistic: &TensorType, eps:
 }
 
 /// Mean and mean squared distance from it, of each group: two passes, so that nothing cancels.
-fn stats(x: &Tensor<'_>, groups: &[usize], statistic: &TensorType) -> (Vec<f64>, Vec<f64>) {
+fn stats(x: &Elements<'_>, groups: &[usize], statistic: &TensorType) -> (Vec<f64>, Vec<f64>) {
     let count = statistic.shape.elements();
     let members = (groups.len() / count.max(1)) as f64;
     let (mut mean, mut variance) = (vec![0.0; count], vec![0.0; count]);

@@ -2,11 +2,11 @@
 
 use crate::conv::{Tap, taps};
 use crate::evaluate::Values;
-use crate::tensor::{Tensor, at};
+use crate::tensor::{Elements, at};
 use plimsoll_graph::op::{Pool, Windows};
 use plimsoll_tensor::TensorType;
 
-pub(crate) fn evaluate(op: &Pool, inputs: &[Tensor<'_>], output: &TensorType) -> Values {
+pub(crate) fn evaluate(op: &Pool, inputs: &[Elements<'_>], output: &TensorType) -> Values {
     let outputs = output.shape[..].try_into().expect("the type rule gives four axes");
     match *op {
         Pool::Max { windows } => Ok(max(windows, &inputs[0], outputs)),
@@ -47,7 +47,7 @@ fn places(windows: Windows, image: [usize; 2], output: [usize; 2]) -> Vec<Tap> {
     places
 }
 
-fn max(windows: Windows, x: &Tensor<'_>, outputs: [usize; 4]) -> Vec<Vec<f64>> {
+fn max(windows: Windows, x: &Elements<'_>, outputs: [usize; 4]) -> Vec<Vec<f64>> {
     let images @ [count, height, width, channels] = x.extents();
     let largest_window = windows.largest([height, width]);
     let size = outputs.iter().product();
@@ -72,7 +72,7 @@ fn max(windows: Windows, x: &Tensor<'_>, outputs: [usize; 4]) -> Vec<Vec<f64>> {
     vec![largest, index]
 }
 
-fn max_grad(windows: Windows, dy: &Tensor<'_>, index: &Tensor<'_>, images: [usize; 4]) -> Values {
+fn max_grad(windows: Windows, dy: &Elements<'_>, index: &Elements<'_>, images: [usize; 4]) -> Values {
     let gradients @ [_, out_height, out_width, channels] = dy.extents();
     let largest_window = windows.largest([images[1], images[2]]);
     for position in 0..index.data.len() {

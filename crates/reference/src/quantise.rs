@@ -1,11 +1,11 @@
 //! Floats quantised to bytes, block by block.
 
 use crate::evaluate::Values;
-use crate::tensor::Tensor;
+use crate::tensor::Elements;
 use plimsoll_graph::op::Quantise;
 use plimsoll_tensor::{CODE_BLOCK, code_of, code_values, round};
 
-pub(crate) fn evaluate(op: Quantise, inputs: &[Tensor<'_>]) -> Values {
+pub(crate) fn evaluate(op: Quantise, inputs: &[Elements<'_>]) -> Values {
     match op {
         Quantise::Encode { signed } => {
             let x = &inputs[0];

@@ -2,9 +2,9 @@
 
 use crate::evaluate::Values;
 use plimsoll_graph::op::{Distribution, Random};
-use plimsoll_tensor::{HostTensor, random::Stream};
+use plimsoll_tensor::{Tensor, random::Stream};
 
-pub(crate) fn evaluate(op: &Random, inputs: &[&HostTensor]) -> Values {
+pub(crate) fn evaluate(op: &Random, inputs: &[&Tensor]) -> Values {
     // From the bytes: a seed may have more bits than an f64.
     let word = |i: usize| {
         let bytes = &inputs[0].as_bytes()[8 * i..8 * i + 8];

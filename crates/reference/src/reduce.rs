@@ -1,12 +1,12 @@
 //! Reductions, cumulative sums and the order of elements.
 
 use crate::evaluate::Values;
-use crate::tensor::{Tensor, offsets};
+use crate::tensor::{Elements, offsets};
 use plimsoll_graph::op::Reduce;
 use plimsoll_tensor::TensorType;
 use std::cmp::Ordering;
 
-pub(crate) fn evaluate(op: &Reduce, inputs: &[Tensor<'_>], output: &TensorType) -> Values {
+pub(crate) fn evaluate(op: &Reduce, inputs: &[Elements<'_>], output: &TensorType) -> Values {
     let x = &inputs[0];
     Ok(vec![match *op {
         Reduce::Sum { .. } => reduce(x, output, 0.0, |sum, value| sum + value),
@@ -26,7 +26,7 @@ pub(crate) fn evaluate(op: &Reduce, inputs: &[Tensor<'_>], output: &TensorType) 
 }
 
 /// Folds elements into the output, in order.
-fn reduce(x: &Tensor<'_>, output: &TensorType, start: f64, combine: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+fn reduce(x: &Elements<'_>, output: &TensorType, start: f64, combine: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     let mut results = vec![start; output.shape.elements()];
     // Reduced axes have extent one in the output, so they broadcast: a stride of zero.
     let target = offsets(x.shape(), &output.shape.strides_in(x.shape()));
@@ -35,7 +35,7 @@ fn reduce(x: &Tensor<'_>, output: &TensorType, start: f64, combine: impl Fn(f64,
 }
 
 /// The product of the elements before each element, times that of those after it.
-fn product_grad(x: &Tensor<'_>, dy: &Tensor<'_>, start: usize, end: usize) -> Vec<f64> {
+fn product_grad(x: &Elements<'_>, dy: &Elements<'_>, start: usize, end: usize) -> Vec<f64> {
     let [outer, reduced, inner] =
         [0..start, start..end, end..x.shape().rank()].map(|axes| x.shape()[axes].iter().product::<usize>());
     let mut dx = vec![0.0; x.data.len()];
@@ -57,7 +57,7 @@ fn product_grad(x: &Tensor<'_>, dy: &Tensor<'_>, start: usize, end: usize) -> Ve
     dx
 }
 
-fn cumulative_sum(x: &Tensor<'_>, axis: usize, reverse: bool) -> Vec<f64> {
+fn cumulative_sum(x: &Elements<'_>, axis: usize, reverse: bool) -> Vec<f64> {
     let extent = x.shape()[axis];
     let stride: usize = x.shape()[axis + 1..].iter().product();
     let mut sums = x.data.clone();
@@ -72,7 +72,7 @@ fn cumulative_sum(x: &Tensor<'_>, axis: usize, reverse: bool) -> Vec<f64> {
     sums
 }
 
-fn top_k(x: &Tensor<'_>, k: usize) -> Vec<Vec<f64>> {
+fn top_k(x: &Elements<'_>, k: usize) -> Vec<Vec<f64>> {
     let (mut values, mut indices) = (Vec::new(), Vec::new());
     for row in x.data.chunks(x.columns().max(1)) {
         let mut order: Vec<usize> = (0..row.len()).collect();

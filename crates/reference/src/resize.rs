@@ -1,11 +1,11 @@
 //! Resizing images and its gradient.
 
 use crate::evaluate::Values;
-use crate::tensor::{Tensor, at};
+use crate::tensor::{Elements, at};
 use plimsoll_graph::op::{Resize, ResizeMode};
 use plimsoll_tensor::TensorType;
 
-pub(crate) fn evaluate(op: &Resize, inputs: &[Tensor<'_>], output: &TensorType) -> Values {
+pub(crate) fn evaluate(op: &Resize, inputs: &[Elements<'_>], output: &TensorType) -> Values {
     let from = &inputs[0];
     let outputs = output.shape[..].try_into().expect("the type rule gives four axes");
     let mut sums = vec![0.0; output.shape.elements()];

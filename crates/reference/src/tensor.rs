@@ -1,19 +1,19 @@
 //! Operands as f64, and addressing.
 
 use crate::EvaluateError;
-use plimsoll_tensor::{HostTensor, Shape, TensorType};
+use plimsoll_tensor::{Shape, Tensor, TensorType};
 
 /// An operand: its type and its elements as f64. (i64 is exact up to 2⁵³.)
-pub(crate) struct Tensor<'a> {
+pub(crate) struct Elements<'a> {
     /// Element type and shape.
     pub ty: &'a TensorType,
     /// The elements in row-major order.
     pub data: Vec<f64>,
 }
 
-impl<'a> Tensor<'a> {
+impl<'a> Elements<'a> {
     /// Reads a host tensor.
-    pub fn new(host: &'a HostTensor) -> Self {
+    pub fn new(host: &'a Tensor) -> Self {
         Self { ty: host.ty(), data: host.to_f64() }
     }
 

@@ -6,17 +6,17 @@ use plimsoll_graph::op::{
     Pool, Reduce, Region, Unary, Windows,
 };
 use plimsoll_reference::{EvaluateError, evaluate};
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 
-fn tensor(ty: &str, values: &[f64]) -> HostTensor {
-    HostTensor::from_f64(ty.parse().unwrap(), values).unwrap()
+fn tensor(ty: &str, values: &[f64]) -> Tensor {
+    Tensor::from_f64(ty.parse().unwrap(), values).unwrap()
 }
 
-fn run(op: &Op, inputs: &[&HostTensor], sums: &[&HostTensor]) -> Result<Vec<Vec<f64>>, EvaluateError> {
+fn run(op: &Op, inputs: &[&Tensor], sums: &[&Tensor]) -> Result<Vec<Vec<f64>>, EvaluateError> {
     let types: Vec<&TensorType> = inputs.iter().map(|t| t.ty()).collect();
     let outputs = op.infer(&types).unwrap();
     let outputs = evaluate(op, inputs, sums, &outputs.iter().collect::<Vec<_>>())?;
-    Ok(outputs.iter().map(HostTensor::to_f64).collect())
+    Ok(outputs.iter().map(Tensor::to_f64).collect())
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn wrong_types_are_refused_by_name() {
     let product = Op::MatMul(MatMul::default());
     let error = evaluate(&product, &[&x, &y], &[], &[]).unwrap_err();
     assert_eq!(error.to_string(), "matmul(f64[2,3], f64[2,2]): inner extents differ: 3 and 2");
-    let refused = |op: Op, inputs: &[&HostTensor], words: &str| {
+    let refused = |op: Op, inputs: &[&Tensor], words: &str| {
         let error = evaluate(&op, inputs, &[], &[]).unwrap_err().to_string();
         assert!(error.contains(words), "no `{words}` in: {error}");
     };

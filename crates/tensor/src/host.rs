@@ -1,19 +1,36 @@
 //! Tensors in host memory: the inputs and outputs of a run.
 
+use crate::element::{Element, Nested};
 use crate::round::narrow;
-use crate::{DType, TensorType, bf16, f16};
+use crate::{DType, Shape, TensorType, bf16, f16};
 use bytemuck::cast_slice;
 use thiserror::Error;
 
-/// A tensor that owns its bytes in host memory.
+/// A tensor that owns its elements in host memory.
+///
+/// Vectors and nested arrays become tensors; a vector stays where it lies. The element type is the vector's: a literal
+/// without a suffix is f64 or i32, so write `1.0f32`, or name the type.
+///
+/// ```
+/// use plimsoll_tensor::Tensor;
+/// let points = Tensor::from(vec![[0.0f32, 0.1], [1.0, 1.1], [2.0, 2.1]]);
+/// let labels = Tensor::from([0, 1, 1]);
+/// let pixels = Tensor::new([2, 2, 1], vec![0u8, 64, 128, 255])?;
+/// let zeros = Tensor::new::<f32>([2], [0.0, 0.0])?;
+/// assert_eq!([&points, &labels, &pixels, &zeros].map(|t| t.ty().to_string()), ["f32[3,2]", "i32[3]", "u8[2,2,1]", "f32[2]"]);
+/// assert_eq!(points.as_slice::<f32>(), Some(&[0.0, 0.1, 1.0, 1.1, 2.0, 2.1][..]));
+/// assert_eq!(points.reshape([6])?.into_vec::<f32>().unwrap().len(), 6);
+/// # Ok::<(), plimsoll_tensor::TensorError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct HostTensor {
+pub struct Tensor {
     ty: TensorType,
     data: Data,
 }
 
+/// The elements, in a vector of their type.
 #[derive(Clone, Debug, PartialEq)]
-enum Data {
+pub enum Data {
     F32(Vec<f32>),
     BF16(Vec<bf16>),
     F16(Vec<f16>),
@@ -54,7 +71,29 @@ macro_rules! each {
     };
 }
 
-impl HostTensor {
+impl Tensor {
+    /// A tensor of this shape from its elements in row-major order. A vector is not copied; slices and arrays are.
+    pub fn new<T: Element>(
+        shape: impl Into<Shape>,
+        elements: impl Into<Vec<T>>,
+    ) -> Result<Self, TensorError> {
+        let (ty, elements) = (TensorType::new(T::DTYPE, shape), elements.into());
+        if elements.len() != ty.shape.elements() {
+            return Err(TensorError::Elements { ty, found: elements.len() });
+        }
+        Ok(Self { ty, data: T::store(elements) })
+    }
+
+    /// The same elements under another shape, without a copy.
+    pub fn reshape(self, shape: impl Into<Shape>) -> Result<Self, TensorError> {
+        let ty = TensorType::new(self.ty.dtype, shape);
+        let found = self.ty.shape.elements();
+        if found != ty.shape.elements() {
+            return Err(TensorError::Elements { ty, found });
+        }
+        Ok(Self { ty, data: self.data })
+    }
+
     /// A tensor of zeros.
     pub fn zeros(ty: TensorType) -> Self {
         let n = ty.shape.elements();
@@ -129,13 +168,104 @@ impl HostTensor {
         }
     }
 
+    /// The elements in row-major order, if they are of this type.
+    pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
+        T::stored(&self.data)
+    }
+
+    /// The vector of the elements, without a copy, or the tensor itself if they are of another type.
+    pub fn into_vec<T: Element>(self) -> Result<Vec<T>, Self> {
+        let ty = self.ty;
+        T::take(self.data).map_err(|data| Self { ty, data })
+    }
+
     /// The elements, if they are f32.
     pub fn as_f32(&self) -> Option<&[f32]> {
-        if let Data::F32(v) = &self.data { Some(v) } else { None }
+        self.as_slice()
     }
 
     /// The elements, if they are i32.
     pub fn as_i32(&self) -> Option<&[i32]> {
-        if let Data::I32(v) = &self.data { Some(v) } else { None }
+        self.as_slice()
+    }
+}
+
+/// A row for each element of the vector, which is not copied.
+impl<R: Nested> From<Vec<R>> for Tensor {
+    fn from(rows: Vec<R>) -> Self {
+        let shape = [&[rows.len()], &R::extents()[..]].concat();
+        let data = <R::Element as crate::element::sealed::Stored>::store(R::flatten(rows));
+        Self { ty: TensorType::new(R::Element::DTYPE, shape), data }
+    }
+}
+
+/// A row for each element of the slice.
+impl<R: Nested> From<&[R]> for Tensor {
+    fn from(rows: &[R]) -> Self {
+        rows.to_vec().into()
+    }
+}
+
+/// A row for each element of the array.
+impl<R: Nested, const N: usize> From<[R; N]> for Tensor {
+    fn from(rows: [R; N]) -> Self {
+        Vec::from(rows).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A vector's elements stay at their address, whatever they are and however they are nested.
+    #[test]
+    fn a_vector_becomes_a_tensor_without_a_copy() {
+        fn check<T: Element>(elements: Vec<T>) {
+            let (address, count) = (elements.as_ptr().cast::<u8>(), elements.len());
+            let tensor = Tensor::new([count / 2, 2], elements).unwrap();
+            assert_eq!(tensor.as_bytes().as_ptr(), address);
+            assert_eq!(tensor.as_slice::<T>().unwrap().len(), count);
+            let elements = tensor.reshape([count]).unwrap().into_vec::<T>().unwrap();
+            assert_eq!(Tensor::from(elements).as_bytes().as_ptr(), address);
+        }
+        check(vec![1.0f32; 6]);
+        check(vec![bf16::ONE; 6]);
+        check(vec![f16::ONE; 6]);
+        check(vec![1.0f64; 6]);
+        check(vec![1i32; 6]);
+        check(vec![1i64; 6]);
+        check(vec![1u8; 6]);
+        let rows = vec![[[1.0f32; 3]; 2]; 4];
+        let address = rows.as_ptr().cast::<u8>();
+        let tensor = Tensor::from(rows);
+        assert_eq!((tensor.as_bytes().as_ptr(), tensor.ty().to_string().as_str()), (address, "f32[4,2,3]"));
+    }
+
+    #[test]
+    fn nested_arrays_are_row_major() {
+        let tensor = Tensor::from([[[1, 2], [3, 4]], [[5, 6], [7, 8]]]);
+        assert_eq!(tensor.ty().to_string(), "i32[2,2,2]");
+        assert_eq!(tensor.as_i32(), Some(&[1, 2, 3, 4, 5, 6, 7, 8][..]));
+        assert_eq!(Tensor::from(&[[1u8], [2]][..]).ty().to_string(), "u8[2,1]");
+        let none: [[f32; 2]; 0] = [];
+        assert_eq!(Tensor::from(none).ty().to_string(), "f32[0,2]");
+        assert_eq!(Tensor::from([[0.0f32; 0]; 3]).ty().to_string(), "f32[3,0]");
+    }
+
+    #[test]
+    fn a_wrong_number_of_elements_is_an_error() {
+        let error = Tensor::new([2, 3], vec![0.0f32; 5]).unwrap_err().to_string();
+        assert_eq!(error, "f32[2,3] holds 6 elements, 5 were given");
+        let error = Tensor::from([1, 2]).reshape([3]).unwrap_err().to_string();
+        assert_eq!(error, "i32[3] holds 3 elements, 2 were given");
+        let huge = Tensor::new([usize::MAX, 2], vec![1u8; 2]).unwrap_err();
+        assert!(matches!(huge, TensorError::Elements { found: 2, .. }));
+    }
+
+    #[test]
+    fn elements_of_another_type_are_refused() {
+        let tensor = Tensor::from([1, 2]);
+        assert_eq!((tensor.as_f32(), tensor.as_slice::<i64>()), (None, None));
+        assert_eq!(tensor.into_vec::<u8>().unwrap_err(), Tensor::from([1, 2]));
     }
 }

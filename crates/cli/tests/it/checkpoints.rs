@@ -251,10 +251,11 @@ fn split_batch_norm_and_offloading_resume_to_the_same_bits() {
 }
 
 fn model() -> Sequential {
-    Sequential::classifier("small", [6], 3)
+    Sequential::classifier([6], 3)
+        .named("small")
         .layer("hidden", Dense::new(8))
         .layer("relu", Activation::Relu)
-        .layer("dropout", Dropout(0.5))
+        .layer("dropout", Dropout::new(0.5))
         .layer("head", Dense::new(3))
 }
 
@@ -334,7 +335,8 @@ fn a_checkpoint_of_another_run_is_refused_naming_the_difference() {
         .batch(64)
         .seed(3);
     refused(other.schedule(Schedule::Cosine), &small, &["optimizer", "sgd", "adamw"]);
-    let wider = Sequential::classifier("small", [6], 3)
+    let wider = Sequential::classifier([6], 3)
+        .named("small")
         .layer("hidden", Dense::new(9))
         .layer("relu", Activation::Relu)
         .layer("head", Dense::new(3));

@@ -13,7 +13,8 @@ use std::path::Path;
 use support::{NO_CACHE, Scratch, json, number, plimsoll};
 
 fn model() -> Sequential {
-    Sequential::classifier("small", [6], 3)
+    Sequential::classifier([6], 3)
+        .named("small")
         .layer("hidden", Dense::new(8))
         .layer("relu", Activation::Relu)
         .layer("head", Dense::new(3))
@@ -232,7 +233,7 @@ fn headers_of_checkpoints_are_checked_before_the_first_step() {
     let error = prepare(&noted, &data).fit_with(&mut |_| panic!("a step was done")).unwrap_err();
     assert!(error.to_string().contains("make them shorter"), "{error}");
     // A header of many long names is read back.
-    let mut deep = Sequential::classifier("deep", [6], 3);
+    let mut deep = Sequential::classifier([6], 3).named("deep");
     for i in 0..900 {
         deep = deep.layer(&format!("{i}{}", "x".repeat(800)), Dense::new(6));
     }

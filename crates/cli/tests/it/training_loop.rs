@@ -13,7 +13,8 @@ use std::time::Duration;
 use support::{Scratch, json, number, plimsoll};
 
 fn model() -> Sequential {
-    Sequential::classifier("small", [6], 3)
+    Sequential::classifier([6], 3)
+        .named("small")
         .layer("hidden", Dense::new(8))
         .layer("relu", Activation::Relu)
         .layer("head", Dense::new(3))
@@ -297,7 +298,8 @@ fn a_loss_that_is_not_finite_names_its_layer_and_the_last_intact_checkpoint() {
         }
     }
     let explosive = || {
-        Sequential::classifier("explosive", [6], 3)
+        Sequential::classifier([6], 3)
+            .named("explosive")
             .layer("hidden", Dense::new(8))
             .layer("gate", Explodes)
             .layer("head", Dense::new(3))

@@ -19,7 +19,8 @@ const LEAK: usize = 512 << 10;
 const LINE: &str = "PLIMSOLL_LEAKING_LINE";
 
 fn trainer() -> Trainer {
-    let model = Sequential::classifier("digits", [28, 28, 1], 10)
+    let model = Sequential::classifier([28, 28, 1], 10)
+        .named("digits")
         .layer("flatten", Flatten)
         .layer("head", Dense::new(10));
     Trainer::new(model, AdamW::new(1e-3)).executor(Cpu::new(1).unwrap()).line(usize::MAX).batch(50).steps(200)

@@ -6,7 +6,7 @@ use plimsoll_graph::op::{Distribution, Elementwise, Index};
 use plimsoll_graph::{Builder, GraphError, Numerics, Op, ValueId};
 use plimsoll_plan::{Executor, KernelQuery};
 use plimsoll_reference::Reference;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_transform::gradient;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,12 +19,12 @@ const END: &str = "<!-- claims: end -->\n";
 struct Typed {
     dtype: DType,
     op: Op,
-    inputs: Vec<HostTensor>,
+    inputs: Vec<Tensor>,
 }
 
 impl Typed {
     fn types(&self) -> Vec<&TensorType> {
-        self.inputs.iter().map(HostTensor::ty).collect()
+        self.inputs.iter().map(Tensor::ty).collect()
     }
 
     /// The output types, if the type rule accepts the inputs.
@@ -45,16 +45,16 @@ impl Typed {
     }
 
     /// The outputs of the reference in f64 on the same inputs, rounded to their types once.
-    fn expected(&self, outputs: &[TensorType]) -> Result<Vec<HostTensor>, String> {
+    fn expected(&self, outputs: &[TensorType]) -> Result<Vec<Tensor>, String> {
         if !self.dtype.is_float() {
             return run_op(&Reference, &self.op, &self.inputs, &[], 1);
         }
-        let wide: Vec<HostTensor> = self.inputs.iter().map(|t| cast(t, DType::F64)).collect();
+        let wide: Vec<Tensor> = self.inputs.iter().map(|t| cast(t, DType::F64)).collect();
         let found = run_op(&Reference, &op_in(&self.op, DType::F64), &wide, &[], 1)?;
         Ok(found.iter().zip(outputs).map(|(t, ty)| cast(t, ty.dtype)).collect())
     }
 
-    fn check(&self, executor: &dyn Executor, expected: &[HostTensor]) -> Result<(), String> {
+    fn check(&self, executor: &dyn Executor, expected: &[Tensor]) -> Result<(), String> {
         let relative = tolerance(&self.op, &self.types(), self.dtype);
         let found = run_op(executor, &self.op, &self.inputs, &[], 1)?;
         found.iter().zip(expected).try_for_each(|(found, expected)| match found.ty() == expected.ty() {
@@ -100,14 +100,14 @@ fn op_in(op: &Op, dtype: DType) -> Op {
 
 /// A tensor with its floats in any element type: as integers their magnitudes rounded up, as booleans whether they are
 /// positive.
-fn tensor_in(tensor: &HostTensor, dtype: DType) -> HostTensor {
+fn tensor_in(tensor: &Tensor, dtype: DType) -> Tensor {
     if dtype.is_float() || !tensor.ty().dtype.is_float() {
         return cast(tensor, dtype);
     }
     let values = tensor.to_f64();
     let whole = |x: f64| if dtype == DType::Bool { f64::from(u8::from(x > 0.0)) } else { x.abs().ceil() };
     let values: Vec<f64> = values.into_iter().map(whole).collect();
-    HostTensor::from_f64(TensorType::new(dtype, tensor.ty().shape.clone()), &values).unwrap()
+    Tensor::from_f64(TensorType::new(dtype, tensor.ty().shape.clone()), &values).unwrap()
 }
 
 /// The element type of a case without floats.
@@ -137,16 +137,16 @@ fn typed(case: &Case) -> Vec<Typed> {
 
 /// A case's inputs in an element type. An op may take f32 sums beside 16-bit floats: as few inputs are f32 as the type rule
 /// accepts.
-fn inputs_in(case: &Case, op: &Op, dtype: DType) -> Vec<HostTensor> {
-    let with = |wide: usize| -> Vec<HostTensor> {
-        let of = |(i, t): (usize, &HostTensor)| match wide >> i & 1 == 1 && t.ty().dtype.is_float() {
+fn inputs_in(case: &Case, op: &Op, dtype: DType) -> Vec<Tensor> {
+    let with = |wide: usize| -> Vec<Tensor> {
+        let of = |(i, t): (usize, &Tensor)| match wide >> i & 1 == 1 && t.ty().dtype.is_float() {
             true => cast(t, DType::F32),
             false => tensor_in(t, dtype),
         };
         case.inputs.iter().enumerate().map(of).collect()
     };
-    let fits = |inputs: &Vec<HostTensor>| {
-        op_in(op, dtype).infer(&inputs.iter().map(HostTensor::ty).collect::<Vec<_>>()).is_ok()
+    let fits = |inputs: &Vec<Tensor>| {
+        op_in(op, dtype).infer(&inputs.iter().map(Tensor::ty).collect::<Vec<_>>()).is_ok()
     };
     // The first input keeps the element type.
     let mut sets: Vec<usize> = (0..1 << case.inputs.len()).filter(|set| set & 1 == 0).collect();
@@ -163,7 +163,7 @@ fn has_gradient(case: &Case) -> bool {
         let inputs: Vec<ValueId> = inputs.collect();
         let y = b.node(case.op.clone(), &inputs)?[0];
         let rank = b.shape(y).rank();
-        let sum = if rank == 0 { y } else { b.sum(y, 0, rank)? };
+        let sum = b.sum(y, &(0..rank).collect::<Vec<_>>(), true)?;
         let loss = b.reshape(sum, [])?;
         gradient(&mut b, &Numerics::default(), loss, &[inputs[wanted]]).map(|_| ())
     };

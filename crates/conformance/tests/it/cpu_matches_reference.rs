@@ -9,7 +9,7 @@ use plimsoll_graph::op::{
 };
 use plimsoll_graph::{Builder, Op};
 use plimsoll_plan::{Budget, Executor, plan};
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 
 /// Composites that only the reference runs: `decompose` replaces them before another executor sees the graph.
 fn is_composite(op: &Op) -> bool {
@@ -17,8 +17,8 @@ fn is_composite(op: &Op) -> bool {
 }
 
 /// Runs an op on every kernel set and compares with the reference on the same inputs.
-fn check(name: &str, op: &Op, inputs: &[HostTensor], batched: &[bool], block: usize) {
-    let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+fn check(name: &str, op: &Op, inputs: &[Tensor], batched: &[bool], block: usize) {
+    let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
     // Kernels compute in f32, whatever float they store; math functions may be off by a few units in the last place.
     let dtype = types.iter().map(|t| t.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
     let allowed = 2.0 * tolerance(op, &types, dtype);
@@ -40,7 +40,7 @@ fn golden_cases_match_in_f32() {
             Op::Fused(_) => continue,
             op => op.clone(),
         };
-        let inputs: Vec<HostTensor> = case.inputs.iter().map(|t| cast(t, DType::F32)).collect();
+        let inputs: Vec<Tensor> = case.inputs.iter().map(|t| cast(t, DType::F32)).collect();
         check(&case.name, &op, &inputs, &[], 1);
         checked += 1;
     }
@@ -48,7 +48,7 @@ fn golden_cases_match_in_f32() {
 }
 
 /// Inputs by their types; integers are below `bound`.
-fn inputs(name: &str, types: &[&str], bound: u32) -> Vec<HostTensor> {
+fn inputs(name: &str, types: &[&str], bound: u32) -> Vec<Tensor> {
     let make = |(i, ty): (usize, &&str)| random(&format!("{name} {i}"), &ty.parse().unwrap(), bound);
     types.iter().enumerate().map(make).collect()
 }
@@ -280,7 +280,7 @@ fn with_gradient(
     backward: Op,
     types: &[&str],
     saved: &[usize],
-    operands: &dyn Fn(Vec<HostTensor>, Vec<HostTensor>, HostTensor) -> Vec<HostTensor>,
+    operands: &dyn Fn(Vec<Tensor>, Vec<Tensor>, Tensor) -> Vec<Tensor>,
 ) {
     let name = format!("{} {types:?}", backward.name());
     let given = inputs(&name, types, 3);
@@ -292,7 +292,7 @@ fn with_gradient(
 
 #[test]
 fn gradient_ops_over_awkward_shapes() {
-    let all = |x: Vec<HostTensor>, saved: Vec<HostTensor>, dy: HostTensor| [x, saved, vec![dy]].concat();
+    let all = |x: Vec<Tensor>, saved: Vec<Tensor>, dy: Tensor| [x, saved, vec![dy]].concat();
     for types in [
         ["f32[1,3]", "i32[1]", "f32[1]"],
         ["f32[70,13]", "i32[70]", "f32[70]"],
@@ -328,7 +328,7 @@ fn attention(causal: bool, types: &[&str]) {
     let [forward, backward] =
         [Attention::Forward { causal, masked }, Attention::Grad { causal, masked }].map(Op::Attention);
     let name = format!("attention {types:?}, causal {causal}");
-    let given: Vec<HostTensor> = inputs(&name, types, 3).iter().map(coarse).collect();
+    let given: Vec<Tensor> = inputs(&name, types, 3).iter().map(coarse).collect();
     check(&name, &forward, &given, &[], 1);
     let outputs = reference_op(&forward, &given).unwrap();
     let dy = coarse(&random(&format!("{name} dy"), outputs[0].ty(), 3));
@@ -336,12 +336,12 @@ fn attention(causal: bool, types: &[&str]) {
 }
 
 /// Multiples of 1/16: sums of their products are exact, so a gradient that is zero because there is only one key stays zero.
-fn coarse(tensor: &HostTensor) -> HostTensor {
+fn coarse(tensor: &Tensor) -> Tensor {
     if !tensor.ty().dtype.is_float() {
         return tensor.clone();
     }
     let values: Vec<f64> = tensor.to_f64().iter().map(|x| (x * 16.0).round() / 16.0).collect();
-    HostTensor::from_f64(tensor.ty().clone(), &values).unwrap()
+    Tensor::from_f64(tensor.ty().clone(), &values).unwrap()
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn rotary_embeddings_work_in_place() {
     let graph = b.finish().unwrap();
     let x = random("x", &x_type, 1);
     let expected: Vec<f64> = x.to_f64().iter().map(|x| -x).collect();
-    let expected = HostTensor::from_f64(x.ty().clone(), &expected).unwrap();
+    let expected = Tensor::from_f64(x.ty().clone(), &expected).unwrap();
     for entry in EXECUTORS {
         let executor = entry.checked(2);
         let budget = Budget::new(usize::MAX, Vec::new());
@@ -435,7 +435,7 @@ fn attention_of_an_example_does_not_depend_on_its_batch() {
         let executor = entry.on(2);
         let whole = run_op(&executor, &op, &all, &batched, 1).unwrap();
         for example in 0..5 {
-            let one: Vec<HostTensor> = all
+            let one: Vec<Tensor> = all
                 .iter()
                 .zip(batched)
                 .map(|(t, batched)| if batched { row(t, example) } else { t.clone() })
@@ -449,12 +449,12 @@ fn attention_of_an_example_does_not_depend_on_its_batch() {
 }
 
 /// One example of a tensor, as a batch of its own.
-fn row(tensor: &HostTensor, example: usize) -> HostTensor {
+fn row(tensor: &Tensor, example: usize) -> Tensor {
     let mut extents = tensor.ty().shape.to_vec();
     let elements = tensor.ty().shape.elements() / extents[0];
     extents[0] = 1;
     let values = &tensor.to_f64()[example * elements..][..elements];
-    HostTensor::from_f64(TensorType::new(tensor.ty().dtype, &extents[..]), values).unwrap()
+    Tensor::from_f64(TensorType::new(tensor.ty().dtype, &extents[..]), values).unwrap()
 }
 
 /// Sums over the batch fold in blocks: another order, the same sum.
@@ -487,7 +487,7 @@ fn sums_over_the_batch_match_for_every_block() {
 #[test]
 fn an_index_out_of_range_is_an_error_that_names_it() {
     let table = random("table", &"f32[3,2]".parse().unwrap(), 1);
-    let index = HostTensor::from_f64("i32[2]".parse().unwrap(), &[1.0, 3.0]).unwrap();
+    let index = Tensor::from_f64("i32[2]".parse().unwrap(), &[1.0, 3.0]).unwrap();
     let inputs = [table, index];
     for entry in EXECUTORS {
         let error = run_op(&entry.on(1), &Op::Index(Index::Gather), &inputs, &[], 1).unwrap_err();
@@ -546,13 +546,13 @@ fn large_reductions_match() {
 }
 
 /// Floats with many ties, infinities and NaN.
-fn difficult(ty: &str) -> HostTensor {
+fn difficult(ty: &str) -> Tensor {
     let ty: TensorType = ty.parse().unwrap();
     let values = [0.0, -0.0, 1.0, 1.0, -1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
     let picks = random("difficult", &TensorType::new(DType::I32, ty.shape.clone()), 200).to_f64();
     // Mostly the first six, so that some rows have no infinities or NaN.
     let pick = |p: f64| values[if p < 9.0 { p as usize } else { p as usize % 6 }];
-    HostTensor::from_f64(ty, &picks.into_iter().map(pick).collect::<Vec<_>>()).unwrap()
+    Tensor::from_f64(ty, &picks.into_iter().map(pick).collect::<Vec<_>>()).unwrap()
 }
 
 #[test]
@@ -636,7 +636,7 @@ fn batched_matmul_over_awkward_shapes() {
 
 #[test]
 fn every_index_op_names_an_index_out_of_range() {
-    let index = HostTensor::from_f64("i32[2,2]".parse().unwrap(), &[1.0, 0.0, 2.0, -7.0]).unwrap();
+    let index = Tensor::from_f64("i32[2,2]".parse().unwrap(), &[1.0, 0.0, 2.0, -7.0]).unwrap();
     let floats = |ty: &str| random("floats", &ty.parse().unwrap(), 1);
     for (op, inputs) in [
         (Index::Take, vec![floats("f32[2,3]"), index.clone()]),

@@ -6,7 +6,7 @@ use plimsoll_graph::Numerics;
 use plimsoll_nn::{AdamW, Model, Optimizer, Policy, Precision, SKIPPED_STEPS, Sgd, step, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
-use plimsoll_tensor::{DType, Field, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Field, Tensor, TensorType};
 use plimsoll_transform::optimize;
 
 /// A model as in the script, with its batch size.
@@ -39,7 +39,7 @@ fn leaf(name: &str) -> &str {
 }
 
 /// The initial value of a state, as in the script.
-fn initial(model: &str, name: &str, ty: &TensorType) -> HostTensor {
+fn initial(model: &str, name: &str, ty: &TensorType) -> Tensor {
     let bias = match model {
         "unet" => 1.0,
         "mobilenet_v2" | "densenet121" => 2.0,
@@ -61,7 +61,7 @@ fn initial(model: &str, name: &str, ty: &TensorType) -> HostTensor {
         "good_steps" | "skipped_steps" => 0.0,
         other => panic!("{name}: no initial value for `{other}`"),
     };
-    HostTensor::from_f64(ty.clone(), &(0..shape.elements()).map(value).collect::<Vec<_>>()).unwrap()
+    Tensor::from_f64(ty.clone(), &(0..shape.elements()).map(value).collect::<Vec<_>>()).unwrap()
 }
 
 /// The elements of an input or a target: tokens, classes or values.
@@ -82,13 +82,7 @@ fn labels(model: &dyn Model, step: usize, count: usize) -> Vec<f64> {
 }
 
 /// The value of an input in a step.
-fn input(
-    name: &str,
-    ty: &TensorType,
-    model: &dyn Model,
-    optimizer: &dyn Optimizer,
-    step: usize,
-) -> HostTensor {
+fn input(name: &str, ty: &TensorType, model: &dyn Model, optimizer: &dyn Optimizer, step: usize) -> Tensor {
     let count = ty.shape.elements();
     let values = match name {
         "inputs" => elements(&format!("x{step}"), &model.inputs()[0], count),
@@ -109,7 +103,7 @@ fn input(
             vec![values[index]]
         }
     };
-    HostTensor::from_f64(ty.clone(), &values).unwrap()
+    Tensor::from_f64(ty.clone(), &values).unwrap()
 }
 
 /// Ten steps: the losses, and the states after them.
@@ -118,7 +112,7 @@ fn run(
     graph: &Graph,
     model: &dyn Model,
     optimizer: &dyn Optimizer,
-) -> (Vec<f64>, Vec<(String, HostTensor)>) {
+) -> (Vec<f64>, Vec<(String, Tensor)>) {
     let mut harness =
         Harness::new(executor, optimize(graph.clone(), &Numerics::default(), &[]).unwrap()).unwrap();
     harness.set_states(|name, ty| initial(model.name(), name, ty));
@@ -137,13 +131,7 @@ fn near(found: f64, expected: f64, tolerance: f64, what: &str) {
     assert!((found - expected).abs() <= allowed, "{what}: found {found:e}, expected {expected:e}");
 }
 
-fn check_total(
-    expected: &Total,
-    states: &[(String, HostTensor)],
-    leaves: &[&str],
-    tolerance: f64,
-    what: &str,
-) {
+fn check_total(expected: &Total, states: &[(String, Tensor)], leaves: &[&str], tolerance: f64, what: &str) {
     let mut found = Total::default();
     let chosen = states.iter().filter(|(name, _)| leaves.contains(&leaf(name)));
     chosen.for_each(|(_, tensor)| found.add(&tensor.to_f64()));
@@ -155,7 +143,7 @@ fn check_total(
 /// Compares losses, parameters and running statistics.
 fn check(
     golden: &GoldenRun,
-    (losses, states): (Vec<f64>, Vec<(String, HostTensor)>),
+    (losses, states): (Vec<f64>, Vec<(String, Tensor)>),
     tolerance: f64,
     what: &str,
 ) {

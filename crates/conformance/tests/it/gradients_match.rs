@@ -4,11 +4,11 @@ use plimsoll_conformance::{Case, Harness, compare, golden_cases, random, toleran
 use plimsoll_graph::op::{Conv, Epilogue, Loss, Pool};
 use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Op, ValueId};
 use plimsoll_reference::{Reference, evaluate};
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_transform::gradient;
 
 /// The scalar `Σ y · upstream` of an op's first output, with the gradients of its float inputs as outputs.
-fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
+fn graph_of(case: &Case, upstream: &Tensor) -> Result<Graph, GraphError> {
     let mut b = Builder::new(1, 1);
     let inputs: Vec<ValueId> =
         (case.inputs.iter().enumerate()).map(|(i, t)| b.setting(&format!("x{i}"), t.ty().clone())).collect();
@@ -16,7 +16,7 @@ fn graph_of(case: &Case, upstream: &HostTensor) -> Result<Graph, GraphError> {
     let y = b.node(case.op.clone(), &inputs)?[0];
     let product = b.mul(y, dy)?;
     let rank = b.shape(product).rank();
-    let sum = if rank == 0 { product } else { b.sum(product, 0, rank)? };
+    let sum = b.sum(product, &(0..rank).collect::<Vec<_>>(), true)?;
     let loss = b.reshape(sum, [])?;
     let wanted =
         inputs.iter().enumerate().filter(|(i, _)| case.gradients[*i].is_some() && has_rule(&case.op, *i));
@@ -55,7 +55,7 @@ fn gradient_rules_give_the_golden_gradients() {
         inputs.push(upstream);
         let found = Harness::new(&Reference, graph).and_then(|mut h| h.run(&inputs));
         let found = found.unwrap_or_else(|e| panic!("{}: {e}", case.name));
-        let types: Vec<&TensorType> = case.inputs.iter().map(HostTensor::ty).collect();
+        let types: Vec<&TensorType> = case.inputs.iter().map(Tensor::ty).collect();
         // Backward sums as many terms as forward, and broadcasting adds a sum over the output.
         let terms = case.outputs[0].ty().shape.elements() as f64 * f64::EPSILON;
         let allowed = 8.0 * (tolerance(&case.op, &types, DType::F64) + terms + f64::EPSILON);
@@ -77,25 +77,25 @@ fn gradient_rules_agree_with_finite_differences() {
             continue;
         }
         let upstream = case.upstream.clone().unwrap();
-        let directions: Vec<Option<HostTensor>> = (case.inputs.iter().zip(&case.gradients).enumerate())
+        let directions: Vec<Option<Tensor>> = (case.inputs.iter().zip(&case.gradients).enumerate())
             .map(|(i, (t, g))| {
                 let differentiable = g.is_some() && has_rule(&case.op, i);
                 differentiable.then(|| random(&format!("{} {i}", case.name), t.ty(), 1))
             })
             .collect();
         let value = |shift: f64| -> f64 {
-            let moved: Vec<HostTensor> = (case.inputs.iter().zip(&directions))
+            let moved: Vec<Tensor> = (case.inputs.iter().zip(&directions))
                 .map(|(x, d)| match d {
                     Some(d) => {
                         let values: Vec<f64> =
                             x.to_f64().iter().zip(d.to_f64()).map(|(x, d)| x + shift * d).collect();
-                        HostTensor::from_f64(x.ty().clone(), &values).unwrap()
+                        Tensor::from_f64(x.ty().clone(), &values).unwrap()
                     }
                     None => x.clone(),
                 })
                 .collect();
-            let inputs: Vec<&HostTensor> = moved.iter().collect();
-            let types: Vec<&TensorType> = case.outputs.iter().map(HostTensor::ty).collect();
+            let inputs: Vec<&Tensor> = moved.iter().collect();
+            let types: Vec<&TensorType> = case.outputs.iter().map(Tensor::ty).collect();
             let y = evaluate(&case.op, &inputs, &[], &types).unwrap();
             y[0].to_f64().iter().zip(upstream.to_f64()).map(|(y, u)| y * u).sum()
         };

@@ -7,7 +7,7 @@ use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Role, ValueId};
 use plimsoll_nn::{Dense, Head, Loss, Mode, Net, Penalty, Sequential, Sgd, WithLoss, step};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_transform::{LOSS, gradient, optimize};
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ const RESULT: &str = "result";
 
 /// The results of a case.
 struct Found {
-    output: HostTensor,
-    gradients: BTreeMap<String, HostTensor>,
-    states: BTreeMap<String, HostTensor>,
+    output: Tensor,
+    gradients: BTreeMap<String, Tensor>,
+    states: BTreeMap<String, Tensor>,
 }
 
 /// Finishes a graph that has a loss, with the gradients of these inputs and of all parameters as outputs.
@@ -59,11 +59,11 @@ fn run(
     harness.set_states(|name, ty| case.state(name, ty));
     let graph = harness.graph();
     let inputs = graph.inputs.iter().map(|i| (graph.ty(i.value), &values[&i.name]));
-    let inputs: Vec<HostTensor> =
-        inputs.map(|(ty, values)| HostTensor::from_f64(ty.clone(), values).unwrap()).collect();
+    let inputs: Vec<Tensor> =
+        inputs.map(|(ty, values)| Tensor::from_f64(ty.clone(), values).unwrap()).collect();
     let names: Vec<String> = graph.outputs.iter().map(|o| o.name.clone()).collect();
     let outputs = harness.run(&inputs).unwrap_or_else(|e| fail(&e));
-    let mut gradients: BTreeMap<String, HostTensor> = names.into_iter().zip(outputs).collect();
+    let mut gradients: BTreeMap<String, Tensor> = names.into_iter().zip(outputs).collect();
     gradients.remove(LOSS);
     let output = gradients.remove(RESULT).unwrap();
     Found { output, gradients, states: harness.states().into_iter().collect() }
@@ -72,13 +72,13 @@ fn run(
 /// Compares within `relative` of a tensor's largest element. A gradient that is zero in exact arithmetic (that of a key
 /// projection's bias) is compared with the largest element of all gradients.
 fn check(case: &LayerCase, found: &Found, relative: f64) -> Result<(), String> {
-    let near = |name: &str, found: &HostTensor, expected: &HostTensor| {
+    let near = |name: &str, found: &Tensor, expected: &Tensor| {
         compare(found, expected, relative).map_err(|e| format!("{} {name}: {e}", case.name))
     };
     near(RESULT, &found.output, &case.output)?;
-    let names = |map: &BTreeMap<String, HostTensor>| map.keys().cloned().collect::<Vec<_>>();
+    let names = |map: &BTreeMap<String, Tensor>| map.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&found.gradients), names(&case.gradients), "{}", case.name);
-    let size = |t: &HostTensor| t.to_f64().iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+    let size = |t: &Tensor| t.to_f64().iter().fold(0.0, |m: f64, x| m.max(x.abs()));
     let largest = case.gradients.values().map(size).fold(0.0, f64::max);
     for (name, expected) in &case.gradients {
         let gradient = &found.gradients[name];
@@ -115,7 +115,7 @@ fn layer_graph(case: &LayerCase, build: &BuildLayer, dtype: DType) -> Result<Gra
     let upstream = net.batch_input("upstream", ty);
     let product = net.mul(y, upstream)?;
     let rank = net.shape(product).rank();
-    let sum = net.sum(product, 0, rank)?;
+    let sum = net.sum(product, &(0..rank).collect::<Vec<_>>(), true)?;
     let loss = net.reshape(sum, [])?;
     let floats = case.inputs.iter().zip(values).filter(|(i, _)| i.ty.dtype.is_float());
     let floats = floats.map(|(i, v)| (i.name.clone(), v)).collect();
@@ -204,7 +204,7 @@ fn layers_and_their_gradients_stay_finite() {
             values.get_mut("x").unwrap().iter_mut().for_each(|x| *x = sized(*x));
             for executor in with_reference() {
                 let found = run(&executor, graph.clone(), case, &values);
-                let finite = |t: &HostTensor| t.to_f64().iter().all(|x| x.is_finite());
+                let finite = |t: &Tensor| t.to_f64().iter().all(|x| x.is_finite());
                 let all = finite(&found.output) && found.gradients.values().all(finite);
                 assert!(all, "{name} at {size}: {:?} {:?}", found.output, found.gradients);
             }
@@ -304,7 +304,7 @@ fn losses_and_their_gradients_stay_finite() {
 fn penalties_add_their_gradient_to_the_kernels() {
     let product = |net: &mut Net, outputs: &[ValueId], target: ValueId| -> Result<ValueId, GraphError> {
         let product = net.mul(outputs[0], target)?;
-        net.sum(product, 1, 2)
+        net.sum(product, &[1], true)
     };
     let cases = cases(|name| name.starts_with("penalty/"));
     assert_eq!(cases.len(), 3);
@@ -315,7 +315,8 @@ fn penalties_add_their_gradient_to_the_kernels() {
             _ => (0.3, 0.2),
         };
         let dense = Dense::new(2).penalty(Penalty { l1, l2 });
-        let model = WithLoss::new(Sequential::regression("line", [4], [2]).layer("dense", dense), product);
+        let model =
+            WithLoss::new(Sequential::regression([4], [2]).named("line").layer("dense", dense), product);
         let graph = step::training_in(DType::F64, &model, &Sgd::new(1.0), 3).unwrap();
         let mut harness =
             Harness::new(&Reference, optimize(graph, &Numerics::default(), &[]).unwrap()).unwrap();
@@ -330,12 +331,12 @@ fn penalties_add_their_gradient_to_the_kernels() {
             _ => vec![1.0],
         };
         let inputs = graph.inputs.iter().map(|i| (graph.ty(i.value), value(&i.name)));
-        let inputs: Vec<HostTensor> =
-            inputs.map(|(ty, values)| HostTensor::from_f64(ty.clone(), &values).unwrap()).collect();
+        let inputs: Vec<Tensor> =
+            inputs.map(|(ty, values)| Tensor::from_f64(ty.clone(), &values).unwrap()).collect();
         harness.run(&inputs).unwrap();
         for ((state, before), (_, after)) in before.iter().zip(harness.states()) {
             let moved: Vec<f64> = before.to_f64().iter().zip(after.to_f64()).map(|(b, a)| b - a).collect();
-            let moved = HostTensor::from_f64(before.ty().clone(), &moved).unwrap();
+            let moved = Tensor::from_f64(before.ty().clone(), &moved).unwrap();
             compare(&moved, &case.gradients[&plain(state)], F64)
                 .unwrap_or_else(|e| panic!("{name} {state}: {e}"));
         }

@@ -17,7 +17,7 @@ use plimsoll_nn::{
 };
 use plimsoll_plan::{Budget, Executor, plan, verify};
 use plimsoll_reference::Reference;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_train::{Schedule, TrainError, Trainer};
 use plimsoll_transform::optimize;
 
@@ -94,7 +94,7 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
     cases
 }
 
-fn inputs(types: &[&str], low: DType) -> Vec<HostTensor> {
+fn inputs(types: &[&str], low: DType) -> Vec<Tensor> {
     let make = |(i, ty): (usize, &&str)| {
         random(&format!("low {i}"), &ty.replace("low", low.name()).parse().unwrap(), 3)
     };
@@ -107,7 +107,7 @@ fn kernels_match_the_reference() {
         for (op, types) in cases() {
             let name = format!("{} {types:?} in {low}", op.name());
             let inputs = inputs(&types, low);
-            let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+            let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
             // An f32 result has only f32 roundings.
             let allowed = |output: &TensorType| 2.0 * tolerance(&op, &types, output.dtype);
             check_op(&op, &inputs, &[], 1, allowed).unwrap_or_else(|e| panic!("{name} {e}"));
@@ -123,7 +123,7 @@ fn kernels_have_the_bits_of_f32_kernels_on_the_same_numbers() {
         for (op, types) in cases() {
             let name = format!("{} {types:?} in {low}", op.name());
             let inputs = inputs(&types, low);
-            let widened: Vec<HostTensor> = inputs.iter().map(|t| cast(t, DType::F32)).collect();
+            let widened: Vec<Tensor> = inputs.iter().map(|t| cast(t, DType::F32)).collect();
             let mut plain = op.clone();
             match &mut plain {
                 Op::MatMul(MatMul { output, .. })
@@ -340,7 +340,8 @@ impl Layer for Shift {
 fn divergence_that_no_loss_scale_mends_ends_the_run() {
     // The logarithm of zero is infinite; the root of zero has an infinite gradient only.
     for (op, steps, gradients) in [(Unary::Log, 0, false), (Unary::Sqrt, 2, true)] {
-        let model = Sequential::classifier("shifted", [6], 3)
+        let model = Sequential::classifier([6], 3)
+            .named("shifted")
             .layer("hidden", Dense::new(8))
             .layer("gate", Shift(op))
             .layer("head", Dense::new(3));
@@ -365,8 +366,8 @@ fn bf16_inputs_change_no_bit_and_take_half_the_bytes() {
     let images: Vec<f64> = numbers(16 * 28 * 28, 2.0).collect();
     let labels: Vec<f64> = (0..16).map(|i| f64::from(i % 10)).collect();
     let run = |dtype: &str, model: Box<dyn Model>| {
-        let images = HostTensor::from_f64(format!("{dtype}[16,28,28,1]").parse().unwrap(), &images).unwrap();
-        let labels = HostTensor::from_f64("i32[16]".parse().unwrap(), &labels).unwrap();
+        let images = Tensor::from_f64(format!("{dtype}[16,28,28,1]").parse().unwrap(), &images).unwrap();
+        let labels = Tensor::from_f64("i32[16]".parse().unwrap(), &labels).unwrap();
         let source = || Memory::new(vec![images.clone()], labels.clone(), Some(10)).unwrap();
         let data = Dataset::new("memory", source(), source());
         let trainer =

@@ -6,17 +6,17 @@ use plimsoll_graph::{Builder, Graph, GraphError, Numerics, ValueId};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
 use plimsoll_tensor::random::Stream;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_transform::{accumulate, fuse};
 
 /// Builds a graph on these inputs and runs it.
 fn run(
     executor: &dyn Executor,
-    inputs: &[HostTensor],
+    inputs: &[Tensor],
     build: impl FnOnce(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>,
-) -> Vec<HostTensor> {
+) -> Vec<Tensor> {
     let mut b = Builder::new(1, 1);
-    let inputs_of = |(i, t): (usize, &HostTensor)| (format!("x{i}"), t.ty().clone());
+    let inputs_of = |(i, t): (usize, &Tensor)| (format!("x{i}"), t.ty().clone());
     let named: Vec<(String, TensorType)> = inputs.iter().enumerate().map(inputs_of).collect();
     let values: Vec<ValueId> = named.into_iter().map(|(name, ty)| b.setting(&name, ty)).collect();
     let outputs = build(&mut b, &values).unwrap_or_else(|e| panic!("{e}"));
@@ -26,8 +26,8 @@ fn run(
     Harness::new(executor, graph).and_then(|mut h| h.run(inputs)).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
 
-fn tensor(shape: &[usize], values: &[f64]) -> HostTensor {
-    HostTensor::from_f64(TensorType::new(DType::F64, shape), values).unwrap()
+fn tensor(shape: &[usize], values: &[f64]) -> Tensor {
+    Tensor::from_f64(TensorType::new(DType::F64, shape), values).unwrap()
 }
 
 /// Every index of a shape, in row-major order.
@@ -40,7 +40,7 @@ fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// The shape of a reduction's result, and the elements that are reduced into each of its elements, in order.
-fn groups(x: &HostTensor, axes: &[usize]) -> (Vec<usize>, Vec<Vec<f64>>) {
+fn groups(x: &Tensor, axes: &[usize]) -> (Vec<usize>, Vec<Vec<f64>>) {
     let shape = &x.ty().shape;
     let kept: Vec<usize> = (0..shape.rank()).filter(|axis| !axes.contains(axis)).collect();
     let left: Vec<usize> = kept.iter().map(|&axis| shape[axis]).collect();
@@ -68,11 +68,11 @@ fn reductions_over_every_set_of_axes() {
         values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (values.len() as f64 - less)
     };
     let cases: [(&str, Reduction, Definition<'_>); 8] = [
-        ("sum", Builder::sum_axes, &|v| v.iter().sum()),
+        ("sum", Builder::sum, &|v| v.iter().sum()),
         ("mean", Builder::mean, &|v| v.iter().sum::<f64>() / v.len() as f64),
-        ("product", Builder::product_axes, &|v| v.iter().product()),
-        ("max", Builder::max_axes, &|v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
-        ("min", Builder::min_axes, &|v| v.iter().copied().fold(f64::INFINITY, f64::min)),
+        ("product", Builder::product, &|v| v.iter().product()),
+        ("max", Builder::max, &|v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+        ("min", Builder::min, &|v| v.iter().copied().fold(f64::INFINITY, f64::min)),
         ("logsumexp", Builder::logsumexp, &|v| v.iter().map(|x| x.exp()).sum::<f64>().ln()),
         ("variance", |b, x, axes, keep| b.variance(x, axes, keep, false), &|v| variance(v, 0.0)),
         ("unbiased", |b, x, axes, keep| b.variance(x, axes, keep, true), &|v| variance(v, 1.0)),
@@ -95,7 +95,7 @@ fn reductions_over_every_set_of_axes() {
                 .unwrap_or_else(|e| panic!("{name} {axes:?}: {e}"));
         }
     }
-    let same = run(&Reference, std::slice::from_ref(&x), |b, v| Ok(vec![b.max_axes(v[0], &[], false)?]));
+    let same = run(&Reference, std::slice::from_ref(&x), |b, v| Ok(vec![b.max(v[0], &[], false)?]));
     assert_eq!(same[0], x);
 }
 
@@ -105,7 +105,7 @@ fn any_and_all_over_every_set_of_axes() {
     let integers: Vec<f64> = random("truth", &TensorType::new(DType::I32, SHAPE), 5).to_f64();
     for inverted in [false, true] {
         let values: Vec<f64> = integers.iter().map(|&v| f64::from((v == 0.0) != inverted)).collect();
-        let x = HostTensor::from_f64(ty.clone(), &values).unwrap();
+        let x = Tensor::from_f64(ty.clone(), &values).unwrap();
         for axes in subsets() {
             let (_, groups) = groups(&x, &axes);
             let found = run(&Reference, std::slice::from_ref(&x), |b, v| {
@@ -140,7 +140,7 @@ fn argmax_top_k_and_cumulative_sums_along_every_axis() {
             Ok(vec![b.argmax(v[0], axis)?, b.argmin(v[0], axis)?, values, places, sums[0], sums[1]])
         });
         // The elements along the axis, for each index of the other axes.
-        let along = |t: &HostTensor| self::groups(t, &[axis]).1;
+        let along = |t: &Tensor| self::groups(t, &[axis]).1;
         for (i, group) in groups.iter().enumerate() {
             let (down, up) = (order(group, 1.0), order(group, -1.0));
             assert_eq!(found[0].to_f64()[i], down[0] as f64, "argmax along {axis}");
@@ -160,7 +160,7 @@ fn argmax_top_k_and_cumulative_sums_along_every_axis() {
 }
 
 /// An einsum of two operands by its definition: a sum over every index of every axis.
-fn naive(a: (&HostTensor, &str), b: (&HostTensor, &str), output: &str) -> HostTensor {
+fn naive(a: (&Tensor, &str), b: (&Tensor, &str), output: &str) -> Tensor {
     let mut labels: Vec<(char, usize)> = Vec::new();
     for (t, names) in [a, b] {
         for (label, &extent) in names.chars().zip(t.ty().shape.iter()) {
@@ -288,8 +288,8 @@ fn batched_products_and_batch_means_can_be_split() {
 fn ops_that_mix_the_batch_cannot_be_split() {
     type Build = fn(&mut Builder, ValueId) -> Result<ValueId, GraphError>;
     let mixed: [(&str, Build); 6] = [
-        ("reduce_max", |b, x| b.max_axes(x, &[0], true)),
-        ("product", |b, x| b.product_axes(x, &[0], true)),
+        ("reduce_max", |b, x| b.max(x, &[0], true)),
+        ("product", |b, x| b.product(x, &[0], true)),
         ("cumulative_sum", |b, x| b.cumulative_sum(x, 0, false)),
         ("sub", |b, x| b.variance(x, &[0], true, false)),
         ("transpose", |b, x| b.argmin(x, 0)),

@@ -8,7 +8,7 @@ use plimsoll_nn::{
 };
 use plimsoll_plan::{Budget, Executor, plan, verify};
 use plimsoll_reference::Reference;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_train::Trainer;
 use plimsoll_transform::{LOSS, gradient, optimize};
 
@@ -17,7 +17,7 @@ fn graph(name: &str, layer: &dyn Layer, shape: &[usize], mode: Mode) -> Graph {
     let mut net = Net::new(Builder::new(shape[0], 1), mode, DType::F32);
     let x = net.batch_input("x", TensorType::new(DType::F32, shape));
     let y = net.scope(name, |net| layer.forward(net, x)).unwrap();
-    let sum = net.sum(y, 0, shape.len()).unwrap();
+    let sum = net.sum(y, &(0..shape.len()).collect::<Vec<_>>(), true).unwrap();
     let loss = net.reshape(sum, []).unwrap();
     net.output("y", y);
     net.output(LOSS, loss);
@@ -45,8 +45,8 @@ fn on_ones(executor: &dyn Executor, graph: &Graph, key: Key) -> (Vec<f64>, Vec<f
         _ => vec![1.0; ty.shape.elements()],
     };
     let inputs = graph.inputs.iter().map(|i| (graph.ty(i.value), i));
-    let inputs: Vec<HostTensor> =
-        inputs.map(|(ty, i)| HostTensor::from_f64(ty.clone(), &value(&i.name, ty)).unwrap()).collect();
+    let inputs: Vec<Tensor> =
+        inputs.map(|(ty, i)| Tensor::from_f64(ty.clone(), &value(&i.name, ty)).unwrap()).collect();
     let outputs = Harness::new(executor, graph.clone()).unwrap().run(&inputs).unwrap();
     let named = |name: &str| outputs[graph.outputs.iter().position(|o| o.name == name).unwrap()].to_f64();
     (named("y"), named("dx"))
@@ -61,7 +61,7 @@ fn likely(count: usize, n: usize, p: f64) -> bool {
 fn dropout_drops_its_share_and_scales_the_rest() {
     let shape = [40, 500];
     for rate in [0.1, 0.5, 0.9] {
-        let (y, dx) = on_ones(&any_executor(), &graph("drop", &Dropout(rate), &shape, Mode::Train), KEY);
+        let (y, dx) = on_ones(&any_executor(), &graph("drop", &Dropout::new(rate), &shape, Mode::Train), KEY);
         let dropped = y.iter().filter(|&&v| v == 0.0).count();
         assert!(likely(dropped, y.len(), rate), "{dropped} of {} at rate {rate}", y.len());
         let scaled = f64::from((1.0 / (1.0 - rate)) as f32);
@@ -79,7 +79,8 @@ fn dropout_drops_its_share_and_scales_the_rest() {
 #[test]
 fn spatial_dropout_drops_whole_channels() {
     let shape = [50, 3, 4, 40];
-    let (y, dx) = on_ones(&any_executor(), &graph("drop", &SpatialDropout(0.3), &shape, Mode::Train), KEY);
+    let (y, dx) =
+        on_ones(&any_executor(), &graph("drop", &SpatialDropout::new(0.3), &shape, Mode::Train), KEY);
     assert_eq!(y, dx);
     let mut dropped = 0;
     for example in y.chunks(3 * 4 * 40) {
@@ -93,7 +94,8 @@ fn spatial_dropout_drops_whole_channels() {
 #[test]
 fn gaussian_noise_has_its_mean_and_deviation() {
     let shape = [40, 500];
-    let (y, dx) = on_ones(&any_executor(), &graph("noise", &GaussianNoise(0.25), &shape, Mode::Train), KEY);
+    let (y, dx) =
+        on_ones(&any_executor(), &graph("noise", &GaussianNoise::new(0.25), &shape, Mode::Train), KEY);
     let n = y.len() as f64;
     let mean = y.iter().map(|v| v - 1.0).sum::<f64>() / n;
     let deviation = (y.iter().map(|v| (v - 1.0) * (v - 1.0)).sum::<f64>() / n).sqrt();
@@ -105,8 +107,11 @@ fn gaussian_noise_has_its_mean_and_deviation() {
 
 #[test]
 fn noise_depends_on_seed_step_layer_and_example_only() {
-    let layers: [(&dyn Layer, [usize; 2]); 3] =
-        [(&Dropout(0.5), [8, 70]), (&SpatialDropout(0.5), [8, 70]), (&GaussianNoise(1.0), [8, 70])];
+    let layers: [(&dyn Layer, [usize; 2]); 3] = [
+        (&Dropout::new(0.5), [8, 70]),
+        (&SpatialDropout::new(0.5), [8, 70]),
+        (&GaussianNoise::new(1.0), [8, 70]),
+    ];
     for (executor, (layer, [examples, width])) in EXECUTORS.iter().flat_map(|e| layers.map(|l| (e, l))) {
         let whole = graph("noise", layer, &[examples, width], Mode::Train);
         let (y, _) = on_ones(&executor.on(1), &whole, KEY);
@@ -129,7 +134,7 @@ fn noise_depends_on_seed_step_layer_and_example_only() {
         }
     }
     // The mask is the same to the bit on every executor.
-    let dropped = graph("drop", &Dropout(0.5), &[8, 70], Mode::Train);
+    let dropped = graph("drop", &Dropout::new(0.5), &[8, 70], Mode::Train);
     let reference = on_ones(&Reference, &dropped, KEY);
     EXECUTORS.iter().for_each(|executor| assert_eq!(on_ones(&executor.on(2), &dropped, KEY), reference));
 }
@@ -139,8 +144,8 @@ struct Twice;
 
 impl Layer for Twice {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let a = Dropout(0.5).forward(net, x)?;
-        let b = Dropout(0.5).forward(net, x)?;
+        let a = Dropout::new(0.5).forward(net, x)?;
+        let b = Dropout::new(0.5).forward(net, x)?;
         net.sub(a, b)
     }
 }
@@ -154,7 +159,7 @@ fn two_draws_of_a_layer_are_independent() {
 
 #[test]
 fn inference_has_no_noise() {
-    let layers: [&dyn Layer; 3] = [&Dropout(0.5), &SpatialDropout(0.5), &GaussianNoise(1.0)];
+    let layers: [&dyn Layer; 3] = [&Dropout::new(0.5), &SpatialDropout::new(0.5), &GaussianNoise::new(1.0)];
     for layer in layers {
         let graph = graph("noise", layer, &[2, 3], Mode::Infer);
         assert!(graph.nodes.iter().all(|n| !matches!(n.op, Op::Random(_))));
@@ -164,7 +169,7 @@ fn inference_has_no_noise() {
 
 /// Layers of dense, relu and what `noise` adds.
 fn deep(layers: usize, noise: impl Fn(Sequential, usize) -> Sequential) -> Sequential {
-    let model = (0..layers).fold(Sequential::classifier("deep", [64], 10), |model, i| {
+    let model = (0..layers).fold(Sequential::classifier([64], 10).named("deep"), |model, i| {
         let model = model.layer(&format!("dense{i}"), Dense::new(128));
         noise(model.layer(&format!("relu{i}"), Activation::Relu), i)
     });
@@ -172,7 +177,7 @@ fn deep(layers: usize, noise: impl Fn(Sequential, usize) -> Sequential) -> Seque
 }
 
 fn with_dropout(layers: usize) -> Sequential {
-    deep(layers, |model, i| model.layer(&format!("drop{i}"), Dropout(0.5)))
+    deep(layers, |model, i| model.layer(&format!("drop{i}"), Dropout::new(0.5)))
 }
 
 /// Backward recomputes masks and dropped activations: however deep the net, one dropped activation is live at the peak.

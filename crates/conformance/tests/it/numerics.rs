@@ -5,7 +5,7 @@ use plimsoll_graph::{Epilogues, Graph, Numerics, ProductType};
 use plimsoll_nn::{Policy, Precision, step, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
-use plimsoll_tensor::HostTensor;
+use plimsoll_tensor::Tensor;
 use plimsoll_transform::optimize;
 
 /// The prediction of a small perceptron with these hidden layers, in bf16.
@@ -15,7 +15,7 @@ fn graph(hidden: &[usize], numerics: &Numerics) -> Graph {
     optimize(graph, numerics, &[]).unwrap()
 }
 
-fn run(executor: &dyn Executor, hidden: &[usize], numerics: &Numerics) -> Result<Vec<HostTensor>, String> {
+fn run(executor: &dyn Executor, hidden: &[usize], numerics: &Numerics) -> Result<Vec<Tensor>, String> {
     let mut harness = Harness::new(executor, graph(hidden, numerics))?;
     harness.set_states(|name, ty| random(name, ty, 3));
     harness.run(&[random("x", &"f32[8,12]".parse().unwrap(), 4)])

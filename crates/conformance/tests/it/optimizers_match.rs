@@ -8,7 +8,7 @@ use plimsoll_nn::{
 };
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_transform::optimize;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -90,12 +90,12 @@ fn run(
     dtype: DType,
     optimizer: &dyn Optimizer,
     steps: u64,
-) -> BTreeMap<String, HostTensor> {
+) -> BTreeMap<String, Tensor> {
     let mut harness = Harness::new(executor, graph(optimizer, dtype)).unwrap();
     harness.set_states(|name, ty| {
         let is_parameter = SHAPES.iter().any(|(parameter, _)| *parameter == name);
         let value = |i| if is_parameter { (formula(name, i) - 0.5) * 2.0 } else { 0.0 };
-        HostTensor::from_f64(ty.clone(), &(0..ty.shape.elements()).map(value).collect::<Vec<_>>()).unwrap()
+        Tensor::from_f64(ty.clone(), &(0..ty.shape.elements()).map(value).collect::<Vec<_>>()).unwrap()
     });
     let names = optimizer.setting_names();
     let mut settings = vec![0.0; names.len()];
@@ -106,7 +106,7 @@ fn run(
                 Some(index) => vec![settings[index]],
                 None => (0..ty.shape.elements()).map(|i| gradient(name, step, i)).collect(),
             };
-            HostTensor::from_f64(ty.clone(), &values).unwrap()
+            Tensor::from_f64(ty.clone(), &values).unwrap()
         };
         let graph = harness.graph();
         let inputs: Vec<_> = graph.inputs.iter().map(|i| input(&i.name, graph.ty(i.value))).collect();
@@ -123,8 +123,7 @@ fn check(executor: &dyn Executor, dtype: DType, tolerance: f64) {
         for (parameter, expected) in &golden.runs[name] {
             let average = format!("{parameter}/{AVERAGE}");
             let tensor = found.get(&average).unwrap_or(&found[parameter]);
-            let expected =
-                HostTensor::from_f64(TensorType::new(DType::F64, tensor.ty().shape.clone()), expected);
+            let expected = Tensor::from_f64(TensorType::new(DType::F64, tensor.ty().shape.clone()), expected);
             if let Err(difference) = compare(tensor, &expected.unwrap(), tolerance) {
                 panic!("{name}: {parameter}: {difference}");
             }
@@ -158,7 +157,7 @@ fn codes_of_8_bit_adam_are_within_one_of_bitsandbytes() {
             let differ = codes.iter().zip(&expected.codes).filter(|(a, b)| a != b).count();
             assert!(differ * 50 <= codes.len(), "{moment}: {differ} of {} differ", codes.len());
             let scales = &states[&format!("long/{moment}/scales")];
-            let expected = HostTensor::from_f64(scales.ty().clone(), &expected.scales).unwrap();
+            let expected = Tensor::from_f64(scales.ty().clone(), &expected.scales).unwrap();
             compare(scales, &expected, 1e-6).unwrap();
         }
     }

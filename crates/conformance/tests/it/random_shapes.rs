@@ -8,7 +8,7 @@ use plimsoll_graph::op::{
     Windows,
 };
 use plimsoll_tensor::random::Stream;
-use plimsoll_tensor::{DType, HostTensor, Shape, TensorType};
+use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -23,28 +23,28 @@ fn config(cases: u32) -> ProptestConfig {
 }
 
 /// Integers from -2 to 2 as floats, or below `bound` in other element types.
-fn integers(name: &str, dtype: DType, shape: impl Into<Shape>, bound: usize) -> HostTensor {
+fn integers(name: &str, dtype: DType, shape: impl Into<Shape>, bound: usize) -> Tensor {
     let (ty, stream) = (TensorType::new(dtype, shape), Stream::new(1, 0, name));
     let (count, least) = if dtype.is_float() { (5, 2.0) } else { (bound.max(1) as u32, 0.0) };
     let value = |i: u64| f64::from(stream.below(0, i, count)) - least;
     let values: Vec<f64> = (0..ty.shape.elements() as u64).map(value).collect();
-    HostTensor::from_f64(ty, &values).unwrap()
+    Tensor::from_f64(ty, &values).unwrap()
 }
 
 fn check_within(
     relative: f64,
     op: &Op,
-    inputs: &[HostTensor],
+    inputs: &[Tensor],
     batched: &[bool],
     block: usize,
-) -> Result<Vec<HostTensor>, TestCaseError> {
-    let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+) -> Result<Vec<Tensor>, TestCaseError> {
+    let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
     check_op(op, inputs, batched, block, |_| relative)
         .map_err(|e| TestCaseError::fail(format!("{op:?} of {types:?} {e}")))
 }
 
 /// Checks an op that is exact on integers; returns the reference's outputs.
-fn check(op: impl Into<Op>, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, TestCaseError> {
+fn check(op: impl Into<Op>, inputs: &[Tensor]) -> Result<Vec<Tensor>, TestCaseError> {
     check_within(0.0, &op.into(), inputs, &[], 1)
 }
 
@@ -152,12 +152,12 @@ proptest! {
         shapes in broadcast_shapes(2),
         swap: bool,
     ) {
-        let mut inputs: Vec<HostTensor> =
+        let mut inputs: Vec<Tensor> =
             shapes.iter().enumerate().map(|(i, s)| integers(&format!("x{i}"), dtype, s.clone(), 9)).collect();
         if swap {
             inputs.reverse();
         }
-        let types: Vec<&TensorType> = inputs.iter().map(HostTensor::ty).collect();
+        let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
         let op = Op::Elementwise(Elementwise::Binary(op));
         prop_assume!(op.infer(&types).is_ok());
         let exact = !matches!(op, Op::Elementwise(Elementwise::Binary(Binary::Div | Binary::Pow)));
@@ -227,7 +227,7 @@ proptest! {
             shape[axis] = extent.min(6);
             integers(&format!("x{i}"), dtype, shape, 9)
         };
-        let inputs: Vec<HostTensor> = extents.iter().enumerate().map(piece).collect();
+        let inputs: Vec<Tensor> = extents.iter().enumerate().map(piece).collect();
         let joined = check(Op::Movement(Movement::Concat { axis }), &inputs)?;
         let extents = inputs.iter().map(|t| t.ty().shape[axis]).collect();
         let pieces = check(Op::Movement(Movement::Split { axis, extents }), &joined)?;
@@ -264,7 +264,7 @@ proptest! {
             reduced[start..end].fill(1);
             inputs.push(integers("dy", DType::F32, reduced, 0));
         }
-        prop_assume!(op.infer(&inputs.iter().map(HostTensor::ty).collect::<Vec<_>>()).is_ok());
+        prop_assume!(op.infer(&inputs.iter().map(Tensor::ty).collect::<Vec<_>>()).is_ok());
         // 2 to this power is finite in f32.
         prop_assume!(reduced <= 120 || ![3, 8].contains(&which));
         check(op, &inputs)?;
@@ -356,7 +356,7 @@ proptest! {
         check(Op::Pool(Pool::MaxGrad { windows, image }), &[dy.clone(), outputs[1].clone()])?;
         // Magnitudes: terms of both signs could cancel, and the relative error would be unbounded.
         let sizes: Vec<f64> = dy.to_f64().into_iter().map(f64::abs).collect();
-        let dy = HostTensor::from_f64(dy.ty().clone(), &sizes).unwrap();
+        let dy = Tensor::from_f64(dy.ty().clone(), &sizes).unwrap();
         for (op, x) in [
             (Op::Pool(Pool::Average { windows, count_padding }), x),
             (Op::Pool(Pool::AverageGrad { windows, count_padding, image }), dy),

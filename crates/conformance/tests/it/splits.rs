@@ -4,7 +4,7 @@ use plimsoll_conformance::{any_executor, synthetic, trained_states};
 use plimsoll_data::{Cursor, Dataset, Memory, Pipeline};
 use plimsoll_graph::{GraphError, Init, ValueId};
 use plimsoll_nn::{AdamW, Dense, Dice, Field, Head, Layer, Model, Net, Penalty, WithLoss, step, zoo};
-use plimsoll_tensor::{HostTensor, TensorType};
+use plimsoll_tensor::{Tensor, TensorType};
 use plimsoll_train::{TrainError, Trainer, metrics};
 
 /// A model with a class for each of 32 positions, so that one example is a whole block.
@@ -76,7 +76,7 @@ fn pairs(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
     let n = net.shape(x)[0];
     let (rows, columns) = (net.reshape(x, [n, 1, 128])?, net.reshape(x, [1, n, 128])?);
     let distance = net.sub(rows, columns)?;
-    let mean = net.sum(distance, 1, 2)?;
+    let mean = net.sum(distance, &[1], true)?;
     let mean = net.reshape(mean, [n, 32, 4])?;
     net.add(x, mean)
 }
@@ -95,15 +95,15 @@ fn ops_that_mix_the_batch_are_refused_at_every_split() {
 fn a_loss_of_whole_examples_works_with_metrics_and_refuses_missing_labels() {
     let unet = zoo::Unet { image: [16, 16, 3], classes: 3, width: 2, norm: false };
     let images = |label: f64| {
-        let pixels = HostTensor::zeros(TensorType::new(plimsoll_tensor::DType::F32, [4, 16, 16, 3]));
+        let pixels = Tensor::zeros(TensorType::new(plimsoll_tensor::DType::F32, [4, 16, 16, 3]));
         let mut labels = vec![1.0; 4 * 256];
         labels[7] = label;
         let ty = TensorType::new(plimsoll_tensor::DType::I32, [4, 16, 16]);
-        let labels = HostTensor::from_f64(ty, &labels).unwrap();
+        let labels = Tensor::from_f64(ty, &labels).unwrap();
         Box::new(Memory::new(vec![pixels], labels, Some(3)).unwrap())
     };
     let data = Dataset::new("images", images(2.0), images(2.0));
-    let model = WithLoss::new(unet, Dice::default());
+    let model = WithLoss::new(unet, Dice::new());
     let trainer =
         Trainer::new(model, AdamW::new(1e-2)).executor(any_executor()).line(usize::MAX).batch(4).steps(1);
     let trainer = trainer.report(step::Report::Output);

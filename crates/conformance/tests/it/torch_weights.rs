@@ -4,7 +4,7 @@ use plimsoll_conformance::{EXECUTORS, any_executor, formula, golden_logits};
 use plimsoll_data::{Cursor, Dataset, Memory};
 use plimsoll_nn::{Model, Sequential, Sgd, zoo};
 use plimsoll_plan::Executor;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_train::{BatchKind, Trainer};
 use std::path::{Path, PathBuf};
 
@@ -69,8 +69,8 @@ fn images(model: &dyn Model) -> Dataset {
     let shape = [&[2], &model.inputs()[0].ty.shape[..]].concat();
     let ty = TensorType::new(DType::F32, shape);
     let values: Vec<f64> = (0..ty.shape.elements()).map(|i| (formula("image", i) - 0.5) * 2.0).collect();
-    let image = HostTensor::from_f64(ty, &values).unwrap();
-    let labels = HostTensor::zeros(TensorType::new(DType::I32, [2]));
+    let image = Tensor::from_f64(ty, &values).unwrap();
+    let labels = Tensor::zeros(TensorType::new(DType::I32, [2]));
     let source = Memory::new(vec![image], labels, model.target().bound).unwrap();
     Dataset::new("images", source.clone(), source)
 }

@@ -7,7 +7,7 @@ use crate::kernels::float::{Float, with_float};
 use crate::kernels::index;
 use plimsoll_graph::op::Index;
 use plimsoll_plan::KernelQuery;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use std::marker::PhantomData;
 
 /// Times that memory takes for rows and table where rows are added to a table.
@@ -38,7 +38,7 @@ pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Found {
         }
         Index::Put { extent } if x[1].dtype == DType::F32 => found(Put(Rows::new(&x[0].shape, extent)?)),
         Index::OneHot { classes, dtype } => {
-            let one = HostTensor::from_f64(TensorType::scalar(dtype), &[1.0]).ok()?;
+            let one = Tensor::from_f64(TensorType::scalar(dtype), &[1.0]).ok()?;
             found(OneHot { indices: x[0].shape.elements(), classes, one: one.as_bytes().to_vec() })
         }
         Index::Range { extent } => found(Range { extent }),

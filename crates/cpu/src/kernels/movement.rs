@@ -226,10 +226,8 @@ impl Moves {
 
 /// An element as its bytes, in the first of eight.
 fn element(value: f64, dtype: DType) -> [u8; 8] {
-    let tensor = plimsoll_tensor::HostTensor::from_f64(
-        TensorType::scalar(dtype),
-        &[plimsoll_tensor::round(value, dtype)],
-    );
+    let tensor =
+        plimsoll_tensor::Tensor::from_f64(TensorType::scalar(dtype), &[plimsoll_tensor::round(value, dtype)]);
     let mut bytes = [0; 8];
     if let Ok(tensor) = tensor {
         bytes[..dtype.bytes()].copy_from_slice(tensor.as_bytes());

@@ -1,8 +1,9 @@
 //! A batch, in buffers that are reused.
 
 use crate::core::shared_buffer::SharedBuffer;
-use crate::{DataError, Record};
-use plimsoll_tensor::{Field, HostTensor, TensorType};
+use crate::source::memory::common_examples;
+use crate::{DataError, MAX_COLUMNS, Record};
+use plimsoll_tensor::{Field, Tensor, TensorType};
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub struct Cursor {
     pub example: u64,
 }
 
-/// One batch, in buffers that [`crate::Batches::next`] reuses.
+/// One batch, in buffers that [`crate::Batches::next`] reuses, or of tensors ([`Batch::of`], [`Batch::unlabelled`]).
 ///
 /// ```
 /// use plimsoll_data::{Cursor, OpenOptions, open};
@@ -62,8 +63,8 @@ impl Rows {
         TensorType::new(self.ty.dtype, extents)
     }
 
-    fn tensor(&self, examples: usize) -> HostTensor {
-        let mut tensor = HostTensor::zeros(self.ty(examples));
+    fn tensor(&self, examples: usize) -> Tensor {
+        let mut tensor = Tensor::zeros(self.ty(examples));
         tensor.copy_from_bytes(self.first(examples));
         tensor
     }
@@ -79,8 +80,55 @@ pub(crate) unsafe fn row(columns: &[Rows], row: usize) -> Record<'_> {
 }
 
 impl Batch {
+    /// A batch of tensors whose first axis is the examples': for a training loop by hand.
+    ///
+    /// ```
+    /// use plimsoll_data::Batch;
+    /// let batch = Batch::of([[[0.0f32, 0.1], [1.0, 1.1], [2.0, 2.1]]], [0, 1, 1])?;
+    /// assert_eq!((batch.examples(), batch.input_types()[0].to_string().as_str()), (3, "f32[3,2]"));
+    /// assert!(Batch::of([[[0.0f32, 0.1]]], [0, 1]).is_err()); // one example, two labels
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn of(
+        inputs: impl IntoIterator<Item = impl Into<Tensor>>,
+        labels: impl Into<Tensor>,
+    ) -> Result<Self, DataError> {
+        let inputs: Vec<Tensor> = inputs.into_iter().map(Into::into).collect();
+        let (count, labels) = (inputs.len(), labels.into());
+        if !(1..MAX_COLUMNS).contains(&count) {
+            return Err(DataError::InputCount { found: count, most: MAX_COLUMNS - 1 });
+        }
+        let examples = common_examples(&inputs, Some(&labels))?;
+        let rows = |tensor: Tensor| {
+            let ty = TensorType::new(tensor.ty().dtype, &tensor.ty().shape[1..]);
+            let each = ty.bytes();
+            Rows { ty, each, buffer: Arc::new(SharedBuffer::of(tensor.as_bytes().to_vec())) }
+        };
+        let types = vec![inputs.into_iter().chain([labels]).map(rows).collect()];
+        let after = Cursor { epoch: 0, example: examples as u64 };
+        Ok(Self { types, bucket: 0, examples, first_example: 0, epoch: 0, after })
+    }
+
+    /// A batch of inputs alone, for a prediction: its labels are zeros of the model's target.
+    ///
+    /// ```
+    /// use plimsoll_data::{Batch, Field};
+    /// let batch = Batch::unlabelled([[[0.0f32, 0.1], [1.0, 1.1]]], &Field::below(10, []))?;
+    /// assert_eq!(batch.label_type().to_string(), "i32[2]");
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn unlabelled(
+        inputs: impl IntoIterator<Item = impl Into<Tensor>>,
+        target: &Field,
+    ) -> Result<Self, DataError> {
+        let inputs: Vec<Tensor> = inputs.into_iter().map(Into::into).collect();
+        let examples = common_examples(&inputs, None)?;
+        let labels = TensorType::new(target.ty.dtype, [&[examples], &target.ty.shape[..]].concat());
+        Self::of(inputs, Tensor::zeros(labels))
+    }
+
     /// Buffers for `size` examples of any of these types, which have the same number of columns.
-    pub(crate) fn new(types: &[Vec<&Field>], size: usize) -> Result<Self, DataError> {
+    pub(crate) fn buffers(types: &[Vec<&Field>], size: usize) -> Result<Self, DataError> {
         let buffer = |column: usize| {
             let each = types.iter().map(|fields| fields[column].ty.bytes()).max().unwrap_or(0);
             SharedBuffer::new("a column of a batch", (each * size) as u64).map(Arc::new)
@@ -166,12 +214,12 @@ impl Batch {
     }
 
     /// Copies of the inputs as tensors. It allocates: the training loop copies [`Batch::inputs`] instead.
-    pub fn input_tensors(&self) -> Vec<HostTensor> {
+    pub fn input_tensors(&self) -> Vec<Tensor> {
         self.rows().0.iter().map(|rows| rows.tensor(self.examples)).collect()
     }
 
     /// A copy of the labels as a tensor; it allocates as well.
-    pub fn label_tensor(&self) -> HostTensor {
+    pub fn label_tensor(&self) -> Tensor {
         self.rows().1.tensor(self.examples)
     }
 }

@@ -152,6 +152,12 @@ impl<'a> Record<'a> {
         (0..self.columns).try_for_each(|column| self.put(column, other.bytes(column)))
     }
 
+    /// As [`Record::copy_from`], without one column.
+    pub(crate) fn copy_all_but(&mut self, index: usize, other: &Record<'_>) -> Result<(), DataError> {
+        let others = (0..self.columns).filter(|&column| column != index);
+        others.into_iter().try_for_each(|column| self.put(column, other.bytes(column)))
+    }
+
     /// Checks that number and lengths of the buffers are those of this schema's tensors. Every source of tensors calls it
     /// first.
     pub(crate) fn check(&self, schema: &Schema) -> Result<(), DataError> {

@@ -76,6 +76,13 @@ impl Schema {
         self
     }
 
+    /// The columns with another kind at an index.
+    pub(crate) fn replaced(&self, index: usize, kind: Kind) -> Self {
+        let mut columns = self.columns.clone();
+        columns[index].kind = kind;
+        Self { columns }
+    }
+
     /// Inputs named by their number, and a label.
     pub fn examples(inputs: impl IntoIterator<Item = Field>, label: Field) -> Self {
         let name = |i| if i == 0 { "input".to_string() } else { format!("input{i}") };

@@ -16,10 +16,15 @@ unsafe impl Sync for SharedBuffer {}
 impl SharedBuffer {
     /// Zeros.
     pub fn new(what: &str, bytes: u64) -> Result<Self, DataError> {
-        let bytes: *mut [u8] = Box::into_raw(zeroed(what, bytes)?.into_boxed_slice());
+        zeroed(what, bytes).map(Self::of)
+    }
+
+    /// These bytes.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        let bytes: *mut [u8] = Box::into_raw(bytes.into_boxed_slice());
         // SAFETY: the box is whole and given up, and `UnsafeCell<u8>` has the layout of `u8`.
         let cells = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
-        Ok(Self { cells })
+        Self { cells }
     }
 
     /// `len` bytes from `start` on, for writing.

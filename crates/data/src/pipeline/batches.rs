@@ -103,7 +103,7 @@ impl Batches {
         }
         let columns: Vec<OnceLock<_>> = (0..ring).map(|_| OnceLock::new()).collect();
         let at_first = ring.min(pipeline.prefetch.least() + 1);
-        let batches = (0..at_first).map(|_| Batch::new(&types, size));
+        let batches = (0..at_first).map(|_| Batch::buffers(&types, size));
         let mut ring: Vec<Batch> = Vec::with_capacity(ring);
         for (batch, columns) in batches.zip(&columns) {
             let batch = batch?;
@@ -236,7 +236,7 @@ impl Batches {
     /// Adds a batch to the ring. Where the system has no memory for it, the ring stays as it is.
     fn add_batch(&mut self, state: &mut State) {
         let Ok(types) = types(&self.shared.pipeline) else { return };
-        let Ok(batch) = Batch::new(&types, self.shared.size) else { return };
+        let Ok(batch) = Batch::buffers(&types, self.shared.size) else { return };
         self.shared.columns[self.ring.len()].get_or_init(|| batch.columns());
         state.filling.push(Filling::default());
         state.free.push(self.ring.len());

@@ -5,7 +5,7 @@ pub(crate) mod grouped;
 use super::{Head, Pipeline};
 use crate::{DataError, Kind, Record, Schema};
 use grouped::Grouped;
-use plimsoll_tensor::{DType, Field, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Field, Tensor, TensorType};
 use std::sync::Arc;
 
 /// The name of the input that [`Buckets::with_length`] adds.
@@ -257,7 +257,7 @@ fn padding_bytes(name: &str, item: &Field, value: f64, label: bool) -> Result<Ve
             _ => {}
         }
     }
-    let one = HostTensor::from_f64(item.ty.clone(), &vec![value; elements]);
+    let one = Tensor::from_f64(item.ty.clone(), &vec![value; elements]);
     match one {
         Ok(one) if one.to_f64().iter().all(|&kept| kept == value) => Ok(one.as_bytes().to_vec()),
         _ => invalid(format!("`{name}`: {value} is not representable as {}", item.ty.dtype)),

@@ -3,6 +3,7 @@
 use crate::core::budget::zeroed;
 use crate::{Column, Cursor, DataError, Field, Kind, Pipeline, Record, Schema, Stage};
 use plimsoll_tensor::DType;
+use std::sync::OnceLock;
 
 /// Keeps the named columns of a record; the last of them is the label.
 ///
@@ -21,7 +22,7 @@ use plimsoll_tensor::DType;
 pub struct Select {
     names: Vec<String>,
     /// The index of each among the record's columns.
-    indices: std::sync::OnceLock<Vec<usize>>,
+    indices: OnceLock<Vec<usize>>,
 }
 
 impl Select {
@@ -31,8 +32,18 @@ impl Select {
     }
 }
 
+/// Sets what a stage found out about its records' columns; an error if it found something else before.
+pub(crate) fn once<T: PartialEq>(cell: &OnceLock<T>, found: T) -> Result<(), DataError> {
+    let Err(found) = cell.set(found) else { return Ok(()) };
+    if cell.get() == Some(&found) {
+        return Ok(());
+    }
+    let reason = "one stage cannot serve records of two schemas".to_string();
+    Err(DataError::Option { option: "columns", reason })
+}
+
 /// The column of this name, with its index.
-fn named<'s>(schema: &'s Schema, name: &str) -> Result<(usize, &'s Column), DataError> {
+pub(crate) fn named<'s>(schema: &'s Schema, name: &str) -> Result<(usize, &'s Column), DataError> {
     let found = schema.columns().iter().enumerate().find(|(_, column)| column.name == name);
     found.ok_or_else(|| {
         let known: Vec<&str> = schema.columns().iter().map(|column| &*column.name).collect();
@@ -50,10 +61,7 @@ impl Stage for Select {
             schema = schema.column(name, column.kind.clone());
             indices.push(index);
         }
-        if self.indices.get_or_init(|| indices.clone()) != &indices {
-            let reason = "one stage cannot serve records of two schemas".to_string();
-            return Err(DataError::Option { option: "columns", reason });
-        }
+        once(&self.indices, indices)?;
         Ok(schema)
     }
 
@@ -68,49 +76,42 @@ impl Stage for Select {
 /// ```
 /// use plimsoll_data::{Field, OneHot, Schema, Stage};
 /// let rows = Schema::new().tensor("colour", Field::below(3, [])).tensor("label", Field::below(2, []));
-/// assert_eq!(OneHot::new(0).schema(&rows)?.in_words(), "colour f32[3], label i32[]");
+/// assert_eq!(OneHot::new("colour").schema(&rows)?.in_words(), "colour f32[3], label i32[]");
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OneHot {
-    column: usize,
+    name: String,
+    /// The column's index among the record's.
+    index: OnceLock<usize>,
 }
 
 impl OneHot {
-    /// Encodes the column with this index.
-    pub fn new(column: usize) -> Self {
-        Self { column }
+    /// Encodes the column of this name: `label`, unless the source has other names.
+    pub fn new(column: impl Into<String>) -> Self {
+        Self { name: column.into(), index: OnceLock::new() }
     }
 }
 
 impl Stage for OneHot {
     fn schema(&self, input: &Schema) -> Result<Schema, DataError> {
-        let mut schema = Schema::new();
-        for (i, column) in input.columns().iter().enumerate() {
-            let kind = match &column.kind {
-                Kind::Tensor(Field { ty, bound: Some(classes) }) if i == self.column => {
-                    let extents: Vec<usize> = ty.shape.iter().copied().chain([*classes]).collect();
-                    Kind::Tensor(Field::floats(extents))
-                }
-                _ if i == self.column => {
-                    let reason = format!("`{}` holds no classes", column.name);
-                    return Err(DataError::Option { option: "one-hot", reason });
-                }
-                kind => kind.clone(),
-            };
-            schema = schema.column(&column.name, kind);
-        }
-        Ok(schema)
+        let (index, column) = named(input, &self.name)?;
+        let Kind::Tensor(Field { ty, bound: Some(classes) }) = &column.kind else {
+            let reason = format!("`{}` holds no classes", column.name);
+            return Err(DataError::Option { option: "one-hot", reason });
+        };
+        let extents: Vec<usize> = ty.shape.iter().copied().chain([*classes]).collect();
+        once(&self.index, index)?;
+        Ok(input.replaced(index, Kind::Tensor(Field::floats(extents))))
     }
 
     fn apply(&self, input: &mut Record<'_>, output: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        for column in (0..input.columns()).filter(|column| *column != self.column) {
-            output.put(column, input.bytes(column))?;
-        }
-        let buffer = output.buffer_mut(self.column);
+        let Some(&index) = self.index.get() else { return output.copy_from(input) };
+        output.copy_all_but(index, input)?;
+        let buffer = output.buffer_mut(index);
         buffer.fill(0);
-        let classes = buffer.len() / input.bytes(self.column).len().max(1);
-        for (row, class) in buffer.chunks_exact_mut(4 * classes.max(1)).zip(words(input.bytes(self.column))) {
+        let classes = buffer.len() / input.bytes(index).len().max(1);
+        for (row, class) in buffer.chunks_exact_mut(4 * classes.max(1)).zip(words(input.bytes(index))) {
             let class = i32::from_ne_bytes(class);
             let element = usize::try_from(class).ok().and_then(|class| row.get_mut(4 * class..4 * class + 4));
             match element {
@@ -142,10 +143,7 @@ const MAX_CHANNELS: usize = 4;
 ///
 /// ```
 /// use plimsoll_data::{Cursor, Memory, Normalise, Pipeline};
-/// use plimsoll_tensor::HostTensor;
-/// let tensor = |ty: &str, values: &[f64]| HostTensor::from_f64(ty.parse().unwrap(), values).unwrap();
-/// let points = tensor("f32[2,2]", &[0.0, 5.0, 4.0, 5.0]);
-/// let points = Pipeline::new(Memory::new(vec![points], tensor("i32[2]", &[0.0, 1.0]), Some(2))?);
+/// let points = Pipeline::new(Memory::classes([[0.0f32, 5.0], [4.0, 5.0]], [0, 1], 2)?);
 /// let normal = points.clone().apply(Normalise::measure(&points)?)?;
 /// let mut batches = normal.batch(2).start(Cursor::default())?;
 /// let batch = batches.next()?.expect("a batch");

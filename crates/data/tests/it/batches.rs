@@ -4,7 +4,7 @@ use plimsoll_data::{
     Batch, Batches, Cursor, DataError, Field, MAX_COLUMNS, Pipeline, Prefetch, Record, Schema, Source,
     Synthetic, SyntheticSpec,
 };
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{Tensor, TensorType};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -271,4 +271,37 @@ fn prefetch_within_bounds_an_autotuned_prefetch() {
     assert_eq!(ahead(Prefetch::UpTo(4), 2 * each), 3);
     assert_eq!(ahead(Prefetch::UpTo(4), usize::MAX), 4);
     assert_eq!(ahead(Prefetch::Exactly(4), 0), 4);
+}
+
+#[test]
+fn a_prefetch_without_a_number_of_workers_has_one() {
+    let ahead = |pipeline: &Pipeline| (pipeline.worker_count(), pipeline.batches_ahead());
+    assert_eq!(ahead(&pipeline(9)), (0, 0));
+    let prefetched = pipeline(9).prefetch(2).batch(2);
+    assert_eq!(ahead(&prefetched), (1, 2));
+    assert_eq!(start(&prefetched).active_workers(), 1);
+    // Stated numbers stay, before and after.
+    assert_eq!(ahead(&pipeline(9).workers(0).prefetch(2)), (0, 0));
+    assert_eq!(ahead(&pipeline(9).prefetch(2).workers(0)), (0, 0));
+    assert_eq!(ahead(&pipeline(9).workers(3).prefetch(2)), (3, 2));
+}
+
+#[test]
+fn a_batch_of_tensors_is_as_one_of_a_pipeline() {
+    let (x, labels) = ([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]], [0, 1, 1]);
+    let source = plimsoll_data::Memory::classes(x, labels, 2).unwrap();
+    let mut batches = Pipeline::new(source).batch(3).start(Cursor::default()).unwrap();
+    let (read, made) = (batches.next().unwrap().unwrap(), Batch::of([x], labels).unwrap());
+    assert_eq!(made.input_tensors(), read.input_tensors());
+    assert_eq!(made.label_tensor(), read.label_tensor());
+    assert!(made.example_types().eq(read.example_types()));
+    assert_eq!((made.examples(), made.first_example()), (3, 0));
+    let unlabelled = Batch::unlabelled([x], &Field::floats([2, 2])).unwrap();
+    assert_eq!(unlabelled.label_tensor(), Tensor::from([[[0.0f32; 2]; 2]; 3]));
+    let none: [Tensor; 0] = [];
+    assert!(matches!(Batch::of(none.clone(), labels), Err(DataError::InputCount { found: 0, .. })));
+    assert!(matches!(Batch::unlabelled(none, &Field::floats([])), Err(DataError::Empty { .. })));
+    assert!(matches!(Batch::of([x], [1, 2]), Err(DataError::Examples { expected: 3, found: 2, .. })));
+    let scalar = Tensor::zeros("f32[]".parse().unwrap());
+    assert!(matches!(Batch::of([scalar], labels), Err(DataError::NoExamplesAxis { .. })));
 }

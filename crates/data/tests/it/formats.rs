@@ -404,7 +404,7 @@ fn table_stages_normalise_select_and_one_hot() {
     let some = kinds.apply(Select::new(["c", "y"])).unwrap();
     assert_eq!(some.schema().in_words(), "c f32[2,2], y i32[]");
     assert_eq!(epoch(&some).unwrap()[2], (vec![8.0, 9.0, 10.0, 11.0], class(2)));
-    let hot = some.apply(Select::new(["y", "c"])).unwrap().apply(OneHot::new(0)).unwrap();
+    let hot = some.apply(Select::new(["y", "c"])).unwrap().apply(OneHot::new("y")).unwrap();
     assert_eq!(epoch(&hot).unwrap()[2].0, [0.0, 0.0, 1.0, 0.0, 0.0]);
 }
 

@@ -1,15 +1,15 @@
 //! Examples from tensors in memory.
 
 use plimsoll_data::{Cursor, DataError, Memory, Pipeline, Record, Source};
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use proptest::prelude::*;
 
-fn tensor(ty: &str, values: &[f64]) -> HostTensor {
-    HostTensor::from_f64(ty.parse().unwrap(), values).unwrap()
+fn tensor(ty: &str, values: &[f64]) -> Tensor {
+    Tensor::from_f64(ty.parse().unwrap(), values).unwrap()
 }
 
-fn zeros(ty: &str) -> HostTensor {
-    HostTensor::zeros(ty.parse().unwrap())
+fn zeros(ty: &str) -> Tensor {
+    Tensor::zeros(ty.parse().unwrap())
 }
 
 fn refused(inputs: &[&str], labels: &str, classes: Option<usize>) -> DataError {
@@ -97,11 +97,11 @@ fn nan_and_infinite_labels_are_kept() {
 }
 
 /// A tensor of `len` examples whose bytes are a function of `salt`.
-fn numbered(dtype: DType, len: usize, extents: &[usize], salt: usize) -> HostTensor {
+fn numbered(dtype: DType, len: usize, extents: &[usize], salt: usize) -> Tensor {
     let shape: Vec<usize> = std::iter::once(len).chain(extents.iter().copied()).collect();
     let ty = TensorType::new(dtype, shape);
     let values: Vec<f64> = (0..ty.shape.elements()).map(|i| ((i * 7 + salt * 31) % 120) as f64).collect();
-    HostTensor::from_f64(ty, &values).unwrap()
+    Tensor::from_f64(ty, &values).unwrap()
 }
 
 proptest! {
@@ -114,12 +114,12 @@ proptest! {
         floats in any::<bool>(),
     ) {
         let dtypes = [DType::F32, DType::I32, DType::U8, DType::F64];
-        let inputs: Vec<HostTensor> = fields.iter().enumerate()
+        let inputs: Vec<Tensor> = fields.iter().enumerate()
             .map(|(salt, (dtype, extents))| numbered(dtypes[*dtype], len, extents, salt))
             .collect();
         let labels = numbered(if floats { DType::F32 } else { DType::I32 }, len, &label, 99);
         let source = Memory::new(inputs.clone(), labels.clone(), (!floats).then_some(120)).unwrap();
-        let tensors: Vec<&HostTensor> = inputs.iter().chain([&labels]).collect();
+        let tensors: Vec<&Tensor> = inputs.iter().chain([&labels]).collect();
         prop_assert_eq!(source.resident_bytes(), tensors.iter().map(|t| t.ty().bytes()).sum::<usize>());
 
         let mut read = vec![Vec::<u8>::new(); tensors.len()];

@@ -53,9 +53,9 @@ impl Builder {
             // The first operand's axes come first in a product, and the batch axis has to be among its rows.
             let behind = [&batch[..], &free_b, &free_a].concat() == output && !free_b.is_empty();
             if free_a.is_empty() || behind {
-                self.product(&b, &a, &batch, &free_b, &free_a, &summed)?
+                self.labelled_product(&b, &a, &batch, &free_b, &free_a, &summed)?
             } else {
-                self.product(&a, &b, &batch, &free_a, &free_b, &summed)?
+                self.labelled_product(&a, &b, &batch, &free_a, &free_b, &summed)?
             }
         };
         Ok(self.arranged(&result, &output)?.value)
@@ -118,7 +118,7 @@ impl Builder {
     /// Sums over the axes that are not kept.
     fn keep(&mut self, x: &Labelled, kept: impl Fn(char) -> bool) -> Result<Labelled, GraphError> {
         let axes: Vec<usize> = (0..x.labels.len()).filter(|&axis| !kept(x.labels[axis])).collect();
-        let value = self.sum_axes(x.value, &axes, false)?;
+        let value = self.sum(x.value, &axes, false)?;
         Ok(Labelled { value, labels: x.labels.iter().copied().filter(|&label| kept(label)).collect() })
     }
 
@@ -149,7 +149,7 @@ impl Builder {
     }
 
     /// One matrix product for each index of `batch`, over the axes `summed`.
-    fn product(
+    fn labelled_product(
         &mut self,
         a: &Labelled,
         b: &Labelled,

@@ -1,7 +1,7 @@
 //! Reductions over any axes, neighbouring or not.
 
 use super::Builder;
-use crate::op::{Binary, Movement, Norm, Reduce, Unary};
+use crate::op::{Binary, Movement, Norm, Reduce};
 use crate::{BatchRelation, GraphError, Op, TypeError, ValueId};
 use plimsoll_tensor::DType;
 use std::ops::Range;
@@ -10,22 +10,37 @@ use std::ops::Range;
 /// else they are dropped.
 impl Builder {
     /// Sum over some axes.
-    pub fn sum_axes(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
+    pub fn sum(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         self.over("sum", x, axes, keep, |start, end| Reduce::Sum { start, end })
     }
 
+    /// Sum of squares over some axes, the batch axis not among them.
+    pub fn square_sum(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
+        let runs = self.runs("square_sum", x, axes)?;
+        match runs[..] {
+            [Range { start, end }] => {
+                let sum = self.one(Op::Reduce(Reduce::SquareSum { start, end }), &[x])?;
+                self.without(sum, axes, keep)
+            }
+            _ => {
+                let squares = self.square(x)?;
+                self.sum(squares, axes, keep)
+            }
+        }
+    }
+
     /// Product over some axes.
-    pub fn product_axes(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
+    pub fn product(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         self.over("product", x, axes, keep, |start, end| Reduce::Product { start, end })
     }
 
     /// The largest over some axes; NaN if there is one.
-    pub fn max_axes(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
+    pub fn max(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         self.over("max", x, axes, keep, |start, end| Reduce::Max { start, end })
     }
 
     /// The smallest over some axes; NaN if there is one.
-    pub fn min_axes(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
+    pub fn min(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         self.over("min", x, axes, keep, |start, end| Reduce::Min { start, end })
     }
 
@@ -48,7 +63,7 @@ impl Builder {
             && self.graph.batch_relations()[x.index()] == BatchRelation::PerExample;
         if !over_batch {
             let count = self.count(x, axes);
-            let sum = self.sum_axes(x, axes, keep)?;
+            let sum = self.sum(x, axes, keep)?;
             return self.with_constant(Binary::Div, sum, count);
         }
         let inside: Vec<usize> = axes.iter().copied().filter(|&axis| axis > 0).collect();
@@ -57,7 +72,7 @@ impl Builder {
         // but then the mean is NaN.)
         let there = self.binary(Binary::Equal, rows, rows)?;
         let ones = self.cast(there, self.ty(x).dtype)?;
-        let (sum, count) = (self.sum(rows, 0, 1)?, self.sum(ones, 0, 1)?);
+        let (sum, count) = (self.sum(rows, &[0], true)?, self.sum(ones, &[0], true)?);
         let mean = self.div(sum, count)?;
         self.without(mean, axes, keep)
     }
@@ -72,8 +87,8 @@ impl Builder {
     ) -> Result<ValueId, GraphError> {
         let mean = self.mean(x, axes, true)?;
         let centred = self.sub(x, mean)?;
-        let squares = self.unary(Unary::Square, centred)?;
-        let sum = self.sum_axes(squares, axes, keep)?;
+        let squares = self.square(centred)?;
+        let sum = self.sum(squares, axes, keep)?;
         let count = self.count(x, axes) - if unbiased { 1.0 } else { 0.0 };
         self.with_constant(Binary::Div, sum, count.max(0.0))
     }
@@ -207,7 +222,7 @@ impl Builder {
         self.permuted(x, others.chain([axis]).collect())
     }
 
-    fn require_bool(&self, op: &'static str, x: ValueId) -> Result<(), GraphError> {
+    pub(super) fn require_bool(&self, op: &'static str, x: ValueId) -> Result<(), GraphError> {
         let is_bool = self.ty(x).dtype == DType::Bool;
         if is_bool { Ok(()) } else { Err(self.refuse(op, &[x], "needs a bool".into())) }
     }
@@ -233,22 +248,22 @@ mod tests {
         let (mut b, x) = with("f32[2,3,4]");
         let error = b.scope("head", |b| b.mean(x, &[1, 3], true)).unwrap_err().to_string();
         assert_eq!(error, "layer `head`: mean(f32[2,3,4]): f32[2,3,4] has no axis 3");
-        let error = b.sum_axes(x, &[2, 2], true).unwrap_err().to_string();
+        let error = b.sum(x, &[2, 2], true).unwrap_err().to_string();
         assert!(error.contains("axis 2 is named twice"), "{error}");
         assert!(b.any(x, &[1], true).unwrap_err().to_string().contains("needs a bool"));
         assert!(b.argmin(x, 3).unwrap_err().to_string().contains("has no axis 3"));
         assert!(b.top_k(x, 5, 2).unwrap_err().to_string().contains("at least 5"));
         let (mut b, x) = with("f32[2,0]");
-        assert!(b.max_axes(x, &[1], true).unwrap_err().to_string().contains("nothing to choose from"));
+        assert!(b.max(x, &[1], true).unwrap_err().to_string().contains("nothing to choose from"));
     }
 
     #[test]
     fn axes_stay_or_go() {
         let (mut b, x) = with("f32[2,3,4,5]");
         let check = |b: &Builder, v, shape: &[usize]| assert_eq!(b.shape(v)[..], *shape);
-        let y = b.sum_axes(x, &[3, 1], true).unwrap();
+        let y = b.sum(x, &[3, 1], true).unwrap();
         check(&b, y, &[2, 1, 4, 1]);
-        let y = b.product_axes(x, &[1, 2], false).unwrap();
+        let y = b.product(x, &[1, 2], false).unwrap();
         check(&b, y, &[2, 5]);
         let y = b.variance(x, &[2], false, true).unwrap();
         check(&b, y, &[2, 3, 5]);
@@ -261,16 +276,16 @@ mod tests {
         let (values, indices) = b.top_k(x, 2, 1).unwrap();
         check(&b, values, &[2, 2, 4, 5]);
         check(&b, indices, &[2, 2, 4, 5]);
-        assert_eq!(b.sum_axes(x, &[], false).unwrap(), x);
+        assert_eq!(b.sum(x, &[], false).unwrap(), x);
     }
 
     #[test]
     fn neighbouring_axes_are_one_reduction() {
         let (mut b, x) = with("f32[2,3,4,5]");
-        b.max_axes(x, &[2, 1, 3], true).unwrap();
+        b.max(x, &[2, 1, 3], true).unwrap();
         assert_eq!(ops(&b), ["reduce_max"]);
         let (mut b, x) = with("f32[2,3,4,5]");
-        b.sum_axes(x, &[3, 0], true).unwrap();
+        b.sum(x, &[3, 0], true).unwrap();
         assert_eq!(ops(&b), ["sum", "sum"]);
         assert!(matches!(b.graph().nodes[0].op, Op::Reduce(Reduce::Sum { start: 3, .. })));
     }
@@ -283,7 +298,7 @@ mod tests {
         assert_eq!(b.graph().batch_relations()[mean.index()], BatchRelation::Reduced);
         assert_eq!(ops(&b).iter().filter(|op| **op == "equal").count(), 1);
         let (mut b, x) = with("f32[2,3]");
-        let most = b.max_axes(x, &[0], false).unwrap();
+        let most = b.max(x, &[0], false).unwrap();
         assert_eq!(b.graph().batch_relations()[most.index()], BatchRelation::Mixed);
     }
 }

@@ -1,11 +1,20 @@
 //! Activation functions.
 
 use super::Layer;
+use super::kind::snake_case;
 use crate::Net;
-use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::op::Binary;
 use plimsoll_graph::{GraphError, ValueId};
 
 /// A function applied to every element (softmax: to every row).
+///
+/// Its variants are exported by their names, so that they are layers by themselves:
+///
+/// ```
+/// use plimsoll_nn::{Activation, Dense, LeakyRelu, Relu, Sequential};
+/// assert_eq!(Relu, Activation::Relu);
+/// let model = Sequential::classifier([2], 2).push(Dense::new(4)).push(LeakyRelu(0.1)).push(Dense::new(2));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// max(x, 0).
@@ -53,12 +62,17 @@ fn hard_sigmoid(net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
 }
 
 impl Layer for Activation {
+    fn kind(&self) -> String {
+        let name = format!("{self:?}");
+        snake_case(name.split('(').next().unwrap_or(&name))
+    }
+
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         match *self {
             Self::Relu => net.relu(x),
             Self::Tanh => net.tanh(x),
             Self::Sigmoid => net.sigmoid(x),
-            Self::Softplus => net.unary(Unary::Softplus, x),
+            Self::Softplus => net.softplus(x),
             Self::Softmax => {
                 net.width("softmax", x)?;
                 net.softmax(x)
@@ -81,15 +95,15 @@ impl Layer for Activation {
                 // exp only of the negative part: of a large x it would be infinite, and so would its gradient.
                 let dtype = net.ty(x).dtype;
                 let zero = net.constant(0.0, dtype)?;
-                let positive = net.binary(Binary::Greater, x, zero)?;
+                let positive = net.greater(x, zero)?;
                 let negative = net.select(positive, zero, x)?;
-                let curve = net.unary(Unary::Expm1, negative)?;
+                let curve = net.expm1(negative)?;
                 let curve = net.scale(curve, alpha)?;
                 net.select(positive, x, curve)
             }
             Self::Gelu => {
                 let scaled = net.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
-                let erf = net.unary(Unary::Erf, scaled)?;
+                let erf = net.erf(scaled)?;
                 half_of_one_plus(net, x, erf)
             }
             Self::GeluTanh => {
@@ -105,7 +119,7 @@ impl Layer for Activation {
                 net.mul(x, gate)
             }
             Self::Mish => {
-                let softplus = net.unary(Unary::Softplus, x)?;
+                let softplus = net.softplus(x)?;
                 let gate = net.tanh(softplus)?;
                 net.mul(x, gate)
             }
@@ -117,7 +131,7 @@ impl Layer for Activation {
 fn select_positive(net: &mut Net, x: ValueId, below: ValueId) -> Result<ValueId, GraphError> {
     let dtype = net.ty(x).dtype;
     let zero = net.constant(0.0, dtype)?;
-    let positive = net.binary(Binary::Greater, x, zero)?;
+    let positive = net.greater(x, zero)?;
     net.select(positive, x, below)
 }
 

@@ -2,8 +2,7 @@
 
 use super::{Activation, Dense, Dropout, Layer, LayerNorm};
 use crate::Net;
-use plimsoll_graph::op::Attention;
-use plimsoll_graph::{GraphError, Init, Op, ValueId};
+use plimsoll_graph::{GraphError, Init, ValueId};
 
 /// Multi-head attention of a sequence `[examples, positions, width]` to itself or to another.
 #[derive(Clone, Copy, Debug)]
@@ -83,12 +82,9 @@ impl MultiHeadAttention {
             project("value", memory, keys, key_heads)?,
         );
         if let Some(base) = self.rotary {
-            let rotary = Op::Attention(Attention::Rotary { base, inverse: false, start: 0 });
-            (q, k) = (net.one(rotary.clone(), &[q])?, net.one(rotary, &[k])?);
+            (q, k) = (net.rotary(q, base)?, net.rotary(k, base)?);
         }
-        let op = Op::Attention(Attention::Forward { causal: self.causal, masked: mask.is_some() });
-        let inputs: Vec<ValueId> = [q, k, v].into_iter().chain(mask).collect();
-        let y = net.one(op, &inputs)?;
+        let y = net.attention([q, k, v], mask, self.causal)?;
         let y = net.reshape(y, [n, positions, width])?;
         net.scope("output", |net| dense(width).forward(net, y))
     }
@@ -103,10 +99,20 @@ impl Layer for MultiHeadAttention {
 /// Two dense layers with an activation between: `width → hidden → width`.
 #[derive(Clone, Copy, Debug)]
 pub struct Mlp {
-    /// Hidden units.
-    pub hidden: usize,
-    /// The activation.
-    pub activation: Activation,
+    hidden: usize,
+    activation: Activation,
+}
+
+impl Mlp {
+    /// This many hidden units, with gelu.
+    pub const fn new(hidden: usize) -> Self {
+        Self { hidden, activation: Activation::Gelu }
+    }
+
+    /// The layer with another activation.
+    pub const fn activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
 }
 
 impl Layer for Mlp {
@@ -184,12 +190,13 @@ impl TransformerBlock {
         names: [&str; 2],
         layer: &dyn Fn(&mut Net, ValueId) -> Result<ValueId, GraphError>,
     ) -> Result<ValueId, GraphError> {
-        let norm = |net: &mut Net, x| net.scope(names[0], |net| LayerNorm { eps: self.eps }.forward(net, x));
+        let norm =
+            |net: &mut Net, x| net.scope(names[0], |net| LayerNorm::new().eps(self.eps).forward(net, x));
         let before = self.norm == NormPlace::Before;
         let y = if before { norm(net, x)? } else { x };
         let y = net.scope(names[1], |net| {
             let y = layer(net, y)?;
-            Dropout(self.dropout).forward(net, y)
+            Dropout::new(self.dropout).forward(net, y)
         })?;
         let sum = net.add(x, y)?;
         if before { Ok(sum) } else { norm(net, sum) }
@@ -202,7 +209,7 @@ impl TransformerBlock {
         let attention = self.attention;
         let x = self.residual(net, x, ["norm1", "attention"], &|net, y| attention.attend(net, y, y, mask))?;
         let hidden = net.width("block", x)?.saturating_mul(self.expansion);
-        let mlp = Mlp { hidden, activation: self.activation };
+        let mlp = Mlp::new(hidden).activation(self.activation);
         self.residual(net, x, ["norm2", "mlp"], &|net, y| mlp.forward(net, y))
     }
 }

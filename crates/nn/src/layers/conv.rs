@@ -2,8 +2,8 @@
 
 use super::{Layer, he_uniform};
 use crate::{Net, Penalty};
-use plimsoll_graph::op::{Conv, Epilogue, Geometry, reach, same_padding};
-use plimsoll_graph::{GraphError, Init, Op, ValueId};
+use plimsoll_graph::op::{Geometry, reach, same_padding};
+use plimsoll_graph::{GraphError, Init, ValueId};
 
 /// How a window treats the border of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +119,7 @@ impl Options {
         let kernel = net.parameter("kernel", [window[0], window[1], inputs, channels], he_uniform(fan_in));
         net.penalise(kernel, self.penalty)?;
         let geometry = geometry(self.padding, [h, w], window, stride, dilation);
-        let op = Conv::Forward { geometry, groups, epilogue: Epilogue::default(), output: None };
-        let y = net.one(Op::Conv(op), &[x, kernel])?;
+        let y = net.conv2d(x, kernel, geometry, groups)?;
         self.add_bias(net, y, channels)
     }
 
@@ -357,8 +356,7 @@ impl Layer for ConvTranspose2d {
         let fan_in = window.saturating_mul(window).saturating_mul(c);
         let kernel = net.parameter("kernel", [window, window, self.channels, c], he_uniform(fan_in));
         net.penalise(kernel, self.options.penalty)?;
-        let y =
-            net.one(Op::Conv(Conv::InputGrad { geometry, groups: 1, image, output: None }), &[x, kernel])?;
+        let y = net.conv_transpose2d(x, kernel, geometry, image)?;
         self.options.add_bias(net, y, self.channels)
     }
 }

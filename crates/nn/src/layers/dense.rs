@@ -2,8 +2,7 @@
 
 use super::{Layer, he_uniform};
 use crate::{Net, Penalty};
-use plimsoll_graph::op::Index;
-use plimsoll_graph::{GraphError, Init, Op, ValueId};
+use plimsoll_graph::{GraphError, Init, ValueId};
 
 /// `y = x · kernel + bias` along the last axis.
 #[derive(Clone, Debug)]
@@ -51,17 +50,28 @@ impl Layer for Dense {
 /// A table of vectors, indexed by i32 tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding {
-    /// Rows of the table: tokens are below it.
-    pub rows: usize,
-    /// Width of a vector.
-    pub width: usize,
+    rows: usize,
+    width: usize,
+    init: Init,
+}
+
+impl Embedding {
+    /// A table of `rows` vectors of this width; tokens are below `rows`. It starts normal with a deviation of 0.02.
+    pub const fn new(rows: usize, width: usize) -> Self {
+        Self { rows, width, init: Init::Normal(0.02) }
+    }
+
+    /// The layer with another initialisation of its table.
+    pub const fn init(self, init: Init) -> Self {
+        Self { init, ..self }
+    }
 }
 
 impl Layer for Embedding {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         net.at_least_one("embedding", x, self.rows, "row")?;
         net.at_least_one("embedding", x, self.width, "element in a row")?;
-        let table = net.parameter("table", [self.rows, self.width], Init::Normal(0.02));
-        net.one(Op::Index(Index::Gather), &[table, x])
+        let table = net.parameter("table", [self.rows, self.width], self.init);
+        net.gather(table, x)
     }
 }

@@ -11,24 +11,36 @@ use plimsoll_tensor::DType;
 /// The mask is a function of seed, step, layer, example and element. Backward recomputes it, so it takes no memory in
 /// between, and neither threads nor micro-batches change it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dropout(
-    /// The probability of dropping.
-    pub f64,
-);
+pub struct Dropout(f64);
 
 /// [`Dropout`] of whole channels: an example's channel is dropped or kept at all positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SpatialDropout(
-    /// The probability of dropping.
-    pub f64,
-);
+pub struct SpatialDropout(f64);
 
 /// Normal noise of this standard deviation, added while training.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GaussianNoise(
-    /// The standard deviation.
-    pub f64,
-);
+pub struct GaussianNoise(f64);
+
+impl Dropout {
+    /// Dropout with this probability, at least 0 and below 1.
+    pub const fn new(rate: f64) -> Self {
+        Self(rate)
+    }
+}
+
+impl SpatialDropout {
+    /// Dropout of whole channels with this probability, at least 0 and below 1.
+    pub const fn new(rate: f64) -> Self {
+        Self(rate)
+    }
+}
+
+impl GaussianNoise {
+    /// Noise of this standard deviation.
+    pub const fn new(deviation: f64) -> Self {
+        Self(deviation)
+    }
+}
 
 /// `x / (1 - rate)` where a mask of this shape per example is true, else zero.
 fn drop(net: &mut Net, x: ValueId, rate: f64, shape: &[usize]) -> Result<ValueId, GraphError> {

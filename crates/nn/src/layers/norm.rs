@@ -2,21 +2,41 @@
 
 use super::Layer;
 use crate::{Mode, Net};
-use plimsoll_graph::op::{Norm, Unary};
+use plimsoll_graph::op::Norm;
 use plimsoll_graph::{GraphError, Init, Op, ValueId};
+
+/// Methods of a norm: `new` without arguments, and another epsilon.
+macro_rules! norm {
+    ($name:ident { eps: $eps:expr $(, $field:ident: $value:expr)* }) => {
+        impl $name {
+            #[doc = concat!("The norm with an epsilon of ", stringify!($eps), ".")]
+            pub const fn new() -> Self {
+                Self { eps: $eps $(, $field: $value)* }
+            }
+
+            /// The layer with another epsilon.
+            pub const fn eps(mut self, eps: f64) -> Self {
+                self.eps = eps;
+                self
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+    };
+}
 
 /// Layer norm over the last axis.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm {
     /// Added to the variance.
-    pub eps: f64,
+    eps: f64,
 }
 
-impl Default for LayerNorm {
-    fn default() -> Self {
-        Self { eps: 1e-5 }
-    }
-}
+norm!(LayerNorm { eps: 1e-5 });
 
 impl Layer for LayerNorm {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
@@ -31,25 +51,21 @@ impl Layer for LayerNorm {
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
     /// Added to the mean square.
-    pub eps: f64,
+    eps: f64,
 }
 
-impl Default for RmsNorm {
-    fn default() -> Self {
-        Self { eps: 1e-6 }
-    }
-}
+norm!(RmsNorm { eps: 1e-6 });
 
 impl Layer for RmsNorm {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let width = net.width("rms_norm", x)?;
         let gain = net.parameter("gain", [width], Init::Ones);
         let rank = net.shape(x).rank();
-        let square = net.unary(Unary::Square, x)?;
-        let sum = net.sum(square, rank - 1, rank)?;
+        let square = net.square(x)?;
+        let sum = net.sum(square, &[rank - 1], true)?;
         let mean = net.scale(sum, 1.0 / width.max(1) as f64)?;
         let shifted = net.shift(mean, self.eps)?;
-        let factor = net.unary(Unary::Rsqrt, shifted)?;
+        let factor = net.rsqrt(shifted)?;
         let normal = net.mul(x, factor)?;
         net.mul(normal, gain)
     }
@@ -59,16 +75,20 @@ impl Layer for RmsNorm {
 /// One group is layer norm over the whole example; as many groups as channels are instance norm.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm {
-    /// Number of groups; the channels must be a multiple of it.
-    pub groups: usize,
+    groups: usize,
     /// Added to the variance.
-    pub eps: f64,
+    eps: f64,
 }
 
 impl GroupNorm {
-    /// Group norm with this many groups.
-    pub fn new(groups: usize) -> Self {
+    /// Group norm with this many groups, of which the channels must be a multiple, and an epsilon of 1e-5.
+    pub const fn new(groups: usize) -> Self {
         Self { groups, eps: 1e-5 }
+    }
+
+    /// The layer with another epsilon.
+    pub const fn eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
     }
 }
 
@@ -89,16 +109,16 @@ impl Layer for GroupNorm {
         let share = 1.0 / (positions * inside).max(1) as f64;
         // Over a group's channels, then over positions: the axis between is the groups.
         let mean = |net: &mut Net, x: ValueId| {
-            let channels = net.sum(x, 3, 4)?;
-            let all = net.sum(channels, 1, 2)?;
+            let channels = net.sum(x, &[3], true)?;
+            let all = net.sum(channels, &[1], true)?;
             net.scale(all, share)
         };
         let centre = mean(net, grouped)?;
         let centred = net.sub(grouped, centre)?;
-        let square = net.unary(Unary::Square, centred)?;
+        let square = net.square(centred)?;
         let variance = mean(net, square)?;
         let shifted = net.shift(variance, self.eps)?;
-        let rstd = net.unary(Unary::Rsqrt, shifted)?;
+        let rstd = net.rsqrt(shifted)?;
         let normal = net.mul(centred, rstd)?;
         let normal = net.reshape(normal, shape)?;
         let scaled = net.mul(normal, gain)?;
@@ -107,22 +127,23 @@ impl Layer for GroupNorm {
 }
 
 /// Batch norm over all axes but the last. Training uses the batch's statistics and updates the running ones with
-/// `momentum`; evaluation uses the running ones.
+/// a momentum of 0.1; evaluation uses the running ones.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNorm {
     /// Added to the variance.
-    pub eps: f64,
+    eps: f64,
     /// Weight of the new statistics in the running ones.
-    pub momentum: f64,
+    momentum: f64,
 }
 
-impl Default for BatchNorm {
-    fn default() -> Self {
-        Self { eps: 1e-5, momentum: 0.1 }
-    }
-}
+norm!(BatchNorm { eps: 1e-5, momentum: 0.1 });
 
 impl BatchNorm {
+    /// The layer with another weight of the new statistics in the running ones: PyTorch's momentum, one minus Keras's.
+    pub const fn momentum(self, momentum: f64) -> Self {
+        Self { momentum, ..self }
+    }
+
     /// `running · (1 - momentum) + new · momentum · factor`.
     fn update_running(
         &self,
@@ -155,7 +176,7 @@ impl Layer for BatchNorm {
             return Ok(outputs[0]);
         }
         let shifted = net.shift(variance, self.eps)?;
-        let rstd = net.unary(Unary::Rsqrt, shifted)?;
+        let rstd = net.rsqrt(shifted)?;
         let centred = net.sub(x, mean)?;
         let normal = net.mul(centred, rstd)?;
         let scaled = net.mul(normal, gain)?;

@@ -3,8 +3,8 @@
 use super::Layer;
 use super::conv::{Padding, geometry};
 use crate::Net;
-use plimsoll_graph::op::{Pool, Windows};
-use plimsoll_graph::{GraphError, Op, ValueId};
+use plimsoll_graph::op::Windows;
+use plimsoll_graph::{GraphError, ValueId};
 
 /// The largest element of each window.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Layer for MaxPool2d {
         let [_, h, w, _] = net.image("max_pool", x)?;
         let windows =
             Windows::Sliding(geometry(self.padding, [h, w], [self.window; 2], [self.stride; 2], [1; 2]));
-        net.one(Op::Pool(Pool::Max { windows }), &[x])
+        net.max_pool(x, windows)
     }
 }
 
@@ -76,21 +76,24 @@ impl Layer for AveragePool2d {
         let [_, h, w, _] = net.image("average_pool", x)?;
         let windows =
             Windows::Sliding(geometry(self.padding, [h, w], [self.window; 2], [self.stride; 2], [1; 2]));
-        net.one(Op::Pool(Pool::Average { windows, count_padding: self.count_padding }), &[x])
+        net.average_pool(x, windows, self.count_padding)
     }
 }
 
 /// Means over windows that divide an image of any size into this many rows and columns.
 #[derive(Clone, Copy, Debug)]
-pub struct AdaptiveAveragePool2d(
-    /// Height and width of the result.
-    pub [usize; 2],
-);
+pub struct AdaptiveAveragePool2d([usize; 2]);
+
+impl AdaptiveAveragePool2d {
+    /// The height and width of the result.
+    pub const fn new(output: [usize; 2]) -> Self {
+        Self(output)
+    }
+}
 
 impl Layer for AdaptiveAveragePool2d {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let windows = Windows::Adaptive { output: self.0 };
-        net.one(Op::Pool(Pool::Average { windows, count_padding: false }), &[x])
+        net.average_pool(x, Windows::Adaptive { output: self.0 }, false)
     }
 }
 
@@ -100,10 +103,9 @@ pub struct GlobalAveragePool;
 
 impl Layer for GlobalAveragePool {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let [n, h, w, c] = net.image("global_average_pool", x)?;
-        let sum = net.sum(x, 1, 3)?;
-        let flat = net.reshape(sum, [n, c])?;
-        net.scale(flat, 1.0 / (h * w).max(1) as f64)
+        let [_, h, w, _] = net.image("global_average_pool", x)?;
+        let sum = net.sum(x, &[1, 2], false)?;
+        net.scale(sum, 1.0 / (h * w).max(1) as f64)
     }
 }
 
@@ -113,8 +115,7 @@ pub struct GlobalMaxPool;
 
 impl Layer for GlobalMaxPool {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let [n, _, _, c] = net.image("global_max_pool", x)?;
-        let largest = net.max_axes(x, &[1, 2], false)?;
-        net.reshape(largest, [n, c])
+        net.image("global_max_pool", x)?;
+        net.max(x, &[1, 2], false)
     }
 }

@@ -228,10 +228,14 @@ fn gru(net: &mut Net, x: ValueId, units: usize) -> Result<Cell, GraphError> {
 
 /// A recurrence in both directions, concatenated: twice the units.
 #[derive(Clone, Copy, Debug)]
-pub struct Bidirectional<L>(
-    /// The recurrence.
-    pub L,
-);
+pub struct Bidirectional<L>(L);
+
+impl<L: Recurrent> Bidirectional<L> {
+    /// The recurrence in both directions.
+    pub const fn new(layer: L) -> Self {
+        Self(layer)
+    }
+}
 
 impl<L: Recurrent> Layer for Bidirectional<L> {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {

@@ -2,8 +2,8 @@
 
 use super::Layer;
 use crate::Net;
-use plimsoll_graph::op::{Resize, ResizeMode};
-use plimsoll_graph::{GraphError, Op, ValueId};
+use plimsoll_graph::op::ResizeMode;
+use plimsoll_graph::{GraphError, ValueId};
 
 /// Merges all axes but the batch axis.
 #[derive(Clone, Copy, Debug)]
@@ -21,10 +21,14 @@ impl Layer for Flatten {
 
 /// Reshapes each example.
 #[derive(Clone, Debug)]
-pub struct Reshape(
-    /// The shape of one example.
-    pub Vec<usize>,
-);
+pub struct Reshape(Vec<usize>);
+
+impl Reshape {
+    /// The new shape of one example.
+    pub fn new(shape: impl Into<Vec<usize>>) -> Self {
+        Self(shape.into())
+    }
+}
 
 impl Layer for Reshape {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
@@ -33,12 +37,16 @@ impl Layer for Reshape {
     }
 }
 
-/// Permutes the axes of each example: axis i of the result is axis `.0[i]`, both counted without the batch axis.
+/// Permutes the axes of each example.
 #[derive(Clone, Debug)]
-pub struct Permute(
-    /// The order.
-    pub Vec<usize>,
-);
+pub struct Permute(Vec<usize>);
+
+impl Permute {
+    /// Axis i of the result is axis `axes[i]`, both counted without the batch axis.
+    pub fn new(axes: impl Into<Vec<usize>>) -> Self {
+        Self(axes.into())
+    }
+}
 
 impl Layer for Permute {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
@@ -50,25 +58,40 @@ impl Layer for Permute {
 /// Enlarges an image by an integer factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Upsample {
-    /// The factor.
-    pub factor: usize,
-    /// How pixels are interpolated.
-    pub mode: ResizeMode,
+    factor: usize,
+    mode: ResizeMode,
+}
+
+impl Upsample {
+    /// This many times as high and as wide; a pixel is repeated.
+    pub const fn new(factor: usize) -> Self {
+        Self { factor, mode: ResizeMode::Nearest }
+    }
+
+    /// The layer with another interpolation.
+    pub const fn mode(self, mode: ResizeMode) -> Self {
+        Self { mode, ..self }
+    }
 }
 
 impl Layer for Upsample {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let [_, h, w, _] = net.image("upsample", x)?;
         let output = [h.saturating_mul(self.factor), w.saturating_mul(self.factor)];
-        net.one(Op::Resize(Resize::Forward { mode: self.mode, output }), &[x])
+        net.resize(x, self.mode, output)
     }
 }
 
 /// `x + layer(x)`.
-pub struct Residual<L>(
-    /// The layer.
-    pub L,
-);
+#[derive(Clone, Debug)]
+pub struct Residual<L>(L);
+
+impl<L: Layer> Residual<L> {
+    /// The layer with a residual connection around it.
+    pub const fn new(layer: L) -> Self {
+        Self(layer)
+    }
+}
 
 impl<L: Layer> Layer for Residual<L> {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {

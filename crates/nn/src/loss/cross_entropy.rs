@@ -2,7 +2,7 @@
 
 use super::{Loss, example_mean, matching_output, outputs, single_output, weighted_sum};
 use crate::{Head, Net};
-use plimsoll_graph::op::{Binary, Index, Loss as LossOp, Unary};
+use plimsoll_graph::op::{Binary, Loss as LossOp};
 use plimsoll_graph::{GraphError, Op, ValueId};
 use plimsoll_tensor::DType;
 
@@ -14,8 +14,10 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// Without smoothing and class weights.
-    pub(crate) const PLAIN: Self = Self { smoothing: 0.0, class_weights: Vec::new() };
+    /// The loss without smoothing and class weights.
+    pub const fn new() -> Self {
+        Self { smoothing: 0.0, class_weights: Vec::new() }
+    }
 
     /// Label smoothing: spreads this fraction of every label evenly over all classes.
     pub fn smoothing(self, smoothing: f64) -> Self {
@@ -82,12 +84,12 @@ impl Loss for CrossEntropy {
         let logs = net.log_softmax(scores)?;
         let rows = net.shape(scores)[0];
         let labels = net.reshape(target, [rows, 1])?;
-        let chosen = net.one(Op::Index(Index::Take), &[logs, labels])?;
+        let chosen = net.take(logs, labels)?;
         let chosen = net.scale(chosen, self.smoothing - 1.0)?;
         if self.smoothing == 0.0 {
             return Ok(chosen);
         }
-        let sum = net.sum(logs, 1, 2)?;
+        let sum = net.sum(logs, &[1], true)?;
         let spread = net.scale(sum, -self.smoothing / classes.max(1) as f64)?;
         net.add(chosen, spread)
     }
@@ -163,7 +165,7 @@ impl Loss for KlDivergence {
         let logs = net.log_softmax(scores)?;
         // A probability of zero adds nothing: its logarithm must only stay finite.
         let positive = net.with_constant(Binary::Max, target, f64::from(f32::MIN_POSITIVE))?;
-        let log_target = net.unary(Unary::Log, positive)?;
+        let log_target = net.log(positive)?;
         let distance = net.sub(log_target, logs)?;
         let terms = net.mul(target, distance)?;
         let classes = net.width("loss", scores)?;

@@ -2,7 +2,7 @@
 
 use super::{Loss, example_mean, example_sum, matching_output};
 use crate::Net;
-use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::op::Binary;
 use plimsoll_graph::{GraphError, ValueId};
 
 /// The mean squared error of an example.
@@ -13,7 +13,7 @@ impl Loss for MeanSquaredError {
     fn per_row(&self, net: &mut Net, outputs: &[ValueId], target: ValueId) -> Result<ValueId, GraphError> {
         let x = matching_output(net, outputs, target)?;
         let error = net.sub(x, target)?;
-        let square = net.unary(Unary::Square, error)?;
+        let square = net.square(error)?;
         example_mean(net, square)
     }
 }
@@ -26,7 +26,7 @@ impl Loss for MeanAbsoluteError {
     fn per_row(&self, net: &mut Net, outputs: &[ValueId], target: ValueId) -> Result<ValueId, GraphError> {
         let x = matching_output(net, outputs, target)?;
         let error = net.sub(x, target)?;
-        let size = net.unary(Unary::Abs, error)?;
+        let size = net.abs(error)?;
         example_mean(net, size)
     }
 }
@@ -35,12 +35,24 @@ impl Loss for MeanAbsoluteError {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Huber {
     /// Where the quadratic part ends.
-    pub delta: f64,
+    delta: f64,
+}
+
+impl Huber {
+    /// The loss with a delta of 1.
+    pub const fn new() -> Self {
+        Self { delta: 1.0 }
+    }
+
+    /// The loss with a quadratic part up to another error.
+    pub const fn delta(self, delta: f64) -> Self {
+        Self { delta }
+    }
 }
 
 impl Default for Huber {
     fn default() -> Self {
-        Self { delta: 1.0 }
+        Self::new()
     }
 }
 
@@ -48,7 +60,7 @@ impl Loss for Huber {
     fn per_row(&self, net: &mut Net, outputs: &[ValueId], target: ValueId) -> Result<ValueId, GraphError> {
         let x = matching_output(net, outputs, target)?;
         let error = net.sub(x, target)?;
-        let size = net.unary(Unary::Abs, error)?;
+        let size = net.abs(error)?;
         // With m = min(size, delta): m · (size - m / 2) is half the square inside and linear outside.
         let inside = net.with_constant(Binary::Min, size, self.delta)?;
         let half = net.scale(inside, 0.5)?;
@@ -68,11 +80,11 @@ impl Loss for CosineDistance {
         let product = net.mul(x, target)?;
         let product = example_sum(net, product)?;
         let inverse_norm = |net: &mut Net, x: ValueId| {
-            let square = net.unary(Unary::Square, x)?;
+            let square = net.square(x)?;
             let sum = example_sum(net, square)?;
             // PyTorch bounds each norm from below.
             let bounded = net.with_constant(Binary::Max, sum, 1e-16)?;
-            net.unary(Unary::Rsqrt, bounded)
+            net.rsqrt(bounded)
         };
         let (a, b) = (inverse_norm(net, x)?, inverse_norm(net, target)?);
         // One after the other: with two short vectors, the gradient of the product's root overflows f32.

@@ -3,8 +3,8 @@
 use super::cross_entropy::score_rows;
 use super::{Loss, example_mean, matching_output, single_output};
 use crate::Net;
-use plimsoll_graph::op::{Binary, Index, Unary};
-use plimsoll_graph::{GraphError, Op, ValueId};
+use plimsoll_graph::op::Binary;
+use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::{Shape, TensorType};
 
 /// Binary cross-entropy with logits, averaged over an example's outputs: `softplus(x) - x · target`.
@@ -13,7 +13,7 @@ pub struct BinaryCrossEntropy;
 
 /// `softplus(x) - x · target` for every element.
 fn binary_terms(net: &mut Net, x: ValueId, target: ValueId) -> Result<ValueId, GraphError> {
-    let softplus = net.unary(Unary::Softplus, x)?;
+    let softplus = net.softplus(x)?;
     let product = net.mul(x, target)?;
     net.sub(softplus, product)
 }
@@ -30,15 +30,30 @@ impl Loss for BinaryCrossEntropy {
 /// `α_t · (1 - p_t)^γ`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Focal {
-    /// Weight of the positive class; the negative one has `1 - alpha`.
-    pub alpha: f64,
-    /// How strongly well-classified elements are down-weighted.
-    pub gamma: f64,
+    alpha: f64,
+    gamma: f64,
+}
+
+impl Focal {
+    /// The loss with an alpha of 0.25 and a gamma of 2.
+    pub const fn new() -> Self {
+        Self { alpha: 0.25, gamma: 2.0 }
+    }
+
+    /// The loss with another weight of the positive class; the negative one has `1 - alpha`.
+    pub const fn alpha(self, alpha: f64) -> Self {
+        Self { alpha, ..self }
+    }
+
+    /// The loss with well-classified elements down-weighted by another exponent.
+    pub const fn gamma(self, gamma: f64) -> Self {
+        Self { gamma, ..self }
+    }
 }
 
 impl Default for Focal {
     fn default() -> Self {
-        Self { alpha: 0.25, gamma: 2.0 }
+        Self::new()
     }
 }
 
@@ -70,12 +85,24 @@ impl Loss for Focal {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dice {
     /// Keeps absent classes from dividing zero by zero.
-    pub smooth: f64,
+    smooth: f64,
+}
+
+impl Dice {
+    /// The loss with a `smooth` of 1.
+    pub const fn new() -> Self {
+        Self { smooth: 1.0 }
+    }
+
+    /// The loss with another `smooth`, which keeps absent classes from dividing zero by zero.
+    pub const fn smooth(self, smooth: f64) -> Self {
+        Self { smooth }
+    }
 }
 
 impl Default for Dice {
     fn default() -> Self {
-        Self { smooth: 1.0 }
+        Self::new()
     }
 }
 
@@ -92,11 +119,10 @@ impl Loss for Dice {
         let p = net.softmax(scores)?;
         let labels = net.reshape(target, [examples * pixels])?;
         let dtype = net.dtype;
-        let t = net.one(Op::Index(Index::OneHot { classes, dtype }), &[labels])?;
+        let t = net.one_hot(labels, classes, dtype)?;
         let over_pixels = |net: &mut Net, x: ValueId| {
             let x = net.reshape(x, [examples, pixels, classes])?;
-            let sum = net.sum(x, 1, 2)?;
-            net.reshape(sum, [examples, classes])
+            net.sum(x, &[1], false)
         };
         let both = net.mul(p, t)?;
         let both = over_pixels(net, both)?;

@@ -1,7 +1,7 @@
 //! Adafactor.
 
 use super::{Decay, Optimizer, Parameter, descend, exactly, moment, square_sum, state};
-use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::op::Binary;
 use plimsoll_graph::{Builder, GraphError, ValueId};
 use plimsoll_tensor::DType;
 
@@ -45,14 +45,14 @@ impl Adafactor {
     ) -> Result<ValueId, GraphError> {
         let axes = b.shape(gradient).rank();
         if axes < 2 {
-            let square = b.unary(Unary::Square, gradient)?;
+            let square = b.square(gradient)?;
             let old = moment(b, parameter, "variance");
             let variance = lerp(b, old, square, forget)?;
             b.set_state(old, variance);
             return Ok(variance);
         }
         let part = |b: &mut Builder, axis: usize, name: &str| {
-            let sums = b.square_sum(gradient, axis, axis + 1)?;
+            let sums = b.square_sum(gradient, &[axis], true)?;
             let means = b.scale(sums, 1.0 / b.shape(gradient)[axis] as f64)?;
             let ty = b.ty(means).clone();
             let old = state(b, parameter, name, ty);
@@ -62,7 +62,7 @@ impl Adafactor {
         };
         let rows = part(b, axes - 1, "rows")?;
         let columns = part(b, axes - 2, "columns")?;
-        let sum = b.sum(rows, axes - 2, axes - 1)?;
+        let sum = b.sum(rows, &[axes - 2], true)?;
         let mean = b.scale(sum, 1.0 / b.shape(rows)[axes - 2] as f64)?;
         let mean = b.with_constant(Binary::Max, mean, eps)?;
         let product = b.mul(rows, columns)?;
@@ -81,7 +81,7 @@ fn lerp(b: &mut Builder, old: ValueId, new: ValueId, weight: ValueId) -> Result<
 fn root_mean_square(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
     let sum = square_sum(b, x)?;
     let mean = b.scale(sum, 1.0 / b.shape(x).elements().max(1) as f64)?;
-    b.unary(Unary::Sqrt, mean)
+    b.sqrt(mean)
 }
 
 impl Optimizer for Adafactor {
@@ -123,7 +123,7 @@ impl Optimizer for Adafactor {
         });
         let estimate = self.estimate(b, parameter, gradient, forget, eps)?;
         let estimate = b.with_constant(Binary::Max, estimate, eps * eps)?;
-        let scale = b.unary(Unary::Rsqrt, estimate)?;
+        let scale = b.rsqrt(estimate)?;
         let update = b.mul(scale, gradient)?;
         // The step size: relative to the parameter, and clipped where the update is large.
         let size = root_mean_square(b, parameter.value)?;

@@ -1,7 +1,7 @@
 //! Adam and AdamW.
 
 use super::{Decay, Moments, Optimizer, Parameter, descend, exactly, moving_average};
-use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::op::Binary;
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
 /// Adam (Kingma and Ba 2015) with L2 weight decay in the gradient, as in PyTorch.
@@ -101,10 +101,10 @@ impl<const DECOUPLED: bool> Optimizer for Adaptive<DECOUPLED> {
         let (v, variance_state) = self.moments.load(b, parameter, "variance", false)?;
         let mean = moving_average(b, m, gradient, self.beta1)?;
         mean_state.store(b, mean)?;
-        let square = b.unary(Unary::Square, gradient)?;
+        let square = b.square(gradient)?;
         let variance = moving_average(b, v, square, self.beta2)?;
         variance_state.store(b, variance)?;
-        let deviation = b.unary(Unary::Sqrt, variance)?;
+        let deviation = b.sqrt(variance)?;
         let deviation = b.mul(deviation, root)?;
         let deviation = b.with_constant(Binary::Add, deviation, self.eps)?;
         let direction = b.div(mean, deviation)?;

@@ -1,7 +1,7 @@
 //! Gradient clipping.
 
 use super::{Parameter, square_sum};
-use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::op::Binary;
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
 /// Added to a norm before it divides, as in PyTorch.
@@ -68,7 +68,7 @@ fn global_factor(
 
 /// `min(most / norm, 1)`, from the norm's square.
 fn factor(b: &mut Builder, square: ValueId, most: f64) -> Result<ValueId, GraphError> {
-    let norm = b.unary(Unary::Sqrt, square)?;
+    let norm = b.sqrt(square)?;
     let norm = b.with_constant(Binary::Add, norm, EPS)?;
     let most = b.constant(most, b.ty(norm).dtype)?;
     let factor = b.div(most, norm)?;

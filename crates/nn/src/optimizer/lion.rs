@@ -1,7 +1,6 @@
 //! Lion.
 
 use super::{Decay, Optimizer, Parameter, descend, exactly, moment};
-use plimsoll_graph::op::Unary;
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
 /// Lion (Chen et al. 2023): `p = p - rate · (sign(β1 · m + (1 - β1) · g) + decay · p)`, `m = β2 · m + (1 - β2) · g`.
@@ -67,7 +66,7 @@ impl Optimizer for Lion {
             b.add(old, change)
         };
         let direction = toward(b, 1.0 - self.beta1)?;
-        let direction = b.unary(Unary::Sign, direction)?;
+        let direction = b.sign(direction)?;
         let mean = toward(b, 1.0 - self.beta2)?;
         b.set_state(old, mean);
         descend(b, parameter, kept, direction, rate)

@@ -11,8 +11,8 @@ pub const AVERAGE: &str = "average";
 ///
 /// ```
 /// use plimsoll_nn::{AdamW, Clip, Dense, Flatten, Recipe, Sequential, step};
-/// let model = Sequential::classifier("tiny", [4, 4, 1], 3)
-///     .layer("flatten", Flatten)
+/// let model = Sequential::classifier([4, 4, 1], 3)
+///     .push(Flatten)
 ///     .layer("hidden", Dense::new(8))
 ///     .layer("head", Dense::new(3));
 /// let recipe = Recipe::new(AdamW::new(1e-3)).clip(Clip::GlobalNorm(1.0)).average(0.999).freeze("hidden");

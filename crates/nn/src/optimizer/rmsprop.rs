@@ -1,7 +1,7 @@
 //! RMSprop.
 
 use super::{Decay, Optimizer, Parameter, descend, exactly, moment, moving_average, velocity};
-use plimsoll_graph::op::{Binary, Unary};
+use plimsoll_graph::op::Binary;
 use plimsoll_graph::{Builder, GraphError, ValueId};
 
 /// RMSprop (Hinton 2012), as in PyTorch: gradients over the root of their running mean square. 4 bytes of state per
@@ -71,7 +71,7 @@ impl Optimizer for RmsProp {
         let [rate] = exactly(settings)?;
         let gradient = self.decay.add_to_gradient(b, parameter, gradient)?;
         let old = moment(b, parameter, "square");
-        let square = b.unary(Unary::Square, gradient)?;
+        let square = b.square(gradient)?;
         let square = moving_average(b, old, square, self.smoothing)?;
         b.set_state(old, square);
         let mut spread = square;
@@ -79,10 +79,10 @@ impl Optimizer for RmsProp {
             let old = moment(b, parameter, "mean");
             let mean = moving_average(b, old, gradient, self.smoothing)?;
             b.set_state(old, mean);
-            let mean = b.unary(Unary::Square, mean)?;
+            let mean = b.square(mean)?;
             spread = b.sub(square, mean)?;
         }
-        let root = b.unary(Unary::Sqrt, spread)?;
+        let root = b.sqrt(spread)?;
         let root = b.with_constant(Binary::Add, root, self.eps)?;
         let mut direction = b.div(gradient, root)?;
         if self.momentum != 0.0 {

@@ -17,7 +17,7 @@ pub(super) fn conv_norm(
     activation: Option<Activation>,
 ) -> Result<ValueId, GraphError> {
     let y = net.scope(names[0], |net| conv.forward(net, x))?;
-    let y = net.scope(names[1], |net| BatchNorm::default().forward(net, y))?;
+    let y = net.scope(names[1], |net| BatchNorm::new().forward(net, y))?;
     activation.map_or(Ok(y), |activation| activation.forward(net, y))
 }
 

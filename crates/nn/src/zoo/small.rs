@@ -3,7 +3,7 @@
 use super::blocks::{conv, conv_norm};
 use crate::{
     Activation, BatchNorm, Conv2d, ConvTranspose2d, Dense, Flatten, GlobalAveragePool, Layer, MaxPool2d, Net,
-    Padding, Sequential,
+    Padding, Reshape, Sequential,
 };
 use plimsoll_graph::{GraphError, ValueId};
 
@@ -14,7 +14,7 @@ pub fn mlp() -> Sequential {
 
 /// A multilayer perceptron with relu; its layers are `dense1`, `dense2`, ….
 pub fn mlp_of(input: &[usize], hidden: &[usize], classes: usize) -> Sequential {
-    let mut model = Sequential::classifier("mlp", input, classes);
+    let mut model = Sequential::classifier(input, classes).named("mlp");
     if input.len() > 1 {
         model = model.layer("flatten", Flatten);
     }
@@ -32,7 +32,8 @@ pub fn lenet() -> Sequential {
 
 /// LeNet-5 for images of another size.
 pub fn lenet_of(input: [usize; 3], classes: usize) -> Sequential {
-    Sequential::classifier("lenet", input, classes)
+    Sequential::classifier(input, classes)
+        .named("lenet")
         .layer("conv1", Conv2d::new(6, 5).padding(Padding::Around(2)))
         .layer("relu1", Activation::Relu)
         .layer("pool1", MaxPool2d::new(2))
@@ -54,9 +55,10 @@ pub fn resnet20() -> Sequential {
 
 /// ResNet-20 for images of another size.
 pub fn resnet20_of(input: [usize; 3], classes: usize) -> Sequential {
-    let mut model = Sequential::classifier("resnet20", input, classes)
+    let mut model = Sequential::classifier(input, classes)
+        .named("resnet20")
         .layer("conv", conv(16, 3, 1))
-        .layer("norm", BatchNorm::default())
+        .layer("norm", BatchNorm::new())
         .layer("relu", Activation::Relu);
     for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
         for block in 0..3 {
@@ -94,7 +96,8 @@ impl Layer for ResidualBlock {
 pub fn autoencoder_of([height, width, channels]: [usize; 3], code: usize) -> Sequential {
     let small = [height.div_ceil(4), width.div_ceil(4)];
     let input = [height, width, channels];
-    Sequential::regression("autoencoder", input, input)
+    Sequential::regression(input, input)
+        .named("autoencoder")
         .layer("conv1", Conv2d::new(16, 3).stride(2))
         .layer("relu1", Activation::Relu)
         .layer("conv2", Conv2d::new(32, 3).stride(2))
@@ -103,7 +106,7 @@ pub fn autoencoder_of([height, width, channels]: [usize; 3], code: usize) -> Seq
         .layer("code", Dense::new(code))
         .layer("spread", Dense::new(small[0] * small[1] * 32))
         .layer("relu3", Activation::Relu)
-        .layer("image", crate::Reshape(vec![small[0], small[1], 32]))
+        .layer("image", Reshape::new([small[0], small[1], 32]))
         .layer("up1", ConvTranspose2d::new(16, 3).stride(2))
         .layer("relu4", Activation::Relu)
         .layer("up2", ConvTranspose2d::new(channels, 3).stride(2))

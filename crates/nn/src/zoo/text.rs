@@ -4,8 +4,7 @@ use crate::{
     Activation, Dense, Dropout, Embedding, Field, Gru, Head, Layer, LayerNorm, Lstm, Model,
     MultiHeadAttention, Net, NormPlace, Recurrent, TransformerBlock,
 };
-use plimsoll_graph::op::Attention;
-use plimsoll_graph::{GraphError, Init, Op, ValueId};
+use plimsoll_graph::{GraphError, Init, ValueId};
 
 /// A decoder-only transformer with learned positions.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +45,7 @@ fn embed(
     x: ValueId,
 ) -> Result<[ValueId; 2], GraphError> {
     let table = net.scope(name, |net| net.parameter("table", [rows, width], Init::Normal(0.02)));
-    Ok([table, net.scope(name, |net| net.one(Op::Index(plimsoll_graph::op::Index::Gather), &[table, x]))?])
+    Ok([table, net.scope(name, |net| net.gather(table, x))?])
 }
 
 /// Features `[rows, width]` for a [`Head::Linear`].
@@ -87,7 +86,7 @@ impl Model for Gpt {
         for i in 1..=self.layers {
             h = net.scope(&format!("block{i}"), |net| block.forward(net, h))?;
         }
-        let h = net.scope("norm", |net| LayerNorm::default().forward(net, h))?;
+        let h = net.scope("norm", |net| LayerNorm::new().forward(net, h))?;
         if self.gpt2 {
             let features = feature_rows(net, h)?;
             return Ok(Head::Linear { features, kernel: table, transposed: true });
@@ -155,8 +154,8 @@ impl Model for Bert {
             let segment = net.slice(segments, 0, 0..1)?;
             let h = net.add(tokens, positions)?;
             let h = net.add(h, segment)?;
-            let h = net.scope("norm", |net| LayerNorm { eps }.forward(net, h))?;
-            Ok::<_, GraphError>((table, Dropout(self.dropout).forward(net, h)?))
+            let h = net.scope("norm", |net| LayerNorm::new().eps(eps).forward(net, h))?;
+            Ok::<_, GraphError>((table, Dropout::new(self.dropout).forward(net, h)?))
         })?;
         let attention = MultiHeadAttention::new(self.heads);
         let block = TransformerBlock::new(attention).norm(NormPlace::After).eps(eps).dropout(self.dropout);
@@ -168,7 +167,7 @@ impl Model for Bert {
             let dense = Dense::new(width).init(Init::Normal(0.02));
             let h = net.scope("dense", |net| dense.forward(net, h))?;
             let h = Activation::Gelu.forward(net, h)?;
-            net.scope("norm", |net| LayerNorm { eps }.forward(net, h))
+            net.scope("norm", |net| LayerNorm::new().eps(eps).forward(net, h))
         })?;
         let features = feature_rows(net, h)?;
         Ok(Head::Linear { features, kernel: table, transposed: true })
@@ -208,7 +207,7 @@ impl Model for CharLstm {
     }
 
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
-        let tokens = Embedding { rows: self.vocabulary, width: self.width };
+        let tokens = Embedding::new(self.vocabulary, self.width);
         let mut h = net.scope("tokens", |net| tokens.forward(net, inputs[0]))?;
         for i in 1..=self.layers {
             h = net.scope(&format!("lstm{i}"), |net| Lstm::new(self.width).all().forward(net, h))?;
@@ -254,7 +253,7 @@ impl Model for Seq2Seq {
 
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
         let (width, gru) = (self.width, Gru::new(self.width));
-        let tokens = Embedding { rows: self.vocabulary, width };
+        let tokens = Embedding::new(self.vocabulary, width);
         let (memory, last) = net.scope("encoder", |net| {
             let x = net.scope("tokens", |net| tokens.forward(net, inputs[0]))?;
             let (states, last) = net.scope("gru", |net| gru.run(net, x, None, false))?;
@@ -280,8 +279,7 @@ impl Seq2Seq {
         let query = net.reshape(states, [n, positions, 1, width])?;
         let [_, keys, _] = net.sequence("attention", memory)?;
         let memory = net.reshape(memory, [n, keys, 1, width])?;
-        let op = Op::Attention(Attention::Forward { causal: false, masked: false });
-        let context = net.one(op, &[query, memory, memory])?;
+        let context = net.attention([query, memory, memory], None, false)?;
         net.reshape(context, [n, positions, width])
     }
 }

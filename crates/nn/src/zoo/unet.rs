@@ -34,7 +34,7 @@ impl Unet {
             let conv = if self.norm { conv.without_bias() } else { conv };
             y = net.scope(&format!("conv{i}"), |net| conv.forward(net, y))?;
             if self.norm {
-                y = net.scope(&format!("norm{i}"), |net| BatchNorm::default().forward(net, y))?;
+                y = net.scope(&format!("norm{i}"), |net| BatchNorm::new().forward(net, y))?;
             }
             y = Activation::Relu.forward(net, y)?;
         }

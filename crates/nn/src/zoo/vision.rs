@@ -45,9 +45,10 @@ fn resnet(
     blocks: [usize; 4],
     bottleneck: bool,
 ) -> Sequential {
-    let mut model = Sequential::classifier(name, image, classes)
+    let mut model = Sequential::classifier(image, classes)
+        .named(name)
         .layer("conv1", conv(width, 7, 2))
-        .layer("bn1", BatchNorm::default())
+        .layer("bn1", BatchNorm::new())
         .layer("relu", Activation::Relu)
         .layer("maxpool", MaxPool2d::new(3).stride(2).padding(Padding::Around(1)));
     for (stage, count) in blocks.into_iter().enumerate() {
@@ -72,7 +73,7 @@ pub fn resnet50_of(image: [usize; 3], classes: usize, width: usize) -> Sequentia
 
 /// VGG-16 (Simonyan and Zisserman 2014); published with a width of 64 and a dropout of one half.
 pub fn vgg16_of(image: [usize; 3], classes: usize, width: usize, dropout: f64) -> Sequential {
-    let mut model = Sequential::classifier("vgg16", image, classes);
+    let mut model = Sequential::classifier(image, classes).named("vgg16");
     let mut place = 0;
     for (stage, count) in [2, 2, 3, 3, 3].into_iter().enumerate() {
         for _ in 0..count {
@@ -87,14 +88,14 @@ pub fn vgg16_of(image: [usize; 3], classes: usize, width: usize, dropout: f64) -
     }
     let hidden = 64 * width;
     model
-        .layer("avgpool", AdaptiveAveragePool2d([7, 7]))
+        .layer("avgpool", AdaptiveAveragePool2d::new([7, 7]))
         .layer("flatten", Flatten)
         .layer("classifier/0", Dense::new(hidden))
         .layer("classifier/1", Activation::Relu)
-        .layer("classifier/2", Dropout(dropout))
+        .layer("classifier/2", Dropout::new(dropout))
         .layer("classifier/3", Dense::new(hidden))
         .layer("classifier/4", Activation::Relu)
-        .layer("classifier/5", Dropout(dropout))
+        .layer("classifier/5", Dropout::new(dropout))
         .layer("classifier/6", Dense::new(classes))
 }
 
@@ -151,7 +152,7 @@ pub fn mobilenet_v2_of(image: [usize; 3], classes: usize, width: usize, dropout:
     ];
     let scaled = |channels: usize| divisible(channels * width / 32);
     let first = ConvNorm { conv: conv(scaled(32), 3, 2), activation: Activation::Relu6 };
-    let mut model = Sequential::classifier("mobilenet_v2", image, classes).layer("features/0", first);
+    let mut model = Sequential::classifier(image, classes).named("mobilenet_v2").layer("features/0", first);
     let mut place = 1;
     for [expansion, channels, blocks, stride] in STAGES {
         for block in 0..blocks {
@@ -165,7 +166,7 @@ pub fn mobilenet_v2_of(image: [usize; 3], classes: usize, width: usize, dropout:
     model
         .layer(&format!("features/{place}"), last)
         .layer("avgpool", GlobalAveragePool)
-        .layer("classifier/0", Dropout(dropout))
+        .layer("classifier/0", Dropout::new(dropout))
         .layer("classifier/1", Dense::new(classes))
 }
 
@@ -226,7 +227,8 @@ pub fn efficientnet_b0_of(image: [usize; 3], classes: usize, width: usize, dropo
     ];
     let scaled = |channels: usize| divisible(channels * width / 32);
     let first = ConvNorm { conv: conv(scaled(32), 3, 2), activation: Activation::Silu };
-    let mut model = Sequential::classifier("efficientnet_b0", image, classes).layer("features/0", first);
+    let mut model =
+        Sequential::classifier(image, classes).named("efficientnet_b0").layer("features/0", first);
     for (stage, [expansion, window, stride, channels, blocks]) in STAGES.into_iter().enumerate() {
         for block in 0..blocks {
             let stride = if block == 0 { stride } else { 1 };
@@ -238,7 +240,7 @@ pub fn efficientnet_b0_of(image: [usize; 3], classes: usize, width: usize, dropo
     model
         .layer("features/8", last)
         .layer("avgpool", GlobalAveragePool)
-        .layer("classifier/0", Dropout(dropout))
+        .layer("classifier/0", Dropout::new(dropout))
         .layer("classifier/1", Dense::new(classes))
 }
 
@@ -248,7 +250,7 @@ struct DenseLayer {
 }
 
 fn norm_relu(net: &mut Net, name: &str, x: ValueId) -> Result<ValueId, GraphError> {
-    let y = net.scope(name, |net| BatchNorm::default().forward(net, x))?;
+    let y = net.scope(name, |net| BatchNorm::new().forward(net, x))?;
     net.relu(y)
 }
 
@@ -276,9 +278,10 @@ impl Layer for Transition {
 
 /// DenseNet-121 (Huang et al. 2016); published with a growth rate of 32.
 pub fn densenet121_of(image: [usize; 3], classes: usize, growth: usize) -> Sequential {
-    let mut model = Sequential::classifier("densenet121", image, classes)
+    let mut model = Sequential::classifier(image, classes)
+        .named("densenet121")
         .layer("features/conv0", conv(2 * growth, 7, 2))
-        .layer("features/norm0", BatchNorm::default())
+        .layer("features/norm0", BatchNorm::new())
         .layer("features/relu0", Activation::Relu)
         .layer("features/pool0", MaxPool2d::new(3).stride(2).padding(Padding::Around(1)));
     for (block, layers) in [6, 12, 24, 16].into_iter().enumerate() {
@@ -291,7 +294,7 @@ pub fn densenet121_of(image: [usize; 3], classes: usize, growth: usize) -> Seque
         }
     }
     model
-        .layer("features/norm5", BatchNorm::default())
+        .layer("features/norm5", BatchNorm::new())
         .layer("relu", Activation::Relu)
         .layer("avgpool", GlobalAveragePool)
         .layer("classifier", Dense::new(classes))

@@ -67,7 +67,7 @@ impl Model for Vit {
         // The head reads the class token only.
         let first = net.slice(h, 1, 0..1)?;
         let first = net.reshape(first, [n, width])?;
-        let y = net.scope("norm", |net| LayerNorm { eps: 1e-6 }.forward(net, first))?;
+        let y = net.scope("norm", |net| LayerNorm::new().eps(1e-6).forward(net, first))?;
         let scores =
             net.scope("head", |net| Dense::new(self.classes).init(Init::Normal(0.02)).forward(net, y))?;
         Ok(Head::Outputs(vec![scores]))

@@ -117,7 +117,7 @@ fn random_graph(seed: u64, nodes: usize, micro_batches: usize) -> Graph {
         b.set_accumulator(accumulator, end);
         // Readers of a finished sum belong to the optimizer step.
         let read = b.unary(Unary::Exp, end).unwrap();
-        let scalar = b.sum(read, 0, 2).unwrap();
+        let scalar = b.sum(read, &[0, 1], true).unwrap();
         let scalar = b.reshape(scalar, []).unwrap();
         for &state in &states {
             if c.below(2) == 0 {
@@ -169,7 +169,7 @@ fn random_node(
         1 | 2 => b.binary(Binary::Sub, x, other).map(|v| vec![v]),
         3 => b.node(fused(), &[x, other]),
         4 => b.reshape(x, [b.shape(x).elements()]).map(|v| vec![v]),
-        5 if b.shape(x).rank() == 2 => b.sum(x, 1, 2).map(|v| vec![v]),
+        5 if b.shape(x).rank() == 2 => b.sum(x, &[1], true).map(|v| vec![v]),
         6 if b.shape(x).rank() == 2 => {
             let channels = TensorType::new(DType::F32, [b.shape(x)[1]]);
             let scales: Vec<ValueId> = values.iter().copied().filter(|v| *b.ty(*v) == channels).collect();

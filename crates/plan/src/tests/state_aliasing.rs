@@ -220,7 +220,7 @@ fn a_state_computed_in_every_micro_batch_is_written_once_after_the_last() {
 fn the_optimizer_step_reads_a_copy_of_the_last_micro_batch() {
     let plans = accumulated(|b, x, w, _| {
         let Some(new) = b.graph().states[0].output else { panic!() };
-        let total = b.sum(new, 0, 2).unwrap();
+        let total = b.sum(new, &[0, 1], true).unwrap();
         let scaled = b.mul(x, total).unwrap();
         b.output("scaled", scaled);
         b.output("x", x);
@@ -306,7 +306,7 @@ fn accumulates_in_place_only_the_final_value_of_an_accumulator() {
     let (x, y) = (b.batch_input("x", ty("f32[4,16]")), b.batch_input("y", ty("f32[4,32]")));
     let accumulator = b.accumulator(ty("f32[16,32]"));
     let aside = b.accumulating(FOLD, &[x, y], &[accumulator]).unwrap()[0];
-    let norm = b.sum(aside, 0, 2).unwrap();
+    let norm = b.sum(aside, &[0, 1], true).unwrap();
     b.output("norm", norm);
     let sum = b.accumulating(FOLD, &[x, y], &[accumulator]).unwrap()[0];
     b.set_accumulator(accumulator, sum);

@@ -7,7 +7,7 @@ use crate::{BatchKind, TrainError};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Cursor, Pipeline};
 use plimsoll_graph::Output;
-use plimsoll_tensor::HostTensor;
+use plimsoll_tensor::Tensor;
 
 /// Counts predictions that are the label.
 #[derive(Default)]
@@ -99,12 +99,12 @@ impl Session {
     }
 
     /// The model's outputs for one batch.
-    pub fn predict(&mut self, batch: &Batch) -> Result<Vec<HostTensor>, TrainError> {
+    pub fn predict(&mut self, batch: &Batch) -> Result<Vec<Tensor>, TrainError> {
         let plan = self.find_plan(BatchKind::Predict, batch)?;
         self.run_plan(plan, batch, false)?;
         let graph = &self.plans.plans[plan].graph;
         let read = |(i, output): (usize, &Output)| {
-            let mut tensor = HostTensor::zeros(graph.ty(output.value).clone());
+            let mut tensor = Tensor::zeros(graph.ty(output.value).clone());
             self.prepared.read_output(plan, i, tensor.as_bytes_mut())?;
             Ok(tensor)
         };
@@ -115,7 +115,7 @@ impl Session {
     pub fn predict_each<E: From<TrainError>>(
         &mut self,
         part: &Pipeline,
-        mut each: impl FnMut(&[HostTensor]) -> Result<(), E>,
+        mut each: impl FnMut(&[Tensor]) -> Result<(), E>,
     ) -> Result<(), E> {
         let part = self.batches_of(part, BatchKind::Predict);
         let mut batches = part.start_epoch(Cursor::default()).map_err(TrainError::from)?;

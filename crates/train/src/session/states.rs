@@ -5,14 +5,14 @@ use crate::files::checkpoint_folder::newest;
 use crate::files::weights;
 use crate::suggestion::suggestion;
 use crate::{Names, TrainError};
-use plimsoll_tensor::HostTensor;
+use plimsoll_tensor::Tensor;
 use std::path::{Path, PathBuf};
 
 impl Session {
     /// A state by its name, like `dense1/kernel`.
-    pub fn state(&self, name: &str) -> Result<HostTensor, TrainError> {
+    pub fn state(&self, name: &str) -> Result<Tensor, TrainError> {
         let index = self.state_index(name)?;
-        let mut tensor = HostTensor::zeros(self.plans.states[index].ty.clone());
+        let mut tensor = Tensor::zeros(self.plans.states[index].ty.clone());
         let mut bytes = vec![0; tensor.ty().bytes()];
         self.prepared.read_state(index, 0, &mut bytes)?;
         tensor.copy_from_bytes(&bytes);
@@ -20,7 +20,7 @@ impl Session {
     }
 
     /// Replaces a state.
-    pub fn set_state(&mut self, name: &str, tensor: &HostTensor) -> Result<(), TrainError> {
+    pub fn set_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), TrainError> {
         let index = self.state_index(name)?;
         let wanted = &self.plans.states[index].ty;
         if tensor.ty() != wanted {

@@ -28,8 +28,8 @@ impl Trainer {
     /// # }
     ///
     /// fn model(length: usize) -> Sequential {
-    ///     Sequential::new("words", Field::below(100, [length]), Field::below(2, []))
-    ///         .layer("embed", Embedding { rows: 100, width: 8 })
+    ///     Sequential::new(Field::below(100, [length]), Field::below(2, [])).named("words")
+    ///         .layer("embed", Embedding::new(100, 8))
     ///         .layer("mean", Mean)
     ///         .layer("head", Dense::new(2))
     /// }

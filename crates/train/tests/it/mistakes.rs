@@ -3,13 +3,15 @@
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_nn::{Dense, Model, Sequential, Sgd};
 use plimsoll_plan::NullExecutor;
-use plimsoll_tensor::{DType, HostTensor, TensorType};
+use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_train::Trainer;
 
 #[test]
 fn unknown_state_suggests_the_nearest_name() {
-    let model =
-        Sequential::classifier("two", [4], 3).layer("hidden", Dense::new(5)).layer("head", Dense::new(3));
+    let model = Sequential::classifier([4], 3)
+        .named("two")
+        .layer("hidden", Dense::new(5))
+        .layer("head", Dense::new(3));
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), 8, 5, part).unwrap());
     let data = Dataset::new("synthetic", source(0), source(1));
@@ -21,7 +23,7 @@ fn unknown_state_suggests_the_nearest_name() {
     let mut session = trainer.plan(&data).unwrap().start().unwrap();
     let message = session.state("head/kernal").unwrap_err().to_string();
     assert_eq!(message, "the model has no state named `head/kernal`: the nearest is `head/kernel`");
-    let tensor = HostTensor::zeros(TensorType::new(DType::F32, [5]));
+    let tensor = Tensor::zeros(TensorType::new(DType::F32, [5]));
     let message = session.set_state("hiden/bias", &tensor).unwrap_err().to_string();
     assert_eq!(message, "the model has no state named `hiden/bias`: the nearest is `hidden/bias`");
     let message = session.set_state("head/bias", &tensor).unwrap_err().to_string();

@@ -5,7 +5,7 @@ use plimsoll_nn::{Activation, Dense, Model, Sequential};
 
 /// Dense layers, each followed by a tanh, and a head.
 pub fn deep(layers: usize) -> Sequential {
-    let mut model = Sequential::classifier("deep", [24], 5);
+    let mut model = Sequential::classifier([24], 5).named("deep");
     for i in 0..layers {
         model =
             model.layer(&format!("dense{i}"), Dense::new(40)).layer(&format!("tanh{i}"), Activation::Tanh);

@@ -6,16 +6,16 @@ use crate::kernels::math::{erf, exp, ln, sigmoid, tanh};
 use crate::kernels::testing::{Workspace, assert_bits, isas, normal};
 use crate::threads::Pool;
 use plimsoll_graph::op::{Binary, Unary};
-use plimsoll_tensor::{HostTensor, Shape, bf16};
+use plimsoll_tensor::{Shape, Tensor, bf16};
 use std::slice::from_ref;
 
 fn f32s(shape: impl Into<Shape>) -> TensorType {
     TensorType::new(DType::F32, shape)
 }
 
-fn tensor(seed: u64, ty: &TensorType) -> HostTensor {
+fn tensor(seed: u64, ty: &TensorType) -> Tensor {
     let values: Vec<f64> = normal(seed, ty.shape.elements()).iter().map(|&x| f64::from(x)).collect();
-    HostTensor::from_f64(ty.clone(), &values).expect("sizes agree")
+    Tensor::from_f64(ty.clone(), &values).expect("sizes agree")
 }
 
 fn op(op: Elementwise, operands: &[Operand], dtype: DType) -> Instruction {
@@ -38,10 +38,10 @@ fn constant(value: f64) -> Instruction {
 fn run_on(
     ctx: Context<'_>,
     program: &Program,
-    inputs: &[HostTensor],
+    inputs: &[Tensor],
     outputs: &[TensorType],
     in_place: &[Option<usize>],
-) -> Vec<HostTensor> {
+) -> Vec<Tensor> {
     // Memory of whole words, so that every element type is aligned.
     let memory = |bytes: &[u8]| -> Vec<u64> {
         let mut words = vec![u64::MAX; bytes.len().div_ceil(8) + 1];
@@ -61,7 +61,7 @@ fn run_on(
     // SAFETY: the memory has the operands' sizes and alignment.
     unsafe { program.run(ctx, &input_ptrs, &output_ptrs, workspace.get().as_mut_ptr().cast()) };
     let read = |(ty, ptr): (&TensorType, &*mut u8)| {
-        let mut result = HostTensor::zeros(ty.clone());
+        let mut result = Tensor::zeros(ty.clone());
         // SAFETY: the memory has the output's size.
         result.copy_from_bytes(unsafe { std::slice::from_raw_parts(*ptr, ty.bytes()) });
         result
@@ -72,10 +72,10 @@ fn run_on(
 /// Runs a region on every instruction set and several numbers of threads; results must agree between threads.
 fn run(
     region: &Region,
-    inputs: &[HostTensor],
+    inputs: &[Tensor],
     outputs: &[TensorType],
     in_place: &[Option<usize>],
-) -> Vec<Vec<HostTensor>> {
+) -> Vec<Vec<Tensor>> {
     let types: Vec<TensorType> = inputs.iter().map(|t| t.ty().clone()).collect();
     let program = Program::new(region, &types, outputs).expect("compiles");
     let pools = [1, 2, 3, 7].map(|threads| Pool::new(threads).expect("threads start"));
@@ -92,7 +92,7 @@ fn run(
 }
 
 /// An input's elements, repeated to a shape.
-fn broadcast(input: &HostTensor, shape: &Shape) -> Vec<f32> {
+fn broadcast(input: &Tensor, shape: &Shape) -> Vec<f32> {
     let (strides, own, values) = (input.ty().shape.strides_in(shape), shape.strides(), input.to_f64());
     let at = |i: usize| (0..shape.rank()).map(|a| i / own[a] % shape[a] * strides[a]).sum::<usize>();
     (0..shape.elements()).map(|i| values[at(i)] as f32).collect()
@@ -131,7 +131,7 @@ fn every_broadcast_pattern() {
         region.instructions.iter_mut().for_each(|i| i.dtype = dtype);
         let rounded = |x: f32| if dtype == DType::BF16 { bf16::from_f32(x).to_f32() } else { x };
         for shapes in patterns {
-            let inputs: Vec<HostTensor> =
+            let inputs: Vec<Tensor> =
                 shapes.iter().zip(1..).map(|(s, seed)| tensor(seed, &TensorType::new(dtype, *s))).collect();
             let shape =
                 shapes.iter().fold(Shape::scalar(), |all, s| all.broadcast(&Shape::from(*s)).expect("fits"));
@@ -161,7 +161,7 @@ fn unary_functions() {
     let mut values: Vec<f64> = normal(1, 500).iter().map(|&x| f64::from(x) * 3.0).collect();
     values.extend([0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
     let ty = f32s([values.len()]);
-    let input = HostTensor::from_f64(ty.clone(), &values).expect("sizes agree");
+    let input = Tensor::from_f64(ty.clone(), &values).expect("sizes agree");
     type Function = (Unary, fn(f32) -> f32, fn(f64) -> f64);
     let functions: [Function; 11] = [
         (Unary::Neg, |x| -x, |x| -x),
@@ -192,7 +192,7 @@ fn unary_functions() {
             }
         }
         let ty = TensorType::new(DType::F64, [values.len()]);
-        let input = HostTensor::from_f64(ty.clone(), &values).expect("sizes agree");
+        let input = Tensor::from_f64(ty.clone(), &values).expect("sizes agree");
         let mut region = region.clone();
         region.instructions[0].dtype = DType::F64;
         for results in run(&region, &[input], &[ty], &[]) {
@@ -218,7 +218,7 @@ fn binary_functions_of_every_type() {
         let mut a: Vec<f64> = normal(1, n).iter().map(|&x| (f64::from(x) * 20.0).round()).collect();
         let mut b: Vec<f64> = normal(2, n).iter().map(|&x| (f64::from(x) * 3.0).round()).collect();
         (a[0], b[1], b[2]) = (nan, nan, 0.0);
-        let inputs = [&a, &b].map(|v| HostTensor::from_f64(ty.clone(), v).expect("sizes agree"));
+        let inputs = [&a, &b].map(|v| Tensor::from_f64(ty.clone(), v).expect("sizes agree"));
         let (a, b) = (inputs[0].to_f64(), inputs[1].to_f64());
         for f in [
             Binary::Add,
@@ -265,7 +265,7 @@ fn binary_functions_of_every_type() {
                 }
             };
             let wanted: Vec<f64> = a.iter().zip(&b).map(exact).collect();
-            let wanted = HostTensor::from_f64(out.clone(), &wanted).expect("sizes agree").to_f64();
+            let wanted = Tensor::from_f64(out.clone(), &wanted).expect("sizes agree").to_f64();
             let program = Region {
                 instructions: vec![op(Elementwise::Binary(f), &[INPUT(0), INPUT(1)], out.dtype)],
                 outputs: vec![0],
@@ -290,8 +290,8 @@ fn casts_between_all_types() {
         for to in DType::ALL {
             let (source, target) =
                 (TensorType::new(from, [values.len()]), TensorType::new(to, [values.len()]));
-            let input = HostTensor::from_f64(source.clone(), &values).expect("sizes agree");
-            let wanted = HostTensor::from_f64(target.clone(), &input.to_f64()).expect("sizes agree");
+            let input = Tensor::from_f64(source.clone(), &values).expect("sizes agree");
+            let wanted = Tensor::from_f64(target.clone(), &input.to_f64()).expect("sizes agree");
             let program =
                 Program::single(Elementwise::Cast(to), from_ref(&source), &target).expect("compiles");
             let pool = Pool::new(2).expect("threads start");
@@ -308,13 +308,13 @@ fn casts_between_all_types() {
 fn select_chooses_among_vectors_and_scalars() {
     let shape = [90, 30];
     let full = f32s(shape);
-    let condition = HostTensor::from_f64(
+    let condition = Tensor::from_f64(
         TensorType::new(DType::Bool, shape),
         &normal(1, 2700).iter().map(|&x| f64::from(u8::from(x > 0.0))).collect::<Vec<_>>(),
     );
     let column =
-        HostTensor::from_f64(TensorType::new(DType::Bool, [90, 1]), &[vec![0.0; 45], vec![1.0; 45]].concat());
-    let scalar = HostTensor::from_f64(TensorType::scalar(DType::Bool), &[1.0]);
+        Tensor::from_f64(TensorType::new(DType::Bool, [90, 1]), &[vec![0.0; 45], vec![1.0; 45]].concat());
+    let scalar = Tensor::from_f64(TensorType::scalar(DType::Bool), &[1.0]);
     for condition in [condition, column, scalar] {
         let condition = condition.expect("sizes agree");
         for (a, b) in [
@@ -374,11 +374,11 @@ fn adamw() -> Region {
 fn an_update_in_place_is_the_update_out_of_place() {
     for n in [1, 31, 5000, 100_000] {
         let ty = f32s([n]);
-        let mut inputs: Vec<HostTensor> = (1..5).map(|seed| tensor(seed, &ty)).collect();
+        let mut inputs: Vec<Tensor> = (1..5).map(|seed| tensor(seed, &ty)).collect();
         inputs[2] =
-            HostTensor::from_f64(ty.clone(), &inputs[2].to_f64().iter().map(|x| x * x).collect::<Vec<_>>())
+            Tensor::from_f64(ty.clone(), &inputs[2].to_f64().iter().map(|x| x * x).collect::<Vec<_>>())
                 .expect("sizes agree");
-        inputs.push(HostTensor::from_f64(f32s([]), &[0.01]).expect("one"));
+        inputs.push(Tensor::from_f64(f32s([]), &[0.01]).expect("one"));
         let outputs = vec![ty; 3];
         let apart = run(&adamw(), &inputs, &outputs, &[]);
         let values = inputs.iter().map(|t| t.as_f32().expect("f32").to_vec()).collect::<Vec<_>>();

@@ -40,7 +40,7 @@ fn share(
 ) -> Result<ValueId, GraphError> {
     let is_extreme = b.binary(Binary::Equal, x, y)?;
     let ones = b.cast(is_extreme, b.ty(dy).dtype)?;
-    let count = b.sum(ones, start, end)?;
+    let count = b.sum(ones, &(start..end).collect::<Vec<_>>(), true)?;
     let part = b.div(dy, count)?;
     b.mul(part, ones)
 }
