@@ -17,7 +17,7 @@ fn files() -> Schema {
 }
 
 /// Bytes made from a number, in place of an encoded image.
-fn encoded(number: usize, record: &mut Record<'_>) -> Result<(), plimsoll::data::DataError> {
+fn encoded(number: usize, record: &mut Record<'_>) -> Result<(), DataError> {
     let length = 2048 + number % 2048;
     record.buffer_mut(0)[..length].fill(number as u8);
     record.set_length(0, length)?;
@@ -34,12 +34,7 @@ impl Source for Files {
     fn len(&self) -> usize {
         self.0
     }
-    fn read(
-        &self,
-        index: usize,
-        record: &mut Record<'_>,
-        _: &mut [u8],
-    ) -> Result<(), plimsoll::data::DataError> {
+    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
         encoded(index, record)
     }
     fn resident_bytes(&self) -> usize {
@@ -56,7 +51,7 @@ fn generated(count: usize) -> Pipeline {
 }
 
 /// "Decodes" into 64×64 pixels, with noise that depends on seed, epoch and position.
-fn decoded(pipeline: Pipeline) -> Result<Pipeline, plimsoll::data::DataError> {
+fn decoded(pipeline: Pipeline) -> Result<Pipeline, DataError> {
     let pixels = Schema::examples([Field::floats([SIDE, SIDE, 3])], Field::below(10, []));
     pipeline.map(pixels, |file, picture| {
         let Place { epoch, number, .. } = file.place;
@@ -71,7 +66,7 @@ fn decoded(pipeline: Pipeline) -> Result<Pipeline, plimsoll::data::DataError> {
 }
 
 /// Prints the bytes that a pipeline states, and reads ten batches.
-fn show(what: &str, pipeline: &Pipeline) -> Result<(), plimsoll::data::DataError> {
+fn show(what: &str, pipeline: &Pipeline) -> Result<(), DataError> {
     let shares = pipeline.bytes();
     let total: usize = shares.iter().map(|share| share.bytes).sum();
     println!("{what}: {}", in_words(total));

@@ -13,7 +13,7 @@ fn sequences(workers: usize) -> Dataset {
 }
 
 fn run(threads: usize) -> Trainer {
-    trainer(&LENGTHS, threads).unwrap().batch(64).epochs(2)
+    trainer(&LENGTHS, threads).unwrap().line(usize::MAX).batch(64).epochs(2)
 }
 
 fn states(session: &Session) -> Vec<Vec<u8>> {

@@ -254,7 +254,7 @@ fn model() -> Sequential {
     Sequential::classifier([6], 3)
         .named("small")
         .layer("hidden", Dense::new(8))
-        .layer("relu", Activation::Relu)
+        .layer("relu", Relu)
         .layer("dropout", Dropout::new(0.5))
         .layer("head", Dense::new(3))
 }
@@ -338,7 +338,7 @@ fn a_checkpoint_of_another_run_is_refused_naming_the_difference() {
     let wider = Sequential::classifier([6], 3)
         .named("small")
         .layer("hidden", Dense::new(9))
-        .layer("relu", Activation::Relu)
+        .layer("relu", Relu)
         .layer("head", Dense::new(3));
     let wider = Trainer::new(wider, AdamW::new(1e-2))
         .executor(Cpu::new(1).unwrap())

@@ -16,7 +16,7 @@ fn model() -> Sequential {
     Sequential::classifier([6], 3)
         .named("small")
         .layer("hidden", Dense::new(8))
-        .layer("relu", Activation::Relu)
+        .layer("relu", Relu)
         .layer("head", Dense::new(3))
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 /// The inputs, labels and loss of one model.
 struct ModelFields {
-    model: Arc<dyn Model>,
+    /// The weight of each class in the loss; empty if all are one.
+    class_weights: Vec<f32>,
     inputs: Vec<Field>,
     target: Field,
     /// Rows of the loss per example.
@@ -30,14 +31,21 @@ pub(crate) struct Feed {
     key: [u64; 2],
 }
 
+/// The weights of a model's classes in its loss; none if all are one.
+fn class_weights(model: &dyn Model) -> Vec<f32> {
+    let (loss, classes) = (model.loss(), model.target().bound.unwrap_or(0));
+    let weights = (0..classes as i32).map(|label| loss.label_weight(label) as f32);
+    if weights.clone().all(|weight| weight == 1.0) { Vec::new() } else { weights.collect() }
+}
+
 impl Feed {
     /// Buffers for batches of up to `examples` examples of any of these models.
     pub fn new(models: impl Iterator<Item = Arc<dyn Model>>, examples: usize) -> Self {
         let fields = |model: Arc<dyn Model>| ModelFields {
+            class_weights: class_weights(model.as_ref()),
             inputs: model.inputs(),
             target: model.target(),
             rows: step::rows(model.as_ref()).elements(),
-            model,
         };
         let models: Vec<ModelFields> = models.map(fields).collect();
         let rows = models.iter().map(|model| model.rows).max().unwrap_or(0);
@@ -64,7 +72,7 @@ impl Feed {
     /// Fills the buffers for a batch of one of the models. Returns the sum of the raw row weights, by which means over
     /// several batches are weighted.
     pub fn fill(&mut self, model: usize, batch: &Batch, seed: u64, step: u64) -> Result<f64, TrainError> {
-        let ModelFields { model, inputs, target, rows } = &self.models[model];
+        let ModelFields { class_weights, inputs, target, rows } = &self.models[model];
         for (bytes, field) in batch.inputs().zip(inputs) {
             if let Some(bound) = field.bound {
                 words(bytes).enumerate().try_for_each(|(i, token)| in_range("token", token, i, bound))?;
@@ -88,7 +96,9 @@ impl Feed {
                     }
                     in_range("label", label.max(0), i, classes)?;
                     self.labels.push(label.max(0));
-                    self.raw_weights.push(model.loss().label_weight(label) as f32);
+                    let weight = usize::try_from(label)
+                        .map_or(0.0, |class| class_weights.get(class).copied().unwrap_or(1.0));
+                    self.raw_weights.push(weight);
                 }
             }
             None => self.labels.extend(words(batch.labels())),
