@@ -5,3 +5,4 @@ pub(crate) mod image;
 pub(crate) mod stage;
 pub(crate) mod table;
 pub(crate) mod text;
+pub(crate) mod vocabulary;
