@@ -5,6 +5,7 @@ mod applies;
 mod args;
 mod config;
 mod data;
+mod data_file;
 mod doctor;
 mod evaluate;
 mod graph;
@@ -23,6 +24,7 @@ mod text;
 mod train;
 mod trained;
 mod update;
+mod weights;
 mod workload;
 mod zoo;
 
