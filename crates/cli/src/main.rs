@@ -125,7 +125,8 @@ fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            hint(&failure.message);
+            // Messages quote names of files, classes and tensors.
+            hint(&text::printable_lines(&failure.message));
             ExitCode::from(failure.status)
         }
     }

@@ -171,7 +171,7 @@ fn pictures(
         ..PictureOptions::new(input, label(model))
     };
     let pictures = Pictures::open(&options.paths, picture, &picture_options);
-    Ok(Files::Pictures(Arc::new(pictures.map_err(named)?)))
+    Ok(Files::Pictures(Arc::new(pictures?)))
 }
 
 fn rows(paths: &[PathBuf], preparation: &Preparation, model: &dyn Model) -> Result<Files, Failure> {
@@ -185,16 +185,10 @@ fn rows(paths: &[PathBuf], preparation: &Preparation, model: &dyn Model) -> Resu
             printable(&shown)
         )));
     }
-    Ok(Files::Rows(Csv::prepared(path, preparation, &label(model)).map_err(named)?))
+    Ok(Files::Rows(Csv::prepared(path, preparation, &label(model))?))
 }
 
 fn is_table(path: &Path) -> bool {
     let ends = |wanted: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
     ends("csv") || ends("tsv")
-}
-
-/// An error that may quote names of files.
-fn named(error: plimsoll::data::DataError) -> Failure {
-    let failure = Failure::from(error);
-    Failure { message: printable(&failure.message).into_owned(), ..failure }
 }
