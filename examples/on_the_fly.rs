@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join(format!("plimsoll-on-the-fly-{}", std::process::id()));
     write_pictures(&folder)?;
     let decode = || Decode::new([224, 224, 3], SIDE * SIDE).resize(240);
-    let files = || Ok::<_, plimsoll::data::DataError>(Pipeline::new(Folder::open(&folder, 1 << 20)?.0));
+    let files = || Ok::<_, DataError>(Pipeline::new(Folder::open(&folder, 1 << 20)?.0));
     let count = files()?.len().unwrap_or(0);
 
     let fly = files()?.apply(decode().crop(Crop::Random { pad: 0 }).flip().seed(7))?.batch(8).workers(1);

@@ -4,6 +4,7 @@ use super::applies::{data_help, help};
 use super::doctor::DoctorOptions;
 use super::machine::Elsewhere;
 use super::precision::PrecisionOptions;
+use super::predict::PredictOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -216,15 +217,6 @@ pub struct EvaluateOptions {
     pub metrics: Vec<String>,
 }
 
-#[derive(Debug, Args)]
-pub struct PredictOptions {
-    #[command(flatten)]
-    pub trained: TrainedOptions,
-    /// File for the outputs: a table (.csv) or an array (.npy) [default: a table on standard output]
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepName {
     /// Forward, backward, update
@@ -323,6 +315,12 @@ pub struct RunOptions {
     /// Also save a checkpoint every this many steps
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub save_every: Option<u64>,
+    /// Start from these weights: a safetensors file, under Plimsoll's, PyTorch's or Keras's names, or the folder of a run
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    pub weights: Option<PathBuf>,
+    /// With --weights: load what fits the model and tell what does not, instead of refusing weights of another model
+    #[arg(long, requires = "weights")]
+    pub new_head: bool,
     /// Resume the run whose checkpoints are in this folder from the newest intact one, and save there, too; the run's flags
     /// come from the checkpoint
     #[arg(long, value_name = "DIR")]
@@ -374,7 +372,7 @@ pub struct PlanOptions {
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed", "plan_cache",
-        "without", "check_memory", "save_every", "resume", "your_code", "curve", "max_batch", "batches",
+        "without", "check_memory", "save_every", "resume", "weights", "new_head", "your_code", "curve", "max_batch", "batches",
         "machine", "device_memory",
     ])]
     pub workload: Option<PathBuf>,

@@ -33,6 +33,7 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         return Err(Failure::usage("--seconds must be a number"));
     }
     let data = open(&options.spec, &open_options)?;
+    data.train.preparation().notes.iter().for_each(|note| super::hint(note));
     let is_row = data.train.schema().fields()?.0.first().is_some_and(|field| field.ty.shape.rank() == 1);
     if is_row && (options.image_size.is_some() || options.channels.is_some()) {
         let spec = &options.spec;

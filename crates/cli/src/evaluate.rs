@@ -1,8 +1,10 @@
 //! `plimsoll evaluate`: loss and metrics of a trained model.
 
 use super::args::EvaluateOptions;
+use super::text::printable;
 use super::trained::{open, peaks};
 use super::{Failure, say, setup};
+use plimsoll::data::Preparation;
 use plimsoll::memory::measured_peak;
 use plimsoll::nn::step::Report;
 use plimsoll::plan::{Entry, in_words};
@@ -37,12 +39,12 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
     let (mut session, planned) = trained.session(options.trained.json, true)?;
     let evaluation = session.evaluate_with(trained.part(), &mut measures)?;
     let mut figures = Map::new();
-    say(&format!("\n{} examples of {}", evaluation.examples, trained.data.name));
+    say(&format!("\n{} examples of {}", evaluation.examples, printable(&trained.data.name)));
     say(&format!("{:<24} {:.6}", "loss", evaluation.loss));
     for metric in &measures {
         metric.figures(&mut |name, value| {
-            let name = name.to_string();
-            say(&format!("{name:<24} {value:.6}"));
+            let name = named(&name.to_string(), &trained.preparation);
+            say(&format!("{:<24} {value:.6}", printable(&name)));
             if options.trained.json {
                 // JSON has null for what is not finite.
                 figures.insert(name, json!(value));
@@ -60,4 +62,14 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
         say(&object.to_string());
     }
     Ok(())
+}
+
+/// A figure's name with the names of classes in place of their numbers: `confusion/cat/dog` for `confusion/0/1`.
+fn named(figure: &str, preparation: &Preparation) -> String {
+    let mut parts = figure.split('/');
+    let metric = parts.next().unwrap_or_default().to_string();
+    parts.fold(metric, |name, part| {
+        let class = part.parse().ok().and_then(|class: usize| preparation.classes.get(class));
+        format!("{name}/{}", class.map_or(part, String::as_str))
+    })
 }

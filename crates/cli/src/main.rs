@@ -5,6 +5,7 @@ mod applies;
 mod args;
 mod config;
 mod data;
+mod data_file;
 mod doctor;
 mod evaluate;
 mod graph;
@@ -22,6 +23,7 @@ mod text;
 mod train;
 mod trained;
 mod update;
+mod weights;
 mod workload;
 mod zoo;
 
@@ -122,7 +124,8 @@ fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            hint(&failure.message);
+            // Messages quote names of files, classes and tensors.
+            hint(&text::printable_lines(&failure.message));
             ExitCode::from(failure.status)
         }
     }

@@ -15,7 +15,7 @@ const MAY_CHANGE: [&str; 7] =
     ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
 
 /// Flags without a value.
-pub(super) const SWITCHES: [&str; 2] = ["allow-split-batchnorm", "augment"];
+pub(super) const SWITCHES: [&str; 3] = ["allow-split-batchnorm", "augment", "new-head"];
 
 /// The flags that define a run, as a checkpoint's notes: with the values chosen for flags that were not given.
 pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMap<String, String> {

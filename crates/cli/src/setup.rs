@@ -162,6 +162,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     ];
     let folders = folders.into_iter().filter_map(|(flag, f)| Some((flag, f.as_ref()?.display().to_string())));
     chosen.extend(folders);
+    chosen.extend(options.weights.as_ref().map(|path| ("weights", path.display().to_string())));
+    chosen.extend(options.new_head.then(|| ("new-head", "true".to_string())));
     chosen.extend(options.running.weight_names().map(|name| ("weight-names", name)));
     chosen.extend(options.your_code.map(|size| ("your-code", size.to_string())));
     chosen.extend(options.spill_speed.map(|speed| {

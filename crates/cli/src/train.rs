@@ -5,7 +5,8 @@ use super::config::{RESOLVED, resolved};
 use super::plan::planned;
 use super::running::LoopOptions;
 use super::setup::{check_available, setup};
-use super::{Failure, hint, refusal::plan_or_refuse, resume, say, signals};
+use super::weights::start_from;
+use super::{Failure, data_file, hint, refusal::plan_or_refuse, resume, say, signals};
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::data::{DATA_SET, DECODERS, Dataset, INPUT_WORKERS, SHUFFLE_BUFFER};
@@ -13,7 +14,7 @@ use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
     BATCH_BUFFERS, BATCHES_AHEAD, Control, Ending, Evaluation, HEAP_CAP, METRICS, OUTPUTS, Report,
-    STATE_BUFFER, Saved, Session, TrainError, TrainEvent, metrics,
+    STATE_BUFFER, Saved, Session, TrainError, TrainEvent, WEIGHTS_FILE, metrics,
 };
 use serde_json::json;
 use std::io::IsTerminal;
@@ -21,8 +22,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a finished run writes: its report, and its parameters.
-const REPORT: &str = "report.json";
-const WEIGHTS: &str = "weights.safetensors";
+pub const REPORT: &str = "report.json";
+const WEIGHTS: &str = WEIGHTS_FILE;
 
 /// Plans, trains and reports; `matches` tells which flags were given.
 pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
@@ -35,6 +36,7 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
 fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
     let setup = setup(options)?;
+    setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
     if let Some(folder) = &options.out {
         let failed = |e| Failure::usage(format!("--out {}: cannot make this folder: {e}", folder.display()));
         std::fs::create_dir_all(folder).map_err(failed)?;
@@ -71,11 +73,15 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         let (done, all) = (resumed.state.steps_done, session.total_steps());
         say(&format!("Resuming after step {done} of {all} from {}", resumed.path.display()));
     }
+    if let Some(path) = &options.weights {
+        start_from(&mut session, path, options.new_head)?;
+    }
     if let Some(folder) = &options.out {
         if options.resume.as_ref() != Some(folder) {
             session.check_folder(folder)?;
         }
         begin(folder, &resolved(options, &setup.chosen))?;
+        data_file::write(folder, setup.data.train.preparation(), &model_options(&setup.sizes))?;
     }
     for metric in session.metrics().iter().map(AsRef::as_ref) {
         let figures = metrics::count(metric);

@@ -3,13 +3,16 @@
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::setup::{batch, check_available, executor, line, model, process, threads};
-use super::{Failure, answer, applies, hint, resume::recorded, say};
+use super::text::printable;
+use super::train::REPORT;
+use super::weights::refused;
+use super::{Failure, answer, applies, data_file, hint, resume::recorded, say};
 use plimsoll::Size;
-use plimsoll::data::{Dataset, OpenOptions, Pipeline, ValidationSplit};
+use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, ValidationSplit};
 use plimsoll::memory::{self, Tag};
-use plimsoll::nn::{Policy, Sgd, step};
+use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, Session, TrainState, Trainer};
+use plimsoll::train::{BatchKind, Session, TrainState, Trainer, WEIGHTS_FILE};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -19,20 +22,27 @@ pub struct Trained {
     pub data: Dataset,
     /// Classes of the model's labels; `None` for values.
     pub classes: Option<usize>,
+    /// The names of the classes, and what records go through.
+    pub preparation: Preparation,
     parameters: Parameters,
     available_bytes: Option<usize>,
 }
 
 /// What a run's folder tells about its model.
-struct Described {
-    model: ModelOptions,
-    data: Option<String>,
+pub struct Described {
+    sizes: ModelOptions,
+    /// The data of training.
+    pub data: Option<String>,
     batch: Option<usize>,
     seed: u64,
     parameters: Parameters,
     /// The label, columns and tokenizer of training.
-    input: InputOptions,
+    pub input: InputOptions,
     policy: Policy,
+    /// What records go through; `None` for a run of a version that did not save it.
+    pub preparation: Option<Preparation>,
+    /// Whether the sizes are those that the model took from its data.
+    fitted: bool,
 }
 
 /// Where the parameters are.
@@ -43,23 +53,28 @@ enum Parameters {
     Checkpoint(PathBuf),
 }
 
-/// Reads the report of a finished run, or else the newest intact checkpoint.
-fn describe(folder: &Path) -> Result<Described, Failure> {
-    let path = folder.join("report.json");
-    if !path.exists() {
-        return describe_checkpoint(folder);
+/// Reads the report of a finished run, or else the newest intact checkpoint, and what the run's data decided.
+pub fn describe(folder: &Path) -> Result<Described, Failure> {
+    let mut described = match folder.join(REPORT).exists() {
+        true => describe_report(folder)?,
+        false => describe_checkpoint(folder)?,
+    };
+    if let Some(file) = data_file::read(folder)? {
+        if !described.fitted {
+            described.sizes = sizes(described.sizes.model, &file.model_options);
+            described.fitted = true;
+        }
+        described.preparation = Some(file.preparation);
     }
-    let shown = path.display();
-    let wrong = |reason: String| Failure::usage(format!("{shown}: {reason}"));
-    let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
-    let manifest: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-    let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
-    let number = |value: Option<&Value>| value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-    let size = |key: &str| number(manifest.get("model_options").and_then(|options| options.get(key)));
-    let weights = manifest.get("model_options").and_then(|options| options.get("class_weights"));
-    let weights = weights.and_then(Value::as_array);
-    let model = ModelOptions {
-        model: known("model").ok_or_else(|| wrong("there is no \"model\"".into()))?,
+    Ok(described)
+}
+
+/// The sizes of a model as a report has them.
+fn sizes(model: String, options: &Value) -> ModelOptions {
+    let size = |key: &str| number(options.get(key));
+    let weights = options.get("class_weights").and_then(Value::as_array);
+    ModelOptions {
+        model,
         classes: size("classes"),
         image_size: size("image_size"),
         channels: size("channels"),
@@ -70,7 +85,20 @@ fn describe(folder: &Path) -> Result<Described, Failure> {
         dropout: None,
         class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
         features: size("features"),
-    };
+    }
+}
+
+fn number(value: Option<&Value>) -> Option<usize> {
+    value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
+}
+
+fn describe_report(folder: &Path) -> Result<Described, Failure> {
+    let path = folder.join(REPORT);
+    let wrong = |reason: String| Failure::usage(printable(&format!("{}: {reason}", path.display())));
+    let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
+    let manifest: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
+    let model = known("model").ok_or_else(|| wrong("there is no \"model\"".into()))?;
     let columns = manifest.get("columns").and_then(Value::as_array).into_iter().flatten();
     let input = InputOptions {
         label: known("label"),
@@ -78,85 +106,114 @@ fn describe(folder: &Path) -> Result<Described, Failure> {
         tokenizer: known("tokenizer").map(PathBuf::from),
         ..InputOptions::default()
     };
-    let policy = precision(&manifest).map_err(wrong)?;
-    let seed = manifest.get("seed").and_then(Value::as_u64).unwrap_or(0);
-    let parameters = Parameters::File(folder.join("weights.safetensors"));
     Ok(Described {
-        model,
+        sizes: sizes(model, manifest.get("model_options").unwrap_or(&Value::Null)),
         data: known("data"),
-        input,
-        policy,
         batch: number(manifest.get("batch")),
-        seed,
-        parameters,
+        seed: manifest.get("seed").and_then(Value::as_u64).unwrap_or(0),
+        parameters: Parameters::File(folder.join(WEIGHTS_FILE)),
+        input,
+        policy: precision(&manifest).map_err(wrong)?,
+        preparation: None,
+        fitted: true,
     })
 }
 
 fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     let wrong = |reason: String| {
-        Failure::usage(format!(
-            "{reason}; give a folder in which `train --out` left a report or a checkpoint"
-        ))
+        let hint = "give a folder in which `train --out` left a report or a checkpoint";
+        Failure::usage(printable(&format!("{reason}; {hint}")))
     };
     let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
     let run = recorded(&state).map_err(wrong)?;
-    let model = ModelOptions { dropout: None, ..run.model };
-    let policy = run.precision.policy()?;
-    let parameters = Parameters::Checkpoint(folder.to_path_buf());
     Ok(Described {
-        model,
+        sizes: ModelOptions { dropout: None, ..run.model },
         data: run.data,
-        input: run.input,
-        policy,
         batch: run.batch,
         seed: run.seed,
-        parameters,
+        parameters: Parameters::Checkpoint(folder.to_path_buf()),
+        input: run.input,
+        policy: run.precision.policy()?,
+        preparation: None,
+        fitted: false,
     })
 }
 
 /// Reads what `train` wrote, rebuilds the model, and opens the data.
 pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
-    let described = describe(&options.run)?;
-    let Described { model: mut sizes, data: trained_on, batch: trained_batch, seed, parameters, .. } =
-        described;
+    let mut described = describe(&options.run)?;
+    let trained_on = described.data.clone();
     let no_data = || Failure::usage("the run does not say which data it had: add --data");
     let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(no_data)?;
     // The model is as it was trained, whatever data it runs on now.
-    let mut model = model(&sizes, trained_on.as_deref())?;
-    let examples = batch(options.batch.or(trained_batch).unwrap_or(1))?;
-    let threads = threads(&options.machine)?;
-    let (available_bytes, line_bytes) = line(&options.machine);
-    let precision = described.policy.precision;
-    let images = image_options(&options.input, model.as_ref(), precision, false)?;
+    let mut model = described.model()?;
+    let examples = batch(options.batch.or(described.batch).unwrap_or(1))?;
+    let (_, line_bytes) = line(&options.machine);
+    let images = image_options(&options.input, model.as_ref(), described.policy.precision, false)?;
     // Columns are those of training, unless flags say otherwise.
     let mut input = options.input.clone();
-    applies::restore(&data_name, trained_on.as_deref(), &mut input, described.input);
+    applies::restore(&data_name, trained_on.as_deref(), &mut input, described.input.clone());
     applies::check(&data_name, &input, false)?;
     let open_options = OpenOptions {
         images,
         examples: examples.saturating_mul(10),
         validation: ValidationSplit::None,
-        ..open_options(model.as_ref(), &input, &sizes, seed, line_bytes)
+        ..open_options(model.as_ref(), &input, &described.sizes, described.seed, line_bytes)
     };
     let opened = memory::tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
-    // A report has the sizes that the model took from the data, a checkpoint does not.
-    if matches!(parameters, Parameters::Checkpoint(_)) && fit(&mut sizes, &data_name, &opened)? {
-        model = self::model(&sizes, trained_on.as_deref())?;
+    if !described.fitted && fit(&mut described.sizes, &data_name, &opened)? {
+        model = described.model()?;
     }
-    let mut data = fitted(opened, model.as_ref(), seed)?;
+    let mut data = fitted(opened, model.as_ref(), described.seed)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
     }
-    let classes = model.target().bound;
-    let model = narrowed(model, &data, precision)?;
-    let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor(threads)?);
-    let trainer = trainer
-        .batch(examples.min(data.test.len().unwrap_or(1).max(1)))
-        .seed(seed)
-        .memory(Size::Bytes(line_bytes));
-    let trainer = trainer.precision(described.policy);
-    let trainer = trainer.kinds(&[kind]).report(report).process(process(threads));
-    Ok(Trained { trainer, data, classes, parameters, available_bytes })
+    described.with_data(options, model, data, kind, report)
+}
+
+impl Described {
+    /// The model, as it was trained.
+    pub fn model(&self) -> Result<Box<dyn Model>, Failure> {
+        model(&self.sizes, self.data.as_deref())
+    }
+
+    /// The precision of training.
+    pub fn precision(&self) -> Precision {
+        self.policy.precision
+    }
+
+    /// The seed of training.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// A trainer for the model and the test part of this data.
+    pub fn with_data(
+        self,
+        options: &TrainedOptions,
+        model: Box<dyn Model>,
+        data: Dataset,
+        kind: BatchKind,
+        report: step::Report,
+    ) -> Result<Trained, Failure> {
+        let examples = batch(options.batch.or(self.batch).unwrap_or(1))?;
+        let threads = threads(&options.machine)?;
+        let (available_bytes, line_bytes) = line(&options.machine);
+        let classes = model.target().bound;
+        let model = narrowed(model, &data, self.policy.precision)?;
+        let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor(threads)?);
+        let examples = examples.min(data.test.len().unwrap_or(1).max(1));
+        let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);
+        let trainer = trainer.memory(Size::Bytes(line_bytes)).process(process(threads));
+        let trainer = trainer.kinds(&[kind]).report(report);
+        let preparation = self.preparation.unwrap_or_default();
+        Ok(Trained { trainer, data, classes, preparation, parameters: self.parameters, available_bytes })
+    }
+}
+
+/// Data without a training part: in its place is a record that is never read.
+pub fn only_test(name: &str, test: Pipeline) -> Dataset {
+    Dataset::new(name, Pipeline::generator(test.schema().clone(), 0, |_| |_| Ok(false)).counted(1), test)
 }
 
 /// The precision policy of training.
@@ -178,10 +235,11 @@ impl Trained {
         check_available(total, self.available_bytes)?;
         let mut session = plans.start()?;
         match &self.parameters {
-            Parameters::File(path) => session.load(path)?,
+            Parameters::File(path) => session.load(path).map_err(refused)?,
             Parameters::Checkpoint(folder) => {
-                let path = session.load_checkpoint(folder)?;
-                hint(&format!("the run is not finished: these are the parameters of {}", path.display()));
+                let path = session.load_checkpoint(folder).map_err(refused)?;
+                let path = path.display().to_string();
+                hint(&format!("the run is not finished: these are the parameters of {}", printable(&path)));
             }
         }
         Ok((session, total))

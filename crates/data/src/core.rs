@@ -6,6 +6,7 @@ pub(crate) mod dataset;
 pub(crate) mod error;
 pub(crate) mod file_io;
 pub(crate) mod guard;
+pub(crate) mod preparation;
 pub(crate) mod record;
 pub(crate) mod schema;
 pub(crate) mod shared_buffer;

@@ -12,10 +12,10 @@ mod paths;
 #[cfg(feature = "tiff")]
 mod raster;
 mod registry;
-mod shared;
+pub(crate) mod shared;
 mod synthetic;
 mod tar;
-mod text;
+pub(crate) mod text;
 mod tfrecord;
 
 pub use csv::Csv;

@@ -37,6 +37,9 @@ pub use crate::core::batch::{Batch, Cursor};
 pub use crate::core::dataset::Dataset;
 pub use crate::core::error::DataError;
 pub use crate::core::guard::is_guarded;
+pub use crate::core::preparation::{
+    ColumnPreparation, InputPreparation, PicturePreparation, Preparation, RowPreparation,
+};
 pub use crate::core::record::{MAX_COLUMNS, Place, Record};
 pub use crate::core::schema::{Column, Kind, Schema};
 pub use formats::*;
@@ -52,6 +55,7 @@ pub use plimsoll_tensor::Field;
 pub use source::Source;
 pub use source::memory::Memory;
 pub use source::permutation::Permutation;
+pub use source::pictures::{PictureFile, PictureOptions, PictureWindow, Pictures};
 pub use stream::{Stream, Streamed};
 pub use transforms::example::{Itself, Shaped};
 pub use transforms::image::{Crop, Decode, DecodeMasks};
@@ -59,3 +63,4 @@ pub use transforms::resize::Resize;
 pub use transforms::stage::Stage;
 pub use transforms::table::{Normalise, OneHot, Select};
 pub use transforms::text::Masked;
+pub use transforms::vocabulary::{TextDecoder, Vocabulary};

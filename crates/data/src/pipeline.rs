@@ -14,7 +14,10 @@ use crate::stream::generator::Generator;
 use crate::stream::in_order::InOrder;
 use crate::stream::verbs::{Verb, Verbed};
 use crate::transforms::stage::Step;
-use crate::{Batches, Cursor, DataError, Prefetch, Record, Schema, Source, Streamed, Workers};
+use crate::{
+    Batches, Cursor, DataError, InputPreparation, Prefetch, Preparation, Record, Schema, Source, Streamed,
+    Workers,
+};
 use buckets::Bucketing;
 use std::sync::Arc;
 
@@ -62,6 +65,7 @@ pub struct Pipeline {
     shuffled: bool,
     pub(crate) cache_bytes: usize,
     pub(crate) buckets: Option<Arc<Bucketing>>,
+    preparation: Option<Arc<Preparation>>,
 }
 
 impl<S: Source + 'static> From<S> for Pipeline {
@@ -120,6 +124,7 @@ impl Pipeline {
             shuffled: false,
             cache_bytes: 0,
             buckets: None,
+            preparation: None,
         }
     }
 
@@ -134,6 +139,27 @@ impl Pipeline {
             Head::Indexed(source) => source.schema(),
             Head::Streamed(stream, steps) => steps.last().map_or(stream.schema(), |step| &step.output),
         }
+    }
+
+    /// What the format did to its records, so that the same can be done to others; the default where it stated nothing.
+    pub fn preparation(&self) -> &Preparation {
+        static NONE: Preparation =
+            Preparation { classes: Vec::new(), input: InputPreparation::None, notes: Vec::new() };
+        self.preparation.as_deref().unwrap_or(&NONE)
+    }
+
+    /// States what was done to the records.
+    ///
+    /// ```
+    /// use plimsoll_data::{OpenOptions, Preparation, open};
+    /// let digits = open("mnist", &OpenOptions::default())?.train;
+    /// let classes = ["zero", "one"].map(String::from).to_vec();
+    /// let named = digits.prepared(Preparation { classes, ..Preparation::default() });
+    /// assert_eq!((named.preparation().class(1), named.preparation().class(2)), ("one".into(), "2".into()));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn prepared(self, preparation: Preparation) -> Self {
+        Self { preparation: Some(Arc::new(preparation)), ..self }
     }
 
     /// The source, where records have random access.

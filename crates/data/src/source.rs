@@ -4,6 +4,7 @@ pub(crate) mod join;
 pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod permutation;
+pub(crate) mod pictures;
 pub(crate) mod view;
 
 use crate::{DataError, Record, Schema};
@@ -75,6 +76,30 @@ pub trait Source: Send + Sync {
 }
 
 impl<S: Source + ?Sized> Source for Box<S> {
+    fn schema(&self) -> &Schema {
+        (**self).schema()
+    }
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+    fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
+        (**self).read(index, record, scratch)
+    }
+    fn resident_bytes(&self) -> usize {
+        (**self).resident_bytes()
+    }
+    fn scratch_bytes(&self) -> usize {
+        (**self).scratch_bytes()
+    }
+    fn decoder_bytes(&self) -> usize {
+        (**self).decoder_bytes()
+    }
+    fn origin(&self, index: usize, epoch: u64) -> String {
+        (**self).origin(index, epoch)
+    }
+}
+
+impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
     fn schema(&self) -> &Schema {
         (**self).schema()
     }

@@ -7,3 +7,4 @@ pub(crate) mod stage;
 pub(crate) mod table;
 pub(crate) mod text;
 pub(crate) mod typed;
+pub(crate) mod vocabulary;

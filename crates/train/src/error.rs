@@ -42,6 +42,14 @@ pub enum TrainError {
         /// What is wrong, and with which tensor.
         reason: String,
     },
+    /// The tensors of a weights file are not those of the model.
+    #[error("{path}: {}", listed(differences))]
+    WeightsDiffer {
+        /// The file.
+        path: String,
+        /// What differs, a sentence for each tensor.
+        differences: Vec<String>,
+    },
     /// Model and data do not fit each other.
     #[error("model `{model}` and data `{data}` do not fit: {reason}")]
     Mismatch {
@@ -91,6 +99,18 @@ pub enum TrainError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// The most differences that a message lists.
+const MOST_LISTED: usize = 12;
+
+/// A list that is not too long.
+fn listed(sentences: &[String]) -> String {
+    let listed = sentences[..sentences.len().min(MOST_LISTED)].join("; ");
+    match sentences.len().saturating_sub(MOST_LISTED) {
+        0 => listed,
+        more => format!("{listed}; and {more} more"),
+    }
 }
 
 impl TrainError {

@@ -46,7 +46,7 @@ mod suggestion;
 mod trainer;
 
 pub use error::TrainError;
-pub use files::{MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, checkpoints};
+pub use files::{Loaded, MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints};
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
 };

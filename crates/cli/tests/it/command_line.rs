@@ -199,12 +199,12 @@ fn a_trained_model_evaluates_and_predicts() {
     }
     let text = fs::read_to_string(&table).unwrap();
     assert_eq!(text.lines().count(), 2501);
-    assert_eq!(text.lines().next().unwrap().split(',').count(), 12);
+    assert_eq!(text.lines().next().unwrap().split(',').count(), 13);
     let bytes = fs::read(&array).unwrap();
     assert_eq!(bytes.len(), 128 + 2500 * 10 * 4);
     assert!(String::from_utf8_lossy(&bytes[..128]).contains("'shape': (2500, 10)"));
     // The same numbers in both.
-    let row: Vec<f32> = text.lines().nth(7).unwrap().split(',').skip(2).map(|n| n.parse().unwrap()).collect();
+    let row: Vec<f32> = text.lines().nth(7).unwrap().split(',').skip(3).map(|n| n.parse().unwrap()).collect();
     let start = 128 + 6 * 40;
     let same: Vec<f32> = (0..10)
         .map(|i| f32::from_le_bytes(bytes[start + 4 * i..start + 4 * i + 4].try_into().unwrap()))
@@ -218,7 +218,8 @@ fn a_trained_model_evaluates_and_predicts() {
     refused(&["evaluate", run, "--metrics", "auc,auc"], &["twice"]);
     refused(&["evaluate", run, "--data", "synthetic", "--batch", "0"], &["--batch"]);
     refused(&["evaluate", run, "--metrics", "top0"], &["topK", "1..=10"]);
-    refused(&["predict", run, "--json"], &["--json", "--out"]);
+    let objects = json(&plimsoll(&["predict", run, "--json"]));
+    assert_eq!(objects["predictions"].as_array().unwrap().len(), 2500);
     // A refusal leaves the existing file.
     let output = plimsoll(&["predict", run, "--memory", "5MiB", "--out", table.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3));
@@ -233,7 +234,7 @@ fn a_trained_model_evaluates_and_predicts() {
     fs::write(&weights, &whole[..whole.len() / 2]).unwrap();
     let output = plimsoll(&["evaluate", run]);
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && message.contains("weights.safetensors"), "{message}");
+    assert!(output.status.code() == Some(2) && message.contains("weights.safetensors"), "{message}");
 }
 
 #[test]

@@ -4,11 +4,16 @@ use super::shared::csv_rows::CsvRows;
 use super::shared::normalised;
 use super::shared::table_encoder::{Cell, TableEncoder};
 use crate::source::check_read;
-use crate::{DataError, Dataset, OpenOptions, Pipeline, Record, Schema, Source, TableOptions};
+use crate::{
+    DataError, Dataset, Field, InputPreparation, Normalise, OpenOptions, Pipeline, Preparation, Record,
+    Schema, Source, TableOptions,
+};
 use std::path::Path;
 
 pub(super) fn open(spec: &str, file: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
-    normalised(spec, Pipeline::new(Csv::open(file, &options.table)?), None, options)
+    let table = Csv::open(file, &options.table)?;
+    let preparation = table.encoder.preparation();
+    normalised(spec, Pipeline::new(table).prepared(preparation), None, options)
 }
 
 /// Rows of a CSV file with a header: one input of all features, and the label. Columns of numbers are features as they are,
@@ -32,6 +37,8 @@ pub(super) fn open(spec: &str, file: &str, options: &OpenOptions) -> Result<Data
 pub struct Csv {
     rows: CsvRows,
     encoder: TableEncoder,
+    /// Whether labels are read.
+    labelled: bool,
 }
 
 impl Csv {
@@ -50,7 +57,50 @@ impl Csv {
             })
         })?;
         encoder.finish(&shown)?;
-        Ok(Self { rows, encoder })
+        Ok(Self { rows, encoder, labelled: true })
+    }
+
+    /// All rows of a table as a model takes them that was trained on another: with the words and the normalisation of
+    /// `preparation`. Columns may be in any order and among others; there need be no labels, and all are zeros of the type
+    /// `label`.
+    ///
+    /// ```
+    /// use plimsoll_data::{Csv, Cursor, Field, OpenOptions, open};
+    /// let folder = std::env::temp_dir().join(format!("plimsoll-rows-{}", std::process::id()));
+    /// std::fs::create_dir_all(&folder).unwrap();
+    /// let [known, new] = ["known.csv", "new.csv"].map(|name| folder.join(name));
+    /// let rows: String = (0..20).map(|i| format!("{i},{},{}\n", ["red", "blue"][i % 2], ["cat", "dog"][i / 10])).collect();
+    /// std::fs::write(&known, format!("size,colour,kind\n{rows}")).unwrap();
+    /// std::fs::write(&new, "colour,name,size\nblue,Tom,3\n").unwrap();
+    /// let trained = open(&format!("csv:{}", known.display()), &OpenOptions::default())?;
+    /// let rows = Csv::prepared(&new, trained.train.preparation(), &Field::below(2, []))?;
+    /// assert_eq!((rows.len(), rows.schema().in_words()), (Some(1), "features f32[3], label i32[]".into()));
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn prepared(
+        path: impl AsRef<Path>,
+        preparation: &Preparation,
+        label: &Field,
+    ) -> Result<Pipeline, DataError> {
+        let path = path.as_ref();
+        let shown = path.display().to_string();
+        let header = |names: Vec<String>| {
+            let columns = 0..names.len();
+            Ok((TableEncoder::restored(names, preparation, label, &shown)?, columns))
+        };
+        let (rows, (encoder, _)) = CsvRows::open(path, header, |(encoder, columns), row| {
+            columns.clone().try_for_each(|column| {
+                let checked = encoder.check(column, Cell::Raw(row.field(column)));
+                checked.map_err(|reason| format!("column `{}`: {reason}", encoder.name(column)))
+            })
+        })?;
+        let normalise = match &preparation.input {
+            InputPreparation::Row(row) => Normalise::restored(row),
+            _ => return Err(DataError::Empty { what: shown }),
+        };
+        let rows = Self { rows, encoder, labelled: false };
+        Ok(Pipeline::new(rows).apply(normalise)?.prepared(preparation.clone()))
     }
 
     /// Names of the classes, where the label holds words.
@@ -75,6 +125,9 @@ impl Source for Csv {
 
     fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
         check_read(self, index, record)?;
+        if !self.labelled {
+            record.buffer_mut(1).fill(0);
+        }
         self.rows.row(index, scratch, |row| {
             (0..row.fields()).try_for_each(|column| {
                 let written = self.encoder.write(column, Cell::Raw(row.field(column)), record);

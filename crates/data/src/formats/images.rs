@@ -3,14 +3,16 @@
 use super::shared::decoding::images;
 use super::shared::files::failed;
 use super::shared::image_files::{TEST_EVERY, TEST_FOLDERS, as_path, image_schema, is_image, read_file};
-use crate::{DataError, Dataset, OpenOptions, Record, Schema, Source};
+use crate::{DataError, Dataset, OpenOptions, Pipeline, Preparation, Record, Schema, Source};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) fn open(spec: &str, folder: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
     let (train, test) = Folder::open(folder, options.max_bytes)?;
-    images(spec, train, test, options)
+    let notes = train.note.iter().cloned().collect();
+    let preparation = Preparation { notes, ..Preparation::named(train.classes()) };
+    images(spec, Pipeline::new(train).prepared(preparation), test, options)
 }
 
 /// Images as files, `FOLDER/class/*.jpg|jpeg|png`: the file's bytes, and the index of its class among the sorted names.
@@ -30,6 +32,8 @@ pub struct Folder {
     names: Vec<u8>,
     files: Vec<Entry>,
     schema: Schema,
+    /// How small classes were split.
+    note: Option<String>,
 }
 
 /// A file: where its name is in the buffer of names, and its class.
@@ -46,6 +50,8 @@ struct Listing {
     names: Vec<u8>,
     files: Vec<Entry>,
     largest: u64,
+    /// Classes of two to nine files, and of one, that were split.
+    small: [usize; 2],
 }
 
 /// The folders in a folder, sorted by name.
@@ -69,7 +75,8 @@ fn folders(folder: &Path) -> Result<Vec<String>, DataError> {
 
 impl Folder {
     /// Lists a folder. `train` and `test` (or `val`) in it are the two parts, each with a folder for each class; without them
-    /// every tenth file of a class is the test part. The lists take at most `max_bytes`.
+    /// every tenth file of a class is the test part, of a class with two to nine files the last one, and of a class with one
+    /// none. The lists take at most `max_bytes`.
     pub fn open(folder: impl AsRef<Path>, max_bytes: usize) -> Result<(Self, Self), DataError> {
         let folder = folder.as_ref();
         let inside = folders(folder)?;
@@ -98,8 +105,16 @@ impl Folder {
             }
         }
         let largest = train.largest.max(test.largest);
+        if test.files.is_empty() && test_root.is_none() && !train.files.is_empty() {
+            let shown = train_root.display();
+            let reason = format!(
+                "`{shown}`: every class has one picture, and training needs it; add pictures, or make folders `train` and `test`"
+            );
+            return Err(DataError::Option { option: "images", reason });
+        }
+        let note = train.note();
         let finish = |root: &Path, listing: Listing| listing.finish(root, &classes, largest);
-        let train_part = finish(&train_root, train)?;
+        let train_part = Self { note, ..finish(&train_root, train)? };
         Ok((train_part, finish(test_root.as_deref().unwrap_or(&train_root), test)?))
     }
 
@@ -116,7 +131,15 @@ impl Folder {
     }
 }
 
-/// Lists the files of each class, sorted by name; every tenth goes to the test part, if one is given.
+/// Whether a file of a class of `count` files is for testing: every tenth, or the last of two to nine.
+fn is_test(index: usize, count: usize) -> bool {
+    match count < TEST_EVERY {
+        true => count > 1 && index == count - 1,
+        false => index % TEST_EVERY == TEST_EVERY - 1,
+    }
+}
+
+/// Lists the files of each class, sorted by name; some go to the test part, if one is given ([`is_test`]).
 fn list(
     root: &Path,
     classes: &[String],
@@ -150,12 +173,16 @@ fn list(
                 return Err(DataError::TooLarge { what, bytes: bytes as u64, limit });
             }
         }
-        let Listing { names, files, largest } = &mut found;
+        let Listing { names, files, largest, .. } = &mut found;
         let name = |entry: &Entry| &names[entry.start as usize..][..usize::from(entry.length)];
         files.sort_unstable_by(|a, b| name(a).cmp(name(b)));
+        let count = files.len();
+        if test.is_some() && (1..TEST_EVERY).contains(&count) {
+            part.small[usize::from(count == 1)] += 1;
+        }
         for (i, entry) in files.iter().enumerate() {
             let part = match &mut test {
-                Some(test) if i % TEST_EVERY == TEST_EVERY - 1 => &mut **test,
+                Some(test) if is_test(i, count) => &mut **test,
                 _ => &mut *part,
             };
             part.push(name(entry), entry.class, *largest)?;
@@ -177,13 +204,32 @@ impl Listing {
         Ok(())
     }
 
+    /// How small classes were split, as a sentence.
+    fn note(&self) -> Option<String> {
+        let [few, one] = self.small;
+        let classes = |n: usize, rest: &str| match n {
+            0 => None,
+            1 => Some(format!("1 class has {rest}")),
+            n => Some(format!("{n} classes have {rest}")),
+        };
+        let few = classes(few, "fewer than 10 pictures: the last of each class is for testing");
+        let one = classes(one, "one picture, which is for training: the test part has none of it");
+        match (few, one) {
+            (Some(few), Some(one)) => Some(format!("{few}; {one}")),
+            (few, one) => few.or(one),
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.names.capacity() + self.files.capacity() * size_of::<Entry>()
     }
 
     fn finish(mut self, root: &Path, classes: &Arc<[String]>, largest: u64) -> Result<Folder, DataError> {
         if self.files.is_empty() {
-            let what = format!("`{}`: no folders with .jpg or .png files in them, so it", root.display());
+            let what = format!(
+                "`{}`: no folder in it, one for each class, has .jpg or .png files, so it",
+                root.display()
+            );
             return Err(DataError::Empty { what });
         }
         self.names.shrink_to_fit();
@@ -194,6 +240,7 @@ impl Listing {
             names: self.names,
             files: self.files,
             schema: image_schema(largest, classes.len()),
+            note: None,
         })
     }
 }

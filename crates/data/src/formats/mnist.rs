@@ -5,7 +5,10 @@ mod idx;
 use crate::core::budget::Budget;
 use crate::core::record::write_words;
 use crate::source::check_read;
-use crate::{DataError, Dataset, OpenOptions, Record, Schema, Source};
+use crate::{
+    DataError, Dataset, InputPreparation, OpenOptions, PicturePreparation, Pipeline, Preparation, Record,
+    Schema, Source,
+};
 use idx::{IdxReader, Images};
 use plimsoll_tensor::{DType, Field, TensorType};
 use std::path::{Path, PathBuf};
@@ -24,13 +27,16 @@ pub(super) const EMBEDDED_TRAIN: usize = 16_000;
 pub(super) const EMBEDDED_TEST: usize = 2_500;
 
 const CLASSES: usize = 10;
+/// MNIST's mean and deviation, of pixels from 0 to 1.
+const MEAN: f32 = 0.1307;
+const DEVIATION: f32 = 0.3081;
 
 /// The normalised value of each pixel byte: MNIST's mean subtracted and divided by its deviation, in f32 as in other frameworks.
 static NORMALISED: [f32; 256] = {
     let mut table = [0.0; 256];
     let mut pixel = 0;
     while pixel < 256 {
-        table[pixel] = (pixel as f32 / 255.0 - 0.1307) / 0.3081;
+        table[pixel] = (pixel as f32 / 255.0 - MEAN) / DEVIATION;
         pixel += 1;
     }
     table
@@ -151,7 +157,11 @@ fn dataset(name: &str, train: Digits, test: Digits) -> Result<Dataset, DataError
     if train.image() != test.image() {
         return Err(DataError::PartsDiffer { train: train.image(), test: test.image() });
     }
-    Ok(Dataset::new(name, train, test))
+    let size = [train.height, train.width, 1];
+    let (mean, deviation) = ([MEAN; 3], [DEVIATION; 3]);
+    let picture = PicturePreparation { size, shorter_side: None, mean, deviation };
+    let preparation = Preparation { input: InputPreparation::Picture(picture), ..Preparation::default() };
+    Ok(Dataset::new(name, Pipeline::new(train).prepared(preparation), test))
 }
 
 /// The file, plain or compressed.

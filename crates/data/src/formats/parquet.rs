@@ -41,7 +41,8 @@ pub fn columnar(path: impl AsRef<Path>, options: &TableOptions) -> Result<Pipeli
     let path = path.as_ref();
     length(path)?;
     let (table, rows) = guarded(|| Table::open(path, options))?;
-    Ok(Pipeline::stream(table).counted(rows))
+    let preparation = table.encoder.preparation();
+    Ok(Pipeline::stream(table).counted(rows).prepared(preparation))
 }
 
 /// One pass over the rows of a file, in batches.

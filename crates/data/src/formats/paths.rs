@@ -6,11 +6,13 @@ use super::shared::files::failed;
 use super::shared::image_files::{MAX_FILE_BYTES, read_file};
 use super::shared::split;
 use super::shared::table_encoder::{Cell, TableEncoder};
-use crate::{DataError, Dataset, OpenOptions, Pipeline, Record, Schema, Source, TableOptions};
+use crate::{DataError, Dataset, OpenOptions, Pipeline, Preparation, Record, Schema, Source, TableOptions};
 use std::path::{Path, PathBuf};
 
 pub(super) fn open(spec: &str, list: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
-    let (train, test) = split(spec, Pipeline::new(Paths::open(list, &options.table)?), None)?;
+    let paths = Paths::open(list, &options.table)?;
+    let preparation = Preparation::named(paths.classes());
+    let (train, test) = split(spec, Pipeline::new(paths).prepared(preparation), None)?;
     images(spec, train, test, options)
 }
 

@@ -203,12 +203,18 @@ impl Layer {
     }
 }
 
+/// The most compressed bytes of a tile of this size. Noise does not shrink: LZW then takes codes of up to 12 bits for every
+/// byte, deflate a few bytes for every block. The library reads them through a small buffer of its own.
+fn compressed_bytes(chunk_bytes: usize) -> usize {
+    chunk_bytes.saturating_add(chunk_bytes / 2).saturating_add(1 << 10)
+}
+
 /// Limits of the library's memory for tiles of this size.
 fn limits(chunk_bytes: usize) -> Limits {
     let mut limits = Limits::default();
     limits.decoding_buffer_size = chunk_bytes;
     limits.ifd_value_size = MAX_LIST_BYTES;
-    limits.intermediate_buffer_size = chunk_bytes;
+    limits.intermediate_buffer_size = compressed_bytes(chunk_bytes);
     limits
 }
 

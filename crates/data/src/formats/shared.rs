@@ -2,12 +2,12 @@
 
 pub(super) mod csv_rows;
 pub(super) mod decoding;
-pub(super) mod files;
-pub(super) mod image_files;
+pub(crate) mod files;
+pub(crate) mod image_files;
 pub(super) mod sparse_index;
 pub(super) mod table_encoder;
 
-use crate::{DataError, Dataset, ImageOptions, Normalise, OpenOptions, Pipeline};
+use crate::{DataError, Dataset, ImageOptions, InputPreparation, Normalise, OpenOptions, Pipeline};
 use image_files::TEST_EVERY;
 
 /// Training and test part: as given, or with every tenth record as the test part.
@@ -40,7 +40,11 @@ pub(super) fn normalised(
         Some(records) => Normalise::measure(&train.clone().skip_bad(records))?,
         None => Normalise::measure(&train)?,
     };
-    finish(spec, train.apply(normalise.clone())?, test.apply(normalise)?, options)
+    let mut preparation = train.preparation().clone();
+    if let InputPreparation::Row(row) = &mut preparation.input {
+        (row.mean, row.factor) = normalise.constants();
+    }
+    finish(spec, train.apply(normalise.clone())?.prepared(preparation), test.apply(normalise)?, options)
 }
 
 /// Sets workers and prefetch of both parts, and shuffles a stream if asked to.

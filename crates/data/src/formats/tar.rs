@@ -3,7 +3,7 @@
 use super::shared::decoding::images;
 use super::shared::files::{Files, is_test_file};
 use super::shared::image_files::{TEST_EVERY, TEST_FOLDERS, image_schema, is_image};
-use crate::{DataError, Dataset, OpenOptions, Record, Schema, Source};
+use crate::{DataError, Dataset, OpenOptions, Pipeline, Preparation, Record, Schema, Source};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 pub(super) fn open(spec: &str, pattern: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
     let (train, test) = Shards::open(pattern, options.max_bytes)?;
-    images(spec, train, test, options)
+    let preparation = Preparation::named(train.classes());
+    images(spec, Pipeline::new(train).prepared(preparation), test, options)
 }
 
 /// Images in tar files, as in WebDataset (`key.jpg` beside `key.cls`) or in a folder for each class: the file's bytes, and its

@@ -36,12 +36,13 @@ const ENGINE_BYTES: usize = 4 << 10;
 const STACK_BYTES: usize = 48 << 10;
 
 impl Pipeline {
-    /// Heap bytes that the source holds already.
+    /// Heap bytes that the source holds already, with the names of its classes and columns.
     pub fn resident_bytes(&self) -> usize {
-        match &self.head {
+        let source = match &self.head {
             Head::Indexed(source) => source.resident_bytes(),
             Head::Streamed(stream, _) => stream.resident_bytes().saturating_sub(stream.buffer_bytes()),
-        }
+        };
+        source.saturating_add(self.preparation().bytes())
     }
 
     /// The most memory that it takes while it runs, part by part, known before it starts. The source's own bytes are

@@ -93,7 +93,9 @@ impl Pipeline {
                 |source| Arc::new(Viewed { source, view: View::Part { every, test } }),
                 |of| Arc::new(Verbed { of, verb: Verb::Part { every: every as u64, test } }),
             );
-            Self { counted, ..part }
+            // The memory of names counts with the first part, too.
+            let preparation = part.preparation.clone().filter(|_| !test);
+            Self { counted, preparation, ..part }
         };
         (part(false), part(true))
     }
@@ -137,7 +139,9 @@ impl Pipeline {
         let held = ((source.len() as f64 * share).round() as usize).clamp(1, source.len() - 1);
         let part = |len, held_out| {
             let view = View::Spread { len, held_out };
-            Self { head: Head::Indexed(Arc::new(Viewed { source: source.clone(), view })), ..self.clone() }
+            let preparation = self.preparation.clone().filter(|_| !held_out);
+            let head = Head::Indexed(Arc::new(Viewed { source: source.clone(), view }));
+            Self { head, preparation, ..self.clone() }
         };
         Ok((part(source.len() - held, false), part(held, true)))
     }

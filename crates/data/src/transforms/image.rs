@@ -8,13 +8,14 @@ mod png;
 use crate::{DataError, Kind, Place, Record, Schema, Stage};
 pub use masks::DecodeMasks;
 pub(crate) use masks::most_class;
-use picture::{Frame, Normal, Window};
+pub(crate) use picture::Window;
+use picture::{Frame, Normal};
 use plimsoll_tensor::{DType, Field, TensorType, bf16, random::Stream};
 use std::sync::{Mutex, PoisonError};
 
 /// Mean and deviation per channel of ImageNet, which most published weights were trained with.
-const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+pub(crate) const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+pub(crate) const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
 /// Which window of the picture is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,10 +119,7 @@ impl Decode {
 
     /// The window of a picture of this height and width, with its scale.
     fn window(&self, [height, width]: [usize; 2], draws: [f32; 4]) -> Result<Window, DataError> {
-        let scale = match self.shorter_side {
-            Some(side) => height.min(width) as f64 / side.max(1) as f64,
-            None => 1.0,
-        };
+        let scale = self.scale([height, width]);
         let pad = if let Crop::Random { pad } = self.crop { pad } else { 0 };
         let mut corner = [0.0; 2];
         for (axis, extent) in [height, width].into_iter().enumerate() {
@@ -142,6 +140,31 @@ impl Decode {
         Ok(Window { corner, scale, size: self.size })
     }
 
+    /// Height and width of a window.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        self.size
+    }
+
+    /// Height and width of a picture after resizing.
+    pub(crate) fn resized(&self, size: [usize; 2]) -> [usize; 2] {
+        let scale = self.scale(size);
+        size.map(|extent| (extent as f64 / scale).round() as usize)
+    }
+
+    /// The window of a picture whose upper left corner is at this pixel of the resized picture.
+    pub(crate) fn window_at(&self, size: [usize; 2], corner: [usize; 2]) -> Window {
+        let scale = self.scale(size);
+        Window { corner: corner.map(|at| at as f64 * scale), scale, size: self.size }
+    }
+
+    /// Pixels of a picture of this height and width for one of the resized picture.
+    fn scale(&self, [height, width]: [usize; 2]) -> f64 {
+        match self.shorter_side {
+            Some(side) => height.min(width) as f64 / side.max(1) as f64,
+            None => 1.0,
+        }
+    }
+
     fn resizer(&self) -> fast_image_resize::Resizer {
         self.resizers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
@@ -160,6 +183,14 @@ pub(crate) fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
         _ => return corrupt("neither a JPEG nor a PNG file"),
     };
     if size.contains(&0) { corrupt("a picture without pixels") } else { Ok(size) }
+}
+
+/// Whether the header of an image file announces colours rather than grey values.
+pub(crate) fn is_colour(file: &[u8]) -> Result<bool, DataError> {
+    match file {
+        [0xff, 0xd8, ..] => jpeg::Header::parse(file).map(|header| header.components > 1),
+        _ => png::is_colour(file),
+    }
 }
 
 impl Stage for Decode {
@@ -228,12 +259,28 @@ impl Decode {
     ) -> Result<Written, DataError> {
         let stream = Stream::new(self.seed, place.epoch, "image");
         let [draws, colours] = [0, 1].map(|block| stream.uniform_block(place.number, block));
-        let [height, width] = announced(file)?;
+        let size = announced(file)?;
+        let window = self.window(size, draws)?;
+        let mirrored = self.flip && draws[2] < 0.5;
+        let jitter = (self.jitter > 0.0).then(|| colours.map(|draw| 1.0 + self.jitter * (2.0 * draw - 1.0)));
+        self.write_window(file, size, &window, (mirrored, jitter), scratch, into)?;
+        Ok(Written { size, window, mirrored })
+    }
+
+    /// Decodes a picture of the announced size and writes a window of it as floats, mirrored and with other colours if asked.
+    pub(crate) fn write_window(
+        &self,
+        file: &mut [u8],
+        [height, width]: [usize; 2],
+        window: &Window,
+        (mirrored, jitter): (bool, Option<[f32; 4]>),
+        scratch: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<(), DataError> {
         if height.saturating_mul(width) > self.most_pixels {
             let (found, cap) = (height.saturating_mul(width) as u64, self.most_pixels as u64);
             return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
         }
-        let window = self.window([height, width], draws)?;
         let (pixels, rest) = scratch.split_at_mut(self.most_pixels.saturating_mul(picture::MAX_CHANNELS));
         let frame = match file[0] {
             0xff => jpeg::decode(file, window.rows(height), self.channels, pixels)?,
@@ -243,20 +290,18 @@ impl Decode {
         let (resized, line) = rest.split_at_mut(self.size[0] * self.size[1] * self.channels);
         let (frame, corner) = if self.shorter_side.is_some() && window.scale != 1.0 {
             let mut resizer = self.resizer();
-            let done = frame.resize(&window, &mut resizer, resized);
+            let done = frame.resize(window, &mut resizer, resized);
             self.return_resizer(resizer);
             done?;
             (Frame { pixels: &*resized, size: self.size, channels: self.channels }, [0, 0])
         } else {
             (frame, window.corner.map(|at| at as isize))
         };
-        let mirrored = self.flip && draws[2] < 0.5;
-        let jitter = (self.jitter > 0.0).then(|| colours.map(|draw| 1.0 + self.jitter * (2.0 * draw - 1.0)));
         let write = match self.dtype {
             DType::BF16 => Normal::write::<bf16>,
             _ => Normal::write::<f32>,
         };
         write(&self.normal, &frame, corner, self.size, mirrored, jitter, line, into);
-        Ok(Written { size: [height, width], window, mirrored })
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Stages on rows of numbers: select columns, one-hot, normalise.
 
 use crate::core::budget::zeroed;
-use crate::{Column, Cursor, DataError, Field, Kind, Pipeline, Record, Schema, Stage};
+use crate::{Column, Cursor, DataError, Field, Kind, Pipeline, Record, RowPreparation, Schema, Stage};
 use plimsoll_tensor::DType;
 use std::sync::OnceLock;
 
@@ -167,6 +167,16 @@ impl Normalise {
             _ => 1,
         };
         Self::measure_groups(pipeline, groups)
+    }
+
+    /// With a mean and a factor for each feature of a row, as a preparation has them.
+    pub(crate) fn restored(row: &RowPreparation) -> Self {
+        Self { mean: row.mean.clone(), factor: row.factor.clone() }
+    }
+
+    /// The means and the factors.
+    pub(crate) fn constants(&self) -> (Vec<f32>, Vec<f32>) {
+        (self.mean.clone(), self.factor.clone())
     }
 
     /// As [`Normalise::measure`], with one mean and deviation for each residue of an element's index modulo `groups`.

@@ -281,10 +281,10 @@ fn errors_name_the_file() {
     let folder = Scratch::new("wrong");
     let spec = format!("images:{}", folder.0.display());
     let message = |spec: &str| open(spec, &options()).unwrap_err().to_string();
-    assert!(message(&spec).contains("no folders with .jpg or .png"), "{}", message(&spec));
+    assert!(message(&spec).contains("has .jpg or .png files"), "{}", message(&spec));
     assert!(message("images:/does/not/exist").contains("/does/not/exist"));
     folder.write("a/0.jpg", b"hello");
-    assert!(message(&spec).contains("holds no examples"), "one file is no test part: {}", message(&spec));
+    assert!(message(&spec).contains("every class has one picture"), "{}", message(&spec));
     for i in 0..12 {
         folder.write(&format!("a/{i:02}.jpg"), &photo(32, 32, i));
     }

@@ -16,6 +16,9 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+/// The weights file in the folder of a run that is over.
+pub const WEIGHTS_FILE: &str = "weights.safetensors";
+
 /// The names and layouts of a weights file.
 ///
 /// ```
@@ -76,75 +79,153 @@ struct Place {
     layout: Layout,
 }
 
-/// Loads parameters and running statistics, under Plimsoll's names, PyTorch's or Keras's.
-pub(crate) fn load(prepared: &mut dyn Prepared, plans: &PlanSet, path: &Path) -> Result<(), TrainError> {
+/// What a weights file gave a model ([`crate::Session::load_matching`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The model's tensors that the file has.
+    pub loaded: Vec<String>,
+    /// The file's tensors that the model does not have, or has in another shape.
+    pub left_out: Vec<String>,
+    /// The model's tensors that keep their initial values.
+    pub fresh: Vec<String>,
+}
+
+/// Which tensors of a file are states of the model.
+#[derive(Default)]
+struct Matched {
+    places: Vec<Place>,
+    /// In the same order as what they are about: what differs, as sentences.
+    differences: Vec<String>,
+    names: Loaded,
+}
+
+/// Loads parameters and running statistics, under Plimsoll's names, PyTorch's or Keras's. Where file and model differ it is an
+/// error, or, with `partly`, what both have is loaded.
+pub(crate) fn load(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    path: &Path,
+    partly: bool,
+) -> Result<Loaded, TrainError> {
     let most = (plans.states.len() as u64 + 64) * MAX_HEADER_BYTES_PER_STATE;
     let file = tensor_file::open(path, most)?;
-    let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
-    // PyTorch's count of batches has no counterpart here.
-    unused.retain(|name| !name.ends_with("num_batches_tracked"));
-    let found = places(plans, &file, path, &mut unused, |own| {
+    let mut matched = matched(plans, &file, path, |own| {
         [&[own.to_string(), torch_name(own)][..], &keras_names(own)].concat()
     })?;
-    if let Some(name) = unused.first() {
-        let others = unused.len() - 1;
-        let reason = format!("the model has no `{name}` ({others} more like it): it is another model's file");
-        return Err(tensor_file::wrong(path, reason));
+    for name in &matched.names.left_out {
+        if !matched.differences.iter().any(|known| known.starts_with(&format!("`{name}` "))) {
+            matched.differences.push(format!("the model has no `{name}`"));
+        }
     }
-    read_all(prepared, plans, file.file, &found, path)
+    read_matched(prepared, plans, file, matched, path, partly)
 }
 
 /// Loads parameters (their running averages where there are some) and running statistics from a checkpoint of any
-/// optimizer.
+/// optimizer; with `partly`, those that both have.
 pub(crate) fn load_checkpoint(
     prepared: &mut dyn Prepared,
     plans: &PlanSet,
     path: &Path,
-) -> Result<(), TrainError> {
+    partly: bool,
+) -> Result<Loaded, TrainError> {
     tensor_file::open(path, MAX_HEADER_BYTES)?.check(path)?;
     let file = tensor_file::open(path, MAX_HEADER_BYTES)?;
     let names = |own: &str| vec![format!("{own}/{AVERAGE}"), own.to_string()];
-    let found = places(plans, &file, path, &mut BTreeSet::new(), names)?;
-    read_all(prepared, plans, file.file, &found, path)
+    let mut matched = matched(plans, &file, path, names)?;
+    // Moments and counters of the other run's optimizer are no weights.
+    matched.names.left_out.retain(|left| matched.names.fresh.contains(left));
+    read_matched(prepared, plans, file, matched, path, partly)
 }
 
-/// Finds every state but the optimizer's moments in a file, under the first of its names that the file has. Names that were
-/// found are removed from `unused`.
-fn places(
+/// Reads what matches, if that is all or is enough.
+fn read_matched(
+    prepared: &mut dyn Prepared,
+    plans: &PlanSet,
+    file: Opened,
+    matched: Matched,
+    path: &Path,
+    partly: bool,
+) -> Result<Loaded, TrainError> {
+    let Matched { places, differences, names } = matched;
+    if !partly && !differences.is_empty() {
+        return Err(TrainError::WeightsDiffer { path: path.display().to_string(), differences });
+    }
+    if places.is_empty() {
+        return Err(tensor_file::wrong(path, "none of its tensors is one of the model's"));
+    }
+    read_all(prepared, plans, file.file, &places, path)?;
+    Ok(names)
+}
+
+/// Finds every state but the optimizer's moments in a file, under the first of its names that the file has.
+fn matched(
     plans: &PlanSet,
     file: &Opened,
     path: &Path,
-    unused: &mut BTreeSet<String>,
     names: impl Fn(&str) -> Vec<String>,
-) -> Result<Vec<Place>, TrainError> {
-    let wrong = |reason: String| tensor_file::wrong(path, reason);
-    let mut found = Vec::new();
+) -> Result<Matched, TrainError> {
+    let mut found = Matched::default();
+    let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
+    // PyTorch's count of batches has no counterpart here.
+    unused.retain(|name| !name.ends_with("num_batches_tracked"));
     for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
         // A running average is loaded under its parameter's names.
         let own = parameter_of(state).unwrap_or(&state.name);
         let names = names(own);
-        let Some((name, info)) = names.iter().find_map(|name| Some((name, file.tensors.info(name)?))) else {
-            return Err(wrong(format!("there is no `{}`, nor `{}`", names[0], names[1])));
+        let place = match names.iter().find(|name| file.tensors.info(name).is_some()) {
+            None => Err(format!("there is no `{}`, nor `{}`", names[0], names[1])),
+            Some(name) => {
+                let place = place(&state.ty, own, name, file, path)?;
+                if place.is_ok() {
+                    unused.remove(name);
+                }
+                place
+            }
         };
-        unused.remove(name);
-        let layout = layout(&state.ty.shape, *name == torch_name(own), own);
-        let wanted = layout.shape(&state.ty.shape);
-        // PyTorch's kernels over sequences have no height.
-        let flat =
-            layout == Layout::OutputFirst && matches!(wanted[..], [o, i, 1, k] if info.shape == [o, i, k]);
-        if (info.shape != wanted && !flat) || dtype_name(state.ty.dtype) != format!("{:?}", info.dtype) {
-            let (has, wants) = (format!("{:?} {:?}", info.dtype, info.shape), dtype_name(state.ty.dtype));
-            return Err(wrong(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
+        let list = match place {
+            Ok((offset, layout)) => {
+                found.places.push(Place { state: i, offset, layout });
+                &mut found.names.loaded
+            }
+            Err(difference) => {
+                if !found.differences.contains(&difference) {
+                    found.differences.push(difference);
+                }
+                &mut found.names.fresh
+            }
+        };
+        if !list.iter().any(|name| name == own) {
+            list.push(own.to_string());
         }
-        let (offset, end) = info.data_offsets;
-        let (offset, end) = (file.start.saturating_add(offset as u64), file.start.saturating_add(end as u64));
-        if end > file.length || end - offset != state.ty.bytes() as u64 {
-            let length = file.length;
-            return Err(wrong(format!("`{name}` ends at byte {end}, the file has {length}")));
-        }
-        found.push(Place { state: i, offset, layout });
     }
+    found.names.left_out = unused.into_iter().collect();
     Ok(found)
+}
+
+/// Where a tensor's elements are and in which layout; or what differs from the state.
+fn place(
+    ty: &TensorType,
+    own: &str,
+    name: &str,
+    file: &Opened,
+    path: &Path,
+) -> Result<Result<(u64, Layout), String>, TrainError> {
+    let Some(info) = file.tensors.info(name) else { return Ok(Err(format!("there is no `{name}`"))) };
+    let layout = layout(&ty.shape, name == torch_name(own), own);
+    let wanted = layout.shape(&ty.shape);
+    // PyTorch's kernels over sequences have no height.
+    let flat = layout == Layout::OutputFirst && matches!(wanted[..], [o, i, 1, k] if info.shape == [o, i, k]);
+    if (info.shape != wanted && !flat) || dtype_name(ty.dtype) != format!("{:?}", info.dtype) {
+        let (has, wants) = (format!("{:?} {:?}", info.dtype, info.shape), dtype_name(ty.dtype));
+        return Ok(Err(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
+    }
+    let (offset, end) = info.data_offsets;
+    let (offset, end) = (file.start.saturating_add(offset as u64), file.start.saturating_add(end as u64));
+    if end > file.length || end - offset != ty.bytes() as u64 {
+        let length = file.length;
+        return Err(tensor_file::wrong(path, format!("`{name}` ends at byte {end}, the file has {length}")));
+    }
+    Ok(Ok((offset, layout)))
 }
 
 /// Reads states from their places.

@@ -4,7 +4,7 @@ use super::Session;
 use crate::files::checkpoint_folder::newest;
 use crate::files::weights;
 use crate::suggestion::suggestion;
-use crate::{Names, TrainError};
+use crate::{Loaded, Names, TrainError, WEIGHTS_FILE};
 use plimsoll_tensor::Tensor;
 use std::path::{Path, PathBuf};
 
@@ -39,15 +39,47 @@ impl Session {
         })
     }
 
-    /// Loads parameters and running statistics from a safetensors file, under Plimsoll's names, PyTorch's or Keras's
+    /// Loads parameters and running statistics from a safetensors file or a run's folder, under Plimsoll's names, PyTorch's or Keras's
     /// (`layer1.0.conv1.weight` for `layer1/0/conv1/kernel`, with its axes in PyTorch's order). A tensor that is missing, of
     /// another shape, or unknown to the model is an error that names it.
     pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
+        self.load_from(path, false).map(|_| ())
+    }
+
+    /// As [`Session::load`], for a file of a model that is not quite the same: loads the tensors that both have, under the
+    /// same name and in the same shape, and tells what was left out and what keeps its initial values. A file none of whose
+    /// tensors fits is an error.
+    ///
+    /// A body trained on ten classes gets a head for three:
+    ///
+    /// ```no_run
+    /// # use plimsoll_train::{Session, TrainError};
+    /// # fn example(session: &mut Session) -> Result<(), TrainError> {
+    /// let found = session.load_matching("ten-classes/weights.safetensors".as_ref())?;
+    /// println!("loaded {}, new are {}", found.loaded.len(), found.fresh.join(", ")); // head/kernel, head/bias
+    /// assert_eq!(found.left_out, found.fresh);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn load_matching(&mut self, path: &Path) -> Result<Loaded, TrainError> {
+        self.load_from(path, true)
+    }
+
+    /// Loads a weights file, or that of a run's folder, or else the folder's newest good checkpoint.
+    fn load_from(&mut self, path: &Path, partly: bool) -> Result<Loaded, TrainError> {
         // Poisoned until done, so that half-loaded states are never saved.
         (self.poisoned, self.replayable) = (true, false);
-        weights::load(self.prepared.as_mut(), &self.plans, path)?;
+        let file = path.join(WEIGHTS_FILE);
+        let loaded = if path.is_dir() && !file.exists() {
+            let load =
+                |path: &Path| weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path, partly);
+            newest(path, load)?.0
+        } else {
+            let file = if path.is_dir() { &file } else { path };
+            weights::load(self.prepared.as_mut(), &self.plans, file, partly)?
+        };
         self.poisoned = false;
-        Ok(())
+        Ok(loaded)
     }
 
     /// Loads parameters (their running averages, where there are some) and running statistics from a folder's newest good
@@ -55,7 +87,7 @@ impl Session {
     pub fn load_checkpoint(&mut self, folder: &Path) -> Result<PathBuf, TrainError> {
         (self.poisoned, self.replayable) = (true, false);
         let (path, _) = newest(folder, |path| {
-            weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path)?;
+            weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path, false)?;
             Ok(path.to_path_buf())
         })?;
         self.poisoned = false;

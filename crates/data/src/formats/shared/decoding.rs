@@ -3,8 +3,11 @@
 use super::finish;
 use crate::core::budget::zeroed;
 use crate::pipeline::Head;
-use crate::transforms::image::{announced, most_class};
-use crate::{Crop, DataError, Dataset, Decode, DecodeMasks, ImageOptions, OpenOptions, Pipeline, Record};
+use crate::transforms::image::{DEVIATION, MEAN, announced, most_class};
+use crate::{
+    Crop, DataError, Dataset, Decode, DecodeMasks, ImageOptions, InputPreparation, OpenOptions,
+    PicturePreparation, Pipeline, Preparation, Record,
+};
 
 /// Headers read before the first batch.
 const HEADERS: usize = 1000;
@@ -19,8 +22,8 @@ pub(in crate::formats) fn images(
     options: &OpenOptions,
 ) -> Result<Dataset, DataError> {
     let (train, test) = (train.into(), test.into());
-    let ([training, plain], _) = stages(&train, &test, options)?;
-    finish(name, train.apply(training)?, test.apply(plain)?, options)
+    let Stages { training, plain, preparation, .. } = stages(&train, &test, options)?;
+    finish(name, train.apply(training)?.prepared(preparation), test.apply(plain)?, options)
 }
 
 /// Pictures with masks: as [`images`], with the same window for both.
@@ -30,14 +33,14 @@ pub(in crate::formats) fn masks(
     test: Pipeline,
     options: &OpenOptions,
 ) -> Result<Dataset, DataError> {
-    let ([training, plain], most) = stages(&train, &test, options)?;
+    let Stages { training, plain, preparation, most } = stages(&train, &test, options)?;
     let classes = match options.classes {
         Some(classes) => classes,
         None => classes(&train, most)?.max(classes(&test, most)?),
     };
     let (train, test) =
         (train.apply(DecodeMasks::new(training, classes))?, test.apply(DecodeMasks::new(plain, classes))?);
-    finish(name, train, test, options)
+    finish(name, train.prepared(preparation), test, options)
 }
 
 /// One more than the largest class of the masks, from a sample of a thousand.
@@ -57,12 +60,18 @@ fn classes(pairs: &Pipeline, most_pixels: usize) -> Result<usize, DataError> {
     Ok(most.map_or(1, |class| usize::from(class) + 1))
 }
 
-/// How pictures are decoded for training and for testing, and the most pixels of one.
-fn stages(
-    train: &Pipeline,
-    test: &Pipeline,
-    options: &OpenOptions,
-) -> Result<([Decode; 2], usize), DataError> {
+/// How pictures are decoded for training and for testing.
+struct Stages {
+    training: Decode,
+    plain: Decode,
+    /// That of the training part, with what pictures go through.
+    preparation: Preparation,
+    /// The most pixels of a picture.
+    most: usize,
+}
+
+/// Decides how pictures are decoded.
+fn stages(train: &Pipeline, test: &Pipeline, options: &OpenOptions) -> Result<Stages, DataError> {
     let ImageOptions { size, augment, skip_bad, most_pixels, .. } = options.images.clone();
     let bytes = size.iter().try_fold(4usize, |bytes, n| bytes.checked_mul(*n)).unwrap_or(usize::MAX);
     if bytes > options.max_bytes {
@@ -79,15 +88,19 @@ fn stages(
     let most = most_pixels.unwrap_or(most.min(cap));
     let side = size[0].max(size[1]);
     let same = surveys.iter().all(|survey| survey.sizes == Some([size[0], size[1]]));
+    // As published models are evaluated: the central seven eighths.
+    let shorter_side = (!same).then(|| side.saturating_mul(8).div_ceil(7));
     let plain = || {
         let decode = Decode::new(size, most).seed(options.seed);
         let decode = if options.images.bf16 { decode.bf16() } else { decode };
-        // As published models are evaluated: the central seven eighths.
-        if same { decode } else { decode.resize(side.saturating_mul(8).div_ceil(7)) }
+        if let Some(side) = shorter_side { decode.resize(side) } else { decode }
     };
     let pad = if same { side / 8 } else { 0 };
     let training = if augment { plain().crop(Crop::Random { pad }).flip() } else { plain() };
-    Ok(([training, plain()], most))
+    let picture = PicturePreparation { size, shorter_side, mean: MEAN, deviation: DEVIATION };
+    let input = InputPreparation::Picture(picture);
+    let preparation = Preparation { input, ..train.preparation().clone() };
+    Ok(Stages { training, plain: plain(), preparation, most })
 }
 
 /// What the headers of a source's images announce.

@@ -41,8 +41,14 @@ pub(crate) fn image_schema(largest: u64, classes: usize) -> Schema {
 
 /// Reads a file into a column, whose buffer is as long as the longest file was at the time of listing.
 pub(crate) fn read_file(path: &Path, record: &mut Record<'_>, column: usize) -> Result<(), DataError> {
+    let length = read_into(path, record.buffer_mut(column))?;
+    record.set_length(column, length)
+}
+
+/// Reads a file into a buffer that is as long as the longest file was at the time of listing; returns the file's length.
+pub(crate) fn read_into(path: &Path, buffer: &mut [u8]) -> Result<usize, DataError> {
     let mut file = File::open(path).map_err(|e| failed(path, e))?;
-    let (mut length, buffer) = (0, record.buffer_mut(column));
+    let mut length = 0;
     loop {
         match file.read(&mut buffer[length..]) {
             Ok(0) => break,
@@ -57,5 +63,5 @@ pub(crate) fn read_file(path: &Path, record: &mut Record<'_>, column: usize) -> 
         let what = if grown { "bytes: the file has grown and" } else { "bytes: a file" };
         return Err(DataError::OverCap { what, found, cap });
     }
-    record.set_length(column, length)
+    Ok(length)
 }

@@ -1,6 +1,11 @@
 //! How the columns of a table become features and a label: numbers as they are, words one-hot or as classes.
 
-use crate::{DataError, Field, Record, Schema, TableOptions};
+mod restored;
+
+use crate::{
+    ColumnPreparation, DataError, Field, InputPreparation, Preparation, Record, RowPreparation, Schema,
+    TableOptions,
+};
 use std::collections::BTreeSet;
 
 /// The most different words of a feature column; each becomes a feature.
@@ -189,6 +194,18 @@ impl TableEncoder {
 
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// What rows go through here, so that those of another table can go through the same.
+    pub fn preparation(&self) -> Preparation {
+        let column = |&column: &usize| {
+            let ColumnEncoding { name, content, .. } = &self.columns[column];
+            let words = if let Content::Words(words) = content { Some(words.clone()) } else { None };
+            ColumnPreparation { name: name.clone(), words }
+        };
+        let (label, columns) = (self.name(self.label).to_string(), self.order.iter().map(column).collect());
+        let input = InputPreparation::Row(RowPreparation { label, columns, ..RowPreparation::default() });
+        Preparation { input, ..Preparation::named(self.classes()) }
     }
 
     /// The words of the label, in the order of the classes.

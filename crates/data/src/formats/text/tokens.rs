@@ -104,7 +104,7 @@ impl Tokens {
 }
 
 /// A tokenizer, its vocabulary size, and an estimate of its heap bytes.
-fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
+pub(crate) fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
     let bytes = length(path)?;
     if bytes > MAX_TOKENIZER_BYTES {
         let over =

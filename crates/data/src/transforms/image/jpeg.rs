@@ -11,6 +11,8 @@ use zune_jpeg::JpegDecoder;
 pub struct Header {
     pub height: usize,
     pub width: usize,
+    /// Components of a pixel: one for grey.
+    pub components: usize,
     /// Offset of the height field, if the rows are coded in order: all components in one scan.
     height_at: Option<usize>,
     /// Pixel rows that are coded together.
@@ -22,7 +24,7 @@ impl Header {
     pub fn parse(file: &[u8]) -> Result<Self, DataError> {
         let cut = || DataError::Corrupt { reason: "the JPEG header is cut short".into() };
         let word = |at: usize| Some(usize::from(*file.get(at)?) << 8 | usize::from(*file.get(at + 1)?));
-        let mut header: Option<(Self, usize)> = None;
+        let mut header: Option<Self> = None;
         let mut at = 2;
         loop {
             // Any number of fill bytes may precede a marker.
@@ -45,12 +47,12 @@ impl Header {
                     let unit = 8 * most.unwrap_or(1).max(1);
                     // Baseline and extended sequential only: a progressive picture is spread over the whole file.
                     let height_at = (marker <= 0xc1).then_some(at + 5);
-                    header = Some((Self { height, width, height_at, unit }, components));
+                    header = Some(Self { height, width, components, height_at, unit });
                 }
                 0xda => {
-                    let (header, components) = header.ok_or_else(cut)?;
+                    let header = header.ok_or_else(cut)?;
                     let scanned = usize::from(*file.get(at + 4).ok_or_else(cut)?);
-                    let height_at = header.height_at.filter(|_| scanned == components);
+                    let height_at = header.height_at.filter(|_| scanned == header.components);
                     return Ok(Self { height_at, ..header });
                 }
                 _ => {}

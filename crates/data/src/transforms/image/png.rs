@@ -16,6 +16,13 @@ pub fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
     Ok([info.height as usize, info.width as usize])
 }
 
+/// Whether the header announces colours.
+pub fn is_colour(file: &[u8]) -> Result<bool, DataError> {
+    let mut decoder = Decoder::new_with_limits(Cursor::new(file), Limits { bytes: 1 << 20 });
+    let info = decoder.read_header_info().map_err(corrupt)?;
+    Ok(!matches!(info.color_type, ColorType::Grayscale | ColorType::GrayscaleAlpha))
+}
+
 /// Decodes the whole picture into one or three channels, without transparency.
 pub fn decode<'p>(file: &[u8], channels: usize, pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
     let limits = Limits { bytes: heap_bytes(pixels.len() / 4) };

@@ -1,0 +1,50 @@
+//! Weights that a run starts from, and what is wrong with weights in users' words.
+
+use super::text::printable;
+use super::{Failure, say};
+use plimsoll::train::{Loaded, Session, TrainError};
+use std::path::Path;
+
+/// The most tensors of a list that are named.
+const MOST_NAMED: usize = 24;
+
+/// Loads the weights of `--weights` and tells what they are.
+pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<(), Failure> {
+    let loaded = match new_head {
+        true => session.load_matching(path).map_err(refused)?,
+        false => session.load(path).map(|()| Loaded::default()).map_err(|error| match &error {
+            TrainError::WeightsDiffer { .. } => {
+                let offer = "add --new-head to load what fits and start the rest anew";
+                Failure::usage(format!("{}; {offer}", printable(&error.to_string())))
+            }
+            _ => refused(error),
+        })?,
+    };
+    say(&format!("\nStarting from {}", printable(&path.display().to_string())));
+    if new_head {
+        say(&format!("  loaded       {} tensors", loaded.loaded.len()));
+        say(&format!("  left out     {}", named(&loaded.left_out)));
+        say(&format!("  new          {}", named(&loaded.fresh)));
+    }
+    Ok(())
+}
+
+/// A file of weights that must change is wrong input, other failures are not.
+pub fn refused(error: TrainError) -> Failure {
+    match error {
+        TrainError::Weights { .. } | TrainError::WeightsDiffer { .. } | TrainError::File { .. } => {
+            Failure::usage(printable(&error.to_string()))
+        }
+        error => error.into(),
+    }
+}
+
+/// Names of tensors as a list.
+fn named(names: &[String]) -> String {
+    let listed: Vec<_> = names.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
+    match names.len().saturating_sub(MOST_NAMED) {
+        _ if names.is_empty() => "nothing".to_string(),
+        0 => listed.join(", "),
+        more => format!("{}, and {more} more", listed.join(", ")),
+    }
+}
