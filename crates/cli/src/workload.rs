@@ -130,8 +130,8 @@ fn refuse(
     }
     let share = short.smallest_line_bytes as f64 / workload.recorded_peak_bytes as f64;
     Failure::memory(format!(
-        "no schedule of `{}` under {} was found. Raise the line to {} bytes ({:.1}% of the recorded peak); no schedule \
-         needs less than {}, and the largest call alone {}",
+        "no schedule of `{}` under {} was found. Raise the line to {} bytes ({:.1}% of the recorded peak); every schedule \
+         needs {} or more, the largest call alone {}",
         workload.name,
         in_words(short.line_bytes as usize),
         short.smallest_line_bytes,
