@@ -113,6 +113,7 @@ fn refuse(
             "planned_peak_bytes": Value::Null,
             "floor_bytes": short.smallest_line_bytes,
             "smallest_line_bytes": short.smallest_line_bytes,
+            "least_peak_bytes": short.least_peak_bytes,
             "largest_call_bytes": short.largest_call_bytes,
             "overhead": Value::Null,
             "lower_bound_overhead": bound,
@@ -129,12 +130,13 @@ fn refuse(
     }
     let share = short.smallest_line_bytes as f64 / workload.recorded_peak_bytes as f64;
     Failure::memory(format!(
-        "no schedule of `{}` under {} was found. Raise the line to {} bytes ({:.1}% of the recorded peak); the largest \
-         call alone needs {}",
+        "no schedule of `{}` under {} was found. Raise the line to {} bytes ({:.1}% of the recorded peak); every schedule \
+         needs {} or more, the largest call alone {}",
         workload.name,
         in_words(short.line_bytes as usize),
         short.smallest_line_bytes,
         (share * 1e3).ceil() / 10.0,
+        in_words(short.least_peak_bytes as usize),
         in_words(short.largest_call_bytes as usize),
     ))
 }

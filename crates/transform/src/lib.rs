@@ -69,12 +69,12 @@ impl Pass {
         }
     }
 
-    /// Runs the pass on a graph for a target with these numerics.
-    pub fn run(self, graph: &Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
+    /// Runs the pass on a graph for a target with these numerics. Takes the graph, so that no more than two are held at a time.
+    pub fn run(self, graph: Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
         match self {
-            Self::Decompose => decompose(graph),
+            Self::Decompose => decompose(&graph),
             Self::Simplify => simplify(graph),
-            Self::Save => save(graph),
+            Self::Save => save(&graph),
             Self::Fuse => fuse(graph, numerics),
         }
     }
@@ -89,11 +89,11 @@ impl FromStr for Pass {
     }
 }
 
-/// Runs every pass but the ones in `without`, for a target with these numerics, and checks the graph after each. Takes the
-/// graph, so that no more than two are held at a time.
+/// Runs every pass but the ones in `without`, for a target with these numerics, and checks the graph after each. No more than
+/// two graphs are held at a time.
 pub fn optimize(mut graph: Graph, numerics: &Numerics, without: &[Pass]) -> Result<Graph, GraphError> {
     for pass in Pass::ALL.into_iter().filter(|p| !without.contains(p)) {
-        graph = pass.run(&graph, numerics)?;
+        graph = pass.run(graph, numerics)?;
         graph.check()?;
     }
     Ok(graph)

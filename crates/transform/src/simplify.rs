@@ -8,7 +8,15 @@ use std::collections::BTreeMap;
 
 /// Merges nodes that compute the same, drops dead ones, and bypasses no-ops: a product with one, a broadcast before an op
 /// that broadcasts anyway, a reshape of a reshape.
-pub fn simplify(graph: &Graph) -> Result<Graph, GraphError> {
+pub fn simplify(graph: Graph) -> Result<Graph, GraphError> {
+    let merged = merge(&graph)?;
+    drop(graph);
+    // Bypassed nodes may be dead now.
+    drop_dead(&merged)
+}
+
+/// Merges nodes that compute the same, and bypasses no-ops.
+fn merge(graph: &Graph) -> Result<Graph, GraphError> {
     let live = live_nodes(graph);
     let mut r = Rewriter::new(graph);
     // Keyed by the printed op: ops hold floats, which have no order of their own.
@@ -33,9 +41,7 @@ pub fn simplify(graph: &Graph) -> Result<Graph, GraphError> {
         r.set(node, &outputs);
     }
     drop(seen);
-    let merged = r.finish()?;
-    // Bypassed nodes may be dead now.
-    drop_dead(&merged)
+    r.finish()
 }
 
 /// The node's new inputs, with broadcasts and reshapes before it bypassed where the result is the same.

@@ -11,7 +11,7 @@ mod online;
 mod steps;
 
 use plimsoll_plan::remat::{
-    Problem, SearchError, check, largest_call, lower_bound, recorded_peak, smallest_line, solve,
+    Problem, SearchError, check, largest_call, least_peak, lower_bound, recorded_peak, smallest_line, solve,
 };
 use plimsoll_plan::workload::Workload;
 use std::error::Error;
@@ -48,12 +48,15 @@ fn table(name: &str, problem: &Problem, peak: Option<u64>) -> Result<(), Box<dyn
     let percent = |nanoseconds: u64| nanoseconds as f64 / once as f64 * 100.0;
     let smallest = smallest_line(problem)? as f64;
     let largest_call = largest_call(problem)? as f64;
+    let least = least_peak(problem)? as f64;
     println!(
-        "{name}: {} calls, largest call {:.4}, smallest line {:.4} ({:.2} × largest call)",
+        "{name}: {} calls, largest call {:.4}, smallest line {:.4} ({:.2} × largest call), at least {:.4} ({:.2} ×)",
         problem.calls.len(),
         largest_call / peak,
         smallest / peak,
-        smallest / largest_call
+        smallest / largest_call,
+        least / peak,
+        least / largest_call
     );
     println!("  fraction  overhead  at least    online    remat   seconds");
     for (at, fraction) in FRACTIONS.into_iter().enumerate() {

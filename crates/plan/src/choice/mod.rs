@@ -6,12 +6,14 @@
 //! - `state_tiers.rs`: which states live in which tier, whole or updated in chunks;
 //! - `one_graph.rs`: which values of one graph are offloaded, and which are rematerialized.
 
+mod candidates;
 mod compare;
 mod one_graph;
 mod run;
 mod state_tiers;
 
-pub use run::{Batches, Candidates, Chooser};
+pub use candidates::{Batches, Candidates};
+pub use run::Chooser;
 pub(crate) use state_tiers::plan_set;
 #[cfg(test)]
 pub(crate) use state_tiers::{TEST_DISK, plan_offloaded};

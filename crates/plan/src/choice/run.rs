@@ -1,70 +1,13 @@
 //! How a whole run fits: the number of micro-batches, and the techniques that each number may use.
 
-use super::{Score, better};
-use crate::{
-    Budget, Entry, Fingerprint, HostBudget, Infeasible, PlanError, PlanSet, SearchCache, Target, Tiers,
-    VerifyError, sheet, verify,
-};
-use plimsoll_graph::Graph;
-use std::cell::OnceCell;
+use super::{Batches, Candidates, Score, better};
+use crate::{Budget, HostBudget, LoadSheet, PlanSet, SearchCache, Space, sheet, verify};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Writing wears a disk out, and a link may be slower than it says: offload that is not needed to fit has to save at least this
 /// fraction (1/32) of a step.
 const WORTH_OFFLOADING: u64 = 32;
-
-/// A run to plan, as the chooser sees it: graphs for any number of micro-batches, and what lies outside the arena.
-pub trait Candidates {
-    /// Why there are no graphs.
-    type Error: From<PlanError> + From<VerifyError>;
-
-    /// The target of the plans.
-    fn target(&self) -> &dyn Target;
-    /// The tiers that may hold offloaded states and values.
-    fn tiers(&self) -> Tiers;
-    /// Numbers of micro-batches to try, the fewest first; at least one number.
-    fn micro_batches(&self) -> Vec<usize>;
-    /// The graphs of every batch type, by name, with training steps in so many micro-batches.
-    fn graphs(&self, micro_batches: usize) -> Result<Vec<(String, Graph)>, Self::Error>;
-    /// What lies in host memory outside the arena beside the plans themselves.
-    fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry>;
-    /// Heap of the program beside that of the plans; `None` if the heap is not accounted for.
-    fn heap_bytes(&self) -> Option<usize>;
-    /// Whether the error says that the batch cannot be split.
-    fn is_unsplittable(error: &Self::Error) -> bool;
-    /// The part of the error that says by how much a plan misses the line.
-    fn infeasible(error: &Self::Error) -> Option<&Infeasible>;
-
-    /// Plans with the lowest peak that a budget asks for. A run with a plan cache looks there first.
-    fn plan_lowest(
-        &self,
-        batches: &Batches,
-        budget: &Budget,
-        search_cache: &SearchCache,
-    ) -> Result<PlanSet, PlanError> {
-        search_cache.plan_lowest(batches.graphs(), self.target(), budget)
-    }
-}
-
-/// The graphs of every batch type, by name.
-pub struct Batches {
-    graphs: Vec<(String, Arc<Graph>)>,
-    fingerprint: OnceCell<Fingerprint>,
-}
-
-impl Batches {
-    /// The graphs.
-    pub fn graphs(&self) -> &[(String, Arc<Graph>)] {
-        &self.graphs
-    }
-
-    /// What their plans on a target depend on; computed once.
-    pub fn fingerprint(&self, target: &dyn Target) -> Fingerprint {
-        *self.fingerprint.get_or_init(|| Fingerprint::new(&self.graphs, target))
-    }
-}
 
 /// What plans of a run may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +27,8 @@ pub struct Chooser {
     pub line_bytes: usize,
     /// The line of host memory, where the computing space is a device's.
     host_line_bytes: usize,
-    /// Whether plans are as low as possible, rather than just under the line.
-    lowest: bool,
+    /// The limit that searches are given, where it is not the line.
+    limit: Option<usize>,
     /// Predicted time of a step without a line, and bytes of all states; known once anything is planned.
     unlimited_ns: u64,
     state_bytes: usize,
@@ -94,6 +37,12 @@ pub struct Chooser {
     /// By the number of micro-batches: graphs, and plans without any technique.
     batches: BTreeMap<usize, Rc<Batches>>,
     plain: BTreeMap<usize, Rc<PlanSet>>,
+    /// By the number of micro-batches: the load sheets of those plans.
+    plain_sheets: BTreeMap<usize, LoadSheet>,
+    /// Plans chosen under other lines.
+    chosen: Vec<PlanSet>,
+    /// By the number of micro-batches: what the process holds at most while it searches for their plans.
+    search_bytes: BTreeMap<usize, usize>,
     search_cache: SearchCache,
 }
 
@@ -113,22 +62,54 @@ impl Chooser {
         self.unlimited_ns
     }
 
-    /// The fastest plans found under the line; every plan set is verified.
+    /// The fastest plans found under the line; every plan set is verified. A line is refused with the smallest line that would
+    /// do, as far as the refused one leaves room for the search: that one is planned, and the one a byte below it is not.
     pub fn choose<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
+        let found = self.search(run)?;
+        Ok(if self.keep { self.or_chosen(found) } else { found })
+    }
+
+    /// The faster of these plans and those chosen under lower lines, which fit under this one, too.
+    fn or_chosen(&mut self, found: PlanSet) -> PlanSet {
+        let fits = |plans: &&PlanSet| self.under_lines(plans.sheet.clone()).check_line().is_ok();
+        let fastest = self.chosen.iter().filter(fits).min_by_key(|plans| step_ns(plans));
+        if let Some(known) = fastest.filter(|known| step_ns(known) < step_ns(&found)) {
+            return PlanSet { sheet: self.under_lines(known.sheet.clone()), ..known.clone() };
+        }
+        self.chosen.push(found.clone());
+        found
+    }
+
+    /// The fastest plans found by searches at the line, else those with the lowest peak.
+    fn search<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
         let found = self.fastest(run);
-        if !is_infeasible::<C>(&found) || self.line_bytes == 0 {
+        if !is_infeasible::<C>(&found) {
             return found;
         }
         // Plans with the lowest peak sometimes fit where those searched for at the line do not.
-        self.lowest = true;
-        let lowest = self.fastest(run);
-        self.lowest = false;
-        better_of::<C>(found, lowest)
+        let mut lowest = if self.line_bytes == 0 { found } else { self.under_limit(run, 0) };
+        // A search just below what they need sometimes finds lower ones, with less fragmentation.
+        while let Some(needed) = needed_bytes::<C>(&lowest) {
+            let lower = self.under_limit(run, needed - 1);
+            if is_infeasible::<C>(&lower) && needed_bytes::<C>(&lower).is_none_or(|lower| lower >= needed) {
+                break;
+            }
+            lowest = lower;
+        }
+        lowest
+    }
+
+    /// The plans that searches under another limit than the line find.
+    fn under_limit<C: Candidates>(&mut self, run: &C, limit: usize) -> Result<PlanSet, C::Error> {
+        self.limit = Some(limit);
+        let found = self.fastest(run);
+        self.limit = None;
+        found
     }
 
     /// The limit that searches are given.
     fn search_limit(&self) -> usize {
-        if self.lowest { 0 } else { self.line_bytes }
+        self.limit.unwrap_or(self.line_bytes)
     }
 
     fn fastest<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
@@ -141,7 +122,7 @@ impl Chooser {
             }
             match self.plan(run, count, RunTechniques::Plain) {
                 Err(error) if C::is_unsplittable(&error) => break,
-                other => best = other,
+                other => best = better_of::<C>(best, other),
             }
             tried += 1;
         }
@@ -154,6 +135,7 @@ impl Chooser {
         let last = if fits { tried - 2 } else { tried - 1 };
         let mut again = vec![0, (counts.len() / 2).min(last), last];
         again.dedup();
+        again.retain(|&at| self.has_room(run, counts[at]));
         let offloads = !run.tiers().is_empty();
         // Rematerialization does not help where the states alone exceed the line. A line of 0 asks for the lowest peak.
         let line = self.search_limit();
@@ -171,7 +153,7 @@ impl Chooser {
         // needs no accumulators.
         let mut slower = 0;
         for (at, &count) in counts[..tried].iter().enumerate().rev() {
-            if at > 0 && slower > 1 {
+            if at > 0 && slower > 1 || !self.has_room(run, count) {
                 continue;
             }
             let time_limit_ns = match &best {
@@ -200,18 +182,28 @@ impl Chooser {
     ) -> Result<PlanSet, C::Error> {
         let mut plans = match techniques {
             // The same under every line.
-            RunTechniques::Plain => self.plan_plain(run, micro_batches)?,
+            RunTechniques::Plain => {
+                let known = self.plain_sheets.get(&micro_batches);
+                known.map_or(Ok(()), |sheet| self.under_lines(sheet.clone()).check_line())?;
+                self.plan_plain(run, micro_batches)?
+            }
             RunTechniques::Rematerialize | RunTechniques::Offload { .. } => {
                 self.plan_lowest(run, micro_batches, techniques)?
             }
         };
-        plans.sheet.line_bytes = self.line_bytes;
-        if let Some(host) = &mut plans.sheet.host {
-            host.line_bytes = self.host_line_bytes;
-        }
+        plans.sheet = self.under_lines(plans.sheet);
         plans.sheet.check_line()?;
         verify(&plans)?;
         Ok(plans)
+    }
+
+    /// A load sheet with the lines of this run.
+    fn under_lines(&self, mut sheet: LoadSheet) -> LoadSheet {
+        sheet.line_bytes = self.line_bytes;
+        if let Some(host) = &mut sheet.host {
+            host.line_bytes = self.host_line_bytes;
+        }
+        sheet
     }
 
     /// The plans without any technique. The first ones tell the time of a step without a line.
@@ -224,6 +216,7 @@ impl Chooser {
             self.unlimited_ns = step_ns(&plans);
             self.state_bytes = plans.states.iter().map(|s| s.ty.bytes()).sum();
         }
+        self.plain_sheets.insert(micro_batches, plans.sheet.clone());
         if self.keep {
             self.plain.insert(micro_batches, Rc::new(plans.clone()));
         }
@@ -234,9 +227,7 @@ impl Chooser {
         if let Some(known) = self.batches.get(&micro_batches) {
             return Ok(known.clone());
         }
-        let graphs = run.graphs(micro_batches)?;
-        let graphs = graphs.into_iter().map(|(name, graph)| (name, Arc::new(graph))).collect();
-        let made = Rc::new(Batches { graphs, fingerprint: OnceCell::new() });
+        let made = Rc::new(Batches::new(run.graphs(micro_batches)?));
         if self.keep {
             self.batches.insert(micro_batches, made.clone());
         }
@@ -255,7 +246,11 @@ impl Chooser {
         let (tiers, limit) = (run.tiers(), self.search_limit());
         let device = tiers.host.is_some();
         let in_host = run.outside(micro_batches, batches.graphs());
-        let techniques = self.within_room(run, &batches, &in_host, techniques);
+        if let Some(heap) = run.heap_bytes() {
+            let planning = heap.saturating_add(sheet::planning_bytes(batches.graphs(), true));
+            let bytes = in_host.iter().fold(planning, |sum, e| sum.saturating_add(e.bytes));
+            self.search_bytes.insert(micro_batches, bytes);
+        }
         let plain = techniques == RunTechniques::Plain;
         // Heap and page tables depend on the plan: they are reserved first, and counted once the plan is known.
         // Rematerialized runs and transfers add to the plan, seldom as much as an eighth.
@@ -311,19 +306,10 @@ impl Chooser {
         }
     }
 
-    /// The techniques, or none where a search for them might itself pass the line. A line of 0 asks for the lowest peak.
-    fn within_room<C: Candidates>(
-        &self,
-        run: &C,
-        batches: &Batches,
-        outside: &[Entry],
-        techniques: RunTechniques,
-    ) -> RunTechniques {
+    /// Whether a search for plans in so many micro-batches stays under the line itself. A line of 0 asks for the lowest peak.
+    fn has_room<C: Candidates>(&self, run: &C, micro_batches: usize) -> bool {
         let line = if run.tiers().host.is_some() { self.host_line_bytes } else { self.line_bytes };
-        let Some(heap) = run.heap_bytes().filter(|_| line > 0) else { return techniques };
-        let planning = sheet::planning_bytes(batches.graphs(), true);
-        let needed = outside.iter().fold(heap.saturating_add(planning), |sum, e| sum.saturating_add(e.bytes));
-        if needed <= line { techniques } else { RunTechniques::Plain }
+        line == 0 || self.search_bytes.get(&micro_batches).is_none_or(|&bytes| bytes <= line)
     }
 }
 
@@ -334,6 +320,12 @@ fn step_ns(plans: &PlanSet) -> u64 {
 
 fn is_infeasible<C: Candidates>(result: &Result<PlanSet, C::Error>) -> bool {
     result.as_ref().is_err_and(|error| C::infeasible(error).is_some())
+}
+
+/// The bytes of the computing space that plans over its line need.
+fn needed_bytes<C: Candidates>(result: &Result<PlanSet, C::Error>) -> Option<usize> {
+    let short = C::infeasible(result.as_ref().err()?)?;
+    (short.space == Space::Computing).then_some(short.needed_bytes)
 }
 
 /// The faster of two plans; of two that do not fit, the one that misses the line by less. Any other failure is returned.

@@ -5,6 +5,7 @@ mod solve_line;
 
 use super::evict::EvictionPolicy;
 use super::incremental_peak::IncrementalPeak;
+use super::least_peak::least_peak;
 use super::peak::PeakSimulator;
 use super::table::Table;
 use super::{LineTooLow, Problem, ProblemError, Schedule, bound};
@@ -105,6 +106,16 @@ impl Frontier {
 
     /// The fastest schedule found whose peak is at most a line.
     pub fn solve(&mut self, line_bytes: u64) -> Result<Schedule, LineTooLow> {
+        self.under(line_bytes).ok_or_else(|| LineTooLow {
+            line_bytes,
+            smallest_line_bytes: self.lowest_found().peak,
+            least_peak_bytes: least_peak(&self.table),
+            largest_call_bytes: bound::largest_call(&self.table),
+        })
+    }
+
+    /// As [`Frontier::solve`], without the bounds where there is none.
+    pub(crate) fn under(&mut self, line_bytes: u64) -> Option<Schedule> {
         self.find(line_bytes).map(|found| self.schedule(&found))
     }
 
@@ -139,20 +150,17 @@ impl Frontier {
         PeakSimulator::new(&self.table).schedule(&found.runs)
     }
 
-    fn find(&mut self, line: u64) -> Result<Found, LineTooLow> {
+    fn find(&mut self, line: u64) -> Option<Found> {
         if self.recorded.peak <= line {
-            return Ok(self.recorded.clone());
+            return Some(self.recorded.clone());
         }
-        let smallest_line_bytes = self.lowest_found().peak;
-        if smallest_line_bytes > line {
-            let largest_call_bytes = bound::largest_call(&self.table);
-            let too_low = LineTooLow { line_bytes: line, smallest_line_bytes, largest_call_bytes };
-            return self.solve_line(line, None).ok_or(too_low);
+        if self.lowest_found().peak > line {
+            return self.solve_line(line, None);
         }
         if let Some(found) = self.between.get(&line) {
-            return Ok(found.clone());
+            return Some(found.clone());
         }
-        Ok(match self.solve_points(line) {
+        Some(match self.solve_points(line) {
             (point, found) if point == line => found,
             (_, below) => {
                 let found = self.solve_from(line, below);

@@ -40,6 +40,7 @@ mod in_place;
 mod incremental_peak;
 mod insert;
 mod lagrangian;
+mod least_peak;
 mod legality;
 mod local_search;
 mod peak;
@@ -128,14 +129,16 @@ impl Schedule {
 /// No schedule under the line was found.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error(
-    "no schedule under {line_bytes} bytes: the smallest line found is {smallest_line_bytes}, the largest call alone \
-     needs {largest_call_bytes}"
+    "no schedule under {line_bytes} bytes: the smallest line found is {smallest_line_bytes}, none is below \
+     {least_peak_bytes}, the largest call alone needs {largest_call_bytes}"
 )]
 pub struct LineTooLow {
     /// The line asked for.
     pub line_bytes: u64,
     /// The smallest line for which a schedule was found.
     pub smallest_line_bytes: u64,
+    /// A lower bound of every schedule's peak.
+    pub least_peak_bytes: u64,
     /// What the largest call alone needs.
     pub largest_call_bytes: u64,
 }
@@ -206,6 +209,11 @@ pub fn lower_bound(problem: &Problem, line_bytes: u64) -> Result<u64, ProblemErr
 /// What the largest call alone needs: pinned tensors, its inputs, outputs and workspace. No schedule has a lower peak.
 pub fn largest_call(problem: &Problem) -> Result<u64, ProblemError> {
     Ok(bound::largest_call(&Table::new(problem)?))
+}
+
+/// A lower bound of every schedule's peak, at least [`largest_call`]: what producing each call's inputs takes counts, too.
+pub fn least_peak(problem: &Problem) -> Result<u64, ProblemError> {
+    Ok(least_peak::least_peak(&Table::new(problem)?))
 }
 
 /// The peak of the recorded order without rematerialization.

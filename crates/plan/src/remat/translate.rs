@@ -115,7 +115,7 @@ impl<'w, 'g> Rematerialization<'w, 'g> {
     pub fn under(&mut self, line: usize) -> Option<Vec<TaskId>> {
         let ((), lists) = self.search_legal(|translated, frontier| {
             let line = line.checked_sub(translated.fixed_bytes)?;
-            Some(((), vec![frontier.solve(line as u64).ok()?]))
+            Some(((), vec![frontier.under(line as u64)?]))
         })?;
         lists.into_iter().next()
     }

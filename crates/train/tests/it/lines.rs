@@ -1,12 +1,15 @@
-//! More memory never makes a plan slower, and no line above the floor is infeasible.
+//! More memory never makes a plan slower, no line above the floor is infeasible, and every line below it is.
 
 use crate::support;
 
 use plimsoll_nn::zoo::{CharLstm, Gpt};
 use plimsoll_nn::{AdamW, Model};
-use plimsoll_plan::NullExecutor;
-use plimsoll_train::Trainer;
+use plimsoll_plan::{NullExecutor, PlanError};
+use plimsoll_tensor::random::Lcg;
+use plimsoll_train::{TrainError, Trainer};
 use support::{data, deep};
+
+const GPT: Gpt = Gpt { layers: 2, width: 32, heads: 2, context: 32, vocabulary: 64, gpt2: false };
 
 /// Plans on a grid of lines from the floor up: each fits, and none takes more time than one below it. Returns the fraction of
 /// the floor's extra time that is left three quarters up.
@@ -43,13 +46,77 @@ fn extra_time_three_quarters_up(
 
 #[test]
 fn more_memory_is_never_slower_nor_infeasible() {
-    let gpt = Gpt { layers: 2, width: 32, heads: 2, context: 32, vocabulary: 64, ..Gpt::default() };
     let lstm = CharLstm { layers: 2, width: 64, context: 16, vocabulary: 64 };
     // Batches so large that planning takes little beside the arena: a search that might pass the line is not begun.
-    let left = extra_time_three_quarters_up(gpt, 128, Some(2), 12);
+    let left = extra_time_three_quarters_up(GPT, 128, Some(2), 12);
     assert!(left < 0.5, "gpt: {left}");
     let left = extra_time_three_quarters_up(lstm, 1024, Some(2), 8);
     assert!(left < 0.5, "lstm: {left}");
-    extra_time_three_quarters_up(gpt, 16, None, 4);
+    extra_time_three_quarters_up(GPT, 16, None, 4);
     extra_time_three_quarters_up(deep(8), 64, None, 8);
+}
+
+/// The smallest line that is reported is the smallest that is planned: by the forecast itself, and by a run that knows only
+/// its own line.
+fn floor_is_the_smallest_line<M: Model + 'static>(model: impl Fn() -> M, batch: usize, split: Option<usize>) {
+    let what = format!("{}, {batch}, {split:?}", model().name());
+    let data = data(&model());
+    let trainer = || {
+        let trainer = Trainer::new(model(), AdamW::new(1e-3), NullExecutor::default());
+        split.into_iter().fold(trainer.batch(batch).heap(1 << 16), Trainer::micro_batches)
+    };
+    let floor = trainer().forecast(&data).floor().unwrap();
+    let plans = trainer().line(floor).plan(&data).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(plans.sheet.total_bytes <= floor, "{what}");
+    let needed = match trainer().line(floor - 1).plan(&data) {
+        Err(TrainError::Plan(PlanError::Infeasible(short))) => short.needed_bytes,
+        other => panic!("{what}: a byte below {floor}: {:?}", other.map(|p| p.sheet.total_bytes)),
+    };
+    // More than the floor where the line leaves no room for the search that finds it; that much does, too.
+    assert!(needed >= floor && trainer().line(needed).plan(&data).is_ok(), "{what}: {needed}, {floor}");
+}
+
+#[test]
+fn a_line_below_the_floor_is_refused() {
+    let lstm = || CharLstm { layers: 1, width: 32, context: 12, vocabulary: 32 };
+    for split in [None, Some(1), Some(2)] {
+        floor_is_the_smallest_line(lstm, 256, split);
+        floor_is_the_smallest_line(|| deep(6), 512, split);
+        floor_is_the_smallest_line(|| GPT, 64, split);
+    }
+    floor_is_the_smallest_line(|| deep(12), 2048, Some(1));
+}
+
+/// Under random lines, planned from the lowest up.
+fn random_lines_are_never_slower(model: impl Model + 'static, batch: usize, split: usize, seed: u64) {
+    let what = format!("{}, {batch}, {split}", model.name());
+    let data = data(&model);
+    let trainer = Trainer::new(model, AdamW::new(1e-3), NullExecutor::default())
+        .batch(batch)
+        .heap(1 << 16)
+        .micro_batches(split);
+    let mut forecast = trainer.forecast(&data);
+    let whole = forecast.plan(usize::MAX).unwrap().sheet.total_bytes;
+    let floor = forecast.floor().unwrap();
+    let mut random = Lcg::new(seed);
+    let mut lines: Vec<usize> = (0..24).map(|_| floor + random.below(whole - floor)).collect();
+    lines.sort_unstable();
+    let mut last = u64::MAX;
+    for line in lines {
+        let plans = forecast.plan(line).unwrap();
+        assert!(plans.sheet.total_bytes <= line && plans.sheet.line_bytes == line, "{what}");
+        let time = plans.plans[0].nanoseconds;
+        assert!(time <= last, "{what}: {time} ns under {line} bytes, {last} under the line below");
+        last = time;
+    }
+}
+
+#[test]
+fn random_lines_are_never_slower_than_lower_ones() {
+    let lstm = CharLstm { layers: 2, width: 64, context: 16, vocabulary: 64 };
+    for (split, seed) in [(1, 5), (2, 6)] {
+        random_lines_are_never_slower(lstm, 1024, split, seed);
+        random_lines_are_never_slower(GPT, 128, split, seed);
+        random_lines_are_never_slower(deep(10), 1024, split, seed);
+    }
 }

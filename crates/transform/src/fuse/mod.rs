@@ -17,8 +17,9 @@ use plimsoll_graph::{Graph, GraphError, Node, Numerics, Op};
 /// Fuses elementwise ops over one shape into regions, bias, relu and the rounding to a 16-bit float into the product or
 /// convolution before them as far as the target's epilogues go, and the widening of one into the sum after it. Every value
 /// keeps its rounding, so the numbers stay the same to the bit.
-pub fn fuse(graph: &Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
-    let mut fused = epilogue::fuse(graph, numerics.epilogues)?;
+pub fn fuse(graph: Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
+    let mut fused = epilogue::fuse(&graph, numerics.epilogues)?;
+    drop(graph);
     if fused.value_ids().any(|v| fused.ty(v).dtype.is_low()) {
         fused = widening::fuse(&fused)?;
         // Casts whose readers now read what is stored are dead.

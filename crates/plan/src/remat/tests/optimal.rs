@@ -1,7 +1,9 @@
 //! The search against exhaustive search, on small steps.
 
 use super::generate::{add, random_step, random_step_with_once};
-use crate::remat::{Problem, check, largest_call, lower_bound, recorded_peak, smallest_line, solve};
+use crate::remat::{
+    Problem, check, largest_call, least_peak, lower_bound, recorded_peak, smallest_line, solve,
+};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
@@ -97,11 +99,16 @@ fn schedules_of_small_steps_with_calls_that_run_once_are_nearly_optimal() {
 
 fn nearly_optimal(steps: impl Iterator<Item = (u64, Problem)>, least: u32) {
     let (mut count, mut ratio) = (0, 0.0);
+    let (mut above_largest_call, mut exact) = (0, 0);
     for (seed, problem) in steps {
         let exhaustive = Exhaustive::new(&problem);
         let (low, high) = (exhaustive.least_line(), recorded_peak(&problem).unwrap());
         let base: u64 = problem.calls.iter().map(|c| c.nanoseconds).sum();
         assert!(solve(&problem, low - 1).is_err(), "seed {seed}: under the smallest line");
+        let (bound, largest) = (least_peak(&problem).unwrap(), largest_call(&problem).unwrap());
+        assert!(largest <= bound && bound <= low, "seed {seed}: {largest}, {bound}, {low}");
+        above_largest_call += usize::from(bound > largest);
+        exact += usize::from(bound == low && low > largest);
         for line in (low..high).step_by(((high - low) as usize / 3).max(5)) {
             let best = exhaustive.least_time(line).unwrap();
             let bound = lower_bound(&problem, line).unwrap();
@@ -114,6 +121,11 @@ fn nearly_optimal(steps: impl Iterator<Item = (u64, Problem)>, least: u32) {
             count += 1;
         }
     }
+    // Of the steps whose bound is more than the largest call's need.
+    assert!(
+        above_largest_call > 50 && exact > above_largest_call / 2,
+        "{exact} of {above_largest_call} bounds are exact"
+    );
     let mean = ratio / f64::from(count);
     assert!(count > least && mean < 1.01, "{count} schedules take {mean} of the least time");
 }
@@ -174,4 +186,5 @@ fn the_smallest_line_of_residual_blocks_is_optimal() {
     assert_eq!(largest_call(&problem).unwrap(), 3);
     assert!(!can_be_produced(&problem, 4) && can_be_produced(&problem, 5));
     assert_eq!(smallest_line(&problem).unwrap(), 5);
+    assert_eq!(least_peak(&problem).unwrap(), 5);
 }

@@ -160,6 +160,11 @@ fn in_place_outputs_are_counted_however_many_there_are() {
 fn a_line_below_the_pinned_tensors_of_an_empty_step_is_too_low() {
     let problem = Problem { tensors: vec![100], pinned: vec![0], ..Problem::default() };
     assert_eq!(solve(&problem, 100).unwrap().peak_bytes, 100);
-    let too_low = LineTooLow { line_bytes: 99, smallest_line_bytes: 100, largest_call_bytes: 100 };
+    let too_low = LineTooLow {
+        line_bytes: 99,
+        smallest_line_bytes: 100,
+        least_peak_bytes: 100,
+        largest_call_bytes: 100,
+    };
     assert_eq!(solve(&problem, 99), Err(SearchError::LineTooLow(too_low)));
 }
