@@ -4,6 +4,7 @@ pub(crate) mod autotune;
 pub(crate) mod batches;
 pub(crate) mod buckets;
 pub(crate) mod cache;
+mod fingerprint;
 pub(crate) mod memory;
 mod run_state;
 mod verbs;
