@@ -4,14 +4,17 @@
 //!
 //! - `run.rs`: how many micro-batches, and which techniques each count may use ([`Chooser`], called by `train`);
 //! - `state_tiers.rs`: which states live in which tier, whole or updated in chunks;
+//! - `least.rs`: a lower bound of all of them, without a search;
 //! - `one_graph.rs`: which values of one graph are offloaded, and which are rematerialized.
 
 mod compare;
+mod least;
 mod one_graph;
 mod run;
 mod state_tiers;
 
-pub use run::{Batches, Candidates, Chooser};
+pub use least::{LeastMemory, least_memory};
+pub use run::{Batches, Candidates, Chooser, PlanningProgress};
 pub(crate) use state_tiers::plan_set;
 #[cfg(test)]
 pub(crate) use state_tiers::{TEST_DISK, plan_offloaded};

@@ -15,6 +15,19 @@ use std::sync::Arc;
 /// fraction (1/32) of a step.
 const WORTH_OFFLOADING: u64 = 32;
 
+/// A plan that is being searched for, for reports of progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanningProgress {
+    /// Its number, from 1, among those that a [`Chooser`] tried.
+    pub tried: usize,
+    /// The line of the computing space; 0 where the lowest peak is searched for.
+    pub line_bytes: usize,
+    /// Micro-batches of the training step.
+    pub micro_batches: usize,
+    /// What it may do to stay under the line, in words.
+    pub technique: &'static str,
+}
+
 /// A run to plan, as the chooser sees it: graphs for any number of micro-batches, and what lies outside the arena.
 pub trait Candidates {
     /// Why there are no graphs.
@@ -36,6 +49,11 @@ pub trait Candidates {
     fn is_unsplittable(error: &Self::Error) -> bool;
     /// The part of the error that says by how much a plan misses the line.
     fn infeasible(error: &Self::Error) -> Option<&Infeasible>;
+
+    /// Called before each plan is searched for.
+    fn progress(&self, progress: &PlanningProgress) {
+        let _ = progress;
+    }
 
     /// Plans with the lowest peak that a budget asks for. A run with a plan cache looks there first.
     fn plan_lowest(
@@ -77,6 +95,16 @@ enum RunTechniques {
     Offload { time_limit_ns: u64 },
 }
 
+impl RunTechniques {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Plain => "everything in memory",
+            Self::Rematerialize => "recomputing",
+            Self::Offload { .. } => "recomputing and offloading",
+        }
+    }
+}
+
 /// Chooses how a run fits under a line, and keeps what does not depend on the line.
 #[derive(Default)]
 pub struct Chooser {
@@ -89,6 +117,8 @@ pub struct Chooser {
     /// Predicted time of a step without a line, and bytes of all states; known once anything is planned.
     unlimited_ns: u64,
     state_bytes: usize,
+    /// Plans tried so far.
+    tried: usize,
     /// Whether what was found is kept for other lines.
     keep: bool,
     /// By the number of micro-batches: graphs, and plans without any technique.
@@ -198,6 +228,14 @@ impl Chooser {
         micro_batches: usize,
         techniques: RunTechniques,
     ) -> Result<PlanSet, C::Error> {
+        self.tried += 1;
+        let (tried, line_bytes) = (self.tried, self.search_limit());
+        run.progress(&PlanningProgress {
+            tried,
+            line_bytes,
+            micro_batches,
+            technique: techniques.in_words(),
+        });
         let mut plans = match techniques {
             // The same under every line.
             RunTechniques::Plain => self.plan_plain(run, micro_batches)?,
