@@ -39,15 +39,17 @@
 mod error;
 mod files;
 pub mod metrics;
+mod progress;
 mod session;
 mod suggestion;
 mod trainer;
 
 pub use error::TrainError;
-pub use files::{MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, checkpoints};
+pub use files::{MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, checkpoints, write_atomically};
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
 };
+pub use progress::Progress;
 pub use session::{
     Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
     OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, TrainEvent, Watch,

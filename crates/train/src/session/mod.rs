@@ -33,7 +33,7 @@ pub use watch::{Held, Overload, Saved, Watch};
 
 use crate::files::STATE_BUFFER_BYTES;
 use crate::metrics::Metric;
-use crate::{BatchKind, TrainError, Trainer};
+use crate::{BatchKind, Progress, TrainError, Trainer};
 use batch_plan::{BatchPlan, MAX_INPUTS};
 use feed::Feed;
 use init::initialize;
@@ -69,6 +69,8 @@ pub struct Session<'t> {
     total_steps: u64,
     /// Training examples of an epoch.
     train_examples: u64,
+    /// The fingerprint of the training data, for runs with checkpoints.
+    data: String,
     /// The position in the training data.
     cursor: Cursor,
     /// Whether the next `fit` continues the run of a checkpoint, and the folder of that checkpoint.
@@ -110,9 +112,16 @@ impl<'t> Session<'t> {
             .map(|(&batch, plan)| BatchPlan::new(trainer, &plan.graph, batch))
             .collect::<Result<_, _>>()?;
         let metrics = trainer.make_metrics(&plans)?;
+        // Before the arena is mapped: reading examples takes memory.
+        let fingerprint = match trainer.checkpoints {
+            Some(_) => data.train.fingerprint()?,
+            None => String::new(),
+        };
         let mut prepared = trainer.executor.prepare(plans.clone())?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
-        initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
+        initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer, |bytes, of| {
+            trainer.report_progress(&Progress::Initializing { bytes, of });
+        })?;
         buffer.resize(STATE_BUFFER_BYTES, 0);
         let output_bytes = batch_plans.iter().filter(|p| p.batch.kind == BatchKind::Evaluate);
         let output_bytes = output_bytes.flat_map(|p| [p.predictions, p.output]).flatten().map(|o| o.bytes);
@@ -137,6 +146,7 @@ impl<'t> Session<'t> {
             callback_scale: 1.0,
             total_steps: trainer.total_steps(data),
             train_examples: trainer.epoch_examples(data),
+            data: fingerprint,
             cursor: Cursor::default(),
             resumed: false,
             resumed_from: None,

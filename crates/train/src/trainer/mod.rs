@@ -19,6 +19,7 @@ pub(crate) use batch_types::{BatchType, types_in_words};
 pub use forecast::{Forecast, Tally, tally};
 
 use crate::metrics::MetricSpec;
+use crate::progress::{Listen, Progress};
 use crate::{Control, Monitor, Report, Schedule, Session, TrainError, TrainEvent, Watch};
 use loop_settings::CheckpointSettings;
 use plan_cache::PlanCache;
@@ -57,6 +58,7 @@ pub struct Trainer {
     pub(crate) time_limit: Option<Duration>,
     pub(crate) notes: BTreeMap<String, String>,
     pub(crate) watch: Option<Box<dyn Watch>>,
+    progress: Option<Listen>,
     line_bytes: usize,
     device_line_bytes: usize,
     outside: Vec<Entry>,
@@ -101,6 +103,7 @@ impl Trainer {
             time_limit: None,
             notes: BTreeMap::new(),
             watch: None,
+            progress: None,
             line_bytes: usize::MAX,
             device_line_bytes: usize::MAX,
             outside: Vec::new(),
@@ -162,6 +165,38 @@ impl Trainer {
     /// [`TrainError::Overload`] and a checkpoint.
     pub fn watch(self, watch: impl Watch + 'static) -> Self {
         Self { watch: Some(Box::new(watch)), ..self }
+    }
+
+    /// Calls `listen` often while plans are searched for, states get their first values, and data is evaluated or predicted. If
+    /// it answers [`Control::Leave`], an evaluation or prediction ends with [`TrainError::Interrupted`]; during
+    /// [`Session::fit`] a checkpoint is saved first, as for any stop.
+    ///
+    /// ```
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_plan::NullExecutor;
+    /// # use plimsoll_data::{OpenOptions, open};
+    /// use plimsoll_train::{Control, Progress, Trainer};
+    /// use std::{cell::Cell, rc::Rc};
+    /// let data = open("mnist", &OpenOptions::default())?;
+    /// let plans = Rc::new(Cell::new(0));
+    /// let seen = plans.clone();
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), NullExecutor::default()).on_progress(move |progress| {
+    ///     if let Progress::Planning(plan) = progress {
+    ///         seen.set(plan.tried);
+    ///     }
+    ///     Control::Continue
+    /// });
+    /// trainer.plan(&data)?;
+    /// assert_eq!(plans.get(), 1); // without a line the first plan fits
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_progress(self, listen: impl Fn(&Progress) -> Control + 'static) -> Self {
+        Self { progress: Some(Box::new(listen)), ..self }
+    }
+
+    /// Tells the listener, and returns its answer.
+    pub(crate) fn report_progress(&self, progress: &Progress) -> Control {
+        self.progress.as_ref().map_or(Control::Continue, |listen| listen(progress))
     }
 
     /// The line of host memory in bytes. Everything declared with [`Trainer::outside`] stays under it, and the arena, where

@@ -1,13 +1,13 @@
 //! Planning a run: checks of its settings, the choice by [`Chooser`], and notes on the load sheet.
 
 use super::Trainer;
-use crate::TrainError;
+use crate::{Progress, TrainError};
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, ValueId};
 use plimsoll_nn::Precision;
 use plimsoll_plan::{
-    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, PlanError, PlanSet, SearchCache,
-    Target, Tiers, in_words,
+    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, LeastMemory, PlanError, PlanSet,
+    PlanningProgress, SearchCache, Target, Tiers, in_words, least_memory,
 };
 use plimsoll_transform::SplitError;
 use std::sync::Arc;
@@ -56,6 +56,10 @@ impl Candidates for Run<'_> {
         }
     }
 
+    fn progress(&self, progress: &PlanningProgress) {
+        self.trainer.report_progress(&Progress::Planning(*progress));
+    }
+
     fn plan_lowest(
         &self,
         batches: &Batches,
@@ -71,6 +75,26 @@ impl Trainer {
     /// set), rematerialization and offload. Nothing of what is planned is allocated.
     pub fn plan(&self, data: &Dataset) -> Result<PlanSet, TrainError> {
         self.plan_under(data, &mut Chooser::new(self.computing_line_bytes(), self.line_bytes))
+    }
+
+    /// Memory that every plan of this run needs, whatever it does to stay under a line; known as soon as the graphs are built.
+    /// For executors that compute in host memory.
+    ///
+    /// ```
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_plan::NullExecutor;
+    /// # use plimsoll_train::Trainer;
+    /// # use plimsoll_data::{OpenOptions, open};
+    /// let data = open("mnist", &OpenOptions::default())?;
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3), NullExecutor::default());
+    /// let least = trainer.least_memory(&data)?.bytes();
+    /// assert!(0 < least && least < trainer.forecast(&data).floor()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn least_memory(&self, data: &Dataset) -> Result<LeastMemory, TrainError> {
+        self.check_batches()?;
+        self.check(data)?;
+        least_memory(&Run { trainer: self, data })
     }
 
     /// The line of the space that kernels compute in.
