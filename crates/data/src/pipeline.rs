@@ -5,6 +5,7 @@ pub(crate) mod batches;
 pub(crate) mod buckets;
 pub(crate) mod cache;
 mod columns;
+mod fingerprint;
 pub(crate) mod memory;
 mod run_state;
 mod verbs;

@@ -1,6 +1,7 @@
 //! Why no plan could be made, in words that say what to do.
 
-use crate::{Entry, LoadSheet, Space, Unsupported, sheet::in_words};
+use crate::sheet::{batch_type_in_words, in_words};
+use crate::{Entry, LoadSheet, Space, Unsupported};
 use plimsoll_graph::GraphError;
 use plimsoll_tensor::TensorType;
 use std::fmt;
@@ -104,9 +105,9 @@ impl fmt::Display for Infeasible {
         }
         writeln!(
             f,
-            "  {} are in the arena, whose peak is in `{}` at step {} of {}: {} of `{}`. Largest there:",
+            "  {} are in the arena, whose peak is in {}, at step {} of {}: {} of `{}`. Largest there:",
             in_words(sheet.arena_bytes),
-            peak.plan,
+            batch_type_in_words(&peak.plan),
             peak.step + 1,
             peak.steps,
             peak.op,

@@ -36,7 +36,9 @@ pub mod workload;
 
 pub use budget::{Budget, HostBudget};
 pub use cache::{Fingerprint, PLANNER, PlanKey, PlanRecord, RecordError, SearchCache};
-pub use choice::{Batches, Candidates, Chooser, plan, plan_lowest};
+pub use choice::{
+    Batches, Candidates, Chooser, LeastMemory, PlanningProgress, least_memory, plan, plan_lowest,
+};
 pub use error::{Infeasible, PlanError};
 pub use executor::{ExecuteError, Executor, Extra, Prepared};
 pub use lower::ChunkTypes;
@@ -47,7 +49,7 @@ pub use plan::{
     StateHome, StatePlacement, Step,
 };
 pub use remat::least_rematerialization;
-pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words};
+pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words};
 pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};

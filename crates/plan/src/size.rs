@@ -11,6 +11,8 @@ use thiserror::Error;
 /// assert_eq!("4GB".parse(), Ok(Size::Bytes(4_000_000_000)));
 /// assert_eq!("50%".parse(), Ok(Size::Percent(50.0)));
 /// assert_eq!("0.5".parse(), Ok(Size::Percent(50.0)));
+/// assert_eq!("4000000".parse(), Ok(Size::Bytes(4_000_000)));
+/// assert!("64".parse::<Size>().is_err(), "64 what?");
 /// assert!("12parsecs".parse::<Size>().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +22,9 @@ pub enum Size {
     /// A percentage of what is available.
     Percent(f64),
 }
+
+/// Bytes from which on a number needs no unit.
+const LEAST_BYTES: f64 = 1e6;
 
 /// Text that is not a size.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -69,6 +74,8 @@ impl FromStr for Size {
         let number: f64 = number.parse().map_err(|_| bad())?;
         let factor = match unit.trim().to_ascii_lowercase().as_str() {
             "" if number > 0.0 && number <= 1.0 => return Ok(Self::Percent(number * 100.0)),
+            // So few bytes are never meant.
+            "" if number > 1.0 && number < LEAST_BYTES => return Err(refuse("has no unit")),
             "" | "b" => 1.0,
             "k" | "kib" => 1024.0,
             "m" | "mib" => 1024.0 * 1024.0,

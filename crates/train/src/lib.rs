@@ -41,17 +41,22 @@ mod error;
 mod files;
 pub mod memory;
 pub mod metrics;
+mod progress;
 mod session;
 mod suggestion;
 mod trainer;
 
 pub use error::TrainError;
-pub use files::{Loaded, MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints};
+pub use files::{
+    Loaded, MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints,
+    write_atomically,
+};
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
 };
+pub use progress::Progress;
 pub use session::{
     Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
-    OwnSchedule, Plateau, Progress, Report, Resumed, Saved, Scale, Schedule, Session, TrainEvent, Watch,
+    OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress, TrainEvent, Watch,
 };
 pub use trainer::{BatchKind, Forecast, Tally, Trainer, TrainingPlan, tally};

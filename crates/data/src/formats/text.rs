@@ -1,6 +1,8 @@
 //! `text:FILE`: a file's bytes as tokens; with a tokenizer, [`tokens`].
 
 #[cfg(feature = "tokenizers")]
+mod tokenizer_bounds;
+#[cfg(feature = "tokenizers")]
 pub(crate) mod tokens;
 
 use super::shared::files::{Files, length};

@@ -7,6 +7,19 @@ use plimsoll_graph::Graph;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+/// A plan that is being searched for, for reports of progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanningProgress {
+    /// Its number, from 1, among those that a [`crate::Chooser`] tried.
+    pub tried: usize,
+    /// The line of the computing space; 0 where the lowest peak is searched for.
+    pub line_bytes: usize,
+    /// Micro-batches of the training step.
+    pub micro_batches: usize,
+    /// What it may do to stay under the line, in words.
+    pub technique: &'static str,
+}
+
 /// A run to plan, as the chooser sees it: graphs for any number of micro-batches, and what lies outside the arena.
 pub trait Candidates {
     /// Why there are no graphs.
@@ -28,6 +41,11 @@ pub trait Candidates {
     fn is_unsplittable(error: &Self::Error) -> bool;
     /// The part of the error that says by how much a plan misses the line.
     fn infeasible(error: &Self::Error) -> Option<&Infeasible>;
+
+    /// Called before each plan is searched for.
+    fn progress(&self, progress: &PlanningProgress) {
+        let _ = progress;
+    }
 
     /// Plans with the lowest peak that a budget asks for. A run with a plan cache looks there first.
     fn plan_lowest(

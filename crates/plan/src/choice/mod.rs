@@ -4,15 +4,18 @@
 //!
 //! - `run.rs`: how many micro-batches, and which techniques each count may use ([`Chooser`], called by `train`);
 //! - `state_tiers.rs`: which states live in which tier, whole or updated in chunks;
+//! - `least.rs`: a lower bound of all of them, without a search;
 //! - `one_graph.rs`: which values of one graph are offloaded, and which are rematerialized.
 
 mod candidates;
 mod compare;
+mod least;
 mod one_graph;
 mod run;
 mod state_tiers;
 
-pub use candidates::{Batches, Candidates};
+pub use candidates::{Batches, Candidates, PlanningProgress};
+pub use least::{LeastMemory, least_memory};
 pub use run::Chooser;
 pub(crate) use state_tiers::plan_set;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! How a whole run fits: the number of micro-batches, and the techniques that each number may use.
 
+use super::candidates::PlanningProgress;
 use super::{Batches, Candidates, Score, better};
 use crate::{Budget, HostBudget, LoadSheet, PlanSet, SearchCache, Space, sheet, verify};
 use std::collections::BTreeMap;
@@ -20,6 +21,16 @@ enum RunTechniques {
     Offload { time_limit_ns: u64 },
 }
 
+impl RunTechniques {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Plain => "everything in memory",
+            Self::Rematerialize => "recomputing",
+            Self::Offload { .. } => "recomputing and offloading",
+        }
+    }
+}
+
 /// Chooses how a run fits under a line, and keeps what does not depend on the line.
 #[derive(Default)]
 pub struct Chooser {
@@ -32,6 +43,8 @@ pub struct Chooser {
     /// Predicted time of a step without a line, and bytes of all states; known once anything is planned.
     unlimited_ns: u64,
     state_bytes: usize,
+    /// Plans tried so far.
+    tried: usize,
     /// Whether what was found is kept for other lines.
     keep: bool,
     /// By the number of micro-batches: graphs, and plans without any technique.
@@ -180,6 +193,14 @@ impl Chooser {
         micro_batches: usize,
         techniques: RunTechniques,
     ) -> Result<PlanSet, C::Error> {
+        self.tried += 1;
+        let (tried, line_bytes) = (self.tried, self.search_limit());
+        run.progress(&PlanningProgress {
+            tried,
+            line_bytes,
+            micro_batches,
+            technique: techniques.in_words(),
+        });
         let mut plans = match techniques {
             // The same under every line.
             RunTechniques::Plain => {

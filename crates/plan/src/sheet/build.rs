@@ -1,5 +1,6 @@
 //! Builds the load sheet of finished plans.
 
+use crate::sheet::words::op_in_words;
 use crate::{
     Action, Budget, Buffer, BufferKind, Entry, ExecutionPlan, Holder, HostSheet, LoadSheet, Offloaded, Peak,
     PerTier, PlanRow, StateHome, StatePlacement, Tier, sheet,
@@ -45,13 +46,7 @@ pub(crate) fn load_sheet(
         predicted_us: plan.nanoseconds / 1_000,
         recomputed: plan.rematerialized().count(),
     };
-    let in_file = |home| matches!(home, StateHome::Offloaded { tier: Tier::File, .. });
-    let values = |p: &ExecutionPlan| {
-        let in_file = p.offloaded.iter().filter(|s| s.tier == Tier::File);
-        in_file.map(|s| p.graph.ty(s.value).bytes()).sum::<usize>()
-    };
-    let offloaded_bytes = states.iter().filter(|s| in_file(s.home)).map(|s| s.ty.bytes()).sum::<usize>()
-        + first.map_or(0, values);
+    let offloaded = in_file(first, states);
     LoadSheet {
         target,
         arena: entries(largest, states, arena_bytes),
@@ -60,13 +55,39 @@ pub(crate) fn load_sheet(
         outside,
         line_bytes: budget.line_bytes,
         host,
-        offloaded_bytes,
+        offloaded_bytes: offloaded.iter().map(|entry| entry.bytes).sum(),
+        offloaded,
         stored_bytes: stored.file,
         peak: largest.map_or_else(Peak::default, |plan| peak(plan, states)),
         plans: plans.iter().map(row).collect(),
         unlimited_ns: first.map_or(0, |p| p.nanoseconds),
         notes: Vec::new(),
     }
+}
+
+/// What the spill file holds: states, and values of a plan.
+fn in_file(plan: Option<&ExecutionPlan>, states: &[StatePlacement]) -> Vec<Entry> {
+    let of_role = |role: Role| {
+        let there = states.iter().filter(move |s| {
+            s.role == role && matches!(s.home, StateHome::Offloaded { tier: Tier::File, .. })
+        });
+        there.map(|s| s.ty.bytes()).fold((0, 0), |(sum, count), bytes| (sum + bytes, count + 1))
+    };
+    let values = plan.map_or((0, 0), |plan| {
+        let there = plan.offloaded.iter().filter(|s| s.tier == Tier::File);
+        there
+            .map(|s| plan.graph.ty(s.value).bytes())
+            .fold((0, 0), |(sum, count), bytes| (sum + bytes, count + 1))
+    });
+    let rows = [
+        ("parameters", of_role(Role::Parameter), "tensors"),
+        (OPTIMIZER_STATE, of_role(Role::Moment), "tensors"),
+        ("averages", of_role(Role::Average), "tensors"),
+        ("statistics", of_role(Role::Statistic), "tensors"),
+        ("activations", values, "values, from when they are computed until they are read"),
+    ];
+    let held = rows.into_iter().filter(|(_, (bytes, _), _)| *bytes > 0);
+    held.map(|(name, (bytes, count), what)| Entry::new(name, bytes, format!("{count} {what}"))).collect()
 }
 
 /// The account of host memory with an arena for so many offloaded bytes.
@@ -169,12 +190,12 @@ fn peak(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
     let (layer, op) = match plan.steps.get(plan.peak_step).map(|s| &s.action) {
         Some(Action::Run { node, .. } | Action::ChunkedUpdate { node, .. }) => {
             let node = plan.graph.node(*node);
-            (node.layer.to_string(), node.op.name())
+            (node.layer.to_string(), op_in_words(node.op.name()))
         }
-        Some(Action::Copy { value, .. }) => (layer_of(plan, *value), "copy"),
-        Some(Action::Load { what, .. }) => (moved(plan, states, *what), "load"),
-        Some(Action::Store { what, .. }) => (moved(plan, states, *what), "store"),
-        None => (String::new(), "nothing"),
+        Some(Action::Copy { value, .. }) => (layer_of(plan, *value), "copy".into()),
+        Some(Action::Load { what, .. }) => (moved(plan, states, *what), "load".into()),
+        Some(Action::Store { what, .. }) => (moved(plan, states, *what), "store".into()),
+        None => (String::new(), "nothing".to_string()),
     };
     let content = content(plan);
     let mut holders: Vec<Holder> = (plan.buffers.iter().zip(&content))
@@ -200,7 +221,7 @@ fn peak(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
                 }
                 BufferKind::Value => {
                     let producer = value.and_then(|v| plan.graph.producer(v)).map(|n| plan.graph.node(n));
-                    let op = producer.map_or("copy", |n| n.op.name());
+                    let op = producer.map_or("copy".to_string(), |n| op_in_words(n.op.name()));
                     (value.map(|v| layer_of(plan, v)).unwrap_or_default(), format!("{op} {ty}"))
                 }
                 BufferKind::Workspace => (layer.clone(), format!("workspace of {op}")),
@@ -210,14 +231,7 @@ fn peak(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
         .collect();
     holders.sort_by_key(|h| Reverse(h.bytes));
     holders.truncate(HOLDERS);
-    Peak {
-        plan: plan.name.clone(),
-        step: plan.peak_step,
-        steps: plan.steps.len(),
-        layer,
-        op: op.to_string(),
-        holders,
-    }
+    Peak { plan: plan.name.clone(), step: plan.peak_step, steps: plan.steps.len(), layer, op, holders }
 }
 
 /// The value that each buffer holds when the step at the peak has run: several values may share one.

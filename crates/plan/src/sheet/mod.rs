@@ -3,6 +3,7 @@
 mod build;
 mod entries;
 mod text;
+mod words;
 
 pub(crate) use build::load_sheet;
 pub use entries::{
@@ -13,6 +14,7 @@ pub(crate) use entries::{
     graphs_heap_bytes, heap_cap, largest_arena, link_staging, page_tables, planning, planning_bytes,
     plans_heap_bytes, spill_staging,
 };
+pub(crate) use words::batch_type_in_words;
 
 use crate::{Infeasible, PlanError};
 use serde::Serialize;
@@ -132,7 +134,10 @@ pub struct LoadSheet {
     /// The account of host memory, where the computing space is a device's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<HostSheet>,
-    /// Offloaded states, and offloaded values of the first plan: in the spill file, not under the line.
+    /// What the spill file holds, which is not under the line: offloaded states, and offloaded values of the first plan.
+    #[serde(rename = "spilled")]
+    pub offloaded: Vec<Entry>,
+    /// Their bytes.
     #[serde(rename = "spilled_bytes")]
     pub offloaded_bytes: usize,
     /// Bytes written to the spill file in a step of the first plan.
@@ -205,5 +210,26 @@ pub fn in_words(bytes: usize) -> String {
     match units.into_iter().find(|(_, unit)| bytes >= *unit) {
         Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
         None => format!("{bytes} bytes"),
+    }
+}
+
+/// A time in the unit that a person would take: `2.9 ms`, `41 s`, `3.5 min`, `2.1 h`, `4.0 days`.
+///
+/// ```
+/// use plimsoll_plan::time_in_words;
+/// let words = [4_100, 2_900_000, 1_640_000_000, 41_000_000_000, 210_000_000_000, 7_560_000_000_000].map(time_in_words);
+/// assert_eq!(words, ["4.1 µs", "2.9 ms", "1.6 s", "41 s", "3.5 min", "2.1 h"]);
+/// ```
+pub fn time_in_words(nanoseconds: u64) -> String {
+    let seconds = nanoseconds as f64 / 1e9;
+    match seconds {
+        _ if nanoseconds == 0 => "0 s".into(),
+        ..0.001 => format!("{:.1} µs", seconds * 1e6),
+        ..1.0 => format!("{:.1} ms", seconds * 1e3),
+        ..10.0 => format!("{seconds:.1} s"),
+        ..120.0 => format!("{seconds:.0} s"),
+        ..7200.0 => format!("{:.1} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
     }
 }

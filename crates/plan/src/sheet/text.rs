@@ -1,6 +1,6 @@
 //! The load sheet as text.
 
-use crate::sheet::{Entry, LoadSheet, in_words};
+use crate::sheet::{Entry, LoadSheet, batch_type_in_words, in_words, time_in_words};
 use std::fmt;
 
 /// Holders shown at the peak.
@@ -47,11 +47,22 @@ impl fmt::Display for LoadSheet {
             total(f, host.total_bytes)?;
             line(f, "host line", host.line_bytes, host.total_bytes)?;
         }
+        if !self.offloaded.is_empty() {
+            writeln!(f, "\n  in the spill file, on disk")?;
+            self.offloaded.iter().try_for_each(|entry| row(f, entry))?;
+            let written = in_words(self.stored_bytes as usize);
+            writeln!(
+                f,
+                "  {:<22} {:>11}   {written} written in a step",
+                "spill file",
+                in_words(self.offloaded_bytes)
+            )?;
+        }
         let peak = &self.peak;
         writeln!(
             f,
-            "\nPeak in `{}` at step {} of {}: {} of `{}`. Largest there:",
-            peak.plan,
+            "\nPeak in {}, at step {} of {}: {} of `{}`. Largest there:",
+            batch_type_in_words(&peak.plan),
             peak.step + 1,
             peak.steps,
             peak.op,
@@ -62,18 +73,18 @@ impl fmt::Display for LoadSheet {
         }
         writeln!(
             f,
-            "\n  {:<18} {:>13} {:>12} {:>12} {:>10}",
+            "\n  {:<26} {:>13} {:>12} {:>12} {:>10}",
             "plan", "micro-batches", "peak", "least", "estimate"
         )?;
         for (i, plan) in self.plans.iter().enumerate() {
             write!(
                 f,
-                "  {:<18} {:>13} {:>12} {:>12} {:>7.1} ms",
-                plan.name,
+                "  {:<26} {:>13} {:>12} {:>12} {:>10}",
+                batch_type_in_words(&plan.name),
                 plan.micro_batches,
                 in_words(plan.peak_bytes),
                 in_words(plan.live_bytes),
-                plan.predicted_us as f64 / 1e3
+                time_in_words(plan.predicted_us.saturating_mul(1_000))
             )?;
             if i + 1 < self.plans.len() {
                 writeln!(f)?;
@@ -84,8 +95,8 @@ impl fmt::Display for LoadSheet {
 }
 
 impl LoadSheet {
-    /// What the line costs, if it costs anything.
-    fn price(&self) -> Option<String> {
+    /// What the line costs, if it costs anything, as a sentence.
+    pub fn price(&self) -> Option<String> {
         let first = self.plans.first()?;
         let (micro_batches, recomputed) = (first.micro_batches, first.recomputed);
         if self.slowdown() <= 0.0 {

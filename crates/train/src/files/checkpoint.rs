@@ -53,6 +53,8 @@ pub struct TrainState {
     pub micro_batches: u64,
     /// Examples of the training part.
     pub examples: u64,
+    /// The training part's [`plimsoll_data::Pipeline::fingerprint`]; empty where it was not taken.
+    pub data: String,
     /// The model's name.
     pub model: String,
     /// The optimizer with its settings.
@@ -100,7 +102,7 @@ impl TrainState {
     }
 
     /// Reads the header of one checkpoint, without checking the rest.
-    pub(crate) fn read_file(path: &Path) -> Result<Self, TrainError> {
+    pub fn read_file(path: &Path) -> Result<Self, TrainError> {
         Self::parse(&open(path, MAX_HEADER_BYTES)?, path)
     }
 
@@ -141,7 +143,12 @@ impl TrainState {
     }
 
     pub(crate) fn to_notes(&self) -> BTreeMap<String, String> {
-        let texts = [("format", FORMAT), ("instructions", &self.instructions), ("version", &self.version)];
+        let texts = [
+            ("format", FORMAT),
+            ("data", &self.data),
+            ("instructions", &self.instructions),
+            ("version", &self.version),
+        ];
         let texts = texts.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let identity = self.identity().into_iter().map(|(key, _, value)| (key.to_string(), value));
         let numbers = self.numbers().into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
@@ -174,12 +181,14 @@ impl TrainState {
         let state = Self {
             steps_done: number("step")?,
             schedule_start: number("schedule_start")?,
-            total_steps: any("total_steps")?,
+            total_steps: number("total_steps")?,
             cursor: Cursor { epoch: number("epoch")?, example: number("example")? },
             seed: any("seed")?,
             batch: number("batch")?,
             micro_batches: number("micro_batches")?,
             examples: number("examples")?,
+            // Files from before there were fingerprints have none.
+            data: notes.get("data").cloned().unwrap_or_default(),
             model: text("model")?,
             optimizer: text("optimizer")?,
             schedule: text("schedule")?,
@@ -223,8 +232,17 @@ impl TrainState {
     /// What makes this another run's checkpoint than the trainer's, in words.
     pub(crate) fn identity_mismatch(&self, trainer: &Self) -> Option<String> {
         let mut both = self.identity().into_iter().zip(trainer.identity());
-        let ((_, what, saved), (_, _, given)) = both.find(|(saved, given)| saved.2 != given.2)?;
-        Some(format!("{what}: the checkpoint has {saved}, the trainer {given}"))
+        if let Some(((_, what, saved), (_, _, given))) = both.find(|(saved, given)| saved.2 != given.2) {
+            return Some(format!("{what}: the checkpoint has {saved}, the trainer {given}"));
+        }
+        let known = ![&self.data, &trainer.data].into_iter().any(String::is_empty);
+        (known && self.data != trainer.data).then(|| {
+            format!(
+                "the training data is not what the run began with: the hash of its examples (of a sample, where there are \
+                 many) was {}, now it is {}",
+                self.data, trainer.data
+            )
+        })
     }
 
     /// Differences that let bits differ after a resume, in words.
@@ -245,9 +263,8 @@ impl TrainState {
 mod tests {
     use super::*;
 
-    #[test]
-    fn files_that_name_no_numerics_have_the_default_ones() {
-        let numbers = Numerics::default().to_string();
+    /// The notes of a checkpoint after no step.
+    fn notes() -> BTreeMap<String, String> {
         let mut notes: BTreeMap<String, String> =
             ["model", "optimizer", "schedule", "monitor", "instructions", "version"]
                 .map(|key| (key.to_string(), key.to_string()))
@@ -258,17 +275,36 @@ mod tests {
         notes
             .extend([&zeros[..], &more, &rest].concat().iter().map(|key| (key.to_string(), "0".to_string())));
         notes.insert("format".to_string(), FORMAT.to_string());
-        let path = std::env::temp_dir().join(format!("plimsoll-notes-{}.safetensors", std::process::id()));
-        let read = |notes: &BTreeMap<String, String>| {
-            let header = serde_json::json!({ "__metadata__": notes }).to_string();
-            let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
-            std::fs::write(&path, bytes).unwrap();
-            TrainState::read_file(&path).unwrap().numerics
-        };
-        let older = read(&notes);
-        notes.insert("numerics".to_string(), "others".to_string());
-        let newer = read(&notes);
+        notes
+    }
+
+    /// Reads a file with these notes and no states.
+    fn read(name: &str, notes: &BTreeMap<String, String>) -> Result<TrainState, TrainError> {
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}.safetensors", std::process::id()));
+        let header = serde_json::json!({ "__metadata__": notes }).to_string();
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+        std::fs::write(&path, bytes).unwrap();
+        let state = TrainState::read_file(&path);
         std::fs::remove_file(&path).unwrap();
-        assert_eq!((older, newer), (numbers, "others".to_string()));
+        state
+    }
+
+    #[test]
+    fn files_that_name_no_numerics_have_the_default_ones() {
+        let mut notes = notes();
+        let older = read("numerics", &notes).unwrap().numerics;
+        notes.insert("numerics".to_string(), "others".to_string());
+        let newer = read("numerics", &notes).unwrap().numerics;
+        assert_eq!((older, newer), (Numerics::default().to_string(), "others".to_string()));
+    }
+
+    #[test]
+    fn numbers_that_no_run_has_are_refused() {
+        for key in ["total_steps", "step", "examples", "epoch"] {
+            let mut notes = notes();
+            notes.insert(key.to_string(), (1_u64 << 63).to_string());
+            let error = read("forged", &notes).unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains("more than"), "{error}");
+        }
     }
 }

@@ -15,6 +15,7 @@ pub use checkpoint::TrainState;
 pub(crate) use checkpoint::max_header_bytes;
 pub use checkpoint_folder::{MANIFEST, checkpoints};
 pub use run_log::RunLog;
+pub use tensor_file::write_atomically;
 pub use weights::{Loaded, Names, WEIGHTS_FILE};
 
 /// Bytes of the buffer through which states pass chunk by chunk, on their way to and from files.

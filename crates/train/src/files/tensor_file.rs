@@ -33,7 +33,7 @@ pub(crate) fn save(
     let partial = partial_path(path);
     let header = header(plans, tensors, notes);
     let mut write = || -> Result<(), TrainError> {
-        let mut out = Writer::new(File::create(&partial).map_err(failed)?, buffer);
+        let mut out = Writer::new(create_partial(&partial).map_err(failed)?, buffer);
         out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
         for &SavedTensor { state, layout, .. } in tensors {
             if layout == Layout::OutputFirst {
@@ -97,11 +97,24 @@ fn partial_path(path: &Path) -> PathBuf {
     partial.into()
 }
 
-/// Writes a small file atomically.
-pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+/// Creates a partial file. One that a killed program left is replaced, and so is a link: nothing is written through it.
+fn create_partial(partial: &Path) -> io::Result<File> {
+    match fs::remove_file(partial) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => File::create_new(partial),
+    }
+}
+
+/// Writes a small file atomically: under a partial name, synced, and renamed. A link of this name is replaced, not followed.
+///
+/// ```no_run
+/// plimsoll_train::write_atomically("run/notes.txt".as_ref(), b"learning rate halved")?;
+/// # Ok::<(), plimsoll_train::TrainError>(())
+/// ```
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     let partial = partial_path(path);
     let write = || {
-        let mut file = File::create(&partial)?;
+        let mut file = create_partial(&partial)?;
         file.write_all(bytes)?;
         file.sync_all()
     };

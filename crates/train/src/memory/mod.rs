@@ -31,7 +31,8 @@ fn status_count(name: &str) -> Option<usize> {
 
 /// Memory that this process could use in all: what it holds, and what the host or the tightest control group has left.
 pub fn available() -> Option<usize> {
-    let own = status("VmRSS").unwrap_or(0);
+    // Not the pages of its files: the kernel can drop them, so they count as left already.
+    let own = status("RssAnon").or_else(|| status("VmRSS")).unwrap_or(0) + status("RssShmem").unwrap_or(0);
     let left = groups().into_iter().map(|group| group.free_bytes).min();
     [meminfo("MemAvailable"), left].into_iter().flatten().min().map(|left| left.saturating_add(own))
 }

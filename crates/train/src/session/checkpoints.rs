@@ -33,6 +33,7 @@ impl Session {
             batch: self.trainer.step_examples() as u64,
             micro_batches: self.plans.plans.first().map_or(1, |p| p.graph.micro_batches) as u64,
             examples: self.train_examples,
+            data: self.fingerprint.clone(),
             model: self.trainer.model_in_words(),
             optimizer: self.trainer.optimizer.description(),
             schedule: self.trainer.schedule.description(self.trainer.warmup),

@@ -1,9 +1,9 @@
 //! Evaluation and prediction.
 
 use super::batch_plan::OutputSlot;
-use super::{Evaluation, Session};
+use super::{Control, Evaluation, Saved, Session};
 use crate::metrics::{Metric, Outputs, Rows, Targets};
-use crate::{BatchKind, TrainError};
+use crate::{BatchKind, Progress, TrainError};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Cursor, Pipeline};
 use plimsoll_graph::Output;
@@ -46,6 +46,7 @@ impl Session {
         metrics: &mut [Box<dyn Metric>],
     ) -> Result<Evaluation, TrainError> {
         let part = self.batches_of(part, BatchKind::Evaluate);
+        let of = part.len().map(|len| len as u64);
         let mut batches = part.start_epoch(Cursor::default())?;
         let (mut loss, mut weights, mut examples) = (0.0, 0.0, 0u64);
         let mut hits = Hits::default();
@@ -63,6 +64,7 @@ impl Session {
             if !metrics.is_empty() {
                 self.update_metrics(plan, batch, metrics)?;
             }
+            self.check_progress(&Progress::Evaluating { examples, of })?;
         }
         self.count_skipped(&batches);
         let classes = self.trainer.model.target().bound.is_some();
@@ -118,12 +120,23 @@ impl Session {
         mut each: impl FnMut(&[Tensor]) -> Result<(), E>,
     ) -> Result<(), E> {
         let part = self.batches_of(part, BatchKind::Predict);
+        let (of, mut examples) = (part.len().map(|len| len as u64), 0);
         let mut batches = part.start_epoch(Cursor::default()).map_err(TrainError::from)?;
         while let Some(batch) = batches.next().map_err(TrainError::from)? {
+            examples += batch.examples() as u64;
             each(&self.predict(batch)?)?;
+            self.check_progress(&Progress::Predicting { examples, of })?;
         }
         self.count_skipped(&batches);
         Ok(())
+    }
+
+    /// Tells the trainer's listener of progress; an error if it wants to leave.
+    fn check_progress(&self, progress: &Progress) -> Result<(), TrainError> {
+        match self.trainer.report_progress(progress) {
+            Control::Leave => Err(TrainError::Interrupted { step: self.steps_done, saved: Saved::Nowhere }),
+            _ => Ok(()),
+        }
     }
 
     /// A part of the data in batches of the planned size, prefetched within what the plan accounts for.

@@ -3,7 +3,7 @@
 use super::callback::Listeners;
 use super::log::StepLog;
 use super::watch::Guard;
-use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Session, TrainEvent};
+use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Saved, Session, TrainEvent};
 use crate::TrainError;
 use crate::metrics::reported_figures;
 use plimsoll_data::Pipeline;
@@ -36,7 +36,13 @@ impl Session {
             // A callback failed, not a step: the states are good.
             self.save_on_exit();
         }
-        result
+        match result {
+            // An evaluation was left. Where the run has a folder, its checkpoint is not saved yet.
+            Err(TrainError::Interrupted { step, saved: Saved::Nowhere }) => {
+                Err(TrainError::Interrupted { step, saved: self.save_on_exit() })
+            }
+            result => result,
+        }
     }
 
     fn train(&mut self, mut control: Control, listeners: &mut Listeners<'_>) -> Result<Report, TrainError> {

@@ -7,14 +7,18 @@ use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, bf16, f16};
 
-/// Writes every state's initial value. States must be zeros before.
+/// Writes every state's initial value. States must be zeros before. `report` hears how many bytes are written, of how many.
 pub(super) fn initialize(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
     seed: u64,
     chunk: &mut Vec<u8>,
+    report: impl Fn(u64, u64),
 ) -> Result<(), ExecuteError> {
-    for (i, state) in states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros) {
+    let written = || states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros);
+    let all: u64 = written().map(|(_, state)| state.ty.bytes() as u64).sum();
+    let mut done = 0;
+    for (i, state) in written() {
         // A running average starts as its parameter.
         let name = parameter_of(state).unwrap_or(&state.name);
         let stream = Stream::new(seed, 0, name);
@@ -39,6 +43,8 @@ pub(super) fn initialize(
                 values[..4.min(last - block)].iter().for_each(|&v| push(chunk, state.ty.dtype, v));
             }
             prepared.write_state(i, first * size, chunk)?;
+            done += chunk.len() as u64;
+            report(done, all);
         }
     }
     Ok(())

@@ -17,8 +17,8 @@ mod fit;
 mod init;
 mod log;
 mod monitor;
-mod progress;
 mod schedule;
+mod show_progress;
 mod states;
 mod step;
 mod watch;
@@ -29,13 +29,13 @@ pub use diverged::{Diverged, Origin};
 pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
 pub(crate) use init::parameter_of;
 pub use monitor::{Best, Monitor};
-pub use progress::Progress;
 pub use schedule::{Plateau, Schedule};
+pub use show_progress::ShowProgress;
 pub use watch::{Held, Overload, Saved, Watch};
 
 use crate::files::STATE_BUFFER_BYTES;
 use crate::metrics::Metric;
-use crate::{BatchKind, TrainError, Trainer};
+use crate::{BatchKind, Progress, TrainError, Trainer};
 use batch_plan::{BatchPlan, MAX_INPUTS};
 use feed::Feed;
 use init::initialize;
@@ -73,6 +73,8 @@ pub struct Session {
     total_steps: u64,
     /// Training examples of an epoch.
     train_examples: u64,
+    /// The fingerprint of the training data, for runs with checkpoints.
+    fingerprint: String,
     /// The position in the training data.
     cursor: Cursor,
     /// Whether the next `fit` continues the run of a checkpoint, and the folder of that checkpoint.
@@ -114,9 +116,16 @@ impl Session {
             .map(|(&batch, plan)| BatchPlan::new(&trainer, &plan.graph, batch))
             .collect::<Result<_, _>>()?;
         let metrics = trainer.make_metrics(&plans)?;
+        // Before the arena is mapped: reading examples takes memory.
+        let fingerprint = match trainer.checkpoints {
+            Some(_) => data.train.fingerprint()?,
+            None => String::new(),
+        };
         let mut prepared = trainer.chosen_executor().prepare(plans.clone())?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
-        initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer)?;
+        initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer, |bytes, of| {
+            trainer.report_progress(&Progress::Initializing { bytes, of });
+        })?;
         buffer.resize(STATE_BUFFER_BYTES, 0);
         let output_bytes = batch_plans.iter().filter(|p| p.batch.kind == BatchKind::Evaluate);
         let output_bytes = output_bytes.flat_map(|p| [p.predictions, p.output]).flatten().map(|o| o.bytes);
@@ -140,6 +149,7 @@ impl Session {
             callback_scale: 1.0,
             total_steps: trainer.total_steps(&data),
             train_examples: trainer.epoch_examples(&data),
+            fingerprint,
             cursor: Cursor::default(),
             resumed: false,
             resumed_from: None,

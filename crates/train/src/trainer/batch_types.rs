@@ -67,6 +67,13 @@ impl Trainer {
         self.steps.unwrap_or(self.epochs.saturating_mul(per_epoch))
     }
 
+    /// Validations of a run over this data, the last one included.
+    pub fn validations(&self, data: &Dataset) -> u64 {
+        let batches = self.epoch_examples(data).div_ceil(self.step_examples().max(1) as u64);
+        let every = self.validate_every.or(self.steps_per_epoch).unwrap_or(batches).max(1);
+        self.total_steps(data).div_ceil(every)
+    }
+
     /// The batches to train on, shuffled anew each epoch.
     pub fn training_batches(&self, data: &Dataset) -> Pipeline {
         let train = data.train.clone();

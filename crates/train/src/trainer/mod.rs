@@ -23,7 +23,8 @@ pub use training_plan::TrainingPlan;
 
 use crate::memory::Process;
 use crate::metrics::MetricSpec;
-use crate::{Callback, Monitor, Progress, Schedule, Watch};
+use crate::progress::{Listen, Progress};
+use crate::{Callback, Control, Monitor, Schedule, ShowProgress, Watch};
 use executor::ChosenExecutor;
 use loop_settings::CheckpointSettings;
 use plan_cache::PlanCache;
@@ -65,6 +66,7 @@ pub struct Trainer {
     pub(crate) time_limit: Option<Duration>,
     pub(crate) notes: BTreeMap<String, String>,
     pub(crate) watch: Option<Rc<dyn Watch>>,
+    progress: Option<Listen>,
     line_bytes: usize,
     /// The account of the rest of the process; `None` if the line covers only what is declared.
     process: Option<Process>,
@@ -108,6 +110,7 @@ impl Trainer {
             time_limit: None,
             notes: BTreeMap::new(),
             watch: None,
+            progress: None,
             line_bytes: usize::MAX,
             process: Some(Process::default()),
             device_line_bytes: usize::MAX,
@@ -172,6 +175,37 @@ impl Trainer {
         Self { watch: Some(Rc::new(watch)), ..self }
     }
 
+    /// Calls `listen` often while plans are searched for, states get their first values, and data is evaluated or predicted. If
+    /// it answers [`Control::Leave`], an evaluation or prediction ends with [`TrainError::Interrupted`]; during
+    /// [`Session::fit`] a checkpoint is saved first, as for any stop.
+    ///
+    /// ```
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_data::datasets;
+    /// use plimsoll_train::{Control, Progress, Trainer};
+    /// use std::{cell::Cell, rc::Rc};
+    /// let data = datasets::mnist()?;
+    /// let plans = Rc::new(Cell::new(0));
+    /// let seen = plans.clone();
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).on_progress(move |progress| {
+    ///     if let Progress::Planning(plan) = progress {
+    ///         seen.set(plan.tried);
+    ///     }
+    ///     Control::Continue
+    /// });
+    /// trainer.plan(&data)?;
+    /// assert_eq!(plans.get(), 1); // without a line the first plan fits
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_progress(self, listen: impl Fn(&Progress) -> Control + 'static) -> Self {
+        Self { progress: Some(Rc::new(listen)), ..self }
+    }
+
+    /// Tells the listener, and returns its answer.
+    pub(crate) fn report_progress(&self, progress: &Progress) -> Control {
+        self.progress.as_ref().map_or(Control::Continue, |listen| listen(progress))
+    }
+
     /// The line of host memory, for the whole process: arena, program, threads, heap and data ([`Process`]).
     ///
     /// ```
@@ -208,9 +242,9 @@ impl Trainer {
         Self { process: Some(process), ..self }
     }
 
-    /// Shows the run's progress on standard error.
+    /// Shows the run's progress on standard error ([`ShowProgress`]).
     pub fn progress(self) -> Self {
-        self.callback(Progress::new())
+        self.callback(ShowProgress::new())
     }
 
     /// Adds a callback to every run of this trainer.

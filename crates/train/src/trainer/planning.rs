@@ -1,14 +1,14 @@
 //! Planning a run: checks of its settings, the choice by [`Chooser`], and notes on the load sheet.
 
 use super::{Trainer, TrainingPlan};
-use crate::TrainError;
 use crate::memory::{Tag, tagged};
+use crate::{Progress, TrainError};
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, ValueId};
 use plimsoll_nn::Precision;
 use plimsoll_plan::{
-    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, PlanError, PlanSet, SearchCache,
-    Target, Tiers, in_words,
+    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, LeastMemory, PlanError, PlanSet,
+    PlanningProgress, SearchCache, Target, Tiers, in_words, least_memory,
 };
 use plimsoll_transform::SplitError;
 use std::sync::Arc;
@@ -57,6 +57,10 @@ impl Candidates for Run<'_> {
         }
     }
 
+    fn progress(&self, progress: &PlanningProgress) {
+        self.trainer.report_progress(&Progress::Planning(*progress));
+    }
+
     fn plan_lowest(
         &self,
         batches: &Batches,
@@ -103,6 +107,26 @@ impl Trainer {
     /// Bytes declared outside the arena.
     pub(crate) fn declared_bytes(&self) -> usize {
         self.outside.iter().fold(0, |sum, entry| sum.saturating_add(entry.bytes))
+    }
+
+    /// Memory that every plan of this run needs, whatever it does to stay under a line; known as soon as the graphs are built.
+    /// For executors that compute in host memory.
+    ///
+    /// ```
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_train::Trainer;
+    /// # use plimsoll_data::datasets;
+    /// let data = datasets::mnist()?;
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3));
+    /// let least = trainer.least_memory(&data)?.bytes();
+    /// assert!(0 < least && least < trainer.forecast(&data).floor()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn least_memory(&self, data: &Dataset) -> Result<LeastMemory, TrainError> {
+        let trainer = self.accounted(data);
+        trainer.check_batches()?;
+        trainer.check(data)?;
+        least_memory(&Run { trainer: &trainer, data })
     }
 
     /// The line of the space that kernels compute in.

@@ -62,7 +62,8 @@ fn floor_is_the_smallest_line<M: Model + 'static>(model: impl Fn() -> M, batch: 
     let what = format!("{}, {batch}, {split:?}", model().name());
     let data = data(&model());
     let trainer = || {
-        let trainer = Trainer::new(model(), AdamW::new(1e-3), NullExecutor::default());
+        let trainer =
+            Trainer::new(model(), AdamW::new(1e-3)).executor(NullExecutor::default()).line(usize::MAX);
         split.into_iter().fold(trainer.batch(batch).heap(1 << 16), Trainer::micro_batches)
     };
     let floor = trainer().forecast(&data).floor().unwrap();
@@ -91,7 +92,9 @@ fn a_line_below_the_floor_is_refused() {
 fn random_lines_are_never_slower(model: impl Model + 'static, batch: usize, split: usize, seed: u64) {
     let what = format!("{}, {batch}, {split}", model.name());
     let data = data(&model);
-    let trainer = Trainer::new(model, AdamW::new(1e-3), NullExecutor::default())
+    let trainer = Trainer::new(model, AdamW::new(1e-3))
+        .executor(NullExecutor::default())
+        .line(usize::MAX)
         .batch(batch)
         .heap(1 << 16)
         .micro_batches(split);

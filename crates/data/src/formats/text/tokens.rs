@@ -24,7 +24,9 @@ const EXPRESSIONS: usize = 1 << 20;
 pub(in crate::formats) fn open(_: &str, file: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
     // The registry chooses this row where a tokenizer is given.
     let tokenizer = options.tokenizer.as_deref().unwrap_or(Path::new(""));
-    let Dataset { name, train, test, .. } = Tokens::open(file, tokenizer, options.context)?;
+    let max_bytes = options.max_bytes as u64;
+    let Dataset { name, train, test, .. } =
+        Tokens::open_within(file.as_ref(), tokenizer, options.context, max_bytes)?;
     finish(&name, train, test, options)
 }
 
@@ -71,12 +73,21 @@ impl Tokens {
         tokenizer: impl AsRef<Path>,
         context: usize,
     ) -> Result<Dataset, DataError> {
-        let (path, tokenizer) = (path.as_ref(), tokenizer.as_ref());
+        Self::open_within(path.as_ref(), tokenizer.as_ref(), context, crate::DEFAULT_MAX_BYTES as u64)
+    }
+
+    /// As [`Tokens::open`], with a tokenizer of so many bytes at most.
+    fn open_within(
+        path: &Path,
+        tokenizer: &Path,
+        context: usize,
+        max_bytes: u64,
+    ) -> Result<Dataset, DataError> {
         if !(1..=1 << 20).contains(&context) {
             return Err(DataError::Option { option: "context", reason: "must be in 1..=2^20".into() });
         }
         let end = length(path)?;
-        let (tokenizer, vocabulary, tokenizer_bytes) = read_tokenizer(tokenizer)?;
+        let (tokenizer, vocabulary, tokenizer_bytes) = read_tokenizer(tokenizer, max_bytes)?;
         let files = Files::new(vec![path.to_path_buf()]);
         let (chunk, starts) =
             (context.saturating_mul(8).clamp(2 << 10, 1 << 20), SparseIndex::up_to(1 << 20));
@@ -104,7 +115,7 @@ impl Tokens {
 }
 
 /// A tokenizer, its vocabulary size, and an estimate of its heap bytes.
-pub(crate) fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), DataError> {
+pub(crate) fn read_tokenizer(path: &Path, max_bytes: u64) -> Result<(Tokenizer, usize, usize), DataError> {
     let bytes = length(path)?;
     if bytes > MAX_TOKENIZER_BYTES {
         let over =
@@ -118,6 +129,7 @@ pub(crate) fn read_tokenizer(path: &Path) -> Result<(Tokenizer, usize, usize), D
     };
     // Not `from_bytes`: that is generic, so the whole deserializer would be compiled into this crate.
     let text = String::from_utf8(file).map_err(|e| wrong(e.to_string()))?;
+    super::tokenizer_bounds::check(&text, max_bytes)?;
     let read = guarded(|| text.parse::<Tokenizer>().map_err(|e| wrong(e.to_string())));
     let mut tokenizer = read.map_err(|error| match error {
         DataError::Panic { message } => wrong(message),

@@ -10,13 +10,13 @@ const BETWEEN: Duration = Duration::from_millis(100);
 
 /// A callback that shows a run's progress on standard error; [`crate::Trainer::progress`] adds one.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ShowProgress {
     is_terminal: bool,
     begun: Option<(Instant, u64)>,
     shown: Option<Instant>,
 }
 
-impl Progress {
+impl ShowProgress {
     /// Progress of one run.
     pub fn new() -> Self {
         Self { is_terminal: std::io::stderr().is_terminal(), begun: None, shown: None }
@@ -37,13 +37,13 @@ impl Progress {
     }
 }
 
-impl Default for Progress {
+impl Default for ShowProgress {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Callback for Progress {
+impl Callback for ShowProgress {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         match event {
             TrainEvent::Step { step, steps, epoch, loss, .. } => self.step(*step, *steps, *epoch, *loss),
