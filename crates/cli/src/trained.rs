@@ -16,6 +16,9 @@ use plimsoll::train::{BatchKind, Session, TrainState, Trainer, WEIGHTS_FILE};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+/// The most classes that a message lists.
+const MOST_LISTED: usize = 12;
+
 /// A trained model with its data.
 pub struct Trained {
     pub trainer: Trainer,
@@ -164,6 +167,9 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     if !described.fitted && fit(&mut described.sizes, &data_name, &opened)? {
         model = described.model()?;
     }
+    if kind == BatchKind::Evaluate {
+        described.check_classes(&data_name, &opened.train.preparation().classes)?;
+    }
     let mut data = fitted(opened, model.as_ref(), described.seed)?;
     if options.train_part {
         std::mem::swap(&mut data.train, &mut data.test);
@@ -185,6 +191,22 @@ impl Described {
     /// The seed of training.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Refuses labels that are numbered by other names than those of training.
+    fn check_classes(&self, data: &str, classes: &[String]) -> Result<(), Failure> {
+        let own = self.preparation.as_ref().map_or(&[][..], |preparation| &preparation.classes);
+        if own.is_empty() || classes.is_empty() || own == classes {
+            return Ok(());
+        }
+        let listed = |names: &[String]| {
+            let more = if names.len() > MOST_LISTED { ", ..." } else { "" };
+            format!("{}{more}", names[..names.len().min(MOST_LISTED)].join(", "))
+        };
+        let (own, found) = (listed(own), listed(classes));
+        Err(Failure::usage(printable(&format!(
+            "{data} has the classes {found}, the model {own}: name and number them alike (a folder may be empty)"
+        ))))
     }
 
     /// A trainer for the model and the test part of this data.

@@ -115,6 +115,18 @@ fn pictures_get_the_names_of_classes_and_what_is_changed_is_told() {
     let found = json(&plimsoll(&["evaluate", &run, "--metrics=accuracy,confusion", "--json"]));
     assert_eq!(number(&found["metrics"], "confusion/red/red"), 1.0);
 
+    // Labels that would be numbered otherwise are no labels of this model.
+    let other = format!("images:{}", scratch.path("other"));
+    for i in 0..4 {
+        plain(&scratch.0.join(format!("other/green/{i}.png")), [16, 16], COLOURS[1].1);
+    }
+    refused(&["evaluate", &run, "--data", &other], &["the classes green", "blue, green, red"]);
+    for name in ["blue", "red"] {
+        fs::create_dir(scratch.0.join("other").join(name)).unwrap();
+    }
+    let found = json(&plimsoll(&["evaluate", &run, "--data", &other, "--json"]));
+    assert_eq!(number(&found["metrics"], "accuracy"), 1.0);
+
     let notes = scratch.path("mine/notes.txt");
     refused(&["predict", &run, &notes], &["notes.txt", "neither a JPEG nor a PNG"]);
     refused(&["predict", &run, "no-such.png"], &["no-such.png", "cannot be read"]);
@@ -274,6 +286,29 @@ fn text_is_generated_from_a_prompt_and_follows_the_seed() {
         let short = plimsoll(&["predict", &run, "--prompt=a", "--memory=5MiB"]);
         assert_eq!(short.status.code(), Some(3), "{}", text(&short.stderr));
     }
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn a_prompt_is_read_with_the_tokenizer_of_the_run() {
+    let scratch = Scratch::new("predict-tokens");
+    let fixture = |name: &str| format!("{}/../data/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (run, data) = (scratch.path("run"), format!("text:{}", fixture("text.txt")));
+    let tokenizer = fixture("tokenizer.json");
+    let sizes = ["--context=8", "--width=16", "--layers=1", "--heads=2", "--batch=4", "--steps=4"];
+    let train = ["train", "--model=gpt", "--data", &data, "--tokenizer", &tokenizer, "--out", &run];
+    let output = plimsoll(&[&train[..], &sizes].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let prompt = &fs::read_to_string(fixture("text.txt")).unwrap()[..12];
+    let generate = |seed: &str| {
+        let flags = ["--tokens=20", "--temperature=1", "--json", "--seed", seed, "--prompt", prompt];
+        json(&plimsoll(&[&["predict", &run], &flags[..]].concat()))["text"].as_str().unwrap().to_string()
+    };
+    let (one, other) = (generate("1"), generate("2"));
+    assert!(one.starts_with(prompt) && one.len() > prompt.len() && one == generate("1"), "{one}");
+    assert!(one != other, "{other}");
+    fs::remove_file(scratch.0.join("run/data.json")).unwrap();
+    assert_eq!(generate("1"), one, "a run of a version without data.json");
 }
 
 #[test]
