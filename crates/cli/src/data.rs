@@ -3,7 +3,9 @@
 use super::args::DataOptions;
 use super::input::{images_of, table_options};
 use super::{Failure, applies, say};
-use plimsoll::data::{Batches, Cursor, Dataset, Kind, OpenOptions, Pipeline, Record, Schema, open};
+use plimsoll::data::{
+    Batches, Cursor, Dataset, Kind, OpenOptions, Pipeline, Record, Schema, ValidationSplit, open,
+};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::nn::Field;
 use plimsoll::plan::in_words;
@@ -27,6 +29,8 @@ pub fn run(options: &DataOptions) -> Result<(), Failure> {
         seed: options.seed,
         images: images_of(&options.input, Some(&image), options.augment)?,
         max_bytes: memory::available().unwrap_or(usize::MAX),
+        // As the files have it.
+        validation: ValidationSplit::None,
         ..OpenOptions::default()
     };
     if !options.seconds.is_finite() {

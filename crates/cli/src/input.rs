@@ -165,11 +165,9 @@ pub fn fitted(data: Dataset, model: &dyn Model, seed: u64) -> Result<Dataset, Fa
     }
     let masked = |seed| Masked { tokens: classes.unwrap_or(0) as u32, seed };
     // Each part has masks of its own.
-    let mut data = data;
-    data.train = data.train.apply(masked(seed))?;
-    data.test = data.test.apply(masked(seed ^ 1))?;
-    data.validation = data.validation.map(|part| part.apply(masked(seed ^ 2))).transpose()?;
-    Ok(data)
+    let (train, test) = (data.train.apply(masked(seed))?, data.test.apply(masked(seed ^ 1))?);
+    let validation = data.validation.map(|part| part.apply(masked(seed ^ 2))).transpose()?;
+    Ok(Dataset { train, validation, test, ..data })
 }
 
 /// Whether a model is a masked language model.

@@ -232,7 +232,7 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Dataset, DataError> {
     let plain = format.open(spec, &OpenOptions { images: plain, ..options.clone() })?;
     let (train, _) = data.train.hold_out(share)?;
     let (_, held_out) = plain.train.hold_out(share)?;
-    Ok(Dataset::new(data.name, train, data.test).with_validation(held_out))
+    Ok(Dataset { train, validation: Some(held_out), ..data })
 }
 
 /// Datasets by name, with default options.

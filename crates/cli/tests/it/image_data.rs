@@ -159,7 +159,7 @@ fn held_out_images_are_not_augmented() {
             (measured - planned).abs() <= 4.0 * 1024.0 * 1024.0,
             "planned {planned}, measured {measured}"
         );
-        number(&report, "test_loss")
+        number(&report, "validation_loss")
     };
     assert_eq!(loss(&["--augment"]), loss(&[]));
 }

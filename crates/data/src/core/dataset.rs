@@ -29,26 +29,24 @@ pub struct Dataset {
     pub validation: Option<Pipeline>,
     /// Test examples.
     pub test: Pipeline,
-    /// Whether the validation part reads the training part's source.
-    is_shared: bool,
 }
 
 impl Dataset {
     /// A dataset from two sources or pipelines, without a validation part.
     pub fn new(name: impl Into<String>, train: impl Into<Pipeline>, test: impl Into<Pipeline>) -> Self {
         let (name, train, test) = (name.into(), train.into(), test.into());
-        Self { name, train, validation: None, test, is_shared: false }
+        Self { name, train, validation: None, test }
     }
 
     /// The data with this validation part.
     pub fn with_validation(self, validation: impl Into<Pipeline>) -> Self {
-        Self { validation: Some(validation.into()), is_shared: false, ..self }
+        Self { validation: Some(validation.into()), ..self }
     }
 
     /// The data with a share of its training examples, spread evenly, as the validation part ([`Pipeline::hold_out`]).
     pub fn split_validation(self, share: f64) -> Result<Self, DataError> {
         let (train, held_out) = self.train.hold_out(share)?;
-        Ok(Self { train, validation: Some(held_out), is_shared: true, ..self })
+        Ok(Self { train, validation: Some(held_out), ..self })
     }
 
     /// The part that a run validates on: the validation part, or the test part where there is none.
@@ -68,10 +66,9 @@ impl Dataset {
         Ok(Self { train, validation, test: map(self.test)?, ..self })
     }
 
-    /// Heap bytes that the sources of all parts hold.
+    /// Heap bytes that the sources of all parts hold. Held-out records are the training part's.
     pub fn resident_bytes(&self) -> usize {
-        let own = self.validation.as_ref().filter(|_| !self.is_shared);
-        self.train.resident_bytes() + own.map_or(0, Pipeline::resident_bytes) + self.test.resident_bytes()
+        self.parts().map(Pipeline::resident_bytes).sum()
     }
 }
 
