@@ -2,8 +2,9 @@
 
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
-use super::setup::{batch, check_available, executor, line, model, threads};
-use super::{Failure, answer, applies, hint, resume::recorded, say};
+use super::setup::{batch, check_available, executor, line, threads};
+use super::zoo_model::model;
+use super::{Failure, answer, applies, hint, progress, resume::recorded, say};
 use crate::HEAP;
 use crate::heap::Tag;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline};
@@ -153,7 +154,7 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let trainer =
         trainer.batch(examples.min(data.test.len().unwrap_or(1).max(1))).seed(seed).line(line_bytes);
     let trainer = trainer.precision(described.policy);
-    let trainer = memory::declare(trainer.kinds(&[kind]).report(report), threads, &data);
+    let trainer = progress::attach(memory::declare(trainer.kinds(&[kind]).report(report), threads, &data));
     Ok(Trained { trainer, data, classes, parameters, available_bytes })
 }
 
