@@ -2,7 +2,9 @@
 
 use super::Failure;
 use super::args::InputOptions;
+use super::text::escaped;
 use plimsoll::data::{Family, Format, FormatOption, catalogue};
+use std::path::Path;
 
 /// Whether the data with this name is of this family.
 pub fn is(name: &str, family: Family) -> bool {
@@ -31,6 +33,25 @@ fn prefixes(option: FormatOption) -> Vec<&'static str> {
     let mut prefixes: Vec<&str> = formats.map(Format::prefix).collect();
     prefixes.dedup();
     prefixes
+}
+
+/// The name of data that was probably meant by a bare path: its format in front.
+pub fn meant(spec: &str) -> Option<String> {
+    let path = Path::new(spec);
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let format = match extension.to_ascii_lowercase().as_str() {
+        _ if path.is_dir() => "images",
+        "txt" | "md" | "text" => "text",
+        "csv" | "tsv" => "csv",
+        "npz" | "npy" => "npz",
+        "parquet" | "arrow" | "feather" => "parquet",
+        "tif" | "tiff" => "raster",
+        "tar" => "tar",
+        "tfrecord" | "tfrecords" => "tfrecord",
+        _ if path.is_file() => "text",
+        _ => return None,
+    };
+    Some(format!("{format}:{}", escaped(spec)))
 }
 
 /// Adds the options of a training run to those of other data, where they apply and were not given. A label that is a second

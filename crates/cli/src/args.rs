@@ -3,7 +3,10 @@
 use super::applies::{data_help, help};
 use super::doctor::DoctorOptions;
 use super::machine::Elsewhere;
-use super::precision::PrecisionOptions;
+use super::machine_flags::spill_speed;
+pub use super::machine_flags::{MachineOptions, SpillSpeed};
+use super::manual::{PLAN_EXAMPLES, TRAIN_EXAMPLES};
+use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
@@ -24,9 +27,11 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Train a model: prints the load sheet, trains, and prints planned next to measured peak
+    /// Train a model: prints what the run will take, trains, and prints planned next to measured peak
+    #[command(after_help = TRAIN_EXAMPLES)]
     Train(RunOptions),
     /// Print the load sheet of a run without running it, for any line; or answer what batch and line it needs
+    #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanOptions),
     /// Measure a trained model on data: loss, accuracy and other metrics
     Evaluate(EvaluateOptions),
@@ -40,6 +45,20 @@ pub enum Command {
     Zoo(ZooOptions),
     /// Measure this machine: cores, memory, disk; and write its file for `plan --machine`
     Doctor(DoctorOptions),
+    /// Print a script that completes commands and flags in a shell
+    #[command(
+        after_help = "Example:\n  plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of the program, or of one of its commands
+    #[command(after_help = "Example:\n  plimsoll man train | man -l -")]
+    Man {
+        /// The command
+        command: Option<String>,
+    },
 }
 
 /// The most batches ahead with `--prefetch auto`.
@@ -54,26 +73,9 @@ fn prefetch(text: &str) -> Result<Prefetch, String> {
     }
 }
 
-/// The disk's speed as plans assume it.
-#[derive(Clone, Copy, Debug)]
-pub enum SpillSpeed {
-    /// Bytes per second.
-    Bytes(usize),
-    /// Measured by a short trial.
-    Measured,
-}
-
-/// Parses `--spill-speed`.
-fn spill_speed(text: &str) -> Result<SpillSpeed, String> {
-    match (text, text.parse()) {
-        ("measure", _) => Ok(SpillSpeed::Measured),
-        (_, Ok(Size::Bytes(bytes))) if bytes > 0 => Ok(SpillSpeed::Bytes(bytes)),
-        _ => Err("bytes in a second, like 3GB, or measure".into()),
-    }
-}
-
 /// How files become batches.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Data")]
 pub struct InputOptions {
     #[arg(long, help = help(FormatOption::Workers, "Threads that read and decode files; never changes the data",
         "one, and more when training waits for them, up to the machine's cores"))]
@@ -137,6 +139,7 @@ pub struct DataOptions {
 
 /// Which model of the zoo, and its sizes.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Model")]
 pub struct ModelOptions {
     /// Model of the zoo; `plimsoll zoo` lists them
     #[arg(long, default_value = "lenet")]
@@ -171,17 +174,6 @@ pub struct ModelOptions {
     /// Numbers of a row, for an mlp on tables [default: from the data]
     #[arg(long)]
     pub features: Option<usize>,
-}
-
-/// The line and the machine.
-#[derive(Clone, Debug, Args)]
-pub struct MachineOptions {
-    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory
-    #[arg(long, value_name = "SIZE", default_value = "90%", allow_negative_numbers = true)]
-    pub memory: Size,
-    /// Threads; never changes results [default: the machine's cores]
-    #[arg(long, allow_negative_numbers = true)]
-    pub threads: Option<usize>,
 }
 
 /// A trained model and the data to run it on.
@@ -238,7 +230,7 @@ pub struct GraphOptions {
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
     /// Precision of activations: f32, bf16 or f16
-    #[arg(long, default_value = "f32")]
+    #[arg(long, default_value = "f32", value_parser = precision)]
     pub precision: Precision,
     /// Print it for Graphviz
     #[arg(long, conflicts_with = "text")]
@@ -252,15 +244,16 @@ pub struct GraphOptions {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Run")]
 pub struct RunOptions {
     /// File of flags, as TOML: `lr = 0.001` for `--lr 0.001`. Flags on the command line override it
     #[arg(value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelOptions,
-    #[arg(long, help = data_help())]
+    #[arg(long, help_heading = "Data", help = data_help())]
     pub data: Option<String>,
-    #[arg(long, help = help(FormatOption::Augment, "Train on random crops of images, every second mirrored", ""))]
+    #[arg(long, help_heading = "Data", help = help(FormatOption::Augment, "Train on random crops of images, every second mirrored", ""))]
     pub augment: bool,
     #[command(flatten)]
     pub input: InputOptions,
@@ -297,37 +290,43 @@ pub struct RunOptions {
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Folder for the trained weights (weights.safetensors), the report (report.json) and checkpoints, which are saved at the
-    /// best validations, at the end, and when Ctrl-C or SIGTERM stops the run
-    #[arg(long, value_name = "DIR")]
+    /// best validations, at the end, and when Ctrl-C, SIGTERM or SIGHUP stops the run
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub out: Option<PathBuf>,
+    /// Delete the run that is in the folder of --out, and start anew
+    #[arg(long, help_heading = "Files")]
+    pub overwrite: bool,
     /// Folder on a disk to which parameters, optimizer state and activations that exceed the line are offloaded, or `none`
     /// [default: the folder of --out, or the current one]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Memory and machine")]
     pub spill: Option<PathBuf>,
     /// Bytes per second that the disk of --spill reads or writes, or `measure` for a short trial; plans are chosen and
     /// predicted by it [default: 2.5GiB]
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = spill_speed)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = spill_speed, help_heading = "Memory and machine")]
     pub spill_speed: Option<SpillSpeed>,
     /// Folder of the plan cache, so that no plan is searched for twice, or `none`; never changes plans [default: plimsoll in
     /// $XDG_CACHE_HOME or ~/.cache]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub plan_cache: Option<PathBuf>,
     /// Also save a checkpoint every this many steps
-    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true, help_heading = "Files")]
     pub save_every: Option<u64>,
     /// Start from these weights: a safetensors file, under Plimsoll's, PyTorch's or Keras's names, or the folder of a run
-    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    #[arg(long, value_name = "FILE", conflicts_with = "resume", help_heading = "Files")]
     pub weights: Option<PathBuf>,
     /// With --weights: load what fits the model and tell what does not, instead of refusing weights of another model
-    #[arg(long, requires = "weights")]
+    #[arg(long, requires = "weights", help_heading = "Files")]
     pub new_head: bool,
     /// Resume the run whose checkpoints are in this folder from the newest intact one, and save there, too; the run's flags
     /// come from the checkpoint
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub resume: Option<PathBuf>,
     /// Memory of your own code, so that the line covers it
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, help_heading = "Memory and machine")]
     pub your_code: Option<Size>,
+    /// Print the whole load sheet, the account of every byte, in place of the summary; `plan` always prints it
+    #[arg(long)]
+    pub sheet: bool,
     /// Print one JSON object as the last line
     #[arg(long)]
     pub json: bool,
@@ -344,6 +343,7 @@ pub struct RunOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Questions to the planner")]
 pub struct PlanOptions {
     #[command(flatten)]
     pub run: RunOptions,
@@ -371,8 +371,8 @@ pub struct PlanOptions {
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
-        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "spill", "spill_speed", "plan_cache",
-        "without", "check_memory", "save_every", "resume", "weights", "new_head", "your_code", "curve", "max_batch", "batches",
+        "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
+        "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "curve", "max_batch", "batches",
         "machine", "device_memory",
     ])]
     pub workload: Option<PathBuf>,

@@ -3,7 +3,7 @@
 //! at the end. The header of a weights file is bounded by the number of tensors, the names of classes are not.
 
 use super::Failure;
-use super::text::printable;
+use super::text::escaped;
 use plimsoll::data::Preparation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub fn write(folder: &Path, preparation: &Preparation, model_options: &Value) ->
 /// Reads the file, if the run has one.
 pub fn read(folder: &Path) -> Result<Option<DataFile>, Failure> {
     let path = folder.join(DATA_FILE);
-    let wrong = |reason: String| Failure::usage(printable(&format!("{}: {reason}", path.display())));
+    let wrong = |reason: String| Failure::usage(escaped(&format!("{}: {reason}", path.display())));
     match std::fs::metadata(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(wrong(e.to_string())),

@@ -1,7 +1,7 @@
 //! `plimsoll evaluate`: loss and metrics of a trained model.
 
 use super::args::EvaluateOptions;
-use super::text::printable;
+use super::text::escaped;
 use super::trained::{open, peaks};
 use super::{Failure, say, setup};
 use plimsoll::data::Preparation;
@@ -39,12 +39,12 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
     let (mut session, planned) = trained.session(options.trained.json, true)?;
     let evaluation = session.evaluate_with(trained.part(), &mut measures)?;
     let mut figures = Map::new();
-    say(&format!("\n{} examples of {}", evaluation.examples, printable(&trained.data.name)));
+    say(&format!("\n{} examples of {}", evaluation.examples, escaped(&trained.data.name)));
     say(&format!("{:<24} {:.6}", "loss", evaluation.loss));
     for metric in &measures {
         metric.figures(&mut |name, value| {
             let name = named(&name.to_string(), &trained.preparation);
-            say(&format!("{:<24} {value:.6}", printable(&name)));
+            say(&format!("{:<24} {value:.6}", escaped(&name)));
             if options.trained.json {
                 // JSON has null for what is not finite.
                 figures.insert(name, json!(value));

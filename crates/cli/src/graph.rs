@@ -1,7 +1,8 @@
 //! `plimsoll graph`: the graph of a step.
 
 use super::args::{GraphOptions, StepName};
-use super::setup::{batch, model};
+use super::setup::batch;
+use super::zoo_model::model;
 use super::{Failure, say};
 use plimsoll::graph::Numerics;
 use plimsoll::nn::{AdamW, Policy, step};

@@ -1,7 +1,7 @@
 //! From flags to data as a model takes it.
 
 use super::args::{InputOptions, ModelOptions};
-use super::setup::entry;
+use super::zoo_model::entry;
 use super::{Failure, applies};
 use plimsoll::data::{
     Dataset, Family, Format, ImageOptions, Itself, Masked, ModelSize, OpenOptions, Prefetch, Shaped,

@@ -7,31 +7,41 @@ mod config;
 mod data;
 mod data_file;
 mod doctor;
+mod ending;
 mod evaluate;
 mod graph;
 mod input;
 mod machine;
+mod machine_flags;
+mod manual;
 mod plan;
 mod precision;
 mod predict;
+mod progress;
 mod refusal;
+mod refusal_cache;
 mod resume;
+mod run_folder;
 mod running;
 mod setup;
 mod signals;
+mod step_progress;
+mod summary;
 mod text;
+mod too_large;
 mod train;
 mod trained;
 mod update;
 mod weights;
 mod workload;
 mod zoo;
+mod zoo_model;
 
 use plimsoll::data::DataError;
 use plimsoll::plan::PlanError;
 use plimsoll::train::TrainError;
 use std::fmt;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 /// Counts live heap bytes by tag.
@@ -40,9 +50,23 @@ static HEAP: plimsoll::memory::Heap = plimsoll::memory::Heap;
 
 fn main() -> ExitCode {
     plimsoll::memory::configure_heap();
+    signals::end_at_once();
     silence_caught_panics();
-    run()
+    // The stack is the program's own, whatever limit it is started under.
+    let worker = std::thread::Builder::new().name("plimsoll".into()).stack_size(STACK_BYTES).spawn(run);
+    match worker {
+        Ok(worker) => worker.join().unwrap_or(ExitCode::from(PANICKED)),
+        Err(e) => {
+            hint(&format!("cannot start a thread: {e}"));
+            ExitCode::FAILURE
+        }
+    }
 }
+
+/// The stack of the thread that does the work. Only what is used of it takes memory.
+const STACK_BYTES: usize = 8 << 20;
+/// The exit status of a panic, which has said why.
+const PANICKED: u8 = 101;
 
 /// Silences panics in libraries that read data: they are caught and reported as errors.
 fn silence_caught_panics() {
@@ -58,22 +82,40 @@ fn silence_caught_panics() {
 pub struct Failure {
     message: String,
     status: u8,
+    /// Bytes that are needed, and the line, where the data alone is above it.
+    needs: Option<(u64, u64)>,
 }
 
 impl Failure {
     /// Wrong input: exit status 2.
     pub fn usage(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), status: 2 }
+        Self { message: message.to_string(), status: 2, needs: None }
     }
 
     /// Too little memory: exit status 3.
     pub fn memory(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), status: 3 }
+        Self { message: message.to_string(), status: 3, needs: None }
     }
 
     /// A failure while running: exit status 1.
     pub fn run(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), status: 1 }
+        Self { message: message.to_string(), status: 1, needs: None }
+    }
+
+    /// With JSON printed if it is asked for and the line is too low.
+    pub fn in_json(self, json: bool) -> Self {
+        if let (true, Some((needed, line))) = (json, self.needs) {
+            let object = serde_json::json!({
+                "feasible": false,
+                "error": "the line is too low",
+                "reason": self.message,
+                "line_bytes": line,
+                "needed_bytes": needed,
+                "missing_bytes": needed.saturating_sub(line),
+            });
+            say(&object.to_string());
+        }
+        self
     }
 }
 
@@ -91,7 +133,7 @@ impl From<TrainError> for Failure {
             | TrainError::Weights { .. } => 1,
             _ => 2,
         };
-        Self { message: error.to_string(), status }
+        Self { message: error.to_string(), status, needs: None }
     }
 }
 
@@ -99,9 +141,17 @@ impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
         match &error {
             // Data is read with the line as its limit.
-            DataError::TooLarge { what, bytes, limit } => Self::memory(format!(
-                "{what} needs {bytes} bytes, the line is {limit}: raise it, or take less data"
-            )),
+            DataError::TooLarge { what, bytes, limit } => Self {
+                needs: Some((*bytes, *limit)),
+                ..Self::memory(format!(
+                    "{what} needs {bytes} bytes, the line is {limit}: raise it, or take less data"
+                ))
+            },
+            DataError::UnknownDataset { spec, .. } => {
+                let meant =
+                    applies::meant(spec).map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+                Self::usage(format!("{error}{meant}"))
+            }
             _ => Self::usage(error),
         }
     }
@@ -114,40 +164,68 @@ fn run() -> ExitCode {
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
         args::Command::Train(options) => train::run(options, matches.subcommand_matches("train")),
         args::Command::Plan(options) => plan::run(options, matches.subcommand_matches("plan")),
-        args::Command::Evaluate(options) => evaluate::run(options),
-        args::Command::Predict(options) => predict::run(options),
+        args::Command::Evaluate(options) => {
+            let _shown = progress::activity("evaluating");
+            evaluate::run(options)
+        }
+        args::Command::Predict(options) => {
+            // Rows on a terminal are progress enough.
+            let rows_shown = options.out.is_none() && std::io::stdout().is_terminal();
+            let _shown = (!rows_shown).then(|| progress::activity("predicting"));
+            predict::run(options)
+        }
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => data::run(options),
         args::Command::Zoo(options) => zoo::run(options),
         args::Command::Doctor(options) => doctor::run(options),
+        args::Command::Completions { shell } => manual::completions(*shell),
+        args::Command::Man { command } => manual::man(command.as_deref()),
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        // The work is done, but nobody could read all that was said of it.
+        Ok(()) => signals::received().map_or(ExitCode::SUCCESS, ExitCode::from),
         Err(failure) => {
-            // Messages quote names of files, classes and tensors.
-            hint(&text::printable_lines(&failure.message));
+            // A refusal has said all already.
+            if !failure.message.is_empty() {
+                hint(&failure.message);
+            }
             ExitCode::from(failure.status)
         }
     }
 }
 
-/// Prints to standard output. A closed pipe ends the program quietly, as for any filter.
+/// Prints to standard output, with control characters in names escaped.
 pub fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+    put(&text::escaped_lines(text));
+}
+
+/// Prints to standard output as it is. A closed pipe ends the program quietly, as for any filter; a run that can save does so first.
+pub fn put(text: &str) {
+    let printed = progress::suspend(|| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())
+    });
+    match printed {
         Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => signals::output_lost(signals::CLOSED_PIPE),
         Err(e) => {
-            hint(&format!("cannot write the output: {e}"));
-            std::process::exit(1);
+            if signals::received().is_none() {
+                hint(&format!("cannot write the output: {e}"));
+            }
+            signals::output_lost(1);
         }
     }
 }
 
-/// Prints to standard error.
+/// Prints to standard error, with control characters in names escaped.
 pub fn hint(text: &str) {
     // A closed pipe must not turn a hint into a panic.
-    let _ = writeln!(std::io::stderr(), "plimsoll: {text}");
+    let _ = progress::suspend(|| writeln!(std::io::stderr(), "plimsoll: {}", text::escaped_lines(text)));
+}
+
+/// Prints a line to standard error that goes on from a hint.
+pub fn aside(text: &str) {
+    let _ = progress::suspend(|| writeln!(std::io::stderr(), "{}", text::escaped_lines(text)));
 }
 
 /// The failure of a command; for a line that is too low it also prints JSON if `json` is set.

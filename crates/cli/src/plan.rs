@@ -1,14 +1,14 @@
 //! `plimsoll plan`: the load sheet and other answers without training.
 
 use super::answers::{Say, batches, curve, max_batch};
-use super::args::PlanOptions;
+use super::args::{PlanOptions, RunOptions};
 use super::machine::elsewhere;
 use super::{
-    Failure,
+    Failure, progress,
     refusal::{note_split, refuse},
-    say,
-    setup::{check_spill_folder, setup},
-    workload,
+    refusal_cache, say,
+    setup::{Setup, check_spill_folder, setup},
+    too_large, workload,
 };
 use clap::ArgMatches;
 use plimsoll::plan::PlanSet;
@@ -23,6 +23,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     }
     let files = [
         ("--out", options.run.out.is_some()),
+        ("--overwrite", options.run.overwrite),
         ("--save-every", options.run.save_every.is_some()),
         ("--keep", options.run.running.keep.is_some()),
         ("--log", options.run.running.log.is_some()),
@@ -34,9 +35,10 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         return Err(Failure::usage("--resume is for train: a plan starts anew"));
     }
     let run = &elsewhere(options, matches)?;
-    let setup = setup(run)?;
+    let setup = setup(run).map_err(|failure| failure.in_json(run.json))?;
     let mut forecast = setup.trainer.forecast(&setup.data);
     let mut answers = Map::new();
+    let shown = progress::activity("planning");
     let show: Say = if run.json { |_| {} } else { say };
     if options.curve {
         answers.insert("curve".into(), curve(&mut forecast, show)?);
@@ -47,17 +49,23 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     if options.batches {
         answers.insert("batches".into(), batches(run, &setup, show)?);
     }
+    drop(shown);
     let answered = !answers.is_empty();
     if answered && !run.json {
         return Ok(());
     }
+    if !answered && let Some(failure) = refused(run, &setup) {
+        return Err(failure);
+    }
     let start = Instant::now();
+    let shown = progress::activity("planning");
     let found = forecast.plan(setup.line_bytes);
+    drop(shown);
     answers.insert("planning_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
     answers.insert("cached".into(), json!(setup.trainer.searches() == 0));
     let mut plans = match found {
         Ok(plans) => plans,
-        Err(error) => match refuse(error, run, &setup, &mut forecast, &answers) {
+        Err(error) => match refuse(error, run, &setup, &mut forecast, &answers, !answered) {
             Ok(plans) => plans,
             // The question was another one, and is answered already.
             Err(_) if answered => return Ok(()),
@@ -66,6 +74,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     };
     check_spill_folder(run, &plans)?;
     note_split(&mut plans, run);
+    plans.sheet.notes.extend(setup.pictures_note(run));
     if let Some(elsewhere) = &run.elsewhere {
         let note = elsewhere.file_note(plans.load_sheet());
         plans.load_sheet_mut().notes.extend(note);
@@ -74,12 +83,18 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         show(&plans.sheet.to_string());
     }
     if run.json {
+        let _shown = progress::activity("searching for the smallest line");
         let mut object = planned(&plans);
         extend(&mut object, &figures(&mut forecast, &plans)?);
         extend(&mut object, &Value::Object(answers));
         say(&object.to_string());
     }
     Ok(())
+}
+
+/// The answer to a run that is known to need more than the line, or is too large for it for a simple reason.
+pub fn refused(options: &RunOptions, setup: &Setup) -> Option<Failure> {
+    refusal_cache::known(options, setup).or_else(|| too_large::refuse(options, setup))
 }
 
 /// The figures of a plan, as JSON.

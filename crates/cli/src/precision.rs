@@ -6,9 +6,10 @@ use plimsoll::nn::{LossScale, Policy, Precision};
 
 /// Precision of activations.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Precision")]
 pub struct PrecisionOptions {
     /// Precision of activations and matrix products: f32, bf16 or f16; parameters, sums, norms and losses stay f32
-    #[arg(long, default_value = "f32")]
+    #[arg(long, default_value = "f32", value_parser = precision)]
     pub precision: Precision,
     /// Layers that compute in f32: a name, or a pattern like `block*/norm1`; comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -19,6 +20,19 @@ pub struct PrecisionOptions {
     /// Steps without overflow after which the loss scale of f16 doubles [default: 2000]
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub loss_scale_growth: Option<u32>,
+}
+
+/// Parses `--precision`. Other programs have other names for the same types.
+pub fn precision(text: &str) -> Result<Precision, String> {
+    text.parse().map_err(|error| {
+        let meant = match text.to_ascii_lowercase().as_str() {
+            "fp16" | "float16" | "half" | "16" | "amp" => "f16",
+            "bfloat16" | "bfp16" | "b16" => "bf16",
+            "fp32" | "float32" | "float" | "single" | "32" => "f32",
+            _ => return error,
+        };
+        format!("{error}; did you mean {meant}?")
+    })
 }
 
 impl PrecisionOptions {

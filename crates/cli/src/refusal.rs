@@ -2,12 +2,14 @@
 
 use super::args::{MachineOptions, RunOptions};
 use super::plan::{extend, lower_bound};
-use super::setup::{Setup, entry, setup};
+use super::refusal_cache::Refusal;
+use super::setup::{Setup, setup};
 use super::update::{MomentsName, OptimizerName};
-use super::{Failure, say};
+use super::zoo_model::entry;
+use super::{Failure, progress};
 use plimsoll::Size;
 use plimsoll::nn::Precision;
-use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words};
+use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words, time_in_words};
 use plimsoll::train::{Forecast, TrainError, TrainingPlan, tally};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -41,14 +43,15 @@ pub fn note_split(plans: &mut TrainingPlan, options: &RunOptions) {
         split_batch_norm(&options).filter(|s| s.fits && s.predicted_ms < plans.sheet.predicted_ms())
     {
         plans.load_sheet_mut().notes.push(format!(
-            "Batch norm keeps the batch whole. With {}, which changes the results, a step would take {:.1} ms.",
-            split.flags, split.predicted_ms
+            "Batch norm keeps the batch whole. With {}, which changes the results, a step would take {}.",
+            split.flags,
+            time_in_words((split.predicted_ms * 1e6) as u64)
         ));
     }
 }
 
 /// The options with this line of the computing space.
-fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
+pub fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
     if let Some(elsewhere) = options.elsewhere.as_ref().filter(|machine| machine.device_line().is_some()) {
         let elsewhere = Some(elsewhere.clone().under(line_bytes));
         return RunOptions { elsewhere, json: false, ..options.clone() };
@@ -63,23 +66,26 @@ pub fn plan_or_refuse(
     options: &RunOptions,
     setup: &Setup,
 ) -> Result<TrainingPlan, Failure> {
-    refuse(error, options, setup, &mut setup.trainer.forecast(&setup.data), &Map::new())
+    refuse(error, options, setup, &mut setup.trainer.forecast(&setup.data), &Map::new(), true)
 }
 
 /// Answers a plan that failed: with a plan, if the search for the floor finds one that fits; else with the smallest feasible
-/// line and the alternatives. Prints JSON if the options ask for it, with `more` in it.
+/// line and the alternatives, each as soon as it is found if `show` is set. Prints JSON if the options ask for it, with `more`
+/// in it.
 pub fn refuse(
     error: TrainError,
     options: &RunOptions,
     setup: &Setup,
     forecast: &mut Forecast,
     more: &Map<String, Value>,
+    show: bool,
 ) -> Result<TrainingPlan, Failure> {
     let TrainError::Plan(PlanError::Infeasible(short)) = &error else { return Err(error.into()) };
     // Another line of the computing space does not help where host memory is short.
     if short.space == Space::Host {
         return Err(error.into());
     }
+    let shown = progress::activity("searching for the smallest line");
     let line_bytes = short.line_bytes;
     let floor_bytes = forecast.floor()?;
     let mut lowest = forecast.plan(floor_bytes)?;
@@ -87,6 +93,7 @@ pub fn refuse(
         lowest.load_sheet_mut().line_bytes = line_bytes;
         return Ok(lowest);
     }
+    drop(shown);
     let answer = Infeasible {
         space: short.space,
         line_bytes,
@@ -94,70 +101,81 @@ pub fn refuse(
         missing_bytes: floor_bytes - line_bytes,
         sheet: lowest.sheet.clone(),
     };
-    let alternatives = alternatives(options, setup, line_bytes);
+    let mut refusal = Refusal::begin(answer.to_string(), show);
+    let alternatives = alternatives(options, setup, line_bytes, floor_bytes, &mut refusal);
+    let mut object = json!({
+        "feasible": false,
+        "error": "the line is too low",
+        "line_bytes": line_bytes,
+        "needed_bytes": answer.needed_bytes,
+        "missing_bytes": answer.missing_bytes,
+        "planned_peak_bytes": Value::Null,
+        "floor_bytes": floor_bytes,
+        "naive_activation_bytes": forecast.naive_activation_bytes()?,
+        "state_bytes": tally(&lowest).state_bytes,
+        "overhead": Value::Null,
+        "lower_bound_overhead": Value::Null,
+        "micro_batches": lowest.plans.first().map_or(1, |p| p.graph.micro_batches),
+        "kept": Value::Null,
+        "recomputed": Value::Null,
+        "spilled": Value::Null,
+        "fragmentation": Value::Null,
+        "load_sheet": answer.sheet,
+        "alternatives": alternatives,
+    });
     if options.json {
-        let mut object = json!({
-            "feasible": false,
-            "error": "the line is too low",
-            "line_bytes": line_bytes,
-            "needed_bytes": answer.needed_bytes,
-            "missing_bytes": answer.missing_bytes,
-            "planned_peak_bytes": Value::Null,
-            "floor_bytes": floor_bytes,
-            "naive_activation_bytes": forecast.naive_activation_bytes()?,
-            "state_bytes": tally(&lowest).state_bytes,
-            "overhead": Value::Null,
-            "lower_bound_overhead": lower_bound(forecast, line_bytes)?,
-            "micro_batches": lowest.plans.first().map_or(1, |p| p.graph.micro_batches),
-            "kept": Value::Null,
-            "recomputed": Value::Null,
-            "spilled": Value::Null,
-            "fragmentation": Value::Null,
-            "load_sheet": answer.sheet,
-            "alternatives": alternatives,
-        });
-        extend(&mut object, &Value::Object(more.clone()));
-        say(&object.to_string());
+        let _shown = progress::activity("searching for a lower bound");
+        extend(&mut object, &json!({ "lower_bound_overhead": lower_bound(forecast, line_bytes)? }));
     }
-    Err(Failure::memory(format!("{answer}{}", table(&alternatives))))
+    extend(&mut object, &Value::Object(more.clone()));
+    Err(refusal.end(object, options, setup))
 }
 
 /// The alternatives as a table.
-fn table(alternatives: &[Alternative]) -> String {
-    if alternatives.is_empty() {
-        return String::new();
-    }
-    let mut text = format!(
-        "\n\n  {:<18} {:<25} {:>12} {:>12}   under the line",
-        "instead", "flags", "planned peak", "step"
-    );
-    for a in alternatives {
-        text += &format!(
-            "\n  {:<18} {:<25} {:>12} {:>9.1} ms   {}",
-            a.change,
-            a.flags,
-            in_words(a.planned_peak_bytes),
-            a.predicted_ms,
-            if a.fits { "yes" } else { "no" }
-        );
-    }
-    text
+fn heading() -> String {
+    format!("  {:<18} {:<25} {:>12} {:>12}   under the line", "instead", "flags", "planned peak", "step")
 }
 
-/// Every change that applies, planned.
-fn alternatives(options: &RunOptions, setup: &Setup, line_bytes: usize) -> Vec<Alternative> {
+fn row(a: &Alternative) -> String {
+    format!(
+        "  {:<18} {:<25} {:>12} {:>12}   {}",
+        a.change,
+        a.flags,
+        in_words(a.planned_peak_bytes),
+        time_in_words((a.predicted_ms * 1e6) as u64),
+        if a.fits { "yes" } else { "no" }
+    )
+}
+
+/// Every change that applies, planned, and told as soon as it is found. One that needs as much as what it replaces is left out.
+fn alternatives(
+    options: &RunOptions,
+    setup: &Setup,
+    line_bytes: usize,
+    floor_bytes: usize,
+    refusal: &mut Refusal,
+) -> Vec<Alternative> {
+    let _shown = progress::activity("planning alternatives");
     let options = &under(options, line_bytes);
-    let mut found: Vec<Alternative> = smaller_batch(options, setup.batch).into_iter().collect();
-    found.extend(split(options));
-    found.extend(split_batch_norm(options));
-    found.extend(offloading(options));
-    found.extend(lower_precision(options));
-    found.extend(sizes(options, setup).into_iter().chain(optimizers(options)).filter_map(
-        |(change, flags, options)| {
-            let (fits, sheet) = plan_sheet(&options)?;
-            Some(alternative(change, flags, fits, &sheet))
-        },
-    ));
+    let mut found = Vec::new();
+    let mut add = |alternative: Option<Alternative>| {
+        let Some(alternative) = alternative else { return };
+        if !alternative.fits && alternative.planned_peak_bytes >= floor_bytes {
+            return;
+        }
+        if found.is_empty() {
+            refusal.line(&format!("\n{}", heading()));
+        }
+        refusal.line(&row(&alternative));
+        found.push(alternative);
+    };
+    add(smaller_batch(options, setup.batch));
+    for change in [split, split_batch_norm, offloading, lower_precision] {
+        add(change(options));
+    }
+    for (change, flags, options) in sizes(options, setup).into_iter().chain(optimizers(options)) {
+        add(plan_sheet(&options).map(|(fits, sheet)| alternative(change, flags, fits, &sheet)));
+    }
     found
 }
 
@@ -231,10 +249,11 @@ fn lower_precision(options: &RunOptions) -> Option<Alternative> {
     Some(alternative("lower precision", "--precision bf16".into(), fits, &sheet))
 }
 
-type Change = (&'static str, String, RunOptions);
+/// A change, its flags, and the options with it.
+pub type Change = (&'static str, String, RunOptions);
 
 /// Smaller images or contexts, and smaller models of the same family.
-fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
+pub fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
     let Ok(entry) = entry(&options.model.model) else { return Vec::new() };
     let (layers, width) = entry.default_layers_and_width();
     let first = setup.inputs.first().and_then(|field| field.ty.shape.first().copied());
@@ -262,7 +281,7 @@ fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
 }
 
 /// Optimizers with fewer or smaller moments.
-fn optimizers(options: &RunOptions) -> Vec<Change> {
+pub fn optimizers(options: &RunOptions) -> Vec<Change> {
     use OptimizerName as Name;
     let update = &options.update;
     let leaner: &[(Name, &str)] = match update.optimizer {

@@ -120,6 +120,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.spill = given.spill.clone();
     kept.plan_cache = given.plan_cache.clone();
     kept.out = given.out.clone().or(Some(folder.to_path_buf()));
+    (kept.overwrite, kept.sheet) = (given.overwrite, given.sheet);
     kept.without = given.without.clone();
     (kept.json, kept.check_memory) = (given.json, given.check_memory);
     kept.resume = Some(folder.to_path_buf());

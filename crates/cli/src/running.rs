@@ -31,6 +31,7 @@ impl WeightNames {
 
 /// The training loop.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Validation, checkpoints and ends")]
 pub struct LoopOptions {
     /// Steps that count as an epoch, independent of the data's length
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
@@ -138,10 +139,15 @@ impl LoopOptions {
         }
     }
 
-    /// Applies the flags to a trainer.
-    pub fn trainer(&self, mut trainer: Trainer) -> Result<Trainer, Failure> {
+    /// Applies the flags to a trainer, of a model of classes or of values.
+    pub fn trainer(&self, mut trainer: Trainer, classes: bool) -> Result<Trainer, Failure> {
         let metrics = self.metrics.iter().map(|name| name.parse::<MetricSpec>());
-        let metrics: Vec<MetricSpec> = metrics.collect::<Result<_, _>>().map_err(Failure::usage)?;
+        let mut metrics: Vec<MetricSpec> = metrics.collect::<Result<_, _>>().map_err(Failure::usage)?;
+        // The accuracy stays beside other metrics.
+        let has_accuracy = metrics.iter().any(|metric| matches!(metric, MetricSpec::Accuracy { .. }));
+        if classes && !metrics.is_empty() && !has_accuracy {
+            metrics.insert(0, MetricSpec::Accuracy { threshold: None });
+        }
         trainer = trainer.metrics(&metrics);
         if let Some(name) = &self.monitor {
             trainer = trainer.monitor(name.parse().unwrap_or(Monitor::Loss));

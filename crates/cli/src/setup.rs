@@ -1,16 +1,16 @@
 //! From flags to a trainer and its data.
 
 use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
-use super::input::{fit, fitted, image_options, is_masked, narrowed, open_options};
+use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::machine::Elsewhere;
 use super::running::explain_split;
-use super::{Failure, applies, resume};
+use super::zoo_model::{default_data, entry, model};
+use super::{Failure, applies, progress, resume, zoo_model};
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, Family, OpenOptions, open};
+use plimsoll::data::{Dataset, Family, Format, FormatOption, OpenOptions, open};
 use plimsoll::memory::{self, Process, Tag};
-use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{CrossEntropy, Field, Model, WithLoss};
+use plimsoll::nn::Field;
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::disk_rates;
@@ -22,8 +22,13 @@ use std::path::{Path, PathBuf};
 const PROGRAM_BYTES: usize = 10 << 20;
 /// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
+/// Steps of a run at most: more cannot be counted in a checkpoint.
+const MOST_STEPS: u64 = 1 << 48;
 /// Epochs over real data.
 const EPOCHS: u64 = 6;
+
+/// Threads of the program itself: one works, one shows progress.
+const OWN_THREADS: usize = 2;
 
 /// A run that is ready to be planned.
 pub struct Setup {
@@ -43,8 +48,32 @@ pub struct Setup {
     pub chosen: Vec<(&'static str, String)>,
 }
 
+impl Setup {
+    /// Whether the model is one of text.
+    pub fn is_text(&self) -> bool {
+        self.inputs.first().is_some_and(|input| !input.ty.dtype.is_float())
+    }
+
+    /// What the model does to pictures of other sizes than its own, where no flag asked for it.
+    pub fn pictures_note(&self, options: &RunOptions) -> Option<String> {
+        let format = Format::find(&self.data.name, &[])?;
+        let asked = options.model.image_size.is_some() || options.model.channels.is_some();
+        let &[height, width, channels] = &self.inputs.first()?.ty.shape[..] else { return None };
+        if asked || format.family != Family::Images || !format.takes(FormatOption::ImageSize) {
+            return None;
+        }
+        let colours = if channels == 1 { ", in grey" } else { "" };
+        let model = &options.model.model;
+        Some(format!(
+            "Pictures of other sizes are scaled to the {height}×{width} that {model} takes{colours}; --image-size and \
+             --channels make a model for others."
+        ))
+    }
+}
+
 /// Builds the trainer and opens the data.
 pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
+    let _shown = progress::activity("reading the data");
     let threads = threads(&options.machine)?;
     if options.micro_batches == Some(0) {
         return Err(Failure::usage("--micro-batches must be at least 1"));
@@ -80,7 +109,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let data = memory::tagged(Tag::Data, || open(&name, &open_options)).map_err(explain_split)?;
     // The model takes the number of features, classes or tokens from the data.
     if fit(&mut sizes, &name, &data)? {
-        model = self::model(&sizes, Some(&name))?;
+        model = zoo_model::model(&sizes, Some(&name))?;
     }
     let data = fitted(data, model.as_ref(), options.seed)?;
     model = narrowed(model, &data, precision)?;
@@ -96,7 +125,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     }
     let batch = batch.min(most);
     let rate = options.update.rate()?;
-    let inputs = model.inputs();
+    let (inputs, classes) = (model.inputs(), model.target().bound.is_some());
     let executor = run_executor(options, threads, line_bytes)?;
     let device_line = options.elsewhere.as_ref().and_then(Elsewhere::device_line);
     let trainer = Trainer::new(model, options.update.optimizer()?)
@@ -114,12 +143,14 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(folder) => trainer.plan_cache(folder),
         None => trainer,
     };
-    let trainer = options.running.trainer(trainer)?;
+    let trainer = options.running.trainer(trainer, classes)?;
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,
     };
     let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
+    check_blocks(options, &trainer, batch)?;
+    let trainer = progress::attach(trainer);
     let process = process(threads);
     // The second arena of the memory check is not in the plan.
     let mut trainer = trainer.process(if options.check_memory { process.unwatched() } else { process });
@@ -139,12 +170,18 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let synthetic = applies::is(&name, Family::Synthetic);
     trainer = match (options.steps, options.epochs) {
         (Some(0), _) => return Err(Failure::usage("--steps must be at least 1")),
+        (Some(steps), _) if steps > MOST_STEPS => {
+            return Err(Failure::usage(format!("--steps must be at most {MOST_STEPS}")));
+        }
         (_, Some(0)) => return Err(Failure::usage("--epochs must be at least 1")),
         (Some(steps), _) => trainer.steps(steps),
         (None, Some(epochs)) => trainer.epochs(epochs),
         (None, None) if synthetic => trainer.steps(SYNTHETIC_STEPS),
         (None, None) => trainer.epochs(EPOCHS),
     };
+    if trainer.total_steps(&data) > MOST_STEPS {
+        return Err(Failure::usage(format!("--epochs: a run has at most {MOST_STEPS} steps")));
+    }
     let mut chosen = chosen.to_vec();
     let [steps, epochs] = match (options.steps, options.epochs) {
         (None, None) if synthetic => [Some(SYNTHETIC_STEPS), None],
@@ -178,8 +215,36 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
 }
 
+/// Refuses micro-batches and accumulated batches that do not end at blocks of examples, with the next flags that do.
+fn check_blocks(options: &RunOptions, trainer: &Trainer, batch: usize) -> Result<(), Failure> {
+    let accumulate = options.accumulate.unwrap_or(1);
+    let parts = options.micro_batches.unwrap_or(accumulate);
+    let splits = options.allow_split_batchnorm || entry(&options.model.model)?.splits;
+    // Another reason comes first for models that cannot be split.
+    if parts.max(accumulate) == 1 || !splits {
+        return Ok(());
+    }
+    let (block, working) = (trainer.block(), parts.next_multiple_of(accumulate));
+    let unit = (working / accumulate).saturating_mul(block);
+    if working == parts && batch.is_multiple_of(unit) {
+        return Ok(());
+    }
+    let mut flags = format!("--batch {}", batch.next_multiple_of(unit));
+    if accumulate > 1 {
+        flags += &format!(" --accumulate {accumulate}");
+    }
+    if options.micro_batches.is_some() {
+        flags += &format!(" --micro-batches {working}");
+    }
+    let whole = batch.saturating_mul(accumulate);
+    Err(Failure::usage(format!(
+        "{whole} examples in {parts} micro-batches do not end at blocks of {block} examples, by which gradients are summed: \
+         {flags} does"
+    )))
+}
+
 /// The folder of the spill file.
-fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
+pub fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
     match &options.spill {
         Some(folder) if folder.as_os_str() == "none" => Ok(None),
         Some(folder) if !folder.is_dir() => {
@@ -242,7 +307,7 @@ fn with_disk(
 }
 
 /// The folder of the plan cache: the flag's, or the user's cache folder, if there is one.
-fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+pub fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     let own =
         |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     match given {
@@ -262,7 +327,7 @@ fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
 
 /// This program as its own lines account for it.
 pub fn process(threads: usize) -> Process {
-    Process::known(PROGRAM_BYTES, threads)
+    Process::known(PROGRAM_BYTES, threads + OWN_THREADS)
 }
 
 /// The number of threads.
@@ -306,78 +371,4 @@ pub fn executor(threads: usize) -> Result<Box<dyn Executor>, Failure> {
 
 fn cpu(threads: usize) -> Result<Cpu, Failure> {
     Cpu::new(threads).map_err(|e| Failure::run(format!("cannot start {threads} threads: {e}")))
-}
-
-fn default_data(model: &str) -> &'static str {
-    match model {
-        "mlp" | "lenet" | "autoencoder" => "mnist",
-        _ => "synthetic",
-    }
-}
-
-/// The zoo's entry of this name.
-pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
-    ZOO.iter().find(|e| e.name == name).ok_or_else(|| {
-        let known: Vec<_> = ZOO.iter().map(|e| e.name).collect();
-        Failure::usage(format!("unknown model `{name}`: the zoo has {}", known.join(", ")))
-    })
-}
-
-/// The model of the zoo with the flags' options, and with the tokens of the data.
-pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
-    let entry = entry(&options.model)?;
-    let sizes = [
-        ("--classes", "classes", options.classes, 1 << 24),
-        ("--image-size", "image", options.image_size, 1 << 14),
-        ("--channels", "channels", options.channels, 1 << 14),
-        ("--context", "context", options.context, 1 << 20),
-        ("--layers", "layers", options.layers, 1 << 9),
-        ("--width", "width", options.width, 1 << 20),
-        ("--heads", "heads", options.heads, 1 << 20),
-        ("--dropout", "dropout", options.dropout.map(|_| 1), 1),
-        ("--features", "features", options.features, 1 << 24),
-    ];
-    for (flag, name, value, most) in sizes {
-        if value.is_some() && !entry.options.contains(&name) {
-            let others: Vec<_> = sizes.iter().filter(|s| entry.options.contains(&s.1)).map(|s| s.0).collect();
-            let others = others.join(", ");
-            return Err(Failure::usage(format!("{} has no {flag}; it has {others}", entry.name)));
-        }
-        if value.is_some_and(|v| v == 0 || v > most) {
-            return Err(Failure::usage(format!("{flag} must be between 1 and {most}")));
-        }
-    }
-    if options.dropout.is_some_and(|rate| !(0.0..1.0).contains(&rate)) {
-        return Err(Failure::usage("--dropout must be at least 0 and below 1"));
-    }
-    let mut sizes = ZooOptions {
-        classes: options.classes,
-        image: options.image_size,
-        channels: options.channels,
-        context: options.context,
-        layers: options.layers,
-        width: options.width,
-        heads: options.heads,
-        dropout: options.dropout,
-        features: options.features,
-    };
-    if data.is_some_and(|data| applies::is(data, Family::Text)) {
-        let texts: Vec<_> = ZOO.iter().filter(|e| e.options.contains(&"context")).map(|e| e.name).collect();
-        if !texts.contains(&entry.name) || entry.name == "seq2seq" {
-            let texts: Vec<_> = texts.into_iter().filter(|name| *name != "seq2seq").collect();
-            let message = format!("text is for {}, not {}: add --model gpt", texts.join(", "), entry.name);
-            return Err(Failure::usage(message));
-        }
-        // Bytes, and the mask token of a masked language model.
-        sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
-    }
-    let model = (entry.make)(&sizes);
-    if options.class_weights.is_empty() {
-        return Ok(model);
-    }
-    if model.target().bound.is_none() {
-        return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
-    }
-    let loss = CrossEntropy::new().class_weights(options.class_weights.clone());
-    Ok(Box::new(WithLoss::new(model, loss)))
 }

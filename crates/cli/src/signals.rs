@@ -1,32 +1,71 @@
-//! Ctrl-C and SIGTERM: the first lets a run finish its step and save, the second kills.
+//! Ctrl-C, SIGTERM, SIGHUP and an output that nobody reads any more: the first lets a run finish its step and save, the second
+//! signal kills.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-/// The signal that arrived, or zero.
-static RECEIVED: AtomicI32 = AtomicI32::new(0);
+/// The exit status that what stopped this program asks for, or zero.
+static STATUS: AtomicU8 = AtomicU8::new(0);
+/// Whether a run is listening: it will save and stop by itself.
+static LISTENING: AtomicBool = AtomicBool::new(false);
 
-/// The signal that asked this program to stop, if one arrived.
-pub fn received() -> Option<i32> {
-    Some(RECEIVED.load(Relaxed)).filter(|&signal| signal != 0)
+/// The exit status of a closed pipe, as for any filter: that of SIGPIPE.
+pub const CLOSED_PIPE: u8 = 141;
+
+/// The exit status of what asked this program to stop, if anything did.
+pub fn received() -> Option<u8> {
+    Some(STATUS.load(Relaxed)).filter(|&status| status != 0)
 }
+
+/// Standard output cannot be written, for which the exit status is this: a run that listens stops after its step, with a
+/// checkpoint; any other program ends here.
+pub fn output_lost(status: u8) {
+    if !LISTENING.load(Relaxed) {
+        std::process::exit(status.into());
+    }
+    let _ = STATUS.compare_exchange(0, status, Relaxed, Relaxed);
+}
+
+/// The signals that stop a program.
+#[cfg(unix)]
+const STOPS: [i32; 3] =
+    [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
+
+/// Whether a signal ends the program at once, with its exit status: until a run listens.
+#[cfg(unix)]
+static AT_ONCE: std::sync::OnceLock<std::sync::Arc<AtomicBool>> = std::sync::OnceLock::new();
+
+/// Lets signals end the program at once, with an exit status of their own, also where it is the first process of a container,
+/// which signals do not end by themselves. A signal that is ignored stays ignored.
+#[cfg(unix)]
+pub fn end_at_once() {
+    let at_once = AT_ONCE.get_or_init(|| std::sync::Arc::new(AtomicBool::new(true)));
+    for signal in STOPS.into_iter().filter(|&signal| !is_ignored(signal)) {
+        // Without it the signal does what it does to any program.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, at_once.clone());
+    }
+}
+
+/// There are no such signals here.
+#[cfg(not(unix))]
+pub fn end_at_once() {}
 
 /// Listens from now on. A signal that is ignored stays ignored, as for programs in the background. A file that grows past
 /// the system's limit becomes an error instead of a signal.
 #[cfg(unix)]
 pub fn listen() -> io::Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+    use signal_hook::consts::SIGXFSZ;
     use signal_hook::{flag, low_level};
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
 
+    LISTENING.store(true, Relaxed);
     let second = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM].into_iter().filter(|&signal| !is_ignored(signal)) {
+    for signal in STOPS.into_iter().filter(|&signal| !is_ignored(signal)) {
         // Registered first, so that it runs first: it sees only what an earlier signal set.
         flag::register_conditional_default(signal, second.clone())?;
         let second = second.clone();
         let first = move || {
-            RECEIVED.store(signal, Relaxed);
+            STATUS.store(128 + signal as u8, Relaxed);
             second.store(true, Relaxed);
             let text = b"\nplimsoll: finishing the step and saving; once more to stop at once\n";
             // SAFETY: writes constant bytes to a file descriptor.
@@ -36,6 +75,9 @@ pub fn listen() -> io::Result<()> {
         unsafe { low_level::register(signal, first) }?;
     }
     flag::register(SIGXFSZ, Arc::default())?;
+    if let Some(at_once) = AT_ONCE.get() {
+        at_once.store(false, Relaxed);
+    }
     Ok(())
 }
 
@@ -53,5 +95,6 @@ fn is_ignored(signal: i32) -> bool {
 /// There are no such signals here.
 #[cfg(not(unix))]
 pub fn listen() -> io::Result<()> {
+    LISTENING.store(true, Relaxed);
     Ok(())
 }

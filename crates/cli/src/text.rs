@@ -1,7 +1,5 @@
 //! Numbers and foreign text as text for a terminal.
 
-use std::borrow::Cow;
-
 /// A number with thousands separators.
 pub fn count(number: usize) -> String {
     let digits = number.to_string();
@@ -15,17 +13,6 @@ pub fn count(number: usize) -> String {
     text
 }
 
-/// Text from outside (a file's, class's or tensor's name, or a message that quotes one) with its control characters escaped:
-/// printed raw they could move the cursor, change colours or hide what follows.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, |_| false)
-}
-
-/// As [`printable`], for text of many lines: line ends and tabs stay.
-pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| matches!(c, '\n' | '\t'))
-}
-
 /// An object as one line of JSON without control characters, not even those that JSON allows.
 pub fn json_line(value: &serde_json::Value) -> String {
     let text = value.to_string();
@@ -36,21 +23,33 @@ pub fn json_line(value: &serde_json::Value) -> String {
     text.chars().map(escape).collect()
 }
 
-fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let harmful = |c: char| (c.is_control() || is_direction(c)) && !stays(c);
-    if !text.contains(harmful) {
-        return Cow::Borrowed(text);
+/// Text from a file, a name or a path as messages show it: control characters are escaped, so that no terminal obeys them.
+pub fn escaped(text: impl std::fmt::Display) -> String {
+    let text = text.to_string();
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => shown.push_str("\\n"),
+            '\t' => shown.push_str("\\t"),
+            // Marks that change the direction of writing hide what a name says.
+            _ if is_direction(character) => {
+                shown.push_str(&format!("\\u{{{:x}}}", u32::from(character)));
+            }
+            _ if character.is_control() => shown.push_str(&format!("\\x{:02x}", u32::from(character))),
+            _ => shown.push(character),
+        }
     }
-    let escape = |c: char| match harmful(c) {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    Cow::Owned(text.chars().map(escape).collect())
+    shown
+}
+
+/// As [`escaped`], for a message of several lines.
+pub fn escaped_lines(text: impl std::fmt::Display) -> String {
+    text.to_string().split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether a character separates lines or changes the direction of writing: what is shown may then not be what is there.
 fn is_direction(c: char) -> bool {
-    matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -58,9 +57,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_escaped_and_other_text_stays() {
-        assert!(matches!(printable("Größe 猫.png"), Cow::Borrowed("Größe 猫.png")));
-        assert_eq!(printable("a\x1b[2Jb\nc\u{9b}1m\u{202e}d\x7f"), r"a\u{1b}[2Jb\nc\u{9b}1m\u{202e}d\u{7f}");
-        assert_eq!(printable_lines("a\x07\n\tb"), "a\\u{7}\n\tb");
+    fn control_characters_are_escaped() {
+        assert_eq!(escaped("a\x1b[2Jb\r\n\tc\u{9b}d"), "a\\x1b[2Jb\\x0d\\n\\tc\\x9bd");
+        assert_eq!(escaped("Füße 📷 é"), "Füße 📷 é");
+        assert_eq!(escaped("ab\u{202e}gnp.exe"), "ab\\u{202e}gnp.exe");
     }
 }

@@ -1,29 +1,23 @@
 //! `plimsoll train`: the load sheet, progress, and the planned beside the measured peak.
 
 use super::args::{ModelOptions, RunOptions};
-use super::config::{RESOLVED, resolved};
-use super::plan::planned;
-use super::running::LoopOptions;
+use super::config::resolved;
+use super::ending::{accuracy, ending, figures, measured_price, price};
+use super::plan::{planned, refused};
+use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{check_available, setup};
+use super::step_progress::StepProgress;
 use super::weights::start_from;
-use super::{Failure, data_file, hint, refusal::plan_or_refuse, resume, say, signals};
+use super::{Failure, data_file, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
 use clap::ArgMatches;
-use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::data::{DATA_SET, DECODERS, Dataset, INPUT_WORKERS, SHUFFLE_BUFFER};
+use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
-use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{
-    BATCH_BUFFERS, BATCHES_AHEAD, Control, Ending, Evaluation, HEAP_CAP, METRICS, OUTPUTS, Report,
-    STATE_BUFFER, Saved, Session, TrainError, TrainEvent, WEIGHTS_FILE, metrics,
+    BATCH_BUFFERS, BATCHES_AHEAD, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
+    TrainError, metrics,
 };
 use serde_json::json;
-use std::io::IsTerminal;
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// What a finished run writes: its report, and its parameters.
-pub const REPORT: &str = "report.json";
-const WEIGHTS: &str = WEIGHTS_FILE;
+use std::time::Instant;
 
 /// Plans, trains and reports; `matches` tells which flags were given.
 pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
@@ -35,17 +29,26 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
 
 fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
-    let setup = setup(options)?;
+    run_folder::check(options)?;
+    let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
-    if let Some(folder) = &options.out {
-        let failed = |e| Failure::usage(format!("--out {}: cannot make this folder: {e}", folder.display()));
-        std::fs::create_dir_all(folder).map_err(failed)?;
+    let folder = RunFolder::claim(options)?;
+    if let Some(failure) = refused(options, &setup) {
+        return Err(failure);
     }
     let planning = Instant::now();
-    let plans = (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
+    let shown = progress::activity("planning");
+    let mut plans =
+        (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
+    drop(shown);
+    plans.load_sheet_mut().notes.extend(setup.pictures_note(options));
     let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
     let planning_peak = measured_peak();
-    say(&plans.sheet.to_string());
+    if options.sheet {
+        say(&plans.sheet.to_string());
+    } else {
+        say(&summary::summary(options, &setup, &plans));
+    }
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
     let on_heap = [
@@ -63,9 +66,14 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     memory::restart_heap_peaks();
+    let shown = progress::activity("preparing");
     let mut session = plans.start()?;
     if let Some(folder) = &options.resume {
-        let resumed = session.resume(folder)?;
+        let resumed = session.resume(folder).map_err(|error| match error {
+            // The folder, the flags or the data must change.
+            TrainError::Weights { .. } => Failure::usage(error),
+            error => error.into(),
+        })?;
         resumed.refused.iter().for_each(|reason| hint(&format!("refused {reason}")));
         if let Some(differs) = &resumed.differs {
             hint(differs);
@@ -76,12 +84,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(path) = &options.weights {
         start_from(&mut session, path, options.new_head)?;
     }
-    if let Some(folder) = &options.out {
-        if options.resume.as_ref() != Some(folder) {
-            session.check_folder(folder)?;
-        }
-        begin(folder, &resolved(options, &setup.chosen))?;
-        data_file::write(folder, setup.data.train.preparation(), &model_options(&setup.sizes))?;
+    if let Some(folder) = &folder {
+        folder.begin(options.overwrite, &resolved(options, &setup.chosen))?;
+        data_file::write(folder.path(), setup.data.train.preparation(), &model_options(&setup.sizes))?;
     }
     for metric in session.metrics().iter().map(AsRef::as_ref) {
         let figures = metrics::count(metric);
@@ -97,13 +102,15 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if options.out.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
-    let mut progress = Progress::new(start, &options.running, &setup.data);
+    drop(shown);
+    let mut steps = StepProgress::new(start, &options.running, &setup);
     // Code that only prepared the run is dropped, too.
     memory::trim_code();
-    let report = session.fit_with(&mut |event| progress.on(event));
-    progress.bar.finish_and_clear();
+    let shown = progress::activity("training");
+    let report = session.fit_with(&mut |event| steps.on(event));
+    drop(shown);
     let report = report.map_err(interrupted)?;
-    if let Some(folder) = &options.out {
+    if let Some(folder) = &folder {
         session.save_as(&folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
     say_skipped(&session);
@@ -118,8 +125,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         say(&ending);
     }
     let measured = measured_peak();
-    let evaluation = accuracy(&report.evaluation, "test");
-    say(&summary(&report, &evaluation, total_bytes, measured, progress.first_step));
+    let evaluation = accuracy(&report.evaluation, "test", setup.is_text());
+    say(&figures(&report, &evaluation, total_bytes, measured, steps.first_step));
     if let Some(price) = price {
         say(&format!("{price}; {}", measured_price(&report)));
     }
@@ -146,7 +153,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "again_ms": report.extra.again.as_secs_f64() * 1e3,
         "step_ms_median": report.step_median.as_secs_f64() * 1e3,
         "samples_per_second": report.samples_per_second,
-        "time_to_first_step_s": progress.first_step.map(|t| t.as_secs_f64()),
+        "time_to_first_step_s": steps.first_step.map(|t| t.as_secs_f64()),
         "final_loss": report.final_loss,
         "validation_loss": report.validation.map(|validation| validation.loss),
         "validation_accuracy": report.validation.and_then(|validation| validation.accuracy),
@@ -164,26 +171,13 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
         object.extend(figures.clone());
     }
-    if let Some(folder) = &options.out {
-        write_report(folder, &object)?;
+    if let Some(folder) = &folder {
+        folder.write_report(&object)?;
     }
     if options.json {
         say(&object.to_string());
     }
     Ok(())
-}
-
-/// Writes the resolved flags of a run, and removes the results of an earlier one.
-fn begin(folder: &Path, resolved: &str) -> Result<(), Failure> {
-    let failed = |path: &Path, e| Failure::run(format!("{}: {e}", path.display()));
-    for path in [REPORT, WEIGHTS].map(|name| folder.join(name)) {
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(&path, e)),
-            _ => {}
-        }
-    }
-    let path = folder.join(RESOLVED);
-    std::fs::write(&path, resolved).map_err(|e| failed(&path, e))
 }
 
 /// Prints how many records were skipped, if any.
@@ -202,8 +196,8 @@ fn interrupted(error: TrainError) -> Failure {
         TrainError::Interrupted { .. } => String::new(),
         _ => return error.into(),
     };
-    let status = signals::received().and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(130);
-    Failure { message: format!("{error}{resume}"), status }
+    let status = signals::received().unwrap_or(130);
+    Failure { status, ..Failure::run(format!("{error}{resume}")) }
 }
 
 /// What `evaluate` and `predict` need to build the model again.
@@ -213,185 +207,4 @@ fn model_options(options: &ModelOptions) -> serde_json::Value {
         "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
         "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
     })
-}
-
-fn write_report(folder: &Path, report: &serde_json::Value) -> Result<(), Failure> {
-    let path = folder.join(REPORT);
-    std::fs::write(&path, format!("{report:#}\n"))
-        .map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
-    say(&format!("Wrote weights.safetensors, report.json and checkpoints to {}", folder.display()));
-    Ok(())
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.2} %", share * 100.0)
-}
-
-/// Loss and accuracy on a part of the data, as text.
-fn accuracy(evaluation: &Evaluation, part: &str) -> String {
-    let loss = evaluation.loss;
-    match evaluation.accuracy {
-        Some(share) => format!("{part} accuracy {}, loss {loss:.4}", percent(share)),
-        None if evaluation.classes => format!("{part} loss {loss:.4}, perplexity {:.1}", loss.exp()),
-        None => format!("{part} loss {loss:.4}"),
-    }
-}
-
-/// Why a run ended before its last step, as text.
-fn ending(report: &Report, folder: Option<&Path>) -> Option<String> {
-    let step = report.steps;
-    let resume =
-        folder.map_or(String::new(), |folder| format!("; continue with --resume {}", folder.display()));
-    match report.ending {
-        Ending::Done => None,
-        Ending::TimeLimit => Some(format!("\nThe time limit was reached after step {step}{resume}")),
-        Ending::Stopped => Some(format!("\nStopped after step {step}: validations got no better")),
-        Ending::Restored(best) => Some(format!(
-            "\nStopped after step {step}: validations got no better; restored the best, after step {best}"
-        )),
-    }
-}
-
-fn summary(
-    report: &Report,
-    evaluation: &str,
-    planned: usize,
-    measured: Option<usize>,
-    first: Option<Duration>,
-) -> String {
-    let mut text = format!(
-        "\n{} step{}, {:.1} samples/s, {:.2} ms per step (median), first step after {:.2} s\n{}\n",
-        report.steps,
-        if report.steps == 1 { "" } else { "s" },
-        report.samples_per_second,
-        report.step_median.as_secs_f64() * 1e3,
-        first.unwrap_or_default().as_secs_f64(),
-        evaluation,
-    );
-    text += &format!("planned peak   {:>12}  ({planned} bytes)\n", in_words(planned));
-    match measured {
-        Some(measured) => {
-            let share = measured as f64 / planned.max(1) as f64;
-            text += &format!(
-                "measured peak  {:>12}  ({measured} bytes, {} of planned)",
-                in_words(measured),
-                percent(share)
-            );
-        }
-        None => text += "measured peak  not known on this system",
-    }
-    text
-}
-
-/// The predicted cost of the line, if there is any.
-fn price(sheet: &LoadSheet) -> Option<String> {
-    let slowdown = sheet.slowdown();
-    (slowdown > 0.0).then(|| {
-        let step = sheet.predicted_ms();
-        format!("under the line  {:+.1} % time predicted, {step:.2} ms a step", slowdown * 100.0)
-    })
-}
-
-/// The measured cost of the line. No step runs without the line, so the cost of micro-batches cannot be measured.
-fn measured_price(report: &Report) -> String {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let mut text = format!("measured {:.2} ms a step", ms(report.step_median));
-    let parts = [("waiting for the disk", report.extra.waiting), ("recomputing", report.extra.again)];
-    for (what, time) in parts.into_iter().filter(|(_, time)| !time.is_zero()) {
-        text += &format!(", {:.2} ms {what}", ms(time));
-    }
-    let beside = if report.micro_batches > 1 { ", besides the cost of micro-batches" } else { "" };
-    text + &format!(": {:+.1} %{beside}", report.slowdown * 100.0)
-}
-
-/// The most metrics of a validation that are printed; a confusion matrix has hundreds.
-const MOST_FIGURES: usize = 8;
-
-/// A bar on a terminal, a line per epoch elsewhere.
-struct Progress {
-    bar: ProgressBar,
-    terminal: bool,
-    start: Instant,
-    first_step: Option<Duration>,
-    shown: Instant,
-    /// Examples and time since the bar was last updated.
-    recent: (usize, Duration),
-    /// The part of the data that validations use.
-    part: &'static str,
-    /// Whether validations are every so many steps, not after epochs.
-    by_steps: bool,
-}
-
-impl Progress {
-    fn new(start: Instant, running: &LoopOptions, data: &Dataset) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        let part = if data.validation.is_some() { "validation" } else { "test" };
-        let by_steps = running.validate_every.is_some();
-        let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}  {eta} left") {
-            bar.set_style(style);
-        }
-        Self {
-            bar,
-            terminal,
-            start,
-            first_step: None,
-            shown: start,
-            recent: (0, Duration::ZERO),
-            part,
-            by_steps,
-        }
-    }
-
-    fn on(&mut self, event: &TrainEvent<'_>) -> Control {
-        match *event {
-            TrainEvent::Step { step, steps, loss, examples, time, .. } => {
-                self.first_step.get_or_insert_with(|| self.start.elapsed());
-                self.recent.0 += examples;
-                self.recent.1 += time;
-                if self.terminal && (self.shown.elapsed() > Duration::from_millis(100) || step == steps) {
-                    self.show(step, steps, loss);
-                }
-            }
-            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, .. } => {
-                let when =
-                    if self.by_steps { format!("step {step}") } else { format!("epoch {}", epoch + 1) };
-                let trained = match train_loss.is_nan() {
-                    true => String::new(),
-                    false => format!("training loss {train_loss:.4}, "),
-                };
-                let mut line = format!("{when}: {trained}{}", accuracy(&evaluation, self.part));
-                for (name, value) in figures.iter().filter(|(name, _)| name != "accuracy").take(MOST_FIGURES)
-                {
-                    line += &format!(", {name} {value:.4}");
-                }
-                self.bar.suspend(|| say(&line));
-            }
-            TrainEvent::Diverged { step, loss, replayed: 0 } => {
-                let what = match loss.is_finite() {
-                    true => format!("a parameter is not finite after step {step}"),
-                    false => format!("the loss became {loss} in step {}", step + 1),
-                };
-                self.bar.suspend(|| hint(&format!("{what}; searching for the layer that caused it")));
-            }
-            TrainEvent::Diverged { .. } => {}
-            TrainEvent::AbovePlan { step, planned_bytes, held } => {
-                let (held, planned) = (in_words(held.total_bytes()), in_words(planned_bytes));
-                let text =
-                    format!("after step {step} the process holds {held}, more than the planned {planned}");
-                self.bar.suspend(|| hint(&text));
-            }
-        }
-        if signals::received().is_some() { Control::Leave } else { Control::Continue }
-    }
-
-    fn show(&mut self, step: u64, steps: u64, loss: f64) {
-        let rate = self.recent.0 as f64 / self.recent.1.as_secs_f64().max(1e-9);
-        let memory = measured_peak().map_or(String::new(), in_words);
-        self.bar.set_length(steps);
-        self.bar.set_position(step);
-        self.bar.set_message(format!("loss {loss:.4}  {rate:.0} samples/s  {memory}"));
-        self.recent = (0, Duration::ZERO);
-        self.shown = Instant::now();
-    }
 }

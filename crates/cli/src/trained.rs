@@ -2,11 +2,12 @@
 
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
-use super::setup::{batch, check_available, executor, line, model, process, threads};
-use super::text::printable;
-use super::train::REPORT;
+use super::run_folder::REPORT;
+use super::setup::{batch, check_available, executor, line, process, threads};
+use super::text::escaped;
 use super::weights::refused;
-use super::{Failure, answer, applies, data_file, hint, resume::recorded, say};
+use super::zoo_model::model;
+use super::{Failure, answer, applies, data_file, hint, progress, resume::recorded, say};
 use plimsoll::Size;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, ValidationSplit};
 use plimsoll::memory::{self, Tag};
@@ -97,7 +98,7 @@ fn number(value: Option<&Value>) -> Option<usize> {
 
 fn describe_report(folder: &Path) -> Result<Described, Failure> {
     let path = folder.join(REPORT);
-    let wrong = |reason: String| Failure::usage(printable(&format!("{}: {reason}", path.display())));
+    let wrong = |reason: String| Failure::usage(escaped(&format!("{}: {reason}", path.display())));
     let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
     let manifest: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
@@ -125,7 +126,7 @@ fn describe_report(folder: &Path) -> Result<Described, Failure> {
 fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     let wrong = |reason: String| {
         let hint = "give a folder in which `train --out` left a report or a checkpoint";
-        Failure::usage(printable(&format!("{reason}; {hint}")))
+        Failure::usage(escaped(&format!("{reason}; {hint}")))
     };
     let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
     let run = recorded(&state).map_err(wrong)?;
@@ -204,7 +205,7 @@ impl Described {
             format!("{}{more}", names[..names.len().min(MOST_LISTED)].join(", "))
         };
         let (own, found) = (listed(own), listed(classes));
-        Err(Failure::usage(printable(&format!(
+        Err(Failure::usage(escaped(&format!(
             "{data} has the classes {found}, the model {own}: name and number them alike (a folder may be empty)"
         ))))
     }
@@ -227,7 +228,7 @@ impl Described {
         let examples = examples.min(data.test.len().unwrap_or(1).max(1));
         let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);
         let trainer = trainer.memory(Size::Bytes(line_bytes)).process(process(threads));
-        let trainer = trainer.kinds(&[kind]).report(report);
+        let trainer = progress::attach(trainer.kinds(&[kind]).report(report));
         let preparation = self.preparation.unwrap_or_default();
         Ok(Trained { trainer, data, classes, preparation, parameters: self.parameters, available_bytes })
     }
@@ -261,7 +262,7 @@ impl Trained {
             Parameters::Checkpoint(folder) => {
                 let path = session.load_checkpoint(folder).map_err(refused)?;
                 let path = path.display().to_string();
-                hint(&format!("the run is not finished: these are the parameters of {}", printable(&path)));
+                hint(&format!("the run is not finished: these are the parameters of {}", escaped(&path)));
             }
         }
         Ok((session, total))

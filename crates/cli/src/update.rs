@@ -56,6 +56,7 @@ pub enum ScheduleName {
 
 /// The optimizer, gradient clipping, averaging, and the learning rate.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Optimizer and learning rate")]
 pub struct UpdateOptions {
     /// Learning rate [default: 0.001 for adam, adamw and rmsprop, 0.0001 for lion, 0.01 for the others]
     #[arg(long, allow_negative_numbers = true)]
@@ -168,7 +169,14 @@ impl UpdateOptions {
             recipe = recipe.clip(Clip::GlobalNorm(above_zero("--clip-global-norm", most)?));
         }
         if let Some(decay) = self.ema {
-            recipe = recipe.average(below_one("--ema", decay)?);
+            let decay = below_one("--ema", decay)?;
+            if decay as f32 >= 1.0 {
+                let message = format!(
+                    "--ema {decay} rounds to 1 in 32 bits, and the averages would never move: lower it"
+                );
+                return Err(Failure::usage(message));
+            }
+            recipe = recipe.average(decay);
         }
         Ok(Box::new(self.freeze.iter().fold(recipe, |recipe, pattern| recipe.freeze(pattern))))
     }

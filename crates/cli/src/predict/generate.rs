@@ -1,6 +1,7 @@
 //! Text that a model adds to a prompt, token by token.
 
 use super::super::input::is_masked;
+use super::super::setup::line;
 use super::super::text::{json_line, printable_lines};
 use super::super::trained::{Described, describe, only_test, peaks};
 use super::super::{Failure, applies, hint, say};
@@ -37,7 +38,8 @@ pub fn run(options: &PredictOptions, prompt: &str) -> Result<(), Failure> {
         return Err(Failure::usage("--temperature must be a number, at least 0"));
     }
     let tokenizer = options.trained.input.tokenizer.clone().or(described.input.tokenizer.clone());
-    let vocabulary = tagged(Tag::Data, || Vocabulary::open(tokenizer.as_deref()))?;
+    let (_, line_bytes) = line(&options.trained.machine);
+    let vocabulary = tagged(Tag::Data, || Vocabulary::open(tokenizer.as_deref(), line_bytes))?;
     let tokens = vocabulary.encode(prompt)?;
     let bound = model.target().bound.unwrap_or(0);
     if vocabulary.tokens() > bound {

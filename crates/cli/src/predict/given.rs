@@ -3,7 +3,7 @@
 use super::super::args::InputOptions;
 use super::super::input::{fitted, image_options};
 use super::super::setup::line;
-use super::super::text::printable;
+use super::super::text::escaped;
 use super::super::trained::{Described, Trained, only_test};
 use super::super::{Failure, hint};
 use super::PredictOptions;
@@ -60,7 +60,7 @@ impl Given {
                 let other = if data.starts_with("text:") { "--prompt TEXT" } else { "--data" };
                 let message =
                     format!("the run was trained on {data}, to which no file can be compared: use {other}");
-                Err(Failure::usage(printable(&message)))
+                Err(Failure::usage(escaped(&message)))
             }
         })?;
         Ok(Self { described, model, files })
@@ -109,7 +109,7 @@ impl Given {
         let all = pictures.files().len();
         for (change, files) in changes.iter().filter(|(_, files)| !files.is_empty()) {
             let PictureFile { path, size: [rows, columns], .. } = files[0];
-            let first = printable(&path.display().to_string()).into_owned();
+            let first = escaped(path.display());
             let colours = if files[0].colour { "colour" } else { "grey" };
             let (count, are) = (files.len(), if files.len() == 1 { "is" } else { "are" });
             hint(&format!(
@@ -181,7 +181,7 @@ fn rows(paths: &[PathBuf], preparation: &Preparation, model: &dyn Model) -> Resu
         let shown = path.display().to_string();
         return Err(Failure::usage(format!(
             "{}: the model was trained on rows of a table: give a .csv or .tsv file with a header",
-            printable(&shown)
+            escaped(&shown)
         )));
     }
     Ok(Files::Rows(Csv::prepared(path, preparation, &label(model))?))

@@ -1,7 +1,7 @@
 //! Rows of predictions: lines for a terminal, a table, objects, or an array.
 
 use super::super::Failure;
-use super::super::text::{json_line, printable};
+use super::super::text::{escaped, json_line};
 use super::super::trained::Trained;
 use super::PredictOptions;
 use plimsoll::data::Preparation;
@@ -39,7 +39,7 @@ impl Form {
             Some("npy") => Ok(Self::Array),
             _ => {
                 let path = path.display().to_string();
-                Err(Failure::usage(format!("--out {}: end it in .csv, .json or .npy", printable(&path))))
+                Err(Failure::usage(format!("--out {}: end it in .csv, .json or .npy", escaped(&path))))
             }
         }
     }
@@ -88,7 +88,7 @@ impl<'t> Answers<'t> {
     }
 
     fn line(&self, row: &Row<'_>) -> String {
-        let name = printable(&row.name);
+        let name = escaped(&row.name);
         if !self.classes {
             let values: Vec<String> = row.scores.iter().take(8).map(|value| format!("{value:.4}")).collect();
             let more = if row.scores.len() > 8 {
@@ -100,7 +100,7 @@ impl<'t> Answers<'t> {
         }
         let told = self.ranked(row.scores).into_iter().map(|(class, probability)| {
             let class = self.preparation.class(class);
-            format!("{:<16} {:>6.2} %", printable(&class), probability * 100.0)
+            format!("{:<16} {:>6.2} %", escaped(&class), probability * 100.0)
         });
         format!("{name:<32}  {}", told.collect::<Vec<_>>().join("   "))
     }
@@ -195,7 +195,7 @@ impl Sink {
         beside.push(".partial");
         let beside = PathBuf::from(beside);
         let shown = path.display().to_string();
-        let failed = |e| Failure::usage(printable(&format!("--out {shown}: {e}")));
+        let failed = |e| Failure::usage(escaped(&format!("--out {shown}: {e}")));
         let mut file = BufWriter::new(File::create(&beside).map_err(failed)?);
         if form == Form::Array {
             file.write_all(&[b' '; HEADER_BYTES]).map_err(failed)?;
@@ -301,7 +301,7 @@ fn terminal(error: std::io::Error) -> Failure {
 }
 
 fn in_file(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::run(printable(&format!("{}: {error}", path.display())))
+    Failure::run(escaped(&format!("{}: {error}", path.display())))
 }
 
 /// The header of a NumPy array of f32.

@@ -428,7 +428,7 @@ fn the_last_checkpoints_and_the_best_are_kept() {
     let output = plimsoll(&["train", "--steps=4", "--out", &out]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
-    assert!(message.contains("another run's") && message.contains("another folder"), "{message}");
+    assert!(message.contains("--overwrite") && message.contains("another folder"), "{message}");
     assert_eq!(steps(&out), [2, 8, 9]);
     // The same run, started again, does not resume from the old ones.
     let trainer = trainer.steps(4).keep(3);

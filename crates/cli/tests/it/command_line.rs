@@ -58,10 +58,13 @@ fn wrong_input_is_refused_with_what_to_change() {
     refused(&["train", "--every", "5"], &["--every", "--schedule step"]);
     refused(&["train", "--schedule", "step", "--every", "0"], &["--every"]);
     refused(&["train", "--accumulate", "0"], &["--accumulate"]);
-    refused(&["train", "--accumulate", "2", "--batch", "5"], &["2 batches", "5 examples", "multiple of 32"]);
+    refused(
+        &["train", "--accumulate", "2", "--batch", "5"],
+        &["blocks of 32 examples", "--batch 32 --accumulate 2"],
+    );
     refused(
         &["train", "--accumulate", "2", "--micro-batches", "1"],
-        &["2 batches", "1 micro-batch:", "multiple of 2"],
+        &["1 micro-batches", "--accumulate 2 --micro-batches 2"],
     );
     refused(
         &["train", "--accumulate", "2", "--model", "resnet20"],
@@ -134,7 +137,14 @@ fn flags_are_read_from_a_toml_file() {
     // The command line overrides the file, also with a flag that excludes one of the file.
     let more = ["--steps", "5", "--clip-value", "0.5", "--seed", "7", "--out", &out];
     let from_file = json(&plimsoll(&[&["train", &file], &more[..]].concat()));
-    let flags = ["--lr=0.002", "--weight-decay=0.1", "--freeze=conv1,conv2", "--json", "--save-every=2"];
+    let flags = [
+        "--lr=0.002",
+        "--weight-decay=0.1",
+        "--freeze=conv1,conv2",
+        "--json",
+        "--save-every=2",
+        "--overwrite",
+    ];
     let typed = json(&plimsoll(&[&["train"], &flags[..], &more].concat()));
     assert_eq!(number(&from_file, "final_loss"), number(&typed, "final_loss"));
     assert_eq!(number(&from_file, "steps"), 5.0);
@@ -437,7 +447,7 @@ fn workloads_are_planned_under_a_share_of_their_peak() {
     let plan = |memory: &str| plimsoll(&["plan", "--workload", file, "--memory", memory, "--json"]);
     let whole = json(&plan("1"));
     assert_eq!((number(&whole, "overhead"), number(&whole, "recomputed")), (0.0, 0.0));
-    let [share, percent, bytes] = ["0.75", "75%", "6000"].map(|memory| json(&plan(memory)));
+    let [share, percent, bytes] = ["0.75", "75%", "6000B"].map(|memory| json(&plan(memory)));
     for field in [
         "line_bytes",
         "planned_peak_bytes",
@@ -567,12 +577,13 @@ fn a_line_that_is_too_low_is_answered_with_alternatives() {
 fn alternatives_depend_on_the_model() {
     let text = alternatives(&[&GPT[..], &["--optimizer", "sgd", "--json", "--memory", "12MiB"]].concat());
     let flags: Vec<&str> = text.iter().map(|a| a.0.as_str()).collect();
-    assert_eq!(flags[1..], ["--precision bf16", "--context 8", "--width 16"]);
+    // In 16 bits it would need more than it does.
+    assert_eq!(flags[1..], ["--context 8", "--width 16"]);
     assert!(flags[0].starts_with("--batch"));
     let norms = ["plan", "--model", "resnet20", "--image-size", "8", "--batch", "16", "--optimizer", "sgd"];
     let norms = alternatives(&[&norms[..], &["--json", "--memory", "13820KiB"]].concat());
     let flags: Vec<&str> = norms.iter().map(|a| a.0.as_str()).collect();
-    assert_eq!(flags[1..], ["--allow-split-batchnorm", "--precision bf16", "--image-size 4"]);
+    assert_eq!(flags[1..], ["--precision bf16", "--image-size 4"]);
 }
 
 #[test]

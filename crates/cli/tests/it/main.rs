@@ -3,13 +3,16 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod answers_first;
 mod checkpoints;
 mod command_line;
+mod first_hour;
 mod full_disk;
 mod image_data;
 mod large_files;
 mod machine_files;
 mod mixed_precision;
+mod nothing_lost;
 mod plan_cache;
 mod predict;
 mod run_ends;

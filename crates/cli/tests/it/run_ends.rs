@@ -7,7 +7,9 @@ use plimsoll::graph::op::Attention;
 use plimsoll::graph::{Builder, Op};
 use plimsoll::plan::{Budget, Executor, plan};
 use plimsoll::prelude::*;
-use plimsoll::train::{BatchKind, EarlyStopping, Ending, Monitor, RunLog, Saved, TrainState, checkpoints};
+use plimsoll::train::{
+    BatchKind, EarlyStopping, Ending, Monitor, Progress, RunLog, Saved, TrainState, checkpoints,
+};
 use std::fs;
 use std::path::Path;
 use support::{NO_CACHE, Scratch, json, number, plimsoll};
@@ -82,6 +84,35 @@ fn a_signal_during_a_due_validation_interrupts_the_run() {
     // No step was done since the resume.
     assert!(train_loss.is_nan());
     assert_eq!(TrainState::read(&scratch.0).unwrap().validated, 3);
+}
+
+#[test]
+fn a_listener_of_progress_ends_an_evaluation_with_a_checkpoint() {
+    let (data, scratch) = (data(), Scratch::new("left-evaluation"));
+    let leave = |progress: &Progress| match progress {
+        Progress::Evaluating { examples, of } => {
+            assert!(*examples <= of.unwrap());
+            Control::Leave
+        }
+        _ => Control::Continue,
+    };
+    let trainer = trainer().validate_every(3).checkpoints(&scratch.0, None).on_progress(leave);
+    let left = prepare(&trainer, &data).fit(&data, &mut |_| Control::Continue);
+    let Err(TrainError::Interrupted { step: 3, saved: Saved::In(_) }) = left else { panic!("{left:?}") };
+    let state = TrainState::read(&scratch.0).unwrap();
+    // The validation was not over: a resumed run does it first.
+    assert_eq!((state.steps_done, state.validated), (3, 0));
+    let again = self::trainer().validate_every(3).checkpoints(&scratch.0, None);
+    let mut session = prepare(&again, &data);
+    session.resume(&scratch.0).unwrap();
+    let mut first = None;
+    session
+        .fit(&data, &mut |event| {
+            first.get_or_insert(matches!(event, TrainEvent::Validation { step: 3, .. }));
+            Control::Continue
+        })
+        .unwrap();
+    assert_eq!(first, Some(true));
 }
 
 #[test]
@@ -269,7 +300,7 @@ fn checkpoints_of_another_run_are_neither_used_nor_removed() {
     assert!(message.contains("refused") && message.contains("000000000009"), "{message}");
     // A new run does not start beside it, and says why.
     let again = ["train", "--batch=32", "--steps=3", "--out", &out];
-    refused(&again, 2, &["000000000009", "another run's", "model", "another folder"]);
+    refused(&again, 2, &["000000000009", "a run of mlp", "--overwrite", "another folder"]);
 }
 
 #[test]
@@ -279,7 +310,8 @@ fn results_of_an_earlier_run_are_removed_when_a_run_begins() {
         fs::write(scratch.0.join(file), "{}").unwrap();
     }
     let out = scratch.path("");
-    refused(&["train", "--steps=60", "--lr=1000", "--optimizer=sgd", "--out", &out], 4, &["checkpoint"]);
+    let run = ["train", "--steps=60", "--lr=1000", "--optimizer=sgd", "--overwrite", "--out", &out];
+    refused(&run, 4, &["checkpoint"]);
     for file in ["report.json", "weights.safetensors"] {
         assert!(!scratch.0.join(file).exists(), "{file}");
     }

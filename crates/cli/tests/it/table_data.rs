@@ -84,7 +84,8 @@ fn every_format_can_be_inspected_and_trained_on() {
             continue; // several inputs
         }
         let run = folder.path("run");
-        let size = ["--model", "mlp", "--width", "16", "--batch", "4", "--steps", "8", "--out", &run];
+        let size =
+            ["--model", "mlp", "--width", "16", "--batch", "4", "--steps", "8", "--overwrite", "--out", &run];
         let mut arguments = vec!["train", "--json", "--data", &spec];
         arguments.extend(size.iter().chain(flags));
         let report = json(&plimsoll(&arguments));

@@ -120,7 +120,15 @@ fn a_lower_line_splits_the_batch_and_changes_no_bit() {
     let train = |name: &str, more: &[&str]| {
         let out = scratch.0.join(name);
         let gpt = ["--model=gpt", "--context=64", "--layers=2", "--width=64", "--heads=2", "--classes=256"];
-        let run = ["--json", "--batch=32", "--steps=3", "--threads=2", "--out", out.to_str().unwrap()];
+        let run = [
+            "--json",
+            "--batch=32",
+            "--steps=3",
+            "--threads=2",
+            "--overwrite",
+            "--out",
+            out.to_str().unwrap(),
+        ];
         let report = json(&plimsoll(&[&["train"], &gpt[..], &run[..], more].concat()));
         (report, std::fs::read(out.join("weights.safetensors")).unwrap())
     };

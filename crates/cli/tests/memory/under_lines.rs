@@ -139,7 +139,7 @@ impl Unlimited {
         let out = self.scratch.0.join(&name);
         let mut arguments = self.arguments.clone();
         arguments.extend([format!("--memory={bytes}"), format!("--threads={threads}")]);
-        arguments.push(format!("--out={}", out.display()));
+        arguments.extend(["--overwrite".to_string(), format!("--out={}", out.display())]);
         arguments.extend(flags.iter().map(ToString::to_string));
         let ended = train(&name, Some(bytes), &arguments);
         let report = json(&ended.output);

@@ -12,7 +12,7 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 ///
 /// ```
 /// use plimsoll_data::Vocabulary;
-/// let bytes = Vocabulary::open(None)?;
+/// let bytes = Vocabulary::open(None, 1 << 20)?;
 /// assert_eq!((bytes.tokens(), bytes.encode("aé")?), (256, vec![97, 195, 169]));
 /// let mut decoder = bytes.decoder();
 /// // A character of two bytes comes when it is complete.
@@ -27,8 +27,8 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Bytes, or the tokens of a Hugging Face tokenizer file.
-    pub fn open(tokenizer: Option<&Path>) -> Result<Self, DataError> {
+    /// Bytes, or the tokens of a Hugging Face tokenizer file, which may take so many bytes of memory.
+    pub fn open(tokenizer: Option<&Path>, max_bytes: usize) -> Result<Self, DataError> {
         match tokenizer {
             None => Ok(Self {
                 tokens: 256,
@@ -38,7 +38,8 @@ impl Vocabulary {
             }),
             #[cfg(feature = "tokenizers")]
             Some(path) => {
-                let (tokenizer, tokens, held_bytes) = crate::formats::text::tokens::read_tokenizer(path)?;
+                let (tokenizer, tokens, held_bytes) =
+                    crate::formats::text::tokens::read_tokenizer(path, max_bytes as u64)?;
                 Ok(Self { tokens, held_bytes, tokenizer: Some(tokenizer) })
             }
             #[cfg(not(feature = "tokenizers"))]
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn bytes_become_text_when_characters_are_complete() {
-        let vocabulary = Vocabulary::open(None).unwrap();
+        let vocabulary = Vocabulary::open(None, 1 << 20).unwrap();
         let mut decoder = vocabulary.decoder();
         let bytes = [0xe7u32, 0x8c, 0xab, 0xff, 0x61, 0xc3, 0x28, 0xe7];
         let text: Vec<String> = bytes.iter().map(|&byte| decoder.push(byte).unwrap()).collect();

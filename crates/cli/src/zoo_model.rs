@@ -1,0 +1,86 @@
+//! From flags to a model of the zoo.
+
+use super::args::ModelOptions;
+use super::input::is_masked;
+use super::{Failure, applies};
+use plimsoll::data::Family;
+use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
+use plimsoll::nn::{CrossEntropy, Model, WithLoss};
+
+/// The data of a model where no flag names any.
+pub fn default_data(model: &str) -> &'static str {
+    match model {
+        "mlp" | "lenet" | "autoencoder" => "mnist",
+        _ => "synthetic",
+    }
+}
+
+/// The zoo's entry of this name.
+pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
+    ZOO.iter().find(|e| e.name == name).ok_or_else(|| {
+        let known: Vec<_> = ZOO.iter().map(|e| e.name).collect();
+        Failure::usage(format!("unknown model `{name}`: the zoo has {}", known.join(", ")))
+    })
+}
+
+/// The model of the zoo with the flags' options, and with the tokens of the data.
+pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
+    let entry = entry(&options.model)?;
+    let sizes = [
+        ("--classes", "classes", options.classes, 1 << 24),
+        ("--image-size", "image", options.image_size, 1 << 14),
+        ("--channels", "channels", options.channels, 1 << 14),
+        ("--context", "context", options.context, 1 << 20),
+        ("--layers", "layers", options.layers, 1 << 9),
+        ("--width", "width", options.width, 1 << 20),
+        ("--heads", "heads", options.heads, 1 << 20),
+        ("--dropout", "dropout", options.dropout.map(|_| 1), 1),
+        ("--features", "features", options.features, 1 << 24),
+    ];
+    for (flag, name, value, most) in sizes {
+        if value.is_some() && !entry.options.contains(&name) {
+            let others: Vec<_> = sizes.iter().filter(|s| entry.options.contains(&s.1)).map(|s| s.0).collect();
+            let others = others.join(", ");
+            return Err(Failure::usage(format!("{} has no {flag}; it has {others}", entry.name)));
+        }
+        if value.is_some_and(|v| v == 0 || v > most) {
+            return Err(Failure::usage(format!("{flag} must be between 1 and {most}")));
+        }
+    }
+    if options.dropout.is_some_and(|rate| !(0.0..1.0).contains(&rate)) {
+        return Err(Failure::usage("--dropout must be at least 0 and below 1"));
+    }
+    let mut sizes = ZooOptions {
+        classes: options.classes,
+        image: options.image_size,
+        channels: options.channels,
+        context: options.context,
+        layers: options.layers,
+        width: options.width,
+        heads: options.heads,
+        dropout: options.dropout,
+        features: options.features,
+    };
+    if data.is_some_and(|data| applies::is(data, Family::Text)) {
+        let texts: Vec<_> = ZOO.iter().filter(|e| e.options.contains(&"context")).map(|e| e.name).collect();
+        if !texts.contains(&entry.name) || entry.name == "seq2seq" {
+            let texts: Vec<_> = texts.into_iter().filter(|name| *name != "seq2seq").collect();
+            let message = format!("text is for {}, not {}: add --model gpt", texts.join(", "), entry.name);
+            return Err(Failure::usage(message));
+        }
+        // Bytes, and the mask token of a masked language model.
+        sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
+    }
+    let model = (entry.make)(&sizes);
+    if options.class_weights.is_empty() {
+        return Ok(model);
+    }
+    if model.target().bound.is_none() {
+        return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
+    }
+    if !options.class_weights.iter().any(|&weight| weight > 0.0) {
+        return Err(Failure::usage("--class-weights: at least one class must count, with a weight above 0"));
+    }
+    let loss = CrossEntropy::default().class_weights(options.class_weights.clone());
+    Ok(Box::new(WithLoss::new(model, loss)))
+}

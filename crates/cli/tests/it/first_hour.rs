@@ -1,0 +1,136 @@
+//! Small things that a new user meets: units, names from other programs, suggestions, help.
+
+use crate::support::{Scratch, command, json, number, plimsoll};
+use std::fs;
+
+/// Asserts exit status 2 and a message that contains all words.
+fn refused(arguments: &[&str], words: &[&str]) {
+    let output = plimsoll(arguments);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+    assert!(words.iter().all(|word| message.contains(word)), "{arguments:?}: {message}");
+}
+
+fn said(arguments: &[&str]) -> String {
+    let output = plimsoll(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn names_and_units_of_other_programs_are_understood() {
+    refused(&["train", "--memory=64"], &["64", "has no unit", "512MiB"]);
+    refused(&["train", "--precision=fp16"], &["did you mean f16?"]);
+    refused(&["plan", "--precision=bfloat16"], &["did you mean bf16?"]);
+    refused(&["train", "--device=gpu"], &["did you mean cuda?", "not there yet"]);
+    refused(&["train", "--device=cuda"], &["not there yet", "--machine h200"]);
+    let scratch = Scratch::new("bare-path");
+    let file = scratch.path("some.txt");
+    fs::write(&file, "words").unwrap();
+    refused(&["train", "--model=gpt", "--data", &file], &[&format!("did you mean text:{file}?")]);
+    refused(&["train", "--data", &scratch.path("")], &["did you mean images:"]);
+    refused(&["train", "--ema=0.99999999"], &["--ema", "rounds to 1"]);
+    refused(&["train", "--class-weights=0,0,0,0,0,0,0,0,0,0"], &["--class-weights", "at least one"]);
+    said(&["train", "--device=cpu", "--steps=1"]);
+}
+
+#[test]
+fn batches_that_do_not_end_at_blocks_are_answered_with_flags_that_work() {
+    fn run<'a>(flags: &[&'a str]) -> Vec<&'a str> {
+        [&["train", "--steps=1", "--data=synthetic"], flags].concat()
+    }
+    for flags in [
+        &["--batch=60", "--micro-batches=3"][..],
+        &["--batch=20", "--accumulate=3"],
+        &["--batch=64", "--accumulate=2", "--micro-batches=3"],
+    ] {
+        let output = plimsoll(&run(flags));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {message}");
+        // The flags of the message, as they are written there, work.
+        let advice = message.split(": --").last().unwrap();
+        let advice = format!("--{}", advice.trim().strip_suffix(" does").unwrap());
+        let words: Vec<&str> = advice.split(' ').collect();
+        said(&run(&words));
+    }
+}
+
+#[test]
+fn metrics_come_beside_the_accuracy_and_pictures_have_no_perplexity() {
+    let text = said(&["train", "--steps=2", "--validate-every=1", "--metrics=f1"]);
+    assert!(text.contains("test accuracy") && text.contains("f1/macro"), "{text}");
+    assert!(!text.contains("perplexity"), "{text}");
+}
+
+#[test]
+fn a_masked_language_model_takes_its_tokens_from_the_text() {
+    let text = concat!("--data=text:", env!("CARGO_MANIFEST_DIR"), "/../../ARCHITECTURE.md");
+    let model = ["--model=bert_tiny", "--context=16", "--layers=1", "--width=16", "--heads=2", "--batch=8"];
+    let scratch = Scratch::new("bert");
+    let out = scratch.path("run");
+    let report =
+        json(&plimsoll(&[&["train", "--json", "--steps=2", text, "--out", &out], &model[..]].concat()));
+    assert_eq!(number(&report["model_options"], "classes"), 257.0);
+    json(&plimsoll(&["evaluate", &out, "--json"]));
+}
+
+#[test]
+fn a_line_below_the_data_is_answered_in_json_too() {
+    for arguments in [&["plan", "--json", "--memory=2MiB"][..], &["train", "--json", "--memory=2MiB"]] {
+        let output = plimsoll(arguments);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["feasible"], false);
+        assert!(number(&answer, "needed_bytes") > number(&answer, "line_bytes"), "{answer}");
+    }
+}
+
+#[test]
+fn help_has_groups_and_examples_and_there_are_completions_and_manual_pages() {
+    let help = said(&["train", "--help"]);
+    for heading in
+        ["Model:", "Data:", "Memory and machine:", "Optimizer and learning rate:", "Files:", "Examples:"]
+    {
+        assert!(help.contains(&format!("\n{heading}\n")), "no `{heading}` in {help}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completions", shell]);
+        assert!(script.contains("plimsoll") && script.contains("validation-split"), "{shell}");
+    }
+    let page = said(&["man", "train"]);
+    assert!(page.contains(".TH") && page.contains("validation"), "{page}");
+    assert!(said(&["man"]).contains(".TH plimsoll"));
+    refused(&["man", "dance"], &["dance", "train, plan"]);
+}
+
+#[test]
+fn control_characters_in_names_do_not_reach_the_terminal() {
+    let scratch = Scratch::new("escaped");
+    let file = scratch.path("a\x1b[2Jb.csv");
+    fs::write(&file, "a,label\nx\x1b[31m,y\n").unwrap();
+    for arguments in [
+        vec!["data".to_string(), format!("csv:{file}")],
+        vec!["train".into(), "--model=mlp".into(), format!("--data=csv:{file}")],
+        vec!["train".into(), format!("--data=images:{file}")],
+        vec!["evaluate".into(), file.clone()],
+        vec!["plan".into(), format!("--machine={file}")],
+        vec!["train".into(), "--resume".into(), file.clone()],
+    ] {
+        let output = command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap();
+        let all = [&output.stdout[..], &output.stderr].concat();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(!all.contains(&0x1b), "{arguments:?}: {}", String::from_utf8_lossy(&all).escape_debug());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_small_stack_is_enough() {
+    let script = r#"ulimit -s 64; exec "$0" train --steps=2 --batch=16 --threads=2"#;
+    let output = std::process::Command::new("sh")
+        .env("XDG_CACHE_HOME", "/dev/null")
+        .args(["-c", script, env!("CARGO_BIN_EXE_plimsoll")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
