@@ -74,7 +74,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     };
     check_spill_folder(run, &plans)?;
     note_split(&mut plans, run);
-    plans.sheet.notes.extend(setup.pictures_note(run));
+    plans.load_sheet_mut().notes.extend(setup.pictures_note(run));
     if let Some(elsewhere) = &run.elsewhere {
         let note = elsewhere.file_note(plans.load_sheet());
         plans.load_sheet_mut().notes.extend(note);

@@ -40,11 +40,14 @@ fn model(options: &RunOptions, plans: &PlanSet) -> String {
 }
 
 fn data(setup: &Setup) -> String {
-    let Dataset { name, train, test } = &setup.data;
+    let Dataset { name, train, validation, test } = &setup.data;
     let of = |len: Option<usize>| len.map_or("unknown".to_string(), count);
     let types: Vec<String> = setup.inputs.iter().map(shape).collect();
     let types = types.join(" and ");
-    format!("{}, {} training and {} test examples of {types}", escaped(name), of(train.len()), of(test.len()))
+    let validation =
+        validation.as_ref().map_or(String::new(), |part| format!(", {} validation", of(part.len())));
+    let (name, train, test) = (escaped(name), of(train.len()), of(test.len()));
+    format!("{name}, {train} training{validation} and {test} test examples of {types}")
 }
 
 /// The shape of an example as text: `28×28×1`.

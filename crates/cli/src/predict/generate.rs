@@ -2,7 +2,7 @@
 
 use super::super::input::is_masked;
 use super::super::setup::line;
-use super::super::text::{json_line, printable_lines};
+use super::super::text::{escaped_lines, json_line};
 use super::super::trained::{Described, describe, only_test, peaks};
 use super::super::{Failure, applies, hint, say};
 use super::PredictOptions;
@@ -144,7 +144,7 @@ impl Printer {
             return Ok(());
         }
         let mut out = std::io::stdout().lock();
-        match out.write_all(printable_lines(text).as_bytes()).and_then(|()| out.flush()) {
+        match out.write_all(escaped_lines(text).as_bytes()).and_then(|()| out.flush()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
             done => done.map_err(|e| Failure::run(format!("cannot write the output: {e}"))),
         }

@@ -277,7 +277,7 @@ impl Sink {
     fn write(&mut self, text: &str) -> Result<(), Failure> {
         match &self.to {
             To::Terminal(_) => {
-                let text = super::super::text::printable_lines(text).into_owned();
+                let text = super::super::text::escaped_lines(text);
                 self.write_bytes(text.as_bytes())
             }
             To::File(..) => self.write_bytes(text.as_bytes()),

@@ -97,7 +97,7 @@ fn a_listener_of_progress_ends_an_evaluation_with_a_checkpoint() {
         _ => Control::Continue,
     };
     let trainer = trainer().validate_every(3).checkpoints(&scratch.0, None).on_progress(leave);
-    let left = prepare(&trainer, &data).fit(&data, &mut |_| Control::Continue);
+    let left = prepare(&trainer, &data).fit();
     let Err(TrainError::Interrupted { step: 3, saved: Saved::In(_) }) = left else { panic!("{left:?}") };
     let state = TrainState::read(&scratch.0).unwrap();
     // The validation was not over: a resumed run does it first.
@@ -107,7 +107,7 @@ fn a_listener_of_progress_ends_an_evaluation_with_a_checkpoint() {
     session.resume(&scratch.0).unwrap();
     let mut first = None;
     session
-        .fit(&data, &mut |event| {
+        .fit_with(&mut |event| {
             first.get_or_insert(matches!(event, TrainEvent::Validation { step: 3, .. }));
             Control::Continue
         })

@@ -363,7 +363,7 @@ mod tests {
         {
             std::fs::write(&path, text).unwrap();
             std::fs::write(&file, tokenizer(normalizer, pre_tokenizer)).unwrap();
-            let (tokenizer, ..) = read_tokenizer(&file).unwrap();
+            let (tokenizer, ..) = read_tokenizer(&file, 1 << 30).unwrap();
             assert_eq!(lead(&tokenizer).is_some(), *prefixes, "{normalizer} {pre_tokenizer}");
             let whole = tokenizer.encode_fast(text.as_str(), false).unwrap().get_ids().to_vec();
             let data = Tokens::open(&path, &file, 64).unwrap();
