@@ -36,7 +36,7 @@ pub fn write(folder: &Path, preparation: &Preparation, model_options: &Value) ->
 /// Reads the file, if the run has one.
 pub fn read(folder: &Path) -> Result<Option<DataFile>, Failure> {
     let path = folder.join(DATA_FILE);
-    let wrong = |reason: String| Failure::usage(escaped(&format!("{}: {reason}", path.display())));
+    let wrong = |reason: String| Failure::usage(escaped(format!("{}: {reason}", path.display())));
     match std::fs::metadata(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(wrong(e.to_string())),

@@ -98,7 +98,7 @@ fn number(value: Option<&Value>) -> Option<usize> {
 
 fn describe_report(folder: &Path) -> Result<Described, Failure> {
     let path = folder.join(REPORT);
-    let wrong = |reason: String| Failure::usage(escaped(&format!("{}: {reason}", path.display())));
+    let wrong = |reason: String| Failure::usage(escaped(format!("{}: {reason}", path.display())));
     let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
     let manifest: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
@@ -126,7 +126,7 @@ fn describe_report(folder: &Path) -> Result<Described, Failure> {
 fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     let wrong = |reason: String| {
         let hint = "give a folder in which `train --out` left a report or a checkpoint";
-        Failure::usage(escaped(&format!("{reason}; {hint}")))
+        Failure::usage(escaped(format!("{reason}; {hint}")))
     };
     let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
     let run = recorded(&state).map_err(wrong)?;
@@ -205,7 +205,7 @@ impl Described {
             format!("{}{more}", names[..names.len().min(MOST_LISTED)].join(", "))
         };
         let (own, found) = (listed(own), listed(classes));
-        Err(Failure::usage(escaped(&format!(
+        Err(Failure::usage(escaped(format!(
             "{data} has the classes {found}, the model {own}: name and number them alike (a folder may be empty)"
         ))))
     }

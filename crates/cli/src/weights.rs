@@ -15,12 +15,12 @@ pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<
         false => session.load(path).map(|()| Loaded::default()).map_err(|error| match &error {
             TrainError::WeightsDiffer { .. } => {
                 let offer = "add --new-head to load what fits and start the rest anew";
-                Failure::usage(format!("{}; {offer}", escaped(&error.to_string())))
+                Failure::usage(format!("{}; {offer}", escaped(error)))
             }
             _ => refused(error),
         })?,
     };
-    say(&format!("\nStarting from {}", escaped(&path.display().to_string())));
+    say(&format!("\nStarting from {}", escaped(path.display())));
     if new_head {
         say(&format!("  loaded       {} tensors", loaded.loaded.len()));
         say(&format!("  left out     {}", named(&loaded.left_out)));
@@ -33,7 +33,7 @@ pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<
 pub fn refused(error: TrainError) -> Failure {
     match error {
         TrainError::Weights { .. } | TrainError::WeightsDiffer { .. } | TrainError::File { .. } => {
-            Failure::usage(escaped(&error.to_string()))
+            Failure::usage(escaped(error))
         }
         error => error.into(),
     }
@@ -41,7 +41,7 @@ pub fn refused(error: TrainError) -> Failure {
 
 /// Names of tensors as a list.
 fn named(names: &[String]) -> String {
-    let listed: Vec<_> = names.iter().take(MOST_NAMED).map(|name| escaped(name)).collect();
+    let listed: Vec<_> = names.iter().take(MOST_NAMED).map(escaped).collect();
     match names.len().saturating_sub(MOST_NAMED) {
         _ if names.is_empty() => "nothing".to_string(),
         0 => listed.join(", "),

@@ -230,6 +230,7 @@ mod tests {
         for (token, probability) in [0.0900, 0.6652, 0.2447].into_iter().enumerate() {
             assert!((count(1.0, token as u32) - probability).abs() < 0.002, "token {token}");
         }
-        assert!(count(0.1, 1) > 0.999 && count(100.0, 0) > 0.3);
+        // Only the draw of exactly zero is the first token's.
+        assert!(count(0.1, 1) >= 0.999 && count(100.0, 0) > 0.3);
     }
 }

@@ -71,7 +71,7 @@ pub fn run(options: &PredictOptions, given: Given) -> Result<(), Failure> {
         json!({ "pictures": written, "planned_peak_bytes": planned, "measured_peak_bytes": measured });
     sink.finish(written, &figures)?;
     if let Some(out) = &out {
-        say(&format!("\nWrote masks to {}", escaped(&out.folder.display().to_string())));
+        say(&format!("\nWrote masks to {}", escaped(out.folder.display())));
     }
     super::finish(options, written, "pictures", (planned, measured), &figures);
     Ok(())
@@ -88,7 +88,7 @@ impl Folder {
     /// Makes the folder. No mask replaces a picture that is read.
     fn new(folder: &Path, pictures: &Pictures) -> Result<Self, Failure> {
         let shown = folder.display().to_string();
-        let wrong = |reason: &str| Failure::usage(escaped(&format!("--out {shown}: {reason}")));
+        let wrong = |reason: &str| Failure::usage(escaped(format!("--out {shown}: {reason}")));
         if folder.extension().is_some_and(|e| ["csv", "npy", "json", "png"].iter().any(|x| e == *x)) {
             return Err(wrong(
                 "the model has a class for each pixel, and writes a mask for each picture: name a folder",
@@ -157,7 +157,7 @@ impl Mask {
         let partial = path.with_extension("png.partial");
         let wrong = |e: String| {
             let _ = std::fs::remove_file(&partial);
-            Failure::run(escaped(&format!("{}: {e}", path.display())))
+            Failure::run(escaped(format!("{}: {e}", path.display())))
         };
         let [height, width] = self.pictures.files()[self.file].size;
         let write = || -> Result<(), png::EncodingError> {
@@ -189,7 +189,7 @@ impl Mask {
         let words = order
             .iter()
             .take(most)
-            .map(|&class| format!("{} {:.1} %", escaped(&names.class(class)), share(class) * 100.0));
+            .map(|&class| format!("{} {:.1} %", escaped(names.class(class)), share(class) * 100.0));
         let file = self.pictures.files()[self.file].path.display().to_string();
         let line = format!("{:<32}  {}", escaped(&file), words.collect::<Vec<_>>().join(", "));
         let shares: Vec<Value> = order

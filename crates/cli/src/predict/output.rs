@@ -195,7 +195,7 @@ impl Sink {
         beside.push(".partial");
         let beside = PathBuf::from(beside);
         let shown = path.display().to_string();
-        let failed = |e| Failure::usage(escaped(&format!("--out {shown}: {e}")));
+        let failed = |e| Failure::usage(escaped(format!("--out {shown}: {e}")));
         let mut file = BufWriter::new(File::create(&beside).map_err(failed)?);
         if form == Form::Array {
             file.write_all(&[b' '; HEADER_BYTES]).map_err(failed)?;
@@ -301,7 +301,7 @@ fn terminal(error: std::io::Error) -> Failure {
 }
 
 fn in_file(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::run(escaped(&format!("{}: {error}", path.display())))
+    Failure::run(escaped(format!("{}: {error}", path.display())))
 }
 
 /// The header of a NumPy array of f32.

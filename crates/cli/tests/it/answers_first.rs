@@ -45,7 +45,11 @@ fn a_run_begins_with_a_summary_and_the_sheet_is_there_for_the_asking() {
     let out = scratch.path("run");
     let run = ["train", "--steps=2", "--batch=48", "--memory=64MiB", "--threads=2"];
     let short = text(&plimsoll(&[&run[..], &["--out", &out]].concat()));
-    let words = ["lenet, 61,706 parameters", "16,000 training and 2,500 test", "48 examples a step, 2 steps"];
+    let words = [
+        "lenet, 61,706 parameters",
+        "14,400 training, 1,600 validation and 2,500 test",
+        "48 examples a step, 2 steps",
+    ];
     let more = ["the line is 64.0 MiB", "a step", "3 checkpoints of", &out, "--sheet"];
     for word in words.iter().chain(&more) {
         assert!(short.contains(word), "no `{word}` in {short}");

@@ -139,7 +139,8 @@ impl Unlimited {
         let out = self.scratch.0.join(&name);
         let mut arguments = self.arguments.clone();
         arguments.extend([format!("--memory={bytes}"), format!("--threads={threads}")]);
-        arguments.extend(["--overwrite".to_string(), format!("--out={}", out.display())]);
+        // Every checkpoint stays, so that the bytes of all of them are known.
+        arguments.extend(["--overwrite".into(), "--keep=9".into(), format!("--out={}", out.display())]);
         arguments.extend(flags.iter().map(ToString::to_string));
         let ended = train(&name, Some(bytes), &arguments);
         let report = json(&ended.output);

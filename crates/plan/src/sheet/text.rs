@@ -71,16 +71,18 @@ impl fmt::Display for LoadSheet {
         for holder in peak.holders.iter().take(HOLDERS_SHOWN) {
             writeln!(f, "    {:>11}   {} of `{}`", in_words(holder.bytes), holder.what, holder.layer)?;
         }
+        let names: Vec<String> = self.plans.iter().map(|plan| batch_type_in_words(&plan.name)).collect();
+        let width = names.iter().map(|name| name.chars().count()).fold(26, usize::max);
         writeln!(
             f,
-            "\n  {:<26} {:>13} {:>12} {:>12} {:>10}",
+            "\n  {:<width$} {:>13} {:>12} {:>12} {:>10}",
             "plan", "micro-batches", "peak", "least", "estimate"
         )?;
         for (i, plan) in self.plans.iter().enumerate() {
             write!(
                 f,
-                "  {:<26} {:>13} {:>12} {:>12} {:>10}",
-                batch_type_in_words(&plan.name),
+                "  {:<width$} {:>13} {:>12} {:>12} {:>10}",
+                names[i],
                 plan.micro_batches,
                 in_words(plan.peak_bytes),
                 in_words(plan.live_bytes),

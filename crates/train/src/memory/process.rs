@@ -12,7 +12,7 @@ const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
 /// Resident part of one thread's stack and its kernel structures.
 const THREAD_BYTES: usize = 12 << 10;
 /// Code of planner, kernels and training loop that may become resident after a measurement of the program.
-const CODE_BYTES: usize = 8 << 20;
+const CODE_BYTES: usize = 4 << 20;
 /// Measured figures are rounded up to this, so that two runs of a program get the same plan.
 const ROUNDING: usize = 1 << 20;
 
