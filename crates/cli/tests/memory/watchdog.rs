@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use plimsoll::memory::Watchdog;
+use plimsoll::memory::{Process, Watchdog};
 use plimsoll::prelude::*;
 use plimsoll::train::{Held, Saved, TrainState, Watch, checkpoints};
 use std::path::Path;
@@ -26,6 +26,11 @@ fn trainer() -> Trainer {
     Trainer::new(model, AdamW::new(1e-3)).executor(Cpu::new(1).unwrap()).line(usize::MAX).batch(50).steps(200)
 }
 
+/// The trainer with a line for its process, whatever else the process holds: the tests share one.
+fn accounted(line: impl Into<Size>) -> Trainer {
+    trainer().memory(line).process(Process::known(10 << 20, 1))
+}
+
 /// Runs the test of this name in a process of its own, inside a control group where one can be made.
 fn run_alone(test: &str, folder: &Path, line: usize) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -45,7 +50,7 @@ fn a_leaking_listener_is_stopped_between_steps() {
     let Some(folder) = std::env::var_os(CHILD) else {
         let scratch = Scratch::new("leak");
         let data = open("mnist", &OpenOptions::default()).unwrap();
-        let planned = trainer().memory(GiB(1)).plan(&data).unwrap().sheet.total_bytes;
+        let planned = accounted(GiB(1)).plan(&data).unwrap().sheet.total_bytes;
         // A line with headroom, and one at the planned total.
         for line in [96 << 20, planned.next_multiple_of(1 << 20)] {
             let output = run_alone(name, &scratch.0, line);
@@ -58,7 +63,7 @@ fn a_leaking_listener_is_stopped_between_steps() {
     };
     let data = open("mnist", &OpenOptions::default()).unwrap();
     let line: usize = std::env::var(LINE).unwrap().parse().unwrap();
-    let trainer = trainer().memory(Size::Bytes(line)).checkpoints(&folder, None);
+    let trainer = accounted(Size::Bytes(line)).checkpoints(&folder, None);
     let mut session = trainer.plan(&data).unwrap().start().unwrap();
     let (mut leaked, mut reported) = (Vec::new(), None);
     let result = session.fit_with(&mut |event| {
