@@ -170,14 +170,14 @@ impl Trainer {
     }
 
     /// Watches the process's memory between steps. If memory outside the plan brings it close to the line, the run stops with
-    /// [`TrainError::Overload`] and a checkpoint.
+    /// [`crate::TrainError::Overload`] and a checkpoint.
     pub fn watch(self, watch: impl Watch + 'static) -> Self {
         Self { watch: Some(Rc::new(watch)), ..self }
     }
 
     /// Calls `listen` often while plans are searched for, states get their first values, and data is evaluated or predicted. If
-    /// it answers [`Control::Leave`], an evaluation or prediction ends with [`TrainError::Interrupted`]; during
-    /// [`Session::fit`] a checkpoint is saved first, as for any stop.
+    /// it answers [`Control::Leave`], an evaluation or prediction ends with [`crate::TrainError::Interrupted`]; during
+    /// [`crate::Session::fit`] a checkpoint is saved first, as for any stop.
     ///
     /// ```
     /// # use plimsoll_nn::{AdamW, zoo};
