@@ -79,9 +79,9 @@ impl Pipeline {
     /// Two parts: every `every`th record is the second, for testing. The memory of the source counts with the first.
     ///
     /// ```
-    /// use plimsoll_data::{OpenOptions, open};
-    /// let (train, test) = open("mnist", &OpenOptions::default())?.train.split(10);
-    /// assert_eq!((train.len(), test.len()), (Some(14_400), Some(1_600)));
+    /// let digits = plimsoll_data::datasets::mnist()?;
+    /// let (train, test) = digits.train.split(10);
+    /// assert_eq!((train.len(), test.len()), (Some(12_960), Some(1_440)));
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn split(self, every: usize) -> (Self, Self) {
@@ -122,7 +122,7 @@ impl Pipeline {
     /// use plimsoll_data::{OpenOptions, open};
     /// let digits = open("mnist", &OpenOptions::default())?;
     /// let (train, validation) = digits.train.hold_out(0.25)?;
-    /// assert_eq!((train.len(), validation.len()), (Some(12_000), Some(4_000)));
+    /// assert_eq!((train.len(), validation.len()), (Some(10_800), Some(3_600)));
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn hold_out(&self, share: f64) -> Result<(Self, Self), DataError> {

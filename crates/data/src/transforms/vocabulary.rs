@@ -44,6 +44,7 @@ impl Vocabulary {
             }
             #[cfg(not(feature = "tokenizers"))]
             Some(path) => {
+                let _ = max_bytes;
                 let spec = path.display().to_string();
                 Err(DataError::FeatureOff { spec, feature: "tokenizers" })
             }

@@ -1,9 +1,7 @@
 //! The embedded digits, and errors of invalid MNIST files.
 
 use flate2::{Compression, write::GzEncoder};
-use plimsoll_data::{
-    DEFAULT_MAX_BYTES, DataError, Dataset, Digits, OpenOptions, Pipeline, Record, catalogue, open,
-};
+use plimsoll_data::{DEFAULT_MAX_BYTES, DataError, Dataset, Digits, Pipeline, Record, catalogue, open};
 use std::{fs, io::Write, path::PathBuf};
 
 const IMAGES: &str = "train-images-idx3-ubyte";
@@ -35,7 +33,7 @@ impl Folder {
     }
 
     fn open(&self) -> Result<Dataset, DataError> {
-        open(&format!("mnist:{}", self.0.display()), &OpenOptions::default())
+        open(&format!("mnist:{}", self.0.display()), &crate::unsplit())
     }
 }
 

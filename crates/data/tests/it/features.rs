@@ -15,15 +15,15 @@ fn refused(kind: &str, file: &str, options: OpenOptions, feature: &str) {
 #[test]
 fn formats_that_are_not_in_the_build_name_their_feature() {
     if !cfg!(feature = "parquet") {
-        refused("parquet", "table.parquet", OpenOptions::default(), "parquet");
+        refused("parquet", "table.parquet", crate::unsplit(), "parquet");
     }
     if !cfg!(feature = "tiff") {
-        let mut options = OpenOptions::default();
+        let mut options = crate::unsplit();
         options.table.label = Some("classes.tif".into());
         refused("raster", "tiled.tif", options, "tiff");
     }
     if !cfg!(feature = "tokenizers") {
-        let options = OpenOptions { tokenizer: Some("tokenizer.json".into()), ..OpenOptions::default() };
+        let options = OpenOptions { tokenizer: Some("tokenizer.json".into()), ..crate::unsplit() };
         refused("text", "text.txt", options, "tokenizers");
     }
 }

@@ -53,7 +53,7 @@ fn class(class: usize) -> Vec<u8> {
 }
 
 fn options() -> OpenOptions {
-    let mut options = OpenOptions::default();
+    let mut options = crate::unsplit();
     options.images.workers = Workers::Exactly(0);
     options
 }

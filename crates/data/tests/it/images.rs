@@ -153,7 +153,7 @@ fn resizing_preserves_the_picture() {
 
 fn options() -> OpenOptions {
     let images = ImageOptions { size: [16, 16, 3], workers: Workers::Exactly(2), ..ImageOptions::default() };
-    OpenOptions { images, ..OpenOptions::default() }
+    OpenOptions { images, ..crate::unsplit() }
 }
 
 fn labels(part: &Pipeline) -> Vec<i32> {
@@ -399,7 +399,7 @@ fn bf16_pictures_are_rounded_f32_pictures_in_half_the_bytes() {
     }
     let spec = format!("images:{}", folder.0.display());
     let run = |bf16| {
-        let mut options = OpenOptions::default();
+        let mut options = crate::unsplit();
         options.images = ImageOptions { size: [16, 16, 3], augment: true, bf16, ..options.images };
         let train = open(&spec, &options).unwrap().train.batch(8).workers(2);
         let batch =

@@ -13,3 +13,11 @@ mod memory;
 mod open;
 mod pairs;
 mod pipeline;
+
+/// Options that leave the parts as the files have them.
+fn unsplit() -> plimsoll_data::OpenOptions {
+    plimsoll_data::OpenOptions {
+        validation: plimsoll_data::ValidationSplit::None,
+        ..plimsoll_data::OpenOptions::default()
+    }
+}

@@ -7,7 +7,7 @@ use std::{fs, path::PathBuf};
 fn with_file(name: &str, content: &[u8], context: usize, check: impl FnOnce(Result<Dataset, DataError>)) {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     fs::write(&path, content).unwrap();
-    let options = OpenOptions { context, ..OpenOptions::default() };
+    let options = OpenOptions { context, ..crate::unsplit() };
     check(open(&format!("text:{}", path.display()), &options));
     fs::remove_file(path).unwrap();
 }
@@ -40,7 +40,7 @@ fn several(inputs: &[(&str, usize)], label: &str, classes: Option<usize>) -> Syn
 }
 
 fn synthetic(seed: u64, spec: SyntheticSpec) -> Result<Dataset, DataError> {
-    open("synthetic", &OpenOptions { seed, synthetic: Some(spec), examples: 200, ..OpenOptions::default() })
+    open("synthetic", &OpenOptions { seed, synthetic: Some(spec), examples: 200, ..crate::unsplit() })
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn a_text_without_context_or_that_shrinks_is_refused() {
         assert!(matches!(text, Err(DataError::Option { option: "context", .. })));
     });
     let folder = format!("text:{}", env!("CARGO_TARGET_TMPDIR"));
-    let message = open(&folder, &OpenOptions::default()).unwrap_err().to_string();
+    let message = open(&folder, &crate::unsplit()).unwrap_err().to_string();
     assert!(message.contains("not a regular file"), "{message}");
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("shrinks-{}", std::process::id()));
     fs::write(&path, [7; 1000]).unwrap();
-    let options = OpenOptions { context: 10, ..OpenOptions::default() };
+    let options = OpenOptions { context: 10, ..crate::unsplit() };
     let text = open(&format!("text:{}", path.display()), &options).unwrap();
     fs::write(&path, [7; 100]).unwrap();
     let mut batches = text.train.batch(50).start(Cursor::default()).unwrap();
@@ -98,7 +98,7 @@ fn a_text_without_context_or_that_shrinks_is_refused() {
 #[test]
 fn an_unknown_name_lists_the_known_formats() {
     for spec in ["", "cifar", "mnist:", "text", "text:", "synthetic:3", ":"] {
-        let message = open(spec, &OpenOptions::default()).unwrap_err().to_string();
+        let message = open(spec, &crate::unsplit()).unwrap_err().to_string();
         assert!(
             message.contains("mnist, mnist:DIR, images:DIR, tar:GLOB, paths:FILE, masks:DIR, raster:FILE,"),
             "{message}"
@@ -177,6 +177,6 @@ fn synthetic_examples_of_unsupported_types_are_refused() {
     assert!(refused(several(&[], "f32[]", None)).contains("from 1 to 8"));
     assert!(refused(several(&[("f32[]", 0); 9], "f32[]", None)).contains("from 1 to 8"));
     assert!(synthetic(1, several(&one, "f32[]", None)).is_ok());
-    let message = open("synthetic", &OpenOptions::default()).unwrap_err().to_string();
+    let message = open("synthetic", &crate::unsplit()).unwrap_err().to_string();
     assert!(message.contains("which a model has"), "{message}");
 }

@@ -10,7 +10,7 @@ use png::ColorType;
 use support::{Scratch, photo, png};
 
 fn options() -> OpenOptions {
-    let mut options = OpenOptions::default();
+    let mut options = crate::unsplit();
     options.images.workers = Workers::Exactly(0);
     options.images.size = [16, 16, 3];
     options

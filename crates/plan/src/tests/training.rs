@@ -133,7 +133,9 @@ fn an_infeasible_line_reports_the_missing_bytes() {
     };
     assert_eq!((infeasible.missing_bytes, infeasible.needed_bytes), (1_536, needed));
     let text = infeasible.to_string();
-    for part in ["1.5 KiB too low", "`train`", "of `layer", "f32[", "stacks 4.9 KiB", &needed.to_string()] {
+    for part in
+        ["1.5 KiB too low", "peak is in train", "of `layer", "f32[", "stacks 4.9 KiB", &needed.to_string()]
+    {
         assert!(text.contains(part), "`{part}` is not in: {text}");
     }
 }

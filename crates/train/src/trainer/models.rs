@@ -42,7 +42,7 @@ impl Trainer {
     /// let data = Dataset::new("words", records(100).bucket(buckets())?, records(20).bucket(buckets())?);
     /// let trainer = Trainer::new(model(16), Sgd::new(0.1)).executor(NullExecutor::default()).batch(32);
     /// let trainer = trainer.variant(model(8)).variant(model(4));
-    /// let names: Vec<String> = trainer.plan(&data)?.plans.into_iter().map(|plan| plan.name).collect();
+    /// let names: Vec<String> = trainer.plan(&data)?.into_plans().plans.into_iter().map(|plan| plan.name).collect();
     /// let train = ["train × 32 of i32[16]", "train × 4 of i32[16]", "train × 32 of i32[8]", "train × 32 of i32[4]"];
     /// assert_eq!(names[..4], train); // only batches of the largest bucket have a remainder
     /// # Ok::<(), Box<dyn std::error::Error>>(())
