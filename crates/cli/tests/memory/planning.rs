@@ -32,11 +32,19 @@ fn trains_at_the_floor(name: &str, model: &str) {
 
 #[test]
 fn deep_narrow_models_train_at_their_floors() {
-    trains_at_the_floor("deep-lstm", "--model=lstm --context=512 --width=128 --batch=1 --layers=1");
-    trains_at_the_floor("deep-lstm-batch", "--model=lstm --context=256 --batch=4");
     trains_at_the_floor("deep-seq2seq", "--model=seq2seq --context=128 --width=32 --batch=2 --classes=200");
     trains_at_the_floor(
         "deep-gpt",
         "--model=gpt --layers=64 --width=32 --heads=2 --context=32 --batch=2 --classes=256",
     );
+}
+
+#[test]
+fn deep_recurrent_models_train_at_their_floors() {
+    if std::env::var_os("PLIMSOLL_LONG").is_none() {
+        eprintln!("skipped: it takes minutes; set PLIMSOLL_LONG=1 to run it");
+        return;
+    }
+    trains_at_the_floor("deep-lstm", "--model=lstm --context=512 --width=128 --batch=1 --layers=1");
+    trains_at_the_floor("deep-lstm-batch", "--model=lstm --context=256 --batch=4");
 }
