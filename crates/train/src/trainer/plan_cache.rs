@@ -55,7 +55,10 @@ impl Trainer {
     /// # use plimsoll_data::{OpenOptions, open};
     /// let folder = std::env::temp_dir().join(format!("plimsoll-plans-{}", std::process::id()));
     /// let data = open("mnist", &OpenOptions::default())?;
-    /// let trainer = || Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(NullExecutor::default()).plan_cache(&folder);
+    /// let trainer = || {
+    ///     let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(NullExecutor::default());
+    ///     trainer.line(usize::MAX).plan_cache(&folder)
+    /// };
     /// let (first, second) = (trainer(), trainer());
     /// assert_eq!(first.plan(&data)?.into_plans(), second.plan(&data)?.into_plans());
     /// assert_eq!((first.searches(), second.searches()), (1, 0));
