@@ -4,7 +4,7 @@ use super::args::RunOptions;
 use super::setup::{Setup, spill_folder};
 use super::text::{count, escaped};
 use plimsoll::Size;
-use plimsoll::data::Dataset;
+use plimsoll::data::{Dataset, Pipeline};
 use plimsoll::graph::Role;
 use plimsoll::nn::Field;
 use plimsoll::plan::{LoadSheet, PlanSet, in_words, time_in_words};
@@ -82,21 +82,24 @@ fn memory(options: &RunOptions, sheet: &LoadSheet) -> String {
 fn time(setup: &Setup, sheet: &LoadSheet) -> String {
     let step = sheet.plans.first().map_or(0, |plan| plan.predicted_us).saturating_mul(1_000);
     let steps = setup.trainer.total_steps(&setup.data);
-    let evaluation = evaluation_ns(setup, sheet);
+    let evaluation = evaluation_ns(setup.data.evaluation_part(), sheet);
+    // The test part is measured once, unless validations use it.
+    let test = setup.data.validation.as_ref().map_or(0, |_| evaluation_ns(&setup.data.test, sheet));
     let validations = setup.trainer.validations(&setup.data);
     let whole = step.saturating_mul(steps).saturating_add(evaluation.saturating_mul(validations));
+    let whole = whole.saturating_add(test);
     let (step, evaluation) = (time_in_words(step), time_in_words(evaluation));
     let plural = if validations == 1 { "" } else { "s" };
     format!(
-        "about {} in all: {step} a step, {} evaluation{plural} of {evaluation}",
+        "about {} in all: {step} a step, {} validation{plural} of {evaluation}",
         time_in_words(whole),
         count(validations as usize)
     )
 }
 
-/// Predicted time of one evaluation of the test part.
-fn evaluation_ns(setup: &Setup, sheet: &LoadSheet) -> u64 {
-    let mut left = setup.data.test.len().unwrap_or(0) as u64;
+/// Predicted time of one evaluation of a part of the data.
+fn evaluation_ns(part: &Pipeline, sheet: &LoadSheet) -> u64 {
+    let mut left = part.len().unwrap_or(0) as u64;
     let mut nanoseconds = 0_u64;
     let evaluations = sheet.plans.iter().filter(|plan| plan.name.starts_with("evaluate"));
     for plan in evaluations.filter(|plan| plan.examples > 0) {

@@ -30,7 +30,7 @@ pub enum Schedule {
     /// Rises from a 25th over three tenths of the run and falls to almost zero, along half cosines (Smith and Topin 2018), as
     /// in PyTorch.
     OneCycle,
-    /// Multiplied by a factor whenever the test part's loss has not improved for more epochs than its patience.
+    /// Multiplied by a factor whenever the validation loss has not improved for more epochs than its patience.
     Plateau {
         /// Epochs to wait for an improvement.
         patience: u64,
