@@ -9,7 +9,7 @@
 
 use plimsoll_cpu::isa::Isa;
 use plimsoll_cpu::{Cpu, CpuTarget};
-use plimsoll_data::{Cursor, OpenOptions, SyntheticSpec, open};
+use plimsoll_data::{Cursor, OpenOptions, SyntheticSpec, ValidationSplit, open};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Conv;
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
@@ -54,6 +54,7 @@ fn main() -> Result<(), Failure> {
             context: inputs.first().and_then(|field| field.ty.shape.first().copied()).unwrap_or(1),
             synthetic: Some(SyntheticSpec { inputs, label }),
             examples: batch,
+            validation: ValidationSplit::None,
             ..OpenOptions::default()
         },
     )?;

@@ -51,38 +51,37 @@ fn workspace(bytes: usize) -> (Vec<f32>, usize) {
 }
 
 fn products(ctx: Context<'_>) {
-    let header = ["m", "n", "k", "fold", " NN", "TN", "NT", "direct"];
+    let header = ["m", "n", "k", " NN", "TN", "NT", "direct"];
     println!("{}", header.map(|name| format!("{name:>7}")).join(" "));
-    let none = usize::MAX;
     let shapes = [
-        (512, 2048, 784, none),
-        (512, 2048, 2048, none),
-        (2048, 2048, 512, 32),
-        (4096, 768, 256, none),
-        (4096, 256, 1024, none),
-        (4096, 4096, 256, none),
-        (256, 1024, 4096, 256),
-        (512, 10, 2048, none),
-        (64, 64, 64, none),
-        (1, 1024, 256, none),
-        (2, 1024, 256, none),
-        (4, 1024, 256, none),
-        (8, 1024, 256, none),
-        (16, 1024, 256, none),
-        (32, 1024, 256, none),
-        (32, 256, 1024, none),
-        (64, 1024, 256, none),
-        (64, 256, 1024, none),
-        (128, 1024, 256, none),
-        (128, 256, 1024, none),
-        (256, 1024, 128, none),
-        (16, 2048, 512, none),
-        (8, 2048, 2048, none),
+        (512, 2048, 784),
+        (512, 2048, 2048),
+        (2048, 2048, 512),
+        (4096, 768, 256),
+        (4096, 256, 1024),
+        (4096, 4096, 256),
+        (256, 1024, 4096),
+        (512, 10, 2048),
+        (64, 64, 64),
+        (1, 1024, 256),
+        (2, 1024, 256),
+        (4, 1024, 256),
+        (8, 1024, 256),
+        (16, 1024, 256),
+        (32, 1024, 256),
+        (32, 256, 1024),
+        (64, 1024, 256),
+        (64, 256, 1024),
+        (128, 1024, 256),
+        (128, 256, 1024),
+        (256, 1024, 128),
+        (16, 2048, 512),
+        (8, 2048, 2048),
     ];
-    for (m, n, k, fold) in shapes {
+    for (m, n, k) in shapes {
         let (a, b) = (data(m * k), data(k * n));
         let mut c = vec![0.0; m * n];
-        let spec = GemmSpec { m, n, k, fold, accumulate: false };
+        let spec = GemmSpec { m, n, k, accumulate: false };
         let bytes = gemm_workspace(ctx.isa(), ctx.threads(), &spec);
         let (mut space, start) = workspace(bytes);
         let flops = 2.0 * (m * n * k) as f64;
@@ -93,14 +92,13 @@ fn products(ctx: Context<'_>) {
             let b = Mat { data: &b, row_stride, col_stride };
             speed(flops, || gemm(ctx, &spec, a, b, &mut c, Epilogue::NONE, &mut space[start..]))
         });
-        let fold = if fold == none { "-".to_string() } else { fold.to_string() };
         let [nn, tn, nt] = speeds;
         let direct = if is_direct(&spec) {
             format!("{:.1}", speed(flops, || gemm_direct(ctx, &spec, &a, &b, &mut c, Epilogue::NONE)))
         } else {
             "-".to_string()
         };
-        println!("{m:>7} {n:>7} {k:>7} {fold:>7} {nn:>7.1} {tn:>7.1} {nt:>7.1} {direct:>7}");
+        println!("{m:>7} {n:>7} {k:>7} {nn:>7.1} {tn:>7.1} {nt:>7.1} {direct:>7}");
     }
 }
 

@@ -63,7 +63,7 @@ pub struct Unsupported {
 pub trait Target: Send + Sync {
     /// Its name in load sheets, like `cpu avx512, 2 threads`.
     fn name(&self) -> String;
-    /// What of it decides the bits of results, like `cpu avx512`.
+    /// What of it decides the bits of results, like `cpu avx512, arithmetic 2`: instruction set, and revision of the kernels.
     fn instructions(&self) -> String {
         self.name()
     }

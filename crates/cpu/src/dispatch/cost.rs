@@ -5,7 +5,6 @@
 
 use super::target::CpuTarget;
 use crate::isa::Isa;
-use crate::kernels::gemm::chunks::KC;
 use crate::kernels::gemm::kernel::Kernels;
 use crate::kernels::gemm::{self, GemmSpec, Passes};
 
@@ -38,8 +37,6 @@ const PACK: f64 = 1.5;
 const PRODUCT_TOUCH: [f64; 3] = [0.7, 1.2, 2.2];
 /// How much longer it takes where rows do not fill whole vectors, and every store touches two cache lines.
 const UNALIGNED_STORE: f64 = 3.2;
-/// Multiply-adds that pass while a vector of results waits for the next chunk of its sum.
-const CHUNK: f64 = 4.0;
 
 /// One thread of a target.
 pub(crate) struct Core {
@@ -137,20 +134,16 @@ impl Core {
         slots * self.slot + self.memory(bytes - second + far)
     }
 
-    /// A matrix product of one thread, all of whose operands together have so many bytes. The sum is cut at multiples of
-    /// `fold`.
-    pub(crate) fn product(&self, [m, n, k]: [usize; 3], fold: usize, bytes: f64) -> f64 {
-        let blocks = k.div_ceil(KC).max(1);
+    /// A matrix product of one thread, all of whose operands together have so many bytes.
+    pub(crate) fn product(&self, [m, n, k]: [usize; 3], bytes: f64) -> f64 {
+        let spec = GemmSpec { m, n, k, accumulate: false };
+        let Passes { packed, runs, blocks } = gemm::passes(self.isa, self.threads, &spec);
         let tiles = self.tiles(self.full_tiles(m), n, k, blocks);
-        let cuts = k.div_ceil(fold.clamp(1, KC)).max(blocks) - blocks;
-        let vectors = m as f64 * self.vectors(n) as f64;
         let result = 4.0 * m as f64 * n as f64;
         let lies = level(result);
         let ragged = if self.is_ragged(n) && lies > 0 { UNALIGNED_STORE } else { 1.0 };
         let touch = PRODUCT_TOUCH[lies] * ragged;
-        let spec = GemmSpec { m, n, k, fold, accumulate: false };
-        let Passes { packed, runs } = gemm::passes(self.isa, self.threads, &spec);
-        let slots = tiles.slots + CHUNK * cuts as f64 * vectors + PACK * packed as f64;
+        let slots = tiles.slots + PACK * packed as f64;
         // Every thread waits while tasks are distributed; the first time is part of any call.
         let waits = if self.threads > 1 {
             runs.saturating_sub(1) as f64 * WAKE_NS * self.threads as f64

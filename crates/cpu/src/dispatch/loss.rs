@@ -111,7 +111,7 @@ fn linear(core: &Core, spec: &LinearSpec, grad: bool) -> f64 {
     let (rows, width, classes) = (spec.longest_chunk(), spec.width, spec.classes);
     let logits = 4.0 * (rows * classes) as f64;
     let kernel = 4.0 * (width * classes) as f64;
-    let product = |sizes: [usize; 3]| core.product(sizes, usize::MAX, kernel + logits);
+    let product = |sizes: [usize; 3]| core.product(sizes, kernel + logits);
     let row = if grad { ROW_GRAD } else { ROW };
     let mut chunk =
         product([rows, classes, width]) + PASSES * core.memory(logits) + over_rows(core, rows, classes, row);

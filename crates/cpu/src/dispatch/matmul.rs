@@ -16,14 +16,13 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
     let (m, n, k) = op.extents(&query.inputs).ok()?;
     let (shape, op) = (&query.outputs[0].shape, *op);
     if shape.rank() > 2 {
-        let spec = GemmSpec { m, n, k, fold: usize::MAX, accumulate: false };
+        let spec = GemmSpec { m, n, k, accumulate: false };
         let count = shape[..shape.rank() - 2].iter().product();
         return with_float!((operands, result), (T, C) => {
             found(Products::<T, C> { count, spec, op, types: PhantomData })
         });
     }
-    let fold = if query.fold_rows > 0 { query.fold_rows } else { usize::MAX };
-    let spec = GemmSpec { m, n, k, fold, accumulate: query.accumulate };
+    let spec = GemmSpec { m, n, k, accumulate: query.accumulate };
     let plain = !op.transpose_a && !op.transpose_b && (operands, result) == (DType::F32, DType::F32);
     if plain && gemm::is_direct(&spec) {
         return found(FewRows { spec, epilogue: op.epilogue });
@@ -60,8 +59,8 @@ impl<T: Float, C: Float> Call for Product<T, C> {
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        let GemmSpec { m, n, k, fold, .. } = self.spec;
-        core.product([m, n, k], fold, bytes(query))
+        let GemmSpec { m, n, k, .. } = self.spec;
+        core.product([m, n, k], bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -115,8 +114,8 @@ impl<T: Float, C: Float> Call for Products<T, C> {
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        let (GemmSpec { m, n, k, fold, .. }, count) = (self.spec, self.count as f64);
-        count * core.product([m, n, k], fold, bytes(query) / count.max(1.0))
+        let (GemmSpec { m, n, k, .. }, count) = (self.spec, self.count as f64);
+        count * core.product([m, n, k], bytes(query) / count.max(1.0))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

@@ -8,6 +8,10 @@ use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
 /// Alignment of buffers: more than a cache line and a vector, and what direct I/O needs of memory.
 const ALIGNMENT: usize = 512;
 
+/// The revision of the kernels' arithmetic: it rises where a change to a kernel changes the bits of results on purpose, so that
+/// resuming an older run says so. 2: products are one left fold along k.
+const ARITHMETIC: u32 = 2;
+
 /// Instruction set, threads and ceilings of a CPU. Plain data: a laptop can plan for a machine it does not have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuTarget {
@@ -36,11 +40,11 @@ impl CpuTarget {
 impl Target for CpuTarget {
     fn name(&self) -> String {
         let plural = if self.threads == 1 { "" } else { "s" };
-        format!("{}, {} thread{plural}", self.instructions(), self.threads)
+        format!("cpu {}, {} thread{plural}", self.isa.name(), self.threads)
     }
 
     fn instructions(&self) -> String {
-        format!("cpu {}", self.isa.name())
+        format!("cpu {}, arithmetic {ARITHMETIC}", self.isa.name())
     }
 
     fn alignment(&self) -> usize {

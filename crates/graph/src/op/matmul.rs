@@ -37,7 +37,7 @@ impl Epilogue {
 
 /// `A · B` for matrices, either read transposed, `[m,k] · [k,n] → [m,n]`. Accumulation is f32 at least; the result is rounded
 /// once, to the operands' type or to [`MatMul::output`]. A product of two batched operands over their rows (a weight's
-/// gradient, `Aᵀ · B`) folds over the batch, block by block.
+/// gradient, `Aᵀ · B`) folds over the batch, block by block; a target's blocks may be single rows.
 ///
 /// With equal extents before the last two, one product for each: `[..,m,k] · [..,k,n] → [..,m,n]`, without epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -135,6 +135,8 @@ pub struct Report {
     pub validation: Option<Evaluation>,
     /// Median time of a step, data included. The first step, which warms the caches, is left out where there are others.
     pub step_median: Duration,
+    /// Mean time per step until its batch was there, without the first step: what reading and making data adds to a step.
+    pub data: Duration,
     /// Mean time per step that rematerialization and waiting for transfers took, without the first step.
     pub extra: Extra,
     /// `extra` over the rest of a step's time: what rematerialization and offload cost. The cost of micro-batches is not in it.

@@ -80,7 +80,7 @@ impl Session {
                 self.cursor = batches.cursor();
                 continue;
             };
-            let (examples, after) = (batch.examples(), batch.after());
+            let (data, examples, after) = (start.elapsed(), batch.examples(), batch.after());
             self.callback_scale = listeners.scale(log.done(), steps);
             let loss = match self.run_step(batch) {
                 Ok(loss) => loss,
@@ -92,7 +92,7 @@ impl Session {
             };
             (self.cursor, evaluation, last_loss) = (after, None, loss);
             let time = start.elapsed();
-            log.step(loss, examples, time, self.prepared.extra());
+            log.step(loss, examples, [time, data], self.prepared.extra());
             let step = log.done();
             let epoch = self.epoch(step);
             let scale = self.scale()?;

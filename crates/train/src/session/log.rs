@@ -21,6 +21,7 @@ pub(super) struct StepLog {
     warm_examples: u64,
     warm_time: Duration,
     warm_extra: Extra,
+    warm_data: Duration,
     times: Vec<Duration>,
 }
 
@@ -35,11 +36,12 @@ impl StepLog {
         self.before + self.steps
     }
 
-    /// Counts a step.
-    pub fn step(&mut self, loss: f64, examples: usize, time: Duration, extra: Extra) {
+    /// Counts a step, of whose time `data` went by until its batch was there.
+    pub fn step(&mut self, loss: f64, examples: usize, [time, data]: [Duration; 2], extra: Extra) {
         if self.steps > 0 {
             self.warm_examples += examples as u64;
             self.warm_time += time;
+            self.warm_data += data;
             self.warm_extra.waiting += extra.waiting;
             self.warm_extra.again += extra.again;
         }
@@ -90,6 +92,7 @@ impl StepLog {
             evaluation,
             validation: None,
             step_median,
+            data: self.warm_data / each,
             extra: Extra { waiting: waiting / each, again: again / each },
             slowdown: (waiting + again).as_secs_f64() / computing.as_secs_f64().max(1e-9),
             samples_per_second: examples as f64 / time.as_secs_f64().max(1e-9),

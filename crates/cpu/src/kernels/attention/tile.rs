@@ -34,7 +34,7 @@ pub(super) fn scores(data: &[f32]) -> Mat<'_> {
 }
 
 fn sizes(m: usize, n: usize, k: usize, accumulate: bool) -> GemmSpec {
-    GemmSpec { m, n, k, fold: usize::MAX, accumulate }
+    GemmSpec { m, n, k, accumulate }
 }
 
 /// `c = a · b` or `c += a · b`, with `[m, n, k]` sizes.

@@ -5,7 +5,7 @@ use super::image::{Image, View, Window};
 use super::{ConvShape, share};
 use crate::isa::{Context, Isa};
 use crate::kernels::float::{Float, narrow};
-use crate::kernels::gemm::chunks::Chunks;
+use crate::kernels::gemm::chunks::{KC, chunks};
 use crate::kernels::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::kernels::gemm::pack::{Strip, pack};
 use crate::kernels::gemm::{SharedMut, shared_workspace, whole_lines};
@@ -265,9 +265,8 @@ impl<'a> Gather<'a> {
         let first_column = group * columns;
         let [row_axis, column_axis] = class.axes;
         let tiles = class.grid[1].div_ceil(kernels.mr);
-        let chunks = Chunks::new(depth, usize::MAX);
         // A chunk of one panel of weights stays in the first-level cache for the whole band.
-        for chunk in chunks.within(0..depth) {
+        for chunk in chunks(depth, KC) {
             for start in (0..columns).step_by(kernels.nr()) {
                 let cols = (columns - start).min(kernels.nr());
                 let width = kernels.panel_width(cols);
@@ -280,13 +279,13 @@ impl<'a> Gather<'a> {
                     k_len: chunk.len(),
                     b: weights.at(start * depth + chunk.start * width),
                     b_step: width,
-                    old: std::ptr::null(),
-                    old_step: 0,
                     c: std::ptr::null_mut(),
                     ldc: match place {
                         Place::Image(_) => column_axis.pitch * self.target.c,
                         Place::Own(_) => columns,
                     },
+                    load: chunk.start > 0,
+                    ahead: std::ptr::null(),
                     cols,
                     finish: if last { finish.at_column(first_column + start) } else { Finish::NONE },
                 };
@@ -304,7 +303,6 @@ impl<'a> Gather<'a> {
                             }
                             Place::Own(sums) => sums.wrapping_add(pixels.start * columns + start),
                         };
-                        tile.load(chunk.start > 0);
                         // SAFETY: the view covers the windows of these pixels, the panel is packed, the
                         // pixels lie in the target image and belong to this task; the machine has the
                         // instructions.

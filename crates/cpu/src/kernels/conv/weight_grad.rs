@@ -249,7 +249,7 @@ impl<'a> WeightGrad<'a> {
                 let corner = tap / steps * view.tap_pitch + tap % steps * tap_step + group * channels;
                 let from = corner + columns.start * a_step + adjacent_rows.start;
                 let to = (tap * adjacent + adjacent_rows.start) * shape.out_c + column;
-                let mut tile = Tile {
+                let tile = Tile {
                     a: view.first.wrapping_add(from),
                     a_step,
                     walk,
@@ -257,14 +257,13 @@ impl<'a> WeightGrad<'a> {
                     k_len: pixels,
                     b,
                     b_step: width,
-                    old: std::ptr::null(),
-                    old_step: shape.out_c,
                     c: sums.wrapping_add(to),
                     ldc: shape.out_c,
+                    load,
+                    ahead: std::ptr::null(),
                     cols,
                     finish: Finish::NONE,
                 };
-                tile.load(load);
                 // SAFETY: the view covers the windows of these pixels, B has a row for each of them, and only
                 // this task writes these rows of the block's sums; the machine has the instructions.
                 unsafe { kernels.micro(Form::Columns, adjacent_rows.len(), cols)(&tile) };
@@ -273,7 +272,7 @@ impl<'a> WeightGrad<'a> {
     }
 }
 
-/// Output rows that are summed by themselves: as many as 256 pixels have, at least one.
+/// Output rows of a chunk: as many as 256 pixels have, at least one.
 pub(crate) fn chunk_rows(shape: &ConvShape) -> usize {
     (KC / shape.out_w.max(1)).clamp(1, shape.out_h.max(1))
 }

@@ -25,6 +25,14 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     let mut sums = [[zero; VECTORS]; ROWS];
     // SAFETY: the caller vouches for the pointers; masks keep C and the bias inside the tile's columns.
     unsafe {
+        if tile.load {
+            unroll!(V < VECTORS, {
+                let mask = mask(tile.cols, V);
+                unroll!(I < ROWS, {
+                    sums[I][V] = _mm256_maskload_ps(tile.c.add(I * tile.ldc + 8 * V), mask);
+                });
+            });
+        }
         walk_k!(tile, along_k, |a, b| {
             let mut bs = [zero; VECTORS];
             unroll!(V < VECTORS, { bs[V] = _mm256_loadu_ps(b.add(8 * V)) });
@@ -38,10 +46,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
             let bias = tile.finish.bias;
             let bias_lanes = if bias.is_null() { zero } else { _mm256_maskload_ps(bias.add(8 * V), mask) };
             unroll!(I < ROWS, {
-                let at = tile.c.add(I * tile.ldc + 8 * V);
-                let old = tile.old.wrapping_add(I * tile.old_step + 8 * V);
-                let old = if tile.old.is_null() { zero } else { _mm256_maskload_ps(old, mask) };
-                let mut c = _mm256_add_ps(old, sums[I][V]);
+                let mut c = sums[I][V];
                 if !bias.is_null() {
                     c = _mm256_add_ps(c, bias_lanes);
                 }
@@ -49,7 +54,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                     // Of a NaN and another operand the second is the result, so NaN stays.
                     c = _mm256_max_ps(zero, c);
                 }
-                _mm256_maskstore_ps(at, mask, c);
+                _mm256_maskstore_ps(tile.c.add(I * tile.ldc + 8 * V), mask, c);
             });
         });
     }

@@ -23,14 +23,29 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     let (between_rows, along_k) = if A_ROWS { (tile.a_step, 1) } else { (1, tile.a_step) };
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
-    // SAFETY: the caller vouches for the pointers; masks keep C and the bias inside the tile's columns.
+    // SAFETY: the caller vouches for the pointers; masks keep C and the bias inside the tile's columns, and a prefetch may
+    // have any address.
     unsafe {
-        // C is often in memory, and is needed only after the sums.
-        unroll!(I < ROWS, {
-            let row = tile.old.wrapping_add(I * tile.old_step);
-            unroll!(V < VECTORS, { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * V).cast()) });
-        });
+        if !tile.ahead.is_null() {
+            unroll!(I < ROWS, {
+                let row = tile.ahead.wrapping_add(I * tile.ldc);
+                unroll!(V < VECTORS, { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * V).cast()) });
+            });
+        }
+        if tile.load {
+            unroll!(V < VECTORS, {
+                let mask = mask(tile.cols, V);
+                unroll!(I < ROWS, {
+                    sums[I][V] = _mm512_maskz_loadu_ps(mask, tile.c.add(I * tile.ldc + 16 * V));
+                });
+            });
+        }
         walk_k!(tile, along_k, |a, b| {
+            if !A_ROWS {
+                // Panels are longer than the first-level cache, and come from the second.
+                let next = b.wrapping_add(PREFETCH * tile.b_step);
+                unroll!(V < VECTORS, { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(16 * V).cast()) });
+            }
             let mut bs = [zero; VECTORS];
             unroll!(V < VECTORS, { bs[V] = _mm512_loadu_ps(b.add(16 * V)) });
             unroll!(I < ROWS, {
@@ -44,10 +59,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
             let bias_lanes =
                 if bias.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, bias.add(16 * V)) };
             unroll!(I < ROWS, {
-                let at = tile.c.add(I * tile.ldc + 16 * V);
-                let old = tile.old.wrapping_add(I * tile.old_step + 16 * V);
-                let old = if tile.old.is_null() { zero } else { _mm512_maskz_loadu_ps(mask, old) };
-                let mut c = _mm512_add_ps(old, sums[I][V]);
+                let mut c = sums[I][V];
                 if !bias.is_null() {
                     c = _mm512_add_ps(c, bias_lanes);
                 }
@@ -55,11 +67,14 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
                     // Of a NaN and another operand the second is the result, so NaN stays.
                     c = _mm512_max_ps(zero, c);
                 }
-                _mm512_mask_storeu_ps(at, mask, c);
+                _mm512_mask_storeu_ps(tile.c.add(I * tile.ldc + 16 * V), mask, c);
             });
         });
     }
 }
+
+/// Rows of a panel of B that are fetched ahead.
+const PREFETCH: usize = 8;
 
 /// Transposes up to 16 lanes by 16 k: `dst[k * pitch + lane] = src[lane * lane_step + k]`; lanes from `lanes`
 /// to `width` become zero.

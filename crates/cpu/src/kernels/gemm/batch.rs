@@ -106,7 +106,7 @@ mod tests {
             (2, 130, 70, 300),
             (40, 64, 64, 300),
         ] {
-            let spec = GemmSpec { m, n, k, fold: usize::MAX, accumulate: false };
+            let spec = GemmSpec { m, n, k, accumulate: false };
             let (a, b) = (uniform(1, count * m * k), uniform(2, count * k * n));
             for transposed in [false, true] {
                 let mat = |data, rows: usize, columns: usize| {

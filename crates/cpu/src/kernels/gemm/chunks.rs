@@ -1,61 +1,21 @@
-//! Where the sum over k is cut.
+//! Where a sum over k is cut, so that what is read again stays in a cache. Cuts do not change the result: a sum goes on
+//! from what was stored.
 
 use std::ops::Range;
 
-/// The longest chunk: its part of a panel of B fills most of the first-level cache.
+/// The longest chunk of an operand that is read in place: its part of a panel of B fills most of the first-level cache.
 pub(crate) const KC: usize = 256;
 
-/// Cuts `0..k` at every multiple of `fold`, and inside a fold at every multiple of [`KC`] from its start.
-///
-/// The cuts decide the bits of a sum, so they depend on nothing else. An empty sum is one empty chunk.
-#[derive(Clone, Copy)]
-pub(crate) struct Chunks {
-    k: usize,
-    fold: usize,
+/// Cuts `0..k` into as few parts as have at most `most` terms each, as even as possible, at multiples of 16. An empty sum
+/// is one empty part.
+pub(crate) fn chunks(k: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let len = longest(k, most);
+    (0..k.div_ceil(len).max(1)).map(move |i| i * len..((i + 1) * len).min(k))
 }
 
-impl Chunks {
-    pub(crate) fn new(k: usize, fold: usize) -> Self {
-        assert!(fold > 0, "a fold has at least one term");
-        Self { k, fold }
-    }
-
-    /// The end of the chunk that starts at `start`.
-    fn chunk_end(self, start: usize) -> usize {
-        let in_fold = start % self.fold;
-        let left_in_fold = self.fold - in_fold;
-        let left = KC - in_fold % KC;
-        start + left.min(left_in_fold).min(self.k - start)
-    }
-
-    /// The chunks of a range that starts and ends at cuts.
-    pub(crate) fn within(self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let mut next = Some(range.start);
-        std::iter::from_fn(move || {
-            let start = next?;
-            let end = self.chunk_end(start);
-            next = (end < range.end).then_some(end);
-            Some(start..end)
-        })
-    }
-
-    /// Runs of whole chunks of at most [`KC`] terms, in order: what is packed at a time.
-    pub(crate) fn blocks(self) -> impl Iterator<Item = Range<usize>> {
-        let mut next = Some(0);
-        std::iter::from_fn(move || {
-            let start = next?;
-            let mut end = self.chunk_end(start);
-            while end < self.k {
-                let further = self.chunk_end(end);
-                if further - start > KC {
-                    break;
-                }
-                end = further;
-            }
-            next = (end < self.k).then_some(end);
-            Some(start..end)
-        })
-    }
+/// The length of the longest part.
+pub(crate) fn longest(k: usize, most: usize) -> usize {
+    k.div_ceil(k.div_ceil(most).max(1)).next_multiple_of(16)
 }
 
 #[cfg(test)]
@@ -63,21 +23,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_follow_fold_and_kc() {
-        let cuts = |k, fold| -> Vec<usize> {
-            let chunks = Chunks::new(k, fold);
-            chunks.blocks().flat_map(|b| chunks.within(b)).map(|c| c.end).collect()
-        };
-        assert_eq!(cuts(0, 3), [0]);
-        assert_eq!(cuts(5, usize::MAX), [5]);
-        assert_eq!(cuts(600, usize::MAX), [256, 512, 600]);
-        assert_eq!(cuts(600, 300), [256, 300, 556, 600]);
-        assert_eq!(cuts(100, 32), [32, 64, 96, 100]);
-    }
-
-    #[test]
-    fn blocks_are_runs_of_whole_chunks() {
-        let blocks: Vec<_> = Chunks::new(600, 100).blocks().collect();
-        assert_eq!(blocks, [0..200, 200..400, 400..600]);
+    fn parts_are_even_and_cover_the_sum() {
+        let ends = |k, most| -> Vec<usize> { chunks(k, most).map(|part| part.end).collect() };
+        assert_eq!(ends(0, 256), [0]);
+        assert_eq!(ends(5, 256), [5]);
+        assert_eq!(ends(256, 256), [256]);
+        assert_eq!(ends(600, 256), [208, 416, 600]);
+        assert_eq!(ends(784, 384), [272, 544, 784]);
+        for k in 1..2000 {
+            let parts: Vec<_> = chunks(k, 384).collect();
+            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, k));
+            assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
+            assert!(parts.iter().all(|part| !part.is_empty() && part.len() <= longest(k, 384)));
+            assert!(longest(k, 384) <= 384);
+        }
     }
 }

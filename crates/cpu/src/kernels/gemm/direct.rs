@@ -1,7 +1,7 @@
 //! Products of a few rows, as in a step of a recurrence: packing would cost as much as multiplying, so the kernels read
 //! both operands in place.
 
-use super::chunks::Chunks;
+use super::chunks::{KC, chunks};
 use super::kernel::{self, Finish, Form, Kernels, Tile, Walk};
 use super::{Epilogue, GemmSpec, SharedMut, WORTH_SHARING};
 use crate::isa::Context;
@@ -72,14 +72,14 @@ unsafe impl Sync for Strips {}
 impl Strips {
     /// All rows of one panel, in tiles as even as possible. They share a chunk of the panel while it is in cache.
     fn multiply(&self, panel: usize) {
-        let GemmSpec { m, n, k, fold, accumulate } = self.spec;
+        let GemmSpec { m, n, k, accumulate } = self.spec;
         let col = panel * self.kernels.nr();
         let cols = (n - col).min(self.kernels.nr());
         let tiles = m.div_ceil(self.kernels.mr);
-        for chunk in Chunks::new(k, fold).within(0..k) {
+        for chunk in chunks(k, KC) {
             for index in 0..tiles {
                 let (row, end) = (index * m / tiles, (index + 1) * m / tiles);
-                let mut tile = Tile {
+                let tile = Tile {
                     a: self.a.wrapping_add(row * k + chunk.start),
                     a_step: k,
                     walk: Walk::STRAIGHT,
@@ -87,14 +87,13 @@ impl Strips {
                     k_len: chunk.len(),
                     b: self.b.wrapping_add(chunk.start * n + col),
                     b_step: n,
-                    old: std::ptr::null(),
-                    old_step: n,
                     c: self.c.at(row * n + col),
                     ldc: n,
+                    load: accumulate || chunk.start > 0,
+                    ahead: std::ptr::null(),
                     cols,
                     finish: if chunk.end == k { self.finish.at_column(col) } else { Finish::NONE },
                 };
-                tile.load(accumulate || chunk.start > 0);
                 // SAFETY: the operands cover their shapes, whole vectors of columns lie inside B, and no two tasks share a
                 // panel of C; an instruction set is only chosen on machines that have it.
                 unsafe { self.kernels.micro(Form::Rows, end - row, cols)(&tile) };

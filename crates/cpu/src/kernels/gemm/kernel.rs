@@ -5,11 +5,12 @@ use super::portable;
 use super::{avx2, avx512};
 use crate::isa::Isa;
 
-/// One call of a micro-kernel: a tile of C, a few rows by one or two vectors of columns, gains the sum of one
+/// One call of a micro-kernel: a tile of C, a few rows by one or two vectors of columns, gains the terms of one
 /// chunk of k.
 ///
-/// The sum starts at +0 and goes through k in order by fused multiply-add, and is then added to C. Vector
-/// lanes are columns of C, so every element sees the same operations whatever the size of its tile.
+/// The sum starts at +0 or at what is there already, and goes through k in order by fused multiply-add: one left fold,
+/// wherever k is cut. Vector lanes are columns of C, so every element sees the same operations whatever the size of its
+/// tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     /// Element (0, 0) of the tile's part of A, as if k started at 0.
@@ -26,29 +27,21 @@ pub(crate) struct Tile {
     pub b: *const f32,
     /// The distance between its rows: the panel's width where it is packed.
     pub b_step: usize,
-    /// Element (0, 0) of what the sum is added to; null for +0.
-    pub old: *const f32,
-    /// The distance between rows of it.
-    pub old_step: usize,
-    /// Element (0, 0) of the tile of C, which may be the same memory.
+    /// Element (0, 0) of the tile of C.
     pub c: *mut f32,
     /// The distance between rows of C.
     pub ldc: usize,
+    /// Whether the sum starts at what C holds, not at +0.
+    pub load: bool,
+    /// Element (0, 0) of the tile of C that follows, which is fetched meanwhile; null for none.
+    pub ahead: *const f32,
     /// Columns of the tile that exist.
     pub cols: usize,
     /// Applied after the last chunk.
     pub finish: Finish,
 }
 
-impl Tile {
-    /// Adds to what the tile of C holds, or starts at +0.
-    pub(crate) fn load(&mut self, load: bool) {
-        self.old = if load { self.c } else { std::ptr::null() };
-        self.old_step = self.ldc;
-    }
-}
-
-/// What a tile does with C after adding to it: `c + bias` unless the pointer is null, then relu.
+/// What a tile does with its sums before they are stored: `c + bias` unless the pointer is null, then relu.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     pub bias: *const f32,

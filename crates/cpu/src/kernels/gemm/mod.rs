@@ -1,8 +1,8 @@
 //! The matrix-product driver.
 //!
-//! The blocking follows Goto and BLIS: B is packed once, by all threads, into panels as wide as a
-//! micro-kernel's tile; every task packs a block of A and passes it over its panels of B. How the output is
-//! cut into tasks depends on the threads, what is summed in which order does not: see [`GemmSpec::fold`].
+//! The blocking follows Goto and BLIS: B is packed once, by all threads, into panels as wide as a micro-kernel's tile;
+//! every task packs a block of A and passes it over its panels of B. Threads and blocking decide how the output is cut into
+//! tasks, and where the sum over k is cut; the result depends on neither, for each sum is one left fold along k.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -25,12 +25,19 @@ use crate::isa::{Context, Isa};
 use crate::kernels::float::Float;
 use crate::kernels::math::Shared;
 use crate::threads::Pool;
-use chunks::{Chunks, KC};
+use chunks::{chunks, longest};
 use kernel::{Finish, Kernels};
 use pass::Pass;
 
-/// Columns of B that are packed at a time: with KC rows, half of a second-level cache.
+/// Terms of the sums that are packed at a time, at most: a tile of A of that length fits the first-level cache.
+const DEPTH: usize = 384;
+
+/// Columns of B that are packed at a time, at most.
 const NC: usize = 1024;
+
+/// Floats of the panels of B that a task passes over before it comes back to the first: with a block of A they fit the
+/// second-level cache.
+const GROUP_FLOATS: usize = 96 * 1024;
 
 /// Floats of B that are packed at a time where that is along all of k.
 const DEEP_FLOATS: usize = 256 * 1024;
@@ -100,11 +107,8 @@ pub struct GemmSpec {
     pub n: usize,
     /// Columns of A, rows of B.
     pub k: usize,
-    /// Chunk boundaries of the sum over k: at every multiple of `fold`, and inside a fold at every multiple
-    /// of 256 from the fold's start. A chunk is summed from +0, then added to C, in order. `usize::MAX` for
-    /// no boundaries of that kind.
-    pub fold: usize,
-    /// C += A B rather than C = A B.
+    /// Whether the sums start at what C holds, not at +0: C += A B rather than C = A B. Two products one after the other
+    /// over the parts of a cut k have the bits of one over all of it.
     pub accumulate: bool,
 }
 
@@ -124,16 +128,20 @@ pub(crate) struct Passes {
     pub packed: usize,
     /// How often tasks are distributed.
     pub runs: usize,
+    /// How often the sums are stored.
+    pub blocks: usize,
 }
 
 /// The overheads of [`gemm`].
 pub(crate) fn passes(isa: Isa, threads: usize, spec: &GemmSpec) -> Passes {
     let blocking = Blocking::new(isa, threads, spec, false);
-    let whole = spec.n / blocking.nc;
-    let blocks = |columns: usize| columns.div_ceil(blocking.block_cols);
-    let column_blocks = whole * blocks(blocking.nc) + blocks(spec.n % blocking.nc);
-    let runs = 2 * spec.n.div_ceil(blocking.nc) * spec.k.div_ceil(KC);
-    Passes { packed: spec.m * spec.k * column_blocks, runs }
+    let blocks = spec.k.div_ceil(blocking.depth).max(1);
+    let column_blocks = spec.n.div_ceil(blocking.nc).max(1);
+    Passes {
+        packed: spec.m * spec.k * column_blocks * blocking.col_blocks,
+        runs: 2 * column_blocks * blocks,
+        blocks,
+    }
 }
 
 /// C = A B or C += A B, then the epilogue, on the threads of the context.
@@ -237,12 +245,13 @@ struct Blocking {
     isa: Isa,
     kernels: &'static Kernels,
     spec: GemmSpec,
-    /// Rows of a task's block: whole tiles.
-    block_rows: usize,
-    /// Columns of a task's block: whole panels.
-    block_cols: usize,
-    /// Columns of B that are packed at a time.
+    /// Tasks along the rows, and along the columns that are packed at a time: even parts of the tiles and of the panels.
+    row_blocks: usize,
+    col_blocks: usize,
+    /// Columns of B that are packed at a time: whole panels.
     nc: usize,
+    /// Terms of the sums that are packed at a time.
+    depth: usize,
     /// Whether sums stay in a worker's memory until they are complete, and are then rounded.
     rounds: bool,
     /// Floats of packed B, of each worker's packed A, and of its sums.
@@ -257,29 +266,31 @@ impl Blocking {
         let (mr, nr) = (kernels.mr, kernels.nr());
         // Where sums have to be complete before they are stored, B is packed along all of k, and fewer columns at a time.
         let deep = (DEEP_FLOATS / spec.k.max(1) / nr * nr).clamp(2 * nr, NC / 4);
-        let nc = if rounds { deep } else { NC };
-        let (tiles, panels) = (spec.m.div_ceil(mr), spec.n.min(nc).div_ceil(nr));
+        let most = if rounds { deep } else { NC };
+        let nc = spec.n.div_ceil(spec.n.div_ceil(most).max(1)).next_multiple_of(nr).max(nr);
+        let (tiles, panels) = (spec.m.div_ceil(mr), nc / nr);
         // A few tasks per thread balance the load. Rows are split first: tasks of other columns pack the same rows of A
         // again.
         let wanted = if threads == 1 { 1 } else { 4 * threads };
         let shortest = 4.min(tiles).max(1);
         let row_blocks = tiles.div_ceil(MC_TILES).max(wanted.min(tiles / shortest)).max(1);
         let row_blocks = if row_blocks < threads { row_blocks } else { row_blocks.next_multiple_of(threads) };
-        let block_tiles = tiles.div_ceil(row_blocks).max(1);
-        let col_blocks = wanted.div_ceil(tiles.div_ceil(block_tiles).max(1)).clamp(1, panels.max(1));
-        let block_panels = panels.div_ceil(col_blocks).max(1);
-        let (depth, block_rows, block_cols) = (spec.k.min(KC), block_tiles * mr, block_panels * nr);
-        let packed_depth = if rounds { spec.k } else { depth };
+        let row_blocks = row_blocks.min(tiles.max(1));
+        let col_blocks = wanted.div_ceil(row_blocks).clamp(1, panels);
+        let depth = longest(spec.k, DEPTH);
+        let (block_rows, block_cols) = (tiles.div_ceil(row_blocks) * mr, panels.div_ceil(col_blocks) * nr);
+        let packed_depth = if rounds { spec.k } else { depth.min(spec.k) };
         Self {
             isa,
             kernels,
             spec: *spec,
-            block_rows,
-            block_cols,
+            row_blocks,
+            col_blocks,
             nc,
+            depth,
             rounds,
             packed_b: whole_lines(packed_depth * spec.n.min(nc).next_multiple_of(kernels.lanes)),
-            packed_a: whole_lines(depth * block_rows),
+            packed_a: whole_lines(depth.min(spec.k) * block_rows),
             sums: if rounds { whole_lines(block_rows * block_cols) } else { 0 },
         }
     }
@@ -312,22 +323,18 @@ fn product<A: Float, B: Float, C: Float>(
     let threads = if let Runner::Pool(pool) = runner { pool.threads() } else { 1 };
     let space = shared_workspace(workspace, blocking.workspace_floats(threads));
     let c = Shared::new(c);
-    let chunks = Chunks::new(spec.k, spec.fold);
+    let (row_blocks, col_blocks) = (blocking.row_blocks, blocking.col_blocks);
 
     for n_start in (0..spec.n).step_by(blocking.nc) {
         let columns = n_start..(n_start + blocking.nc).min(spec.n);
-        let nr = blocking.kernels.nr();
-        let panels = columns.len().div_ceil(nr);
-        let row_blocks = spec.m.div_ceil(blocking.block_rows);
-        let col_blocks = columns.len().div_ceil(blocking.block_cols);
+        let panels = columns.len().div_ceil(blocking.kernels.nr());
         let pass = Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns };
-        for depth in chunks.blocks() {
+        for depth in chunks(spec.k, DEPTH) {
             if !depth.is_empty() {
                 // A panel alone is too little for a task.
                 const GROUP: usize = 4;
                 runner.run(panels.div_ceil(GROUP), &|group, _| {
-                    (group * GROUP..panels.min((group + 1) * GROUP))
-                        .for_each(|panel| pass.pack_b(panel, &depth));
+                    pass.pack_b(group * GROUP..panels.min((group + 1) * GROUP), &depth);
                 });
             }
             if !blocking.rounds {
@@ -340,7 +347,7 @@ fn product<A: Float, B: Float, C: Float>(
         if blocking.rounds {
             runner.run(row_blocks * col_blocks, &|task, worker| {
                 let (row_block, col_block) = (task % row_blocks, task / row_blocks);
-                for depth in chunks.blocks() {
+                for depth in chunks(spec.k, DEPTH) {
                     pass.multiply(row_block, col_block, worker, &depth);
                 }
                 pass.round(row_block, col_block, worker);

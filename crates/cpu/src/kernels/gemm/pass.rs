@@ -1,12 +1,10 @@
 //! One block of columns of a product.
 
-use super::chunks::Chunks;
 use super::kernel::{Finish, Form, Tile, Walk};
 use super::pack::{Strip, pack};
-use super::{Blocking, Mat, SharedMut};
+use super::{Blocking, GROUP_FLOATS, Mat, SharedMut};
 use crate::kernels::float::{Float, narrow};
 use crate::kernels::math::Shared;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// One block of columns.
@@ -28,24 +26,39 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
         if self.blocking.rounds { depth.start * width } else { 0 }
     }
 
-    pub(super) fn pack_b(&self, panel: usize, depth: &Range<usize>) {
+    /// Packs a few adjacent panels along a block of k. Where a row of B is contiguous, a few rows of all of them at a time:
+    /// rows are often pages apart, and every part of one that is read by itself is a cache miss by itself.
+    pub(super) fn pack_b(&self, panels: Range<usize>, depth: &Range<usize>) {
         let Self { blocking, b, .. } = self;
-        let start = panel * blocking.kernels.nr();
-        let lanes = (self.columns.len() - start).min(blocking.kernels.nr());
-        let width = blocking.kernels.panel_width(lanes);
-        let first = &b.data[depth.start * b.row_stride + (self.columns.start + start) * b.col_stride..];
-        let strip = Strip { src: first.as_ptr(), lane_step: b.col_stride, k_step: b.row_stride, lanes };
-        let to = self.space.at(self.packed_b(depth) + start * depth.len());
-        // SAFETY: the operand covers its shape, all panels before this one are full, every panel has one
-        // packer.
-        unsafe { pack(blocking.isa, strip, to, width, depth.len()) };
+        let nr = blocking.kernels.nr();
+        let rows = if b.col_stride == 1 { 16 } else { depth.len() };
+        for row in (0..depth.len()).step_by(rows.max(1)) {
+            let rows = rows.min(depth.len() - row);
+            for panel in panels.clone() {
+                let start = panel * nr;
+                let lanes = (self.columns.len() - start).min(nr);
+                let width = blocking.kernels.panel_width(lanes);
+                let first = (depth.start + row) * b.row_stride + (self.columns.start + start) * b.col_stride;
+                let src = b.data[first..].as_ptr();
+                let strip = Strip { src, lane_step: b.col_stride, k_step: b.row_stride, lanes };
+                let to = self.space.at(self.packed_b(depth) + start * depth.len() + row * width);
+                // SAFETY: the operand covers its shape, all panels before this one are full, every panel has one
+                // packer.
+                unsafe { pack(blocking.isa, strip, to, width, rows) };
+            }
+        }
     }
 
     /// Rows and columns of a task, the columns counted from the first that is packed.
     fn block(&self, row_block: usize, col_block: usize) -> [Range<usize>; 2] {
-        let Blocking { spec, block_rows, block_cols, .. } = self.blocking;
-        let rows = row_block * block_rows..((row_block + 1) * block_rows).min(spec.m);
-        [rows, col_block * block_cols..((col_block + 1) * block_cols).min(self.columns.len())]
+        let Blocking { kernels, spec, row_blocks, col_blocks, .. } = self.blocking;
+        let part = |whole: usize, unit: usize, parts: usize, part: usize| {
+            let units = whole.div_ceil(unit);
+            let ends = [part, part + 1].map(|part| (units * part / parts * unit).min(whole));
+            ends[0]..ends[1]
+        };
+        let rows = part(spec.m, kernels.mr, *row_blocks, row_block);
+        [rows, part(self.columns.len(), kernels.nr(), *col_blocks, col_block)]
     }
 
     /// A worker's packed block of A, and its sums.
@@ -55,28 +68,54 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
         [self.space.at(at), self.space.at(at + packed_a)]
     }
 
-    /// One task: a block of rows by a block of columns.
+    /// One task: a block of rows by a block of columns. A tile of A stays in the first-level cache while it passes over a
+    /// group of panels, which stay in the second.
     pub(super) fn multiply(&self, row_block: usize, col_block: usize, worker: usize, depth: &Range<usize>) {
-        let blocking = self.blocking;
-        let (mr, nr, k_len) = (blocking.kernels.mr, blocking.kernels.nr(), depth.len());
+        let Blocking { kernels, spec, rounds, .. } = self.blocking;
+        let (mr, nr, k_len) = (kernels.mr, kernels.nr(), depth.len());
         let [rows, cols] = self.block(row_block, col_block);
         let [packed_a, sums] = self.own(worker);
-        if k_len > 0 {
+        if k_len > 0 && !cols.is_empty() {
             self.pack_a(rows.clone(), packed_a, depth);
         }
-        for col in cols.clone().step_by(nr) {
-            let packed_b = self.space.at(self.packed_b(depth) + col * k_len);
+        let (c, ldc) = if *rounds {
+            (sums, cols.len())
+        } else {
+            // A type that is not low is f32.
+            let first = rows.start * self.ldc + self.columns.start + cols.start;
+            (self.c.at(first).cast::<f32>(), self.ldc)
+        };
+        let load = spec.accumulate || depth.start > 0;
+        let group = (GROUP_FLOATS / (nr * k_len.max(1))).max(1) * nr;
+        for first in cols.clone().step_by(group) {
+            let end = (first + group).min(cols.end);
             for row in (0..rows.len()).step_by(mr) {
-                let size = ((rows.len() - row).min(mr), (cols.end - col).min(nr));
-                let at = (rows.start + row, self.columns.start + col);
-                let (c, ldc) = if blocking.rounds {
-                    let ldc = blocking.block_cols;
-                    (sums.wrapping_add(row * ldc + col - cols.start), ldc)
-                } else {
-                    // A type that is not low is f32.
-                    (self.c.at(at.0 * self.ldc + at.1).cast::<f32>(), self.ldc)
-                };
-                self.tile(at.1, size, packed_a.wrapping_add(row * k_len), packed_b, (c, ldc), depth);
+                let height = (rows.len() - row).min(mr);
+                for col in (first..end).step_by(nr) {
+                    let width = (cols.end - col).min(nr);
+                    let at = |row: usize, col: usize| c.wrapping_add(row * ldc + col - cols.start);
+                    let next = if col + nr < end { at(row, col + nr) } else { at(row + mr, first) };
+                    let column = self.columns.start + col;
+                    let last = depth.end == spec.k;
+                    let tile = Tile {
+                        a: packed_a.wrapping_add(row * k_len),
+                        a_step: mr,
+                        walk: Walk::STRAIGHT,
+                        k_start: 0,
+                        k_len,
+                        b: self.space.at(self.packed_b(depth) + col * k_len),
+                        b_step: kernels.panel_width(width),
+                        c: at(row, col),
+                        ldc,
+                        load,
+                        ahead: next,
+                        cols: width,
+                        finish: if last { self.finish.at_column(column) } else { Finish::NONE },
+                    };
+                    // SAFETY: both panels are packed along the block of k, C covers its shape and no two tasks share a
+                    // tile of it; an instruction set is only chosen on machines that have it.
+                    unsafe { kernels.micro(Form::Columns, height, width)(&tile) };
+                }
             }
         }
     }
@@ -85,12 +124,12 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
     pub(super) fn round(&self, row_block: usize, col_block: usize, worker: usize) {
         let [rows, cols] = self.block(row_block, col_block);
         let [_, sums] = self.own(worker);
-        let (pitch, len) = (self.blocking.block_cols, cols.len());
+        let len = cols.len();
         for (i, row) in rows.enumerate() {
             // SAFETY: the sums are the worker's own; every task has its own block of C, inside of its shape.
             let (sums, c) = unsafe {
                 let c = self.c.part(row * self.ldc + self.columns.start + cols.start, len);
-                (std::slice::from_raw_parts(sums.add(i * pitch), len), c)
+                (std::slice::from_raw_parts(sums.add(i * len), len), c)
             };
             narrow(self.blocking.isa, sums, c);
         }
@@ -107,60 +146,4 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
             unsafe { pack(blocking.isa, strip, dst.add(row * depth.len()), mr, depth.len()) };
         }
     }
-
-    /// All chunks of the block for one tile at a column. Between chunks it is in a buffer of its own: the rows of C are
-    /// often a power of two apart, and would evict one another from the first-level cache.
-    fn tile(
-        &self,
-        col: usize,
-        (rows, cols): (usize, usize),
-        a: *const f32,
-        b: *const f32,
-        (c, ldc): (*mut f32, usize),
-        depth: &Range<usize>,
-    ) {
-        let Blocking { kernels, spec, .. } = self.blocking;
-        let micro = kernels.micro(Form::Columns, rows, cols);
-        let width = kernels.panel_width(cols);
-        let mut own = OwnTile([MaybeUninit::uninit(); MAX_TILE]);
-        let own = own.0.as_mut_ptr().cast::<f32>();
-        let mut tile = Tile {
-            a,
-            a_step: kernels.mr,
-            walk: Walk::STRAIGHT,
-            k_start: 0,
-            k_len: 0,
-            b,
-            b_step: width,
-            old: if spec.accumulate || depth.start > 0 { c } else { std::ptr::null() },
-            old_step: ldc,
-            c: own,
-            ldc: width,
-            cols,
-            finish: Finish::NONE,
-        };
-        for chunk in Chunks::new(spec.k, spec.fold).within(depth.clone()) {
-            tile.k_len = chunk.len();
-            if chunk.end == depth.end {
-                (tile.c, tile.ldc) = (c, ldc);
-            }
-            if chunk.end == spec.k {
-                tile.finish = self.finish.at_column(col);
-            }
-            // SAFETY: both panels are packed to the chunk's end, C covers its shape and no two tasks share a
-            // tile of it, a tile fits its own memory; an instruction set is only chosen on machines that have
-            // it.
-            unsafe { micro(&tile) };
-            tile.a = tile.a.wrapping_add(chunk.len() * kernels.mr);
-            tile.b = tile.b.wrapping_add(chunk.len() * width);
-            (tile.old, tile.old_step) = (own, width);
-        }
-    }
 }
-
-/// A buffer for the largest tile of any instruction set.
-#[repr(align(64))]
-struct OwnTile([MaybeUninit<f32>; MAX_TILE]);
-
-/// The floats of the largest tile: 14 rows of two vectors of 16.
-const MAX_TILE: usize = 14 * 32;

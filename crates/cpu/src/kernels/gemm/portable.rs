@@ -24,6 +24,13 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
     let mut sums = [[[0.0f32; LANES]; VECTORS]; ROWS];
     // SAFETY: the caller vouches for the pointers; the column loop stops at the tile's columns.
     unsafe {
+        if tile.load {
+            for (i, row) in sums.iter_mut().enumerate() {
+                for (j, sum) in row.as_flattened_mut().iter_mut().enumerate().take(tile.cols) {
+                    *sum = *tile.c.add(i * tile.ldc + j);
+                }
+            }
+        }
         walk_k!(tile, along_k, |a, b| {
             let bs = *b.cast::<[[f32; LANES]; VECTORS]>();
             unroll!(I < ROWS, {
@@ -34,8 +41,7 @@ unsafe fn micro<const ROWS: usize, const VECTORS: usize, const A_ROWS: bool>(til
         for (i, row) in sums.iter().enumerate() {
             for (j, &sum) in row.as_flattened().iter().enumerate().take(tile.cols) {
                 let at = tile.c.add(i * tile.ldc + j);
-                let old = tile.old.wrapping_add(i * tile.old_step + j);
-                let mut c = if tile.old.is_null() { 0.0 } else { *old } + sum;
+                let mut c = sum;
                 if !tile.finish.bias.is_null() {
                     c += *tile.finish.bias.add(j);
                 }

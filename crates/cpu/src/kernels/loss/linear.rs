@@ -53,16 +53,16 @@ impl LinearSpec {
     }
 
     fn logits(&self, rows: usize) -> GemmSpec {
-        GemmSpec { m: rows, n: self.classes, k: self.width, fold: usize::MAX, accumulate: false }
+        GemmSpec { m: rows, n: self.classes, k: self.width, accumulate: false }
     }
 
     fn dx(&self, rows: usize) -> GemmSpec {
-        GemmSpec { m: rows, n: self.width, k: self.classes, fold: usize::MAX, accumulate: false }
+        GemmSpec { m: rows, n: self.width, k: self.classes, accumulate: false }
     }
 
     fn dkernel(&self, rows: usize, accumulate: bool) -> GemmSpec {
         let (m, n) = if self.transposed { (self.classes, self.width) } else { (self.width, self.classes) };
-        GemmSpec { m, n, k: rows, fold: self.block_rows, accumulate }
+        GemmSpec { m, n, k: rows, accumulate }
     }
 
     /// The kernel as `[width, classes]`.
