@@ -13,9 +13,9 @@ pub(crate) fn chunks(k: usize, most: usize) -> impl Iterator<Item = Range<usize>
     (0..k.div_ceil(len).max(1)).map(move |i| i * len..((i + 1) * len).min(k))
 }
 
-/// The length of the longest part.
+/// The length of the longest part, in whole sixteens.
 pub(crate) fn longest(k: usize, most: usize) -> usize {
-    k.div_ceil(k.div_ceil(most).max(1)).next_multiple_of(16)
+    k.div_ceil(k.div_ceil(most).max(1)).next_multiple_of(16).max(16)
 }
 
 #[cfg(test)]
