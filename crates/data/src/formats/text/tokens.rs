@@ -308,8 +308,8 @@ impl Source for Tokens {
         self.text.buffer_bytes()
     }
 
-    fn decoder_bytes(&self) -> usize {
-        self.text.buffer_bytes() * ENCODING
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        readers.saturating_mul(self.text.buffer_bytes() * ENCODING)
     }
 
     fn origin(&self, index: usize, _: u64) -> String {
