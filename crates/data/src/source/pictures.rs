@@ -126,6 +126,8 @@ impl Pictures {
         let image = Field { ty, bound: None };
         let schema = Schema::new().tensor("image", image).tensor("label", options.label.clone());
         let needs = Needs::of(needs, Need::default());
+        // Windows of one picture are decoded at once.
+        let needs = if options.tiled { Needs { usual: needs.largest, ..needs } } else { needs };
         let decode = decode(largest).needing(needs, &Arc::default());
         let (longest, tiled) = (longest as usize, options.tiled);
         // The stage checks sizes and channels.

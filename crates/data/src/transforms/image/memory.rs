@@ -38,6 +38,7 @@ pub(crate) struct Needs {
 }
 
 /// Of the work on all pictures, the part of those that take turns: so little that eight workers do not wait for each other.
+/// One picture alone may be more, because two workers never decode it at once.
 const LARGE_SHARE: usize = 8;
 
 impl Needs {
@@ -46,15 +47,15 @@ impl Needs {
         let most = |pictures: &[Need]| pictures.iter().copied().fold(Need::default(), Need::max);
         let largest = most(&pictures).max(more);
         pictures.sort_unstable_by_key(|need| need.total());
-        let sum = |pictures: &[Need]| pictures.iter().fold(0usize, |sum, n| sum.saturating_add(n.total()));
-        let mut left = sum(&pictures) / LARGE_SHARE;
+        let sum = pictures.iter().fold(0usize, |sum, need| sum.saturating_add(need.total()));
+        let mut left = pictures.last().map_or(0, |need| need.total().max(sum / LARGE_SHARE));
         while let Some(rest) = pictures.last().and_then(|need| left.checked_sub(need.total())) {
             left = rest;
             pictures.pop();
         }
         let usual = most(&pictures);
         // Two workers save nothing by taking turns at what is not twice as large.
-        let alike = largest.total() <= usual.total().saturating_mul(2);
+        let alike = pictures.is_empty() || largest.total() <= usual.total().saturating_mul(2);
         Self { usual: if alike { largest } else { usual }, largest }
     }
 
@@ -142,9 +143,10 @@ mod tests {
             let needs = Needs::of(pictures.iter().map(|pixels| need(*pixels)).collect(), Need::default());
             (needs.usual.pixels, needs.largest.pixels)
         };
-        assert_eq!(of(&[[10; 100].as_slice(), &[100]].concat()), (10, 100));
+        assert_eq!(of(&[[10; 100].as_slice(), &[60, 60]].concat()), (10, 60));
+        assert_eq!(of(&[[10; 100].as_slice(), &[1000]].concat()), (10, 1000));
         // Too much of the work, and not far above.
-        assert_eq!(of(&[[10; 100].as_slice(), &[1000]].concat()), (1000, 1000));
+        assert_eq!(of(&[[10; 100].as_slice(), &[1000, 1000]].concat()), (1000, 1000));
         assert_eq!(of(&[[10; 100].as_slice(), &[20]].concat()), (20, 20));
         assert_eq!(of(&[10]), (10, 10));
         assert_eq!(of(&[]), (0, 0));
