@@ -107,22 +107,22 @@ fn formats() {
     }
 }
 
-/// Writes a Parquet file of columns of floats, whole numbers with gaps in their validity, and words.
+/// Writes a Parquet file of columns of floats, whole numbers and words, which may be empty.
 #[cfg(feature = "parquet")]
 fn parquet_file(folder: &support::Scratch, columns: usize, rows: usize) -> String {
     use arrow_array::{ArrayRef, Float32Array, Int32Array, RecordBatch, StringArray};
     use std::sync::Arc;
-    let column = |i: usize| -> (String, ArrayRef) {
+    let column = |i: usize| -> (String, ArrayRef, bool) {
         let number = |row: usize| (row * (i + 7) * 2_654_435_761) % 1_000_003;
         let of: ArrayRef = match i % 3 {
             _ if i == 0 => Arc::new(Int32Array::from_iter_values((0..rows).map(|row| (row % 3) as i32))),
-            0 => Arc::new(Int32Array::from_iter((0..rows).map(|row| Some(number(row) as i32)))),
+            0 => Arc::new(Int32Array::from_iter_values((0..rows).map(|row| number(row) as i32))),
             1 => Arc::new(Float32Array::from_iter_values((0..rows).map(|row| number(row) as f32))),
             _ => Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("word {}", row % 5)))),
         };
-        (if i == 0 { "label".into() } else { format!("column {i}") }, of)
+        (if i == 0 { "label".into() } else { format!("column {i}") }, of, true)
     };
-    let batch = RecordBatch::try_from_iter((0..columns).map(column)).unwrap();
+    let batch = RecordBatch::try_from_iter_with_nullable((0..columns).map(column)).unwrap();
     let path = folder.path(&format!("{columns}.parquet"));
     let file = std::fs::File::create(&path).unwrap();
     let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();

@@ -75,7 +75,11 @@ impl Pipeline {
         push(BATCHES, batches, format!("{ring} × {size} examples"));
         let scratch = self.scratch_bytes();
         let at_once = workers.max(1);
-        push(INPUT_WORKERS, at_once.saturating_mul(scratch), format!("{at_once} × {scratch} bytes of records"));
+        push(
+            INPUT_WORKERS,
+            at_once.saturating_mul(scratch),
+            format!("{at_once} × {scratch} bytes of records"),
+        );
         push(DECODERS, self.decoder_bytes(at_once), format!("while {at_once} decode"));
         shares
     }

@@ -185,6 +185,17 @@ impl Decode {
         Need { heap: own.heap.saturating_add(resizer), ..own }
     }
 
+    /// As [`Decode::need`]; an error for more pixels than there may be.
+    fn checked_need(&self, header: &Header) -> Result<Need, DataError> {
+        let [height, width] = header.size();
+        let found = height.saturating_mul(width);
+        if found > self.most_pixels {
+            let (found, cap) = (found as u64, self.most_pixels as u64);
+            return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
+        }
+        Ok(self.need(header))
+    }
+
     /// What a common picture takes whose header was not read.
     pub(crate) fn unseen_need(&self) -> Need {
         let decoder = jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels));
@@ -266,7 +277,7 @@ impl Stage for Decode {
         let header = Header::parse(input.bytes(0))?;
         let (place, length) = (input.place, input.bytes(0).len());
         let file = &mut input.buffer_mut(0)[..length];
-        self.in_memory(self.need(&header), scratch, |mut workspace| {
+        self.in_memory(self.checked_need(&header)?, scratch, |mut workspace| {
             self.picture(file, &header, place, &mut workspace, output.buffer_mut(0)).map(drop)
         })
     }
@@ -321,10 +332,6 @@ impl Decode {
         into: &mut [u8],
     ) -> Result<(), DataError> {
         let [height, width] = header.size();
-        if height.saturating_mul(width) > self.most_pixels {
-            let (found, cap) = (height.saturating_mul(width) as u64, self.most_pixels as u64);
-            return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
-        }
         let Workspace { pixels, window: rest, resizer } = workspace;
         let frame = match header {
             Header::Jpeg(header) => jpeg::decode(file, header, window.rows(height), self.channels, pixels)?,
@@ -354,7 +361,7 @@ impl Decode {
         scratch: &mut [u8],
         into: &mut [u8],
     ) -> Result<(), DataError> {
-        self.in_memory(self.need(header), scratch, |mut workspace| {
+        self.in_memory(self.checked_need(header)?, scratch, |mut workspace| {
             self.write_window(file, header, window, (false, None), &mut workspace, into)
         })
     }

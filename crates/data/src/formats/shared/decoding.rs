@@ -131,7 +131,8 @@ struct Survey {
 /// Reads headers, spread over the whole where there is random access. Unreadable files are errors when they are used.
 fn survey(files: &Pipeline, cap: usize, strict: bool) -> Result<Survey, DataError> {
     let mut survey = Survey { pixels: 0, headers: Vec::new(), sizes: None, every: true };
-    let has_masks = files.schema().columns().iter().filter(|c| matches!(c.kind, Kind::Bytes { .. })).count() > 1;
+    let has_masks =
+        files.schema().columns().iter().filter(|c| matches!(c.kind, Kind::Bytes { .. })).count() > 1;
     let mut differs = false;
     let mut header = |record: &Record<'_>, origin: &dyn Fn() -> String| {
         let Ok(picture) = Header::parse(record.bytes(0)) else { return Ok(()) };

@@ -95,7 +95,7 @@ impl Stage for DecodeMasks {
             return Err(DataError::Corrupt { reason });
         }
         let (place, lengths) = (input.place, [0, 1].map(|column| input.bytes(column).len()));
-        let need = self.decode.need(&picture).max(mask_need(&mask));
+        let need = self.decode.checked_need(&picture)?.max(mask_need(&mask));
         self.decode.in_memory(need, scratch, |mut workspace| {
             let file = &mut input.buffer_mut(0)[..lengths[0]];
             let written = self.decode.picture(file, &picture, place, &mut workspace, output.buffer_mut(0))?;

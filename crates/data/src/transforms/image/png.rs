@@ -29,23 +29,21 @@ pub struct Header {
     pub is_colour: bool,
 }
 
-/// Visits the chunks before the pixels by name, offset and length; returns the offset of the pixels.
+/// Visits the whole chunks before the pixels by name, offset and length; returns the offset of what follows them.
 fn chunks(
     file: &[u8],
     mut visit: impl FnMut(&[u8], usize, usize) -> Result<(), DataError>,
 ) -> Result<usize, DataError> {
     let mut at = SIGNATURE;
-    loop {
-        let (Some(length), Some(name)) = (file.get(at..at + 4), file.get(at + 4..at + 8)) else {
-            return Err(DataError::Corrupt { reason: "the PNG header is cut short".into() });
-        };
-        if name == b"IDAT" {
-            return Ok(at);
+    while let (Some(length), Some(name)) = (file.get(at..at + 4), file.get(at + 4..at + 8)) {
+        let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)) + 12;
+        if name == b"IDAT" || file.len() - at < length {
+            break;
         }
-        let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
-        visit(name, at, length + 12)?;
-        at += length + 12;
+        visit(name, at, length)?;
+        at += length;
     }
+    Ok(at)
 }
 
 impl Header {
@@ -150,11 +148,7 @@ pub fn decode<'p>(
 }
 
 /// Decodes a mask: its grey values or palette indices, of up to 8 bits, are classes.
-pub fn classes<'p>(
-    file: &mut [u8],
-    header: &Header,
-    pixels: &'p mut [u8],
-) -> Result<Decoded<'p>, DataError> {
+pub fn classes<'p>(file: &mut [u8], header: &Header, pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
     let mut decoder = header.decoder(file)?;
     decoder.set_transformations(Transformations::IDENTITY);
     let mut reader = decoder.read_info().map_err(corrupt)?;
