@@ -83,8 +83,8 @@ fn tokenizers_that_expand_are_refused_or_planned() {
     let gpt = ["--model=gpt", "--context=64", "--layers=2", "--width=64", "--heads=2", "--classes=4096"];
     let run = |data: &str, change: &dyn Fn(&mut serde_json::Value)| {
         let tokenizer = tokenizer(&folder, change);
-        let limit = 96 << 20;
-        let line = (limit as usize).to_string();
+        let limit: usize = 96 << 20;
+        let line = limit.to_string();
         let more = ["--json", "--steps=3", "--threads=2", "--batch=4", "--data", data];
         let more = [&more[..], &["--tokenizer", &tokenizer, "--memory", &line]].concat();
         let arguments = [&["train"], &gpt[..], &more].concat();

@@ -23,7 +23,7 @@ const MAX_PAGE_BYTES: usize = 64 << 20;
 /// Bytes of a page's header read at a time; its sizes are in the first of them.
 const HEADER_BYTES: usize = 512;
 /// Memory of decoding a column in addition to its pages and rows: levels, buffers, indices of a dictionary.
-const COLUMN_BYTES: usize = 7 << 10;
+const COLUMN_BYTES: usize = 8 << 10;
 /// Memory of decompressing a page in addition to its bytes: by zstd, and else.
 const ZSTD_BYTES: usize = 512 << 10;
 const DECOMPRESSOR_BYTES: usize = 64 << 10;

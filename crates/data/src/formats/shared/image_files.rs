@@ -36,7 +36,7 @@ pub(crate) fn as_path(name: &[u8]) -> PathBuf {
 pub(crate) fn path_in<'b>(buffer: &'b mut [u8], parts: &[&[u8]]) -> impl AsRef<Path> + use<'b> {
     let mut length = 0;
     for (i, part) in parts.iter().enumerate() {
-        let separator: &[u8] = if i > 0 { &[b'/'] } else { &[] };
+        let separator: &[u8] = if i > 0 { b"/" } else { b"" };
         for bytes in [separator, part] {
             // A buffer of `path_bytes` holds them all.
             let count = bytes.len().min(buffer.len() - length);
