@@ -63,8 +63,9 @@ pub trait Source: Send + Sync {
         0
     }
 
-    /// The most heap bytes that a library allocates while one reader reads.
-    fn decoder_bytes(&self) -> usize {
+    /// The most heap bytes that libraries allocate while this many threads read at once.
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        let _ = readers;
         0
     }
 
@@ -91,8 +92,8 @@ impl<S: Source + ?Sized> Source for Box<S> {
     fn scratch_bytes(&self) -> usize {
         (**self).scratch_bytes()
     }
-    fn decoder_bytes(&self) -> usize {
-        (**self).decoder_bytes()
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        (**self).decoder_bytes(readers)
     }
     fn origin(&self, index: usize, epoch: u64) -> String {
         (**self).origin(index, epoch)
@@ -115,8 +116,8 @@ impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
     fn scratch_bytes(&self) -> usize {
         (**self).scratch_bytes()
     }
-    fn decoder_bytes(&self) -> usize {
-        (**self).decoder_bytes()
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        (**self).decoder_bytes(readers)
     }
     fn origin(&self, index: usize, epoch: u64) -> String {
         (**self).origin(index, epoch)

@@ -43,8 +43,9 @@ pub trait Streamed: Send + Sync {
         0
     }
 
-    /// The most heap bytes that a library allocates while a record is read.
-    fn decoder_bytes(&self) -> usize {
+    /// The most heap bytes that libraries allocate while this many threads read records at once.
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        let _ = readers;
         0
     }
 

@@ -107,6 +107,54 @@ fn formats() {
     }
 }
 
+/// Writes a Parquet file of columns of floats, whole numbers and words, which may be empty.
+#[cfg(feature = "parquet")]
+fn parquet_file(folder: &support::Scratch, columns: usize, rows: usize) -> String {
+    use arrow_array::{ArrayRef, Float32Array, Int32Array, RecordBatch, StringArray};
+    use std::sync::Arc;
+    let column = |i: usize| -> (String, ArrayRef, bool) {
+        let number = |row: usize| (row * (i + 7) * 2_654_435_761) % 1_000_003;
+        let of: ArrayRef = match i % 3 {
+            _ if i == 0 => Arc::new(Int32Array::from_iter_values((0..rows).map(|row| (row % 3) as i32))),
+            0 => Arc::new(Int32Array::from_iter_values((0..rows).map(|row| number(row) as i32))),
+            1 => Arc::new(Float32Array::from_iter_values((0..rows).map(|row| number(row) as f32))),
+            _ => Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("word {}", row % 5)))),
+        };
+        (if i == 0 { "label".into() } else { format!("column {i}") }, of, true)
+    };
+    let batch = RecordBatch::try_from_iter_with_nullable((0..columns).map(column)).unwrap();
+    let path = folder.path(&format!("{columns}.parquet"));
+    let file = std::fs::File::create(&path).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    path
+}
+
+/// A table's reader takes what its own columns take.
+#[cfg(feature = "parquet")]
+fn tables() {
+    let folder = support::Scratch::new("tables");
+    for (columns, rows) in [(1000, 300), (20, 30_000)] {
+        let spec = format!("parquet:{}", parquet_file(&folder, columns, rows));
+        let before = HEAP.restart_peak();
+        let data = plimsoll_data::open(&spec, &plimsoll_data::OpenOptions::default()).unwrap();
+        let pipeline = data.train.batch(8);
+        let stated: usize = pipeline.bytes().iter().map(|share| share.bytes).sum();
+        let mut batches = pipeline.start(Cursor::default()).unwrap();
+        let held = HEAP.live_bytes() - before;
+        HEAP.restart_peak();
+        for _ in 0..100 {
+            batches.next().unwrap();
+        }
+        let peak = HEAP.peak_bytes() - before;
+        drop(batches);
+        eprintln!("{columns} columns: stated {stated}, held {held}, measured {peak}");
+        assert!(peak <= stated, "{columns} columns: {peak} bytes, {stated} were stated");
+        assert!(stated as f64 <= 1.25 * peak as f64 + 1e5, "{columns} columns: {stated} stated for {peak}");
+    }
+}
+
 /// One test: allocations of a second one, on another thread, would be counted.
 #[test]
 fn the_heap_stays_within_the_stated_bytes() {
@@ -142,6 +190,8 @@ fn the_heap_stays_within_the_stated_bytes() {
         check(&what, images, held);
     }
     formats();
+    #[cfg(feature = "parquet")]
+    tables();
     let before = HEAP.restart_peak();
     let cached = digits.take(1000).cache(Cache::Memory { most_bytes: 4 << 20 }).unwrap();
     let stated = cached.bytes().iter().find(|share| share.name == plimsoll_data::CACHE).unwrap().bytes;

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod data;
 mod line_holds;
 mod planning;
 mod under_lines;

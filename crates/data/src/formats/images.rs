@@ -2,7 +2,9 @@
 
 use super::shared::decoding::images;
 use super::shared::files::failed;
-use super::shared::image_files::{TEST_EVERY, TEST_FOLDERS, as_path, image_schema, is_image, read_file};
+use super::shared::image_files::{
+    TEST_EVERY, TEST_FOLDERS, as_path, image_schema, is_image, path_bytes, path_in, read_file,
+};
 use crate::{DataError, Dataset, OpenOptions, Pipeline, Preparation, Record, Schema, Source};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,6 +34,7 @@ pub struct Folder {
     names: Vec<u8>,
     files: Vec<Entry>,
     schema: Schema,
+    longest_path: usize,
     /// How small classes were split.
     note: Option<String>,
 }
@@ -126,8 +129,15 @@ impl Folder {
     /// The path of a file.
     pub fn path(&self, index: usize) -> PathBuf {
         let Some(entry) = self.files.get(index) else { return self.root.clone() };
+        let [_, class, name] = self.path_parts(entry);
+        self.root.join(as_path(class)).join(as_path(name))
+    }
+
+    /// Root, class and name of a file.
+    fn path_parts(&self, entry: &Entry) -> [&[u8]; 3] {
         let name = &self.names[entry.start as usize..][..usize::from(entry.length)];
-        self.root.join(&self.classes[usize::from(entry.class)]).join(as_path(name))
+        let class = self.classes[usize::from(entry.class)].as_bytes();
+        [self.root.as_os_str().as_encoded_bytes(), class, name]
     }
 }
 
@@ -234,12 +244,15 @@ impl Listing {
         }
         self.names.shrink_to_fit();
         self.files.shrink_to_fit();
+        let class = classes.iter().map(String::len).max().unwrap_or(0);
+        let name = self.files.iter().map(|entry| usize::from(entry.length)).max().unwrap_or(0);
         Ok(Folder {
             root: root.to_path_buf(),
             classes: classes.clone(),
             names: self.names,
             files: self.files,
             schema: image_schema(largest, classes.len()),
+            longest_path: path_bytes(&[root.as_os_str().len(), class, name]),
             note: None,
         })
     }
@@ -254,21 +267,26 @@ impl Source for Folder {
         self.files.len()
     }
 
-    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
+    fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
         let Some(entry) = self.files.get(index) else {
             return Err(DataError::Index { index, len: self.len() });
         };
-        read_file(&self.path(index), record, 0)?;
+        let path = path_in(scratch, &self.path_parts(entry));
+        read_file(path.as_ref(), record, 0)?;
         record.put_i32(1, i32::from(entry.class))
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.longest_path
     }
 
     fn resident_bytes(&self) -> usize {
         self.names.capacity() + self.files.capacity() * size_of::<Entry>()
     }
 
-    /// The path of the file that is open.
-    fn decoder_bytes(&self) -> usize {
-        8 << 10
+    /// A long path of the file that is open.
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        readers.saturating_mul(self.longest_path + 1)
     }
 
     fn origin(&self, index: usize, _: u64) -> String {

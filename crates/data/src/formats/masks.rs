@@ -130,8 +130,8 @@ impl Source for Pairs {
     }
 
     /// The paths of the files that are open.
-    fn decoder_bytes(&self) -> usize {
-        8 << 10
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        readers.saturating_mul(8 << 10)
     }
 
     fn origin(&self, index: usize, _: u64) -> String {

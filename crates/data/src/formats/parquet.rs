@@ -59,8 +59,9 @@ trait Reader: Send + Sync {
     /// The rows of these columns.
     fn start(&self, columns: &[usize]) -> Result<Box<dyn Batches>, String>;
 
-    /// The most heap bytes of the file and of reading this many columns; known after one pass.
-    fn bytes(&self, columns: usize) -> usize;
+    /// The most heap bytes of the file and of reading these columns, whose rows take up to `rows` bytes of memory for each
+    /// column; known after one pass.
+    fn bytes(&self, columns: &[usize], rows: &[usize]) -> usize;
 }
 
 /// A table whose rows are read as a stream.
@@ -70,6 +71,8 @@ struct Table {
     encoder: Arc<TableEncoder>,
     /// The columns in use, in the order of the file.
     columns: Vec<usize>,
+    /// The most heap bytes of the file and of reading it.
+    bytes: usize,
 }
 
 fn corrupt(path: &Path, row: u64, reason: String) -> DataError {
@@ -93,9 +96,12 @@ impl Table {
         let mut encoder = TableEncoder::new(reader.names(), options, &shown)?;
         let columns: Vec<usize> = (0..reader.names().len()).filter(|column| encoder.uses(*column)).collect();
         let mut batches = reader.start(&columns).map_err(wrong)?;
-        let mut rows = 0;
+        let (mut rows, mut most) = (0, vec![0; columns.len()]);
         while let Some(batch) = batches.next() {
             let batch = batch.map_err(|reason| corrupt(path, rows as u64, reason))?;
+            for (most, column) in most.iter_mut().zip(batch.columns()) {
+                *most = column.get_array_memory_size().max(*most);
+            }
             for row in 0..batch.num_rows() {
                 for (i, &column) in columns.iter().enumerate() {
                     let observed = cell(batch.column(i), row).and_then(|cell| encoder.observe(column, cell));
@@ -114,7 +120,8 @@ impl Table {
             return Err(DataError::Empty { what: format!("`{shown}`") });
         }
         encoder.finish(&shown)?;
-        Ok((Self { path: path.to_path_buf(), reader, encoder: Arc::new(encoder), columns }, rows))
+        let bytes = reader.bytes(&columns, &most);
+        Ok((Self { path: path.to_path_buf(), reader, encoder: Arc::new(encoder), columns, bytes }, rows))
     }
 }
 
@@ -167,7 +174,7 @@ impl Streamed for Table {
     }
 
     fn resident_bytes(&self) -> usize {
-        self.encoder.bytes() + self.reader.bytes(self.columns.len())
+        self.encoder.bytes() + self.bytes
     }
 
     fn origin(&self, row: u64) -> String {

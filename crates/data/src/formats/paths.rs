@@ -127,8 +127,8 @@ impl Source for Paths {
     }
 
     /// The path of the file that is open.
-    fn decoder_bytes(&self) -> usize {
-        8 << 10
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        readers.saturating_mul(8 << 10)
     }
 
     fn origin(&self, index: usize, _: u64) -> String {

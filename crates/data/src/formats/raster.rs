@@ -331,9 +331,10 @@ impl Source for Raster {
         self.bands.chunk_bytes().max(self.classes.chunk_bytes())
     }
 
-    fn decoder_bytes(&self) -> usize {
+    fn decoder_bytes(&self, readers: usize) -> usize {
         // Each reader holds lists of the offsets and lengths of tiles.
-        2 * (self.bands.list_bytes + self.classes.list_bytes + READER_BYTES) + self.scratch_bytes()
+        let lists = self.bands.list_bytes + self.classes.list_bytes + READER_BYTES;
+        readers.saturating_mul(2 * lists + self.scratch_bytes())
     }
 
     fn origin(&self, index: usize, _: u64) -> String {

@@ -1,7 +1,6 @@
 //! A running pipeline as its consumer sees it: batches in order.
 
-use super::run_state::{Dispatcher, Filling, Shared, State, wait};
-use crate::core::budget::zeroed;
+use super::run_state::{Dispatcher, Filling, Shared, State, lock, wait};
 use crate::core::schema::check_types;
 use crate::{Batch, Cursor, DataError, Field, Pipeline, Schema, Workers};
 use std::collections::{BTreeMap, VecDeque};
@@ -37,8 +36,6 @@ pub struct Batches {
     shared: Arc<Shared>,
     ring: Vec<Batch>,
     threads: Vec<JoinHandle<()>>,
-    /// Scratch of the consumer's thread, where there are no workers.
-    scratch: Vec<u8>,
     /// Sequence number of the next batch.
     sequence: u64,
     cursor: Cursor,
@@ -111,12 +108,12 @@ impl Batches {
             ring.push(batch);
         }
         let workers = pipeline.workers.most();
-        let scratch = || zeroed("the records that a worker reads", pipeline.scratch_bytes() as u64);
         let shared = Arc::new(Shared {
             pipeline: pipeline.clone(),
             head,
             columns,
             size,
+            scratch: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
             last_epoch,
             dispatcher: Mutex::new(Dispatcher {
                 cursor,
@@ -151,7 +148,6 @@ impl Batches {
             shared,
             ring,
             threads: Vec::with_capacity(workers),
-            scratch: if workers == 0 { scratch()? } else { Vec::new() },
             sequence: 0,
             cursor,
             lent: None,
@@ -160,8 +156,8 @@ impl Batches {
             uneven: 0,
         };
         for worker in 0..workers {
-            let (shared, mut scratch) = (batches.shared.clone(), scratch()?);
-            let work = move || shared.work(worker, &mut scratch);
+            let shared = batches.shared.clone();
+            let work = move || shared.work(worker);
             let thread = Builder::new().name("plimsoll-input".into()).stack_size(STACK_SPACE).spawn(work);
             // Dropping `batches` stops the threads that run already.
             let thread = thread.map_err(|source| DataError::Threads { workers, source })?;
@@ -204,7 +200,7 @@ impl Batches {
             }
             if self.threads.is_empty() {
                 drop(state);
-                shared.make_record(&mut self.scratch, false);
+                shared.make_record(0, false);
                 state = shared.state();
                 continue;
             }
@@ -245,12 +241,14 @@ impl Batches {
     }
 
     /// Waits until every free batch is ready, so that workers and decoders are idle until the next call of
-    /// [`Batches::next`].
+    /// [`Batches::next`], and frees their scratch until then.
     pub fn settle(&self) {
         let mut state = self.shared.state();
         while !self.threads.is_empty() && !state.is_idle() {
             state = wait(&self.shared.ready, state);
         }
+        drop(state);
+        self.shared.scratch.iter().for_each(|scratch| *lock(scratch) = Vec::new());
     }
 
     /// Where the next batch starts.

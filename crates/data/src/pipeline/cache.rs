@@ -140,8 +140,8 @@ impl Source for Cached {
     fn scratch_bytes(&self) -> usize {
         self.source.scratch_bytes()
     }
-    fn decoder_bytes(&self) -> usize {
-        self.source.decoder_bytes()
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.source.decoder_bytes(readers)
     }
     fn origin(&self, index: usize, epoch: u64) -> String {
         self.source.origin(index, epoch)

@@ -2,7 +2,8 @@
 
 use super::buckets::grouped::Grouped;
 use super::{Head, Pipeline};
-use crate::Schema;
+use crate::core::budget::zeroed;
+use crate::{DataError, Schema};
 
 /// One part of a pipeline's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct Share {
 pub const DATA_SET: &str = "data set";
 /// Batches that are being filled or used.
 pub const BATCHES: &str = "batches";
-/// Records in the workers' scratch.
+/// Records in the workers' scratch; an idle pipeline ([`crate::Batches::settle`]) holds none of it.
 pub const INPUT_WORKERS: &str = "input workers";
 /// Heap of decoder libraries while they run; an idle pipeline ([`crate::Batches::settle`]) holds none of it.
 pub const DECODERS: &str = "decoders";
@@ -69,13 +70,17 @@ impl Pipeline {
             let how = format!("{size} records of each of {} buckets", buckets.batches.len());
             push(BUCKET_BUFFER, Grouped::own_bytes(buckets, size), how);
         }
-        let batches = ring.saturating_mul(self.batch_bytes()).saturating_add(ENGINE_BYTES);
+        let queues = workers.saturating_add(1).saturating_mul(ENGINE_BYTES);
+        let batches = ring.saturating_mul(self.batch_bytes()).saturating_add(queues);
         push(BATCHES, batches, format!("{ring} × {size} examples"));
-        let (scratch, decoder) = (self.scratch_bytes(), self.decoder_bytes());
-        let own = scratch.saturating_add(if workers > 0 { ENGINE_BYTES } else { 0 });
+        let scratch = self.scratch_bytes();
         let at_once = workers.max(1);
-        push(INPUT_WORKERS, at_once.saturating_mul(own), format!("{at_once} × {scratch} bytes of records"));
-        push(DECODERS, at_once.saturating_mul(decoder), format!("{at_once} × {decoder} bytes"));
+        push(
+            INPUT_WORKERS,
+            at_once.saturating_mul(scratch),
+            format!("{at_once} × {scratch} bytes of records"),
+        );
+        push(DECODERS, self.decoder_bytes(at_once), format!("while {at_once} decode"));
         shares
     }
 
@@ -104,6 +109,15 @@ impl Pipeline {
         self.batch.min(self.len().unwrap_or(usize::MAX)).max(1)
     }
 
+    /// Allocates the scratch of one worker, unless it is.
+    pub(crate) fn fill_scratch(&self, scratch: &mut Vec<u8>) -> Result<(), DataError> {
+        let bytes = if scratch.is_empty() { self.scratch_bytes() } else { 0 };
+        if bytes > 0 {
+            *scratch = zeroed("the records that a worker reads", bytes as u64)?;
+        }
+        Ok(())
+    }
+
     /// Bytes of scratch of one worker.
     pub(crate) fn scratch_bytes(&self) -> usize {
         if let Some(buckets) = &self.buckets {
@@ -119,12 +133,13 @@ impl Pipeline {
         }
     }
 
-    fn decoder_bytes(&self) -> usize {
+    fn decoder_bytes(&self, workers: usize) -> usize {
         match &self.head {
-            Head::Indexed(source) => source.decoder_bytes(),
+            Head::Indexed(source) => source.decoder_bytes(workers),
             Head::Streamed(stream, steps) => {
-                let own = steps.iter().map(|step| step.stage.decoder_bytes());
-                own.chain([stream.decoder_bytes()]).max().unwrap_or(0)
+                // Workers may be at different steps.
+                let own = steps.iter().map(|step| step.stage.decoder_bytes(workers));
+                own.fold(stream.decoder_bytes(1), usize::saturating_add)
             }
         }
     }

@@ -15,6 +15,9 @@ pub(super) struct Shared {
     /// Columns of each batch of the ring, for each bucket; set once the batch is allocated.
     pub columns: Vec<OnceLock<Vec<Vec<Rows>>>>,
     pub size: usize,
+    /// Scratch of each worker, or of the consumer's thread where there are none; empty until it is needed, and while the
+    /// pipeline is idle.
+    pub scratch: Vec<Mutex<Vec<u8>>>,
     /// The last epoch to read, if any.
     pub last_epoch: Option<u64>,
     pub dispatcher: Mutex<Dispatcher>,

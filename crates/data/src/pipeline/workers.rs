@@ -22,7 +22,7 @@ impl Shared {
     }
 
     /// The loop of a worker thread.
-    pub fn work(&self, worker: usize, scratch: &mut [u8]) {
+    pub fn work(&self, worker: usize) {
         loop {
             let mut state = self.state();
             while worker >= state.active && !state.stopped {
@@ -32,14 +32,14 @@ impl Shared {
                 return;
             }
             drop(state);
-            if let Progress::Nothing = self.make_record(scratch, true) {
+            if let Progress::Nothing = self.make_record(worker, true) {
                 return;
             }
         }
     }
 
     /// Takes the next record and fills its row. Where no batch is free, a worker waits.
-    pub fn make_record(&self, scratch: &mut [u8], waits: bool) -> Progress {
+    pub fn make_record(&self, worker: usize, waits: bool) -> Progress {
         let mut dispatcher = lock(&self.dispatcher);
         loop {
             let mut state = self.state();
@@ -55,6 +55,13 @@ impl Shared {
             }
             dispatcher.slot = dispatcher.slot.or_else(|| state.free.pop());
             drop(state);
+            let mut scratch = lock(&self.scratch[worker]);
+            if let Err(error) = self.pipeline.fill_scratch(&mut scratch) {
+                self.state().fatal = Some((dispatcher.sequence, error));
+                self.ready.notify_all();
+                return Progress::Nothing;
+            }
+            let scratch = &mut scratch[..];
             let Some(columns) = dispatcher.slot.and_then(|slot| self.columns[slot].get()) else {
                 return Progress::Nothing;
             };

@@ -47,10 +47,6 @@ impl Joined {
     fn lens(&self) -> [usize; 2] {
         [self.parts[0].len(), self.parts[1].len()]
     }
-
-    fn most(&self, of: impl Fn(&dyn Source) -> usize) -> usize {
-        of(&*self.parts[0]).max(of(&*self.parts[1]))
-    }
 }
 
 /// The columns of a join: those of both for a zip, else the common ones.
@@ -96,10 +92,10 @@ impl Source for Joined {
         self.parts[0].resident_bytes().saturating_add(self.parts[1].resident_bytes())
     }
     fn scratch_bytes(&self) -> usize {
-        self.most(|part| part.scratch_bytes())
+        self.parts[0].scratch_bytes().max(self.parts[1].scratch_bytes())
     }
-    fn decoder_bytes(&self) -> usize {
-        self.most(|part| part.decoder_bytes())
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.parts[0].decoder_bytes(readers).saturating_add(self.parts[1].decoder_bytes(readers))
     }
     fn origin(&self, index: usize, epoch: u64) -> String {
         let (part, index) = self.find(index);

@@ -35,8 +35,9 @@ impl Source for Mapped {
     fn scratch_bytes(&self) -> usize {
         self.step.scratch_bytes(self.source.scratch_bytes())
     }
-    fn decoder_bytes(&self) -> usize {
-        self.source.decoder_bytes().max(self.step.stage.decoder_bytes())
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        // Readers may be at either.
+        self.source.decoder_bytes(readers).saturating_add(self.step.stage.decoder_bytes(readers))
     }
     fn origin(&self, index: usize, epoch: u64) -> String {
         self.source.origin(index, epoch)

@@ -4,11 +4,12 @@ use crate::core::budget::zeroed;
 use crate::formats::shared::files::{failed, length};
 use crate::formats::shared::image_files::{MAX_FILE_BYTES, is_image, read_into};
 use crate::source::check_read;
-use crate::transforms::image::{announced, is_colour};
+use crate::transforms::image::{Header, Need, Needs};
 use crate::{DataError, Decode, Field, PicturePreparation, Record, Schema, Source, Stage};
 use plimsoll_tensor::TensorType;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The most windows of one picture.
 const MAX_WINDOWS: usize = 1 << 16;
@@ -109,9 +110,12 @@ impl Pictures {
         };
         let plain = decode(0);
         let (mut files, mut windows, mut largest) = (Vec::with_capacity(listed.len()), 0, 1);
+        let mut needs = Vec::with_capacity(listed.len());
         for path in listed {
             let read = header(&path, &mut buffer, most_pixels);
-            let (size, colour) = read.map_err(|e| e.of(|| format!("`{}`", path.display())))?;
+            let header = read.map_err(|e| e.of(|| format!("`{}`", path.display())))?;
+            let (size, colour) = (header.size(), header.is_colour());
+            needs.push(plain.need(&header));
             largest = size[0].saturating_mul(size[1]).max(largest);
             let count = if options.tiled { tiles(&plain, size, &path)?.iter().product() } else { 1 };
             files.push(PictureFile { path, size, colour, first: windows });
@@ -121,7 +125,11 @@ impl Pictures {
         let ty = TensorType::new(options.input.ty.dtype, [height, width, channels]);
         let image = Field { ty, bound: None };
         let schema = Schema::new().tensor("image", image).tensor("label", options.label.clone());
-        let (decode, longest, tiled) = (decode(largest), longest as usize, options.tiled);
+        let needs = Needs::of(needs, Need::default());
+        // Windows of one picture are decoded at once.
+        let needs = if options.tiled { Needs { usual: needs.largest, ..needs } } else { needs };
+        let decode = decode(largest).needing(needs, &Arc::default());
+        let (longest, tiled) = (longest as usize, options.tiled);
         // The stage checks sizes and channels.
         decode.schema(&Schema::new().bytes("image", longest).tensor("label", options.label.clone()))?;
         Ok(Self { decode, files, windows, tiled, schema, longest })
@@ -177,17 +185,17 @@ fn picture_size(input: &Field) -> Result<[usize; 3], DataError> {
     }
 }
 
-/// Height, width and whether there are colours, of a file with at most this many pixels.
-fn header(path: &Path, buffer: &mut [u8], most_pixels: usize) -> Result<([usize; 2], bool), DataError> {
+/// The header of a file with at most this many pixels.
+fn header(path: &Path, buffer: &mut [u8], most_pixels: usize) -> Result<Header, DataError> {
     let bytes = read_into(path, buffer)?;
-    let file = &buffer[..bytes];
-    let size = announced(file)?;
+    let header = Header::parse(&buffer[..bytes])?;
+    let size = header.size();
     let found = size[0].saturating_mul(size[1]);
     if found > most_pixels {
         let reason = format!("{found} pixels, more than {most_pixels}; allow them with --max-pixels");
         return Err(DataError::Corrupt { reason });
     }
-    Ok((size, is_colour(file)?))
+    Ok(header)
 }
 
 /// How many windows cover a picture, down and across.
@@ -272,11 +280,12 @@ impl Source for Pictures {
         let (file, rest) = scratch.split_at_mut(self.longest);
         let bytes = read_into(path, file)?;
         let file = &mut file[..bytes];
-        if announced(file)? != *size {
+        let header = Header::parse(file)?;
+        if header.size() != *size {
             return Err(DataError::Corrupt { reason: "the file has changed".into() });
         }
         let window = self.decode.window_at(*size, self.window(index).corner);
-        self.decode.write_window(file, *size, &window, (false, None), rest, record.buffer_mut(0))?;
+        self.decode.write_plain(file, &header, &window, rest, record.buffer_mut(0))?;
         record.buffer_mut(1).fill(0);
         Ok(())
     }
@@ -290,9 +299,8 @@ impl Source for Pictures {
         self.longest.saturating_add(self.decode.scratch_bytes(&self.schema))
     }
 
-    /// What the decoder takes, and the path of the file that is open.
-    fn decoder_bytes(&self) -> usize {
-        self.decode.decoder_bytes().saturating_add(8 << 10)
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.decode.decoder_bytes(readers)
     }
 
     fn origin(&self, index: usize, _: u64) -> String {

@@ -84,8 +84,8 @@ impl Source for Viewed {
     fn scratch_bytes(&self) -> usize {
         self.source.scratch_bytes()
     }
-    fn decoder_bytes(&self) -> usize {
-        self.source.decoder_bytes()
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.source.decoder_bytes(readers)
     }
     fn origin(&self, index: usize, epoch: u64) -> String {
         let (index, epoch) = self.find(index, epoch);

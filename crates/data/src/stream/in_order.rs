@@ -25,8 +25,8 @@ impl Streamed for InOrder {
     fn scratch_bytes(&self) -> usize {
         self.0.scratch_bytes()
     }
-    fn decoder_bytes(&self) -> usize {
-        self.0.decoder_bytes()
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.0.decoder_bytes(readers)
     }
     fn origin(&self, origin: u64) -> String {
         // Only the position in the epoch's order is known here.

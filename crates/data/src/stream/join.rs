@@ -48,8 +48,8 @@ impl Streamed for JoinedStreams {
     fn scratch_bytes(&self) -> usize {
         self.parts[0].scratch_bytes().max(self.parts[1].scratch_bytes())
     }
-    fn decoder_bytes(&self) -> usize {
-        self.parts[0].decoder_bytes().max(self.parts[1].decoder_bytes())
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.parts[0].decoder_bytes(readers).saturating_add(self.parts[1].decoder_bytes(readers))
     }
     fn origin(&self, origin: u64) -> String {
         // A zip names the origin of its first record.

@@ -67,9 +67,9 @@ impl Streamed for Verbed {
             _ => self.of.scratch_bytes(),
         }
     }
-    fn decoder_bytes(&self) -> usize {
-        let own = if let Verb::Stage(step) = &self.verb { step.stage.decoder_bytes() } else { 0 };
-        own.max(self.of.decoder_bytes())
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        let own = if let Verb::Stage(step) = &self.verb { step.stage.decoder_bytes(readers) } else { 0 };
+        own.saturating_add(self.of.decoder_bytes(readers))
     }
     fn origin(&self, origin: u64) -> String {
         self.of.origin(origin)

@@ -2,16 +2,19 @@
 
 mod jpeg;
 mod masks;
+mod memory;
 mod picture;
 mod png;
 
 use crate::{DataError, Kind, Place, Record, Schema, Stage};
 pub use masks::DecodeMasks;
-pub(crate) use masks::most_class;
+pub(crate) use masks::{mask_need, most_class};
+use memory::Workspace;
+pub(crate) use memory::{Need, Needs, Shared};
 pub(crate) use picture::Window;
 use picture::{Frame, Normal};
 use plimsoll_tensor::{DType, Field, TensorType, bf16, random::Stream};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Mean and deviation per channel of ImageNet, which most published weights were trained with.
 pub(crate) const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
@@ -50,8 +53,9 @@ pub struct Decode {
     seed: u64,
     normal: Normal,
     dtype: DType,
-    /// A pool, one for each concurrent worker; resizers keep their buffers.
-    resizers: Mutex<Vec<fast_image_resize::Resizer>>,
+    /// What pictures take, where their headers were read.
+    needs: Option<Needs>,
+    shared: Arc<Shared>,
 }
 
 impl Decode {
@@ -70,7 +74,8 @@ impl Decode {
             seed: 0,
             normal: Normal::new(width, channels, MEAN, DEVIATION),
             dtype: DType::F32,
-            resizers: Mutex::new(Vec::new()),
+            needs: None,
+            shared: Arc::default(),
         }
     }
 
@@ -165,31 +170,79 @@ impl Decode {
         }
     }
 
-    fn resizer(&self) -> fast_image_resize::Resizer {
-        self.resizers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    /// States what the pictures take whose headers were read, with a stage that never runs at the same time.
+    pub(crate) fn needing(self, needs: Needs, shared: &Arc<Shared>) -> Self {
+        Self { needs: Some(needs), shared: shared.clone(), ..self }
     }
 
-    fn return_resizer(&self, resizer: fast_image_resize::Resizer) {
-        self.resizers.lock().unwrap_or_else(PoisonError::into_inner).push(resizer);
+    /// What a picture with this header takes.
+    pub(crate) fn need(&self, header: &Header) -> Need {
+        let own = match header {
+            Header::Jpeg(header) => header.need(self.channels),
+            Header::Png(header) => header.need(self.channels),
+        };
+        let resizer = self.resizer_bytes(self.scale(header.size()));
+        Need { heap: own.heap.saturating_add(resizer), ..own }
+    }
+
+    /// As [`Decode::need`]; an error for more pixels than there may be.
+    fn checked_need(&self, header: &Header) -> Result<Need, DataError> {
+        let [height, width] = header.size();
+        let found = height.saturating_mul(width);
+        if found > self.most_pixels {
+            let (found, cap) = (found as u64, self.most_pixels as u64);
+            return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
+        }
+        Ok(self.need(header))
+    }
+
+    /// What a common picture takes whose header was not read.
+    pub(crate) fn unseen_need(&self) -> Need {
+        let decoder = jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels));
+        // The scale follows the shorter side, which is longest in a square.
+        let side = (self.most_pixels as f64).sqrt();
+        let heap = decoder.saturating_add(self.resizer_bytes(self.scale([side.ceil() as usize; 2])));
+        Need { pixels: self.most_pixels.saturating_mul(picture::MAX_CHANNELS), heap }
+    }
+
+    fn needs(&self) -> Needs {
+        self.needs.unwrap_or_else(|| Needs::of(Vec::new(), self.unseen_need()))
     }
 }
 
-/// Height and width that the header of an image file announces.
-pub(crate) fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
-    let corrupt = |reason: &str| Err(DataError::Corrupt { reason: reason.into() });
-    let size = match file {
-        [0xff, 0xd8, ..] => jpeg::Header::parse(file).map(|header| [header.height, header.width])?,
-        [0x89, b'P', b'N', b'G', ..] => png::announced(file)?,
-        _ => return corrupt("neither a JPEG nor a PNG file"),
-    };
-    if size.contains(&0) { corrupt("a picture without pixels") } else { Ok(size) }
+/// The header of an image file.
+#[derive(Clone, Copy)]
+pub(crate) enum Header {
+    Jpeg(jpeg::Header),
+    Png(png::Header),
 }
 
-/// Whether the header of an image file announces colours rather than grey values.
-pub(crate) fn is_colour(file: &[u8]) -> Result<bool, DataError> {
-    match file {
-        [0xff, 0xd8, ..] => jpeg::Header::parse(file).map(|header| header.components > 1),
-        _ => png::is_colour(file),
+impl Header {
+    /// Parses it.
+    pub fn parse(file: &[u8]) -> Result<Self, DataError> {
+        let corrupt = |reason: &str| Err(DataError::Corrupt { reason: reason.into() });
+        let header = match file {
+            [0xff, 0xd8, ..] => Self::Jpeg(jpeg::Header::parse(file)?),
+            [0x89, b'P', b'N', b'G', ..] => Self::Png(png::Header::parse(file)?),
+            _ => return corrupt("neither a JPEG nor a PNG file"),
+        };
+        if header.size().contains(&0) { corrupt("a picture without pixels") } else { Ok(header) }
+    }
+
+    /// Height and width.
+    pub fn size(&self) -> [usize; 2] {
+        match self {
+            Self::Jpeg(header) => [header.height, header.width],
+            Self::Png(header) => [header.height, header.width],
+        }
+    }
+
+    /// Whether there are colours rather than grey values.
+    pub fn is_colour(&self) -> bool {
+        match self {
+            Self::Jpeg(header) => header.components > 1,
+            Self::Png(header) => header.is_colour,
+        }
     }
 }
 
@@ -221,22 +274,22 @@ impl Stage for Decode {
         scratch: &mut [u8],
     ) -> Result<(), DataError> {
         output.put(1, input.bytes(1))?;
+        let header = Header::parse(input.bytes(0))?;
         let (place, length) = (input.place, input.bytes(0).len());
-        self.picture(&mut input.buffer_mut(0)[..length], place, scratch, output.buffer_mut(0))?;
-        Ok(())
+        let file = &mut input.buffer_mut(0)[..length];
+        self.in_memory(self.checked_need(&header)?, scratch, |mut workspace| {
+            self.picture(file, &header, place, &mut workspace, output.buffer_mut(0)).map(drop)
+        })
     }
 
     fn scratch_bytes(&self, _: &Schema) -> usize {
         let [height, width] = self.size;
-        let pixels = self.most_pixels.saturating_mul(picture::MAX_CHANNELS);
         let own = height.saturating_add(1).saturating_mul(width).saturating_mul(self.channels);
-        pixels.saturating_add(own)
+        self.needs().usual.pixels.saturating_add(own)
     }
 
-    fn decoder_bytes(&self) -> usize {
-        let resizer = if self.shorter_side.is_some() { self.channels * 2 } else { 0 };
-        let resizer = self.most_pixels.saturating_mul(resizer);
-        jpeg::heap_bytes(self.most_pixels).max(png::heap_bytes(self.most_pixels)).saturating_add(resizer)
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.needs().heap_bytes(readers)
     }
 }
 
@@ -253,46 +306,41 @@ impl Decode {
     fn picture(
         &self,
         file: &mut [u8],
+        header: &Header,
         place: Place,
-        scratch: &mut [u8],
+        workspace: &mut Workspace<'_>,
         into: &mut [u8],
     ) -> Result<Written, DataError> {
         let stream = Stream::new(self.seed, place.epoch, "image");
         let [draws, colours] = [0, 1].map(|block| stream.uniform_block(place.number, block));
-        let size = announced(file)?;
+        let size = header.size();
         let window = self.window(size, draws)?;
         let mirrored = self.flip && draws[2] < 0.5;
         let jitter = (self.jitter > 0.0).then(|| colours.map(|draw| 1.0 + self.jitter * (2.0 * draw - 1.0)));
-        self.write_window(file, size, &window, (mirrored, jitter), scratch, into)?;
+        self.write_window(file, header, &window, (mirrored, jitter), workspace, into)?;
         Ok(Written { size, window, mirrored })
     }
 
-    /// Decodes a picture of the announced size and writes a window of it as floats, mirrored and with other colours if asked.
-    pub(crate) fn write_window(
+    /// Decodes a picture and writes a window of it as floats, mirrored and with other colours if asked.
+    fn write_window(
         &self,
         file: &mut [u8],
-        [height, width]: [usize; 2],
+        header: &Header,
         window: &Window,
         (mirrored, jitter): (bool, Option<[f32; 4]>),
-        scratch: &mut [u8],
+        workspace: &mut Workspace<'_>,
         into: &mut [u8],
     ) -> Result<(), DataError> {
-        if height.saturating_mul(width) > self.most_pixels {
-            let (found, cap) = (height.saturating_mul(width) as u64, self.most_pixels as u64);
-            return Err(DataError::OverCap { what: "pixels: a picture", found, cap });
-        }
-        let (pixels, rest) = scratch.split_at_mut(self.most_pixels.saturating_mul(picture::MAX_CHANNELS));
-        let frame = match file[0] {
-            0xff => jpeg::decode(file, window.rows(height), self.channels, pixels)?,
-            _ => png::decode(file, self.channels, pixels)?,
+        let [height, width] = header.size();
+        let Workspace { pixels, window: rest, resizer } = workspace;
+        let frame = match header {
+            Header::Jpeg(header) => jpeg::decode(file, header, window.rows(height), self.channels, pixels)?,
+            Header::Png(header) => png::decode(file, header, self.channels, pixels)?,
         };
         let frame = Frame { pixels: &*frame.pixels, size: [frame.size[0], width], channels: self.channels };
         let (resized, line) = rest.split_at_mut(self.size[0] * self.size[1] * self.channels);
         let (frame, corner) = if self.shorter_side.is_some() && window.scale != 1.0 {
-            let mut resizer = self.resizer();
-            let done = frame.resize(window, &mut resizer, resized);
-            self.return_resizer(resizer);
-            done?;
+            frame.resize(window, resizer, resized)?;
             (Frame { pixels: &*resized, size: self.size, channels: self.channels }, [0, 0])
         } else {
             (frame, window.corner.map(|at| at as isize))
@@ -303,5 +351,18 @@ impl Decode {
         };
         write(&self.normal, &frame, corner, self.size, mirrored, jitter, line, into);
         Ok(())
+    }
+    /// As [`Decode::write_window`], in a worker's memory.
+    pub(crate) fn write_plain(
+        &self,
+        file: &mut [u8],
+        header: &Header,
+        window: &Window,
+        scratch: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<(), DataError> {
+        self.in_memory(self.checked_need(header)?, scratch, |mut workspace| {
+            self.write_window(file, header, window, (false, None), &mut workspace, into)
+        })
     }
 }

@@ -25,8 +25,9 @@ pub trait Stage: Send + Sync {
         0
     }
 
-    /// The most heap bytes that a library allocates while one thread runs the stage.
-    fn decoder_bytes(&self) -> usize {
+    /// The most heap bytes that libraries allocate while this many threads run the stage at once.
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        let _ = readers;
         0
     }
 }

@@ -340,8 +340,9 @@ fn sizes_over_the_limits_are_errors_before_allocation() {
     assert!(error.contains("bomb.png") && error.contains("--max-pixels"), "{error}");
     let mut unlimited = options();
     unlimited.images.most_pixels = Some(usize::MAX);
-    let refused = open(&spec, &unlimited).unwrap().train.start(Cursor::default());
-    assert!(matches!(refused.err(), Some(DataError::OutOfMemory { .. })));
+    let mut batches = open(&spec, &unlimited).unwrap().train.batch(100).start(Cursor::default()).unwrap();
+    let error = batches.next().unwrap_err().to_string();
+    assert!(error.contains("bomb.png") && error.contains("refused"), "{error}");
     let mut skipping = options();
     skipping.images.skip_bad = Some(1);
     let data = open(&spec, &skipping).unwrap();

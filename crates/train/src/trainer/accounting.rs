@@ -4,7 +4,7 @@
 //! file adds what follows from the trainer and its data: metrics, the data pipelines' shares, outputs.
 
 use super::{BatchKind, BatchType, Trainer};
-use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, Pipeline};
+use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, Pipeline};
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS};
@@ -65,8 +65,8 @@ impl Trainer {
                 match (entry.name.as_str(), same) {
                     (BATCHES, _) => batches.bytes = batches.bytes.saturating_add(entry.bytes),
                     // The training pipeline's workers are idle during an evaluation.
-                    (DECODERS, Some(same)) if entry.bytes > same.bytes => *same = entry,
-                    (DECODERS, Some(_)) => {}
+                    (DECODERS | INPUT_WORKERS, Some(same)) if entry.bytes > same.bytes => *same = entry,
+                    (DECODERS | INPUT_WORKERS, Some(_)) => {}
                     (_, Some(same)) => same.bytes = same.bytes.saturating_add(entry.bytes),
                     (_, None) => shares.push(entry),
                 }

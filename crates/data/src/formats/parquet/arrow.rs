@@ -95,14 +95,14 @@ impl Reader for ArrowFile {
         Ok(Box::new(blocks))
     }
 
-    fn bytes(&self, columns: usize) -> usize {
+    fn bytes(&self, columns: &[usize], _: &[usize]) -> usize {
         let dictionaries: usize =
             self.dictionaries.iter().filter_map(bytes).map(|bytes| bytes as usize).sum();
         let blocks = (self.dictionaries.len() + self.batches.len()) * size_of::<Block>();
         2 * self.largest
             + 2 * dictionaries
             + blocks
-            + (self.schema.fields().len() + columns) * 1024
+            + (self.schema.fields().len() + columns.len()) * 1024
             + (16 << 10)
     }
 }

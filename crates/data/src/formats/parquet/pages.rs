@@ -8,6 +8,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
+use parquet::basic::{Compression, Type};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use prost::encoding::decode_varint;
@@ -21,10 +22,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const MAX_PAGE_BYTES: usize = 64 << 20;
 /// Bytes of a page's header read at a time; its sizes are in the first of them.
 const HEADER_BYTES: usize = 512;
-/// The most memory of a dictionary value, in addition to its bytes.
-const VALUE_BYTES: usize = 8;
-/// Memory of decoding a column in addition to its pages: levels, buffers, the current rows.
-const COLUMN_BYTES: usize = 64 << 10;
+/// Memory of decoding a column in addition to its pages and rows: levels, buffers, indices of a dictionary.
+const COLUMN_BYTES: usize = 8 << 10;
+/// Memory of decompressing a page in addition to its bytes: by zstd, and else.
+const ZSTD_BYTES: usize = 512 << 10;
+const DECOMPRESSOR_BYTES: usize = 64 << 10;
 
 /// A Parquet file with its metadata.
 pub struct ParquetFile {
@@ -39,8 +41,34 @@ struct Checked {
     length: u64,
     /// Whether reads start with the header of a page.
     pages: bool,
-    /// The largest page so far, compressed and uncompressed.
-    largest: Arc<[AtomicUsize; 2]>,
+    /// The first byte of each column chunk, in order, with its column.
+    chunks: Arc<[(u64, usize)]>,
+    /// The largest pages of each column so far.
+    largest: Arc<[Largest]>,
+}
+
+/// The largest pages of a column, in bytes.
+#[derive(Default)]
+struct Largest {
+    /// As they are in the file.
+    stored: AtomicUsize,
+    /// Values, uncompressed.
+    values: AtomicUsize,
+    /// A dictionary, decoded.
+    dictionary: AtomicUsize,
+    /// The most memory of a value of a dictionary, in addition to its bytes in the file.
+    value_bytes: usize,
+}
+
+impl Largest {
+    fn of(kind: Type) -> Self {
+        let value_bytes = match kind {
+            Type::BYTE_ARRAY => 8,
+            Type::FIXED_LEN_BYTE_ARRAY | Type::INT96 => 32,
+            Type::BOOLEAN | Type::INT32 | Type::INT64 | Type::FLOAT | Type::DOUBLE => 0,
+        };
+        Self { value_bytes, ..Self::default() }
+    }
 }
 
 /// Reads bytes from an offset on.
@@ -83,13 +111,18 @@ impl ChunkReader for Checked {
             if values > sizes[1] {
                 return Err(wrong(format!("a dictionary of {values} values in {} bytes", sizes[1])));
             }
-            for (largest, size) in self.largest.iter().zip(sizes) {
-                if size > MAX_PAGE_BYTES {
-                    return Err(wrong(format!("a page of {size} bytes; at most {MAX_PAGE_BYTES} may be")));
-                }
-                largest.fetch_max(size, Relaxed);
+            if let Some(size) = sizes.into_iter().find(|size| *size > MAX_PAGE_BYTES) {
+                return Err(wrong(format!("a page of {size} bytes; at most {MAX_PAGE_BYTES} may be")));
             }
-            self.largest[1].fetch_max(values * VALUE_BYTES, Relaxed);
+            let chunk = self.chunks.partition_point(|(first, _)| *first <= start).checked_sub(1);
+            let Some(largest) = chunk.and_then(|chunk| self.largest.get(self.chunks[chunk].1)) else {
+                return Err(wrong(format!("a page at byte {start} is of no column")));
+            };
+            largest.stored.fetch_max(sizes[0], Relaxed);
+            match values {
+                0 => largest.values.fetch_max(sizes[1], Relaxed),
+                _ => largest.dictionary.fetch_max(sizes[1] + values * largest.value_bytes, Relaxed),
+            };
         }
         let from = FromOffset { file: self.file.clone(), at: start, end: self.length };
         Ok(BufReader::with_capacity(HEADER_BYTES, from))
@@ -139,10 +172,27 @@ impl ParquetFile {
     pub fn open(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|e| e.to_string())?;
         let length = file.metadata().map_err(|e| e.to_string())?.len();
-        let file = Checked { file: Arc::new(file), length, pages: false, largest: Arc::default() };
+        let (chunks, largest) = (Arc::default(), Arc::default());
+        let file = Checked { file: Arc::new(file), length, pages: false, chunks, largest };
         let metadata =
             ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| e.to_string())?;
-        Ok(Self { file: Checked { pages: true, ..file }, metadata })
+        let schema = metadata.metadata().file_metadata().schema_descr();
+        let mut chunks = Vec::new();
+        for group in metadata.metadata().row_groups() {
+            let firsts = group.columns().iter().enumerate();
+            let firsts = firsts.filter(|(leaf, _)| *leaf < schema.num_columns());
+            chunks.extend(firsts.map(|(leaf, c)| (c.byte_range().0, schema.get_column_root_idx(leaf))));
+        }
+        chunks.sort_unstable();
+        // A column of several is refused when its first cell is read.
+        let mut kinds = vec![Type::FIXED_LEN_BYTE_ARRAY; metadata.schema().fields().len()];
+        for (leaf, column) in schema.columns().iter().enumerate() {
+            if let Some(kind) = kinds.get_mut(schema.get_column_root_idx(leaf)) {
+                *kind = column.physical_type();
+            }
+        }
+        let largest = kinds.into_iter().map(Largest::of).collect();
+        Ok(Self { file: Checked { pages: true, chunks: chunks.into(), largest, ..file }, metadata })
     }
 }
 
@@ -159,11 +209,24 @@ impl Reader for ParquetFile {
         Ok(Box::new(Pages(reader.map_err(|e| e.to_string())?)))
     }
 
-    fn bytes(&self, columns: usize) -> usize {
-        let [compressed, uncompressed] = [0, 1].map(|i| self.file.largest[i].load(Relaxed));
-        // A dictionary, a page of values and the page being decompressed.
-        let column = compressed.saturating_add(3 * uncompressed).saturating_add(COLUMN_BYTES);
-        self.metadata.metadata().memory_size().saturating_add(columns.saturating_mul(column))
+    fn bytes(&self, columns: &[usize], rows: &[usize]) -> usize {
+        // Every column holds a dictionary, a page of values and the current rows.
+        let (mut held, mut most) = (0usize, 0);
+        for (&column, &rows) in columns.iter().zip(rows) {
+            let Some(largest) = self.file.largest.get(column) else { continue };
+            let [stored, values, dictionary] =
+                [&largest.stored, &largest.values, &largest.dictionary].map(|bytes| bytes.load(Relaxed));
+            let own = values + dictionary + rows;
+            held = held.saturating_add(own + COLUMN_BYTES);
+            // The next page is read, decompressed and decoded beside what the column holds.
+            most = most.max(stored + 2 * own);
+        }
+        let metadata = self.metadata.metadata().memory_size() + size_of_val(&*self.file.chunks);
+        let groups = self.metadata.metadata().row_groups();
+        let codecs = groups.iter().flat_map(|group| group.columns()).map(|column| column.compression());
+        let zstd = codecs.into_iter().any(|codec| matches!(codec, Compression::ZSTD(_)));
+        let decompressor = if zstd { ZSTD_BYTES + most } else { DECOMPRESSOR_BYTES };
+        metadata.saturating_add(held).saturating_add(most + decompressor)
     }
 }
 

@@ -3,11 +3,12 @@
 use super::finish;
 use crate::core::budget::zeroed;
 use crate::pipeline::Head;
-use crate::transforms::image::{DEVIATION, MEAN, announced, most_class};
+use crate::transforms::image::{DEVIATION, Header, MEAN, Need, Needs, mask_need, most_class};
 use crate::{
-    Crop, DataError, Dataset, Decode, DecodeMasks, ImageOptions, InputPreparation, OpenOptions,
+    Crop, DataError, Dataset, Decode, DecodeMasks, ImageOptions, InputPreparation, Kind, OpenOptions,
     PicturePreparation, Pipeline, Preparation, Record,
 };
+use std::sync::Arc;
 
 /// Headers read before the first batch.
 const HEADERS: usize = 1000;
@@ -47,14 +48,16 @@ pub(in crate::formats) fn masks(
 fn classes(pairs: &Pipeline, most_pixels: usize) -> Result<usize, DataError> {
     let Some(source) = pairs.source() else { return Ok(1) };
     let mut bytes = zeroed("a file", source.schema().capacity() as u64)?;
-    let mut pixels = zeroed("a mask", (most_pixels as u64).saturating_mul(4))?;
+    let mut pixels = zeroed("a mask", most_pixels as u64)?;
     let (count, mut most) = (source.len().min(HEADERS), None);
     for i in 0..count {
         let index = (i as u128 * source.len() as u128 / count as u128) as usize;
         let mut record = Record::over(source.schema(), &mut bytes);
         if source.read(index, &mut record, &mut []).is_ok() {
             // A bad mask is an error when it is used.
-            most = most.max(most_class(record.bytes(1), &mut pixels).unwrap_or(None));
+            let length = record.bytes(1).len();
+            let file = &mut record.buffer_mut(1)[..length];
+            most = most.max(most_class(file, &mut pixels).unwrap_or(None));
         }
     }
     Ok(most.map_or(1, |class| usize::from(class) + 1))
@@ -90,11 +93,21 @@ fn stages(train: &Pipeline, test: &Pipeline, options: &OpenOptions) -> Result<St
     let same = surveys.iter().all(|survey| survey.sizes == Some([size[0], size[1]]));
     // As published models are evaluated: the central seven eighths.
     let shorter_side = (!same).then(|| side.saturating_mul(8).div_ceil(7));
-    let plain = || {
+    let decode = || {
         let decode = Decode::new(size, most).seed(options.seed);
         let decode = if options.images.bf16 { decode.bf16() } else { decode };
         if let Some(side) = shorter_side { decode.resize(side) } else { decode }
     };
+    let unseen = if every { Need::default() } else { decode().unseen_need() };
+    let seen = surveys.iter().flat_map(|survey| &survey.headers);
+    let need = |[picture, mask]: &[Option<Header>; 2]| {
+        let needs = [picture.map(|header| decode().need(&header)), mask.map(|header| mask_need(&header))];
+        needs.into_iter().flatten().fold(Need::default(), Need::max)
+    };
+    let needs = Needs::of(seen.map(need).collect(), unseen);
+    // The two parts are never read at the same time.
+    let shared = Arc::default();
+    let plain = || decode().needing(needs, &shared);
     let pad = if same { side / 8 } else { 0 };
     let training = if augment { plain().crop(Crop::Random { pad }).flip() } else { plain() };
     let picture = PicturePreparation { size, shorter_side, mean: MEAN, deviation: DEVIATION };
@@ -107,6 +120,8 @@ fn stages(train: &Pipeline, test: &Pipeline, options: &OpenOptions) -> Result<St
 struct Survey {
     /// Pixels of the largest.
     pixels: usize,
+    /// Those of each picture and of its mask.
+    headers: Vec<[Option<Header>; 2]>,
     /// Height and width, if all images have the same.
     sizes: Option<[usize; 2]>,
     /// Whether every header was read.
@@ -115,16 +130,23 @@ struct Survey {
 
 /// Reads headers, spread over the whole where there is random access. Unreadable files are errors when they are used.
 fn survey(files: &Pipeline, cap: usize, strict: bool) -> Result<Survey, DataError> {
-    let mut survey = Survey { pixels: 0, sizes: None, every: true };
+    let mut survey = Survey { pixels: 0, headers: Vec::new(), sizes: None, every: true };
+    let has_masks =
+        files.schema().columns().iter().filter(|c| matches!(c.kind, Kind::Bytes { .. })).count() > 1;
     let mut differs = false;
-    let mut header = |file: &[u8], origin: &dyn Fn() -> String| {
-        let Ok([height, width]) = announced(file) else { return Ok(()) };
+    let mut header = |record: &Record<'_>, origin: &dyn Fn() -> String| {
+        let Ok(picture) = Header::parse(record.bytes(0)) else { return Ok(()) };
+        let [height, width] = picture.size();
         let pixels = height.saturating_mul(width);
         if pixels > cap && strict {
             let reason = format!("{height}×{width} pixels, more than {cap}; allow them with --max-pixels");
             return Err(DataError::Corrupt { reason }.of(origin));
         }
         survey.pixels = survey.pixels.max(if pixels > cap { 1 } else { pixels });
+        if pixels <= cap {
+            let mask = has_masks.then(|| Header::parse(record.bytes(1)).ok()).flatten();
+            survey.headers.push([Some(picture), mask]);
+        }
         differs |= *survey.sizes.get_or_insert([height, width]) != [height, width];
         Ok(())
     };
@@ -137,7 +159,7 @@ fn survey(files: &Pipeline, cap: usize, strict: bool) -> Result<Survey, DataErro
                 let index = (i as u128 * source.len() as u128 / count as u128) as usize;
                 let mut record = Record::over(source.schema(), &mut bytes);
                 if source.read(index, &mut record, &mut scratch).is_ok() {
-                    header(record.bytes(0), &|| source.origin(index, 0))?;
+                    header(&record, &|| source.origin(index, 0))?;
                 }
             }
             (source.origin(0, 0), count == source.len())
@@ -154,7 +176,7 @@ fn survey(files: &Pipeline, cap: usize, strict: bool) -> Result<Survey, DataErro
                     Ok(true) => {
                         let origin = record.place.origin;
                         first.get_or_insert(origin);
-                        header(record.bytes(0), &|| stream.origin(origin))?;
+                        header(&record, &|| stream.origin(origin))?;
                     }
                     Err(_) => {}
                 }

@@ -32,6 +32,26 @@ pub(crate) fn as_path(name: &[u8]) -> PathBuf {
     PathBuf::from(String::from_utf8_lossy(name).into_owned())
 }
 
+/// A path of these parts, written into `buffer`, so that opening a file allocates nothing.
+pub(crate) fn path_in<'b>(buffer: &'b mut [u8], parts: &[&[u8]]) -> impl AsRef<Path> + use<'b> {
+    let mut length = 0;
+    for (i, part) in parts.iter().enumerate() {
+        let separator: &[u8] = if i > 0 { b"/" } else { b"" };
+        for bytes in [separator, part] {
+            // A buffer of `path_bytes` holds them all.
+            let count = bytes.len().min(buffer.len() - length);
+            buffer[length..length + count].copy_from_slice(&bytes[..count]);
+            length += count;
+        }
+    }
+    as_path(&buffer[..length])
+}
+
+/// Bytes of a path of parts of these lengths.
+pub(crate) fn path_bytes(parts: &[usize]) -> usize {
+    parts.iter().fold(0, |sum: usize, length| sum.saturating_add(*length).saturating_add(1))
+}
+
 /// The bytes of a file of at most this length, and its class; files over [`MAX_FILE_BYTES`] are bad.
 pub(crate) fn image_schema(largest: u64, classes: usize) -> Schema {
     Schema::new()

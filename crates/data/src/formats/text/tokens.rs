@@ -8,7 +8,7 @@ use crate::source::check_read;
 use crate::{DataError, Dataset, Field, OpenOptions, Record, Schema, Source};
 use std::path::Path;
 use std::sync::Arc;
-use tokenizers::{ModelWrapper, Tokenizer};
+use tokenizers::{ModelWrapper, NormalizedString, Normalizer, Tokenizer};
 
 /// Goes before a chunk where the tokenizer prepends something to every text, but not after a line end. Its tokens are dropped.
 const LEAD: u8 = b'\n';
@@ -18,6 +18,10 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const TOKEN_BITS: u32 = 22;
 /// The most heap bytes of encoding for each byte of a chunk: copies of the text with the offset of every byte, and tokens.
 const ENCODING: usize = 256;
+/// How many times as long normalising may make a text, which [`ENCODING`] covers; and the bytes that are normalised at a time to
+/// see whether it does.
+const MOST_GROWTH: usize = 4;
+const PIECE: usize = 256;
 /// Heap bytes of the tokenizer's compiled regular expressions and their caches.
 const EXPRESSIONS: usize = 1 << 20;
 
@@ -129,7 +133,7 @@ pub(crate) fn read_tokenizer(path: &Path, max_bytes: u64) -> Result<(Tokenizer, 
     };
     // Not `from_bytes`: that is generic, so the whole deserializer would be compiled into this crate.
     let text = String::from_utf8(file).map_err(|e| wrong(e.to_string()))?;
-    super::tokenizer_bounds::check(&text, max_bytes)?;
+    let added_bytes = super::tokenizer_bounds::check(&text, max_bytes)?;
     let read = guarded(|| text.parse::<Tokenizer>().map_err(|e| wrong(e.to_string())));
     let mut tokenizer = read.map_err(|error| match error {
         DataError::Panic { message } => wrong(message),
@@ -155,7 +159,7 @@ pub(crate) fn read_tokenizer(path: &Path, max_bytes: u64) -> Result<(Tokenizer, 
         return Err(wrong("it has no tokens, or more than can be counted".into()));
     }
     // Maps from words to tokens and back, from pairs of tokens to their merge, and the words twice.
-    Ok((tokenizer, largest + 1, words * 224 + 3 * bytes + EXPRESSIONS))
+    Ok((tokenizer, largest + 1, words * 224 + 3 * bytes + added_bytes + EXPRESSIONS))
 }
 
 /// The tokens of [`LEAD`], if the tokenizer prepends something to a text that it does not insert after a line end.
@@ -192,6 +196,7 @@ impl Encoded {
             let offset = at + e.valid_up_to().saturating_sub(1) as u64;
             self.corrupt(offset, "the text is not UTF-8 there".into())
         })?;
+        self.check_growth(text, at)?;
         let encode = |text: &str| {
             let encoded = self.tokenizer.encode_fast(text, false);
             encoded.map_err(|e| self.corrupt(at, format!("cannot be encoded: {e}")))
@@ -206,6 +211,28 @@ impl Encoded {
         }
         each(encode(&text[1..])?.get_ids());
         Ok(next)
+    }
+
+    /// Refuses a text that its normalizer would make much longer. It is normalised in small pieces, so that this takes little.
+    fn check_growth(&self, text: &str, at: u64) -> Result<(), DataError> {
+        let Some(normalizer) = self.tokenizer.get_normalizer() else { return Ok(()) };
+        let (mut rest, mut bytes) = (text, 0);
+        while !rest.is_empty() {
+            let end = (PIECE..rest.len()).find(|end| rest.is_char_boundary(*end)).unwrap_or(rest.len());
+            let (piece, more) = rest.split_at(end);
+            let mut piece = NormalizedString::from(piece);
+            let normalised = normalizer.normalize(&mut piece);
+            normalised.map_err(|e| self.corrupt(at, format!("cannot be normalised: {e}")))?;
+            (rest, bytes) = (more, bytes + piece.get().len());
+            if bytes > MOST_GROWTH * text.len() + PIECE {
+                let reason = format!(
+                    "the tokenizer's normalizer makes {} bytes more than {MOST_GROWTH} times as long",
+                    text.len()
+                );
+                return Err(self.corrupt(at, reason));
+            }
+        }
+        Ok(())
     }
 
     /// Counts the tokens, and records where windows start.
@@ -308,8 +335,8 @@ impl Source for Tokens {
         self.text.buffer_bytes()
     }
 
-    fn decoder_bytes(&self) -> usize {
-        self.text.buffer_bytes() * ENCODING
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        readers.saturating_mul(self.text.buffer_bytes() * ENCODING)
     }
 
     fn origin(&self, index: usize, _: u64) -> String {

@@ -1,6 +1,6 @@
 //! tf.train.Example, the content of a TFRecord.
 
-use crate::transforms::image::announced;
+use crate::transforms::image::Header;
 use crate::{DataError, Field, Record, Schema};
 use prost::encoding::{WireType, decode_key, decode_varint};
 
@@ -185,7 +185,7 @@ impl Layout {
             }
         };
         let pictures = found.iter().filter(|(key, values, _)| {
-            *key != label && values.bytes().is_some_and(|bytes| announced(bytes).is_ok())
+            *key != label && values.bytes().is_some_and(|bytes| Header::parse(bytes).is_ok())
         });
         let pictures: Vec<&str> = pictures.map(|(key, ..)| *key).collect();
         let image = IMAGES.into_iter().find(|name| pictures.contains(name)).or(pictures.first().copied());

@@ -70,8 +70,8 @@ impl Streamed for Grouped {
     fn scratch_bytes(&self) -> usize {
         self.of.scratch_bytes()
     }
-    fn decoder_bytes(&self) -> usize {
-        self.of.decoder_bytes()
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.of.decoder_bytes(readers)
     }
     fn origin(&self, origin: u64) -> String {
         self.of.origin(origin)

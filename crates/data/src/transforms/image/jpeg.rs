@@ -1,5 +1,6 @@
 //! JPEG: decodes only the rows that are needed.
 
+use super::memory::Need;
 use super::picture::Decoded;
 use crate::DataError;
 use zune_core::bytestream::ZCursor;
@@ -7,16 +8,22 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
+/// The most components of a pixel.
+const MAX_COMPONENTS: usize = 4;
+/// The decoder's heap apart from pixels and coefficients: its list of components.
+const DECODER_BYTES: usize = 8 << 10;
+
 /// The frame header.
+#[derive(Clone, Copy)]
 pub struct Header {
     pub height: usize,
     pub width: usize,
     /// Components of a pixel: one for grey.
     pub components: usize,
+    /// Sampling factors of each component, across and down.
+    factors: [[usize; 2]; MAX_COMPONENTS],
     /// Offset of the height field, if the rows are coded in order: all components in one scan.
     height_at: Option<usize>,
-    /// Pixel rows that are coded together.
-    unit: usize,
 }
 
 impl Header {
@@ -41,13 +48,18 @@ impl Header {
                 0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
                     let (height, width) = word(at + 5).zip(word(at + 7)).ok_or_else(cut)?;
                     let components = usize::from(*file.get(at + 9).ok_or_else(cut)?);
-                    let factors =
-                        (0..components).map(|i| file.get(at + 11 + 3 * i).map(|f| usize::from(f & 15)));
-                    let most = factors.collect::<Option<Vec<_>>>().ok_or_else(cut)?.into_iter().max();
-                    let unit = 8 * most.unwrap_or(1).max(1);
+                    if header.is_some() || components > MAX_COMPONENTS {
+                        let reason = "two JPEG frames, or one of more than four components";
+                        return Err(DataError::Corrupt { reason: reason.into() });
+                    }
+                    let mut factors = [[1; 2]; MAX_COMPONENTS];
+                    for (i, factors) in factors.iter_mut().take(components).enumerate() {
+                        let both = usize::from(*file.get(at + 11 + 3 * i).ok_or_else(cut)?);
+                        *factors = [both >> 4, both & 15].map(|factor| factor.max(1));
+                    }
                     // Baseline and extended sequential only: a progressive picture is spread over the whole file.
                     let height_at = (marker <= 0xc1).then_some(at + 5);
-                    header = Some(Self { height, width, components, height_at, unit });
+                    header = Some(Self { height, width, components, factors, height_at });
                 }
                 0xda => {
                     let header = header.ok_or_else(cut)?;
@@ -59,6 +71,37 @@ impl Header {
             }
             at += 2 + length;
         }
+    }
+
+    /// The largest sampling factors, across and down.
+    fn most_factors(&self) -> [usize; 2] {
+        [0, 1].map(|axis| self.factors.iter().map(|factors| factors[axis]).max().unwrap_or(1))
+    }
+
+    /// What decoding into this many channels takes: of each component a row of blocks, before and after its pixels are
+    /// repeated, and, where the rows are not coded in order, the coefficients of the whole picture.
+    pub fn need(&self, channels: usize) -> Need {
+        let most = self.most_factors();
+        let [across, down] = [self.width.div_ceil(8 * most[0]), self.height.div_ceil(8 * most[1])];
+        let repeats = most != [1, 1];
+        let mut heap = DECODER_BYTES + if repeats { across * 8 * most[0] * 16 } else { 0 };
+        for [h, v] in self.factors.into_iter().take(self.components) {
+            let (stride, times) = (across * 8 * h, [most[0] / h, most[1] / v]);
+            let pixels = times[0] * times[1];
+            heap += 16 * stride * v;
+            if repeats {
+                let doubled = if [h, v] == [1, 1] { pixels } else { 2 * pixels };
+                // The decoder enlarges the buffer of those that are repeated across alone.
+                let repeated = if times == [2, 1] { doubled + 2 * v } else { doubled };
+                heap += stride * (4 * v + 2 * v * pixels + 16 * repeated);
+            }
+            if self.height_at.is_none() {
+                // Of colours to grey, rows may be padded.
+                let padding = if channels == 1 { most[1].div_ceil(most[0]) } else { 1 };
+                heap += 128 * across * down * h * v * padding;
+            }
+        }
+        Need { pixels: self.width * self.height * channels, heap }
     }
 }
 
@@ -82,16 +125,17 @@ fn hide_metadata(file: &mut [u8]) {
 /// Decodes at least the first `rows` rows. Changes the height in the file's header, so that the decoder stops there.
 pub fn decode<'p>(
     file: &mut [u8],
+    header: &Header,
     rows: usize,
     channels: usize,
     pixels: &'p mut [u8],
 ) -> Result<Decoded<'p>, DataError> {
-    let header = Header::parse(file)?;
     hide_metadata(file);
     let mut height = header.height;
     if let Some(at) = header.height_at {
         // One unit more, because the colours of the last row depend on the one below.
-        height = rows.next_multiple_of(header.unit).saturating_add(header.unit).min(height);
+        let unit = 8 * header.most_factors()[1];
+        height = rows.next_multiple_of(unit).saturating_add(unit).min(height);
         file[at..at + 2].copy_from_slice(&(height as u16).to_be_bytes());
     }
     let corrupt = |reason: zune_jpeg::errors::DecodeErrors| DataError::Corrupt { reason: reason.to_string() };
@@ -112,8 +156,8 @@ pub fn decode<'p>(
     Ok(Decoded { pixels, size: [height, header.width] })
 }
 
-/// The decoder's heap at most: coefficients of four components for a progressive picture, tables, and a row of blocks for
-/// each component.
+/// The decoder's heap at most for a common picture of this many pixels: coefficients of four components, and a row of blocks of
+/// each.
 pub fn heap_bytes(most_pixels: usize) -> usize {
     most_pixels.saturating_mul(8).saturating_add(256 << 10)
 }

@@ -1,6 +1,6 @@
 //! Pictures with a class for each pixel.
 
-use super::{Decode, Written, announced, picture::MAX_CHANNELS, png};
+use super::{Decode, Header, Need, Written, png};
 use crate::{DataError, Field, Kind, Record, Schema, Stage};
 
 /// The grey value of pixels without a class.
@@ -86,36 +86,54 @@ impl Stage for DecodeMasks {
         output: &mut Record<'_>,
         scratch: &mut [u8],
     ) -> Result<(), DataError> {
-        let (place, length) = (input.place, input.bytes(0).len());
-        let file = &mut input.buffer_mut(0)[..length];
-        let written = self.decode.picture(file, place, scratch, output.buffer_mut(0))?;
-        let size = announced(input.bytes(1))?;
-        if size != written.size {
-            let ([h, w], [height, width]) = (size, written.size);
+        let (picture, mask) = (Header::parse(input.bytes(0))?, Header::parse(input.bytes(1))?);
+        let (Header::Png(of_mask), [h, w], [height, width]) = (mask, mask.size(), picture.size()) else {
+            return Err(not_a_mask());
+        };
+        if [h, w] != [height, width] {
             let reason = format!("the mask has {h}×{w} pixels, the picture {height}×{width}");
             return Err(DataError::Corrupt { reason });
         }
-        let pixels = &mut scratch[..self.decode.most_pixels.saturating_mul(MAX_CHANNELS)];
-        let mask = png::classes(input.bytes(1), pixels)?;
-        self.write(&written, mask.pixels, output.buffer_mut(1))
+        let (place, lengths) = (input.place, [0, 1].map(|column| input.bytes(column).len()));
+        let need = self.decode.checked_need(&picture)?.max(mask_need(&mask));
+        self.decode.in_memory(need, scratch, |mut workspace| {
+            let file = &mut input.buffer_mut(0)[..lengths[0]];
+            let written = self.decode.picture(file, &picture, place, &mut workspace, output.buffer_mut(0))?;
+            let file = &mut input.buffer_mut(1)[..lengths[1]];
+            let mask = png::classes(file, &of_mask, workspace.pixels)?;
+            self.write(&written, mask.pixels, output.buffer_mut(1))
+        })
     }
 
     fn scratch_bytes(&self, input: &Schema) -> usize {
         self.decode.scratch_bytes(input)
     }
 
-    fn decoder_bytes(&self) -> usize {
-        self.decode.decoder_bytes()
+    fn decoder_bytes(&self, readers: usize) -> usize {
+        self.decode.decoder_bytes(readers)
     }
 }
 
+fn not_a_mask() -> DataError {
+    DataError::Corrupt { reason: "the mask is no PNG file, or too large".into() }
+}
+
+/// What decoding a mask with this header takes: a byte for each pixel.
+pub(crate) fn mask_need(header: &Header) -> Need {
+    let [height, width] = header.size();
+    let Header::Png(header) = header else { return Need::default() };
+    Need { pixels: height.saturating_mul(width), ..header.need(1) }
+}
+
 /// The largest class of a mask whose decoded pixels fit into `pixels`.
-pub(crate) fn most_class(file: &[u8], pixels: &mut [u8]) -> Result<Option<u8>, DataError> {
-    let [height, width] = announced(file)?;
-    if height.saturating_mul(width).saturating_mul(MAX_CHANNELS) > pixels.len() || file.first() == Some(&0xff)
-    {
-        return Err(DataError::Corrupt { reason: "the mask is no PNG file, or too large".into() });
+pub(crate) fn most_class(file: &mut [u8], pixels: &mut [u8]) -> Result<Option<u8>, DataError> {
+    let header = Header::parse(file)?;
+    let (Header::Png(of_mask), Need { pixels: bytes, .. }) = (header, mask_need(&header)) else {
+        return Err(not_a_mask());
+    };
+    if bytes > pixels.len() {
+        return Err(not_a_mask());
     }
-    let mask = png::classes(file, pixels)?;
+    let mask = png::classes(file, &of_mask, pixels)?;
     Ok(mask.pixels.iter().copied().filter(|class| *class != NO_CLASS).max())
 }

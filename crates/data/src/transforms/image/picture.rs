@@ -42,6 +42,13 @@ impl Window {
         let last = self.corner[0] + (self.size[0] + 1) as f64 * self.scale;
         (last.ceil().max(1.0) as usize).saturating_add(1).min(height)
     }
+
+    /// The most bytes between the two passes of resizing: as many rows as the result has, of the columns that it reads.
+    pub fn bytes_between_passes(&self, channels: usize) -> usize {
+        let columns = (self.size[1] as f64 * self.scale).ceil() as usize;
+        let columns = columns.saturating_add(2 * self.scale.max(1.0).ceil() as usize + 2);
+        columns.saturating_mul(self.size[0]).saturating_add(1).saturating_mul(channels)
+    }
 }
 
 impl Frame<'_> {
@@ -61,6 +68,10 @@ impl Frame<'_> {
             extent(1, left),
             extent(0, top),
         );
+        // A larger buffer replaces the resizer's; growing it would hold both, and more than is needed.
+        if resizer.size_of_internal_buffers() < window.bytes_between_passes(self.channels) {
+            resizer.reset_internal_buffers();
+        }
         // Not `Resizer::resize`: that compiles every type of pixel into this crate.
         match self.channels {
             1 => self.resize_as::<U8>(window, resizer, &options, into),

@@ -1,5 +1,6 @@
 //! PNG pictures and masks.
 
+use super::memory::Need;
 use super::picture::Decoded;
 use crate::DataError;
 use png::{ColorType, Decoder, DecodingError, Limits, Transformations};
@@ -9,24 +10,128 @@ fn corrupt(error: DecodingError) -> DataError {
     DataError::Corrupt { reason: error.to_string() }
 }
 
-/// Height and width that the header announces.
-pub fn announced(file: &[u8]) -> Result<[usize; 2], DataError> {
-    let mut decoder = Decoder::new_with_limits(Cursor::new(file), Limits { bytes: 1 << 20 });
-    let info = decoder.read_header_info().map_err(corrupt)?;
-    Ok([info.height as usize, info.width as usize])
+/// Bytes before the first chunk.
+const SIGNATURE: usize = 8;
+/// The decoder's heap apart from rows: tables of the decompressor, the palette.
+const DECODER_BYTES: usize = 64 << 10;
+/// The most chunks that decoding needs, before the pixels: header, palette, transparency.
+const MAX_CHUNKS: usize = 3;
+
+/// What the chunks before the pixels say.
+#[derive(Clone, Copy)]
+pub struct Header {
+    pub height: usize,
+    pub width: usize,
+    /// Bits of a sample.
+    bits: usize,
+    /// Samples of a pixel in the file, and of a decoded one.
+    samples: [usize; 2],
+    pub is_colour: bool,
 }
 
-/// Whether the header announces colours.
-pub fn is_colour(file: &[u8]) -> Result<bool, DataError> {
-    let mut decoder = Decoder::new_with_limits(Cursor::new(file), Limits { bytes: 1 << 20 });
-    let info = decoder.read_header_info().map_err(corrupt)?;
-    Ok(!matches!(info.color_type, ColorType::Grayscale | ColorType::GrayscaleAlpha))
+/// Visits the whole chunks before the pixels by name, offset and length; returns the offset of what follows them.
+fn chunks(
+    file: &[u8],
+    mut visit: impl FnMut(&[u8], usize, usize) -> Result<(), DataError>,
+) -> Result<usize, DataError> {
+    let mut at = SIGNATURE;
+    while let (Some(length), Some(name)) = (file.get(at..at + 4), file.get(at + 4..at + 8)) {
+        let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)) + 12;
+        if name == b"IDAT" || file.len() - at < length {
+            break;
+        }
+        visit(name, at, length)?;
+        at += length;
+    }
+    Ok(at)
+}
+
+impl Header {
+    /// Parses the chunks before the pixels.
+    pub fn parse(file: &[u8]) -> Result<Self, DataError> {
+        let damaged = || DataError::Corrupt { reason: "the PNG header is damaged".into() };
+        let first = file.get(SIGNATURE..SIGNATURE + 8) == Some(b"\0\0\0\x0dIHDR");
+        let (Some(header), true) = (file.get(SIGNATURE + 8..SIGNATURE + 8 + 13), first) else {
+            return Err(damaged());
+        };
+        let mut transparent = false;
+        chunks(file, |name, _, _| {
+            transparent |= name == b"tRNS";
+            Ok(())
+        })?;
+        let number = |at: usize| header[at..at + 4].iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
+        let alpha = usize::from(transparent);
+        let (samples, is_colour) = match header[9] {
+            0 => ([1, 1 + alpha], false),
+            2 => ([3, 3 + alpha], true),
+            3 => ([1, 3 + alpha], true),
+            4 => ([2, 2], false),
+            6 => ([4, 4], true),
+            _ => return Err(damaged()),
+        };
+        Ok(Self { height: number(4), width: number(0), bits: usize::from(header[8]), samples, is_colour })
+    }
+
+    /// Bytes of a row in the file, with its filter.
+    fn row_bytes(&self) -> usize {
+        self.width.saturating_mul(self.samples[0] * self.bits).div_ceil(8).saturating_add(1)
+    }
+
+    /// Bytes of a decoded row.
+    fn line_bytes(&self) -> usize {
+        self.width.saturating_mul(self.samples[1])
+    }
+
+    /// What decoding into this many channels takes: the decompressor's window with some rows, and its pixels.
+    pub fn need(&self, channels: usize) -> Need {
+        let row = self.row_bytes();
+        let window = row.saturating_mul(4).max(128 << 10).saturating_add(row.saturating_mul(2) + (48 << 10));
+        // Rows of the passes of an interlaced picture have filters, too.
+        let all = row.saturating_add(8).saturating_mul(self.height).saturating_mul(2).saturating_add(8 << 10);
+        // The buffer is doubled, beside the one before.
+        let buffer = window.min(all).saturating_mul(3);
+        let heap = buffer.saturating_add(self.line_bytes()).saturating_add(row).saturating_add(DECODER_BYTES);
+        let pixels = self.width.saturating_mul(self.height).saturating_mul(self.samples[1].max(channels));
+        Need { pixels, heap }
+    }
+
+    /// A decoder of the file without chunks that decoding does not need.
+    fn decoder<'f>(&self, file: &'f mut [u8]) -> Result<Decoder<Cursor<&'f [u8]>>, DataError> {
+        let start = drop_metadata(file)?;
+        let limits = Limits { bytes: self.line_bytes().saturating_add(8 << 10) };
+        Ok(Decoder::new_with_limits(Cursor::new(&file[start..]), limits))
+    }
+}
+
+/// Moves the signature and the chunks that decoding needs to the front of the pixels, so that the decoder copies nothing else;
+/// returns where they start.
+fn drop_metadata(file: &mut [u8]) -> Result<usize, DataError> {
+    let (mut kept, mut count) = ([(0, 0); MAX_CHUNKS], 0);
+    let mut start = chunks(file, |name, at, length| {
+        if [b"IHDR", b"PLTE", b"tRNS"].iter().any(|needed| name == *needed) {
+            let place = kept.get_mut(count).ok_or_else(|| DataError::Corrupt {
+                reason: "a PNG chunk that may be there once is there twice".into(),
+            })?;
+            (*place, count) = ((at, length), count + 1);
+        }
+        Ok(())
+    })?;
+    // From the end, so that no chunk is overwritten before it is moved.
+    for (at, length) in kept[..count].iter().rev().copied().chain([(0, SIGNATURE)]) {
+        start -= length;
+        file.copy_within(at..at + length, start);
+    }
+    Ok(start)
 }
 
 /// Decodes the whole picture into one or three channels, without transparency.
-pub fn decode<'p>(file: &[u8], channels: usize, pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
-    let limits = Limits { bytes: heap_bytes(pixels.len() / 4) };
-    let mut decoder = Decoder::new_with_limits(Cursor::new(file), limits);
+pub fn decode<'p>(
+    file: &mut [u8],
+    header: &Header,
+    channels: usize,
+    pixels: &'p mut [u8],
+) -> Result<Decoded<'p>, DataError> {
+    let mut decoder = header.decoder(file)?;
     decoder.set_transformations(Transformations::normalize_to_color8());
     let mut reader = decoder.read_info().map_err(corrupt)?;
     let frame = reader.next_frame(pixels).map_err(corrupt)?;
@@ -43,9 +148,8 @@ pub fn decode<'p>(file: &[u8], channels: usize, pixels: &'p mut [u8]) -> Result<
 }
 
 /// Decodes a mask: its grey values or palette indices, of up to 8 bits, are classes.
-pub fn classes<'p>(file: &[u8], pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
-    let limits = Limits { bytes: heap_bytes(pixels.len() / 4) };
-    let mut decoder = Decoder::new_with_limits(Cursor::new(file), limits);
+pub fn classes<'p>(file: &mut [u8], header: &Header, pixels: &'p mut [u8]) -> Result<Decoded<'p>, DataError> {
+    let mut decoder = header.decoder(file)?;
     decoder.set_transformations(Transformations::IDENTITY);
     let mut reader = decoder.read_info().map_err(corrupt)?;
     let kind = reader.output_color_type();
@@ -96,7 +200,7 @@ fn convert(pixels: &mut [u8], count: usize, from: usize, to: usize) {
     }
 }
 
-/// The decoder's heap at most: window and buffers of the decompressor, and lines of the picture.
+/// The decoder's heap at most for a common picture: window and buffers of the decompressor, and lines of the picture.
 pub fn heap_bytes(most_pixels: usize) -> usize {
-    most_pixels.saturating_mul(4).saturating_add(512 << 10)
+    most_pixels.saturating_mul(4).saturating_add(768 << 10)
 }
