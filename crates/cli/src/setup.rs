@@ -266,7 +266,7 @@ pub fn check_spill_folder(options: &RunOptions, plans: &PlanSet) -> Result<(), F
     let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     match SpillFile::create(existing, 0) {
         Ok(_) => Ok(()),
-        Err(error) => Err(TrainError::from(ExecuteError::Spill(error.to_string())).into()),
+        Err(error) => Err(TrainError::from(ExecuteError::Transfer(error.to_string())).into()),
     }
 }
 

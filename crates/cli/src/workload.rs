@@ -5,7 +5,7 @@ use super::args::RunOptions;
 use super::text::count;
 use super::{Failure, say};
 use plimsoll::Size;
-use plimsoll::plan::remat::{LineTooLow, SearchError, check, lower_bound, smallest_line, solve};
+use plimsoll::plan::remat::{Frontier, LineTooLow, check, lower_bound};
 use plimsoll::plan::{in_words, workload::Workload};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,7 +20,8 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
     let problem = &workload.problem;
     let line = line(options, &workload)?;
     let start = Instant::now();
-    let solved = solve(problem, line);
+    let mut frontier = Frontier::new(problem).map_err(Failure::usage)?;
+    let solved = frontier.solve(line);
     let planning_ms = start.elapsed().as_secs_f64() * 1e3;
     let of_baseline = |nanoseconds: u64| nanoseconds as f64 / workload.baseline_ns as f64;
     let bound = lower_bound(problem, line).map_err(Failure::usage)?;
@@ -28,14 +29,11 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
     let bound = of_baseline(once + bound) - 1.0;
     let schedule = match solved {
         Ok(schedule) => schedule,
-        Err(SearchError::LineTooLow(short)) => {
-            return Err(refuse(options, &workload, short, bound, planning_ms));
-        }
-        Err(error) => return Err(Failure::usage(error)),
+        Err(short) => return Err(refuse(options, &workload, short, bound, planning_ms)),
     };
     let figures = check(problem, &schedule).map_err(Failure::run)?;
     let overhead = of_baseline(figures.nanoseconds) - 1.0;
-    let smallest = smallest_line(problem).map_err(Failure::usage)?.min(figures.peak_bytes);
+    let smallest = frontier.lowest().peak_bytes.min(figures.peak_bytes);
     let mut runs_of = vec![0_usize; problem.calls.len()];
     schedule.runs.iter().for_each(|run| runs_of[run.call] += 1);
     let kept = runs_of.iter().filter(|&&runs| runs == 1).count();

@@ -57,13 +57,11 @@ impl FlowNetwork {
     /// [`Self::sink_side`] then give the sides of a cut.
     pub fn min_cut(&mut self, source: usize, sink: usize) -> u64 {
         let mut flow = 0;
+        let mut path = Vec::new();
         while self.find_levels(source, sink) {
             self.next.fill(0);
-            loop {
-                let sent = self.augment(source, sink);
-                if sent == 0 {
-                    break;
-                }
+            path.clear();
+            while let Some(sent) = self.augment(source, sink, &mut path) {
                 flow = u64::saturating_add(flow, sent);
             }
         }
@@ -108,10 +106,10 @@ impl FlowNetwork {
         self.level[sink] > 0
     }
 
-    /// Sends flow along one path of rising levels. Iterative, because chains can be thousands of vertices long.
-    fn augment(&mut self, source: usize, sink: usize) -> u64 {
-        let mut path: Vec<u32> = Vec::new();
-        let mut vertex = source;
+    /// Sends flow along one path of rising levels, and leaves its beginning up to the first edge without capacity, from where
+    /// the next path goes on. Iterative, because chains can be thousands of vertices long.
+    fn augment(&mut self, source: usize, sink: usize, path: &mut Vec<u32>) -> Option<u64> {
+        let mut vertex = path.last().map_or(source, |&edge| self.to[edge as usize] as usize);
         while vertex != sink {
             let out = &self.out[vertex];
             let open = (self.next[vertex] as usize..out.len()).find(|&i| {
@@ -126,18 +124,20 @@ impl FlowNetwork {
                 }
                 None => {
                     self.next[vertex] = out.len() as u32;
-                    let Some(edge) = path.pop() else { return 0 };
+                    let edge = path.pop()?;
                     vertex = self.to[edge as usize ^ 1] as usize;
                     self.next[vertex] += 1;
                 }
             }
         }
-        let sent = path.iter().map(|&e| self.residual[e as usize]).min().unwrap_or(0);
-        for edge in path {
+        let sent = path.iter().map(|&e| self.residual[e as usize]).min()?;
+        for &edge in path.iter() {
             self.residual[edge as usize] -= sent;
             self.residual[edge as usize ^ 1] += sent;
         }
-        sent
+        let full = path.iter().position(|&edge| self.residual[edge as usize] == 0);
+        path.truncate(full.unwrap_or(0));
+        Some(sent)
     }
 }
 

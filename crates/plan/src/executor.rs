@@ -29,7 +29,7 @@ pub enum ExecuteError {
     },
     /// A transfer to or from a tier failed.
     #[error("{0}")]
-    Spill(String),
+    Transfer(String),
     /// The caller's arguments do not fit the plan.
     #[error("{0}")]
     Input(String),

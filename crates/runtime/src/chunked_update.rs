@@ -4,7 +4,7 @@
 use super::device::{Device, Operands};
 use super::queues::{Place, Ticket, Transfers};
 use plimsoll_graph::{Graph, NodeId, ValueId};
-use plimsoll_plan::{BufferId, ChunkTypes, ExecuteError};
+use plimsoll_plan::{BufferId, ChunkTypes, Direction, ExecuteError};
 
 /// Addresses of operands are kept on the stack.
 const MOST_OPERANDS: usize = ChunkTypes::MOST_OPERANDS;
@@ -140,8 +140,9 @@ impl<C> ChunkedUpdate<C> {
         let mut stored = NO_TICKETS;
         let mut outcome = Ok(());
         for at in 0..chunks.min(SLOTS) {
+            let slot = &mut loaded[at % SLOTS];
             // SAFETY: the workspace is this call's alone; nothing touches the slot until the wait below.
-            outcome = outcome.and(unsafe { self.load(transfers, at, workspace, &mut loaded[at % SLOTS]) });
+            outcome = outcome.and(unsafe { self.transfer(Direction::Load, transfers, at, workspace, slot) });
         }
         for at in 0..chunks {
             outcome = outcome.and_then(|()| self.wait(transfers, &loaded[at % SLOTS]));
@@ -154,11 +155,13 @@ impl<C> ChunkedUpdate<C> {
                 break;
             }
             // SAFETY: the next write to the slot is a load that the queue orders after this store.
-            outcome = unsafe { self.store(transfers, at, workspace, &mut stored) };
+            outcome = unsafe { self.transfer(Direction::Store, transfers, at, workspace, &mut stored) };
             if at + SLOTS < chunks {
                 let slot = &mut loaded[at % SLOTS];
+                let next = at + SLOTS;
                 // SAFETY: as above; the queue orders this load after the store from the same slot.
-                outcome = outcome.and(unsafe { self.load(transfers, at + SLOTS, workspace, slot) });
+                outcome =
+                    outcome.and(unsafe { self.transfer(Direction::Load, transfers, next, workspace, slot) });
             }
         }
         // After a failure, the other slot may still be in transfer.
@@ -177,48 +180,30 @@ impl<C> ChunkedUpdate<C> {
         workspace.wrapping_add(start)
     }
 
-    /// The offset of a chunk of a state in its tier, and its bytes.
-    fn range(&self, state: &OffloadedState, at: usize) -> (u64, usize) {
-        let start = state.home.offset + (at * self.chunk * state.element_bytes) as u64;
-        (start, self.length(at) * state.element_bytes)
+    /// The place of a chunk of a state in its tier, and its bytes.
+    fn range(&self, state: &OffloadedState, at: usize) -> (Place, usize) {
+        let offset = state.home.offset + (at * self.chunk * state.element_bytes) as u64;
+        (Place { offset, ..state.home }, self.length(at) * state.element_bytes)
     }
 
-    /// Starts the loads of a chunk.
+    /// Starts the loads or stores of a chunk.
     ///
     /// # Safety
-    /// Until the tickets are waited for, nothing touches the chunk's slot.
-    unsafe fn load(
+    /// Until the tickets are waited for, nothing touches the chunk's slot but kernels that read it while it is stored, and a
+    /// later load.
+    unsafe fn transfer(
         &self,
+        direction: Direction,
         transfers: &Transfers,
         at: usize,
         workspace: *mut u8,
         tickets: &mut Tickets,
     ) -> Result<(), ExecuteError> {
         for (state, ticket) in self.states.iter().zip(tickets) {
-            let (offset, bytes) = self.range(state, at);
-            let queue = transfers.queue(state.home.tier)?;
+            let (place, bytes) = self.range(state, at);
+            let slot = self.slot(state, at, workspace);
             // SAFETY: the slot is in the workspace; the rest is the caller's promise.
-            *ticket = Some(unsafe { queue.load(offset, self.slot(state, at, workspace), bytes) });
-        }
-        Ok(())
-    }
-
-    /// Starts the stores of a chunk.
-    ///
-    /// # Safety
-    /// Until the tickets are waited for, nothing but a later load writes to the chunk's slot.
-    unsafe fn store(
-        &self,
-        transfers: &Transfers,
-        at: usize,
-        workspace: *mut u8,
-        tickets: &mut Tickets,
-    ) -> Result<(), ExecuteError> {
-        for (state, ticket) in self.states.iter().zip(tickets) {
-            let (offset, bytes) = self.range(state, at);
-            let queue = transfers.queue(state.home.tier)?;
-            // SAFETY: as for loads.
-            *ticket = Some(unsafe { queue.store(offset, self.slot(state, at, workspace), bytes) });
+            *ticket = Some(unsafe { transfers.start(direction, place, slot, bytes)? });
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The transfer queues of a run, a queue for each tier, and the transfers that its steps have in flight.
 
-use crate::spill::SpillError;
-use plimsoll_plan::{ExecuteError, PerTier, Tier};
+use crate::spill::TransferError;
+use plimsoll_plan::{Direction, ExecuteError, PerTier, Tier};
 use std::time::Duration;
 
 /// Loads from and stores to a tier, which run beside the thread that requests them.
@@ -35,25 +35,25 @@ pub trait TransferQueue: Send + Sync {
     ///
     /// # Errors
     /// The first of theirs.
-    fn wait(&self, ticket: Ticket) -> Result<(), SpillError>;
+    fn wait(&self, ticket: Ticket) -> Result<(), TransferError>;
 
     /// Waits until all requests have completed.
     ///
     /// # Errors
     /// The first of theirs.
-    fn drain(&self) -> Result<(), SpillError>;
+    fn drain(&self) -> Result<(), TransferError>;
 
     /// Reads at any offset, after all earlier requests.
     ///
     /// # Panics
     /// If the range is not inside the tier.
-    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError>;
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError>;
 
     /// Writes at any offset, after all earlier requests, and leaves the bytes around the range as they are.
     ///
     /// # Panics
     /// If the range is not inside the tier.
-    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError>;
+    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), TransferError>;
 
     /// How long callers have waited so far, for requests to complete or for space in the queue.
     fn waited(&self) -> Duration;
@@ -88,41 +88,46 @@ impl Transfers {
 
     /// The queue of a tier.
     pub fn queue(&self, tier: Tier) -> Result<&dyn TransferQueue, ExecuteError> {
-        let missing = || ExecuteError::Spill(format!("this run has no queue for {}", tier.name()));
+        let missing = || ExecuteError::Transfer(format!("this run has no queue for {}", tier.name()));
         self.queues[tier].as_deref().ok_or_else(missing)
     }
 
-    /// Starts the load of a step.
+    /// Starts a transfer between memory and a place.
     ///
     /// # Safety
-    /// As for [`TransferQueue::load`], until [`Transfers::wait_for`] has returned for the step.
-    pub unsafe fn load(
-        &mut self,
-        step: usize,
-        from: Place,
-        into: *mut u8,
+    /// As for [`TransferQueue::load`] and [`TransferQueue::store`], until [`Transfers::wait`] has returned for it.
+    pub unsafe fn start(
+        &self,
+        direction: Direction,
+        place: Place,
+        memory: *mut u8,
         bytes: usize,
-    ) -> Result<(), ExecuteError> {
+    ) -> Result<Ticket, ExecuteError> {
+        let queue = self.queue(place.tier)?;
         // SAFETY: the caller's promise is passed on.
-        let ticket = unsafe { self.queue(from.tier)?.load(from.offset, into, bytes) };
-        self.tickets[step] = Some((from.tier, ticket));
-        Ok(())
+        Ok(unsafe {
+            match direction {
+                Direction::Load => queue.load(place.offset, memory, bytes),
+                Direction::Store => queue.store(place.offset, memory, bytes),
+            }
+        })
     }
 
-    /// Starts the store of a step.
+    /// Starts the transfer of a step.
     ///
     /// # Safety
-    /// As for [`TransferQueue::store`], until [`Transfers::wait_for`] has returned for the step.
-    pub unsafe fn store(
+    /// As for [`Transfers::start`], until [`Transfers::wait_for`] has returned for the step.
+    pub unsafe fn start_step(
         &mut self,
         step: usize,
-        to: Place,
-        from: *const u8,
+        direction: Direction,
+        place: Place,
+        memory: *mut u8,
         bytes: usize,
     ) -> Result<(), ExecuteError> {
         // SAFETY: the caller's promise is passed on.
-        let ticket = unsafe { self.queue(to.tier)?.store(to.offset, from, bytes) };
-        self.tickets[step] = Some((to.tier, ticket));
+        let ticket = unsafe { self.start(direction, place, memory, bytes)? };
+        self.tickets[step] = Some((place.tier, ticket));
         Ok(())
     }
 
@@ -155,6 +160,6 @@ impl Transfers {
 }
 
 /// The error of a run whose transfer failed.
-pub(crate) fn failed(error: SpillError) -> ExecuteError {
-    ExecuteError::Spill(error.to_string())
+pub(crate) fn failed(error: TransferError) -> ExecuteError {
+    ExecuteError::Transfer(error.to_string())
 }

@@ -10,7 +10,7 @@ use super::step_name;
 use super::step_times::StepTimes;
 use plimsoll_graph::NodeId;
 use plimsoll_plan::{
-    BufferKind, ExecuteError, ExecutionPlan, Extra, PlanSet, Prepared, StateHome, Target, verify,
+    BufferKind, Direction, ExecuteError, ExecutionPlan, Extra, PlanSet, Prepared, StateHome, Target, verify,
     verify_hazards,
 };
 use std::sync::Arc;
@@ -130,11 +130,17 @@ impl<D: Device> StepLoop<D> {
             Command::Load(from) => {
                 // SAFETY: a region of the arena. The next step that touches it waits for the transfer, in this run or the
                 // next of the same plan (`ExecutionPlan::waits`); a run of another plan waits for all transfers.
-                unsafe { self.transfers.load(index, *from, self.writes[0], step.writes[0].bytes) }
+                unsafe {
+                    let (into, bytes) = (self.writes[0], step.writes[0].bytes);
+                    self.transfers.start_step(index, Direction::Load, *from, into, bytes)
+                }
             }
             Command::Store(to) => {
                 // SAFETY: as for loads, of the next step that writes to it; `write_state` waits for all transfers.
-                unsafe { self.transfers.store(index, *to, self.reads[0], step.reads[0].bytes) }
+                unsafe {
+                    let (from, bytes) = (self.reads[0].cast_mut(), step.reads[0].bytes);
+                    self.transfers.start_step(index, Direction::Store, *to, from, bytes)
+                }
             }
             Command::ChunkedUpdate(update) => {
                 let (device, transfers) = (self.device.as_ref(), &self.transfers);

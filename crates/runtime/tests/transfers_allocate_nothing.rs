@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use plimsoll_runtime::TransferQueue;
-use plimsoll_runtime::spill::{BLOCK, SpillError, SpillFile};
+use plimsoll_runtime::spill::{BLOCK, SpillFile, TransferError};
 use plimsoll_runtime::transfer::FileQueue;
 use plimsoll_testing::CountingAllocator;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn transfers_allocate_nothing() {
     let stride = bytes.next_multiple_of(BLOCK) as u64;
     let create = |folder: &str| SpillFile::create(Path::new(folder), 2 * stride);
     let file = match create(env!("CARGO_TARGET_TMPDIR")) {
-        Err(SpillError::Memory { .. }) => create("/var/tmp"),
+        Err(TransferError::Memory { .. }) => create("/var/tmp"),
         outcome => outcome,
     };
     // Fewer slots than requests: submitting one waits, too.

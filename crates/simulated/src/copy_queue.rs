@@ -2,7 +2,7 @@
 
 use crate::store::Store;
 use plimsoll_plan::{Direction, Link, TIER_ALIGNMENT};
-use plimsoll_runtime::spill::SpillError;
+use plimsoll_runtime::spill::TransferError;
 use plimsoll_runtime::{Ticket, TransferQueue};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -40,7 +40,7 @@ struct Lanes {
     /// Threads that have started.
     started: usize,
     closing: bool,
-    failed: Option<SpillError>,
+    failed: Option<TransferError>,
     waited: Duration,
 }
 
@@ -79,7 +79,7 @@ impl Request {
 
 impl CopyQueue {
     /// Starts the threads.
-    pub fn new(store: Store, link: Link) -> Result<Self, SpillError> {
+    pub fn new(store: Store, link: Link) -> Result<Self, TransferError> {
         let duplex = matches!(store, Store::Memory(_));
         let mut lanes = Lanes { duplex, ..Lanes::default() };
         lanes.lanes.iter_mut().for_each(|lane| lane.requests.reserve_exact(CAPACITY));
@@ -88,7 +88,7 @@ impl CopyQueue {
         for lane in 0..if duplex { 2 } else { 1 } {
             let inner = queue.inner.clone();
             let thread = std::thread::Builder::new().name("copy".into()).spawn(move || inner.work(lane));
-            queue.threads.push(thread.map_err(|e| SpillError::Start { reason: e.to_string() })?);
+            queue.threads.push(thread.map_err(|e| TransferError::Start { reason: e.to_string() })?);
         }
         // A thread allocates while it starts: that is over before the first request.
         drop(queue.inner.wait_until(queue.inner.lock(), |lanes| lanes.started == queue.threads.len()));
@@ -131,7 +131,7 @@ impl Lanes {
         usize::from(self.duplex && direction == Direction::Store)
     }
 
-    fn outcome(&self) -> Result<(), SpillError> {
+    fn outcome(&self) -> Result<(), TransferError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 }
@@ -189,7 +189,7 @@ impl Inner {
     }
 
     /// Moves the bytes of a request at the speed of the link, which is free at a moment.
-    fn move_bytes(&self, request: Request, free_at: &mut Instant) -> Result<(), SpillError> {
+    fn move_bytes(&self, request: Request, free_at: &mut Instant) -> Result<(), TransferError> {
         let Request { direction, offset, memory, bytes, issued_at, .. } = request;
         let per_mib = match direction {
             Direction::Load => self.link.load_ns_per_mib,
@@ -228,23 +228,23 @@ impl TransferQueue for CopyQueue {
         self.request(Direction::Store, offset, from.cast_mut(), bytes)
     }
 
-    fn wait(&self, ticket: Ticket) -> Result<(), SpillError> {
+    fn wait(&self, ticket: Ticket) -> Result<(), TransferError> {
         let (number, lane) = (ticket.0 >> 1, (ticket.0 & 1) as usize);
         self.inner.wait_until(self.inner.lock(), |lanes| lanes.lanes[lane].done >= number).outcome()
     }
 
-    fn drain(&self) -> Result<(), SpillError> {
+    fn drain(&self) -> Result<(), TransferError> {
         self.idle().outcome()
     }
 
-    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
         let lanes = self.idle();
         lanes.outcome()?;
         // SAFETY: the slice is the caller's. Nothing is in transfer, and nothing is requested while the lanes are locked.
         unsafe { self.inner.store.load(offset, into.as_mut_ptr(), into.len()) }
     }
 
-    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
+    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), TransferError> {
         let lanes = self.idle();
         lanes.outcome()?;
         // SAFETY: as above.

@@ -5,7 +5,7 @@ use crate::device::{SimulatedDevice, SimulatedTarget};
 use crate::store::Store;
 use plimsoll_cpu::{CpuDevice, CpuTarget};
 use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
-use plimsoll_runtime::spill::{SpillError, SpillFile};
+use plimsoll_runtime::spill::{SpillFile, TransferError};
 use plimsoll_runtime::transfer::{FileQueue, STAGING_BYTES};
 use plimsoll_runtime::{Options, Queues, StepTimes, TransferQueue, prepare};
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ impl Simulated {
         Self { options: Options { times: Some(times), ..self.options }, ..self }
     }
 
-    fn queues(&self, plans: &PlanSet) -> Result<Queues, SpillError> {
+    fn queues(&self, plans: &PlanSet) -> Result<Queues, TransferError> {
         let mut queues = Queues::default();
         let boxed = |queue: CopyQueue| Box::new(queue) as Box<dyn TransferQueue>;
         if plans.tier_bytes.host > 0 {
@@ -69,7 +69,8 @@ impl Simulated {
             queues.host = Some(boxed(CopyQueue::new(store, self.device.link)?));
         }
         if plans.tier_bytes.file > 0 {
-            let missing = || SpillError::Start { reason: "this executor has no folder to spill to".into() };
+            let missing =
+                || TransferError::Start { reason: "this executor has no folder to spill to".into() };
             let (folder, disk) = self.spill.as_ref().ok_or_else(missing)?;
             let file = SpillFile::create(folder, plans.tier_bytes.file)?;
             let store = Store::file(FileQueue::new(file, 1)?)?;
@@ -93,7 +94,7 @@ impl Executor for Simulated {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        let queues = |plans: &PlanSet| self.queues(plans).map_err(|e| ExecuteError::Spill(e.to_string()));
+        let queues = |plans: &PlanSet| self.queues(plans).map_err(|e| ExecuteError::Transfer(e.to_string()));
         prepare(plans, &self.target, self.device.clone(), queues, &self.options)
     }
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_runtime::TransferQueue;
 use plimsoll_runtime::arena::Arena;
-use plimsoll_runtime::spill::SpillError;
+use plimsoll_runtime::spill::TransferError;
 use plimsoll_runtime::transfer::FileQueue;
 
 /// Bytes that pass the staging buffer at a time.
@@ -23,12 +23,12 @@ pub(crate) enum Store {
 
 impl Store {
     /// Memory of so many bytes.
-    pub fn memory(bytes: usize) -> Result<Self, SpillError> {
+    pub fn memory(bytes: usize) -> Result<Self, TransferError> {
         Ok(Self::Memory(Arena::new(bytes).map_err(start)?))
     }
 
     /// A file with its staging buffer.
-    pub fn file(file: FileQueue) -> Result<Self, SpillError> {
+    pub fn file(file: FileQueue) -> Result<Self, TransferError> {
         Ok(Self::File { file, staging: Arena::new(STAGING_BYTES).map_err(start)? })
     }
 
@@ -50,7 +50,7 @@ impl Store {
     /// # Safety
     /// The memory has that many bytes, and nothing else uses it or these bytes of the store meanwhile; one thread at a time
     /// moves bytes of a file.
-    pub(crate) unsafe fn load(&self, offset: u64, into: *mut u8, bytes: usize) -> Result<(), SpillError> {
+    pub(crate) unsafe fn load(&self, offset: u64, into: *mut u8, bytes: usize) -> Result<(), TransferError> {
         match self {
             Self::Memory(arena) => {
                 let from = arena.at(offset as usize, bytes);
@@ -75,7 +75,12 @@ impl Store {
     ///
     /// # Safety
     /// As for [`Store::load`]; others may read the memory meanwhile.
-    pub(crate) unsafe fn store(&self, offset: u64, from: *const u8, bytes: usize) -> Result<(), SpillError> {
+    pub(crate) unsafe fn store(
+        &self,
+        offset: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), TransferError> {
         match self {
             Self::Memory(arena) => {
                 let to = arena.at(offset as usize, bytes);
@@ -97,6 +102,6 @@ impl Store {
     }
 }
 
-fn start(error: std::io::Error) -> SpillError {
-    SpillError::Start { reason: error.to_string() }
+fn start(error: std::io::Error) -> TransferError {
+    TransferError::Start { reason: error.to_string() }
 }

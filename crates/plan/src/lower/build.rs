@@ -145,7 +145,9 @@ impl<'a> TaskGraph<'a> {
         for state in states {
             let ty = self.graph.ty(self.graph.states[state].input);
             chunks += CHUNK_ELEMENTS * ty.dtype.bytes();
-            chunked[self.state_tier(state)] += ty.bytes() as u64;
+            if let Some(tier) = self.state_tiers[state].tier() {
+                chunked[tier] += ty.bytes() as u64;
+            }
         }
         let task = &mut self.tasks[task];
         task.kind = TaskKind::ChunkedUpdate(node);

@@ -60,6 +60,16 @@ pub(crate) enum StateTier {
     Chunked(Tier),
 }
 
+impl StateTier {
+    /// The tier of an offloaded state.
+    pub const fn tier(self) -> Option<Tier> {
+        match self {
+            Self::Whole(tier) | Self::Chunked(tier) => Some(tier),
+            Self::Arena => None,
+        }
+    }
+}
+
 /// What a task does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TaskKind {
@@ -254,15 +264,6 @@ impl<'a> TaskGraph<'a> {
         self.tensors.len() - 1
     }
 
-    /// The tier of an offloaded state.
-    pub(super) fn state_tier(&self, state: usize) -> Tier {
-        match self.state_tiers[state] {
-            StateTier::Whole(tier) | StateTier::Chunked(tier) => tier,
-            // A resident state is never moved.
-            StateTier::Arena => Tier::File,
-        }
-    }
-
     /// Whether a value is an offloaded state's old version.
     pub fn is_offloaded(&self, root: ValueId) -> bool {
         matches!(self.graph.origin(root), Origin::State(i) if self.state_tiers[i] != StateTier::Arena)
@@ -278,11 +279,11 @@ impl<'a> TaskGraph<'a> {
             return tensor;
         }
         let Origin::State(state) = self.graph.origin(root) else { return 0 };
+        let Some(tier) = self.state_tiers[state].tier() else { return 0 };
         let bytes = self.graph.ty(root).bytes();
         let tensor = self.add_tensor(root, bytes, Home::Own);
         self.tensors[tensor].writer = Some(self.tasks.len());
         self.tensor_of[root.index()] = Some(tensor);
-        let tier = self.state_tier(state);
         let nanoseconds = self.tiers.ns(tier, Direction::Load, bytes);
         let kind = TaskKind::Load(Offloaded::State(state), tier);
         self.add_transfer(kind, &[], &[tensor], nanoseconds, optimizer_step, rank);
@@ -291,11 +292,11 @@ impl<'a> TaskGraph<'a> {
 
     /// Adds the store of a state's new version, after every load of the old one.
     pub fn add_store(&mut self, state: usize, new: TensorId, rank: usize) {
+        let Some(tier) = self.state_tiers[state].tier() else { return };
         let old = self.tensor_of[self.graph.states[state].input.index()];
         let makers = [self.tensors[new].writer, old.and_then(|tensor| self.tensors[tensor].writer)];
         let optimizer_step = self.has_micro_batches()
             || makers.iter().flatten().any(|&maker| self.tasks[maker].optimizer_step);
-        let tier = self.state_tier(state);
         let nanoseconds = self.tiers.ns(tier, Direction::Store, self.tensors[new].bytes);
         let kind = TaskKind::Store(Offloaded::State(state), tier);
         let task = self.add_transfer(kind, &[new], &[], nanoseconds, optimizer_step, rank);

@@ -22,7 +22,7 @@ pub(super) fn call_bytes(table: &Table, call: usize) -> u64 {
 /// Positions, and segments between positions, whose knapsack bound is tightened by minimum cuts.
 const CUTS: usize = 3;
 /// Tensors visited in all: of very large steps, only every so many-th position is bounded.
-const MAX_VISITS: usize = 40_000_000;
+const MAX_VISITS: usize = 3_000_000;
 /// Positions at which segments may begin and end.
 const SEGMENT_POSITIONS: usize = 48;
 
@@ -34,31 +34,46 @@ const SEGMENT_POSITIONS: usize = 48;
 /// read between two first runs must be rematerialized between them, so the bounds of disjoint segments add up.
 pub(super) fn lower_bound(table: &Table, line: u64) -> u64 {
     let runs: Vec<u32> = (0..table.calls as u32).collect();
-    let mut simulator = PeakSimulator::new(table);
-    let recorded = simulator.measure(&runs);
+    let recorded = PeakSimulator::new(table).measure(&runs);
     if recorded.peak <= line {
         return 0;
     }
     let over_line: Vec<usize> = (0..runs.len()).filter(|&at| recorded.live_bytes[at] > line).collect();
-    let stride = (over_line.len() * table.tensors).div_ceil(MAX_VISITS).max(1);
-    let mut across = Vec::new();
+    let mut visits = 0;
+    live_across(table, &over_line, |_, across| visits += across.len());
+    let stride = visits.div_ceil(MAX_VISITS).max(1);
+    let over_line: Vec<usize> = over_line.into_iter().step_by(stride).collect();
     let mut bounds = Vec::new();
-    for &position in over_line.iter().step_by(stride) {
-        simulator.live_across(&runs, position, &mut across);
-        bounds.push((knapsack(table, &across, excess(table, position, &across, line)), position));
-    }
+    live_across(table, &over_line, |position, across| {
+        bounds.push((knapsack(table, across, excess(table, position, across, line)), position));
+    });
     let positions = largest_per_window(&bounds);
     bounds.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let cuts = bounds.iter().take(CUTS).map(|&(_, position)| relax_at(table, position, None, line).bound);
     let at_one_position = cuts.fold(bounds.first().map_or(0.0, |b| b.0), f64::max);
-    let live_across: Vec<Vec<u32>> = positions
-        .iter()
-        .map(|&position| {
-            simulator.live_across(&runs, position, &mut across);
-            across.clone()
-        })
-        .collect();
-    at_one_position.max(segments(table, line, &positions, &live_across)).floor() as u64
+    let mut across = Vec::new();
+    live_across(table, &positions, |_, tensors| across.push(tensors.to_vec()));
+    at_one_position.max(segments(table, line, &positions, &across)).floor() as u64
+}
+
+/// Visits positions of the recorded order, in order, with the tensors that are live across each: produced before it, read after
+/// it, and not by it.
+fn live_across(table: &Table, positions: &[usize], mut visit: impl FnMut(usize, &[u32])) {
+    let end = |t: u32| {
+        let last = table.readers.row(t as usize).last().map_or(0, |&reader| reader as usize);
+        if table.kept[t as usize] { table.calls } else { last }
+    };
+    let (mut live, mut across): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
+    let mut next = 0;
+    for &position in positions {
+        let new = (next..position).flat_map(|call| table.outputs.row(call)).copied();
+        live.extend(new.filter(|&t| table.bytes[t as usize] > 0));
+        next = position;
+        live.retain(|&t| end(t) > position);
+        across.clear();
+        across.extend(live.iter().filter(|t| !table.inputs.row(position).contains(t)));
+        visit(position, &across);
+    }
 }
 
 /// Bytes over the line while a call runs, if some tensors are live across it.

@@ -90,7 +90,7 @@ fn insert_best(
         let next_read = incremental.index.next_read(table, tensor, peak + 1).min(incremental.runs.len());
         let mut lowers = false;
         for change in changes(table, incremental, tensor, next_read) {
-            let Effect { excess, nanoseconds, .. } = incremental.effect(&change);
+            let Effect { excess, nanoseconds } = incremental.effect(&change);
             if excess >= 0 {
                 continue;
             }

@@ -35,7 +35,7 @@ pub(super) fn prune(incremental: &mut IncrementalPeak, table: &Table, work_limit
 /// Removes runs if the list is then still under its line.
 fn remove_if_fits(incremental: &mut IncrementalPeak, remove: Vec<usize>) -> bool {
     let change = Change { remove, ..Change::default() };
-    let fits = incremental.effect(&change).peak <= incremental.line;
+    let fits = incremental.fits(&change);
     if fits {
         incremental.apply(&change);
     }

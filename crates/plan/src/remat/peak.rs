@@ -51,7 +51,7 @@ impl<'a> PeakSimulator<'a> {
         let table = self.table;
         let mut measured =
             Measured { peak: table.pinned_bytes, nanoseconds: 0, live_bytes: vec![0; runs.len()] };
-        self.backward(runs, 0, |run| {
+        self.backward(runs, |run| {
             measured.live_bytes[run.position] = run.live_bytes;
             measured.peak = measured.peak.max(run.live_bytes);
             measured.nanoseconds += table.nanoseconds[runs[run.position] as usize];
@@ -64,7 +64,7 @@ impl<'a> PeakSimulator<'a> {
         let table = self.table;
         let mut schedule =
             Schedule { runs: Vec::with_capacity(runs.len()), peak_bytes: table.pinned_bytes, nanoseconds: 0 };
-        self.backward(runs, 0, |run| {
+        self.backward(runs, |run| {
             let call = runs[run.position] as usize;
             let dropped = |input: &&u32| run.in_place.iter().all(|pair| pair.1 != **input);
             let drops = run.unread.iter().chain(run.dead.iter().filter(dropped));
@@ -80,19 +80,8 @@ impl<'a> PeakSimulator<'a> {
         schedule
     }
 
-    /// The tensors that are live while a run runs and that it neither reads nor writes.
-    pub fn live_across(&mut self, runs: &[u32], position: usize, into: &mut Vec<u32>) {
-        self.backward(runs, position + 1, |_| ());
-        let table = self.table;
-        let call = runs[position] as usize;
-        into.clear();
-        let used = |t: &u32| table.inputs.row(call).contains(t) || table.outputs.row(call).contains(t);
-        let live = (0..table.tensors as u32).filter(|&t| self.live[t as usize] == self.pass);
-        into.extend(live.filter(|t| table.bytes[*t as usize] > 0 && !used(t)));
-    }
-
-    /// Visits the runs from the last back to `first`; the tensors live before that one are then marked.
-    pub fn backward(&mut self, runs: &[u32], first: usize, mut visit: impl FnMut(&RunLiveness<'_>)) {
+    /// Visits the runs from the last back.
+    pub fn backward(&mut self, runs: &[u32], mut visit: impl FnMut(&RunLiveness<'_>)) {
         let table = self.table;
         self.pass = self.pass.wrapping_add(1);
         if self.pass == 0 {
@@ -104,7 +93,7 @@ impl<'a> PeakSimulator<'a> {
         // Live bytes between the run visited last and the one to visit next.
         let mut between = table.bytes_at_end();
         table.keep.iter().for_each(|&tensor| self.live[tensor as usize] = pass);
-        for position in (first..runs.len()).rev() {
+        for position in (0..runs.len()).rev() {
             let call = runs[position] as usize;
             let mut live_bytes = between + table.workspace[call];
             unread.clear();

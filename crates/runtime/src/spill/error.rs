@@ -1,12 +1,12 @@
-//! Why a spill file cannot be used, and what to change.
+//! Why transfers fail, or a spill file cannot be used, and what to change.
 
 use plimsoll_plan::in_words;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a spill file could not be created or used.
+/// Why a transfer failed, or why a spill file could not be created.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum SpillError {
+pub enum TransferError {
     /// No file can be created in the folder.
     #[error("cannot spill to `{}`: {reason}; give --spill a folder that exists and can be written", folder.display())]
     Folder {

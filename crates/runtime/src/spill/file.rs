@@ -1,6 +1,6 @@
 //! The file: which folders it may be in, how it allocates its space, and complete transfers.
 
-use super::{BLOCK, CHUNK_BYTES, Segment, SpillError, system};
+use super::{BLOCK, CHUNK_BYTES, Segment, TransferError, system};
 use crate::arena::Arena;
 use std::fs::File;
 use std::io;
@@ -30,13 +30,13 @@ impl SpillFile {
     /// # Errors
     /// Everything that keeps a run from offloading to this folder: it cannot be written, its filesystem is in memory or
     /// has no direct I/O, or it has too little space.
-    pub fn create(folder: &Path, bytes: u64) -> Result<Self, SpillError> {
+    pub fn create(folder: &Path, bytes: u64) -> Result<Self, TransferError> {
         let bytes = bytes.next_multiple_of(BLOCK as u64);
-        let unusable = |e: io::Error| SpillError::Folder { folder: folder.into(), reason: e.to_string() };
-        let indirect = |reason| SpillError::Indirect { folder: folder.into(), reason };
+        let unusable = |e: io::Error| TransferError::Folder { folder: folder.into(), reason: e.to_string() };
+        let indirect = |reason| TransferError::Indirect { folder: folder.into(), reason };
         let file = system::open(folder).map_err(unusable)?;
         if let Some(filesystem) = system::in_memory(&file).map_err(unusable)? {
-            return Err(SpillError::Memory { folder: folder.into(), filesystem });
+            return Err(TransferError::Memory { folder: folder.into(), filesystem });
         }
         system::set_direct(&file).map_err(|e| indirect(e.to_string()))?;
         let memory_alignment = system::memory_alignment(&file);
@@ -63,22 +63,22 @@ impl SpillFile {
         self.memory_alignment
     }
 
-    fn allocate(&self) -> Result<(), SpillError> {
+    fn allocate(&self) -> Result<(), TransferError> {
         let (folder, needed_bytes) = (self.folder.clone(), self.bytes);
         let limit_bytes = system::max_file_bytes();
         if needed_bytes > limit_bytes {
-            return Err(SpillError::Limited { folder, needed_bytes, limit_bytes });
+            return Err(TransferError::Limited { folder, needed_bytes, limit_bytes });
         }
         let failed = |e: &io::Error| self.failure("reserving", 0, needed_bytes, e);
         let free = system::free_bytes(&self.file).map_err(|e| failed(&e))?;
         if let Some(free_bytes) = free.filter(|free| *free < needed_bytes) {
-            return Err(SpillError::Full { folder, needed_bytes, free_bytes });
+            return Err(TransferError::Full { folder, needed_bytes, free_bytes });
         }
         let taken = system::reserve(&self.file, needed_bytes)
             .and_then(|reserved| if reserved { Ok(()) } else { self.write_zeros() });
         taken.map_err(|e| match e.kind() {
             io::ErrorKind::StorageFull => {
-                SpillError::Full { folder, needed_bytes, free_bytes: free.unwrap_or(0) }
+                TransferError::Full { folder, needed_bytes, free_bytes: free.unwrap_or(0) }
             }
             _ => failed(&e),
         })
@@ -97,12 +97,12 @@ impl SpillFile {
     /// Writes and reads a chunk and a block, checks that they are not in the page cache, and times the chunk: a disk that
     /// is far too slow is refused, because steps would take many times their prediction. The time is taken several times,
     /// because something else may keep the disk busy for a while.
-    fn check_direct_and_speed(&self) -> Result<(), SpillError> {
+    fn check_direct_and_speed(&self) -> Result<(), TransferError> {
         let bytes = self.bytes.min(CHUNK_BYTES as u64) as usize;
         let failed = |what| {
             move |e: io::Error| match e.kind() {
                 io::ErrorKind::InvalidInput => {
-                    SpillError::Indirect { folder: self.folder.clone(), reason: e.to_string() }
+                    TransferError::Indirect { folder: self.folder.clone(), reason: e.to_string() }
                 }
                 _ => self.failure(what, 0, bytes as u64, &e),
             }
@@ -132,7 +132,7 @@ impl SpillFile {
         read(bytes - BLOCK).map_err(failed("reading"))?;
         if system::cached(&self.file, bytes).map_err(failed("writing"))? {
             let reason = "what was written stays in the page cache".to_owned();
-            return Err(SpillError::Indirect { folder: self.folder.clone(), reason });
+            return Err(TransferError::Indirect { folder: self.folder.clone(), reason });
         }
         Ok(())
     }
@@ -144,8 +144,14 @@ impl SpillFile {
         offset: u64,
         bytes: u64,
         error: &io::Error,
-    ) -> SpillError {
-        SpillError::Transfer { folder: self.folder.clone(), what, offset, bytes, reason: error.to_string() }
+    ) -> TransferError {
+        TransferError::Transfer {
+            folder: self.folder.clone(),
+            what,
+            offset,
+            bytes,
+            reason: error.to_string(),
+        }
     }
 
     /// Reads from `offset` into the segments in turn.
@@ -195,12 +201,12 @@ pub(super) fn complete(
 }
 
 /// An error that names the folder if its disk is slower than `least` bytes per nanosecond.
-pub(super) fn check_rates(folder: &Path, [read, write]: [f64; 2], least: f64) -> Result<(), SpillError> {
+pub(super) fn check_rates(folder: &Path, [read, write]: [f64; 2], least: f64) -> Result<(), TransferError> {
     let per_second = |rate: f64| (rate * 1e9) as u64;
     for (what, rate) in [("read", read), ("write", write)] {
         if rate < least {
             let (found, needed) = (per_second(rate), per_second(least));
-            return Err(SpillError::Slow { folder: folder.into(), what, found, needed });
+            return Err(TransferError::Slow { folder: folder.into(), what, found, needed });
         }
     }
     Ok(())

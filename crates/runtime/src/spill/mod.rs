@@ -15,7 +15,7 @@ pub(super) mod tests;
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 mod unix;
 
-pub use error::SpillError;
+pub use error::TransferError;
 pub use file::SpillFile;
 
 /// The unit of direct I/O: offsets of stores, and the bytes of each region of the file, are multiples of it.

@@ -20,7 +20,7 @@ fn a_filesystem_in_memory_is_refused() {
         return;
     }
     let error = SpillFile::create(shm, 1 << 20).unwrap_err();
-    assert_eq!(error, SpillError::Memory { folder: shm.into(), filesystem: "tmpfs" });
+    assert_eq!(error, TransferError::Memory { folder: shm.into(), filesystem: "tmpfs" });
     let words =
         "cannot spill to `/dev/shm`: it is a tmpfs, whose files are memory; give --spill a folder on a disk";
     assert_eq!(error.to_string(), words);
@@ -39,7 +39,7 @@ fn a_folder_that_is_missing_or_read_only_is_refused() {
     for (folder, reason) in cases {
         let error = SpillFile::create(folder, 1 << 20).unwrap_err();
         let words = error.to_string();
-        assert!(matches!(error, SpillError::Folder { .. }), "{words}");
+        assert!(matches!(error, TransferError::Folder { .. }), "{words}");
         assert!(words.contains(folder.to_str().unwrap()) && words.contains(reason), "{words}");
         assert!(words.contains("--spill"), "{words}");
     }
@@ -50,7 +50,7 @@ fn a_full_disk_is_refused_with_its_free_bytes() {
     let needed = 1 << 60;
     let error = SpillFile::create(&disk(), needed).unwrap_err();
     let words = error.to_string();
-    let SpillError::Full { needed_bytes, free_bytes, .. } = error else { panic!("{words}") };
+    let TransferError::Full { needed_bytes, free_bytes, .. } = error else { panic!("{words}") };
     assert!(needed_bytes == needed && free_bytes > 0 && free_bytes < needed);
     assert!(words.contains("are free; free some"), "{words}");
 }
@@ -61,7 +61,7 @@ fn a_file_size_limit_is_an_error_and_not_a_signal() {
     let name = "spill::tests::a_file_size_limit_is_an_error_and_not_a_signal";
     if std::env::var_os("PLIMSOLL_TEST_LIMITED").is_some() {
         let error = SpillFile::create(&disk(), 1 << 20).unwrap_err();
-        assert!(matches!(error, SpillError::Limited { limit_bytes: 4096 | 8192, .. }), "{error}");
+        assert!(matches!(error, TransferError::Limited { limit_bytes: 4096 | 8192, .. }), "{error}");
         return;
     }
     let mut shell = Command::new("sh");

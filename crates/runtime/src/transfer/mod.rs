@@ -10,7 +10,7 @@ pub use rates::{Rates, disk_rates};
 
 use crate::arena::Arena;
 use crate::queues::{Ticket, TransferQueue, failed};
-use crate::spill::{BLOCK, CHUNK_BYTES, SpillError, SpillFile};
+use crate::spill::{BLOCK, CHUNK_BYTES, SpillFile, TransferError};
 use plimsoll_plan::ExecuteError;
 use request::{Failure, Kind, Request, Requests};
 use std::io;
@@ -55,8 +55,8 @@ struct Shared {
 
 impl FileQueue {
     /// Starts the threads. At most `capacity` requests are in flight; a further one waits until one has completed.
-    pub fn new(file: SpillFile, capacity: usize) -> Result<Self, SpillError> {
-        Self::start(file, capacity).map_err(|e| SpillError::Start { reason: e.to_string() })
+    pub fn new(file: SpillFile, capacity: usize) -> Result<Self, TransferError> {
+        Self::start(file, capacity).map_err(|e| TransferError::Start { reason: e.to_string() })
     }
 
     fn start(file: SpillFile, capacity: usize) -> io::Result<Self> {
@@ -98,7 +98,7 @@ impl FileQueue {
             return Ok(None);
         }
         let folder =
-            folder.ok_or_else(|| ExecuteError::Spill("this executor has no folder to spill to".into()))?;
+            folder.ok_or_else(|| ExecuteError::Transfer("this executor has no folder to spill to".into()))?;
         let queue = SpillFile::create(folder, bytes).and_then(|file| Self::new(file, MOST_REQUESTS));
         Ok(Some(Box::new(queue.map_err(failed)?)))
     }
@@ -168,7 +168,7 @@ impl TransferQueue for FileQueue {
         unsafe { self.submit(Kind::Store, offset, from.cast_mut(), bytes) }
     }
 
-    fn wait(&self, ticket: Ticket) -> Result<(), SpillError> {
+    fn wait(&self, ticket: Ticket) -> Result<(), TransferError> {
         let requests = self.until(|requests| requests.completed >= ticket.0);
         match &requests.failure {
             Some((request, failure)) if *request < ticket.0 => {
@@ -179,17 +179,17 @@ impl TransferQueue for FileQueue {
         }
     }
 
-    fn drain(&self) -> Result<(), SpillError> {
+    fn drain(&self) -> Result<(), TransferError> {
         let submitted = self.shared.locked().submitted;
         self.wait(Ticket(submitted))
     }
 
-    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), SpillError> {
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
         // SAFETY: the bytes are borrowed until the wait is over.
         self.wait(unsafe { self.submit(Kind::Load, offset, into.as_mut_ptr(), into.len()) })
     }
 
-    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), SpillError> {
+    fn write_now(&self, offset: u64, from: &[u8]) -> Result<(), TransferError> {
         // SAFETY: the bytes are borrowed until the wait is over, and only read.
         self.wait(unsafe { self.submit(Kind::Patch, offset, from.as_ptr().cast_mut(), from.len()) })
     }

@@ -1,6 +1,6 @@
 //! How fast a folder's disk is, by a short trial.
 
-use super::{BLOCK, CHUNK_BYTES, FileQueue, SpillError, SpillFile, Ticket, TransferQueue};
+use super::{BLOCK, CHUNK_BYTES, FileQueue, SpillFile, Ticket, TransferError, TransferQueue};
 use crate::arena::Arena;
 use crate::spill::system;
 use plimsoll_plan::Link;
@@ -62,13 +62,13 @@ impl Rates {
 /// Transfers take longer to and from memory that no cache holds, so the trial uses a quarter of the run's memory, from 4 to
 /// 16 MiB. Each part of the file is written twice and the second time counts: on many filesystems the first write takes
 /// longer, and a run writes the same parts over and over.
-pub fn disk_rates(folder: &Path, memory_bytes: usize) -> Result<Rates, SpillError> {
+pub fn disk_rates(folder: &Path, memory_bytes: usize) -> Result<Rates, TransferError> {
     let chunks = (memory_bytes / SHARE / CHUNK_BYTES).clamp(CHUNKS[0], CHUNKS[1]);
-    let memory =
-        Arena::new(chunks * CHUNK_BYTES + SKEW).map_err(|e| SpillError::Start { reason: e.to_string() })?;
+    let memory = Arena::new(chunks * CHUNK_BYTES + SKEW)
+        .map_err(|e| TransferError::Start { reason: e.to_string() })?;
     let file = match SpillFile::create(folder, TRIAL_BYTES as u64) {
         // A small disk is tried with half of its free space.
-        Err(SpillError::Full { free_bytes, .. }) if free_bytes > 2 * CHUNK_BYTES as u64 => {
+        Err(TransferError::Full { free_bytes, .. }) if free_bytes > 2 * CHUNK_BYTES as u64 => {
             SpillFile::create(folder, free_bytes / 2)?
         }
         outcome => outcome?,
@@ -92,7 +92,7 @@ pub fn disk_rates(folder: &Path, memory_bytes: usize) -> Result<Rates, SpillErro
 }
 
 /// Nanoseconds from a request until it has completed, with nothing else in flight.
-fn request_ns(queue: &FileQueue, request: impl Fn(usize) -> Ticket) -> Result<u64, SpillError> {
+fn request_ns(queue: &FileQueue, request: impl Fn(usize) -> Ticket) -> Result<u64, TransferError> {
     let start = Instant::now();
     (0..SINGLE_REQUESTS).try_for_each(|i| queue.wait(request(i)))?;
     Ok(start.elapsed().as_nanos() as u64 / SINGLE_REQUESTS as u64)
@@ -103,7 +103,7 @@ fn pass(
     queue: &FileQueue,
     chunks: usize,
     request: impl Fn(usize) -> Ticket,
-) -> Result<(usize, f64), SpillError> {
+) -> Result<(usize, f64), TransferError> {
     let start = Instant::now();
     let mut tickets = [None; IN_FLIGHT];
     let mut moved = 0;

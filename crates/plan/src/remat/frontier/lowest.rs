@@ -1,6 +1,6 @@
 //! The smallest line for which there is a schedule.
 
-use super::{Found, Frontier, PRUNE_WORK};
+use super::{Found, Frontier, LARGE, PRUNE_WORK};
 use crate::remat::evict::{EvictionPolicy, evict};
 use crate::remat::incremental_peak::IncrementalPeak;
 use crate::remat::local_search::prune;
@@ -10,9 +10,10 @@ use crate::remat::{bound, exact};
 const PRECISION: u64 = 150;
 
 /// Policies that go on once the smallest line is known to within half, for steps with more calls than these, whose
-/// sweeps take time.
+/// sweeps take time; and for large steps.
 const BEST_POLICIES: usize = 4;
 const FAST_SWEEPS: usize = 600;
+const BEST_POLICIES_OF_LARGE: usize = 2;
 
 impl Frontier {
     /// The list with the lowest peak that eviction sweeps find, by bisection; of very small steps, the lowest there is.
@@ -42,7 +43,8 @@ impl Frontier {
                     low = line + 1 + line / PRECISION;
                     policies.sort_by_key(|policy| std::cmp::Reverse(policy.0));
                     if low > best.peak / 2 && table.calls > FAST_SWEEPS {
-                        policies.truncate(BEST_POLICIES);
+                        let large = table.calls > LARGE;
+                        policies.truncate(if large { BEST_POLICIES_OF_LARGE } else { BEST_POLICIES });
                     }
                 }
             }
