@@ -5,7 +5,6 @@ mod applies;
 mod args;
 mod config;
 mod data;
-mod data_file;
 mod doctor;
 mod ending;
 mod evaluate;

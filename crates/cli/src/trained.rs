@@ -7,13 +7,13 @@ use super::setup::{batch, check_available, executor, line, process, threads};
 use super::text::escaped;
 use super::weights::refused;
 use super::zoo_model::model;
-use super::{Failure, answer, applies, data_file, hint, progress, resume::recorded, say};
+use super::{Failure, answer, applies, hint, progress, resume::recorded, say};
 use plimsoll::Size;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, ValidationSplit};
 use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, Session, TrainState, Trainer, WEIGHTS_FILE};
+use plimsoll::train::{BatchKind, DataFile, Session, TrainState, Trainer, WEIGHTS_FILE};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ pub fn describe(folder: &Path) -> Result<Described, Failure> {
         true => describe_report(folder)?,
         false => describe_checkpoint(folder)?,
     };
-    if let Some(file) = data_file::read(folder)? {
+    if let Some(file) = DataFile::read(folder).map_err(|e| Failure::usage(escaped(e)))? {
         if !described.fitted {
             described.sizes = sizes(described.sizes.model, &file.model_options);
             described.fitted = true;

@@ -349,7 +349,7 @@ fn an_ignored_signal_stays_ignored() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    while checkpoints(out.as_ref()).unwrap_or_default().is_empty() {
+    while checkpoints(&out).unwrap_or_default().is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     let id = child.id().to_string();

@@ -187,7 +187,7 @@ fn a_time_limit_ends_the_run_with_a_checkpoint() {
     let (steps, text) = (number(&report, "steps") as u64, String::from_utf8_lossy(&output.stdout));
     assert!(steps > 0 && report["ending"] == "time limit", "{report}");
     assert!(text.contains("The time limit was reached") && text.contains("--resume"), "{text}");
-    let state = TrainState::read(parts.as_ref()).unwrap();
+    let state = TrainState::read(&parts).unwrap();
     assert_eq!((state.steps_done, state.total_steps), (steps, 9_000));
     // It resumes to the same bits.
     let more = format!("--steps={}", steps + 3);
@@ -273,11 +273,11 @@ fn a_share_is_held_out_for_validation() {
     );
     let (planned, measured) = (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
     assert!((measured - planned).abs() <= 4.0 * 1024.0 * 1024.0, "planned {planned}, measured {measured}");
-    let state = TrainState::read(out.as_ref()).unwrap();
+    let state = TrainState::read(&out).unwrap();
     assert_eq!((state.examples, state.validated, state.monitor.as_str()), (14_400, 4, "highest top3"));
     // A resumed run keeps these flags.
     json(&plimsoll(&["train", "--json", "--resume", &out, "--steps=8"]));
-    assert_eq!(TrainState::read(out.as_ref()).unwrap().validated, 8);
+    assert_eq!(TrainState::read(&out).unwrap().validated, 8);
     let output = plimsoll(&["train", "--resume", &out, "--steps=9", "--validation-split=0.2"]);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -347,7 +347,7 @@ fn a_diverged_run_has_its_own_exit_status() {
         "{message}"
     );
     assert!(!Path::new(&out).join("weights.safetensors").exists());
-    assert!(TrainState::read(out.as_ref()).unwrap().steps_done > 0);
+    assert!(TrainState::read(&out).unwrap().steps_done > 0);
 }
 
 /// A callback that fails.
