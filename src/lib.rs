@@ -59,7 +59,27 @@ pub mod prelude {
     };
 }
 
-/// Compiles the snippets of the guide.
+/// Compiles and runs the snippets of README and of every page that has some.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/coming-from-pytorch-and-keras.md")]
-mod coming_from_pytorch_and_keras {}
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/coming-from-pytorch-and-keras.md")]
+    mod coming_from_pytorch_and_keras {}
+    #[doc = include_str!("../docs/command-line.md")]
+    mod command_line {}
+    #[doc = include_str!("../docs/data.md")]
+    mod data {}
+    #[doc = include_str!("../docs/library.md")]
+    mod library {}
+    #[doc = include_str!("../docs/machine-files.md")]
+    mod machine_files {}
+    #[doc = include_str!("../docs/memory.md")]
+    mod memory {}
+    #[doc = include_str!("../docs/ops.md")]
+    mod ops {}
+    #[doc = include_str!("../docs/training.md")]
+    mod training {}
+    #[doc = include_str!("../docs/what-a-line-costs.md")]
+    mod what_a_line_costs {}
+}

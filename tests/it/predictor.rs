@@ -66,7 +66,7 @@ fn a_picture_is_prepared_as_in_training() {
         let pixel = |x: &f32| ((x * picture.deviation[0] + picture.mean[0]) * 255.0).round() as u8;
         write_png(path, 28, &digit.iter().map(pixel).collect::<Vec<u8>>());
     }
-    let mut predictor = Predictor::builder(model()).memory(MiB(64)).load(&scratch.0).unwrap();
+    let mut predictor = Predictor::builder(model()).memory(GiB(1)).load(&scratch.0).unwrap();
     let answers = predictor.pictures(&paths).unwrap();
     let pairs = answers.output().as_f32().unwrap().iter().zip(whole.as_f32().unwrap());
     pairs.for_each(|(found, whole)| assert!((found - whole).abs() < 1e-4, "{found} {whole}"));
@@ -77,8 +77,8 @@ fn a_picture_is_prepared_as_in_training() {
     // What decoding takes is known before it begins.
     let large = scratch.0.join("large.png");
     write_png(&large, 6000, &vec![0; 36_000_000]);
-    let line = predictor.load_sheet().total_bytes + (8 << 20);
-    let mut tight = Predictor::builder(model()).memory(Size::Bytes(line)).load(&scratch.0).unwrap();
+    let tight = Predictor::builder(model()).trainer(|trainer| trainer.line(16 << 20));
+    let mut tight = tight.load(&scratch.0).unwrap();
     tight.pictures(&paths).unwrap();
     let error = tight.pictures([&large]).err().unwrap().to_string();
     assert!(error.contains("what reading these files takes"), "{error}");
@@ -98,7 +98,7 @@ fn rows_of_a_table_are_prepared_as_in_training() {
     run.fit().unwrap();
     Predictor::from(run).save(&scratch.0).unwrap();
     let new = scratch.write("new.csv", b"colour,size\nblue,2\nred,0\n");
-    let mut predictor = Predictor::builder(model()).memory(MiB(64)).load(&scratch.0).unwrap();
+    let mut predictor = Predictor::builder(model()).memory(GiB(1)).load(&scratch.0).unwrap();
     let answers = predictor.table(new).unwrap();
     assert_eq!([0, 1].map(|row| answers.likeliest(row, 1)[0].name.clone()), ["cow", "ant"]);
 }

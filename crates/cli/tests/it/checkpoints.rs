@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{NO_CACHE, Scratch, json, number, plimsoll};
+use support::{NO_CACHE, Scratch, json, number, plimsoll, prepare, states};
 
 const LENET: &[&str] = &["--steps=40", "--batch=64", "--seed=5"];
 /// Every epoch ends with a smaller batch.
@@ -273,15 +273,6 @@ fn trainer(threads: usize) -> Trainer {
         .seed(3)
         .epochs(3)
         .schedule(Schedule::Cosine)
-}
-
-fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
-    trainer.plan(data).unwrap().start().unwrap()
-}
-
-fn states(session: &Session) -> Vec<Vec<u8>> {
-    let names = session.plans().states.iter().map(|state| state.name.clone());
-    names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
 
 #[test]

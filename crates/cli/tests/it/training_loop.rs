@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use support::{Scratch, json, number, plimsoll};
+use support::{Scratch, json, number, plimsoll, prepare, states};
 
 fn model() -> Sequential {
     Sequential::classifier([6], 3)
@@ -34,15 +34,6 @@ fn trainer() -> Trainer {
         .batch(64)
         .seed(3)
         .epochs(3)
-}
-
-fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
-    trainer.plan(data).unwrap().start().unwrap()
-}
-
-fn states(session: &Session) -> Vec<Vec<u8>> {
-    let names = session.plans().states.iter().map(|state| state.name.clone());
-    names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
 
 /// The steps and epochs of the validations of a run.

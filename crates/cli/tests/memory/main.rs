@@ -5,6 +5,7 @@
 mod support;
 
 mod line_holds;
+mod own_program;
 mod planning;
 mod under_lines;
 mod watchdog;
