@@ -112,7 +112,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     drop(shown);
     let report = report.map_err(interrupted)?;
     if let Some(folder) = &folder {
-        session.save_as(&folder.join(WEIGHTS), options.running.weight_names.names())?;
+        session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
     say_skipped(&session);
     if let Some(reason) = &report.refused {

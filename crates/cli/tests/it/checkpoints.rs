@@ -402,7 +402,7 @@ fn the_last_checkpoints_and_the_best_are_kept() {
     let out = scratch.path("run");
     fs::create_dir(&out).unwrap();
     let steps = |folder: &str| -> Vec<u64> {
-        checkpoints(&folder).unwrap().iter().map(|path| step_of(path)).collect()
+        checkpoints(folder).unwrap().iter().map(|path| step_of(path)).collect()
     };
     // The highest loss counts as the best, and the loss falls: the first validation is the best.
     let worst = Monitor::Highest("loss".into());

@@ -304,7 +304,7 @@ fn a_loss_that_is_not_finite_names_its_layer_and_the_last_intact_checkpoint() {
         let mut session = prepare(trainer, &data);
         let Err(TrainError::Diverged(found)) = session.fit() else { panic!("it did not diverge") };
         // Diverged states are never saved.
-        assert!(session.checkpoint(folder).is_err() && session.save(&folder.join("weights")).is_err());
+        assert!(session.checkpoint(folder).is_err() && session.save(folder.join("weights")).is_err());
         found
     };
     let found = fail(&build(Some(3)));
