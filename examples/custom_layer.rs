@@ -30,7 +30,8 @@ fn points(from: usize, count: usize) -> Result<Memory, DataError> {
     Memory::values(x, y) // the vectors are not copied
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Trains the model of the layer and the loss above.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = Dataset::new("waves", points(0, 2000)?, points(7, 200)?);
     let model = Sequential::regression([2], [2]).push(Dense::new(64)).push(Wave).push(Dense::new(2));
     let model = WithLoss::new(model, quartic);

@@ -6,7 +6,8 @@
 
 use plimsoll::prelude::*;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Trains until the smoothed loss is low enough.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = open("mnist", &OpenOptions::default())?;
     let trainer = Trainer::new(zoo::lenet(), Sgd::new(0.02).momentum(0.9)).executor(Cpu::new(2)?).batch(100);
     let mut session = trainer.plan(&data)?.start()?;

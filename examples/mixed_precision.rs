@@ -63,7 +63,8 @@ fn digits(policy: Policy, verbose: bool) -> Outcome<f64> {
     Ok(report.evaluation.loss)
 }
 
-fn main() -> Outcome<()> {
+/// Trains in each precision.
+pub fn main() -> Outcome<()> {
     side_by_side()?;
     println!("f16, with a loss scale of 2^30 that doubles after 100 steps without overflow:");
     let scale = LossScale { initial: 2f64.powi(30), growth: 100 };

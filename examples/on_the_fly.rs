@@ -53,7 +53,8 @@ fn show(what: &str, pipeline: &Pipeline) -> Result<usize, Box<dyn std::error::Er
     Ok(total)
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Compares both pipelines.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join(format!("plimsoll-on-the-fly-{}", std::process::id()));
     write_pictures(&folder)?;
     let decode = || Decode::new([224, 224, 3], SIDE * SIDE).resize(240);

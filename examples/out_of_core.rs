@@ -1,4 +1,4 @@
-//! Trains on data far larger than the line: 20 GiB of generated examples under 32 MiB.
+//! Trains on data far larger than the line: 20 GiB of generated examples under 64 MiB.
 //!
 //!     cargo run --release --example out_of_core
 
@@ -46,7 +46,8 @@ impl Source for Slopes {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Plans, trains, and compares peaks.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     memory::configure_heap();
     let train = Pipeline::new(Slopes::new(EXAMPLES)).workers(1);
     println!("data: {} in {EXAMPLES} examples", in_words(EXAMPLES * train.schema().capacity()));

@@ -6,7 +6,8 @@
 
 use plimsoll::prelude::*;
 
-fn main() -> plimsoll::Result<()> {
+/// Plans, trains, evaluates.
+pub fn main() -> plimsoll::Result<()> {
     let data = datasets::mnist()?; // train, validation, test
     let model = Sequential::classifier([28, 28, 1], 10)
         .push(Conv2d::new(16, 3))

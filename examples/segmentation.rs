@@ -55,7 +55,8 @@ fn write_png(path: &Path, pixels: &[u8], colour: png::ColorType) -> Result<(), B
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Writes pictures, trains, and scores.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join(format!("plimsoll-segmentation-{}", std::process::id()));
     write_pictures(&folder.join("train"), 1, 256)?;
     write_pictures(&folder.join("test"), 2, 32)?;

@@ -54,12 +54,32 @@ pub mod prelude {
     pub use plimsoll_plan::{GiB, MiB, Size};
     pub use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
     pub use plimsoll_train::{
-        BatchKind, Callback, Control, EarlyStopping, Evaluation, Names, OwnSchedule, Report, RunLog,
-        Schedule, Session, TrainError, TrainEvent, Trainer, TrainingPlan, metrics,
+        BatchKind, Callback, Control, EarlyStopping, Evaluation, Names, OwnSchedule, Predictions, Predictor,
+        Report, RunLog, Schedule, Session, TrainError, TrainEvent, Trainer, TrainingPlan, metrics,
     };
 }
 
-/// Compiles the snippets of the guide.
+/// Compiles and runs the snippets of README and of every page that has some.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/coming-from-pytorch-and-keras.md")]
-mod coming_from_pytorch_and_keras {}
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/coming-from-pytorch-and-keras.md")]
+    mod coming_from_pytorch_and_keras {}
+    #[doc = include_str!("../docs/command-line.md")]
+    mod command_line {}
+    #[doc = include_str!("../docs/data.md")]
+    mod data {}
+    #[doc = include_str!("../docs/library.md")]
+    mod library {}
+    #[doc = include_str!("../docs/machine-files.md")]
+    mod machine_files {}
+    #[doc = include_str!("../docs/memory.md")]
+    mod memory {}
+    #[doc = include_str!("../docs/ops.md")]
+    mod ops {}
+    #[doc = include_str!("../docs/training.md")]
+    mod training {}
+    #[doc = include_str!("../docs/what-a-line-costs.md")]
+    mod what_a_line_costs {}
+}

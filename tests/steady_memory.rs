@@ -32,7 +32,7 @@ fn memory_after_200_rounds_is_that_after_ten() {
             };
             let plans = make().plan(&data).unwrap();
             let mut session = plans.clone().start().unwrap();
-            session.add(RunLog::create(&folder.join("log.jsonl")).unwrap());
+            session.add(RunLog::create(folder.join("log.jsonl")).unwrap());
             session.fit().unwrap();
             let loss = session.evaluate(&data.test).unwrap().loss;
             let mut rows = 0;

@@ -90,7 +90,7 @@ pub fn open_options(
 /// The columns that the flags select.
 pub fn table_options(input: &InputOptions) -> TableOptions {
     let columns = (!input.columns.is_empty()).then(|| input.columns.clone());
-    TableOptions { label: input.label.clone(), columns }
+    TableOptions { label: input.label.clone(), columns, prepared: None }
 }
 
 /// Sets the sizes that a model takes from its data, where none were given; returns whether the model must be rebuilt.

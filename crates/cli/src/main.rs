@@ -5,7 +5,6 @@ mod applies;
 mod args;
 mod config;
 mod data;
-mod data_file;
 mod doctor;
 mod ending;
 mod evaluate;
@@ -175,9 +174,18 @@ fn run() -> ExitCode {
             predict::run(options)
         }
         args::Command::Graph(options) => graph::run(options),
-        args::Command::Data(options) => data::run(options),
-        args::Command::Zoo(options) => zoo::run(options),
-        args::Command::Doctor(options) => doctor::run(options),
+        args::Command::Data(options) => {
+            let _shown = progress::activity("reading the data");
+            data::run(options)
+        }
+        args::Command::Zoo(options) => {
+            let _shown = progress::activity("planning every model");
+            zoo::run(options)
+        }
+        args::Command::Doctor(options) => {
+            let _shown = progress::activity("measuring this machine");
+            doctor::run(options)
+        }
         args::Command::Completions { shell } => manual::completions(*shell),
         args::Command::Man { command } => manual::man(command.as_deref()),
     });

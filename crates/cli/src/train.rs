@@ -8,12 +8,12 @@ use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{check_available, setup};
 use super::step_progress::StepProgress;
 use super::weights::start_from;
-use super::{Failure, data_file, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
+use super::{Failure, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
 use plimsoll::train::{
-    BATCH_BUFFERS, BATCHES_AHEAD, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
+    BATCH_BUFFERS, BATCHES_AHEAD, DataFile, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
     TrainError, metrics,
 };
 use serde_json::json;
@@ -86,7 +86,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     if let Some(folder) = &folder {
         folder.begin(options.overwrite, &resolved(options, &setup.chosen))?;
-        data_file::write(folder.path(), setup.data.train.preparation(), &model_options(&setup.sizes))?;
+        let preparation = setup.data.train.preparation().clone();
+        DataFile { preparation, model_options: model_options(&setup.sizes) }.write(folder.path())?;
     }
     for metric in session.metrics().iter().map(AsRef::as_ref) {
         let figures = metrics::count(metric);
@@ -111,7 +112,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     drop(shown);
     let report = report.map_err(interrupted)?;
     if let Some(folder) = &folder {
-        session.save_as(&folder.join(WEIGHTS), options.running.weight_names.names())?;
+        session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
     say_skipped(&session);
     if let Some(reason) = &report.refused {

@@ -7,13 +7,13 @@ use super::setup::{batch, check_available, executor, line, process, threads};
 use super::text::escaped;
 use super::weights::refused;
 use super::zoo_model::model;
-use super::{Failure, answer, applies, data_file, hint, progress, resume::recorded, say};
+use super::{Failure, answer, applies, hint, progress, resume::recorded, say};
 use plimsoll::Size;
-use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, ValidationSplit};
+use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, ValidationSplit};
 use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, Session, TrainState, Trainer, WEIGHTS_FILE};
+use plimsoll::train::{BatchKind, DataFile, Session, TrainState, Trainer, WEIGHTS_FILE};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ pub fn describe(folder: &Path) -> Result<Described, Failure> {
         true => describe_report(folder)?,
         false => describe_checkpoint(folder)?,
     };
-    if let Some(file) = data_file::read(folder)? {
+    if let Some(file) = DataFile::read(folder).map_err(|e| Failure::usage(escaped(e)))? {
         if !described.fitted {
             described.sizes = sizes(described.sizes.model, &file.model_options);
             described.fitted = true;
@@ -158,12 +158,19 @@ pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> 
     let mut input = options.input.clone();
     applies::restore(&data_name, trained_on.as_deref(), &mut input, described.input.clone());
     applies::check(&data_name, &input, false)?;
-    let open_options = OpenOptions {
+    let mut open_options = OpenOptions {
         images,
         examples: examples.saturating_mul(10),
         validation: ValidationSplit::None,
         ..open_options(model.as_ref(), &input, &described.sizes, described.seed, line_bytes)
     };
+    // Rows go through what those of training went through, unless flags choose others.
+    let rows = ["csv:", "parquet:"].iter().any(|format| data_name.starts_with(format));
+    let chosen = options.input.label.is_some() || !options.input.columns.is_empty();
+    let prepared = described.preparation.as_ref().filter(|_| rows && !chosen);
+    if let Some(table) = prepared.and_then(TableOptions::as_prepared) {
+        open_options.table = table;
+    }
     let opened = memory::tagged(Tag::Data, || plimsoll::data::open(&data_name, &open_options))?;
     if !described.fitted && fit(&mut described.sizes, &data_name, &opened)? {
         model = described.model()?;

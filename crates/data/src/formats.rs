@@ -43,7 +43,7 @@ use crate::{DataError, Dataset};
 use mnist::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN};
 use registry::{Opener, opener};
 
-/// The registry. `open`, the command line's flags and help, README's table and the tests take their lists from it.
+/// The registry. `open`, the command line's flags and help, the table in `docs/data.md` and the tests take their lists from it.
 static FORMATS: &[Format] = {
     use FormatOption::{
         Augment, Channels, Columns, Context, ImageSize, Label, MaxPixels, Prefetch, Shuffle, SkipBad,

@@ -76,53 +76,36 @@ pub trait Source: Send + Sync {
     }
 }
 
-impl<S: Source + ?Sized> Source for Box<S> {
-    fn schema(&self) -> &Schema {
-        (**self).schema()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-    fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
-        (**self).read(index, record, scratch)
-    }
-    fn resident_bytes(&self) -> usize {
-        (**self).resident_bytes()
-    }
-    fn scratch_bytes(&self) -> usize {
-        (**self).scratch_bytes()
-    }
-    fn decoder_bytes(&self, readers: usize) -> usize {
-        (**self).decoder_bytes(readers)
-    }
-    fn origin(&self, index: usize, epoch: u64) -> String {
-        (**self).origin(index, epoch)
-    }
+/// A pointer to a source is that source.
+macro_rules! forward_source {
+    ($($pointer:ty),*) => {$(
+        impl<S: Source + ?Sized> Source for $pointer {
+            fn schema(&self) -> &Schema {
+                (**self).schema()
+            }
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+            fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
+                (**self).read(index, record, scratch)
+            }
+            fn resident_bytes(&self) -> usize {
+                (**self).resident_bytes()
+            }
+            fn scratch_bytes(&self) -> usize {
+                (**self).scratch_bytes()
+            }
+            fn decoder_bytes(&self, readers: usize) -> usize {
+                (**self).decoder_bytes(readers)
+            }
+            fn origin(&self, index: usize, epoch: u64) -> String {
+                (**self).origin(index, epoch)
+            }
+        }
+    )*};
 }
 
-impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
-    fn schema(&self) -> &Schema {
-        (**self).schema()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-    fn read(&self, index: usize, record: &mut Record<'_>, scratch: &mut [u8]) -> Result<(), DataError> {
-        (**self).read(index, record, scratch)
-    }
-    fn resident_bytes(&self) -> usize {
-        (**self).resident_bytes()
-    }
-    fn scratch_bytes(&self) -> usize {
-        (**self).scratch_bytes()
-    }
-    fn decoder_bytes(&self, readers: usize) -> usize {
-        (**self).decoder_bytes(readers)
-    }
-    fn origin(&self, index: usize, epoch: u64) -> String {
-        (**self).origin(index, epoch)
-    }
-}
+forward_source!(Box<S>, std::sync::Arc<S>);
 
 /// Checks the index, and number and lengths of the buffers. Every source of tensors calls it first.
 pub(crate) fn check_read(source: &dyn Source, index: usize, record: &Record<'_>) -> Result<(), DataError> {

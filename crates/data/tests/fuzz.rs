@@ -17,11 +17,7 @@ const OPENING: usize = 24 << 20;
 
 fn options() -> OpenOptions {
     let columns = ["colour", "size", "count"].map(String::from);
-    let mut options = OpenOptions {
-        table: TableOptions { label: None, columns: None },
-        context: 32,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions { table: TableOptions::default(), context: 32, ..OpenOptions::default() };
     options.table.columns = Some(columns.into());
     options.images.workers = Workers::Exactly(0);
     options.images.size = [8, 8, 3];

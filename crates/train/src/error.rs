@@ -80,6 +80,9 @@ pub enum TrainError {
     /// Memory outside the plan came close to the line.
     #[error(transparent)]
     Overload(Box<Overload>),
+    /// The system's error in a program's own code, so that `plimsoll::Result` can be that of `main`.
+    #[error(transparent)]
+    Io(#[from] io::Error),
     /// An invalid setting.
     #[error("{0}")]
     Setting(String),

@@ -5,6 +5,7 @@
 //!   type (training, evaluation and prediction batches, and their remainders), and the load sheet, the account of every byte.
 //!   A line that no plan fits under is an error here, before anything runs.
 //! - A [`Session`] (from [`TrainingPlan::start`]) owns the memory of a plan: it trains, evaluates, predicts, saves and resumes.
+//! - A [`Predictor`] is a session for a trained model alone: weights from a file, answers for tensors, pictures and rows.
 //!
 //! ```
 //! use plimsoll_data::datasets;
@@ -34,6 +35,7 @@
 //! | the layer a NaN came from | `session/diverged.rs` ([`Diverged`]) |
 //! | checkpoints: format, folder, resume | `files/checkpoint.rs`, `files/checkpoint_folder.rs`, `session/checkpoints.rs` |
 //! | weights files under PyTorch's and Keras's names | `files/weights.rs` ([`Names`]) |
+//! | predictions of tensors, pictures and tables | [`Predictor`] |
 //! | metrics in bounded memory | [`metrics`] |
 //! | the process besides the arena: its account, heap, watchdog | [`memory`] |
 
@@ -41,6 +43,7 @@ mod error;
 mod files;
 pub mod memory;
 pub mod metrics;
+mod predictor;
 mod progress;
 mod session;
 mod suggestion;
@@ -48,12 +51,13 @@ mod trainer;
 
 pub use error::TrainError;
 pub use files::{
-    Loaded, MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints,
+    DataFile, Loaded, MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints,
     write_atomically,
 };
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
 };
+pub use predictor::{Likely, Predictions, Predictor, PredictorBuilder, likeliest};
 pub use progress::Progress;
 pub use session::{
     Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,

@@ -5,6 +5,7 @@ use super::super::text::{escaped, json_line};
 use super::super::trained::Trained;
 use super::PredictOptions;
 use plimsoll::data::Preparation;
+use plimsoll::train::likeliest;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -71,20 +72,9 @@ impl<'t> Answers<'t> {
         Self { preparation, classes, top: options.top, what }
     }
 
-    /// The likeliest classes of a row with their probabilities, the likeliest first; of equal ones the first.
+    /// The likeliest classes of a row with their probabilities.
     fn ranked(&self, scores: &[f32]) -> Vec<(usize, f64)> {
-        if !self.classes {
-            return Vec::new();
-        }
-        let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let parts: Vec<f64> = scores.iter().map(|score| f64::from(score - most).exp()).collect();
-        let sum: f64 = parts.iter().sum();
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        // NaN comes first, as for the accuracy.
-        let key = |class: usize| if scores[class].is_nan() { f32::INFINITY } else { scores[class] };
-        order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
-        order.truncate(self.top);
-        order.into_iter().map(|class| (class, parts[class] / sum)).collect()
+        if self.classes { likeliest(scores, self.top) } else { Vec::new() }
     }
 
     fn line(&self, row: &Row<'_>) -> String {

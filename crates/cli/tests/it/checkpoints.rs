@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{NO_CACHE, Scratch, json, number, plimsoll};
+use support::{NO_CACHE, Scratch, json, number, plimsoll, prepare, states};
 
 const LENET: &[&str] = &["--steps=40", "--batch=64", "--seed=5"];
 /// Every epoch ends with a smaller batch.
@@ -52,7 +52,7 @@ fn weights(folder: &str) -> Vec<u8> {
 
 /// The newest checkpoint of a folder, if there is one.
 fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
-    checkpoints(folder.as_ref()).ok()?.pop()
+    checkpoints(&folder).ok()?.pop()
 }
 
 /// The states' elements of the newest checkpoint, without its header.
@@ -193,7 +193,7 @@ fn a_second_signal_kills_the_run() {
     send("-TERM");
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(15), "{status:?}");
-    assert!(TrainState::read(out.as_ref()).unwrap().steps_done < 60);
+    assert!(TrainState::read(&out).unwrap().steps_done < 60);
 }
 
 #[test]
@@ -273,15 +273,6 @@ fn trainer(threads: usize) -> Trainer {
         .seed(3)
         .epochs(3)
         .schedule(Schedule::Cosine)
-}
-
-fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
-    trainer.plan(data).unwrap().start().unwrap()
-}
-
-fn states(session: &Session) -> Vec<Vec<u8>> {
-    let names = session.plans().states.iter().map(|state| state.name.clone());
-    names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
 
 #[test]
@@ -411,7 +402,7 @@ fn the_last_checkpoints_and_the_best_are_kept() {
     let out = scratch.path("run");
     fs::create_dir(&out).unwrap();
     let steps = |folder: &str| -> Vec<u64> {
-        checkpoints(folder.as_ref()).unwrap().iter().map(|path| step_of(path)).collect()
+        checkpoints(folder).unwrap().iter().map(|path| step_of(path)).collect()
     };
     // The highest loss counts as the best, and the loss falls: the first validation is the best.
     let worst = Monitor::Highest("loss".into());
@@ -456,7 +447,7 @@ fn the_newest_intact_checkpoint_is_resumed() {
     let flips: Vec<(Vec<u8>, String)> = (0..100).map(&mut flip).collect();
     for (bytes, what) in cuts.chain(flips) {
         fs::write(&last, bytes).unwrap();
-        assert_eq!(TrainState::read(out.as_ref()).unwrap().steps_done, 3, "{what}");
+        assert_eq!(TrainState::read(&out).unwrap().steps_done, 3, "{what}");
     }
     // The program reports which one it refused, why, and which one it resumes from.
     let output = plimsoll(&["train", "--resume", &out]);
@@ -472,11 +463,11 @@ fn the_newest_intact_checkpoint_is_resumed() {
         Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(Cpu::new(2).unwrap()).line(usize::MAX);
     let trainer = trainer.batch(32).steps(4).schedule(Schedule::Cosine).kinds(&[BatchKind::Train]);
     let data = open("mnist", &OpenOptions::default()).unwrap();
-    let resumed = prepare(&trainer, &data).resume(out.as_ref()).unwrap();
+    let resumed = prepare(&trainer, &data).resume(&out).unwrap();
     assert_eq!((step_of(&resumed.path), resumed.refused.len()), (4, 1));
     assert!(resumed.refused[0].contains("000000000009") && resumed.refused[0].contains("mlp"), "{resumed:?}");
     // Where none is intact, all are named.
-    for path in checkpoints(out.as_ref()).unwrap() {
+    for path in checkpoints(&out).unwrap() {
         fs::write(path, "").unwrap();
     }
     let output = plimsoll(&["train", "--resume", &out]);

@@ -45,7 +45,7 @@ fn a_disk_that_fills_up_leaves_the_previous_checkpoint() {
     let run = ["train", "--json", "--save-every=1", "--seed=4", "--threads=2", "--schedule=constant"];
     json(&plimsoll(&[&run[..], &["--steps=9", "--out", &whole]].concat()));
     json(&plimsoll(&[&run[..], &["--steps=3", "--out", out]].concat()));
-    let newest = || checkpoints(out.as_ref()).unwrap().pop().unwrap();
+    let newest = || checkpoints(out).unwrap().pop().unwrap();
     let (before, path) = (fs::read(newest()).unwrap(), newest());
     // From here on a new checkpoint does not fit.
     let free = free_bytes(&small);
@@ -56,7 +56,7 @@ fn a_disk_that_fills_up_leaves_the_previous_checkpoint() {
     assert!(message.contains("checkpoint-") && message.contains("untouched"), "{message}");
     assert_eq!(newest(), path);
     assert!(fs::read(&path).unwrap() == before);
-    assert_eq!(TrainState::read(out.as_ref()).unwrap().steps_done, 3);
+    assert_eq!(TrainState::read(out).unwrap().steps_done, 3);
     let mut files = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
     assert!(files.all(|path| path.extension().is_none_or(|end| end != "partial")));
     // With free space it resumes to the same bits.

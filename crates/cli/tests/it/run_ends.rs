@@ -12,7 +12,7 @@ use plimsoll::train::{
 };
 use std::fs;
 use std::path::Path;
-use support::{NO_CACHE, Scratch, json, number, plimsoll};
+use support::{NO_CACHE, Scratch, json, number, plimsoll, prepare};
 
 fn model() -> Sequential {
     Sequential::classifier([6], 3)
@@ -36,10 +36,6 @@ fn trainer() -> Trainer {
         .batch(64)
         .seed(3)
         .epochs(3)
-}
-
-fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
-    trainer.plan(data).unwrap().start().unwrap()
 }
 
 /// Asserts that the arguments fail with this status and a message that contains all words.
@@ -349,7 +345,7 @@ fn an_ignored_signal_stays_ignored() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    while checkpoints(out.as_ref()).unwrap_or_default().is_empty() {
+    while checkpoints(&out).unwrap_or_default().is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     let id = child.id().to_string();

@@ -56,6 +56,18 @@ fn a_perceptron_trains_and_evaluates_on_a_table() {
     assert!(number(&report, "heap_peak_bytes") <= number(&report, "heap_limit_bytes"), "{report}");
     let measured = json(&plimsoll(&["evaluate", &run, "--json"]));
     assert!((number(&measured["metrics"], "accuracy") - number(&report, "test_accuracy")).abs() < 1e-9);
+    // Rows of another table, which lacks a word, two classes and all small numbers, are taken as those of training.
+    let tall = |line: &&str| line.starts_with("height") || line.contains("red") && line.ends_with("tower");
+    let towers: Vec<String> = table().lines().filter(tall).map(str::to_string).collect();
+    let other = folder.write("towers.csv", (towers.join("\n") + "\n").as_bytes());
+    let measured =
+        json(&plimsoll(&["evaluate", &run, "--json", "--data", &format!("csv:{}", other.display())]));
+    assert!(number(&measured["metrics"], "accuracy") > 0.9, "{measured}");
+    let unknown = folder
+        .write("blue.csv", format!("height,colour,weight,kind\n{}", "1,blue,2,bush\n".repeat(20)).as_bytes());
+    let output = plimsoll(&["evaluate", &run, "--data", &format!("csv:{}", unknown.display())]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && message.contains("not trained with `blue`"), "{message}");
     let resumed = json(&plimsoll(&["train", "--json", "--resume", &run, "--epochs", "21"]));
     assert_eq!(resumed["model_options"]["features"], 4);
 }

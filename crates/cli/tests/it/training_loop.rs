@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use support::{Scratch, json, number, plimsoll};
+use support::{Scratch, json, number, plimsoll, prepare, states};
 
 fn model() -> Sequential {
     Sequential::classifier([6], 3)
@@ -34,15 +34,6 @@ fn trainer() -> Trainer {
         .batch(64)
         .seed(3)
         .epochs(3)
-}
-
-fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
-    trainer.plan(data).unwrap().start().unwrap()
-}
-
-fn states(session: &Session) -> Vec<Vec<u8>> {
-    let names = session.plans().states.iter().map(|state| state.name.clone());
-    names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
 
 /// The steps and epochs of the validations of a run.
@@ -187,7 +178,7 @@ fn a_time_limit_ends_the_run_with_a_checkpoint() {
     let (steps, text) = (number(&report, "steps") as u64, String::from_utf8_lossy(&output.stdout));
     assert!(steps > 0 && report["ending"] == "time limit", "{report}");
     assert!(text.contains("The time limit was reached") && text.contains("--resume"), "{text}");
-    let state = TrainState::read(parts.as_ref()).unwrap();
+    let state = TrainState::read(&parts).unwrap();
     assert_eq!((state.steps_done, state.total_steps), (steps, 9_000));
     // It resumes to the same bits.
     let more = format!("--steps={}", steps + 3);
@@ -273,11 +264,11 @@ fn a_share_is_held_out_for_validation() {
     );
     let (planned, measured) = (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
     assert!((measured - planned).abs() <= 4.0 * 1024.0 * 1024.0, "planned {planned}, measured {measured}");
-    let state = TrainState::read(out.as_ref()).unwrap();
+    let state = TrainState::read(&out).unwrap();
     assert_eq!((state.examples, state.validated, state.monitor.as_str()), (14_400, 4, "highest top3"));
     // A resumed run keeps these flags.
     json(&plimsoll(&["train", "--json", "--resume", &out, "--steps=8"]));
-    assert_eq!(TrainState::read(out.as_ref()).unwrap().validated, 8);
+    assert_eq!(TrainState::read(&out).unwrap().validated, 8);
     let output = plimsoll(&["train", "--resume", &out, "--steps=9", "--validation-split=0.2"]);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -313,7 +304,7 @@ fn a_loss_that_is_not_finite_names_its_layer_and_the_last_intact_checkpoint() {
         let mut session = prepare(trainer, &data);
         let Err(TrainError::Diverged(found)) = session.fit() else { panic!("it did not diverge") };
         // Diverged states are never saved.
-        assert!(session.checkpoint(folder).is_err() && session.save(&folder.join("weights")).is_err());
+        assert!(session.checkpoint(folder).is_err() && session.save(folder.join("weights")).is_err());
         found
     };
     let found = fail(&build(Some(3)));
@@ -347,7 +338,7 @@ fn a_diverged_run_has_its_own_exit_status() {
         "{message}"
     );
     assert!(!Path::new(&out).join("weights.safetensors").exists());
-    assert!(TrainState::read(out.as_ref()).unwrap().steps_done > 0);
+    assert!(TrainState::read(&out).unwrap().steps_done > 0);
 }
 
 /// A callback that fails.

@@ -6,12 +6,7 @@ use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::prelude::*;
 use plimsoll::train::{BatchKind, Names};
 use safetensors::SafeTensors;
-use support::{Scratch, json, number, plimsoll};
-
-fn states(session: &Session) -> Vec<Vec<u8>> {
-    let names = session.plans().states.iter().map(|state| state.name.clone());
-    names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
-}
+use support::{Scratch, json, number, plimsoll, states};
 
 #[test]
 fn weights_round_trip_through_torch_and_keras_names() {

@@ -6,6 +6,7 @@ mod support;
 
 mod data;
 mod line_holds;
+mod own_program;
 mod planning;
 mod under_lines;
 mod watchdog;

@@ -1,5 +1,6 @@
 //! Runs the real binary, alone or inside a kernel-enforced memory limit.
 
+use plimsoll::prelude::{Dataset, Session, Trainer};
 pub use plimsoll_testing::Scratch;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,19 @@ pub fn json(output: &Output) -> Value {
 #[allow(dead_code, reason = "not every test file asks")]
 pub fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("`{field}` is not a number in {value}"))
+}
+
+/// Plans and starts a run.
+#[allow(dead_code, reason = "not every test file asks")]
+pub fn prepare(trainer: &Trainer, data: &Dataset) -> Session {
+    trainer.plan(data).unwrap().start().unwrap()
+}
+
+/// The bytes of every state of a run.
+#[allow(dead_code, reason = "not every test file asks")]
+pub fn states(session: &Session) -> Vec<Vec<u8>> {
+    let names = session.plans().states.iter().map(|state| state.name.clone());
+    names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
 }
 
 /// A memory control group that is removed when dropped.

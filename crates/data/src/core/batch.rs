@@ -127,6 +127,30 @@ impl Batch {
         Self::of(inputs, Tensor::zeros(labels))
     }
 
+    /// A copy of the `examples` examples from `start` on; past the batch's last one, that is repeated.
+    ///
+    /// ```
+    /// use plimsoll_data::Batch;
+    /// let part = Batch::of([[[1.0f32], [2.0], [3.0]]], [0, 1, 1])?.part(2, 2);
+    /// assert_eq!(part.input_tensors()[0].as_f32(), Some(&[3.0, 3.0][..]));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn part(&self, start: usize, examples: usize) -> Self {
+        let rows = |rows: &Rows| {
+            let (each, all) = (rows.each, rows.first(self.examples));
+            let first = (start * each).min(all.len());
+            let mut bytes = Vec::with_capacity(examples * each);
+            bytes.extend_from_slice(&all[first..(first + examples * each).min(all.len())]);
+            while bytes.len() < examples * each && all.len() >= each {
+                bytes.extend_from_slice(&all[all.len() - each..]);
+            }
+            Rows { ty: rows.ty.clone(), each, buffer: Arc::new(SharedBuffer::of(bytes)) }
+        };
+        let types = vec![self.types[self.bucket].iter().map(rows).collect()];
+        let first_example = self.first_example + start as u64;
+        Self { types, bucket: 0, examples, first_example, epoch: self.epoch, after: self.after }
+    }
+
     /// Buffers for `size` examples of any of these types, which have the same number of columns.
     pub(crate) fn buffers(types: &[Vec<&Field>], size: usize) -> Result<Self, DataError> {
         let buffer = |column: usize| {

@@ -1,6 +1,6 @@
 //! Options of `open`, and the names of those that only some formats take.
 
-use crate::{Pipeline, Prefetch, SyntheticSpec, Workers};
+use crate::{InputPreparation, Pipeline, Prefetch, Preparation, SyntheticSpec, Workers};
 use std::path::PathBuf;
 
 /// The default limit of a dataset's memory: one GiB.
@@ -132,12 +132,25 @@ impl Default for ImageOptions {
 /// let options = TableOptions { label: Some("price".into()), ..TableOptions::default() };
 /// assert_eq!(options.columns, None);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableOptions {
     /// The column that is the label [default: the last].
     pub label: Option<String>,
     /// The columns that are features, in this order [default: all but the label].
     pub columns: Option<Vec<String>>,
+    /// What the rows of another table went through, with the same columns: its words, classes, means and factors are taken
+    /// instead of this one's own.
+    pub prepared: Option<Preparation>,
+}
+
+impl TableOptions {
+    /// The label and columns of another table, and what its rows went through; `None` where that is no table.
+    pub fn as_prepared(preparation: &Preparation) -> Option<Self> {
+        let InputPreparation::Row(row) = &preparation.input else { return None };
+        let columns = row.columns.iter().map(|column| column.name.clone()).collect();
+        let prepared = Some(preparation.clone());
+        Some(Self { label: Some(row.label.clone()), columns: Some(columns), prepared })
+    }
 }
 
 /// An option that applies to some formats and not to others ([`crate::Format::options`]).

@@ -59,7 +59,7 @@ impl Paths {
             let path = find(&named, 0);
             let label = find(&options.label, names.len() - 1);
             let columns = Some(vec![named.unwrap_or_else(|| names[path].clone())]);
-            let table = TableOptions { label: options.label.clone(), columns };
+            let table = TableOptions { label: options.label.clone(), columns, prepared: None };
             Ok((TableEncoder::new(names, &table, &shown)?, path, label, 0))
         };
         let (rows, (mut encoder, path, label, largest)) =

@@ -36,9 +36,11 @@ pub(super) fn normalised(
 ) -> Result<Dataset, DataError> {
     let (train, test) = split(spec, train, test)?;
     // Records that may be skipped later may be skipped here.
-    let normalise = match options.images.skip_bad {
-        Some(records) => Normalise::measure(&train.clone().skip_bad(records))?,
-        None => Normalise::measure(&train)?,
+    let prepared = options.table.prepared.as_ref().map(|preparation| &preparation.input);
+    let normalise = match (prepared, options.images.skip_bad) {
+        (Some(InputPreparation::Row(row)), _) => Normalise::restored(row),
+        (_, Some(records)) => Normalise::measure(&train.clone().skip_bad(records))?,
+        (_, None) => Normalise::measure(&train)?,
     };
     let mut preparation = train.preparation().clone();
     if let InputPreparation::Row(row) = &mut preparation.input {

@@ -1,11 +1,11 @@
-//! The registry against the folder, README and Cargo features.
+//! The registry against the folder, `docs/data.md` and Cargo features.
 
 use super::*;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/data.md");
 const BEGIN: &str = "<!-- formats: begin -->\n";
 const END: &str = "<!-- formats: end -->\n";
 /// Files of the folder that are not formats.
@@ -60,7 +60,7 @@ fn with_commas(n: usize) -> String {
     if n < 1000 { n.to_string() } else { format!("{},{:03}", with_commas(n / 1000), n % 1000) }
 }
 
-/// README's table: one line for each row.
+/// The page's table: one line for each row.
 fn table() -> String {
     let mut table = String::from("| data | what it is |\n|---|---|\n");
     for format in FORMATS {
@@ -83,14 +83,14 @@ fn table() -> String {
 
 /// `PLIMSOLL_WRITE_DOCS=1` writes the table.
 #[test]
-fn the_table_in_readme_is_the_registrys() {
-    let page = std::fs::read_to_string(README).expect("README.md");
+fn the_table_in_the_documents_is_the_registrys() {
+    let page = std::fs::read_to_string(PAGE).expect("docs/data.md");
     let (start, rest) = page.split_once(BEGIN).expect("the first mark");
     let (found, end) = rest.split_once(END).expect("the last mark");
     let table = table();
     if std::env::var_os("PLIMSOLL_WRITE_DOCS").is_some() {
-        std::fs::write(README, [start, BEGIN, &table, END, end].concat()).expect("README.md");
+        std::fs::write(PAGE, [start, BEGIN, &table, END, end].concat()).expect("docs/data.md");
         return;
     }
-    assert_eq!(found, table, "run with PLIMSOLL_WRITE_DOCS=1 to update README.md");
+    assert_eq!(found, table, "run with PLIMSOLL_WRITE_DOCS=1 to update docs/data.md");
 }

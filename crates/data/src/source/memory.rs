@@ -24,7 +24,8 @@ use plimsoll_tensor::{Field, Tensor, TensorType};
 #[derive(Clone, Debug)]
 pub struct Memory {
     inputs: Vec<Tensor>,
-    labels: Tensor,
+    /// `None`: zeros.
+    labels: Option<Tensor>,
     len: usize,
     schema: Schema,
 }
@@ -60,7 +61,31 @@ impl Memory {
         check_labels(&labels, len, classes)?;
         let field = |tensor: &Tensor, bound| Field { ty: one(tensor), bound };
         let schema = Schema::examples(inputs.iter().map(|input| field(input, None)), field(&labels, classes));
-        Ok(Self { inputs, labels, len, schema })
+        Ok(Self { inputs, labels: Some(labels), len, schema })
+    }
+
+    /// Examples to predict: any number of inputs, and zeros of the model's target as labels.
+    ///
+    /// ```
+    /// use plimsoll_data::{Field, Memory, Source};
+    /// let points = Memory::unlabelled([vec![[0.0f32, 0.1], [1.0, 1.1]]], &Field::below(10, []))?;
+    /// assert_eq!((points.len(), points.resident_bytes()), (2, 16));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn unlabelled(
+        inputs: impl IntoIterator<Item = impl Into<Tensor>>,
+        target: &Field,
+    ) -> Result<Self, DataError> {
+        let inputs: Vec<Tensor> = inputs.into_iter().map(|input| single_precision(input.into())).collect();
+        check_types(inputs.len(), &target.ty, target.bound)?;
+        let len = common_examples(&inputs, None)?;
+        let fields = inputs.iter().map(|input| Field { ty: one(input), bound: None });
+        let schema = Schema::examples(fields, target.clone());
+        Ok(Self { inputs, labels: None, len, schema })
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.inputs.iter().chain(&self.labels)
     }
 }
 
@@ -75,14 +100,17 @@ impl Source for Memory {
 
     fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
         check_read(self, index, record)?;
-        for (column, tensor) in self.inputs.iter().chain([&self.labels]).enumerate() {
+        for (column, tensor) in self.tensors().enumerate() {
             copy(tensor, index, record.buffer_mut(column));
+        }
+        if self.labels.is_none() {
+            record.buffer_mut(self.inputs.len()).fill(0);
         }
         Ok(())
     }
 
     fn resident_bytes(&self) -> usize {
-        self.inputs.iter().chain([&self.labels]).map(|tensor| tensor.as_bytes().len()).sum()
+        self.tensors().map(|tensor| tensor.as_bytes().len()).sum()
     }
 }
 
@@ -159,9 +187,9 @@ mod tests {
         let addresses = [x.as_ptr().cast::<u8>(), y.as_ptr().cast(), labels.as_ptr().cast()];
         let values = Memory::values(x, y).unwrap();
         assert_eq!(values.inputs[0].as_bytes().as_ptr(), addresses[0]);
-        assert_eq!(values.labels.as_bytes().as_ptr(), addresses[1]);
+        assert_eq!(values.labels.as_ref().unwrap().as_bytes().as_ptr(), addresses[1]);
         let classes = Memory::classes([[1.0f32]; 3], labels, 2).unwrap();
-        assert_eq!(classes.labels.as_bytes().as_ptr(), addresses[2]);
+        assert_eq!(classes.labels.as_ref().unwrap().as_bytes().as_ptr(), addresses[2]);
     }
 
     #[test]
@@ -173,7 +201,7 @@ mod tests {
             assert_eq!((&source.inputs, &source.labels), (&wanted.inputs, &wanted.labels));
         }
         let values = Memory::values(x(), [0.25, 0.5, 1e300]).unwrap();
-        assert_eq!(values.labels, Tensor::from([0.25f32, 0.5, f32::INFINITY]));
+        assert_eq!(values.labels, Some(Tensor::from([0.25f32, 0.5, f32::INFINITY])));
         let error = Memory::classes(x(), [0i64, 1 << 40, 1], 2).unwrap_err();
         assert!(
             matches!(error, DataError::Label { index: 1, label: 0x100_0000_0000, classes: 2, .. }),

@@ -133,7 +133,7 @@ fn unreadable_arrays_are_refused_with_a_reason() {
 
 fn table_options() -> TableOptions {
     let columns = ["colour", "size", "count"].map(String::from);
-    TableOptions { label: Some("kind".into()), columns: Some(columns.into()) }
+    TableOptions { label: Some("kind".into()), columns: Some(columns.into()), prepared: None }
 }
 
 /// A row of the table: one-hot words in sorted order (blue, green, red), size and count.
@@ -202,7 +202,7 @@ fn errors_in_a_table_name_line_and_column() {
     assert!(wrong(&format!("a,y\n{names}")).contains("line 66: column `a`: more than 64 different words"));
     let long = format!("a,y\n\"{}\",1\n", "x".repeat(3 << 20));
     assert!(wrong(&long).contains("at most 1048576 were declared"), "{}", wrong(&long));
-    let named = |label: &str| TableOptions { label: Some(label.into()), columns: None };
+    let named = |label: &str| TableOptions { label: Some(label.into()), ..TableOptions::default() };
     let unknown = csv(&folder, "a,y\n1,0\n", &named("z")).unwrap_err();
     assert!(unknown.contains("no column `z`; it has a, y"), "{unknown}");
     // A file that changes afterwards.
@@ -227,7 +227,7 @@ fn parquet_and_arrow_rows_are_read_exactly() {
         );
         assert_eq!(epoch(&table).unwrap(), (0..ROWS).map(table_row).collect::<Vec<_>>(), "{name}");
         let refused = |label: &str| {
-            let options = TableOptions { label: Some(label.into()), columns: None };
+            let options = TableOptions { label: Some(label.into()), ..TableOptions::default() };
             plimsoll_data::columnar(fixture(name), &options).err().unwrap().to_string()
         };
         assert!(refused("price").contains("no column `price`; it has size, count, colour, note, kind"));

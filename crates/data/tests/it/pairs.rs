@@ -45,7 +45,8 @@ fn a_list_gives_files_and_labels() {
     std::fs::remove_file(folder.0.join("some/3.jpg")).unwrap();
     assert!(read(&source, 3).unwrap_err().to_string().contains("some/3.jpg` cannot be read"));
     let other = folder.write("other.csv", b"n,file,kind\n1,some/1.jpg,0\n2,some/2.jpg,4\n");
-    let named = TableOptions { label: Some("kind".into()), columns: Some(vec!["file".into()]) };
+    let named =
+        TableOptions { label: Some("kind".into()), columns: Some(vec!["file".into()]), prepared: None };
     let source = Paths::open(other, &named).unwrap();
     assert_eq!(read(&source, 1).unwrap(), [files[2].clone(), 4i32.to_ne_bytes().to_vec()]);
     let empty = folder.write("bad.csv", b"path,kind\nsome/1.jpg,0\n,1\n");
@@ -240,6 +241,7 @@ fn paths_are_in_one_column() {
     let folder = Scratch::new("one-column");
     let list = folder.write("list.csv", b"path,other,kind\na.jpg,b.jpg,0\n");
     let columns = Some(vec!["path".into(), "other".into()]);
-    let error = Paths::open(list, &TableOptions { label: None, columns }).unwrap_err().to_string();
+    let error =
+        Paths::open(list, &TableOptions { columns, ..TableOptions::default() }).unwrap_err().to_string();
     assert!(error.contains("in one column, not in path, other"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Gradient clipping, weight averaging and frozen parameters around an optimizer.
+//! Gradient clipping, weight averaging, frozen parameters and gradients to read around an optimizer.
 
 use super::decay::{named, unused};
 use super::{Clip, Decay, Optimizer, Parameter, Pattern};
@@ -6,6 +6,11 @@ use plimsoll_graph::{Builder, GraphError, Role, ValueId};
 
 /// The last part of the name of a parameter's running average; the first is the parameter's name.
 pub const AVERAGE: &str = "average";
+
+/// The name of the output that holds a parameter's gradient ([`Recipe::read_gradients`]).
+pub fn gradient_name(parameter: &str) -> String {
+    format!("gradient/{parameter}")
+}
 
 /// An optimizer with gradient clipping before its updates, weight averaging after them, and frozen parameters.
 ///
@@ -26,12 +31,19 @@ pub struct Recipe {
     clip: Option<Clip>,
     average: Option<f64>,
     frozen: Vec<Pattern>,
+    read: Vec<Pattern>,
 }
 
 impl Recipe {
     /// The optimizer alone.
     pub fn new(optimizer: impl Optimizer + 'static) -> Self {
-        Self { optimizer: Box::new(optimizer), clip: None, average: None, frozen: Vec::new() }
+        Self {
+            optimizer: Box::new(optimizer),
+            clip: None,
+            average: None,
+            frozen: Vec::new(),
+            read: Vec::new(),
+        }
     }
 
     /// Clips gradients.
@@ -52,6 +64,14 @@ impl Recipe {
         self
     }
 
+    /// Keeps the gradients of the parameters that a [`Pattern`] matches (`"*"` for all) to the end of the step, for a training
+    /// loop that reads them. They are those of the mean loss over the whole batch, before clipping. Each takes a parameter's
+    /// memory, which the plan accounts for; the numbers of the run stay the same.
+    pub fn read_gradients(mut self, pattern: &str) -> Self {
+        self.read.push(Pattern::new(pattern));
+        self
+    }
+
     /// Clips before updates, and averages after them.
     fn around(
         &self,
@@ -61,6 +81,11 @@ impl Recipe {
         settings: &[ValueId],
         update: impl FnOnce(&mut Builder, &[ValueId], &[ValueId]) -> Result<(), GraphError>,
     ) -> Result<(), GraphError> {
+        for (parameter, &gradient) in parameters.iter().zip(gradients) {
+            if self.read.iter().any(|pattern| pattern.matches(&parameter.name)) {
+                b.output(&gradient_name(&parameter.name), gradient);
+            }
+        }
         let clipped = self.clip.map(|clip| clip.apply(b, parameters, gradients)).transpose()?;
         let gradients = clipped.as_deref().unwrap_or(gradients);
         let (decay, own) = match (self.average, settings) {
@@ -151,9 +176,11 @@ impl Optimizer for Recipe {
 
     fn check(&self, names: &[&str]) -> Result<(), GraphError> {
         self.optimizer.check(names)?;
-        if let Some(pattern) = unused(self.frozen.iter(), names) {
-            let reason = format!("freeze: no parameter is named `{pattern}`; there are {}", named(names));
-            return Err(GraphError::Choice(reason));
+        for (what, patterns) in [("freeze", &self.frozen), ("read gradients", &self.read)] {
+            if let Some(pattern) = unused(patterns.iter(), names) {
+                let reason = format!("{what}: no parameter is named `{pattern}`; there are {}", named(names));
+                return Err(GraphError::Choice(reason));
+            }
         }
         if !names.is_empty() && !names.iter().any(|name| self.trains(name)) {
             return Err(GraphError::Choice("every parameter is frozen: leave one to train".into()));

@@ -83,7 +83,8 @@ pub struct TrainState {
 
 impl TrainState {
     /// Reads the newest good checkpoint of a folder; its checksum is checked over all bytes.
-    pub fn read(folder: &Path) -> Result<Self, TrainError> {
+    pub fn read(folder: impl AsRef<Path>) -> Result<Self, TrainError> {
+        let folder = folder.as_ref();
         Ok(Self::read_where(folder, |_| Ok(()))?.0)
     }
 

@@ -32,7 +32,8 @@ fn step_of(name: &str) -> Option<u64> {
 /// println!("{newest:?}");
 /// # Ok::<(), plimsoll_train::TrainError>(())
 /// ```
-pub fn checkpoints(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
+pub fn checkpoints(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>, TrainError> {
+    let folder = folder.as_ref();
     let failed = |source| TrainError::file(folder, source);
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {

@@ -26,7 +26,8 @@ pub struct RunLog {
 
 impl RunLog {
     /// A new file; replaces an existing one.
-    pub fn create(path: &Path) -> Result<Self, TrainError> {
+    pub fn create(path: impl AsRef<Path>) -> Result<Self, TrainError> {
+        let path = path.as_ref();
         let table = is_table(path)?;
         let file = File::create(path).map_err(|source| TrainError::file(path, source))?;
         Ok(Self { path: path.into(), file: BufWriter::new(file), table, headed: false })
@@ -34,7 +35,8 @@ impl RunLog {
 
     /// Continues the file of a run resumed after `steps_done` steps. Lines of later steps are dropped, because they will be
     /// written again. Without a file, creates one.
-    pub fn resume(path: &Path, steps_done: u64) -> Result<Self, TrainError> {
+    pub fn resume(path: impl AsRef<Path>, steps_done: u64) -> Result<Self, TrainError> {
+        let path = path.as_ref();
         let old = match File::open(path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Self::create(path),

@@ -1,6 +1,6 @@
 //! What a process needs besides its arena: entries of the load sheet.
 
-use super::{Watchdog, heap_parts, status, status_count};
+use super::{Watchdog, heap_parts, status, status_count, trim_heap};
 use crate::files::STATE_BUFFER_BYTES;
 use crate::trainer::Trainer;
 use plimsoll_data::{DATA_SET, Dataset, catalogue};
@@ -95,6 +95,8 @@ fn measured_program() -> usize {
 
 /// Memory of the process that neither the data nor the heap's entry covers.
 fn held_already(trainer: &Trainer, data: &Dataset) -> usize {
+    // What was freed is not held.
+    trim_heap();
     let own = status("RssAnon").unwrap_or(0) + status("VmSwap").unwrap_or(0);
     let covered = data.resident_bytes() + HEAP_BYTES + trainer.declared_bytes();
     own.saturating_sub(covered).next_multiple_of(ROUNDING)

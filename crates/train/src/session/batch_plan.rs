@@ -80,6 +80,9 @@ impl Session {
         let wanted = model.map(|model| BatchType { kind, model, examples });
         let found = self.batch_plans.iter().position(|p| Some(p.batch) == wanted);
         found.ok_or_else(|| {
+            if model.is_none() {
+                return TrainError::Setting(self.trainer.unlike(batch));
+            }
             let planned =
                 self.batch_plans.iter().zip(&self.plans.plans).filter(|(p, _)| p.batch.kind == kind);
             let planned: Vec<_> = planned.map(|(_, plan)| format!("`{}`", plan.name)).collect();
@@ -101,6 +104,7 @@ impl Session {
     ) -> Result<(f64, Option<NodeId>), TrainError> {
         let batch_plan = &self.batch_plans[plan];
         let weight = self.feed.fill(batch_plan.batch.model, batch, self.trainer.seed, self.steps_done)?;
+        self.ran = None;
         // Until the whole step is done, states may be half written.
         self.poisoned |= batch_plan.batch.kind == BatchKind::Train;
         // A fixed array, because the step loop allocates nothing.
@@ -120,6 +124,7 @@ impl Session {
             return Ok((weight, self.prepared.run_until_bad(plan, inputs)?));
         }
         self.prepared.run(plan, inputs)?;
+        self.ran = Some(plan);
         Ok((weight, None))
     }
 

@@ -52,7 +52,8 @@ impl Session {
     /// Saves every state and where the run stands in an existing folder, as a file with the number of steps in its name. The
     /// file is written atomically, through one small buffer. Then checkpoints that the trainer does not keep
     /// ([`crate::Trainer::keep`]) are removed. States that are not finite are not saved.
-    pub fn checkpoint(&self, folder: &Path) -> Result<PathBuf, TrainError> {
+    pub fn checkpoint(&self, folder: impl AsRef<Path>) -> Result<PathBuf, TrainError> {
+        let folder = folder.as_ref();
         self.check_not_poisoned()?;
         let path = folder.join(file_name(self.steps_done));
         let state = self.train_state();
@@ -69,7 +70,8 @@ impl Session {
 
     /// Refuses a folder that holds another run's checkpoints: a run that starts there would remove them, or resume from them
     /// later. [`Session::fit`] checks this first.
-    pub fn check_folder(&self, folder: &Path) -> Result<(), TrainError> {
+    pub fn check_folder(&self, folder: impl AsRef<Path>) -> Result<(), TrainError> {
+        let folder = folder.as_ref();
         let state = self.train_state();
         for path in checkpoints(folder).unwrap_or_default() {
             if let Ok(Some(what)) = TrainState::read_file(&path).map(|other| other.identity_mismatch(&state))
@@ -109,7 +111,8 @@ impl Session {
     /// continues as if the run had never been interrupted, to the last bit. The trainer must be the same, except for its steps
     /// or epochs, line, threads and micro-batches. A checkpoint that is damaged or another run's is refused, and the one
     /// before it is tried.
-    pub fn resume(&mut self, folder: &Path) -> Result<Resumed, TrainError> {
+    pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<Resumed, TrainError> {
+        let folder = folder.as_ref();
         let ((state, path), refused) =
             newest(folder, |path| Ok((self.resume_from(path)?, path.to_path_buf())))?;
         (self.resumed, self.resumed_from) = (true, Some(folder.to_path_buf()));

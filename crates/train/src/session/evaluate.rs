@@ -7,7 +7,7 @@ use crate::{BatchKind, Progress, TrainError};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Cursor, Pipeline};
 use plimsoll_graph::Output;
-use plimsoll_tensor::Tensor;
+use plimsoll_tensor::{Tensor, TensorType};
 
 /// Counts predictions that are the label.
 #[derive(Default)]
@@ -100,9 +100,38 @@ impl Session {
         Ok(())
     }
 
-    /// The model's outputs for one batch.
+    /// The model's outputs for one batch, of any number of examples: where none of that size was planned, it runs in batches
+    /// of the planned size, the last one filled up.
     pub fn predict(&mut self, batch: &Batch) -> Result<Vec<Tensor>, TrainError> {
-        let plan = self.find_plan(BatchKind::Predict, batch)?;
+        let unplanned = match self.find_plan(BatchKind::Predict, batch) {
+            Ok(plan) => return self.predict_planned(plan, batch),
+            Err(error) => error,
+        };
+        let Some(model) = self.feed.model_of(batch) else { return Err(unplanned) };
+        let planned = self.batch_plans.iter().map(|plan| plan.batch);
+        let planned = planned.filter(|batch| batch.kind == BatchKind::Predict && batch.model == model);
+        let Some(size) = planned.map(|batch| batch.examples).max() else { return Err(unplanned) };
+        let mut outputs: Vec<Tensor> = Vec::new();
+        for start in (0..batch.examples()).step_by(size) {
+            let part = batch.part(start, size);
+            let plan = self.find_plan(BatchKind::Predict, &part)?;
+            for (i, output) in self.predict_planned(plan, &part)?.iter().enumerate() {
+                if start == 0 {
+                    let [rows, shape @ ..] = &output.ty().shape[..] else { return Err(unplanned) };
+                    let rows = rows / size * batch.examples();
+                    let ty = TensorType::new(output.ty().dtype, [&[rows], shape].concat());
+                    outputs.push(Tensor::zeros(ty));
+                }
+                let (each, all) = (output.as_bytes().len() / size, outputs[i].as_bytes_mut());
+                let (from, to) = (start * each, ((start + size) * each).min(all.len()));
+                all[from..to].copy_from_slice(&output.as_bytes()[..to - from]);
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// The outputs for a batch of a plan's size.
+    fn predict_planned(&mut self, plan: usize, batch: &Batch) -> Result<Vec<Tensor>, TrainError> {
         self.run_plan(plan, batch, false)?;
         let graph = &self.plans.plans[plan].graph;
         let read = |(i, output): (usize, &Output)| {

@@ -40,7 +40,7 @@ use batch_plan::{BatchPlan, MAX_INPUTS};
 use feed::Feed;
 use init::initialize;
 use plimsoll_data::{Batches, Cursor, Dataset, Pipeline};
-use plimsoll_nn::{LOSS_SCALE, SKIPPED_STEPS};
+use plimsoll_nn::{LOSS_SCALE, Model, SKIPPED_STEPS};
 use plimsoll_plan::{PlanSet, Prepared};
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -61,6 +61,8 @@ pub struct Session {
     setting_bytes: Vec<Vec<u8>>,
     /// Labels, row weights and example numbers of the current batch.
     feed: Feed,
+    /// The plan that ran last, whose outputs are still in the arena.
+    ran: Option<usize>,
     /// Predictions or outputs of one batch, in 4-byte words.
     output_buffer: Vec<f32>,
     steps_done: u64,
@@ -142,6 +144,7 @@ impl Session {
             settings: vec![0.0; setting_count],
             setting_bytes: (0..setting_count).map(|_| Vec::with_capacity(8)).collect(),
             feed: Feed::new(trainer.shared_models(), largest),
+            ran: None,
             output_buffer,
             steps_done: 0,
             schedule_start: 0,
@@ -164,6 +167,11 @@ impl Session {
             trainer: Rc::new(trainer),
             data: Rc::new(data),
         })
+    }
+
+    /// The model.
+    pub(crate) fn model(&self) -> Arc<dyn Model> {
+        self.trainer.model.clone()
     }
 
     /// The plan.

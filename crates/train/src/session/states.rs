@@ -30,7 +30,7 @@ impl Session {
         Ok(self.prepared.write_state(index, 0, tensor.as_bytes())?)
     }
 
-    fn state_index(&self, name: &str) -> Result<usize, TrainError> {
+    pub(super) fn state_index(&self, name: &str) -> Result<usize, TrainError> {
         let found = self.plans.states.iter().position(|s| s.name == name);
         found.ok_or_else(|| {
             let near = suggestion(name, self.plans.states.iter().map(|s| s.name.as_str()));
@@ -42,8 +42,8 @@ impl Session {
     /// Loads parameters and running statistics from a safetensors file or a run's folder, under Plimsoll's names, PyTorch's or Keras's
     /// (`layer1.0.conv1.weight` for `layer1/0/conv1/kernel`, with its axes in PyTorch's order). A tensor that is missing, of
     /// another shape, or unknown to the model is an error that names it.
-    pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
-        self.load_from(path, false).map(|_| ())
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<(), TrainError> {
+        self.load_from(path.as_ref(), false).map(|_| ())
     }
 
     /// As [`Session::load`], for a file of a model that is not quite the same: loads the tensors that both have, under the
@@ -55,14 +55,14 @@ impl Session {
     /// ```no_run
     /// # use plimsoll_train::{Session, TrainError};
     /// # fn example(session: &mut Session) -> Result<(), TrainError> {
-    /// let found = session.load_matching("ten-classes/weights.safetensors".as_ref())?;
+    /// let found = session.load_matching("ten-classes/weights.safetensors")?;
     /// println!("loaded {}, new are {}", found.loaded.len(), found.fresh.join(", ")); // head/kernel, head/bias
     /// assert_eq!(found.left_out, found.fresh);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn load_matching(&mut self, path: &Path) -> Result<Loaded, TrainError> {
-        self.load_from(path, true)
+    pub fn load_matching(&mut self, path: impl AsRef<Path>) -> Result<Loaded, TrainError> {
+        self.load_from(path.as_ref(), true)
     }
 
     /// Loads a weights file, or that of a run's folder, or else the folder's newest good checkpoint.
@@ -84,9 +84,9 @@ impl Session {
 
     /// Loads parameters (their running averages, where there are some) and running statistics from a folder's newest good
     /// checkpoint, for evaluation and prediction: optimizer and data may differ. Returns the checkpoint.
-    pub fn load_checkpoint(&mut self, folder: &Path) -> Result<PathBuf, TrainError> {
+    pub fn load_checkpoint(&mut self, folder: impl AsRef<Path>) -> Result<PathBuf, TrainError> {
         (self.poisoned, self.replayable) = (true, false);
-        let (path, _) = newest(folder, |path| {
+        let (path, _) = newest(folder.as_ref(), |path| {
             weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path, false)?;
             Ok(path.to_path_buf())
         })?;
@@ -95,14 +95,15 @@ impl Session {
     }
 
     /// Saves parameters and running statistics as a safetensors file, under Plimsoll's names.
-    pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TrainError> {
         self.save_as(path, Names::Own)
     }
 
     /// As [`Session::save`], under the names and in the layouts of choice; [`Session::load`] reads them all.
-    pub fn save_as(&self, path: &Path, names: Names) -> Result<(), TrainError> {
+    pub fn save_as(&self, path: impl AsRef<Path>, names: Names) -> Result<(), TrainError> {
         self.check_not_poisoned()?;
-        weights::save(self.prepared.as_ref(), &self.plans, names, &mut self.buffer.borrow_mut(), path)
+        let buffer = &mut self.buffer.borrow_mut();
+        weights::save(self.prepared.as_ref(), &self.plans, names, buffer, path.as_ref())
     }
 
     /// Refuses to save states that may be half written.

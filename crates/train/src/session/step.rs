@@ -4,8 +4,8 @@ use super::init::push;
 use super::{Diverged, Scale, Session};
 use crate::{BatchKind, TrainError};
 use plimsoll_data::Batch;
-use plimsoll_nn::MIN_LOSS_SCALE;
-use plimsoll_tensor::DType;
+use plimsoll_nn::{MIN_LOSS_SCALE, gradient_name};
+use plimsoll_tensor::{DType, Tensor};
 
 impl Session {
     /// One training step on a batch; returns its loss.
@@ -34,6 +34,43 @@ impl Session {
         self.poisoned = poisoned;
         self.steps_done += 1;
         Ok(loss)
+    }
+
+    /// The gradient of a parameter in the training step that ran last: of the mean loss over the whole batch, before clipping.
+    /// The optimizer must keep it ([`plimsoll_nn::Recipe::read_gradients`]).
+    ///
+    /// ```
+    /// use plimsoll_data::{Batch, Dataset, Memory};
+    /// use plimsoll_nn::{Dense, Recipe, Sequential, Sgd};
+    /// use plimsoll_train::Trainer;
+    /// let (x, y) = ([[1.0f32, 2.0]], [[1.0f32]]);
+    /// let data = Dataset::new("point", Memory::values(x, y)?, Memory::values(x, y)?);
+    /// let model = Sequential::regression([2], [1]).push(Dense::new(1));
+    /// let optimizer = Recipe::new(Sgd::new(0.1)).read_gradients("dense");
+    /// let mut run = Trainer::new(model, optimizer).batch(1).plan(&data)?.start()?;
+    /// run.train_step(&Batch::of([x], y)?)?;
+    /// let [kernel, bias] = [run.gradient("dense/kernel")?, run.gradient("dense/bias")?];
+    /// let (kernel, bias) = (kernel.as_f32().unwrap(), bias.as_f32().unwrap());
+    /// assert_eq!(kernel, [bias[0], 2.0 * bias[0]]); // the inputs times the error
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gradient(&self, parameter: &str) -> Result<Tensor, TrainError> {
+        let ran = self.ran.filter(|&plan| self.batch_plans[plan].batch.kind == BatchKind::Train);
+        let Some(plan) = ran else {
+            let reason =
+                "no training step ran last: read gradients after `train_step`, before anything else runs";
+            return Err(TrainError::Setting(reason.into()));
+        };
+        let (graph, name) = (&self.plans.plans[plan].graph, gradient_name(parameter));
+        let Some(output) = graph.outputs.iter().position(|output| output.name == name) else {
+            self.state_index(parameter)?;
+            return Err(TrainError::Setting(format!(
+                "the gradient of `{parameter}` is not kept: name the parameter in `Recipe::read_gradients`"
+            )));
+        };
+        let mut tensor = Tensor::zeros(graph.ty(graph.outputs[output].value).clone());
+        self.prepared.read_output(plan, output, tensor.as_bytes_mut())?;
+        Ok(tensor)
     }
 
     /// Sets the optimizer's settings for the next step.

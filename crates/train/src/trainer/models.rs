@@ -3,7 +3,7 @@
 use super::Trainer;
 use super::batch_types::{BatchType, field_types, types_in_words};
 use crate::TrainError;
-use plimsoll_data::{Dataset, Schema};
+use plimsoll_data::{Batch, Dataset, Schema};
 use plimsoll_graph::Graph;
 use plimsoll_nn::Model;
 use std::sync::Arc;
@@ -86,6 +86,22 @@ impl Trainer {
     fn inputs_in_words(&self) -> String {
         let inputs = self.models().map(|model| types_in_words(field_types(&model.inputs())));
         inputs.collect::<Vec<_>>().join(" or ")
+    }
+
+    /// Why no model takes the examples of a batch.
+    pub(crate) fn unlike(&self, batch: &Batch) -> String {
+        let name = self.model.name();
+        let examples: Vec<_> = batch.example_types().collect();
+        let (label, inputs) =
+            examples.split_last().map_or((None, &[][..]), |(label, inputs)| (Some(label), inputs));
+        let (wants, has) = (self.inputs_in_words(), types_in_words(inputs.iter().copied()));
+        if wants != has {
+            return format!(
+                "the examples of the batch are {has}, the model `{name}` takes {wants}; axis 0 is the batch's"
+            );
+        }
+        let has = label.map_or(String::new(), ToString::to_string);
+        format!("the labels of the batch are {has}, those of the model `{name}` {}", self.model.target().ty)
     }
 
     /// The model that takes examples of these columns.

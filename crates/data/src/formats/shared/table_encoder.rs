@@ -73,6 +73,8 @@ pub(crate) struct TableEncoder {
     whole: bool,
     range: [f64; 2],
     schema: Schema,
+    /// What the rows of another table went through, which these are to go through.
+    prepared: Option<Preparation>,
 }
 
 impl TableEncoder {
@@ -119,7 +121,8 @@ impl TableEncoder {
         };
         let columns = names.into_iter().zip(roles).map(encoding).collect();
         let range = [f64::INFINITY, f64::NEG_INFINITY];
-        Ok(Self { columns, order, label, whole: true, range, schema: Schema::new() })
+        let (schema, prepared) = (Schema::new(), options.prepared.clone());
+        Ok(Self { columns, order, label, whole: true, range, schema, prepared })
     }
 
     pub fn name(&self, column: usize) -> &str {
@@ -170,6 +173,9 @@ impl TableEncoder {
                 *words = seen.into_iter().collect();
                 words.shrink_to_fit();
             }
+        }
+        if let Some(prepared) = self.prepared.take() {
+            self.impose(&prepared, shown)?;
         }
         let mut features = 0usize;
         for &column in &self.order {

@@ -40,7 +40,33 @@ impl TableEncoder {
         let schema = Schema::new().tensor("features", Field::floats([start])).tensor("label", label.clone());
         let label = columns.len() - 1;
         let range = [f64::INFINITY, f64::NEG_INFINITY];
-        Ok(Self { columns, order, label, whole: true, range, schema })
+        Ok(Self { columns, order, label, whole: true, range, schema, prepared: None })
+    }
+
+    /// Takes the words of features and label from another table, with the same columns, in place of those that were found.
+    pub(super) fn impose(&mut self, preparation: &Preparation, shown: &str) -> Result<(), DataError> {
+        let row = checked(preparation)?;
+        let classes = Some(&preparation.classes).filter(|classes| !classes.is_empty());
+        let features = row.columns.iter().map(|column| (&column.name, column.words.as_ref()));
+        let wanted = features.chain([(&row.label, classes)]);
+        for (index, (name, words)) in self.order.iter().copied().chain([self.label]).zip(wanted) {
+            let wrong = |reason: String| {
+                let reason = format!("`{shown}`: column `{name}`: {reason}");
+                Err(DataError::Option { option: "columns", reason })
+            };
+            let content = &mut self.columns[index].content;
+            match (&content, words) {
+                (Content::Words(found), Some(known)) => {
+                    if let Some(word) = found.iter().find(|word| known.binary_search(word).is_err()) {
+                        return wrong(format!("the model was not trained with `{word}`"));
+                    }
+                }
+                (Content::Words(_), None) => return wrong("the model was trained with numbers there".into()),
+                _ => {}
+            }
+            *content = words.map_or(Content::Numbers, |words| Content::Words(words.clone()));
+        }
+        Ok(())
     }
 
     /// Checks a cell of a table other than that of training.
