@@ -431,3 +431,32 @@ fn bf16_pictures_are_rounded_f32_pictures_in_half_the_bytes() {
     let rounded: Vec<u8> = floats.flat_map(|x| bf16::from_f32(x).to_ne_bytes()).collect();
     assert!(narrow[..16 * 16 * 3 * 2] == rounded);
 }
+
+#[test]
+fn pictures_that_take_turns_give_the_same_batches_for_any_number_of_workers() {
+    let folder = Scratch::new("turns");
+    for i in 0..40 {
+        let side = if i == 7 { 400 } else { 36 };
+        folder.write(&format!("class{}/{i}.jpg", i % 2), &photo(side, side, i));
+    }
+    let spec = format!("images:{}", folder.0.display());
+    let run = |workers: usize| {
+        let mut options = crate::unsplit();
+        options.images = ImageOptions { size: [16, 16, 3], augment: true, ..options.images };
+        let train = open(&spec, &options).unwrap().train.batch(8).workers(workers);
+        let stated: usize = train.bytes().iter().map(|share| share.bytes).sum();
+        let mut batches = train.start(Cursor::default()).unwrap();
+        let mut pixels = Vec::new();
+        for _ in 0..12 {
+            if let Some(batch) = batches.next().unwrap() {
+                pixels.extend_from_slice(batch.input_tensors()[0].as_bytes());
+            }
+            batches.settle();
+        }
+        (stated, pixels)
+    };
+    let (alone, many) = (run(1), run(6));
+    assert!(alone.1 == run(0).1 && alone.1 == many.1);
+    // The large one's pixels are stated once.
+    assert!(many.0 - alone.0 < 400 * 400 * 3, "{} and {}", alone.0, many.0);
+}
