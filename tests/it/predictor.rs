@@ -42,6 +42,12 @@ fn any_number_of_rows_has_the_bits_of_a_batch() {
         let mut predictor = Predictor::builder(model()).batch(batch).load(&scratch.0).unwrap();
         assert_eq!(*predictor.predict([digits(7)]).unwrap().output(), whole, "batches of {batch}");
     }
+    // A session, too, of which a batch is larger than any that was planned.
+    let trainer = Trainer::new(model(), Sgd::new(0.0)).batch(3).kinds(&[BatchKind::Predict]);
+    let mut session = trainer.plan(&datasets::mnist().unwrap()).unwrap().start().unwrap();
+    session.load(&scratch.0).unwrap();
+    let seven = Batch::unlabelled([digits(7)], &Field::below(10, [])).unwrap();
+    assert_eq!(session.predict(&seven).unwrap(), [whole.clone()]);
     // Weights in a file have no names of classes.
     let mut predictor = Predictor::builder(model()).load(scratch.path("weights.safetensors")).unwrap();
     let answers = predictor.predict([digits(2)]).unwrap();

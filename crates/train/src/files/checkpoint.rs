@@ -31,7 +31,7 @@ pub(crate) fn max_header_bytes(states: usize) -> u64 {
 ///
 /// ```no_run
 /// use plimsoll_train::TrainState;
-/// let state = TrainState::read("run".as_ref())?;
+/// let state = TrainState::read("run")?;
 /// println!("{} of {} steps of {}", state.steps_done, state.total_steps, state.model);
 /// # Ok::<(), plimsoll_train::TrainError>(())
 /// ```

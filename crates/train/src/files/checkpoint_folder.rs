@@ -28,7 +28,7 @@ fn step_of(name: &str) -> Option<u64> {
 /// The checkpoints of a folder, oldest first, good or damaged.
 ///
 /// ```no_run
-/// let newest = plimsoll_train::checkpoints("run".as_ref())?.pop();
+/// let newest = plimsoll_train::checkpoints("run")?.pop();
 /// println!("{newest:?}");
 /// # Ok::<(), plimsoll_train::TrainError>(())
 /// ```

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// ```no_run
 /// # use plimsoll_train::{RunLog, Session, TrainError};
 /// # fn log(session: &mut Session) -> Result<(), TrainError> {
-/// session.add(RunLog::create("run/log.csv".as_ref())?);
+/// session.add(RunLog::create("run/log.csv")?);
 /// # Ok(())
 /// # }
 /// ```
