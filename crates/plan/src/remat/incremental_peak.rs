@@ -291,7 +291,7 @@ impl<'a> IncrementalPeak<'a> {
         while start < runs.end {
             let block = start / BLOCK;
             let end = ((block + 1) * BLOCK).min(runs.end);
-            let whole = start % BLOCK == 0 && end - start == BLOCK;
+            let whole = end - start == BLOCK;
             visit(start..end, whole.then(|| self.blocks[block]));
             start = end;
         }
