@@ -492,7 +492,10 @@ fn resuming_reports_another_instruction_set() {
         let best = plain(isa);
         let differs = prepare(&best, &data).resume(&scratch.0).unwrap().differs.unwrap();
         // The revision of the arithmetic is part of it: a run of an older program is told, too.
-        assert!(differs.contains("cpu portable, arithmetic ") && differs.contains("bits may differ"), "{differs}");
+        assert!(
+            differs.contains("cpu portable, arithmetic ") && differs.contains("bits may differ"),
+            "{differs}"
+        );
     }
 }
 
