@@ -114,7 +114,7 @@ fn a_batch_of_an_undeclared_type_is_refused() {
         session.train_step(batches.next().unwrap().unwrap()).unwrap_err().to_string()
     };
     let other = refused(&[130], 64);
-    let expected = "no plan for train batches of 64 examples of i32[130], i32[], i32[]: planned were `train × 64 of i32[128]";
+    let expected = "the examples of the batch are i32[130], i32[], the model `majority` takes i32[128], i32[] or i32[16]";
     assert!(other.starts_with(expected), "{other}");
     let fewer = refused(&LENGTHS, 44);
     assert!(fewer.contains("batches of 44 examples of i32[16]"), "{fewer}");
