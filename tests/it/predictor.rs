@@ -47,7 +47,7 @@ fn any_number_of_rows_has_the_bits_of_a_batch() {
     let mut session = trainer.plan(&datasets::mnist().unwrap()).unwrap().start().unwrap();
     session.load(&scratch.0).unwrap();
     let seven = Batch::unlabelled([digits(7)], &Field::below(10, [])).unwrap();
-    assert_eq!(session.predict(&seven).unwrap(), [whole.clone()]);
+    assert_eq!(session.predict(&seven).unwrap(), std::slice::from_ref(&whole));
     // Weights in a file have no names of classes.
     let mut predictor = Predictor::builder(model()).load(scratch.path("weights.safetensors")).unwrap();
     let answers = predictor.predict([digits(2)]).unwrap();

@@ -313,6 +313,10 @@ fn a_resnet_and_a_gpt_in_f16_have_the_same_bits_under_lower_lines() {
     let scale = "--precision=f16 --loss-scale=2097152 --loss-scale-growth=3";
     let resnet = format!("resnet20 --image-size=16 --batch=16 {scale}");
     same_bits("f16", 20, &resnet, &[lower(0.8, 1.0, 3, &[RECOMPUTED])]);
+    if std::env::var_os("PLIMSOLL_LONG").is_none() {
+        eprintln!("skipped: the gpt takes a minute; set PLIMSOLL_LONG=1 to run it");
+        return;
+    }
     let gpt = format!("gpt --context=64 --layers=2 --width=128 --heads=2 --classes=256 --batch=16 {scale}");
     let lines = [lower(0.5, 1.0, 1, &[MICRO_BATCHES]), lower(0.15, 0.8, 3, &[SPILLED])];
     same_bits("f16-gpt", 20, &gpt, &lines);
