@@ -25,8 +25,8 @@ fn squares(name: &str) -> Scratch {
     folder
 }
 
-/// Trains: at least 85 % of what is planned is used, and all of it suffices.
-fn planned_is_measured(name: &str, folder: &Scratch, more: &[&str]) {
+/// Trains: at least this share of what is planned is used, and all of it suffices.
+fn planned_is_measured(name: &str, share: f64, folder: &Scratch, more: &[&str]) {
     let data = format!("images:{}", folder.0.display());
     let run = ["train", "--json", "--steps=12", "--threads=2", "--model=resnet20", "--batch=16"];
     let arguments = [&run[..], &["--data", &data], more].concat();
@@ -34,7 +34,7 @@ fn planned_is_measured(name: &str, folder: &Scratch, more: &[&str]) {
     let (planned, measured) = (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
     eprintln!("{name:16}: planned {planned:>10}, measured {measured:>10}, {:.3}", measured / planned);
     assert!(measured <= planned, "{name}: planned {planned}, measured {measured}");
-    assert!(measured >= 0.85 * planned, "{name}: planned {planned}, measured {measured}");
+    assert!(measured >= share * planned, "{name}: planned {planned}, measured {measured}");
     let limit = (planned as usize).next_multiple_of(1 << 20);
     let Some(group) = Group::new(name, limit) else {
         let needed = std::env::var_os("PLIMSOLL_REQUIRE_CGROUP").is_some();
@@ -52,12 +52,13 @@ fn planned_is_measured(name: &str, folder: &Scratch, more: &[&str]) {
 fn a_large_picture_among_small_ones_is_planned_once() {
     let folder = squares("large");
     folder.write("a/large.jpg", &jpeg(2000, 7, true));
-    planned_is_measured("large-picture", &folder, &["--workers=3"]);
+    planned_is_measured("large-picture", 0.85, &folder, &["--workers=3"]);
 }
 
 #[test]
 fn many_workers_are_planned_by_what_small_pictures_take() {
-    planned_is_measured("many-workers", &squares("workers"), &["--workers=32"]);
+    // How many of them decode at once is the system's choice. They were two thirds when each had memory for any picture.
+    planned_is_measured("many-workers", 0.75, &squares("workers"), &["--workers=32"]);
 }
 
 /// The tokenizer of the tests of data, changed.
