@@ -61,23 +61,12 @@ fn a_program_of_ones_own_stays_in_its_measured_account() {
     assert!(own.iter().all(|byte| *byte == 1));
 }
 
-/// A control group, or `None` where none can be made and the tests may do without.
-fn group(name: &str, bytes: usize) -> Option<Group> {
-    let group = Group::new(name, bytes);
-    let needed = std::env::var_os("PLIMSOLL_REQUIRE_CGROUP").is_some();
-    assert!(group.is_some() || !needed, "a memory control group is required");
-    if group.is_none() {
-        eprintln!("skipped: no memory control group can be made here");
-    }
-    group
-}
-
 #[test]
 fn available_memory_and_the_default_line_are_those_of_the_control_group() {
     let name = "available_memory_and_the_default_line_are_those_of_the_control_group";
     if std::env::var_os(CHILD).is_none() {
         const LIMIT: usize = 192 << 20;
-        let Some(group) = group("available", LIMIT) else { return };
+        let Some(group) = Group::new("available", LIMIT) else { return };
         let near = |bytes: usize, of: usize| bytes <= of && bytes >= of - of / 5;
         let [available, half] = printed(&group.run(&program(name)), "available: ")[..] else { panic!() };
         assert!(near(available, LIMIT), "{available} of {LIMIT}");

@@ -57,8 +57,21 @@ pub struct Group {
 
 #[allow(dead_code, reason = "not every test file asks")]
 impl Group {
-    /// A group limited to `bytes`, without swap; `None` where this user or system cannot make one.
+    /// A group limited to `bytes`, without swap; `None`, and a word, where this user or system cannot make one. With
+    /// `PLIMSOLL_REQUIRE_CGROUP` it must be made.
     pub fn new(name: &str, bytes: usize) -> Option<Self> {
+        let group = Self::make(name, bytes);
+        let needed = std::env::var_os("PLIMSOLL_REQUIRE_CGROUP").is_some();
+        assert!(group.is_some() || !needed, "{name}: a memory control group could not be made");
+        if group.is_none() {
+            eprintln!(
+                "{name}: without a kernel limit: this user or system cannot make a memory control group"
+            );
+        }
+        group
+    }
+
+    fn make(name: &str, bytes: usize) -> Option<Self> {
         let name = format!("plimsoll-{name}-{}", std::process::id());
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (root, limits): (&Path, [(&str, String); 2]) = if v1.is_dir() {
