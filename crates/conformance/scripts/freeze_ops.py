@@ -887,10 +887,12 @@ def loss():
             name = f"linear/{label}/transposed" if transposed else f"linear/{label}"
             op = {"loss": {"linear_cross_entropy": {"transposed": transposed}}}
             function = lambda *inputs: linear(*inputs, transposed)  # noqa: E731
-            (_, lse), dloss, gradients = cases.forward(name, op, function, x, kernel, labels, weights)
+            (loss, lse), dloss, gradients = cases.forward(name, op, function, x, kernel, labels, weights)
             inputs = [x, kernel, labels, weights, lse, dloss]
             op = {"loss": {"linear_cross_entropy_grad": {"transposed": transposed}}}
             cases.add(f"{name}/grad", op, inputs, gradients[:2])
+            op = {"loss": {"linear_cross_entropy_with_grad": {"transposed": transposed}}}
+            cases.add(f"{name}/with_grad", op, [x, kernel, labels, weights, dloss], [loss, *gradients[:2]])
 
     add("mean", 4, 5, torch.full([4], 0.25))
     add("weighted", 6, 3, cases.positive(6))

@@ -147,7 +147,7 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Loss(op @ Loss::LinearCrossEntropy { .. }) => {
             shape(0).iter().sum::<usize>() + op.classes(inputs[1])
         }
-        Op::Loss(op @ Loss::LinearCrossEntropyGrad { .. }) => {
+        Op::Loss(op @ (Loss::LinearCrossEntropyGrad { .. } | Loss::LinearCrossEntropyWithGrad { .. })) => {
             2 * (shape(0).iter().sum::<usize>() + op.classes(inputs[1]))
         }
     }

@@ -27,6 +27,9 @@ pub struct Numerics {
     /// rounded from an f32. (Gradients that are reduced over the batch are wide on every target: otherwise micro-batches
     /// would change bits.)
     pub input_gradient: ProductType,
+    /// Whether the loss of a linear layer and its gradients are one kernel, where a step needs both. It changes the time, not
+    /// bits.
+    pub loss_with_gradient: bool,
     /// Which kernels may work in place. It changes plans, not bits.
     pub in_place: InPlaceKernels,
 }
@@ -67,6 +70,7 @@ impl Default for Numerics {
             epilogues: Epilogues { bias: Some(ProductType::Wide), relu: true, rounding: true },
             product_before_bias: ProductType::Wide,
             input_gradient: ProductType::AsOperands,
+            loss_with_gradient: true,
             in_place: InPlaceKernels { elementwise: true, pairwise: true },
         }
     }
@@ -105,11 +109,11 @@ impl ProductType {
     }
 }
 
-/// In words: what decides graphs and so bits. Checkpoints store it, and a run resumes only with the same. Kernels that work
-/// in place are not part of it.
+/// In words: what decides bits. Checkpoints store it, and a run resumes only with the same. Kernels that work in place, and
+/// whether a loss and its gradients are one, are not part of it.
 impl fmt::Display for Numerics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { block_rows, epilogues, product_before_bias, input_gradient, in_place: _ } = self;
+        let Self { block_rows, epilogues, product_before_bias, input_gradient, loss_with_gradient: _, in_place: _ } = self;
         let Epilogues { bias, relu, rounding } = epilogues;
         let bias = bias.map(|ty| format!("{ty} bias"));
         let fused = [bias.as_deref(), relu.then_some("relu"), rounding.then_some("rounding")];

@@ -11,7 +11,7 @@ pub(crate) fn evaluate(op: &Loss, inputs: &[Elements<'_>]) -> Values {
             cross_entropy("cross_entropy", &logits.data, logits.columns(), labels, weights)
         }
         (Loss::CrossEntropyGrad, [logits, labels, weights, lse, dloss]) => {
-            let rows = Rows { op: "cross_entropy_grad", labels, weights, lse, dloss };
+            let rows = Rows { op: "cross_entropy_grad", labels, weights, lse: &lse.data, dloss };
             Ok(vec![dlogits(&rows, &logits.data, logits.columns())?])
         }
         (Loss::LinearCrossEntropy { transposed }, [x, kernel, labels, weights]) => {
@@ -19,8 +19,16 @@ pub(crate) fn evaluate(op: &Loss, inputs: &[Elements<'_>]) -> Values {
             cross_entropy("linear_cross_entropy", &logits(x, &kernel), kernel.classes, labels, weights)
         }
         (Loss::LinearCrossEntropyGrad { transposed }, [x, kernel, labels, weights, lse, dloss]) => {
-            let rows = Rows { op: "linear_cross_entropy_grad", labels, weights, lse, dloss };
+            let rows = Rows { op: "linear_cross_entropy_grad", labels, weights, lse: &lse.data, dloss };
             linear_grad(&rows, x, &Kernel::new(kernel, *transposed))
+        }
+        (Loss::LinearCrossEntropyWithGrad { transposed }, [x, kernel, labels, weights, dloss]) => {
+            let (op, kernel) = ("linear_cross_entropy_with_grad", Kernel::new(kernel, *transposed));
+            let mut outputs = cross_entropy(op, &logits(x, &kernel), kernel.classes, labels, weights)?;
+            let lse = outputs.pop().unwrap_or_default();
+            let rows = Rows { op, labels, weights, lse: &lse, dloss };
+            outputs.extend(linear_grad(&rows, x, &kernel)?);
+            Ok(outputs)
         }
         _ => unreachable!("the type rule checks the inputs"),
     }
@@ -61,7 +69,7 @@ struct Rows<'a> {
     op: &'static str,
     labels: &'a Elements<'a>,
     weights: &'a Elements<'a>,
-    lse: &'a Elements<'a>,
+    lse: &'a [f64],
     dloss: &'a Elements<'a>,
 }
 
@@ -71,7 +79,7 @@ fn dlogits(rows: &Rows<'_>, logits: &[f64], classes: usize) -> Result<Vec<f64>, 
     for (r, weight) in rows.weights.data.iter().enumerate() {
         let label = rows.labels.index(rows.op, "label", r, classes)?;
         for c in 0..classes {
-            let softmax = (logits[r * classes + c] - rows.lse.data[r]).exp();
+            let softmax = (logits[r * classes + c] - rows.lse[r]).exp();
             let onehot = if c == label { 1.0 } else { 0.0 };
             gradient.push((softmax - onehot) * weight * rows.dloss.data[0]);
         }

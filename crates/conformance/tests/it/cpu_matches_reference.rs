@@ -264,6 +264,15 @@ fn norms_gathers_and_losses_over_awkward_shapes() {
             &["f32[300,9]", "f32[9,37]", "i32[300]", "f32[300]"],
         ],
     );
+    for (transposed, kernels) in [(false, ["f32[2,3]", "f32[9,37]"]), (true, ["f32[3,2]", "f32[37,9]"])] {
+        each(
+            Op::Loss(Loss::LinearCrossEntropyWithGrad { transposed }),
+            &[
+                &["f32[1,2]", kernels[0], "i32[1]", "f32[1]", "f32[]"],
+                &["f32[300,9]", kernels[1], "i32[300]", "f32[300]", "f32[]"],
+            ],
+        );
+    }
     each(
         Op::Loss(Loss::LinearCrossEntropy { transposed: true }),
         &[

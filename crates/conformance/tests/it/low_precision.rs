@@ -90,6 +90,8 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
         cases.push((Op::Loss(Loss::LinearCrossEntropy { transposed }), vec![x, kernel, labels, row]));
         let grad = Op::Loss(Loss::LinearCrossEntropyGrad { transposed });
         cases.push((grad, vec![x, kernel, labels, row, row, "f32[]"]));
+        let both = Op::Loss(Loss::LinearCrossEntropyWithGrad { transposed });
+        cases.push((both, vec![x, kernel, labels, row, "f32[]"]));
     }
     cases
 }

@@ -2,7 +2,8 @@
 
 use plimsoll_conformance::any_executor;
 use plimsoll_cpu::{CpuTarget, isa::Isa};
-use plimsoll_nn::{AdamW, Model, step, zoo};
+use plimsoll_graph::{Numerics, Op};
+use plimsoll_nn::{AdamW, Model, Policy, Precision, step, zoo};
 use plimsoll_plan::{Budget, Executor, PlanSet, Target, plan, verify};
 use plimsoll_reference::Reference;
 use plimsoll_transform::{Pass, optimize};
@@ -73,5 +74,27 @@ fn save_makes_the_arena_smaller() {
             unsaved / 1048576.0
         );
         assert!(with <= unsaved * (1.0 - saved), "{name}: {with} with `save`, {unsaved} without");
+    }
+}
+
+/// A training step computes the logits of a language model's head once, with and without a scaled loss; a target without that
+/// kernel has the loss and its gradients apart.
+#[test]
+fn the_logits_of_a_training_step_are_computed_once() {
+    let (model, _) = models().pop().unwrap();
+    let joined = Numerics::default();
+    let apart = Numerics { loss_with_gradient: false, ..joined };
+    for precision in [Precision::F32, Precision::F16] {
+        for (numerics, wanted) in [
+            (joined, vec!["linear_cross_entropy_with_grad"]),
+            (apart, vec!["linear_cross_entropy", "linear_cross_entropy_grad"]),
+        ] {
+            let policy = Policy { precision, ..Policy::default() };
+            let step = step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), 2).unwrap();
+            let step = optimize(step, &numerics, &[]).unwrap();
+            let losses: Vec<_> =
+                step.nodes.iter().filter(|n| matches!(n.op, Op::Loss(_))).map(|n| n.op.name()).collect();
+            assert_eq!(losses, wanted, "{precision:?}");
+        }
     }
 }

@@ -153,6 +153,7 @@ variants! {
     Op::Loss(Loss::CrossEntropyGrad) => "cross_entropy_grad",
     Op::Loss(Loss::LinearCrossEntropy { .. }) => "linear_cross_entropy",
     Op::Loss(Loss::LinearCrossEntropyGrad { .. }) => "linear_cross_entropy_grad",
+    Op::Loss(Loss::LinearCrossEntropyWithGrad { .. }) => "linear_cross_entropy_with_grad",
 }
 
 #[test]

@@ -29,7 +29,9 @@ pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Found {
     let in_f32 = match op {
         Loss::CrossEntropy | Loss::CrossEntropyGrad => x[0],
         // The kernel; features may be 16-bit floats.
-        Loss::LinearCrossEntropy { .. } | Loss::LinearCrossEntropyGrad { .. } => x[1],
+        Loss::LinearCrossEntropy { .. }
+        | Loss::LinearCrossEntropyGrad { .. }
+        | Loss::LinearCrossEntropyWithGrad { .. } => x[1],
     };
     if in_f32.dtype != DType::F32 {
         return None;
@@ -50,6 +52,10 @@ pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Found {
         Loss::LinearCrossEntropyGrad { transposed } => {
             let spec = spec(transposed);
             with_float!(x[0].dtype, T => found(LinearCrossEntropyGrad::<T> { spec, of: PhantomData }))
+        }
+        Loss::LinearCrossEntropyWithGrad { transposed } => {
+            let spec = spec(transposed);
+            with_float!(x[0].dtype, T => found(LinearCrossEntropyWithGrad::<T> { spec, of: PhantomData }))
         }
     }
 }
@@ -106,13 +112,12 @@ impl Call for CrossEntropyGrad {
     }
 }
 
-/// The logits, chunk by chunk, what is done with their rows, and for a gradient two more products.
-fn linear(core: &Core, spec: &LinearSpec, grad: bool) -> f64 {
+/// The logits, chunk by chunk, what is done with their rows, of so many nanoseconds each, and for a gradient two more products.
+fn linear(core: &Core, spec: &LinearSpec, row: f64, grad: bool) -> f64 {
     let (rows, width, classes) = (spec.longest_chunk(), spec.width, spec.classes);
     let logits = 4.0 * (rows * classes) as f64;
     let kernel = 4.0 * (width * classes) as f64;
     let product = |sizes: [usize; 3]| core.product(sizes, kernel + logits);
-    let row = if grad { ROW_GRAD } else { ROW };
     let mut chunk =
         product([rows, classes, width]) + PASSES * core.memory(logits) + over_rows(core, rows, classes, row);
     if grad {
@@ -133,7 +138,7 @@ impl<T: Float> Call for LinearCrossEntropy<T> {
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
-        linear(core, &self.spec, false)
+        linear(core, &self.spec, ROW, false)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -159,7 +164,7 @@ impl<T: Float> Call for LinearCrossEntropyGrad<T> {
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
-        linear(core, &self.spec, true)
+        linear(core, &self.spec, ROW_GRAD, true)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -172,5 +177,36 @@ impl<T: Float> Call for LinearCrossEntropyGrad<T> {
         let dloss = dloss[0];
         loss::linear_cross_entropy_grad::<T>(ctx, spec, x, w, labels, weights, lse, dloss, dx, dw, scratch)
             .map_err(of_label)
+    }
+}
+
+/// Features are stored as `T`.
+struct LinearCrossEntropyWithGrad<T> {
+    spec: LinearSpec,
+    of: PhantomData<T>,
+}
+
+impl<T: Float> Call for LinearCrossEntropyWithGrad<T> {
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        loss::linear_cross_entropy_with_grad_workspace::<T>(isa, threads, &self.spec)
+    }
+
+    fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
+        let spec = &self.spec;
+        linear(core, spec, ROW_GRAD, true) + over_rows(core, spec.rows, spec.classes, ROW)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let spec = &self.spec;
+        let (inputs, kernel) = (spec.rows * spec.width, spec.width * spec.classes);
+        let (x, w, labels) = (read!(o, 0, inputs), read!(o, 1, kernel), read!(o, 2, spec.rows));
+        let (weights, dloss): (_, &[f32]) = (read!(o, 3, spec.rows), read!(o, 4, 1));
+        let total: &mut [f32] = write!(o, 0, 1);
+        let (dx, dw, scratch) = (write!(o, 1, inputs), write!(o, 2, kernel), scratch!(o));
+        let (total, dloss) = (&mut total[0], dloss[0]);
+        loss::linear_cross_entropy_with_grad::<T>(
+            ctx, spec, x, w, labels, weights, dloss, total, dx, dw, scratch,
+        )
+        .map_err(of_label)
     }
 }

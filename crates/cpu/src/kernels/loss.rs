@@ -7,7 +7,7 @@ mod tests;
 
 pub use linear::{
     LinearSpec, linear_cross_entropy, linear_cross_entropy_grad, linear_cross_entropy_grad_workspace,
-    linear_cross_entropy_workspace,
+    linear_cross_entropy_with_grad, linear_cross_entropy_with_grad_workspace, linear_cross_entropy_workspace,
 };
 
 use crate::isa::Context;

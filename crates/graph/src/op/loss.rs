@@ -25,19 +25,28 @@ pub enum Loss {
         /// As in forward.
         transposed: bool,
     },
+    /// `(x, kernel, labels, weights, dloss) → (loss, dx, dkernel)`: the two above in one pass, so that the logits are computed
+    /// once. It has their bits.
+    LinearCrossEntropyWithGrad {
+        /// As in forward.
+        transposed: bool,
+    },
 }
 
 impl Loss {
-    fn is_transposed(&self) -> bool {
-        matches!(
-            self,
-            Self::LinearCrossEntropy { transposed: true } | Self::LinearCrossEntropyGrad { transposed: true }
-        )
+    /// Whether the kernel is stored as `[c,d]`, for losses that have one.
+    fn transposed(&self) -> Option<bool> {
+        match *self {
+            Self::CrossEntropy | Self::CrossEntropyGrad => None,
+            Self::LinearCrossEntropy { transposed }
+            | Self::LinearCrossEntropyGrad { transposed }
+            | Self::LinearCrossEntropyWithGrad { transposed } => Some(transposed),
+        }
     }
 
     /// Classes of a kernel, for losses that have one.
     pub fn classes(&self, kernel: &TensorType) -> usize {
-        kernel.shape[if self.is_transposed() { 0 } else { 1 }]
+        kernel.shape[if self.transposed() == Some(true) { 0 } else { 1 }]
     }
 }
 
@@ -48,14 +57,20 @@ impl Family for Loss {
             Self::CrossEntropyGrad => "cross_entropy_grad",
             Self::LinearCrossEntropy { .. } => "linear_cross_entropy",
             Self::LinearCrossEntropyGrad { .. } => "linear_cross_entropy_grad",
+            Self::LinearCrossEntropyWithGrad { .. } => "linear_cross_entropy_with_grad",
         }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        let linear = matches!(self, Self::LinearCrossEntropy { .. } | Self::LinearCrossEntropyGrad { .. });
+        let linear = self.transposed().is_some();
         let operands = if linear { 2 } else { 1 };
-        let backward = matches!(self, Self::CrossEntropyGrad | Self::LinearCrossEntropyGrad { .. });
-        let expected = operands + 2 + if backward { 2 } else { 0 };
+        let (forward, backward) = match self {
+            Self::CrossEntropy | Self::LinearCrossEntropy { .. } => (true, false),
+            Self::CrossEntropyGrad | Self::LinearCrossEntropyGrad { .. } => (false, true),
+            Self::LinearCrossEntropyWithGrad { .. } => (true, true),
+        };
+        // A gradient alone reads what forward saved.
+        let expected = operands + 2 + usize::from(backward) + usize::from(!forward);
         require(inputs.len() == expected, || format!("needs {expected} inputs, has {}", inputs.len()))?;
         let (floats, rest) = inputs.split_at(operands);
         let own = same_float(&floats[..1])?;
@@ -66,7 +81,7 @@ impl Family for Loss {
         let [rows, _] = rank(if linear { "x" } else { "logits" }, floats[0])?;
         if linear {
             let [rows, columns] = rank("the kernel", floats[1])?;
-            let width = if self.is_transposed() { columns } else { rows };
+            let width = if self.transposed() == Some(true) { columns } else { rows };
             require(floats[0].shape[1] == width, || {
                 format!("x has {} columns, the kernel takes {width}", floats[0].shape[1])
             })?;
@@ -77,14 +92,20 @@ impl Family for Loss {
         };
         per_row("labels", rest[0], DType::I32)?;
         per_row("weights", rest[1], dtype)?;
-        if backward {
+        if !forward {
             per_row("logsumexp", rest[2], dtype)?;
-            require(*rest[3] == TensorType::scalar(dtype), || {
-                format!("dloss must be a scalar, it is {}", rest[3])
-            })?;
-            return Ok(floats.iter().map(|t| (*t).clone()).collect());
         }
-        Ok(vec![TensorType::scalar(dtype), TensorType::new(dtype, [rows])])
+        let scalar = TensorType::scalar(dtype);
+        if backward {
+            let dloss = rest[rest.len() - 1];
+            require(*dloss == scalar, || format!("dloss must be a scalar, it is {dloss}"))?;
+        }
+        let gradients = floats.iter().map(|t| (*t).clone());
+        Ok(match (forward, backward) {
+            (true, true) => std::iter::once(scalar).chain(gradients).collect(),
+            (false, _) => gradients.collect(),
+            (true, false) => vec![scalar, TensorType::new(dtype, [rows])],
+        })
     }
 
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
@@ -94,23 +115,24 @@ impl Family for Loss {
             Self::LinearCrossEntropy { .. } => {
                 rows.saturating_mul(2).saturating_mul(self.classes(inputs[1]) as u64)
             }
-            Self::LinearCrossEntropyGrad { .. } => {
+            Self::LinearCrossEntropyGrad { .. } | Self::LinearCrossEntropyWithGrad { .. } => {
                 rows.saturating_mul(6).saturating_mul(self.classes(inputs[1]) as u64)
             }
         }
     }
 
     fn batch_relation(&self, batched: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
-        let kernel_is_independent =
-            !matches!(self, Self::LinearCrossEntropy { .. } | Self::LinearCrossEntropyGrad { .. })
-                || !batched[1];
+        let kernel_is_independent = self.transposed().is_none() || !batched[1];
         match self {
-            _ if !(batched[0] && kernel_is_independent) => vec![BatchRelation::Mixed; 2],
+            _ if !(batched[0] && kernel_is_independent) => vec![BatchRelation::Mixed; 3],
             Self::CrossEntropy | Self::LinearCrossEntropy { .. } => {
                 vec![BatchRelation::Reduced, BatchRelation::PerExample]
             }
             Self::CrossEntropyGrad => vec![BatchRelation::PerExample],
             Self::LinearCrossEntropyGrad { .. } => vec![BatchRelation::PerExample, BatchRelation::Reduced],
+            Self::LinearCrossEntropyWithGrad { .. } => {
+                vec![BatchRelation::Reduced, BatchRelation::PerExample, BatchRelation::Reduced]
+            }
         }
     }
 
@@ -124,6 +146,7 @@ impl Family for Loss {
                 Properties { precision, folds: &[0], ..Properties::GENERAL }
             }
             Self::LinearCrossEntropyGrad { .. } => Properties { folds: &[1], ..Properties::GENERAL },
+            Self::LinearCrossEntropyWithGrad { .. } => Properties { folds: &[0, 2], ..Properties::GENERAL },
         }
     }
 }

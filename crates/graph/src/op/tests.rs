@@ -89,6 +89,7 @@ Costly  Wide          Never      -     Never       -    [0]    {"loss":"cross_en
 Costly  Wide          Never      -     Never       -    -      {"loss":"cross_entropy_grad"}
 Costly  FirstAsStored Never      -     Never       -    [0]    {"loss":{"linear_cross_entropy":{"transposed":false}}}
 Costly  Wide          Never      -     Never       -    [1]    {"loss":{"linear_cross_entropy_grad":{"transposed":false}}}
+Costly  Wide          Never      -     Never       -    [0, 2] {"loss":{"linear_cross_entropy_with_grad":{"transposed":false}}}
 Cheap   Wide          Never      -     Never       -    -      {"random":{"distribution":{"uniform":"f32"},"stream":"","shape":[1]}}
 Cheap   Wide          Never      -     Never       -    -      {"random":{"distribution":{"normal":"f32"},"stream":"","shape":[1]}}
 Cheap   Wide          Never      -     Never       -    -      {"random":{"distribution":{"bernoulli":0.5},"stream":"","shape":[1]}}

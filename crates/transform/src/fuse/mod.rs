@@ -2,11 +2,13 @@
 //!
 //! - `epilogue`: bias, relu and the rounding to a 16-bit float join the product or convolution before them.
 //! - `widening`: sums and elementwise ops read 16-bit floats as they are stored.
+//! - `loss`: the loss of a linear layer and its gradients become one op.
 //! - `groups`: which elementwise nodes run as one region.
 //! - `region`: emits each group as one [`Region`](plimsoll_graph::op::Region).
 
 mod epilogue;
 mod groups;
+mod loss;
 mod region;
 mod widening;
 
@@ -15,11 +17,14 @@ use plimsoll_graph::op::Elementwise;
 use plimsoll_graph::{Graph, GraphError, Node, Numerics, Op};
 
 /// Fuses elementwise ops over one shape into regions, bias, relu and the rounding to a 16-bit float into the product or
-/// convolution before them as far as the target's epilogues go, and the widening of one into the sum after it. Every value
-/// keeps its rounding, so the numbers stay the same to the bit.
+/// convolution before them as far as the target's epilogues go, the widening of one into the sum after it, and a linear layer's
+/// loss with its gradients. Every value keeps its rounding, so the numbers stay the same to the bit.
 pub fn fuse(graph: Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
     let mut fused = epilogue::fuse(&graph, numerics.epilogues)?;
     drop(graph);
+    if numerics.loss_with_gradient {
+        fused = loss::fuse(fused)?;
+    }
     if fused.value_ids().any(|v| fused.ty(v).dtype.is_low()) {
         fused = widening::fuse(&fused)?;
         // Casts whose readers now read what is stored are dead.

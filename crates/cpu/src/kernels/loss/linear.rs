@@ -1,6 +1,6 @@
 //! Cross-entropy of `x · kernel` in chunks of rows.
 
-use super::rows::{LossFold, gradient_rows, loss_rows};
+use super::rows::{LossFold, gradient_rows, loss_and_gradient_rows, loss_rows};
 use crate::isa::{Context, Isa};
 use crate::kernels::float::Float;
 use crate::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace, gemm_workspace_of};
@@ -95,6 +95,12 @@ impl LinearSpec {
         [whole_lines(self.longest_chunk() * self.classes), product]
     }
 
+    /// Of losses and log-sum-exps, and of the gradient.
+    fn both_floats<T: Float>(&self, isa: Isa, threads: usize) -> [usize; 2] {
+        let gradient = self.backward_floats::<T>(isa, threads);
+        [whole_lines(self.longest_chunk()), gradient.iter().sum()]
+    }
+
     fn check<T>(&self, x: &[T], kernel: &[f32], labels: &[i32]) -> Result<(), OutOfRange> {
         let fits = x.len() >= self.rows * self.width && kernel.len() >= self.width * self.classes;
         assert!(fits, "operands are too short");
@@ -173,6 +179,64 @@ pub fn linear_cross_entropy_grad<T: Float>(
     workspace: &mut [f32],
 ) -> Result<(), OutOfRange> {
     spec.check(x, kernel, labels)?;
+    by_chunks(ctx, spec, x, kernel, dx, dkernel, workspace, |chunk, logits| {
+        let (labels, weights, lse) = (&labels[chunk.clone()], &weights[chunk.clone()], &lse[chunk]);
+        gradient_rows(ctx, spec.classes, None, labels, weights, lse, dloss, logits);
+    });
+    Ok(())
+}
+
+/// The bytes of workspace that [`linear_cross_entropy_with_grad`] needs: a multiple of 64.
+pub fn linear_cross_entropy_with_grad_workspace<T: Float>(isa: Isa, threads: usize, spec: &LinearSpec) -> usize {
+    let [rows, gradient] = spec.both_floats::<T>(isa, threads);
+    (2 * rows + gradient) * size_of::<f32>()
+}
+
+/// As [`linear_cross_entropy`] and then [`linear_cross_entropy_grad`], with their bits; the logits are computed once.
+///
+/// Nothing is written if a label is out of range.
+#[allow(clippy::too_many_arguments, reason = "operands")]
+pub fn linear_cross_entropy_with_grad<T: Float>(
+    ctx: Context<'_>,
+    spec: &LinearSpec,
+    x: &[T],
+    kernel: &[f32],
+    labels: &[i32],
+    weights: &[f32],
+    dloss: f32,
+    loss: &mut f32,
+    dx: &mut [T],
+    dkernel: &mut [f32],
+    workspace: &mut [f32],
+) -> Result<(), OutOfRange> {
+    spec.check(x, kernel, labels)?;
+    let [rows, _] = spec.both_floats::<T>(ctx.isa, ctx.pool.threads());
+    let (losses, workspace) = workspace.split_at_mut(rows);
+    let (lse, workspace) = workspace.split_at_mut(rows);
+    let mut fold = LossFold::new(spec.block_rows, spec.accumulate, *loss);
+    by_chunks(ctx, spec, x, kernel, dx, dkernel, workspace, |chunk, logits| {
+        let rows = chunk.len();
+        let (labels, weights) = (&labels[chunk.clone()], &weights[chunk]);
+        let (lse, losses) = (&mut lse[..rows], &mut losses[..rows]);
+        loss_and_gradient_rows(ctx, spec.classes, labels, weights, dloss, lse, losses, logits);
+        fold.add(losses);
+    });
+    *loss = fold.finish();
+    Ok(())
+}
+
+/// The gradients of x and of the kernel, by chunks of rows, whose logits `differentiate` replaces by their gradients.
+#[allow(clippy::too_many_arguments, reason = "operands")]
+fn by_chunks<T: Float>(
+    ctx: Context<'_>,
+    spec: &LinearSpec,
+    x: &[T],
+    kernel: &[f32],
+    dx: &mut [T],
+    dkernel: &mut [f32],
+    workspace: &mut [f32],
+    mut differentiate: impl FnMut(Range<usize>, &mut [f32]),
+) {
     let (width, classes) = (spec.width, spec.classes);
     let [logits, _] = spec.backward_floats::<T>(ctx.isa, ctx.pool.threads());
     let (logits, workspace) = workspace.split_at_mut(logits);
@@ -191,8 +255,7 @@ pub fn linear_cross_entropy_grad<T: Float>(
             Epilogue::NONE,
             workspace,
         );
-        let (labels, weights, lse) = (&labels[chunk.clone()], &weights[chunk.clone()], &lse[chunk.clone()]);
-        gradient_rows(ctx, classes, None, labels, weights, lse, dloss, logits);
+        differentiate(chunk.clone(), logits);
         let dlogits = &logits[..rows * classes];
         let dx = &mut dx[chunk.start * width..chunk.end * width];
         gemm(
@@ -213,5 +276,4 @@ pub fn linear_cross_entropy_grad<T: Float>(
             gemm(ctx, &sums, a, b, dkernel, Epilogue::NONE, workspace);
         }
     }
-    Ok(())
 }

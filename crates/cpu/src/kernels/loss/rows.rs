@@ -69,6 +69,36 @@ pub(super) fn loss_rows(
     });
 }
 
+/// Log-sum-exp and weighted loss of every row, as [`loss_rows`]; then the gradients of its logits in place, as
+/// [`gradient_rows`], while they are in cache.
+#[allow(clippy::too_many_arguments, reason = "sizes and operands")]
+pub(super) fn loss_and_gradient_rows(
+    ctx: Context<'_>,
+    classes: usize,
+    labels: &[i32],
+    weights: &[f32],
+    dloss: f32,
+    lse: &mut [f32],
+    losses: &mut [f32],
+    logits: &mut [f32],
+) {
+    let rows = labels.len();
+    assert!(logits.len() >= rows * classes, "operands are too short");
+    let group = rows_per_task(classes);
+    let (lse, losses, logits) = (Shared::new(lse), Shared::new(losses), Shared::new(logits));
+    ctx.pool.run(rows.div_ceil(group), &|task, _| {
+        for r in task * group..((task + 1) * group).min(rows) {
+            // SAFETY: every task has its own rows.
+            let (lse, loss, row) =
+                unsafe { (lse.part(r, 1), losses.part(r, 1), logits.part(r * classes, classes)) };
+            let label = labels[r] as usize;
+            log_sum_exp_rows(ctx.isa, classes, row, lse);
+            loss[0] = weights[r] * (lse[0] - row[label]);
+            gradient_row_in_place(ctx.isa, label, lse[0], weights[r] * dloss, row);
+        }
+    });
+}
+
 /// The gradients of logits, in place or not: `(e^(logit - lse) - onehot) · (weight · dloss)`.
 #[allow(clippy::too_many_arguments, reason = "sizes and operands")]
 pub(super) fn gradient_rows(

@@ -70,6 +70,7 @@ impl Case {
         let (labels, weights) = (&self.labels[rows.clone()], &self.weights[rows.clone()]);
         let (mut lse, mut dx) = (vec![f32::NAN; rows.len()], vec![f32::NAN; x.len()]);
         let threads = ctx.pool.threads();
+        let (mut loss_of_both, mut dkernel_of_both) = (*loss, dkernel.to_vec());
         let mut space = Workspace::new(linear_cross_entropy_workspace(ctx.isa, threads, &spec));
         linear_cross_entropy(ctx, &spec, x, &self.kernel, labels, weights, loss, &mut lse, space.get())
             .expect("in range");
@@ -89,6 +90,25 @@ impl Case {
             space,
         )
         .expect("in range");
+        let bytes = linear_cross_entropy_with_grad_workspace::<f32>(ctx.isa, threads, &spec);
+        let mut dx_of_both = vec![f32::NAN; x.len()];
+        linear_cross_entropy_with_grad(
+            ctx,
+            &spec,
+            x,
+            &self.kernel,
+            labels,
+            weights,
+            DLOSS,
+            &mut loss_of_both,
+            &mut dx_of_both,
+            &mut dkernel_of_both,
+            Workspace::new(bytes).get(),
+        )
+        .expect("in range");
+        assert_bits(&[loss_of_both], &[*loss], "loss in one pass");
+        assert_bits(&dx_of_both, &dx, "dx in one pass");
+        assert_bits(&dkernel_of_both, dkernel, "dkernel in one pass");
         [lse, dx].concat()
     }
 }

@@ -19,8 +19,8 @@ pub(super) fn backward(b: &mut Builder, op: Loss, r: &Rule<'_>) -> Gradients {
             Ok(vec![Some(gradients[0]), Some(gradients[1]), None, None])
         }
         Loss::CrossEntropy | Loss::LinearCrossEntropy { .. } => Err(r.refuse("its row weights are data")),
-        Loss::CrossEntropyGrad | Loss::LinearCrossEntropyGrad { .. } => {
-            Err(r.refuse("it is itself a gradient"))
-        }
+        Loss::CrossEntropyGrad
+        | Loss::LinearCrossEntropyGrad { .. }
+        | Loss::LinearCrossEntropyWithGrad { .. } => Err(r.refuse("it is itself a gradient")),
     }
 }
