@@ -167,6 +167,7 @@ fn family(op: &Op) -> &'static str {
         Op::Resize(_) => "resize",
         Op::Norm(_) => "norm",
         Op::Attention(_) => "attention",
+        Op::Recurrent(_) => "recurrent",
         Op::Index(_) => "index",
         Op::Loss(_) => "loss",
         Op::Random(_) => "random",

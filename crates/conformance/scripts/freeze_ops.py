@@ -831,6 +831,40 @@ def rotary(cases):
             cases.forward(label, op, lambda x: turned(x, base, inverse, start), cases.values(*shape))
 
 
+def recurrent():
+    cases = Cases("recurrent")
+
+    def lstm(x, kernel, h, c, reverse):
+        order = range(x.shape[1])
+        y, cells, gates = ([None] * len(order) for _ in range(3))
+        for p in reversed(order) if reverse else order:
+            i, f, n, o = (x[:, p] + h @ kernel).chunk(4, 1)
+            i, f, n, o = i.sigmoid(), f.sigmoid(), n.tanh(), o.sigmoid()
+            c = f * c + i * n
+            h = o * c.tanh()
+            y[p], cells[p], gates[p] = h, c, torch.cat([i, f, n, o], 1)
+        return tuple(torch.stack(values, 1) for values in (y, cells, gates))
+
+    for n, t, units in [(1, 1, 1), (2, 3, 2), (3, 4, 3), (1, 5, 4)]:
+        for reverse in (False, True):
+            x, kernel = cases.values(n, t, 4 * units), cases.values(units, 4 * units)
+            h, c = cases.values(n, units), cases.values(n, units)
+            name = f"{n}x{t}x{units}/{'backward' if reverse else 'forward'}"
+            function = lambda *inputs: lstm(*inputs, reverse)  # noqa: B023, E731
+            op = {"recurrent": {"lstm": {"reverse": reverse}}}
+            (_, cells, gates), dy, (dx, _, dh, dc) = cases.forward(name, op, function, x, kernel, h, c)
+            inputs = [kernel, c, cells, gates, dy]
+            op = {"recurrent": {"lstm_grad": {"reverse": reverse, "cells": False}}}
+            cases.add(f"{name}/grad", op, inputs, [dx, dh, dc])
+            dcells = cases.values(n, t, units)
+            floats = [tensor.clone().requires_grad_() for tensor in (x, kernel, h, c)]
+            outputs = function(*floats)[:2]
+            dx, _, dh, dc = torch.autograd.grad(outputs, floats, (dy, dcells))
+            op = {"recurrent": {"lstm_grad": {"reverse": reverse, "cells": True}}}
+            cases.add(f"{name}/grad_of_cells", op, [*inputs, dcells], [dx, dh, dc])
+    return cases
+
+
 def index():
     cases = Cases("index")
     for rows, width, shape in [(5, 3, [4]), (7, 4, [2, 5]), (3, 1, [2, 2, 3]), (2, 6, [])]:
@@ -949,7 +983,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     families = (
-        elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, index, loss, draws,
+        elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, recurrent, index, loss, draws,
         quantise,
     )  # fmt: skip
     for family in families:

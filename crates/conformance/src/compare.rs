@@ -2,8 +2,8 @@
 
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Quantise, Reduce, Resize,
-    ResizeMode, Unary, Windows,
+    Attention, Binary, Conv, Elementwise, Index, Loss, Norm, NormAxis, Pool, Quantise, Recurrent, Reduce,
+    Resize, ResizeMode, Unary, Windows,
 };
 use plimsoll_tensor::{DType, Tensor, TensorType};
 
@@ -139,6 +139,9 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
             2 * (shape(0)[3] + queries.max(shape(1)[1]))
         }
         Op::Attention(Attention::Rotary { .. }) => 2,
+        // Errors of a state go on to the next position.
+        Op::Recurrent(Recurrent::Lstm { .. }) => shape(0)[1] * shape(1)[0],
+        Op::Recurrent(Recurrent::LstmGrad { .. }) => shape(3)[1] * shape(3)[2],
         Op::Index(Index::ScatterAdd { .. }) => shape(0).elements(),
         Op::Index(Index::Put { .. }) => last(0),
         Op::Index(_) => 0,

@@ -30,6 +30,8 @@ pub struct Numerics {
     /// Whether the loss of a linear layer and its gradients are one kernel, where a step needs both. It changes the time, not
     /// bits.
     pub loss_with_gradient: bool,
+    /// Whether recurrences in f32 are one op over all positions; otherwise they are unrolled.
+    pub recurrences: bool,
     /// Which kernels may work in place. It changes plans, not bits.
     pub in_place: InPlaceKernels,
 }
@@ -59,8 +61,8 @@ pub enum ProductType {
 pub struct InPlaceKernels {
     /// Elementwise ones. Without them, no state is updated in chunks either, because a chunk is updated in place.
     pub elementwise: bool,
-    /// Those that work on pairs of elements.
-    pub pairwise: bool,
+    /// Those that read an element of an input for the last time before they write that of an output.
+    pub read_first: bool,
 }
 
 impl Default for Numerics {
@@ -71,7 +73,8 @@ impl Default for Numerics {
             product_before_bias: ProductType::Wide,
             input_gradient: ProductType::AsOperands,
             loss_with_gradient: true,
-            in_place: InPlaceKernels { elementwise: true, pairwise: true },
+            recurrences: true,
+            in_place: InPlaceKernels { elementwise: true, read_first: true },
         }
     }
 }
@@ -93,7 +96,7 @@ impl InPlaceKernels {
     fn includes(self, class: InPlace) -> bool {
         match class {
             InPlace::Elementwise => self.elementwise,
-            InPlace::Pairwise => self.pairwise,
+            InPlace::ReadFirst => self.read_first,
             InPlace::Never => false,
         }
     }
@@ -113,7 +116,15 @@ impl ProductType {
 /// whether a loss and its gradients are one, are not part of it.
 impl fmt::Display for Numerics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { block_rows, epilogues, product_before_bias, input_gradient, loss_with_gradient: _, in_place: _ } = self;
+        let Self {
+            block_rows,
+            epilogues,
+            product_before_bias,
+            input_gradient,
+            loss_with_gradient: _,
+            recurrences,
+            in_place: _,
+        } = self;
         let Epilogues { bias, relu, rounding } = epilogues;
         let bias = bias.map(|ty| format!("{ty} bias"));
         let fused = [bias.as_deref(), relu.then_some("relu"), rounding.then_some("rounding")];
@@ -122,7 +133,8 @@ impl fmt::Display for Numerics {
         write!(
             f,
             "blocks of {block_rows} rows, epilogues of {fused}, {product_before_bias} products before a bias, \
-             {input_gradient} input gradients"
+             {input_gradient} input gradients{}",
+            if *recurrences { "" } else { ", unrolled recurrences" }
         )
     }
 }
@@ -154,6 +166,7 @@ mod tests {
             Numerics { block_rows: 64, ..default },
             Numerics { product_before_bias: rounded, ..default },
             Numerics { input_gradient: ProductType::Wide, ..default },
+            Numerics { recurrences: false, ..default },
             epilogues(|e| e.bias = None),
             epilogues(|e| e.bias = Some(ProductType::AsOperands)),
             epilogues(|e| e.relu = false),
@@ -176,11 +189,11 @@ mod tests {
         let rotary = Op::Attention(Attention::Rotary { base: 1.0, inverse: false, start: 0 });
         let product = Op::MatMul(MatMul::default());
         let ty: TensorType = "f32[2,2]".parse().unwrap();
-        for (elementwise, pairwise) in [(true, true), (true, false), (false, true), (false, false)] {
-            let in_place = InPlaceKernels { elementwise, pairwise };
+        for (elementwise, read_first) in [(true, true), (true, false), (false, true), (false, false)] {
+            let in_place = InPlaceKernels { elementwise, read_first };
             let numerics = Numerics { in_place, ..Numerics::default() };
             let found = [&exp, &rotary, &product].map(|op| numerics.may_overwrite(op, &ty, &ty));
-            assert_eq!(found, [elementwise, pairwise, false]);
+            assert_eq!(found, [elementwise, read_first, false]);
             let chunks = [&exp, &rotary, &product].map(|op| numerics.may_run_in_chunks(op));
             assert_eq!(chunks, [elementwise, false, false]);
         }

@@ -29,6 +29,8 @@ pub struct Net {
     pub mode: Mode,
     /// Element type of parameters and activations.
     pub dtype: DType,
+    /// Whether recurrences are unrolled, not one op over all positions.
+    pub unrolls: bool,
     /// The inputs [`RANDOM`] and [`EXAMPLES`], once a layer has drawn random numbers.
     random: Option<[ValueId; 2]>,
     /// How often each layer has drawn.
@@ -48,7 +50,8 @@ pub struct Penalty {
 impl Net {
     /// An empty net.
     pub fn new(builder: Builder, mode: Mode, dtype: DType) -> Self {
-        Self { builder, mode, dtype, random: None, draws: BTreeMap::new(), penalties: Vec::new() }
+        let (random, draws, penalties) = (None, BTreeMap::new(), Vec::new());
+        Self { builder, mode, dtype, unrolls: false, random, draws, penalties }
     }
 
     /// Runs `build` with `name` appended to the layer's path.

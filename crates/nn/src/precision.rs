@@ -152,6 +152,12 @@ impl Policy {
         format!("{}{}{}", self.precision, keep.collect::<String>(), scale.unwrap_or_default())
     }
 
+    /// What a target's numerics are under this policy: with 16-bit floats recurrences are unrolled, so that what they save for
+    /// backward is stored as such.
+    pub(crate) fn numerics(&self, target: &Numerics) -> Numerics {
+        Numerics { recurrences: target.recurrences && self.precision == Precision::F32, ..*target }
+    }
+
     /// A forward graph under this policy for a target with these numerics, open for its gradient. Every pattern of [`Policy::keep`] must match a layer of a
     /// training graph; other graphs may lack some, like the loss.
     pub(crate) fn apply(

@@ -69,6 +69,7 @@ pub fn training_as(
     if policy.precision == Precision::F32 {
         return plain_training(DType::F32, numerics, model, optimizer, examples);
     }
+    let numerics = &policy.numerics(numerics);
     let (b, loss) = training_forward(DType::F32, numerics, model, examples)?;
     let lowered = policy.apply(b.graph(), numerics, Mode::Train)?;
     let loss = lowered.value(loss).unwrap_or(loss);
@@ -177,6 +178,7 @@ pub fn evaluation_as(
     examples: usize,
     report: Report,
 ) -> Result<Graph, GraphError> {
+    let numerics = &policy.numerics(numerics);
     let mut step = Step::new((DType::F32, numerics), model, examples, Mode::Infer)?;
     let loss = step.loss(model)?;
     let net = &mut step.net;
@@ -214,6 +216,7 @@ pub fn prediction_as(
     model: &dyn Model,
     examples: usize,
 ) -> Result<Graph, GraphError> {
+    let numerics = &policy.numerics(numerics);
     let mut step = Step::new((DType::F32, numerics), model, examples, Mode::Infer)?;
     let outputs = crate::loss::outputs(&mut step.net, &step.head)?;
     for (i, &value) in outputs.iter().enumerate() {
@@ -241,6 +244,7 @@ impl Step {
             ));
         }
         let mut net = Net::new(Builder::new(examples, example_block(model, numerics)), mode, dtype);
+        net.unrolls = !numerics.recurrences;
         let inputs: Vec<ValueId> = (model.inputs().iter().enumerate())
             .map(|(i, field)| net.batch_input(&input_name(i), batch_type(dtype, examples, field)))
             .collect();

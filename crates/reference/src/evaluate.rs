@@ -3,7 +3,7 @@
 use crate::tensor::Elements;
 use crate::{
     EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, quantise, random,
-    reduce, resize,
+    recurrent, reduce, resize,
 };
 use plimsoll_graph::Op;
 use plimsoll_tensor::{Tensor, TensorType};
@@ -35,6 +35,7 @@ pub fn evaluate(
         Op::Resize(op) => resize::evaluate(op, &tensors, outputs[0]),
         Op::Norm(op) => norm::evaluate(op, &tensors, outputs),
         Op::Attention(op) => attention::evaluate(op, &tensors),
+        Op::Recurrent(op) => recurrent::evaluate(*op, &tensors),
         Op::Index(op) => index::evaluate(op, &tensors, outputs[0]),
         Op::Loss(op) => loss::evaluate(op, &tensors),
         Op::Random(op) => random::evaluate(op, inputs),

@@ -37,6 +37,7 @@ mod norm;
 mod pool;
 mod quantise;
 mod random;
+mod recurrent;
 mod reduce;
 mod resize;
 mod tensor;

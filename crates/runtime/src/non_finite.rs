@@ -54,6 +54,7 @@ fn may_be_negative_infinity(op: &Op, output: usize) -> bool {
         | Op::Pool(_)
         | Op::Resize(_)
         | Op::Norm(_)
+        | Op::Recurrent(_)
         | Op::Index(_)
         | Op::Loss(_)
         | Op::Random(_)

@@ -213,6 +213,7 @@ fn family(op: &Op) -> usize {
         Op::Loss(_) => 13,
         Op::Random(_) => 14,
         Op::Quantise(_) => 15,
+        Op::Recurrent(_) => 16,
     }
 }
 

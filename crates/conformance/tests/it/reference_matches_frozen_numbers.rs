@@ -4,7 +4,7 @@ use plimsoll_conformance::{compare, golden_cases, tolerance};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
     Attention, Binary, Conv, Distribution, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Quantise,
-    Random, Reduce, Region, Resize, Unary,
+    Random, Recurrent, Reduce, Region, Resize, Unary,
 };
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::TensorType;
@@ -143,6 +143,8 @@ variants! {
     Op::Attention(Attention::Forward { .. }) => "attention",
     Op::Attention(Attention::Grad { .. }) => "attention_grad",
     Op::Attention(Attention::Rotary { .. }) => "rotary",
+    Op::Recurrent(Recurrent::Lstm { .. }) => "lstm",
+    Op::Recurrent(Recurrent::LstmGrad { .. }) => "lstm_grad",
     Op::Index(Index::Gather) => "gather",
     Op::Index(Index::ScatterAdd { .. }) => "scatter_add",
     Op::Index(Index::Take) => "take",

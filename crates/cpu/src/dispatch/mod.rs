@@ -16,6 +16,7 @@ mod norm;
 mod pooling;
 mod quantise;
 mod random;
+mod recurrent;
 mod reduce;
 mod resize;
 mod target;
@@ -39,6 +40,7 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Resize(op) => resize::find(op, query),
         Op::Norm(op) => norm::find(op, query),
         Op::Attention(op) => attention::find(op, query),
+        Op::Recurrent(op) => recurrent::find(*op, query),
         Op::Index(op) => index::find(op, query),
         Op::Loss(op) => loss::find(op, query),
         Op::Random(op) => random::find(op, query),
@@ -53,6 +55,8 @@ fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         // A chunk of every input is read before the same chunk of an output is written.
         Op::Elementwise(_) | Op::Fused(_) => true,
         Op::Attention(op) => attention::in_place(op),
+        // A unit's gates are read before they are written, and the first cells before the gradient of the first state.
+        Op::Recurrent(_) => true,
         Op::Movement(_)
         | Op::Reduce(_)
         | Op::MatMul(_)

@@ -16,6 +16,7 @@ pub mod norm;
 pub mod pooling;
 pub mod quantise;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod resize;
 #[cfg(test)]

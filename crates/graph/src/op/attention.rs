@@ -119,7 +119,7 @@ impl Family for Attention {
             Self::Grad { .. } => Properties { precision: PrecisionClass::ROUNDED, ..Properties::GENERAL },
             Self::Rotary { .. } => Properties {
                 precision: PrecisionClass::ROUNDED,
-                in_place: InPlace::Pairwise,
+                in_place: InPlace::ReadFirst,
                 ..Properties::GENERAL
             },
         }

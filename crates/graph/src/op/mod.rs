@@ -15,6 +15,7 @@ mod pool;
 mod properties;
 mod quantise;
 mod random;
+mod recurrent;
 mod reduce;
 mod resize;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use pool::{Pool, Windows};
 pub use properties::{InPlace, OperandPrecision, PrecisionClass, Properties, Rematerialization, Rounding};
 pub use quantise::Quantise;
 pub use random::{Distribution, Random};
+pub use recurrent::Recurrent;
 pub use reduce::Reduce;
 pub use resize::{Resize, ResizeMode};
 
@@ -63,6 +65,8 @@ pub enum Op {
     Norm(Norm),
     /// Attention and its gradient.
     Attention(Attention),
+    /// Recurrences and their gradients.
+    Recurrent(Recurrent),
     /// Look-ups by index.
     Index(Index),
     /// Losses and their gradients.
@@ -100,6 +104,7 @@ impl Op {
             Self::Resize(op) => op,
             Self::Norm(op) => op,
             Self::Attention(op) => op,
+            Self::Recurrent(op) => op,
             Self::Index(op) => op,
             Self::Loss(op) => op,
             Self::Random(op) => op,

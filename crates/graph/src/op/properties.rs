@@ -100,8 +100,9 @@ pub enum InPlace {
     /// Any with as many elements of the same size: an element of an output depends on that element of each input alone.
     /// So the op may also run on a chunk of its elements at a time.
     Elementwise,
-    /// Any with as many elements of the same size: a pair of elements depends on the same pair.
-    Pairwise,
+    /// Any with as many elements of the same size: an element of an input is not read any more once that element of an output
+    /// is written.
+    ReadFirst,
     /// None.
     Never,
 }
@@ -111,7 +112,7 @@ impl InPlace {
     pub fn allows(self, output: &TensorType, input: &TensorType) -> bool {
         let same_size = output.shape.elements() == input.shape.elements() && output.bytes() == input.bytes();
         match self {
-            Self::Elementwise | Self::Pairwise => same_size,
+            Self::Elementwise | Self::ReadFirst => same_size,
             Self::Never => false,
         }
     }

@@ -78,7 +78,9 @@ Costly  Wide          Never      -     Never       -    -      {"norm":{"stats":
 Costly  Wide          Never      -     Never       -    [0, 1] {"norm":{"sums":{"axis":"row"}}}
 Costly  Low           AtOnce     -     Never       -    -      {"attention":{"forward":{"causal":false}}}
 Costly  Wide          AtOnce     -     Never       -    -      {"attention":{"grad":{"causal":false}}}
-Costly  Wide          AtOnce     -     Pairwise    -    -      {"attention":{"rotary":{"base":1.0,"inverse":false}}}
+Costly  Wide          AtOnce     -     ReadFirst   -    -      {"attention":{"rotary":{"base":1.0,"inverse":false}}}
+Costly  Wide          Never      -     ReadFirst   -    -      {"recurrent":{"lstm":{"reverse":false}}}
+Costly  Wide          Never      -     ReadFirst   -    -      {"recurrent":{"lstm_grad":{"reverse":false,"cells":false}}}
 Costly  Wide          AtOnce     -     Never       -    -      {"index":"gather"}
 Costly  Wide          Never      -     Never       -    [0]    {"index":{"scatter_add":{"rows":1}}}
 Costly  Wide          Never      -     Never       -    -      {"index":"take"}
@@ -163,5 +165,6 @@ fn the_table_of_properties_lists_every_op() {
     check(&["loss"], variants::<Loss>());
     check(&["random", "distribution"], variants::<Distribution>());
     check(&["quantise"], variants::<Quantise>());
+    check(&["recurrent"], variants::<Recurrent>());
     assert!(missing.is_empty(), "no row for {missing:?}");
 }

@@ -1,38 +1,40 @@
-//! Recurrent layers, unrolled over the positions of a sequence `[examples, positions, width]`.
+//! Recurrent layers over the positions of a sequence `[examples, positions, width]`. Long short-term memory is one op where the
+//! target has it; the others are unrolled.
 //!
 //! The input projection is one product over all positions; the gradient of the recurrent kernel is one product over the
 //! stacked steps (see `plimsoll_transform`).
 
 use super::{Layer, glorot_uniform};
 use crate::Net;
-use plimsoll_graph::{GraphError, Init, ValueId};
+use plimsoll_graph::op::Recurrent as RecurrentOp;
+use plimsoll_graph::{GraphError, Init, Op, ValueId};
 
 /// The state passed from step to step; its first value is the layer's output.
 pub type HiddenState = Vec<ValueId>;
 
 /// A recurrent layer.
 pub trait Recurrent: Send + Sync {
-    /// Runs over the sequence, backwards if `reverse`, from `start` or from zeros. Returns the output of every position, in
-    /// the sequence's order, and the state after the last step.
+    /// Runs over the sequence, backwards if `reverse`, from `start` or from zeros. Returns the outputs
+    /// `[examples, positions, units]`, in the sequence's order, and the state after the last step.
     fn run(
         &self,
         net: &mut Net,
         x: ValueId,
         start: Option<HiddenState>,
         reverse: bool,
-    ) -> Result<(Vec<ValueId>, HiddenState), GraphError>;
+    ) -> Result<(ValueId, HiddenState), GraphError>;
     /// Whether the layer returns the output of every position, or only the last one.
     fn returns_sequence(&self) -> bool;
 }
 
-/// `x · kernel + bias` for every position, by position; each is `[examples, gates · units]`.
+/// `x · kernel + bias` for every position: `[examples, positions, gates · units]`.
 fn input_projections(
     net: &mut Net,
     op: &'static str,
     x: ValueId,
     gates: usize,
     units: usize,
-) -> Result<Vec<ValueId>, GraphError> {
+) -> Result<ValueId, GraphError> {
     let [_, positions, width] = net.sequence(op, x)?;
     if positions < 2 {
         let reason = "a recurrence needs at least two positions: for one, use a dense layer".to_string();
@@ -41,8 +43,7 @@ fn input_projections(
     net.at_least_one(op, x, units, "unit")?;
     let kernel = net.parameter("kernel", [width, gates * units], glorot_uniform(width, units));
     let bias = net.parameter("bias", [gates * units], Init::Zeros);
-    let all = net.linear(x, kernel, Some(bias))?;
-    net.unstack(all, 1)
+    net.linear(x, kernel, Some(bias))
 }
 
 /// The recurrent kernel: its columns have about the norm of an orthogonal matrix's.
@@ -55,12 +56,14 @@ type Step = Box<dyn Fn(&mut Net, ValueId, &HiddenState) -> Result<HiddenState, G
 
 /// A layer whose parameters are in the graph.
 struct Cell {
-    /// The projected input of every position.
-    inputs: Vec<ValueId>,
+    /// The projected inputs of all positions.
+    inputs: ValueId,
     units: usize,
     /// Values of the state, each `[examples, units]`.
     parts: usize,
     step: Step,
+    /// The recurrent kernel, for a recurrence that is one op: long short-term memory.
+    joined: Option<ValueId>,
 }
 
 /// `x + state · kernel`.
@@ -69,32 +72,38 @@ fn recurrent(net: &mut Net, x: ValueId, state: &HiddenState, kernel: ValueId) ->
     net.add(x, product)
 }
 
-/// Zeros `[examples, units]`. With them the first step is like the others, and the gradients of both kernels come from the
+/// Zeros `[examples, units]`, as many as x has. With them the first step is like the others, and the gradients of both kernels come from the
 /// same stacked rows.
 fn zero_state(net: &mut Net, x: ValueId, units: usize) -> Result<ValueId, GraphError> {
+    let examples = net.shape(x)[0];
     let empty = net.slice(x, 1, 0..0)?;
+    let empty = net.reshape(empty, [examples, 0])?;
     let empty = net.detach(empty)?;
     net.pad(empty, &[[0, 0], [0, units]], 0.0)
 }
 
-/// Applies a cell position after position, from `start` or from zeros.
-fn unroll(
+/// Applies a cell to all positions, from `start` or from zeros.
+fn run(
     net: &mut Net,
-    Cell { mut inputs, units, parts, step }: Cell,
+    Cell { inputs, units, parts, step, joined }: Cell,
     start: Option<HiddenState>,
     reverse: bool,
-) -> Result<(Vec<ValueId>, HiddenState), GraphError> {
+) -> Result<(ValueId, HiddenState), GraphError> {
     if let Some(state) = start.as_ref().filter(|state| state.len() != parts) {
         let reason = format!("the initial state must have {parts} values, {} were given", state.len());
         return Err(net.refuse("recurrence", state, reason));
     }
+    let mut state = match start {
+        Some(state) => state,
+        None => vec![zero_state(net, inputs, units)?; parts],
+    };
+    if let Some(kernel) = joined.filter(|_| !net.unrolls) {
+        return lstm_op(net, inputs, kernel, &state, reverse);
+    }
+    let mut inputs = net.unstack(inputs, 1)?;
     if reverse {
         inputs.reverse();
     }
-    let mut state = match start {
-        Some(state) => state,
-        None => vec![zero_state(net, inputs[0], units)?; parts],
-    };
     let mut outputs = Vec::with_capacity(inputs.len());
     for x in inputs {
         state = step(net, x, &state)?;
@@ -103,13 +112,34 @@ fn unroll(
     if reverse {
         outputs.reverse();
     }
-    Ok((outputs, state))
+    Ok((net.stack(&outputs, 1)?, state))
+}
+
+/// Long short-term memory over all positions as one op.
+fn lstm_op(
+    net: &mut Net,
+    x: ValueId,
+    kernel: ValueId,
+    state: &HiddenState,
+    reverse: bool,
+) -> Result<(ValueId, HiddenState), GraphError> {
+    let outputs = net.node(Op::Recurrent(RecurrentOp::Lstm { reverse }), &[x, kernel, state[0], state[1]])?;
+    let &[examples, positions, units] = &net.shape(outputs[0])[..] else {
+        unreachable!("a sequence has three axes")
+    };
+    let last = if reverse { 0 } else { positions - 1 };
+    let mut after = Vec::with_capacity(2);
+    for &sequence in &outputs[..2] {
+        let value = net.slice(sequence, 1, last..last + 1)?;
+        after.push(net.reshape(value, [examples, units])?);
+    }
+    Ok((outputs[0], after))
 }
 
 /// The output of every position, or of the last one.
 fn forward(layer: &dyn Recurrent, net: &mut Net, x: ValueId, reverse: bool) -> Result<ValueId, GraphError> {
     let (outputs, state) = layer.run(net, x, None, reverse)?;
-    if layer.returns_sequence() { net.stack(&outputs, 1) } else { Ok(state[0]) }
+    Ok(if layer.returns_sequence() { outputs } else { state[0] })
 }
 
 macro_rules! recurrent {
@@ -144,9 +174,9 @@ macro_rules! recurrent {
                 x: ValueId,
                 start: Option<HiddenState>,
                 reverse: bool,
-            ) -> Result<(Vec<ValueId>, HiddenState), GraphError> {
+            ) -> Result<(ValueId, HiddenState), GraphError> {
                 let cell = $cell(net, x, self.units)?;
-                unroll(net, cell, start, reverse)
+                run(net, cell, start, reverse)
             }
         }
 
@@ -185,7 +215,7 @@ fn simple_rnn(net: &mut Net, x: ValueId, units: usize) -> Result<Cell, GraphErro
         let sum = recurrent(net, x, state, kernel)?;
         Ok(vec![net.tanh(sum)?])
     });
-    Ok(Cell { inputs, units, parts: 1, step })
+    Ok(Cell { inputs, units, parts: 1, step, joined: None })
 }
 
 fn lstm(net: &mut Net, x: ValueId, units: usize) -> Result<Cell, GraphError> {
@@ -201,7 +231,7 @@ fn lstm(net: &mut Net, x: ValueId, units: usize) -> Result<Cell, GraphError> {
         let (output, squashed) = (net.sigmoid(gates[3])?, net.tanh(cell)?);
         Ok(vec![net.mul(output, squashed)?, cell])
     });
-    Ok(Cell { inputs, units, parts: 2, step })
+    Ok(Cell { inputs, units, parts: 2, step, joined: Some(kernel) })
 }
 
 fn gru(net: &mut Net, x: ValueId, units: usize) -> Result<Cell, GraphError> {
@@ -223,7 +253,7 @@ fn gru(net: &mut Net, x: ValueId, units: usize) -> Result<Cell, GraphError> {
         let (new, old) = (net.mul(rest, new)?, net.mul(update, state[0])?);
         Ok(vec![net.add(new, old)?])
     });
-    Ok(Cell { inputs, units, parts: 1, step })
+    Ok(Cell { inputs, units, parts: 1, step, joined: None })
 }
 
 /// A recurrence in both directions, concatenated: twice the units.

@@ -256,13 +256,11 @@ impl Model for Seq2Seq {
         let tokens = Embedding::new(self.vocabulary, width);
         let (memory, last) = net.scope("encoder", |net| {
             let x = net.scope("tokens", |net| tokens.forward(net, inputs[0]))?;
-            let (states, last) = net.scope("gru", |net| gru.run(net, x, None, false))?;
-            Ok::<_, GraphError>((net.stack(&states, 1)?, last))
+            net.scope("gru", |net| gru.run(net, x, None, false))
         })?;
         net.scope("decoder", |net| {
             let x = net.scope("tokens", |net| tokens.forward(net, inputs[1]))?;
             let (states, _) = net.scope("gru", |net| gru.run(net, x, Some(last), false))?;
-            let states = net.stack(&states, 1)?;
             let context = net.scope("attention", |net| self.attend(net, states, memory))?;
             let both = net.concat(&[states, context], 2)?;
             let h = net.scope("combine", |net| Dense::new(width).forward(net, both))?;

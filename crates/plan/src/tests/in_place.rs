@@ -9,7 +9,7 @@ use crate::{
 use plimsoll_graph::op::{Attention, Unary};
 use plimsoll_graph::{Builder, Graph, InPlaceKernels, Numerics, Op};
 
-const NEVER: InPlaceKernels = InPlaceKernels { elementwise: false, pairwise: false };
+const NEVER: InPlaceKernels = InPlaceKernels { elementwise: false, read_first: false };
 
 fn target(in_place: InPlaceKernels) -> NullTarget {
     let numerics = Numerics { in_place, ..Numerics::default() };
@@ -43,7 +43,7 @@ fn kernels_that_the_target_excludes_write_apart_from_their_inputs() {
         assert_eq!(verify(&plans), Ok(()));
         plans
     };
-    let elementwise = planned(InPlaceKernels { elementwise: true, pairwise: false });
+    let elementwise = planned(InPlaceKernels { elementwise: true, read_first: false });
     assert_eq!((overwriting(&elementwise), overwriting(&planned(NEVER))), (1, 0));
 }
 
@@ -73,8 +73,8 @@ fn the_checker_takes_the_statement_of_the_target() {
     b.output("rotated", rotated);
     for (graph, op) in [(chain(), "tanh"), (b.finish().unwrap(), "rotary")] {
         for allowed in [true, false] {
-            let (elementwise, pairwise) = if op == "tanh" { (allowed, true) } else { (true, allowed) };
-            let in_place = InPlaceKernels { elementwise, pairwise };
+            let (elementwise, read_first) = if op == "tanh" { (allowed, true) } else { (true, allowed) };
+            let in_place = InPlaceKernels { elementwise, read_first };
             let target = Overwriting(Numerics { in_place, ..Numerics::default() });
             let without_line = Budget::new(usize::MAX, Vec::new());
             let plans = plan(&[("test".to_string(), graph.clone())], &target, &without_line).unwrap();

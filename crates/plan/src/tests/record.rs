@@ -199,15 +199,15 @@ fn keys_differ_in_everything_that_plans_depend_on() {
         Budget { time_limit_ns: 1, ..budget.clone() },
     ];
     // The checker of plans depends on it.
-    let mut pairwise = target.numerics;
-    pairwise.in_place.pairwise = false;
+    let mut read_first = target.numerics;
+    read_first.in_place.read_first = false;
     let mut keys = vec![
         key(&batches, &target, &budget),
         key(&batches[..1], &target, &budget),
         key(&renamed, &target, &budget),
         key(&batches, &NullTarget { workspace: 1, ..target.clone() }, &budget),
         key(&batches, &NullTarget { alignment: 128, ..target.clone() }, &budget),
-        key(&batches, &NullTarget { numerics: pairwise, ..target.clone() }, &budget),
+        key(&batches, &NullTarget { numerics: read_first, ..target.clone() }, &budget),
     ];
     keys.extend(budgets.iter().map(|budget| key(&batches, &target, budget)));
     let all = keys.len();

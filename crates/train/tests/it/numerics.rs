@@ -24,7 +24,7 @@ fn graphs_are_built_by_the_numerics_of_the_target() {
         Numerics::default(),
         changed(|n| n.block_rows = 64),
         changed(|n| n.epilogues.bias = None),
-        changed(|n| n.in_place.pairwise = false),
+        changed(|n| n.in_place.read_first = false),
     ] {
         let trainer = trainer(numerics);
         assert_eq!(trainer.block(), numerics.block_rows);
@@ -68,7 +68,7 @@ fn a_run_resumes_only_with_the_same_numerics() {
     assert!(TrainState::read(&folder).unwrap().numerics.contains("blocks of 64 rows"));
     assert_eq!(resume(changed(|n| n.block_rows = 64)), Ok(()));
     // What works in place changes no bit.
-    let in_place = InPlaceKernels { elementwise: false, pairwise: false };
+    let in_place = InPlaceKernels { elementwise: false, read_first: false };
     assert_eq!(resume(Numerics { block_rows: 64, in_place, ..Numerics::default() }), Ok(()));
     let refused = resume(Numerics::default()).unwrap_err();
     std::fs::remove_dir_all(&folder).unwrap();

@@ -9,6 +9,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod recurrent;
 mod reduce;
 mod resize;
 
@@ -89,6 +90,7 @@ pub(super) fn backward(
         Op::Resize(op) => resize::backward(b, op, &rule),
         Op::Norm(op) => norm::backward(b, op, &rule),
         Op::Attention(op) => attention::backward(b, *op, &rule),
+        Op::Recurrent(op) => recurrent::backward(b, *op, &rule),
         Op::Index(op) => index::backward(b, *op, &rule),
         Op::Loss(op) => loss::backward(b, *op, &rule),
         // Random numbers do not depend on a float.

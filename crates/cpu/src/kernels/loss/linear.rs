@@ -187,7 +187,11 @@ pub fn linear_cross_entropy_grad<T: Float>(
 }
 
 /// The bytes of workspace that [`linear_cross_entropy_with_grad`] needs: a multiple of 64.
-pub fn linear_cross_entropy_with_grad_workspace<T: Float>(isa: Isa, threads: usize, spec: &LinearSpec) -> usize {
+pub fn linear_cross_entropy_with_grad_workspace<T: Float>(
+    isa: Isa,
+    threads: usize,
+    spec: &LinearSpec,
+) -> usize {
     let [rows, gradient] = spec.both_floats::<T>(isa, threads);
     (2 * rows + gradient) * size_of::<f32>()
 }
