@@ -117,9 +117,10 @@ struct Eviction<'a> {
     /// count as visited by all.
     visited: Vec<u32>,
     traversal: u32,
-    /// Scratch of a traversal, and of one that may visit every tensor.
+    /// Scratch of a traversal, of one that may visit every tensor, and of the search for a victim.
     stack: Vec<u32>,
     walk: Vec<u32>,
+    scores: Vec<f64>,
 }
 
 impl<'a> Eviction<'a> {
@@ -160,6 +161,7 @@ impl<'a> Eviction<'a> {
             traversal: 0,
             stack: Vec::new(),
             walk: vec![0; tensors + 2],
+            scores: Vec::new(),
         }
     }
 

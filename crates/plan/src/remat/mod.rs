@@ -19,8 +19,8 @@
 //!
 //! `incremental_peak.rs` evaluates the changes of 2 and 3 only in the live intervals that they affect. `frontier.rs`
 //! solves fixed lines from the lowest up, each from the solution below, so that more memory never takes more time. The
-//! lowest line is found by bisection over eviction sweeps; for very small steps `exact.rs` finds it by exhaustive
-//! search.
+//! lowest line is found by bisection over eviction sweeps, and, for large steps, over minimum cuts, which are faster to
+//! try; for very small steps `exact.rs` finds it by exhaustive search.
 //!
 //! `bound.rs` has lower bounds for every schedule with the first runs in recorded order: fractional knapsacks over the
 //! tensors live across a position, tightened in `lagrangian.rs` (a precedence-constrained knapsack, its Lagrangian

@@ -66,18 +66,23 @@ impl Eviction<'_> {
 
     /// Evaluates a tensor's cost and next use anew.
     pub(super) fn evaluate(&mut self, tensor: u32) {
-        self.next_use[tensor as usize] = if self.unrecoverable[tensor as usize] {
+        let unrecoverable = self.unrecoverable[tensor as usize];
+        let next_use = if unrecoverable {
             if self.is_needed(tensor, self.current) { self.current } else { usize::MAX }
         } else {
             self.next_use_from(tensor, self.current)
         };
-        let cost = (self.rematerialization_cost(tensor) as f64 + 1.0)
-            / self.table.bytes[tensor as usize].max(1) as f64;
-        self.cost[tensor as usize] = match self.policy.distance {
-            0.5 => cost.powi(2),
-            0.25 => cost.powi(4),
-            _ => cost,
-        };
+        self.next_use[tensor as usize] = next_use;
+        // The score of other tensors does not depend on their cost.
+        if !unrecoverable && next_use != usize::MAX {
+            let cost = (self.rematerialization_cost(tensor) as f64 + 1.0)
+                / self.table.bytes[tensor as usize].max(1) as f64;
+            self.cost[tensor as usize] = match self.policy.distance {
+                0.5 => cost.powi(2),
+                0.25 => cost.powi(4),
+                _ => cost,
+            };
+        }
         if self.residents.len() > SCANNED
             && self.resident[tensor as usize]
             && !self.in_shortlist[tensor as usize]

@@ -51,29 +51,29 @@ impl Eviction<'_> {
                 resident[t as usize]
             });
         }
+        let mut scores = std::mem::take(&mut self.scores);
+        let list = if all { &self.residents } else { &self.shortlist };
+        let evictable = |t: usize| self.locks[t] == 0 && self.table.bytes[t] > 0;
+        let score = |&t: &u32| if evictable(t as usize) { self.score(t as usize) } else { f64::INFINITY };
+        scores.clear();
+        scores.extend(list.iter().map(score));
         let mut best = None;
         for _ in 0..EVALUATIONS {
-            let list = if all { &self.residents } else { &self.shortlist };
-            self.visits += list.len() as u64;
-            best = None;
-            let mut lowest = f64::INFINITY;
-            for &tensor in list {
-                let t = tensor as usize;
-                if self.locks[t] > 0 || self.table.bytes[t] == 0 {
-                    continue;
-                }
-                let score = self.score(t);
-                if score < lowest {
-                    (best, lowest) = (Some(tensor), score);
-                }
-            }
-            let tensor = best?;
+            self.visits += scores.len() as u64;
+            let lowest = scores.iter().copied().fold(f64::INFINITY, f64::min);
+            best = scores.iter().position(|&score| score == lowest && score < f64::INFINITY);
+            let Some(at) = best else { break };
+            let tensor = if all { self.residents[at] } else { self.shortlist[at] };
             self.evaluate(tensor);
-            if self.score(tensor as usize) <= lowest * 1.000_1 {
+            // Of the scores, that of the tensor alone has changed.
+            scores[at] = self.score(tensor as usize);
+            if scores[at] <= lowest * 1.000_1 {
                 break;
             }
         }
-        best.filter(|&t| self.score(t as usize) < f64::INFINITY)
+        let victim = best.filter(|&at| scores[at] < f64::INFINITY);
+        self.scores = scores;
+        victim.map(|at| if all { self.residents[at] } else { self.shortlist[at] })
     }
 
     /// Cost over distance: 0 if nothing needs the tensor, infinite if it is needed and cannot be rematerialized.

@@ -1,6 +1,6 @@
 //! The search for one line: initial run lists, and local search from the best of them.
 
-use super::{Found, Frontier, PRUNE_WORK};
+use super::{Found, Frontier, LARGE, PRUNE_WORK};
 use crate::remat::evict::evict;
 use crate::remat::incremental_peak::IncrementalPeak;
 use crate::remat::insert::{Effort, insert_runs};
@@ -30,8 +30,20 @@ const NEAR_STEP: f64 = 0.000_1;
 /// Run lists under a line to start from.
 struct Start {
     lists: Vec<Found>,
-    /// Nanoseconds that rematerialized runs take at least.
-    bound: f64,
+    /// Nanoseconds of a list that is not worth improving, by the lower bound.
+    good_enough: u64,
+}
+
+/// Run lists into which runs were inserted until they were under a line.
+pub(super) struct Inserted {
+    pub lists: Vec<Found>,
+    good_enough: u64,
+}
+
+impl Inserted {
+    fn is_good_enough(&self) -> bool {
+        self.lists.iter().any(|found| found.nanoseconds <= self.good_enough)
+    }
 }
 
 impl Frontier {
@@ -43,11 +55,9 @@ impl Frontier {
     /// Improves each initial list for a share of the work, and the best of them for the rest.
     fn improve(&self, line: u64, start: &Start) -> Found {
         let table = &self.table;
-        let near = start.bound * (1.0 + NEAR_BOUND) + self.recorded.nanoseconds as f64 * NEAR_STEP;
-        let good_enough = self.recorded.nanoseconds.saturating_add(near as u64);
+        let good_enough = start.good_enough;
         // Under the lowest line there is little to choose.
-        let is_lowest = self.lowest.as_ref().is_some_and(|lowest| lowest.peak == line);
-        let work = if is_lowest { LOCAL_SEARCH_WORK / 2 } else { LOCAL_SEARCH_WORK };
+        let work = if self.is_lowest(line) { LOCAL_SEARCH_WORK / 2 } else { LOCAL_SEARCH_WORK };
         let share = work / (1 + start.lists.len() as u64);
         let mut best: Option<IncrementalPeak> = None;
         for found in &start.lists {
@@ -66,6 +76,10 @@ impl Frontier {
         Found::new(best)
     }
 
+    fn is_lowest(&self, line: u64) -> bool {
+        self.lowest.as_ref().is_some_and(|lowest| lowest.peak == line)
+    }
+
     /// Initial lists: the best found for this line, and that of the line below, or, if that is much slower, the second
     /// best.
     fn start(&self, line: u64, below: Option<Found>) -> Option<Start> {
@@ -74,30 +88,14 @@ impl Frontier {
             return None;
         }
         let once = self.recorded.nanoseconds;
-        let relaxed = relax_at(table, self.recorded_peak_at, None, line);
-        let mut lists: Vec<Found> = Vec::new();
-        let mut work = 0;
         let work_limit = (INSERT_WORK_PER_CALL * table.calls as u64).clamp(INSERT_WORK.0, INSERT_WORK.1);
-        let cuts = relaxed.rematerialized.iter().map(|calls| self.rematerialize_after_peak(calls));
-        for runs in cuts.chain([self.recorded.runs.clone()]) {
-            let mut incremental = IncrementalPeak::new(table, &runs, line);
-            incremental.work = work;
-            let effort = Effort { tries: 6, noise: 0.0, work_limit };
-            let fits = insert_runs(&mut incremental, table, &mut Lcg::new(1), effort);
-            work = incremental.work;
-            lists.extend(fits.then(|| Found::new(incremental)));
+        let mut inserted = self.insert_into_cuts(line, work_limit);
+        // The lowest line is where sweeps ended: of large steps, they are not tried again there.
+        let swept = table.calls > LARGE && self.is_lowest(line);
+        if !swept && !inserted.is_good_enough() {
+            self.add_sweeps(line, below.as_ref(), &mut inserted.lists);
         }
-        let known = below.iter().chain(&lists).map(|found| found.nanoseconds - once).min();
-        let time_limit = known.map_or(u64::MAX, |n| once.saturating_add(n.saturating_mul(SLOWER)));
-        for policy in self.policies() {
-            // A list slower than `PRUNED` others would not be pruned.
-            let mut times: Vec<u64> = lists.iter().map(|found| found.nanoseconds).collect();
-            times.sort_unstable();
-            times.dedup();
-            let time_limit = times.get(PRUNED - 1).map_or(time_limit, |&slowest| time_limit.min(slowest));
-            let runs = evict(table, line, policy, time_limit).ok();
-            lists.extend(runs.map(|runs| Found::new(IncrementalPeak::new(table, &runs, line))));
-        }
+        let Inserted { mut lists, good_enough } = inserted;
         lists.sort_by_key(|found| found.nanoseconds);
         lists.dedup_by(|a, b| a.runs == b.runs);
         lists.truncate(PRUNED);
@@ -116,7 +114,50 @@ impl Frontier {
             Some(found) => lists.splice(1.min(lists.len()).., [found]).for_each(drop),
             None => lists.truncate(2),
         }
-        (!lists.is_empty()).then_some(Start { lists, bound: relaxed.bound })
+        (!lists.is_empty()).then_some(Start { lists, good_enough })
+    }
+
+    /// Minimum cuts at the recorded peak, and, unless one of these is good enough, the recorded order, with runs inserted
+    /// until they are under a line. Of large steps, the recorded order is tried only where no cut ends under the line.
+    pub(super) fn insert_into_cuts(&self, line: u64, work_limit: u64) -> Inserted {
+        let table = &self.table;
+        let relaxed = relax_at(table, self.recorded_peak_at, None, line);
+        let near = relaxed.bound * (1.0 + NEAR_BOUND) + self.recorded.nanoseconds as f64 * NEAR_STEP;
+        let good_enough = self.recorded.nanoseconds.saturating_add(near as u64);
+        let mut inserted = Inserted { lists: Vec::new(), good_enough };
+        let mut work = 0;
+        let mut insert = |runs: &[u32], lists: &mut Vec<Found>| {
+            let mut incremental = IncrementalPeak::new(table, runs, line);
+            incremental.work = work;
+            let effort = Effort { tries: 6, noise: 0.0, work_limit };
+            let fits = insert_runs(&mut incremental, table, &mut Lcg::new(1), effort);
+            work = incremental.work;
+            lists.extend(fits.then(|| Found::new(incremental)));
+        };
+        for calls in &relaxed.rematerialized {
+            insert(&self.rematerialize_after_peak(calls), &mut inserted.lists);
+        }
+        let large = table.calls > LARGE;
+        if inserted.lists.is_empty() || !(large || inserted.is_good_enough()) {
+            insert(&self.recorded.runs, &mut inserted.lists);
+        }
+        inserted
+    }
+
+    /// Adds the lists of eviction sweeps under a line.
+    fn add_sweeps(&self, line: u64, below: Option<&Found>, lists: &mut Vec<Found>) {
+        let once = self.recorded.nanoseconds;
+        let known = below.into_iter().chain(&*lists).map(|found| found.nanoseconds - once).min();
+        let time_limit = known.map_or(u64::MAX, |n| once.saturating_add(n.saturating_mul(SLOWER)));
+        for policy in self.policies() {
+            // A list slower than `PRUNED` others would not be pruned.
+            let mut times: Vec<u64> = lists.iter().map(|found| found.nanoseconds).collect();
+            times.sort_unstable();
+            times.dedup();
+            let time_limit = times.get(PRUNED - 1).map_or(time_limit, |&slowest| time_limit.min(slowest));
+            let runs = evict(&self.table, line, policy, time_limit).ok();
+            lists.extend(runs.map(|runs| Found::new(IncrementalPeak::new(&self.table, &runs, line))));
+        }
     }
 
     /// The recorded order in which some calls from before its peak are rematerialized after it, each when first needed.

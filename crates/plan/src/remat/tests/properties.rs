@@ -63,6 +63,25 @@ fn chains_need_little_memory_and_time() {
 }
 
 #[test]
+fn large_steps_take_little_more_than_their_bound() {
+    let problem = chain(1_600);
+    let mut found = Frontier::new(&problem).unwrap();
+    let lowest = found.lowest().peak_bytes;
+    assert!(lowest <= 1_000, "{lowest} bytes for a chain that ten tensors do");
+    let mut before = u64::MAX;
+    for part in [8, 4, 2] {
+        let line = recorded_peak(&problem).unwrap() / part;
+        let figures = check(&problem, &found.solve(line).unwrap()).unwrap();
+        assert!(figures.peak_bytes <= line && figures.nanoseconds <= before);
+        let extra = figures.nanoseconds - 31_990;
+        let bound = lower_bound(&problem, line).unwrap();
+        // One run more than the bound: it counts runs in part.
+        assert!(extra >= bound && extra <= bound + 10, "{extra} over {bound} under {line}");
+        before = figures.nanoseconds;
+    }
+}
+
+#[test]
 fn results_of_calls_that_run_once_stay_live_and_loads_are_rematerialized() {
     // The update of one state runs in the middle; its result is read at the end, beside a parameter that is loaded.
     let mut problem = chain(40);
