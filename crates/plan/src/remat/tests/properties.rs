@@ -2,8 +2,8 @@
 
 use super::generate::{add, random_step, random_step_with_once};
 use crate::remat::{
-    Call, Frontier, LineTooLow, Problem, SearchError, check, frontier, lower_bound, recorded_peak,
-    smallest_line, solve,
+    Call, Frontier, LineTooLow, Problem, SearchError, check, frontier, largest_call, least_peak, lower_bound,
+    recorded_peak, smallest_line, solve,
 };
 
 /// A chain of forward calls and their backward calls.
@@ -78,6 +78,44 @@ fn large_steps_take_little_more_than_their_bound() {
         // One run more than the bound: it counts runs in part.
         assert!(extra >= bound && extra <= bound + 10, "{extra} over {bound} under {line}");
         before = figures.nanoseconds;
+    }
+}
+
+/// Training steps of one network in one step: each reads the parameters that the one before it wrote.
+fn unrolled_updates(layers: usize, steps: usize) -> Problem {
+    let mut problem =
+        Problem { tensors: vec![2], pinned: (0..=layers).collect::<Vec<_>>(), ..Problem::default() };
+    problem.tensors.extend(vec![4; layers]);
+    let mut parameters: Vec<usize> = (1..=layers).collect();
+    for _ in 0..steps {
+        let mut activations = vec![0];
+        for &parameter in &parameters {
+            activations.push(add(&mut problem, 2, &[activations[activations.len() - 1], parameter]));
+        }
+        let mut gradient = add(&mut problem, 2, &[activations[layers]]);
+        for layer in (0..layers).rev() {
+            let of_parameter = add(&mut problem, 4, &[gradient, activations[layer]]);
+            gradient = add(&mut problem, 2, &[gradient, parameters[layer]]);
+            parameters[layer] = add(&mut problem, 4, &[parameters[layer], of_parameter]);
+            problem.calls.last_mut().unwrap().in_place.push(of_parameter);
+        }
+    }
+    problem.keep = parameters;
+    problem
+}
+
+#[test]
+fn many_unrolled_updates_need_little_more_than_the_largest_call() {
+    for steps in [1, 4, 16] {
+        let problem = unrolled_updates(8, steps);
+        let [largest, least] = [largest_call(&problem).unwrap(), least_peak(&problem).unwrap()];
+        let smallest = smallest_line(&problem).unwrap();
+        assert!(2 * smallest <= 3 * largest, "{steps} steps: {smallest} bytes, {largest} of a call");
+        assert_eq!(smallest, least, "{steps} steps: no schedule needs less");
+        let Err(SearchError::LineTooLow(refused)) = solve(&problem, least - 1) else {
+            panic!("under the bound")
+        };
+        assert_eq!((refused.least_peak_bytes, refused.smallest_line_bytes), (least, smallest));
     }
 }
 
