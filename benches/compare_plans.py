@@ -3,10 +3,13 @@
 
     python3 benches/compare_plans.py record BINARY FILE.json [--models a,b]
     python3 benches/compare_plans.py compare OLD.json NEW.json
+    python3 benches/compare_plans.py ascend BINARY [--models a,b] [--lines 8]
 
 `record` plans every model of the zoo under five lines: none, and four from the old floor up to the peak without a line. The lines
 are stored, so that a second binary is given the same ones with `--lines OLD.json`. Predictions use the default disk speed, so that
-the figures do not depend on the machine's load. `compare` lists every plan that changed and exits 1 if one got worse.
+the figures do not depend on the machine's load. `compare` lists every plan that changed and exits 1 if one got worse. `ascend` plans
+models under lines from the floor to the peak without one, lists every line whose step is predicted to take over 0.1 % longer than that
+of a lower line, and exits 1 if there is one.
 """
 
 import argparse
@@ -17,9 +20,15 @@ import sys
 FRACTIONS = (0.0, 0.25, 0.5, 0.75)
 
 
+# Models whose plans are compared from line to line, with their flags.
+ASCENDED = ("mlp", "lenet", "resnet20", "gpt", "lstm --micro-batches 2", "vit_tiny", "unet_plain")
+# A step that takes this share longer than that of a lower line is slower.
+SLOWER = 0.001
+
+
 def plan(binary, model, line=None):
-    """The figures of one plan, or why there is none."""
-    command = [binary, "plan", "--model", model, "--json", "--plan-cache", "none", "--threads", "2"]
+    """The figures of one plan, or why there is none. The model's name may have flags after it."""
+    command = [binary, "plan", "--model", *model.split(), "--json", "--plan-cache", "none", "--threads", "2"]
     if line is not None:
         command += ["--memory", str(line)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -90,6 +99,31 @@ def compare(arguments):
     sys.exit(1 if worse else 0)
 
 
+def ascend(arguments):
+    slower = plans = 0
+    for model in arguments.models.split(",") if arguments.models else ASCENDED:
+        whole = plan(arguments.binary, model)
+        floor, top = whole["floor_bytes"], whole["total_bytes"]
+        lines = [floor + (top - floor) * at // (arguments.lines - 1) for at in range(arguments.lines)]
+        fastest = None
+        for line in lines:
+            answer = plan(arguments.binary, model, line)
+            if not answer.get("feasible"):
+                sys.exit(f"{model}: no plan under {line}, though the floor is {floor}: {answer}")
+            plans += 1
+            time = answer["predicted_us"][0]
+            words = ""
+            if fastest and time > fastest[0] * (1 + SLOWER):
+                slower += 1
+                words = f"  SLOWER by {time / fastest[0] - 1:.2%} than under {fastest[1]}"
+            if not fastest or time <= fastest[0]:
+                fastest = (time, line)
+            used = f"{answer['micro_batches']} micro-batches, {answer['recomputed']} recomputed, {answer['spilled_bytes']} spilled"
+            print(f"{model:<24} {line:>12} {time:>10} us  {used}{words}", flush=True)
+    print(f"{plans} plans, {slower} slower than one under a lower line")
+    sys.exit(1 if slower else 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -103,6 +137,11 @@ def main():
     two.add_argument("old")
     two.add_argument("new")
     two.set_defaults(run=compare)
+    three = commands.add_parser("ascend")
+    three.add_argument("binary")
+    three.add_argument("--models")
+    three.add_argument("--lines", type=int, default=8)
+    three.set_defaults(run=ascend)
     arguments = parser.parse_args()
     arguments.run(arguments)
 
