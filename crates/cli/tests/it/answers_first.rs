@@ -119,6 +119,7 @@ fn alternatives_appear_under_the_refusal_and_none_needs_more_than_it_replaces() 
     let answer: Value = serde_json::from_str(&text(&output)).unwrap();
     let alternatives = answer["alternatives"].as_array().unwrap();
     assert!(alternatives.len() > 2, "{answer}");
+    assert!(alternatives.iter().any(|alternative| alternative["flags"] == "--precision bf16"), "{answer}");
     for alternative in alternatives {
         let less = number(alternative, "planned_peak_bytes") < number(&answer, "floor_bytes");
         assert!(less || alternative["fits"] == true, "{alternative}");

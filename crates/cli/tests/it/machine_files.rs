@@ -66,7 +66,8 @@ fn a_plan_accepts_the_file_that_the_doctor_writes() {
 
 #[test]
 fn a_plan_for_a_device_accounts_for_each_space() {
-    let arguments = ["plan", "--machine", "h200.toml", "--model", "gpt", "--batch", "16", "--layers", "2"];
+    let gpt = ["--model=gpt", "--batch=4", "--layers=1", "--width=64", "--heads=2", "--context=32"];
+    let arguments = [&["plan", "--machine", "h200.toml"][..], &gpt].concat();
     let sheet = said(&[&arguments[..], &["--device-memory", "800MiB"]].concat());
     for words in [
         "Load sheet for H200 server, device memory",

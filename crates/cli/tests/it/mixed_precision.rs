@@ -45,17 +45,6 @@ fn bf16_halves_activations_and_not_states() {
 }
 
 #[test]
-fn bf16_is_among_the_alternatives_to_a_low_line() {
-    let arguments = ["plan", "--model=resnet20", "--batch=64", "--threads=2", "--memory=20MiB", "--json"];
-    let output = plimsoll(&[&arguments[..], &["--spill=none"]].concat());
-    assert_eq!(output.status.code(), Some(3));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let answer: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    let flags = answer["alternatives"].as_array().unwrap().iter().map(|a| a["flags"].as_str().unwrap());
-    assert!(flags.clone().any(|flags| flags == "--precision bf16"), "{:?}", flags.collect::<Vec<_>>());
-}
-
-#[test]
 fn wrong_precision_flags_say_what_to_change() {
     refused(&run("plan", &["--precision=f8"]), &["f8", "bf16"]);
     refused(&run("plan", &["--loss-scale=8"]), &["--loss-scale needs --precision f16"]);

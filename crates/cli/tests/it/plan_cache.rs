@@ -24,8 +24,8 @@ fn a_second_plan_of_an_lstm_comes_from_the_cache() {
     let scratch = Scratch::new("plan-cache");
     let cache = scratch.path("plans");
     let plan = |cache: &str| {
-        let model = ["plan", "--json", "--model=lstm", "--context=32", "--batch=16", "--memory=36MiB"];
-        let machine = ["--spill=none", "--threads=2", "--plan-cache", cache];
+        let model = ["plan", "--json", "--model=lstm", "--context=6", "--width=64", "--batch=64"];
+        let machine = ["--memory=15MiB", "--spill=none", "--threads=2", "--plan-cache", cache];
         split(json(&plimsoll(&[&model[..], &machine].concat())))
     };
     let (plain, _, from_none) = plan("none");

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use support::{Group, Scratch, command, json, number, plimsoll};
+use support::{Group, Scratch, command, json, long_tests, number, plimsoll};
 
 fn trains_at_the_floor(name: &str, model: &str) {
     let model: Vec<&str> = model.split(' ').chain(["--threads=2", "--json"]).collect();
@@ -30,17 +30,19 @@ fn trains_at_the_floor(name: &str, model: &str) {
 
 #[test]
 fn deep_narrow_models_train_at_their_floors() {
+    let gpt = "--width=32 --heads=2 --context=32 --batch=2 --classes=256";
+    trains_at_the_floor("seq2seq", "--model=seq2seq --context=48 --width=32 --batch=2 --classes=200");
+    trains_at_the_floor("narrow-gpt", &format!("--model=gpt --layers=24 {gpt}"));
+    if !long_tests("deeper models") {
+        return;
+    }
     trains_at_the_floor("deep-seq2seq", "--model=seq2seq --context=128 --width=32 --batch=2 --classes=200");
-    trains_at_the_floor(
-        "deep-gpt",
-        "--model=gpt --layers=64 --width=32 --heads=2 --context=32 --batch=2 --classes=256",
-    );
+    trains_at_the_floor("deep-gpt", &format!("--model=gpt --layers=64 {gpt}"));
 }
 
 #[test]
 fn deep_recurrent_models_train_at_their_floors() {
-    if std::env::var_os("PLIMSOLL_LONG").is_none() {
-        eprintln!("skipped: it takes minutes; set PLIMSOLL_LONG=1 to run it");
+    if !long_tests("recurrent models") {
         return;
     }
     trains_at_the_floor("deep-lstm", "--model=lstm --context=512 --width=128 --batch=1 --layers=1");

@@ -21,6 +21,16 @@ pub fn plimsoll(arguments: &[&str]) -> Output {
     command(arguments).output().expect("the binary runs")
 }
 
+/// Whether tests that take minutes are complete: with `PLIMSOLL_LONG=1`, as `.ci/long` has it. Says what is skipped otherwise.
+#[allow(dead_code, reason = "not every test file asks")]
+pub fn long_tests(skipped: &str) -> bool {
+    let long = std::env::var_os("PLIMSOLL_LONG").is_some();
+    if !long {
+        eprintln!("skipped: {skipped}; PLIMSOLL_LONG=1 runs all");
+    }
+    long
+}
+
 /// The last line of a run's standard output as JSON.
 pub fn json(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
