@@ -4,6 +4,7 @@ use super::{Batches, ROWS, Reader};
 use crate::core::file_io::read_at;
 use arrow_array::RecordBatch;
 use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -15,13 +16,15 @@ use prost::encoding::decode_varint;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The longest page, and the longest metadata.
 const MAX_PAGE_BYTES: usize = 64 << 20;
-/// Bytes of a page's header read at a time; its sizes are in the first of them.
+/// Bytes of a page's header read at a time.
 const HEADER_BYTES: usize = 512;
+/// Bytes of a page's header with all that is checked: a dozen numbers of at most five bytes.
+const SIZES_BYTES: usize = 64;
 /// Memory of decoding a column in addition to its pages and rows: levels, buffers, indices of a dictionary.
 const COLUMN_BYTES: usize = 8 << 10;
 /// Memory of decompressing a page in addition to its bytes: by zstd, and else.
@@ -41,10 +44,32 @@ struct Checked {
     length: u64,
     /// Whether reads start with the header of a page.
     pages: bool,
-    /// The first byte of each column chunk, in order, with its column.
-    chunks: Arc<[(u64, usize)]>,
+    /// The column chunks in the order of their first bytes.
+    chunks: Arc<[Chunk]>,
     /// The largest pages of each column so far.
     largest: Arc<[Largest]>,
+    /// The last page whose header was read; its bytes come next. Each reader has its own.
+    last: Arc<Mutex<PageSizes>>,
+}
+
+/// Where the pages of a column are.
+struct Chunk {
+    /// Its first byte.
+    first: u64,
+    column: usize,
+    /// Whether pages are gzip streams, which do not say how long they are.
+    gzip: bool,
+}
+
+/// What the header of a page says, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct PageSizes {
+    compressed: usize,
+    uncompressed: usize,
+    /// Values of a dictionary, and 0 for pages of another kind.
+    values: usize,
+    /// Levels before what is compressed, in pages of the second version.
+    levels: usize,
 }
 
 /// The largest pages of a column, in bytes.
@@ -97,32 +122,59 @@ impl Length for Checked {
     }
 }
 
+impl Checked {
+    /// The column chunk of a byte.
+    fn chunk(&self, at: u64) -> Option<&Chunk> {
+        let chunk = self.chunks.partition_point(|chunk| chunk.first <= at).checked_sub(1)?;
+        self.chunks.get(chunk)
+    }
+
+    fn last(&self) -> MutexGuard<'_, PageSizes> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The library inflates a gzip stream to its end, however long it is: refuses one that passes the size that its page states.
+fn check_gzip(page: &[u8], sizes: PageSizes) -> Result<(), ParquetError> {
+    let Some((stream, most)) = page.get(sizes.levels..).zip(sizes.uncompressed.checked_sub(sizes.levels))
+    else {
+        return Err(wrong("a page's header is damaged"));
+    };
+    // What is no gzip stream is the library's to refuse.
+    let inflated =
+        std::io::copy(&mut MultiGzDecoder::new(stream).take(most as u64 + 1), &mut std::io::sink());
+    if inflated.is_ok_and(|inflated| inflated > most as u64) {
+        return Err(wrong(format!("a gzip page inflates to more than the {most} bytes that it states")));
+    }
+    Ok(())
+}
+
 impl ChunkReader for Checked {
     type T = BufReader<FromOffset>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         if self.pages {
-            let mut header = [0; 32];
-            let count = self.length.saturating_sub(start).min(32) as usize;
+            let mut header = [0; SIZES_BYTES];
+            let count = self.length.saturating_sub(start).min(SIZES_BYTES as u64) as usize;
             read_at(&self.file, &mut header[..count], start).map_err(|e| wrong(e.to_string()))?;
-            let (sizes, values) =
-                sizes(&header[..count]).ok_or_else(|| wrong("a page's header is damaged"))?;
+            let sizes = sizes(&header[..count]).ok_or_else(|| wrong("a page's header is damaged"))?;
+            let PageSizes { compressed, uncompressed, values, .. } = sizes;
             // The library allocates for this many values before it reads them.
-            if values > sizes[1] {
-                return Err(wrong(format!("a dictionary of {values} values in {} bytes", sizes[1])));
+            if values > uncompressed {
+                return Err(wrong(format!("a dictionary of {values} values in {uncompressed} bytes")));
             }
-            if let Some(size) = sizes.into_iter().find(|size| *size > MAX_PAGE_BYTES) {
+            if let Some(size) = [compressed, uncompressed].into_iter().find(|size| *size > MAX_PAGE_BYTES) {
                 return Err(wrong(format!("a page of {size} bytes; at most {MAX_PAGE_BYTES} may be")));
             }
-            let chunk = self.chunks.partition_point(|(first, _)| *first <= start).checked_sub(1);
-            let Some(largest) = chunk.and_then(|chunk| self.largest.get(self.chunks[chunk].1)) else {
+            let Some(largest) = self.chunk(start).and_then(|chunk| self.largest.get(chunk.column)) else {
                 return Err(wrong(format!("a page at byte {start} is of no column")));
             };
-            largest.stored.fetch_max(sizes[0], Relaxed);
+            largest.stored.fetch_max(compressed, Relaxed);
             match values {
-                0 => largest.values.fetch_max(sizes[1], Relaxed),
-                _ => largest.dictionary.fetch_max(sizes[1] + values * largest.value_bytes, Relaxed),
+                0 => largest.values.fetch_max(uncompressed, Relaxed),
+                _ => largest.dictionary.fetch_max(uncompressed + values * largest.value_bytes, Relaxed),
             };
+            *self.last() = sizes;
         }
         let from = FromOffset { file: self.file.clone(), at: start, end: self.length };
         Ok(BufReader::with_capacity(HEADER_BYTES, from))
@@ -135,19 +187,23 @@ impl ChunkReader for Checked {
         }
         let mut bytes = vec![0; length];
         read_at(&self.file, &mut bytes, start).map_err(|e| wrong(e.to_string()))?;
+        if self.pages && self.chunk(start).is_some_and(|chunk| chunk.gzip) {
+            check_gzip(&bytes, *self.last())?;
+        }
         Ok(bytes.into())
     }
 }
 
-/// Compressed and uncompressed size of a page, the third and second field of its header, after its kind; and the number of
-/// values of a dictionary. They are checked before the library trusts them.
-fn sizes(mut header: &[u8]) -> Option<([usize; 2], usize)> {
+/// The sizes of a page, the second and third field of its header, after its kind; then what the header of its kind says of
+/// a dictionary's values or of levels. They are checked before the library trusts them.
+fn sizes(mut header: &[u8]) -> Option<PageSizes> {
     // The next field, of 32 bits.
     const NEXT: u8 = 0x15;
-    // The kind of a dictionary page, and the start of its own header: field 7, after field 3 or a checksum in field 4.
+    // Kinds of pages, whose own headers are the fields 7 and 8, after field 3 or a checksum in field 4.
     const DICTIONARY: usize = 2;
+    const SECOND_VERSION: usize = 3;
+    // The start of field 7 after field 3; a field further is 0x10 more, and after the checksum it is 0x10 less.
     const AFTER_SIZES: u8 = 0x4c;
-    const AFTER_CHECKSUM: u8 = 0x3c;
     let mut next = |start: u8| {
         let (first, rest) = header.split_first()?;
         if *first != start {
@@ -158,22 +214,32 @@ fn sizes(mut header: &[u8]) -> Option<([usize; 2], usize)> {
     };
     let number = |zigzag: u64| zigzag.is_multiple_of(2).then_some((zigzag / 2) as usize);
     let [kind, uncompressed, compressed] = [number(next(NEXT)?)?, number(next(NEXT)?)?, number(next(NEXT)?)?];
-    if kind != DICTIONARY {
-        return Some(([compressed, uncompressed], 0));
+    let page = PageSizes { compressed, uncompressed, ..PageSizes::default() };
+    if kind != DICTIONARY && kind != SECOND_VERSION {
+        return Some(page);
     }
+    let own = AFTER_SIZES + if kind == DICTIONARY { 0 } else { 0x10 };
     match next(NEXT) {
-        Some(_) => next(AFTER_CHECKSUM)?,
-        None => next(AFTER_SIZES)?,
+        Some(_) => next(own - 0x10)?,
+        None => next(own)?,
     };
-    Some(([compressed, uncompressed], number(next(NEXT)?)?))
+    if kind == DICTIONARY {
+        return Some(PageSizes { values: number(next(NEXT)?)?, ..page });
+    }
+    // Values, nulls, rows and encoding; then the lengths of the two kinds of levels.
+    for _ in 0..4 {
+        next(NEXT)?;
+    }
+    let levels = number(next(NEXT)?)?.checked_add(number(next(NEXT)?)?)?;
+    Some(PageSizes { levels, ..page })
 }
 
 impl ParquetFile {
     pub fn open(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|e| e.to_string())?;
         let length = file.metadata().map_err(|e| e.to_string())?.len();
-        let (chunks, largest) = (Arc::default(), Arc::default());
-        let file = Checked { file: Arc::new(file), length, pages: false, chunks, largest };
+        let (chunks, largest, last) = (Arc::from([]), Arc::from([]), Arc::default());
+        let file = Checked { file: Arc::new(file), length, pages: false, chunks, largest, last };
         let metadata =
             ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| e.to_string())?;
         let schema = metadata.metadata().file_metadata().schema_descr();
@@ -181,9 +247,13 @@ impl ParquetFile {
         for group in metadata.metadata().row_groups() {
             let firsts = group.columns().iter().enumerate();
             let firsts = firsts.filter(|(leaf, _)| *leaf < schema.num_columns());
-            chunks.extend(firsts.map(|(leaf, c)| (c.byte_range().0, schema.get_column_root_idx(leaf))));
+            chunks.extend(firsts.map(|(leaf, chunk)| Chunk {
+                first: chunk.byte_range().0,
+                column: schema.get_column_root_idx(leaf),
+                gzip: matches!(chunk.compression(), Compression::GZIP(_)),
+            }));
         }
-        chunks.sort_unstable();
+        chunks.sort_unstable_by_key(|chunk: &Chunk| (chunk.first, chunk.column));
         // A column of several is refused when its first cell is read.
         let mut kinds = vec![Type::FIXED_LEN_BYTE_ARRAY; metadata.schema().fields().len()];
         for (leaf, column) in schema.columns().iter().enumerate() {
@@ -202,8 +272,8 @@ impl Reader for ParquetFile {
     }
 
     fn start(&self, columns: &[usize]) -> Result<Box<dyn Batches>, String> {
-        let builder =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(self.file.clone(), self.metadata.clone());
+        let file = Checked { last: Arc::default(), ..self.file.clone() };
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone());
         let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
         let reader = builder.with_projection(mask).with_batch_size(ROWS).build();
         Ok(Box::new(Pages(reader.map_err(|e| e.to_string())?)))
@@ -239,39 +309,4 @@ impl Batches for Pages {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_header_of_a_dictionary_gives_its_number_of_values() {
-        let sizes_then = |more: &[u8]| sizes(&[&[0x15, 4, 0x15, 40, 0x15, 42][..], more].concat());
-        assert_eq!(sizes_then(&[0x4c, 0x15, 6, 0x15, 0]), Some(([21, 20], 3)));
-        // With a checksum, which may be negative.
-        assert_eq!(sizes_then(&[0x15, 7, 0x3c, 0x15, 6, 0x15, 0]), Some(([21, 20], 3)));
-        let many = [0x4c, 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f];
-        assert_eq!(sizes_then(&many), Some(([21, 20], i32::MAX as usize)));
-        // Fields out of order, and a negative number of values.
-        assert_eq!(sizes_then(&[0x0c, 14, 0x15, 6]), None);
-        assert_eq!(sizes_then(&[0x4c, 0x15, 7]), None);
-        assert_eq!(sizes(&[0x15, 0, 0x15, 40, 0x15, 42, 0x2c]), Some(([21, 20], 0)));
-    }
-
-    #[test]
-    fn a_dictionary_with_more_values_than_bytes_is_refused() {
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/table.parquet");
-        let mut bytes = std::fs::read(fixture).unwrap();
-        let header =
-            |at: &usize| sizes(&bytes[*at..]).is_some_and(|(sizes, values)| values > 0 && sizes[1] < 60);
-        let at = (0..bytes.len() - 32).find(header).expect("a small dictionary");
-        let place = at + bytes[at..].iter().position(|byte| *byte == 0x4c).unwrap() + 2;
-        bytes[place] = 63 * 2;
-        let path = std::env::temp_dir().join(format!("plimsoll-dictionary-{}.parquet", std::process::id()));
-        std::fs::write(&path, &bytes).unwrap();
-        let file = ParquetFile::open(&path).unwrap();
-        let columns: Vec<usize> = (0..file.names().len()).collect();
-        let mut pages = file.start(&columns).unwrap();
-        let error = pages.next().unwrap().unwrap_err();
-        assert!(error.contains("a dictionary of 63 values in"), "{error}");
-        std::fs::remove_file(path).unwrap();
-    }
-}
+mod tests;
