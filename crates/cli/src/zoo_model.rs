@@ -19,7 +19,12 @@ pub fn default_data(model: &str) -> &'static str {
 pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
     ZOO.iter().find(|e| e.name == name).ok_or_else(|| {
         let known: Vec<_> = ZOO.iter().map(|e| e.name).collect();
-        Failure::usage(format!("unknown model `{name}`: the zoo has {}", known.join(", ")))
+        // Names within two letters: `lenett`, `resnet-20`, `ResNet50`.
+        let typed = name.to_lowercase();
+        let near = known.iter().map(|known| (strsim::levenshtein(&typed, known), known));
+        let near = near.filter(|(distance, _)| *distance <= 2).min_by_key(|(distance, _)| *distance);
+        let meant = near.map_or(String::new(), |(_, meant)| format!("; did you mean {meant}?"));
+        Failure::usage(format!("unknown model `{name}`: the zoo has {}{meant}", known.join(", ")))
     })
 }
 

@@ -20,6 +20,7 @@ fn refused(arguments: &[&str], words: &[&str]) {
 #[test]
 fn wrong_input_is_refused_with_what_to_change() {
     refused(&["train", "--model", "alexnet"], &["alexnet", "lenet", "resnet20"]);
+    refused(&["train", "--model", "ResNet-20"], &["did you mean resnet20?"]);
     refused(&["train", "--modle", "lenet"], &["--modle"]);
     refused(&["trian"], &["trian", "train"]);
     refused(&["train", "--memory", "12parsecs"], &["12parsecs", "512MiB"]);
