@@ -141,10 +141,10 @@ simd_fn! {
         for j in 0..BLOCK {
             let squashed = tanh::<FMA>(cell[j]);
             let (i, f, n, o) = (input[j], forget[j], new[j], output[j]);
-            let d = dc[j] + dh[j] * o * (1.0 - squashed * squashed);
+            let d = dc[j] + dh[j] * o * ((1.0 - squashed) * (1.0 + squashed));
             input[j] = d * n * (i * (1.0 - i));
             forget[j] = d * earlier[j] * (f * (1.0 - f));
-            new[j] = d * i * (1.0 - n * n);
+            new[j] = d * i * ((1.0 - n) * (1.0 + n));
             output[j] = dh[j] * squashed * (o * (1.0 - o));
             dc[j] = d * f;
         }
