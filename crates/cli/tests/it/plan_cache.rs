@@ -20,11 +20,11 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_second_plan_of_an_lstm_comes_from_the_cache() {
+fn a_second_plan_of_an_unrolled_recurrence_comes_from_the_cache() {
     let scratch = Scratch::new("plan-cache");
     let cache = scratch.path("plans");
     let plan = |cache: &str| {
-        let model = ["plan", "--json", "--model=lstm", "--context=6", "--width=64", "--batch=64"];
+        let model = ["plan", "--json", "--model=seq2seq", "--context=6", "--width=64", "--batch=64"];
         let machine = ["--memory=15MiB", "--spill=none", "--threads=2", "--plan-cache", cache];
         split(json(&plimsoll(&[&model[..], &machine].concat())))
     };

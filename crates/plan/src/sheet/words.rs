@@ -3,6 +3,7 @@
 /// An op's name in words. Those of whole layers stay as they are.
 pub(super) fn op_in_words(name: &str) -> String {
     let known = match name {
+        "linear_cross_entropy_with_grad" => "linear cross entropy and its gradient",
         "fused" => "elementwise ops",
         "greater" | "greater_equal" | "equal" => "mask",
         "select" => "choice by a mask",

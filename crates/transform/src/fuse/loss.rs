@@ -52,7 +52,8 @@ fn join(r: &mut Rewriter<'_>, loss: &Node, gradient: &Node) -> Result<(), GraphE
     Ok(())
 }
 
-/// The pairs to join: the loss's row sums are for these gradients alone, and their factor does not depend on the loss.
+/// The pairs to join: the loss's row sums are for these gradients alone, and their factor does not depend on the loss. Those of
+/// 16-bit features stay apart: joined, a small gpt in bf16 needed 4 % more under its lowest line.
 fn pairs(graph: &Graph) -> Vec<Pair> {
     let uses = uses(graph);
     let mut pairs = Vec::new();
@@ -65,6 +66,7 @@ fn pairs(graph: &Graph) -> Vec<Pair> {
         let forward = graph.node(loss);
         let same = matches!(forward.op, Op::Loss(Loss::LinearCrossEntropy { .. }))
             && forward.accumulate.is_empty()
+            && !graph.ty(forward.inputs[0]).dtype.is_low()
             && Equal::default().all(graph, &forward.inputs, &node.inputs[..4])
             && uses[forward.outputs[1].index()] == 1;
         if same && let Some(before) = ancestors(graph, node.inputs[5], loss) {
