@@ -262,7 +262,7 @@ fn headers_of_checkpoints_are_checked_before_the_first_step() {
     // A header of many long names is read back.
     let mut deep = Sequential::classifier([6], 3).named("deep");
     for i in 0..900 {
-        deep = deep.layer(&format!("{i}{}", "x".repeat(800)), Dense::new(6));
+        deep = deep.layer(format!("{i}{}", "x".repeat(800)), Dense::new(6));
     }
     let deep = Trainer::new(deep.layer("head", Dense::new(3)), AdamW::new(1e-3))
         .executor(Cpu::new(1).unwrap())

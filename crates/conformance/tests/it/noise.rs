@@ -170,14 +170,14 @@ fn inference_has_no_noise() {
 /// Layers of dense, relu and what `noise` adds.
 fn deep(layers: usize, noise: impl Fn(Sequential, usize) -> Sequential) -> Sequential {
     let model = (0..layers).fold(Sequential::classifier([64], 10).named("deep"), |model, i| {
-        let model = model.layer(&format!("dense{i}"), Dense::new(128));
-        noise(model.layer(&format!("relu{i}"), Activation::Relu), i)
+        let model = model.layer(format!("dense{i}"), Dense::new(128));
+        noise(model.layer(format!("relu{i}"), Activation::Relu), i)
     });
     model.layer("head", Dense::new(10))
 }
 
 fn with_dropout(layers: usize) -> Sequential {
-    deep(layers, |model, i| model.layer(&format!("drop{i}"), Dropout::new(0.5)))
+    deep(layers, |model, i| model.layer(format!("drop{i}"), Dropout::new(0.5)))
 }
 
 /// Backward recomputes masks and dropped activations: however deep the net, one dropped activation is live at the peak.

@@ -19,10 +19,10 @@ pub fn mlp_of(input: &[usize], hidden: &[usize], classes: usize) -> Sequential {
         model = model.layer("flatten", Flatten);
     }
     for (i, &units) in hidden.iter().enumerate() {
-        model = model.layer(&format!("dense{}", i + 1), Dense::new(units));
-        model = model.layer(&format!("relu{}", i + 1), Activation::Relu);
+        model = model.layer(format!("dense{}", i + 1), Dense::new(units));
+        model = model.layer(format!("relu{}", i + 1), Activation::Relu);
     }
-    model.layer(&format!("dense{}", hidden.len() + 1), Dense::new(classes))
+    model.layer(format!("dense{}", hidden.len() + 1), Dense::new(classes))
 }
 
 /// LeNet-5 for 28×28 images, with relu and max pooling as it is used today.

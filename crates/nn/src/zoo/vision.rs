@@ -79,11 +79,11 @@ pub fn vgg16_of(image: [usize; 3], classes: usize, width: usize, dropout: f64) -
         for _ in 0..count {
             let channels = width << stage.min(3);
             let layer = Conv2d::new(channels, 3).padding(Padding::Around(1));
-            model = model.layer(&format!("features/{place}"), layer);
-            model = model.layer(&format!("features/{}", place + 1), Activation::Relu);
+            model = model.layer(format!("features/{place}"), layer);
+            model = model.layer(format!("features/{}", place + 1), Activation::Relu);
             place += 2;
         }
-        model = model.layer(&format!("features/{place}"), MaxPool2d::new(2));
+        model = model.layer(format!("features/{place}"), MaxPool2d::new(2));
         place += 1;
     }
     let hidden = 64 * width;
@@ -158,13 +158,13 @@ pub fn mobilenet_v2_of(image: [usize; 3], classes: usize, width: usize, dropout:
         for block in 0..blocks {
             let stride = if block == 0 { stride } else { 1 };
             let layer = InvertedResidual { channels: scaled(channels), stride, expansion };
-            model = model.layer(&format!("features/{place}"), layer);
+            model = model.layer(format!("features/{place}"), layer);
             place += 1;
         }
     }
     let last = ConvNorm { conv: conv(scaled(1280).max(1280), 1, 1), activation: Activation::Relu6 };
     model
-        .layer(&format!("features/{place}"), last)
+        .layer(format!("features/{place}"), last)
         .layer("avgpool", GlobalAveragePool)
         .layer("classifier/0", Dropout::new(dropout))
         .layer("classifier/1", Dense::new(classes))
@@ -233,7 +233,7 @@ pub fn efficientnet_b0_of(image: [usize; 3], classes: usize, width: usize, dropo
         for block in 0..blocks {
             let stride = if block == 0 { stride } else { 1 };
             let layer = MbConv { channels: scaled(channels), window, stride, expansion };
-            model = model.layer(&format!("features/{}/{block}", stage + 1), layer);
+            model = model.layer(format!("features/{}/{block}", stage + 1), layer);
         }
     }
     let last = ConvNorm { conv: conv(scaled(320) * 4, 1, 1), activation: Activation::Silu };
@@ -290,7 +290,7 @@ pub fn densenet121_of(image: [usize; 3], classes: usize, growth: usize) -> Seque
             model = model.layer(&name, DenseLayer { growth });
         }
         if block < 3 {
-            model = model.layer(&format!("features/transition{}", block + 1), Transition);
+            model = model.layer(format!("features/transition{}", block + 1), Transition);
         }
     }
     model

@@ -7,8 +7,7 @@ use plimsoll_nn::{Activation, Dense, Model, Sequential};
 pub fn deep(layers: usize) -> Sequential {
     let mut model = Sequential::classifier([24], 5).named("deep");
     for i in 0..layers {
-        model =
-            model.layer(&format!("dense{i}"), Dense::new(40)).layer(&format!("tanh{i}"), Activation::Tanh);
+        model = model.layer(format!("dense{i}"), Dense::new(40)).layer(format!("tanh{i}"), Activation::Tanh);
     }
     model.layer("head", Dense::new(5))
 }
