@@ -1,6 +1,8 @@
 //! Prints how fast the matrix products and convolutions of common models run.
 //!
-//! `cargo run --release -p plimsoll-cpu --example gemm_speed [threads] [portable|avx2|avx512]`
+//! `cargo run --release -p plimsoll-cpu --example gemm_speed [threads] [f32|bf16] [portable|avx2|avx512|avx512-bf16|amx]`
+//!
+//! Sums over the batch (TN and dw) are f32, other results are of the operands' type.
 #![allow(clippy::print_stdout)]
 
 use plimsoll_cpu::isa::{Context, Isa};
@@ -8,22 +10,30 @@ use plimsoll_cpu::kernels::conv::{
     ConvShape, conv2d, conv2d_input_grad, conv2d_input_grad_workspace, conv2d_weight_grad,
     conv2d_weight_grad_workspace, conv2d_workspace,
 };
+use plimsoll_cpu::kernels::float::Float;
 use plimsoll_cpu::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_direct, gemm_workspace, is_direct};
 use plimsoll_cpu::threads::Pool;
+use plimsoll_tensor::bf16;
 use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
+    let narrow = args.next().is_some_and(|name| name == "bf16");
     let isa = match args.next() {
         Some(name) => Isa::ALL.into_iter().find(|isa| isa.name() == name).ok_or("no such instruction set")?,
         None => Isa::detect(),
     };
     let pool = Pool::new(threads)?;
     let ctx = Context::new(&pool, isa)?;
-    println!("{} on {threads} threads, GFLOP/s", isa.name());
-    products(ctx);
-    convolutions(ctx);
+    println!("{} of {} on {threads} threads, GFLOP/s", if narrow { "bf16" } else { "f32" }, isa.name());
+    if narrow {
+        products::<bf16>(ctx);
+        convolutions::<bf16>(ctx);
+    } else {
+        products::<f32>(ctx);
+        convolutions::<f32>(ctx);
+    }
     Ok(())
 }
 
@@ -39,8 +49,8 @@ fn speed(flops: f64, mut f: impl FnMut()) -> f64 {
     flops / best / 1e9
 }
 
-fn data(len: usize) -> Vec<f32> {
-    (0..len).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.5).collect()
+fn data<T: Float>(len: usize) -> Vec<T> {
+    (0..len).map(|i| T::narrow((i * 7919 % 1013) as f32 / 1013.0 - 0.5)).collect()
 }
 
 /// A workspace of so many bytes, and where in it the aligned part starts.
@@ -50,7 +60,7 @@ fn workspace(bytes: usize) -> (Vec<f32>, usize) {
     (space, start)
 }
 
-fn products(ctx: Context<'_>) {
+fn products<T: Float>(ctx: Context<'_>) {
     let header = ["m", "n", "k", " NN", "TN", "NT", "direct"];
     println!("{}", header.map(|name| format!("{name:>7}")).join(" "));
     let shapes = [
@@ -79,21 +89,19 @@ fn products(ctx: Context<'_>) {
         (8, 2048, 2048),
     ];
     for (m, n, k) in shapes {
-        let (a, b) = (data(m * k), data(k * n));
-        let mut c = vec![0.0; m * n];
-        let spec = GemmSpec { m, n, k, accumulate: false };
-        let bytes = gemm_workspace(ctx.isa(), ctx.threads(), &spec);
-        let (mut space, start) = workspace(bytes);
+        let (a, b) = (data::<T>(m * k), data::<T>(k * n));
+        let spec = GemmSpec::new(m, n, k);
         let flops = 2.0 * (m * n * k) as f64;
-        let speeds = [(false, false), (true, false), (false, true)].map(|(a_turned, b_turned)| {
-            let (row_stride, col_stride) = if a_turned { (1, m) } else { (k, 1) };
-            let a = Mat { data: &a, row_stride, col_stride };
-            let (row_stride, col_stride) = if b_turned { (1, k) } else { (n, 1) };
-            let b = Mat { data: &b, row_stride, col_stride };
-            speed(flops, || gemm(ctx, &spec, a, b, &mut c, Epilogue::NONE, &mut space[start..]))
-        });
-        let [nn, tn, nt] = speeds;
-        let direct = if is_direct(&spec) {
+        let turned = |data, turned: bool, rows: usize, columns: usize| {
+            let (row_stride, col_stride) = if turned { (1, rows) } else { (columns, 1) };
+            Mat { data, row_stride, col_stride }
+        };
+        let (nn_a, nn_b) = (turned(&a, false, m, k), turned(&b, false, k, n));
+        let nn = product::<T, T>(ctx, &spec, nn_a, nn_b);
+        let tn = product::<T, f32>(ctx, &spec, turned(&a, true, m, k), nn_b);
+        let nt = product::<T, T>(ctx, &spec, nn_a, turned(&b, true, k, n));
+        let direct = if is_direct(&spec) && !T::LOW {
+            let (a, b, mut c) = (data(m * k), data(k * n), vec![0.0; m * n]);
             format!("{:.1}", speed(flops, || gemm_direct(ctx, &spec, &a, &b, &mut c, Epilogue::NONE)))
         } else {
             "-".to_string()
@@ -102,7 +110,15 @@ fn products(ctx: Context<'_>) {
     }
 }
 
-fn convolutions(ctx: Context<'_>) {
+/// The speed of a product with its own result and workspace.
+fn product<T: Float, C: Float>(ctx: Context<'_>, spec: &GemmSpec, a: Mat<'_, T>, b: Mat<'_, T>) -> f64 {
+    let mut c = vec![C::ZERO; spec.m * spec.n];
+    let (mut space, start) = workspace(gemm_workspace::<T, T, C>(ctx.isa(), ctx.threads(), spec));
+    let flops = 2.0 * (spec.m * spec.n * spec.k) as f64;
+    speed(flops, || gemm(ctx, spec, a, b, &mut c, Epilogue::NONE, &mut space[start..]))
+}
+
+fn convolutions<T: Float>(ctx: Context<'_>) {
     println!("{:>12} {:>8} {:>6}  {:>7} {:>7} {:>7}", "image", "kernel", "stride", "y", "dx", "dw");
     // Side, channels in and out, kernel, stride, padding.
     let layers = [
@@ -137,20 +153,20 @@ fn convolutions(ctx: Context<'_>) {
             dilation_w: 1,
             groups: 1,
         };
-        let mut x = data(128 * side * side * in_c);
-        let mut y = data(128 * out * out * out_c);
-        let mut w = data(kernel * kernel * in_c * out_c);
+        let mut x = data::<T>(128 * side * side * in_c);
+        let mut y = data::<T>(128 * out * out * out_c);
+        let w = data::<T>(kernel * kernel * in_c * out_c);
         let flops = 2.0 * (w.len() * out * out * 128) as f64;
         let threads = ctx.threads();
-        let (mut space, at) = workspace(conv2d_workspace::<f32, f32>(ctx.isa(), threads, &shape));
+        let (mut space, at) = workspace(conv2d_workspace::<T, T>(ctx.isa(), threads, &shape));
         let forward = speed(flops, || conv2d(ctx, &shape, &x, &w, &mut y, Epilogue::NONE, &mut space[at..]));
-        let (mut space, at) = workspace(conv2d_input_grad_workspace::<f32, f32>(ctx.isa(), threads, &shape));
+        let (mut space, at) = workspace(conv2d_input_grad_workspace::<T, T>(ctx.isa(), threads, &shape));
         let dx = speed(flops, || conv2d_input_grad(ctx, &shape, &y, &w, &mut x, &mut space[at..]));
         let block = 32;
-        let (mut space, at) =
-            workspace(conv2d_weight_grad_workspace::<f32>(ctx.isa(), threads, &shape, block));
+        let (mut space, at) = workspace(conv2d_weight_grad_workspace::<T>(ctx.isa(), threads, &shape, block));
+        let mut grad = vec![0.0; w.len()];
         let dw = speed(flops, || {
-            conv2d_weight_grad(ctx, &shape, &x, &y, &mut w, false, block, &mut space[at..]);
+            conv2d_weight_grad(ctx, &shape, &x, &y, &mut grad, false, block, &mut space[at..]);
         });
         let (image, kernel) = (format!("{side}x{side}x{in_c}"), format!("{kernel}x{kernel}x{out_c}"));
         println!("{image:>12} {kernel:>8} {stride:>6}  {forward:>7.1} {dx:>7.1} {dw:>7.1}");

@@ -25,6 +25,13 @@ impl CpuDevice {
         Ok(Self { isa, ..Self::new(threads)? })
     }
 
+    /// As [`CpuDevice::with_isa`], for a machine that need not have the set's instructions for products of bf16: where it
+    /// has not, others are used that have their bits. Slow: for tests.
+    pub fn emulating(threads: usize, isa: Isa) -> Result<Self, CpuError> {
+        isa.vectors().available()?;
+        Ok(Self { isa, ..Self::new(threads)? })
+    }
+
     /// Number of threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()

@@ -66,6 +66,11 @@ impl Cpu {
         Ok(Self::on(CpuDevice::with_isa(threads, isa)?))
     }
 
+    /// As [`CpuDevice::emulating`].
+    pub fn emulating(threads: usize, isa: Isa) -> Result<Self, CpuError> {
+        Ok(Self::on(CpuDevice::emulating(threads, isa)?))
+    }
+
     fn on(device: CpuDevice) -> Self {
         let target = CpuTarget::new(device.isa(), device.threads());
         Self { target, device: Arc::new(device), options: Options::default(), spill: None, disk: DISK }

@@ -1,8 +1,8 @@
 //! Graphs for targets with other numerics.
 
 use plimsoll_conformance::{EXECUTORS, Harness, random};
-use plimsoll_graph::{Epilogues, Graph, Numerics, ProductType};
-use plimsoll_nn::{Policy, Precision, step, zoo};
+use plimsoll_graph::{Epilogues, Graph, Numerics, Op, ProductType};
+use plimsoll_nn::{Bidirectional, Dense, Lstm, Policy, Precision, Sequential, step, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
 use plimsoll_tensor::Tensor;
@@ -55,5 +55,28 @@ fn a_16_bit_bias_is_added_or_refused() {
     for entry in EXECUTORS {
         let refused = run(&entry.on(2), &[], &numerics).unwrap_err();
         assert!(refused.contains("has no matmul"), "{refused}");
+    }
+}
+
+/// Long short-term memory as one op has the outputs of the unrolled form to the bit, in both directions through the sequence.
+#[test]
+fn a_recurrence_is_one_op_or_unrolled() {
+    let (joined, unrolled) = (Numerics::default(), Numerics { recurrences: false, ..Numerics::default() });
+    let model = Sequential::classifier([5, 6], 3)
+        .push(Bidirectional::new(Lstm::new(33).all()))
+        .push(Lstm::new(7))
+        .push(Dense::new(3));
+    let predicted = |numerics: &Numerics, executor: &dyn Executor| {
+        let graph = step::prediction_as(&Policy::default(), numerics, &model, 9).unwrap();
+        let ops = graph.nodes.iter().filter(|node| matches!(node.op, Op::Recurrent(_))).count();
+        let mut harness = Harness::new(executor, optimize(graph, numerics, &[]).unwrap()).unwrap();
+        harness.set_states(|name, ty| random(name, ty, 3));
+        (ops, harness.run(&[random("x", &"f32[9,5,6]".parse().unwrap(), 4)]).unwrap())
+    };
+    for executor in EXECUTORS.iter().map(|entry| entry.on(2)) {
+        let (one, wanted) = predicted(&unrolled, &executor);
+        let (several, found) = predicted(&joined, &executor);
+        assert_eq!((one, several), (0, 3));
+        assert_eq!(found, wanted);
     }
 }

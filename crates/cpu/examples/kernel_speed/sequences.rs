@@ -38,7 +38,7 @@ fn attention_speed(ctx: Context<'_>, name: &str, spec: &AttentionSpec) {
     let ([q, dy], [k, v]) = ([0; 2].map(|_| random(n)), [0; 2].map(|_| random(keys)));
     let mask = vec![1; spec.mask_elements()];
     let (mut y, mut lse) = (vec![0.0; n], vec![0.0; spec.rows()]);
-    let mut memory = space(attention_workspace(ctx.isa(), ctx.threads(), spec));
+    let mut memory = space(attention_workspace::<f32>(ctx.isa(), ctx.threads(), spec));
     let memory = aligned(&mut memory);
     time(&format!("attention {name}"), 8 * (n + keys), || {
         attention(ctx, spec, &q, &k, &v, &mask, &mut y, &mut lse, memory);
@@ -91,7 +91,7 @@ pub fn losses(ctx: Context<'_>) {
     };
     let (x, kernel) = (random(2048 * 256), random(256 * 8192));
     let (mut dx, mut dkernel) = (vec![0.0; x.len()], vec![0.0; kernel.len()]);
-    let mut memory = space(linear_cross_entropy_workspace(ctx.isa(), ctx.threads(), &spec));
+    let mut memory = space(linear_cross_entropy_workspace::<f32>(ctx.isa(), ctx.threads(), &spec));
     let memory = aligned(&mut memory);
     time("linear_cross_entropy 2048x256x8192 (8.6 GFlop)", 4 * kernel.len(), || {
         linear_cross_entropy(ctx, &spec, &x, &kernel, &labels, &weights, &mut loss, &mut lse, memory)

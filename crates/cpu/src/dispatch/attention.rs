@@ -78,7 +78,7 @@ struct Forward<T> {
 
 impl<T: Float> Call for Forward<T> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        attention::attention_workspace(isa, threads, &self.spec)
+        attention::attention_workspace::<T>(isa, threads, &self.spec)
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {

@@ -136,7 +136,7 @@ impl Core {
 
     /// A matrix product of one thread, all of whose operands together have so many bytes.
     pub(crate) fn product(&self, [m, n, k]: [usize; 3], bytes: f64) -> f64 {
-        let spec = GemmSpec { m, n, k, accumulate: false };
+        let spec = GemmSpec::new(m, n, k);
         let Passes { packed, runs, blocks } = gemm::passes(self.isa, self.threads, &spec);
         let tiles = self.tiles(self.full_tiles(m), n, k, blocks);
         let result = 4.0 * m as f64 * n as f64;

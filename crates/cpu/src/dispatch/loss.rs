@@ -134,7 +134,7 @@ struct LinearCrossEntropy<T> {
 
 impl<T: Float> Call for LinearCrossEntropy<T> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        loss::linear_cross_entropy_workspace(isa, threads, &self.spec)
+        loss::linear_cross_entropy_workspace::<T>(isa, threads, &self.spec)
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {

@@ -16,13 +16,13 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Found {
     let (m, n, k) = op.extents(&query.inputs).ok()?;
     let (shape, op) = (&query.outputs[0].shape, *op);
     if shape.rank() > 2 {
-        let spec = GemmSpec { m, n, k, accumulate: false };
+        let spec = GemmSpec::new(m, n, k);
         let count = shape[..shape.rank() - 2].iter().product();
         return with_float!((operands, result), (T, C) => {
             found(Products::<T, C> { count, spec, op, types: PhantomData })
         });
     }
-    let spec = GemmSpec { m, n, k, accumulate: query.accumulate };
+    let spec = GemmSpec { accumulate: query.accumulate, block: query.fold_rows, ..GemmSpec::new(m, n, k) };
     let plain = !op.transpose_a && !op.transpose_b && (operands, result) == (DType::F32, DType::F32);
     if plain && gemm::is_direct(&spec) {
         return found(FewRows { spec, epilogue: op.epilogue });
@@ -55,7 +55,7 @@ struct Product<T, C> {
 
 impl<T: Float, C: Float> Call for Product<T, C> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        gemm::gemm_workspace_of::<C>(isa, threads, &self.spec)
+        gemm::gemm_workspace::<T, T, C>(isa, threads, &self.spec)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
@@ -110,7 +110,7 @@ struct Products<T, C> {
 
 impl<T: Float, C: Float> Call for Products<T, C> {
     fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        gemm::gemm_batch_workspace_of::<C>(isa, threads, self.count, &self.spec)
+        gemm::gemm_batch_workspace::<T, T, C>(isa, threads, self.count, &self.spec)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {

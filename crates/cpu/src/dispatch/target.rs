@@ -32,7 +32,7 @@ impl CpuTarget {
         let flops_per_ns = match isa {
             Isa::Portable => 24.0,
             Isa::Avx2 => 80.0,
-            Isa::Avx512 => 160.0,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => 160.0,
         };
         Self { isa, threads, flops_per_ns, bytes_per_ns: 13.0 }
     }

@@ -44,7 +44,7 @@ macro_rules! simd_fn {
             }
 
             #[allow(unused_unsafe, reason = "not every function has a contract")]
-            match $isa {
+            match $isa.vectors() {
                 // SAFETY: an instruction set is only chosen on machines that have it.
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Isa::Avx512 => unsafe { avx512$(::<$($g),+>)?($($arg),*) },

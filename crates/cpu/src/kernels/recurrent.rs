@@ -13,6 +13,7 @@ pub use backward::{LstmGradOperands, lstm_grad, lstm_grad_workspace};
 pub use forward::{LstmOperands, lstm, lstm_workspace};
 
 use crate::isa::{Context, Isa};
+use crate::kernels::gemm::WORTH_SHARING;
 use crate::kernels::gemm::chunks::{KC, chunks};
 use crate::kernels::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::kernels::gemm::pack::{Strip, pack};
@@ -29,8 +30,8 @@ const ROWS: usize = 64;
 /// Shares of a step's tasks, at most.
 const SHARES: usize = 256;
 
-/// Steps of fewer multiply-adds run on the calling thread.
-const WORTH_SHARING: usize = 1 << 16;
+/// Gates of a unit.
+const GATES: usize = 4;
 
 /// The sizes of a recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl LstmSpec {
 
     /// Elements of the recurrent kernel.
     pub fn kernel(&self) -> usize {
-        4 * self.units * self.units
+        GATES * self.units * self.units
     }
 
     /// The position of a step.

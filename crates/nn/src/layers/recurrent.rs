@@ -72,8 +72,8 @@ fn recurrent(net: &mut Net, x: ValueId, state: &HiddenState, kernel: ValueId) ->
     net.add(x, product)
 }
 
-/// Zeros `[examples, units]`, as many as x has. With them the first step is like the others, and the gradients of both kernels come from the
-/// same stacked rows.
+/// Zeros `[examples, units]` for the examples of x. With them the first step is like the others, and the gradients of both
+/// kernels come from the same stacked rows.
 fn zero_state(net: &mut Net, x: ValueId, units: usize) -> Result<ValueId, GraphError> {
     let examples = net.shape(x)[0];
     let empty = net.slice(x, 1, 0..0)?;

@@ -19,7 +19,7 @@ fn worker_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
         + 2 * SCORES
         + 3 * whole_lines(TILE * spec.width)
         + 2 * spec.group() * whole_lines(spec.queries)
-        + product_floats(isa, spec)
+        + product_floats::<T>(isa, spec)
 }
 
 /// The bytes of workspace that [`attention_grad`] needs: a multiple of 64.

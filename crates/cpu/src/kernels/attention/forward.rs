@@ -9,13 +9,13 @@ use crate::kernels::float::Float;
 use crate::kernels::math::{Shared, ln, simd_fn, whole_lines};
 use std::ops::Range;
 
-fn worker_floats(isa: Isa, spec: &AttentionSpec) -> usize {
-    SCORES + 3 * TILE + whole_lines(TILE * spec.width) + product_floats(isa, spec)
+fn worker_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
+    SCORES + 3 * TILE + whole_lines(TILE * spec.width) + product_floats::<T>(isa, spec)
 }
 
 /// The bytes of workspace that [`attention`] needs: a multiple of 64.
-pub fn attention_workspace(isa: Isa, threads: usize, spec: &AttentionSpec) -> usize {
-    threads * worker_floats(isa, spec) * size_of::<f32>()
+pub fn attention_workspace<T: Float>(isa: Isa, threads: usize, spec: &AttentionSpec) -> usize {
+    threads * worker_floats::<T>(isa, spec) * size_of::<f32>()
 }
 
 /// Inputs of the forward pass.
@@ -41,7 +41,7 @@ pub fn attention<T: Float>(
     workspace: &mut [f32],
 ) {
     spec.check(&[q, y], &[k, v], lse, mask);
-    let each = worker_floats(ctx.isa, spec);
+    let each = worker_floats::<T>(ctx.isa, spec);
     assert!(workspace.len() >= each * ctx.pool.threads(), "the workspace is too small");
     let given = Given { q, k, v, mask };
     let (y, lse, space) = (Shared::new(y), Shared::new(lse), Shared::new(workspace));

@@ -87,7 +87,7 @@ fn run(ctx: Context<'_>, spec: &AttentionSpec, data: &Data) -> Results<f32> {
     let Data { q, k, v, dy, mask } = data;
     let nan = |len| vec![f32::NAN; len];
     let (mut y, mut lse) = (nan(spec.query_elements()), nan(spec.rows()));
-    let mut space = Workspace::new(attention_workspace(ctx.isa, ctx.pool.threads(), spec));
+    let mut space = Workspace::new(attention_workspace::<f32>(ctx.isa, ctx.pool.threads(), spec));
     attention(ctx, spec, q, k, v, mask, &mut y, &mut lse, space.get());
     let mut dq = nan(spec.query_elements());
     let [mut dk, mut dv] = [(); 2].map(|()| nan(spec.key_elements()));

@@ -34,7 +34,7 @@ pub(super) fn scores(data: &[f32]) -> Mat<'_> {
 }
 
 fn sizes(m: usize, n: usize, k: usize, accumulate: bool) -> GemmSpec {
-    GemmSpec { m, n, k, accumulate }
+    GemmSpec { accumulate, ..GemmSpec::new(m, n, k) }
 }
 
 /// `c = a · b` or `c += a · b`, with `[m, n, k]` sizes.
@@ -53,7 +53,7 @@ pub(super) fn multiply<A: Float, B: Float>(
 }
 
 /// Floats of workspace that any product of tiles needs.
-pub(super) fn product_floats(isa: Isa, spec: &AttentionSpec) -> usize {
+pub(super) fn product_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
     // A last tile may be of any size, and a smaller product may need more.
     let lengths = |positions: usize| [TILE.min(positions.max(1)), (positions.max(1) - 1) % TILE + 1];
     let width = spec.width;
@@ -61,7 +61,8 @@ pub(super) fn product_floats(isa: Isa, spec: &AttentionSpec) -> usize {
     for m in lengths(spec.queries) {
         for n in lengths(spec.keys) {
             for spec in [sizes(m, n, width, false), sizes(m, width, n, false), sizes(n, width, m, false)] {
-                bytes = bytes.max(gemm_serial_workspace(isa, &spec));
+                let wide = gemm_serial_workspace::<f32, f32, f32>(isa, &spec);
+                bytes = bytes.max(wide).max(gemm_serial_workspace::<T, T, f32>(isa, &spec));
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::kernel::{Kernels, Tile, micro_table, unroll, walk_k};
 use std::arch::x86_64::*;
 
-pub(crate) static KERNELS: Kernels = Kernels { mr: 6, lanes: 8, micro: micro_table!(micro; 1 2 3 4 5 6) };
+pub(crate) static KERNELS: Kernels = Kernels::wide(6, 8, micro_table!(micro; 1 2 3 4 5 6));
 
 /// All bits set in the lanes of vector `v` inside `cols` columns.
 #[inline]

@@ -1,8 +1,6 @@
 //! Many products of the same sizes.
 
-use super::{
-    Epilogue, GemmSpec, Mat, SharedMut, gemm, gemm_serial, gemm_serial_workspace_of, gemm_workspace_of,
-};
+use super::{Epilogue, GemmSpec, Mat, SharedMut, gemm, gemm_serial, gemm_serial_workspace, gemm_workspace};
 use crate::isa::{Context, Isa};
 use crate::kernels::float::Float;
 use crate::kernels::math::Shared;
@@ -29,17 +27,17 @@ fn operand<'a, T>(all: &Mat<'a, T>, p: usize, size: usize) -> Mat<'a, T> {
     Mat { data: &all.data[p * size..(p + 1) * size], row_stride: all.row_stride, col_stride: all.col_stride }
 }
 
-/// The bytes of workspace that [`gemm_batch`] needs: a multiple of 64.
-pub fn gemm_batch_workspace(isa: Isa, threads: usize, count: usize, spec: &GemmSpec) -> usize {
-    gemm_batch_workspace_of::<f32>(isa, threads, count, spec)
-}
-
-/// As [`gemm_batch_workspace`], for results of another type.
-pub fn gemm_batch_workspace_of<C: Float>(isa: Isa, threads: usize, count: usize, spec: &GemmSpec) -> usize {
+/// The bytes of workspace that [`gemm_batch`] needs for operands and results of these types: a multiple of 64.
+pub fn gemm_batch_workspace<A: Float, B: Float, C: Float>(
+    isa: Isa,
+    threads: usize,
+    count: usize,
+    spec: &GemmSpec,
+) -> usize {
     if by_one_thread_each(threads, count, spec) {
-        threads * gemm_serial_workspace_of::<C>(isa, spec)
+        threads * gemm_serial_workspace::<A, B, C>(isa, spec)
     } else {
-        gemm_workspace_of::<C>(isa, threads, spec)
+        gemm_workspace::<A, B, C>(isa, threads, spec)
     }
 }
 
@@ -70,7 +68,7 @@ pub fn gemm_batch<A: Float, B: Float, C: Float>(
         }
         return;
     }
-    let each = gemm_serial_workspace_of::<C>(ctx.isa, spec) / size_of::<f32>();
+    let each = gemm_serial_workspace::<A, B, C>(ctx.isa, spec) / size_of::<f32>();
     assert!(workspace.len() >= each * ctx.pool.threads(), "the workspace is too small");
     let (c, space) = (Shared::new(c), SharedMut(workspace.as_mut_ptr()));
     let group = (TASK / spec.work().max(1)).max(1);
@@ -89,7 +87,6 @@ pub fn gemm_batch<A: Float, B: Float, C: Float>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::gemm::gemm_workspace;
     use crate::kernels::testing::{bits, on_all, uniform, with_workspace};
 
     /// However the products are split between threads, each has the bits that it has by itself.
@@ -106,7 +103,7 @@ mod tests {
             (2, 130, 70, 300),
             (40, 64, 64, 300),
         ] {
-            let spec = GemmSpec { m, n, k, accumulate: false };
+            let spec = GemmSpec::new(m, n, k);
             let (a, b) = (uniform(1, count * m * k), uniform(2, count * k * n));
             for transposed in [false, true] {
                 let mat = |data, rows: usize, columns: usize| {
@@ -115,16 +112,27 @@ mod tests {
                 };
                 on_all(|ctx| {
                     let mut c = vec![f32::NAN; count * m * n];
-                    let bytes = gemm_batch_workspace(ctx.isa, ctx.threads(), count, &spec);
+                    let bytes = gemm_batch_workspace::<f32, f32, f32>(ctx.isa, ctx.threads(), count, &spec);
                     with_workspace(bytes, |space| {
                         gemm_batch(ctx, count, &spec, mat(&a, m, k), mat(&b, k, n), &mut c, space);
                     });
                     for p in 0..count {
                         let mut alone = vec![f32::NAN; m * n];
                         let (a, b) = (&a[p * m * k..][..m * k], &b[p * k * n..][..k * n]);
-                        with_workspace(gemm_workspace(ctx.isa, ctx.threads(), &spec), |space| {
-                            gemm(ctx, &spec, mat(a, m, k), mat(b, k, n), &mut alone, Epilogue::NONE, space);
-                        });
+                        with_workspace(
+                            gemm_workspace::<f32, f32, f32>(ctx.isa, ctx.threads(), &spec),
+                            |space| {
+                                gemm(
+                                    ctx,
+                                    &spec,
+                                    mat(a, m, k),
+                                    mat(b, k, n),
+                                    &mut alone,
+                                    Epilogue::NONE,
+                                    space,
+                                );
+                            },
+                        );
                         let what = format!("product {p} of {count} [{m},{n},{k}], {transposed}");
                         assert_eq!(bits(&c[p * m * n..][..m * n]), bits(&alone), "{what}");
                     }

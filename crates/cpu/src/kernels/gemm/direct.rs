@@ -72,7 +72,7 @@ unsafe impl Sync for Strips {}
 impl Strips {
     /// All rows of one panel, in tiles as even as possible. They share a chunk of the panel while it is in cache.
     fn multiply(&self, panel: usize) {
-        let GemmSpec { m, n, k, accumulate } = self.spec;
+        let GemmSpec { m, n, k, accumulate, block: _ } = self.spec;
         let col = panel * self.kernels.nr();
         let cols = (n - col).min(self.kernels.nr());
         let tiles = m.div_ceil(self.kernels.mr);

@@ -2,8 +2,9 @@
 
 use super::portable;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
+use super::{amx, avx2, avx512};
 use crate::isa::Isa;
+use plimsoll_tensor::DType;
 
 /// One call of a micro-kernel: a tile of C, a few rows by one or two vectors of columns, gains the terms of one
 /// chunk of k.
@@ -101,9 +102,36 @@ impl Walk {
     }
 }
 
-/// Kernels may be planned for any machine, but only run on one that has their instructions.
+/// Kernels may be planned for any machine, but only run on one that has their vector instructions: what differs in products
+/// of bf16 alone is emulated where it is missing.
 pub(crate) fn assert_available(isa: Isa) {
-    assert!(isa <= Isa::detect(), "this machine lacks {}", isa.name());
+    assert!(isa.vectors() <= Isa::detect(), "this machine lacks {}", isa.vectors().name());
+}
+
+/// How a product's operands are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    /// Widened to f32, k by k.
+    Wide,
+    /// As bf16, two neighbouring k in the place of one f32.
+    #[cfg(target_arch = "x86_64")]
+    Pairs,
+    /// The same, A in tiles of 16 rows by 16 pairs.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
+}
+
+impl Packing {
+    /// The places that a sum of length `k` takes: whole tiles where it is packed in tiles.
+    pub(crate) fn slots(self, k: usize) -> usize {
+        match self {
+            Self::Wide => k,
+            #[cfg(target_arch = "x86_64")]
+            Self::Pairs => k.div_ceil(2),
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => k.div_ceil(2).next_multiple_of(16),
+        }
+    }
 }
 
 /// A micro-kernel for a fixed number of rows and vectors.
@@ -122,16 +150,43 @@ pub(crate) struct Kernels {
     pub lanes: usize,
     /// By form, by vectors - 1, by rows - 1.
     pub micro: [[&'static [Micro]; 2]; 2],
+    /// How its operands are packed.
+    pub packing: Packing,
+    /// Tiles in the tallest block of A.
+    pub block_tiles: usize,
+    /// Called by a thread before it calls micro-kernels, and after.
+    pub enter: unsafe fn(),
+    pub leave: unsafe fn(),
 }
 
+/// For kernels that need no preparation.
+pub(crate) fn nothing() {}
+
 impl Kernels {
+    /// Kernels that read f32 and need no preparation.
+    pub(crate) const fn wide(mr: usize, lanes: usize, micro: [[&'static [Micro]; 2]; 2]) -> Self {
+        Self { mr, lanes, micro, packing: Packing::Wide, block_tiles: 16, enter: nothing, leave: nothing }
+    }
+
+    /// For operands that are f32 or widened to it.
     pub(crate) fn of(isa: Isa) -> &'static Self {
-        match isa {
+        match isa.vectors() {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::KERNELS,
             _ => &portable::KERNELS,
+        }
+    }
+
+    /// For products in this type, if the instruction set multiplies it; otherwise, for operands that are widened.
+    pub(crate) fn multiplying(isa: Isa, ty: DType) -> &'static Self {
+        match (isa, ty) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Bf16, DType::BF16) => avx512::pairs(),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, DType::BF16) => amx::kernels(),
+            _ => Self::of(isa),
         }
     }
 

@@ -5,6 +5,8 @@
 //! tasks, and where the sum over k is cut; the result depends on neither, for each sum is one left fold along k.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -13,12 +15,14 @@ pub(crate) mod chunks;
 mod direct;
 pub(crate) mod kernel;
 pub(crate) mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod pass;
 mod portable;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{gemm_batch, gemm_batch_workspace, gemm_batch_workspace_of};
+pub use batch::{gemm_batch, gemm_batch_workspace};
 pub use direct::{gemm_direct, is_direct};
 
 use crate::isa::{Context, Isa};
@@ -28,8 +32,9 @@ use crate::threads::Pool;
 use chunks::{chunks, longest};
 use kernel::{Finish, Kernels};
 use pass::Pass;
+use plimsoll_tensor::DType;
 
-/// Terms of the sums that are packed at a time, at most: a tile of A of that length fits the first-level cache.
+/// The length of the sums that is packed at a time, at most: a tile of A of that length fits the first-level cache.
 const DEPTH: usize = 384;
 
 /// Columns of B that are packed at a time, at most.
@@ -42,11 +47,8 @@ const GROUP_FLOATS: usize = 96 * 1024;
 /// Floats of B that are packed at a time where that is along all of k.
 const DEEP_FLOATS: usize = 256 * 1024;
 
-/// Tiles in the tallest block of A.
-const MC_TILES: usize = 16;
-
 /// Products of fewer multiply-adds run on the calling thread: waking others takes longer.
-const WORTH_SHARING: usize = 1 << 16;
+pub(crate) const WORTH_SHARING: usize = 1 << 16;
 
 /// A read-only matrix operand: element (i, j) is `data[i * row_stride + j * col_stride]`.
 #[derive(Clone, Copy)]
@@ -110,16 +112,31 @@ pub struct GemmSpec {
     /// Whether the sums start at what C holds, not at +0: C += A B rather than C = A B. Two products one after the other
     /// over the parts of a cut k have the bits of one over all of it.
     pub accumulate: bool,
+    /// The distance between the places where k may be cut that way; 0 for none. Instructions that take several k at a time
+    /// stop there. Sums over the batch are cut between blocks of examples.
+    pub block: usize,
 }
 
-/// The bytes of workspace that [`gemm`] needs: a multiple of 64.
-pub fn gemm_workspace(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
-    gemm_workspace_of::<f32>(isa, threads, spec)
+impl GemmSpec {
+    /// C = A B of these sizes.
+    pub fn new(m: usize, n: usize, k: usize) -> Self {
+        Self { m, n, k, accumulate: false, block: 0 }
+    }
 }
 
-/// As [`gemm_workspace`], for a result of another type.
-pub fn gemm_workspace_of<C: Float>(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
-    Blocking::new(isa, threads, spec, C::LOW).workspace_floats(threads) * size_of::<f32>()
+/// The bytes of workspace that [`gemm`] needs for operands and a result of these types: a multiple of 64.
+pub fn gemm_workspace<A: Float, B: Float, C: Float>(isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
+    gemm_in_workspace::<C>(product_type::<A, B>(), isa, threads, spec)
+}
+
+/// The bytes of workspace that [`gemm_in`] needs for a result of this type: a multiple of 64.
+pub fn gemm_in_workspace<C: Float>(ty: DType, isa: Isa, threads: usize, spec: &GemmSpec) -> usize {
+    Blocking::new::<C>(ty, isa, threads, spec).workspace_floats(threads) * size_of::<f32>()
+}
+
+/// The type that operands of these types are multiplied in, where the instruction set has it.
+fn product_type<A: Float, B: Float>() -> DType {
+    if [A::DTYPE, B::DTYPE].contains(&DType::BF16) { DType::BF16 } else { DType::F32 }
 }
 
 /// The overheads of a product.
@@ -132,9 +149,9 @@ pub(crate) struct Passes {
     pub blocks: usize,
 }
 
-/// The overheads of [`gemm`].
+/// The overheads of [`gemm`] with f32.
 pub(crate) fn passes(isa: Isa, threads: usize, spec: &GemmSpec) -> Passes {
-    let blocking = Blocking::new(isa, threads, spec, false);
+    let blocking = Blocking::new::<f32>(DType::F32, isa, threads, spec);
     let blocks = spec.k.div_ceil(blocking.depth).max(1);
     let column_blocks = spec.n.div_ceil(blocking.nc).max(1);
     Passes {
@@ -146,8 +163,9 @@ pub(crate) fn passes(isa: Isa, threads: usize, spec: &GemmSpec) -> Passes {
 
 /// C = A B or C += A B, then the epilogue, on the threads of the context.
 ///
-/// C is row-major without gaps. Operands are widened to f32 as they are packed; a sum is rounded once to C's type, after
-/// the epilogue. Bits depend on neither the threads nor the other rows of A.
+/// C is row-major without gaps. Operands are widened to f32 as they are packed, or, if one is bf16 and the instruction set
+/// multiplies bf16, rounded to that. A sum is f32, and rounded once to C's type, after the epilogue. Bits depend on neither the
+/// threads nor the other rows of A.
 ///
 /// # Panics
 ///
@@ -162,20 +180,35 @@ pub fn gemm<A: Float, B: Float, C: Float>(
     epilogue: Epilogue<'_>,
     workspace: &mut [f32],
 ) {
+    gemm_in(product_type::<A, B>(), ctx, spec, a, b, c, epilogue, workspace);
+}
+
+/// As [`gemm`], multiplying in a type, where the instruction set has it, that operands need not have.
+///
+/// # Panics
+///
+/// As [`gemm`].
+#[expect(clippy::too_many_arguments, reason = "operands, sizes and space, as every kernel has")]
+pub fn gemm_in<A: Float, B: Float, C: Float>(
+    ty: DType,
+    ctx: Context<'_>,
+    spec: &GemmSpec,
+    a: Mat<'_, A>,
+    b: Mat<'_, B>,
+    c: &mut [C],
+    epilogue: Epilogue<'_>,
+    workspace: &mut [f32],
+) {
     let threads = ctx.pool.threads();
     let work = spec.m.saturating_mul(spec.n).saturating_mul(spec.k);
     let runner = if work < WORTH_SHARING { Runner::Caller } else { Runner::Pool(ctx.pool) };
-    product(runner, Blocking::new(ctx.isa, threads, spec, C::LOW), (a, b), (c, spec.n), epilogue, workspace);
+    let blocking = Blocking::new::<C>(ty, ctx.isa, threads, spec);
+    product(runner, blocking, (a, b), (c, spec.n), epilogue, workspace);
 }
 
 /// The bytes of workspace that [`gemm_serial`] needs: a multiple of 64.
-pub fn gemm_serial_workspace(isa: Isa, spec: &GemmSpec) -> usize {
-    gemm_workspace(isa, 1, spec)
-}
-
-/// As [`gemm_serial_workspace`], for a result of another type.
-pub fn gemm_serial_workspace_of<C: Float>(isa: Isa, spec: &GemmSpec) -> usize {
-    gemm_workspace_of::<C>(isa, 1, spec)
+pub fn gemm_serial_workspace<A: Float, B: Float, C: Float>(isa: Isa, spec: &GemmSpec) -> usize {
+    gemm_workspace::<A, B, C>(isa, 1, spec)
 }
 
 /// As [`gemm`], without epilogue and on the calling thread, for tiles inside another kernel; C has row stride
@@ -193,7 +226,8 @@ pub fn gemm_serial<A: Float, B: Float, C: Float>(
     ldc: usize,
     workspace: &mut [f32],
 ) {
-    product(Runner::Caller, Blocking::new(isa, 1, spec, C::LOW), (a, b), (c, ldc), Epilogue::NONE, workspace);
+    let blocking = Blocking::new::<C>(product_type::<A, B>(), isa, 1, spec);
+    product(Runner::Caller, blocking, (a, b), (c, ldc), Epilogue::NONE, workspace);
 }
 
 /// Who runs tasks.
@@ -245,12 +279,15 @@ struct Blocking {
     isa: Isa,
     kernels: &'static Kernels,
     spec: GemmSpec,
+    /// The length of the sums as they are packed, and that of a block.
+    slots: usize,
+    block_slots: usize,
     /// Tasks along the rows, and along the columns that are packed at a time: even parts of the tiles and of the panels.
     row_blocks: usize,
     col_blocks: usize,
     /// Columns of B that are packed at a time: whole panels.
     nc: usize,
-    /// Terms of the sums that are packed at a time.
+    /// Of that, what is packed at a time.
     depth: usize,
     /// Whether sums stay in a worker's memory until they are complete, and are then rounded.
     rounds: bool,
@@ -261,11 +298,14 @@ struct Blocking {
 }
 
 impl Blocking {
-    fn new(isa: Isa, threads: usize, spec: &GemmSpec, rounds: bool) -> Self {
-        let kernels = Kernels::of(isa);
+    fn new<C: Float>(ty: DType, isa: Isa, threads: usize, spec: &GemmSpec) -> Self {
+        let (kernels, rounds) = (Kernels::multiplying(isa, ty), C::LOW);
         let (mr, nr) = (kernels.mr, kernels.nr());
+        let block = if spec.block == 0 { spec.k.max(1) } else { spec.block };
+        let block_slots = kernels.packing.slots(block);
+        let slots = spec.k / block * block_slots + kernels.packing.slots(spec.k % block);
         // Where sums have to be complete before they are stored, B is packed along all of k, and fewer columns at a time.
-        let deep = (DEEP_FLOATS / spec.k.max(1) / nr * nr).clamp(2 * nr, NC / 4);
+        let deep = (DEEP_FLOATS / slots.max(1) / nr * nr).clamp(2 * nr, NC / 4);
         let most = if rounds { deep } else { NC };
         let nc = spec.n.div_ceil(spec.n.div_ceil(most).max(1)).next_multiple_of(nr).max(nr);
         let (tiles, panels) = (spec.m.div_ceil(mr), nc / nr);
@@ -273,24 +313,26 @@ impl Blocking {
         // again.
         let wanted = if threads == 1 { 1 } else { 4 * threads };
         let shortest = 4.min(tiles).max(1);
-        let row_blocks = tiles.div_ceil(MC_TILES).max(wanted.min(tiles / shortest)).max(1);
+        let row_blocks = tiles.div_ceil(kernels.block_tiles).max(wanted.min(tiles / shortest)).max(1);
         let row_blocks = if row_blocks < threads { row_blocks } else { row_blocks.next_multiple_of(threads) };
         let row_blocks = row_blocks.min(tiles.max(1));
         let col_blocks = wanted.div_ceil(row_blocks).clamp(1, panels);
-        let depth = longest(spec.k, DEPTH);
+        let depth = longest(slots, DEPTH);
         let (block_rows, block_cols) = (tiles.div_ceil(row_blocks) * mr, panels.div_ceil(col_blocks) * nr);
-        let packed_depth = if rounds { spec.k } else { depth.min(spec.k) };
+        let packed_depth = if rounds { slots } else { depth.min(slots) };
         Self {
             isa,
             kernels,
-            spec: *spec,
+            spec: GemmSpec { block, ..*spec },
+            slots,
+            block_slots,
             row_blocks,
             col_blocks,
             nc,
             depth,
             rounds,
             packed_b: whole_lines(packed_depth * spec.n.min(nc).next_multiple_of(kernels.lanes)),
-            packed_a: whole_lines(depth.min(spec.k) * block_rows),
+            packed_a: whole_lines(depth.min(slots) * block_rows),
             sums: if rounds { whole_lines(block_rows * block_cols) } else { 0 },
         }
     }
@@ -329,7 +371,7 @@ fn product<A: Float, B: Float, C: Float>(
         let columns = n_start..(n_start + blocking.nc).min(spec.n);
         let panels = columns.len().div_ceil(blocking.kernels.nr());
         let pass = Pass { blocking: &blocking, a, b, c, ldc, finish, space, columns };
-        for depth in chunks(spec.k, DEPTH) {
+        for depth in chunks(blocking.slots, DEPTH) {
             if !depth.is_empty() {
                 // A panel alone is too little for a task.
                 const GROUP: usize = 4;
@@ -347,7 +389,7 @@ fn product<A: Float, B: Float, C: Float>(
         if blocking.rounds {
             runner.run(row_blocks * col_blocks, &|task, worker| {
                 let (row_block, col_block) = (task % row_blocks, task / row_blocks);
-                for depth in chunks(spec.k, DEPTH) {
+                for depth in chunks(blocking.slots, DEPTH) {
                     pass.multiply(row_block, col_block, worker, &depth);
                 }
                 pass.round(row_block, col_block, worker);

@@ -94,12 +94,12 @@ simd_fn! {
 unsafe fn pack_f32(isa: Isa, strip: Strip, dst: *mut f32, width: usize, k: usize) {
     let Strip { src, lane_step, k_step, lanes } = strip;
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx512 && lane_step == 1 {
+    if isa >= Isa::Avx512 && lane_step == 1 {
         // SAFETY: as the caller promises; an AVX-512 target is only chosen on machines that have it.
         return unsafe { avx512::copy_lanes((src, k_step, lanes), (dst, width), k) };
     }
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx512 && k_step == 1 {
+    if isa >= Isa::Avx512 && k_step == 1 {
         for lane in (0..width).step_by(16) {
             let here = lanes.saturating_sub(lane).min(16);
             for start in (0..k).step_by(16) {
@@ -109,7 +109,8 @@ unsafe fn pack_f32(isa: Isa, strip: Strip, dst: *mut f32, width: usize, k: usize
                     let from = if here == 0 { src } else { src.add(lane * lane_step + start) };
                     let to = dst.add(start * width + lane);
                     let (width_here, k_here) = ((width - lane).min(16), (k - start).min(16));
-                    avx512::transpose((from, lane_step, here), (to, width, width_here), k_here);
+                    let step = lane_step * size_of::<f32>();
+                    avx512::transpose((from, step, here), (to, width, width_here), k_here);
                 }
             }
         }

@@ -1,7 +1,11 @@
 //! One block of columns of a product.
 
+#[cfg(target_arch = "x86_64")]
+use super::kernel::Packing;
 use super::kernel::{Finish, Form, Tile, Walk};
 use super::pack::{Strip, pack};
+#[cfg(target_arch = "x86_64")]
+use super::pairs::{Layout, PER_SLOT, pack_pairs};
 use super::{Blocking, GROUP_FLOATS, Mat, SharedMut};
 use crate::kernels::float::{Float, narrow};
 use crate::kernels::math::Shared;
@@ -38,14 +42,70 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
                 let start = panel * nr;
                 let lanes = (self.columns.len() - start).min(nr);
                 let width = blocking.kernels.panel_width(lanes);
-                let first = (depth.start + row) * b.row_stride + (self.columns.start + start) * b.col_stride;
-                let src = b.data[first..].as_ptr();
-                let strip = Strip { src, lane_step: b.col_stride, k_step: b.row_stride, lanes };
+                let column = (self.columns.start + start) * b.col_stride;
+                let strip = |k: usize| {
+                    let src = b.data[k * b.row_stride + column..].as_ptr();
+                    Strip { src, lane_step: b.col_stride, k_step: b.row_stride, lanes }
+                };
                 let to = self.space.at(self.packed_b(depth) + start * depth.len() + row * width);
+                let here = depth.start + row..depth.start + row + rows;
                 // SAFETY: the operand covers its shape, all panels before this one are full, every panel has one
                 // packer.
-                unsafe { pack(blocking.isa, strip, to, width, rows) };
+                unsafe { self.pack(strip, (to, width), here, false) };
             }
+        }
+    }
+
+    /// Packs places along k of a strip of A or B that starts at a given k.
+    ///
+    /// # Safety
+    ///
+    /// The strips must be good for reads up to the end of k, the panel for writes, and the strips no wider than it.
+    unsafe fn pack<T: Float>(
+        &self,
+        strip: impl Fn(usize) -> Strip<T>,
+        (dst, width): (*mut f32, usize),
+        slots: Range<usize>,
+        is_a: bool,
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if self.blocking.kernels.packing != Packing::Wide {
+            // SAFETY: as the caller promises.
+            return unsafe { self.pack_pairs(strip, (dst, width), slots, is_a) };
+        }
+        let _ = is_a;
+        // SAFETY: as the caller promises; places are k.
+        unsafe { pack(self.blocking.isa, strip(slots.start), dst, width, slots.len()) };
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Pass::pack`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn pack_pairs<T: Float>(
+        &self,
+        strip: impl Fn(usize) -> Strip<T>,
+        (dst, width): (*mut f32, usize),
+        slots: Range<usize>,
+        is_a: bool,
+    ) {
+        let Blocking { kernels, spec, block_slots, .. } = self.blocking;
+        let tiles = is_a && kernels.packing == Packing::Tiles;
+        let mut at = slots.start;
+        while at < slots.end {
+            let (block, inside) = (at / block_slots, at % block_slots);
+            let end = slots.end.min((block + 1) * block_slots);
+            let first = block * spec.block + inside * PER_SLOT;
+            let k = ((block + 1) * spec.block).min(spec.k).saturating_sub(first).min((end - at) * PER_SLOT);
+            let done = at - slots.start;
+            let (layout, to) = if tiles {
+                (Layout::Tiles { pairs: slots.len() }, dst.wrapping_add(done * Layout::TILE))
+            } else {
+                (Layout::Panel, dst.wrapping_add(done * width))
+            };
+            // SAFETY: as the caller promises; such kernels are only chosen on machines with AVX-512.
+            unsafe { pack_pairs(strip(first), (to, width), k, end - at, layout) };
+            at = end;
         }
     }
 
@@ -71,7 +131,7 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
     /// One task: a block of rows by a block of columns. A tile of A stays in the first-level cache while it passes over a
     /// group of panels, which stay in the second.
     pub(super) fn multiply(&self, row_block: usize, col_block: usize, worker: usize, depth: &Range<usize>) {
-        let Blocking { kernels, spec, rounds, .. } = self.blocking;
+        let Blocking { kernels, spec, slots, rounds, .. } = self.blocking;
         let (mr, nr, k_len) = (kernels.mr, kernels.nr(), depth.len());
         let [rows, cols] = self.block(row_block, col_block);
         let [packed_a, sums] = self.own(worker);
@@ -87,6 +147,8 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
         };
         let load = spec.accumulate || depth.start > 0;
         let group = (GROUP_FLOATS / (nr * k_len.max(1))).max(1) * nr;
+        // SAFETY: the machine has the kernels' instructions.
+        unsafe { (kernels.enter)() };
         for first in cols.clone().step_by(group) {
             let end = (first + group).min(cols.end);
             for row in (0..rows.len()).step_by(mr) {
@@ -96,7 +158,7 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
                     let at = |row: usize, col: usize| c.wrapping_add(row * ldc + col - cols.start);
                     let next = if col + nr < end { at(row, col + nr) } else { at(row + mr, first) };
                     let column = self.columns.start + col;
-                    let last = depth.end == spec.k;
+                    let last = depth.end == *slots;
                     let tile = Tile {
                         a: packed_a.wrapping_add(row * k_len),
                         a_step: mr,
@@ -118,6 +180,8 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
                 }
             }
         }
+        // SAFETY: as above.
+        unsafe { (kernels.leave)() };
     }
 
     /// Rounds a task's sums into C.
@@ -139,11 +203,13 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
         let Self { blocking, a, .. } = self;
         let mr = blocking.kernels.mr;
         for row in (0..rows.len()).step_by(mr) {
-            let first = &a.data[(rows.start + row) * a.row_stride + depth.start * a.col_stride..];
             let lanes = (rows.len() - row).min(mr);
-            let strip = Strip { src: first.as_ptr(), lane_step: a.row_stride, k_step: a.col_stride, lanes };
+            let strip = |k: usize| {
+                let src = a.data[(rows.start + row) * a.row_stride + k * a.col_stride..].as_ptr();
+                Strip { src, lane_step: a.row_stride, k_step: a.col_stride, lanes }
+            };
             // SAFETY: the operand covers its shape; the block of A is the worker's own.
-            unsafe { pack(blocking.isa, strip, dst.add(row * depth.len()), mr, depth.len()) };
+            unsafe { self.pack(strip, (dst.add(row * depth.len()), mr), depth.clone(), true) };
         }
     }
 }

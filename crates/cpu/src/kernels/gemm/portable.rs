@@ -5,7 +5,7 @@ use super::kernel::{Kernels, Tile, micro_table, unroll, walk_k};
 /// Two vectors of four columns by four rows: eight of the sixteen registers that even the oldest x86-64 has.
 const LANES: usize = 4;
 
-pub(crate) static KERNELS: Kernels = Kernels { mr: 4, lanes: LANES, micro: micro_table!(micro; 1 2 3 4) };
+pub(crate) static KERNELS: Kernels = Kernels::wide(4, LANES, micro_table!(micro; 1 2 3 4));
 
 /// Fused where the build has the instruction; a call into a library for every term would be far too slow.
 #[inline(always)]

@@ -3,7 +3,7 @@
 use super::rows::{LossFold, gradient_rows, loss_and_gradient_rows, loss_rows};
 use crate::isa::{Context, Isa};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace, gemm_workspace_of};
+use crate::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_in, gemm_in_workspace, gemm_workspace};
 use crate::kernels::index::{OutOfRange, check_indices};
 use crate::kernels::math::whole_lines;
 use std::ops::Range;
@@ -53,16 +53,16 @@ impl LinearSpec {
     }
 
     fn logits(&self, rows: usize) -> GemmSpec {
-        GemmSpec { m: rows, n: self.classes, k: self.width, accumulate: false }
+        GemmSpec::new(rows, self.classes, self.width)
     }
 
     fn dx(&self, rows: usize) -> GemmSpec {
-        GemmSpec { m: rows, n: self.width, k: self.classes, accumulate: false }
+        GemmSpec::new(rows, self.width, self.classes)
     }
 
     fn dkernel(&self, rows: usize, accumulate: bool) -> GemmSpec {
         let (m, n) = if self.transposed { (self.classes, self.width) } else { (self.width, self.classes) };
-        GemmSpec { m, n, k: rows, accumulate }
+        GemmSpec { accumulate, block: self.block_rows, ..GemmSpec::new(m, n, rows) }
     }
 
     /// The kernel as `[width, classes]`.
@@ -80,17 +80,19 @@ impl LinearSpec {
         whole_lines(self.chunks().map(|chunk| need(chunk.len())).max().unwrap_or(0) / size_of::<f32>())
     }
 
-    fn forward_floats(&self, isa: Isa, threads: usize) -> [usize; 3] {
+    fn forward_floats<T: Float>(&self, isa: Isa, threads: usize) -> [usize; 3] {
         let chunk = self.longest_chunk();
-        let product = self.product_floats(|rows| gemm_workspace(isa, threads, &self.logits(rows)));
+        let product =
+            self.product_floats(|rows| gemm_workspace::<T, f32, f32>(isa, threads, &self.logits(rows)));
         [whole_lines(chunk * self.classes), whole_lines(chunk), product]
     }
 
     fn backward_floats<T: Float>(&self, isa: Isa, threads: usize) -> [usize; 2] {
         let product = self.product_floats(|rows| {
             let products = [self.logits(rows), self.dkernel(rows, true)];
-            let most = products.iter().map(|spec| gemm_workspace(isa, threads, spec)).max().unwrap_or(0);
-            most.max(gemm_workspace_of::<T>(isa, threads, &self.dx(rows)))
+            let needs = products.iter().map(|spec| gemm_workspace::<T, f32, f32>(isa, threads, spec));
+            let dx = gemm_in_workspace::<T>(T::DTYPE, isa, threads, &self.dx(rows));
+            needs.max().unwrap_or(0).max(dx)
         });
         [whole_lines(self.longest_chunk() * self.classes), product]
     }
@@ -119,11 +121,12 @@ fn transposed<T>(data: &[T], columns: usize) -> Mat<'_, T> {
 }
 
 /// The bytes of workspace that [`linear_cross_entropy`] needs: a multiple of 64.
-pub fn linear_cross_entropy_workspace(isa: Isa, threads: usize, spec: &LinearSpec) -> usize {
-    spec.forward_floats(isa, threads).iter().sum::<usize>() * size_of::<f32>()
+pub fn linear_cross_entropy_workspace<T: Float>(isa: Isa, threads: usize, spec: &LinearSpec) -> usize {
+    spec.forward_floats::<T>(isa, threads).iter().sum::<usize>() * size_of::<f32>()
 }
 
-/// The cross-entropy of `x · kernel`, as [`cross_entropy`](super::cross_entropy) has it; logits are f32.
+/// The cross-entropy of `x · kernel`, as [`cross_entropy`](super::cross_entropy) has it; logits are f32. Where x is bf16 and the
+/// instruction set multiplies bf16, all products do: the kernel and the gradients of the logits are rounded first.
 ///
 /// Nothing is written if a label is out of range.
 #[allow(clippy::too_many_arguments, reason = "operands")]
@@ -139,7 +142,7 @@ pub fn linear_cross_entropy<T: Float>(
     workspace: &mut [f32],
 ) -> Result<(), OutOfRange> {
     spec.check(x, kernel, labels)?;
-    let [logits, losses, _] = spec.forward_floats(ctx.isa, ctx.pool.threads());
+    let [logits, losses, _] = spec.forward_floats::<T>(ctx.isa, ctx.pool.threads());
     let (logits, workspace) = workspace.split_at_mut(logits);
     let (losses, workspace) = workspace.split_at_mut(losses);
     let mut fold = LossFold::new(spec.block_rows, spec.accumulate, *loss);
@@ -262,7 +265,8 @@ fn by_chunks<T: Float>(
         differentiate(chunk.clone(), logits);
         let dlogits = &logits[..rows * classes];
         let dx = &mut dx[chunk.start * width..chunk.end * width];
-        gemm(
+        gemm_in(
+            T::DTYPE,
             ctx,
             &spec.dx(rows),
             matrix(dlogits, classes),

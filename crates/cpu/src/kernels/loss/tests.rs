@@ -71,7 +71,7 @@ impl Case {
         let (mut lse, mut dx) = (vec![f32::NAN; rows.len()], vec![f32::NAN; x.len()]);
         let threads = ctx.pool.threads();
         let (mut loss_of_both, mut dkernel_of_both) = (*loss, dkernel.to_vec());
-        let mut space = Workspace::new(linear_cross_entropy_workspace(ctx.isa, threads, &spec));
+        let mut space = Workspace::new(linear_cross_entropy_workspace::<f32>(ctx.isa, threads, &spec));
         linear_cross_entropy(ctx, &spec, x, &self.kernel, labels, weights, loss, &mut lse, space.get())
             .expect("in range");
         let mut space = Workspace::new(linear_cross_entropy_grad_workspace::<f32>(ctx.isa, threads, &spec));

@@ -1,11 +1,9 @@
 //! From the gradient of the outputs to those of the projected inputs and of the first state.
 
-use super::{BLOCK, LstmSpec, Panels, Steps, Tiles, bytes, fetch, load, parts, store, sums_floats};
+use super::{BLOCK, GATES, LstmSpec, Panels, Steps, Tiles, bytes, fetch, load, parts, store, sums_floats};
 use crate::isa::{Context, Isa};
 use crate::kernels::gemm::pack::Strip;
 use crate::kernels::math::{Shared, simd_fn, tanh, whole_lines};
-
-const GATES: usize = 4;
 
 /// Of the packed kernel, of the gates' gradients after and at a step, of the cells' gradient, and of the workers' sums.
 fn floats(isa: Isa, threads: usize, spec: &LstmSpec) -> [usize; 5] {

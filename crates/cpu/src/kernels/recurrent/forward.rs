@@ -1,12 +1,9 @@
 //! From the projected inputs to the outputs.
 
-use super::{BLOCK, LstmSpec, Panels, Steps, Tiles, bytes, fetch, load, parts, store, sums_floats};
+use super::{BLOCK, GATES, LstmSpec, Panels, Steps, Tiles, bytes, fetch, load, parts, store, sums_floats};
 use crate::isa::{Context, Isa};
 use crate::kernels::gemm::pack::Strip;
 use crate::kernels::math::{Shared, sigmoid, simd_fn, tanh};
-
-/// Gates of a unit.
-const GATES: usize = 4;
 
 /// Of the packed kernel, of the states before and after a step, and of the workers' sums.
 fn floats(isa: Isa, threads: usize, spec: &LstmSpec) -> [usize; 4] {
@@ -55,7 +52,7 @@ pub unsafe fn lstm(ctx: Context<'_>, spec: &LstmSpec, o: &LstmOperands, workspac
         let (first, gate) = (block / GATES * BLOCK + column, block % GATES);
         let first_inside = first.min(units - 1);
         let src = kernel.at(gate * units + first_inside).cast_const();
-        Strip { src, lane_step: 1, k_step: 4 * units, lanes: units - first.min(units) }
+        Strip { src, lane_step: 1, k_step: GATES * units, lanes: units - first.min(units) }
     });
     let [mut before, mut after] = [before, after].map(|space| Tiles::new(ctx.isa, units, space));
     let sums = Shared::new(sums);
