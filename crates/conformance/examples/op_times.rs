@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
 //!
-//! Options: `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `repeats` (steps, of which the fastest
+//! Options: `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `precision=bf16`, `repeats` (steps, of which the fastest
 //! counts), `worst` (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and
 //! `save=FILE` or `from=FILE` to save measured times and to compare with saved ones.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
@@ -13,7 +13,7 @@ use plimsoll_data::{Cursor, OpenOptions, SyntheticSpec, ValidationSplit, open};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Conv;
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
-use plimsoll_nn::{AdamW, Optimizer, Sgd};
+use plimsoll_nn::{AdamW, Optimizer, Policy, Precision, Sgd};
 use plimsoll_plan::{Action, ExecutionPlan, KernelQuery, Step, Target};
 use plimsoll_runtime::StepTimes;
 use plimsoll_tensor::TensorType;
@@ -70,6 +70,11 @@ fn main() -> Result<(), Failure> {
     let trainer = match number("micro")? {
         Some(micro_batches) => trainer.micro_batches(micro_batches),
         None => trainer,
+    };
+    let trainer = match text("precision") {
+        Some("bf16") => trainer.precision(Policy::new(Precision::BF16)),
+        Some("f16") => trainer.precision(Policy::new(Precision::F16)),
+        _ => trainer,
     };
     let plans = trainer.plan(&data)?;
     let plan = plans.plans[0].clone();

@@ -13,14 +13,26 @@ pub static EXECUTORS: &[ExecutorEntry] = &[
     ExecutorEntry { name: "simulated accelerator", isa: None, make: simulated },
 ];
 
-/// The CPU with older instruction sets; [`EXECUTORS`] has it with the best one of this machine.
-static OLDER_INSTRUCTION_SETS: &[ExecutorEntry] = &[
+/// The CPU with every instruction set that differs in more than products of bf16; [`EXECUTORS`] has it with the best one of
+/// this machine.
+static INSTRUCTION_SETS: &[ExecutorEntry] = &[
     ExecutorEntry {
         name: "cpu, portable",
         isa: Some(Isa::Portable),
         make: |options| cpu(Isa::Portable, options),
     },
     ExecutorEntry { name: "cpu, avx2", isa: Some(Isa::Avx2), make: |options| cpu(Isa::Avx2, options) },
+    ExecutorEntry { name: "cpu, avx512", isa: Some(Isa::Avx512), make: |options| cpu(Isa::Avx512, options) },
+];
+
+/// The CPU with the instruction sets that multiply bf16, emulated where this machine lacks them.
+static PRODUCTS_OF_BF16: &[ExecutorEntry] = &[
+    ExecutorEntry {
+        name: "cpu, avx512-bf16",
+        isa: Some(Isa::Avx512),
+        make: |options| cpu(Isa::Avx512Bf16, options),
+    },
+    ExecutorEntry { name: "cpu, amx", isa: Some(Isa::Avx512), make: |options| cpu(Isa::Amx, options) },
 ];
 
 /// An executor under test.
@@ -63,9 +75,19 @@ impl ExecutorEntry {
     }
 }
 
-/// The CPU with those older instruction sets that this machine has; says which are skipped.
+/// The CPU with every instruction set of this machine, oldest first, that widens bf16; says which are skipped.
+pub fn widening_sets() -> impl Iterator<Item = &'static ExecutorEntry> {
+    INSTRUCTION_SETS.iter().filter_map(|entry| or_skip(entry.available()))
+}
+
+/// [`widening_sets`] before this machine's best.
 pub fn older_instruction_sets() -> impl Iterator<Item = &'static ExecutorEntry> {
-    OLDER_INSTRUCTION_SETS.iter().filter_map(|entry| or_skip(entry.available()))
+    widening_sets().filter(|entry| entry.isa != Some(Isa::detect()))
+}
+
+/// The CPU with every instruction set that multiplies bf16, emulated where this machine lacks it; says which are skipped.
+pub fn products_of_bf16() -> impl Iterator<Item = &'static ExecutorEntry> {
+    PRODUCTS_OF_BF16.iter().filter_map(|entry| or_skip(entry.available()))
 }
 
 /// [`EXECUTORS`] and [`older_instruction_sets`]: every set of kernels that this machine can run.
@@ -89,7 +111,7 @@ pub fn any_executor() -> Box<dyn Executor> {
 }
 
 fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn Executor> {
-    let cpu = Cpu::with_isa(options.threads, isa);
+    let cpu = Cpu::emulating(options.threads, isa);
     let cpu = cpu.expect("an instruction set that was found, and worker threads");
     let cpu = if options.checked { cpu.checked() } else { cpu };
     Box::new(match options.spill {

@@ -24,7 +24,7 @@ pub use case::{Case, golden_cases};
 pub use compare::{compare, tolerance};
 pub use executors::{
     EXECUTORS, ExecutorEntry, any_executor, executors_of_long_tests, kernel_sets, long_tests,
-    older_instruction_sets,
+    older_instruction_sets, products_of_bf16, widening_sets,
 };
 pub use harness::{Harness, cast, check_op, random, reference_op, run_op};
 pub use layer::{LayerCase, LayerInput, golden_layers};

@@ -1,8 +1,8 @@
 //! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
 
 use plimsoll_conformance::{
-    EXECUTORS, any_executor, executors_of_long_tests, long_tests, older_instruction_sets, synthetic,
-    trained_states,
+    EXECUTORS, any_executor, executors_of_long_tests, long_tests, older_instruction_sets,
+    products_of_bf16, synthetic, trained_states,
 };
 use plimsoll_graph::Numerics;
 use plimsoll_nn::{
@@ -319,6 +319,28 @@ fn micro_batches_do_not_change_bits_in_16_bits() {
                 let what = format!("{split} micro-batches in {} on {}", policy.precision, executor.name);
                 same(name, &what, &parts, &whole);
             }
+        }
+    }
+}
+
+/// Instructions that multiply several k at a time stop at blocks of examples. (An example of the gpt has 40 rows, which are no
+/// whole tiles.)
+#[test]
+fn sets_that_multiply_bf16_keep_their_bits() {
+    for (executor, (name, batch, splits)) in products_of_bf16().flat_map(|e| SPLITS.map(|split| (e, split))) {
+        let with = |threads, change: &dyn Fn(Trainer) -> Trainer| {
+            let low = |t: Trainer| change(t.precision(Policy::new(Precision::BF16)));
+            trained(name, batch, executor.checked(threads), low)
+        };
+        let whole = with(1, &|t| t);
+        same(name, &format!("seven threads of {}", executor.name), &with(7, &|t| t), &whole);
+        for &split in splits {
+            let what = format!("{split} micro-batches on {}", executor.name);
+            same(name, &what, &with(2, &|t| t.micro_batches(split)), &whole);
+        }
+        for pass in PASSES {
+            let what = format!("no {} on {}", pass.name(), executor.name);
+            same(name, &what, &with(2, &|t| t.without(pass)), &whole);
         }
     }
 }

@@ -12,7 +12,11 @@ mod gather;
 mod image;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod weight_grad;
+#[cfg(target_arch = "x86_64")]
+mod weight_tiles;
 
 pub(crate) use gather::Gather;
 pub(crate) use weight_grad::chunk_rows;
@@ -132,7 +136,8 @@ pub fn conv2d_workspace<T: Float, C: Float>(isa: Isa, threads: usize, shape: &Co
 /// Convolves every image of `x` with the weights `w`, then applies the epilogue per output channel.
 ///
 /// The sum runs over (kernel row, kernel column, input channel of the group) in that order, cut at every multiple
-/// of 256. It is f32, and rounded once, after the epilogue.
+/// of 256. It is f32, and rounded once, after the epilogue. Where operands are bf16 and the instruction set multiplies bf16 in
+/// tiles, it is cut at every multiple of 32 instead.
 ///
 /// # Panics
 ///

@@ -2,6 +2,8 @@
 
 use super::axis::Axis;
 use super::image::{Image, View, Window};
+#[cfg(target_arch = "x86_64")]
+use super::tiles::Tiles;
 use super::{ConvShape, share};
 use crate::isa::{Context, Isa};
 use crate::kernels::float::{Float, narrow};
@@ -21,11 +23,11 @@ const BAND_FLOATS: usize = 8192;
 /// Both directions are of this kind. Going back through a stride, the target pixels fall into classes by
 /// their position modulo the stride, and each class meets its own taps of the kernel; see [`Axis`].
 pub(crate) struct Gather<'a> {
-    isa: Isa,
+    pub(super) isa: Isa,
     kernels: &'static Kernels,
-    shape: &'a ConvShape,
-    source: Image,
-    target: Image,
+    pub(super) shape: &'a ConvShape,
+    pub(super) source: Image,
+    pub(super) target: Image,
     backward: bool,
 }
 
@@ -42,11 +44,18 @@ enum Place {
 #[derive(Clone, Copy)]
 pub(crate) struct Class {
     /// Along rows and along columns.
-    axes: [Axis; 2],
+    pub(super) axes: [Axis; 2],
     /// The number of its rows and columns.
     pub grid: [usize; 2],
     /// The windows of the source under its pixels.
     window: Window,
+}
+
+impl Class {
+    /// The number of its taps.
+    pub(super) fn taps(&self) -> usize {
+        self.axes[0].taps * self.axes[1].taps
+    }
 }
 
 impl<'a> Gather<'a> {
@@ -83,7 +92,7 @@ impl<'a> Gather<'a> {
     }
 
     /// Source channels that a target pixel sums over.
-    fn channels(&self) -> usize {
+    pub(super) fn channels(&self) -> usize {
         self.source.c / self.shape.groups
     }
 
@@ -94,7 +103,7 @@ impl<'a> Gather<'a> {
 
     /// The length of a class's sum.
     pub(crate) fn depth(&self, class: &Class) -> usize {
-        class.axes[0].taps * class.axes[1].taps * self.channels()
+        class.taps() * self.channels()
     }
 
     /// The length of the parts of a class's sum that are contiguous in the image.
@@ -138,6 +147,10 @@ impl<'a> Gather<'a> {
     }
 
     pub(super) fn workspace_floats<T: Float, C: Float>(&self, threads: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(tiles) = Tiles::of::<T>(self) {
+            return tiles.workspace_floats(threads);
+        }
         let own = self.copy_floats::<T>() + self.sums_floats::<C>();
         self.packed_before(self.classes()) + threads * own
     }
@@ -151,6 +164,10 @@ impl<'a> Gather<'a> {
         finish: Finish,
         workspace: &mut [f32],
     ) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(tiles) = Tiles::of::<T>(self) {
+            return tiles.run(ctx, source, w, target, finish, workspace);
+        }
         if target.is_empty() {
             return;
         }
@@ -163,7 +180,7 @@ impl<'a> Gather<'a> {
         for index in 0..self.classes() {
             let class = self.class(index);
             let weights = SharedMut(space.at(self.packed_before(index)));
-            let taps = class.axes[0].taps * class.axes[1].taps;
+            let taps = class.taps();
             let packed = self.packed_floats(&class);
             if self.source.c > 0 {
                 ctx.pool.run(self.shape.groups * taps, &|task, _| {
@@ -204,16 +221,27 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Packs the rows of B that belong to one tap of one group, in all panels.
-    fn pack_tap<T: Float>(&self, class: &Class, (group, tap): (usize, usize), w: &[T], weights: SharedMut) {
-        let (depth, channels, columns) = (self.depth(class), self.channels(), self.columns());
+    /// The weights of one tap of one group, as a matrix of source channels by target channels: its first element, the distance
+    /// between columns and that between rows.
+    pub(super) fn weights_of<'w, T>(
+        &self,
+        class: &Class,
+        (group, tap): (usize, usize),
+        w: &'w [T],
+    ) -> (&'w [T], usize, usize) {
         let [rows, cols] = class.axes;
         let row = rows.tap + tap / cols.taps * rows.tap_pitch;
         let column = cols.tap + tap % cols.taps * cols.tap_pitch;
         let (in_c, out_c) = (self.shape.in_c / self.shape.groups, self.shape.out_c);
         let w = &w[(row * self.shape.kernel_w + column) * in_c * out_c..][..in_c * out_c];
         let w = &w[group * (out_c / self.shape.groups)..];
-        let (lane_step, k_step) = if self.backward { (out_c, 1) } else { (1, out_c) };
+        if self.backward { (w, out_c, 1) } else { (w, 1, out_c) }
+    }
+
+    /// Packs the rows of B that belong to one tap of one group, in all panels.
+    fn pack_tap<T: Float>(&self, class: &Class, (group, tap): (usize, usize), w: &[T], weights: SharedMut) {
+        let (depth, channels, columns) = (self.depth(class), self.channels(), self.columns());
+        let (w, lane_step, k_step) = self.weights_of(class, (group, tap), w);
         for start in (0..columns).step_by(self.kernels.nr()) {
             let lanes = (columns - start).min(self.kernels.nr());
             let width = self.kernels.panel_width(lanes);

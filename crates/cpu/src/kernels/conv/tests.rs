@@ -2,6 +2,8 @@ use super::*;
 use crate::kernels::gemm::Activation;
 use crate::kernels::testing::{assert_near_sums, bits, isas, uniform, with_workspace};
 use crate::threads::Pool;
+use plimsoll_tensor::bf16;
+use plimsoll_testing::or_skip;
 
 fn shape(
     examples: usize,
@@ -144,17 +146,17 @@ fn operands(s: &ConvShape) -> Operands {
     }
 }
 
-fn forward(ctx: Context<'_>, s: &ConvShape, x: &[f32], w: &[f32], epilogue: Epilogue<'_>) -> Vec<f32> {
+fn forward<T: Float>(ctx: Context<'_>, s: &ConvShape, x: &[T], w: &[T], epilogue: Epilogue<'_>) -> Vec<f32> {
     let mut y = vec![f32::NAN; s.examples * s.output().floats()];
-    with_workspace(conv2d_workspace::<f32, f32>(ctx.isa, ctx.pool.threads(), s), |space| {
+    with_workspace(conv2d_workspace::<T, f32>(ctx.isa, ctx.pool.threads(), s), |space| {
         conv2d(ctx, s, x, w, &mut y, epilogue, space);
     });
     y
 }
 
-fn input_grad(ctx: Context<'_>, s: &ConvShape, dy: &[f32], w: &[f32]) -> Vec<f32> {
+fn input_grad<T: Float>(ctx: Context<'_>, s: &ConvShape, dy: &[T], w: &[T]) -> Vec<f32> {
     let mut dx = vec![f32::NAN; s.examples * s.input().floats()];
-    with_workspace(conv2d_input_grad_workspace::<f32, f32>(ctx.isa, ctx.pool.threads(), s), |space| {
+    with_workspace(conv2d_input_grad_workspace::<T, f32>(ctx.isa, ctx.pool.threads(), s), |space| {
         conv2d_input_grad(ctx, s, dy, w, &mut dx, space);
     });
     dx
@@ -293,6 +295,79 @@ fn weight_grad_of_two_calls_has_the_bits_of_one() {
                 weight_grad(ctx, &part, &o, &mut dw, accumulate, 2);
             }
             assert_eq!(bits(&expected), bits(&dw));
+        }
+    }
+}
+
+/// Convolutions of bf16 in tiles, emulated where the machine lacks them: near exact sums, the same on any number of threads,
+/// and rounded once.
+#[test]
+fn tiles_of_bf16_agree_with_naive_loops() {
+    if or_skip(Isa::Avx512.available()).is_none() {
+        return;
+    }
+    let pools = [1, 2, 7].map(|threads| Pool::new(threads).expect("threads start"));
+    let wide = [
+        shape(2, [9, 7, 8], [3, 3], 40, 1, 1),
+        shape(1, [13, 12, 18], [3, 3], 34, 2, 1),
+        shape(2, [7, 7, 64], [1, 1], 96, 1, 0),
+        shape(5, [10, 12, 32], [3, 3], 48, 1, 1),
+        shape(5, [9, 11, 16], [3, 2], 16, 3, 2),
+        shape(3, [40, 140, 16], [5, 3], 16, 1, 1),
+        spread(shape(3, [12, 14, 16], [3, 3], 32, 2, 3), [3, 2], 1),
+        spread(shape(2, [9, 9, 32], [3, 3], 32, 1, 2), [2, 2], 2),
+    ];
+    for s in shapes().into_iter().chain(wide) {
+        let o = operands(&s);
+        let [x, w, dy] =
+            [&o.x, &o.w, &o.dy].map(|all| all.iter().map(|x| bf16::narrow(*x)).collect::<Vec<_>>());
+        let (mut sums, mut back) = (vec![0.0; dy.len()], vec![0.0; x.len()]);
+        let mut weights = vec![0.0; w.len()];
+        for_each_term(&s, |at_x, at_w, at_y| {
+            weights[at_w] += x[at_x].to_f64() * dy[at_y].to_f64();
+            sums[at_y] += x[at_x].to_f64() * w[at_w].to_f64();
+            back[at_x] += dy[at_y].to_f64() * w[at_w].to_f64();
+        });
+        let finished = sums.chunks(s.out_c.max(1)).flat_map(|p| p.iter().zip(&o.bias));
+        let finished: Vec<f64> = finished.map(|(y, &b)| (y + f64::from(b)).max(0.0)).collect();
+        let epilogue = Epilogue { bias: Some(&o.bias), activation: Activation::Relu };
+        let results = pools.each_ref().map(|pool| {
+            let ctx = Context { pool, isa: Isa::Amx };
+            // In one call, and in two that are cut between blocks.
+            let block = 2;
+            let grads = [s.examples, s.examples.min(block)].map(|cut| {
+                let mut dw = vec![f32::NAN; w.len()];
+                for (part, accumulate) in [(0..cut, false), (cut..s.examples, true)] {
+                    let s = ConvShape { examples: part.len(), ..s };
+                    let (x, dy) =
+                        (&x[part.start * s.input().floats()..], &dy[part.start * s.output().floats()..]);
+                    let x = &x[..part.len() * s.input().floats()];
+                    let dy = &dy[..part.len() * s.output().floats()];
+                    let bytes = conv2d_weight_grad_workspace::<bf16>(Isa::Amx, pool.threads(), &s, block);
+                    with_workspace(bytes, |space| {
+                        conv2d_weight_grad(ctx, &s, x, dy, &mut dw, accumulate, block, space);
+                    });
+                }
+                dw
+            });
+            assert!(bits(&grads[0]) == bits(&grads[1]), "a cut changes {s:?}");
+            let [dw, _] = grads;
+            let results = [forward(ctx, &s, &x, &w, epilogue), input_grad(ctx, &s, &dy, &w), dw];
+            let mut rounded = vec![bf16::ONE; results[0].len()];
+            with_workspace(conv2d_workspace::<bf16, bf16>(Isa::Amx, pool.threads(), &s), |space| {
+                conv2d(ctx, &s, &x, &w, &mut rounded, epilogue, space);
+            });
+            assert!(rounded.iter().zip(&results[0]).all(|(low, y)| *low == bf16::narrow(*y)), "{s:?}");
+            results
+        });
+        let [one, ..] = &results;
+        let terms = s.kernel_h * s.kernel_w * s.in_c.max(s.out_c);
+        assert_near_sums(&one[0], &finished, terms, &format!("{s:?}"));
+        assert_near_sums(&one[1], &back, terms, &format!("gradient, {s:?}"));
+        let terms = s.examples * s.out_h * s.out_w;
+        assert_near_sums(&one[2], &weights, terms, &format!("weights, {s:?}"));
+        for other in &results[1..] {
+            assert!((0..3).all(|i| bits(&one[i]) == bits(&other[i])), "threads change {s:?}");
         }
     }
 }

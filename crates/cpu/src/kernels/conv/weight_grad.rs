@@ -2,6 +2,8 @@
 
 use super::axis::Axis;
 use super::image::{View, Window};
+#[cfg(target_arch = "x86_64")]
+use super::weight_tiles::TileGrad;
 use super::{ConvShape, depthwise, share};
 use crate::isa::{Context, Isa};
 use crate::kernels::float::Float;
@@ -22,6 +24,10 @@ pub fn conv2d_weight_grad_workspace<T: Float>(
     let floats = if shape.is_depthwise() {
         depthwise::WeightGrad::new(isa, shape, split).workspace_floats()
     } else {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(grad) = TileGrad::new::<T>(isa, shape, split) {
+            return grad.workspace_floats(threads) * size_of::<f32>();
+        }
         WeightGrad::new::<T>(isa, shape, split).workspace_floats(threads)
     };
     floats * size_of::<f32>()
@@ -31,7 +37,8 @@ pub fn conv2d_weight_grad_workspace<T: Float>(
 ///
 /// Every block of `block_examples` examples is summed by itself, from +0, by whole output rows of at most 256
 /// pixels together; the blocks are then added to `dw` in order. Splitting the examples at a block boundary
-/// into two calls, the second of which accumulates, gives the same bits.
+/// into two calls, the second of which accumulates, gives the same bits. Where operands are bf16 and the instruction set
+/// multiplies bf16 in tiles, 32 pixels are summed at a time.
 ///
 /// # Panics
 ///
@@ -62,6 +69,13 @@ pub fn conv2d_weight_grad<T: Float>(
         let space = shared_workspace(workspace, grad.workspace_floats());
         return split.fold(ctx, shape, dw, (space, grad.slot_floats), &|examples, slice, slot, _| {
             grad.block(x, dy, examples, slice, space.at(slot * grad.slot_floats));
+        });
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let Some(grad) = TileGrad::new::<T>(ctx.isa, shape, split) {
+        let space = shared_workspace(workspace, grad.workspace_floats(threads));
+        return split.fold(ctx, shape, dw, (space, grad.sums_floats), &|examples, slice, slot, worker| {
+            grad.block(x, dy, examples, slice, space, (slot, worker));
         });
     }
     let grad = WeightGrad::new::<T>(ctx.isa, shape, split);

@@ -144,9 +144,19 @@ impl Frame<'_> {
                 return fetch(self.isa, dtype, len, target, from, false);
             }
             let step = layout.row * Class::of(dtype).bytes();
+            if access.kind == Kind::Tiled {
+                // What is filled is copied behind itself until all of it is.
+                fetch(self.isa, dtype, layout.row, target, base, access.along_row == 0);
+                let (mut filled, bytes) = (step, len / layout.row * step);
+                while filled < bytes {
+                    let more = filled.min(bytes - filled);
+                    target.add(filled).copy_from_nonoverlapping(target, more);
+                    filled += more;
+                }
+                return;
+            }
             for (i, row) in (self.chunk.row..).enumerate().take(len / layout.row) {
-                let offset = if access.kind == Kind::Tiled { 0 } else { layout.row_offset(k, row) };
-                let from = base.add(offset * dtype.bytes());
+                let from = base.add(layout.row_offset(k, row) * dtype.bytes());
                 fetch(self.isa, dtype, layout.row, target.add(i * step), from, access.along_row == 0);
             }
         }

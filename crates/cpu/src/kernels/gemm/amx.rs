@@ -5,13 +5,13 @@
 //! over blocks of 32, the last of them padded with zeros, wherever it is cut between two blocks.
 
 use super::avx512::{flush, mask};
-use super::kernel::{Kernels, Micro, Packing, Tile};
+use super::kernel::{Kernels, Micro, Packing, Tile, nothing};
 use crate::isa::Isa;
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// Rows and columns of a tile register of sums, and the pairs of a row of one of operands.
-const TILE: usize = 16;
+pub(crate) const TILE: usize = 16;
 
 const MR: usize = 2 * TILE;
 
@@ -20,29 +20,28 @@ pub(crate) fn kernels() -> &'static Kernels {
     if Isa::detect() == Isa::Amx { &KERNELS } else { &EMULATED }
 }
 
-/// For every number of rows.
+/// For every number of rows, by form and by vectors.
 macro_rules! micros {
-    ($vectors:literal, $emulated:literal) => {
-        micros!(@rows $vectors, $emulated; 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32)
+    ($emulated:literal) => {
+        [
+            [micros!(@rows 1, $emulated, false), micros!(@rows 2, $emulated, false)],
+            [micros!(@rows 1, $emulated, true), micros!(@rows 2, $emulated, true)],
+        ]
     };
-    (@rows $vectors:literal, $emulated:literal; $($rows:literal)*) => {
-        &[$(micro::<$rows, $vectors, $emulated>),*]
+    (@rows $vectors:literal, $emulated:literal, $a_rows:literal) => {
+        micros!(@of $vectors, $emulated, $a_rows;
+            1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32)
+    };
+    (@of $vectors:literal, $emulated:literal, $a_rows:literal; $($rows:literal)*) => {
+        &[$(micro::<$rows, $vectors, $emulated, $a_rows>),*]
     };
 }
 
-static KERNELS: Kernels = with([micros!(1, false), micros!(2, false)], configure, release);
-static EMULATED: Kernels =
-    with([micros!(1, true), micros!(2, true)], super::kernel::nothing, super::kernel::nothing);
+static KERNELS: Kernels = with(micros!(false), configure, release);
+static EMULATED: Kernels = with(micros!(true), nothing, nothing);
 
-/// A is only read packed.
-const fn with(packed: [&'static [Micro]; 2], enter: unsafe fn(), leave: unsafe fn()) -> Kernels {
-    Kernels {
-        packing: Packing::Tiles,
-        block_tiles: 8,
-        enter,
-        leave,
-        ..Kernels::wide(MR, TILE, [packed, [&[], &[]]])
-    }
+const fn with(micro: [[&'static [Micro]; 2]; 2], enter: unsafe fn(), leave: unsafe fn()) -> Kernels {
+    Kernels { packing: Packing::Tiles, block_tiles: 8, enter, leave, ..Kernels::wide(MR, TILE, micro) }
 }
 
 /// The sizes of tile registers, as the instruction reads them.
@@ -79,52 +78,82 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
 }
 
-/// The sums of 32 rows by one or two tiles of columns, and what is added to them.
-struct Block {
-    /// Packed tiles of the first 16 rows, and of the others.
-    a: [*const f32; 2],
+/// The sums of twice 16 rows by one or two tiles of columns, and what is added to them.
+pub(crate) struct Block {
+    /// The first 16 rows of A, and the others; the distance between rows, and that between tiles along k.
+    pub a: [*const f32; 2],
+    pub a_step: usize,
+    pub a_tile: usize,
     /// Pairs of a panel of B, and the distance between them.
-    b: *const f32,
-    b_step: usize,
+    pub b: *const f32,
+    pub b_step: usize,
     /// Tiles along k.
-    tiles: usize,
-    /// The sums, and the distance between their rows.
-    c: *mut f32,
-    ldc: usize,
+    pub tiles: usize,
+    /// The sums of both, and the distance between their rows.
+    pub c: [*mut f32; 2],
+    pub ldc: usize,
     /// Whether they start at what is there, not at +0.
-    load: bool,
+    pub load: bool,
 }
 
-/// See [`Micro`].
+impl Block {
+    /// Adds the products to the sums of one tile of columns, or of two.
+    ///
+    /// # Safety
+    ///
+    /// The pointers must be good for what the sizes say, nothing else may touch the sums, the machine must have AVX-512, and
+    /// the thread have entered the kernels.
+    pub(crate) unsafe fn add(&self, columns: usize) {
+        let real = Isa::detect() == Isa::Amx;
+        // SAFETY: as the caller promises.
+        unsafe {
+            match (real, columns > TILE) {
+                (true, false) => real_tiles::<1>(self),
+                (true, true) => real_tiles::<2>(self),
+                (false, false) => emulated::<1>(self),
+                (false, true) => emulated::<2>(self),
+            }
+        }
+    }
+}
+
+/// See [`Micro`]; `A_ROWS` is whether A has [`Form::Rows`](super::kernel::Form::Rows): 32 rows of whole tiles, of which there may be
+/// more than the tile has.
 ///
 /// # Safety
 ///
 /// As for every micro-kernel; if it is not emulated, the machine must have AMX, and the thread have configured it.
-unsafe fn micro<const ROWS: usize, const VECTORS: usize, const EMULATED: bool>(tile: &Tile) {
+unsafe fn micro<const ROWS: usize, const VECTORS: usize, const EMULATED: bool, const A_ROWS: bool>(
+    tile: &Tile,
+) {
     // SAFETY: as the caller promises.
-    unsafe { multiply::<VECTORS, EMULATED>(tile, ROWS) }
+    unsafe { multiply::<VECTORS, EMULATED, A_ROWS>(tile, ROWS) }
 }
 
 /// # Safety
 ///
 /// As for [`micro`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn multiply<const VECTORS: usize, const EMULATED: bool>(tile: &Tile, rows: usize) {
+unsafe fn multiply<const VECTORS: usize, const EMULATED: bool, const A_ROWS: bool>(tile: &Tile, rows: usize) {
     #[repr(C, align(64))]
     struct Sums([f32; MR * 2 * TILE]);
 
+    let (a_step, a_tile, lower) =
+        if A_ROWS { (tile.a_step, TILE, TILE * tile.a_step) } else { (TILE, TILE * TILE, TILE * tile.k_len) };
     let block = Block {
-        a: [tile.a, tile.a.wrapping_add(TILE * tile.k_len)],
+        a: [tile.a, tile.a.wrapping_add(lower)],
+        a_step,
+        a_tile,
         b: tile.b,
         b_step: tile.b_step,
         tiles: tile.k_len / TILE,
-        c: tile.c,
+        c: [tile.c, tile.c.wrapping_add(TILE * tile.ldc)],
         ldc: tile.ldc,
         load: tile.load,
     };
     let add = |block: &Block| {
         // SAFETY: as the caller promises; the sums are the whole block's.
-        unsafe { if EMULATED { emulated::<VECTORS>(block) } else { real::<VECTORS>(block) } }
+        unsafe { if EMULATED { emulated::<VECTORS>(block) } else { real_tiles::<VECTORS>(block) } }
     };
     let finish = tile.finish;
     if rows == MR && tile.cols == VECTORS * TILE && finish.bias.is_null() && !finish.relu {
@@ -141,7 +170,7 @@ unsafe fn multiply<const VECTORS: usize, const EMULATED: bool>(tile: &Tile, rows
                 _mm512_store_ps(own.add(row * pitch + TILE * v), before);
             }
         }
-        add(&Block { c: own, ldc: pitch, ..block });
+        add(&Block { c: [own, own.add(TILE * pitch)], ldc: pitch, ..block });
         let zero = _mm512_setzero_ps();
         for v in 0..VECTORS {
             let bias = if finish.bias.is_null() {
@@ -168,10 +197,10 @@ unsafe fn multiply<const VECTORS: usize, const EMULATED: bool>(tile: &Tile, rows
 ///
 /// The pointers must be good for what the sizes say, nothing else may touch the sums, the machine must have AMX, and the
 /// thread have configured it.
-unsafe fn real<const VECTORS: usize>(block: &Block) {
-    let row_bytes = TILE * size_of::<f32>();
-    let (ldc, b_step) = (block.ldc * size_of::<f32>(), block.b_step * size_of::<f32>());
-    let lower = block.c.wrapping_add(TILE * block.ldc);
+unsafe fn real_tiles<const VECTORS: usize>(block: &Block) {
+    let [ldc, a_step, a_tile, b_step] =
+        [block.ldc, block.a_step, block.a_tile, block.b_step].map(|floats| floats * size_of::<f32>());
+    let [c, lower] = block.c;
     // SAFETY: as the caller promises. The tiles are read and written by these instructions alone.
     unsafe {
         if VECTORS == 2 {
@@ -193,15 +222,15 @@ unsafe fn real<const VECTORS: usize>(block: &Block) {
                 "jz 5f",
                 "4:",
                 "tileloadd tmm6, [{b} + {b_step}]",
-                "tileloadd tmm4, [{a} + {row}]",
+                "tileloadd tmm4, [{a} + {a_step}]",
                 "tileloadd tmm7, [{b} + {b_step} + 64]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{a_lower} + {row}]",
+                "tileloadd tmm5, [{a_lower} + {a_step}]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, 1024",
-                "add {a_lower}, 1024",
+                "add {a}, {a_tile}",
+                "add {a_lower}, {a_tile}",
                 "add {b}, {b_tile}",
                 "dec {tiles}",
                 "jnz 4b",
@@ -211,13 +240,14 @@ unsafe fn real<const VECTORS: usize>(block: &Block) {
                 "tilestored [{lower} + {ldc}], tmm2",
                 "tilestored [{lower} + {ldc} + 64], tmm3",
                 load = in(reg) usize::from(block.load),
-                c = in(reg) block.c,
+                c = in(reg) c,
                 ldc = in(reg) ldc,
                 lower = in(reg) lower,
                 tiles = inout(reg) block.tiles => _,
                 a = inout(reg) block.a[0] => _,
                 a_lower = inout(reg) block.a[1] => _,
-                row = in(reg) row_bytes,
+                a_step = in(reg) a_step,
+                a_tile = in(reg) a_tile,
                 b = inout(reg) block.b => _,
                 b_step = in(reg) b_step,
                 b_tile = in(reg) TILE * b_step,
@@ -240,12 +270,12 @@ unsafe fn real<const VECTORS: usize>(block: &Block) {
                 "jz 5f",
                 "4:",
                 "tileloadd tmm6, [{b} + {b_step}]",
-                "tileloadd tmm4, [{a} + {row}]",
+                "tileloadd tmm4, [{a} + {a_step}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{a_lower} + {row}]",
+                "tileloadd tmm5, [{a_lower} + {a_step}]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
-                "add {a}, 1024",
-                "add {a_lower}, 1024",
+                "add {a}, {a_tile}",
+                "add {a_lower}, {a_tile}",
                 "add {b}, {b_tile}",
                 "dec {tiles}",
                 "jnz 4b",
@@ -253,13 +283,14 @@ unsafe fn real<const VECTORS: usize>(block: &Block) {
                 "tilestored [{c} + {ldc}], tmm0",
                 "tilestored [{lower} + {ldc}], tmm2",
                 load = in(reg) usize::from(block.load),
-                c = in(reg) block.c,
+                c = in(reg) c,
                 ldc = in(reg) ldc,
                 lower = in(reg) lower,
                 tiles = inout(reg) block.tiles => _,
                 a = inout(reg) block.a[0] => _,
                 a_lower = inout(reg) block.a[1] => _,
-                row = in(reg) row_bytes,
+                a_step = in(reg) a_step,
+                a_tile = in(reg) a_tile,
                 b = inout(reg) block.b => _,
                 b_step = in(reg) b_step,
                 b_tile = in(reg) TILE * b_step,
@@ -270,11 +301,11 @@ unsafe fn real<const VECTORS: usize>(block: &Block) {
     }
 }
 
-/// As [`real`], in other instructions.
+/// As [`real_tiles`], in other instructions.
 ///
 /// # Safety
 ///
-/// As for [`real`], but for AMX.
+/// As for [`real_tiles`], but for AMX.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn emulated<const VECTORS: usize>(block: &Block) {
     let odd = _mm512_castsi512_ps(_mm512_set1_epi32(0xffff_0000u32 as i32));
@@ -285,13 +316,13 @@ unsafe fn emulated<const VECTORS: usize>(block: &Block) {
     for (row, v) in (0..MR).flat_map(|row| (0..VECTORS).map(move |v| (row, v))) {
         // SAFETY: as the caller promises.
         unsafe {
-            let c = block.c.add(row * block.ldc + TILE * v);
-            let a = block.a[row / TILE].add(row % TILE * TILE);
+            let c = block.c[row / TILE].add(row % TILE * block.ldc + TILE * v);
+            let a = block.a[row / TILE].add(row % TILE * block.a_step);
             let mut sum = if block.load { _mm512_loadu_ps(c) } else { _mm512_setzero_ps() };
             for tile in 0..block.tiles {
                 let mut chains = [_mm512_setzero_ps(); 2];
                 for pair in 0..TILE {
-                    let a = halves(_mm512_set1_ps(*a.add(tile * TILE * TILE + pair)));
+                    let a = halves(_mm512_set1_ps(*a.add(tile * block.a_tile + pair)));
                     let b =
                         halves(_mm512_loadu_ps(block.b.add((tile * TILE + pair) * block.b_step + TILE * v)));
                     for (chain, (a, b)) in chains.iter_mut().zip(a.into_iter().zip(b)) {

@@ -5,18 +5,18 @@
 //! tasks, and where the sum over k is cut; the result depends on neither, for each sum is one left fold along k.
 
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 mod batch;
 pub(crate) mod chunks;
 mod direct;
 pub(crate) mod kernel;
 pub(crate) mod pack;
 #[cfg(target_arch = "x86_64")]
-mod pairs;
+pub(crate) mod pairs;
 mod pass;
 mod portable;
 #[cfg(test)]

@@ -100,7 +100,7 @@ fn bits<T: Float>(x: T) -> u16 {
 /// `src` must be good for reading `len` numbers, and the machine must have the features.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn load_bits<T: Float>(src: *const T, len: usize) -> __m512i {
+pub(crate) unsafe fn load_bits<T: Float>(src: *const T, len: usize) -> __m512i {
     let mask = avx512::mask(len, 0);
     // SAFETY: the mask stops at `len`.
     unsafe {
