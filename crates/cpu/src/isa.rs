@@ -76,6 +76,15 @@ impl Isa {
         }
     }
 
+    /// What happens to products of bf16, in words.
+    pub fn products_of_bf16(self) -> &'static str {
+        match self {
+            Self::Portable | Self::Avx2 | Self::Avx512 => "widened to f32",
+            Self::Avx512Bf16 => "in pairs (avx512-bf16)",
+            Self::Amx => "in tiles (amx)",
+        }
+    }
+
     /// The set of its vector code: what differs in products of bf16 alone is AVX-512.
     pub(crate) fn vectors(self) -> Self {
         self.min(Self::Avx512)

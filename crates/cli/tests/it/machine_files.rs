@@ -30,14 +30,23 @@ fn the_doctor_measures_this_machine_in_three_seconds() {
     let cores = std::thread::available_parallelism().unwrap().get();
     assert_eq!(number(&found, "cores"), cores as f64);
     assert_eq!(found["instruction_sets"][0], "portable");
+    let tiles = found["instruction_sets"].as_array().unwrap().iter().any(|set| set == "amx");
+    assert_eq!(found["products_of_bf16"] == "in tiles (amx)", tiles, "{found}");
     assert!(number(&found, "memory_bytes") >= number(&found, "available_bytes"));
     assert!(number(&found, "bandwidth_all_threads") > 1e8);
     assert!(number(&found["disk"], "read_bytes_per_second") > 1e6);
     assert!(number(&found["disk"], "write_bytes_per_second") > 1e6);
     let table = said(&["doctor"]);
-    for row in
-        ["cores", "instruction sets", "available", "control group limit", "bandwidth", "read", "latency"]
-    {
+    for row in [
+        "cores",
+        "instruction sets",
+        "products of bf16",
+        "available",
+        "control group limit",
+        "bandwidth",
+        "read",
+        "latency",
+    ] {
         assert!(table.contains(row), "no {row} in:\n{table}");
     }
     refused(&["doctor", "--spill", "no/such/folder"], "there is no such folder");

@@ -1,8 +1,8 @@
 //! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
 
 use plimsoll_conformance::{
-    EXECUTORS, any_executor, executors_of_long_tests, long_tests, older_instruction_sets,
-    products_of_bf16, synthetic, trained_states,
+    EXECUTORS, any_executor, executors_of_long_tests, long_tests, older_instruction_sets, products_of_bf16,
+    synthetic, trained_states,
 };
 use plimsoll_graph::Numerics;
 use plimsoll_nn::{

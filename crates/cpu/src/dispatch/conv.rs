@@ -91,7 +91,7 @@ impl<T: Float, C: Float> Call for Forward<T, C> {
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        cost::gather(core, &self.shape, false, bytes(query))
+        cost::gather::<T>(core, &self.shape, false, bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -114,7 +114,7 @@ impl<T: Float, C: Float> Call for InputGrad<T, C> {
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        cost::gather(core, &self.shape, true, bytes(query))
+        cost::gather::<T>(core, &self.shape, true, bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -138,7 +138,7 @@ impl<T: Float> Call for WeightGrad<T> {
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        cost::weight_grad(core, &self.shape, self.block_examples, bytes(query))
+        cost::weight_grad::<T>(core, &self.shape, self.block_examples, bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

@@ -5,8 +5,10 @@
 
 use super::target::CpuTarget;
 use crate::isa::Isa;
+use crate::kernels::float::Float;
 use crate::kernels::gemm::kernel::Kernels;
 use crate::kernels::gemm::{self, GemmSpec, Passes};
+use plimsoll_tensor::DType;
 
 /// Nanoseconds that a call takes whatever its size.
 const CALL_NS: f64 = 300.0;
@@ -37,6 +39,15 @@ const PACK: f64 = 1.5;
 const PRODUCT_TOUCH: [f64; 3] = [0.7, 1.2, 2.2];
 /// How much longer it takes where rows do not fill whole vectors, and every store touches two cache lines.
 const UNALIGNED_STORE: f64 = 3.2;
+
+/// Rows and columns of a tile register.
+const TILE: usize = 16;
+/// Multiply-adds of vectors that pass while 32 rows by 32 columns gain 32 products each in tiles.
+const TILES_BLOCK: f64 = 160.0;
+/// The same while an element of the first operand is packed for tiles, and one of the second.
+const TILES_PACK: [f64; 2] = [0.75, 1.5];
+/// The same while an element of the result leaves the tiles.
+pub(crate) const TILES_RESULT: f64 = 1.5;
 
 /// One thread of a target.
 pub(crate) struct Core {
@@ -134,10 +145,40 @@ impl Core {
         slots * self.slot + self.memory(bytes - second + far)
     }
 
+    /// Whether operands of a type are multiplied in tiles.
+    pub(crate) fn multiplies_tiles(&self, ty: DType) -> bool {
+        Kernels::multiplying(self.isa, ty).mr == 2 * TILE
+    }
+
+    /// A matrix product of operands of one type to a result of another.
+    pub(crate) fn product_of<T: Float, C: Float>(&self, [m, n, k]: [usize; 3], bytes: f64) -> f64 {
+        if !self.multiplies_tiles(T::DTYPE) {
+            return self.product([m, n, k], bytes);
+        }
+        let spec = GemmSpec::new(m, n, k);
+        let Passes { packed, runs, .. } = gemm::passes::<C>(T::DTYPE, self.isa, self.threads, &spec);
+        let [first, second] = TILES_PACK;
+        let slots = self.tile_blocks([m, n, k])
+            + first * packed as f64
+            + second * (k * n) as f64
+            + TILES_RESULT * (m * n) as f64;
+        let waits = if self.threads > 1 {
+            runs.saturating_sub(1) as f64 * WAKE_NS * self.threads as f64
+        } else {
+            0.0
+        };
+        slots * self.slot + self.memory(bytes) + waits
+    }
+
+    /// Multiply-adds of vectors that pass while tiles are multiplied.
+    pub(crate) fn tile_blocks(&self, sizes: [usize; 3]) -> f64 {
+        TILES_BLOCK * sizes.map(|size| size.div_ceil(2 * TILE) as f64).iter().product::<f64>()
+    }
+
     /// A matrix product of one thread, all of whose operands together have so many bytes.
     pub(crate) fn product(&self, [m, n, k]: [usize; 3], bytes: f64) -> f64 {
         let spec = GemmSpec::new(m, n, k);
-        let Passes { packed, runs, blocks } = gemm::passes(self.isa, self.threads, &spec);
+        let Passes { packed, runs, blocks } = gemm::passes::<f32>(DType::F32, self.isa, self.threads, &spec);
         let tiles = self.tiles(self.full_tiles(m), n, k, blocks);
         let result = 4.0 * m as f64 * n as f64;
         let lies = level(result);

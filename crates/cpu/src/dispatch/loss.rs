@@ -113,11 +113,11 @@ impl Call for CrossEntropyGrad {
 }
 
 /// The logits, chunk by chunk, what is done with their rows, of so many nanoseconds each, and for a gradient two more products.
-fn linear(core: &Core, spec: &LinearSpec, row: f64, grad: bool) -> f64 {
+fn linear<T: Float>(core: &Core, spec: &LinearSpec, row: f64, grad: bool) -> f64 {
     let (rows, width, classes) = (spec.longest_chunk(), spec.width, spec.classes);
     let logits = 4.0 * (rows * classes) as f64;
     let kernel = 4.0 * (width * classes) as f64;
-    let product = |sizes: [usize; 3]| core.product(sizes, kernel + logits);
+    let product = |sizes: [usize; 3]| core.product_of::<T, f32>(sizes, kernel + logits);
     let mut chunk =
         product([rows, classes, width]) + PASSES * core.memory(logits) + over_rows(core, rows, classes, row);
     if grad {
@@ -138,7 +138,7 @@ impl<T: Float> Call for LinearCrossEntropy<T> {
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
-        linear(core, &self.spec, ROW, false)
+        linear::<T>(core, &self.spec, ROW, false)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -164,7 +164,7 @@ impl<T: Float> Call for LinearCrossEntropyGrad<T> {
     }
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
-        linear(core, &self.spec, ROW_GRAD, true)
+        linear::<T>(core, &self.spec, ROW_GRAD, true)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -193,7 +193,7 @@ impl<T: Float> Call for LinearCrossEntropyWithGrad<T> {
 
     fn cost(&self, core: &Core, _: &KernelQuery<'_>) -> f64 {
         let spec = &self.spec;
-        linear(core, spec, ROW_GRAD, true) + over_rows(core, spec.rows, spec.classes, ROW)
+        linear::<T>(core, spec, ROW_GRAD, true) + over_rows(core, spec.rows, spec.classes, ROW)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

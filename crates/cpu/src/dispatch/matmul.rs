@@ -60,7 +60,7 @@ impl<T: Float, C: Float> Call for Product<T, C> {
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         let GemmSpec { m, n, k, .. } = self.spec;
-        core.product([m, n, k], bytes(query))
+        core.product_of::<T, C>([m, n, k], bytes(query))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -115,7 +115,7 @@ impl<T: Float, C: Float> Call for Products<T, C> {
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         let (GemmSpec { m, n, k, .. }, count) = (self.spec, self.count as f64);
-        count * core.product([m, n, k], bytes(query) / count.max(1.0))
+        count * core.product_of::<T, C>([m, n, k], bytes(query) / count.max(1.0))
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {

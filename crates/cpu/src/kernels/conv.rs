@@ -19,7 +19,7 @@ mod weight_grad;
 mod weight_tiles;
 
 pub(crate) use gather::Gather;
-pub(crate) use weight_grad::chunk_rows;
+pub(crate) use weight_grad::{chunk_rows, weight_grad_is_tiled};
 pub use weight_grad::{conv2d_weight_grad, conv2d_weight_grad_workspace};
 
 use crate::isa::{Context, Isa};

@@ -1,7 +1,8 @@
 //! Predicted times of convolutions, from how the kernels split them into tiles.
 
-use crate::dispatch::cost::{Core, Tiles, level};
-use crate::kernels::conv::{ConvShape, Gather, chunk_rows};
+use crate::dispatch::cost::{Core, TILES_RESULT, Tiles, level};
+use crate::kernels::conv::{ConvShape, Gather, chunk_rows, weight_grad_is_tiled};
+use crate::kernels::float::Float;
 use crate::kernels::gemm::chunks::KC;
 
 /// The part of memory's time for a tile's results that computation does not hide.
@@ -25,13 +26,25 @@ const PIXELS_PACKED: f64 = 0.6;
 /// Multiply-adds that one tap of a vector of channels takes where each channel is convolved by itself.
 const DEPTHWISE_TAP: f64 = 1.5;
 
+/// Multiply-adds that pass while the window of a pixel is copied for tiles: whatever its size, for each run of adjacent
+/// channels, and for each vector.
+const WINDOW: f64 = 20.0;
+const WINDOW_RUN: f64 = 20.0;
+const WINDOW_VECTOR: f64 = 8.0;
+/// The same while an element of an image is turned for tiles, and while one of the output's gradient is packed.
+const TURNED: f64 = 2.0;
+const TILES_GRADIENT: f64 = 1.5;
+
 /// A convolution or, `backward`, its input gradient, with so many bytes of operands: nanoseconds on one thread.
-pub(crate) fn gather(core: &Core, shape: &ConvShape, backward: bool, bytes: f64) -> f64 {
+pub(crate) fn gather<T: Float>(core: &Core, shape: &ConvShape, backward: bool, bytes: f64) -> f64 {
     if shape.is_depthwise() {
         return depthwise(core, shape, bytes);
     }
     let gather =
         if backward { Gather::input_grad(core.isa, shape) } else { Gather::forward(core.isa, shape) };
+    if gather.is_tiled::<T>() {
+        return tiled(core, shape, &gather, bytes);
+    }
     let (mut work, mut segments, mut weights_read) = (Tiles::default(), 0.0, 0.0);
     let (packed_level, groups) = (level(4.0 * shape.weights() as f64), shape.groups as f64);
     for index in 0..gather.classes() {
@@ -56,9 +69,23 @@ pub(crate) fn gather(core: &Core, shape: &ConvShape, backward: bool, bytes: f64)
 }
 
 /// A weight gradient whose sums fold after so many examples, with so many bytes of operands: nanoseconds on one thread.
-pub(crate) fn weight_grad(core: &Core, shape: &ConvShape, block_examples: usize, bytes: f64) -> f64 {
+pub(crate) fn weight_grad<T: Float>(
+    core: &Core,
+    shape: &ConvShape,
+    block_examples: usize,
+    bytes: f64,
+) -> f64 {
     if shape.is_depthwise() {
         return depthwise(core, shape, bytes);
+    }
+    if weight_grad_is_tiled::<T>(core.isa, shape) {
+        let turned = shape.examples * shape.in_h * shape.in_w * shape.in_c * shape.kernel_w;
+        let pixels = shape.examples * shape.out_h * shape.out_w;
+        let rows = shape.kernel_h * shape.kernel_w * shape.in_c;
+        let slots = TURNED * turned as f64
+            + TILES_GRADIENT * (pixels * shape.out_c) as f64
+            + core.tile_blocks([rows, shape.out_c, pixels]);
+        return slots * core.slot + core.memory(bytes);
     }
     let (channels, columns) = (shape.in_c / shape.groups, shape.out_c / shape.groups);
     let whole_rows = shape.groups == 1 && shape.dilation_w <= 1;
@@ -80,6 +107,22 @@ pub(crate) fn weight_grad(core: &Core, shape: &ConvShape, block_examples: usize,
     let packed = if in_place { 0.0 } else { 4.0 * (shape.examples * pixels * shape.out_c) as f64 };
     let moved = SUMS_TOUCH * work.touched + SUMS_FOLDED[level(weights)] * folded + PIXELS_PACKED * packed;
     work.slots * core.slot + moved * core.byte + core.memory(bytes - weights)
+}
+
+/// A convolution or its input gradient in tiles.
+fn tiled(core: &Core, shape: &ConvShape, gather: &Gather<'_>, bytes: f64) -> f64 {
+    let mut slots = 0.0;
+    for index in 0..gather.classes() {
+        let class = gather.class(index);
+        let (pixels, depth) = (shape.examples * class.grid[0] * class.grid[1], gather.depth(&class));
+        let runs = depth.div_ceil(gather.contiguous(&class)) as f64;
+        let window = WINDOW + WINDOW_RUN * runs + WINDOW_VECTOR * depth as f64 / 32.0;
+        let one = window * pixels as f64
+            + core.tile_blocks([pixels, gather.columns(), depth])
+            + TILES_RESULT * (pixels * gather.columns()) as f64;
+        slots += shape.groups as f64 * one;
+    }
+    slots * core.slot + core.memory(bytes)
 }
 
 /// Channels that are convolved by themselves, in any direction.

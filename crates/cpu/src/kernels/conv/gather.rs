@@ -146,6 +146,14 @@ impl<'a> Gather<'a> {
         if C::LOW { whole_lines(widest * self.columns()) } else { 0 }
     }
 
+    /// Whether operands of a type are multiplied in tiles.
+    pub(crate) fn is_tiled<T: Float>(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return Tiles::of::<T>(self).is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     pub(super) fn workspace_floats<T: Float, C: Float>(&self, threads: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
         if let Some(tiles) = Tiles::of::<T>(self) {

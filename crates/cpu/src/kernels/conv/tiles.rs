@@ -232,7 +232,7 @@ impl<'a, 'b> Tiles<'a, 'b> {
                 let y = rows.source(row, tap_row);
                 if y < 0 || y as usize >= image.h {
                     // SAFETY: a window has room for its taps' channels.
-                    unsafe { to.write_bytes(0, cols.taps * channels) };
+                    unsafe { clear(to, cols.taps * channels) };
                     to = to.wrapping_add(cols.taps * channels);
                     continue;
                 }
@@ -244,14 +244,14 @@ impl<'a, 'b> Tiles<'a, 'b> {
                     let (begin, end) = (inside(-x), inside(image.w as isize - x));
                     // SAFETY: as above; the pixels lie in the image.
                     unsafe {
-                        to.write_bytes(0, begin * channels);
+                        clear(to, begin * channels);
                         if begin < end {
                             let at = (line + (x + begin as isize) as usize) * channels;
                             let from = source[at..at + (end - begin) * channels].as_ptr();
                             copy(from.cast(), to.add(begin * channels), (end - begin) * channels);
                         }
-                        to.add(end.max(begin) * channels)
-                            .write_bytes(0, (cols.taps - end.max(begin)) * channels);
+                        let end = end.max(begin) * channels;
+                        clear(to.add(end), cols.taps * channels - end);
                     }
                     to = to.wrapping_add(cols.taps * channels);
                     continue;
@@ -264,14 +264,14 @@ impl<'a, 'b> Tiles<'a, 'b> {
                             let at = (line + x as usize) * image.c + group * channels;
                             copy(source[at..at + channels].as_ptr().cast(), to, channels);
                         } else {
-                            to.write_bytes(0, channels);
+                            clear(to, channels);
                         }
                     }
                     to = to.wrapping_add(channels);
                 }
             }
             // SAFETY: a window has room for whole tiles.
-            unsafe { to.write_bytes(0, rest) };
+            unsafe { clear(to, rest) };
             column += 1;
             if column == width {
                 (row, column) = (row + 1, 0);
@@ -310,6 +310,29 @@ impl<'a, 'b> Tiles<'a, 'b> {
     }
 }
 
+/// Writes 16-bit zeros, a few vectors of them; mostly none.
+///
+/// # Safety
+///
+/// `to` must be good for writes, and the machine must have the features.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn clear(to: *mut u16, len: usize) {
+    for at in (0..len).step_by(LANES) {
+        // SAFETY: the mask stops at the end.
+        unsafe { _mm512_mask_storeu_epi16(to.add(at).cast(), first(len - at), _mm512_setzero_si512()) };
+    }
+}
+
+/// The lanes of a vector before the given one.
+#[inline(always)]
+fn first(len: usize) -> u32 {
+    ((1u64 << len.min(LANES)) - 1) as u32
+}
+
+/// 16-bit numbers of a vector.
+const LANES: usize = 32;
+
 /// Copies 16-bit numbers, a few vectors of them.
 ///
 /// # Safety
@@ -318,9 +341,8 @@ impl<'a, 'b> Tiles<'a, 'b> {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn copy(from: *const u16, to: *mut u16, len: usize) {
-    const LANES: usize = 32;
     for at in (0..len).step_by(LANES) {
-        let mask = ((1u64 << (len - at).min(LANES)) - 1) as u32;
+        let mask = first(len - at);
         // SAFETY: the mask stops at the end.
         unsafe {
             let numbers = _mm512_maskz_loadu_epi16(mask, from.add(at).cast());

@@ -85,10 +85,18 @@ pub fn conv2d_weight_grad<T: Float>(
     });
 }
 
+/// Whether the operands of a weight gradient are multiplied in tiles.
+pub(crate) fn weight_grad_is_tiled<T: Float>(isa: Isa, shape: &ConvShape) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return TileGrad::new::<T>(isa, shape, Split::new(1, shape, 1)).is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// How the examples are split into blocks and the blocks into tasks.
 #[derive(Clone, Copy)]
 pub(super) struct Split {
-    block_examples: usize,
+    pub block_examples: usize,
     /// How many blocks are summed at a time, each in its own memory.
     pub together: usize,
     /// Into how many slices a block's sums are cut, so that all threads have work when blocks are few.

@@ -25,11 +25,12 @@ pub(super) struct TileGrad<'a> {
     kernels: &'static Kernels,
     shape: &'a ConvShape,
     split: Split,
-    /// Output rows of a chunk.
+    /// Output rows of a chunk, and examples, of which it takes several if it takes whole ones.
     chunk_rows: usize,
+    chunk_examples: usize,
     /// Places between the channels of a plane.
     pitch: usize,
-    /// Floats of a block's sums, of a worker's planes, of its packed gradients, and of sums that nobody needs.
+    /// Floats of a block's sums, of a worker's planes, and of its packed gradients.
     pub sums_floats: usize,
     planes_floats: usize,
     packed_floats: usize,
@@ -44,12 +45,10 @@ impl<'a> TileGrad<'a> {
     pub(super) fn new<T: Float>(isa: Isa, shape: &'a ConvShape, split: Split) -> Option<Self> {
         let kernels = Kernels::multiplying(isa, T::DTYPE);
         let whole = |n: usize, of: usize| n > 0 && n.is_multiple_of(of);
-        let fits = shape.groups == 1 && whole(shape.in_c, TILE) && whole(shape.out_c, TILE);
-        if T::DTYPE != DType::BF16
-            || kernels.packing != Packing::Tiles
-            || !fits
-            || !whole(shape.out_w, PER_SLOT)
-        {
+        let multiplies = T::DTYPE == DType::BF16 && kernels.packing == Packing::Tiles;
+        let is_whole = whole(shape.in_c, TILE) && whole(shape.out_c, TILE) && whole(shape.out_w, PER_SLOT);
+        let is_empty = shape.input().floats() == 0 || shape.weights() == 0;
+        if !multiplies || !is_whole || is_empty || shape.groups != 1 {
             return None;
         }
         let mut grad = Self {
@@ -57,6 +56,7 @@ impl<'a> TileGrad<'a> {
             shape,
             split,
             chunk_rows: 1,
+            chunk_examples: 1,
             pitch: 0,
             sums_floats: whole_lines(shape.weights()),
             planes_floats: 0,
@@ -66,18 +66,26 @@ impl<'a> TileGrad<'a> {
         let fit = (PLANES_FLOATS / row.max(1)).saturating_sub(grad.more_rows()).max(1);
         let rows = shape.out_h.max(1);
         grad.chunk_rows = rows.div_ceil(rows.div_ceil(fit));
-        let places = grad.chunk_rows * shape.out_w / PER_SLOT;
-        let plane = (grad.chunk_rows + grad.more_rows()) * shape.out_w / PER_SLOT;
+        if grad.chunk_rows == rows {
+            let example = grad.planes() * shape.in_c * grad.places(rows);
+            grad.chunk_examples = (PLANES_FLOATS / example.max(1)).clamp(1, split.block_examples);
+        }
+        let places = (grad.chunk_examples * grad.places(grad.chunk_rows)).next_multiple_of(TILE);
         // The last tile of the last tap may reach over the end, where zeros are.
-        grad.pitch = plane.next_multiple_of(TILE) + TILE;
+        grad.pitch = places + TILE + grad.more_rows() * shape.out_w / PER_SLOT;
         grad.planes_floats = grad.planes() * shape.in_c * grad.pitch;
-        grad.packed_floats = places.next_multiple_of(TILE) * shape.out_c;
+        grad.packed_floats = places * shape.out_c;
         Some(grad)
     }
 
     /// Rows of a plane besides those of the first row of taps.
     fn more_rows(&self) -> usize {
         (self.shape.kernel_h - 1) * self.shape.dilation_h / self.shape.stride_h
+    }
+
+    /// Places of an example in a plane, and as many in its gradients, for so many output rows.
+    fn places(&self, rows: usize) -> usize {
+        (rows + self.more_rows()) * self.shape.out_w / PER_SLOT
     }
 
     /// Rows of the image modulo the stride, as far as a kernel reaches.
@@ -116,29 +124,30 @@ impl<'a> TileGrad<'a> {
         let spare = space.at(own + self.planes_floats + self.packed_floats);
         // SAFETY: the machine has the kernels' instructions.
         unsafe { (kernels.enter)() };
-        for example in examples.clone() {
-            let (x, dy) = (&x[example * input..][..input], &dy[example * output..][..output]);
+        for first in examples.clone().step_by(self.chunk_examples) {
+            let chunk = first..(first + self.chunk_examples).min(examples.end);
             for row in (0..shape.out_h).step_by(self.chunk_rows) {
                 let rows = row..(row + self.chunk_rows).min(shape.out_h);
-                let pixels = rows.len() * shape.out_w;
-                let places = (pixels / PER_SLOT).next_multiple_of(TILE);
-                let dy = &dy[row * shape.out_w * shape.out_c..][..pixels * shape.out_c];
-                let first = example == examples.start && row == 0;
+                let (pixels, each) = (rows.len() * shape.out_w, self.places(rows.len()));
+                let places = (chunk.len() * each).next_multiple_of(TILE);
+                let is_first = first == examples.start && row == 0;
                 // SAFETY: planes, packed gradients and spare sums are the worker's own, and big enough for a chunk; only this
                 // task writes its rows of the block's sums; the machine has AVX-512.
                 unsafe {
-                    self.turn(x, rows, planes);
+                    self.turn(&x[chunk.start * input..chunk.end * input], rows, planes);
                     for start in (0..shape.out_c).step_by(kernels.nr()) {
                         let cols = (shape.out_c - start).min(kernels.nr());
-                        let strip = Strip {
-                            src: dy[start..].as_ptr(),
-                            lane_step: 1,
-                            k_step: shape.out_c,
-                            lanes: cols,
-                        };
                         let panel = packed.add(start * places);
-                        pack_pairs(strip, (panel, cols), pixels, places, Layout::Panel);
-                        self.panel((start, cols), slice, planes, panel, places, [sums, spare], !first);
+                        for (i, example) in chunk.clone().enumerate() {
+                            let dy = &dy[example * output + row * shape.out_w * shape.out_c..][start..];
+                            let (src, k_step) = (dy.as_ptr(), shape.out_c);
+                            let strip = Strip { src, lane_step: 1, k_step, lanes: cols };
+                            // Rows that only reach over the end of the example have no gradients.
+                            let end = if i + 1 == chunk.len() { places } else { (i + 1) * each };
+                            let to = (panel.add(i * each * cols), cols);
+                            pack_pairs(strip, to, pixels, end - i * each, Layout::Panel);
+                        }
+                        self.panel((start, cols), slice, planes, panel, places, [sums, spare], !is_first);
                     }
                 }
             }
@@ -226,8 +235,8 @@ impl<'a> TileGrad<'a> {
         rows(spare, cols, sums, ldc);
     }
 
-    /// Turns the image under some output rows into planes: for every column of the kernel and every row modulo the stride,
-    /// the pixels that it meets, channel by channel; then zeros.
+    /// Turns the images under some output rows into planes: for every column of the kernel and every row modulo the stride,
+    /// the pixels that it meets, channel by channel, of one example after the other; then zeros.
     ///
     /// # Safety
     ///
@@ -236,13 +245,15 @@ impl<'a> TileGrad<'a> {
     unsafe fn turn<T: Float>(&self, x: &[T], rows: Range<usize>, planes: *mut f32) {
         let Self { shape, pitch, .. } = *self;
         let pairs = shape.out_w / PER_SLOT;
-        let height = rows.len() + self.more_rows();
+        let (image, height) = (shape.input().floats(), rows.len() + self.more_rows());
+        let examples = x.len() / image;
         let mut turned = [_mm512_setzero_si512(); TILE];
         for plane in 0..self.planes() {
             let (across, residue) = (plane / self.residues() * shape.dilation_w, plane % self.residues());
             for channel in (0..shape.in_c).step_by(TILE) {
                 let plane = planes.wrapping_add((plane * shape.in_c + channel) * pitch);
-                for row in 0..height {
+                for (example, row) in (0..examples).flat_map(|e| (0..height).map(move |row| (e, row))) {
+                    let x = &x[example * image..][..image];
                     let y = (rows.start + row) * shape.stride_h + residue;
                     let inside = y >= shape.pad_top && y - shape.pad_top < shape.in_h;
                     let line = if inside { (y - shape.pad_top) * shape.in_w } else { 0 };
@@ -263,12 +274,13 @@ impl<'a> TileGrad<'a> {
                         // SAFETY: as the caller promises: a plane has room for its rows.
                         unsafe {
                             let from = (turned.as_ptr().cast(), TILE * size_of::<f32>(), count);
-                            avx512::transpose(from, (plane.add(row * pairs + first), pitch, count), TILE);
+                            let to = plane.add((example * height + row) * pairs + first);
+                            avx512::transpose(from, (to, pitch, count), TILE);
                         }
                     }
                 }
                 for lane in 0..TILE {
-                    let used = height * pairs;
+                    let used = examples * height * pairs;
                     // SAFETY: as above.
                     unsafe { plane.add(lane * pitch + used).write_bytes(0, pitch - used) };
                 }

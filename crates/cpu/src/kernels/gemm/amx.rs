@@ -172,11 +172,11 @@ unsafe fn multiply<const VECTORS: usize, const EMULATED: bool, const A_ROWS: boo
         }
         add(&Block { c: [own, own.add(TILE * pitch)], ldc: pitch, ..block });
         let zero = _mm512_setzero_ps();
-        for v in 0..VECTORS {
+        for (v, mask) in masks.into_iter().enumerate().take(VECTORS) {
             let bias = if finish.bias.is_null() {
                 None
             } else {
-                Some(_mm512_maskz_loadu_ps(masks[v], finish.bias.add(TILE * v)))
+                Some(_mm512_maskz_loadu_ps(mask, finish.bias.add(TILE * v)))
             };
             for row in 0..rows {
                 let mut c = _mm512_load_ps(own.add(row * pitch + TILE * v));
@@ -187,7 +187,7 @@ unsafe fn multiply<const VECTORS: usize, const EMULATED: bool, const A_ROWS: boo
                     // Of a NaN and another operand the second is the result, so NaN stays.
                     c = _mm512_max_ps(zero, c);
                 }
-                _mm512_mask_storeu_ps(tile.c.add(row * tile.ldc + TILE * v), masks[v], c);
+                _mm512_mask_storeu_ps(tile.c.add(row * tile.ldc + TILE * v), mask, c);
             }
         }
     }

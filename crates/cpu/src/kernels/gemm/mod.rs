@@ -149,10 +149,10 @@ pub(crate) struct Passes {
     pub blocks: usize,
 }
 
-/// The overheads of [`gemm`] with f32.
-pub(crate) fn passes(isa: Isa, threads: usize, spec: &GemmSpec) -> Passes {
-    let blocking = Blocking::new::<f32>(DType::F32, isa, threads, spec);
-    let blocks = spec.k.div_ceil(blocking.depth).max(1);
+/// The overheads of [`gemm_in`].
+pub(crate) fn passes<C: Float>(ty: DType, isa: Isa, threads: usize, spec: &GemmSpec) -> Passes {
+    let blocking = Blocking::new::<C>(ty, isa, threads, spec);
+    let blocks = blocking.slots.div_ceil(blocking.depth).max(1);
     let column_blocks = spec.n.div_ceil(blocking.nc).max(1);
     Passes {
         packed: spec.m * spec.k * column_blocks * blocking.col_blocks,
