@@ -1,6 +1,7 @@
 //! The instruction set of the kernels, and the context they run in.
 
 use crate::threads::Pool;
+use std::sync::OnceLock;
 use thiserror::Error;
 
 /// The instruction set that kernels are compiled for. Part of the target: the bits of a run may depend on it.
@@ -42,8 +43,13 @@ impl Isa {
         if self <= best { Ok(self) } else { Err(UnavailableIsa { wanted: self, best }) }
     }
 
-    /// The best instruction set of this machine.
+    /// The best instruction set of this machine. Kernels ask for it: it is found once.
     pub fn detect() -> Self {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(Self::find)
+    }
+
+    fn find() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f")
@@ -100,8 +106,8 @@ mod pairs {
     /// twice as long (70 GFLOP/s on one core of a Xeon where f32 reaches 125), so that widening is faster there.
     pub(super) fn are_fast() -> bool {
         let vendor = __cpuid(0);
-        let intel = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
-        is_x86_feature_detected!("avx512bf16") && !intel
+        let intel = [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes);
+        is_x86_feature_detected!("avx512bf16") && [vendor.ebx, vendor.edx, vendor.ecx] != intel
     }
 }
 
@@ -109,12 +115,10 @@ mod pairs {
 #[cfg(target_arch = "x86_64")]
 mod tiles {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
-    use std::sync::OnceLock;
 
-    /// Whether the processor has tiles of bf16 and the system lets this process use them. The first call asks it to.
+    /// Whether the processor has tiles of bf16 and the system, which is asked to, lets this process use them.
     pub(super) fn available() -> bool {
-        static AVAILABLE: OnceLock<bool> = OnceLock::new();
-        *AVAILABLE.get_or_init(|| supported() && permitted())
+        supported() && permitted()
     }
 
     fn supported() -> bool {
