@@ -58,10 +58,12 @@ impl Isa {
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("fma")
             {
-                return match () {
-                    () if tiles::available() => Self::Amx,
-                    () if pairs::are_fast() => Self::Avx512Bf16,
-                    () => Self::Avx512,
+                return if tiles::available() {
+                    Self::Amx
+                } else if pairs::are_fast() {
+                    Self::Avx512Bf16
+                } else {
+                    Self::Avx512
                 };
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {

@@ -40,9 +40,9 @@ const PRODUCT_TOUCH: [f64; 3] = [0.7, 1.2, 2.2];
 /// How much longer it takes where rows do not fill whole vectors, and every store touches two cache lines.
 const UNALIGNED_STORE: f64 = 3.2;
 
-/// Rows and columns of a tile register.
-const TILE: usize = 16;
-/// Multiply-adds of vectors that pass while 32 rows by 32 columns gain 32 products each in tiles.
+/// Rows, columns and k of a block of tiles.
+const BLOCK: usize = 32;
+/// Multiply-adds of vectors that pass while the sums of a block of tiles gain their products.
 const TILES_BLOCK: f64 = 160.0;
 /// The same while an element of the first operand is packed for tiles, and one of the second.
 const TILES_PACK: [f64; 2] = [0.75, 1.5];
@@ -147,7 +147,7 @@ impl Core {
 
     /// Whether operands of a type are multiplied in tiles.
     pub(crate) fn multiplies_tiles(&self, ty: DType) -> bool {
-        Kernels::multiplying(self.isa, ty).mr == 2 * TILE
+        Kernels::multiplying(self.isa, ty).packing.is_tiles()
     }
 
     /// A matrix product of operands of one type to a result of another.
@@ -160,8 +160,8 @@ impl Core {
         let [first, second] = TILES_PACK;
         let slots = self.tile_blocks([m, n, k])
             + first * packed as f64
-            + second * (k * n) as f64
-            + TILES_RESULT * (m * n) as f64;
+            + second * k as f64 * n as f64
+            + TILES_RESULT * m as f64 * n as f64;
         let waits = if self.threads > 1 {
             runs.saturating_sub(1) as f64 * WAKE_NS * self.threads as f64
         } else {
@@ -172,7 +172,7 @@ impl Core {
 
     /// Multiply-adds of vectors that pass while tiles are multiplied.
     pub(crate) fn tile_blocks(&self, sizes: [usize; 3]) -> f64 {
-        TILES_BLOCK * sizes.map(|size| size.div_ceil(2 * TILE) as f64).iter().product::<f64>()
+        TILES_BLOCK * sizes.map(|size| size.div_ceil(BLOCK) as f64).iter().product::<f64>()
     }
 
     /// A matrix product of one thread, all of whose operands together have so many bytes.
@@ -224,10 +224,10 @@ pub(crate) fn level(bytes: f64) -> usize {
     usize::from(bytes > L2_BYTES) + usize::from(bytes > L3_BYTES)
 }
 
-/// The time of a call of so many tasks on all threads, from that of its work on one.
 /// The longest predicted time of a kernel: two weeks. Sums over a step do not overflow.
 const LONGEST_NS: u64 = 1 << 50;
 
+/// The time of a call of so many tasks on all threads, from that of its work on one.
 pub(crate) fn on_threads(work: f64, tasks: usize, threads: usize) -> u64 {
     // Work done before the other threads wake is not shared.
     let nanoseconds = CALL_NS + work.min(WAKE_NS + work / threads.min(tasks).max(1) as f64);

@@ -79,10 +79,10 @@ pub(crate) fn weight_grad<T: Float>(
         return depthwise(core, shape, bytes);
     }
     if weight_grad_is_tiled::<T>(core.isa, shape) {
-        let turned = shape.examples * shape.in_h * shape.in_w * shape.in_c * shape.kernel_w;
+        let turned = (shape.examples * shape.in_h * shape.in_w * shape.in_c) as f64 * shape.kernel_w as f64;
         let pixels = shape.examples * shape.out_h * shape.out_w;
         let rows = shape.kernel_h * shape.kernel_w * shape.in_c;
-        let slots = TURNED * turned as f64
+        let slots = TURNED * turned
             + TILES_GRADIENT * (pixels * shape.out_c) as f64
             + core.tile_blocks([rows, shape.out_c, pixels]);
         return slots * core.slot + core.memory(bytes);

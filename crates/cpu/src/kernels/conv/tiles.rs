@@ -4,7 +4,7 @@
 use super::gather::{Class, Gather};
 use crate::isa::Context;
 use crate::kernels::float::{Float, narrow};
-use crate::kernels::gemm::kernel::{Finish, Form, Kernels, Packing, Tile, Walk, assert_available};
+use crate::kernels::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::kernels::gemm::pack::Strip;
 use crate::kernels::gemm::pairs::{Layout, PER_SLOT, pack_pairs};
 use crate::kernels::gemm::{SharedMut, shared_workspace, whole_lines};
@@ -41,8 +41,7 @@ impl<'a, 'b> Tiles<'a, 'b> {
         let kernels = Kernels::multiplying(gather.isa, T::DTYPE);
         let channels = gather.channels();
         let fits = channels >= FEWEST_CHANNELS && channels.is_multiple_of(PER_SLOT);
-        (T::DTYPE == DType::BF16 && kernels.packing == Packing::Tiles && fits)
-            .then_some(Self { gather, kernels })
+        (T::DTYPE == DType::BF16 && kernels.packing.is_tiles() && fits).then_some(Self { gather, kernels })
     }
 
     /// Places of a class's sum: whole tiles.

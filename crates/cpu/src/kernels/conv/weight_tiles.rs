@@ -9,7 +9,7 @@ use crate::isa::Isa;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::amx::{Block, TILE};
 use crate::kernels::gemm::avx512;
-use crate::kernels::gemm::kernel::{Kernels, Packing};
+use crate::kernels::gemm::kernel::Kernels;
 use crate::kernels::gemm::pack::Strip;
 use crate::kernels::gemm::pairs::{Layout, PER_SLOT, load_bits, pack_pairs};
 use crate::kernels::gemm::{SharedMut, whole_lines};
@@ -45,7 +45,7 @@ impl<'a> TileGrad<'a> {
     pub(super) fn new<T: Float>(isa: Isa, shape: &'a ConvShape, split: Split) -> Option<Self> {
         let kernels = Kernels::multiplying(isa, T::DTYPE);
         let whole = |n: usize, of: usize| n > 0 && n.is_multiple_of(of);
-        let multiplies = T::DTYPE == DType::BF16 && kernels.packing == Packing::Tiles;
+        let multiplies = T::DTYPE == DType::BF16 && kernels.packing.is_tiles();
         let is_whole = whole(shape.in_c, TILE) && whole(shape.out_c, TILE) && whole(shape.out_w, PER_SLOT);
         let is_empty = shape.input().floats() == 0 || shape.weights() == 0;
         if !multiplies || !is_whole || is_empty || shape.groups != 1 {

@@ -122,6 +122,14 @@ pub(crate) enum Packing {
 }
 
 impl Packing {
+    /// Whether A is packed in tiles.
+    pub(crate) fn is_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Self::Tiles;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// The places that a sum of length `k` takes: whole tiles where it is packed in tiles.
     pub(crate) fn slots(self, k: usize) -> usize {
         match self {

@@ -90,7 +90,7 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
         is_a: bool,
     ) {
         let Blocking { kernels, spec, block_slots, .. } = self.blocking;
-        let tiles = is_a && kernels.packing == Packing::Tiles;
+        let tiles = is_a && kernels.packing.is_tiles();
         let mut at = slots.start;
         while at < slots.end {
             let (block, inside) = (at / block_slots, at % block_slots);
