@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains the models beside other frameworks, interleaved, and prints a table of step times and peak memory.
 
-A cell is the median step of all rounds, the spread of the rounds around it, and the largest peak resident set. `ratio` is
-the fastest peer's step over ours: above 1 we are faster."""
+A cell is the median step of all rounds, half the spread of the rounds, and the largest peak resident set. PyTorch has
+channels last where it has images. `ratio` is the fastest peer's step over ours: above 1 we are faster."""
 import argparse, json, os, statistics, subprocess, sys
 
 # Batch, and for some the side of images or the positions of text.
@@ -43,8 +43,10 @@ def peer(options, name, model):
             return None
         folder, script = os.path.dirname(os.path.abspath(__file__)), f"{interpreter}_zoo.py"
         arguments = [str(n) for n in SIZES[model] if n]
-    elif options.precision != "f32":
-        arguments = [*arguments, options.precision]
+    else:
+        layout = ["cl"] if interpreter == "torch" and model == "resnet20" else []
+        precision = [options.precision] if options.precision != "f32" else []
+        arguments = [*arguments, *layout, *precision]
     if not os.path.exists(os.path.join(folder, script)):
         return None
     run = subprocess.run([getattr(options, interpreter), script, model, *arguments], capture_output=True, text=True,

@@ -162,12 +162,12 @@ impl Core {
             + first * packed as f64
             + second * k as f64 * n as f64
             + TILES_RESULT * m as f64 * n as f64;
-        let waits = if self.threads > 1 {
-            runs.saturating_sub(1) as f64 * WAKE_NS * self.threads as f64
-        } else {
-            0.0
-        };
-        slots * self.slot + self.memory(bytes) + waits
+        slots * self.slot + self.memory(bytes) + self.waits(runs)
+    }
+
+    /// Nanoseconds in which every thread waits while tasks are distributed; the first time is part of any call.
+    fn waits(&self, runs: usize) -> f64 {
+        if self.threads == 1 { 0.0 } else { runs.saturating_sub(1) as f64 * WAKE_NS * self.threads as f64 }
     }
 
     /// Multiply-adds of vectors that pass while tiles are multiplied.
@@ -185,17 +185,11 @@ impl Core {
         let ragged = if self.is_ragged(n) && lies > 0 { UNALIGNED_STORE } else { 1.0 };
         let touch = PRODUCT_TOUCH[lies] * ragged;
         let slots = tiles.slots + PACK * packed as f64;
-        // Every thread waits while tasks are distributed; the first time is part of any call.
-        let waits = if self.threads > 1 {
-            runs.saturating_sub(1) as f64 * WAKE_NS * self.threads as f64
-        } else {
-            0.0
-        };
         // The second operand is packed: read, written, and read again.
         let second = 4.0 * k as f64 * n as f64;
         let operands = self.memory((bytes - result).max(0.0)) + 2.0 * self.memory(second);
         let memory = touch * tiles.touched * self.byte + operands;
-        slots * self.slot + memory + waits
+        slots * self.slot + memory + self.waits(runs)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::isa::Context;
 use crate::kernels::float::{Float, narrow};
 use crate::kernels::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::kernels::gemm::pack::Strip;
-use crate::kernels::gemm::pairs::{Layout, PER_SLOT, pack_pairs};
+use crate::kernels::gemm::pairs::{Layout, PER_SLOT, TILE, pack_pairs};
 use crate::kernels::gemm::{SharedMut, shared_workspace, whole_lines};
 use crate::kernels::math::Shared;
 use plimsoll_tensor::DType;
@@ -51,7 +51,7 @@ impl<'a, 'b> Tiles<'a, 'b> {
 
     /// The distance between the windows of two pixels: not a multiple of a page.
     fn pitch(&self, class: &Class) -> usize {
-        self.depth(class) + Layout::TILE
+        self.depth(class) + TILE
     }
 
     /// Floats of a group's packed weights.

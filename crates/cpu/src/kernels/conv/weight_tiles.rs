@@ -7,11 +7,11 @@ use super::weight_grad::Split;
 use super::{ConvShape, share};
 use crate::isa::Isa;
 use crate::kernels::float::Float;
-use crate::kernels::gemm::amx::{Block, TILE};
+use crate::kernels::gemm::amx::Block;
 use crate::kernels::gemm::avx512;
 use crate::kernels::gemm::kernel::Kernels;
 use crate::kernels::gemm::pack::Strip;
-use crate::kernels::gemm::pairs::{Layout, PER_SLOT, load_bits, pack_pairs};
+use crate::kernels::gemm::pairs::{Layout, PER_SLOT, TILE, load_bits, pack_pairs};
 use crate::kernels::gemm::{SharedMut, whole_lines};
 use plimsoll_tensor::DType;
 use std::arch::x86_64::*;
@@ -35,9 +35,6 @@ pub(super) struct TileGrad<'a> {
     planes_floats: usize,
     packed_floats: usize,
 }
-
-/// Floats of a block of sums.
-const SPARE_FLOATS: usize = 4 * TILE * TILE;
 
 impl<'a> TileGrad<'a> {
     /// For operands of a type that the instruction set multiplies in tiles, whole tiles of channels, and pairs of pixels in
@@ -97,8 +94,9 @@ impl<'a> TileGrad<'a> {
         self.shape.kernel_w * self.residues()
     }
 
+    /// Floats of a worker's planes, packed gradients, and sums that nobody needs: a tile of rows of all columns.
     fn own_floats(&self) -> usize {
-        self.planes_floats + self.packed_floats + SPARE_FLOATS
+        self.planes_floats + self.packed_floats + TILE * self.shape.out_c
     }
 
     pub(super) fn workspace_floats(&self, threads: usize) -> usize {
@@ -160,7 +158,7 @@ impl<'a> TileGrad<'a> {
     ///
     /// # Safety
     ///
-    /// Planes and panel must hold the chunk, the sums be good for writes of all weights and of a spare block, and the thread
+    /// Planes and panel must hold the chunk, the sums be good for writes of all weights and of a spare tile of rows, and the thread
     /// have entered the kernels.
     #[expect(clippy::too_many_arguments, reason = "the part, its operands and its result")]
     unsafe fn panel(
@@ -187,52 +185,23 @@ impl<'a> TileGrad<'a> {
         };
         let c = |unit: usize| sums.wrapping_add(unit * TILE * shape.out_c + start);
         for unit in units.clone().step_by(2) {
-            let is_last = unit + 1 == units.end;
             // A last one by itself is computed twice, the second time for nobody.
-            let both = [unit, if is_last { unit } else { unit + 1 }];
-            let mut block = Block {
-                a: both.map(a),
+            let (second, second_c) =
+                if unit + 1 < units.end { (unit + 1, c(unit + 1)) } else { (unit, spare) };
+            let block = Block {
+                a: [a(unit), a(second)],
                 a_step: self.pitch,
                 a_tile: TILE,
                 b: panel,
                 b_step: cols,
                 tiles: places / TILE,
-                c: both.map(c),
+                c: [c(unit), second_c],
                 ldc: shape.out_c,
                 load,
             };
             // SAFETY: as the caller promises.
-            unsafe {
-                if is_last {
-                    // Both halves have to have the same distance between rows, so the sums are moved out and in.
-                    self.alone(&mut block, cols, spare);
-                } else {
-                    block.add(cols);
-                }
-            }
+            unsafe { block.add(cols) };
         }
-    }
-
-    /// The first half of a block by itself.
-    ///
-    /// # Safety
-    ///
-    /// As for [`TileGrad::panel`].
-    unsafe fn alone(&self, block: &mut Block, cols: usize, spare: *mut f32) {
-        let (sums, ldc) = (block.c[0], block.ldc);
-        let rows = |from: *const f32, from_step: usize, to: *mut f32, to_step: usize| {
-            for row in 0..TILE {
-                // SAFETY: as the caller promises.
-                unsafe { to.add(row * to_step).copy_from_nonoverlapping(from.add(row * from_step), cols) };
-            }
-        };
-        if block.load {
-            rows(sums, ldc, spare, cols);
-        }
-        (block.c, block.ldc) = ([spare, spare.wrapping_add(TILE * cols)], cols);
-        // SAFETY: as the caller promises.
-        unsafe { block.add(cols) };
-        rows(spare, cols, sums, ldc);
     }
 
     /// Turns the images under some output rows into planes: for every column of the kernel and every row modulo the stride,

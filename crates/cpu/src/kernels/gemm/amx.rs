@@ -6,12 +6,10 @@
 
 use super::avx512::{flush, mask};
 use super::kernel::{Kernels, Micro, Packing, Tile, nothing};
+use super::pairs::TILE;
 use crate::isa::Isa;
 use std::arch::asm;
 use std::arch::x86_64::*;
-
-/// Rows and columns of a tile register of sums, and the pairs of a row of one of operands.
-pub(crate) const TILE: usize = 16;
 
 const MR: usize = 2 * TILE;
 

@@ -1,5 +1,7 @@
 //! What the micro-kernels of all instruction sets have in common.
 
+#[cfg(target_arch = "x86_64")]
+use super::pairs::{PER_SLOT, TILE};
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
@@ -135,9 +137,9 @@ impl Packing {
         match self {
             Self::Wide => k,
             #[cfg(target_arch = "x86_64")]
-            Self::Pairs => k.div_ceil(2),
+            Self::Pairs => k.div_ceil(PER_SLOT),
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => k.div_ceil(2).next_multiple_of(16),
+            Self::Tiles => k.div_ceil(PER_SLOT).next_multiple_of(TILE),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 /// How many k take the place of an f32.
 pub(crate) const PER_SLOT: usize = 2;
 
-/// Lanes and pairs of a tile register.
-const TILE: usize = 16;
+/// Lanes and pairs of a tile register; rows and columns of one of sums.
+pub(crate) const TILE: usize = 16;
 
 /// How many k ahead are fetched.
 const AHEAD: usize = 16;
@@ -25,11 +25,6 @@ pub(crate) enum Layout {
     Panel,
     /// Tiles of 16 lanes by 16 pairs, lane by lane; those of 16 lanes follow each other, for so many pairs in all.
     Tiles { pairs: usize },
-}
-
-impl Layout {
-    /// Pairs of a lane of a tile.
-    pub(crate) const TILE: usize = TILE;
 }
 
 /// Fills `pairs` pairs of `width` lanes with the first `k` elements of a strip, rounded to bf16, and zeros.

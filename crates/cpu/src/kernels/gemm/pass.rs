@@ -5,7 +5,7 @@ use super::kernel::Packing;
 use super::kernel::{Finish, Form, Tile, Walk};
 use super::pack::{Strip, pack};
 #[cfg(target_arch = "x86_64")]
-use super::pairs::{Layout, PER_SLOT, pack_pairs};
+use super::pairs::{Layout, PER_SLOT, TILE, pack_pairs};
 use super::{Blocking, GROUP_FLOATS, Mat, SharedMut};
 use crate::kernels::float::{Float, narrow};
 use crate::kernels::math::Shared;
@@ -99,7 +99,7 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
             let k = ((block + 1) * spec.block).min(spec.k).saturating_sub(first).min((end - at) * PER_SLOT);
             let done = at - slots.start;
             let (layout, to) = if tiles {
-                (Layout::Tiles { pairs: slots.len() }, dst.wrapping_add(done * Layout::TILE))
+                (Layout::Tiles { pairs: slots.len() }, dst.wrapping_add(done * TILE))
             } else {
                 (Layout::Panel, dst.wrapping_add(done * width))
             };
