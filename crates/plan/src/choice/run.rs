@@ -129,17 +129,17 @@ impl Chooser {
         let counts = run.micro_batches();
         let mut best = self.plan(run, counts[0], RunTechniques::Plain);
         let mut tried = 1;
-        for &count in &counts[1..] {
-            if !is_infeasible::<C>(&best) {
-                break;
-            }
-            match self.plan(run, count, RunTechniques::Plain) {
+        while is_infeasible::<C>(&best) && tried < counts.len() {
+            match self.plan(run, counts[tried], RunTechniques::Plain) {
                 Err(error) if C::is_unsplittable(&error) => break,
                 other => best = better_of::<C>(best, other),
             }
             tried += 1;
         }
         let fits = !is_infeasible::<C>(&best);
+        if fits {
+            best = self.split_further(run, best, &counts[tried - 1..]);
+        }
         if tried == 1 && fits {
             return best;
         }
@@ -186,6 +186,30 @@ impl Chooser {
         best
     }
 
+    /// The faster of plans that fit, in the first of these numbers of micro-batches, and those in more of them: what a smaller
+    /// micro-batch computes stays in caches. So plans under a higher line, which fits fewer micro-batches, are never slower.
+    fn split_further<C: Candidates>(
+        &mut self,
+        run: &C,
+        mut best: Result<PlanSet, C::Error>,
+        counts: &[usize],
+    ) -> Result<PlanSet, C::Error> {
+        for pair in counts.windows(2) {
+            let Ok(plans) = &best else { break };
+            if !self.has_room(run, pair[0]) {
+                break;
+            }
+            match self.plan(run, pair[1], RunTechniques::Plain) {
+                Ok(split) if step_ns(&split) < step_ns(plans) => best = Ok(split),
+                Err(error) if !C::is_unsplittable(&error) && C::infeasible(&error).is_none() => {
+                    return Err(error);
+                }
+                Ok(_) | Err(_) => break,
+            }
+        }
+        best
+    }
+
     /// The verified plans in so many micro-batches, or by how much they miss the line.
     fn plan<C: Candidates>(
         &mut self,
@@ -227,16 +251,15 @@ impl Chooser {
         sheet
     }
 
-    /// The plans without any technique. The first ones tell the time of a step without a line.
+    /// The plans without any technique. The fastest tell the time of a step without a line.
     fn plan_plain<C: Candidates>(&mut self, run: &C, micro_batches: usize) -> Result<PlanSet, C::Error> {
         if let Some(known) = self.plain.get(&micro_batches) {
             return Ok(known.as_ref().clone());
         }
         let plans = self.plan_lowest(run, micro_batches, RunTechniques::Plain)?;
-        if self.unlimited_ns == 0 {
-            self.unlimited_ns = step_ns(&plans);
-            self.state_bytes = plans.states.iter().map(|s| s.ty.bytes()).sum();
-        }
+        let fastest_ns = if self.unlimited_ns == 0 { u64::MAX } else { self.unlimited_ns };
+        self.unlimited_ns = step_ns(&plans).min(fastest_ns);
+        self.state_bytes = plans.states.iter().map(|s| s.ty.bytes()).sum();
         self.plain_sheets.insert(micro_batches, plans.sheet.clone());
         if self.keep {
             self.plain.insert(micro_batches, Rc::new(plans.clone()));

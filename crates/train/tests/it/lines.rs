@@ -4,9 +4,13 @@ use crate::support;
 
 use plimsoll_nn::zoo::{CharLstm, Gpt};
 use plimsoll_nn::{AdamW, Model};
-use plimsoll_plan::{NullExecutor, PlanError};
+use plimsoll_plan::{
+    ExecuteError, Executor, Kernel, KernelQuery, NullExecutor, NullTarget, PlanError, PlanSet, Prepared,
+    Target, Unsupported,
+};
 use plimsoll_tensor::random::Lcg;
 use plimsoll_train::{TrainError, Trainer};
+use std::sync::Arc;
 use support::{data, deep};
 
 const GPT: Gpt = Gpt { layers: 2, width: 32, heads: 2, context: 32, vocabulary: 64, gpt2: false };
@@ -121,5 +125,56 @@ fn random_lines_are_never_slower_than_lower_ones() {
         random_lines_are_never_slower(lstm, 1024, split, seed);
         random_lines_are_never_slower(GPT, 128, split, seed);
         random_lines_are_never_slower(deep(10), 1024, split, seed);
+    }
+}
+
+/// Kernels on operands that a cache holds take half the time of others.
+struct Cached(NullTarget);
+
+impl Target for Cached {
+    fn name(&self) -> String {
+        "cached".to_string()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment()
+    }
+
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        let kernel = self.0.kernel(query)?;
+        let bytes = query.op.bytes(&query.inputs, &query.outputs);
+        let nanoseconds = if bytes > 1 << 19 { 2 * kernel.nanoseconds } else { kernel.nanoseconds };
+        Ok(Kernel { nanoseconds, ..kernel })
+    }
+}
+
+impl Executor for Cached {
+    fn target(&self) -> &dyn Target {
+        self
+    }
+
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        NullExecutor::default().prepare(plans)
+    }
+}
+
+#[test]
+fn a_batch_that_fits_is_split_where_that_is_faster() {
+    let data = data(&GPT);
+    // Each line is planned by itself: none knows the plans of another.
+    let plan = |line: usize| {
+        let trainer = Trainer::new(GPT, AdamW::new(1e-3)).executor(Cached(NullTarget::default()));
+        trainer.line(line).batch(128).heap(1 << 16).plan(&data).unwrap()
+    };
+    let whole = plan(usize::MAX);
+    let split = whole.plans[0].graph.micro_batches;
+    assert!(split > 1 && whole.sheet.slowdown() == 0.0, "{split}, {}", whole.sheet.slowdown());
+    let mut last = u64::MAX;
+    let (lowest, highest) = (whole.sheet.total_bytes * 4 / 5, whole.sheet.total_bytes * 8);
+    for part in 0..=8 {
+        let line = lowest + (highest - lowest) * part / 8;
+        let time = plan(line).plans[0].nanoseconds;
+        assert!(time <= last, "{time} ns under {line} bytes, {last} under the line below");
+        last = time;
     }
 }
