@@ -39,6 +39,7 @@ pub mod prelude {
         Batch, Batches, Buckets, Crop, Cursor, DataError, Dataset, Decode, Memory, Normalise, OneHot,
         OpenOptions, Pipeline, Record, Resize, Schema, Source, Stage, ValidationSplit, datasets, open,
     };
+    pub use plimsoll_graph::op::Distribution;
     pub use plimsoll_graph::{GraphError, Init, Value, ValueId};
     pub use plimsoll_nn::{
         Activation, Adafactor, Adam, AdamW, AdaptiveAveragePool2d, AveragePool2d, BatchNorm, Bidirectional,
@@ -46,10 +47,10 @@ pub mod prelude {
         Dense, DepthwiseConv2d, Dice, Dropout, Elu, Embedding, Field, Flatten, Focal, GaussianNoise, Gelu,
         GeluTanh, GlobalAveragePool, GlobalMaxPool, GroupNorm, Gru, HardSigmoid, HardSwish, Head, Huber,
         KlDivergence, Layer, LayerNorm, LeakyRelu, Lion, LogSoftmax, Loss, Lstm, MaxPool2d,
-        MeanAbsoluteError, MeanSquaredError, Mish, Mlp, Model, MultiHeadAttention, Net, Optimizer, Padding,
-        Penalty, Permute, Policy, Precision, Recipe, Relu, Relu6, Reshape, Residual, RmsNorm, RmsProp,
-        SeparableConv2d, Sequential, Sgd, Sigmoid, Silu, SimpleRnn, SoftCrossEntropy, Softmax, Softplus,
-        SpatialDropout, Tanh, TransformerBlock, Upsample, WithLoss, step, zoo,
+        MeanAbsoluteError, MeanSquaredError, Mish, Mlp, Mode, Model, MultiHeadAttention, Net, Optimizer,
+        Padding, Penalty, Permute, Policy, Precision, Recipe, Relu, Relu6, Reshape, Residual, RmsNorm,
+        RmsProp, SeparableConv2d, Sequential, Sgd, Sigmoid, Silu, SimpleRnn, SoftCrossEntropy, Softmax,
+        Softplus, SpatialDropout, Tanh, TransformerBlock, Upsample, WithLoss, step, zoo,
     };
     pub use plimsoll_plan::{GiB, MiB, Size};
     pub use plimsoll_tensor::{DType, Shape, Tensor, TensorType};

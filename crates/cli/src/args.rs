@@ -194,8 +194,11 @@ pub struct TrainedOptions {
     pub input: InputOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
+    /// Print the load sheet, the account of every byte
+    #[arg(long, help_heading = "Memory and machine")]
+    pub sheet: bool,
     /// Print one JSON object as the last line
-    #[arg(long)]
+    #[arg(long, help_heading = "Answers")]
     pub json: bool,
 }
 
@@ -205,7 +208,7 @@ pub struct EvaluateOptions {
     pub trained: TrainedOptions,
     /// Metrics besides the loss: accuracy, topK, f1, precision, recall, iou, dice, auc, confusion, perplexity, mse, mae,
     /// cosine; comma-separated [default: accuracy for classes, mse for values]
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', help_heading = "Answers")]
     pub metrics: Vec<String>,
 }
 

@@ -36,7 +36,7 @@ pub fn run(options: &EvaluateOptions) -> Result<(), Failure> {
     let made = specs.iter().map(|spec| spec.make(classes.unwrap_or(1)));
     let mut measures: Vec<Box<dyn Metric>> = made.collect::<Result<_, _>>().map_err(Failure::usage)?;
     trained.trainer = trained.trainer.outside(Entry::new("metrics", bytes, names.join(", ")));
-    let (mut session, planned) = trained.session(options.trained.json, true)?;
+    let (mut session, planned) = trained.session(options.trained.json, options.trained.sheet)?;
     let evaluation = session.evaluate_with(trained.part(), &mut measures)?;
     let mut figures = Map::new();
     say(&format!("\n{} examples of {}", evaluation.examples, escaped(&trained.data.name)));

@@ -37,7 +37,7 @@ mod zoo;
 mod zoo_model;
 
 use plimsoll::data::DataError;
-use plimsoll::plan::PlanError;
+use plimsoll::plan::{PlanError, in_words};
 use plimsoll::train::TrainError;
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -143,7 +143,9 @@ impl From<DataError> for Failure {
             DataError::TooLarge { what, bytes, limit } => Self {
                 needs: Some((*bytes, *limit)),
                 ..Self::memory(format!(
-                    "{what} needs {bytes} bytes, the line is {limit}: raise it, or take less data"
+                    "{what} alone needs {}, the line is {}: raise it, or take less data",
+                    in_words(usize::try_from(*bytes).unwrap_or(usize::MAX)),
+                    in_words(usize::try_from(*limit).unwrap_or(usize::MAX))
                 ))
             },
             DataError::UnknownDataset { spec, .. } => {

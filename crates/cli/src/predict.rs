@@ -26,21 +26,22 @@ pub struct PredictOptions {
     #[arg(value_name = "PATH", conflicts_with_all = ["data", "train_part", "prompt"])]
     pub paths: Vec<PathBuf>,
     /// How many of the likeliest classes to tell
-    #[arg(long, value_name = "K", default_value_t = 1)]
+    #[arg(long, help_heading = "Answers", value_name = "K", default_value_t = 1)]
     pub top: usize,
     /// File for the outputs: a table (.csv), objects (.json) or the scores as an array (.npy); for a class of each pixel a
     /// folder, for a mask of each picture (PNG) [default: standard output]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Answers", value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Text to go on with, for models of text
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["data", "train_part", "top", "out"])]
+    #[arg(long, help_heading = "Answers", value_name = "TEXT", conflicts_with_all = ["data", "train_part", "top", "out"])]
     pub prompt: Option<String>,
     /// How many tokens to add to the prompt [default: 200]
-    #[arg(long, value_name = "N", requires = "prompt", conflicts_with = "paths")]
+    #[arg(long, help_heading = "Answers", value_name = "N", requires = "prompt", conflicts_with = "paths")]
     pub tokens: Option<usize>,
     /// How freely tokens are drawn: 0 takes the likeliest every time, 1 draws as likely as the model says [default: 0.8]
     #[arg(
         long,
+        help_heading = "Answers",
         value_name = "T",
         requires = "prompt",
         conflicts_with = "paths",
@@ -48,7 +49,7 @@ pub struct PredictOptions {
     )]
     pub temperature: Option<f64>,
     /// Seed of the draws: the same seed gives the same text [default: 0]
-    #[arg(long, value_name = "N", requires = "prompt", conflicts_with = "paths")]
+    #[arg(long, help_heading = "Answers", value_name = "N", requires = "prompt", conflicts_with = "paths")]
     pub seed: Option<u64>,
 }
 
@@ -62,6 +63,12 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
     }
     if options.paths.is_empty() {
         let trained = open(&options.trained, BatchKind::Predict, Report::Classes)?;
+        if options.out.is_none() && trained.is_text() {
+            return Err(Failure::usage(
+                "this is a model of text: --prompt TEXT goes on with a text; --out FILE takes the scores of every token of the \
+                 test part",
+            ));
+        }
         return rows(options, &trained, Form::of(options, false)?, |row| row.to_string());
     }
     let given = Given::open(options, describe(&options.trained.run)?)?;
@@ -84,7 +91,7 @@ fn rows(
 ) -> Result<(), Failure> {
     // Where standard output is the answer, nothing else is printed there.
     let quiet = options.out.is_none();
-    let (mut session, planned) = trained.session(options.trained.json, !quiet)?;
+    let (mut session, planned) = trained.session(options.trained.json, options.trained.sheet && !quiet)?;
     let answers = Answers::new(trained, options);
     let mut sink = Sink::create(options.out.as_deref(), form)?;
     let mut count = 0;

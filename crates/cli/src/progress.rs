@@ -1,5 +1,5 @@
 //! What the program is doing, so that it is never silent for long: on a terminal a line that updates, elsewhere a line on standard
-//! error after a second and then every ten. Standard output is never touched.
+//! error after one, two, four and eight seconds, and then every ten. Standard output is never touched.
 
 use super::signals;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks at what there is to show.
 const TICK: Duration = Duration::from_millis(100);
-/// How long nothing is said before the first line of an activity, and between its lines where there is no terminal.
+/// How long nothing is said before the first line of an activity, and at most between its lines, where there is no terminal.
 const FIRST: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_secs(10);
 /// The same on a terminal, where the line goes away by itself.
@@ -139,7 +139,9 @@ impl State {
             }
             return None;
         }
-        let due = silent >= if frame.printed { BETWEEN } else { FIRST };
+        // Lines double their distance.
+        let between = (now.duration_since(frame.since) / 2).clamp(FIRST, BETWEEN);
+        let due = silent >= if frame.printed { between } else { FIRST };
         if !due {
             return None;
         }

@@ -275,6 +275,15 @@ impl Trained {
         Ok((session, total))
     }
 
+    /// Whether the model is one of text: classes for each of several tokens.
+    pub fn is_text(&self) -> bool {
+        let fields = self.data.test.schema().fields();
+        let input = fields.ok().and_then(|(inputs, _)| inputs.into_iter().next());
+        input.is_some_and(|input| {
+            !input.ty.dtype.is_float() && input.bound.is_some() && self.classes.is_some()
+        })
+    }
+
     /// The part of the data to run on.
     pub fn part(&self) -> &Pipeline {
         &self.data.test

@@ -71,20 +71,26 @@ static FORMATS: &[Format] = {
             &[],
             opener!(mnist::open),
         ),
-        Format::new(
-            "images:DIR",
-            Family::Images,
-            "JPEG and PNG files, `DIR/class/*`, or `DIR/train/class/*` and `DIR/test/class/*`",
-            &[ImageSize, Channels, Augment, MaxPixels, Workers, Prefetch, SkipBad],
-            opener!(images::open),
-        ),
-        Format::new(
-            "tar:GLOB",
-            Family::Images,
-            "the same in tar files, or `key.jpg` beside `key.cls` as in WebDataset",
-            &[ImageSize, Channels, Augment, MaxPixels, Workers, Prefetch, SkipBad],
-            opener!(tar::open),
-        ),
+        Format {
+            model_sizes: &[ModelSize::Classes],
+            ..Format::new(
+                "images:DIR",
+                Family::Images,
+                "JPEG and PNG files, `DIR/class/*`, or `DIR/train/class/*` and `DIR/test/class/*`",
+                &[ImageSize, Channels, Augment, MaxPixels, Workers, Prefetch, SkipBad],
+                opener!(images::open),
+            )
+        },
+        Format {
+            model_sizes: &[ModelSize::Classes],
+            ..Format::new(
+                "tar:GLOB",
+                Family::Images,
+                "the same in tar files, or `key.jpg` beside `key.cls` as in WebDataset",
+                &[ImageSize, Channels, Augment, MaxPixels, Workers, Prefetch, SkipBad],
+                opener!(tar::open),
+            )
+        },
         Format {
             model_sizes: &[ModelSize::Classes],
             ..Format::new(

@@ -33,7 +33,8 @@ pub fn run(options: &PredictOptions, given: Given) -> Result<(), Failure> {
     let largest = (0..pictures.files().len()).map(|file| pictures.resized(file).iter().product::<usize>());
     let bytes = largest.max().unwrap_or(0).saturating_add(ENCODER_BYTES);
     trained.trainer = trained.trainer.outside(Entry::new("masks", bytes, "one picture's classes, its file"));
-    let (mut session, planned) = trained.session(options.trained.json, out.is_some())?;
+    let (mut session, planned) =
+        trained.session(options.trained.json, options.trained.sheet && out.is_some())?;
     let json = options.trained.json && out.is_none();
     let mut sink = Sink::create(None, if json { Form::Objects } else { Form::Lines })?;
     let mut mask = Mask { pictures: pictures.clone(), file: 0, classes: Vec::new() };

@@ -32,6 +32,31 @@ fn train(data: &str, more: &[&str]) -> Value {
 }
 
 #[test]
+fn a_model_has_the_classes_of_its_pictures() {
+    let scratch = Scratch::new("image-classes");
+    let data = pictures(&scratch);
+    let run = [
+        "train",
+        "--model=mobilenet_v2",
+        "--image-size=32",
+        "--batch=8",
+        "--steps=1",
+        "--json",
+        "--data",
+        &data,
+    ];
+    let classes =
+        |more: &[&str]| json(&plimsoll(&[&run[..], more].concat()))["model_options"]["classes"].clone();
+    assert_eq!((classes(&[]), classes(&["--classes=5"])), (3.into(), 5.into()));
+    let few = plimsoll(&[&run[..], &["--classes=2"]].concat());
+    let message = String::from_utf8_lossy(&few.stderr).into_owned();
+    assert!(
+        few.status.code() == Some(2) && message.contains("the data has 3 classes, the model 2"),
+        "{message}"
+    );
+}
+
+#[test]
 fn the_measured_peak_is_the_planned_one_with_input_workers() {
     let scratch = Scratch::new("image-peak");
     let data = pictures(&scratch);

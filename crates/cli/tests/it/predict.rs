@@ -35,8 +35,7 @@ fn trained_on_colours(scratch: &Scratch, count: usize) -> (String, Output) {
         }
     }
     let (run, data) = (scratch.path("run"), format!("images:{}", scratch.path("colours")));
-    let flags =
-        ["--model=lenet", "--image-size=16", "--channels=3", "--classes=3", "--batch=8", "--lr=0.005"];
+    let flags = ["--model=lenet", "--image-size=16", "--channels=3", "--batch=8", "--lr=0.005"];
     let output = plimsoll(&[&["train", "--epochs=30", "--data", &data, "--out", &run], &flags[..]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     (run, output)

@@ -61,7 +61,7 @@ pub(crate) struct Core {
     /// Nanoseconds of a byte from or to memory.
     pub byte: f64,
     /// Threads of the target.
-    threads: usize,
+    pub threads: usize,
 }
 
 impl Core {

@@ -8,9 +8,7 @@ use plimsoll_graph::op::Recurrent;
 use plimsoll_plan::KernelQuery;
 
 /// Multiply-adds of vectors that a vector of gates takes besides its product.
-const GATE: f64 = 30.0;
-/// The fraction of a product's speed that its few rows reach.
-const REACH: f64 = 0.75;
+const GATE: f64 = 60.0;
 /// Nanoseconds until all threads have begun a step.
 const STEP: f64 = 2_000.0;
 
@@ -32,9 +30,12 @@ pub(super) fn find(op: Recurrent, query: &KernelQuery<'_>) -> Found {
 
 /// The products and cells of all positions: nanoseconds on one thread.
 fn cost(core: &Core, spec: &LstmSpec, query: &KernelQuery<'_>) -> f64 {
-    let vectors = core.vectors(4 * spec.units) as f64 * spec.examples as f64;
-    let step = vectors * (spec.units as f64 / REACH + GATE) * core.slot + STEP;
-    spec.positions as f64 * step + core.memory(bytes(query))
+    let (split, columns) = (spec.split(core.threads), 4 * spec.units);
+    let products = core.tiles(core.even_tiles(split.rows), columns, spec.units, 1).slots;
+    let gates = GATE * core.vectors(columns) as f64 * spec.examples as f64;
+    let step = (products * split.groups() as f64 + gates) * core.slot;
+    let meeting = if split.own_examples || core.threads == 1 { 0.0 } else { STEP * core.threads as f64 };
+    spec.positions as f64 * (step + meeting) + core.memory(bytes(query))
 }
 
 struct Lstm {
@@ -42,8 +43,8 @@ struct Lstm {
 }
 
 impl Call for Lstm {
-    fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        recurrent::lstm_workspace(isa, threads, &self.spec)
+    fn workspace(&self, _: Isa, threads: usize) -> usize {
+        recurrent::lstm_workspace(threads, &self.spec)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
@@ -68,8 +69,8 @@ struct LstmGrad {
 }
 
 impl Call for LstmGrad {
-    fn workspace(&self, isa: Isa, threads: usize) -> usize {
-        recurrent::lstm_grad_workspace(isa, threads, &self.spec)
+    fn workspace(&self, _: Isa, threads: usize) -> usize {
+        recurrent::lstm_grad_workspace(threads, &self.spec)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {

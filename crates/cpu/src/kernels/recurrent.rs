@@ -1,8 +1,9 @@
 //! Long short-term memory, position after position.
 //!
 //! The kernel is packed once for all positions. A task has a block of units of some examples: it computes their products with the
-//! whole state before, and then their cells, so that threads meet once for each position. Bits depend on neither tasks nor
-//! threads.
+//! whole state before, and then their cells. Where there are many examples and the kernel stays in a core's cache, a thread has
+//! examples of its own, and threads meet at the end; otherwise they share the units, and meet once for each position. Bits depend
+//! on neither tasks nor threads.
 
 mod backward;
 mod forward;
@@ -12,7 +13,7 @@ mod tests;
 pub use backward::{LstmGradOperands, lstm_grad, lstm_grad_workspace};
 pub use forward::{LstmOperands, lstm, lstm_workspace};
 
-use crate::isa::{Context, Isa};
+use crate::isa::Context;
 use crate::kernels::gemm::WORTH_SHARING;
 use crate::kernels::gemm::chunks::{KC, chunks};
 use crate::kernels::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
@@ -27,11 +28,20 @@ const BLOCK: usize = 32;
 /// Examples of a task, at most: their sums stay in the first-level cache.
 const ROWS: usize = 64;
 
+/// Examples that a thread has to itself, at least: fewer use a kernel that comes from the second-level cache too seldom.
+const OWN_ROWS: usize = 8;
+
+/// Floats of the largest kernel that stays in a core's second-level cache.
+const OWN_KERNEL: usize = 256 * 1024;
+
 /// Shares of a step's tasks, at most.
 const SHARES: usize = 256;
 
 /// Gates of a unit.
 const GATES: usize = 4;
+
+/// Floats of a cache line.
+const LINE: usize = 16;
 
 /// The sizes of a recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,22 +86,42 @@ impl LstmSpec {
         (example * self.positions + position) * self.units
     }
 
-    /// Groups of examples: the rows of a task.
-    fn groups(&self) -> usize {
-        self.examples.div_ceil(ROWS)
+    /// How so many threads share the work.
+    pub(crate) fn split(&self, threads: usize) -> Split {
+        let each = self.examples.div_ceil(threads.max(1));
+        let own_examples = threads > 1 && each >= OWN_ROWS && self.kernel() <= OWN_KERNEL;
+        let groups = if own_examples { threads * each.div_ceil(ROWS) } else { self.examples.div_ceil(ROWS) };
+        Split { own_examples, examples: self.examples, rows: self.examples.div_ceil(groups.max(1)) }
+    }
+}
+
+/// How threads share the work of a recurrence.
+#[derive(Clone, Copy)]
+pub(crate) struct Split {
+    /// Whether each thread has examples of its own.
+    pub own_examples: bool,
+    examples: usize,
+    /// Examples of a group, but for the last: the rows of a task.
+    pub rows: usize,
+}
+
+impl Split {
+    /// Groups of examples.
+    pub fn groups(&self) -> usize {
+        self.examples.div_ceil(self.rows.max(1))
     }
 
     /// The examples of a group.
     fn group(&self, group: usize) -> Range<usize> {
-        group * ROWS..((group + 1) * ROWS).min(self.examples)
+        group * self.rows..((group + 1) * self.rows).min(self.examples)
     }
 }
 
-/// Steps whose tasks go to the same threads again, as far as those are free: a block's part of the kernel is then in the cache of
-/// its core.
+/// The steps of a recurrence.
 struct Steps<'a> {
     ctx: Context<'a>,
     spec: LstmSpec,
+    split: Split,
     /// The last step that each share of the tasks was taken in.
     taken: [AtomicU32; SHARES],
     step: u32,
@@ -99,21 +129,31 @@ struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     fn new(ctx: Context<'a>, spec: &LstmSpec) -> Self {
-        Self { ctx, spec: *spec, taken: [const { AtomicU32::new(0) }; SHARES], step: 0 }
+        let split = spec.split(ctx.pool.threads());
+        Self { ctx, spec: *spec, split, taken: [const { AtomicU32::new(0) }; SHARES], step: 0 }
     }
 
-    /// Runs the tasks of a step: a block of units of a group of examples each.
+    /// Runs all steps, one after another for every example.
+    fn run_all(&mut self, task: impl Fn(usize, Part, usize) + Sync) {
+        if !self.split.own_examples {
+            return (0..self.spec.positions)
+                .for_each(|step| self.run(|part, worker| task(step, part, worker)));
+        }
+        self.ctx.pool.run(self.split.groups(), &|group, worker| {
+            for step in 0..self.spec.positions {
+                (0..self.spec.blocks()).for_each(|block| task(step, self.part(block, group), worker));
+            }
+        });
+    }
+
+    /// Runs the tasks of a step: a block of units of a group of examples each. They go to the same threads as in the step before,
+    /// as far as those are free: a block's part of the kernel is then in the cache of its core.
     fn run(&mut self, task: impl Fn(Part, usize) + Sync) {
         self.step += 1;
         let (spec, step, taken) = (self.spec, self.step, &self.taken);
         let (blocks, threads) = (spec.blocks(), self.ctx.pool.threads());
-        let tasks = blocks * spec.groups();
-        let run = |i: usize, worker: usize| {
-            let (block, group) = (i % blocks, i / blocks);
-            let first = block * BLOCK;
-            let units = BLOCK.min(spec.units - first);
-            task(Part { block, first, units, group, rows: spec.group(group) }, worker);
-        };
+        let tasks = blocks * self.split.groups();
+        let run = |i: usize, worker: usize| task(self.part(i % blocks, i / blocks), worker);
         if threads == 1 || spec.examples * spec.kernel() < WORTH_SHARING {
             return (0..tasks).for_each(|i| run(i, 0));
         }
@@ -129,6 +169,12 @@ impl<'a> Steps<'a> {
             }
         });
     }
+
+    fn part(&self, block: usize, group: usize) -> Part {
+        let first = block * BLOCK;
+        let units = BLOCK.min(self.spec.units - first);
+        Part { block, first, units, examples: self.split.group(group) }
+    }
 }
 
 /// A block of units of some examples.
@@ -137,46 +183,34 @@ struct Part {
     /// The first unit.
     first: usize,
     units: usize,
-    group: usize,
-    rows: Range<usize>,
+    examples: Range<usize>,
 }
 
-/// A first operand of `k` columns, one row for each example, packed into tiles: in each, the rows of a column lie together.
+/// A first operand of `k` columns, one row for each example.
 #[derive(Clone, Copy)]
-struct Tiles {
-    mr: usize,
-    k: usize,
+struct Rows {
+    /// The distance between rows.
+    step: usize,
     start: Shared<f32>,
 }
 
-impl Tiles {
-    fn floats(isa: Isa, spec: &LstmSpec, k: usize) -> usize {
-        let mr = Kernels::of(isa).mr;
-        whole_lines(spec.groups() * ROWS.min(spec.examples).div_ceil(mr) * mr * k)
+impl Rows {
+    /// A line more than `k` takes: rows whole pages apart would share the few places of one cache set.
+    fn step(k: usize) -> usize {
+        whole_lines(k) + LINE
     }
 
-    fn new(isa: Isa, k: usize, space: &mut [f32]) -> Self {
-        Self { mr: Kernels::of(isa).mr, k, start: Shared::new(space) }
+    fn floats(spec: &LstmSpec, k: usize) -> usize {
+        spec.examples * Self::step(k)
     }
 
-    /// Where a tile of a group begins; groups before the last are full.
-    fn tile(&self, group: usize, index: usize) -> *mut f32 {
-        self.start.at((group * ROWS.div_ceil(self.mr) + index) * self.mr * self.k)
+    fn new(k: usize, space: &mut [f32]) -> Self {
+        Self { step: Self::step(k), start: Shared::new(space) }
     }
 
-    /// Writes columns of a row of a group with so many rows, from a column on.
-    ///
-    /// # Safety
-    /// The row and the columns exist, and nothing else touches them.
-    unsafe fn write(&self, group: usize, [row, rows]: [usize; 2], column: usize, values: &[f32]) {
-        let tiles = rows.div_ceil(self.mr);
-        let index = ((row + 1) * tiles - 1) / rows;
-        let lane = row - index * rows / tiles;
-        let tile = self.tile(group, index).wrapping_add(lane + column * self.mr);
-        for (i, &value) in values.iter().enumerate() {
-            // SAFETY: the caller's contract.
-            unsafe { *tile.add(i * self.mr) = value };
-        }
+    /// Where a column of an example's row is.
+    fn at(&self, example: usize, column: usize) -> *mut f32 {
+        self.start.at(example * self.step + column)
     }
 }
 
@@ -221,29 +255,21 @@ impl Panels {
         Self { kernels, k, start: all.at(0) }
     }
 
-    /// `sums = a · block` for a group of rows, by rows of `step` floats.
+    /// `sums = a · block` for the rows of some examples, by rows of `step` floats.
     ///
     /// # Safety
-    /// The group's rows are written, and `sums` is good for writes of rows of [`BLOCK`] floats.
-    unsafe fn multiply(
-        &self,
-        block: usize,
-        a: Tiles,
-        group: usize,
-        rows: usize,
-        sums: *mut f32,
-        step: usize,
-    ) {
-        let (width, mr) = (self.kernels.nr(), self.kernels.mr);
-        let tiles = rows.div_ceil(mr);
+    /// The rows are written, and `sums` is good for writes of rows of [`BLOCK`] floats.
+    unsafe fn multiply(&self, block: usize, a: Rows, examples: &Range<usize>, sums: *mut f32, step: usize) {
+        let (width, rows) = (self.kernels.nr(), examples.len());
+        let tiles = rows.div_ceil(self.kernels.mr);
         for column in (0..BLOCK).step_by(width) {
             let panel = self.start.wrapping_add((block * BLOCK + column) * self.k);
             for chunk in chunks(self.k, KC) {
                 for index in 0..tiles {
                     let (row, end) = (index * rows / tiles, (index + 1) * rows / tiles);
                     let tile = Tile {
-                        a: a.tile(group, index).wrapping_add(chunk.start * mr),
-                        a_step: mr,
+                        a: a.at(examples.start + row, chunk.start),
+                        a_step: a.step,
                         walk: Walk::STRAIGHT,
                         k_start: 0,
                         k_len: chunk.len(),
@@ -257,7 +283,7 @@ impl Panels {
                         finish: Finish::NONE,
                     };
                     // SAFETY: as the caller promises; panels are packed whole, and an instruction set was checked when they were.
-                    unsafe { self.kernels.micro(Form::Columns, end - row, width)(&tile) };
+                    unsafe { self.kernels.micro(Form::Rows, end - row, width)(&tile) };
                 }
             }
         }

@@ -95,7 +95,7 @@ impl Callback for RunLog {
                 // A checkpoint may come next, and a run resumed from it does not write this step again.
                 self.flush()?;
             }
-            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, since_best } => {
+            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, since_best, .. } => {
                 let accuracy = evaluation.accuracy.map(|accuracy| ("accuracy", accuracy));
                 let own =
                     [("train_loss", train_loss), ("test_loss", evaluation.loss)].into_iter().chain(accuracy);

@@ -72,6 +72,27 @@ pub trait Metric: Send {
     fn bytes(&self) -> usize;
 }
 
+/// Its figures: `precision/macro 0.9312, precision/0 0.9518`.
+///
+/// ```
+/// use plimsoll_train::metrics::{Metric, MetricSpec, Outputs, Rows, Targets};
+///
+/// let mut score: Box<dyn Metric> = "accuracy".parse::<MetricSpec>()?.make(2)?;
+/// score.update(&Rows::new(Outputs::Scores { values: &[0.1, 0.7, 0.8, 0.2], width: 2 }, Targets::Classes(&[1, 1]), &[])?)?;
+/// assert_eq!(score.to_string(), "accuracy 0.5000");
+/// # Ok::<(), plimsoll_train::metrics::MetricError>(())
+/// ```
+impl fmt::Display for dyn Metric + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut written, mut between) = (Ok(()), "");
+        self.figures(&mut |name, value| {
+            written = written.and_then(|()| write!(f, "{between}{name} {value:.4}"));
+            between = ", ";
+        });
+        written
+    }
+}
+
 /// A metric of more figures than this is left out of [`crate::TrainEvent::Validation`]; read it in
 /// [`crate::Session::metrics`].
 pub const MAX_REPORTED: usize = 1024;

@@ -2,7 +2,7 @@
 
 use super::batch_plan::OutputSlot;
 use super::{Control, Evaluation, Saved, Session};
-use crate::metrics::{Metric, Outputs, Rows, Targets};
+use crate::metrics::{Accuracy, Decision, Metric, Outputs, Rows, Targets};
 use crate::{BatchKind, Progress, TrainError};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Cursor, Pipeline};
@@ -49,7 +49,8 @@ impl Session {
         let of = part.len().map(|len| len as u64);
         let mut batches = part.start_epoch(Cursor::default())?;
         let (mut loss, mut weights, mut examples) = (0.0, 0.0, 0u64);
-        let mut hits = Hits::default();
+        let classes = self.trainer.model.target().bound;
+        let (mut hits, mut accuracy) = (Hits::default(), None);
         while let Some(batch) = batches.next()? {
             let plan = self.find_plan(BatchKind::Evaluate, batch)?;
             let (weight, _) = self.run_plan(plan, batch, false)?;
@@ -61,15 +62,21 @@ impl Session {
                 self.prepared.read_output(plan, index, cast_slice_mut(predictions))?;
                 hits.count(cast_slice(predictions), batch.labels());
             }
-            if !metrics.is_empty() {
-                self.update_metrics(plan, batch, metrics)?;
+            // A score for every class of every label.
+            let scores = self.batch_plans[plan].output.map_or(0, |slot| slot.bytes / size_of::<f32>());
+            let labels = batch.labels().len() / size_of::<i32>();
+            let scored = classes.filter(|classes| scores == labels * classes && scores > 0);
+            let own = scored
+                .map(|classes| accuracy.get_or_insert_with(|| Accuracy::new(Decision::highest(classes))));
+            if own.is_some() || !metrics.is_empty() {
+                self.update_metrics(plan, batch, own, metrics)?;
             }
             self.check_progress(&Progress::Evaluating { examples, of })?;
         }
         self.count_skipped(&batches);
-        let classes = self.trainer.model.target().bound.is_some();
         let loss = loss / weights.max(f64::MIN_POSITIVE);
-        Ok(Evaluation { loss, accuracy: hits.accuracy(), examples, classes })
+        let accuracy = hits.accuracy().or(accuracy.map(|accuracy| accuracy.value()));
+        Ok(Evaluation { loss, accuracy, examples, classes: classes.is_some() })
     }
 
     /// Gives the outputs of the batch that ran last to metrics.
@@ -77,6 +84,7 @@ impl Session {
         &mut self,
         plan: usize,
         batch: &Batch,
+        accuracy: Option<&mut Accuracy>,
         metrics: &mut [Box<dyn Metric>],
     ) -> Result<(), TrainError> {
         let OutputSlot { index, bytes, .. } = self.batch_plans[plan].output.ok_or_else(|| {
@@ -96,6 +104,7 @@ impl Session {
         let weights = self.feed.raw_weights();
         let per_label = matches!(targets, Targets::Classes(labels) if labels.len() == weights.len());
         let rows = Rows::new(outputs, targets, if per_label { weights } else { &[] })?;
+        accuracy.map_or(Ok(()), |accuracy| accuracy.update(&rows))?;
         metrics.iter_mut().try_for_each(|metric| metric.update(&rows))?;
         Ok(())
     }

@@ -62,9 +62,11 @@ pub enum TrainEvent<'e> {
         step: u64,
         /// The epoch, from 0.
         epoch: u64,
+        /// What was evaluated: `validation`, or `test` in data without such a part.
+        part: &'static str,
         /// Mean loss over the steps since the last validation; NaN where there were none.
         train_loss: f64,
-        /// The validation part's figures; the test part's in data without one.
+        /// The part's figures.
         evaluation: Evaluation,
         /// The trainer's metrics, by name; metrics of many figures are left out.
         figures: &'e [(String, f64)],

@@ -196,8 +196,16 @@ impl Session {
             self.validated = self.steps_done;
         }
         let (epoch, since_best) = (self.epoch(step), self.best.waited);
-        let event =
-            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures: &figures, since_best };
+        let part = if data.validation.is_some() { "validation" } else { "test" };
+        let event = TrainEvent::Validation {
+            step,
+            epoch,
+            part,
+            train_loss,
+            evaluation,
+            figures: &figures,
+            since_best,
+        };
         Ok((evaluation, listeners.notify(&event)?))
     }
 
@@ -210,7 +218,7 @@ impl Session {
         let figures = reported_figures(&self.metrics);
         let mut evaluation = evaluation?;
         let accuracy = figures.iter().find(|(name, _)| name == "accuracy").map(|(_, value)| *value);
-        evaluation.accuracy = evaluation.accuracy.or(accuracy);
+        evaluation.accuracy = accuracy.or(evaluation.accuracy);
         Ok((evaluation, figures))
     }
 }

@@ -47,10 +47,10 @@ impl Callback for ShowProgress {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         match event {
             TrainEvent::Step { step, steps, epoch, loss, .. } => self.step(*step, *steps, *epoch, *loss),
-            TrainEvent::Validation { epoch, train_loss, evaluation, .. } => {
+            TrainEvent::Validation { epoch, part, train_loss, evaluation, .. } => {
                 let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
                 write(&format!(
-                    "{clear}epoch {}: training loss {train_loss:.4}; validation: {evaluation}\n",
+                    "{clear}epoch {}: training loss {train_loss:.4}; {part}: {evaluation}\n",
                     epoch + 1
                 ));
             }

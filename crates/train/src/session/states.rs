@@ -5,10 +5,31 @@ use crate::files::checkpoint_folder::newest;
 use crate::files::weights;
 use crate::suggestion::suggestion;
 use crate::{Loaded, Names, TrainError, WEIGHTS_FILE};
-use plimsoll_tensor::Tensor;
+use plimsoll_graph::Role;
+use plimsoll_tensor::{Tensor, TensorType};
 use std::path::{Path, PathBuf};
 
 impl Session {
+    /// The name and type of every parameter: what [`Session::state`] reads, and what `freeze` and `read_gradients` of a
+    /// [`plimsoll_nn::Recipe`] match.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Memory};
+    /// use plimsoll_nn::{Dense, Sequential, Sgd};
+    /// use plimsoll_train::Trainer;
+    /// let (x, y) = ([[1.0f32, 2.0]], [[1.0f32]]);
+    /// let data = Dataset::new("point", Memory::values(x, y)?, Memory::values(x, y)?);
+    /// let model = Sequential::regression([2], [1]).push(Dense::new(1));
+    /// let run = Trainer::new(model, Sgd::new(0.1)).batch(1).plan(&data)?.start()?;
+    /// let names: Vec<String> = run.parameters().map(|(name, ty)| format!("{name} {ty}")).collect();
+    /// assert_eq!(names, ["dense/kernel f32[2,1]", "dense/bias f32[1]"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn parameters(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        let parameters = self.plans.states.iter().filter(|state| state.role == Role::Parameter);
+        parameters.map(|state| (state.name.as_str(), &state.ty))
+    }
+
     /// A state by its name, like `dense1/kernel`.
     pub fn state(&self, name: &str) -> Result<Tensor, TrainError> {
         let index = self.state_index(name)?;

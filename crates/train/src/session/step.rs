@@ -14,6 +14,30 @@ impl Session {
         self.run_step(batch)
     }
 
+    /// Multiplies the learning rate of the optimizer and its schedule from the next step on, for a loop of your own; a
+    /// [`Session::fit`] has its callbacks for that, and starts at 1 again.
+    ///
+    /// ```
+    /// use plimsoll_data::{Batch, Dataset, Memory};
+    /// use plimsoll_nn::{Dense, Sequential, Sgd};
+    /// use plimsoll_train::Trainer;
+    /// let (x, y) = ([[1.0f32, 2.0]], [[1.0f32]]);
+    /// let data = Dataset::new("point", Memory::values(x, y)?, Memory::values(x, y)?);
+    /// let model = Sequential::regression([2], [1]).push(Dense::new(1));
+    /// let mut run = Trainer::new(model, Sgd::new(0.1)).batch(1).plan(&data)?.start()?;
+    /// let before = run.state("dense/kernel")?;
+    /// run.scale_learning_rate(0.0);
+    /// run.train_step(&Batch::of([x], y)?)?;
+    /// assert_eq!(run.state("dense/kernel")?, before);
+    /// run.scale_learning_rate(1.0);
+    /// run.train_step(&Batch::of([x], y)?)?;
+    /// assert_ne!(run.state("dense/kernel")?, before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scale_learning_rate(&mut self, scale: f64) {
+        self.callback_scale = scale;
+    }
+
     /// As [`Session::train_step`], of a run that follows from the trainer alone.
     pub(super) fn run_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         let plan = self.find_plan(BatchKind::Train, batch)?;

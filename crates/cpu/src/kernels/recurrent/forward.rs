@@ -1,19 +1,19 @@
 //! From the projected inputs to the outputs.
 
-use super::{BLOCK, GATES, LstmSpec, Panels, Steps, Tiles, bytes, fetch, load, parts, store, sums_floats};
-use crate::isa::{Context, Isa};
+use super::{BLOCK, GATES, LstmSpec, Panels, Rows, Steps, bytes, fetch, load, parts, store, sums_floats};
+use crate::isa::Context;
 use crate::kernels::gemm::pack::Strip;
 use crate::kernels::math::{Shared, sigmoid, simd_fn, tanh};
 
 /// Of the packed kernel, of the states before and after a step, and of the workers' sums.
-fn floats(isa: Isa, threads: usize, spec: &LstmSpec) -> [usize; 4] {
-    let state = Tiles::floats(isa, spec, spec.units);
+fn floats(threads: usize, spec: &LstmSpec) -> [usize; 4] {
+    let state = Rows::floats(spec, spec.units);
     [Panels::floats(spec.units, GATES * spec.blocks()), state, state, threads * sums_floats(GATES)]
 }
 
 /// The bytes of workspace that [`lstm`] needs: a multiple of 64.
-pub fn lstm_workspace(isa: Isa, threads: usize, spec: &LstmSpec) -> usize {
-    bytes(&floats(isa, threads, spec))
+pub fn lstm_workspace(threads: usize, spec: &LstmSpec) -> usize {
+    bytes(&floats(threads, spec))
 }
 
 /// The operands of [`lstm`]: see `plimsoll_graph::op::Recurrent::Lstm`. The gates may lie where x does.
@@ -46,7 +46,7 @@ pub unsafe fn lstm(ctx: Context<'_>, spec: &LstmSpec, o: &LstmOperands, workspac
     if spec.state() == 0 {
         return;
     }
-    let [packed, before, after, sums] = parts(workspace, floats(ctx.isa, ctx.pool.threads(), spec));
+    let [packed, before, after, sums] = parts(workspace, floats(ctx.pool.threads(), spec));
     let kernel = Shared::from_ptr(o.kernel.cast_mut());
     let panels = Panels::pack(ctx, units, GATES * spec.blocks(), packed, |block, column| {
         let (first, gate) = (block / GATES * BLOCK + column, block % GATES);
@@ -54,59 +54,51 @@ pub unsafe fn lstm(ctx: Context<'_>, spec: &LstmSpec, o: &LstmOperands, workspac
         let src = kernel.at(gate * units + first_inside).cast_const();
         Strip { src, lane_step: 1, k_step: GATES * units, lanes: units - first.min(units) }
     });
-    let [mut before, mut after] = [before, after].map(|space| Tiles::new(ctx.isa, units, space));
+    let states = [before, after].map(|space| Rows::new(units, space));
     let sums = Shared::new(sums);
-    for group in 0..spec.groups() {
-        let rows = spec.group(group);
-        for (row, example) in rows.clone().enumerate() {
-            // SAFETY: rows of the state, before any task runs.
-            unsafe {
-                let values = std::slice::from_raw_parts(o.h.add(example * units), units);
-                before.write(group, [row, rows.len()], 0, values);
-            }
-        }
+    for example in 0..spec.examples {
+        // SAFETY: a row of the state, before any task runs.
+        unsafe { std::ptr::copy_nonoverlapping(o.h.add(example * units), states[0].at(example, 0), units) };
     }
     let mut steps = Steps::new(ctx, spec);
-    for step in 0..spec.positions {
+    steps.run_all(|step, part, worker| {
+        let (before, after) = (states[step % 2], states[(step + 1) % 2]);
         let position = spec.position(step);
-        steps.run(|part, worker| {
-            let (rows, sums) = (part.rows.len(), sums.at(worker * sums_floats(GATES)));
-            for example in part.rows.clone() {
-                let at = spec.at(example, position);
-                (0..GATES).for_each(|gate| fetch(o.x.wrapping_add(GATES * at + gate * units + part.first)));
-                fetch(o.cells.wrapping_add(at + part.first));
-                fetch(o.y.wrapping_add(at + part.first));
-            }
-            for gate in 0..GATES {
-                let (block, sums) = (part.block * GATES + gate, sums.wrapping_add(gate * BLOCK));
-                // SAFETY: the state before is complete, and the sums are the worker's own.
-                unsafe { panels.multiply(block, before, part.group, rows, sums, GATES * BLOCK) };
-            }
-            for (row, example) in part.rows.clone().enumerate() {
-                let here = spec.at(example, position) + part.first;
-                let gates = |gate: usize| GATES * spec.at(example, position) + gate * units + part.first;
-                let n = part.units;
-                // SAFETY: every task has its own units of its own examples, and reads x there before it writes gates.
-                unsafe {
-                    let products: &[[f32; BLOCK]; GATES] = &*sums.add(row * GATES * BLOCK).cast();
-                    let mut all = [0, 1, 2, 3].map(|gate| load(o.x.add(gates(gate)), n));
-                    let earlier = match step {
-                        0 => o.c.add(example * units + part.first),
-                        _ => o.cells.add(spec.at(example, spec.position(step - 1)) + part.first).cast_const(),
-                    };
-                    let (mut cell, mut y) = (load(earlier, n), [0.0; BLOCK]);
-                    cell_forward(ctx.isa, products, &mut all, &mut cell, &mut y);
-                    for (gate, values) in all.iter().enumerate() {
-                        store(values, o.gates.add(gates(gate)), n);
-                    }
-                    store(&cell, o.cells.add(here), n);
-                    store(&y, o.y.add(here), n);
-                    after.write(part.group, [row, rows], part.first, &y[..n]);
+        let sums = sums.at(worker * sums_floats(GATES));
+        for example in part.examples.clone() {
+            let at = spec.at(example, position);
+            (0..GATES).for_each(|gate| fetch(o.x.wrapping_add(GATES * at + gate * units + part.first)));
+            fetch(o.cells.wrapping_add(at + part.first));
+            fetch(o.y.wrapping_add(at + part.first));
+        }
+        for gate in 0..GATES {
+            let (block, sums) = (part.block * GATES + gate, sums.wrapping_add(gate * BLOCK));
+            // SAFETY: the state before is complete, and the sums are the worker's own.
+            unsafe { panels.multiply(block, before, &part.examples, sums, GATES * BLOCK) };
+        }
+        for (row, example) in part.examples.clone().enumerate() {
+            let here = spec.at(example, position) + part.first;
+            let gates = |gate: usize| GATES * spec.at(example, position) + gate * units + part.first;
+            let n = part.units;
+            // SAFETY: every task has its own units of its own examples, and reads x there before it writes gates.
+            unsafe {
+                let products: &[[f32; BLOCK]; GATES] = &*sums.add(row * GATES * BLOCK).cast();
+                let mut all = [0, 1, 2, 3].map(|gate| load(o.x.add(gates(gate)), n));
+                let earlier = match step {
+                    0 => o.c.add(example * units + part.first),
+                    _ => o.cells.add(spec.at(example, spec.position(step - 1)) + part.first).cast_const(),
+                };
+                let (mut cell, mut y) = (load(earlier, n), [0.0; BLOCK]);
+                cell_forward(ctx.isa, products, &mut all, &mut cell, &mut y);
+                for (gate, values) in all.iter().enumerate() {
+                    store(values, o.gates.add(gates(gate)), n);
                 }
+                store(&cell, o.cells.add(here), n);
+                store(&y, o.y.add(here), n);
+                store(&y, after.at(example, part.first), n);
             }
-        });
-        std::mem::swap(&mut before, &mut after);
-    }
+        }
+    });
 }
 
 simd_fn! {

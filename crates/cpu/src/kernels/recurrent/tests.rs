@@ -52,7 +52,7 @@ impl Case {
             cells: cells.as_mut_ptr(),
             gates: if in_place { x.as_mut_ptr() } else { gates.as_mut_ptr() },
         };
-        let mut space = Workspace::new(lstm_workspace(ctx.isa, threads, &spec));
+        let mut space = Workspace::new(lstm_workspace(threads, &spec));
         // SAFETY: all buffers have their sizes.
         unsafe { lstm(ctx, &spec, &operands, space.get()) };
         let mut gates = if in_place { x } else { gates };
@@ -71,7 +71,7 @@ impl Case {
             dh: dh.as_mut_ptr(),
             dc: if in_place { c.as_mut_ptr() } else { dc.as_mut_ptr() },
         };
-        let mut space = Workspace::new(lstm_grad_workspace(ctx.isa, threads, &spec));
+        let mut space = Workspace::new(lstm_grad_workspace(threads, &spec));
         // SAFETY: all buffers have their sizes.
         unsafe { lstm_grad(ctx, &spec, &operands, space.get()) };
         let (dx, dc) = if in_place { (gates, c) } else { (dx, dc) };
