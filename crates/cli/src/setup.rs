@@ -10,7 +10,7 @@ use plimsoll::Size;
 use plimsoll::cpu::Cpu;
 use plimsoll::data::{Dataset, Family, Format, FormatOption, OpenOptions, open};
 use plimsoll::memory::{self, Process, Tag};
-use plimsoll::nn::Field;
+use plimsoll::nn::{Field, Model};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::disk_rates;
@@ -112,6 +112,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         model = zoo_model::model(&sizes, Some(&name))?;
     }
     let data = fitted(data, model.as_ref(), options.seed)?;
+    check_pictures(&options.model, model.as_ref(), &data)?;
     model = narrowed(model, &data, precision)?;
     let examples = data.train.len().unwrap_or(step_examples);
     let most = examples / accumulate;
@@ -213,6 +214,38 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     let line_bytes = device_line.unwrap_or(line_bytes);
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
+}
+
+/// Refuses pictures in memory of another size than the model's, with the flags of a model that takes them.
+fn check_pictures(options: &ModelOptions, model: &dyn Model, data: &Dataset) -> Result<(), Failure> {
+    let entry = entry(&options.model)?;
+    let (inputs, (found, _)) = (model.inputs(), data.train.schema().fields()?);
+    let shape = |field: Option<&Field>| <[usize; 3]>::try_from(&field?.ty.shape[..]).ok();
+    let (Some(takes), Some(has)) = (shape(inputs.first()), shape(found.first().copied())) else {
+        return Ok(());
+    };
+    let flags = [
+        ("image", "--image-size", takes[0] != has[0], has[0]),
+        ("channels", "--channels", takes[2] != has[2], has[2]),
+    ];
+    let differ = flags.into_iter().filter(|(_, _, differs, _)| *differs);
+    let flags: Option<Vec<String>> = differ
+        .map(|(option, flag, _, size)| entry.options.contains(&option).then(|| format!("{flag} {size}")))
+        .collect();
+    match flags {
+        Some(flags) if !flags.is_empty() && has[0] == has[1] => Err(Failure::usage(format!(
+            "{} takes pictures of {}×{} with {} channels, the data has {}×{} with {}: add {}",
+            entry.name,
+            takes[0],
+            takes[1],
+            takes[2],
+            has[0],
+            has[1],
+            has[2],
+            flags.join(" ")
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses micro-batches and accumulated batches that do not end at blocks of examples, with the next flags that do.

@@ -91,7 +91,7 @@ fn time(setup: &Setup, sheet: &LoadSheet) -> String {
     let (step, evaluation) = (time_in_words(step), time_in_words(evaluation));
     let plural = if validations == 1 { "" } else { "s" };
     format!(
-        "about {} in all: {step} a step, {} validation{plural} of {evaluation}",
+        "about {} in all on an idle machine: {step} a step, {} validation{plural} of {evaluation}",
         time_in_words(whole),
         count(validations as usize)
     )

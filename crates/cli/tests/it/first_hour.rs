@@ -31,6 +31,9 @@ fn names_and_units_of_other_programs_are_understood() {
     refused(&["train", "--data", &scratch.path("")], &["did you mean images:"]);
     refused(&["train", "--ema=0.99999999"], &["--ema", "rounds to 1"]);
     refused(&["train", "--class-weights=0,0,0,0,0,0,0,0,0,0"], &["--class-weights", "at least one"]);
+    let sizes = ["28×28 with 1", "add --image-size 28 --channels 1"];
+    refused(&["train", "--model=resnet20", "--data=mnist"], &sizes);
+    said(&["plan", "--model=resnet20", "--data=mnist", "--image-size=28", "--channels=1"]);
     said(&["train", "--device=cpu", "--steps=1"]);
 }
 

@@ -215,7 +215,7 @@ fn logs_have_every_step_once_also_after_a_resume() {
     };
     let whole = run(None, false);
     assert_eq!(whole[0].lines().count(), 4, "{}", whole[0]);
-    assert!(whole[0].starts_with("step,epoch,since_best,train_loss,test_loss,f1/"), "{}", whole[0]);
+    assert!(whole[0].starts_with("step,epoch,since_best,train_loss,test_loss,accuracy,f1/"), "{}", whole[0]);
     assert_eq!(whole[1].lines().count(), 12 + 3, "{}", whole[1]);
     run(Some(9), false);
     // A killed run left lines after its checkpoint; they are replaced.
