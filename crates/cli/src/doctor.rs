@@ -109,7 +109,7 @@ fn processor() -> Option<String> {
 
 /// The instruction sets of this machine, the best last.
 fn instruction_sets(best: Isa) -> Vec<&'static str> {
-    Isa::ALL.into_iter().filter(|isa| *isa <= best).map(Isa::name).collect()
+    best.included().iter().map(|isa| isa.name()).collect()
 }
 
 fn table(found: &Findings) -> String {

@@ -23,6 +23,7 @@ static INSTRUCTION_SETS: &[ExecutorEntry] = &[
     },
     ExecutorEntry { name: "cpu, avx2", isa: Some(Isa::Avx2), make: |options| cpu(Isa::Avx2, options) },
     ExecutorEntry { name: "cpu, avx512", isa: Some(Isa::Avx512), make: |options| cpu(Isa::Avx512, options) },
+    ExecutorEntry { name: "cpu, neon", isa: Some(Isa::Neon), make: |options| cpu(Isa::Neon, options) },
 ];
 
 /// The CPU with the instruction sets that multiply bf16, emulated where this machine lacks them.

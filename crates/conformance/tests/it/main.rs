@@ -6,6 +6,7 @@ mod claims;
 mod cpu_matches_reference;
 mod golden_runs;
 mod gradients_match;
+mod instruction_sets;
 mod layers_match;
 mod low_precision;
 mod named_axes;

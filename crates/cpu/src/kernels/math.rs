@@ -51,6 +51,9 @@ macro_rules! simd_fn {
                 // SAFETY: likewise.
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Isa::Avx2 => unsafe { avx2$(::<$($g),+>)?($($arg),*) },
+                // SAFETY: the caller's contract, if there is one. Every machine of the architecture has NEON.
+                #[cfg(target_arch = "aarch64")]
+                $crate::isa::Isa::Neon => unsafe { body::<true $(, $($g),+)?>($($arg),*) },
                 // SAFETY: the caller's contract, if there is one.
                 _ => unsafe { body::<false $(, $($g),+)?>($($arg),*) },
             }

@@ -37,6 +37,7 @@ const HEAP_BYTES_PER_INSTRUCTION: usize = 720;
 const PLANNING_BYTES_PER_INSTRUCTION: usize = 1_160;
 const SEARCH_BYTES_PER_INSTRUCTION: usize = 540;
 
+/// The smallest page of any system: larger ones, as ARM has them, need fewer tables.
 const PAGE_BYTES: usize = 4 << 10;
 const PAGE_TABLE_ENTRY_BYTES: usize = 8;
 

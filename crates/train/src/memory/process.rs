@@ -1,5 +1,6 @@
 //! What a process needs besides its arena: entries of the load sheet.
 
+use super::watchdog::page_bytes;
 use super::{Watchdog, heap_parts, status, status_count, trim_heap};
 use crate::files::STATE_BUFFER_BYTES;
 use crate::trainer::Trainer;
@@ -9,8 +10,10 @@ use plimsoll_plan::sheet::STATE_BUFFER;
 
 /// The heap besides plans, data and buffers: arguments, text, headers of files.
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
-/// Resident part of one thread's stack and its kernel structures.
+/// Resident part of one thread's stack and its kernel structures, with pages of 4 KiB.
 const THREAD_BYTES: usize = 12 << 10;
+/// Pages of a thread, of whatever size: of its stack, and of its own variables at the stack's other end.
+const THREAD_PAGES: usize = 2;
 /// Code of planner, kernels and training loop that may become resident after a measurement of the program.
 const CODE_BYTES: usize = 4 << 20;
 /// Measured figures are rounded up to this, so that two runs of a program get the same plan.
@@ -71,11 +74,12 @@ impl Process {
             None => (measured_program().saturating_sub(embedded), status_count("Threads").unwrap_or(1)),
         };
         let held = if self.known.is_some() { 0 } else { held_already(&trainer, data) };
-        let kib = THREAD_BYTES >> 10;
+        let thread_bytes = THREAD_BYTES.max(THREAD_PAGES * page_bytes());
+        let kib = thread_bytes >> 10;
         let entries = [
             Entry::new("program", program_bytes, "code, constants, libraries"),
             Entry::new("embedded data", embedded, "compressed, inside the program"),
-            Entry::new("threads", threads * THREAD_BYTES, format!("{threads} × {kib} KiB of stack")),
+            Entry::new("threads", threads * thread_bytes, format!("{threads} × {kib} KiB of stack")),
             Entry::new(DATA_SET, data.resident_bytes(), "examples, or the list of files"),
             Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
         ];

@@ -116,7 +116,8 @@ fn read<'b>(file: &File, buffer: &'b mut [u8]) -> Option<&'b str> {
     std::str::from_utf8(&buffer[..count]).ok()
 }
 
-fn page_bytes() -> usize {
+/// The system's page: ARM has them of 4, 16 and 64 KiB.
+pub(super) fn page_bytes() -> usize {
     #[cfg(unix)]
     return rustix::param::page_size();
     #[cfg(not(unix))]

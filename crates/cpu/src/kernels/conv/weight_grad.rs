@@ -90,7 +90,10 @@ pub(crate) fn weight_grad_is_tiled<T: Float>(isa: Isa, shape: &ConvShape) -> boo
     #[cfg(target_arch = "x86_64")]
     return TileGrad::new::<T>(isa, shape, Split::new(1, shape, 1)).is_some();
     #[cfg(not(target_arch = "x86_64"))]
-    false
+    return {
+        let _ = (isa, shape);
+        false
+    };
 }
 
 /// How the examples are split into blocks and the blocks into tasks.

@@ -1,5 +1,7 @@
 //! What the micro-kernels of all instruction sets have in common.
 
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::pairs::{PER_SLOT, TILE};
 use super::portable;
@@ -107,7 +109,8 @@ impl Walk {
 /// Kernels may be planned for any machine, but only run on one that has their vector instructions: what differs in products
 /// of bf16 alone is emulated where it is missing.
 pub(crate) fn assert_available(isa: Isa) {
-    assert!(isa.vectors() <= Isa::detect(), "this machine lacks {}", isa.vectors().name());
+    let vectors = isa.vectors();
+    assert!(Isa::detect().included().contains(&vectors), "this machine lacks {}", vectors.name());
 }
 
 /// How a product's operands are packed.
@@ -169,6 +172,19 @@ pub(crate) struct Kernels {
     pub leave: unsafe fn(),
 }
 
+/// Tiles of other architectures' instruction sets: a machine can be planned for, but not run, on one of another
+/// architecture.
+mod elsewhere {
+    use super::Kernels;
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) static AVX2: Kernels = Kernels::wide(6, 8, [[&[]; 2]; 2]);
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) static AVX512: Kernels = Kernels::wide(14, 16, [[&[]; 2]; 2]);
+    #[cfg(not(target_arch = "aarch64"))]
+    pub(super) static NEON: Kernels = Kernels::wide(12, 4, [[&[]; 2]; 2]);
+}
+
 /// For kernels that need no preparation.
 pub(crate) fn nothing() {}
 
@@ -180,12 +196,20 @@ impl Kernels {
 
     /// For operands that are f32 or widened to it.
     pub(crate) fn of(isa: Isa) -> &'static Self {
-        match isa.vectors() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => &avx512::KERNELS,
+        match isa {
+            Isa::Portable => &portable::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::KERNELS,
-            _ => &portable::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => &avx512::KERNELS,
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 => &elsewhere::AVX2,
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => &elsewhere::AVX512,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &neon::KERNELS,
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::Neon => &elsewhere::NEON,
         }
     }
 

@@ -14,6 +14,8 @@ mod batch;
 pub(crate) mod chunks;
 mod direct;
 pub(crate) mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub(crate) mod pack;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod pairs;
@@ -281,6 +283,7 @@ struct Blocking {
     spec: GemmSpec,
     /// The length of the sums as they are packed, and that of a block.
     slots: usize,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only pairs are packed by blocks"))]
     block_slots: usize,
     /// Tasks along the rows, and along the columns that are packed at a time: even parts of the tiles and of the panels.
     row_blocks: usize,

@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use crate::isa::Isa;
 use crate::kernels::float::Float;
 use crate::kernels::math::simd_fn;
@@ -94,12 +96,12 @@ simd_fn! {
 unsafe fn pack_f32(isa: Isa, strip: Strip, dst: *mut f32, width: usize, k: usize) {
     let Strip { src, lane_step, k_step, lanes } = strip;
     #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 && lane_step == 1 {
+    if isa.vectors() == Isa::Avx512 && lane_step == 1 {
         // SAFETY: as the caller promises; an AVX-512 target is only chosen on machines that have it.
         return unsafe { avx512::copy_lanes((src, k_step, lanes), (dst, width), k) };
     }
     #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 && k_step == 1 {
+    if isa.vectors() == Isa::Avx512 && k_step == 1 {
         for lane in (0..width).step_by(16) {
             let here = lanes.saturating_sub(lane).min(16);
             for start in (0..k).step_by(16) {
@@ -115,6 +117,16 @@ unsafe fn pack_f32(isa: Isa, strip: Strip, dst: *mut f32, width: usize, k: usize
             }
         }
         return;
+    }
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::Neon && (lane_step == 1 || k_step == 1) {
+        // SAFETY: as the caller promises; every machine of the architecture has NEON.
+        return unsafe {
+            match lane_step {
+                1 => neon::copy_lanes((src, k_step, lanes), (dst, width), k),
+                _ => neon::transpose((src, lane_step, lanes), (dst, width), k),
+            }
+        };
     }
     let _ = isa;
     if lane_step == 1 {

@@ -7,10 +7,11 @@ const LANES: usize = 4;
 
 pub(crate) static KERNELS: Kernels = Kernels::wide(4, LANES, micro_table!(micro; 1 2 3 4));
 
-/// Fused where the build has the instruction; a call into a library for every term would be far too slow.
+/// Fused where the build was told of the instruction; a call into a library for every term would be far too slow. Not on ARM,
+/// which has [`Isa::Neon`](crate::isa::Isa::Neon) for that: plain code has the same bits on every architecture.
 #[inline(always)]
 fn multiply_add(a: f32, b: [f32; LANES], sum: [f32; LANES]) -> [f32; LANES] {
-    let fused = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+    let fused = cfg!(target_feature = "fma");
     std::array::from_fn(|lane| if fused { a.mul_add(b[lane], sum[lane]) } else { a * b[lane] + sum[lane] })
 }
 

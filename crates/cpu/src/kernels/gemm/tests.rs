@@ -180,6 +180,34 @@ fn two_calls_over_parts_of_k_have_the_bits_of_one() {
     }
 }
 
+/// Relu leaves a NaN, which so shows, and -0, which is not below zero.
+#[test]
+fn relu_keeps_nan_and_negative_zero() {
+    let pool = Pool::new(1).expect("threads start");
+    // Whole vectors of every set, and columns beside them.
+    let (n, sums) = (37, [-0.0, f32::NAN, -1.0, 2.0]);
+    let spec = GemmSpec { accumulate: true, ..GemmSpec::new(1, n, 1) };
+    let [a, b] = [[0.0], [-1.0]].map(|value: [f32; 1]| value.repeat(n));
+    let [a, b] = [&a, &b].map(|data| Mat { data, row_stride: n, col_stride: 1 });
+    let epilogue = Epilogue { bias: None, activation: Activation::Relu };
+    for isa in isas() {
+        let mut c: Vec<f32> = sums.into_iter().cycle().take(n).collect();
+        with_workspace(gemm_workspace::<f32, f32, f32>(isa, 1, &spec), |space| {
+            gemm(Context { pool: &pool, isa }, &spec, a, b, &mut c, epilogue, space);
+        });
+        let wanted: Vec<f32> = [-0.0, f32::NAN, 0.0, 2.0].into_iter().cycle().take(n).collect();
+        assert_bits(&c, &wanted, &format!("{isa:?}"));
+    }
+}
+
+/// So a plan for a machine of another architecture has that machine's workspaces.
+#[test]
+fn tiles_have_the_same_sizes_on_every_architecture() {
+    let sizes = |isa| (Kernels::of(isa).mr, Kernels::of(isa).nr());
+    let expected = [(4, 8), (6, 16), (14, 32), (14, 32), (14, 32), (12, 8)];
+    assert_eq!(Isa::ALL.map(sizes), expected);
+}
+
 /// Operands that are read in place give the bits of packed ones.
 #[test]
 fn a_direct_product_has_the_bits_of_a_packed_one() {
