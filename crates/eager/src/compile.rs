@@ -130,7 +130,7 @@ impl TraceState {
 /// # Ok::<(), plimsoll_eager::Error>(())
 /// ```
 pub struct Compiled {
-    function: Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>>,
+    function: Box<Function>,
     context: Arc<Context>,
     line: usize,
     trace_new_types: bool,
@@ -140,6 +140,9 @@ pub struct Compiled {
     prepared: Option<Box<dyn Prepared>>,
     log: Vec<String>,
 }
+
+/// What is compiled.
+type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
 
 /// The function for inputs of some types.
 struct Variant {

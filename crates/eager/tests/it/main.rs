@@ -2,6 +2,7 @@
 
 mod compiled;
 mod lifetime;
+mod memory_limit;
 mod operators;
 mod random_programs;
 mod tapes;

@@ -12,7 +12,7 @@ struct Known {
 }
 
 /// Runs a program of so many steps; returns how often it ran out of memory.
-fn run(e: &Eager, seed: u64, steps: usize, line: usize) -> usize {
+pub fn run(e: &Eager, seed: u64, steps: usize, line: usize) -> usize {
     let (mut random, mut live, mut refused) = (Lcg::new(seed), Vec::<Known>::new(), 0);
     for step in 0..steps {
         let pick = |random: &mut Lcg, live: &[Known]| random.below(live.len());
