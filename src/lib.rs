@@ -24,6 +24,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use plimsoll_cpu as cpu;
 pub use plimsoll_data as data;
+pub use plimsoll_eager as eager;
 pub use plimsoll_graph as graph;
 pub use plimsoll_nn as nn;
 pub use plimsoll_plan as plan;
@@ -71,6 +72,8 @@ mod documents {
     mod command_line {}
     #[doc = include_str!("../docs/data.md")]
     mod data {}
+    #[doc = include_str!("../docs/eager.md")]
+    mod eager {}
     #[doc = include_str!("../docs/library.md")]
     mod library {}
     #[doc = include_str!("../docs/machine-files.md")]

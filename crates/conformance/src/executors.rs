@@ -2,7 +2,9 @@
 
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::{Isa, UnavailableIsa};
+use plimsoll_eager::Eager;
 use plimsoll_plan::{Executor, Link};
+use plimsoll_runtime::KernelExecutor;
 use plimsoll_simulated::Simulated;
 use plimsoll_testing::or_skip;
 use std::path::Path;
@@ -42,7 +44,7 @@ pub struct ExecutorEntry {
     pub name: &'static str,
     /// The instruction set that it needs, if not every machine can run it.
     isa: Option<Isa>,
-    make: fn(options: &Options<'_>) -> Box<dyn Executor>,
+    make: fn(options: &Options<'_>) -> Box<dyn KernelExecutor>,
 }
 
 /// What tests ask of an executor.
@@ -63,6 +65,12 @@ impl ExecutorEntry {
     /// The executor on this many threads.
     pub fn on(&self, threads: usize) -> Box<dyn Executor> {
         (self.make)(&Options { threads, checked: false, spill: None })
+    }
+
+    /// A context of eager tensors on this many threads.
+    pub fn eager(&self, threads: usize) -> Eager {
+        let executor = (self.make)(&Options { threads, checked: false, spill: None });
+        Eager::builder().boxed_executor(executor).build().expect("an executor of this machine")
     }
 
     /// The executor on this many threads, with its memory checker on.
@@ -111,7 +119,7 @@ pub fn any_executor() -> Box<dyn Executor> {
     EXECUTORS[0].on(2)
 }
 
-fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn Executor> {
+fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let cpu = Cpu::emulating(options.threads, isa);
     let cpu = cpu.expect("an instruction set that was found, and worker threads");
     let cpu = if options.checked { cpu.checked() } else { cpu };
@@ -122,7 +130,7 @@ fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn Executor> {
 }
 
 /// With a fast link and a fast disk: conformance is not about time.
-fn simulated(options: &Options<'_>) -> Box<dyn Executor> {
+fn simulated(options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let fast =
         |ns_per_mib| Link { load_ns_per_mib: ns_per_mib, store_ns_per_mib: ns_per_mib, ..Link::default() };
     let accelerator = Simulated::with_link(options.threads, fast(20_000)).expect("worker threads");

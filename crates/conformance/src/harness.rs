@@ -1,6 +1,7 @@
 //! Runs graphs on any executor, through the planner and its verifier.
 
 use crate::{compare, kernel_sets};
+use plimsoll_eager::Eager;
 use plimsoll_graph::{Builder, Graph, Op};
 use plimsoll_plan::{Budget, Executor, PlanSet, Prepared, plan, verify};
 use plimsoll_reference::evaluate;
@@ -89,6 +90,29 @@ pub fn run_op(
     Harness::new(executor, b.finish().map_err(|e| e.to_string())?)?.run(inputs)
 }
 
+/// Runs one op as [`run_op`] does, on eager tensors.
+pub fn eager_op(
+    eager: &Eager,
+    op: &Op,
+    inputs: &[Tensor],
+    batched: &[bool],
+    block: usize,
+) -> Result<Vec<Tensor>, String> {
+    let tensor = |(i, input): (usize, &Tensor)| {
+        let tensor = eager.tensor(input.clone())?;
+        Ok(if batched.get(i) == Some(&true) { tensor.batch_in_blocks(block) } else { tensor })
+    };
+    let run = || {
+        let tensors = inputs.iter().enumerate().map(tensor).collect::<plimsoll_eager::Result<Vec<_>>>()?;
+        let outputs = match tensors.is_empty() {
+            true => eager.source(op)?,
+            false => plimsoll_eager::op(op, &tensors.iter().collect::<Vec<_>>())?,
+        };
+        outputs.iter().map(plimsoll_eager::Tensor::to_host).collect::<plimsoll_eager::Result<_>>()
+    };
+    run().map_err(|e| e.to_string())
+}
+
 /// The outputs of one op on the reference executor.
 pub fn reference_op(op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
@@ -98,12 +122,13 @@ pub fn reference_op(op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
 }
 
 thread_local! {
-    static CHECKED: Vec<(&'static str, Box<dyn Executor>)> =
-        kernel_sets().map(|entry| (entry.name, entry.checked(2))).collect();
+    static CHECKED: Vec<(&'static str, Box<dyn Executor>, Eager)> =
+        kernel_sets().map(|entry| (entry.name, entry.checked(2), entry.eager(2))).collect();
 }
 
 /// Runs one op as [`run_op`] does on every kernel set, with the memory checker, and compares with the reference;
-/// `relative` gives the error allowed for an output of this type. Returns the reference's outputs.
+/// `relative` gives the error allowed for an output of this type. Eager tensors must have the same bits. Returns the
+/// reference's outputs.
 pub fn check_op(
     op: &Op,
     inputs: &[Tensor],
@@ -113,11 +138,15 @@ pub fn check_op(
 ) -> Result<Vec<Tensor>, String> {
     let expected = reference_op(op, inputs)?;
     CHECKED.with(|executors| -> Result<(), String> {
-        for (name, executor) in executors {
+        for (name, executor, eager) in executors {
             let on = |e| format!("on {name}: {e}");
             let found = run_op(executor, op, inputs, batched, block).map_err(on)?;
             for (found, expected) in found.iter().zip(&expected) {
                 compare(found, expected, relative(expected.ty())).map_err(on)?;
+            }
+            let eager = eager_op(eager, op, inputs, batched, block).map_err(on)?;
+            if eager.iter().map(Tensor::as_bytes).ne(found.iter().map(Tensor::as_bytes)) {
+                return Err(on("eager tensors have other bits".to_string()));
             }
         }
         Ok(())

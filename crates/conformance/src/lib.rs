@@ -26,7 +26,7 @@ pub use executors::{
     EXECUTORS, ExecutorEntry, any_executor, executors_of_long_tests, kernel_sets, long_tests,
     older_instruction_sets, products_of_bf16, widening_sets,
 };
-pub use harness::{Harness, cast, check_op, random, reference_op, run_op};
+pub use harness::{Harness, cast, check_op, eager_op, random, reference_op, run_op};
 pub use layer::{LayerCase, LayerInput, golden_layers};
 pub use layer_builders::{BuildLayer, layers, losses};
 pub use logits::{GoldenLogits, golden_logits};

@@ -3,9 +3,9 @@
 use crate::device::CpuDevice;
 use crate::dispatch::CpuTarget;
 use crate::isa::{Isa, UnavailableIsa};
-use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, Tiers};
+use plimsoll_plan::{ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, Tiers};
 use plimsoll_runtime::transfer::{FileQueue, Rates, STAGING_BYTES};
-use plimsoll_runtime::{Options, Queues, StepTimes, prepare};
+use plimsoll_runtime::{KernelExecutor, Options, Queues, SingleKernel, StepTimes, prepare, single_kernel};
 use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error;
@@ -135,5 +135,11 @@ impl Executor for Cpu {
             Ok(Queues { host: None, file })
         };
         prepare(plans, &self.target, self.device.clone(), queues, &self.options)
+    }
+}
+
+impl KernelExecutor for Cpu {
+    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>> {
+        single_kernel(&self.device, query)
     }
 }

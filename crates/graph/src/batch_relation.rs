@@ -4,10 +4,10 @@
 //! weight's gradient, a loss) is reduced: it folds block by block, and gradient accumulation continues the fold over
 //! micro-batches. A batch whose values are mixed in another way (batch norm's statistics) cannot be split.
 
-use crate::{Graph, Origin, ValueId};
+use crate::{Graph, Node, Origin, ValueId};
 
 /// How a value relates to the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BatchRelation {
     /// It does not depend on the batch.
     Independent,
@@ -19,43 +19,68 @@ pub enum BatchRelation {
     Mixed,
 }
 
+/// What is known of a value and the batch while a graph grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BatchMark {
+    /// Whether axis 0 is the batch axis, whatever the value depends on.
+    pub axis: bool,
+    /// Its relation.
+    pub relation: BatchRelation,
+}
+
+impl BatchMark {
+    /// The mark of a value from outside.
+    pub const fn input(batched: bool) -> Self {
+        let relation = if batched { BatchRelation::PerExample } else { BatchRelation::Independent };
+        Self { axis: batched, relation }
+    }
+}
+
 impl Graph {
     /// Whether axis 0 of a value can be the batch axis: it has as many rows for each example.
-    pub(crate) fn fits_batch_axis(&self, value: ValueId) -> bool {
+    fn fits_batch_axis(&self, value: ValueId) -> bool {
         self.ty(value).shape.first().is_some_and(|rows| rows % self.examples.max(1) == 0)
+    }
+
+    /// The marks of a node's outputs, from those of all values before it.
+    pub(crate) fn marks_of(&self, node: &Node, marks: &[BatchMark]) -> Vec<BatchMark> {
+        let from: Vec<bool> = node.inputs.iter().map(|v| marks[v.index()].axis).collect();
+        let any = |relation| node.inputs.iter().any(|v| marks[v.index()].relation == relation);
+        let (mixed, reduced) = (any(BatchRelation::Mixed), any(BatchRelation::Reduced));
+        let outputs = node.op.batch_relation(&from, &self.input_types(node), node.outputs.len());
+        let mark = |(&value, relation): (&ValueId, BatchRelation)| {
+            let fits = self.fits_batch_axis(value);
+            let axis = relation == BatchRelation::PerExample && fits;
+            let relation = match relation {
+                _ if mixed => BatchRelation::Mixed,
+                BatchRelation::PerExample if reduced || !fits => BatchRelation::Mixed,
+                BatchRelation::Reduced if reduced => BatchRelation::Mixed,
+                BatchRelation::Independent if reduced => BatchRelation::Reduced,
+                relation => relation,
+            };
+            BatchMark { axis, relation }
+        };
+        node.outputs.iter().zip(outputs).map(mark).collect()
     }
 
     /// The relation of every value. A batch can be split if no value is [`BatchRelation::Mixed`]; a per-example value that
     /// depends on a reduced one is.
     pub fn batch_relations(&self) -> Vec<BatchRelation> {
-        let mut batch_relations = vec![BatchRelation::Independent; self.value_count()];
-        // Whether axis 0 is the batch axis, whatever the value depends on.
-        let mut batched = vec![false; self.value_count()];
-        for value in self.value_ids() {
-            if let Origin::Input(i) = self.origin(value)
-                && self.inputs[i].batched
-            {
-                batch_relations[value.index()] = BatchRelation::PerExample;
-                batched[value.index()] = true;
-            }
-        }
+        self.batch_relations_from(|input| BatchMark::input(self.inputs[input].batched))
+    }
+
+    /// As [`Graph::batch_relations`], with the marks of the inputs, by index, from outside.
+    pub fn batch_relations_from(&self, input: impl Fn(usize) -> BatchMark) -> Vec<BatchRelation> {
+        let mark = |value| match self.origin(value) {
+            Origin::Input(i) => input(i),
+            _ => BatchMark::input(false),
+        };
+        let mut marks: Vec<BatchMark> = self.value_ids().map(mark).collect();
         for node in &self.nodes {
-            let from: Vec<bool> = node.inputs.iter().map(|v| batched[v.index()]).collect();
-            let mixed = node.inputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Mixed);
-            let reduced = node.inputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Reduced);
-            let outputs = node.op.batch_relation(&from, &self.input_types(node), node.outputs.len());
-            for (&value, relation) in node.outputs.iter().zip(outputs) {
-                let fits = self.fits_batch_axis(value);
-                batched[value.index()] = relation == BatchRelation::PerExample && fits;
-                batch_relations[value.index()] = match relation {
-                    _ if mixed => BatchRelation::Mixed,
-                    BatchRelation::PerExample if reduced || !fits => BatchRelation::Mixed,
-                    BatchRelation::Reduced if reduced => BatchRelation::Mixed,
-                    BatchRelation::Independent if reduced => BatchRelation::Reduced,
-                    relation => relation,
-                };
+            for (value, mark) in node.outputs.iter().zip(self.marks_of(node, &marks)) {
+                marks[value.index()] = mark;
             }
         }
-        batch_relations
+        marks.into_iter().map(|mark| mark.relation).collect()
     }
 }

@@ -12,8 +12,8 @@ pub use math::Value;
 
 use crate::op::{Binary, Elementwise, MatMul, Movement, Unary};
 use crate::{
-    Accumulator, BatchRelation, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role,
-    State, ValueId,
+    Accumulator, BatchMark, Graph, GraphError, Init, Input, Node, NodeId, Op, Origin, Output, Role, State,
+    ValueId,
 };
 use plimsoll_tensor::{DType, Shape, TensorType};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use std::sync::Arc;
 pub struct Builder {
     graph: Graph,
     layer: Arc<str>,
-    /// For every value, whether axis 0 is the batch axis.
-    batched: Vec<bool>,
+    /// For every value, how it relates to the batch.
+    marks: Vec<BatchMark>,
 }
 
 impl Graph {
@@ -59,7 +59,7 @@ impl Builder {
             outputs: Vec::new(),
             values: Vec::new(),
         };
-        Self { graph, layer: Arc::from(""), batched: Vec::new() }
+        Self { graph, layer: Arc::from(""), marks: Vec::new() }
     }
 
     /// The graph so far.
@@ -107,7 +107,7 @@ impl Builder {
 
     fn value(&mut self, ty: TensorType, origin: Origin) -> ValueId {
         self.graph.values.push((ty, origin));
-        self.batched.push(false);
+        self.marks.push(BatchMark::input(false));
         ValueId(self.graph.values.len() as u32 - 1)
     }
 
@@ -123,9 +123,15 @@ impl Builder {
 
     /// A value from outside.
     pub fn input(&mut self, name: &str, ty: TensorType, batched: bool) -> ValueId {
+        self.marked_input(name, ty, BatchMark::input(batched))
+    }
+
+    /// A value from outside that was computed there from a batch. A graph keeps of it whether axis 0 is the batch axis; what is
+    /// built from it, and [`Builder::batch_mark`], know the rest.
+    pub fn marked_input(&mut self, name: &str, ty: TensorType, mark: BatchMark) -> ValueId {
         let value = self.value(ty, Origin::Input(self.graph.inputs.len()));
-        self.graph.inputs.push(Input { name: name.to_string(), value, batched });
-        self.batched[value.index()] = batched;
+        self.graph.inputs.push(Input { name: name.to_string(), value, batched: mark.axis });
+        self.marks[value.index()] = mark;
         value
     }
 
@@ -168,6 +174,11 @@ impl Builder {
         self.graph.accumulators[i].output = output;
     }
 
+    /// Sets examples and block of the batch, before the first value of one.
+    pub fn set_batch(&mut self, examples: usize, example_block: usize) {
+        (self.graph.examples, self.graph.example_block) = (examples, example_block);
+    }
+
     /// Sets how often the body runs per step.
     pub fn set_micro_batches(&mut self, count: usize) {
         self.graph.micro_batches = count;
@@ -195,20 +206,17 @@ impl Builder {
         let outputs: Vec<ValueId> = (types.into_iter().enumerate())
             .map(|(output, ty)| self.value(ty, Origin::Node { node, output }))
             .collect();
-        let from: Vec<bool> = inputs.iter().map(|v| self.batched[v.index()]).collect();
-        let given: Vec<&TensorType> = inputs.iter().map(|&v| self.graph.ty(v)).collect();
-        let batch_relations = op.batch_relation(&from, &given, outputs.len());
-        for (value, relation) in outputs.iter().zip(batch_relations) {
-            self.batched[value.index()] =
-                relation == BatchRelation::PerExample && self.graph.fits_batch_axis(*value);
-        }
-        self.graph.nodes.push(Node {
+        let node = Node {
             op,
             inputs: inputs.to_vec(),
             accumulate: accumulate.to_vec(),
             outputs: outputs.clone(),
             layer: self.layer.clone(),
-        });
+        };
+        for (value, mark) in outputs.iter().zip(self.graph.marks_of(&node, &self.marks)) {
+            self.marks[value.index()] = mark;
+        }
+        self.graph.nodes.push(node);
         Ok(outputs)
     }
 
@@ -290,7 +298,12 @@ impl Builder {
 
     /// Whether axis 0 of a value is the batch axis.
     pub fn is_batched(&self, value: ValueId) -> bool {
-        self.batched[value.index()]
+        self.marks[value.index()].axis
+    }
+
+    /// How a value relates to the batch.
+    pub fn batch_mark(&self, value: ValueId) -> BatchMark {
+        self.marks[value.index()]
     }
 
     /// Sums a value down to the shape of `like`, which broadcasts to its own: the gradient of broadcasting. A batched value

@@ -10,7 +10,7 @@
 //! | whether an op is cheap to rematerialize, its precision class, whether it may work in place | [`op::Properties`] |
 //! | how to build a graph; broadcasting, reductions over any axes, einsum | [`Builder`], `builder/` |
 //! | how to write an expression with `+ - * /` | [`Builder::math`], [`Value`] |
-//! | how values relate to the batch: per-example, reduced over it, mixed across it, independent of it | [`BatchRelation`] |
+//! | how values relate to the batch: per-example, reduced over it, mixed across it, independent of it | [`BatchRelation`], [`BatchMark`] |
 //! | which nodes run once, after gradient accumulation | [`Graph::optimizer_step`] |
 //! | the invariants of a graph | [`Graph::check`] |
 //! | printing and parsing; a drawing | [`parse`] and `Display`; [`Graph::dot`] |
@@ -48,7 +48,7 @@ mod numerics;
 pub mod op;
 mod text;
 
-pub use batch_relation::BatchRelation;
+pub use batch_relation::{BatchMark, BatchRelation};
 pub use builder::{Builder, Value};
 pub use dot::Dot;
 pub use error::{GraphError, TypeError};

@@ -1,6 +1,7 @@
 //! What computes: the seam between the runtime and the kernels of an executor.
 
-use plimsoll_plan::KernelQuery;
+use plimsoll_plan::{Executor, KernelQuery};
+use std::sync::Arc;
 
 /// The kernels of an executor. They compute in the arena, one step at a time.
 pub trait Device: Send + Sync {
@@ -23,6 +24,49 @@ pub trait Device: Send + Sync {
     /// Copies an input of a step into the arena. Where the computing space is another than the host's, it passes their link.
     fn copy_in(&self, into: &mut [u8], from: &[u8]) {
         into.copy_from_slice(from);
+    }
+}
+
+/// An executor whose kernels can also be run one by one, without a plan.
+pub trait KernelExecutor: Executor + Send + Sync {
+    /// The kernel for a node with its device, if there is one.
+    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>>;
+}
+
+/// A kernel that can be run by itself: a call with its device.
+pub trait SingleKernel: Send + Sync {
+    /// Bytes of scratch that it needs.
+    fn workspace_bytes(&self) -> usize;
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// As for [`Device::run`]. Besides, no other kernel of the device may run meanwhile.
+    unsafe fn run(&self, operands: &Operands<'_>) -> Result<(), String>;
+}
+
+/// The kernel of a device for a node.
+pub fn single_kernel<D: Device + 'static>(
+    device: &Arc<D>,
+    query: &KernelQuery<'_>,
+) -> Option<Box<dyn SingleKernel>> {
+    let call = device.find(query)?;
+    Some(Box::new(Single { device: device.clone(), call }))
+}
+
+struct Single<D: Device> {
+    device: Arc<D>,
+    call: D::Call,
+}
+
+impl<D: Device> SingleKernel for Single<D> {
+    fn workspace_bytes(&self) -> usize {
+        self.device.workspace_bytes(&self.call)
+    }
+
+    unsafe fn run(&self, operands: &Operands<'_>) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.device.run(&self.call, operands) }
     }
 }
 

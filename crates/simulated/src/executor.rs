@@ -4,10 +4,12 @@ use crate::copy_queue::CopyQueue;
 use crate::device::{SimulatedDevice, SimulatedTarget};
 use crate::store::Store;
 use plimsoll_cpu::{CpuDevice, CpuTarget};
-use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
+use plimsoll_plan::{ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
 use plimsoll_runtime::spill::{SpillFile, TransferError};
 use plimsoll_runtime::transfer::{FileQueue, STAGING_BYTES};
-use plimsoll_runtime::{Options, Queues, StepTimes, TransferQueue, prepare};
+use plimsoll_runtime::{
+    KernelExecutor, Options, Queues, SingleKernel, StepTimes, TransferQueue, prepare, single_kernel,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -96,5 +98,11 @@ impl Executor for Simulated {
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         let queues = |plans: &PlanSet| self.queues(plans).map_err(|e| ExecuteError::Transfer(e.to_string()));
         prepare(plans, &self.target, self.device.clone(), queues, &self.options)
+    }
+}
+
+impl KernelExecutor for Simulated {
+    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>> {
+        single_kernel(&self.device, query)
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_transform::gradient;
 
 /// The scalar `Σ y · upstream` of an op's first output, with the gradients of its float inputs as outputs.
-fn graph_of(case: &Case, upstream: &Tensor) -> Result<Graph, GraphError> {
+pub(super) fn graph_of(case: &Case, upstream: &Tensor) -> Result<Graph, GraphError> {
     let mut b = Builder::new(1, 1);
     let inputs: Vec<ValueId> =
         (case.inputs.iter().enumerate()).map(|(i, t)| b.setting(&format!("x{i}"), t.ty().clone())).collect();
@@ -28,12 +28,12 @@ fn graph_of(case: &Case, upstream: &Tensor) -> Result<Graph, GraphError> {
 }
 
 /// Whether `gradient` has a rule for this input: row weights of losses have none.
-fn has_rule(op: &Op, input: usize) -> bool {
+pub(super) fn has_rule(op: &Op, input: usize) -> bool {
     !matches!((op, input), (Op::Loss(Loss::CrossEntropy), 2) | (Op::Loss(Loss::LinearCrossEntropy { .. }), 3))
 }
 
 /// Cases with golden gradients. Regions and epilogues have no rules: `fuse` makes them after `gradient`.
-fn differentiable() -> Vec<Case> {
+pub(super) fn differentiable() -> Vec<Case> {
     let plain = |op: &Op| match op {
         Op::MatMul(op) => op.epilogue == Epilogue::default(),
         Op::Conv(Conv::Forward { epilogue, .. }) => *epilogue == Epilogue::default(),

@@ -60,7 +60,7 @@ impl Builder {
     pub fn mean(&mut self, x: ValueId, axes: &[usize], keep: bool) -> Result<ValueId, GraphError> {
         let runs = self.runs("mean", x, axes)?;
         let over_batch = runs.first().is_some_and(|run| run.start == 0)
-            && self.graph.batch_relations()[x.index()] == BatchRelation::PerExample;
+            && self.batch_mark(x).relation == BatchRelation::PerExample;
         if !over_batch {
             let count = self.count(x, axes);
             let sum = self.sum(x, axes, keep)?;

@@ -1,0 +1,56 @@
+//! How long small ops take: nanoseconds per op, and what a million of them leave behind.
+//!
+//!     cargo run --release -p plimsoll-eager --example op_overhead
+//!
+//! `benches/eager_ops.py` prints the same for PyTorch.
+#![allow(clippy::print_stdout, reason = "a benchmark")]
+
+use plimsoll_eager::{Eager, Result, Tensor};
+use std::time::Instant;
+
+/// The least time of an op over several rounds, in nanoseconds.
+fn time(mut op: impl FnMut() -> Result<Tensor>) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    let start = Instant::now();
+    op()?;
+    let count = (20_000_000 / start.elapsed().as_nanos().max(200)).clamp(5, 20_000);
+    for _ in 0..15 {
+        let start = Instant::now();
+        for _ in 0..count {
+            op()?;
+        }
+        least = least.min(start.elapsed().as_nanos() as f64 / count as f64);
+    }
+    Ok(least)
+}
+
+fn resident_kib() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4
+}
+
+fn main() -> Result<()> {
+    let eager = Eager::builder().build()?;
+    for count in [1, 64, 4096, 1 << 20] {
+        let (a, b) = (eager.tensor(vec![1.0f32; count])?, eager.tensor(vec![2.0f32; count])?);
+        println!("add {count}: {:.0} ns", time(|| (&a + &b).get())?);
+    }
+    for n in [8, 64, 512] {
+        let a = eager.tensor(vec![1.0f32; n * n])?.reshape([n, n]).get()?;
+        println!("matmul {n}: {:.0} ns", time(|| a.matmul(&a).get())?);
+    }
+    let (mut x, step) = (eager.tensor(vec![0.0f32; 64])?, eager.tensor(vec![1.0f32; 64])?);
+    for _ in 0..1000 {
+        x = (x + &step).get()?;
+    }
+    let (before, start) = (resident_kib(), Instant::now());
+    for _ in 0..1_000_000 {
+        x = (x + &step).get()?;
+    }
+    let each = start.elapsed().as_nanos() / 1_000_000;
+    println!(
+        "a million ops in place: {each} ns each, resident set {before} KiB before, {} after",
+        resident_kib()
+    );
+    Ok(())
+}

@@ -1,0 +1,315 @@
+//! Contexts: an executor, its memory under a line, and the programs prepared so far.
+
+use crate::error::{Error, Result};
+use crate::memory::{LiveValue, Memory, Site};
+use crate::pool::ALIGNMENT;
+use crate::program::{Batch, Frame, Program};
+use crate::spill::Spill;
+use crate::tensor::{Handle, Tensor};
+use plimsoll_cpu::{Cpu, DISK_STAGING_BYTES};
+use plimsoll_plan::{Size, in_words};
+use plimsoll_runtime::KernelExecutor;
+use plimsoll_tensor::{DType, TensorType};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::panic::Location;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Programs that a context keeps.
+const MOST_PROGRAMS: usize = 4096;
+
+/// A context: what tensors compute on, and the memory that they are in. Clones are the same context.
+///
+/// ```
+/// use plimsoll_eager::{Eager, Error};
+/// use plimsoll_plan::MiB;
+/// let eager = Eager::builder().line(MiB(4)).build()?;
+/// let x = eager.tensor(vec![1.0f32; 500_000])?;
+/// let Err(Error::OutOfMemory(short)) = (&x * 2.0 + &x).get() else { panic!("three times 2 MB in 4 MiB") };
+/// assert_eq!((short.asked, short.holders.len()), (2_000_000, 2));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Eager(pub(crate) Arc<Context>);
+
+pub(crate) struct Context {
+    pub executor: Box<dyn KernelExecutor>,
+    state: Mutex<State>,
+}
+
+/// What ops change.
+pub(crate) struct State {
+    pub memory: Memory,
+    pub frame: Frame,
+    pub programs: HashMap<Box<[u64]>, Arc<Program>, BuildHasherDefault<WordHasher>>,
+    /// The key of the op that runs.
+    pub key: Vec<u64>,
+    /// Types of numbers beside tensors.
+    pub scalars: [Arc<TensorType>; DType::ALL.len()],
+}
+
+/// How a context is made; see [`Eager::builder`].
+pub struct EagerBuilder {
+    executor: Option<Box<dyn KernelExecutor>>,
+    threads: Option<usize>,
+    line: usize,
+    spill: Option<(PathBuf, u64)>,
+}
+
+static DEFAULT: OnceLock<Eager> = OnceLock::new();
+
+impl Eager {
+    /// A context of the CPU with all of its cores and without a line, unless told otherwise.
+    pub fn builder() -> EagerBuilder {
+        EagerBuilder { executor: None, threads: None, line: usize::MAX, spill: None }
+    }
+
+    /// The context of tensors that are made without one. It is made on first use; [`EagerBuilder::make_default`] before
+    /// that sets another.
+    pub fn default_context() -> Result<Self> {
+        if let Some(made) = DEFAULT.get() {
+            return Ok(made.clone());
+        }
+        let made = Self::builder().build()?;
+        Ok(DEFAULT.get_or_init(|| made).clone())
+    }
+
+    /// A tensor of these elements: a vector, nested arrays, or a host tensor.
+    #[track_caller]
+    pub fn tensor(&self, elements: impl Into<plimsoll_tensor::Tensor>) -> Result<Tensor> {
+        let elements = elements.into();
+        let site = Location::caller();
+        self.0.filled(Arc::new(elements.ty().clone()), site, |bytes| {
+            bytes.copy_from_slice(elements.as_bytes());
+            Ok(())
+        })
+    }
+
+    /// A tensor of zeros.
+    #[track_caller]
+    pub fn zeros(&self, ty: TensorType) -> Result<Tensor> {
+        self.0.filled(Arc::new(ty), Location::caller(), |bytes| {
+            bytes.fill(0);
+            Ok(())
+        })
+    }
+
+    /// The values that are alive, the largest first.
+    pub fn memory_report(&self) -> Vec<LiveValue> {
+        self.0.lock().memory.live(0)
+    }
+
+    /// How the memory is used.
+    pub fn pool(&self) -> PoolReport {
+        let state = self.0.lock();
+        let (memory, pool) = (&state.memory, &state.memory.pool);
+        PoolReport {
+            line: pool.line(),
+            mapped: pool.mapped(),
+            peak: memory.peak,
+            held: memory.held,
+            cached: pool.cached(),
+            free: pool.free(),
+            in_file: memory.spill.as_ref().map_or(0, Spill::used),
+            offloaded: memory.offloaded,
+        }
+    }
+
+    /// Gives memory that no value is in back to the system.
+    pub fn trim(&self) {
+        self.0.lock().memory.pool.trim();
+    }
+
+    /// Begins a scope that tells which values outlive it.
+    ///
+    /// ```
+    /// # use plimsoll_eager::{Eager, Error};
+    /// let eager = Eager::builder().build()?;
+    /// let scope = eager.scope();
+    /// let kept = eager.tensor([1.0f32])?;
+    /// let sum = (&kept + 1.0).get()?;
+    /// drop(sum);
+    /// let leaked = scope.finish();
+    /// assert_eq!(leaked.len(), 1);
+    /// assert_eq!(leaked[0].ty.to_string(), "f32[1]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn scope(&self) -> Scope {
+        let mut state = self.0.lock();
+        state.memory.ops += 1;
+        Scope { context: self.clone(), since: state.memory.ops }
+    }
+}
+
+impl EagerBuilder {
+    /// Computes on another executor.
+    pub fn executor(self, executor: impl KernelExecutor + 'static) -> Self {
+        self.boxed_executor(Box::new(executor))
+    }
+
+    /// As [`EagerBuilder::executor`], for one that is chosen at run time.
+    pub fn boxed_executor(self, executor: Box<dyn KernelExecutor>) -> Self {
+        Self { executor: Some(executor), ..self }
+    }
+
+    /// Computes on so many threads of the CPU.
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads: Some(threads), ..self }
+    }
+
+    /// A hard limit for the memory of all values, scratch and what is kept for later.
+    pub fn line(self, line: impl Into<Size>) -> Self {
+        Self { line: line.into().bytes(usize::MAX), ..self }
+    }
+
+    /// Values that do not fit under the line may wait in a file of this size, which is created in the folder when it is first
+    /// needed. Moving them takes about 2 MiB, which count under the line.
+    pub fn spill(self, folder: impl Into<PathBuf>, file: impl Into<Size>) -> Self {
+        Self { spill: Some((folder.into(), file.into().bytes(usize::MAX) as u64)), ..self }
+    }
+
+    /// Makes the context.
+    pub fn build(self) -> Result<Eager> {
+        let executor = match self.executor {
+            Some(executor) => executor,
+            None => {
+                let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+                Box::new(Cpu::new(self.threads.unwrap_or_else(cores))?)
+            }
+        };
+        if executor.target().alignment() > ALIGNMENT {
+            let (name, alignment) = (executor.target().name(), executor.target().alignment());
+            return Err(Error::Argument(format!(
+                "{name} aligns buffers to {alignment} bytes, tensors to {ALIGNMENT}"
+            )));
+        }
+        let spill = self.spill.map(|(folder, bytes)| Spill::new(folder, bytes));
+        let staging = if spill.is_some() { DISK_STAGING_BYTES } else { 0 };
+        let state = State {
+            memory: Memory::new(self.line.saturating_sub(staging), spill),
+            frame: Frame::default(),
+            programs: HashMap::default(),
+            key: Vec::new(),
+            scalars: DType::ALL.map(|dtype| Arc::new(TensorType::scalar(dtype))),
+        };
+        Ok(Eager(Arc::new(Context { executor, state: Mutex::new(state) })))
+    }
+
+    /// Makes the context the default one; an error if that is in use.
+    pub fn make_default(self) -> Result<Eager> {
+        let made = self.build()?;
+        DEFAULT.set(made.clone()).map_err(|_| Error::Late)?;
+        Ok(made)
+    }
+}
+
+impl Context {
+    /// The state is consistent between any two ops: poison means nothing here.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new tensor whose bytes `fill` writes.
+    pub fn filled(
+        self: &Arc<Self>,
+        ty: Arc<TensorType>,
+        site: Site,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Tensor> {
+        let mut state = self.lock();
+        state.memory.ops += 1;
+        let buffer = state.memory.allocate(&ty, "tensor", site)?;
+        let filled = fill(state.memory.write(buffer));
+        drop(state);
+        let handle = Arc::new(Handle { context: self.clone(), buffer });
+        filled.map(|()| Tensor::of(ty, Batch::NONE, handle))
+    }
+}
+
+impl State {
+    /// The program of the current key, made by `make` if it is new.
+    pub fn program(&mut self, make: impl FnOnce() -> Result<Program>) -> Result<Arc<Program>> {
+        if let Some(found) = self.programs.get(&self.key[..]) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(make()?);
+        if self.programs.len() >= MOST_PROGRAMS {
+            self.programs.clear();
+        }
+        self.programs.insert(self.key[..].into(), made.clone());
+        Ok(made)
+    }
+}
+
+/// How a context's memory is used, in bytes; see [`Eager::pool`].
+///
+/// What is mapped is never more than the line, nor than `held`, each value with a quarter or 512 bytes more, plus
+/// [`MOST_FREE_BYTES`](crate::MOST_FREE_BYTES) plus `cached`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolReport {
+    /// The line, without what transfers to a spill file take of it.
+    pub line: usize,
+    /// Mapped from the system.
+    pub mapped: usize,
+    /// The most that was ever mapped.
+    pub peak: usize,
+    /// All live values, also those in the file.
+    pub held: usize,
+    /// Mapped, without a value, and kept for later: a quarter of the line at most, and
+    /// [`MOST_CACHED_BYTES`](crate::MOST_CACHED_BYTES).
+    pub cached: usize,
+    /// Free slots between small values.
+    pub free: usize,
+    /// Taken of the spill file.
+    pub in_file: u64,
+    /// Written to the spill file so far.
+    pub offloaded: u64,
+}
+
+impl fmt::Display for PoolReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [mapped, held, cached, free] = [self.mapped, self.held, self.cached, self.free].map(in_words);
+        write!(f, "{mapped} mapped: {held} held, {cached} cached, {free} in free slots")?;
+        if self.line < usize::MAX { write!(f, "; the line is {}", in_words(self.line)) } else { Ok(()) }
+    }
+}
+
+/// A part of a program whose values should not outlive it; see [`Eager::scope`].
+#[must_use = "`finish` tells which values outlive the scope"]
+pub struct Scope {
+    context: Eager,
+    since: u64,
+}
+
+impl Scope {
+    /// The values made since the scope began that are still alive.
+    pub fn finish(self) -> Vec<LiveValue> {
+        self.context.0.lock().memory.live(self.since)
+    }
+}
+
+/// A fast hash of a few words: keys are looked up at every op.
+#[derive(Default)]
+pub(crate) struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 29)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|&word| self.write_u64(u64::from_ne_bytes(word)));
+        rest.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+}

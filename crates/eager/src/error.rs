@@ -1,0 +1,140 @@
+//! What can go wrong, and what to do about it.
+
+use crate::LiveValue;
+use plimsoll_graph::GraphError;
+use plimsoll_plan::{ExecuteError, PlanError, Unsupported, in_words};
+use plimsoll_runtime::spill::TransferError;
+use plimsoll_tensor::{DType, TensorError, TensorType};
+use thiserror::Error;
+
+/// The result of eager work.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an op, a tape or a compiled function has no result.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// An op does not accept its operands; the message is the graph's.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The executor has no kernel for an op.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// A kernel refused its operands, as for an index out of range.
+    #[error("{op}: {reason}")]
+    Kernel {
+        /// The op.
+        op: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The values do not fit under the line.
+    #[error(transparent)]
+    OutOfMemory(#[from] Box<OutOfMemory>),
+    /// Elements that do not fit a shape.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// Elements were asked for as another type.
+    #[error("{ty} has elements of {}, not {asked}: cast it first, or ask for {}", ty.dtype, ty.dtype)]
+    Elements {
+        /// The tensor's type.
+        ty: TensorType,
+        /// The type asked for.
+        asked: DType,
+    },
+    /// One number was asked of a tensor that has another count.
+    #[error("{0} is not one number: reduce it first, or read all of it with `to_vec`")]
+    NotOneNumber(TensorType),
+    /// Operands of one op belong to different contexts.
+    #[error("{op}: operands belong to two contexts: copy one with `context.tensor(other.to_host()?)`")]
+    Contexts {
+        /// The op.
+        op: &'static str,
+    },
+    /// Operands of one op are marked as batches of different sizes or blocks.
+    #[error("{op}: operands are marked as batches of {0} and {1} examples (in blocks of {2} and {3}): mark them alike", first.0, second.0, first.1, second.1)]
+    Batches {
+        /// The op.
+        op: &'static str,
+        /// Examples and block of one.
+        first: (usize, usize),
+        /// Examples and block of another.
+        second: (usize, usize),
+    },
+    /// The default context was configured after its first use.
+    #[error("the default context is in use already: configure it before the first tensor is made")]
+    Late,
+    /// A tape that was used up.
+    #[error(
+        "this tape was used already: make it with `Tape::persistent()` to take several gradients from it"
+    )]
+    TapeUsed,
+    /// A tensor that the tape does not know.
+    #[error("{what} ({ty}) was not watched: call `tape.watch(&tensor)` before it is computed with")]
+    NotWatched {
+        /// Which: the loss, or a variable by its index.
+        what: String,
+        /// Its type.
+        ty: TensorType,
+    },
+    /// A value that is not there while a function is traced.
+    #[error(
+        "{what}: this is a tracing tensor ({ty}), which has no value: return it from the function, and read it outside"
+    )]
+    Tracing {
+        /// What was tried.
+        what: &'static str,
+        /// Its type.
+        ty: TensorType,
+    },
+    /// Inputs of a compiled function that are of other types than it was traced for.
+    #[error(
+        "the function was compiled for ({compiled}), not ({given}): compile it for these, or with `.trace_new_types()`"
+    )]
+    Signature {
+        /// The types it was compiled for.
+        compiled: String,
+        /// The types given.
+        given: String,
+    },
+    /// Something given to a function that does not fit it.
+    #[error("{0}")]
+    Argument(String),
+    /// A compiled function does not fit under its line.
+    #[error(transparent)]
+    Plan(#[from] Box<PlanError>),
+    /// A compiled function could not run.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+    /// Threads or memory could not be had from the system.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+    /// The spill file failed.
+    #[error(transparent)]
+    Spill(#[from] TransferError),
+}
+
+/// An op that would have crossed the line.
+#[derive(Debug, Error)]
+#[error("{op} needs {} more for {shapes}: {} of values are held under a line of {}{}", in_words(*asked), in_words(*held), in_words(*line), listed(holders))]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub asked: usize,
+    /// The op.
+    pub op: &'static str,
+    /// The type of the value that did not fit.
+    pub shapes: String,
+    /// Bytes of all live values.
+    pub held: usize,
+    /// The line.
+    pub line: usize,
+    /// Who holds them, the largest first.
+    pub holders: Vec<LiveValue>,
+}
+
+/// The largest holders, a line each.
+fn listed(list: &[LiveValue]) -> String {
+    let shown = list.iter().take(8).map(|value| format!("\n  {value}"));
+    let rest = list.len().saturating_sub(8);
+    let rest = (rest > 0).then(|| format!("\n  and {rest} more"));
+    shown.chain(rest).collect()
+}

@@ -1,0 +1,356 @@
+//! Memory for values, under a line: slots of slabs for small ones, a segment of its own for each large one.
+//!
+//! A value of `b` bytes takes at most `b + max(512, b / 4)`. The free slots of a size never fill two slabs: before they do,
+//! the emptiest slab is cleared, its values moved to free slots elsewhere. (Values are found by number, not by address.) And what
+//! is kept mapped without being used is bounded. So is fragmentation, whatever was allocated and freed before:
+//! see [`MOST_FREE_BYTES`].
+
+use plimsoll_runtime::arena::Arena;
+use std::collections::BTreeMap;
+
+/// Alignment of every buffer.
+pub(crate) const ALIGNMENT: usize = 512;
+/// The largest buffer that is a slot of a slab.
+const SMALL: usize = 64 << 10;
+/// The most bytes of a slab: it has as many slots as fit.
+const SLAB: usize = 256 << 10;
+/// Sizes of slots.
+const CLASSES: usize = 24;
+/// The most bytes that free slots of all sizes take together.
+pub const MOST_FREE_BYTES: usize = CLASSES * 2 * SLAB;
+/// The most bytes of segments that are kept mapped for later.
+pub const MOST_CACHED_BYTES: usize = 256 << 20;
+
+/// A slot that belongs to no buffer.
+const FREE: u32 = u32::MAX;
+
+/// The bytes that a buffer takes.
+pub(crate) fn rounded(bytes: usize) -> usize {
+    let power = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
+    let granule = (power / 8).clamp(ALIGNMENT, 2 << 20);
+    bytes.max(1).checked_next_multiple_of(granule).unwrap_or(usize::MAX)
+}
+
+/// The class of a size that is small and rounded.
+fn class_of(size: usize) -> usize {
+    if size <= 4096 {
+        return size / ALIGNMENT - 1;
+    }
+    let octave = (size - 1).ilog2() as usize;
+    8 + (octave - 12) * 4 + ((size - (1 << octave)) >> (octave - 2)) - 1
+}
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub start: *mut u8,
+    home: Home,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Home {
+    /// A buffer without bytes.
+    Nowhere,
+    Slot {
+        class: u8,
+        slab: u32,
+        slot: u32,
+    },
+    Segment(u32),
+}
+
+// SAFETY: an address by itself; whoever follows it says why that is sound.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// The place of a buffer without bytes.
+    pub const NOWHERE: Self =
+        Self { start: std::ptr::without_provenance_mut(ALIGNMENT), home: Home::Nowhere };
+}
+
+/// A buffer that was moved to another place.
+pub(crate) type Moved = (u32, Place);
+
+struct Slab {
+    arena: Arena,
+    /// The buffer in each slot.
+    owners: Vec<u32>,
+    used: usize,
+}
+
+#[derive(Default)]
+struct Class {
+    size: usize,
+    slabs: Vec<Option<Slab>>,
+    /// The free slots of all slabs: slab and slot.
+    free: Vec<(u32, u32)>,
+}
+
+/// Not enough memory under the line, or the system has none.
+pub(crate) struct Short;
+
+/// Mapped memory and who has it.
+pub(crate) struct Pool {
+    line: usize,
+    mapped: usize,
+    classes: [Class; CLASSES],
+    segments: Vec<Option<Arena>>,
+    vacant: Vec<u32>,
+    /// Segments and slabs that are kept for later, by size.
+    cache: BTreeMap<usize, Vec<Arena>>,
+    cached: usize,
+}
+
+impl Pool {
+    pub fn new(line: usize) -> Self {
+        Self {
+            line,
+            mapped: 0,
+            classes: std::array::from_fn(|_| Class::default()),
+            segments: Vec::new(),
+            vacant: Vec::new(),
+            cache: BTreeMap::new(),
+            cached: 0,
+        }
+    }
+
+    pub fn mapped(&self) -> usize {
+        self.mapped
+    }
+
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    pub fn cached(&self) -> usize {
+        self.cached
+    }
+
+    /// Bytes of free slots.
+    pub fn free(&self) -> usize {
+        self.classes.iter().map(|class| class.free.len() * class.size).sum()
+    }
+
+    /// A buffer of so many bytes.
+    pub fn allocate(&mut self, bytes: usize, owner: u32) -> Result<Place, Short> {
+        if bytes == 0 {
+            return Ok(Place::NOWHERE);
+        }
+        let size = rounded(bytes);
+        if size > SMALL {
+            let arena = self.map(size)?;
+            let start = arena.at(0, size);
+            let number = self.vacant.pop().unwrap_or_else(|| {
+                self.segments.push(None);
+                self.segments.len() as u32 - 1
+            });
+            self.segments[number as usize] = Some(arena);
+            return Ok(Place { start, home: Home::Segment(number) });
+        }
+        let class = class_of(size);
+        if self.classes[class].free.is_empty() {
+            let slab = self.map(SLAB / size * size)?;
+            self.classes[class].add(size, slab);
+        }
+        Ok(self.classes[class].take(class as u8, owner))
+    }
+
+    /// Frees a buffer. Others may be moved for it.
+    pub fn release(&mut self, place: Place, moved: &mut Vec<Moved>) {
+        match place.home {
+            Home::Nowhere => {}
+            Home::Segment(number) => {
+                if let Some(arena) = self.segments[number as usize].take() {
+                    self.vacant.push(number);
+                    self.keep(arena);
+                }
+            }
+            Home::Slot { class, slab, slot } => {
+                let emptied = self.classes[class as usize].release(class, slab, slot, moved);
+                if let Some(arena) = emptied {
+                    self.keep(arena);
+                }
+            }
+        }
+    }
+
+    /// Unmaps everything that no buffer is in.
+    pub fn trim(&mut self) {
+        for class in &mut self.classes {
+            for number in 0..class.slabs.len() {
+                if let Some(slab) = class.slabs[number].take_if(|slab| slab.used == 0) {
+                    class.free.retain(|(slab, _)| *slab as usize != number);
+                    self.mapped -= slab.arena.bytes();
+                }
+            }
+        }
+        self.mapped -= self.cached;
+        self.cached = 0;
+        self.cache.clear();
+    }
+
+    /// A mapping of so many bytes: one that is kept, or a new one.
+    fn map(&mut self, bytes: usize) -> Result<Arena, Short> {
+        if let Some(kept) = self.cache.get_mut(&bytes)
+            && let Some(arena) = kept.pop()
+        {
+            self.cached -= bytes;
+            return Ok(arena);
+        }
+        let fits = |mapped: usize, line| mapped.checked_add(bytes).is_some_and(|all| all <= line);
+        if !fits(self.mapped, self.line) {
+            self.trim();
+        }
+        if !fits(self.mapped, self.line) {
+            return Err(Short);
+        }
+        let arena = Arena::new(bytes).map_err(|_| Short)?;
+        self.mapped += bytes;
+        Ok(arena)
+    }
+
+    /// Keeps a mapping for later, and unmaps the largest of those that are too many.
+    fn keep(&mut self, arena: Arena) {
+        let most = MOST_CACHED_BYTES.min(self.line / 4);
+        self.cached += arena.bytes();
+        self.cache.entry(arena.bytes()).or_default().push(arena);
+        while self.cached > most
+            && let Some(mut largest) = self.cache.last_entry()
+        {
+            let bytes = *largest.key();
+            if largest.get_mut().pop().is_some() {
+                self.cached -= bytes;
+                self.mapped -= bytes;
+            }
+            if largest.get().is_empty() {
+                largest.remove();
+            }
+        }
+    }
+}
+
+impl Class {
+    fn slots(&self) -> usize {
+        SLAB / self.size
+    }
+
+    fn add(&mut self, size: usize, arena: Arena) {
+        self.size = size;
+        let number = self.slabs.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slabs.push(None);
+            self.slabs.len() - 1
+        });
+        self.slabs[number] = Some(Slab { arena, owners: vec![FREE; self.slots()], used: 0 });
+        self.free.extend((0..self.slots() as u32).rev().map(|slot| (number as u32, slot)));
+    }
+
+    /// Takes a free slot.
+    ///
+    /// # Panics
+    /// If there is none.
+    fn take(&mut self, class: u8, owner: u32) -> Place {
+        let (slab, slot) = self.free.pop().expect("a free slot");
+        let home = self.slabs[slab as usize].as_mut().expect("a free slot's slab");
+        home.owners[slot as usize] = owner;
+        home.used += 1;
+        let start = home.arena.at(slot as usize * self.size, self.size);
+        Place { start, home: Home::Slot { class, slab, slot } }
+    }
+
+    /// Frees a slot. Where the free ones would fill two slabs, the emptiest slab is cleared and returned.
+    fn release(&mut self, class: u8, slab: u32, slot: u32, moved: &mut Vec<Moved>) -> Option<Arena> {
+        let home = self.slabs[slab as usize].as_mut()?;
+        home.owners[slot as usize] = FREE;
+        home.used -= 1;
+        self.free.push((slab, slot));
+        if self.free.len() < 2 * self.slots() {
+            return None;
+        }
+        let used = |slab: &Option<Slab>| slab.as_ref().map_or(usize::MAX, |slab| slab.used);
+        let emptiest = (0..self.slabs.len()).min_by_key(|&number| used(&self.slabs[number]))?;
+        let cleared = self.slabs[emptiest].take()?;
+        self.free.retain(|(slab, _)| *slab as usize != emptiest);
+        for (slot, &owner) in cleared.owners.iter().enumerate().filter(|(_, owner)| **owner != FREE) {
+            let place = self.take(class, owner);
+            let from = cleared.arena.at(slot * self.size, self.size);
+            // SAFETY: two slots of this size in different mappings, and nothing computes while the pool is locked.
+            unsafe { place.start.copy_from_nonoverlapping(from, self.size) };
+            moved.push((owner, place));
+        }
+        Some(cleared.arena)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_tensor::random::Lcg;
+
+    #[test]
+    fn sizes_are_rounded_by_a_quarter_at_most_and_have_a_class_each() {
+        let mut sizes: Vec<usize> = (1..=SMALL).map(rounded).collect();
+        for (bytes, &size) in (1..=SMALL).zip(&sizes) {
+            assert!(size >= bytes && size.is_multiple_of(ALIGNMENT), "{bytes}");
+            assert!(size - bytes <= ALIGNMENT.max(bytes / 4), "{bytes} takes {size}");
+        }
+        sizes.dedup();
+        assert_eq!(
+            sizes.iter().map(|&size| class_of(size)).collect::<Vec<_>>(),
+            (0..CLASSES).collect::<Vec<_>>()
+        );
+        assert_eq!(rounded(400_000_000), 400_556_032);
+        assert_eq!(rounded(usize::MAX), usize::MAX);
+    }
+
+    /// Random sizes come and go; bytes are where they were written, and the bound of the module's text holds at every step.
+    #[test]
+    fn fragmentation_is_bounded_and_moved_bytes_arrive() {
+        let (mut random, line) = (Lcg::new(3), 96 << 20);
+        let mut pool = Pool::new(line);
+        let mut live: Vec<Option<(Place, usize)>> = vec![None; 3000];
+        let mut moved = Vec::new();
+        for step in 0..40_000u32 {
+            // Phases of many small values and of a few that stay behind, so that slabs are left almost empty.
+            let range = if (step / 8000).is_multiple_of(2) { 3000 } else { 300 };
+            let owner = random.below(range);
+            let fill = owner as u8;
+            match live[owner].take() {
+                Some((place, bytes)) => {
+                    // SAFETY: the buffer is live and has so many bytes.
+                    let found = unsafe { std::slice::from_raw_parts(place.start, bytes) };
+                    assert!(found.iter().all(|&byte| byte == fill), "step {step}");
+                    pool.release(place, &mut moved);
+                }
+                None => {
+                    let limit = if random.below(50) == 0 { 300_000 } else { 6_000 };
+                    let bytes = 1 + random.below(limit);
+                    let Ok(place) = pool.allocate(bytes, owner as u32) else { continue };
+                    // SAFETY: as above.
+                    unsafe { place.start.write_bytes(fill, bytes) };
+                    live[owner] = Some((place, bytes));
+                }
+            }
+            for (owner, place) in moved.drain(..) {
+                if let Some((at, _)) = &mut live[owner as usize] {
+                    *at = place;
+                }
+            }
+            let used: usize = live.iter().flatten().map(|(_, bytes)| bytes + ALIGNMENT.max(bytes / 4)).sum();
+            let bound = used + MOST_FREE_BYTES + pool.cached();
+            assert!(pool.mapped() <= bound.min(line), "step {step}: {} of {bound}", pool.mapped());
+            assert!(pool.cached() <= line / 4 && pool.free() <= MOST_FREE_BYTES);
+        }
+        for owner in 0..live.len() {
+            if let Some((place, _)) = live[owner].take() {
+                pool.release(place, &mut moved);
+            }
+            for (owner, place) in moved.drain(..) {
+                if let Some((at, _)) = &mut live[owner as usize] {
+                    *at = place;
+                }
+            }
+        }
+        pool.trim();
+        assert_eq!((pool.mapped(), pool.free()), (0, 0));
+    }
+}

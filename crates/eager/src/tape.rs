@@ -1,0 +1,409 @@
+//! Tapes: gradients of what was computed.
+//!
+//! A tape records the ops on what it watches as nodes of a graph, and holds their values. For a gradient, backward is
+//! appended to that graph by the rules of `transform`, and its nodes run one by one; each value is let go after its last use.
+//! A value that the tape does not hold is computed again when backward asks for it: cheap ones inside a composed method,
+//! and all of a [`checkpoint`].
+
+use crate::call::{Operand, call_op, call_source};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::memory::Site;
+use crate::program::{Batch, Program, append};
+use crate::tensor::{IntoOperand, Tensor};
+use plimsoll_graph::op::Rematerialization;
+use plimsoll_graph::{BatchMark, Builder, Node, NodeId, Origin, ValueId};
+use plimsoll_transform::gradient;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Records the ops of this thread on the tensors that it watches, and what follows from them.
+///
+/// A tape gives gradients once; it is done then, and lets go of all that it held. A persistent one gives any number, and
+/// holds its values until it is dropped. Tapes may be nested: an outer one records the gradients that an inner one takes.
+///
+/// ```
+/// use plimsoll_eager::{Tape, tensor};
+/// let (x, w) = (tensor([[1.0f32, 2.0], [3.0, 4.0]])?, tensor([[0.5f32], [-1.0]])?);
+/// let tape = Tape::new();
+/// tape.watch(&w);
+/// let loss = x.matmul(&w).square().sum(&[0, 1], false);
+/// let gradients = tape.gradient(loss, &[&w])?;
+/// assert_eq!(gradients[0].to_vec::<f32>()?, [-18.0, -26.0]);
+/// # Ok::<(), plimsoll_eager::Error>(())
+/// ```
+pub struct Tape {
+    record: Rc<RefCell<Record>>,
+}
+
+struct Record {
+    persistent: bool,
+    /// Whether it gave its gradients, and is done.
+    used: bool,
+    /// Whether it looks away, while it takes a gradient itself.
+    paused: bool,
+    builder: Builder,
+    /// The values that it holds, by the builder's values.
+    values: Vec<Option<Tensor>>,
+    /// The builder's value of each tensor that is watched or was computed from such.
+    known: HashMap<u64, ValueId>,
+    /// And of each that is not, but is an operand beside them.
+    beside: HashMap<u64, ValueId>,
+    watched: HashSet<u64>,
+}
+
+thread_local! {
+    static TAPES: RefCell<Vec<Rc<RefCell<Record>>>> = const { RefCell::new(Vec::new()) };
+    /// How many there are: looked at by every op.
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The records that an op on these operands belongs to. Operands that a tape watches count as from outside.
+pub(crate) fn recorders(operands: &mut [Operand]) -> Recorders {
+    if COUNT.get() == 0 {
+        return Recorders(Vec::new());
+    }
+    let tapes = TAPES.with_borrow(|tapes| tapes.clone());
+    for operand in operands.iter_mut() {
+        if let Operand::Tensor(tensor) = operand
+            && tapes.iter().any(|tape| tape.borrow().watched.contains(&tensor.id))
+        {
+            tensor.batch = fresh(tensor);
+        }
+    }
+    let knows = |record: &Record| {
+        let known =
+            |operand: &Operand| matches!(operand, Operand::Tensor(t) if record.known.contains_key(&t.id));
+        !record.paused && !record.used && operands.iter().any(known)
+    };
+    Recorders(tapes.into_iter().filter(|tape| knows(&tape.borrow())).collect())
+}
+
+pub(crate) struct Recorders(Vec<Rc<RefCell<Record>>>);
+
+impl Recorders {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Records a program that ran, with the values of its graph that nodes computed, and its outputs.
+    pub fn record(
+        &self,
+        program: &Program,
+        operands: &[Operand],
+        values: &[(ValueId, Tensor)],
+        outputs: &[Tensor],
+        batch: (usize, usize),
+    ) -> Result<()> {
+        self.0
+            .iter()
+            .try_for_each(|record| record.borrow_mut().add(program, operands, values, outputs, batch))
+    }
+}
+
+/// The mark of a tensor that counts as from outside.
+pub(crate) fn fresh(tensor: &Tensor) -> Batch {
+    match tensor.batch.mark.axis {
+        true => Batch { mark: BatchMark::input(true), ..tensor.batch },
+        false => Batch::NONE,
+    }
+}
+
+/// Makes a builder one of this batch; an error if it is of another.
+pub(crate) fn set_batch(b: &mut Builder, op: &'static str, batch: (usize, usize)) -> Result<()> {
+    let first = (b.graph().examples, b.graph().example_block);
+    if batch == (1, 1) || first == batch {
+        return Ok(());
+    }
+    if first != (1, 1) {
+        return Err(Error::Batches { op, first, second: batch });
+    }
+    b.set_batch(batch.0, batch.1);
+    Ok(())
+}
+
+impl Record {
+    /// The builder's value of a tensor: one that is known, or a new one from outside.
+    fn value_of(&mut self, tensor: &Tensor) -> ValueId {
+        let found = self.known.get(&tensor.id).or_else(|| self.beside.get(&tensor.id));
+        if let Some(&value) = found {
+            return value;
+        }
+        let value = self.builder.marked_input("tensor", (*tensor.ty).clone(), tensor.batch.mark);
+        self.beside.insert(tensor.id, value);
+        self.hold(value, tensor);
+        value
+    }
+
+    fn hold(&mut self, value: ValueId, tensor: &Tensor) {
+        self.values.resize(self.builder.graph().value_count(), None);
+        self.values[value.index()] = Some(tensor.clone());
+    }
+
+    fn add(
+        &mut self,
+        program: &Program,
+        operands: &[Operand],
+        values: &[(ValueId, Tensor)],
+        outputs: &[Tensor],
+        batch: (usize, usize),
+    ) -> Result<()> {
+        set_batch(&mut self.builder, program.name, batch)?;
+        let graph = &program.graph;
+        let mut map = vec![None; graph.value_count()];
+        for (input, operand) in graph.inputs.iter().zip(operands) {
+            map[input.value.index()] = Some(match operand {
+                Operand::Tensor(tensor) => self.value_of(tensor),
+                Operand::Number(number) => self.builder.constant(*number, graph.ty(input.value).dtype)?,
+            });
+        }
+        append(graph, &mut self.builder, &mut map)?;
+        self.values.resize(self.builder.graph().value_count(), None);
+        for (value, tensor) in values {
+            let Some(own) = map[value.index()] else { continue };
+            self.known.insert(tensor.id, own);
+            let costly = graph.producer(*value).is_some_and(|node| {
+                graph.node(node).op.properties().rematerialization == Rematerialization::Costly
+            });
+            if costly {
+                self.values[own.index()] = Some(tensor.clone());
+            }
+        }
+        for (output, tensor) in graph.outputs.iter().zip(outputs) {
+            if let Some(own) = map[output.value.index()] {
+                self.known.insert(tensor.id, own);
+                self.hold(own, tensor);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of everything, and returns the graph with the values.
+    fn take(&mut self) -> (Builder, Vec<Option<Tensor>>) {
+        self.used = true;
+        self.known.clear();
+        self.beside.clear();
+        let builder = std::mem::replace(&mut self.builder, Builder::new(1, 1));
+        (builder, std::mem::take(&mut self.values))
+    }
+}
+
+impl Default for Tape {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tape {
+    /// A tape that gives gradients once.
+    pub fn new() -> Self {
+        Self::with(false)
+    }
+
+    /// A tape that gives gradients any number of times.
+    pub fn persistent() -> Self {
+        Self::with(true)
+    }
+
+    fn with(persistent: bool) -> Self {
+        let record = Rc::new(RefCell::new(Record {
+            persistent,
+            used: false,
+            paused: false,
+            builder: Builder::new(1, 1),
+            values: Vec::new(),
+            known: HashMap::new(),
+            beside: HashMap::new(),
+            watched: HashSet::new(),
+        }));
+        TAPES.with_borrow_mut(|tapes| tapes.push(record.clone()));
+        COUNT.set(COUNT.get() + 1);
+        Self { record }
+    }
+
+    /// Watches a tensor: the ops on it that follow are recorded. In them it counts as from outside, whatever it was computed
+    /// from.
+    pub fn watch(&self, tensor: &Tensor) {
+        let mut record = self.record.borrow_mut();
+        if tensor.trace().is_none() && !record.known.contains_key(&tensor.id) {
+            // A batch of another size is an error of the first op on it.
+            let batch = fresh(tensor);
+            let _ = set_batch(&mut record.builder, "watch", (batch.examples, batch.block));
+            let value = record.builder.marked_input("watched", (*tensor.ty).clone(), batch.mark);
+            record.known.insert(tensor.id, value);
+            record.hold(value, tensor);
+        }
+        record.watched.insert(tensor.id);
+    }
+
+    /// The gradients of a loss, which is one float, with respect to tensors that are watched or were computed from such.
+    #[track_caller]
+    pub fn gradient(&self, loss: impl IntoOperand, variables: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let loss = loss.tensor()?;
+        if self.record.borrow().used {
+            return Err(Error::TapeUsed);
+        }
+        if let Some(trace) = loss.trace() {
+            let watched = |t: &Tensor| self.record.borrow().watched.contains(&t.id);
+            let found = trace.gradient(&loss, variables, watched)?;
+            let mut record = self.record.borrow_mut();
+            record.used = !record.persistent;
+            return Ok(found);
+        }
+        let find = |tensor: &Tensor, what: String| {
+            let known = self.record.borrow().known.get(&tensor.id).copied();
+            known.ok_or_else(|| Error::NotWatched { what, ty: (*tensor.ty).clone() })
+        };
+        let loss_value = find(&loss, "the loss".into())?;
+        let wanted = variables.iter().enumerate().map(|(i, v)| find(v, format!("variable {i}")));
+        let wanted = wanted.collect::<Result<Vec<_>>>()?;
+        let (mut builder, values) = {
+            let mut record = self.record.borrow_mut();
+            if record.persistent { (record.builder.clone(), record.values.clone()) } else { record.take() }
+        };
+        let context = loss.context().clone();
+        drop(loss);
+        let forward = builder.graph().nodes.len();
+        let numerics = context.executor.target().numerics();
+        let gradients = gradient(&mut builder, &numerics, loss_value, &wanted)?;
+        let mut backward = Backward::new(&builder, context, values, &gradients, Location::caller());
+        self.record.borrow_mut().paused = true;
+        let ran = builder.graph().node_ids().skip(forward).try_for_each(|node| backward.run(node));
+        self.record.borrow_mut().paused = false;
+        ran?;
+        let missing = |v: &ValueId| Error::Argument(format!("{v} of a tape has no value"));
+        let values = &backward.values;
+        gradients.iter().map(|v| values[v.index()].clone().ok_or_else(|| missing(v))).collect()
+    }
+}
+
+impl Drop for Tape {
+    fn drop(&mut self) {
+        TAPES.with_borrow_mut(|tapes| tapes.retain(|other| !Rc::ptr_eq(other, &self.record)));
+        COUNT.set(TAPES.with_borrow(Vec::len));
+    }
+}
+
+/// Runs a part of a computation whose values the tapes of this thread do not keep, but for its result: backward computes
+/// them again.
+///
+/// ```
+/// use plimsoll_eager::{Tape, checkpoint, tensor};
+/// let x = tensor([0.5f32, 1.0])?;
+/// let tape = Tape::new();
+/// tape.watch(&x);
+/// let y = checkpoint(|| x.exp().sin().exp().get())?;
+/// let dx = tape.gradient(y.sum(&[0], false), &[&x])?;
+/// assert_eq!(dx[0].shape()[..], [2]);
+/// # Ok::<(), plimsoll_eager::Error>(())
+/// ```
+pub fn checkpoint(segment: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+    let tapes = TAPES.with_borrow(|tapes| tapes.clone());
+    let before: Vec<usize> = tapes.iter().map(|tape| tape.borrow().values.len()).collect();
+    let result = segment()?;
+    for (tape, first) in tapes.iter().zip(before) {
+        let record = &mut *tape.borrow_mut();
+        let own = record.known.get(&result.id).copied();
+        for (index, held) in record.values.iter_mut().enumerate().skip(first) {
+            let value = ValueId(index as u32);
+            let inner = matches!(record.builder.graph().origin(value), Origin::Node { .. });
+            if inner && own != Some(value) {
+                *held = None;
+            }
+        }
+    }
+    Ok(result)
+}
+
+/// A recorded graph with backward appended, as it runs.
+struct Backward<'a> {
+    builder: &'a Builder,
+    context: Arc<Context>,
+    values: Vec<Option<Tensor>>,
+    /// How often each value is still read.
+    uses: Vec<usize>,
+    /// The nodes that are to run.
+    needed: Vec<bool>,
+    site: Site,
+}
+
+impl<'a> Backward<'a> {
+    fn new(
+        builder: &'a Builder,
+        context: Arc<Context>,
+        mut values: Vec<Option<Tensor>>,
+        wanted: &[ValueId],
+        site: Site,
+    ) -> Self {
+        let graph = builder.graph();
+        values.resize(graph.value_count(), None);
+        let (mut uses, mut needed) = (vec![0; values.len()], vec![false; graph.nodes.len()]);
+        let mut stack = wanted.to_vec();
+        while let Some(value) = stack.pop() {
+            uses[value.index()] += 1;
+            if values[value.index()].is_none()
+                && let Some(node) = graph.producer(value)
+                && !std::mem::replace(&mut needed[node.index()], true)
+            {
+                stack.extend(&graph.node(node).inputs);
+            }
+        }
+        // What backward does not read is let go before it begins.
+        values.iter_mut().zip(&uses).filter(|(_, uses)| **uses == 0).for_each(|(value, _)| *value = None);
+        Self { builder, context, values, uses, needed, site }
+    }
+
+    /// Runs a node, after those that write its inputs if they are not there.
+    fn run(&mut self, node: NodeId) -> Result<()> {
+        let builder = self.builder;
+        let mut stack = vec![node];
+        while let Some(&top) = stack.last() {
+            if !self.needed[top.index()] {
+                stack.pop();
+                continue;
+            }
+            let inputs = &builder.graph().node(top).inputs;
+            let missing = inputs.iter().filter(|v| self.values[v.index()].is_none());
+            let before = stack.len();
+            stack.extend(missing.filter_map(|&v| builder.graph().producer(v)));
+            if stack.len() == before {
+                stack.pop();
+                self.needed[top.index()] = false;
+                self.run_one(builder.graph().node(top))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a node whose inputs are there.
+    fn run_one(&mut self, node: &Node) -> Result<()> {
+        let graph = self.builder.graph();
+        let marked = |&value: &ValueId| {
+            let mark = self.builder.batch_mark(value);
+            let own = Batch { mark, examples: graph.examples, block: graph.example_block };
+            let batch = if mark == BatchMark::input(false) { Batch::NONE } else { own };
+            Some(Tensor { batch, ..self.values[value.index()].clone()? })
+        };
+        let inputs: Vec<Tensor> = node.inputs.iter().filter_map(marked).collect();
+        for value in &node.inputs {
+            let uses = &mut self.uses[value.index()];
+            *uses -= 1;
+            if *uses == 0 {
+                self.values[value.index()] = None;
+            }
+        }
+        let outputs = match inputs.is_empty() {
+            true => call_source(&self.context, &node.op, self.site)?,
+            false => call_op(&node.op, inputs, self.site)?,
+        };
+        for (value, tensor) in node.outputs.iter().zip(outputs) {
+            if self.uses[value.index()] > 0 {
+                self.values[value.index()] = Some(tensor);
+            }
+        }
+        Ok(())
+    }
+}
