@@ -302,6 +302,21 @@ mod tests {
         assert_eq!(rounded(usize::MAX), usize::MAX);
     }
 
+    /// A hundred thousand small values, of which one in each slab stays: the rest of the slabs is given back.
+    #[test]
+    fn slabs_that_are_almost_empty_are_cleared() {
+        let (mut pool, mut moved) = (Pool::new(usize::MAX), Vec::new());
+        let mut places: Vec<Place> =
+            (0..100_000).filter_map(|owner| pool.allocate(100, owner).ok()).collect();
+        assert!(places.len() == 100_000 && pool.mapped() >= 51_200_000);
+        for owner in (0..100_000).filter(|owner| owner % 512 != 0) {
+            pool.release(places[owner], &mut moved);
+            moved.drain(..).for_each(|(owner, place)| places[owner as usize] = place);
+        }
+        assert!(pool.free() <= 2 * SLAB, "{} bytes of free slots", pool.free());
+        assert!(pool.mapped() - pool.cached() <= 4 * SLAB, "{} mapped", pool.mapped());
+    }
+
     /// Random sizes come and go; bytes are where they were written, and the bound of the module's text holds at every step.
     #[test]
     fn fragmentation_is_bounded_and_moved_bytes_arrive() {

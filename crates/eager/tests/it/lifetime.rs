@@ -2,7 +2,8 @@
 
 use super::{eager, normal};
 use plimsoll_eager::{Eager, Error, Result, checkpoint};
-use plimsoll_plan::MiB;
+use plimsoll_plan::{MiB, Size};
+use plimsoll_testing::Scratch;
 
 #[test]
 fn a_value_is_free_when_its_last_owner_is_dropped() -> Result<()> {
@@ -113,5 +114,23 @@ fn a_tape_holds_values_until_it_is_done() -> Result<()> {
     assert_eq!(again[0].to_vec::<f32>()?, plain[0].to_vec::<f32>()?);
     drop((again, plain, y));
     assert_eq!(e.pool().held, own);
+    Ok(())
+}
+
+/// What an op reads stays in memory while it runs, also where everything else may go to the file.
+#[test]
+fn operands_are_not_offloaded_from_under_their_op() -> Result<()> {
+    let folder = Scratch::new("eager-operands");
+    let line = (9 << 20) + plimsoll_cpu::DISK_STAGING_BYTES;
+    let e = Eager::builder().threads(1).line(Size::Bytes(line)).spill(&folder.0, MiB(64)).build()?;
+    let values = (0..4).map(|i| e.full(&"f32[1000,1000]".parse().unwrap(), f64::from(i)).get());
+    let values = values.collect::<Result<Vec<_>>>()?;
+    assert!(e.pool().in_file > 0 && e.pool().mapped <= line);
+    let (a, b) = (&values[1], &values[2]);
+    assert!(matches!((a + b).get(), Err(Error::OutOfMemory(_))), "three times 4 MB in 9 MiB");
+    for (i, value) in values.iter().enumerate() {
+        let found = (value + 1.0).to_vec::<f32>()?;
+        assert!(found.iter().all(|x| *x == i as f32 + 1.0), "value {i}");
+    }
     Ok(())
 }
