@@ -16,6 +16,11 @@ fn run(threads: usize) -> Trainer {
     trainer(&LENGTHS, threads).unwrap().line(usize::MAX).batch(64).epochs(2)
 }
 
+/// With whole batches, where the planner might split them to be faster.
+fn whole(threads: usize) -> Trainer {
+    run(threads).micro_batches(1)
+}
+
 fn states(session: &Session) -> Vec<Vec<u8>> {
     let names = session.plans().states.iter().map(|state| state.name.clone());
     names.map(|name| session.state(&name).unwrap().as_bytes().to_vec()).collect()
@@ -34,7 +39,7 @@ fn end(trainer: &Trainer, data: &Dataset) -> (Vec<Vec<u8>>, u64, bool) {
 
 #[test]
 fn every_batch_type_is_planned_over_one_arena_before_the_first_step() {
-    let (data, trainer) = (sequences(0), run(1));
+    let (data, trainer) = (sequences(0), whole(1));
     let plans = trainer.plan(&data).unwrap();
     let names: Vec<&str> = plans.plans.iter().map(|plan| plan.name.as_str()).collect();
     let of =
@@ -57,16 +62,15 @@ fn every_batch_type_is_planned_over_one_arena_before_the_first_step() {
 
 #[test]
 fn threads_workers_micro_batches_and_lines_change_no_bit() {
-    let whole = run(1);
-    let total = whole.plan(&sequences(0)).unwrap().sheet.total_bytes;
-    let (expected, loss, changed) = end(&whole, &sequences(0));
+    let total = whole(1).plan(&sequences(0)).unwrap().sheet.total_bytes;
+    let (expected, loss, changed) = end(&whole(1), &sequences(0));
     assert!(!changed);
     for (trainer, workers, changes) in [
-        (run(2), 1, false),
-        (run(3), 2, false),
+        (whole(2), 1, false),
+        (whole(3), 2, false),
         (run(2).micro_batches(2), 3, true),
         (run(1).line(total * 3 / 5), 0, true),
-        (run(2).micro_batches(1).line(total * 9 / 10), 2, true),
+        (whole(2).line(total * 9 / 10), 2, true),
     ] {
         let (found, found_loss, changed) = end(&trainer, &sequences(workers));
         assert_eq!(changed, changes, "with {workers} workers");
