@@ -61,7 +61,7 @@ impl Trainer {
     /// };
     /// let (first, second) = (trainer(), trainer());
     /// assert_eq!(first.plan(&data)?.into_plans(), second.plan(&data)?.into_plans());
-    /// assert_eq!((first.searches(), second.searches()), (1, 0));
+    /// assert!(first.searches() > 0 && second.searches() == 0);
     /// # std::fs::remove_dir_all(&folder)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
