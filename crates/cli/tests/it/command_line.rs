@@ -91,7 +91,7 @@ fn wrong_input_is_refused_with_what_to_change() {
     refused(&["train", "--model", "gpt", "--data", "text:no-such-file"], &["no-such-file"]);
     refused(
         &["train", "--model", "resnet20", "--data", "mnist"],
-        &["resnet20", "add --image-size 28 --channels 1", "[28,28,1]"],
+        &["resnet20", "add --image-size 28 --channels 1", "28×28"],
     );
     refused(&["train", "--model", "gpt", "--heads", "3"], &["block1/attention", "256", "3 heads"]);
     refused(&["train", "--context", "8"], &["lenet", "--context", "--classes"]);
