@@ -188,13 +188,17 @@ impl Memory {
     pub fn fetch(&mut self, number: u32, op: &'static str) -> Result<(), Error> {
         let Home::File(offset) = self.buffers[number as usize].home else { return Ok(()) };
         let place = self.place(number, op)?;
-        let buffer = &mut self.buffers[number as usize];
         // SAFETY: the buffer's new place, which nobody else knows.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(place.start, buffer.bytes) };
-        buffer.home = Home::Memory(place);
-        if let Some(spill) = &mut self.spill {
-            spill.load(offset, bytes)?;
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(place.start, self.buffers[number as usize].bytes) };
+        if let Some(spill) = &mut self.spill
+            && let Err(error) = spill.load(offset, bytes)
+        {
+            // The value is in the file still.
+            self.release_place(place);
+            return Err(error.into());
         }
+        self.buffers[number as usize].home = Home::Memory(place);
         Ok(())
     }
 

@@ -111,7 +111,8 @@ impl Optimizer {
         operands.extend(update.moments.drain(..).map(Operand::Tensor));
         operands.extend(gradients.iter().chain(&settings).map(|tensor| Operand::Tensor(tensor.clone())));
         let ran = run_own(&context, &update.program, &mut operands, site);
-        // After an error, everything is as it was: there was memory for all of it, or for nothing.
+        // After an error the tensors are those from before. Their values are, too, where memory was short: the program asks for
+        // all that it needs before its first step.
         let failed = ran.is_err();
         let (new, error) = match ran {
             Ok(new) => (new, None),
