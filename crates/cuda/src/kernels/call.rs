@@ -1,0 +1,140 @@
+//! What computes a node on the device: launches of kernels and products, as plain data.
+
+use plimsoll_tensor::DType;
+
+/// Launches that compute a node, one after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Call {
+    /// The launches, in order.
+    pub launches: Vec<Launch>,
+    /// Bytes of scratch that they share.
+    pub workspace: usize,
+}
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Launch {
+    /// A kernel of our own.
+    Kernel(Kernel),
+    /// Matrix products by the library.
+    Product(Product),
+}
+
+/// A kernel of our own, with its sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// CUDA C that follows the prelude. It has one `extern "C" __global__` function, named `kernel`. Equal sources are
+    /// compiled once, so sizes that differ from node to node are parameters.
+    pub source: String,
+    /// Blocks in each direction.
+    pub blocks: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// What the function is called with, in order.
+    pub parameters: Vec<Parameter>,
+}
+
+/// A parameter of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Parameter {
+    /// An address.
+    Pointer(Pointer),
+    /// A `long long`.
+    Integer(i64),
+    /// A `float`.
+    Float(f32),
+}
+
+/// An address: so many bytes after the start of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    /// The operand.
+    pub operand: Operand,
+    /// Bytes after its start.
+    pub offset: usize,
+}
+
+/// An operand of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// An input.
+    Read(usize),
+    /// An output. Where the node accumulates, outputs that are reduced over the batch hold what is added to.
+    Write(usize),
+    /// The scratch memory of the call.
+    Workspace,
+}
+
+/// `count` row-major products `C = A · B`, or `C = C + A · B`, summed in f32 (f64 of f64).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// Rows of C.
+    pub m: usize,
+    /// Columns of C.
+    pub n: usize,
+    /// Terms of a sum.
+    pub k: usize,
+    /// The first factor, `[m,k]`, or `[k,m]` if transposed.
+    pub a: Matrix,
+    /// The second factor, `[k,n]`, or `[n,k]` if transposed.
+    pub b: Matrix,
+    /// The result, `[m,n]`.
+    pub c: Matrix,
+    /// Whether the product is added to C.
+    pub accumulate: bool,
+    /// Number of products.
+    pub count: usize,
+}
+
+/// A matrix of a [`Product`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Where the first one starts.
+    pub start: Pointer,
+    /// Its element type.
+    pub dtype: DType,
+    /// Whether it is stored transposed.
+    pub transposed: bool,
+    /// Elements between the starts of consecutive stored rows.
+    pub row_stride: usize,
+    /// Elements between the starts of consecutive products' matrices.
+    pub stride: usize,
+}
+
+impl Operand {
+    /// The address so many bytes after its start.
+    pub fn at(self, offset: usize) -> Pointer {
+        Pointer { operand: self, offset }
+    }
+}
+
+impl From<Pointer> for Parameter {
+    fn from(pointer: Pointer) -> Self {
+        Self::Pointer(pointer)
+    }
+}
+
+impl From<Operand> for Parameter {
+    fn from(operand: Operand) -> Self {
+        operand.at(0).into()
+    }
+}
+
+impl From<usize> for Parameter {
+    fn from(number: usize) -> Self {
+        Self::Integer(number as i64)
+    }
+}
+
+impl From<f32> for Parameter {
+    fn from(number: f32) -> Self {
+        Self::Float(number)
+    }
+}
+
+impl Call {
+    /// A call of one kernel, without scratch.
+    pub fn of(kernel: Kernel) -> Self {
+        Self { launches: vec![Launch::Kernel(kernel)], workspace: 0 }
+    }
+}

@@ -1,0 +1,48 @@
+//! Which launches compute a node: a pure function of the node's op and types, without a device.
+//!
+//! Each family of ops has its file, and its CUDA C beside it.
+
+mod attention;
+mod call;
+mod conv;
+mod elementwise;
+mod index;
+mod loss;
+mod matmul;
+mod movement;
+mod norm;
+mod pool;
+mod quantise;
+mod random;
+mod recurrent;
+mod reduce;
+mod resize;
+
+pub use call::{Call, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
+
+use plimsoll_graph::Op;
+use plimsoll_plan::KernelQuery;
+
+/// What comes before every kernel's source: element types and their conversions.
+pub const PRELUDE: &str = include_str!("prelude.cu");
+
+/// The launches for a node, if there are kernels for it.
+pub fn find(query: &KernelQuery<'_>) -> Option<Call> {
+    match query.op {
+        Op::Elementwise(op) => elementwise::single(*op, query),
+        Op::Fused(region) => elementwise::fused(region, query),
+        Op::Movement(op) => movement::find(op, query),
+        Op::Reduce(op) => reduce::find(op, query),
+        Op::MatMul(op) => matmul::find(op, query),
+        Op::Conv(op) => conv::find(op, query),
+        Op::Pool(op) => pool::find(op, query),
+        Op::Resize(op) => resize::find(op, query),
+        Op::Norm(op) => norm::find(op, query),
+        Op::Attention(op) => attention::find(op, query),
+        Op::Recurrent(op) => recurrent::find(*op, query),
+        Op::Index(op) => index::find(op, query),
+        Op::Loss(op) => loss::find(op, query),
+        Op::Random(op) => random::find(op, query),
+        Op::Quantise(op) => quantise::find(*op, query),
+    }
+}
