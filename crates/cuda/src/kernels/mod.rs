@@ -3,6 +3,7 @@
 //! Each family of ops has its file, and its CUDA C beside it.
 
 mod attention;
+mod builder;
 mod call;
 mod conv;
 mod elementwise;
