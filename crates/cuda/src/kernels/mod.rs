@@ -17,11 +17,13 @@ mod quantise;
 mod random;
 mod recurrent;
 mod reduce;
+mod reduction;
 mod resize;
 mod strided;
 
 pub use call::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
 
+use elementwise::stored;
 use plimsoll_graph::Op;
 use plimsoll_plan::KernelQuery;
 
