@@ -27,6 +27,9 @@ pub enum ExecuteError {
         /// What went wrong.
         reason: String,
     },
+    /// The device failed, or was lost.
+    #[error("{0}")]
+    Device(String),
     /// A transfer to or from a tier failed.
     #[error("{0}")]
     Transfer(String),
