@@ -2,20 +2,22 @@
 
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::{Isa, UnavailableIsa};
+use plimsoll_cuda::emulator::Emulator;
 use plimsoll_eager::Eager;
 use plimsoll_plan::{Executor, Link};
 use plimsoll_runtime::KernelExecutor;
 use plimsoll_simulated::Simulated;
 use plimsoll_testing::or_skip;
+use std::cell::Cell;
 use std::path::Path;
 
 /// Every executor that must agree with the reference. A new executor is a line here.
-pub static EXECUTORS: &[ExecutorEntry] = &[
+static EXECUTORS: &[ExecutorEntry] = &[
     ExecutorEntry { name: "cpu", isa: None, make: |options| cpu(Isa::detect(), options) },
     ExecutorEntry { name: "simulated accelerator", isa: None, make: simulated },
 ];
 
-/// The CPU with every instruction set that differs in more than products of bf16; [`EXECUTORS`] has it with the best one of
+/// The CPU with every instruction set that differs in more than products of bf16; [`executors`] has it with the best one of
 /// this machine.
 static INSTRUCTION_SETS: &[ExecutorEntry] = &[
     ExecutorEntry {
@@ -37,6 +39,15 @@ static PRODUCTS_OF_BF16: &[ExecutorEntry] = &[
     },
     ExecutorEntry { name: "cpu, amx", isa: Some(Isa::Avx512), make: |options| cpu(Isa::Amx, options) },
 ];
+
+/// The CUDA kernels, run as code of the host.
+static EMULATED_CUDA: &[ExecutorEntry] =
+    &[ExecutorEntry { name: "emulated cuda", isa: None, make: emulated_cuda }];
+
+thread_local! {
+    /// The executors under test in this thread, if not all of them.
+    static INSTEAD: Cell<Option<&'static [ExecutorEntry]>> = const { Cell::new(None) };
+}
 
 /// An executor under test.
 pub struct ExecutorEntry {
@@ -84,9 +95,25 @@ impl ExecutorEntry {
     }
 }
 
+/// The executors under test: every one that must agree with the reference, or what [`on_emulated_cuda`] says.
+pub fn executors() -> &'static [ExecutorEntry] {
+    INSTEAD.get().unwrap_or(EXECUTORS)
+}
+
+/// Runs a test with the CUDA kernels, as code of the host, in place of [`executors`] and [`kernel_sets`]; skipped, with a word,
+/// where there is no C++ compiler.
+pub fn on_emulated_cuda(test: impl FnOnce()) {
+    if or_skip(Emulator::new()).is_some() {
+        INSTEAD.set(Some(EMULATED_CUDA));
+        test();
+        INSTEAD.set(None);
+    }
+}
+
 /// The CPU with every instruction set of this machine, oldest first, that widens bf16; says which are skipped.
 pub fn widening_sets() -> impl Iterator<Item = &'static ExecutorEntry> {
-    INSTRUCTION_SETS.iter().filter_map(|entry| or_skip(entry.available()))
+    let sets = INSTEAD.get().unwrap_or(INSTRUCTION_SETS);
+    sets.iter().filter_map(|entry| or_skip(entry.available()))
 }
 
 /// [`widening_sets`] before this machine's best.
@@ -99,9 +126,10 @@ pub fn products_of_bf16() -> impl Iterator<Item = &'static ExecutorEntry> {
     PRODUCTS_OF_BF16.iter().filter_map(|entry| or_skip(entry.available()))
 }
 
-/// [`EXECUTORS`] and [`older_instruction_sets`]: every set of kernels that this machine can run.
+/// [`executors`] and [`older_instruction_sets`]: every set of kernels that this machine can run.
 pub fn kernel_sets() -> impl Iterator<Item = &'static ExecutorEntry> {
-    EXECUTORS.iter().chain(older_instruction_sets())
+    let older = INSTEAD.get().is_none().then(older_instruction_sets);
+    executors().iter().chain(older.into_iter().flatten())
 }
 
 /// Whether tests that take minutes are complete: with `PLIMSOLL_LONG=1`, as `.ci/long` has it.
@@ -111,12 +139,12 @@ pub fn long_tests() -> bool {
 
 /// The executors of tests that take minutes: all of them if [`long_tests`], else the first.
 pub fn executors_of_long_tests() -> &'static [ExecutorEntry] {
-    if long_tests() { EXECUTORS } else { &EXECUTORS[..1] }
+    if long_tests() { executors() } else { &executors()[..1] }
 }
 
 /// An executor on two threads, for tests that are not about executors.
 pub fn any_executor() -> Box<dyn Executor> {
-    EXECUTORS[0].on(2)
+    executors()[0].on(2)
 }
 
 fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn KernelExecutor> {
@@ -139,4 +167,10 @@ fn simulated(options: &Options<'_>) -> Box<dyn KernelExecutor> {
         Some(folder) => accelerator.spilling(folder, fast(200_000)),
         None => accelerator,
     })
+}
+
+/// It has no tier to offload to, and one thread.
+fn emulated_cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
+    let emulator = Emulator::new().expect("a compiler that was found");
+    Box::new(if options.checked { emulator.checked() } else { emulator })
 }

@@ -1,12 +1,15 @@
 //! Runs graphs on any executor, through the planner and its verifier.
 
-use crate::{compare, kernel_sets};
+use crate::{ExecutorEntry, compare, kernel_sets};
 use plimsoll_eager::Eager;
 use plimsoll_graph::{Builder, Graph, Op};
 use plimsoll_plan::{Budget, Executor, PlanSet, Prepared, plan, verify};
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, Tensor, TensorType};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A graph, planned, verified and ready to run.
@@ -121,9 +124,20 @@ pub fn reference_op(op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     evaluate(op, &operands, &[], &outputs.iter().collect::<Vec<_>>()).map_err(|e| e.to_string())
 }
 
+/// A set of kernels with its memory checker on, and eager tensors on it.
+struct Checked {
+    executor: Box<dyn Executor>,
+    eager: Eager,
+}
+
 thread_local! {
-    static CHECKED: Vec<(&'static str, Box<dyn Executor>, Eager)> =
-        kernel_sets().map(|entry| (entry.name, entry.checked(2), entry.eager(2))).collect();
+    /// Every set that this thread has checked, by name.
+    static CHECKED: RefCell<BTreeMap<&'static str, Rc<Checked>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+fn checked(entry: &ExecutorEntry) -> Rc<Checked> {
+    let make = || Rc::new(Checked { executor: entry.checked(2), eager: entry.eager(2) });
+    CHECKED.with_borrow_mut(|all| all.entry(entry.name).or_insert_with(make).clone())
 }
 
 /// Runs one op as [`run_op`] does on every kernel set, with the memory checker, and compares with the reference;
@@ -137,20 +151,18 @@ pub fn check_op(
     relative: impl Fn(&TensorType) -> f64,
 ) -> Result<Vec<Tensor>, String> {
     let expected = reference_op(op, inputs)?;
-    CHECKED.with(|executors| -> Result<(), String> {
-        for (name, executor, eager) in executors {
-            let on = |e| format!("on {name}: {e}");
-            let found = run_op(executor, op, inputs, batched, block).map_err(on)?;
-            for (found, expected) in found.iter().zip(&expected) {
-                compare(found, expected, relative(expected.ty())).map_err(on)?;
-            }
-            let eager = eager_op(eager, op, inputs, batched, block).map_err(on)?;
-            if eager.iter().map(Tensor::as_bytes).ne(found.iter().map(Tensor::as_bytes)) {
-                return Err(on("eager tensors have other bits".to_string()));
-            }
+    for entry in kernel_sets() {
+        let Checked { executor, eager } = &*checked(entry);
+        let on = |e| format!("on {}: {e}", entry.name);
+        let found = run_op(executor, op, inputs, batched, block).map_err(on)?;
+        for (found, expected) in found.iter().zip(&expected) {
+            compare(found, expected, relative(expected.ty())).map_err(on)?;
         }
-        Ok(())
-    })?;
+        let eager = eager_op(eager, op, inputs, batched, block).map_err(on)?;
+        if eager.iter().map(Tensor::as_bytes).ne(found.iter().map(Tensor::as_bytes)) {
+            return Err(on("eager tensors have other bits".to_string()));
+        }
+    }
     Ok(expected)
 }
 

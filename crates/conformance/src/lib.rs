@@ -1,6 +1,6 @@
 //! The conformance suite: one list of executors, one list of cases, and golden numbers from PyTorch.
 //!
-//! - [`EXECUTORS`] lists the executors under test, [`kernel_sets`] also the CPU's older instruction sets. Each must agree
+//! - [`executors`] lists the executors under test, [`kernel_sets`] also the CPU's older instruction sets. Each must agree
 //!   with the reference executor, which defines every op.
 //! - [`golden_cases`] are single ops, [`golden_layers`] layers and losses with their gradients (built by [`layers`] and
 //!   [`losses`]), [`golden_run`] ten training steps of a small model, [`golden_logits`] the scores of a published one. The
@@ -23,8 +23,8 @@ mod training;
 pub use case::{Case, golden_cases};
 pub use compare::{compare, tolerance};
 pub use executors::{
-    EXECUTORS, ExecutorEntry, any_executor, executors_of_long_tests, kernel_sets, long_tests,
-    older_instruction_sets, products_of_bf16, widening_sets,
+    ExecutorEntry, any_executor, executors, executors_of_long_tests, kernel_sets, long_tests,
+    older_instruction_sets, on_emulated_cuda, products_of_bf16, widening_sets,
 };
 pub use harness::{Harness, cast, check_op, eager_op, random, reference_op, run_op};
 pub use layer::{LayerCase, LayerInput, golden_layers};

@@ -25,7 +25,8 @@ library! {
 
 /// What every kernel is compiled with: products and sums are rounded apart, division and square root are exact, subnormal
 /// numbers are kept. So the bits are those of the source.
-const OPTIONS: [&str; 5] = ["--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false", "--std=c++17"];
+const OPTIONS: [&str; 5] =
+    ["--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false", "--std=c++17"];
 
 /// Bytes of a compiled kernel at most, in a file that is read.
 const MOST_BYTES: u64 = 16 << 20;
@@ -33,8 +34,7 @@ const MOST_BYTES: u64 = 16 << 20;
 /// The compiler for an architecture.
 pub(crate) struct Compiler {
     api: NvrtcApi,
-    /// Its version, like (13, 0).
-    pub version: (i32, i32),
+    version: (i32, i32),
     options: Vec<CString>,
     /// Where compiled kernels are kept.
     cache: Option<PathBuf>,
@@ -44,7 +44,8 @@ impl Compiler {
     /// The compiler of this machine, for a compute capability. Compiled kernels are kept in a folder, if one is given.
     pub fn new(capability: (u32, u32), cache: Option<PathBuf>) -> Result<Self, CudaError> {
         let what = "the CUDA compiler NVRTC";
-        let names = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
+        let names =
+            ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
         let api = NvrtcApi::load(what, &names)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the pointers are valid.
@@ -55,6 +56,11 @@ impl Compiler {
         let compiler = Self { api, version: (major, minor), options, cache };
         compiler.check("nvrtcVersion", code)?;
         Ok(compiler)
+    }
+
+    /// Its version, like `13.0`.
+    pub fn version_text(&self) -> String {
+        format!("{}.{}", self.version.0, self.version.1)
     }
 
     /// Machine code for a source: from the folder, if it is there and whole, else compiled.
@@ -74,8 +80,7 @@ impl Compiler {
 
     /// All that machine code depends on.
     fn key(&self, source: &str) -> String {
-        let (major, minor) = self.version;
-        let mut key = format!("NVRTC {major}.{minor}");
+        let mut key = format!("NVRTC {}", self.version_text());
         for option in &self.options {
             key.push(' ');
             key.push_str(&option.to_string_lossy());
@@ -91,7 +96,14 @@ impl Compiler {
         let none = std::ptr::null();
         // SAFETY: the pointers are valid; no headers are given.
         let code = unsafe {
-            (self.api.nvrtcCreateProgram)(&mut program.handle, source.as_ptr(), c"kernel.cu".as_ptr(), 0, none, none)
+            (self.api.nvrtcCreateProgram)(
+                &mut program.handle,
+                source.as_ptr(),
+                c"kernel.cu".as_ptr(),
+                0,
+                none,
+                none,
+            )
         };
         self.check("nvrtcCreateProgram", code)?;
         let options: Vec<*const c_char> = self.options.iter().map(|option| option.as_ptr()).collect();
@@ -189,7 +201,9 @@ fn write(file: &Path, key: &str, code: &[u8]) -> std::io::Result<()> {
 
 /// FNV-1a over bytes.
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -69,19 +69,39 @@ unsafe impl Sync for Products {}
 impl Products {
     /// The library of this machine, in the current context.
     pub fn new() -> Result<Self, CudaError> {
-        let names = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", "cublasLt64_13.dll", "cublasLt64_12.dll"];
-        let api = CublasLtApi::load("cuBLASLt", &names)?;
+        let api = load()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is valid.
         check("cublasLtCreate", unsafe { (api.cublasLtCreate)(&mut handle) })?;
         Ok(Self { api, handle })
     }
 
-    /// The library's version, like 130101.
-    pub fn version(&self) -> usize {
-        // SAFETY: a plain call.
-        unsafe { (self.api.cublasLtGetVersion)() }
+    /// The library's version, like `13.1.0`.
+    pub fn version(&self) -> String {
+        version(&self.api)
     }
+}
+
+/// The version of this machine's library, like `13.1.0`.
+pub(crate) fn installed_version() -> Result<String, CudaError> {
+    load().map(|api| version(&api))
+}
+
+fn load() -> Result<CublasLtApi, CudaError> {
+    let names = [
+        "libcublasLt.so.13",
+        "libcublasLt.so.12",
+        "libcublasLt.so",
+        "cublasLt64_13.dll",
+        "cublasLt64_12.dll",
+    ];
+    CublasLtApi::load("cuBLASLt", &names)
+}
+
+fn version(api: &CublasLtApi) -> String {
+    // SAFETY: a plain call.
+    let number = unsafe { (api.cublasLtGetVersion)() };
+    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
 impl Drop for Products {
@@ -114,7 +134,8 @@ impl PreparedProduct {
         description.set(TRANSPOSE_A, c_int::from(product.b.transposed))?;
         description.set(TRANSPOSE_B, c_int::from(product.a.transposed))?;
         let Product { m, n, k, .. } = *product;
-        let layout = |matrix: &Matrix, rows, columns| Object::layout(products, matrix, rows, columns, product.count);
+        let layout =
+            |matrix: &Matrix, rows, columns| Object::layout(products, matrix, rows, columns, product.count);
         let layouts = [layout(&product.b, k, n)?, layout(&product.a, m, k)?, layout(&product.c, m, n)?];
         let preference = Object::preference(products)?;
         preference.set(MOST_WORKSPACE, 0_u64)?;
@@ -124,7 +145,8 @@ impl PreparedProduct {
             preference.set(attribute, alignment(matrix))?;
         }
         let [b, a, c] = [0, 1, 2].map(|i: usize| layouts[i].handle);
-        let none = Choice { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
+        let none =
+            Choice { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let (mut choice, mut count) = (none, 0);
         // SAFETY: all handles are alive, and the result has room for one choice.
         let code = unsafe {
@@ -159,7 +181,11 @@ impl PreparedProduct {
         let added = if self.product.accumulate { 1.0 } else { 0.0 };
         let (single, double) = ([1.0_f32, added as f32], [1.0_f64, added]);
         let scale = |i: usize| -> *const c_void {
-            if self.product.c.dtype == DType::F64 { (&raw const double[i]).cast() } else { (&raw const single[i]).cast() }
+            if self.product.c.dtype == DType::F64 {
+                (&raw const double[i]).cast()
+            } else {
+                (&raw const single[i]).cast()
+            }
         };
         let api = &self.products.api;
         let layouts = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
@@ -268,9 +294,10 @@ fn number(dtype: DType) -> Result<c_int, CudaError> {
         DType::F64 => Ok(1),
         DType::F16 => Ok(2),
         DType::BF16 => Ok(14),
-        DType::I32 | DType::I64 | DType::U8 | DType::Bool => {
-            Err(CudaError::Call { call: "cublasLtMatrixLayoutCreate", error: format!("no products of {dtype}") })
-        }
+        DType::I32 | DType::I64 | DType::U8 | DType::Bool => Err(CudaError::Call {
+            call: "cublasLtMatrixLayoutCreate",
+            error: format!("no products of {dtype}"),
+        }),
     }
 }
 

@@ -23,20 +23,21 @@ pub unsafe fn non_finite_node(
         Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => return Ok(None),
     };
     let node = plan.graph.node(id);
-    let is_bad = |(output, (&value, &buffer)): (usize, (&ValueId, &Option<BufferId>))| {
-        let Some(region) = buffer.map(|id| Region::of(plan, id)) else { return Ok(false) };
-        let ty = plan.graph.ty(value);
-        let offset = region.offset + micro_batch * region.stride;
-        let mut bytes = vec![0_u8; region.bytes.min(ty.bytes())];
-        // SAFETY: nothing writes to the arena, by the caller's promise.
-        unsafe { arena.read(offset, &mut bytes)? };
-        Ok(if ty.dtype == DType::F32 && may_be_negative_infinity(&node.op, output) {
-            let mut floats = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-            !floats.all(|x| x.is_finite() || x == f32::NEG_INFINITY)
-        } else {
-            !all_finite(ty.dtype, &bytes)
-        })
-    };
+    let is_bad =
+        |(output, (&value, &buffer)): (usize, (&ValueId, &Option<BufferId>))| -> Result<bool, String> {
+            let Some(region) = buffer.map(|id| Region::of(plan, id)) else { return Ok(false) };
+            let ty = plan.graph.ty(value);
+            let offset = region.offset + micro_batch * region.stride;
+            let mut bytes = vec![0_u8; region.bytes.min(ty.bytes())];
+            // SAFETY: nothing writes to the arena, by the caller's promise.
+            unsafe { arena.read(offset, &mut bytes)? };
+            Ok(if ty.dtype == DType::F32 && may_be_negative_infinity(&node.op, output) {
+                let mut floats = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+                !floats.all(|x| x.is_finite() || x == f32::NEG_INFINITY)
+            } else {
+                !all_finite(ty.dtype, &bytes)
+            })
+        };
     for output in node.outputs.iter().zip(&writes).enumerate() {
         if is_bad(output)? {
             return Ok(Some(id));

@@ -1,6 +1,6 @@
 //! The simulated accelerator: lines of device and host memory at once, offload to host memory and to a file, the CPU's bits.
 
-use plimsoll_conformance::{EXECUTORS, long_tests, synthetic, trained_states};
+use plimsoll_conformance::{executors, long_tests, synthetic, trained_states};
 use plimsoll_nn::{AdamW, Model, zoo};
 use plimsoll_plan::{Executor, Link, PlanSet, Tier};
 use plimsoll_simulated::Simulated;
@@ -53,7 +53,7 @@ fn lines_of_device_and_host_memory_hold_and_change_no_bits() {
     let tested = if long_tests() { models().len() } else { 1 };
     for (index, (name, model, batch)) in models().into_iter().enumerate().take(tested) {
         let data = synthetic(&model, 2 * batch, 3, 5);
-        let expected = trained_states(&trainer(index, EXECUTORS[0].on(2)), &data).expect("no line");
+        let expected = trained_states(&trainer(index, executors()[0].on(2)), &data).expect("no line");
         let forecast = trainer(index, accelerator(folder));
         let mut forecast = forecast.forecast(&data);
         let (floor, whole) = (forecast.floor().unwrap(), forecast.plan(usize::MAX).unwrap());

@@ -1,7 +1,7 @@
 //! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
 
 use plimsoll_conformance::{
-    EXECUTORS, any_executor, executors_of_long_tests, long_tests, older_instruction_sets, products_of_bf16,
+    any_executor, executors, executors_of_long_tests, long_tests, older_instruction_sets, products_of_bf16,
     synthetic, trained_states,
 };
 use plimsoll_graph::Numerics;
@@ -72,7 +72,7 @@ const PASSES: [Pass; 3] = [Pass::Simplify, Pass::Save, Pass::Fuse];
 
 #[test]
 fn threads_do_not_change_bits() {
-    for executor in EXECUTORS {
+    for executor in executors() {
         for (name, batch) in MODELS {
             let one = trained(name, batch, executor.on(1), |t| t);
             for threads in [2, 3, 7] {
@@ -95,7 +95,7 @@ fn threads_do_not_change_bits_on_older_instruction_sets() {
 
 #[test]
 fn micro_batches_do_not_change_bits() {
-    for executor in EXECUTORS {
+    for executor in executors() {
         for (name, batch, splits) in SPLITS {
             let whole = trained(name, batch, executor.on(2), |t| t);
             for &split in splits {

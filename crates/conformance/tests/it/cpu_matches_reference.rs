@@ -1,7 +1,7 @@
 //! Every kernel set against the reference: the golden cases, and shapes that are empty, single, odd and broadcast.
 
 use plimsoll_conformance::{
-    EXECUTORS, Harness, cast, check_op, compare, golden_cases, random, reference_op, run_op, tolerance,
+    Harness, cast, check_op, compare, executors, golden_cases, random, reference_op, run_op, tolerance,
 };
 use plimsoll_graph::op::{
     Attention, Binary, Conv, Elementwise, Epilogue, Geometry, Index, Loss, MatMul, Movement, Norm, NormAxis,
@@ -26,7 +26,7 @@ fn check(name: &str, op: &Op, inputs: &[Tensor], batched: &[bool], block: usize)
 }
 
 #[test]
-fn golden_cases_match_in_f32() {
+pub(super) fn golden_cases_match_in_f32() {
     let mut checked = 0;
     for case in golden_cases().iter().filter(|c| !is_composite(&c.op)) {
         if case.inputs.iter().any(|t| matches!(t.ty().dtype, DType::BF16 | DType::F16 | DType::I64)) {
@@ -62,7 +62,7 @@ fn each(op: Op, cases: &[&[&str]]) {
 }
 
 #[test]
-fn elementwise_over_awkward_shapes() {
+pub(super) fn elementwise_over_awkward_shapes() {
     for op in
         [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Greater, Binary::Equal]
     {
@@ -108,7 +108,7 @@ fn elementwise_over_awkward_shapes() {
 }
 
 #[test]
-fn movement_and_reductions_over_awkward_shapes() {
+pub(super) fn movement_and_reductions_over_awkward_shapes() {
     each(
         Op::Movement(Movement::Transpose(vec![2, 0, 1])),
         &[&["f32[3,4,5]"], &["i32[1,7,2]"], &["u8[0,2,3]"]],
@@ -124,7 +124,7 @@ fn movement_and_reductions_over_awkward_shapes() {
 }
 
 #[test]
-fn matmul_over_awkward_shapes() {
+pub(super) fn matmul_over_awkward_shapes() {
     for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
         for (m, n, k) in
             [(1, 1, 1), (0, 3, 2), (3, 0, 2), (2, 3, 0), (5, 17, 3), (31, 33, 300), (1, 65, 513), (70, 1, 19)]
@@ -142,7 +142,7 @@ fn matmul_over_awkward_shapes() {
 }
 
 #[test]
-fn convolutions_and_pools_over_awkward_shapes() {
+pub(super) fn convolutions_and_pools_over_awkward_shapes() {
     let geometry = |window, stride, padding| Geometry { window, stride, padding, dilation: [1, 1] };
     let geometries = [
         geometry([1, 1], [1, 1], [[0, 0], [0, 0]]),
@@ -211,7 +211,7 @@ fn pools(windows: Windows, [n, h, w, c]: [usize; 4]) {
 }
 
 #[test]
-fn resizing_over_awkward_shapes() {
+pub(super) fn resizing_over_awkward_shapes() {
     let modes = [
         ResizeMode::Nearest,
         ResizeMode::Bilinear { align_corners: false },
@@ -231,7 +231,7 @@ fn resizing_over_awkward_shapes() {
 }
 
 #[test]
-fn norms_gathers_and_losses_over_awkward_shapes() {
+pub(super) fn norms_gathers_and_losses_over_awkward_shapes() {
     let shapes: &[&[&str]] =
         &[&["f32[1,1]"], &["f32[5,3]"], &["f32[2,3,65]"], &["f32[300,17]"], &["f32[2,1,4,16]"]];
     for axis in [NormAxis::Row, NormAxis::Channel] {
@@ -300,7 +300,7 @@ fn with_gradient(
 }
 
 #[test]
-fn gradient_ops_over_awkward_shapes() {
+pub(super) fn gradient_ops_over_awkward_shapes() {
     let all = |x: Vec<Tensor>, saved: Vec<Tensor>, dy: Tensor| [x, saved, vec![dy]].concat();
     for types in [
         ["f32[1,3]", "i32[1]", "f32[1]"],
@@ -354,7 +354,7 @@ fn coarse(tensor: &Tensor) -> Tensor {
 }
 
 #[test]
-fn attention_over_awkward_shapes() {
+pub(super) fn attention_over_awkward_shapes() {
     for causal in [false, true] {
         for q in ["f32[1,1,1,1]", "f32[2,5,3,7]", "f32[1,70,2,16]", "f32[3,65,1,33]", "f32[0,4,2,8]"] {
             attention(causal, &[q, q, q]);
@@ -377,7 +377,7 @@ fn attention_over_awkward_shapes() {
 
 /// With masks that hide every key from some queries.
 #[test]
-fn masked_attention_over_awkward_shapes() {
+pub(super) fn masked_attention_over_awkward_shapes() {
     for causal in [false, true] {
         for ones in 0..8 {
             for (n, queries, keys) in [(3, 5, 2), (2, 70, 33), (1, 1, 65), (0, 3, 4)] {
@@ -391,7 +391,7 @@ fn masked_attention_over_awkward_shapes() {
 }
 
 #[test]
-fn rotary_embeddings_over_awkward_shapes() {
+pub(super) fn rotary_embeddings_over_awkward_shapes() {
     for (inverse, start) in [(false, 0), (true, 0), (false, 5)] {
         each(
             Op::Attention(Attention::Rotary { base: 10_000.0, inverse, start }),
@@ -408,7 +408,7 @@ fn rotary_embeddings_over_awkward_shapes() {
 
 /// However many rotations follow each other, one value is live besides the input.
 #[test]
-fn rotary_embeddings_work_in_place() {
+pub(super) fn rotary_embeddings_work_in_place() {
     let x_type: TensorType = "f32[3,65,2,34]".parse().unwrap();
     let mut b = Builder::new(1, 1);
     let x = b.input("x", x_type.clone(), false);
@@ -422,7 +422,7 @@ fn rotary_embeddings_work_in_place() {
     let x = random("x", &x_type, 1);
     let expected: Vec<f64> = x.to_f64().iter().map(|x| -x).collect();
     let expected = Tensor::from_f64(x.ty().clone(), &expected).unwrap();
-    for entry in EXECUTORS {
+    for entry in executors() {
         let executor = entry.checked(2);
         let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("test".into(), graph.clone())], executor.target(), &budget).unwrap();
@@ -435,9 +435,9 @@ fn rotary_embeddings_work_in_place() {
 
 /// An example has its bits in any batch, whether the mask is per example or shared.
 #[test]
-fn attention_of_an_example_does_not_depend_on_its_batch() {
+pub(super) fn attention_of_an_example_does_not_depend_on_its_batch() {
     let masks = [(true, "bool[5,1,7,9]"), (false, "bool[1,4,1,9]")];
-    for (entry, (per_example, mask)) in EXECUTORS.iter().flat_map(|e| masks.map(|mask| (e, mask))) {
+    for (entry, (per_example, mask)) in executors().iter().flat_map(|e| masks.map(|mask| (e, mask))) {
         let op = Op::Attention(Attention::Forward { causal: false, masked: true });
         let all = inputs("batch", &["f32[5,7,4,6]", "f32[5,9,2,6]", "f32[5,9,2,6]", mask], 3);
         let batched = [true, true, true, per_example];
@@ -468,7 +468,7 @@ fn row(tensor: &Tensor, example: usize) -> Tensor {
 
 /// Sums over the batch fold in blocks: another order, the same sum.
 #[test]
-fn sums_over_the_batch_match_for_every_block() {
+pub(super) fn sums_over_the_batch_match_for_every_block() {
     for block in [1, 2, 8, 64] {
         let run = |op: Op, types: &[&str]| {
             let name = format!("{} {types:?} in blocks of {block}", op.name());
@@ -494,18 +494,18 @@ fn sums_over_the_batch_match_for_every_block() {
 }
 
 #[test]
-fn an_index_out_of_range_is_an_error_that_names_it() {
+pub(super) fn an_index_out_of_range_is_an_error_that_names_it() {
     let table = random("table", &"f32[3,2]".parse().unwrap(), 1);
     let index = Tensor::from_f64("i32[2]".parse().unwrap(), &[1.0, 3.0]).unwrap();
     let inputs = [table, index];
-    for entry in EXECUTORS {
+    for entry in executors() {
         let error = run_op(&entry.on(1), &Op::Index(Index::Gather), &inputs, &[], 1).unwrap_err();
         assert!(error.contains("gather") && error.contains('3'), "{error}");
     }
 }
 
 #[test]
-fn reductions_of_every_kind_over_awkward_shapes() {
+pub(super) fn reductions_of_every_kind_over_awkward_shapes() {
     for (start, end) in [(0, 1), (1, 2), (0, 2), (1, 3), (2, 3), (0, 3)] {
         let shapes: &[&[&str]] =
             &[&["f32[3,4,5]"], &["f32[1,1,1]"], &["f32[130,3,17]"], &["f32[5,300,1]"], &["f32[2,7,300]"]];
@@ -539,7 +539,7 @@ fn reductions_of_every_kind_over_awkward_shapes() {
 }
 
 #[test]
-fn large_reductions_match() {
+pub(super) fn large_reductions_match() {
     let large: &[&[&str]] = &[&["f32[1000003]"], &["f32[1000,1000]"], &["f32[7,150001]"]];
     for op in [
         Reduce::Sum { start: 0, end: 1 },
@@ -565,7 +565,7 @@ fn difficult(ty: &str) -> Tensor {
 }
 
 #[test]
-fn ties_infinities_and_nan_match() {
+pub(super) fn ties_infinities_and_nan_match() {
     for ty in ["f32[40,5]", "f32[9,33]", "f32[5,300]", "f32[3,2,70]"] {
         let x = [difficult(ty)];
         let last = x[0].ty().shape.rank() - 1;
@@ -585,7 +585,7 @@ fn ties_infinities_and_nan_match() {
 }
 
 #[test]
-fn take_put_and_one_hot_over_awkward_shapes() {
+pub(super) fn take_put_and_one_hot_over_awkward_shapes() {
     each(
         Op::Index(Index::Take),
         &[
@@ -622,7 +622,7 @@ fn take_put_and_one_hot_over_awkward_shapes() {
 }
 
 #[test]
-fn batched_matmul_over_awkward_shapes() {
+pub(super) fn batched_matmul_over_awkward_shapes() {
     for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
         let op = Op::MatMul(MatMul { transpose_a, transpose_b, ..MatMul::default() });
         for (lead, m, n, k) in [
@@ -644,7 +644,7 @@ fn batched_matmul_over_awkward_shapes() {
 }
 
 #[test]
-fn every_index_op_names_an_index_out_of_range() {
+pub(super) fn every_index_op_names_an_index_out_of_range() {
     let index = Tensor::from_f64("i32[2,2]".parse().unwrap(), &[1.0, 0.0, 2.0, -7.0]).unwrap();
     let floats = |ty: &str| random("floats", &ty.parse().unwrap(), 1);
     for (op, inputs) in [
@@ -652,7 +652,7 @@ fn every_index_op_names_an_index_out_of_range() {
         (Index::Put { extent: 3 }, vec![index.clone(), floats("f32[2,2]")]),
         (Index::OneHot { classes: 3, dtype: DType::F32 }, vec![index.clone()]),
     ] {
-        for entry in EXECUTORS {
+        for entry in executors() {
             let error = run_op(&entry.on(1), &Op::Index(op), &inputs, &[], 1).unwrap_err();
             let named = error.contains(Op::Index(op).name()) && error.contains("-7 at position 3");
             assert!(named, "{error}");

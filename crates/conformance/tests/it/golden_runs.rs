@@ -1,6 +1,6 @@
 //! Ten training steps of small models against PyTorch's numbers.
 
-use plimsoll_conformance::{EXECUTORS, GoldenRun, Harness, Summary, Total, formula, golden_run, long_tests};
+use plimsoll_conformance::{GoldenRun, Harness, Summary, Total, executors, formula, golden_run, long_tests};
 use plimsoll_graph::Graph;
 use plimsoll_graph::Numerics;
 use plimsoll_nn::{AdamW, Model, Optimizer, Policy, Precision, SKIPPED_STEPS, Sgd, step, zoo};
@@ -211,7 +211,7 @@ fn check_reference(name: &str) {
 fn check_executors(name: &str) {
     let (model, batch) = model(name);
     let graph = step::training(model.as_ref(), &sgd(name), batch).unwrap();
-    for executor in EXECUTORS {
+    for executor in executors() {
         let found = run(&executor.on(2), &graph, model.as_ref(), &sgd(name));
         check(&golden_run(name, "sgd"), found, 1e-4, &format!("{name} on {}", executor.name));
     }
@@ -227,7 +227,7 @@ fn check_mixed_precision(name: &str) {
         let optimizer = sgd(name);
         let (policy, numerics) = (Policy::new(precision), Numerics::default());
         let graph = step::training_as(&policy, &numerics, model.as_ref(), &optimizer, batch).unwrap();
-        for executor in EXECUTORS {
+        for executor in executors() {
             let name = format!("{name} in {precision} on {}", executor.name);
             let (losses, states) = run(&executor.on(2), &graph, model.as_ref(), &optimizer);
             for (step, (found, expected)) in losses.iter().zip(&golden.losses).enumerate().take(steps) {

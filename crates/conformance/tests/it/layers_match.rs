@@ -1,7 +1,7 @@
 //! Every layer and loss against PyTorch's numbers, forward and gradient.
 
 use plimsoll_conformance::{
-    BuildLayer, EXECUTORS, Harness, LayerCase, compare, golden_layers, layers, losses,
+    BuildLayer, Harness, LayerCase, compare, executors, golden_layers, layers, losses,
 };
 use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Role, ValueId};
 use plimsoll_nn::{Dense, Head, Loss, Mode, Net, Penalty, Sequential, Sgd, WithLoss, step};
@@ -179,19 +179,19 @@ fn layers_are_pytorchs_on_the_reference() {
 }
 
 #[test]
-fn layers_are_pytorchs_on_every_executor() {
-    EXECUTORS.iter().for_each(|executor| check_layers(&executor.checked(2), DType::F32));
+pub(super) fn layers_are_pytorchs_on_every_executor() {
+    executors().iter().for_each(|executor| check_layers(&executor.checked(2), DType::F32));
 }
 
 /// The reference and every executor.
 fn with_reference() -> Vec<Box<dyn Executor>> {
     let reference: Box<dyn Executor> = Box::new(Reference);
-    EXECUTORS.iter().map(|entry| entry.on(1)).chain([reference]).collect()
+    executors().iter().map(|entry| entry.on(1)).chain([reference]).collect()
 }
 
 /// Large values, and rows of equal values.
 #[test]
-fn layers_and_their_gradients_stay_finite() {
+pub(super) fn layers_and_their_gradients_stay_finite() {
     let cases = cases(is_layer);
     let of_interest = ["activation/", "norm", "attention/", "lstm/", "gru/", "simple_rnn/"];
     for (name, build) in layers().into_iter().filter(|(n, _)| of_interest.iter().any(|i| n.contains(i))) {
@@ -270,13 +270,13 @@ fn losses_are_pytorchs_on_the_reference() {
 }
 
 #[test]
-fn losses_are_pytorchs_on_every_executor() {
-    EXECUTORS.iter().for_each(|executor| check_losses(&executor.checked(2), DType::F32));
+pub(super) fn losses_are_pytorchs_on_every_executor() {
+    executors().iter().for_each(|executor| check_losses(&executor.checked(2), DType::F32));
 }
 
 /// Scores whose softmax is 0 or 1 in f32, right and wrong; vectors of zero or tiny length.
 #[test]
-fn losses_and_their_gradients_stay_finite() {
+pub(super) fn losses_and_their_gradients_stay_finite() {
     let cases = cases(is_loss);
     for (name, loss) in losses() {
         let case = &cases[name];

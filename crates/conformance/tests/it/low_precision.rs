@@ -2,7 +2,7 @@
 //! and the memory it saves.
 
 use plimsoll_conformance::{
-    EXECUTORS, any_executor, cast, check_op, compare, products_of_bf16, random, reference_op, run_op,
+    any_executor, cast, check_op, compare, executors, products_of_bf16, random, reference_op, run_op,
     synthetic, tolerance, trained_states, widening_sets,
 };
 use plimsoll_cpu::{CpuTarget, isa::Isa};
@@ -105,7 +105,7 @@ fn inputs(types: &[&str], low: DType) -> Vec<Tensor> {
 }
 
 #[test]
-fn kernels_match_the_reference() {
+pub(super) fn kernels_match_the_reference() {
     for low in LOW {
         for (op, types) in cases() {
             let name = format!("{} {types:?} in {low}", op.name());
@@ -254,7 +254,7 @@ fn a_layer_before_a_norm_can_be_kept_in_f32() {
 }
 
 #[test]
-fn every_executor_trains_near_the_reference() {
+pub(super) fn every_executor_trains_near_the_reference() {
     for precision in [Precision::BF16, Precision::F16] {
         let run = |executor: Box<dyn Executor>| {
             let model = zoo::mlp_of(&[12], &[16], 4);
@@ -265,7 +265,7 @@ fn every_executor_trains_near_the_reference() {
             trainer.plan(&data).unwrap().start().unwrap().fit().unwrap().final_loss
         };
         let reference = run(Box::new(Reference));
-        for executor in EXECUTORS {
+        for executor in executors() {
             let (found, name) = (run(executor.on(2)), executor.name);
             let near = (found - reference).abs() < 2e-2 * reference.abs();
             assert!(near, "{precision} on {name}: {found} and {reference}");

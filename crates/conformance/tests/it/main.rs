@@ -4,6 +4,7 @@ mod accelerator;
 mod bit_identity;
 mod claims;
 mod cpu_matches_reference;
+mod cuda_kernels;
 mod eager;
 mod golden_runs;
 mod gradients_match;

@@ -1,6 +1,6 @@
 //! The builder's reductions over any axes and its einsum, against plain loops.
 
-use plimsoll_conformance::{EXECUTORS, Harness, any_executor, cast, compare, random};
+use plimsoll_conformance::{Harness, any_executor, cast, compare, executors, random};
 use plimsoll_graph::op::Unary;
 use plimsoll_graph::{Builder, Graph, GraphError, Numerics, ValueId};
 use plimsoll_plan::Executor;
@@ -189,7 +189,7 @@ fn naive(a: (&Tensor, &str), b: (&Tensor, &str), output: &str) -> Tensor {
 #[test]
 fn einsum_is_the_sum_over_all_indices() {
     let draw = Stream::new(7, 0, "einsum");
-    let executors: Vec<_> = EXECUTORS.iter().map(|entry| (entry.name, entry.on(2))).collect();
+    let executors: Vec<_> = executors().iter().map(|entry| (entry.name, entry.on(2))).collect();
     let mut kinds = std::collections::BTreeSet::new();
     for case in 0..300u64 {
         let mut next = 0;
@@ -273,7 +273,7 @@ fn batched_products_and_batch_means_can_be_split() {
     let w = random("w", &"f32[5,4]".parse().unwrap(), 1);
     let inputs = [x, w];
     let reference = Harness::new(&Reference, build(8)).unwrap().run(&inputs).unwrap();
-    for executor in EXECUTORS {
+    for executor in executors() {
         let whole = Harness::new(&executor.on(3), build(8)).unwrap().run(&inputs).unwrap();
         for (examples, parts) in [(4, 2), (2, 4)] {
             let split = accumulate(&build(examples), parts).unwrap();

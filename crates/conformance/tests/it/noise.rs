@@ -1,6 +1,6 @@
 //! Dropout and noise: their distribution, that batches and threads do not change them, and that they take no memory.
 
-use plimsoll_conformance::{EXECUTORS, Harness, any_executor, synthetic, trained_states};
+use plimsoll_conformance::{Harness, any_executor, executors, synthetic, trained_states};
 use plimsoll_graph::{Builder, Graph, GraphError, Numerics, Op, ValueId};
 use plimsoll_nn::{
     Activation, Dense, Dropout, EXAMPLES, GaussianNoise, Layer, Mode, Model, Net, RANDOM, Sequential, Sgd,
@@ -112,7 +112,7 @@ fn noise_depends_on_seed_step_layer_and_example_only() {
         (&SpatialDropout::new(0.5), [8, 70]),
         (&GaussianNoise::new(1.0), [8, 70]),
     ];
-    for (executor, (layer, [examples, width])) in EXECUTORS.iter().flat_map(|e| layers.map(|l| (e, l))) {
+    for (executor, (layer, [examples, width])) in executors().iter().flat_map(|e| layers.map(|l| (e, l))) {
         let whole = graph("noise", layer, &[examples, width], Mode::Train);
         let (y, _) = on_ones(&executor.on(1), &whole, KEY);
         for threads in [2, 3, 7] {
@@ -136,7 +136,7 @@ fn noise_depends_on_seed_step_layer_and_example_only() {
     // The mask is the same to the bit on every executor.
     let dropped = graph("drop", &Dropout::new(0.5), &[8, 70], Mode::Train);
     let reference = on_ones(&Reference, &dropped, KEY);
-    EXECUTORS.iter().for_each(|executor| assert_eq!(on_ones(&executor.on(2), &dropped, KEY), reference));
+    executors().iter().for_each(|executor| assert_eq!(on_ones(&executor.on(2), &dropped, KEY), reference));
 }
 
 /// A layer that draws twice under one name.
@@ -216,7 +216,7 @@ fn trained(executor: Box<dyn Executor>, change: impl Fn(Trainer) -> Trainer) -> 
 
 #[test]
 fn training_with_dropout_keeps_its_bits() {
-    for executor in EXECUTORS {
+    for executor in executors() {
         let one = trained(executor.on(1), |t| t);
         assert!(trained(executor.on(3), |t| t) == one, "threads changed the states");
         assert!(trained(executor.on(2), |t| t.micro_batches(2)) == one, "micro-batches changed the states");

@@ -1,6 +1,6 @@
 //! Graphs for targets with other numerics.
 
-use plimsoll_conformance::{EXECUTORS, Harness, random};
+use plimsoll_conformance::{Harness, executors, random};
 use plimsoll_graph::{Epilogues, Graph, Numerics, Op, ProductType};
 use plimsoll_nn::{Bidirectional, Dense, Lstm, Policy, Precision, Sequential, step, zoo};
 use plimsoll_plan::Executor;
@@ -23,7 +23,7 @@ fn run(executor: &dyn Executor, hidden: &[usize], numerics: &Numerics) -> Result
 
 #[test]
 fn epilogues_that_are_not_fused_change_no_bit() {
-    for executor in EXECUTORS.iter().map(|entry| entry.on(2)) {
+    for executor in executors().iter().map(|entry| entry.on(2)) {
         let fused = run(&executor, &[16, 16], &Numerics::default()).unwrap();
         for (bias, relu, rounding) in [(true, false, true), (false, true, false), (true, true, false)] {
             let epilogues = Epilogues { bias: bias.then_some(ProductType::Wide), relu, rounding };
@@ -52,7 +52,7 @@ fn a_16_bit_bias_is_added_or_refused() {
         let bound = largest * 2f64.powi(-9) + wide.abs().max(low.abs()) * 2f64.powi(-7);
         assert!((low - wide).abs() <= bound, "{low} and {wide}");
     }
-    for entry in EXECUTORS {
+    for entry in executors() {
         let refused = run(&entry.on(2), &[], &numerics).unwrap_err();
         assert!(refused.contains("has no matmul"), "{refused}");
     }
@@ -73,7 +73,7 @@ fn a_recurrence_is_one_op_or_unrolled() {
         harness.set_states(|name, ty| random(name, ty, 3));
         (ops, harness.run(&[random("x", &"f32[9,5,6]".parse().unwrap(), 4)]).unwrap())
     };
-    for executor in EXECUTORS.iter().map(|entry| entry.on(2)) {
+    for executor in executors().iter().map(|entry| entry.on(2)) {
         let (one, wanted) = predicted(&unrolled, &executor);
         let (several, found) = predicted(&joined, &executor);
         assert_eq!((one, several), (0, 3));

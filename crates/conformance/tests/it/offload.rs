@@ -1,6 +1,6 @@
 //! Offload changes no bit on any executor.
 
-use plimsoll_conformance::{EXECUTORS, long_tests, synthetic, trained_states};
+use plimsoll_conformance::{executors, long_tests, synthetic, trained_states};
 use plimsoll_nn::{AdamW, Model, zoo};
 use plimsoll_plan::{Action, Executor, PlanSet};
 use plimsoll_runtime::spill::SpillFile;
@@ -26,7 +26,7 @@ fn count(plans: &PlanSet, is: fn(&Action) -> bool) -> usize {
 
 #[test]
 fn offload_does_not_change_bits() {
-    for (entry, (name, model, batch)) in EXECUTORS.iter().flat_map(|e| models().map(|model| (e, model))) {
+    for (entry, (name, model, batch)) in executors().iter().flat_map(|e| models().map(|model| (e, model))) {
         let data = synthetic(&model, 2 * batch + batch / 2, 3, 5);
         let trainer = |executor: Box<dyn Executor>| {
             let model = models().into_iter().find(|(other, ..)| *other == name).map(|(_, model, _)| model);

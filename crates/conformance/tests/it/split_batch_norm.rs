@@ -1,6 +1,6 @@
 //! Batch norm in micro-batches, where that is allowed: a step is the mean of its micro-batches' steps.
 
-use plimsoll_conformance::{EXECUTORS, any_executor, executors_of_long_tests, synthetic};
+use plimsoll_conformance::{any_executor, executors, executors_of_long_tests, synthetic};
 use plimsoll_data::{Cursor, Dataset};
 use plimsoll_nn::{Model, Sgd, zoo};
 use plimsoll_plan::Executor;
@@ -96,7 +96,7 @@ fn threads_passes_and_lines_do_not_change_the_bits_of_a_split_step() {
 #[test]
 fn a_split_step_matches_the_reference() {
     let reference = stepped(Reference, 4 * MICRO_BATCH, 0, split).unwrap();
-    for executor in EXECUTORS {
+    for executor in executors() {
         let found = stepped(executor.on(2), 4 * MICRO_BATCH, 0, split).unwrap();
         for ((name, found), (_, reference)) in found.iter().zip(&reference) {
             for (a, b) in found.iter().zip(reference) {

@@ -1,6 +1,6 @@
 //! Weights files with PyTorch's names, and damaged files, which are refused.
 
-use plimsoll_conformance::{EXECUTORS, any_executor, formula, golden_logits};
+use plimsoll_conformance::{any_executor, executors, formula, golden_logits};
 use plimsoll_data::{Cursor, Dataset, Memory};
 use plimsoll_nn::{Model, Sequential, Sgd, zoo};
 use plimsoll_plan::Executor;
@@ -94,7 +94,7 @@ fn check_logits(name: &str, model: fn() -> Sequential) {
     let scratch = Scratch::new(name, &weights(&golden.tensors));
     let path = folder.map_or(scratch.0.clone(), |folder| folder.join(format!("{name}.safetensors")));
     let largest = golden.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-    for executor in EXECUTORS {
+    for executor in executors() {
         let found = predict(executor.on(2), model(), &path).unwrap();
         assert_eq!(found.len(), golden.logits.len());
         for (i, (found, expected)) in found.iter().zip(&golden.logits).enumerate() {

@@ -84,7 +84,6 @@ library! {
     /// The driver's management library.
     NvmlApi {
         nvmlInit_v2() -> c_int;
-        nvmlShutdown() -> c_int;
         nvmlDeviceGetHandleByUUID(*const c_char, *mut Handle) -> c_int;
         nvmlDeviceGetMemoryInfo(Handle, *mut NvmlMemory) -> c_int;
         nvmlDeviceGetComputeRunningProcesses_v3(Handle, *mut c_uint, *mut NvmlProcess) -> c_int;

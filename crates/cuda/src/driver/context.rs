@@ -10,7 +10,7 @@ use std::ffi::c_int;
 const STACK_LIMIT: c_int = 0;
 
 /// Bytes of stack of a device thread. Every KiB takes some 264 MiB of a large GPU. Our kernels have no stack frame.
-const STACK_BYTES: usize = 256;
+pub(crate) const STACK_BYTES: usize = 256;
 
 thread_local! {
     /// The context that is current in this thread.

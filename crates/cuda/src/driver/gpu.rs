@@ -83,7 +83,8 @@ impl Gpu {
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let attribute = |which| driver.attribute(device, which);
         let uuid = in_words(uuid);
-        let (free_bytes, holders) = memory(&uuid).map_or((None, Vec::new()), |(free, holders)| (Some(free), holders));
+        let (free_bytes, holders) =
+            memory(&uuid).map_or((None, Vec::new()), |(free, holders)| (Some(free), holders));
         Ok(Self {
             index,
             name,
@@ -117,12 +118,13 @@ impl Gpu {
     }
 }
 
-/// The version of the driver, like (13, 0).
-pub(crate) fn driver_version(driver: &Driver) -> Result<(i32, i32), CudaError> {
+/// The newest CUDA that the driver can run, like `13.0`.
+pub(crate) fn driver_version() -> Result<String, CudaError> {
+    let driver = driver()?;
     let mut version = 0;
     // SAFETY: the pointer is valid.
     driver.check("cuDriverGetVersion", unsafe { (driver.api.cuDriverGetVersion)(&mut version) })?;
-    Ok((version / 1000, version % 1000 / 10))
+    Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
 }
 
 /// The driver, initialized.
@@ -154,7 +156,11 @@ impl Driver {
             // SAFETY: the pointer is valid; the text that is found is static.
             unsafe {
                 look_up(code, &mut text);
-                if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+                if text.is_null() {
+                    String::new()
+                } else {
+                    CStr::from_ptr(text).to_string_lossy().into_owned()
+                }
             }
         };
         let (name, words) = (word(self.api.cuGetErrorName), word(self.api.cuGetErrorString));

@@ -39,7 +39,7 @@ pub(crate) use library;
 const FOLDERS: [&str; 2] = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"];
 
 /// Opens the first library of these names: where the loader looks, then where CUDA is usually installed.
-pub(super) fn open(what: &'static str, names: &[&str]) -> Result<Library, CudaError> {
+pub(crate) fn open(what: &'static str, names: &[&str]) -> Result<Library, CudaError> {
     let paths = FOLDERS.iter().flat_map(|folder| names.iter().map(move |name| format!("{folder}/{name}")));
     let mut reason = String::new();
     for name in names.iter().map(ToString::to_string).chain(paths) {

@@ -8,8 +8,8 @@ pub(crate) mod library;
 mod resources;
 
 pub(crate) use api::{Address, Handle};
-pub(crate) use context::Context;
+pub(crate) use context::{Context, STACK_BYTES};
 pub use error::CudaError;
+pub(crate) use gpu::driver_version;
 pub use gpu::{Gpu, Holder};
-pub(crate) use gpu::driver;
 pub(crate) use resources::{DeviceMemory, Event, HostMemory, Module, Stream};

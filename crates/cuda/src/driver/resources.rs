@@ -293,8 +293,7 @@ impl Module {
         let mut module = Self { context: context.clone(), handle, function: std::ptr::null_mut() };
         let name: *const c_char = name.as_ptr();
         // SAFETY: the pointers are valid.
-        let found =
-            unsafe { (context.driver.api.cuModuleGetFunction)(&mut module.function, handle, name) };
+        let found = unsafe { (context.driver.api.cuModuleGetFunction)(&mut module.function, handle, name) };
         context.check("cuModuleGetFunction", found)?;
         Ok(module)
     }

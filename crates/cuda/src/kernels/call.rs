@@ -9,6 +9,20 @@ pub struct Call {
     pub launches: Vec<Launch>,
     /// Bytes of scratch that they share.
     pub workspace: usize,
+    /// What [`Operand::Fault`] says, if a launch has it as a parameter.
+    pub fault: Option<Fault>,
+}
+
+/// Indices that a call reads: those that are out of range are an error.
+///
+/// Its word of device memory is [`Fault::NONE`] before the launches. A kernel that finds an index out of range leaves the
+/// position and the index there, the smallest position if there are several, and touches nothing outside its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What the indices are, like `index`.
+    pub what: &'static str,
+    /// What they must be below.
+    pub bound: usize,
 }
 
 /// One launch.
@@ -63,6 +77,8 @@ pub enum Operand {
     Write(usize),
     /// The scratch memory of the call.
     Workspace,
+    /// The word of the call's [`Fault`].
+    Fault,
 }
 
 /// `count` row-major products `C = A · B`, or `C = C + A · B`, summed in f32 (f64 of f64).
@@ -101,6 +117,18 @@ pub struct Matrix {
     pub stride: usize,
 }
 
+impl Fault {
+    /// The word where all indices are in range.
+    pub const NONE: u64 = u64::MAX;
+
+    /// What a word says, if it names an index.
+    pub fn message(&self, word: u64) -> Option<String> {
+        let Self { what, bound } = self;
+        let (position, index) = (word >> 32, word as u32 as i32);
+        (word != Self::NONE).then(|| format!("{what} {index} at position {position} is not below {bound}"))
+    }
+}
+
 impl Operand {
     /// The address so many bytes after its start.
     pub fn at(self, offset: usize) -> Pointer {
@@ -135,6 +163,6 @@ impl From<f32> for Parameter {
 impl Call {
     /// A call of one kernel, without scratch.
     pub fn of(kernel: Kernel) -> Self {
-        Self { launches: vec![Launch::Kernel(kernel)], workspace: 0 }
+        Self { launches: vec![Launch::Kernel(kernel)], ..Self::default() }
     }
 }

@@ -18,7 +18,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 
-pub use call::{Call, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
+pub use call::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
 
 use plimsoll_graph::Op;
 use plimsoll_plan::KernelQuery;

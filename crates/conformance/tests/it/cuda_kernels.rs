@@ -1,0 +1,54 @@
+//! The CUDA kernels, run as code of the host, in the tests of the other executors' kernels.
+
+use plimsoll_conformance::on_emulated_cuda;
+
+macro_rules! emulated {
+    ($module:ident: $($test:ident),* $(,)?) => {
+        mod $module {
+            $(#[test]
+            fn $test() {
+                super::on_emulated_cuda(crate::$module::$test);
+            })*
+        }
+    };
+}
+
+emulated!(cpu_matches_reference:
+    golden_cases_match_in_f32,
+    elementwise_over_awkward_shapes,
+    movement_and_reductions_over_awkward_shapes,
+    matmul_over_awkward_shapes,
+    convolutions_and_pools_over_awkward_shapes,
+    resizing_over_awkward_shapes,
+    norms_gathers_and_losses_over_awkward_shapes,
+    gradient_ops_over_awkward_shapes,
+    attention_over_awkward_shapes,
+    masked_attention_over_awkward_shapes,
+    rotary_embeddings_over_awkward_shapes,
+    rotary_embeddings_work_in_place,
+    attention_of_an_example_does_not_depend_on_its_batch,
+    sums_over_the_batch_match_for_every_block,
+    an_index_out_of_range_is_an_error_that_names_it,
+    reductions_of_every_kind_over_awkward_shapes,
+    large_reductions_match,
+    ties_infinities_and_nan_match,
+    take_put_and_one_hot_over_awkward_shapes,
+    batched_matmul_over_awkward_shapes,
+    every_index_op_names_an_index_out_of_range,
+);
+
+emulated!(low_precision:
+    kernels_match_the_reference,
+    every_executor_trains_near_the_reference,
+);
+
+emulated!(layers_match:
+    layers_are_pytorchs_on_every_executor,
+    layers_and_their_gradients_stay_finite,
+    losses_are_pytorchs_on_every_executor,
+    losses_and_their_gradients_stay_finite,
+);
+
+emulated!(optimizers_match:
+    every_executor_steps_as_pytorch_does_in_f32,
+);

@@ -1,0 +1,181 @@
+//! An executor that runs the generated kernels as code of the host: right where a GPU is right, on machines that have none.
+//!
+//! A kernel's source is compiled by the host's C++ compiler behind a shim (`shim.h`) and run thread by thread (`fibers.cpp`).
+//! Products are plain loops.
+
+mod compile;
+mod product;
+
+use crate::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, find, target};
+use compile::{HostKernel, kernel};
+use plimsoll_graph::Numerics;
+use plimsoll_plan::{ExecuteError, Executor, KernelQuery, PlanSet, Prepared, Target, Unsupported};
+use plimsoll_runtime::arena::Arena;
+use plimsoll_runtime::{
+    Device, KernelExecutor, Operands, Options, Queues, SingleKernel, prepare, single_kernel,
+};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// An executor whose device is the host.
+pub struct Emulator {
+    options: Options,
+}
+
+/// There is no C++ compiler.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("emulated CUDA kernels need a C++ compiler: set CXX, or install one as `c++` ({0})")]
+pub struct NoCompiler(String);
+
+impl Emulator {
+    /// The emulator of this machine.
+    pub fn new() -> Result<Self, NoCompiler> {
+        compile::check_compiler().map_err(NoCompiler)?;
+        Ok(Self { options: Options::default() })
+    }
+
+    /// An emulator in the runtime's checked mode.
+    pub fn checked(self) -> Self {
+        Self { options: Options { checked: true, ..self.options } }
+    }
+}
+
+impl Executor for Emulator {
+    fn target(&self) -> &dyn Target {
+        &EmulatedTarget
+    }
+
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), |_| Ok(Queues::default()), &self.options)
+    }
+}
+
+impl KernelExecutor for Emulator {
+    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>> {
+        single_kernel(&Arc::new(EmulatedDevice), query)
+    }
+}
+
+/// A GPU without a speed: every kernel is said to take as long as its bytes take to move.
+struct EmulatedTarget;
+
+impl Target for EmulatedTarget {
+    fn name(&self) -> String {
+        "emulated cuda".into()
+    }
+
+    fn alignment(&self) -> usize {
+        target::ALIGNMENT
+    }
+
+    fn numerics(&self) -> Numerics {
+        target::numerics()
+    }
+
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<plimsoll_plan::Kernel, Unsupported> {
+        let call = find(query).ok_or_else(|| target::unsupported(self.name(), query))?;
+        Ok(plimsoll_plan::Kernel {
+            workspace: call.workspace,
+            in_place: target::in_place(query),
+            nanoseconds: 1 + query.op.bytes(&query.inputs, &query.outputs),
+        })
+    }
+}
+
+struct EmulatedDevice;
+
+/// A call whose kernels are compiled, or the compiler's words.
+struct EmulatedCall {
+    call: Call,
+    /// One for each launch of a kernel, in order.
+    kernels: Result<Vec<Arc<HostKernel>>, String>,
+}
+
+impl Device for EmulatedDevice {
+    type Call = EmulatedCall;
+    type Memory = Arena;
+
+    fn map(&self, bytes: usize) -> Result<Arena, String> {
+        Arena::new(bytes).map_err(|e| e.to_string())
+    }
+
+    fn find(&self, query: &KernelQuery<'_>) -> Option<EmulatedCall> {
+        let call = find(query)?;
+        let sources = call.launches.iter().filter_map(|launch| match launch {
+            Launch::Kernel(kernel) => Some(&kernel.source),
+            Launch::Product(_) => None,
+        });
+        let kernels = sources.map(|source| kernel(source)).collect();
+        Some(EmulatedCall { call, kernels })
+    }
+
+    fn workspace_bytes(&self, call: &EmulatedCall) -> usize {
+        call.call.workspace
+    }
+
+    unsafe fn run(&self, call: &EmulatedCall, operands: &Operands<'_>) -> Result<(), String> {
+        let mut kernels = call.kernels.as_ref().map_err(Clone::clone)?.iter();
+        let mut fault = Fault::NONE;
+        let fault_at = (&raw mut fault).cast();
+        let address = |pointer: Pointer| address(pointer, operands, fault_at);
+        for launch in &call.call.launches {
+            match launch {
+                Launch::Kernel(launch) => {
+                    let kernel = kernels.next().ok_or("a kernel was not compiled")?;
+                    // SAFETY: the caller's promise: the operands are those of the node that the call was found for.
+                    unsafe { run_kernel(kernel, launch, &address)? };
+                }
+                Launch::Product(product) => {
+                    let start = |matrix: &Matrix| address(matrix.start);
+                    let starts =
+                        product::Starts { a: start(&product.a), b: start(&product.b), c: start(&product.c) };
+                    // SAFETY: as above.
+                    unsafe { product::run(product, &starts) };
+                }
+            }
+        }
+        call.call.fault.and_then(|f| f.message(fault)).map_or(Ok(()), Err)
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
+        // SAFETY: the caller's promise; `copy` allows for overlap.
+        unsafe { std::ptr::copy(from, to, bytes) };
+        Ok(())
+    }
+}
+
+/// Where a pointer points to.
+fn address(pointer: Pointer, operands: &Operands<'_>, fault: *mut u8) -> *mut u8 {
+    let start = match pointer.operand {
+        Operand::Read(i) => operands.reads[i].cast_mut(),
+        Operand::Write(i) => operands.writes[i],
+        Operand::Workspace => operands.workspace,
+        Operand::Fault => fault,
+    };
+    start.wrapping_add(pointer.offset)
+}
+
+/// # Safety
+/// The addresses are valid for what the kernel does.
+unsafe fn run_kernel(
+    kernel: &HostKernel,
+    launch: &Kernel,
+    address: &dyn Fn(Pointer) -> *mut u8,
+) -> Result<(), String> {
+    let mut values: Vec<u64> = (launch.parameters.iter())
+        .map(|parameter| match *parameter {
+            Parameter::Pointer(pointer) => address(pointer) as u64,
+            Parameter::Integer(number) => number as u64,
+            // In the first four bytes, wherever a number starts.
+            Parameter::Float(number) => {
+                let mut bytes = [0; 8];
+                bytes[..4].copy_from_slice(&number.to_ne_bytes());
+                u64::from_ne_bytes(bytes)
+            }
+        })
+        .collect();
+    let mut parameters: Vec<*mut c_void> =
+        values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+    // SAFETY: eight bytes for each parameter, and the caller's promise.
+    unsafe { kernel.run(&mut parameters, launch.blocks, launch.threads) }
+}
