@@ -108,7 +108,7 @@ fn finish(
 }
 
 /// Fills an operand with zeros.
-fn zero(operand: Operand, dtype: DType, elements: usize) -> Launch {
+pub(super) fn zero(operand: Operand, dtype: DType, elements: usize) -> Launch {
     let source = "extern \"C\" __global__ void kernel(u8 *y, i64 bytes) {\n    \
                   i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < bytes) y[i] = 0;\n}\n";
     let bytes = elements * dtype.bytes();
