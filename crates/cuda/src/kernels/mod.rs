@@ -3,6 +3,7 @@
 //! Each family of ops has its file, and its CUDA C beside it.
 
 mod attention;
+mod builder;
 mod call;
 mod conv;
 mod elementwise;
@@ -18,6 +19,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resize;
+mod strided;
 
 pub use call::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
 
