@@ -5,9 +5,9 @@ use super::setup::plan_cache;
 use super::{Failure, hint, say};
 use clap::Args;
 use plimsoll::cpu::isa::Isa;
+use plimsoll::cuda::{Cuda, CudaError, Gpu, libraries};
 use plimsoll::memory;
 use plimsoll::plan::{Executor, in_words};
-use plimsoll_cuda::{Cuda, CudaError, Gpu, libraries};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -91,7 +91,8 @@ pub fn gpu(machine: &MachineOptions, checked: bool) -> Result<Option<Chosen>, Fa
     let Some(index) = gpu_index(machine)? else {
         return match &machine.device_memory {
             Some(_) => Err(Failure::usage(
-                "--device-memory is the line of a GPU's memory: add --device cuda, or draw the line with --memory",
+                "--device-memory is the line of a GPU's memory: add --device cuda, or `plan --machine` for one that is \
+                 not here; the line of host memory is --memory",
             )),
             None => Ok(None),
         };

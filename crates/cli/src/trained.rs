@@ -261,7 +261,8 @@ impl Trained {
     /// Plans, prints the load sheet if `show` is set, and loads the weights.
     pub fn session(&self, json: bool, show: bool) -> Result<(Session, usize), Failure> {
         let plans = self.trainer.plan(&self.data).map_err(|e| answer(e, json))?;
-        let total = plans.sheet.total_bytes;
+        // The measured peak that it stands beside is the host's.
+        let (total, _) = plans.sheet.host_total_and_line();
         if show {
             say(&plans.sheet.to_string());
         }

@@ -26,6 +26,8 @@ pub struct Cuda {
     device: Arc<CudaDevice>,
     options: Options,
     link: Link,
+    /// Bytes of the GPU's memory that others held when it was opened.
+    held_by_others: Option<usize>,
 }
 
 /// Bytes of a trial of the link to host memory, and how often they are copied.
@@ -53,7 +55,13 @@ impl Cuda {
         let libraries =
             format!("NVRTC {}, cuBLASLt {}", device.compiler.version_text(), device.products.version());
         let target = CudaTarget { gpu, libraries, context_bytes };
-        Ok(Self { target, device: Arc::new(device), options: Options::default(), link })
+        Ok(Self {
+            target,
+            device: Arc::new(device),
+            options: Options::default(),
+            link,
+            held_by_others: before,
+        })
     }
 
     /// The GPU.
@@ -82,6 +90,10 @@ impl Executor for Cuda {
     fn tiers(&self) -> Tiers {
         let host = TierSpec { capacity_bytes: u64::MAX, link: self.link, staging_bytes: 0 };
         Tiers { host: Some(host), file: None }
+    }
+
+    fn device_bytes(&self) -> Option<usize> {
+        Some(self.target.gpu.used_bytes()?.saturating_sub(self.held_by_others?))
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
