@@ -1,6 +1,16 @@
 //! Calls of several launches, put together one launch after the other.
 
 use super::{Call, Kernel, Launch, Operand, Parameter, Pointer, Product};
+use plimsoll_tensor::DType;
+
+/// `parameters![a, b]`: a kernel's parameters.
+macro_rules! parameters {
+    ($($value:expr),* $(,)?) => {
+        vec![$(crate::kernels::Parameter::from($value)),*]
+    };
+}
+
+pub(super) use parameters;
 
 /// Threads of a block where each thread computes an element by itself.
 const THREADS: u32 = 256;
@@ -48,6 +58,13 @@ impl CallBuilder {
         }
     }
 
+    /// Sets all elements of an operand to zero.
+    pub fn zero(&mut self, operand: Operand, elements: usize, dtype: DType) {
+        let (unit, size) = copy_unit(elements, dtype);
+        let source = define(&[("UNIT", unit)], include_str!("zero.cu"));
+        self.each(elements / size, source, parameters![operand, elements / size]);
+    }
+
     /// The call.
     pub fn finish(self) -> Call {
         self.call
@@ -67,11 +84,13 @@ pub(super) fn index_type(elements: usize) -> &'static str {
     if elements < 1 << 31 { "u32" } else { "i64" }
 }
 
-/// `parameters![a, b]`: a kernel's parameters.
-macro_rules! parameters {
-    ($($value:expr),* $(,)?) => {
-        vec![$(crate::kernels::Parameter::from($value)),*]
+/// The largest type that copies a run of so many elements of 2 or 4 bytes in whole pieces, and its elements.
+pub(super) fn copy_unit(run: usize, dtype: DType) -> (&'static str, usize) {
+    let (name, bytes) = match (run * dtype.bytes()).trailing_zeros() {
+        0 | 1 => ("u16", 2),
+        2 => ("u32", 4),
+        3 => ("uint2", 8),
+        _ => ("uint4", 16),
     };
+    (name, bytes / dtype.bytes())
 }
-
-pub(super) use parameters;

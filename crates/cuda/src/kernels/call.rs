@@ -129,6 +129,20 @@ impl Fault {
     }
 }
 
+impl Matrix {
+    /// The same elements as the transposed matrix.
+    pub fn transposed(self) -> Self {
+        Self { transposed: !self.transposed, ..self }
+    }
+}
+
+impl Pointer {
+    /// The address so many bytes further.
+    pub fn after(self, bytes: usize) -> Self {
+        Self { offset: self.offset + bytes, ..self }
+    }
+}
+
 impl Operand {
     /// The address so many bytes after its start.
     pub fn at(self, offset: usize) -> Pointer {

@@ -1,7 +1,7 @@
 //! Patches of images as matrices.
 
 use super::CHUNK_BYTES;
-use crate::kernels::builder::{CallBuilder, define, index_type, parameters};
+use crate::kernels::builder::{CallBuilder, copy_unit, define, index_type, parameters};
 use crate::kernels::{Matrix, Operand, Parameter, Pointer};
 use plimsoll_tensor::DType;
 
@@ -78,7 +78,7 @@ impl Gather {
             return matrix(images.at(first_row * row_stride * bytes));
         }
         let group = self.channels / self.groups;
-        let (unit, elements) = unit(group, self.dtype);
+        let (unit, elements) = copy_unit(group, self.dtype);
         let windows = self.grid[0] * self.grid[1];
         let macros = [("UNIT", unit), ("INDEX", index_type(2 * windows))];
         let source = define(&macros, include_str!("patches.cu"));
@@ -95,16 +95,4 @@ impl Gather {
         b.each(total, source, parameters);
         matrix(space)
     }
-}
-
-/// The largest type that copies a run of so many elements in whole pieces, and its elements.
-pub(super) fn unit(run: usize, dtype: DType) -> (&'static str, usize) {
-    let bytes = run * dtype.bytes();
-    let (name, size) = match bytes.trailing_zeros() {
-        0 | 1 => ("u16", 2),
-        2 => ("u32", 4),
-        3 => ("uint2", 8),
-        _ => ("uint4", 16),
-    };
-    (name, size / dtype.bytes())
 }

@@ -4,9 +4,9 @@
 //! itself, so that no term is a zero between the windows. Windows that do not overlap need no patches: the product of a row of the
 //! gradient is the whole window.
 
-use super::gather::{Gather, unit};
+use super::gather::Gather;
 use super::{CHUNK_BYTES, CallBuilder, Shape, define, parameters};
-use crate::kernels::builder::index_type;
+use crate::kernels::builder::{copy_unit, index_type};
 use crate::kernels::{Call, Matrix, Operand, Parameter, Pointer, Product};
 use plimsoll_graph::op::Geometry;
 use plimsoll_tensor::DType;
@@ -77,10 +77,8 @@ pub(super) fn call(shape: &Shape, result: DType) -> Call {
 }
 
 fn zero(b: &mut CallBuilder, shape: &Shape, result: DType) {
-    let elements = shape.examples * shape.image[0] * shape.image[1] * shape.inputs;
-    let (unit, size) = unit(elements, result);
-    let source = define(&[("UNIT", unit)], include_str!("zero.cu"));
-    b.each(elements / size, source, parameters![Operand::Write(0), elements / size]);
+    let pixels = shape.examples * shape.image[0] * shape.image[1];
+    b.zero(Operand::Write(0), pixels * shape.inputs, result);
 }
 
 /// The gradient where no two windows overlap, nor reach over an edge.
@@ -175,7 +173,7 @@ fn kernels(b: &mut CallBuilder, shape: &Shape, classes: [Class; 2]) -> (Matrix, 
     }
     let elements = k * shape.inputs;
     let to = b.scratch(elements * shape.dtype.bytes());
-    let (unit, size) = unit(outputs, shape.dtype);
+    let (unit, size) = copy_unit(outputs, shape.dtype);
     let source = define(&[("UNIT", unit)], include_str!("kernels.cu"));
     let mut parameters = parameters![Operand::Read(1), to, elements / size, window_width];
     parameters.extend(classes.map(|class| Parameter::from(class.taps)));
@@ -202,7 +200,7 @@ fn place(
     [first, count]: [usize; 2],
     rows: Pointer,
 ) {
-    let (unit, size) = unit(shape.inputs, result);
+    let (unit, size) = copy_unit(shape.inputs, result);
     let places = to.grid[0] * to.grid[1];
     let macros = [("UNIT", unit), ("INDEX", index_type(2 * places))];
     let source = define(&macros, include_str!("place.cu"));

@@ -6,6 +6,7 @@
 use super::{CHUNK_BYTES, CallBuilder, Shape, define, direct, parameters};
 use crate::kernels::{Call, Matrix, Operand, Pointer, Product};
 use plimsoll_plan::KernelQuery;
+use plimsoll_tensor::DType;
 
 /// Tiles that keep a device busy: a product whose result has fewer is cut into more parts.
 const TILES: usize = 264;
@@ -98,7 +99,7 @@ fn products(shape: &Shape, block: usize, accumulate: bool) -> Call {
                 n: shape.group_outputs(),
                 k: rows,
                 a: Matrix {
-                    start: after(a.start, group * a.stride * shape.dtype.bytes()),
+                    start: a.start.after(group * a.stride * shape.dtype.bytes()),
                     transposed: true,
                     stride: rows * a.row_stride,
                     ..a
@@ -111,8 +112,8 @@ fn products(shape: &Shape, block: usize, accumulate: bool) -> Call {
                     stride: rows * outputs,
                 },
                 c: Matrix {
-                    start: after(into, columns * size_of::<f32>()),
-                    dtype: plimsoll_tensor::DType::F32,
+                    start: into.after(columns * size_of::<f32>()),
+                    dtype: DType::F32,
                     transposed: false,
                     row_stride: outputs,
                     stride: shape.terms() * outputs,
@@ -126,10 +127,6 @@ fn products(shape: &Shape, block: usize, accumulate: bool) -> Call {
         }
     }
     b.finish()
-}
-
-fn after(pointer: Pointer, bytes: usize) -> Pointer {
-    Pointer { offset: pointer.offset + bytes, ..pointer }
 }
 
 #[cfg(test)]
