@@ -11,8 +11,7 @@ const ROWS: &str = include_str!("linear_loss.cu");
 const CAST: &str = include_str!("linear_loss_cast.cu");
 const FOLD: &str = include_str!("linear_loss_fold.cu");
 
-/// Bytes of a chunk's logits at most, unless it has [`LEAST_ROWS`]. More rows would make better products; these are 2048 of
-/// 50,257 classes in 16 bits.
+/// Bytes of a chunk's logits at most, unless it has [`LEAST_ROWS`]: 1024 rows of 50,257 classes.
 const LOGITS_BYTES: usize = 256 << 20;
 const LEAST_ROWS: usize = 128;
 /// Classes in the workspace are padded to multiples of this: products of 16-bit floats whose extents are odd are several times
@@ -82,8 +81,10 @@ struct Chunks {
 
 /// Where things are in the workspace.
 struct Workspace {
-    /// In the features' type. Their gradients take their place.
+    /// In f32: rounded to 16 bits, they would be off by several percent of a class's probability.
     logits: usize,
+    /// Of the logits, in the features' type; in place of them if that is f32.
+    gradients: usize,
     /// The kernel in the features' type and with padded classes, if that is not f32.
     kernel: Option<usize>,
     /// Each row's part of the loss.
@@ -94,7 +95,7 @@ struct Workspace {
 impl Chunks {
     /// Rows of a chunk: a function of the number of classes.
     fn chunk_rows(&self) -> usize {
-        let fitting = LOGITS_BYTES / (self.padded() * self.dtype.bytes());
+        let fitting = LOGITS_BYTES / (self.padded() * DType::F32.bytes());
         let power = if fitting == 0 { 0 } else { 1 << fitting.ilog2() };
         power.max(LEAST_ROWS).min(self.block_rows)
     }
@@ -116,11 +117,13 @@ impl Chunks {
             bytes += wanted.next_multiple_of(ALIGNMENT);
             start
         };
-        let element = self.dtype.bytes();
-        let logits = take(element * self.chunk_rows().min(self.rows) * self.padded());
-        let kernel = (self.dtype != DType::F32).then(|| take(element * self.width * self.padded()));
+        let (element, low) = (self.dtype.bytes(), self.dtype != DType::F32);
+        let elements = self.chunk_rows().min(self.rows) * self.padded();
+        let logits = take(4 * elements);
+        let gradients = if low && operands.gradients.is_some() { take(element * elements) } else { logits };
+        let kernel = low.then(|| take(element * self.width * self.padded()));
         let parts = if operands.loss.is_some() { take(4 * self.rows) } else { 0 };
-        Workspace { logits, kernel, parts, bytes }
+        Workspace { logits, gradients, kernel, parts, bytes }
     }
 
     fn call(&self, operands: &Operands) -> Call {
@@ -191,26 +194,28 @@ impl Chunks {
             let (operand, at) = workspace.kernel.map_or((Operand::Read(1), 0), |at| (Operand::Workspace, at));
             plain(operand, at, dtype, transposed != operands.transposed, columns)
         };
-        let logits = |transposed| plain(Operand::Workspace, workspace.logits, dtype, transposed, padded);
+        let logits = plain(Operand::Workspace, workspace.logits, DType::F32, false, padded);
+        let gradients =
+            |transposed| plain(Operand::Workspace, workspace.gradients, dtype, transposed, padded);
         let product = |[m, n, k]: [usize; 3], a, b, c, accumulate| {
             Launch::Product(Product { m, n, k, a, b, c, accumulate, count: 1 })
         };
         let empty = self.classes == 0 || width == 0;
         launches.push(match empty {
-            true => zero(Operand::Workspace, dtype, rows * padded),
-            false => product([rows, classes, width], x(false), kernel(false), logits(false), false),
+            true => zero(Operand::Workspace, DType::F32, rows * padded),
+            false => product([rows, classes, width], x(false), kernel(false), logits, false),
         });
         launches.push(self.rows_kernel(start, rows, operands, workspace));
         let Some([dx, dkernel]) = operands.gradients.filter(|_| !empty) else { return };
         let into = plain(Operand::Write(dx), start * width * dtype.bytes(), dtype, false, width);
-        launches.push(product([rows, width, classes], logits(false), kernel(true), into, false));
+        launches.push(product([rows, width, classes], gradients(false), kernel(true), into, false));
         let [_, columns] = self.stored(self.classes, operands.transposed);
         let into = plain(Operand::Write(dkernel), 0, DType::F32, false, columns);
         let accumulate = self.accumulate || start > 0;
         launches.push(if operands.transposed {
-            product([self.classes, width, rows], logits(true), x(false), into, accumulate)
+            product([self.classes, width, rows], gradients(true), x(false), into, accumulate)
         } else {
-            product([width, self.classes, rows], x(true), logits(false), into, accumulate)
+            product([width, self.classes, rows], x(true), gradients(false), into, accumulate)
         });
     }
 
@@ -237,6 +242,7 @@ impl Chunks {
             operands.gradient_of_loss.map_or(unused, |i| Operand::Read(i).into()),
             operands.logsumexp_out.map_or(unused, |i| at(Operand::Write(i))),
             Operand::Workspace.at(part).into(),
+            Operand::Workspace.at(workspace.gradients).into(),
             Operand::Fault.into(),
             self.classes.into(),
             self.padded().into(),
