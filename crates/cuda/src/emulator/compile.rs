@@ -16,7 +16,8 @@ const LAUNCH: &str = include_str!("launch.h");
 const FIBERS: &str = include_str!("fibers.cpp");
 
 /// A product and a sum stay two roundings, as on the device.
-const FLAGS: [&str; 6] = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-w"];
+const FLAGS: [&str; 7] =
+    ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-w"];
 
 type RunBlock = unsafe extern "C" fn(c_uint, extern "C" fn(c_uint)) -> bool;
 type Meet = unsafe extern "C" fn();

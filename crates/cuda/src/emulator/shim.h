@@ -65,3 +65,9 @@ struct alignas(16) uint4 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+
+static inline double __longlong_as_double(long long bits) {
+    double x;
+    __builtin_memcpy(&x, &bits, 8);
+    return x;
+}

@@ -18,6 +18,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resize;
+mod strided;
 
 pub use call::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
 

@@ -98,6 +98,45 @@ template <> struct Narrow<f16> {
 };
 template <class T, class X> __device__ inline T narrow(X x) { return Narrow<T>::of(x); }
 
+// As many consecutive elements as one instruction moves.
+template <class T, int N> struct alignas(N * sizeof(T)) Words {
+    T x[N];
+};
+
+// The first `count` of V consecutive elements, in words of up to 16 bytes where they are aligned.
+template <int V, class T> __device__ inline void load_vector(T *x, const T *from, int count) {
+    const int N = V * sizeof(T) <= 16 ? V : 16 / sizeof(T);
+    if (count == V && (u64)from % (N * sizeof(T)) == 0) {
+#pragma unroll
+        for (int k = 0; k < V; k += N) {
+            Words<T, N> words = *(const Words<T, N> *)(from + k);
+#pragma unroll
+            for (int j = 0; j < N; j++) x[k + j] = words.x[j];
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            if (k < count) x[k] = from[k];
+    }
+}
+
+template <int V, class T> __device__ inline void store_vector(T *to, const T *x, int count) {
+    const int N = V * sizeof(T) <= 16 ? V : 16 / sizeof(T);
+    if (count == V && (u64)to % (N * sizeof(T)) == 0) {
+#pragma unroll
+        for (int k = 0; k < V; k += N) {
+            Words<T, N> words;
+#pragma unroll
+            for (int j = 0; j < N; j++) words.x[j] = x[k + j];
+            *(Words<T, N> *)(to + k) = words;
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            if (k < count) to[k] = x[k];
+    }
+}
+
 struct Add {
     template <class T> __device__ static inline T of(T a, T b) { return a + b; }
 };
