@@ -23,6 +23,7 @@ pub use plimsoll_train::{TrainError as Error, memory};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use plimsoll_cpu as cpu;
+pub use plimsoll_cuda as cuda;
 pub use plimsoll_data as data;
 pub use plimsoll_eager as eager;
 pub use plimsoll_graph as graph;

@@ -1,10 +1,11 @@
 //! Every flag, defined once.
 
 use super::applies::{data_help, help};
+use super::devices::DevicesOptions;
 use super::doctor::DoctorOptions;
 use super::machine::Elsewhere;
 use super::machine_flags::spill_speed;
-pub use super::machine_flags::{MachineOptions, SpillSpeed};
+pub use super::machine_flags::{Device, DeviceMemory, MachineOptions, SpillSpeed};
 use super::manual::{PLAN_EXAMPLES, TRAIN_EXAMPLES};
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
@@ -43,6 +44,8 @@ pub enum Command {
     Data(DataOptions),
     /// List models and data sets
     Zoo(ZooOptions),
+    /// List what can compute here: the processor and NVIDIA GPUs, with their memory and who holds it
+    Devices(DevicesOptions),
     /// Measure this machine: cores, memory, disk; and write its file for `plan --machine`
     Doctor(DoctorOptions),
     /// Print a script that completes commands and flags in a shell
@@ -354,9 +357,6 @@ pub struct PlanOptions {
     /// then the line of its host [default: the file's]; `plimsoll doctor --machine-file` writes this machine's
     #[arg(long, value_name = "FILE", conflicts_with = "spill_speed")]
     pub machine: Option<PathBuf>,
-    /// The line of the device's memory, with --machine [default: the file's]
-    #[arg(long, value_name = "SIZE", requires = "machine", allow_negative_numbers = true)]
-    pub device_memory: Option<Size>,
     /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
     #[arg(long)]
     pub curve: bool,

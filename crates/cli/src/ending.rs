@@ -35,13 +35,7 @@ pub fn ending(report: &Report, folder: Option<&Path>) -> Option<String> {
 }
 
 /// Steps, speed, the evaluation, and the planned beside the measured peak, as text.
-pub fn figures(
-    report: &Report,
-    evaluation: &str,
-    planned: usize,
-    measured: Option<usize>,
-    first: Option<Duration>,
-) -> String {
+pub fn figures(report: &Report, evaluation: &str, peaks: &[Peak], first: Option<Duration>) -> String {
     let mut text = format!(
         "\n{} step{}, {:.1} samples/s, {:.2} ms per step (median), first step after {:.2} s\n{}\n",
         report.steps,
@@ -51,19 +45,34 @@ pub fn figures(
         first.unwrap_or_default().as_secs_f64(),
         evaluation,
     );
-    text += &format!("planned peak   {:>12}  ({planned} bytes)\n", in_words(planned));
-    match measured {
-        Some(measured) => {
-            let share = measured as f64 / planned.max(1) as f64;
-            text += &format!(
-                "measured peak  {:>12}  ({measured} bytes, {} of planned)",
-                in_words(measured),
-                percent(share)
-            );
-        }
-        None => text += "measured peak  not known on this system",
-    }
+    text += &peaks.iter().map(Peak::in_words).collect::<Vec<_>>().join("\n");
     text
+}
+
+/// A peak of memory: what was planned, and what was measured.
+pub struct Peak {
+    /// Of which memory, where there are several: like `device `.
+    pub space: &'static str,
+    pub planned: usize,
+    pub measured: Option<usize>,
+}
+
+impl Peak {
+    fn in_words(&self) -> String {
+        let Self { space, planned, measured } = self;
+        let width = if space.is_empty() { 15 } else { 22 };
+        let line = |what: &str, bytes: usize| {
+            format!("{:<width$}{:>12}  ({bytes} bytes", format!("{what} {space}peak"), in_words(bytes))
+        };
+        let planned_line = line("planned", *planned);
+        match measured {
+            Some(measured) => {
+                let share = percent(*measured as f64 / (*planned).max(1) as f64);
+                format!("{planned_line})\n{}, {share} of planned)", line("measured", *measured))
+            }
+            None => format!("{planned_line})\nmeasured {space}peak  not known on this system"),
+        }
+    }
 }
 
 /// The predicted cost of the line, if there is any.

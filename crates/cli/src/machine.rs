@@ -64,7 +64,13 @@ pub fn elsewhere(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<
         (Compute::Cpu(cores), None) => Some(cores.threads),
         (Compute::Roofline(_), threads) => threads.or(Some(1)),
     };
-    let device_line = match (&machine.device, options.device_memory) {
+    if given("device") {
+        let message =
+            "--device is one of this machine's; --machine plans for the device of its file: leave one out";
+        return Err(Failure::usage(message));
+    }
+    let device_memory = run.machine.device_memory.take().map(|given| given.of("cuda", 0)).transpose()?;
+    let device_line = match (&machine.device, device_memory) {
         (None, Some(_)) => {
             let message = format!(
                 "--device-memory: {} has no space of kind device; its line is --memory",

@@ -5,6 +5,7 @@ mod applies;
 mod args;
 mod config;
 mod data;
+mod devices;
 mod doctor;
 mod ending;
 mod evaluate;
@@ -184,6 +185,7 @@ fn run() -> ExitCode {
             let _shown = progress::activity("planning every model");
             zoo::run(options)
         }
+        args::Command::Devices(options) => devices::run(options),
         args::Command::Doctor(options) => {
             let _shown = progress::activity("measuring this machine");
             doctor::run(options)

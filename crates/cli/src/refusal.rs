@@ -1,6 +1,6 @@
 //! The answer to a line that is too low: the smallest feasible line, what holds the memory, and alternatives.
 
-use super::args::{MachineOptions, RunOptions};
+use super::args::{Device, DeviceMemory, MachineOptions, RunOptions};
 use super::plan::{extend, lower_bound};
 use super::refusal_cache::Refusal;
 use super::setup::{Setup, setup};
@@ -55,6 +55,11 @@ pub fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
     if let Some(elsewhere) = options.elsewhere.as_ref().filter(|machine| machine.device_line().is_some()) {
         let elsewhere = Some(elsewhere.clone().under(line_bytes));
         return RunOptions { elsewhere, json: false, ..options.clone() };
+    }
+    if options.machine.device != Device::Cpu {
+        let device_memory = Some(DeviceMemory::of_any(Size::Bytes(line_bytes)));
+        let machine = MachineOptions { device_memory, ..options.machine.clone() };
+        return RunOptions { machine, json: false, ..options.clone() };
     }
     let machine = MachineOptions { memory: Size::Bytes(line_bytes), ..options.machine.clone() };
     RunOptions { machine, json: false, ..options.clone() }

@@ -2,10 +2,9 @@
 
 use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
-use super::machine::Elsewhere;
 use super::running::explain_split;
 use super::zoo_model::{default_data, entry, model};
-use super::{Failure, applies, progress, resume, zoo_model};
+use super::{Failure, applies, devices, progress, resume, zoo_model};
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
 use plimsoll::data::{Dataset, Family, Format, FormatOption, OpenOptions, open};
@@ -127,8 +126,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch.min(most);
     let rate = options.update.rate()?;
     let (inputs, classes) = (model.inputs(), model.target().bound.is_some());
-    let executor = run_executor(options, threads, line_bytes)?;
-    let device_line = options.elsewhere.as_ref().and_then(Elsewhere::device_line);
+    let (executor, device_line) = run_executor(options, threads, line_bytes)?;
     let trainer = Trainer::new(model, options.update.optimizer()?)
         .executor(executor)
         .batch(batch)
@@ -152,7 +150,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
     check_blocks(options, &trainer, batch)?;
     let trainer = progress::attach(trainer);
-    let process = process(threads);
+    let process = process(threads, device_line.is_some() && options.elsewhere.is_none());
     // The second arena of the memory check is not in the plan.
     let mut trainer = trainer.process(if options.check_memory { process.unwatched() } else { process });
     if let Some(size) = options.your_code {
@@ -303,21 +301,25 @@ pub fn check_spill_folder(options: &RunOptions, plans: &PlanSet) -> Result<(), F
     }
 }
 
-/// The executor of a run under a line, as its flags ask for it.
+/// The executor of a run under a line, as its flags ask for it, and the line of its device's memory, if it has a device.
 fn run_executor(
     options: &RunOptions,
     threads: usize,
     line_bytes: usize,
-) -> Result<Box<dyn Executor>, Failure> {
+) -> Result<(Box<dyn Executor>, Option<usize>), Failure> {
     if let Some(elsewhere) = &options.elsewhere {
-        return Ok(elsewhere.executor(options));
+        return Ok((elsewhere.executor(options), elsewhere.device_line()));
+    }
+    if let Some(gpu) = devices::gpu(&options.machine, options.check_memory)? {
+        return Ok((gpu.executor, Some(gpu.line_bytes)));
     }
     let executor = cpu(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
-    Ok(Box::new(match spill_folder(options)? {
+    let executor = match spill_folder(options)? {
         Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),
         None => executor,
-    }))
+    };
+    Ok((Box::new(executor), None))
 }
 
 /// The executor with the disk speed that the flags give, if any, for a run under a line. The folder may be created later.
@@ -358,9 +360,10 @@ pub fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// This program as its own lines account for it.
-pub fn process(threads: usize) -> Process {
-    Process::known(PROGRAM_BYTES, threads + OWN_THREADS)
+/// This program as its own lines account for it. What a GPU's driver and libraries take of host memory differs from machine to
+/// machine: it is measured.
+pub fn process(threads: usize, with_gpu: bool) -> Process {
+    if with_gpu { Process::default() } else { Process::known(PROGRAM_BYTES, threads + OWN_THREADS) }
 }
 
 /// The number of threads.

@@ -2,7 +2,7 @@
 
 use super::args::{ModelOptions, RunOptions};
 use super::config::resolved;
-use super::ending::{accuracy, ending, figures, measured_price, price};
+use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::plan::{planned, refused};
 use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{check_available, setup};
@@ -49,8 +49,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     } else {
         say(&summary::summary(options, &setup, &plans));
     }
-    check_available(plans.sheet.total_bytes, setup.available_bytes)?;
-    let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));
+    let (host_bytes, _) = plans.sheet.host_total_and_line();
+    check_available(host_bytes, setup.available_bytes)?;
+    let (planned_json, price) = (planned(&plans), price(&plans.sheet));
+    let device_bytes = plans.sheet.host.is_some().then_some(plans.sheet.total_bytes);
     let on_heap = [
         HEAP_CAP,
         DATA_SET,
@@ -125,9 +127,15 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(ending) = ending(&report, options.out.as_deref()) {
         say(&ending);
     }
-    let measured = measured_peak();
+    let (host_measured, device_measured) = (measured_peak(), setup.trainer.device_bytes());
+    let device = device_bytes.map(|planned| Peak { space: "device ", planned, measured: device_measured });
+    let host_name = if device.is_some() { "host " } else { "" };
+    let host = Peak { space: host_name, planned: host_bytes, measured: host_measured };
+    let measured = if device.is_some() { device_measured } else { host_measured };
+    let host_figures = device.is_some().then_some((host_bytes, host_measured));
+    let peaks: Vec<Peak> = device.into_iter().chain([host]).collect();
     let evaluation = accuracy(&report.evaluation, "test", setup.is_text());
-    say(&figures(&report, &evaluation, total_bytes, measured, steps.first_step));
+    say(&figures(&report, &evaluation, &peaks, steps.first_step));
     if let Some(price) = price {
         say(&format!("{price}; {}", measured_price(&report)));
     }
@@ -143,6 +151,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "loss_scale": report.scale.map(|scale| scale.scale),
         "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,
+        "planned_host_peak_bytes": host_figures.map(|(planned, _)| planned),
+        "measured_host_peak_bytes": host_figures.and_then(|(_, measured)| measured),
         "heap_peak_bytes": heap_bytes,
         "heap_limit_bytes": heap_cap,
         "planning_peak_bytes": planning_peak,

@@ -7,7 +7,7 @@ use super::setup::{batch, check_available, executor, line, process, threads};
 use super::text::escaped;
 use super::weights::refused;
 use super::zoo_model::model;
-use super::{Failure, answer, applies, hint, progress, resume::recorded, say};
+use super::{Failure, answer, applies, devices, hint, progress, resume::recorded, say};
 use plimsoll::Size;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, ValidationSplit};
 use plimsoll::memory::{self, Tag};
@@ -231,10 +231,13 @@ impl Described {
         let (available_bytes, line_bytes) = line(&options.machine);
         let classes = model.target().bound;
         let model = narrowed(model, &data, self.policy.precision)?;
-        let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor(threads)?);
+        let gpu = devices::gpu(&options.machine, false)?;
+        let (with_gpu, device_line) = (gpu.is_some(), gpu.as_ref().map_or(usize::MAX, |gpu| gpu.line_bytes));
+        let executor = gpu.map_or_else(|| executor(threads), |gpu| Ok(gpu.executor))?;
+        let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor).device_line(device_line);
         let examples = examples.min(data.test.len().unwrap_or(1).max(1));
         let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);
-        let trainer = trainer.memory(Size::Bytes(line_bytes)).process(process(threads));
+        let trainer = trainer.memory(Size::Bytes(line_bytes)).process(process(threads, with_gpu));
         let trainer = progress::attach(trainer.kinds(&[kind]).report(report));
         let preparation = self.preparation.unwrap_or_default();
         Ok(Trained { trainer, data, classes, preparation, parameters: self.parameters, available_bytes })
@@ -258,7 +261,8 @@ impl Trained {
     /// Plans, prints the load sheet if `show` is set, and loads the weights.
     pub fn session(&self, json: bool, show: bool) -> Result<(Session, usize), Failure> {
         let plans = self.trainer.plan(&self.data).map_err(|e| answer(e, json))?;
-        let total = plans.sheet.total_bytes;
+        // The measured peak that it stands beside is the host's.
+        let (total, _) = plans.sheet.host_total_and_line();
         if show {
             say(&plans.sheet.to_string());
         }

@@ -2,19 +2,20 @@
 //!
 //!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
 //!
-//! Options: `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `precision=bf16`, `repeats` (steps, of which the fastest
+//! Options: `device=cuda`, `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `precision=bf16`, `repeats` (steps, of which the fastest
 //! counts), `worst` (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and
 //! `save=FILE` or `from=FILE` to save measured times and to compare with saved ones.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
+use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
-use plimsoll_cpu::{Cpu, CpuTarget};
+use plimsoll_cuda::Cuda;
 use plimsoll_data::{Cursor, OpenOptions, SyntheticSpec, ValidationSplit, open};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Conv;
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
 use plimsoll_nn::{AdamW, Optimizer, Policy, Precision, Sgd};
-use plimsoll_plan::{Action, ExecutionPlan, KernelQuery, Step, Target};
+use plimsoll_plan::{Action, ExecutionPlan, Executor, KernelQuery, Step, Target};
 use plimsoll_runtime::StepTimes;
 use plimsoll_tensor::TensorType;
 use plimsoll_train::{BatchKind, Trainer};
@@ -58,10 +59,16 @@ fn main() -> Result<(), Failure> {
             ..OpenOptions::default()
         },
     )?;
-    let isa = text("isa").and_then(|name| Isa::ALL.into_iter().find(|isa| isa.name() == name));
-    let target = CpuTarget::new(isa.unwrap_or_else(Isa::detect), threads);
     let times = Arc::new(StepTimes::default());
-    let executor = Cpu::with_isa(threads, target.isa)?.timed(times.clone());
+    let isa = text("isa").and_then(|name| Isa::ALL.into_iter().find(|isa| isa.name() == name));
+    let make = || -> Result<Box<dyn Executor>, Failure> {
+        Ok(match text("device") {
+            Some("cuda") => Box::new(Cuda::open(0, None)?.timed(times.clone())),
+            _ => Box::new(Cpu::with_isa(threads, isa.unwrap_or_else(Isa::detect))?.timed(times.clone())),
+        })
+    };
+    let (executor, planned_for) = (make()?, make()?);
+    let target = planned_for.target();
     let trainer = Trainer::new(model, optimizer)
         .executor(executor)
         .line(usize::MAX)
@@ -98,7 +105,7 @@ fn main() -> Result<(), Failure> {
         std::fs::write(file, serde_json::to_string(&saved(&plan, &measured))?)?;
     }
     println!("{name} × {batch}, {}", target.name());
-    compare(&plan, &target, &measured, number("worst")?.unwrap_or(8))
+    compare(&plan, target, &measured, number("worst")?.unwrap_or(8))
 }
 
 /// The content of a file of saved times: each with its op.

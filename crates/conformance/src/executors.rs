@@ -3,6 +3,7 @@
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::{Isa, UnavailableIsa};
 use plimsoll_cuda::emulator::Emulator;
+use plimsoll_cuda::{Cuda, Gpu};
 use plimsoll_eager::Eager;
 use plimsoll_plan::{Executor, Link};
 use plimsoll_runtime::KernelExecutor;
@@ -44,6 +45,9 @@ static PRODUCTS_OF_BF16: &[ExecutorEntry] = &[
 static EMULATED_CUDA: &[ExecutorEntry] =
     &[ExecutorEntry { name: "emulated cuda", isa: None, make: emulated_cuda }];
 
+/// A GPU.
+static GPU: &[ExecutorEntry] = &[ExecutorEntry { name: "cuda", isa: None, make: cuda }];
+
 thread_local! {
     /// The executors under test in this thread, if not all of them.
     static INSTEAD: Cell<Option<&'static [ExecutorEntry]>> = const { Cell::new(None) };
@@ -55,7 +59,24 @@ pub struct ExecutorEntry {
     pub name: &'static str,
     /// The instruction set that it needs, if not every machine can run it.
     isa: Option<Isa>,
-    make: fn(options: &Options<'_>) -> Box<dyn KernelExecutor>,
+    make: fn(options: &Options<'_>) -> Made,
+}
+
+/// An executor that was made.
+enum Made {
+    /// Its kernels can be run one by one, so that eager tensors work on it.
+    Kernels(Box<dyn KernelExecutor>),
+    /// It runs plans only.
+    Plans(Box<dyn Executor>),
+}
+
+impl Made {
+    fn executor(self) -> Box<dyn Executor> {
+        match self {
+            Self::Kernels(executor) => executor,
+            Self::Plans(executor) => executor,
+        }
+    }
 }
 
 /// What tests ask of an executor.
@@ -75,23 +96,27 @@ impl ExecutorEntry {
 
     /// The executor on this many threads.
     pub fn on(&self, threads: usize) -> Box<dyn Executor> {
-        (self.make)(&Options { threads, checked: false, spill: None })
+        (self.make)(&Options { threads, checked: false, spill: None }).executor()
     }
 
-    /// A context of eager tensors on this many threads.
-    pub fn eager(&self, threads: usize) -> Eager {
-        let executor = (self.make)(&Options { threads, checked: false, spill: None });
-        Eager::builder().boxed_executor(executor).build().expect("an executor of this machine")
+    /// A context of eager tensors on this many threads, if they work on this executor.
+    pub fn eager(&self, threads: usize) -> Option<Eager> {
+        match (self.make)(&Options { threads, checked: false, spill: None }) {
+            Made::Kernels(executor) => {
+                Some(Eager::builder().boxed_executor(executor).build().expect("an executor of this machine"))
+            }
+            Made::Plans(_) => None,
+        }
     }
 
     /// The executor on this many threads, with its memory checker on.
     pub fn checked(&self, threads: usize) -> Box<dyn Executor> {
-        (self.make)(&Options { threads, checked: true, spill: None })
+        (self.make)(&Options { threads, checked: true, spill: None }).executor()
     }
 
     /// The executor on this many threads, with its memory checker on or off, that may offload to a folder.
     pub fn offloading(&self, threads: usize, checked: bool, folder: &Path) -> Box<dyn Executor> {
-        (self.make)(&Options { threads, checked, spill: Some(folder) })
+        (self.make)(&Options { threads, checked, spill: Some(folder) }).executor()
     }
 }
 
@@ -104,10 +129,22 @@ pub fn executors() -> &'static [ExecutorEntry] {
 /// where there is no C++ compiler.
 pub fn on_emulated_cuda(test: impl FnOnce()) {
     if or_skip(Emulator::new()).is_some() {
-        INSTEAD.set(Some(EMULATED_CUDA));
-        test();
-        INSTEAD.set(None);
+        instead(EMULATED_CUDA, test);
     }
+}
+
+/// Runs a test on this machine's first GPU in place of [`executors`] and [`kernel_sets`]; skipped, with a word, where there is
+/// none.
+pub fn on_gpu(test: impl FnOnce()) {
+    if or_skip(Gpu::describe(0)).is_some() {
+        instead(GPU, test);
+    }
+}
+
+fn instead(entries: &'static [ExecutorEntry], test: impl FnOnce()) {
+    INSTEAD.set(Some(entries));
+    test();
+    INSTEAD.set(None);
 }
 
 /// The CPU with every instruction set of this machine, oldest first, that widens bf16; says which are skipped.
@@ -147,30 +184,36 @@ pub fn any_executor() -> Box<dyn Executor> {
     executors()[0].on(2)
 }
 
-fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn KernelExecutor> {
+fn cpu(isa: Isa, options: &Options<'_>) -> Made {
     let cpu = Cpu::emulating(options.threads, isa);
     let cpu = cpu.expect("an instruction set that was found, and worker threads");
     let cpu = if options.checked { cpu.checked() } else { cpu };
-    Box::new(match options.spill {
+    Made::Kernels(Box::new(match options.spill {
         Some(folder) => cpu.spilling(folder),
         None => cpu,
-    })
+    }))
 }
 
 /// With a fast link and a fast disk: conformance is not about time.
-fn simulated(options: &Options<'_>) -> Box<dyn KernelExecutor> {
+fn simulated(options: &Options<'_>) -> Made {
     let fast =
         |ns_per_mib| Link { load_ns_per_mib: ns_per_mib, store_ns_per_mib: ns_per_mib, ..Link::default() };
     let accelerator = Simulated::with_link(options.threads, fast(20_000)).expect("worker threads");
     let accelerator = if options.checked { accelerator.checked() } else { accelerator };
-    Box::new(match options.spill {
+    Made::Kernels(Box::new(match options.spill {
         Some(folder) => accelerator.spilling(folder, fast(200_000)),
         None => accelerator,
-    })
+    }))
 }
 
 /// It has no tier to offload to, and one thread.
-fn emulated_cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
+fn emulated_cuda(options: &Options<'_>) -> Made {
     let emulator = Emulator::new().expect("a compiler that was found");
-    Box::new(if options.checked { emulator.checked() } else { emulator })
+    Made::Kernels(Box::new(if options.checked { emulator.checked() } else { emulator }))
+}
+
+/// It offloads to host memory.
+fn cuda(options: &Options<'_>) -> Made {
+    let gpu = Cuda::open(0, None).expect("a GPU that was found");
+    Made::Plans(Box::new(if options.checked { gpu.checked() } else { gpu }))
 }

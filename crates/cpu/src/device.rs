@@ -5,6 +5,7 @@ use crate::dispatch::{self, Call};
 use crate::isa::{Context, Isa};
 use crate::threads::Pool;
 use plimsoll_plan::KernelQuery;
+use plimsoll_runtime::arena::Arena;
 use plimsoll_runtime::{Device, Operands};
 
 /// The CPU's kernels, on threads of its own.
@@ -48,6 +49,11 @@ pub struct CpuCall(Box<dyn Call>);
 
 impl Device for CpuDevice {
     type Call = CpuCall;
+    type Memory = Arena;
+
+    fn map(&self, bytes: usize) -> Result<Arena, String> {
+        Arena::new(bytes).map_err(|e| e.to_string())
+    }
 
     fn find(&self, query: &KernelQuery<'_>) -> Option<CpuCall> {
         dispatch::find(query).map(CpuCall)
@@ -60,5 +66,11 @@ impl Device for CpuDevice {
     unsafe fn run(&self, call: &CpuCall, operands: &Operands<'_>) -> Result<(), String> {
         // SAFETY: the caller's promise is passed on.
         unsafe { call.0.run(Context { pool: &self.pool, isa: self.isa }, operands) }
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
+        // SAFETY: the caller's promise; `copy` allows for overlap.
+        unsafe { std::ptr::copy(from, to, bytes) };
+        Ok(())
     }
 }

@@ -1,8 +1,31 @@
 //! The executor for NVIDIA GPUs.
+//!
+//! - `kernels`: which launches compute a node, as plain data: kernels in CUDA C and matrix products. Pure functions, without a
+//!   device.
+//! - `driver`: the driver, loaded at run time: a machine without one gets an error, not a crash. [`Gpu`] lists its GPUs.
+//! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt.
+//! - `device`, `host_queue`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
+//!   when it reads a result.
+//! - [`Cuda`]: the executor.
 
+mod compiler;
+mod device;
+mod driver;
 #[cfg(feature = "emulator")]
 pub mod emulator;
+mod executor;
+mod faults;
+mod host_queue;
 mod kernels;
+mod products;
 pub mod target;
 
+pub use driver::{CudaError, Gpu, Holder};
+pub use executor::Cuda;
 pub use kernels::{Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Parameter, Pointer, Product, find};
+
+/// What is installed: the driver, the compiler and the library of products, each with its version or why it cannot be used.
+pub fn libraries() -> [(&'static str, Result<String, CudaError>); 3] {
+    let compiler = compiler::Compiler::new((9, 0), None).map(|compiler| compiler.version_text());
+    [("driver", driver::driver_version()), ("NVRTC", compiler), ("cuBLASLt", products::installed_version())]
+}

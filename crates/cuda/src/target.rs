@@ -1,8 +1,11 @@
-//! What every target with these kernels states.
+//! The planner's view of a GPU, and what every target with these kernels states.
 
+use crate::driver::Gpu;
+use crate::kernels::{Launch, find};
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{Epilogues, Numerics, Op, ProductType};
-use plimsoll_plan::{KernelQuery, Unsupported};
+use plimsoll_plan::{Entry, Kernel, KernelQuery, Target, Unsupported};
+use plimsoll_tensor::DType;
 
 /// Alignment of buffers: that of the driver's allocations, and more than a vector load needs.
 pub const ALIGNMENT: usize = 256;
@@ -58,4 +61,111 @@ pub fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
 pub fn unsupported(target: String, query: &KernelQuery<'_>) -> Unsupported {
     let types = query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     Unsupported { target, op: query.op.name(), types }
+}
+
+/// The revision of the kernels' arithmetic: it rises where a change to a kernel changes the bits of results on purpose.
+const ARITHMETIC: u32 = 1;
+
+/// The time of a launch.
+const LAUNCH_NS: f64 = 3_000.0;
+
+/// Multiplications and additions of a multiprocessor in a clock: of f32 and f64 by its lanes, of 16-bit floats by its tensor
+/// cores.
+const F32_FLOPS_PER_CLOCK: f64 = 256.0;
+const F64_FLOPS_PER_CLOCK: f64 = 128.0;
+
+/// What products and other kernels reach of the peaks.
+const PRODUCT_EFFICIENCY: f64 = 0.65;
+const MEMORY_EFFICIENCY: f64 = 0.75;
+
+/// What the driver takes of the device's memory where nobody tells: measured on an H200, with a stack of 256 bytes.
+const CONTEXT_BYTES: usize = 400 << 20;
+
+/// The code of kernels that are loaded: ours and those of the library.
+const KERNEL_BYTES: usize = 64 << 20;
+
+/// A GPU by its clocks and its memory: a kernel takes as long as its arithmetic or its memory traffic, whichever is longer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CudaTarget {
+    pub gpu: Gpu,
+    /// What decides bits beside the kernels' sources, like `NVRTC 13.0, cuBLASLt 130101`.
+    pub libraries: String,
+    /// What the driver takes of the device's memory.
+    pub context_bytes: Option<usize>,
+}
+
+impl CudaTarget {
+    fn flops_per_ns(&self, dtype: DType) -> f64 {
+        let per_clock = match dtype {
+            DType::BF16 | DType::F16 => self.tensor_flops_per_clock(),
+            DType::F64 => F64_FLOPS_PER_CLOCK,
+            _ => F32_FLOPS_PER_CLOCK,
+        };
+        per_clock * f64::from(self.gpu.multiprocessors) * f64::from(self.gpu.clock_khz) * 1e-6
+    }
+
+    /// Of 16-bit floats in a clock of a multiprocessor, dense, by generation.
+    fn tensor_flops_per_clock(&self) -> f64 {
+        match self.gpu.capability.0 {
+            ..=7 => 1024.0,
+            8 => 2048.0,
+            _ => 4096.0,
+        }
+    }
+
+    /// The predicted time of a node.
+    fn nanoseconds(&self, query: &KernelQuery<'_>, launches: &[Launch]) -> u64 {
+        let bytes = query.op.bytes(&query.inputs, &query.outputs) as f64;
+        let memory = bytes / (self.gpu.memory_bytes_per_second * 1e-9 * MEMORY_EFFICIENCY);
+        let flops = query.op.flops(&query.inputs, &query.outputs) as f64;
+        let product = launches.iter().find_map(|launch| match launch {
+            Launch::Product(product) => Some(product.a.dtype),
+            Launch::Kernel(_) => None,
+        });
+        let rate = match product {
+            Some(dtype) => self.flops_per_ns(dtype) * PRODUCT_EFFICIENCY,
+            None => self.flops_per_ns(DType::F32) * PRODUCT_EFFICIENCY,
+        };
+        (LAUNCH_NS * launches.len() as f64 + memory.max(flops / rate)) as u64
+    }
+}
+
+impl Target for CudaTarget {
+    fn name(&self) -> String {
+        format!("cuda:{}, {}", self.gpu.index, self.gpu.name)
+    }
+
+    fn instructions(&self) -> String {
+        let (major, minor) = self.gpu.capability;
+        format!("cuda {major}.{minor}, {}, arithmetic {ARITHMETIC}", self.libraries)
+    }
+
+    fn numerics(&self) -> Numerics {
+        numerics()
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn copy_ns_per_mib(&self) -> u64 {
+        // Each byte is read and written.
+        (2.0 * f64::from(1 << 20) / (self.gpu.memory_bytes_per_second * 1e-9 * MEMORY_EFFICIENCY)) as u64
+    }
+
+    fn outside(&self) -> Vec<Entry> {
+        vec![
+            Entry::new("context", self.context_bytes.unwrap_or(CONTEXT_BYTES), "the driver's"),
+            Entry::new("kernels", KERNEL_BYTES, "code on the device"),
+        ]
+    }
+
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        let call = find(query).ok_or_else(|| unsupported(self.name(), query))?;
+        Ok(Kernel {
+            workspace: call.workspace,
+            in_place: in_place(query),
+            nanoseconds: self.nanoseconds(query, &call.launches),
+        })
+    }
 }

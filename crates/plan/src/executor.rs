@@ -27,6 +27,9 @@ pub enum ExecuteError {
         /// What went wrong.
         reason: String,
     },
+    /// The device failed, or was lost.
+    #[error("{0}")]
+    Device(String),
     /// A transfer to or from a tier failed.
     #[error("{0}")]
     Transfer(String),
@@ -54,6 +57,11 @@ pub trait Executor {
     }
     /// Allocates all memory, after which running allocates nothing. States are zero.
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
+    /// Bytes of its device's memory that it holds now, by the driver's account; none if it computes in host memory, or nobody
+    /// tells.
+    fn device_bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Plans with their memory, ready to run. Dropping it releases everything.
@@ -91,5 +99,9 @@ impl Executor for Box<dyn Executor> {
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         self.as_ref().prepare(plans)
+    }
+
+    fn device_bytes(&self) -> Option<usize> {
+        self.as_ref().device_bytes()
     }
 }

@@ -1,5 +1,6 @@
 //! One mapping for all tensor memory of a run.
 
+use crate::device::Memory;
 use std::ptr::NonNull;
 
 /// Alignment of the arena's start: a huge page, so that the system may back it with such pages.
@@ -66,6 +67,35 @@ impl Arena {
         debug_assert!(start.is_aligned());
         // SAFETY: inside the arena (checked by `at`); the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(start, elements) }
+    }
+}
+
+/// Kernels of a device that computes in host memory have completed when they return.
+impl Memory for Arena {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+        self.at(offset, bytes)
+    }
+
+    unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), String> {
+        // SAFETY: nothing writes to the range, by the caller's promise.
+        into.copy_from_slice(unsafe { self.view(offset, into.len()) });
+        Ok(())
+    }
+
+    unsafe fn write(&self, offset: usize, from: &[u8]) -> Result<(), String> {
+        // SAFETY: nothing else uses the range, by the caller's promise.
+        unsafe { self.view_mut(offset, from.len()) }.copy_from_slice(from);
+        Ok(())
+    }
+
+    unsafe fn fill(&self, offset: usize, bytes: usize, byte: u8) -> Result<(), String> {
+        // SAFETY: nothing else uses the range, by the caller's promise.
+        unsafe { self.view_mut::<u8>(offset, bytes) }.fill(byte);
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The checked mode: finds kernels that write outside their buffers or read dead ones, by a second copy of the arena and
 //! NaN in all dead memory.
 
-use super::arena::Arena;
+use super::device::Memory;
 use super::step_name;
 use plimsoll_plan::{Action, Buffer, BufferKind, ExecuteError, ExecutionPlan, PlanSet};
 
@@ -11,26 +11,28 @@ const POISON: u8 = 0xFF;
 /// A copy of the arena from before a step.
 pub struct ShadowArena {
     copy: Vec<u8>,
+    /// What the arena holds after a step.
+    now: Vec<u8>,
 }
 
 impl ShadowArena {
     /// Poisons everything above the states.
-    pub fn new(arena: &Arena, plans: &PlanSet) -> Self {
+    pub fn new(arena: &impl Memory, plans: &PlanSet) -> Result<Self, String> {
         let states = plans.states.iter().map(|s| s.arena_range().end).max().unwrap_or(0);
-        fill(arena, states, arena.bytes() - states);
-        Self { copy: vec![0; arena.bytes()] }
+        fill(arena, states, arena.bytes() - states)?;
+        Ok(Self { copy: vec![0; arena.bytes()], now: vec![0; arena.bytes()] })
     }
 
     /// Copies the arena.
-    pub fn before(&mut self, arena: &Arena) {
+    pub fn before(&mut self, arena: &impl Memory) -> Result<(), String> {
         // SAFETY: no step runs, so nothing writes to the arena.
-        self.copy.copy_from_slice(unsafe { arena.view(0, arena.bytes()) });
+        unsafe { arena.read(0, &mut self.copy) }
     }
 
     /// Checks that the step wrote only to its own buffers, and poisons those that are dead after it.
     pub fn after(
         &mut self,
-        arena: &Arena,
+        arena: &impl Memory,
         plan: &ExecutionPlan,
         step: usize,
         micro_batch: usize,
@@ -52,7 +54,8 @@ impl ShadowArena {
         }
         allowed.sort_unstable();
         // SAFETY: no step runs, so nothing writes to the arena.
-        let now: &[u8] = unsafe { arena.view(0, arena.bytes()) };
+        unsafe { arena.read(0, &mut self.now) }.map_err(ExecuteError::Device)?;
+        let now = &self.now;
         let mut from = 0;
         for (start, end) in allowed.into_iter().chain([(arena.bytes(), arena.bytes())]) {
             if start > from && now[from..start] != self.copy[from..start] {
@@ -72,14 +75,14 @@ impl ShadowArena {
             };
             // The caller reads outputs after the last step.
             if !live && step + 1 < plan.steps.len() {
-                fill(arena, buffer.offset, buffer.bytes);
+                fill(arena, buffer.offset, buffer.bytes).map_err(ExecuteError::Device)?;
             }
         }
         Ok(())
     }
 }
 
-fn fill(arena: &Arena, offset: usize, bytes: usize) {
+fn fill(arena: &impl Memory, offset: usize, bytes: usize) -> Result<(), String> {
     // SAFETY: no step runs, and the range is dead.
-    unsafe { arena.view_mut::<u8>(offset, bytes) }.fill(POISON);
+    unsafe { arena.fill(offset, bytes, POISON) }
 }

@@ -3,10 +3,16 @@
 use plimsoll_plan::{Executor, KernelQuery};
 use std::sync::Arc;
 
-/// The kernels of an executor. They compute in the arena, one step at a time.
+/// What computes: the kernels of an executor and the memory that they work in. Kernels run one after the other; an
+/// asynchronous device queues them, and everything else that touches its memory comes after what was queued before.
 pub trait Device: Send + Sync {
     /// A node's kernel with its sizes.
     type Call: Send + Sync;
+    /// The memory that the kernels work in.
+    type Memory: Memory;
+
+    /// Maps memory for an arena, zeroed, so that the device runs out of memory here or never.
+    fn map(&self, bytes: usize) -> Result<Self::Memory, String>;
 
     /// The kernel for a node, if there is one.
     fn find(&self, query: &KernelQuery<'_>) -> Option<Self::Call>;
@@ -14,17 +20,63 @@ pub trait Device: Send + Sync {
     /// Bytes of scratch that a call needs.
     fn workspace_bytes(&self, call: &Self::Call) -> usize;
 
-    /// Runs a kernel. It has read and written its operands when this returns. Allocates nothing.
+    /// Runs a kernel, or queues it. Allocates nothing.
     ///
     /// # Safety
     /// The operands are those of the node that the call was found for, each valid for its type; they overlap only where the
     /// target allows in place; the workspace has [`Device::workspace_bytes`] bytes that nothing else uses.
     unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String>;
 
+    /// Copies bytes inside its memory; the ranges may overlap.
+    ///
+    /// # Safety
+    /// Both ranges are inside the memory, and nothing else uses them meanwhile.
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String>;
+
     /// Copies an input of a step into the arena. Where the computing space is another than the host's, it passes their link.
-    fn copy_in(&self, into: &mut [u8], from: &[u8]) {
-        into.copy_from_slice(from);
+    ///
+    /// # Safety
+    /// As for [`Memory::write`].
+    unsafe fn copy_in(&self, memory: &Self::Memory, offset: usize, from: &[u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { memory.write(offset, from) }
     }
+
+    /// Waits until everything that was queued has run; the error is that of what failed.
+    fn finish(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// The memory of a computing space: one allocation, which the host reads and writes through these functions alone. Each sees
+/// the effects of all kernels that were run before.
+pub trait Memory: Send + Sync {
+    /// Length.
+    fn bytes(&self) -> usize;
+
+    /// The address at `offset`, from which kernels may use `bytes`.
+    ///
+    /// # Panics
+    /// If the range is not inside the memory.
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8;
+
+    /// Copies bytes out.
+    ///
+    /// # Safety
+    /// No transfer writes to the range meanwhile.
+    unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), String>;
+
+    /// Copies bytes in.
+    ///
+    /// # Safety
+    /// No transfer uses the range meanwhile.
+    unsafe fn write(&self, offset: usize, from: &[u8]) -> Result<(), String>;
+
+    /// Fills a range with a byte.
+    ///
+    /// # Safety
+    /// As for [`Memory::write`].
+    unsafe fn fill(&self, offset: usize, bytes: usize, byte: u8) -> Result<(), String>;
 }
 
 /// An executor whose kernels can also be run one by one, without a plan.

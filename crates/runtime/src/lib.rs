@@ -24,7 +24,7 @@ mod step_loop;
 mod step_times;
 pub mod transfer;
 
-pub use device::{Device, KernelExecutor, Operands, SingleKernel, single_kernel};
+pub use device::{Device, KernelExecutor, Memory, Operands, SingleKernel, single_kernel};
 pub use queues::{Queues, Ticket, TransferQueue};
 pub use step_loop::{Options, prepare};
 pub use step_times::StepTimes;

@@ -1,6 +1,6 @@
 //! The search for the node that first makes a number that is not finite.
 
-use super::arena::Arena;
+use super::device::Memory;
 use super::lower::Region;
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{NodeId, Op, ValueId};
@@ -12,31 +12,38 @@ use plimsoll_tensor::{DType, all_finite};
 /// # Safety
 /// No step runs and no load is in flight.
 pub unsafe fn non_finite_node(
-    arena: &Arena,
+    arena: &impl Memory,
     plan: &ExecutionPlan,
     step: usize,
     micro_batch: usize,
-) -> Option<NodeId> {
+) -> Result<Option<NodeId>, String> {
     let (id, writes): (NodeId, Vec<Option<BufferId>>) = match &plan.steps[step].action {
         Action::Run { node, writes, .. } => (*node, writes.iter().copied().map(Some).collect()),
         Action::ChunkedUpdate { node, writes, .. } => (*node, writes.clone()),
-        Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => return None,
+        Action::Copy { .. } | Action::Load { .. } | Action::Store { .. } => return Ok(None),
     };
     let node = plan.graph.node(id);
-    let is_bad = |(output, (&value, &buffer)): (usize, (&ValueId, &Option<BufferId>))| {
-        let Some(region) = buffer.map(|id| Region::of(plan, id)) else { return false };
-        let ty = plan.graph.ty(value);
-        let offset = region.offset + micro_batch * region.stride;
-        // SAFETY: nothing writes to the arena, by the caller's promise.
-        let bytes: &[u8] = unsafe { arena.view(offset, region.bytes.min(ty.bytes())) };
-        if ty.dtype == DType::F32 && may_be_negative_infinity(&node.op, output) {
-            let mut floats = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-            !floats.all(|x| x.is_finite() || x == f32::NEG_INFINITY)
-        } else {
-            !all_finite(ty.dtype, bytes)
+    let is_bad =
+        |(output, (&value, &buffer)): (usize, (&ValueId, &Option<BufferId>))| -> Result<bool, String> {
+            let Some(region) = buffer.map(|id| Region::of(plan, id)) else { return Ok(false) };
+            let ty = plan.graph.ty(value);
+            let offset = region.offset + micro_batch * region.stride;
+            let mut bytes = vec![0_u8; region.bytes.min(ty.bytes())];
+            // SAFETY: nothing writes to the arena, by the caller's promise.
+            unsafe { arena.read(offset, &mut bytes)? };
+            Ok(if ty.dtype == DType::F32 && may_be_negative_infinity(&node.op, output) {
+                let mut floats = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+                !floats.all(|x| x.is_finite() || x == f32::NEG_INFINITY)
+            } else {
+                !all_finite(ty.dtype, &bytes)
+            })
+        };
+    for output in node.outputs.iter().zip(&writes).enumerate() {
+        if is_bad(output)? {
+            return Ok(Some(id));
         }
-    };
-    node.outputs.iter().zip(&writes).enumerate().any(is_bad).then_some(id)
+    }
+    Ok(None)
 }
 
 /// Whether negative infinity is a regular value of an output.

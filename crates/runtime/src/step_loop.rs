@@ -1,8 +1,7 @@
 //! The step loop: runs the steps of a plan in order, and waits for transfers where there is a hazard.
 
-use super::arena::Arena;
 use super::checked::ShadowArena;
-use super::device::{Device, Operands};
+use super::device::{Device, Memory, Operands};
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
@@ -49,11 +48,12 @@ pub fn prepare<D: Device + 'static>(
     let steps = lowered.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
     let transfers = Transfers::new(queues(&plans)?, steps);
     let bytes = plans.arena_bytes;
-    let arena = Arena::new(bytes).map_err(|e| ExecuteError::Arena { bytes, reason: e.to_string() })?;
+    let arena = device.map(bytes).map_err(|reason| ExecuteError::Arena { bytes, reason })?;
     if let Some(times) = &options.times {
         times.start(&plans);
     }
-    let shadow = options.checked.then(|| ShadowArena::new(&arena, &plans));
+    let shadow = options.checked.then(|| ShadowArena::new(&arena, &plans)).transpose();
+    let shadow = shadow.map_err(ExecuteError::Device)?;
     let most = |count: fn(&LoweredStep<D::Call>) -> usize| {
         lowered.iter().flat_map(|plan| &plan.steps).map(count).max().unwrap_or(0)
     };
@@ -81,7 +81,7 @@ struct StepLoop<D: Device> {
     transfers: Transfers,
     /// The plan that ran last: its stores may still be in flight.
     last_plan: Option<usize>,
-    arena: Arena,
+    arena: D::Memory,
     shadow: Option<ShadowArena>,
     times: Option<Arc<StepTimes>>,
     /// Of the last run.
@@ -123,9 +123,9 @@ impl<D: Device> StepLoop<D> {
                 })
             }
             Command::Copy => {
-                // SAFETY: two regions of the arena of one size; `copy` allows for overlap.
-                unsafe { std::ptr::copy(self.reads[0], self.writes[0], step.reads[0].bytes) };
-                Ok(())
+                // SAFETY: two regions of the arena of one size.
+                let copied = unsafe { self.device.copy(self.reads[0], self.writes[0], step.reads[0].bytes) };
+                copied.map_err(ExecuteError::Device)
             }
             Command::Load(from) => {
                 // SAFETY: a region of the arena. The next step that touches it waits for the transfer, in this run or the
@@ -165,13 +165,15 @@ impl<D: Device> StepLoop<D> {
             let started = self.times.as_ref().map(|_| Instant::now());
             self.step(plan, index, micro_batch)?;
             if let (Some(times), Some(started)) = (&self.times, started) {
+                self.device.finish().map_err(ExecuteError::Device)?;
                 times.record(plan, index, started);
             }
             return Ok(());
         };
-        shadow.before(&self.arena);
-        let result = self
-            .step(plan, index, micro_batch)
+        let result = shadow
+            .before(&self.arena)
+            .map_err(ExecuteError::Device)
+            .and_then(|()| self.step(plan, index, micro_batch))
             .and_then(|()| self.transfers.drain())
             .and_then(|()| shadow.after(&self.arena, &self.plans.plans[plan], index, micro_batch));
         self.shadow = Some(shadow);
@@ -225,16 +227,14 @@ impl<D: Device> StepLoop<D> {
                             "input `{name}` takes {wants} bytes, {has} were given"
                         )));
                     }
-                    // SAFETY: no step runs, so nothing else uses the arena.
-                    let place = unsafe { self.arena.view_mut(buffer.offset, buffer.bytes) };
-                    self.device.copy_in(place, inputs[i]);
+                    // SAFETY: no transfer uses inputs.
+                    unsafe { self.device.copy_in(&self.arena, buffer.offset, inputs[i]) }
                 }
-                BufferKind::Accumulator(_) => {
-                    // SAFETY: as above; accumulators start at zero.
-                    unsafe { self.arena.view_mut::<u8>(buffer.offset, buffer.bytes) }.fill(0);
-                }
-                BufferKind::State(_) | BufferKind::Value | BufferKind::Workspace => {}
+                // SAFETY: nor accumulators, which start at zero.
+                BufferKind::Accumulator(_) => unsafe { self.arena.fill(buffer.offset, buffer.bytes, 0) },
+                BufferKind::State(_) | BufferKind::Value | BufferKind::Workspace => Ok(()),
             }
+            .map_err(ExecuteError::Device)?;
         }
         Ok(())
     }
@@ -267,7 +267,9 @@ impl<D: Device> Prepared for StepLoop<D> {
                 this.step(plan, index, micro_batch)?;
                 this.transfers.drain()?;
                 // SAFETY: the step has run and all transfers have completed.
-                bad = unsafe { non_finite_node(&this.arena, &this.plans.plans[plan], index, micro_batch) };
+                let found =
+                    unsafe { non_finite_node(&this.arena, &this.plans.plans[plan], index, micro_batch) };
+                bad = found.map_err(ExecuteError::Device)?;
             }
             Ok(())
         };
@@ -287,16 +289,14 @@ impl<D: Device> Prepared for StepLoop<D> {
             ExecuteError::Input(format!("plan {plan} has no output {output} of {} bytes", into.len()))
         })?;
         // SAFETY: no step runs and no load is in flight, so nothing writes to the arena.
-        into.copy_from_slice(unsafe { self.arena.view(buffer.offset, buffer.bytes) });
-        Ok(())
+        unsafe { self.arena.read(buffer.offset, into) }.map_err(ExecuteError::Device)
     }
 
     fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
         match self.state_home(state, offset, into.len())? {
             StateHome::Arena(offset) => {
                 // SAFETY: no step runs and no load is in flight, so nothing writes to the arena.
-                into.copy_from_slice(unsafe { self.arena.view(offset, into.len()) });
-                Ok(())
+                unsafe { self.arena.read(offset, into) }.map_err(ExecuteError::Device)
             }
             StateHome::Offloaded { tier, offset } => {
                 self.transfers.queue(tier)?.read_now(offset, into).map_err(failed)
@@ -309,8 +309,7 @@ impl<D: Device> Prepared for StepLoop<D> {
         match self.state_home(state, offset, from.len())? {
             StateHome::Arena(offset) => {
                 // SAFETY: no step runs, so nothing else uses the arena.
-                unsafe { self.arena.view_mut(offset, from.len()) }.copy_from_slice(from);
-                Ok(())
+                unsafe { self.arena.write(offset, from) }.map_err(ExecuteError::Device)
             }
             StateHome::Offloaded { tier, offset } => {
                 self.transfers.queue(tier)?.write_now(offset, from).map_err(failed)

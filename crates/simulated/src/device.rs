@@ -3,7 +3,8 @@
 use plimsoll_cpu::{CpuDevice, CpuTarget};
 use plimsoll_graph::Numerics;
 use plimsoll_plan::{Kernel, KernelQuery, Link, Target, Unsupported};
-use plimsoll_runtime::{Device, Operands};
+use plimsoll_runtime::arena::Arena;
+use plimsoll_runtime::{Device, Memory, Operands};
 use std::time::{Duration, Instant};
 
 /// The planner's view: the CPU's.
@@ -44,6 +45,11 @@ pub(crate) struct SimulatedDevice {
 
 impl Device for SimulatedDevice {
     type Call = <CpuDevice as Device>::Call;
+    type Memory = Arena;
+
+    fn map(&self, bytes: usize) -> Result<Arena, String> {
+        self.cpu.map(bytes)
+    }
 
     fn find(&self, query: &KernelQuery<'_>) -> Option<Self::Call> {
         self.cpu.find(query)
@@ -58,11 +64,18 @@ impl Device for SimulatedDevice {
         unsafe { self.cpu.run(call, operands) }
     }
 
-    fn copy_in(&self, into: &mut [u8], from: &[u8]) {
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.cpu.copy(from, to, bytes) }
+    }
+
+    unsafe fn copy_in(&self, memory: &Arena, offset: usize, from: &[u8]) -> Result<(), String> {
         let start = Instant::now();
-        into.copy_from_slice(from);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { memory.write(offset, from)? };
         let moving = (from.len() as u128 * u128::from(self.link.load_ns_per_mib)) >> 20;
         let time = Duration::from_nanos(moving as u64 + self.link.latency_ns);
         std::thread::sleep(time.saturating_sub(start.elapsed()));
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod support;
 mod answers_first;
 mod checkpoints;
 mod command_line;
+mod devices;
 mod documents;
 mod first_hour;
 mod full_disk;

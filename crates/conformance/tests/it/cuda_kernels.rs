@@ -1,19 +1,26 @@
-//! The CUDA kernels, run as code of the host, in the tests of the other executors' kernels.
+//! The CUDA kernels in the tests of the other executors' kernels: run as code of the host, and on a GPU where there is one.
 
-use plimsoll_conformance::on_emulated_cuda;
+use plimsoll_conformance::{on_emulated_cuda, on_gpu};
 
-macro_rules! emulated {
+macro_rules! on_cuda {
     ($module:ident: $($test:ident),* $(,)?) => {
         mod $module {
-            $(#[test]
-            fn $test() {
-                super::on_emulated_cuda(crate::$module::$test);
+            $(mod $test {
+                #[test]
+                fn emulated() {
+                    super::super::on_emulated_cuda(crate::$module::$test);
+                }
+
+                #[test]
+                fn on_gpu() {
+                    super::super::on_gpu(crate::$module::$test);
+                }
             })*
         }
     };
 }
 
-emulated!(cpu_matches_reference:
+on_cuda!(cpu_matches_reference:
     golden_cases_match_in_f32,
     elementwise_over_awkward_shapes,
     movement_and_reductions_over_awkward_shapes,
@@ -39,18 +46,18 @@ emulated!(cpu_matches_reference:
     every_index_op_names_an_index_out_of_range,
 );
 
-emulated!(low_precision:
+on_cuda!(low_precision:
     kernels_match_the_reference,
     every_executor_trains_near_the_reference,
 );
 
-emulated!(layers_match:
+on_cuda!(layers_match:
     layers_are_pytorchs_on_every_executor,
     layers_and_their_gradients_stay_finite,
     losses_are_pytorchs_on_every_executor,
     losses_and_their_gradients_stay_finite,
 );
 
-emulated!(optimizers_match:
+on_cuda!(optimizers_match:
     every_executor_steps_as_pytorch_does_in_f32,
 );

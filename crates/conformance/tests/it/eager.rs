@@ -19,7 +19,7 @@ fn golden_norms_match_whole() {
         let inputs: Vec<Tensor> = case.inputs.iter().map(|t| cast(t, DType::F32)).collect();
         let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
         let allowed = 4.0 * tolerance(&case.op, &types, DType::F32);
-        let found = eager_op(&entry.eager(2), &case.op, &inputs, &[], 1).unwrap();
+        let found = eager_op(&entry.eager(2).unwrap(), &case.op, &inputs, &[], 1).unwrap();
         for (found, expected) in found.iter().zip(reference_op(&case.op, &inputs).unwrap()) {
             compare(found, &expected, allowed)
                 .unwrap_or_else(|e| panic!("{} on {}: {e}", case.name, entry.name));
@@ -60,8 +60,8 @@ fn tapes_give_the_golden_gradients() {
         let composite = matches!(case.op, Op::Norm(Norm::Layer { .. } | Norm::Batch { .. }));
         for entry in kernel_sets() {
             let name = format!("{} on {}", case.name, entry.name);
-            let found =
-                tape_gradients(&entry.eager(2), &case, &upstream).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let found = tape_gradients(&entry.eager(2).unwrap(), &case, &upstream)
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
             let expected = case.gradients.iter().enumerate().filter(|(i, _)| has_rule(&case.op, *i));
             for (found, expected) in found.iter().zip(expected.filter_map(|(_, g)| g.as_ref())) {
                 compare(found, expected, allowed).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -102,7 +102,7 @@ fn marked_batches_have_the_bits_of_a_graph() {
     for entry in kernel_sets() {
         let wanted = Harness::new(&entry.on(2), graph.clone()).unwrap().run(&inputs).unwrap();
         let run = |marked: bool| -> plimsoll_eager::Result<Vec<Tensor>> {
-            let e = entry.eager(2);
+            let e = entry.eager(2).unwrap();
             let [x, w, bias] = [0, 1, 2].map(|i| e.tensor(inputs[i].clone()).unwrap());
             let x = if marked { x.batch() } else { x };
             let tape = Tape::new();

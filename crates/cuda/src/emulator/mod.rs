@@ -10,6 +10,7 @@ use crate::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, fi
 use compile::{HostKernel, kernel};
 use plimsoll_graph::Numerics;
 use plimsoll_plan::{ExecuteError, Executor, KernelQuery, PlanSet, Prepared, Target, Unsupported};
+use plimsoll_runtime::arena::Arena;
 use plimsoll_runtime::{
     Device, KernelExecutor, Operands, Options, Queues, SingleKernel, prepare, single_kernel,
 };
@@ -92,6 +93,11 @@ struct EmulatedCall {
 
 impl Device for EmulatedDevice {
     type Call = EmulatedCall;
+    type Memory = Arena;
+
+    fn map(&self, bytes: usize) -> Result<Arena, String> {
+        Arena::new(bytes).map_err(|e| e.to_string())
+    }
 
     fn find(&self, query: &KernelQuery<'_>) -> Option<EmulatedCall> {
         let call = find(query)?;
@@ -129,6 +135,12 @@ impl Device for EmulatedDevice {
             }
         }
         call.call.fault.and_then(|f| f.message(fault)).map_or(Ok(()), Err)
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
+        // SAFETY: the caller's promise; `copy` allows for overlap.
+        unsafe { std::ptr::copy(from, to, bytes) };
+        Ok(())
     }
 }
 

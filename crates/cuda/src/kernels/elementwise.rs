@@ -3,7 +3,7 @@
 //! A thread computes a few consecutive elements. It reads its elements of every input before it writes any, so outputs may take
 //! the place of inputs.
 
-use super::strided::{Axes, merge};
+use super::strided::{Axes, merge, signed};
 use super::{Call, Kernel, Operand, Parameter};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{self, Binary, Elementwise, Instruction, Region};
@@ -28,7 +28,8 @@ pub(super) fn fused(region: &Region, query: &KernelQuery<'_>) -> Option<Call> {
     if n == 0 {
         return Some(Call::default());
     }
-    let strides: Vec<Vec<usize>> = query.inputs.iter().map(|x| x.shape.strides_in(&output.shape)).collect();
+    let strides = query.inputs.iter().map(|x| signed(x.shape.strides_in(&output.shape)));
+    let strides: Vec<_> = strides.collect();
     let axes = merge(&output.shape, &strides);
     let width = vector_width(&axes, &query.inputs, &query.outputs);
     let blocks = u32::try_from(n.div_ceil(width * THREADS as usize)).ok()?;
@@ -39,13 +40,13 @@ pub(super) fn fused(region: &Region, query: &KernelQuery<'_>) -> Option<Call> {
     parameters.push(n.into());
     parameters.extend(axes.extents.iter().skip(1).map(|&extent| Parameter::from(extent)));
     let outer = axes.strides.iter().flat_map(|strides| strides.split_last().map_or(&[][..], |(_, s)| s));
-    parameters.extend(outer.filter(|&&stride| stride > 0).map(|&stride| Parameter::from(stride)));
+    parameters.extend(outer.filter(|&&stride| stride > 0).map(|&stride| Parameter::Integer(stride)));
     Some(Call::of(Kernel { source: source.write(n), blocks: [blocks, 1, 1], threads: THREADS, parameters }))
 }
 
 /// Elements of a thread: what 16 bytes hold of the narrowest operand, if the innermost axis is a multiple of them.
 fn vector_width(axes: &Axes, inputs: &[&TensorType], outputs: &[&TensorType]) -> usize {
-    let varies = |strides: &&Vec<usize>| strides.last() == Some(&1);
+    let varies = |strides: &&Vec<i64>| strides.last() == Some(&1);
     let read = axes.strides.iter().zip(inputs).filter(|(strides, _)| varies(strides)).map(|(_, x)| x);
     let narrowest = read.chain(outputs).map(|ty| ty.dtype.bytes()).min().unwrap_or(1);
     let width = (16 / narrowest).min(8);
@@ -136,7 +137,7 @@ impl Source<'_> {
             writeln!(text, "    const index c0 = start;")?;
         }
         for (i, strides) in self.axes.strides.iter().enumerate() {
-            let term = |(a, &stride): (usize, &usize)| match stride {
+            let term = |(a, &stride): (usize, &i64)| match stride {
                 0 => None,
                 _ if a + 1 == rank => Some(format!("c{a}")),
                 _ => Some(format!("c{a} * (index)s{i}_{a}")),

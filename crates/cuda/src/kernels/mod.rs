@@ -8,6 +8,7 @@ mod call;
 mod conv;
 mod elementwise;
 mod index;
+mod linear_loss;
 mod loss;
 mod matmul;
 mod movement;
@@ -17,11 +18,13 @@ mod quantise;
 mod random;
 mod recurrent;
 mod reduce;
+mod reduction;
 mod resize;
 mod strided;
 
 pub use call::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
 
+use elementwise::stored;
 use plimsoll_graph::Op;
 use plimsoll_plan::KernelQuery;
 
@@ -43,7 +46,7 @@ pub fn find(query: &KernelQuery<'_>) -> Option<Call> {
         Op::Attention(op) => attention::find(op, query),
         Op::Recurrent(op) => recurrent::find(*op, query),
         Op::Index(op) => index::find(op, query),
-        Op::Loss(op) => loss::find(op, query),
+        Op::Loss(op) => linear_loss::find(op, query).or_else(|| loss::find(op, query)),
         Op::Random(op) => random::find(op, query),
         Op::Quantise(op) => quantise::find(*op, query),
     }

@@ -1,9 +1,97 @@
-//! Norm.
+//! The parts of normalisation.
 
-use super::Call;
-use plimsoll_graph::op::Norm;
+use super::builder::{CallBuilder, parameters};
+use super::reduction::{MEAN, Reduction, SUM, block_rows, each_row};
+use super::{Call, Operand, Parameter};
+use plimsoll_graph::op::{Norm, NormAxis};
 use plimsoll_plan::KernelQuery;
+use plimsoll_tensor::DType;
 
-pub(super) fn find(_op: &Norm, _query: &KernelQuery<'_>) -> Option<Call> {
-    None
+/// A device function that [`super::loss`] uses, too.
+pub(super) const LOG_SUM_EXP: &str = include_str!("norm/log_sum_exp.cu");
+
+pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
+    let x = &query.inputs[..];
+    let shape = &x[0].shape;
+    let width = *shape.last()?;
+    let rows = shape[..shape.rank() - 1].iter().product();
+    let inside = shape.get(1..shape.rank() - 1).map_or(1, |inner| inner.iter().product());
+    let mut builder = CallBuilder::default();
+    match op {
+        Norm::LogSumExp if x[0].dtype == DType::F32 => {
+            let text = [LOG_SUM_EXP, include_str!("norm/rows.cu")].join("\n");
+            let parameters = parameters![Operand::Read(0), Operand::Write(0), rows, width];
+            each_row(&mut builder, rows, width, &[], &text, parameters);
+        }
+        Norm::Stats { axis: NormAxis::Row } => {
+            let macros = [("X", x[0].dtype.name()), ("W", x[0].dtype.wide().name())];
+            let parameters = parameters![Operand::Read(0), Operand::Write(0), Operand::Write(1), rows, width];
+            each_row(&mut builder, rows, width, &macros, include_str!("norm/row_stats.cu"), parameters);
+        }
+        Norm::Stats { axis: NormAxis::Channel } => channel_stats(&mut builder, query, rows, width),
+        Norm::Sums { axis } => {
+            let wide = x[1].dtype.wide();
+            if x[2..].iter().any(|statistic| statistic.dtype != wide) {
+                return None;
+            }
+            // The axis of the statistics follows from their shape; `[1]` of one row of one channel is both.
+            let by_row = if x[2].shape[..] == [width] { "false" } else { "true" };
+            let macros =
+                [("D", x[0].dtype.name()), ("X", x[1].dtype.name()), ("BY_ROW", by_row), ("W", wide.name())];
+            let operands = [0, 1, 2, 3].map(|i| Parameter::from(Operand::Read(i)));
+            match axis {
+                NormAxis::Row => {
+                    let mut parameters = operands.to_vec();
+                    parameters.extend(parameters![Operand::Write(0), Operand::Write(1), rows, width]);
+                    let text = include_str!("norm/row_sums.cu");
+                    each_row(&mut builder, rows, width, &macros, text, parameters);
+                }
+                NormAxis::Channel => Reduction {
+                    macros: macros[..3].to_vec(),
+                    wide,
+                    stored: wide,
+                    combine: "Add",
+                    identity: "0",
+                    terms: "const i64 s = BY_ROW ? row : column;\n\
+                            t[0] = widen(((const D *)a)[i]);\n\
+                            t[1] = t[0] * (widen(((const X *)b)[i]) - ((const W *)c)[s]) * ((const W *)d)[s];",
+                    finish: SUM,
+                    size: [1, rows, width],
+                    block_rows: block_rows(query, inside, rows),
+                    accumulate: query.accumulate,
+                    operands: &operands,
+                    results: &[Operand::Write(0), Operand::Write(1)],
+                }
+                .launch(&mut builder),
+            }
+        }
+        // `decompose` replaces the composites.
+        Norm::LogSumExp | Norm::Layer { .. } | Norm::Batch { .. } => return None,
+    }
+    Some(builder.finish())
+}
+
+/// Means, then mean squared distances from them.
+fn channel_stats(builder: &mut CallBuilder, query: &KernelQuery<'_>, rows: usize, width: usize) {
+    let x = query.inputs[0].dtype;
+    let operands = [Operand::Read(0), Operand::Write(0)].map(Parameter::from);
+    let mean = Reduction {
+        macros: vec![("X", x.name())],
+        wide: x.wide(),
+        stored: x.wide(),
+        combine: "Add",
+        identity: "0",
+        terms: "t[0] = widen(((const X *)a)[i]);",
+        finish: MEAN,
+        size: [1, rows, width],
+        block_rows: rows.max(1),
+        accumulate: false,
+        operands: &operands,
+        results: &[Operand::Write(0)],
+    };
+    mean.launch(builder);
+    builder.reuse_scratch();
+    let distance = "const W distance = widen(((const X *)a)[i]) - ((const W *)b)[column];\n\
+                    t[0] = distance * distance;";
+    Reduction { terms: distance, results: &[Operand::Write(1)], ..mean }.launch(builder);
 }

@@ -167,6 +167,57 @@ template <class Combine, class T> __device__ inline T block_reduce(T x) {
 }
 template <class T> __device__ inline T block_sum(T x) { return block_reduce<Add>(x); }
 
+// Whether a number can be exchanged between the threads of a warp.
+template <class T> struct Shuffles {
+    static const bool value = false;
+};
+template <> struct Shuffles<float> {
+    static const bool value = true;
+};
+template <> struct Shuffles<double> {
+    static const bool value = true;
+};
+
+// As block_reduce, for each LANES consecutive threads of a block: a power of two that divides the block.
+template <class Combine, int LANES, class T> __device__ inline T group_reduce(T x) {
+    u32 thread = threadIdx.x, lane = thread % LANES;
+    int half = LANES / 2;
+#ifdef __CUDACC_RTC__
+    // The same tree, with the threads of a warp exchanging what they have.
+    __shared__ T parts[LANES > 32 || !Shuffles<T>::value ? 1024 : 1];
+    if constexpr (Shuffles<T>::value) {
+        if constexpr (LANES > 32) {
+            __syncthreads();
+            parts[thread] = x;
+            for (; half >= 32; half /= 2) {
+                __syncthreads();
+                if (lane < half) parts[thread] = x = Combine::of(parts[thread], parts[thread + half]);
+            }
+        }
+        if (LANES <= 32 || lane < 32) {
+            for (; half > 0; half /= 2) x = Combine::of(x, __shfl_xor_sync(0xffffffffu, x, half));
+        }
+        if constexpr (LANES > 32) {
+            if (lane == 0) parts[thread] = x;
+            __syncthreads();
+            return parts[thread - lane];
+        } else {
+            return __shfl_sync(0xffffffffu, x, 0, LANES);
+        }
+    }
+#else
+    __shared__ T parts[1024];
+#endif
+    __syncthreads();
+    parts[thread] = x;
+    for (; half > 0; half /= 2) {
+        __syncthreads();
+        if (lane < half) parts[thread] = Combine::of(parts[thread], parts[thread + half]);
+    }
+    __syncthreads();
+    return parts[thread - lane];
+}
+
 // Records that an index is out of range; the smallest position stays.
 __device__ inline void fail(u64 *fault, i64 position, i32 index) {
     atomicMin(fault, (u64)position << 32 | (u32)index);

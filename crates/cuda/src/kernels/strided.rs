@@ -4,14 +4,19 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Axes {
     pub extents: Vec<usize>,
-    pub strides: Vec<Vec<usize>>,
+    pub strides: Vec<Vec<i64>>,
+}
+
+/// Strides of elements that lie as a shape has them.
+pub(super) fn signed(strides: Vec<usize>) -> Vec<i64> {
+    strides.into_iter().map(|stride| stride as i64).collect()
 }
 
 /// Drops axes of extent one and joins neighbours that every operand passes as one.
-pub(super) fn merge(extents: &[usize], strides: &[Vec<usize>]) -> Axes {
+pub(super) fn merge(extents: &[usize], strides: &[Vec<i64>]) -> Axes {
     let mut axes = Axes { extents: Vec::new(), strides: vec![Vec::new(); strides.len()] };
     for (a, &extent) in extents.iter().enumerate().filter(|(_, extent)| **extent != 1) {
-        let joins = |(merged, own): (&Vec<usize>, &Vec<usize>)| merged.last() == Some(&(own[a] * extent));
+        let joins = |(merged, own): (&Vec<i64>, &Vec<i64>)| merged.last() == Some(&(own[a] * extent as i64));
         if !axes.extents.is_empty() && axes.strides.iter().zip(strides).all(joins) {
             if let Some(last) = axes.extents.last_mut() {
                 *last *= extent;

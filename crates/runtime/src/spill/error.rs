@@ -80,6 +80,9 @@ pub enum TransferError {
         /// The least bytes per second.
         needed: u64,
     },
+    /// A copy between a device and host memory failed.
+    #[error("a copy between the device and host memory failed: {0}")]
+    Device(String),
     /// A transfer failed.
     #[error(
         "{what} {bytes} bytes at {offset} of the spill file in `{}` failed: {reason}; check the disk and its free \

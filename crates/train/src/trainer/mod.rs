@@ -264,6 +264,12 @@ impl Trainer {
         if self.computes_on_device() { self.device_line(line_bytes) } else { self.line(line_bytes) }
     }
 
+    /// Bytes of the device's memory that its executor holds now, by the driver's account; none where kernels compute in host
+    /// memory.
+    pub fn device_bytes(&self) -> Option<usize> {
+        self.chosen_executor().device_bytes()
+    }
+
     /// Whether kernels compute in the memory of a device.
     fn computes_on_device(&self) -> bool {
         self.chosen_executor().tiers().host.is_some()

@@ -1,0 +1,147 @@
+//! The devices of this machine: `plimsoll devices`, and the one that `--device` names.
+
+use super::machine_flags::{Device, MachineOptions};
+use super::setup::plan_cache;
+use super::{Failure, hint, say};
+use clap::Args;
+use plimsoll::cpu::isa::Isa;
+use plimsoll::cuda::{Cuda, CudaError, Gpu, libraries};
+use plimsoll::memory;
+use plimsoll::plan::{Executor, in_words};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Args)]
+pub struct DevicesOptions {
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Lists the devices.
+pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
+    let gpus = Gpu::list();
+    if options.json {
+        say(&as_json(&gpus).to_string());
+        return Ok(());
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let available = memory::available().map_or("unknown".into(), in_words);
+    say(&format!("{:<8} {}, {cores} cores; {available} of memory available", "cpu", Isa::detect().name()));
+    match gpus {
+        Ok(gpus) if gpus.is_empty() => say("\nThe NVIDIA driver is there, but no GPU."),
+        Ok(gpus) => {
+            gpus.iter().for_each(|gpu| say(&in_lines(gpu)));
+            for (name, version) in libraries() {
+                say(&format!("{name:<8} {}", version.unwrap_or_else(|error| error.to_string())));
+            }
+        }
+        Err(error) => say(&format!("\nNo NVIDIA GPU can be used: {error}")),
+    }
+    Ok(())
+}
+
+fn in_lines(gpu: &Gpu) -> String {
+    let (major, minor) = gpu.capability;
+    let free = gpu.free_bytes.map_or("unknown".into(), in_words);
+    let mut lines = format!(
+        "{:<8} {}, compute capability {major}.{minor}, {} multiprocessors; {} of memory, {free} free\n         {}",
+        format!("cuda:{}", gpu.index),
+        gpu.name,
+        gpu.multiprocessors,
+        in_words(gpu.total_bytes),
+        gpu.uuid,
+    );
+    for holder in &gpu.holders {
+        lines.push_str(&format!("\n         held by {holder}"));
+    }
+    lines
+}
+
+fn as_json(gpus: &Result<Vec<Gpu>, CudaError>) -> Value {
+    let gpu = |gpu: &Gpu| {
+        let holders = gpu.holders.iter().map(|h| json!({ "process": h.process, "bytes": h.bytes }));
+        json!({
+            "device": format!("cuda:{}", gpu.index),
+            "name": gpu.name,
+            "uuid": gpu.uuid,
+            "compute_capability": format!("{}.{}", gpu.capability.0, gpu.capability.1),
+            "multiprocessors": gpu.multiprocessors,
+            "total_bytes": gpu.total_bytes,
+            "free_bytes": gpu.free_bytes,
+            "holders": holders.collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "cpu": { "instruction_set": Isa::detect().name(), "available_bytes": memory::available() },
+        "gpus": gpus.as_ref().map_or_else(|_| Vec::new(), |gpus| gpus.iter().map(gpu).collect::<Vec<_>>()),
+        "libraries": libraries().into_iter().map(|(name, version)| (name, version.ok())).collect::<BTreeMap<_, _>>(),
+        "gpu_error": gpus.as_ref().err().map(ToString::to_string),
+    })
+}
+
+/// A GPU to compute on, with the line of its memory.
+pub struct Chosen {
+    pub executor: Box<dyn Executor>,
+    pub line_bytes: usize,
+}
+
+/// The GPU that the flags name, opened; none where they name the processor.
+pub fn gpu(machine: &MachineOptions, checked: bool) -> Result<Option<Chosen>, Failure> {
+    let Some(index) = gpu_index(machine)? else {
+        return match &machine.device_memory {
+            Some(_) => Err(Failure::usage(
+                "--device-memory is the line of a GPU's memory: add --device cuda, or `plan --machine` for one that is \
+                 not here; the line of host memory is --memory",
+            )),
+            None => Ok(None),
+        };
+    };
+    let cache = plan_cache(None)?.map(|folder| folder.join("kernels"));
+    let executor = Cuda::open(index, cache).map_err(|e| unusable(&e))?;
+    let gpu = executor.gpu();
+    let free_bytes = gpu.free_bytes.unwrap_or(gpu.total_bytes);
+    let size = machine.device_memory.as_ref().map_or(Ok(DEFAULT_LINE), |given| given.of("cuda", index))?;
+    let line_bytes = size.bytes(free_bytes);
+    if line_bytes > gpu.total_bytes {
+        let [line, memory] = [line_bytes, gpu.total_bytes].map(in_words);
+        let message =
+            format!("--device-memory {line} is above the memory of {}, {memory}: lower it", gpu.name);
+        return Err(Failure::usage(message));
+    }
+    let executor: Box<dyn Executor> = Box::new(if checked { executor.checked() } else { executor });
+    Ok(Some(Chosen { executor, line_bytes }))
+}
+
+/// The line of a GPU's memory if none is given: a share of what is free.
+const DEFAULT_LINE: plimsoll::Size = plimsoll::Size::Percent(90.0);
+
+/// The number of the GPU that the flags name.
+fn gpu_index(machine: &MachineOptions) -> Result<Option<usize>, Failure> {
+    match machine.device {
+        Device::Cpu => Ok(None),
+        Device::Cuda(index) => Ok(Some(index)),
+        Device::Auto => match Gpu::with_most_free() {
+            Ok(gpu) => {
+                hint(&format!("--device auto: cuda:{}, {}", gpu.index, gpu.name));
+                Ok(Some(gpu.index))
+            }
+            Err(error) => {
+                hint(&format!("--device auto: cpu ({error})"));
+                Ok(None)
+            }
+        },
+    }
+}
+
+/// A GPU that cannot be used.
+fn unusable(error: &CudaError) -> Failure {
+    let instead = "leave --device out to train on the cpu; `plimsoll devices` lists what is here";
+    match error {
+        CudaError::Full { .. } => Failure::memory(format!("{error}: free some, or choose another GPU")),
+        CudaError::Library { .. } | CudaError::Symbol { .. } | CudaError::NoDevice { .. } => {
+            Failure::usage(format!("--device: {error}; {instead}"))
+        }
+        CudaError::Call { .. } | CudaError::Compile(_) => Failure::run(error),
+    }
+}

@@ -1,0 +1,270 @@
+//! A GPU as the runtime sees it: kernels and products queued on one stream, and memory that the host reaches through it.
+
+use crate::compiler::Compiler;
+use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Module, STACK_BYTES, Stream};
+use crate::faults::Faults;
+use crate::kernels::{Call, Kernel, Launch, Operand, PRELUDE, Parameter, Pointer, find};
+use crate::products::{PreparedProduct, Products};
+use plimsoll_plan::KernelQuery;
+use plimsoll_runtime::{Device, Memory, Operands};
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Parameters of a kernel at most: their values are kept on the stack.
+const MOST_PARAMETERS: usize = 96;
+
+/// A GPU that is open, with what computes on it.
+pub(crate) struct CudaDevice {
+    pub context: Arc<Context>,
+    /// Everything is computed on it, in order.
+    pub stream: Arc<Stream>,
+    pub compiler: Compiler,
+    pub products: Arc<Products>,
+    /// The kernels that were loaded, by source.
+    modules: Mutex<HashMap<String, Arc<Module>>>,
+    faults: Arc<Faults>,
+}
+
+impl CudaDevice {
+    /// Opens a GPU. Compiled kernels are kept in a folder, if one is given.
+    pub fn open(index: usize, cache: Option<PathBuf>) -> Result<Self, CudaError> {
+        let context = Arc::new(Context::open(index)?);
+        let compiler = Compiler::new(context.gpu.capability, cache)?;
+        let stream = Arc::new(Stream::new(&context)?);
+        let products = Arc::new(Products::new()?);
+        let faults = Arc::new(Faults::new(&context, &stream)?);
+        Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults })
+    }
+
+    /// Compiles and loads the kernels of nodes that are not loaded yet, on several threads.
+    pub fn load_all<'a>(&self, queries: impl Iterator<Item = KernelQuery<'a>>) -> Result<(), CudaError> {
+        let mut sources = BTreeSet::new();
+        for call in queries.filter_map(|query| find(&query)) {
+            for launch in call.launches {
+                if let Launch::Kernel(kernel) = launch {
+                    sources.insert(kernel.source);
+                }
+            }
+        }
+        let sources: Vec<String> = sources.into_iter().collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.module(source)?;
+            }
+            Ok(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(sources.len());
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let panicked = |_| Err(CudaError::Compile("the compiler's thread panicked".into()));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(Ok(()), Result::and)
+        })
+    }
+
+    /// A kernel that is compiled and loaded.
+    fn module(&self, source: &str) -> Result<Arc<Module>, CudaError> {
+        let loaded = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = loaded().get(source) {
+            return Ok(module.clone());
+        }
+        let code = self.compiler.compile(&format!("{PRELUDE}\n{source}"))?;
+        let module = Arc::new(Module::new(&self.context, &code, c"kernel")?);
+        let stack = module.stack_bytes()?;
+        if stack > STACK_BYTES {
+            // The driver would take memory for it that no plan knows of.
+            return Err(CudaError::Compile(format!(
+                "it needs {stack} bytes of stack, {STACK_BYTES} at most:\n{source}"
+            )));
+        }
+        Ok(loaded().entry(source.to_string()).or_insert(module).clone())
+    }
+
+    fn prepare(&self, call: &Call) -> Result<Vec<Prepared>, CudaError> {
+        let prepare = |launch: &Launch| match launch {
+            Launch::Kernel(kernel) => Ok(Prepared::Kernel(self.module(&kernel.source)?)),
+            Launch::Product(product) => {
+                Ok(Prepared::Product(Box::new(PreparedProduct::new(&self.products, product)?)))
+            }
+        };
+        call.launches.iter().map(prepare).collect()
+    }
+}
+
+/// A node's launches, ready to be queued.
+pub(crate) struct CudaCall {
+    call: Call,
+    /// One for each launch, or why there are none.
+    prepared: Result<Vec<Prepared>, CudaError>,
+    /// Where its indices out of range are noted.
+    fault: Option<Address>,
+}
+
+enum Prepared {
+    Kernel(Arc<Module>),
+    Product(Box<PreparedProduct>),
+}
+
+impl Device for CudaDevice {
+    type Call = CudaCall;
+    type Memory = DeviceArena;
+
+    fn map(&self, bytes: usize) -> Result<DeviceArena, String> {
+        let memory = DeviceMemory::new(&self.context, bytes).map_err(words)?;
+        let arena = DeviceArena { memory, stream: self.stream.clone(), faults: self.faults.clone() };
+        // SAFETY: nobody knows the memory yet.
+        unsafe { arena.fill(0, bytes, 0)? };
+        self.finish()?;
+        Ok(arena)
+    }
+
+    fn find(&self, query: &KernelQuery<'_>) -> Option<CudaCall> {
+        let call = find(query)?;
+        let prepared = self.prepare(&call);
+        let fault = call.fault.map(|fault| self.faults.word(fault));
+        Some(CudaCall { call, prepared, fault })
+    }
+
+    fn workspace_bytes(&self, call: &CudaCall) -> usize {
+        call.call.workspace
+    }
+
+    unsafe fn run(&self, call: &CudaCall, operands: &Operands<'_>) -> Result<(), String> {
+        let prepared = call.prepared.as_ref().map_err(ToString::to_string)?;
+        let address = |pointer: Pointer| address(pointer, operands, call.fault);
+        for (launch, prepared) in call.call.launches.iter().zip(prepared) {
+            match (launch, prepared) {
+                (Launch::Kernel(kernel), Prepared::Kernel(module)) => {
+                    // SAFETY: the caller's promise: the operands are those of the node that the call was found for.
+                    unsafe { self.launch(module.function, kernel, &address)? };
+                }
+                (Launch::Product(product), Prepared::Product(prepared)) => {
+                    let [a, b, c] = [&product.a, &product.b, &product.c].map(|matrix| address(matrix.start));
+                    // SAFETY: as above.
+                    unsafe { prepared.run(&self.stream, a, b, c) }.map_err(words)?;
+                }
+                (Launch::Kernel(_), Prepared::Product(_)) | (Launch::Product(_), Prepared::Kernel(_)) => {
+                    return Err("a launch was prepared as another".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
+        let (from, to) = (from as Address, to as Address);
+        if from == to {
+            return Ok(());
+        }
+        if from.abs_diff(to) < bytes as u64 {
+            return Err("a copy between ranges that overlap".into());
+        }
+        // SAFETY: apart, and inside the memory by the caller's promise.
+        unsafe { self.stream.copy(to, from, bytes) }.map_err(words)
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        self.stream.finish().map_err(words)?;
+        self.faults.check(&self.stream)
+    }
+}
+
+impl CudaDevice {
+    /// Queues a kernel.
+    ///
+    /// # Safety
+    /// The addresses are valid for what the kernel does.
+    unsafe fn launch(
+        &self,
+        function: Handle,
+        kernel: &Kernel,
+        address: &dyn Fn(Pointer) -> Address,
+    ) -> Result<(), String> {
+        let mut values = [0_u64; MOST_PARAMETERS];
+        let mut places = [std::ptr::null_mut::<c_void>(); MOST_PARAMETERS];
+        let count = kernel.parameters.len();
+        if count > MOST_PARAMETERS {
+            return Err(format!("a kernel of {count} parameters"));
+        }
+        for ((value, place), parameter) in values.iter_mut().zip(&mut places).zip(&kernel.parameters) {
+            *value = match *parameter {
+                Parameter::Pointer(pointer) => address(pointer),
+                Parameter::Integer(number) => number as u64,
+                // In the first four bytes: devices and their hosts are little-endian.
+                Parameter::Float(number) => u64::from(number.to_bits()),
+            };
+            *place = std::ptr::from_mut(value).cast();
+        }
+        // SAFETY: eight bytes for each parameter, and the caller's promise.
+        unsafe { self.stream.launch(function, kernel.blocks, kernel.threads, &mut places[..count]) }
+            .map_err(words)
+    }
+}
+
+/// Where a pointer points to.
+fn address(pointer: Pointer, operands: &Operands<'_>, fault: Option<Address>) -> Address {
+    let start = match pointer.operand {
+        Operand::Read(i) => operands.reads[i] as Address,
+        Operand::Write(i) => operands.writes[i] as Address,
+        Operand::Workspace => operands.workspace as Address,
+        Operand::Fault => fault.unwrap_or(0),
+    };
+    start + pointer.offset as Address
+}
+
+/// The arena on a device.
+pub(crate) struct DeviceArena {
+    memory: DeviceMemory,
+    stream: Arc<Stream>,
+    faults: Arc<Faults>,
+}
+
+impl Memory for DeviceArena {
+    fn bytes(&self) -> usize {
+        self.memory.bytes
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+        let inside = offset <= self.memory.bytes && bytes <= self.memory.bytes - offset;
+        assert!(inside, "{offset} + {bytes} is outside the arena");
+        (self.memory.start as usize + offset) as *mut u8
+    }
+
+    unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), String> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let from = self.at(offset, into.len()) as Address;
+        // SAFETY: inside the arena, and nothing writes to it, by the caller's promise; the copy is done before `into` is used.
+        unsafe { self.stream.copy_out(into.as_mut_ptr(), from, into.len()) }.map_err(words)?;
+        self.stream.finish().map_err(words)?;
+        self.faults.check(&self.stream)
+    }
+
+    unsafe fn write(&self, offset: usize, from: &[u8]) -> Result<(), String> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let to = self.at(offset, from.len()) as Address;
+        // SAFETY: inside the arena, and nothing else uses it, by the caller's promise. The bytes are read before this returns,
+        // because they are not in page-locked memory.
+        unsafe { self.stream.copy_in(to, from.as_ptr(), from.len()) }.map_err(words)
+    }
+
+    unsafe fn fill(&self, offset: usize, bytes: usize, byte: u8) -> Result<(), String> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let start = self.at(offset, bytes) as Address;
+        // SAFETY: inside the arena, and nothing else uses it, by the caller's promise.
+        unsafe { self.stream.fill(start, bytes, byte) }.map_err(words)
+    }
+}
+
+/// An error in words.
+pub(crate) fn words(error: CudaError) -> String {
+    error.to_string()
+}

@@ -1,0 +1,82 @@
+//! The context of a GPU: what everything on it belongs to.
+
+use super::api::Handle;
+use super::gpu::{Driver, driver};
+use super::{CudaError, Gpu};
+use std::cell::Cell;
+use std::ffi::c_int;
+
+/// The limit of the stack of a device thread, by the driver's number.
+const STACK_LIMIT: c_int = 0;
+
+/// Bytes of stack of a device thread. Every KiB takes some 264 MiB of a large GPU. Our kernels have no stack frame.
+pub(crate) const STACK_BYTES: usize = 256;
+
+thread_local! {
+    /// The context that is current in this thread.
+    static CURRENT: Cell<Handle> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// The primary context of a GPU, retained.
+pub(crate) struct Context {
+    pub gpu: Gpu,
+    pub driver: &'static Driver,
+    device: c_int,
+    handle: Handle,
+}
+
+// SAFETY: the driver's contexts may be used from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Opens a GPU.
+    pub fn open(index: usize) -> Result<Self, CudaError> {
+        let driver = driver()?;
+        let gpu = Gpu::describe(index)?;
+        let device = driver.device(index)?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the pointer is valid; the context is released when this is dropped.
+        let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut handle, device) };
+        driver.check("cuDevicePrimaryCtxRetain", code)?;
+        let context = Self { gpu, driver, device, handle };
+        context.enter()?;
+        // SAFETY: a plain call.
+        context.check("cuCtxSetLimit", unsafe { (driver.api.cuCtxSetLimit)(STACK_LIMIT, STACK_BYTES) })?;
+        Ok(context)
+    }
+
+    /// Makes it this thread's context, for the calls that follow.
+    pub fn enter(&self) -> Result<(), CudaError> {
+        if CURRENT.get() == self.handle {
+            return Ok(());
+        }
+        // SAFETY: the context is retained.
+        self.check("cuCtxSetCurrent", unsafe { (self.driver.api.cuCtxSetCurrent)(self.handle) })?;
+        CURRENT.set(self.handle);
+        Ok(())
+    }
+
+    /// The error of a function that returned a code.
+    pub fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
+        self.driver.check(call, code)
+    }
+
+    /// Free bytes of the GPU's memory.
+    pub fn free_bytes(&self) -> Result<usize, CudaError> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are valid.
+        self.check("cuMemGetInfo", unsafe { (self.driver.api.cuMemGetInfo_v2)(&mut free, &mut total) })?;
+        Ok(free)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        CURRENT.set(std::ptr::null_mut());
+        // SAFETY: retained in `open`. Nothing can be done about an error.
+        let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.device) };
+    }
+}

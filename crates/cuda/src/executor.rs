@@ -1,0 +1,151 @@
+//! The executor: opens a GPU, and runs plans on it.
+
+use crate::device::CudaDevice;
+use crate::driver::{CudaError, Event, Gpu, HostMemory, Stream};
+use crate::host_queue::HostQueue;
+use crate::target::CudaTarget;
+use plimsoll_plan::{
+    Action, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
+};
+use plimsoll_runtime::{Options, Queues, StepTimes, prepare};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A GPU that runs plans.
+///
+/// ```no_run
+/// use plimsoll_cuda::Cuda;
+/// use plimsoll_plan::Executor;
+/// let gpu = Cuda::open(0, None)?;
+/// assert!(gpu.target().name().starts_with("cuda:0"));
+/// # Ok::<(), plimsoll_cuda::CudaError>(())
+/// ```
+pub struct Cuda {
+    target: CudaTarget,
+    device: Arc<CudaDevice>,
+    options: Options,
+    link: Link,
+    /// Bytes of the GPU's memory that others held when it was opened.
+    held_by_others: Option<usize>,
+}
+
+/// Bytes of a trial of the link to host memory, and how often they are copied.
+const TRIAL_BYTES: usize = 16 << 20;
+const TRIALS: usize = 4;
+
+/// Rates of the link are rounded to this, so that plans do not change with the noise of a trial.
+const RATE_STEP_GB: f64 = 5.0;
+
+/// The latency of a copy.
+const LATENCY_NS: u64 = 10_000;
+
+impl Cuda {
+    /// Opens a GPU by its number. Compiled kernels are kept in a folder, if one is given.
+    ///
+    /// # Errors
+    /// If there is no driver, no such GPU, or a library is missing.
+    pub fn open(index: usize, kernel_cache: Option<PathBuf>) -> Result<Self, CudaError> {
+        let before = Gpu::describe(index)?.used_bytes();
+        let device = CudaDevice::open(index, kernel_cache)?;
+        let link = measure_link(&device.stream)?;
+        let gpu = device.context.gpu.clone();
+        let after = gpu.used_bytes();
+        let context_bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        let libraries =
+            format!("NVRTC {}, cuBLASLt {}", device.compiler.version_text(), device.products.version());
+        let target = CudaTarget { gpu, libraries, context_bytes };
+        Ok(Self {
+            target,
+            device: Arc::new(device),
+            options: Options::default(),
+            link,
+            held_by_others: before,
+        })
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.target.gpu
+    }
+
+    /// An executor in the checked mode: it fills dead memory with NaN and checks after every step that nothing was
+    /// written outside the step's own buffers. Slow: for debugging.
+    pub fn checked(self) -> Self {
+        Self { options: Options { checked: true, ..self.options }, ..self }
+    }
+
+    /// An executor that records how long every step takes, for the plans of its last [`Executor::prepare`]. The host waits for
+    /// every step.
+    pub fn timed(self, times: Arc<StepTimes>) -> Self {
+        Self { options: Options { times: Some(times), ..self.options }, ..self }
+    }
+}
+
+impl Executor for Cuda {
+    fn target(&self) -> &dyn Target {
+        &self.target
+    }
+
+    fn tiers(&self) -> Tiers {
+        let host = TierSpec { capacity_bytes: u64::MAX, link: self.link, staging_bytes: 0 };
+        Tiers { host: Some(host), file: None }
+    }
+
+    fn device_bytes(&self) -> Option<usize> {
+        Some(self.target.gpu.used_bytes()?.saturating_sub(self.held_by_others?))
+    }
+
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        let failed = |e: CudaError| ExecuteError::Device(e.to_string());
+        for plan in &plans.plans {
+            let relations = plan.graph.batch_relations();
+            let nodes = plan.steps.iter().filter_map(|step| match step.action {
+                Action::Run { node, .. } => Some(plan.graph.node(node)),
+                _ => None,
+            });
+            let queries = nodes.map(|node| KernelQuery::new(&plan.graph, &relations, node));
+            self.device.load_all(queries).map_err(failed)?;
+        }
+        let queues = |plans: &PlanSet| {
+            let bytes = plans.tier_bytes.host as usize;
+            let host = if bytes > 0 {
+                Some(HostQueue::new(&self.device.stream, bytes).map_err(failed)?)
+            } else {
+                None
+            };
+            Ok(Queues { host: host.map(|queue| Box::new(queue) as _), file: None })
+        };
+        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
+    }
+}
+
+/// How fast page-locked memory is copied to and from a device.
+fn measure_link(stream: &Arc<Stream>) -> Result<Link, CudaError> {
+    let context = &stream.context;
+    let host = HostMemory::new(context, TRIAL_BYTES)?;
+    let device = crate::driver::DeviceMemory::new(context, TRIAL_BYTES)?;
+    let done = Event::new(context)?;
+    let time = |load: bool| -> Result<u64, CudaError> {
+        let mut best = f64::INFINITY;
+        for _ in 0..TRIALS {
+            let start = Instant::now();
+            // SAFETY: both have so many bytes, and nobody else uses them.
+            unsafe {
+                if load {
+                    stream.copy_in(device.start, host.start, TRIAL_BYTES)?;
+                } else {
+                    stream.copy_out(host.start, device.start, TRIAL_BYTES)?;
+                }
+            }
+            done.record(stream)?;
+            done.finish()?;
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        let rate = TRIAL_BYTES as f64 / best / 1e9;
+        let rate = (rate / RATE_STEP_GB).round().max(0.2) * RATE_STEP_GB;
+        Ok((f64::from(1 << 20) / rate) as u64)
+    };
+    let (load_ns_per_mib, store_ns_per_mib) = (time(true)?, time(false)?);
+    Ok(Link { load_ns_per_mib, store_ns_per_mib, latency_ns: LATENCY_NS, ..Link::default() })
+}

@@ -1,0 +1,266 @@
+//! The loss of a linear layer and its gradients: the logits exist for a chunk of rows at a time. Chunks are cut where blocks of
+//! the fold over the batch begin, so that a sum does not depend on how many rows there are.
+
+use super::matmul::zero;
+use super::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Product};
+use plimsoll_graph::op::Loss;
+use plimsoll_plan::KernelQuery;
+use plimsoll_tensor::DType;
+
+const ROWS: &str = include_str!("linear_loss.cu");
+const CAST: &str = include_str!("linear_loss_cast.cu");
+const FOLD: &str = include_str!("linear_loss_fold.cu");
+
+/// Bytes of a chunk's logits at most, unless it has [`LEAST_ROWS`].
+const LOGITS_BYTES: usize = 256 << 20;
+const LEAST_ROWS: usize = 128;
+/// Rows of matrices in the workspace start at multiples of so many elements, which products of 16-bit floats need.
+const PADDING: usize = 64;
+/// Everything in the workspace starts at such a multiple.
+const ALIGNMENT: usize = 256;
+/// Threads of a block: one block for each row, and one that folds.
+const THREADS: usize = 512;
+
+/// Which inputs and outputs a loss has, by position.
+struct Operands {
+    logsumexp_in: Option<usize>,
+    gradient_of_loss: Option<usize>,
+    loss: Option<usize>,
+    logsumexp_out: Option<usize>,
+    gradients: Option<[usize; 2]>,
+    transposed: bool,
+}
+
+pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Option<Call> {
+    let operands = match *op {
+        Loss::CrossEntropy | Loss::CrossEntropyGrad => return None,
+        Loss::LinearCrossEntropy { transposed } => Operands {
+            logsumexp_in: None,
+            gradient_of_loss: None,
+            loss: Some(0),
+            logsumexp_out: Some(1),
+            gradients: None,
+            transposed,
+        },
+        Loss::LinearCrossEntropyGrad { transposed } => Operands {
+            logsumexp_in: Some(4),
+            gradient_of_loss: Some(5),
+            loss: None,
+            logsumexp_out: None,
+            gradients: Some([0, 1]),
+            transposed,
+        },
+        Loss::LinearCrossEntropyWithGrad { transposed } => Operands {
+            logsumexp_in: None,
+            gradient_of_loss: Some(4),
+            loss: Some(0),
+            logsumexp_out: None,
+            gradients: Some([1, 2]),
+            transposed,
+        },
+    };
+    let (x, kernel) = (query.inputs[0], query.inputs[1]);
+    if kernel.dtype != DType::F32 || !(x.dtype == DType::F32 || x.dtype.is_low()) {
+        return None;
+    }
+    let (rows, width, classes) = (x.shape[0], x.shape[1], op.classes(kernel));
+    let block_rows = if query.fold_rows == 0 { rows.max(1) } else { query.fold_rows };
+    let chunks = Chunks { rows, width, classes, block_rows, dtype: x.dtype, accumulate: query.accumulate };
+    Some(chunks.call(&operands))
+}
+
+struct Chunks {
+    rows: usize,
+    width: usize,
+    classes: usize,
+    block_rows: usize,
+    dtype: DType,
+    accumulate: bool,
+}
+
+/// Where things are in the workspace.
+struct Workspace {
+    logits: usize,
+    /// Of the logits, in the features' type; the same as the logits of f32.
+    gradients: usize,
+    /// The kernel in the features' type, if that is not f32.
+    kernel: Option<usize>,
+    /// Each row's part of the loss.
+    parts: usize,
+    bytes: usize,
+}
+
+impl Chunks {
+    /// Rows of a chunk: a function of the number of classes.
+    fn chunk_rows(&self) -> usize {
+        let fitting = LOGITS_BYTES / (self.row_stride() * 4);
+        let power = if fitting == 0 { 0 } else { 1 << fitting.ilog2() };
+        power.max(LEAST_ROWS).min(self.block_rows)
+    }
+
+    fn row_stride(&self) -> usize {
+        self.classes.max(1).next_multiple_of(PADDING)
+    }
+
+    /// The kernel as it is stored: rows and columns.
+    fn stored(&self, transposed: bool) -> [usize; 2] {
+        if transposed { [self.classes, self.width] } else { [self.width, self.classes] }
+    }
+
+    fn workspace(&self, operands: &Operands) -> Workspace {
+        let mut bytes = 0;
+        let mut take = |wanted: usize| {
+            let start = bytes;
+            bytes += wanted.next_multiple_of(ALIGNMENT);
+            start
+        };
+        let elements = self.chunk_rows().min(self.rows) * self.row_stride();
+        let logits = take(4 * elements);
+        let low = self.dtype != DType::F32;
+        let gradients = if low && operands.gradients.is_some() { take(2 * elements) } else { logits };
+        let [stored_rows, stored_columns] = self.stored(operands.transposed);
+        let kernel = low.then(|| take(2 * stored_rows * stored_columns.next_multiple_of(PADDING)));
+        let parts = if operands.loss.is_some() { take(4 * self.rows) } else { 0 };
+        Workspace { logits, gradients, kernel, parts, bytes }
+    }
+
+    fn call(&self, operands: &Operands) -> Call {
+        let workspace = self.workspace(operands);
+        let mut launches = Vec::new();
+        if let (Some([_, kernel]), false) = (operands.gradients, self.accumulate)
+            && self.rows == 0
+            && self.width * self.classes > 0
+        {
+            launches.push(zero(Operand::Write(kernel), DType::F32, self.width * self.classes));
+        }
+        if self.rows > 0 {
+            launches.extend(workspace.kernel.map(|at| self.cast_kernel(at, operands.transposed)));
+        }
+        for block in (0..self.rows).step_by(self.block_rows) {
+            let end = self.rows.min(block + self.block_rows);
+            for start in (block..end).step_by(self.chunk_rows()) {
+                let rows = self.chunk_rows().min(end - start);
+                self.chunk(start, rows, operands, &workspace, &mut launches);
+            }
+        }
+        launches.extend(operands.loss.map(|loss| self.fold(loss, workspace.parts)));
+        let fault = Some(Fault { what: "label", bound: self.classes });
+        Call { launches, workspace: workspace.bytes, fault }
+    }
+
+    /// The kernel rounded to the features' type, its rows padded.
+    fn cast_kernel(&self, at: usize, transposed: bool) -> Launch {
+        let [rows, columns] = self.stored(transposed);
+        let padded = columns.next_multiple_of(PADDING);
+        let parameters = vec![
+            Operand::Read(1).into(),
+            Operand::Workspace.at(at).into(),
+            (rows * padded).into(),
+            columns.into(),
+            padded.into(),
+        ];
+        let source = format!("#define T {}\n{CAST}", self.dtype);
+        let blocks = (rows * padded).div_ceil(THREADS).max(1);
+        Launch::Kernel(Kernel { source, blocks: [blocks as u32, 1, 1], threads: THREADS as u32, parameters })
+    }
+
+    /// The logits of some rows, what is to be known of each row, and the gradients.
+    fn chunk(
+        &self,
+        start: usize,
+        rows: usize,
+        operands: &Operands,
+        workspace: &Workspace,
+        launches: &mut Vec<Launch>,
+    ) {
+        let (width, classes) = (self.width, self.classes);
+        let plain = |operand: Operand, offset, dtype, transposed, row_stride| Matrix {
+            start: operand.at(offset),
+            dtype,
+            transposed,
+            row_stride,
+            stride: 0,
+        };
+        let element = self.dtype.bytes();
+        let x = |transposed| plain(Operand::Read(0), start * width * element, self.dtype, transposed, width);
+        let [_, stored_columns] = self.stored(operands.transposed);
+        // As `[width, classes]`, or transposed.
+        let kernel = |transposed: bool| match workspace.kernel {
+            Some(at) => {
+                let padded = stored_columns.next_multiple_of(PADDING);
+                plain(Operand::Workspace, at, self.dtype, transposed != operands.transposed, padded)
+            }
+            None => plain(Operand::Read(1), 0, DType::F32, transposed != operands.transposed, stored_columns),
+        };
+        let stride = self.row_stride();
+        let logits = plain(Operand::Workspace, workspace.logits, DType::F32, false, stride);
+        let product = |[m, n, k]: [usize; 3], a, b, c, accumulate| {
+            Launch::Product(Product { m, n, k, a, b, c, accumulate, count: 1 })
+        };
+        if classes == 0 || width == 0 {
+            launches.push(zero(Operand::Workspace, DType::F32, rows * stride));
+        } else {
+            launches.push(product([rows, classes, width], x(false), kernel(false), logits, false));
+        }
+        launches.push(self.rows_kernel(start, rows, operands, workspace));
+        let Some([dx, dkernel]) = operands.gradients else { return };
+        if classes == 0 || width == 0 {
+            return;
+        }
+        let gradients =
+            |transposed| plain(Operand::Workspace, workspace.gradients, self.dtype, transposed, stride);
+        let into = plain(Operand::Write(dx), start * width * element, self.dtype, false, width);
+        launches.push(product([rows, width, classes], gradients(false), kernel(true), into, false));
+        let into = plain(Operand::Write(dkernel), 0, DType::F32, false, stored_columns);
+        let accumulate = self.accumulate || start > 0;
+        launches.push(if operands.transposed {
+            product([classes, width, rows], gradients(true), x(false), into, accumulate)
+        } else {
+            product([width, classes, rows], x(true), gradients(false), into, accumulate)
+        });
+    }
+
+    /// For each row its sum of exponentials, its part of the loss, and the gradient of its logits.
+    fn rows_kernel(&self, start: usize, rows: usize, operands: &Operands, workspace: &Workspace) -> Launch {
+        let flag = |yes: bool| u8::from(yes);
+        let source = format!(
+            "#define T {}\n#define LOSS {}\n#define GRADIENT {}\n#define SUM_IN {}\n#define SUM_OUT {}\n{ROWS}",
+            self.dtype,
+            flag(operands.loss.is_some()),
+            flag(operands.gradients.is_some()),
+            flag(operands.logsumexp_in.is_some()),
+            flag(operands.logsumexp_out.is_some()),
+        );
+        let at = |operand: Operand| -> Parameter { operand.at(4 * start).into() };
+        // What a kernel does not use is any address.
+        let unused: Parameter = Operand::Workspace.into();
+        let part = if operands.loss.is_some() { workspace.parts + 4 * start } else { 0 };
+        let parameters = vec![
+            Operand::Workspace.at(workspace.logits).into(),
+            at(Operand::Read(2)),
+            at(Operand::Read(3)),
+            operands.logsumexp_in.map_or(unused, |i| at(Operand::Read(i))),
+            operands.gradient_of_loss.map_or(unused, |i| Operand::Read(i).into()),
+            operands.logsumexp_out.map_or(unused, |i| at(Operand::Write(i))),
+            Operand::Workspace.at(part).into(),
+            Operand::Workspace.at(workspace.gradients).into(),
+            Operand::Fault.into(),
+            self.classes.into(),
+            self.row_stride().into(),
+            start.into(),
+        ];
+        Launch::Kernel(Kernel { source, blocks: [rows as u32, 1, 1], threads: THREADS as u32, parameters })
+    }
+
+    /// The sum of all rows' parts, block by block.
+    fn fold(&self, loss: usize, parts: usize) -> Launch {
+        let source = format!("#define ACCUMULATE {}\n{FOLD}", u8::from(self.accumulate));
+        let parameters = vec![
+            Operand::Workspace.at(parts).into(),
+            Operand::Write(loss).into(),
+            self.rows.into(),
+            self.block_rows.into(),
+        ];
+        Launch::Kernel(Kernel { source, blocks: [1, 1, 1], threads: THREADS as u32, parameters })
+    }
+}

@@ -1,0 +1,28 @@
+// The k largest elements of each row, a block for each row: the best of those that come after the one found before.
+struct Best {
+    W value;
+    i32 place;
+};
+__device__ inline bool above(W a, W b) { return a > b || (a != a && b == b); }
+__device__ inline bool before(Best a, Best b) {
+    return above(a.value, b.value) || (!above(b.value, a.value) && a.place < b.place);
+}
+struct First {
+    __device__ static inline Best of(Best a, Best b) { return before(b, a) ? b : a; }
+};
+extern "C" __global__ void __launch_bounds__(256) kernel(const X *x, X *values, i32 *places, i64 width, i64 k) {
+    const i64 row = blockIdx.x;
+    Best last = {(W)NOT_A_NUMBER, -1};
+    for (i64 j = 0; j < k; j++) {
+        Best best = {-(W)INF, 0x7fffffff};
+        for (i64 i = threadIdx.x; i < width; i += 256) {
+            Best own = {widen(x[row * width + i]), (i32)i};
+            if (before(last, own)) best = First::of(best, own);
+        }
+        last = group_reduce<First, 256>(best);
+        if (threadIdx.x == 0) {
+            values[row * k + j] = x[row * width + last.place];
+            places[row * k + j] = last.place;
+        }
+    }
+}

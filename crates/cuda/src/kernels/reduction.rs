@@ -1,0 +1,133 @@
+//! Reductions of the middle axis of `[outer, reduce, inner]`: chunks of rows side by side, then their results in order.
+
+use super::builder::{CallBuilder, define};
+use super::{Operand, Parameter};
+use plimsoll_plan::KernelQuery;
+use plimsoll_tensor::DType;
+
+const PARTIAL: &str = include_str!("reduce/partial.cu");
+const FOLD: &str = include_str!("reduce/fold.cu");
+
+/// Sums over the batch, which may go on from an accumulator.
+pub(super) const SUM: &str = include_str!("reduce/sum.cu");
+/// Means.
+pub(super) const MEAN: &str = include_str!("reduce/mean.cu");
+/// Anything else.
+pub(super) const WHOLE: &str = include_str!("reduce/whole.cu");
+
+const THREADS: usize = 256;
+
+/// One or two reductions of the same elements.
+pub(super) struct Reduction<'a> {
+    /// `#define`s that the texts below need.
+    pub macros: Vec<(&'a str, &'a str)>,
+    /// The types of a result, computed and stored.
+    pub wide: DType,
+    pub stored: DType,
+    /// What combines two numbers, and its neutral element.
+    pub combine: &'a str,
+    pub identity: &'a str,
+    /// Sets `t[k]`, an element's part in each result, from the operands `a` to `d`, the element's place `i`, and its `row`,
+    /// `column` and outer index `at`.
+    pub terms: &'a str,
+    /// [`SUM`], [`MEAN`] or [`WHOLE`].
+    pub finish: &'a str,
+    pub size: [usize; 3],
+    /// Rows of a block of a sum over the batch; all rows if it is not one.
+    pub block_rows: usize,
+    pub accumulate: bool,
+    /// Up to four.
+    pub operands: &'a [Parameter],
+    /// One or two.
+    pub results: &'a [Operand],
+}
+
+impl Reduction<'_> {
+    pub fn launch(&self, builder: &mut CallBuilder) {
+        let [outer, reduce, inner] = self.size;
+        if outer * inner == 0 {
+            return;
+        }
+        let block_rows = self.block_rows.clamp(1, reduce.max(1));
+        let columns = inner.next_power_of_two().min(THREADS);
+        // From the rows of a block as the graph has it, so that a batch with fewer has the bits of its part of a longer one.
+        let lanes = self.block_rows.next_power_of_two().min(THREADS / columns);
+        let groups = THREADS / columns / lanes;
+        let chunk = (16 * lanes).max(64);
+        let per_block = block_rows.div_ceil(chunk);
+        let chunks = reduce.div_ceil(block_rows).max(1) * per_block;
+        let partial = outer * chunks * inner * self.results.len() * self.wide.bytes();
+        let partial = builder.scratch(if chunks > 1 { partial } else { 0 });
+        let numbers = [columns, lanes, groups, chunk].map(|number| number.to_string());
+        let count = self.results.len().to_string();
+        let mut macros = self.macros.clone();
+        macros.extend([
+            ("W", self.wide.name()),
+            ("Y", super::stored(self.stored)),
+            ("K", &count),
+            ("COLUMNS", &numbers[0]),
+            ("LANES", &numbers[1]),
+            ("GROUPS", &numbers[2]),
+            ("CHUNK", &numbers[3]),
+            ("COMBINE", self.combine),
+            ("IDENTITY", self.identity),
+            ("ACCUMULATE", if self.accumulate { "true" } else { "false" }),
+        ]);
+        let missing = Parameter::from(self.results[0]);
+        let operands = (0..4).map(|i| self.operands.get(i).copied().unwrap_or(missing));
+        let results: Vec<Parameter> =
+            (0..2).map(|k| self.results.get(k).map_or(missing, |&result| result.into())).collect();
+        let sizes = [outer, reduce, inner].map(Parameter::from);
+        let mut parameters: Vec<Parameter> = operands.chain(results.iter().copied()).collect();
+        parameters.push(partial.into());
+        parameters.extend(sizes);
+        parameters.extend([block_rows, chunks].map(Parameter::from));
+        let blocks = outer.div_ceil(groups) * chunks * inner.div_ceil(columns);
+        let source = define(&macros, &[self.finish, &self.terms_function(), PARTIAL].join("\n"));
+        builder.kernel([blocks, 1, 1], THREADS as u32, source, parameters);
+        if chunks > 1 {
+            let mut parameters = results;
+            parameters.push(partial.into());
+            parameters.extend(sizes);
+            parameters.extend([per_block, chunks].map(Parameter::from));
+            let used = ["W", "Y", "K", "COMBINE", "ACCUMULATE"];
+            macros.retain(|(name, _)| used.contains(name));
+            builder.each(outer * inner, define(&macros, &[self.finish, FOLD].join("\n")), parameters);
+        }
+    }
+
+    fn terms_function(&self) -> String {
+        format!(
+            "__device__ inline void terms(W *t, const void *a, const void *b, const void *c, const void *d, i64 i, \
+             i64 row, i64 column, i64 at) {{\n{}\n}}\n",
+            self.terms
+        )
+    }
+}
+
+/// Rows of a block of a sum over the batch, where an example (a row of the query's `fold_rows`) has so many rows `inside`;
+/// a sum that is not over the batch is one block.
+pub(super) fn block_rows(query: &KernelQuery<'_>, inside: usize, rows: usize) -> usize {
+    // An example has no rows if one of its axes is empty.
+    if query.fold_rows == 0 { rows.max(1) } else { (query.fold_rows * inside).max(1) }
+}
+
+/// Threads of a row, in blocks of 256: a function of its length alone.
+pub(super) fn row_lanes(width: usize) -> usize {
+    if width <= 1024 { 32 } else { THREADS }
+}
+
+/// A kernel with [`row_lanes`] threads for each row; its text knows them as LANES.
+pub(super) fn each_row(
+    builder: &mut CallBuilder,
+    rows: usize,
+    width: usize,
+    macros: &[(&str, &str)],
+    text: &str,
+    parameters: Vec<Parameter>,
+) {
+    let lanes = row_lanes(width);
+    let number = lanes.to_string();
+    let source = define(&[macros, &[("LANES", &number)]].concat(), text);
+    builder.kernel([rows.div_ceil(THREADS / lanes), 1, 1], THREADS as u32, source, parameters);
+}

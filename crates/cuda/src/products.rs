@@ -1,0 +1,324 @@
+//! Matrix products by cuBLASLt.
+
+use crate::driver::library::library;
+use crate::driver::{Address, CudaError, Handle, Stream};
+use crate::kernels::{Matrix, Product};
+use plimsoll_tensor::DType;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+library! {
+    /// cuBLASLt.
+    CublasLtApi {
+        cublasLtCreate(*mut Handle) -> c_int;
+        cublasLtDestroy(Handle) -> c_int;
+        cublasLtGetVersion() -> usize;
+        cublasLtMatmulDescCreate(*mut Handle, c_int, c_int) -> c_int;
+        cublasLtMatmulDescDestroy(Handle) -> c_int;
+        cublasLtMatmulDescSetAttribute(Handle, c_int, *const c_void, usize) -> c_int;
+        cublasLtMatrixLayoutCreate(*mut Handle, c_int, u64, u64, i64) -> c_int;
+        cublasLtMatrixLayoutDestroy(Handle) -> c_int;
+        cublasLtMatrixLayoutSetAttribute(Handle, c_int, *const c_void, usize) -> c_int;
+        cublasLtMatmulPreferenceCreate(*mut Handle) -> c_int;
+        cublasLtMatmulPreferenceDestroy(Handle) -> c_int;
+        cublasLtMatmulPreferenceSetAttribute(Handle, c_int, *const c_void, usize) -> c_int;
+        cublasLtMatmulAlgoGetHeuristic(Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Choice, *mut c_int) -> c_int;
+        cublasLtMatmul(Handle, Handle, *const c_void, Address, Handle, Address, Handle, *const c_void, Address, Handle, Address, Handle, *const Algorithm, Address, usize, Handle) -> c_int;
+    }
+}
+
+/// An algorithm, which only the library understands.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Algorithm([u64; 8]);
+
+/// An algorithm that the library proposes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Choice {
+    algorithm: Algorithm,
+    workspace: usize,
+    state: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+/// Sums of f32, and of f64, by the library's numbers.
+const COMPUTE_F32: c_int = 68;
+const COMPUTE_F64: c_int = 70;
+/// Attributes of a product, a layout and a preference, by the library's numbers.
+const TRANSPOSE_A: c_int = 3;
+const TRANSPOSE_B: c_int = 4;
+const BATCH_COUNT: c_int = 5;
+const BATCH_STRIDE: c_int = 6;
+const MOST_WORKSPACE: c_int = 1;
+const REDUCTION_SCHEMES: c_int = 3;
+const ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
+
+/// The library, with its handle.
+pub(crate) struct Products {
+    api: CublasLtApi,
+    handle: Handle,
+}
+
+// SAFETY: the library's handles may be used from any thread.
+unsafe impl Send for Products {}
+// SAFETY: as above.
+unsafe impl Sync for Products {}
+
+impl Products {
+    /// The library of this machine, in the current context.
+    pub fn new() -> Result<Self, CudaError> {
+        let api = load()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the pointer is valid.
+        check("cublasLtCreate", unsafe { (api.cublasLtCreate)(&mut handle) })?;
+        Ok(Self { api, handle })
+    }
+
+    /// The library's version, like `13.1.0`.
+    pub fn version(&self) -> String {
+        version(&self.api)
+    }
+}
+
+/// The version of this machine's library, like `13.1.0`.
+pub(crate) fn installed_version() -> Result<String, CudaError> {
+    load().map(|api| version(&api))
+}
+
+fn load() -> Result<CublasLtApi, CudaError> {
+    let names = [
+        "libcublasLt.so.13",
+        "libcublasLt.so.12",
+        "libcublasLt.so",
+        "cublasLt64_13.dll",
+        "cublasLt64_12.dll",
+    ];
+    CublasLtApi::load("cuBLASLt", &names)
+}
+
+fn version(api: &CublasLtApi) -> String {
+    // SAFETY: a plain call.
+    let number = unsafe { (api.cublasLtGetVersion)() };
+    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`.
+        let _ = unsafe { (self.api.cublasLtDestroy)(self.handle) };
+    }
+}
+
+/// A product with its algorithm, ready to run.
+pub(crate) struct PreparedProduct {
+    products: Arc<Products>,
+    product: Product,
+    description: Object,
+    /// The layouts of B, A and C: the library stores columns, so it computes `Cᵀ = Bᵀ · Aᵀ`.
+    layouts: [Object; 3],
+    algorithm: Algorithm,
+}
+
+// SAFETY: as for `Products`.
+unsafe impl Send for PreparedProduct {}
+// SAFETY: as above; running does not change it.
+unsafe impl Sync for PreparedProduct {}
+
+impl PreparedProduct {
+    /// Chooses the algorithm. Those that cut sums into parts are left out: their bits would depend on the number of rows.
+    pub fn new(products: &Arc<Products>, product: &Product) -> Result<Self, CudaError> {
+        let f64 = product.c.dtype == DType::F64;
+        let description = Object::description(products, f64)?;
+        description.set(TRANSPOSE_A, c_int::from(product.b.transposed))?;
+        description.set(TRANSPOSE_B, c_int::from(product.a.transposed))?;
+        let Product { m, n, k, .. } = *product;
+        let layout =
+            |matrix: &Matrix, rows, columns| Object::layout(products, matrix, rows, columns, product.count);
+        let layouts = [layout(&product.b, k, n)?, layout(&product.a, m, k)?, layout(&product.c, m, n)?];
+        let preference = Object::preference(products)?;
+        preference.set(MOST_WORKSPACE, 0_u64)?;
+        preference.set(REDUCTION_SCHEMES, 0_u32)?;
+        let matrices = [&product.b, &product.a, &product.c, &product.c];
+        for (attribute, matrix) in ALIGNMENT.into_iter().zip(matrices) {
+            preference.set(attribute, alignment(matrix))?;
+        }
+        let [b, a, c] = [0, 1, 2].map(|i: usize| layouts[i].handle);
+        let none =
+            Choice { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
+        let (mut choice, mut count) = (none, 0);
+        // SAFETY: all handles are alive, and the result has room for one choice.
+        let code = unsafe {
+            (products.api.cublasLtMatmulAlgoGetHeuristic)(
+                products.handle,
+                description.handle,
+                b,
+                a,
+                c,
+                c,
+                preference.handle,
+                1,
+                &mut choice,
+                &mut count,
+            )
+        };
+        check("cublasLtMatmulAlgoGetHeuristic", code)?;
+        if count == 0 || choice.state != 0 {
+            let error = format!("no algorithm for {m} x {n} x {k}");
+            return Err(CudaError::Call { call: "cublasLtMatmulAlgoGetHeuristic", error });
+        }
+        let product = *product;
+        Ok(Self { products: products.clone(), product, description, layouts, algorithm: choice.algorithm })
+    }
+
+    /// Queues the product.
+    ///
+    /// # Safety
+    /// The addresses are those of matrices of such extents, and nothing else uses C until the product is done.
+    pub unsafe fn run(&self, stream: &Stream, a: Address, b: Address, c: Address) -> Result<(), CudaError> {
+        stream.context.enter()?;
+        let added = if self.product.accumulate { 1.0 } else { 0.0 };
+        let (single, double) = ([1.0_f32, added as f32], [1.0_f64, added]);
+        let scale = |i: usize| -> *const c_void {
+            if self.product.c.dtype == DType::F64 {
+                (&raw const double[i]).cast()
+            } else {
+                (&raw const single[i]).cast()
+            }
+        };
+        let api = &self.products.api;
+        let layouts = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
+        // SAFETY: all handles are alive; the rest is the caller's promise.
+        let code = unsafe {
+            (api.cublasLtMatmul)(
+                self.products.handle,
+                self.description.handle,
+                scale(0),
+                b,
+                layouts[0],
+                a,
+                layouts[1],
+                scale(1),
+                c,
+                layouts[2],
+                c,
+                layouts[2],
+                &self.algorithm,
+                0,
+                0,
+                stream.handle,
+            )
+        };
+        check("cublasLtMatmul", code)
+    }
+}
+
+/// An object of the library: what kind of product it is, how a matrix lies in memory, or which algorithms are wanted.
+struct Object {
+    handle: Handle,
+    set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int,
+    destroy: unsafe extern "C" fn(Handle) -> c_int,
+    /// Keeps the library loaded.
+    _products: Arc<Products>,
+}
+
+impl Object {
+    /// What kind of product it is: what it is summed in.
+    fn description(products: &Arc<Products>, f64: bool) -> Result<Self, CudaError> {
+        let sums = if f64 { (COMPUTE_F64, DType::F64) } else { (COMPUTE_F32, DType::F32) };
+        let mut handle = std::ptr::null_mut();
+        let api = &products.api;
+        // SAFETY: the pointer is valid.
+        let code = unsafe { (api.cublasLtMatmulDescCreate)(&mut handle, sums.0, number(sums.1)?) };
+        check("cublasLtMatmulDescCreate", code)?;
+        let (set, destroy) = (api.cublasLtMatmulDescSetAttribute, api.cublasLtMatmulDescDestroy);
+        Ok(Self { handle, set, destroy, _products: products.clone() })
+    }
+
+    /// How a matrix lies in memory that is `[rows, columns]` once it is transposed, if it is.
+    fn layout(
+        products: &Arc<Products>,
+        matrix: &Matrix,
+        rows: usize,
+        columns: usize,
+        count: usize,
+    ) -> Result<Self, CudaError> {
+        let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+        let (dtype, stride) = (number(matrix.dtype)?, matrix.row_stride as i64);
+        let mut handle = std::ptr::null_mut();
+        let api = &products.api;
+        // SAFETY: the pointer is valid. The library stores columns: our rows are its columns.
+        let code = unsafe {
+            (api.cublasLtMatrixLayoutCreate)(&mut handle, dtype, columns as u64, rows as u64, stride)
+        };
+        check("cublasLtMatrixLayoutCreate", code)?;
+        let (set, destroy) = (api.cublasLtMatrixLayoutSetAttribute, api.cublasLtMatrixLayoutDestroy);
+        let layout = Self { handle, set, destroy, _products: products.clone() };
+        if count > 1 {
+            layout.set(BATCH_COUNT, count as i32)?;
+            layout.set(BATCH_STRIDE, matrix.stride as i64)?;
+        }
+        Ok(layout)
+    }
+
+    /// Which algorithms are wanted.
+    fn preference(products: &Arc<Products>) -> Result<Self, CudaError> {
+        let mut handle = std::ptr::null_mut();
+        let api = &products.api;
+        // SAFETY: the pointer is valid.
+        let code = unsafe { (api.cublasLtMatmulPreferenceCreate)(&mut handle) };
+        check("cublasLtMatmulPreferenceCreate", code)?;
+        let (set, destroy) = (api.cublasLtMatmulPreferenceSetAttribute, api.cublasLtMatmulPreferenceDestroy);
+        Ok(Self { handle, set, destroy, _products: products.clone() })
+    }
+
+    fn set<T>(&self, attribute: c_int, value: T) -> Result<(), CudaError> {
+        // SAFETY: the handle is alive; the attribute has this type.
+        let code = unsafe { (self.set)(self.handle, attribute, (&raw const value).cast(), size_of::<T>()) };
+        check("setting an attribute of a product", code)
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: created before, and destroyed once. Nothing can be done about an error.
+        let _ = unsafe { (self.destroy)(self.handle) };
+    }
+}
+
+/// The library's number of an element type.
+fn number(dtype: DType) -> Result<c_int, CudaError> {
+    match dtype {
+        DType::F32 => Ok(0),
+        DType::F64 => Ok(1),
+        DType::F16 => Ok(2),
+        DType::BF16 => Ok(14),
+        DType::I32 | DType::I64 | DType::U8 | DType::Bool => Err(CudaError::Call {
+            call: "cublasLtMatrixLayoutCreate",
+            error: format!("no products of {dtype}"),
+        }),
+    }
+}
+
+/// The alignment that every matrix of a product has at least: operands are aligned to [`crate::target::ALIGNMENT`].
+fn alignment(matrix: &Matrix) -> u32 {
+    let bytes = crate::target::ALIGNMENT | matrix.start.offset | (matrix.stride * matrix.dtype.bytes());
+    1 << bytes.trailing_zeros()
+}
+
+fn check(call: &'static str, code: c_int) -> Result<(), CudaError> {
+    if code == 0 {
+        return Ok(());
+    }
+    let words = match code {
+        1 => "the library is not initialized",
+        3 => "out of memory",
+        7 => "an argument is invalid",
+        8 => "the architecture is too old",
+        13 => "the kernel failed",
+        15 => "not supported",
+        _ => "internal error",
+    };
+    Err(CudaError::Call { call, error: format!("{words} ({code})") })
+}
