@@ -3,7 +3,7 @@
 //!     cargo run --release -p plimsoll-conformance --example op_times resnet50 batch=8 image=128 threads=2
 //!
 //! Options: `device=cuda`, `batch`, `micro` (micro-batches), `threads`, `isa=avx2`, `optimizer=adamw`, `precision=bf16`, `repeats` (steps, of which the fastest
-//! counts), `worst` (ops listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and
+//! counts), `worst` (ops listed), `launches` (ops whose launches on a GPU are listed), the model's own (`image`, `context`, `width`, `layers`, `heads`, `classes`, `channels`), and
 //! `save=FILE` or `from=FILE` to save measured times and to compare with saved ones.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
@@ -105,7 +105,39 @@ fn main() -> Result<(), Failure> {
         std::fs::write(file, serde_json::to_string(&saved(&plan, &measured))?)?;
     }
     println!("{name} × {batch}, {}", target.name());
-    compare(&plan, target, &measured, number("worst")?.unwrap_or(8))
+    compare(&plan, target, &measured, number("worst")?.unwrap_or(8))?;
+    if let (Some("cuda"), Some(ops)) = (text("device"), number("launches")?) {
+        list_launches(&Cuda::open(0, None)?, &plan, &measured, ops)?;
+    }
+    Ok(())
+}
+
+/// The launches of the slowest kinds of nodes, each kind once.
+fn list_launches(gpu: &Cuda, plan: &ExecutionPlan, measured: &[u64], ops: usize) -> Result<(), Failure> {
+    let batch_relations = plan.graph.batch_relations();
+    let mut kinds: BTreeMap<String, (u64, usize, KernelQuery<'_>)> = BTreeMap::new();
+    for (step, &nanoseconds) in plan.steps.iter().zip(measured) {
+        let Action::Run { node, .. } = step.action else { continue };
+        let query = KernelQuery::new(&plan.graph, &batch_relations, plan.graph.node(node));
+        let list = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
+        let name = format!("{}{} →{}", query.op.name(), list(&query.inputs), list(&query.outputs));
+        let kind = kinds.entry(name).or_insert((0, 0, query));
+        *kind = (kind.0 + nanoseconds, kind.1 + 1, kind.2.clone());
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, (nanoseconds, ..))| std::cmp::Reverse(*nanoseconds));
+    for (name, (nanoseconds, count, query)) in kinds.iter().take(ops) {
+        println!("{count} × {name}: {} µs", nanoseconds / 1000);
+        let mut launches: BTreeMap<String, (u32, f64)> = BTreeMap::new();
+        for (launch, time) in gpu.launch_times(query)? {
+            let sums = launches.entry(launch).or_default();
+            *sums = (sums.0 + 1, sums.1 + time.as_secs_f64() * 1e6);
+        }
+        for (launch, (count, microseconds)) in launches {
+            println!("  {microseconds:9.1} µs in {count:4}  {launch}");
+        }
+    }
+    Ok(())
 }
 
 /// The content of a file of saved times: each with its op.

@@ -8,6 +8,7 @@ use plimsoll_eager::Eager;
 use plimsoll_plan::{Executor, Link};
 use plimsoll_runtime::KernelExecutor;
 use plimsoll_simulated::Simulated;
+use plimsoll_tensor::DType;
 use plimsoll_testing::or_skip;
 use std::cell::Cell;
 use std::path::Path;
@@ -158,9 +159,11 @@ pub fn older_instruction_sets() -> impl Iterator<Item = &'static ExecutorEntry> 
     widening_sets().filter(|entry| entry.isa != Some(Isa::detect()))
 }
 
-/// The CPU with every instruction set that multiplies bf16, emulated where this machine lacks it; says which are skipped.
-pub fn products_of_bf16() -> impl Iterator<Item = &'static ExecutorEntry> {
-    PRODUCTS_OF_BF16.iter().filter_map(|entry| or_skip(entry.available()))
+/// What multiplies 16-bit floats of a type without widening them. On the CPU these are its instruction sets for bf16, emulated
+/// where this machine lacks them; says which are skipped.
+pub fn products_of(low: DType) -> impl Iterator<Item = &'static ExecutorEntry> {
+    let own: &[ExecutorEntry] = if low == DType::BF16 { PRODUCTS_OF_BF16 } else { &[] };
+    INSTEAD.get().unwrap_or(own).iter().filter_map(|entry| or_skip(entry.available()))
 }
 
 /// [`executors`] and [`older_instruction_sets`]: every set of kernels that this machine can run.

@@ -5,6 +5,7 @@ use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Module, S
 use crate::faults::Faults;
 use crate::kernels::{Call, Kernel, Launch, Operand, PRELUDE, Parameter, Pointer, find};
 use crate::products::{PreparedProduct, Products};
+use crate::target::ALIGNMENT;
 use plimsoll_plan::KernelQuery;
 use plimsoll_runtime::{Device, Memory, Operands};
 use std::collections::{BTreeSet, HashMap};
@@ -12,6 +13,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Parameters of a kernel at most: their values are kept on the stack.
 const MOST_PARAMETERS: usize = 96;
@@ -94,6 +96,45 @@ impl CudaDevice {
     }
 }
 
+/// How often a launch is timed.
+const TIMED: u32 = 10;
+
+impl CudaDevice {
+    /// How long each launch of a node takes, in memory of its own that holds zeros.
+    pub fn launch_times(&self, query: &KernelQuery<'_>) -> Result<Vec<(String, Duration)>, String> {
+        let Some(call) = self.find(query) else { return Ok(Vec::new()) };
+        let sizes = query.inputs.iter().chain(&query.outputs).map(|ty| ty.bytes());
+        let mut ends = vec![0];
+        for bytes in sizes.chain([call.call.workspace]) {
+            ends.push(ends[ends.len() - 1] + bytes.next_multiple_of(ALIGNMENT));
+        }
+        let arena = self.map(ends[ends.len() - 1])?;
+        let at = |i: usize| arena.at(ends[i], 0);
+        let (inputs, outputs) = (query.inputs.len(), query.outputs.len());
+        let reads: Vec<*const u8> = (0..inputs).map(|i| at(i).cast_const()).collect();
+        let writes: Vec<*mut u8> = (inputs..inputs + outputs).map(at).collect();
+        let operands = Operands {
+            reads: &reads,
+            writes: &writes,
+            workspace: at(inputs + outputs),
+            workspace_bytes: call.call.workspace,
+        };
+        let prepared = call.prepared.as_ref().map_err(ToString::to_string)?;
+        let mut times = Vec::new();
+        for (launch, prepared) in call.call.launches.iter().zip(prepared) {
+            // SAFETY: the operands have the sizes of the node's.
+            let run = || unsafe { self.run_launch(launch, prepared, &operands, call.fault) };
+            run()?;
+            self.stream.finish().map_err(words)?;
+            let start = Instant::now();
+            (0..TIMED).try_for_each(|_| run())?;
+            self.stream.finish().map_err(words)?;
+            times.push((launch.to_string(), start.elapsed() / TIMED));
+        }
+        Ok(times)
+    }
+}
+
 /// A node's launches, ready to be queued.
 pub(crate) struct CudaCall {
     call: Call,
@@ -124,7 +165,7 @@ impl Device for CudaDevice {
     fn find(&self, query: &KernelQuery<'_>) -> Option<CudaCall> {
         let call = find(query)?;
         let prepared = self.prepare(&call);
-        let fault = call.fault.map(|fault| self.faults.word(fault));
+        let fault = call.fault.map(|fault| self.faults.word(query.op.name(), fault));
         Some(CudaCall { call, prepared, fault })
     }
 
@@ -134,22 +175,9 @@ impl Device for CudaDevice {
 
     unsafe fn run(&self, call: &CudaCall, operands: &Operands<'_>) -> Result<(), String> {
         let prepared = call.prepared.as_ref().map_err(ToString::to_string)?;
-        let address = |pointer: Pointer| address(pointer, operands, call.fault);
         for (launch, prepared) in call.call.launches.iter().zip(prepared) {
-            match (launch, prepared) {
-                (Launch::Kernel(kernel), Prepared::Kernel(module)) => {
-                    // SAFETY: the caller's promise: the operands are those of the node that the call was found for.
-                    unsafe { self.launch(module.function, kernel, &address)? };
-                }
-                (Launch::Product(product), Prepared::Product(prepared)) => {
-                    let [a, b, c] = [&product.a, &product.b, &product.c].map(|matrix| address(matrix.start));
-                    // SAFETY: as above.
-                    unsafe { prepared.run(&self.stream, a, b, c) }.map_err(words)?;
-                }
-                (Launch::Kernel(_), Prepared::Product(_)) | (Launch::Product(_), Prepared::Kernel(_)) => {
-                    return Err("a launch was prepared as another".into());
-                }
-            }
+            // SAFETY: the caller's promise is passed on.
+            unsafe { self.run_launch(launch, prepared, operands, call.fault)? };
         }
         Ok(())
     }
@@ -173,6 +201,34 @@ impl Device for CudaDevice {
 }
 
 impl CudaDevice {
+    /// Queues a launch.
+    ///
+    /// # Safety
+    /// As for [`Device::run`], of the call that the launch is of.
+    unsafe fn run_launch(
+        &self,
+        launch: &Launch,
+        prepared: &Prepared,
+        operands: &Operands<'_>,
+        fault: Option<Address>,
+    ) -> Result<(), String> {
+        let address = |pointer: Pointer| address(pointer, operands, fault);
+        match (launch, prepared) {
+            (Launch::Kernel(kernel), Prepared::Kernel(module)) => {
+                // SAFETY: the caller's promise: the operands are those of the node that the call was found for.
+                unsafe { self.launch(module.function, kernel, &address) }
+            }
+            (Launch::Product(product), Prepared::Product(prepared)) => {
+                let [a, b, c] = [&product.a, &product.b, &product.c].map(|matrix| address(matrix.start));
+                // SAFETY: as above.
+                unsafe { prepared.run(&self.stream, a, b, c) }.map_err(words)
+            }
+            (Launch::Kernel(_), Prepared::Product(_)) | (Launch::Product(_), Prepared::Kernel(_)) => {
+                Err("a launch was prepared as another".into())
+            }
+        }
+    }
+
     /// Queues a kernel.
     ///
     /// # Safety

@@ -12,7 +12,7 @@ const WORDS: usize = 1024;
 /// The words, and what they say.
 pub(crate) struct Faults {
     memory: DeviceMemory,
-    kinds: Mutex<Vec<Fault>>,
+    kinds: Mutex<Vec<(&'static str, Fault)>>,
     count: AtomicUsize,
 }
 
@@ -25,13 +25,13 @@ impl Faults {
         Ok(faults)
     }
 
-    /// A word for a call.
-    pub fn word(&self, fault: Fault) -> Address {
+    /// A word for a call of an op.
+    pub fn word(&self, op: &'static str, fault: Fault) -> Address {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         // Calls with the same words share one.
-        let index = kinds.iter().position(|&kind| kind == fault).unwrap_or_else(|| {
+        let index = kinds.iter().position(|&kind| kind == (op, fault)).unwrap_or_else(|| {
             if kinds.len() < WORDS {
-                kinds.push(fault);
+                kinds.push((op, fault));
             }
             kinds.len() - 1
         });
@@ -56,7 +56,8 @@ impl Faults {
         }
         self.reset(stream).map_err(|e| e.to_string())?;
         let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kinds.iter().zip(words).find_map(|(kind, word)| kind.message(word));
+        let message = |op: &str, fault: &Fault, word| Some(format!("{op}: {}", fault.message(word)?));
+        let found = kinds.iter().zip(words).find_map(|((op, fault), word)| message(op, fault, word));
         found.map_or(Ok(()), Err)
     }
 

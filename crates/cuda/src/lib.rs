@@ -24,6 +24,14 @@ pub use driver::{CudaError, Gpu, Holder};
 pub use executor::Cuda;
 pub use kernels::{Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Parameter, Pointer, Product, find};
 
+/// Machine code for a kernel's source, behind the prelude, for a compute capability: what a device of it would load.
+///
+/// # Errors
+/// If there is no compiler, or in its words.
+pub fn machine_code(source: &str, capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
+    compiler::Compiler::new(capability, None)?.compile(&[PRELUDE, source].join("\n"))
+}
+
 /// What is installed: the driver, the compiler and the library of products, each with its version or why it cannot be used.
 pub fn libraries() -> [(&'static str, Result<String, CudaError>); 3] {
     let compiler = compiler::Compiler::new((9, 0), None).map(|compiler| compiler.version_text());

@@ -82,7 +82,7 @@ const MEMORY_EFFICIENCY: f64 = 0.75;
 const CONTEXT_BYTES: usize = 400 << 20;
 
 /// The code of kernels that are loaded: ours and those of the library.
-const KERNEL_BYTES: usize = 64 << 20;
+const KERNEL_BYTES: usize = 8 << 20;
 
 /// A GPU by its clocks and its memory: a kernel takes as long as its arithmetic or its memory traffic, whichever is longer.
 #[derive(Clone, Debug, PartialEq)]

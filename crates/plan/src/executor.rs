@@ -1,6 +1,6 @@
 //! The contract between plans and what runs them.
 
-use crate::{PlanSet, Target, Tiers};
+use crate::{Entry, PlanSet, Target, Tiers};
 use plimsoll_graph::NodeId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +57,11 @@ pub trait Executor {
     }
     /// Allocates all memory, after which running allocates nothing. States are zero.
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
+    /// What it will take of host memory beyond what it holds already: a driver's and libraries' part of it, where there is a
+    /// device.
+    fn host_entries(&self) -> Vec<Entry> {
+        Vec::new()
+    }
     /// Bytes of its device's memory that it holds now, by the driver's account; none if it computes in host memory, or nobody
     /// tells.
     fn device_bytes(&self) -> Option<usize> {
@@ -99,6 +104,10 @@ impl Executor for Box<dyn Executor> {
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         self.as_ref().prepare(plans)
+    }
+
+    fn host_entries(&self) -> Vec<Entry> {
+        self.as_ref().host_entries()
     }
 
     fn device_bytes(&self) -> Option<usize> {

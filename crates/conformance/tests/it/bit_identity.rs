@@ -1,7 +1,7 @@
 //! Threads, micro-batches, passes and the memory checker never change a bit of what is trained.
 
 use plimsoll_conformance::{
-    any_executor, executors, executors_of_long_tests, long_tests, older_instruction_sets, products_of_bf16,
+    any_executor, executors, executors_of_long_tests, long_tests, older_instruction_sets, products_of,
     synthetic, trained_states,
 };
 use plimsoll_graph::Numerics;
@@ -10,6 +10,7 @@ use plimsoll_nn::{
     Precision, Recipe, RmsProp, SKIPPED_STEPS, Sgd, step, zoo,
 };
 use plimsoll_plan::Executor;
+use plimsoll_tensor::DType;
 use plimsoll_train::Trainer;
 use plimsoll_transform::{Pass, optimize};
 use std::collections::BTreeSet;
@@ -327,7 +328,9 @@ fn micro_batches_do_not_change_bits_in_16_bits() {
 /// whole tiles.)
 #[test]
 fn sets_that_multiply_bf16_keep_their_bits() {
-    for (executor, (name, batch, splits)) in products_of_bf16().flat_map(|e| SPLITS.map(|split| (e, split))) {
+    for (executor, (name, batch, splits)) in
+        products_of(DType::BF16).flat_map(|e| SPLITS.map(|split| (e, split)))
+    {
         let with = |threads, change: &dyn Fn(Trainer) -> Trainer| {
             let low = |t: Trainer| change(t.precision(Policy::new(Precision::BF16)));
             trained(name, batch, executor.checked(threads), low)

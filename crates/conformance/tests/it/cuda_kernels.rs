@@ -47,7 +47,7 @@ on_cuda!(cpu_matches_reference:
 );
 
 on_cuda!(low_precision:
-    kernels_match_the_reference,
+    products_of_16_bits_match_the_reference,
     every_executor_trains_near_the_reference,
 );
 

@@ -2,8 +2,8 @@
 //! and the memory it saves.
 
 use plimsoll_conformance::{
-    any_executor, cast, check_op, compare, executors, products_of_bf16, random, reference_op, run_op,
-    synthetic, tolerance, trained_states, widening_sets,
+    any_executor, cast, check_op, compare, executors, products_of, random, reference_op, run_op, synthetic,
+    tolerance, trained_states, widening_sets,
 };
 use plimsoll_cpu::{CpuTarget, isa::Isa};
 use plimsoll_data::{Dataset, Memory};
@@ -143,12 +143,16 @@ pub(super) fn kernels_match_the_reference() {
     }
 }
 
-/// Where products of bf16 are not widened, sums are still f32; an f32 beside a bf16 is rounded first.
+/// Where products of 16-bit floats are not widened, sums are still f32; an f32 beside a 16-bit float is rounded first.
 #[test]
-fn products_of_bf16_match_the_reference() {
+pub(super) fn products_of_16_bits_match_the_reference() {
+    LOW.into_iter().for_each(check_products);
+}
+
+fn check_products(low: DType) {
     for (op, types) in cases() {
-        let name = format!("{} {types:?}", op.name());
-        let mut inputs = inputs(&types, DType::BF16);
+        let name = format!("{} {types:?} in {low}", op.name());
+        let mut inputs = inputs(&types, low);
         if let Op::Loss(Loss::LinearCrossEntropyGrad { transposed }) = op {
             // A log-sum-exp that is not that of the logits would magnify their errors.
             let forward = Op::Loss(Loss::LinearCrossEntropy { transposed });
@@ -157,11 +161,11 @@ fn products_of_bf16_match_the_reference() {
         let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
         let rounds = matches!(op, Op::Attention(_) | Op::Loss(_));
         let expected = reference_op(&op, &inputs).unwrap();
-        for executor in products_of_bf16() {
+        for executor in products_of(low) {
             for (found, expected) in
                 run_op(&executor.checked(2), &op, &inputs, &[], 1).unwrap().iter().zip(&expected)
             {
-                let precision = if rounds { DType::BF16 } else { expected.ty().dtype };
+                let precision = if rounds { low } else { expected.ty().dtype };
                 compare(found, expected, 2.0 * tolerance(&op, &types, precision))
                     .unwrap_or_else(|e| panic!("{name} on {}: {e}", executor.name));
             }

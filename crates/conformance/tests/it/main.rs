@@ -5,6 +5,7 @@ mod bit_identity;
 mod claims;
 mod cpu_matches_reference;
 mod cuda_kernels;
+mod cuda_sources;
 mod eager;
 mod golden_runs;
 mod gradients_match;

@@ -3,6 +3,7 @@
 
 use super::CudaError;
 use libloading::Library;
+use std::error::Error;
 
 /// Declares a library as a struct of its functions.
 macro_rules! library {
@@ -46,7 +47,9 @@ pub(crate) fn open(what: &'static str, names: &[&str]) -> Result<Library, CudaEr
         // SAFETY: NVIDIA's libraries may be loaded and unloaded at any time.
         match unsafe { Library::new(&name) } {
             Ok(library) => return Ok(library),
-            Err(e) if reason.is_empty() => reason = e.to_string(),
+            Err(e) if reason.is_empty() => {
+                reason = e.source().map_or_else(|| e.to_string(), ToString::to_string)
+            }
             Err(_) => {}
         }
     }

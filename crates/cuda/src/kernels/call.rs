@@ -1,6 +1,7 @@
 //! What computes a node on the device: launches of kernels and products, as plain data.
 
 use plimsoll_tensor::DType;
+use std::fmt;
 
 /// Launches that compute a node, one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -140,6 +141,28 @@ impl Pointer {
     /// The address so many bytes further.
     pub fn after(self, bytes: usize) -> Self {
         Self { offset: self.offset + bytes, ..self }
+    }
+}
+
+/// In a few words: the sizes of a product, or the first comment of a kernel's source.
+impl fmt::Display for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Product(Product { m, n, k, a, b, c, accumulate, count }) => {
+                let [ta, tb] = [a.transposed, b.transposed].map(|yes| if yes { "ᵀ" } else { "" });
+                let added = if *accumulate { " added" } else { "" };
+                write!(
+                    f,
+                    "{count} × product {m} × {n} × {k}, {}{ta} · {}{tb} → {}{added}",
+                    a.dtype, b.dtype, c.dtype
+                )
+            }
+            Self::Kernel(kernel) => {
+                let comment = kernel.source.lines().find_map(|line| line.strip_prefix("// "));
+                let [x, y, z] = kernel.blocks;
+                write!(f, "{} ({x} × {y} × {z} blocks)", comment.unwrap_or("kernel"))
+            }
+        }
     }
 }
 

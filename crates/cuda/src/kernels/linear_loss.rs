@@ -11,10 +11,12 @@ const ROWS: &str = include_str!("linear_loss.cu");
 const CAST: &str = include_str!("linear_loss_cast.cu");
 const FOLD: &str = include_str!("linear_loss_fold.cu");
 
-/// Bytes of a chunk's logits at most, unless it has [`LEAST_ROWS`].
+/// Bytes of a chunk's logits at most, unless it has [`LEAST_ROWS`]. More rows would make better products; these are 2048 of
+/// 50,257 classes in 16 bits.
 const LOGITS_BYTES: usize = 256 << 20;
 const LEAST_ROWS: usize = 128;
-/// Rows of matrices in the workspace start at multiples of so many elements, which products of 16-bit floats need.
+/// Classes in the workspace are padded to multiples of this: products of 16-bit floats whose extents are odd are several times
+/// slower.
 const PADDING: usize = 64;
 /// Everything in the workspace starts at such a multiple.
 const ALIGNMENT: usize = 256;
@@ -80,10 +82,9 @@ struct Chunks {
 
 /// Where things are in the workspace.
 struct Workspace {
+    /// In the features' type. Their gradients take their place.
     logits: usize,
-    /// Of the logits, in the features' type; the same as the logits of f32.
-    gradients: usize,
-    /// The kernel in the features' type, if that is not f32.
+    /// The kernel in the features' type and with padded classes, if that is not f32.
     kernel: Option<usize>,
     /// Each row's part of the loss.
     parts: usize,
@@ -93,18 +94,19 @@ struct Workspace {
 impl Chunks {
     /// Rows of a chunk: a function of the number of classes.
     fn chunk_rows(&self) -> usize {
-        let fitting = LOGITS_BYTES / (self.row_stride() * 4);
+        let fitting = LOGITS_BYTES / (self.padded() * self.dtype.bytes());
         let power = if fitting == 0 { 0 } else { 1 << fitting.ilog2() };
         power.max(LEAST_ROWS).min(self.block_rows)
     }
 
-    fn row_stride(&self) -> usize {
+    /// Classes in the workspace.
+    fn padded(&self) -> usize {
         self.classes.max(1).next_multiple_of(PADDING)
     }
 
-    /// The kernel as it is stored: rows and columns.
-    fn stored(&self, transposed: bool) -> [usize; 2] {
-        if transposed { [self.classes, self.width] } else { [self.width, self.classes] }
+    /// A kernel of so many classes as it is stored: rows and columns.
+    fn stored(&self, classes: usize, transposed: bool) -> [usize; 2] {
+        if transposed { [classes, self.width] } else { [self.width, classes] }
     }
 
     fn workspace(&self, operands: &Operands) -> Workspace {
@@ -114,14 +116,11 @@ impl Chunks {
             bytes += wanted.next_multiple_of(ALIGNMENT);
             start
         };
-        let elements = self.chunk_rows().min(self.rows) * self.row_stride();
-        let logits = take(4 * elements);
-        let low = self.dtype != DType::F32;
-        let gradients = if low && operands.gradients.is_some() { take(2 * elements) } else { logits };
-        let [stored_rows, stored_columns] = self.stored(operands.transposed);
-        let kernel = low.then(|| take(2 * stored_rows * stored_columns.next_multiple_of(PADDING)));
+        let element = self.dtype.bytes();
+        let logits = take(element * self.chunk_rows().min(self.rows) * self.padded());
+        let kernel = (self.dtype != DType::F32).then(|| take(element * self.width * self.padded()));
         let parts = if operands.loss.is_some() { take(4 * self.rows) } else { 0 };
-        Workspace { logits, gradients, kernel, parts, bytes }
+        Workspace { logits, kernel, parts, bytes }
     }
 
     fn call(&self, operands: &Operands) -> Call {
@@ -148,19 +147,21 @@ impl Chunks {
         Call { launches, workspace: workspace.bytes, fault }
     }
 
-    /// The kernel rounded to the features' type, its rows padded.
+    /// The kernel rounded to the features' type, with zeros for the classes that it is padded with.
     fn cast_kernel(&self, at: usize, transposed: bool) -> Launch {
-        let [rows, columns] = self.stored(transposed);
-        let padded = columns.next_multiple_of(PADDING);
+        let [rows, columns] = self.stored(self.classes, transposed);
+        let [padded_rows, padded_columns] = self.stored(self.padded(), transposed);
+        let elements = padded_rows * padded_columns;
         let parameters = vec![
             Operand::Read(1).into(),
             Operand::Workspace.at(at).into(),
-            (rows * padded).into(),
+            elements.into(),
+            rows.into(),
             columns.into(),
-            padded.into(),
+            padded_columns.into(),
         ];
         let source = format!("#define T {}\n{CAST}", self.dtype);
-        let blocks = (rows * padded).div_ceil(THREADS).max(1);
+        let blocks = elements.div_ceil(THREADS).max(1);
         Launch::Kernel(Kernel { source, blocks: [blocks as u32, 1, 1], threads: THREADS as u32, parameters })
     }
 
@@ -173,7 +174,6 @@ impl Chunks {
         workspace: &Workspace,
         launches: &mut Vec<Launch>,
     ) {
-        let (width, classes) = (self.width, self.classes);
         let plain = |operand: Operand, offset, dtype, transposed, row_stride| Matrix {
             start: operand.at(offset),
             dtype,
@@ -181,42 +181,36 @@ impl Chunks {
             row_stride,
             stride: 0,
         };
-        let element = self.dtype.bytes();
-        let x = |transposed| plain(Operand::Read(0), start * width * element, self.dtype, transposed, width);
-        let [_, stored_columns] = self.stored(operands.transposed);
+        let (dtype, width, padded) = (self.dtype, self.width, self.padded());
+        // A kernel that is read where it is has no padding.
+        let classes = if workspace.kernel.is_some() { padded } else { self.classes };
+        let x = |transposed| plain(Operand::Read(0), start * width * dtype.bytes(), dtype, transposed, width);
+        let [_, columns] = self.stored(classes, operands.transposed);
         // As `[width, classes]`, or transposed.
-        let kernel = |transposed: bool| match workspace.kernel {
-            Some(at) => {
-                let padded = stored_columns.next_multiple_of(PADDING);
-                plain(Operand::Workspace, at, self.dtype, transposed != operands.transposed, padded)
-            }
-            None => plain(Operand::Read(1), 0, DType::F32, transposed != operands.transposed, stored_columns),
+        let kernel = |transposed: bool| {
+            let (operand, at) = workspace.kernel.map_or((Operand::Read(1), 0), |at| (Operand::Workspace, at));
+            plain(operand, at, dtype, transposed != operands.transposed, columns)
         };
-        let stride = self.row_stride();
-        let logits = plain(Operand::Workspace, workspace.logits, DType::F32, false, stride);
+        let logits = |transposed| plain(Operand::Workspace, workspace.logits, dtype, transposed, padded);
         let product = |[m, n, k]: [usize; 3], a, b, c, accumulate| {
             Launch::Product(Product { m, n, k, a, b, c, accumulate, count: 1 })
         };
-        if classes == 0 || width == 0 {
-            launches.push(zero(Operand::Workspace, DType::F32, rows * stride));
-        } else {
-            launches.push(product([rows, classes, width], x(false), kernel(false), logits, false));
-        }
+        let empty = self.classes == 0 || width == 0;
+        launches.push(match empty {
+            true => zero(Operand::Workspace, dtype, rows * padded),
+            false => product([rows, classes, width], x(false), kernel(false), logits(false), false),
+        });
         launches.push(self.rows_kernel(start, rows, operands, workspace));
-        let Some([dx, dkernel]) = operands.gradients else { return };
-        if classes == 0 || width == 0 {
-            return;
-        }
-        let gradients =
-            |transposed| plain(Operand::Workspace, workspace.gradients, self.dtype, transposed, stride);
-        let into = plain(Operand::Write(dx), start * width * element, self.dtype, false, width);
-        launches.push(product([rows, width, classes], gradients(false), kernel(true), into, false));
-        let into = plain(Operand::Write(dkernel), 0, DType::F32, false, stored_columns);
+        let Some([dx, dkernel]) = operands.gradients.filter(|_| !empty) else { return };
+        let into = plain(Operand::Write(dx), start * width * dtype.bytes(), dtype, false, width);
+        launches.push(product([rows, width, classes], logits(false), kernel(true), into, false));
+        let [_, columns] = self.stored(self.classes, operands.transposed);
+        let into = plain(Operand::Write(dkernel), 0, DType::F32, false, columns);
         let accumulate = self.accumulate || start > 0;
         launches.push(if operands.transposed {
-            product([classes, width, rows], gradients(true), x(false), into, accumulate)
+            product([self.classes, width, rows], logits(true), x(false), into, accumulate)
         } else {
-            product([width, classes, rows], x(true), gradients(false), into, accumulate)
+            product([width, self.classes, rows], x(true), logits(false), into, accumulate)
         });
     }
 
@@ -243,10 +237,9 @@ impl Chunks {
             operands.gradient_of_loss.map_or(unused, |i| Operand::Read(i).into()),
             operands.logsumexp_out.map_or(unused, |i| at(Operand::Write(i))),
             Operand::Workspace.at(part).into(),
-            Operand::Workspace.at(workspace.gradients).into(),
             Operand::Fault.into(),
             self.classes.into(),
-            self.row_stride().into(),
+            self.padded().into(),
             start.into(),
         ];
         Launch::Kernel(Kernel { source, blocks: [rows as u32, 1, 1], threads: THREADS as u32, parameters })

@@ -46,9 +46,9 @@ pub(super) fn find(op: &Reduce, query: &KernelQuery<'_>) -> Option<Call> {
         Reduce::TopK { k } if single => {
             let [rows, width] = rows(x);
             let macros = [("X", x.dtype.name()), ("W", x.dtype.name())];
-            let source = define(&macros, include_str!("reduce/top.cu"));
-            let parameters = parameters![Operand::Read(0), Operand::Write(0), Operand::Write(1), width, k];
-            builder.kernel([if k > 0 { rows } else { 0 }, 1, 1], 256, source, parameters);
+            let parameters =
+                parameters![Operand::Read(0), Operand::Write(0), Operand::Write(1), rows, width, k];
+            each_row(&mut builder, rows, width, &macros, include_str!("reduce/top.cu"), parameters);
         }
         Reduce::Sum { .. }
         | Reduce::SquareSum { .. }

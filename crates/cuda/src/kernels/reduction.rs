@@ -16,6 +16,10 @@ pub(super) const MEAN: &str = include_str!("reduce/mean.cu");
 pub(super) const WHOLE: &str = include_str!("reduce/whole.cu");
 
 const THREADS: usize = 256;
+/// Chunks of a block at most, about: enough to keep a GPU busy, few enough that combining them is short.
+const MOST_CHUNKS: usize = 512;
+/// Results of a block of the kernel that combines chunks; its other threads share the chunks of a result.
+const FOLDED: usize = 32;
 
 /// One or two reductions of the same elements.
 pub(super) struct Reduction<'a> {
@@ -53,7 +57,7 @@ impl Reduction<'_> {
         // From the rows of a block as the graph has it, so that a batch with fewer has the bits of its part of a longer one.
         let lanes = self.block_rows.next_power_of_two().min(THREADS / columns);
         let groups = THREADS / columns / lanes;
-        let chunk = (16 * lanes).max(64);
+        let chunk = (16 * lanes).max(64).max(self.block_rows.div_ceil(MOST_CHUNKS).next_multiple_of(lanes));
         let per_block = block_rows.div_ceil(chunk);
         let chunks = reduce.div_ceil(block_rows).max(1) * per_block;
         let partial = outer * chunks * inner * self.results.len() * self.wide.bytes();
@@ -90,9 +94,11 @@ impl Reduction<'_> {
             parameters.push(partial.into());
             parameters.extend(sizes);
             parameters.extend([per_block, chunks].map(Parameter::from));
-            let used = ["W", "Y", "K", "COMBINE", "ACCUMULATE"];
+            let used = ["W", "Y", "K", "COMBINE", "IDENTITY", "ACCUMULATE"];
             macros.retain(|(name, _)| used.contains(name));
-            builder.each(outer * inner, define(&macros, &[self.finish, FOLD].join("\n")), parameters);
+            let source = define(&macros, &[self.finish, FOLD].join("\n"));
+            let blocks = (outer * inner).div_ceil(FOLDED);
+            builder.kernel([blocks, 1, 1], THREADS as u32, source, parameters);
         }
     }
 

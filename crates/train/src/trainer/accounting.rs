@@ -21,6 +21,7 @@ impl Trainer {
         graphs: &[(String, Arc<Graph>)],
     ) -> Vec<Entry> {
         let mut outside: Vec<Entry> = self.metrics_entry().into_iter().chain(self.outside.clone()).collect();
+        outside.extend(self.chosen_executor().host_entries());
         if self.heap_bytes.is_some() {
             outside.extend(self.input_entries(data, &self.batch_types(data, micro_batches)));
         }
