@@ -196,6 +196,33 @@ pub(super) fn convolutions_and_pools_over_awkward_shapes() {
     }
 }
 
+/// Larger than what kernels compute at once: patches of images, parts of a sum over pixels.
+#[test]
+pub(super) fn large_convolutions_match() {
+    let geometry = Geometry { window: [5, 5], stride: [1, 1], padding: [[2, 2]; 2], dilation: [1, 1] };
+    let strided = Geometry { stride: [2, 2], ..geometry };
+    for (geometry, groups, x, kernel, y) in [
+        (geometry, 1, "f32[1,80,80,64]", "f32[5,5,64,1]", "f32[1,80,80,1]"),
+        (geometry, 1, "f32[1,80,80,1]", "f32[5,5,1,64]", "f32[1,80,80,64]"),
+        (strided, 1, "f32[2,96,96,1]", "f32[5,5,1,200]", "f32[2,48,48,200]"),
+        (geometry, 4, "f32[1,80,80,4]", "f32[5,5,1,4]", "f32[1,80,80,4]"),
+    ] {
+        let image: TensorType = x.parse().unwrap();
+        let image = [image.shape[1], image.shape[2]];
+        let epilogue = Epilogue::default();
+        each(Op::Conv(Conv::Forward { geometry, groups, epilogue, output: None }), &[&[x, kernel]]);
+        each(Op::Conv(Conv::InputGrad { geometry, groups, image, output: None }), &[&[y, kernel]]);
+        each(Op::Conv(Conv::WeightGrad { geometry, groups }), &[&[x, y]]);
+    }
+}
+
+/// More queries than kernels of causal attention compute at once.
+#[test]
+pub(super) fn large_attention_matches() {
+    attention(true, &["f32[1,600,2,4]", "f32[1,600,1,4]", "f32[1,600,1,4]"]);
+    attention(true, &["f32[1,530,1,4]", "f32[1,700,1,4]", "f32[1,700,1,4]"]);
+}
+
 /// Every pooling op over these windows, with its gradient.
 fn pools(windows: Windows, [n, h, w, c]: [usize; 4]) {
     let image = [h, w];

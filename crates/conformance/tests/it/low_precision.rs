@@ -68,6 +68,18 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
         cases.push((Op::Attention(Attention::Forward { causal, masked: false }), vec![q, k, k]));
         let op = Op::Attention(Attention::Grad { causal, masked: false });
         cases.push((op, vec![q, k, k, q, "f32[2,70,4]", q]));
+        // Widths that tensor cores multiply, with keys past the last query and queries past the last key; masked, or not.
+        for (q, k, lse, mask) in [
+            ("low[1,70,2,16]", "low[1,130,1,16]", "f32[1,70,2]", None),
+            ("low[1,130,1,64]", "low[1,70,1,64]", "f32[1,130,1]", None),
+            ("low[2,33,2,32]", "low[2,70,2,32]", "f32[2,33,2]", Some("bool[2,1,33,70]")),
+        ] {
+            let masked = mask.is_some();
+            let inputs = [&[q, k, k][..], &mask.into_iter().collect::<Vec<_>>()].concat();
+            cases.push((Op::Attention(Attention::Forward { causal, masked }), inputs));
+            let inputs = [&[q, k, k, q, lse, q][..], &mask.into_iter().collect::<Vec<_>>()].concat();
+            cases.push((Op::Attention(Attention::Grad { causal, masked }), inputs));
+        }
     }
     for axis in [NormAxis::Row, NormAxis::Channel] {
         let statistic = if axis == NormAxis::Row { "f32[40,1]" } else { "f32[13]" };

@@ -23,7 +23,7 @@ static inline void __syncthreads() {
 }
 
 extern "C" {
-float sqrtf(float), expf(float), expm1f(float), logf(float), log1pf(float), tanhf(float), erff(float), sinf(float), cosf(float);
+float sqrtf(float), expf(float), exp2f(float), expm1f(float), logf(float), log1pf(float), tanhf(float), erff(float), sinf(float), cosf(float);
 float floorf(float), ceilf(float), rintf(float), fabsf(float), powf(float, float), fmaf(float, float, float);
 float fmaxf(float, float), fminf(float, float), truncf(float);
 double sqrt(double), exp(double), expm1(double), log(double), log1p(double), tanh(double), erf(double), sin(double), cos(double);

@@ -1,10 +1,12 @@
-//! Attention: products over the heads, with the scores of some heads of some examples in scratch memory at a time.
+//! Attention: products over the heads, with the scores of some heads of some examples in scratch memory at a time; of 16-bit floats
+//! and usual widths by kernels that keep scores in registers.
 //!
 //! Queries are cut into tiles, whose length is a function of an example's sizes. So how many heads and examples are computed at once
 //! changes no bit.
 
 mod products;
 mod rotary;
+mod tiled;
 
 use super::builder::{CallBuilder, define, parameters};
 use super::{Call, Operand, Parameter, Pointer, Product};
@@ -50,8 +52,14 @@ pub(super) fn find(op: &Attention, query: &KernelQuery<'_>) -> Option<Call> {
         return None;
     }
     Some(match *op {
-        Attention::Forward { causal, masked } => forward(&Shape::new(query, causal, masked)?),
-        Attention::Grad { causal, masked } => grad(&Shape::new(query, causal, masked)?),
+        Attention::Forward { causal, masked } => {
+            let shape = Shape::new(query, causal, masked)?;
+            if shape.is_tiled() { tiled::forward(&shape) } else { forward(&shape) }
+        }
+        Attention::Grad { causal, masked } => {
+            let shape = Shape::new(query, causal, masked)?;
+            if shape.is_tiled() { tiled::grad(&shape) } else { grad(&shape) }
+        }
         Attention::Rotary { base, inverse, start } => rotary::call(query.inputs[0], base, inverse, start),
     })
 }
@@ -328,5 +336,47 @@ fn grad_part(b: &mut CallBuilder, shape: &Shape, part: &Part, tiles: &[Tile], su
         let result = Operand::Write(output).at(start);
         let all = parameters![sums, result, key_elements, part.key_heads, width, shape.key_heads];
         b.each(key_elements, source, all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(examples: usize, queries: usize, keys: usize, heads: usize, key_heads: usize) -> Shape {
+        let (dtype, width, causal, mask) = (DType::F32, 8, true, None);
+        Shape { dtype, examples, queries, keys, heads, key_heads, width, causal, mask }
+    }
+
+    #[test]
+    fn parts_have_every_head_of_every_example_once_and_fit() {
+        for shape in [
+            shape(3, 1024, 1024, 12, 12),
+            shape(5, 2000, 60_000, 12, 4),
+            shape(300, 40, 40, 6, 2),
+            shape(2, 1, 40_000_000, 3, 3),
+        ] {
+            let tiles = shape.tiles(4);
+            assert_eq!(tiles.iter().map(|tile| tile.rows).sum::<usize>(), shape.queries);
+            let mut times = vec![0; shape.examples * shape.key_heads];
+            for part in shape.parts(&tiles, 4) {
+                let least = part.examples * part.key_heads == 1 && longest(&tiles) == 1;
+                assert!(shape.score_bytes(&part, &tiles, 4) <= SCORE_BYTES || least);
+                for example in part.example..part.example + part.examples {
+                    for head in part.key_head..part.key_head + part.key_heads {
+                        times[example * shape.key_heads + head] += 1;
+                    }
+                }
+            }
+            assert!(times.iter().all(|&times| times == 1), "{times:?}");
+        }
+    }
+
+    /// Otherwise a batch that is split would have other bits.
+    #[test]
+    fn tiles_do_not_depend_on_the_examples() {
+        let [one, many] = [1, 64].map(|examples| shape(examples, 2000, 60_000, 12, 4).tiles(8));
+        assert!(one.iter().zip(&many).all(|(a, b)| (a.first, a.rows, a.keys) == (b.first, b.rows, b.keys)));
+        assert_eq!(one.len(), many.len());
     }
 }
