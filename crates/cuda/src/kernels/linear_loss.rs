@@ -2,7 +2,7 @@
 //! the fold over the batch begin, so that a sum does not depend on how many rows there are.
 
 use super::matmul::zero;
-use super::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Product};
+use super::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
 use plimsoll_graph::op::Loss;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
@@ -209,14 +209,26 @@ impl Chunks {
         let Some([dx, dkernel]) = operands.gradients.filter(|_| !empty) else { return };
         let into = plain(Operand::Write(dx), start * width * dtype.bytes(), dtype, false, width);
         launches.push(product([rows, width, classes], gradients(false), kernel(true), into, false));
+        // The classes that fill whole tiles apart from the rest: an odd extent makes all of a product slow.
         let [_, columns] = self.stored(self.classes, operands.transposed);
-        let into = plain(Operand::Write(dkernel), 0, DType::F32, false, columns);
         let accumulate = self.accumulate || start > 0;
-        launches.push(if operands.transposed {
-            product([self.classes, width, rows], gradients(true), x(false), into, accumulate)
-        } else {
-            product([width, self.classes, rows], x(true), gradients(false), into, accumulate)
-        });
+        let whole = self.classes / PADDING * PADDING;
+        for (first, classes) in [(0, whole), (whole, self.classes - whole)] {
+            if classes == 0 {
+                continue;
+            }
+            let own = |matrix: Matrix, elements: usize| {
+                let Pointer { operand, offset } = matrix.start;
+                Matrix { start: operand.at(offset + elements * matrix.dtype.bytes()), ..matrix }
+            };
+            let first_stored = if operands.transposed { first * width } else { first };
+            let into = own(plain(Operand::Write(dkernel), 0, DType::F32, false, columns), first_stored);
+            launches.push(if operands.transposed {
+                product([classes, width, rows], own(gradients(true), first), x(false), into, accumulate)
+            } else {
+                product([width, classes, rows], x(true), own(gradients(false), first), into, accumulate)
+            });
+        }
     }
 
     /// For each row its sum of exponentials, its part of the loss, and the gradient of its logits.
