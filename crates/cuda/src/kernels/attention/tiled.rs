@@ -82,7 +82,7 @@ pub(super) fn grad(shape: &Shape) -> Call {
     let mut b = CallBuilder::default();
     let shared = b.scratch(rows * size_of::<f32>());
     let (dtype, width) = (shape.dtype.name(), shape.width.to_string());
-    let source = define(&[("T", dtype), ("WIDTH", &width)], include_str!("tiled_shared.cu"));
+    let source = define(&[("T", dtype), ("WIDTH", &*width)], include_str!("tiled_shared.cu"));
     b.each(rows, source, parameters![y, dy, shared, rows]);
     let mut all = parameters![q, k, v, dy, lse, shared, dq];
     all.extend(shape.tiled_parameters());
