@@ -81,7 +81,8 @@ pub(super) fn grad(shape: &Shape) -> Call {
     let rows = shape.examples * shape.queries * shape.heads;
     let mut b = CallBuilder::default();
     let shared = b.scratch(rows * size_of::<f32>());
-    let source = shape.tiled_source(include_str!("tiled_shared.cu"), QUERY_GRAD_WALK);
+    let (dtype, width) = (shape.dtype.name(), shape.width.to_string());
+    let source = define(&[("T", dtype), ("WIDTH", &*width)], include_str!("tiled_shared.cu"));
     b.each(rows, source, parameters![y, dy, shared, rows]);
     let mut all = parameters![q, k, v, dy, lse, shared, dq];
     all.extend(shape.tiled_parameters());
