@@ -1,6 +1,6 @@
 //! The simulated accelerator: lines of device and host memory at once, offload to host memory and to a file, the CPU's bits.
 
-use plimsoll_conformance::{executors, long_tests, synthetic, trained_states};
+use plimsoll_conformance::{executors, long_tests, on_gpu, synthetic, trained_states};
 use plimsoll_nn::{AdamW, Model, zoo};
 use plimsoll_plan::{Executor, Link, PlanSet, Tier};
 use plimsoll_simulated::Simulated;
@@ -89,4 +89,29 @@ fn check_lines(plans: &PlanSet, device: usize, host_line: usize) {
     assert!(host.total_bytes <= host_line && host.line_bytes == host_line);
     let outside: usize = host.outside.iter().map(|entry| entry.bytes).sum();
     assert_eq!(host.arena_bytes + outside, host.total_bytes);
+}
+
+/// On a GPU, lines change no bits: rematerialization, offload to host memory and chunked updates are queued on streams, where a
+/// wait that is missing would show.
+#[test]
+fn lines_of_a_gpu_hold_and_change_no_bits() {
+    on_gpu(|| {
+        for (index, (name, model, batch)) in models().into_iter().enumerate() {
+            let data = synthetic(&model, 2 * batch, 3, 5);
+            let make = || trainer(index, executors()[0].on(1));
+            let expected = trained_states(&make(), &data).expect("no line");
+            let (floor, whole) = {
+                let trainer = make();
+                let mut forecast = trainer.forecast(&data);
+                (forecast.floor().unwrap(), forecast.plan(usize::MAX).unwrap().sheet.total_bytes)
+            };
+            for percent in [100, 70, 40, 10, 0] {
+                let line = floor + (whole - floor) * percent / 100;
+                let plans = make().computing_line(line).plan(&data).unwrap();
+                assert!(plans.sheet.total_bytes <= line, "{name} under {line}");
+                let found = trained_states(&make().computing_line(line), &data).unwrap();
+                assert!(found == expected, "{name} under {line} ({percent} %): other states");
+            }
+        }
+    });
 }

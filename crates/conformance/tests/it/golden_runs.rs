@@ -250,6 +250,16 @@ macro_rules! runs {
             $(#[test] fn $name() { super::check_executors(stringify!($name)); })*
         }
 
+        mod a_gpu_trains_as_pytorch_does {
+            $(#[test] fn $name() {
+                on_gpu(|| {
+                    super::check_executors(stringify!($name));
+                    super::check_mixed_precision(stringify!($name));
+                });
+            })*
+            use plimsoll_conformance::on_gpu;
+        }
+
         mod every_executor_trains_near_pytorch_in_16_bits_with_sgd {
             $(#[test] fn $name() { super::check_mixed_precision(stringify!($name)); })*
         }
