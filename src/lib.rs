@@ -75,6 +75,8 @@ mod documents {
     mod data {}
     #[doc = include_str!("../docs/eager.md")]
     mod eager {}
+    #[doc = include_str!("../docs/gpu.md")]
+    mod gpu {}
     #[doc = include_str!("../docs/library.md")]
     mod library {}
     #[doc = include_str!("../docs/machine-files.md")]
