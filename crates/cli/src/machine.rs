@@ -64,7 +64,7 @@ pub fn elsewhere(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<
         (Compute::Cpu(cores), None) => Some(cores.threads),
         (Compute::Roofline(_), threads) => threads.or(Some(1)),
     };
-    let device_line = match (&machine.device, options.device_memory) {
+    let device_line = match (&machine.device, run.devices.machine_line()?) {
         (None, Some(_)) => {
             let message = format!(
                 "--device-memory: {} has no space of kind device; its line is --memory",

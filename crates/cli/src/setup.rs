@@ -127,10 +127,18 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch.min(most);
     let rate = options.update.rate()?;
     let (inputs, classes) = (model.inputs(), model.target().bound.is_some());
-    let executor = run_executor(options, threads, line_bytes)?;
+    let own = |threads| run_executor(options, threads, line_bytes);
+    let devices = match options.elsewhere {
+        Some(_) => None,
+        None => options.devices.logical(threads, own)?,
+    };
     let device_line = options.elsewhere.as_ref().and_then(Elsewhere::device_line);
-    let trainer = Trainer::new(model, options.update.optimizer()?)
-        .executor(executor)
+    let trainer = Trainer::new(model, options.update.optimizer()?);
+    let trainer = match &devices {
+        Some(devices) => trainer.replicas(devices),
+        None => trainer.executor(own(threads)?),
+    };
+    let trainer = trainer
         .batch(batch)
         .accumulate(accumulate)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate])
@@ -211,6 +219,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         };
         ("spill-speed", speed)
     }));
+    chosen.extend(options.devices.replicas.map(|devices| ("replicas", devices.to_string())));
+    let device_memory = options.devices.device_memory.as_ref().filter(|_| options.elsewhere.is_none());
+    chosen.extend(device_memory.map(|memory| ("device-memory", memory.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     let line_bytes = device_line.unwrap_or(line_bytes);
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })

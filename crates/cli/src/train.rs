@@ -2,6 +2,7 @@
 
 use super::args::{ModelOptions, RunOptions};
 use super::config::resolved;
+use super::device_flags::placement;
 use super::ending::{accuracy, ending, figures, measured_price, price};
 use super::plan::{planned, refused};
 use super::run_folder::{self, RunFolder, WEIGHTS};
@@ -48,6 +49,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         say(&plans.sheet.to_string());
     } else {
         say(&summary::summary(options, &setup, &plans));
+    }
+    if options.devices.log_placement {
+        say(&placement(&plans));
     }
     check_available(plans.sheet.total_bytes, setup.available_bytes)?;
     let (planned_json, total_bytes, price) = (planned(&plans), plans.sheet.total_bytes, price(&plans.sheet));

@@ -1,6 +1,6 @@
 //! The contract between plans and what runs them.
 
-use crate::{PlanSet, Target, Tiers};
+use crate::{Connection, PlanSet, Target, Tiers};
 use plimsoll_graph::NodeId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +54,15 @@ pub trait Executor {
     }
     /// Allocates all memory, after which running allocates nothing. States are zero.
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
+    /// As [`Executor::prepare`], for a device that runs beside others.
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        let _ = (plans, connection);
+        Err(ExecuteError::Input(format!("{} cannot run beside other devices", self.target().name())))
+    }
 }
 
 /// Plans with their memory, ready to run. Dropping it releases everything.
@@ -91,5 +100,13 @@ impl Executor for Box<dyn Executor> {
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         self.as_ref().prepare(plans)
+    }
+
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        self.as_ref().prepare_connected(plans, connection)
     }
 }
