@@ -7,19 +7,17 @@
 
 use crate::shared_memory::Mailboxes;
 use plimsoll_graph::NodeId;
-use plimsoll_plan::{BatchPart, Connection, ExecuteError, Executor, Extra, PlanSet, Prepared};
+use plimsoll_plan::{BatchPart, Connection, ExecuteError, ExecutionPlan, Executor, Extra, PlanSet, Prepared};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A device of several, with its plans and the parts of the batch that they take.
+/// A device of several, with its plans.
 pub struct ReplicaDevice<'e> {
     /// What runs the plans.
     pub executor: &'e dyn Executor,
     /// Its plans. Those that run on all devices have the same names everywhere; others are the first device's.
     pub plans: Arc<PlanSet>,
-    /// By plan; `None` for plans that take whole batches, on the first device alone.
-    pub parts: Vec<Option<BatchPart>>,
 }
 
 /// Prepares all devices. What this returns has the first one's plans, and takes whole batches. States are the same on every device.
@@ -31,7 +29,7 @@ pub fn prepare_replicas(devices: &[ReplicaDevice<'_>]) -> Result<Box<dyn Prepare
     let chains = plans.map(|plan| plan.graph.accumulators.len()).max().unwrap_or(0);
     let mailboxes = Mailboxes::new(devices.len(), chains);
     let prepare = |(index, device): (usize, &ReplicaDevice<'_>)| {
-        let connection = Connection { transport: mailboxes.connect(index), parts: device.parts.clone() };
+        let connection = Connection { transport: mailboxes.connect(index), parts: parts(devices, index) };
         device.executor.prepare_connected(device.plans.clone(), connection)
     };
     let prepared = prepare((0, first))?;
@@ -46,6 +44,22 @@ pub fn prepare_replicas(devices: &[ReplicaDevice<'_>]) -> Result<Box<dyn Prepare
         set.workers.push(Worker::start(own, mailboxes.clone())?);
     }
     Ok(Box::new(set))
+}
+
+/// The parts of the batch that a device's plans take: the devices' examples follow each other in every micro-batch. Plans that not
+/// all devices have take whole batches.
+fn parts(devices: &[ReplicaDevice<'_>], device: usize) -> Vec<Option<BatchPart>> {
+    let part = |plan: &ExecutionPlan| {
+        let examples = |other: &ReplicaDevice<'_>| {
+            let own = other.plans.plans.iter().find(|own| own.name == plan.name)?;
+            // A device that only does the update has no inputs of the batch.
+            let takes_examples = own.graph.inputs.iter().any(|input| input.batched);
+            Some(if takes_examples { own.graph.examples } else { 0 })
+        };
+        let examples = devices.iter().map(examples).collect::<Option<Vec<usize>>>()?;
+        Some(BatchPart { first: examples[..device].iter().sum(), stride: examples.iter().sum() })
+    };
+    devices[device].plans.plans.iter().map(part).collect()
 }
 
 /// A device's own plan for one of the first device's.
@@ -237,7 +251,7 @@ impl Own {
 
 /// All devices of a run. Plans that only the first one has run there alone.
 struct ReplicaSet {
-    /// Dropped after the threads, which may read its arena.
+    /// Dropped first: their threads may read the first device's arena.
     workers: Vec<Worker>,
     first: Box<dyn Prepared>,
     mailboxes: Arc<Mailboxes>,

@@ -130,7 +130,7 @@ impl Session {
             Some(_) => data.train.fingerprint()?,
             None => String::new(),
         };
-        let mut prepared = prepare(&trainer, &data, &plans, others, micro_batches)?;
+        let mut prepared = prepare(&trainer, &plans, others)?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer, |bytes, of| {
             trainer.report_progress(&Progress::Initializing { bytes, of });
@@ -251,24 +251,17 @@ impl Session {
 /// Allocates the memory of a plan, on its device or on all of them.
 fn prepare(
     trainer: &Trainer,
-    data: &Dataset,
     plans: &Arc<PlanSet>,
     others: &[Arc<PlanSet>],
-    micro_batches: usize,
 ) -> Result<Box<dyn Prepared>, TrainError> {
     let Some(Replication { devices, .. }) = trainer.replication.as_ref().filter(|_| !others.is_empty())
     else {
         return Ok(trainer.chosen_executor().prepare(plans.clone())?);
     };
-    let types = trainer.batch_types(data, micro_batches);
     let sets = std::iter::once(plans).chain(others).enumerate();
-    let replicas: Vec<ReplicaDevice<'_>> = sets
-        .map(|(device, plans)| {
-            // The other devices only train.
-            let own = types.iter().filter(|batch| device == 0 || batch.kind == BatchKind::Train);
-            let parts = own.map(|&batch| trainer.batch_part(device, batch, micro_batches)).collect();
-            ReplicaDevice { executor: devices.executor(device), plans: plans.clone(), parts }
-        })
-        .collect();
-    Ok(prepare_replicas(&replicas)?)
+    let device = |(device, plans): (usize, &Arc<PlanSet>)| ReplicaDevice {
+        executor: devices.executor(device),
+        plans: plans.clone(),
+    };
+    Ok(prepare_replicas(&sets.map(device).collect::<Vec<_>>())?)
 }

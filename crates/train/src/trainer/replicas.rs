@@ -10,7 +10,7 @@ use crate::{Monitor, TrainError};
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph};
 use plimsoll_nn::step;
-use plimsoll_plan::{BatchPart, Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, sheet, verify};
+use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, sheet, verify};
 use plimsoll_transform::{Replica, check_split, optimize, replicate};
 use std::sync::Arc;
 
@@ -62,41 +62,54 @@ impl Trainer {
         Ok(replicate(&optimize(part, numerics, &self.without)?, &replica)?)
     }
 
-    /// The part of a batch type that a device takes; `None` for types that run on the first device alone.
-    pub(crate) fn batch_part(
-        &self,
-        device: usize,
-        batch: BatchType,
-        micro_batches: usize,
-    ) -> Option<BatchPart> {
-        let (examples, _) = self.replica_parts(batch.examples, micro_batches);
-        let part = BatchPart { first: examples[..device].iter().sum(), stride: examples.iter().sum() };
-        (batch.kind == BatchKind::Train).then_some(part)
-    }
-
     /// As [`Trainer::plan`], on several devices.
     pub(super) fn plan_replicas(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
         let devices = self.logical_devices()?;
         self.check_replicas()?;
         devices.begin_use();
         let trainer = self.accounted(data);
-        let own: usize = (0..devices.len()).filter_map(|device| devices.line(device)).sum();
-        let shares = (0..devices.len()).filter(|&device| devices.line(device).is_none()).count().max(1);
-        let outside = own + trainer.declared_bytes() + trainer.heap_bytes.unwrap_or(0);
-        let mut share = usize::MAX;
+        let shared = (0..devices.len()).filter(|&device| devices.line(device).is_none());
+        let shared: Vec<usize> = shared.collect();
+        // None has a line at first; then equal ones, and less where the rest of the process takes more.
+        let (mut share, mut outside) = (usize::MAX, None);
         let mut trials = 0..TRIALS;
         loop {
-            let plans = tagged(Tag::Planning, || trainer.plan_devices(data, share, shares))?;
-            match trainer.process_plan(data, plans) {
-                Err(TrainError::Plan(PlanError::Infeasible(short))) if trials.next().is_some() => {
-                    // At first none had a line; then equal ones, and less where the rest of the process takes more.
-                    let equal = self.line_bytes.saturating_sub(outside) / shares;
-                    let less = share.saturating_sub(short.missing_bytes.div_ceil(shares));
-                    share = equal.min(less);
+            let plans = match tagged(Tag::Planning, || trainer.plan_devices(data, share)) {
+                Err(TrainError::Plan(PlanError::Infeasible(short))) if short.sheet.device.is_none() => {
+                    return Err(self.short_of_shares(*short, shared.len(), outside.unwrap_or(0)));
                 }
+                plans => plans?,
+            };
+            let heap: usize =
+                plans.iter().map(|plans| sheet::process_heap(0, std::slice::from_ref(plans)).bytes).sum();
+            let short = match trainer.process_plan(data, plans) {
+                Err(TrainError::Plan(PlanError::Infeasible(short))) if !shared.is_empty() => short,
                 found => return found,
+            };
+            if trials.next().is_none() {
+                return Err(TrainError::Plan(PlanError::Infeasible(short)));
             }
+            let less = share.saturating_sub(short.missing_bytes.div_ceil(shared.len()));
+            let rest = *outside.get_or_insert_with(|| {
+                let rows = &short.sheet.devices;
+                let devices: usize = shared.iter().map(|&device| rows[device].total_bytes).sum();
+                // Plans with rematerialized runs and transfers are longer.
+                short.sheet.total_bytes.saturating_sub(devices) + heap / 8
+            });
+            share = less.min(self.line_bytes.saturating_sub(rest) / shared.len());
         }
+    }
+
+    /// Devices without lines of their own have equal shares of what the process's line leaves: what one misses, all miss.
+    fn short_of_shares(&self, short: Infeasible, shares: usize, outside: usize) -> TrainError {
+        let needed_bytes = outside.saturating_add(short.needed_bytes.saturating_mul(shares));
+        let (line_bytes, missing_bytes) = (self.line_bytes, needed_bytes.saturating_sub(self.line_bytes));
+        TrainError::Plan(PlanError::Infeasible(Box::new(Infeasible {
+            line_bytes,
+            needed_bytes,
+            missing_bytes,
+            ..short
+        })))
     }
 
     /// Refuses runs whose replicas would not be one device's.
@@ -151,29 +164,46 @@ impl Trainer {
         if device == 0 { own } else { own.kinds(&[BatchKind::Train]) }
     }
 
-    /// The plans of every device, in one number of micro-batches.
-    fn plan_devices(&self, data: &Dataset, share: usize, shares: usize) -> Result<Vec<PlanSet>, TrainError> {
+    /// The plans of every device, in one number of micro-batches. Of devices with equal lines that are too low, the error is that
+    /// of the one that needs most.
+    fn plan_devices(&self, data: &Dataset, share: usize) -> Result<Vec<PlanSet>, TrainError> {
         let devices = self.logical_devices()?;
         let plan = |device: usize, micro_batches: Option<usize>| {
             let trainer = self.on_device(device, share);
             let trainer = Self { micro_batches: micro_batches.or(trainer.micro_batches), ..trainer };
             let chooser = &mut Chooser::new(trainer.line_bytes, trainer.line_bytes);
-            let mut plans =
-                trainer.plan_under(data, chooser).map_err(|error| match devices.line(device) {
-                    Some(_) => on(device, error),
-                    None => of_process(error, self.line_bytes, shares),
-                })?;
-            plans.sheet.device = Some(name(device));
-            Ok::<_, TrainError>(plans)
+            let mut plans = trainer.plan_under(data, chooser);
+            let own = devices.line(device).map(|_| name(device));
+            match &mut plans {
+                Ok(plans) => plans.sheet.device = Some(name(device)),
+                Err(TrainError::Plan(PlanError::Infeasible(short))) => short.sheet.device = own,
+                Err(_) => {}
+            }
+            plans
         };
-        let plans = (0..self.device_count()).map(|device| plan(device, None));
-        let mut plans = plans.collect::<Result<Vec<_>, _>>()?;
+        let plan_all = |micro_batches: Option<usize>| {
+            let needed = |error: &TrainError| match error {
+                TrainError::Plan(PlanError::Infeasible(short)) => short.needed_bytes,
+                _ => usize::MAX,
+            };
+            let (mut plans, mut worst): (Vec<PlanSet>, Option<TrainError>) = (Vec::new(), None);
+            for device in 0..devices.len() {
+                match plan(device, micro_batches) {
+                    Ok(found) => plans.push(found),
+                    Err(error) if worst.as_ref().is_none_or(|worst| needed(&error) > needed(worst)) => {
+                        worst = Some(error);
+                    }
+                    Err(_) => {}
+                }
+            }
+            worst.map_or(Ok(plans), Err)
+        };
+        let plans = plan_all(None)?;
         let most = plans.iter().map(micro_batches).max().unwrap_or(1);
-        for (device, plans) in plans.iter_mut().enumerate().filter(|(_, plans)| micro_batches(plans) != most)
-        {
-            *plans = plan(device, Some(most))?;
+        match plans.iter().all(|plans| micro_batches(plans) == most) {
+            true => Ok(plans),
+            false => plan_all(Some(most)),
         }
-        Ok(plans)
     }
 
     /// The plan of the whole process: the first device's, with the others and everything else outside its arena.
@@ -227,30 +257,4 @@ impl Trainer {
 /// Micro-batches of the training step.
 fn micro_batches(plans: &PlanSet) -> usize {
     plans.plans.first().map_or(1, |plan| plan.graph.micro_batches)
-}
-
-/// An error of one device's plan.
-fn on(device: usize, error: TrainError) -> TrainError {
-    match error {
-        TrainError::Plan(PlanError::Infeasible(mut short)) => {
-            short.sheet.device = Some(name(device));
-            TrainError::Plan(PlanError::Infeasible(short))
-        }
-        error => error,
-    }
-}
-
-/// A device without a line of its own has a share of the process's line: what it misses is missing there.
-fn of_process(error: TrainError, line_bytes: usize, shares: usize) -> TrainError {
-    let TrainError::Plan(PlanError::Infeasible(short)) = error else { return error };
-    let missing_bytes = short.missing_bytes.saturating_mul(shares);
-    let needed_bytes = line_bytes.saturating_add(missing_bytes);
-    let sheet = plimsoll_plan::LoadSheet { device: None, ..short.sheet };
-    TrainError::Plan(PlanError::Infeasible(Box::new(Infeasible {
-        line_bytes,
-        needed_bytes,
-        missing_bytes,
-        sheet,
-        ..*short
-    })))
 }

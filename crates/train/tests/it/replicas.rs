@@ -5,10 +5,11 @@ use crate::support::{data, deep};
 use plimsoll_cpu::Cpu;
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
 use plimsoll_nn::zoo::{CharLstm, Gpt, lenet, mlp_of, resnet20};
-use plimsoll_nn::{AdamW, Clip, Model, Policy, Precision, Recipe};
+use plimsoll_nn::{AdamW, Clip, Model, Policy, Precision, Recipe, Sgd};
 use plimsoll_plan::{Connection, ExecuteError, Executor, PlanError, PlanSet, Prepared, Target, in_words};
 use plimsoll_train::{LogicalDevices, TrainError, Trainer};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -255,7 +256,7 @@ fn a_restored_state_is_on_every_device() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, rng_seed: RngSeed::Fixed(7), ..ProptestConfig::default() })]
 
     #[test]
     fn any_batch_on_any_devices_has_the_bits_of_one_device(
@@ -270,4 +271,20 @@ proptest! {
         let several = train(run().replicas(&LogicalDevices::cpu(devices, 1).unwrap()), &data);
         prop_assert!(one == several);
     }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_explained_on_several_devices() {
+    let data = examples(&deep(3), 4 * 128);
+    let diverged = |trainer: Trainer| {
+        let mut session = trainer.batch(128).line(usize::MAX).plan(&data).unwrap().start().unwrap();
+        match session.fit() {
+            Err(TrainError::Diverged(found)) => found.origin.map(|origin| (origin.layer, origin.op)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let run = || Trainer::new(deep(3), Sgd::new(1e30));
+    let one = diverged(run().threads(1));
+    assert!(one.is_some());
+    assert_eq!(diverged(run().replicas(&LogicalDevices::cpu(2, 1).unwrap())), one);
 }
