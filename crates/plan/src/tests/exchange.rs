@@ -62,7 +62,7 @@ fn sums_that_pass_between_devices_lie_in_their_accumulators() {
 #[test]
 fn a_sum_elsewhere_is_refused() {
     let error = verify(&plans(false)).unwrap_err().to_string();
-    assert!(error.contains("which is no accumulator"), "{error}");
+    assert!(error.contains("in no accumulator"), "{error}");
 }
 
 #[test]
@@ -77,4 +77,16 @@ fn an_exchange_that_runs_twice_is_refused() {
     }
     let refused = verify(&plans);
     assert!(matches!(refused, Err(VerifyError::Runs { runs: 2, expected: 1, .. })), "{refused:?}");
+}
+
+#[test]
+fn an_update_that_overwrites_a_shared_sum_is_refused() {
+    let mut plans = plans(true);
+    let plan = &mut plans.plans[0];
+    let sums = plan.buffers.iter().position(|b| matches!(b.kind, BufferKind::Accumulator(_))).unwrap();
+    let update = plan.steps.iter_mut().find(|step| step.optimizer_step).unwrap();
+    let Action::Run { writes, .. } = &mut update.action else { unreachable!() };
+    writes[0] = crate::BufferId(sums as u32);
+    let error = verify(&plans).unwrap_err().to_string();
+    assert!(error.contains("overwrites a sum that another device may read"), "{error}");
 }
