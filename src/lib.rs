@@ -57,8 +57,9 @@ pub mod prelude {
     pub use plimsoll_plan::{GiB, MiB, Size};
     pub use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
     pub use plimsoll_train::{
-        BatchKind, Callback, Control, EarlyStopping, Evaluation, Names, OwnSchedule, Predictions, Predictor,
-        Report, RunLog, Schedule, Session, TrainError, TrainEvent, Trainer, TrainingPlan, metrics,
+        BatchKind, Callback, Control, EarlyStopping, Evaluation, LogicalDevices, Names, OwnSchedule,
+        Predictions, Predictor, Report, RunLog, Schedule, Session, TrainError, TrainEvent, Trainer,
+        TrainingPlan, metrics,
     };
 }
 

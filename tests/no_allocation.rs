@@ -27,6 +27,7 @@ fn optimizer(split: usize) -> Box<dyn Optimizer> {
 fn steps_allocate_nothing_on_any_thread() {
     batches_of_several_inputs_allocate_nothing();
     checking_memory_allocates_nothing();
+    replicas_allocate_nothing();
     for entry in &ZOO {
         let make = || (entry.make)(&entry.small);
         let model = make();
@@ -87,5 +88,29 @@ fn batches_of_several_inputs_allocate_nothing() {
             batches.next().unwrap();
         }
         assert_eq!(HEAP.allocations() - before, 0, "{}", pipeline.schema().in_words());
+    }
+}
+
+/// Steps on several devices, in one micro-batch and in several.
+fn replicas_allocate_nothing() {
+    let model = || zoo::mlp_of(&[20], &[32, 32], 5);
+    let spec = SyntheticSpec { inputs: model().inputs(), label: model().target() };
+    let source = |part| Box::new(Synthetic::new(spec.clone(), 320, 0, part).unwrap());
+    let data = Dataset::new("synthetic", source(0), source(1));
+    for split in [1, 2] {
+        let devices = LogicalDevices::cpu(3, 2).unwrap();
+        let trainer = Trainer::new(model(), AdamW::new(1e-3)).line(usize::MAX).batch(192);
+        let trainer = trainer.micro_batches(split).replicas(&devices);
+        let mut session = trainer.plan(&data).unwrap().start().unwrap();
+        let mut batches =
+            data.train.clone().shuffle(0, 0).batch(192).workers(0).start(Cursor::default()).unwrap();
+        let mut step = |session: &mut Session| {
+            let batch = batches.next().unwrap().unwrap();
+            session.train_step(batch).unwrap();
+        };
+        step(&mut session);
+        let before = HEAP.allocations();
+        (0..4).for_each(|_| step(&mut session));
+        assert_eq!(HEAP.allocations() - before, 0, "in {split} micro-batches");
     }
 }

@@ -45,6 +45,7 @@ examples! {
     the_first_program_runs: quickstart at "../../examples/quickstart.rs",
     an_interrupted_run_resumes_to_the_same_bits: resume at "../../examples/resume.rs",
     pictures_with_masks_train: segmentation at "../../examples/segmentation.rs",
+    two_replicas_equal_one_device: two_replicas at "../../examples/two_replicas.rs",
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Every flag, defined once.
 
 use super::applies::{data_help, help};
+use super::device_flags::DeviceOptions;
 use super::devices::DevicesOptions;
 use super::doctor::DoctorOptions;
 use super::machine::Elsewhere;
@@ -292,6 +293,8 @@ pub struct RunOptions {
     pub running: LoopOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
+    #[command(flatten)]
+    pub devices: DeviceOptions,
     /// Seed of initial values and of the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -355,16 +358,16 @@ pub struct PlanOptions {
     pub run: RunOptions,
     /// Plan for the machine that this file describes, or for one that comes with Plimsoll: laptop, h200 or board. --memory is
     /// then the line of its host [default: the file's]; `plimsoll doctor --machine-file` writes this machine's
-    #[arg(long, value_name = "FILE", conflicts_with = "spill_speed")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["spill_speed", "replicas"])]
     pub machine: Option<PathBuf>,
     /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
-    #[arg(long)]
+    #[arg(long, conflicts_with = "replicas")]
     pub curve: bool,
     /// Print the largest batch that trains under the line, whole and in micro-batches
-    #[arg(long, conflicts_with_all = ["batch", "micro_batches", "accumulate"])]
+    #[arg(long, conflicts_with_all = ["batch", "micro_batches", "accumulate", "replicas"])]
     pub max_batch: bool,
     /// Print batch against planned peak and predicted samples per second under the line, with the best marked
-    #[arg(long, conflicts_with_all = ["micro_batches", "accumulate"])]
+    #[arg(long, conflicts_with_all = ["micro_batches", "accumulate", "replicas"])]
     pub batches: bool,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
@@ -376,7 +379,7 @@ pub struct PlanOptions {
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "curve", "max_batch", "batches",
-        "machine", "device_memory",
+        "machine", "device_memory", "replicas", "log_placement",
     ])]
     pub workload: Option<PathBuf>,
 }

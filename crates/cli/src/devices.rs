@@ -91,8 +91,8 @@ pub fn gpu(machine: &MachineOptions, checked: bool) -> Result<Option<Chosen>, Fa
     let Some(index) = gpu_index(machine)? else {
         return match &machine.device_memory {
             Some(_) => Err(Failure::usage(
-                "--device-memory is the line of a GPU's memory: add --device cuda, or `plan --machine` for one that is \
-                 not here; the line of host memory is --memory",
+                "--device-memory is for devices: add --device cuda for a GPU's memory, --replicas for logical devices, or \
+                 `plan --machine` for a device that is not here; the line of host memory is --memory",
             )),
             None => Ok(None),
         };

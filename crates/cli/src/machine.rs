@@ -69,7 +69,7 @@ pub fn elsewhere(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<
             "--device is one of this machine's; --machine plans for the device of its file: leave one out";
         return Err(Failure::usage(message));
     }
-    let device_memory = run.machine.device_memory.take().map(|given| given.of("cuda", 0)).transpose()?;
+    let device_memory = run.machine.device_memory.take().map(|given| given.of_the_only_one()).transpose()?;
     let device_line = match (&machine.device, device_memory) {
         (None, Some(_)) => {
             let message = format!(

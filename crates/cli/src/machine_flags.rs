@@ -3,6 +3,7 @@
 use super::Failure;
 use clap::Args;
 use plimsoll::Size;
+use std::fmt;
 
 /// The line and the machine.
 #[derive(Clone, Debug, Args)]
@@ -15,9 +16,10 @@ pub struct MachineOptions {
     /// `plimsoll devices` lists them
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub device: Device,
-    /// The line of the GPU's memory: a size, or a share of what is free; for several GPUs cuda:0=6GiB,cuda:1=4GiB
-    /// [default: 90%]
-    #[arg(long, value_name = "SIZE", value_parser = device_memory, allow_negative_numbers = true)]
+    /// The lines of devices: of a GPU's memory as a size or a share of what is free [default: 90%], with --replicas of each
+    /// logical device [default: equal shares of --memory], with `plan --machine` of its device's memory [default: the file's];
+    /// of several by name, like cuda:0=6GiB,cuda:1=4GiB or cpu:0=1GiB,cpu:1=512MiB
+    #[arg(long, value_name = "SIZES", value_parser = device_memory, allow_negative_numbers = true)]
     pub device_memory: Option<DeviceMemory>,
     /// Threads; never changes results [default: the machine's cores]
     #[arg(long, allow_negative_numbers = true)]
@@ -53,47 +55,91 @@ fn device(text: &str) -> Result<Device, String> {
     }
 }
 
-/// The lines of devices' memories.
+/// The lines of devices.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DeviceMemory {
-    /// Each with its device, or with none for whichever is used.
-    lines: Vec<(Option<String>, Size)>,
+pub enum DeviceMemory {
+    /// Of whichever is used.
+    One(Size),
+    /// By kind and number.
+    Each(Vec<(&'static str, usize, Size)>),
 }
 
+/// Kinds of devices that can be named.
+const KINDS: [&str; 2] = ["cpu", "cuda"];
+
 impl DeviceMemory {
-    /// One line, for whichever device is used.
-    pub fn of_any(size: Size) -> Self {
-        Self { lines: vec![(None, size)] }
+    /// The line of a device.
+    pub fn of(&self, kind: &str, number: usize) -> Result<Size, Failure> {
+        match self {
+            Self::One(size) => Ok(*size),
+            Self::Each(lines) => {
+                let found = lines.iter().find(|(other, n, _)| (*other, *n) == (kind, number));
+                let name = format!("{kind}:{number}");
+                let missing =
+                    || Failure::usage(format!("--device-memory has no line for {name}: add {name}=SIZE"));
+                found.map(|(_, _, size)| *size).ok_or_else(missing)
+            }
+        }
     }
 
-    /// The line of a device.
-    pub fn of(&self, kind: &str, index: usize) -> Result<Size, Failure> {
-        let name = format!("{kind}:{index}");
-        let found =
-            self.lines.iter().find(|(device, _)| device.as_ref().is_none_or(|device| *device == name));
-        let missing = || Failure::usage(format!("--device-memory has no line for {name}: add {name}=SIZE"));
-        found.map(|(_, size)| *size).ok_or_else(missing)
+    /// The line of a machine's only device.
+    pub fn of_the_only_one(&self) -> Result<Size, Failure> {
+        match self {
+            Self::One(size) => Ok(*size),
+            Self::Each(_) => {
+                Err(Failure::usage("--device-memory: with --machine there is one device, so give one size"))
+            }
+        }
+    }
+
+    /// The lines of devices of a kind, by number.
+    pub fn of_each(&self, kind: &str) -> Result<Vec<(usize, Size)>, Failure> {
+        match self {
+            Self::One(size) => {
+                let message = format!("--device-memory {size}: say of which device, like {kind}:0={size}");
+                Err(Failure::usage(message))
+            }
+            Self::Each(lines) => match lines.iter().find(|(other, ..)| *other != kind) {
+                Some((other, number, _)) => {
+                    Err(Failure::usage(format!("--device-memory: the run does not use {other}:{number}")))
+                }
+                None => Ok(lines.iter().map(|(_, number, size)| (*number, *size)).collect()),
+            },
+        }
     }
 }
 
 /// Parses `--device-memory`.
 fn device_memory(text: &str) -> Result<DeviceMemory, String> {
-    let size = |text: &str| text.parse::<Size>().map_err(|e| e.to_string());
+    let size = |text: &str| text.trim().parse::<Size>().map_err(|e| e.to_string());
     if !text.contains('=') {
-        return Ok(DeviceMemory::of_any(size(text)?));
+        return size(text).map(DeviceMemory::One);
     }
     let line = |part: &str| {
-        let (device, line) =
-            part.split_once('=').ok_or("lines of several devices are NAME=SIZE,NAME=SIZE")?;
-        let name = device.trim().to_ascii_lowercase();
-        let number = name.strip_prefix("cuda:").and_then(|number| number.parse::<usize>().ok());
-        if number.is_none() {
-            return Err(format!("`{name}` is no GPU: they are cuda:0, cuda:1 and so on"));
-        }
-        Ok((Some(name), size(line.trim())?))
+        let (name, line) = part.split_once('=').ok_or("lines of several devices are NAME=SIZE,NAME=SIZE")?;
+        let name = name.trim().to_ascii_lowercase();
+        let known = name.split_once(':').and_then(|(kind, number)| {
+            let kind = KINDS.into_iter().find(|known| *known == kind)?;
+            Some((kind, number.parse().ok()?))
+        });
+        let (kind, number) =
+            known.ok_or_else(|| format!("`{name}` is no device: name them cpu:0, cuda:0 and so on"))?;
+        Ok((kind, number, size(line)?))
     };
-    let lines = text.split(',').map(line).collect::<Result<_, String>>()?;
-    Ok(DeviceMemory { lines })
+    text.split(',').map(line).collect::<Result<_, String>>().map(DeviceMemory::Each)
+}
+
+impl fmt::Display for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(size) => size.fmt(f),
+            Self::Each(lines) => {
+                let each: Vec<String> =
+                    lines.iter().map(|(kind, n, size)| format!("{kind}:{n}={size}")).collect();
+                f.write_str(&each.join(","))
+            }
+        }
+    }
 }
 
 /// The disk's speed as plans assume it.

@@ -5,6 +5,7 @@ mod applies;
 mod args;
 mod config;
 mod data;
+mod device_flags;
 mod devices;
 mod doctor;
 mod ending;

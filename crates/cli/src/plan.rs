@@ -2,6 +2,7 @@
 
 use super::answers::{Say, batches, curve, max_batch};
 use super::args::{PlanOptions, RunOptions};
+use super::device_flags::placement;
 use super::machine::elsewhere;
 use super::{
     Failure, progress,
@@ -59,7 +60,10 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     }
     let start = Instant::now();
     let shown = progress::activity("planning");
-    let found = forecast.plan(setup.line_bytes);
+    let found = match run.devices.are_logical() {
+        true => setup.trainer.plan(&setup.data),
+        false => forecast.plan(setup.line_bytes),
+    };
     drop(shown);
     answers.insert("planning_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
     answers.insert("cached".into(), json!(setup.trainer.searches() == 0));
@@ -81,11 +85,17 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     }
     if !answered {
         show(&plans.sheet.to_string());
+        if run.devices.log_placement {
+            show(&placement(&plans));
+        }
     }
     if run.json {
         let _shown = progress::activity("searching for the smallest line");
         let mut object = planned(&plans);
-        extend(&mut object, &figures(&mut forecast, &plans)?);
+        match run.devices.are_logical() {
+            true => extend(&mut object, &json!({ "feasible": true })),
+            false => extend(&mut object, &figures(&mut forecast, &plans)?),
+        }
         extend(&mut object, &Value::Object(answers));
         say(&object.to_string());
     }
@@ -94,6 +104,10 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
 
 /// The answer to a run that is known to need more than the line, or is too large for it for a simple reason.
 pub fn refused(options: &RunOptions, setup: &Setup) -> Option<Failure> {
+    // Those are answers for one device.
+    if options.devices.are_logical() {
+        return None;
+    }
     refusal_cache::known(options, setup).or_else(|| too_large::refuse(options, setup))
 }
 

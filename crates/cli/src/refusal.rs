@@ -35,7 +35,7 @@ const NOTEWORTHY_SLOWDOWN: f64 = 0.1;
 /// Notes in the load sheet if a step that the line makes much slower would be faster with batch norm split.
 pub fn note_split(plans: &mut TrainingPlan, options: &RunOptions) {
     let line_bytes = plans.sheet.line_bytes;
-    if plans.sheet.slowdown() <= NOTEWORTHY_SLOWDOWN {
+    if plans.sheet.slowdown() <= NOTEWORTHY_SLOWDOWN || options.devices.are_logical() {
         return;
     }
     let options = under(options, line_bytes);
@@ -57,7 +57,7 @@ pub fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
         return RunOptions { elsewhere, json: false, ..options.clone() };
     }
     if options.machine.device != Device::Cpu {
-        let device_memory = Some(DeviceMemory::of_any(Size::Bytes(line_bytes)));
+        let device_memory = Some(DeviceMemory::One(Size::Bytes(line_bytes)));
         let machine = MachineOptions { device_memory, ..options.machine.clone() };
         return RunOptions { machine, json: false, ..options.clone() };
     }
@@ -86,8 +86,8 @@ pub fn refuse(
     show: bool,
 ) -> Result<TrainingPlan, Failure> {
     let TrainError::Plan(PlanError::Infeasible(short)) = &error else { return Err(error.into()) };
-    // Another line of the computing space does not help where host memory is short.
-    if short.space == Space::Host {
+    // Another line of the computing space does not help where host memory is short; and alternatives are for one device.
+    if short.space == Space::Host || options.devices.are_logical() {
         return Err(error.into());
     }
     let shown = progress::activity("searching for the smallest line");

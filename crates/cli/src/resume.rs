@@ -107,6 +107,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.micro_batches = given.micro_batches.or(parts);
     kept.running = kept.running.resumed(&given.running);
     kept.machine = given.machine.clone();
+    kept.devices = given.devices.clone();
     kept.input = InputOptions {
         skip_bad: given.input.skip_bad.or(kept.input.skip_bad),
         max_pixels: given.input.max_pixels.or(kept.input.max_pixels),

@@ -126,9 +126,15 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch.min(most);
     let rate = options.update.rate()?;
     let (inputs, classes) = (model.inputs(), model.target().bound.is_some());
-    let (executor, device_line) = run_executor(options, threads, line_bytes)?;
-    let trainer = Trainer::new(model, options.update.optimizer()?)
-        .executor(executor)
+    let trainer = Trainer::new(model, options.update.optimizer()?);
+    let (trainer, device_line) = match options.devices.logical(options, threads, line_bytes)? {
+        Some(devices) => (trainer.replicas(&devices), None),
+        None => {
+            let (executor, device_line) = run_executor(options, threads, line_bytes)?;
+            (trainer.executor(executor), device_line)
+        }
+    };
+    let trainer = trainer
         .batch(batch)
         .accumulate(accumulate)
         .kinds(&[BatchKind::Train, BatchKind::Evaluate])
@@ -209,6 +215,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         };
         ("spill-speed", speed)
     }));
+    chosen.extend(options.devices.replicas.map(|devices| ("replicas", devices.to_string())));
+    let device_memory = options.machine.device_memory.as_ref().filter(|_| options.elsewhere.is_none());
+    chosen.extend(device_memory.map(|memory| ("device-memory", memory.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     let line_bytes = device_line.unwrap_or(line_bytes);
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
@@ -313,13 +322,21 @@ fn run_executor(
     if let Some(gpu) = devices::gpu(&options.machine, options.check_memory)? {
         return Ok((gpu.executor, Some(gpu.line_bytes)));
     }
+    Ok((cpu_executor(options, threads, line_bytes)?, None))
+}
+
+/// The processor as the executor of a run under a line.
+pub fn cpu_executor(
+    options: &RunOptions,
+    threads: usize,
+    line_bytes: usize,
+) -> Result<Box<dyn Executor>, Failure> {
     let executor = cpu(threads)?;
     let executor = if options.check_memory { executor.checked() } else { executor };
-    let executor = match spill_folder(options)? {
+    Ok(Box::new(match spill_folder(options)? {
         Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),
         None => executor,
-    };
-    Ok((Box::new(executor), None))
+    }))
 }
 
 /// The executor with the disk speed that the flags give, if any, for a run under a line. The folder may be created later.

@@ -2,6 +2,7 @@
 
 use super::args::{ModelOptions, RunOptions};
 use super::config::resolved;
+use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::plan::{planned, refused};
 use super::run_folder::{self, RunFolder, WEIGHTS};
@@ -48,6 +49,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         say(&plans.sheet.to_string());
     } else {
         say(&summary::summary(options, &setup, &plans));
+    }
+    if options.devices.log_placement {
+        say(&placement(&plans));
     }
     let (host_bytes, _) = plans.sheet.host_total_and_line();
     check_available(host_bytes, setup.available_bytes)?;

@@ -216,5 +216,6 @@ fn family(op: &Op) -> &'static str {
         Op::Loss(_) => "loss",
         Op::Random(_) => "random",
         Op::Quantise(_) => "quantise",
+        Op::Exchange(_) => "exchange",
     }
 }

@@ -63,6 +63,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Fused(region) => region.instructions.iter().map(|i| elementwise(&i.op)).sum(),
         Op::Movement(_)
         | Op::Random(_)
+        | Op::Exchange(_)
         | Op::Quantise(Quantise::Encode { .. })
         | Op::Reduce(
             Reduce::Max { .. } | Reduce::Min { .. } | Reduce::Argmax | Reduce::Argmin | Reduce::TopK { .. },
@@ -91,6 +92,8 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
     let last = |i: usize| shape(i).last().copied().unwrap_or(1);
     match op {
         Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) | Op::Quantise(_) => 0,
+        // Bytes arrive as they were sent.
+        Op::Exchange(_) => 0,
         Op::Reduce(
             Reduce::Sum { start, end }
             | Reduce::SquareSum { start, end }

@@ -3,7 +3,9 @@
 use crate::device::CpuDevice;
 use crate::dispatch::CpuTarget;
 use crate::isa::{Isa, UnavailableIsa};
-use plimsoll_plan::{ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, Tiers};
+use plimsoll_plan::{
+    Connection, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, Tiers,
+};
 use plimsoll_runtime::transfer::{FileQueue, Rates, STAGING_BYTES};
 use plimsoll_runtime::{KernelExecutor, Options, Queues, SingleKernel, StepTimes, prepare, single_kernel};
 use std::path::PathBuf;
@@ -111,6 +113,18 @@ impl Cpu {
         Self { options: Options { checked: true, ..self.options }, ..self }
     }
 
+    fn prepare_with(
+        &self,
+        plans: Arc<PlanSet>,
+        options: &Options,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        let queues = |plans: &PlanSet| {
+            let file = FileQueue::for_run(self.spill.as_deref(), plans.tier_bytes.file)?;
+            Ok(Queues { host: None, file })
+        };
+        prepare(plans, &self.target, self.device.clone(), queues, options)
+    }
+
     /// An executor that records how long every step takes, for the plans of its last [`Executor::prepare`].
     pub fn timed(self, times: Arc<StepTimes>) -> Self {
         Self { options: Options { times: Some(times), ..self.options }, ..self }
@@ -130,11 +144,15 @@ impl Executor for Cpu {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        let queues = |plans: &PlanSet| {
-            let file = FileQueue::for_run(self.spill.as_deref(), plans.tier_bytes.file)?;
-            Ok(Queues { host: None, file })
-        };
-        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
+        self.prepare_with(plans, &self.options)
+    }
+
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        self.prepare_with(plans, &Options { connection: Some(connection), ..self.options.clone() })
     }
 }
 

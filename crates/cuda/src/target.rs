@@ -42,7 +42,8 @@ pub fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Index(_)
         | Op::Loss(_)
         | Op::Random(_)
-        | Op::Quantise(_) => false,
+        | Op::Quantise(_)
+        | Op::Exchange(_) => false,
     };
     if !reads_before_writing {
         return Vec::new();

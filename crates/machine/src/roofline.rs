@@ -74,7 +74,8 @@ fn is_product(op: &Op) -> bool {
         | Op::Index(_)
         | Op::Loss(_)
         | Op::Random(_)
-        | Op::Quantise(_) => false,
+        | Op::Quantise(_)
+        | Op::Exchange(_) => false,
     }
 }
 

@@ -73,10 +73,11 @@ pub struct Infeasible {
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sheet, peak) = (&self.sheet, &self.sheet.peak);
-        let line = match (self.space, &sheet.host) {
-            (Space::Host, _) => "the line of host memory",
-            (Space::Computing, Some(_)) => "the line of device memory",
-            (Space::Computing, None) => "the line",
+        let line = match (self.space, &sheet.host, &sheet.device) {
+            (Space::Host, ..) => "the line of host memory".to_string(),
+            (Space::Computing, Some(_), _) => "the line of device memory".to_string(),
+            (Space::Computing, None, Some(device)) => format!("the line of {device}"),
+            (Space::Computing, None, None) => "the line".to_string(),
         };
         let arena_bytes = match (self.space, &sheet.host) {
             (Space::Host, Some(host)) => host.arena_bytes,

@@ -1,6 +1,6 @@
 //! The contract between plans and what runs them.
 
-use crate::{Entry, PlanSet, Target, Tiers};
+use crate::{Connection, Entry, PlanSet, Target, Tiers};
 use plimsoll_graph::NodeId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +57,15 @@ pub trait Executor {
     }
     /// Allocates all memory, after which running allocates nothing. States are zero.
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError>;
+    /// As [`Executor::prepare`], for a device that runs beside others.
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        let _ = (plans, connection);
+        Err(ExecuteError::Input(format!("{} cannot run beside other devices", self.target().name())))
+    }
     /// What it will take of host memory beyond what it holds already: a driver's and libraries' part of it, where there is a
     /// device.
     fn host_entries(&self) -> Vec<Entry> {
@@ -104,6 +113,14 @@ impl Executor for Box<dyn Executor> {
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         self.as_ref().prepare(plans)
+    }
+
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        self.as_ref().prepare_connected(plans, connection)
     }
 
     fn host_entries(&self) -> Vec<Entry> {

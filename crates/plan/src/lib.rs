@@ -31,6 +31,7 @@ pub mod sheet;
 mod size;
 mod target;
 mod tier;
+mod transport;
 mod verify;
 pub mod workload;
 
@@ -49,10 +50,13 @@ pub use plan::{
     StateHome, StatePlacement, Step,
 };
 pub use remat::least_rematerialization;
-pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words};
+pub use sheet::{
+    DeviceRow, Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words,
+};
 pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
+pub use transport::{BatchPart, Connection, Message, Passing, Transport, exchange};
 pub use verify::{At, VerifyError, verify, verify_hazards};
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What a plan is.
 
 use crate::{Direction, LoadSheet, PerTier, Queue, Tier};
-use plimsoll_graph::{Graph, NodeId, Numerics, ValueId};
+use plimsoll_graph::op::Exchange;
+use plimsoll_graph::{Graph, Node, NodeId, Numerics, Op, ValueId};
 use plimsoll_tensor::TensorType;
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
@@ -205,6 +206,22 @@ impl ExecutionPlan {
             }
             _ => None,
         })
+    }
+
+    /// Bytes that a device receives from others in a step.
+    pub fn received_bytes(&self, device: usize) -> u64 {
+        self.graph.nodes.iter().map(|node| self.node_received_bytes(node, device)).sum()
+    }
+
+    /// Bytes that a device receives from others in a step by a node.
+    pub fn node_received_bytes(&self, node: &Node, device: usize) -> u64 {
+        let Op::Exchange(op) = &node.op else { return 0 };
+        let times = match *op {
+            Exchange::Receive { wraps, .. } => self.graph.micro_batches - usize::from(wraps),
+            Exchange::Share { from, .. } => usize::from(from as usize != device),
+            Exchange::Send { .. } => 0,
+        };
+        (times * op.received_bytes()) as u64
     }
 
     /// Bytes written to each tier in a step, with the states of its set.

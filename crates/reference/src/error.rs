@@ -51,6 +51,12 @@ pub enum EvaluateError {
         /// One past the largest value allowed.
         range: usize,
     },
+    /// The op passes values between devices, so it means nothing by itself.
+    #[error("{op} runs in a plan of several devices")]
+    Devices {
+        /// The op's name.
+        op: &'static str,
+    },
 }
 
 fn types(list: &[TensorType]) -> String {

@@ -40,6 +40,7 @@ pub fn evaluate(
         Op::Loss(op) => loss::evaluate(op, &tensors),
         Op::Random(op) => random::evaluate(op, inputs),
         Op::Quantise(op) => quantise::evaluate(*op, &tensors),
+        Op::Exchange(_) => Err(EvaluateError::Devices { op: op.name() }),
     }?;
     for (&output, sum) in folds.iter().zip(accumulate) {
         values[output].iter_mut().zip(sum.to_f64()).for_each(|(value, sum)| *value += sum);

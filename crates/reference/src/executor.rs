@@ -1,8 +1,11 @@
 //! Runs graphs node by node with [`evaluate`]: no arena, no schedule, no threads.
 
 use crate::evaluate;
-use plimsoll_graph::{Graph, Node, ValueId};
-use plimsoll_plan::{ExecuteError, Executor, Kernel, KernelQuery, PlanSet, Prepared, Target, Unsupported};
+use plimsoll_graph::{Graph, Input, Node, Op, ValueId};
+use plimsoll_plan::{
+    BatchPart, Connection, ExecuteError, Executor, Kernel, KernelQuery, Passing, PlanSet, Prepared, Target,
+    Transport, Unsupported, exchange,
+};
 use plimsoll_tensor::{Tensor, TensorType};
 use std::sync::Arc;
 
@@ -35,9 +38,15 @@ impl Executor for Reference {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        let states = plans.states.iter().map(|s| Tensor::zeros(s.ty.clone())).collect();
-        let outputs = plans.plans.iter().map(|_| Vec::new()).collect();
-        Ok(Box::new(ReferencePrepared { plans, states, outputs }))
+        Ok(Box::new(ReferencePrepared::new(plans, None)))
+    }
+
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        Ok(Box::new(ReferencePrepared::new(plans, Some(connection))))
     }
 }
 
@@ -46,12 +55,42 @@ struct ReferencePrepared {
     states: Vec<Tensor>,
     /// Outputs of each plan's last run.
     outputs: Vec<Vec<Tensor>>,
+    connection: Option<Connection>,
+    /// The values of the last run: another device may still read what was sent.
+    kept: Vec<Option<Tensor>>,
+}
+
+impl ReferencePrepared {
+    fn new(plans: Arc<PlanSet>, connection: Option<Connection>) -> Self {
+        let states = plans.states.iter().map(|s| Tensor::zeros(s.ty.clone())).collect();
+        let outputs = plans.plans.iter().map(|_| Vec::new()).collect();
+        Self { plans, states, outputs, connection, kept: Vec::new() }
+    }
+
+    /// The index of a planned state.
+    fn state(&self, name: &str) -> usize {
+        self.plans.states.iter().position(|s| s.name == name).expect("planned states are known")
+    }
+
+    /// Takes the new states and the outputs of a run.
+    fn collect(&mut self, plan: usize, values: &Values<'_>) -> Result<(), ExecuteError> {
+        for state in &values.graph.states {
+            if let Some(output) = state.output {
+                let index = self.state(&state.name);
+                self.states[index] = values.get(output)?.clone();
+            }
+        }
+        let outputs = values.graph.outputs.iter().map(|o| values.get(o.value).cloned());
+        self.outputs[plan] = outputs.collect::<Result<_, _>>()?;
+        Ok(())
+    }
 }
 
 /// The values of a run so far.
 struct Values<'g> {
     graph: &'g Graph,
     tensors: Vec<Option<Tensor>>,
+    transport: Option<&'g dyn Transport>,
 }
 
 impl Values<'_> {
@@ -60,7 +99,10 @@ impl Values<'_> {
         found.ok_or_else(|| ExecuteError::Input(format!("{value} is read before it is written")))
     }
 
-    fn run(&mut self, node: &Node) -> Result<(), ExecuteError> {
+    fn run(&mut self, node: &Node, micro_batch: usize) -> Result<(), ExecuteError> {
+        if matches!(node.op, Op::Exchange(_)) {
+            return self.exchange(node, micro_batch);
+        }
         let gather = |ids: &[ValueId]| ids.iter().map(|&v| self.get(v)).collect::<Result<Vec<_>, _>>();
         let (inputs, sums) = (gather(&node.inputs)?, gather(&node.accumulate)?);
         let types: Vec<&TensorType> = self.graph.output_types(node);
@@ -74,6 +116,75 @@ impl Values<'_> {
         }
         Ok(())
     }
+
+    /// Runs every micro-batch, then the optimizer step.
+    fn run_all(&mut self, inputs: &[&[u8]], part: Option<BatchPart>) -> Result<(), ExecuteError> {
+        let graph = self.graph;
+        let optimizer_step = graph.optimizer_step();
+        for micro_batch in 0..graph.micro_batches {
+            for (input, bytes) in graph.inputs.iter().zip(inputs) {
+                let mut tensor = Tensor::zeros(graph.ty(input.value).clone());
+                tensor.copy_from_bytes(slice(graph, input, bytes, part, micro_batch)?);
+                self.tensors[input.value.index()] = Some(tensor);
+            }
+            for (node, _) in graph.nodes.iter().zip(&optimizer_step).filter(|(_, once)| !**once) {
+                self.run(node, micro_batch)?;
+            }
+            for accumulator in &graph.accumulators {
+                self.tensors[accumulator.input.index()] = Some(self.get(accumulator.output)?.clone());
+            }
+        }
+        let after = graph.micro_batches;
+        let mut update = graph.nodes.iter().zip(&optimizer_step).filter(|(_, once)| **once);
+        update.try_for_each(|(node, _)| self.run(node, after))
+    }
+
+    /// Passes sums to other devices or from them.
+    fn exchange(&mut self, node: &Node, micro_batch: usize) -> Result<(), ExecuteError> {
+        let (Op::Exchange(op), Some(transport)) = (&node.op, self.transport) else {
+            return Err(refused("the plan is one of several devices'".into()));
+        };
+        for (&sum, &output) in node.accumulate.iter().zip(&node.outputs) {
+            self.tensors[output.index()] = Some(self.get(sum)?.clone());
+        }
+        let at = (micro_batch, self.graph.micro_batches);
+        let passed = exchange(op, transport, at, |sum, passing| {
+            let Some(tensor) = &mut self.tensors[node.outputs[sum].index()] else { return Ok(()) };
+            match passing {
+                Passing::Receive(from, message) => transport.receive(from, message, tensor.as_bytes_mut()),
+                // SAFETY: the tensor is replaced when this node sends again, in the next micro-batch, when the chain has come
+                // around, or in the next run.
+                Passing::Send(to, message) => unsafe { transport.send(to, message, tensor.as_bytes()) },
+            }
+        });
+        passed.map_err(|reason| {
+            let (layer, op) = (node.layer.to_string(), node.op.name());
+            ExecuteError::Step { layer, op, reason }
+        })
+    }
+}
+
+/// The bytes of an input in a micro-batch.
+fn slice<'b>(
+    graph: &Graph,
+    input: &Input,
+    bytes: &'b [u8],
+    part: Option<BatchPart>,
+    micro_batch: usize,
+) -> Result<&'b [u8], ExecuteError> {
+    let size = graph.ty(input.value).bytes();
+    let parts = if input.batched { graph.micro_batches } else { 1 };
+    let found = match part.filter(|_| input.batched) {
+        Some(part) => part.rows(bytes, size, graph.examples, micro_batch),
+        None if bytes.len() == size * parts => {
+            bytes.get(if input.batched { micro_batch } else { 0 } * size..).and_then(|rest| rest.get(..size))
+        }
+        None => None,
+    };
+    found.ok_or_else(|| {
+        let (name, wants, has) = (&input.name, size * parts, bytes.len());
+        refused(format!("input `{name}` takes {wants} bytes, {has} were given"))
+    })
 }
 
 fn refused(what: String) -> ExecuteError {
@@ -91,48 +202,21 @@ impl Prepared for ReferencePrepared {
                 inputs.len()
             )));
         }
-        let index =
-            |name: &str| plans.states.iter().position(|s| s.name == name).expect("planned states are known");
-        let mut values = Values { graph, tensors: vec![None; graph.value_count()] };
+        let connection = self.connection.clone();
+        let part = connection.as_ref().and_then(|connection| connection.parts[plan]);
+        let transport = connection.as_ref().map(|connection| connection.transport.as_ref());
+        let mut values = Values { graph, tensors: vec![None; graph.value_count()], transport };
         for state in &graph.states {
-            values.tensors[state.input.index()] = Some(self.states[index(&state.name)].clone());
+            values.tensors[state.input.index()] = Some(self.states[self.state(&state.name)].clone());
         }
         for accumulator in &graph.accumulators {
             values.tensors[accumulator.input.index()] =
                 Some(Tensor::zeros(graph.ty(accumulator.input).clone()));
         }
-        let optimizer_step = graph.optimizer_step();
-        for micro_batch in 0..graph.micro_batches {
-            for (input, bytes) in graph.inputs.iter().zip(inputs) {
-                let mut tensor = Tensor::zeros(graph.ty(input.value).clone());
-                let (size, parts) =
-                    (tensor.ty().bytes(), if input.batched { graph.micro_batches } else { 1 });
-                if bytes.len() != size * parts {
-                    let (name, wants, has) = (&input.name, size * parts, bytes.len());
-                    return Err(refused(format!("input `{name}` takes {wants} bytes, {has} were given")));
-                }
-                let part = if input.batched { micro_batch } else { 0 };
-                tensor.copy_from_bytes(&bytes[part * size..(part + 1) * size]);
-                values.tensors[input.value.index()] = Some(tensor);
-            }
-            for (node, _) in graph.nodes.iter().zip(&optimizer_step).filter(|(_, once)| !**once) {
-                values.run(node)?;
-            }
-            for accumulator in &graph.accumulators {
-                values.tensors[accumulator.input.index()] = Some(values.get(accumulator.output)?.clone());
-            }
-        }
-        for (node, _) in graph.nodes.iter().zip(&optimizer_step).filter(|(_, once)| **once) {
-            values.run(node)?;
-        }
-        for state in &graph.states {
-            if let Some(output) = state.output {
-                self.states[index(&state.name)] = values.get(output)?.clone();
-            }
-        }
-        let outputs = graph.outputs.iter().map(|o| values.get(o.value).cloned());
-        self.outputs[plan] = outputs.collect::<Result<_, _>>()?;
-        Ok(())
+        let ran = values.run_all(inputs, part);
+        let result = ran.and_then(|()| self.collect(plan, &values));
+        self.kept = values.tensors;
+        result
     }
 
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {

@@ -9,6 +9,7 @@
 //! - `queues`: [`TransferQueue`], what moves bytes between the arena and a tier beside the kernels, and a run's set of them;
 //! - [`transfer`]: the queue of the spill file, and the speed of a disk;
 //! - [`spill`]: the file that offloaded bytes are in;
+//! - `replicas`: several devices that run one step together; `shared_memory`: the transport between devices of one process;
 //! - `checked`: the mode that finds kernels that touch memory outside their buffers; `non_finite`: the search for the first
 //!   node that makes a number that is not finite; `step_times`: how long each step takes.
 
@@ -19,6 +20,8 @@ mod device;
 mod lower;
 mod non_finite;
 mod queues;
+mod replicas;
+mod shared_memory;
 pub mod spill;
 mod step_loop;
 mod step_times;
@@ -26,6 +29,7 @@ pub mod transfer;
 
 pub use device::{Device, KernelExecutor, Memory, Operands, SingleKernel, single_kernel};
 pub use queues::{Queues, Ticket, TransferQueue};
+pub use replicas::{ReplicaDevice, prepare_replicas};
 pub use step_loop::{Options, prepare};
 pub use step_times::StepTimes;
 

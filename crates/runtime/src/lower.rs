@@ -3,7 +3,8 @@
 use super::chunked_update::ChunkedUpdate;
 use super::device::Device;
 use super::queues::Place;
-use plimsoll_graph::{BatchRelation, NodeId, ValueId};
+use plimsoll_graph::op::Exchange;
+use plimsoll_graph::{BatchRelation, NodeId, Op, ValueId};
 use plimsoll_plan::{
     Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome, Waits,
 };
@@ -39,6 +40,8 @@ pub enum Command<C> {
     /// Starts a store of the first read.
     Store(Place),
     ChunkedUpdate(Box<ChunkedUpdate<C>>),
+    /// Passes sums, the writes, to other devices or from them.
+    Exchange(Exchange),
 }
 
 /// A range of the arena.
@@ -128,6 +131,9 @@ impl<D: Device> Lowering<'_, D> {
                 self.lowered(command, &present(reads), &present(writes), workspace)
             }
             Action::Run { node, reads, writes, workspace } => {
+                if let Op::Exchange(op) = &self.plan.graph.node(*node).op {
+                    return Ok(self.lowered(Command::Exchange(op.clone()), reads, writes, none));
+                }
                 let query =
                     KernelQuery::new(&self.plan.graph, &self.batch_relations, self.plan.graph.node(*node));
                 let call = self.device.find(&query);

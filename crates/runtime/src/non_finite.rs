@@ -65,6 +65,7 @@ fn may_be_negative_infinity(op: &Op, output: usize) -> bool {
         | Op::Index(_)
         | Op::Loss(_)
         | Op::Random(_)
-        | Op::Quantise(_) => false,
+        | Op::Quantise(_)
+        | Op::Exchange(_) => false,
     }
 }

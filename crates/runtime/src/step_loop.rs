@@ -7,10 +7,10 @@ use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
 use super::step_name;
 use super::step_times::StepTimes;
-use plimsoll_graph::NodeId;
+use plimsoll_graph::{NodeId, Op};
 use plimsoll_plan::{
-    BufferKind, Direction, ExecuteError, ExecutionPlan, Extra, PlanSet, Prepared, StateHome, Target, verify,
-    verify_hazards,
+    BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Passing,
+    PlanSet, Prepared, StateHome, Target, exchange, verify, verify_hazards,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ pub struct Options {
     pub checked: bool,
     /// Where the time of every step is recorded, for the plans prepared last.
     pub times: Option<Arc<StepTimes>>,
+    /// The other devices of the run, if there are any.
+    pub connection: Option<Connection>,
 }
 
 /// Checks plans, which are a target's, lowers them for its device, opens the queues of the tiers they use, and maps their arena.
@@ -42,6 +44,10 @@ pub fn prepare<D: Device + 'static>(
     let waits: Vec<_> = plans.plans.iter().map(ExecutionPlan::waits).collect();
     let checked = verify(&plans).and_then(|()| verify_hazards(&plans, &waits));
     checked.map_err(|e| ExecuteError::Input(format!("the plan failed its check: {e}")))?;
+    let exchanges = |plan: &ExecutionPlan| plan.graph.nodes.iter().any(|n| matches!(n.op, Op::Exchange(_)));
+    if options.connection.is_none() && plans.plans.iter().any(exchanges) {
+        return Err(ExecuteError::Input("the plan is one of several devices'".into()));
+    }
     let lowered =
         plans.plans.iter().zip(waits).map(|(plan, waits)| lower(&plans, plan, waits, device.as_ref()));
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
@@ -66,6 +72,7 @@ pub fn prepare<D: Device + 'static>(
         arena,
         shadow,
         times: options.times.clone(),
+        connection: options.connection.clone(),
         extra: Extra::default(),
         device,
         reads: Vec::with_capacity(most_reads),
@@ -84,6 +91,7 @@ struct StepLoop<D: Device> {
     arena: D::Memory,
     shadow: Option<ShadowArena>,
     times: Option<Arc<StepTimes>>,
+    connection: Option<Connection>,
     /// Of the last run.
     extra: Extra,
     device: Arc<D>,
@@ -141,6 +149,34 @@ impl<D: Device> StepLoop<D> {
                     let (from, bytes) = (self.reads[0].cast_mut(), step.reads[0].bytes);
                     self.transfers.start_step(index, Direction::Store, *to, from, bytes)
                 }
+            }
+            Command::Exchange(op) => {
+                let micro_batches = self.plans.plans[plan].graph.micro_batches;
+                let Some(connection) = &self.connection else {
+                    return Err(ExecuteError::Input("there is no other device".into()));
+                };
+                let (transport, writes) = (connection.transport.as_ref(), &self.writes);
+                let ran = exchange(op, transport, (micro_batch, micro_batches), |sum, passing| {
+                    let bytes = step.writes[sum].bytes;
+                    // SAFETY: regions of the arena, which no other step uses now. `verify` has shown that sums lie in their
+                    // accumulators: nothing is written there before the chain comes around, or the next run.
+                    unsafe {
+                        match passing {
+                            Passing::Receive(from, message) => {
+                                let into = std::slice::from_raw_parts_mut(writes[sum], bytes);
+                                transport.receive(from, message, into)
+                            }
+                            Passing::Send(to, message) => {
+                                let sent = std::slice::from_raw_parts(writes[sum], bytes);
+                                transport.send(to, message, sent)
+                            }
+                        }
+                    }
+                });
+                ran.map_err(|reason| {
+                    let (layer, op) = step_name(&self.plans.plans[plan], index);
+                    ExecuteError::Step { layer, op, reason }
+                })
             }
             Command::ChunkedUpdate(update) => {
                 let (device, transfers) = (self.device.as_ref(), &self.transfers);
@@ -210,6 +246,7 @@ impl<D: Device> StepLoop<D> {
     }
 
     fn copy_inputs(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
+        let part = self.connection.as_ref().and_then(|connection| connection.parts[plan]);
         let plan = &self.plans.plans[plan];
         if inputs.len() != plan.graph.inputs.len() {
             let (wants, has) = (plan.graph.inputs.len(), inputs.len());
@@ -220,6 +257,10 @@ impl<D: Device> StepLoop<D> {
         }
         for buffer in &plan.buffers {
             match buffer.kind {
+                BufferKind::Input(i) if plan.graph.inputs[i].batched && part.is_some() => {
+                    self.copy_part(plan, part, buffer, inputs[i])?;
+                    Ok(())
+                }
                 BufferKind::Input(i) => {
                     if inputs[i].len() != buffer.bytes {
                         let (name, wants, has) = (&plan.graph.inputs[i].name, buffer.bytes, inputs[i].len());
@@ -235,6 +276,29 @@ impl<D: Device> StepLoop<D> {
                 BufferKind::State(_) | BufferKind::Value | BufferKind::Workspace => Ok(()),
             }
             .map_err(ExecuteError::Device)?;
+        }
+        Ok(())
+    }
+
+    /// Copies this device's rows of an input of the whole batch.
+    fn copy_part(
+        &self,
+        plan: &ExecutionPlan,
+        part: Option<BatchPart>,
+        buffer: &Buffer,
+        batch: &[u8],
+    ) -> Result<(), ExecuteError> {
+        let (examples, micro_batches) = (plan.graph.examples, plan.graph.micro_batches);
+        let bytes = buffer.bytes / micro_batches;
+        for micro_batch in 0..micro_batches {
+            let rows = part.and_then(|part| part.rows(batch, bytes, examples, micro_batch));
+            let rows = rows.ok_or_else(|| {
+                ExecuteError::Input(format!("the batch is too small for the plan `{}`", plan.name))
+            })?;
+            // SAFETY: no transfer uses inputs.
+            let copied =
+                unsafe { self.device.copy_in(&self.arena, buffer.offset + micro_batch * bytes, rows) };
+            copied.map_err(ExecuteError::Device)?;
         }
         Ok(())
     }

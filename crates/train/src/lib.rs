@@ -30,6 +30,7 @@
 //! | micro-batches, rematerialization, offload: which a run uses | `plimsoll_plan`'s `choice` ([`plimsoll_plan::Chooser`]), called by `trainer/planning.rs` |
 //! | graphs of batch types, gradient accumulation over micro-batches | `trainer/graphs.rs` |
 //! | byte accounting outside the arena | `trainer/accounting.rs`, under the entry names of [`plimsoll_plan::sheet`] |
+//! | replicas on logical devices: parts of the batch, a plan for each | `trainer/devices.rs` ([`LogicalDevices`]), `trainer/replicas.rs` |
 //! | plans under many lines: floor, curve | `trainer/forecast.rs` ([`Forecast`]) |
 //! | events, callbacks, early stopping, the memory watch | `session/event.rs`, `session/callback.rs`, `session/watch.rs` |
 //! | the layer a NaN came from | `session/diverged.rs` ([`Diverged`]) |
@@ -63,4 +64,4 @@ pub use session::{
     Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
     OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress, TrainEvent, Watch,
 };
-pub use trainer::{BatchKind, Forecast, Tally, Trainer, TrainingPlan, tally};
+pub use trainer::{BatchKind, Forecast, LogicalDevices, Tally, Trainer, TrainingPlan, tally};

@@ -69,6 +69,14 @@ fn the_measured_peak_is_the_planned_one_at_common_sizes() {
 }
 
 #[test]
+fn the_measured_peak_is_the_planned_one_on_several_devices() {
+    for (model, batch, devices) in [("mlp", "64", "2"), ("lenet", "240", "3")] {
+        let arguments = own(&["--batch", batch, "--replicas", devices]);
+        holds(&format!("{model}-{batch}-on-{devices}"), &[common(model), arguments].concat());
+    }
+}
+
+#[test]
 fn the_measured_peak_is_the_planned_one_for_the_whole_zoo() {
     for entry in &ZOO {
         let ZooOptions { classes, image, context, layers, width, heads, .. } = entry.small;

@@ -214,6 +214,7 @@ fn family(op: &Op) -> usize {
         Op::Random(_) => 14,
         Op::Quantise(_) => 15,
         Op::Recurrent(_) => 16,
+        Op::Exchange(_) => 17,
     }
 }
 

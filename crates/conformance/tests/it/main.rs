@@ -21,6 +21,7 @@ mod plans_are_lean;
 mod random_shapes;
 mod recipes;
 mod reference_matches_frozen_numbers;
+mod replicas;
 mod split_batch_norm;
 mod splits;
 mod torch_weights;

@@ -45,6 +45,8 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Loss(op) => loss::find(op, query),
         Op::Random(op) => random::find(op, query),
         Op::Quantise(op) => quantise::find(*op, query),
+        // The runtime itself runs them, with a transport.
+        Op::Exchange(_) => None,
     }
 }
 
@@ -67,7 +69,8 @@ fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Index(_)
         | Op::Loss(_)
         | Op::Random(_)
-        | Op::Quantise(_) => false,
+        | Op::Quantise(_)
+        | Op::Exchange(_) => false,
     };
     if !reads_before_writing {
         return Vec::new();

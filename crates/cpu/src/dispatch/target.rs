@@ -3,6 +3,7 @@
 use super::cost::{self, Core};
 use super::{find, in_place};
 use crate::isa::Isa;
+use plimsoll_graph::Op;
 use plimsoll_plan::{Kernel, KernelQuery, Target, Unsupported};
 
 /// Alignment of buffers: more than a cache line and a vector, and what direct I/O needs of memory.
@@ -55,6 +56,10 @@ impl Target for CpuTarget {
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        if let Op::Exchange(op) = query.op {
+            let bytes = op.received_bytes() as u64;
+            return Ok(Kernel { nanoseconds: bytes * self.copy_ns_per_mib() >> 20, ..Kernel::default() });
+        }
         let call = find(query).ok_or_else(|| Unsupported {
             target: self.name(),
             op: query.op.name(),

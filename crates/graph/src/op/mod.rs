@@ -6,6 +6,7 @@
 mod attention;
 mod conv;
 mod elementwise;
+mod exchange;
 mod index;
 mod loss;
 mod matmul;
@@ -24,6 +25,7 @@ mod tests;
 pub use attention::Attention;
 pub use conv::{Conv, Geometry, reach, same_padding};
 pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
+pub use exchange::Exchange;
 pub use index::Index;
 pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
@@ -75,6 +77,8 @@ pub enum Op {
     Random(Random),
     /// Floats quantised to bytes.
     Quantise(Quantise),
+    /// Values that pass between devices.
+    Exchange(Exchange),
 }
 
 /// What every family answers.
@@ -109,6 +113,7 @@ impl Op {
             Self::Loss(op) => op,
             Self::Random(op) => op,
             Self::Quantise(op) => op,
+            Self::Exchange(op) => op,
         }
     }
 

@@ -55,6 +55,8 @@ pub(crate) fn load_sheet(
         outside,
         line_bytes: budget.line_bytes,
         host,
+        device: None,
+        devices: Vec::new(),
         offloaded_bytes: offloaded.iter().map(|entry| entry.bytes).sum(),
         offloaded,
         stored_bytes: stored.file,

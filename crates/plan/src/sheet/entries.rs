@@ -97,6 +97,23 @@ pub(crate) fn plans_heap_bytes(plans: &PlanSet) -> usize {
     plans.plans.iter().map(of).sum()
 }
 
+/// The cap of the heap of a process that holds the plans of several devices.
+pub fn process_heap(bytes: usize, devices: &[PlanSet]) -> Entry {
+    let heap = devices.iter().fold(bytes, |sum, plans| sum.saturating_add(plans_heap_bytes(plans)));
+    let steps: usize = devices.iter().flat_map(|set| &set.plans).map(|p| p.steps.len()).sum();
+    Entry::new(HEAP_CAP, heap, format!("plans of {steps} steps, names, text"))
+}
+
+/// What planning the devices of a process one after the other takes beyond the run, if anything. `first` has the load sheet of
+/// the process, of which `before` bytes are there before planning.
+pub fn process_planning(first: &PlanSet, others: &[PlanSet], before: usize) -> Option<Entry> {
+    let each = PLANNING_BYTES_PER_INSTRUCTION + SEARCH_BYTES_PER_INSTRUCTION;
+    let of = |set: &PlanSet| instructions(set.plans.iter().flat_map(|plan| &plan.graph.nodes)) * each;
+    let most = std::iter::once(first).chain(others).map(of).max().unwrap_or(0);
+    let run_bytes = first.sheet.total_bytes.saturating_sub(before);
+    Some(most.saturating_sub(run_bytes)).filter(|bytes| *bytes > 0).map(planning)
+}
+
 fn nodes_heap_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
     instructions(nodes) * HEAP_BYTES_PER_INSTRUCTION
 }

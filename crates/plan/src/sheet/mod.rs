@@ -8,7 +8,7 @@ mod words;
 pub(crate) use build::load_sheet;
 pub use entries::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, PAGE_TABLES, PLANNING,
-    STATE_BUFFER,
+    STATE_BUFFER, process_heap, process_planning,
 };
 pub(crate) use entries::{
     graphs_heap_bytes, heap_cap, largest_arena, link_staging, page_tables, planning, planning_bytes,
@@ -106,6 +106,21 @@ impl HostSheet {
     }
 }
 
+/// One of several devices of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceRow {
+    /// Its name.
+    pub name: String,
+    /// Its arena.
+    pub arena_bytes: usize,
+    /// Its arena with what belongs to it: page tables, staging.
+    pub total_bytes: usize,
+    /// Its line.
+    pub line_bytes: usize,
+    /// Bytes that it receives from the others in a step of the first plan.
+    pub received_bytes: u64,
+}
+
 /// A memory space that has a line of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Space {
@@ -134,6 +149,12 @@ pub struct LoadSheet {
     /// The account of host memory, where the computing space is a device's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<HostSheet>,
+    /// The device that this is the account of, where it is one of several and not that of the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// All devices of the process, if there are several. The arena above is the first one's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceRow>,
     /// What the spill file holds, which is not under the line: offloaded states, and offloaded values of the first plan.
     #[serde(rename = "spilled")]
     pub offloaded: Vec<Entry>,

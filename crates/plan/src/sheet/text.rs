@@ -24,7 +24,8 @@ impl fmt::Display for LoadSheet {
             writeln!(f, "    {:<20} {:>11}   {}", entry.name, in_words(entry.bytes), entry.note)
         };
         let [device, memory] = if self.host.is_some() { [", device memory", "device "] } else { [""; 2] };
-        writeln!(f, "Load sheet for {}{device}", self.target)?;
+        let name = self.device.as_ref().map_or(String::new(), |name| format!("{name}, "));
+        writeln!(f, "Load sheet for {name}{}{device}", self.target)?;
         writeln!(f, "  in the arena, at its peak")?;
         self.arena.iter().try_for_each(|entry| row(f, entry))?;
         writeln!(f, "  {:<22} {:>11}", "arena", in_words(self.arena_bytes))?;
@@ -34,6 +35,18 @@ impl fmt::Display for LoadSheet {
         self.outside.iter().filter(|e| e.bytes > 0).try_for_each(|entry| row(f, entry))?;
         total(f, self.total_bytes)?;
         line(f, &format!("{memory}line"), self.line_bytes, self.total_bytes)?;
+        if !self.devices.is_empty() {
+            writeln!(f, "\n  {:<22} {:>11} {:>13} {:>13}", "device", "arena", "line", "received")?;
+        }
+        for device in &self.devices {
+            let line = match device.line_bytes {
+                usize::MAX => "-".into(),
+                bytes => in_words(bytes),
+            };
+            let received = in_words(device.received_bytes as usize);
+            let arena = in_words(device.arena_bytes);
+            writeln!(f, "  {:<22} {arena:>11} {line:>13} {received:>13}   in a step", device.name)?;
+        }
         if let Some(host) = &self.host {
             writeln!(f, "\nLoad sheet for host memory")?;
             writeln!(

@@ -1,6 +1,7 @@
 //! Tests of the whole planner, and what they share: helpers and random graphs.
 
 mod corrupted;
+mod exchange;
 mod hazard_checker;
 mod hazards;
 mod in_place;

@@ -1,6 +1,6 @@
 //! Everything that can be checked without simulating a plan: its structure, where things are placed, peaks, the sheet.
 
-use super::{VerifyError, placement, structure};
+use super::{VerifyError, exchange, placement, structure};
 use crate::{BufferKind, ExecutionPlan, LoadSheet, PlanSet};
 use placement::state_range;
 
@@ -19,6 +19,7 @@ pub(super) fn check(set: &PlanSet) -> Result<(), VerifyError> {
             placement::check_buffer(set, plan, id, buffer)?;
         }
         placement::check_once(set, plan).map_err(malformed)?;
+        exchange::check(plan).map_err(malformed)?;
         placement::check_overlaps(plan)?;
         check_peaks(set, plan)?;
     }

@@ -11,6 +11,7 @@
 //! The kernels that the planner asked are not asked again.
 
 mod error;
+mod exchange;
 mod figures;
 pub(crate) mod hazards;
 mod memory;

@@ -6,6 +6,7 @@ mod watchdog;
 
 pub use heap::{Heap, Tag, heap_parts, heap_peak, restart_heap_peaks, tagged};
 pub use process::Process;
+pub(crate) use process::thread_bytes;
 pub use watchdog::Watchdog;
 
 #[cfg(target_os = "linux")]

@@ -74,7 +74,7 @@ impl Process {
             None => (measured_program().saturating_sub(embedded), status_count("Threads").unwrap_or(1)),
         };
         let held = if self.known.is_some() { 0 } else { held_already(&trainer, data) };
-        let thread_bytes = THREAD_BYTES.max(THREAD_PAGES * page_bytes());
+        let thread_bytes = thread_bytes();
         let kib = thread_bytes >> 10;
         let entries = [
             Entry::new("program", program_bytes, "code, constants, libraries"),
@@ -90,6 +90,11 @@ impl Process {
         }
         trainer.watch(Watchdog::new().files(program_bytes + embedded).heap(heap_parts))
     }
+}
+
+/// What a thread takes.
+pub(crate) fn thread_bytes() -> usize {
+    THREAD_BYTES.max(THREAD_PAGES * page_bytes())
 }
 
 /// Resident code and constants, and those of the run to come.

@@ -35,6 +35,7 @@ pub use watch::{Held, Overload, Saved, Watch};
 
 use crate::files::STATE_BUFFER_BYTES;
 use crate::metrics::Metric;
+use crate::trainer::Replication;
 use crate::{BatchKind, Progress, TrainError, Trainer};
 use batch_plan::{BatchPlan, MAX_INPUTS};
 use feed::Feed;
@@ -42,6 +43,7 @@ use init::initialize;
 use plimsoll_data::{Batches, Cursor, Dataset, Pipeline};
 use plimsoll_nn::{LOSS_SCALE, Model, SKIPPED_STEPS};
 use plimsoll_plan::{PlanSet, Prepared};
+use plimsoll_runtime::{ReplicaDevice, prepare_replicas};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -100,7 +102,12 @@ pub struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(trainer: Trainer, plans: PlanSet, data: Dataset) -> Result<Self, TrainError> {
+    pub(crate) fn new(
+        trainer: Trainer,
+        plans: PlanSet,
+        others: &[Arc<PlanSet>],
+        data: Dataset,
+    ) -> Result<Self, TrainError> {
         let setting_count = trainer.optimizer.setting_names().len();
         let inputs = trainer.max_over_models(|model| model.inputs().len()) + 4 + setting_count;
         if inputs > MAX_INPUTS {
@@ -123,7 +130,7 @@ impl Session {
             Some(_) => data.train.fingerprint()?,
             None => String::new(),
         };
-        let mut prepared = trainer.chosen_executor().prepare(plans.clone())?;
+        let mut prepared = prepare(&trainer, &plans, others)?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer, |bytes, of| {
             trainer.report_progress(&Progress::Initializing { bytes, of });
@@ -239,4 +246,22 @@ impl Session {
         let pipeline = self.trainer.training_batches(&self.data);
         self.trainer.prefetch_within_plan(&self.plans.sheet, BatchKind::Train, pipeline)
     }
+}
+
+/// Allocates the memory of a plan, on its device or on all of them.
+fn prepare(
+    trainer: &Trainer,
+    plans: &Arc<PlanSet>,
+    others: &[Arc<PlanSet>],
+) -> Result<Box<dyn Prepared>, TrainError> {
+    let Some(Replication { devices, .. }) = trainer.replication.as_ref().filter(|_| !others.is_empty())
+    else {
+        return Ok(trainer.chosen_executor().prepare(plans.clone())?);
+    };
+    let sets = std::iter::once(plans).chain(others).enumerate();
+    let device = |(device, plans): (usize, &Arc<PlanSet>)| ReplicaDevice {
+        executor: devices.executor(device),
+        plans: plans.clone(),
+    };
+    Ok(prepare_replicas(&sets.map(device).collect::<Vec<_>>())?)
 }

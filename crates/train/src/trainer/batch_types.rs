@@ -82,12 +82,12 @@ impl Trainer {
     }
 
     /// The batch types of a run over this data in `micro_batches` micro-batches, the largest training batch first. Evaluation
-    /// and prediction batches have the size of one micro-batch, so that neither needs more than training. Of several buckets
+    /// and prediction batches have the size of one device's micro-batch, so that neither needs more than training. Of several buckets
     /// only the largest has a remainder.
     pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<BatchType> {
         let sizes = |kind, part: &Pipeline| {
             let len = part.len().unwrap_or(0);
-            let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) };
+            let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) * self.device_count() };
             let full = (self.step_examples() / parts).max(1).min(len);
             let rest = len % full.max(1);
             let models = part.batch_schemas().iter().rev().filter_map(|schema| self.model_of(schema));

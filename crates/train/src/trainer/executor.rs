@@ -88,6 +88,9 @@ impl Trainer {
 
     /// The executor of the run.
     pub(crate) fn chosen_executor(&self) -> &dyn Executor {
+        if let Some(replication) = &self.replication {
+            return replication.devices.executor(replication.device);
+        }
         match &self.executor {
             ChosenExecutor::Given(executor) => executor.as_ref(),
             ChosenExecutor::Cpu(choice) => choice.started.get_or_init(|| choice.start()).as_ref(),

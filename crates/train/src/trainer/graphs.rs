@@ -34,7 +34,8 @@ impl Trainer {
 
     /// The numbers of micro-batches to try, at least one of them. Fewest first, because they cost least.
     pub(super) fn micro_batch_counts(&self) -> Vec<usize> {
-        let block = self.block();
+        // Each micro-batch is split over all devices, at blocks.
+        let block = self.block() * self.device_count();
         let fits = |k: &usize| {
             self.step_examples().is_multiple_of(*k) && (self.step_examples() / k).is_multiple_of(block)
         };
@@ -63,6 +64,9 @@ impl Trainer {
                 _ => step::prediction_as(policy, numerics, model, examples)?,
             };
             return Ok(optimize(step::averaged(graph, optimizer))?);
+        }
+        if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
+            return self.replica_graph(replication.device, batch, micro_batches);
         }
         let parts = self.micro_batches_of(examples, micro_batches);
         let training = |examples| step::training_as(policy, numerics, model, optimizer, examples);

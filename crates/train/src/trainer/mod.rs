@@ -2,10 +2,11 @@
 //!
 //! `planning.rs` plans a run; the choice of micro-batches, rematerialization and offload is `plimsoll_plan`'s `choice`, which
 //! asks for `graphs.rs` (the graphs of each batch type) and `accounting.rs` (the load sheet's entries outside the arena).
-//! `plan_cache.rs` keeps plans in files, and `forecast.rs` plans one run under many lines.
+//! `devices.rs` and `replicas.rs` are for runs on several devices. `plan_cache.rs` keeps plans in files, and `forecast.rs` plans one run under many lines.
 
 mod accounting;
 mod batch_types;
+mod devices;
 mod executor;
 mod forecast;
 mod graphs;
@@ -13,11 +14,14 @@ mod loop_settings;
 mod models;
 mod plan_cache;
 mod planning;
+mod replicas;
 mod training_plan;
 mod validation;
 
 pub use batch_types::BatchKind;
 pub(crate) use batch_types::{BatchType, types_in_words};
+pub use devices::LogicalDevices;
+pub(crate) use devices::Replication;
 pub use forecast::{Forecast, Tally, tally};
 pub use training_plan::TrainingPlan;
 
@@ -45,6 +49,8 @@ pub struct Trainer {
     variants: Vec<Arc<dyn Model>>,
     pub(crate) optimizer: Arc<dyn Optimizer>,
     executor: ChosenExecutor,
+    /// The devices that steps run on, and which of them this trainer's plans are for.
+    pub(crate) replication: Option<Replication>,
     pub(crate) callbacks: Vec<Rc<RefCell<dyn Callback>>>,
     batch: usize,
     /// Batches per step, for gradient accumulation.
@@ -93,6 +99,7 @@ impl Trainer {
             variants: Vec::new(),
             optimizer: Arc::new(optimizer),
             executor: ChosenExecutor::default(),
+            replication: None,
             callbacks: Vec::new(),
             batch: 64,
             accumulate: 1,

@@ -39,7 +39,11 @@ impl Candidates for Run<'_> {
     }
 
     fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry> {
-        self.trainer.outside_entries(self.data, micro_batches, graphs)
+        // With several devices, these are entries of the process and not of a device.
+        match self.trainer.replication {
+            Some(_) => Vec::new(),
+            None => self.trainer.outside_entries(self.data, micro_batches, graphs),
+        }
     }
 
     fn heap_bytes(&self) -> Option<usize> {
@@ -88,6 +92,9 @@ impl Trainer {
     /// # Ok::<(), plimsoll_train::TrainError>(())
     /// ```
     pub fn plan(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
+        if self.replication.is_some() {
+            return self.plan_replicas(data);
+        }
         let trainer = self.accounted(data);
         let chooser = &mut Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
         let plans = tagged(Tag::Planning, || trainer.plan_under(data, chooser))?;

@@ -7,6 +7,7 @@ use plimsoll_data::Dataset;
 use plimsoll_plan::{LoadSheet, PlanSet};
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// A run that was planned: the trainer, the data, and the plans of every batch type, to which it derefs. Nothing of what is
 /// planned is allocated until [`TrainingPlan::start`].
@@ -15,11 +16,23 @@ pub struct TrainingPlan {
     trainer: Trainer,
     data: Dataset,
     plans: PlanSet,
+    /// Those of the other devices.
+    others: Vec<Arc<PlanSet>>,
 }
 
 impl TrainingPlan {
     pub(super) fn new(trainer: Trainer, data: Dataset, plans: PlanSet) -> Self {
-        Self { trainer, data, plans }
+        Self { trainer, data, plans, others: Vec::new() }
+    }
+
+    /// The plan of several devices, of which this is the first one's.
+    pub(super) fn beside(self, others: Vec<Arc<PlanSet>>) -> Self {
+        Self { others, ..self }
+    }
+
+    /// The plans of every device, the first one's first.
+    pub fn devices(&self) -> impl Iterator<Item = &PlanSet> {
+        std::iter::once(&self.plans).chain(self.others.iter().map(Arc::as_ref))
     }
 
     /// The account of every byte.
@@ -39,7 +52,7 @@ impl TrainingPlan {
             trim_heap();
             trim_code();
         }
-        Session::new(self.trainer, self.plans, self.data)
+        Session::new(self.trainer, self.plans, &self.others, self.data)
     }
 
     /// The plans alone.

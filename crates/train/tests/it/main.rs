@@ -10,3 +10,4 @@ mod metrics_stream;
 mod mistakes;
 mod numerics;
 mod plan_cache;
+mod replicas;

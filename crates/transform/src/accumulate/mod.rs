@@ -87,6 +87,11 @@ pub fn accumulate(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitErr
     if !graph.examples.is_multiple_of(graph.example_block) {
         return Err(SplitError::Block { examples: graph.examples, block: graph.example_block });
     }
+    with_accumulators(graph, micro_batches)
+}
+
+/// The step with an accumulator for every sum over the batch.
+pub(crate) fn with_accumulators(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitError> {
     let batch_relations = graph.batch_relations();
     let mut r = Rewriter::new(graph);
     r.builder.set_micro_batches(micro_batches);

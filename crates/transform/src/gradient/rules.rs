@@ -97,5 +97,6 @@ pub(super) fn backward(
         Op::Random(_) => Ok(vec![None, None]),
         // A step function has no slope.
         Op::Quantise(_) => Ok(vec![None; node.inputs.len()]),
+        Op::Exchange(_) => Err(rule.refuse("`replicate` runs after `gradient`")),
     }
 }

@@ -1,0 +1,88 @@
+//! Replicas on logical devices through the real binary: flags, bits, lines, placement, resuming.
+
+use crate::support;
+
+use std::fs;
+use std::process::Output;
+use support::{Scratch, json, number, plimsoll};
+
+const MLP: [&str; 5] = ["--model=mlp", "--width=64", "--batch=192", "--data=synthetic", "--threads=2"];
+
+fn run(command: &str, more: &[&str]) -> Output {
+    plimsoll(&[&[command], &MLP[..], more].concat())
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn refused(output: &Output, status: i32, words: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{message}");
+    words.iter().for_each(|word| assert!(message.contains(word), "no `{word}` in: {message}"));
+}
+
+/// The weights that a run leaves in a folder.
+fn weights(folder: &str, steps: &str, more: &[&str]) -> Vec<u8> {
+    json(&run("train", &[&["--json", "--out", folder, "--steps", steps], more].concat()));
+    fs::read(format!("{folder}/weights.safetensors")).unwrap()
+}
+
+#[test]
+fn replicas_leave_the_weights_of_one_device_and_resume_on_any_number() {
+    let scratch = Scratch::new("replicas");
+    let folder = |name: &str| scratch.path(name);
+    let one = weights(&folder("one"), "6", &[]);
+    let lines = ["--replicas=2", "--device-memory=cpu:0=64MiB,cpu:1=32MiB"];
+    assert!(weights(&folder("two"), "6", &lines) == one);
+    assert!(weights(&folder("three"), "6", &["--replicas=3", "--micro-batches=2"]) == one);
+    let resumed = |name: &str, before: &[&str], after: &[&str]| {
+        let folder = folder(name);
+        weights(&folder, "3", before);
+        json(&plimsoll(&[&["train", "--resume", &folder, "--steps=6", "--json"], after].concat()));
+        fs::read(format!("{folder}/weights.safetensors")).unwrap()
+    };
+    let one = resumed("resumed", &[], &[]);
+    assert!(resumed("from one to three", &[], &["--replicas=3"]) == one);
+    assert!(resumed("from two to one", &["--replicas=2"], &[]) == one);
+}
+
+#[test]
+fn the_load_sheet_shows_every_device_and_its_line() {
+    let report = json(&run("plan", &["--json", "--replicas=2", "--device-memory=cpu:1=24MiB"]));
+    let devices = report["load_sheet"]["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2);
+    assert_eq!(number(&devices[1], "line_bytes"), f64::from(24 << 20));
+    let arenas: f64 = devices.iter().map(|device| number(device, "arena_bytes")).sum();
+    assert!(number(&devices[1], "total_bytes") <= f64::from(24 << 20));
+    assert!(arenas < number(&report, "planned_peak_bytes"));
+    let sheet = text(&run("plan", &["--replicas=2", "--device-memory=cpu:1=24MiB"]));
+    assert!(sheet.contains("cpu:0") && sheet.contains("cpu:1") && sheet.contains("24.0 MiB"), "{sheet}");
+    let low = run("plan", &["--replicas=2", "--device-memory=cpu:1=100KiB"]);
+    refused(&low, 3, &["the line of cpu:1", "too low"]);
+    refused(&run("plan", &["--replicas=2", "--memory=4MiB"]), 3, &["the line is", "too low"]);
+}
+
+#[test]
+fn the_placement_lists_ops_layers_devices_and_bytes() {
+    let table = text(&run("plan", &["--replicas=2", "--log-placement"]));
+    let row = |device: &str, op: &str| {
+        table.lines().any(|row| row.starts_with(device) && row.contains(op) && row.contains("dense1"))
+    };
+    assert!(row("cpu:0", "matmul") && row("cpu:1", "matmul") && row("cpu:1", "receive"), "{table}");
+    assert!(table.contains("cpu:1 receives") && table.contains("KiB"), "{table}");
+    let one = text(&run("plan", &["--log-placement"]));
+    assert!(one.contains("matmul") && !one.contains("receive "), "{one}");
+}
+
+#[test]
+fn wrong_device_flags_say_what_to_change() {
+    refused(&run("plan", &["--replicas=0"]), 2, &["--replicas must be at least 1"]);
+    refused(&run("plan", &["--replicas=65"]), 2, &["--replicas must be at most 64"]);
+    refused(&run("plan", &["--device-memory=cpu:0=1GiB"]), 2, &["add --replicas"]);
+    refused(&run("plan", &["--replicas=2", "--device-memory=1GiB"]), 2, &["say of which device"]);
+    refused(&run("plan", &["--replicas=2", "--device-memory=cpu:2=1GiB"]), 2, &["there is no cpu:2"]);
+    refused(&run("plan", &["--replicas=2", "--device-memory=gpu=1GiB"]), 2, &["cpu:0, cpu:1"]);
+    let norm = ["plan", "--model=resnet20", "--replicas=2", "--batch=16"];
+    refused(&plimsoll(&norm), 2, &["mixes the examples of a batch", "train on one device"]);
+}

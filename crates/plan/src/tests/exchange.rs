@@ -1,0 +1,92 @@
+//! Nodes that pass sums between devices run once, in their accumulators.
+
+use crate::{Action, Budget, BufferKind, NullTarget, PlanSet, VerifyError, plan, verify};
+use plimsoll_graph::op::{Exchange, Reduce};
+use plimsoll_graph::{Builder, Init, Op, Role, ValueId};
+use plimsoll_tensor::{DType, TensorType};
+
+/// A device's step in two micro-batches: `w` ends as itself minus the sum of all examples. Without accumulators what is sent is a
+/// value of the step.
+fn plans(accumulates: bool) -> PlanSet {
+    let mut b = Builder::new(4, 4);
+    let ty = TensorType::new(DType::F32, [1, 3]);
+    let x = b.batch_input("x", TensorType::new(DType::F32, [4, 3]));
+    let w = b.state("w", ty.clone(), Role::Parameter, Init::Ones);
+    let fold = Op::Reduce(Reduce::Sum { start: 0, end: 1 });
+    let send = Op::Exchange(Exchange::Send { chain: 0, to: 1, wraps: false, ty: ty.clone() });
+    let one = |found: Vec<ValueId>| found[0];
+    let shared = if accumulates {
+        b.set_micro_batches(2);
+        let a = b.accumulator(ty.clone());
+        let receive = Op::Exchange(Exchange::Receive { chain: 0, from: 1, wraps: true, ty: ty.clone() });
+        let received = one(b.accumulating(receive, &[x], &[a]).unwrap());
+        let sum = one(b.accumulating(fold, &[x], &[received]).unwrap());
+        let sent = one(b.accumulating(send, &[], &[sum]).unwrap());
+        let share = Op::Exchange(Exchange::Share { from: 1, types: vec![ty] });
+        let shared = one(b.accumulating(share, &[], &[sent]).unwrap());
+        b.set_accumulator(a, shared);
+        shared
+    } else {
+        let sum = b.one(fold, &[x]).unwrap();
+        one(b.accumulating(send, &[], &[sum]).unwrap())
+    };
+    let next = b.sub(w, shared).unwrap();
+    b.set_state(w, next);
+    let budget = Budget::new(usize::MAX, Vec::new());
+    plan(&[("train".into(), b.finish().unwrap())], &NullTarget::default(), &budget).unwrap()
+}
+
+/// Steps that exchange.
+fn exchanges(plans: &PlanSet) -> Vec<usize> {
+    let plan = &plans.plans[0];
+    let exchanges = |action: &Action| match action {
+        Action::Run { node, .. } => matches!(plan.graph.node(*node).op, Op::Exchange(_)),
+        _ => false,
+    };
+    (0..plan.steps.len()).filter(|&step| exchanges(&plan.steps[step].action)).collect()
+}
+
+#[test]
+fn sums_that_pass_between_devices_lie_in_their_accumulators() {
+    let plans = plans(true);
+    verify(&plans).unwrap();
+    let plan = &plans.plans[0];
+    assert_eq!(exchanges(&plans).len(), 3);
+    for step in exchanges(&plans) {
+        let Action::Run { writes, .. } = &plan.steps[step].action else { unreachable!() };
+        assert_eq!(plan.buffers[writes[0].index()].kind, BufferKind::Accumulator(0));
+    }
+    assert!(!plan.steps.iter().any(|step| matches!(step.action, Action::Copy { .. })), "sums are not copied");
+}
+
+#[test]
+fn a_sum_elsewhere_is_refused() {
+    let error = verify(&plans(false)).unwrap_err().to_string();
+    assert!(error.contains("in no accumulator"), "{error}");
+}
+
+#[test]
+fn an_exchange_that_runs_twice_is_refused() {
+    let mut plans = plans(true);
+    let step = exchanges(&plans)[1];
+    let again = plans.plans[0].steps[step].clone();
+    plans.plans[0].steps.insert(step, again);
+    for buffer in &mut plans.plans[0].buffers {
+        buffer.last += usize::from(buffer.last >= step);
+        buffer.first += usize::from(buffer.first > step);
+    }
+    let refused = verify(&plans);
+    assert!(matches!(refused, Err(VerifyError::Runs { runs: 2, expected: 1, .. })), "{refused:?}");
+}
+
+#[test]
+fn an_update_that_overwrites_a_shared_sum_is_refused() {
+    let mut plans = plans(true);
+    let plan = &mut plans.plans[0];
+    let sums = plan.buffers.iter().position(|b| matches!(b.kind, BufferKind::Accumulator(_))).unwrap();
+    let update = plan.steps.iter_mut().find(|step| step.optimizer_step).unwrap();
+    let Action::Run { writes, .. } = &mut update.action else { unreachable!() };
+    writes[0] = crate::BufferId(sums as u32);
+    let error = verify(&plans).unwrap_err().to_string();
+    assert!(error.contains("overwrites a sum that another device may read"), "{error}");
+}

@@ -1,0 +1,260 @@
+//! Planning a run in replicas: a plan for each device under its own line, and the account of the process that holds them all.
+//!
+//! Every device has the same number of micro-batches, because each of them is split over all devices: the one that needs most
+//! decides. Beside that, devices are planned one by one.
+
+use super::devices::name;
+use super::{BatchKind, BatchType, LogicalDevices, Replication, Trainer, TrainingPlan};
+use crate::memory::{Tag, tagged, thread_bytes};
+use crate::{Monitor, TrainError};
+use plimsoll_data::Dataset;
+use plimsoll_graph::{BatchRelation, Graph};
+use plimsoll_nn::step;
+use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, sheet, verify};
+use plimsoll_transform::{Replica, check_split, optimize, replicate};
+use std::sync::Arc;
+
+/// How often devices without lines of their own are planned under a lower one, because the process as a whole was over its line.
+const TRIALS: usize = 6;
+
+impl Trainer {
+    /// The examples of a micro-batch that each device takes, and the number of micro-batches: equal parts in as many as asked
+    /// for, or, for a remainder, in the fewest that are no larger; else one in which each takes whole blocks, and the last
+    /// ones less or nothing.
+    pub(super) fn replica_parts(&self, examples: usize, micro_batches: usize) -> (Vec<usize>, usize) {
+        let (devices, block, whole) = (self.device_count(), self.block().max(1), self.step_examples());
+        let fits = |k: &usize| {
+            let parts = devices.saturating_mul(*k);
+            examples.is_multiple_of(parts) && (examples / parts).is_multiple_of(block)
+        };
+        let most = whole.div_ceil(devices.saturating_mul(micro_batches));
+        let asked = Some(micro_batches).filter(|k| examples == whole && fits(k));
+        let fewest = || (1..=examples / block).find(|k| fits(k) && examples / (devices * k) <= most);
+        if let Some(k) = asked.or_else(fewest) {
+            return (vec![examples / (devices * k); devices], k);
+        }
+        let (blocks, mut left) = (examples.div_ceil(block), examples);
+        let part = |device: usize| {
+            let own = blocks / devices + usize::from(device < blocks % devices);
+            let taken = (own * block).min(left);
+            left -= taken;
+            taken
+        };
+        ((0..devices).map(part).collect(), 1)
+    }
+
+    /// The graph of a training step on one of several devices.
+    pub(super) fn replica_graph(
+        &self,
+        device: usize,
+        batch: BatchType,
+        micro_batches: usize,
+    ) -> Result<Graph, TrainError> {
+        let (examples, micro_batches) = self.replica_parts(batch.examples, micro_batches);
+        let (model, optimizer) = (self.model_at(batch.model), self.optimizer.as_ref());
+        let numerics = &self.numerics();
+        let training = |examples| step::training_as(&self.policy, numerics, model, optimizer, examples);
+        // A device without examples has the update of any other.
+        let own = if examples[device] > 0 { examples[device] } else { examples[0] };
+        let part = training(own)?;
+        check_split(&training(batch.examples)?, &part)?;
+        let replica = Replica { device, examples: &examples, micro_batches };
+        Ok(replicate(&optimize(part, numerics, &self.without)?, &replica)?)
+    }
+
+    /// As [`Trainer::plan`], on several devices.
+    pub(super) fn plan_replicas(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
+        let devices = self.logical_devices()?;
+        self.check_replicas()?;
+        devices.begin_use();
+        let trainer = self.accounted(data);
+        let shared = (0..devices.len()).filter(|&device| devices.line(device).is_none());
+        let shared: Vec<usize> = shared.collect();
+        // None has a line at first; then equal ones, and less where the rest of the process takes more.
+        let (mut share, mut outside) = (usize::MAX, None);
+        let mut trials = 0..TRIALS;
+        loop {
+            let plans = match tagged(Tag::Planning, || trainer.plan_devices(data, share)) {
+                Err(TrainError::Plan(PlanError::Infeasible(short))) if short.sheet.device.is_none() => {
+                    return Err(self.short_of_shares(*short, shared.len(), outside.unwrap_or(0)));
+                }
+                plans => plans?,
+            };
+            let heap: usize =
+                plans.iter().map(|plans| sheet::process_heap(0, std::slice::from_ref(plans)).bytes).sum();
+            let short = match trainer.process_plan(data, plans) {
+                Err(TrainError::Plan(PlanError::Infeasible(short))) if !shared.is_empty() => short,
+                found => return found,
+            };
+            if trials.next().is_none() {
+                return Err(TrainError::Plan(PlanError::Infeasible(short)));
+            }
+            let less = share.saturating_sub(short.missing_bytes.div_ceil(shared.len()));
+            let rest = *outside.get_or_insert_with(|| {
+                let rows = &short.sheet.devices;
+                let devices: usize = shared.iter().map(|&device| rows[device].total_bytes).sum();
+                // Plans with rematerialized runs and transfers are longer.
+                short.sheet.total_bytes.saturating_sub(devices) + heap / 8
+            });
+            share = less.min(self.line_bytes.saturating_sub(rest) / shared.len());
+        }
+    }
+
+    /// Devices without lines of their own have equal shares of what the process's line leaves: what one misses, all miss.
+    fn short_of_shares(&self, short: Infeasible, shares: usize, outside: usize) -> TrainError {
+        let needed_bytes = outside.saturating_add(short.needed_bytes.saturating_mul(shares));
+        let (line_bytes, missing_bytes) = (self.line_bytes, needed_bytes.saturating_sub(self.line_bytes));
+        TrainError::Plan(PlanError::Infeasible(Box::new(Infeasible {
+            line_bytes,
+            needed_bytes,
+            missing_bytes,
+            ..short
+        })))
+    }
+
+    /// Refuses runs whose replicas would not be one device's.
+    fn check_replicas(&self) -> Result<(), TrainError> {
+        let step = self.training_step()?;
+        let relations = step.batch_relations();
+        let mixes = |v: &plimsoll_graph::ValueId| relations[v.index()] == BatchRelation::Mixed;
+        if let Some(node) = step.nodes.iter().find(|node| node.outputs.iter().any(mixes)) {
+            return Err(TrainError::Setting(format!(
+                "layer `{}`: {} mixes the examples of a batch, so replicas do not equal one device: train on one device, or \
+                 use a norm of each example, like layer norm",
+                node.layer,
+                node.op.name()
+            )));
+        }
+        let (devices, block, examples) = (self.device_count(), self.block().max(1), self.step_examples());
+        if examples.div_ceil(block) < devices {
+            return Err(TrainError::Setting(format!(
+                "{examples} examples of a step are {} block(s) of {block}, too few for {devices} devices: make the batch at least {}",
+                examples.div_ceil(block),
+                devices * block
+            )));
+        }
+        let parts = self.micro_batches.unwrap_or(1).max(self.accumulate);
+        if parts > 1 && !examples.is_multiple_of(parts * devices * block) {
+            return Err(TrainError::Setting(format!(
+                "{examples} examples in {parts} micro-batches on {devices} devices do not end at blocks of {block}: make the \
+                 examples of a step a multiple of {}",
+                parts * devices * block
+            )));
+        }
+        Ok(())
+    }
+
+    fn logical_devices(&self) -> Result<&LogicalDevices, TrainError> {
+        let replication = self.replication.as_ref().ok_or("a run in replicas has logical devices");
+        Ok(&replication.map_err(|reason| TrainError::Setting(reason.into()))?.devices)
+    }
+
+    /// The trainer of one device, without the process.
+    fn on_device(&self, device: usize, share: usize) -> Self {
+        let replication = self.replication.clone().map(|all| Replication { device, ..all });
+        let line = replication.as_ref().and_then(|all| all.devices.line(device));
+        let own = Self {
+            replication,
+            outside: Vec::new(),
+            monitor: if device == 0 { self.monitor.clone() } else { Monitor::default() },
+            heap_bytes: None,
+            ..self.clone()
+        };
+        let own = own.line(line.unwrap_or(share));
+        if device == 0 { own } else { own.kinds(&[BatchKind::Train]) }
+    }
+
+    /// The plans of every device, in one number of micro-batches. Of devices with equal lines that are too low, the error is that
+    /// of the one that needs most.
+    fn plan_devices(&self, data: &Dataset, share: usize) -> Result<Vec<PlanSet>, TrainError> {
+        let devices = self.logical_devices()?;
+        let plan = |device: usize, micro_batches: Option<usize>| {
+            let trainer = self.on_device(device, share);
+            let trainer = Self { micro_batches: micro_batches.or(trainer.micro_batches), ..trainer };
+            let chooser = &mut Chooser::new(trainer.line_bytes, trainer.line_bytes);
+            let mut plans = trainer.plan_under(data, chooser);
+            let own = devices.line(device).map(|_| name(device));
+            match &mut plans {
+                Ok(plans) => plans.sheet.device = Some(name(device)),
+                Err(TrainError::Plan(PlanError::Infeasible(short))) => short.sheet.device = own,
+                Err(_) => {}
+            }
+            plans
+        };
+        let plan_all = |micro_batches: Option<usize>| {
+            let needed = |error: &TrainError| match error {
+                TrainError::Plan(PlanError::Infeasible(short)) => short.needed_bytes,
+                _ => usize::MAX,
+            };
+            let (mut plans, mut worst): (Vec<PlanSet>, Option<TrainError>) = (Vec::new(), None);
+            for device in 0..devices.len() {
+                match plan(device, micro_batches) {
+                    Ok(found) => plans.push(found),
+                    Err(error) if worst.as_ref().is_none_or(|worst| needed(&error) > needed(worst)) => {
+                        worst = Some(error);
+                    }
+                    Err(_) => {}
+                }
+            }
+            worst.map_or(Ok(plans), Err)
+        };
+        let plans = plan_all(None)?;
+        let most = plans.iter().map(micro_batches).max().unwrap_or(1);
+        match plans.iter().all(|plans| micro_batches(plans) == most) {
+            true => Ok(plans),
+            false => plan_all(Some(most)),
+        }
+    }
+
+    /// The plan of the whole process: the first device's, with the others and everything else outside its arena.
+    fn process_plan(&self, data: &Dataset, plans: Vec<PlanSet>) -> Result<TrainingPlan, TrainError> {
+        let row = |(device, plans): (usize, &PlanSet)| DeviceRow {
+            name: name(device),
+            arena_bytes: plans.arena_bytes,
+            total_bytes: plans.sheet.total_bytes,
+            line_bytes: plans.sheet.line_bytes,
+            received_bytes: plans.plans.first().map_or(0, |plan| plan.received_bytes(device)),
+        };
+        let rows: Vec<DeviceRow> = plans.iter().enumerate().map(row).collect();
+        let parts = plans.first().map_or(1, micro_batches);
+        let graphs: Vec<(String, Arc<Graph>)> = plans
+            .iter()
+            .take(1)
+            .flat_map(|set| &set.plans)
+            .map(|p| (p.name.clone(), p.graph.clone()))
+            .collect();
+        let mut outside = self.outside_entries(data, parts, &graphs);
+        let threads = plans.len() - 1;
+        outside.extend(self.heap_bytes.map(|_| {
+            let how = format!("{threads}, one for each device but the first");
+            Entry::new("device threads", threads * thread_bytes(), how)
+        }));
+        let heap = self.heap_bytes.map(|heap| sheet::process_heap(heap, &plans));
+        let devices = rows.iter().skip(1).map(|row| {
+            Entry::new(row.name.clone(), row.total_bytes, "the arena of the device, with what belongs to it")
+        });
+        let entries: Vec<Entry> = outside.into_iter().chain(heap).chain(devices).collect();
+        let mut plans = plans.into_iter();
+        let mut first = plans.next().ok_or_else(|| TrainError::Setting("there is no device".into()))?;
+        let others: Vec<PlanSet> = plans.collect();
+        entries.into_iter().for_each(|entry| first.sheet.add_outside(entry));
+        first.sheet.device = None;
+        first.sheet.devices = rows;
+        first.sheet.line_bytes = self.line_bytes;
+        let planning =
+            self.heap_bytes.and_then(|_| sheet::process_planning(&first, &others, self.declared_bytes()));
+        planning.into_iter().for_each(|entry| first.sheet.add_outside(entry));
+        first.sheet.check_line()?;
+        if let Some(entry) = self.prefetch_entry(data, &first.sheet) {
+            first.sheet.add_outside(entry);
+        }
+        verify(&first)?;
+        let replicas = others.into_iter().map(Arc::new).collect();
+        Ok(TrainingPlan::new(self.clone(), data.clone(), first).beside(replicas))
+    }
+}
+
+/// Micro-batches of the training step.
+fn micro_batches(plans: &PlanSet) -> usize {
+    plans.plans.first().map_or(1, |plan| plan.graph.micro_batches)
+}
