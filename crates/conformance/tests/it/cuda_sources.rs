@@ -1,6 +1,6 @@
 //! The sources of CUDA kernels, compiled for GPUs that need not be there.
 
-use plimsoll_conformance::{cast, golden_cases};
+use plimsoll_conformance::{cast, golden_cases, long_tests};
 use plimsoll_cuda::{CudaError, Launch, find, machine_code, target};
 use plimsoll_graph::Graph;
 use plimsoll_nn::{AdamW, Policy, Precision, step, zoo};
@@ -75,7 +75,8 @@ fn every_op_of_the_zoo_has_kernels() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// For every GPU that kernels are compiled for, and without a stack, which would cost memory for every thread of the device.
+/// For the GPUs that kernels are compiled for, each in turn or all if [`long_tests`], and without a stack, which would cost memory
+/// for every thread of the device.
 #[test]
 fn every_source_compiles() {
     if let Err(missing @ CudaError::Library { .. }) = machine_code("", CAPABILITIES[0]) {
@@ -86,7 +87,12 @@ fn every_source_compiles() {
     sources_of_cases(&mut sources);
     sources_of_models(&mut sources);
     assert!(sources.len() > 100, "only {} sources", sources.len());
-    let all = sources.iter().flat_map(|source| CAPABILITIES.map(|capability| (source, capability)));
+    // A source in three of them takes three times as long, and differs little.
+    let taken = |i: usize, at: usize| long_tests() || i % CAPABILITIES.len() == at;
+    let all = sources.iter().enumerate().flat_map(|(i, source)| {
+        let capabilities = CAPABILITIES.into_iter().enumerate().filter(move |(at, _)| taken(i, *at));
+        capabilities.map(move |(_, capability)| (source, capability))
+    });
     let (work, failures) = (Mutex::new(all), Mutex::new(Vec::new()));
     let next = || work.lock().unwrap().next();
     let compile = || {
