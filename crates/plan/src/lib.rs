@@ -49,7 +49,9 @@ pub use plan::{
     StateHome, StatePlacement, Step,
 };
 pub use remat::least_rematerialization;
-pub use sheet::{Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words};
+pub use sheet::{
+    Entry, Holder, HostSheet, Lifetime, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words,
+};
 pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};

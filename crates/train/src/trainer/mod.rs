@@ -9,6 +9,7 @@ mod batch_types;
 mod executor;
 mod forecast;
 mod graphs;
+mod largest_batch;
 mod loop_settings;
 mod models;
 mod plan_cache;
@@ -19,6 +20,7 @@ mod validation;
 pub use batch_types::BatchKind;
 pub(crate) use batch_types::{BatchType, types_in_words};
 pub use forecast::{Forecast, Tally, tally};
+pub use largest_batch::largest_that;
 pub use training_plan::TrainingPlan;
 
 use crate::memory::Process;
