@@ -1,145 +1,84 @@
-//! Memory of input pipelines: map, shuffle, batch and prefetch with random access and over a stream; one, two and four workers
-//! over data in memory, stated beside measured bytes; a thousand records and a billion.
+//! One, two and four input workers in `fit`, over data in memory: each adds its buffers, none copies the data, and none changes
+//! a bit of the result.
 //!
-//!     cargo run --release --example input_pipeline
+//!     cargo run --release --example fit_workers
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-use plimsoll::data::{DATA_SET, Place, Prefetch};
+use plimsoll::memory;
 use plimsoll::plan::in_words;
 use plimsoll::prelude::*;
-use plimsoll::tensor::random::Stream;
 
 const SIDE: usize = 64;
+const IMAGES: usize = 1000;
 
-fn files() -> Schema {
-    Schema::new().bytes("file", 4096).tensor("label", Field::below(10, []))
-}
-
-/// Bytes made from a number, in place of an encoded image.
-fn encoded(number: usize, record: &mut Record<'_>) -> Result<(), DataError> {
-    let length = 2048 + number % 2048;
-    record.buffer_mut(0)[..length].fill(number as u8);
-    record.set_length(0, length)?;
-    record.put_i32(1, (number % 10) as i32)
-}
-
-/// Records with random access.
-struct Files(usize, Schema);
-
-impl Source for Files {
-    fn schema(&self) -> &Schema {
-        &self.1
-    }
-    fn len(&self) -> usize {
-        self.0
-    }
-    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        encoded(index, record)
-    }
-    fn resident_bytes(&self) -> usize {
-        0
-    }
-}
-
-/// The same records as a stream.
-fn generated(count: usize) -> Pipeline {
-    Pipeline::generator(files(), 0, move |_epoch| {
-        let mut numbers = 0..count;
-        move |record| numbers.next().map_or(Ok(false), |number| encoded(number, record).map(|()| true))
-    })
-}
-
-/// "Decodes" into 64×64 pixels, with noise that depends on seed, epoch and position.
-fn decoded(pipeline: Pipeline) -> Result<Pipeline, DataError> {
-    let pixels = Schema::examples([Field::floats([SIDE, SIDE, 3])], Field::below(10, []));
-    pipeline.map(pixels, |file, picture| {
-        let Place { epoch, number, .. } = file.place;
-        let noise = Stream::new(7, epoch, "noise").uniform(number, 0);
-        let value = f32::from(file.bytes(0)[0]) / 255.0 + 0.1 * noise;
-        picture
-            .buffer_mut(0)
-            .chunks_exact_mut(4)
-            .for_each(|place| place.copy_from_slice(&value.to_ne_bytes()));
-        picture.put(1, file.bytes(1))
-    })
-}
-
-/// Prints the bytes that a pipeline states, and reads ten batches.
-fn show(what: &str, pipeline: &Pipeline) -> Result<(), DataError> {
-    let shares = pipeline.bytes();
-    let total: usize = shares.iter().map(|share| share.bytes).sum();
-    println!("{what}: {}", in_words(total));
-    for share in shares {
-        println!("    {:<16} {:>12}   {}", share.name, in_words(share.bytes), share.how);
-    }
-    let mut batches = pipeline.start(Cursor::default())?;
-    let mut examples = 0;
-    for _ in 0..10 {
-        examples += batches.next()?.map_or(0, |batch| batch.examples());
-    }
-    println!("    {examples} examples read");
-    Ok(())
-}
-
-/// Resident bytes of the process, where the system reports them.
-fn resident() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().trim_end_matches("kB").trim().parse::<usize>().ok()? << 10)
-}
-
-/// Runs workers over data in memory: each adds buffers, none copies the data.
-fn workers() -> Result<(), Box<dyn std::error::Error>> {
-    let images = Tensor::zeros(TensorType::new(DType::F32, [2000, SIDE, SIDE, 3]));
-    let held = Pipeline::new(Memory::classes(images, vec![0; 2000], 10)?);
-    let held = held.map_elements("input", |pixel: f32| pixel * 1.1)?; // brighter
-    println!("    {:<10} {:>12} {:>12} {:>12}", "workers", "data set", "the rest", "measured");
-    let mut rest = Vec::new();
-    for workers in [1, 2, 4] {
-        let pipeline = held.clone().shuffle(2000, 1).batch(32).prefetch(2).workers(workers);
-        let share = |name| {
-            let shares = pipeline.bytes().into_iter().filter(|share| (share.name == DATA_SET) == name);
-            shares.map(|share| share.bytes).sum::<usize>()
-        };
-        let before = resident();
-        let mut batches = pipeline.start(Cursor::default())?;
-        for _ in 0..20 {
-            batches.next()?;
-        }
-        let measured = resident().zip(before).map(|(now, before)| in_words(now.saturating_sub(before)));
-        let measured = measured.unwrap_or("unknown".into());
-        println!(
-            "    {workers:<10} {:>12} {:>12} {measured:>12}",
-            in_words(share(true)),
-            in_words(share(false))
-        );
-        rest.push(share(false));
-    }
-    let image = SIDE * SIDE * 3 * 4;
-    // A record in flight, and the thread's own memory.
-    let each = [(rest[1] - rest[0]), (rest[2] - rest[1]) / 2];
-    if each.iter().any(|bytes| !(image..2 * image).contains(bytes)) {
-        return Err(format!("another worker took {each:?} bytes, an image has {image}").into());
-    }
-    Ok(())
-}
-
-/// Runs pipelines and prints their stated and measured bytes.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let by_index = |count| Pipeline::new(Files(count, files())).shuffle(10_000, 1);
-    let run = |pipeline: Pipeline, workers: usize| {
-        // The pipeline prefetches as many batches as it needs, and states four.
-        let ahead = Prefetch::UpTo(4);
-        Ok::<_, Box<dyn std::error::Error>>(decoded(pipeline)?.batch(32).prefetch(ahead).workers(workers))
+/// So many images that are brighter at the top or at the bottom, and which.
+fn images(count: usize) -> Result<Memory, Box<dyn std::error::Error>> {
+    let labels: Vec<i32> = (0..count as i32).map(|i| i % 2).collect();
+    let pixel = |label: i32, i: usize| {
+        let shade = i as f32 / (SIDE * SIDE * 3) as f32;
+        (if label == 0 { shade } else { 1.0 - shade }) + (i * 37 % 100) as f32 / 50.0
     };
-    println!("Shuffling by index needs no buffer; a stream is shuffled through one:\n");
-    show("by index", &run(by_index(100_000), 2)?)?;
-    show("as a stream", &run(generated(100_000).shuffle(10_000, 1), 2)?)?;
-    println!("\nEach worker holds a record, none a copy of the data:\n");
-    workers()?;
-    println!("\nA thousand records and a billion take the same memory:\n");
-    show("a thousand", &run(by_index(1000), 2)?)?;
-    show("a billion", &run(by_index(1_000_000_000), 2)?)?;
+    let pixels = labels.iter().flat_map(|&label| (0..SIDE * SIDE * 3).map(move |i| pixel(label, i)));
+    let images = Tensor::new([count, SIDE, SIDE, 3], pixels.collect::<Vec<_>>())?;
+    Ok(Memory::classes(images, labels, 2)?) // the vectors are not copied
+}
+
+fn model() -> Sequential {
+    Sequential::classifier([SIDE, SIDE, 3], 2)
+        .push(Conv2d::new(8, 3).stride(4))
+        .push(Relu)
+        .push(Flatten)
+        .push(Dense::new(2))
+}
+
+/// Trains with each number of workers, and compares.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+    memory::configure_heap();
+    let read = |source| Pipeline::new(source).map_elements("input", |pixel: f32| (0.7 * pixel).tanh());
+    let (train, test) = (read(images(IMAGES)?)?, read(images(32)?)?);
+    let held_bytes = train.resident_bytes();
+    println!("{IMAGES} images of {}: {}", in_words(SIDE * SIDE * 3 * 4), in_words(held_bytes));
+    println!(
+        "{:>8} {:>12} {:>16} {:>14} {:>10}",
+        "workers", "data set", "planned in all", "resident", "images/s"
+    );
+    let mut found = Vec::new();
+    for workers in [1, 2, 4] {
+        let train = train.clone().shuffle(IMAGES, 1).workers(workers).prefetch(2);
+        let data = Dataset::new("shades", train, test.clone());
+        let trainer = Trainer::new(model(), Sgd::new(0.01)).threads(1).batch(32).epochs(2).memory(MiB(256));
+        let plan = trainer.plan(&data)?;
+        let (data_set, planned) = (plan.sheet.outside_bytes("data set"), plan.sheet.total_bytes);
+        let mut session = plan.start()?;
+        let mut resident = 0;
+        let report = session.fit_with(&mut |event| {
+            if let TrainEvent::Step { step: 50, .. } = event {
+                resident = memory::resident().unwrap_or(0);
+            }
+            Control::Continue
+        })?;
+        let kernel = session.state("dense/kernel")?;
+        let rate = report.samples_per_second;
+        println!(
+            "{workers:>8} {:>12} {:>16} {:>14} {rate:>10.0}",
+            in_words(data_set),
+            in_words(planned),
+            in_words(resident)
+        );
+        found.push((data_set, planned, resident, kernel));
+    }
+    let same = found.iter().all(|run| run.3 == found[0].3);
+    println!("the same parameters, bit for bit: {same}");
+    let [one, .., four] = &found[..] else { return Err("three runs".into()) };
+    let more = four.1.saturating_sub(one.1);
+    let grown = four.2.saturating_sub(one.2);
+    println!(
+        "three more workers: {} planned, {} measured, no copy of the data",
+        in_words(more),
+        in_words(grown)
+    );
+    assert!(same && found.iter().all(|run| run.0 == held_bytes + test.resident_bytes()));
+    assert!(more < held_bytes / 10 && grown < held_bytes / 10, "{more} and {grown} bytes");
     Ok(())
 }

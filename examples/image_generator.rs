@@ -1,65 +1,107 @@
-//! Trains on data far larger than the line: 20 GiB of generated examples under 64 MiB.
+//! Trains on image files that are larger than the line: a generator reads them one after another, a stage decodes and resizes
+//! them, and what that takes is in the plan.
 //!
-//!     cargo run --release --example out_of_core
+//!     cargo run --release --example image_generator
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-use plimsoll::data::DataError;
+use plimsoll::data::{Permutation, Workers};
+use plimsoll::memory;
 use plimsoll::plan::in_words;
-use plimsoll::{memory, prelude::*};
+use plimsoll::prelude::*;
+use std::fs::File;
+use std::io::{BufWriter, Read};
+use std::path::{Path, PathBuf};
 
-/// Examples of 4 KiB: a thousand numbers that rise or fall.
-const WIDTH: usize = 1024;
-const EXAMPLES: usize = (20 << 30) / (WIDTH * 4);
+const FILES: usize = 640;
+const SIDE: usize = 224;
+/// The largest file.
+const MOST_BYTES: usize = 200 << 10;
 
-struct Slopes {
-    len: usize,
-    schema: Schema,
+/// Writes pictures of noise, uncompressed: even ones dark, odd ones bright. Returns their bytes.
+fn write_pictures(folder: &Path) -> Result<u64, Box<dyn std::error::Error>> {
+    std::fs::create_dir_all(folder)?;
+    let (mut bytes, mut noise) = (0, 1u32);
+    for number in 0..FILES {
+        let path = path(folder, number);
+        let mut encoder = png::Encoder::new(BufWriter::new(File::create(&path)?), SIDE as u32, SIDE as u32);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.set_compression(png::Compression::NoCompression);
+        let mut pixel = || {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (noise >> 25) as u8 + if number % 2 == 1 { 64 } else { 0 }
+        };
+        let pixels: Vec<u8> = (0..SIDE * SIDE * 3).map(|_| pixel()).collect();
+        encoder.write_header()?.write_image_data(&pixels)?;
+        bytes += std::fs::metadata(&path)?.len();
+    }
+    Ok(bytes)
 }
 
-impl Slopes {
-    fn new(len: usize) -> Self {
-        Self { len, schema: Schema::examples([Field::floats([WIDTH])], Field::below(2, [])) }
-    }
+fn path(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("{number:04}.png"))
 }
 
-impl Source for Slopes {
-    fn schema(&self) -> &Schema {
-        &self.schema
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn read(&self, index: usize, record: &mut Record<'_>, _: &mut [u8]) -> Result<(), DataError> {
-        let random = plimsoll::tensor::random::Stream::new(1, 0, "slopes");
-        let rises = random.below(index as u64, 0, 2);
-        let slope = if rises == 1 { 1.0 } else { -1.0 };
-        for (i, place) in record.buffer_mut(0).chunks_exact_mut(4).enumerate() {
-            let noise = random.uniform(index as u64, 4 + i as u64) - 0.5;
-            let value = slope * (i as f32 / WIDTH as f32 - 0.5) + 4.0 * noise;
-            place.copy_from_slice(&value.to_ne_bytes());
+/// Files of a folder, one after another, in another order in each epoch.
+fn generator(folder: &Path, files: std::ops::Range<usize>) -> Pipeline {
+    let schema = Schema::new().bytes("image", MOST_BYTES).tensor("label", Field::below(2, []));
+    let (folder, count) = (folder.to_path_buf(), files.len());
+    let epoch = move |epoch: u64| {
+        let (folder, order) = (folder.clone(), Permutation::new(count as u64, 7, epoch));
+        let mut next = 0;
+        move |record: &mut Record<'_>| {
+            if next == count as u64 {
+                return Ok(false); // the epoch is over
+            }
+            let number = files.start + order.at(next) as usize;
+            next += 1;
+            let file = path(&folder, number);
+            let length = read(&file, record.buffer_mut(0))
+                .map_err(|source| DataError::Read { file: file.display().to_string(), source })?;
+            record.set_length(0, length)?;
+            record.put_i32(1, (number % 2) as i32)?;
+            Ok(true)
         }
-        record.put_i32(1, rises as i32)
-    }
-    fn resident_bytes(&self) -> usize {
-        0
+    };
+    Pipeline::generator(schema, 1 << 10, epoch).counted(count)
+}
+
+/// Reads a file straight into a record.
+fn read(file: &Path, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let (mut file, mut length) = (File::open(file)?, 0);
+    loop {
+        match file.read(&mut buffer[length..])? {
+            0 => return Ok(length),
+            more => length += more,
+        }
     }
 }
 
-/// Plans, trains, and compares peaks.
+/// Writes the files, plans, trains, and compares peaks.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     memory::configure_heap();
-    let train = Pipeline::new(Slopes::new(EXAMPLES)).workers(1);
-    println!("data: {} in {EXAMPLES} examples", in_words(EXAMPLES * train.schema().capacity()));
-    let data = Dataset::new("slopes", train, Pipeline::new(Slopes::new(1000)));
-    let model = Sequential::classifier([WIDTH], 2).push(Dense::new(2));
-    let trainer = Trainer::new(model, AdamW::new(1e-3)).threads(1).batch(64).steps(1000).memory(MiB(64));
-    let plans = trainer.plan(&data)?;
-    println!("{}", plans.load_sheet());
-    let planned = plans.sheet.total_bytes;
-    let report = plans.start()?.fit()?;
-    println!("test accuracy {:.1} %", 100.0 * report.evaluation.accuracy.unwrap_or(0.0));
-    let measured = memory::measured_peak().map_or("unknown".into(), in_words);
-    println!("planned peak {}, measured {measured}", in_words(planned));
+    let folder = std::env::temp_dir().join(format!("plimsoll-image-generator-{}", std::process::id()));
+    let bytes = write_pictures(&folder)? as usize;
+    let decoded = |files| generator(&folder, files).apply(Decode::new([64, 64, 3], SIDE * SIDE).resize(64));
+    let train = decoded(0..FILES - 64)?.shuffle(64, 1).workers(Workers::UpTo(2)).prefetch(2);
+    let data = Dataset::new("noise", train, decoded(FILES - 64..FILES)?);
+    let model = Sequential::classifier([64, 64, 3], 2)
+        .push(Conv2d::new(8, 3).stride(2))
+        .push(Relu)
+        .push(GlobalAveragePool)
+        .push(Dense::new(2));
+    let line = 64 << 20;
+    println!("{FILES} files, {}, under a line of {}", in_words(bytes), in_words(line));
+    let plan =
+        Trainer::new(model, AdamW::new(0.02)).batch(32).epochs(2).memory(Size::Bytes(line)).plan(&data)?;
+    println!("{}", plan.load_sheet());
+    let planned = plan.load_sheet().total_bytes;
+    let report = plan.start()?.fit()?;
+    std::fs::remove_dir_all(&folder)?;
+    let measured = memory::measured_peak();
+    println!("{}", report.evaluation);
+    println!("planned peak {}, measured {}", in_words(planned), measured.map_or("unknown".into(), in_words));
+    assert!(bytes > line && planned <= line && measured.is_none_or(|measured| measured <= planned));
+    assert!(report.evaluation.accuracy > Some(0.9));
     Ok(())
 }
