@@ -70,6 +70,8 @@ mod documents {
     mod readme {}
     #[doc = include_str!("../docs/coming-from-pytorch-and-keras.md")]
     mod coming_from_pytorch_and_keras {}
+    #[doc = include_str!("../docs/coming-from-tensorflow.md")]
+    mod coming_from_tensorflow {}
     #[doc = include_str!("../docs/command-line.md")]
     mod command_line {}
     #[doc = include_str!("../docs/data.md")]

@@ -6,15 +6,6 @@ use plimsoll::memory;
 use plimsoll::prelude::*;
 use plimsoll::train::{RunLog, checkpoints};
 use plimsoll_testing::Scratch;
-use std::fs;
-
-/// Resident bytes of this process, without free heap.
-fn resident() -> usize {
-    memory::trim_heap();
-    let text = fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = text.split_whitespace().nth(1).unwrap().parse().unwrap();
-    pages << 12
-}
 
 #[test]
 fn memory_after_200_rounds_is_that_after_ten() {
@@ -48,10 +39,10 @@ fn memory_after_200_rounds_is_that_after_ten() {
             assert_eq!(again.evaluate(&data.test).unwrap().loss, loss);
         }
         if round == 10 {
-            tenth = resident();
+            tenth = memory::resident().unwrap();
         }
     }
-    let last = resident();
+    let last = memory::resident().unwrap();
     assert_eq!(checkpoints(folder).unwrap().len(), 1);
     assert!(last <= tenth + tenth / 100, "{tenth} bytes after ten rounds, {last} after two hundred");
     assert!(last >= tenth - tenth / 100, "{tenth} bytes after ten rounds, {last} after two hundred");

@@ -6,7 +6,7 @@ use super::text::count;
 use super::{Failure, applies};
 use plimsoll::data::Family;
 use plimsoll::plan::{LoadSheet, PlanError, in_words};
-use plimsoll::train::{Forecast, TrainError};
+use plimsoll::train::{Forecast, TrainError, largest_that};
 use serde_json::{Value, json};
 
 /// Prints a line of a table; does nothing where the answer is JSON.
@@ -59,14 +59,15 @@ pub fn max_batch(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value,
     let with = |batch: usize, micro_batches: Option<usize>| {
         sheet_of(&RunOptions { batch: Some(batch), micro_batches, ..options.clone() })
     };
-    let whole = largest(most, |batch| Ok(with(batch, Some(1))?.0))?;
+    let fits = |batch: usize, parts: usize| with(batch, Some(parts)).map(|(fits, _)| fits);
+    let whole = largest_that(most, |batch| fits(batch, 1))?;
     let splits = {
         let two_blocks = RunOptions { batch: Some(2 * block), ..options.clone() };
         2 * block <= most && super::setup::setup(&two_blocks)?.trainer.can_split()?
     };
     // The most micro-batches need the least memory: one block of examples each.
     let blocks = match splits {
-        true => largest(most / block, |blocks| Ok(with(blocks * block, Some(blocks))?.0))?,
+        true => largest_that(most / block, |blocks| fits(blocks * block, blocks))?,
         false => 0,
     };
     let rows = [("whole", whole, Some(1)), ("in micro-batches", whole.max(blocks * block), None)];
@@ -180,23 +181,4 @@ fn sheet_of(options: &RunOptions) -> Result<(bool, LoadSheet), Failure> {
         Err(TrainError::Plan(PlanError::Infeasible(short))) => Ok((false, short.sheet)),
         Err(other) => Err(other.into()),
     }
-}
-
-/// The largest number up to `most` that fits, assuming that all smaller ones fit; zero if none does.
-fn largest(most: usize, mut fits: impl FnMut(usize) -> Result<bool, Failure>) -> Result<usize, Failure> {
-    let (mut low, mut high) = (0, 1);
-    while high <= most && fits(high)? {
-        low = high;
-        high *= 2;
-    }
-    let mut high = high.min(most + 1);
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if fits(middle)? {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    Ok(low)
 }

@@ -8,9 +8,10 @@ use crate::program::{Batch, Program, append};
 use crate::tape::{fresh, set_batch};
 use crate::tensor::{Storage, Tensor};
 use plimsoll_graph::{BatchMark, Builder, Graph, Origin, ValueId};
-use plimsoll_plan::{Budget, PlanError, Prepared, Size, in_words, plan};
+use plimsoll_plan::{Budget, ExecutionPlan, Lifetime, PlanError, PlanSet, Prepared, Size, in_words, plan};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, gradient, optimize};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,7 +62,7 @@ impl Trace {
                 Operand::Number(number) => state.builder.constant(*number, graph.ty(input.value).dtype)?,
             });
         }
-        append(graph, &mut state.builder, &mut map)?;
+        state.builder.within(current_layer(), |b| append(graph, b, &mut map))?;
         let outputs = graph.outputs.iter().filter_map(|output| map[output.value.index()]);
         Ok(Outputs::Many(outputs.map(|value| self.tensor(&state.builder, value)).collect()))
     }
@@ -89,6 +90,32 @@ impl Trace {
         let found = gradient(&mut state.builder, &numerics, loss, &wanted)?;
         Ok(found.into_iter().map(|value| self.tensor(&state.builder, value)).collect())
     }
+}
+
+thread_local! {
+    /// The path of the layer that ops of this thread are traced in.
+    static LAYER: RefCell<Arc<str>> = RefCell::new(Arc::from(""));
+}
+
+fn current_layer() -> Arc<str> {
+    LAYER.with_borrow(Clone::clone)
+}
+
+/// Runs a part of a function that is compiled as a layer of this name: [`Compiled::lifetimes`] then tells what its values, and
+/// those of its gradients, take and until when. Layers may be nested; outside of compiled functions names mean nothing.
+pub fn layer<T>(name: &str, part: impl FnOnce() -> T) -> T {
+    /// Sets the layer back, also when the part panics.
+    struct Outer(Arc<str>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            LAYER.set(self.0.clone());
+        }
+    }
+    let outer = current_layer();
+    let path = if outer.is_empty() { name.to_string() } else { format!("{outer}/{name}") };
+    LAYER.set(path.into());
+    let _outer = Outer(outer);
+    part()
 }
 
 impl TraceState {
@@ -136,7 +163,7 @@ pub struct Compiled {
     trace_new_types: bool,
     /// One for each signature.
     variants: Vec<Variant>,
-    arena_bytes: usize,
+    plans: Option<Arc<PlanSet>>,
     prepared: Option<Box<dyn Prepared>>,
     log: Vec<String>,
 }
@@ -170,7 +197,7 @@ pub fn compile(
         line: line.into().bytes(usize::MAX),
         trace_new_types: false,
         variants: Vec::new(),
-        arena_bytes: 0,
+        plans: None,
         prepared: None,
         log: Vec::new(),
     };
@@ -204,7 +231,28 @@ impl Compiled {
 
     /// The memory of the session, in bytes: all values of the function, and its inputs.
     pub fn arena_bytes(&self) -> usize {
-        self.arena_bytes
+        self.plans.as_ref().map_or(0, |plans| plans.arena_bytes)
+    }
+
+    /// Inputs and values of the function in the order in which they are made, with the step that uses each last; of the variant
+    /// that was traced last. [`layer`] names them. Dropping a tensor inside the function changes none of it.
+    ///
+    /// ```
+    /// use plimsoll_eager::{Tensor, compile, layer, tensor};
+    /// use plimsoll_plan::MiB;
+    /// let function = |inputs: &[Tensor]| {
+    ///     let hidden = layer("hidden", || inputs[0].matmul(&inputs[0])).get()?;
+    ///     let sums = hidden.sum(&[0], false).get()?;
+    ///     Ok(vec![sums.matmul(&inputs[0]).get()?])
+    /// };
+    /// let compiled = compile(function, &[&tensor([[1.0f32, 2.0], [3.0, 4.0]])?], MiB(1))?;
+    /// let hidden = compiled.lifetimes().into_iter().find(|value| value.layer == "hidden").unwrap();
+    /// assert_eq!((hidden.bytes, hidden.made, hidden.last_use), (16, 0, 1)); // the third step runs without it
+    /// # Ok::<(), plimsoll_eager::Error>(())
+    /// ```
+    pub fn lifetimes(&self) -> Vec<Lifetime> {
+        let last = self.plans.as_ref().and_then(|plans| plans.plans.last());
+        last.map_or_else(Vec::new, ExecutionPlan::lifetimes)
     }
 
     /// Runs the function.
@@ -265,10 +313,11 @@ impl Compiled {
         let plans = plan(&graphs, executor.target(), &budget).map_err(|e: PlanError| Box::new(e))?;
         // The memory of the session before is free before that of the next is mapped.
         self.prepared = None;
-        self.arena_bytes = plans.arena_bytes;
-        self.prepared = Some(executor.prepare(Arc::new(plans))?);
+        let plans = Arc::new(plans);
+        self.plans = Some(plans.clone());
+        self.prepared = Some(executor.prepare(plans)?);
         let nodes = variant.graph.nodes.len();
-        let arena = in_words(self.arena_bytes);
+        let arena = in_words(self.arena_bytes());
         let types = in_text(&variant.signature);
         self.log.push(format!("{why} for ({types}): {nodes} kernels, {arena} for all variants"));
         self.variants.push(variant);

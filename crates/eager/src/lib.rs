@@ -35,7 +35,7 @@ mod spill;
 mod tape;
 mod tensor;
 
-pub use compile::{Compiled, compile};
+pub use compile::{Compiled, compile, layer};
 pub use context::{Eager, EagerBuilder, PoolReport, Scope};
 pub use error::{Error, OutOfMemory, Result};
 pub use memory::LiveValue;

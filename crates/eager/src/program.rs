@@ -151,8 +151,8 @@ impl Program {
     }
 }
 
-/// Adds the nodes of a graph to a builder; `values` has the builder's value for each of the graph's inputs and states, and gets
-/// one for each of its others.
+/// Adds the nodes of a graph to a builder, nodes without a layer to the builder's; `values` has the builder's value for each of
+/// the graph's inputs and states, and gets one for each of its others.
 pub(crate) fn append(
     graph: &Graph,
     b: &mut Builder,
@@ -160,7 +160,8 @@ pub(crate) fn append(
 ) -> Result<(), GraphError> {
     for node in &graph.nodes {
         let inputs: Vec<ValueId> = node.inputs.iter().filter_map(|v| values[v.index()]).collect();
-        let outputs = b.within(node.layer.clone(), |b| b.node(node.op.clone(), &inputs))?;
+        let layer = if node.layer.is_empty() { b.layer() } else { &node.layer };
+        let outputs = b.within(layer.clone(), |b| b.node(node.op.clone(), &inputs))?;
         for (value, output) in node.outputs.iter().zip(outputs) {
             values[value.index()] = Some(output);
         }

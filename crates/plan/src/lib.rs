@@ -51,7 +51,7 @@ pub use plan::{
 };
 pub use remat::least_rematerialization;
 pub use sheet::{
-    DeviceRow, Entry, Holder, HostSheet, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words,
+    DeviceRow, Entry, Holder, HostSheet, Lifetime, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words,
 };
 pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};

@@ -64,4 +64,4 @@ pub use session::{
     Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
     OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress, TrainEvent, Watch,
 };
-pub use trainer::{BatchKind, Forecast, LogicalDevices, Tally, Trainer, TrainingPlan, tally};
+pub use trainer::{BatchKind, Forecast, LogicalDevices, Tally, Trainer, TrainingPlan, largest_that, tally};

@@ -1,7 +1,7 @@
 //! Compiled functions have the bits of eager ones.
 
 use super::{eager, normal};
-use plimsoll_eager::{Eager, Error, Result, Tape, Tensor, compile};
+use plimsoll_eager::{Eager, Error, Result, Tape, Tensor, compile, layer};
 use plimsoll_graph::op::{Geometry, Windows};
 use plimsoll_plan::{MiB, Size};
 
@@ -137,4 +137,29 @@ fn captured_tensors_keep_their_values() -> Result<()> {
     assert_eq!(found[0].to_vec::<f32>()?, [10.0, 40.0]);
     assert_eq!(found[1].to_vec::<f32>()?, [10.0, 20.0]);
     Ok(())
+}
+
+#[test]
+fn lifetimes_name_layers_and_follow_views_to_the_last_use() {
+    let e = eager();
+    let x = normal(&e, "x", "f32[6,4]");
+    let function = |inputs: &[Tensor]| {
+        let [x] = inputs else { return Err(Error::Argument("one input".into())) };
+        let outer = layer("outer", || layer("inner", || x.matmul(x.transpose(&[1, 0])))).get()?; // f32[6,6]
+        let view = outer.reshape([36]).get()?;
+        drop(outer);
+        let sum = layer("sum", || view.sum(&[0], false)).get()?;
+        let last = layer("last", || x.matmul(x.transpose(&[1, 0]).matmul(x))).get()?; // f32[6,4]
+        Ok(vec![sum, last])
+    };
+    let compiled = compile(function, &[&x], MiB(1)).unwrap();
+    let lifetimes = compiled.lifetimes();
+    let find = |layer: &str| lifetimes.iter().filter(|value| value.layer == layer).collect::<Vec<_>>();
+    let (inner, sum, last) = (find("outer/inner"), find("sum"), find("last"));
+    let product = inner.iter().find(|value| value.bytes == 6 * 6 * 4).unwrap();
+    assert_eq!(product.last_use, sum[0].made, "{lifetimes:?}");
+    let end = lifetimes.iter().map(|value| value.last_use).max().unwrap();
+    assert!([sum.last(), last.last()].iter().all(|output| output.unwrap().last_use == end), "{lifetimes:?}");
+    assert_eq!(find("input0")[0].made, 0);
+    assert!(lifetimes.iter().all(|value| value.made <= value.last_use && !value.layer.is_empty()));
 }

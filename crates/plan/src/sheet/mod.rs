@@ -2,6 +2,7 @@
 
 mod build;
 mod entries;
+mod lifetimes;
 mod text;
 mod words;
 
@@ -14,6 +15,7 @@ pub(crate) use entries::{
     graphs_heap_bytes, heap_cap, largest_arena, link_staging, page_tables, planning, planning_bytes,
     plans_heap_bytes, spill_staging,
 };
+pub use lifetimes::Lifetime;
 pub(crate) use words::batch_type_in_words;
 
 use crate::{Infeasible, PlanError};

@@ -19,6 +19,13 @@ pub fn measured_peak() -> Option<usize> {
     Some(status("VmHWM")? + status("VmSwap").unwrap_or(0))
 }
 
+/// The resident set of this process now (`VmRSS`) in bytes, without free heap, which is returned to the system first; `None`
+/// where the system does not report it.
+pub fn resident() -> Option<usize> {
+    trim_heap();
+    status("VmRSS")
+}
+
 /// A size from `/proc/self/status`, in bytes.
 fn status(name: &str) -> Option<usize> {
     sized(&fs::read_to_string("/proc/self/status").ok()?, name)

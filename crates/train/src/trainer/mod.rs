@@ -10,6 +10,7 @@ mod devices;
 mod executor;
 mod forecast;
 mod graphs;
+mod largest_batch;
 mod loop_settings;
 mod models;
 mod plan_cache;
@@ -23,6 +24,7 @@ pub(crate) use batch_types::{BatchType, types_in_words};
 pub use devices::LogicalDevices;
 pub(crate) use devices::Replication;
 pub use forecast::{Forecast, Tally, tally};
+pub use largest_batch::largest_that;
 pub use training_plan::TrainingPlan;
 
 use crate::memory::Process;

@@ -1,7 +1,7 @@
-//! Images decoded, cropped and mirrored on the fly, against images prepared in advance: the memory of each, and what a second
-//! epoch shows.
+//! Images decoded, resized, cropped and mirrored on the fly, against images prepared in advance: the memory of each, and what a
+//! second epoch shows.
 //!
-//!     cargo run --release --example on_the_fly
+//!     cargo run --release --example resize_on_the_fly
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
@@ -32,7 +32,7 @@ fn write_pictures(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Prints the bytes that a pipeline states, and whether two epochs have the same pixels.
-fn show(what: &str, pipeline: &Pipeline) -> Result<usize, Box<dyn std::error::Error>> {
+fn show(what: &str, pipeline: &Pipeline) -> Result<(usize, bool), Box<dyn std::error::Error>> {
     let shares = pipeline.bytes();
     let total: usize = shares.iter().map(|share| share.bytes).sum();
     println!("{what}: {}", in_words(total));
@@ -43,34 +43,38 @@ fn show(what: &str, pipeline: &Pipeline) -> Result<usize, Box<dyn std::error::Er
     let mut epochs = [0.0f64; 2];
     for sum in &mut epochs {
         while let Some(batch) = batches.next()? {
-            // The first pixel of each image.
-            let first = batch.input(0).unwrap_or(&[]).chunks(224 * 224 * 3 * 4).map(|picture| &picture[..4]);
+            // The first pixel of each image: its green.
+            let first = batch.input(0).unwrap_or(&[]).chunks(224 * 224 * 3 * 4).map(|picture| &picture[4..8]);
             *sum += first.map(|b| f64::from(f32::from_ne_bytes([b[0], b[1], b[2], b[3]]))).sum::<f64>();
         }
     }
-    let same = if (epochs[0] - epochs[1]).abs() < 1e-9 { "the same" } else { "other" };
-    println!("    the second epoch has {same} crops\n");
-    Ok(total)
+    let same = (epochs[0] - epochs[1]).abs() < 1e-9;
+    println!("    the second epoch has {} crops\n", if same { "the same" } else { "other" });
+    Ok((total, same))
 }
 
 /// Compares both pipelines.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::temp_dir().join(format!("plimsoll-on-the-fly-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("plimsoll-resize-on-the-fly-{}", std::process::id()));
     write_pictures(&folder)?;
     let decode = || Decode::new([224, 224, 3], SIDE * SIDE).resize(240);
     let files = || Ok::<_, DataError>(Pipeline::new(Folder::open(&folder, 1 << 20)?.0));
     let count = files()?.len().unwrap_or(0);
 
     let fly = files()?.apply(decode().crop(Crop::Random { pad: 0 }).flip().seed(7))?.batch(8).workers(1);
-    let on_the_fly = show("resized and augmented on the fly", &fly)?;
+    let (on_the_fly, repeats) = show("resized and augmented on the fly", &fly)?;
     let prepared = files()?.apply(decode())?.cache(Cache::Memory { most_bytes: 1 << 30 })?;
-    let precomputed = show("prepared once and cached", &prepared.batch(8).workers(1))?;
+    let (precomputed, repeats_prepared) = show("prepared once and cached", &prepared.batch(8).workers(1))?;
     let each = (precomputed - on_the_fly) as f64 / count as f64 / f64::from(1 << 20);
     println!("{count} images: {each:.2} MiB saved for each, and every epoch has other crops");
+    assert!(!repeats && repeats_prepared && each * f64::from(1 << 20) > (224 * 224 * 3 * 4) as f64);
 
     let four = fly.clone().workers(4);
     let bytes = |pipeline: &Pipeline| pipeline.bytes().iter().map(|share| share.bytes).sum::<usize>();
-    println!("four workers instead of one: {} more, none of it data", in_words(bytes(&four) - bytes(&fly)));
+    let more = bytes(&four) - bytes(&fly);
+    println!("four workers instead of one: {} more, none of it data", in_words(more));
+    let data_set = |pipeline: &Pipeline| pipeline.resident_bytes();
+    assert_eq!(data_set(&four), data_set(&fly));
     std::fs::remove_dir_all(folder)?;
     Ok(())
 }

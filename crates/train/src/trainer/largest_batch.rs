@@ -1,0 +1,71 @@
+//! The largest batch that trains under a line.
+
+use crate::{TrainError, Trainer};
+use plimsoll_data::Dataset;
+use plimsoll_plan::PlanError;
+
+/// The largest batch asked about where the data does not say how many examples it has.
+const LARGEST: usize = 1 << 24;
+
+impl Trainer {
+    /// The largest batch that trains under the line, of the examples that the data has; 0 if not one fits. It is planned whole
+    /// and, where the model allows, in micro-batches; with [`Trainer::micro_batches`], in so many. Nothing is run.
+    ///
+    /// ```
+    /// # use plimsoll_data::datasets;
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_train::Trainer;
+    /// let data = datasets::mnist()?;
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).line(4 << 20);
+    /// let (whole, split) = (trainer.clone().micro_batches(1).largest_batch(&data)?, trainer.largest_batch(&data)?);
+    /// assert!(0 < whole && whole < split);
+    /// assert!(trainer.batch(split).plan(&data).is_ok());
+    /// # Ok::<(), plimsoll_train::TrainError>(())
+    /// ```
+    pub fn largest_batch(&self, data: &Dataset) -> Result<usize, TrainError> {
+        // A step has at least one micro-batch for each accumulated batch.
+        let batches = self.accumulate.max(1);
+        let most = data.train.len().unwrap_or(LARGEST) / batches;
+        let fits = |batch: usize, parts: usize| {
+            let trainer = self.clone().batch(batch).micro_batches(parts);
+            match trainer.plan(data) {
+                Ok(_) => Ok(true),
+                Err(TrainError::Plan(PlanError::Infeasible(_))) => Ok(false),
+                Err(other) => Err(other),
+            }
+        };
+        let block = self.block();
+        if let Some(parts) = self.micro_batches.filter(|parts| *parts > batches) {
+            let unit = parts * block;
+            return Ok(unit * largest_that(most / unit, |units| fits(units * unit, parts))?);
+        }
+        let whole = largest_that(most, |batch| fits(batch, batches))?;
+        let splits =
+            self.micro_batches.is_none() && 2 * block <= most && self.clone().batch(2 * block).can_split()?;
+        if !splits {
+            return Ok(whole);
+        }
+        // The most micro-batches need the least memory: one block of examples each.
+        let blocks = largest_that(most / block, |blocks| fits(blocks * block, blocks * batches))?;
+        Ok(whole.max(blocks * block))
+    }
+}
+
+/// The largest number up to `most` that fits, where all smaller ones do; zero if none does.
+pub fn largest_that<E>(most: usize, mut fits: impl FnMut(usize) -> Result<bool, E>) -> Result<usize, E> {
+    let (mut low, mut high) = (0, 1);
+    while high <= most && fits(high)? {
+        low = high;
+        high *= 2;
+    }
+    let mut high = high.min(most + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}
