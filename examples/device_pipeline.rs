@@ -22,7 +22,7 @@ fn device() -> Result<(String, Box<dyn Executor>), Box<dyn std::error::Error>> {
     }
 }
 
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (name, executor) = device()?;
     let data = datasets::mnist()?;
     let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(executor).batch(BATCH).steps(20);

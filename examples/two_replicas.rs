@@ -24,7 +24,7 @@ fn train(trainer: Trainer, data: &Dataset) -> Result<(Vec<f64>, Vec<Tensor>), Tr
     Ok((losses, parameters))
 }
 
-pub fn main() -> Result<(), TrainError> {
+pub(crate) fn main() -> Result<(), TrainError> {
     let data = datasets::mnist()?;
     let trainer = || Trainer::new(zoo::lenet(), AdamW::new(1e-3)).batch(GLOBAL_BATCH).steps(STEPS);
 
