@@ -22,7 +22,8 @@ fn device() -> Result<(String, Box<dyn Executor>), Box<dyn std::error::Error>> {
     }
 }
 
-pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Plans on the device, shows where steps run and what is copied, and trains.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (name, executor) = device()?;
     let data = datasets::mnist()?;
     let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).executor(executor).batch(BATCH).steps(20);

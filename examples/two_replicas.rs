@@ -24,7 +24,8 @@ fn train(trainer: Trainer, data: &Dataset) -> Result<(Vec<f64>, Vec<Tensor>), Tr
     Ok((losses, parameters))
 }
 
-pub(crate) fn main() -> Result<(), TrainError> {
+/// Trains on one device and on two, and compares losses and parameters.
+pub fn main() -> Result<(), TrainError> {
     let data = datasets::mnist()?;
     let trainer = || Trainer::new(zoo::lenet(), AdamW::new(1e-3)).batch(GLOBAL_BATCH).steps(STEPS);
 

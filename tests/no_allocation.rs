@@ -95,7 +95,7 @@ fn batches_of_several_inputs_allocate_nothing() {
 fn replicas_allocate_nothing() {
     let model = || zoo::mlp_of(&[20], &[32, 32], 5);
     let spec = SyntheticSpec { inputs: model().inputs(), label: model().target() };
-    let source = |part| Box::new(Synthetic::new(spec.clone(), 320, 0, part).unwrap());
+    let source = |part| Box::new(Synthetic::new(spec.clone(), 8 * 192, 0, part).unwrap());
     let data = Dataset::new("synthetic", source(0), source(1));
     for split in [1, 2] {
         let devices = LogicalDevices::cpu(3, 2).unwrap();

@@ -242,7 +242,7 @@ impl Compiled {
     /// use plimsoll_plan::MiB;
     /// let function = |inputs: &[Tensor]| {
     ///     let hidden = layer("hidden", || inputs[0].matmul(&inputs[0])).get()?;
-    ///     let sums = hidden.sum(&[0], false).get()?;
+    ///     let sums = hidden.sum(&[0], true).get()?;
     ///     Ok(vec![sums.matmul(&inputs[0]).get()?])
     /// };
     /// let compiled = compile(function, &[&tensor([[1.0f32, 2.0], [3.0, 4.0]])?], MiB(1))?;

@@ -58,7 +58,7 @@ impl Target for CpuTarget {
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
         if let Op::Exchange(op) = query.op {
             let bytes = op.received_bytes() as u64;
-            return Ok(Kernel { nanoseconds: bytes * self.copy_ns_per_mib() >> 20, ..Kernel::default() });
+            return Ok(Kernel { nanoseconds: (bytes * self.copy_ns_per_mib()) >> 20, ..Kernel::default() });
         }
         let call = find(query).ok_or_else(|| Unsupported {
             target: self.name(),

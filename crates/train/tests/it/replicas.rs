@@ -150,7 +150,7 @@ fn mistakes_are_told_before_anything_runs() {
     let two = || LogicalDevices::cpu(2, 1).unwrap();
     let data = data(&deep(2));
     let refused = |trainer: Trainer, words: &str| {
-        let error = trainer.line(usize::MAX).plan(&data).err().expect(words).to_string();
+        let error = trainer.line(usize::MAX).plan(&data).expect_err(words).to_string();
         assert!(error.contains(words), "no `{words}` in: {error}");
     };
     refused(trainer(deep(2), Precision::F32, 64).batch(1).replicas(&two()), "make the batch at least");
@@ -236,7 +236,7 @@ fn the_failure_of_one_device_ends_the_run_with_its_error() {
         let devices = LogicalDevices::new((0..3).map(device).collect()).unwrap();
         let run = trainer(deep(3), Precision::F32, 96).line(usize::MAX).replicas(&devices);
         let mut session = run.plan(&data).unwrap().start().unwrap();
-        let error = session.fit().err().expect("the fourth step fails").to_string();
+        let error = session.fit().expect_err("the fourth step fails").to_string();
         let words = if panics { "a kernel of device 1 panicked" } else { "the disk is on fire" };
         assert!(error.contains(words) && session.steps_done() == 3, "device {failing}: {error}");
     }
