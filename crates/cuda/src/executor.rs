@@ -8,8 +8,9 @@ use plimsoll_plan::{
     Action, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
 };
 use plimsoll_runtime::{Options, Queues, StepTimes, prepare};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A GPU that runs plans.
@@ -29,6 +30,18 @@ pub struct Cuda {
     /// Bytes of the GPU's memory that others held when it was opened.
     held_by_others: Option<usize>,
 }
+
+/// What was measured when this process opened a GPU for the first time. Later its context is there already, and its memory
+/// holds arenas.
+#[derive(Clone, Copy)]
+struct Opened {
+    held_by_others: Option<usize>,
+    context_bytes: Option<usize>,
+    link: Link,
+}
+
+/// The GPUs that this process has opened, by number.
+static OPENED: Mutex<BTreeMap<usize, Opened>> = Mutex::new(BTreeMap::new());
 
 /// Bytes of a trial of the link to host memory, and how often they are copied.
 const TRIAL_BYTES: usize = 16 << 20;
@@ -50,22 +63,23 @@ impl Cuda {
     /// # Errors
     /// If there is no driver, no such GPU, or a library is missing.
     pub fn open(index: usize, kernel_cache: Option<PathBuf>) -> Result<Self, CudaError> {
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let before = Gpu::describe(index)?.used_bytes();
         let device = CudaDevice::open(index, kernel_cache)?;
-        let link = measure_link(&device.stream)?;
         let gpu = device.context.gpu.clone();
-        let after = gpu.used_bytes();
-        let context_bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        let measure = || -> Result<Opened, CudaError> {
+            let link = measure_link(&device.stream)?;
+            let context_bytes =
+                before.zip(gpu.used_bytes()).map(|(before, after)| after.saturating_sub(before));
+            Ok(Opened { held_by_others: before, context_bytes, link })
+        };
+        let found = opened.get(&index).copied().map_or_else(measure, Ok)?;
+        opened.insert(index, found);
+        let Opened { held_by_others, context_bytes, link } = found;
         let libraries =
             format!("NVRTC {}, cuBLASLt {}", device.compiler.version_text(), device.products.version());
         let target = CudaTarget { gpu, libraries, context_bytes };
-        Ok(Self {
-            target,
-            device: Arc::new(device),
-            options: Options::default(),
-            link,
-            held_by_others: before,
-        })
+        Ok(Self { target, device: Arc::new(device), options: Options::default(), link, held_by_others })
     }
 
     /// The GPU.
