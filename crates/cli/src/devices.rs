@@ -91,7 +91,7 @@ pub fn gpu(machine: &MachineOptions, checked: bool) -> Result<Option<Chosen>, Fa
     let Some(index) = gpu_index(machine)? else {
         return match &machine.device_memory {
             Some(_) => Err(Failure::usage(
-                "--device-memory is for devices: add --device cuda for a GPU's memory, --replicas for logical devices, or \
+                "--device-memory is for devices: add --device cuda for a GPU, add --replicas for logical devices, or \
                  `plan --machine` for a device that is not here; the line of host memory is --memory",
             )),
             None => Ok(None),

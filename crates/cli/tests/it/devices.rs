@@ -51,7 +51,7 @@ fn lines_of_device_memory_need_a_device() {
     assert!(refused(&["--device-memory=1GiB"]).contains("add --device cuda"));
     assert!(refused(&["--device=cuda:x"]).contains("cuda:0, cuda:1"));
     assert!(refused(&["--device=tpu"]).contains("only cpu, cuda and auto"));
-    assert!(refused(&["--device-memory=tpu:0=1GiB"]).contains("`tpu:0` is no GPU"));
+    assert!(refused(&["--device-memory=tpu:0=1GiB"]).contains("`tpu:0` is no device"));
     assert!(refused(&["--device-memory=cuda:0=1GiB,2GiB"]).contains("NAME=SIZE,NAME=SIZE"));
     let both = message(&["plan", "--machine=h200", "--device=cuda"], 2);
     assert!(both.contains("leave one out"), "{both}");
