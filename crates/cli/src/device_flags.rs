@@ -64,7 +64,9 @@ pub fn placement(plan: &TrainingPlan) -> String {
     let several = plan.load_sheet().devices.len() > 1;
     let mut table = format!("{:<10} {:<26} {:<30} {:>12}", "device", "op", "layer", "received");
     for (device, plans) in plan.devices().enumerate() {
-        let name = if several { format!("cpu:{device}") } else { "cpu".to_string() };
+        // A target is named like `cpu avx512, 2 threads` or `cuda:0, NVIDIA H200`.
+        let one = plan.load_sheet().target.split([' ', ',']).next().unwrap_or_default();
+        let name = if several { format!("cpu:{device}") } else { one.to_string() };
         add_rows(&mut table, device, &name, plans);
     }
     for (device, plans) in plan.devices().enumerate().filter(|_| several) {

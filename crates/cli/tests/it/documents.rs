@@ -111,8 +111,19 @@ fn flags_in_the_documents_exist() {
         let output = shell(root, &format!("plimsoll {command} --help"));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let names =
-        ["train", "plan", "evaluate", "predict", "data", "graph", "zoo", "doctor", "completions", "man"];
+    let names = [
+        "train",
+        "plan",
+        "evaluate",
+        "predict",
+        "data",
+        "graph",
+        "zoo",
+        "devices",
+        "doctor",
+        "completions",
+        "man",
+    ];
     let helps: Vec<(&str, String)> = names.iter().map(|name| (*name, help(name))).collect();
     let flag = |word: &str| {
         let word = word.trim_start_matches(['[', '`', '(']);

@@ -82,7 +82,9 @@ fn wrong_device_flags_say_what_to_change() {
     refused(&run("plan", &["--device-memory=cpu:0=1GiB"]), 2, &["add --replicas"]);
     refused(&run("plan", &["--replicas=2", "--device-memory=1GiB"]), 2, &["say of which device"]);
     refused(&run("plan", &["--replicas=2", "--device-memory=cpu:2=1GiB"]), 2, &["there is no cpu:2"]);
-    refused(&run("plan", &["--replicas=2", "--device-memory=gpu=1GiB"]), 2, &["cpu:0, cpu:1"]);
+    refused(&run("plan", &["--replicas=2", "--device-memory=gpu=1GiB"]), 2, &["name them cpu:0"]);
+    refused(&run("plan", &["--replicas=2", "--device-memory=cuda:0=1GiB"]), 2, &["does not use cuda:0"]);
+    refused(&run("plan", &["--replicas=2", "--device=cuda"]), 2, &["leave --device out"]);
     let norm = ["plan", "--model=resnet20", "--replicas=2", "--batch=16"];
     refused(&plimsoll(&norm), 2, &["mixes the examples of a batch", "train on one device"]);
 }
