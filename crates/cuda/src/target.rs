@@ -45,23 +45,7 @@ pub fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Quantise(_)
         | Op::Exchange(_) => false,
     };
-    if !reads_before_writing {
-        return Vec::new();
-    }
-    let rule = query.op.properties().in_place;
-    let allowed = |o: usize, i: usize| {
-        let (output, input) = (query.outputs[o], query.inputs[i]);
-        let same_layout = output.shape == input.shape && output.dtype.bytes() == input.dtype.bytes();
-        same_layout && rule.allows(output, input)
-    };
-    let pairs = (0..query.outputs.len()).flat_map(|o| (0..query.inputs.len()).map(move |i| (o, i)));
-    pairs.filter(|&(o, i)| allowed(o, i)).collect()
-}
-
-/// The error for a node without kernels.
-pub fn unsupported(target: String, query: &KernelQuery<'_>) -> Unsupported {
-    let types = query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    Unsupported { target, op: query.op.name(), types }
+    if reads_before_writing { query.overwritable() } else { Vec::new() }
 }
 
 /// The revision of the kernels' arithmetic: it rises where a change to a kernel changes the bits of results on purpose.
@@ -163,7 +147,7 @@ impl Target for CudaTarget {
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
-        let call = find(query).ok_or_else(|| unsupported(self.name(), query))?;
+        let call = find(query).ok_or_else(|| query.unsupported(self.name()))?;
         Ok(Kernel {
             workspace: call.workspace,
             in_place: in_place(query),

@@ -81,15 +81,6 @@ fn is_product(op: &Op) -> bool {
 
 /// Elementwise kernels read an element before they write it.
 fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
-    let rule = query.op.properties().in_place;
-    if rule != InPlace::Elementwise {
-        return Vec::new();
-    }
-    let pairs = (0..query.outputs.len()).flat_map(|o| (0..query.inputs.len()).map(move |i| (o, i)));
-    pairs
-        .filter(|&(o, i)| {
-            let (output, input) = (query.outputs[o], query.inputs[i]);
-            output.shape == input.shape && rule.allows(output, input)
-        })
-        .collect()
+    let elementwise = query.op.properties().in_place == InPlace::Elementwise;
+    if elementwise { query.overwritable() } else { Vec::new() }
 }

@@ -33,6 +33,23 @@ impl<'a> KernelQuery<'a> {
             fold_rows: batched.filter(|_| folds).map_or(0, |&v| graph.block_rows(v)),
         }
     }
+
+    /// The (output, input) pairs of one layout where the op allows that the output is written over the input.
+    pub fn overwritable(&self) -> Vec<(usize, usize)> {
+        let rule = self.op.properties().in_place;
+        let allowed = |o: usize, i: usize| {
+            let (output, input) = (self.outputs[o], self.inputs[i]);
+            output.shape == input.shape && rule.allows(output, input)
+        };
+        let pairs = (0..self.outputs.len()).flat_map(|o| (0..self.inputs.len()).map(move |i| (o, i)));
+        pairs.filter(|&(o, i)| allowed(o, i)).collect()
+    }
+
+    /// The error of a target that has no kernel for it.
+    pub fn unsupported(&self, target: String) -> Unsupported {
+        let types = self.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        Unsupported { target, op: self.op.name(), types }
+    }
 }
 
 /// A target's answer.

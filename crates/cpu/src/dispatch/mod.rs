@@ -72,15 +72,5 @@ fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Quantise(_)
         | Op::Exchange(_) => false,
     };
-    if !reads_before_writing {
-        return Vec::new();
-    }
-    let rule = query.op.properties().in_place;
-    let allowed = |o: usize, i: usize| {
-        let (output, input) = (query.outputs[o], query.inputs[i]);
-        let same_layout = output.shape == input.shape && output.dtype.bytes() == input.dtype.bytes();
-        same_layout && rule.allows(output, input)
-    };
-    let pairs = (0..query.outputs.len()).flat_map(|o| (0..query.inputs.len()).map(move |i| (o, i)));
-    pairs.filter(|&(o, i)| allowed(o, i)).collect()
+    if reads_before_writing { query.overwritable() } else { Vec::new() }
 }

@@ -60,11 +60,7 @@ impl Target for CpuTarget {
             let bytes = op.received_bytes() as u64;
             return Ok(Kernel { nanoseconds: (bytes * self.copy_ns_per_mib()) >> 20, ..Kernel::default() });
         }
-        let call = find(query).ok_or_else(|| Unsupported {
-            target: self.name(),
-            op: query.op.name(),
-            types: query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        })?;
+        let call = find(query).ok_or_else(|| query.unsupported(self.name()))?;
         Ok(Kernel {
             workspace: call.workspace(self.isa, self.threads),
             in_place: in_place(query),

@@ -73,7 +73,7 @@ impl Target for EmulatedTarget {
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<plimsoll_plan::Kernel, Unsupported> {
-        let call = find(query).ok_or_else(|| target::unsupported(self.name(), query))?;
+        let call = find(query).ok_or_else(|| query.unsupported(self.name()))?;
         Ok(plimsoll_plan::Kernel {
             workspace: call.workspace,
             in_place: target::in_place(query),

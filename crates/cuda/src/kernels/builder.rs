@@ -78,6 +78,11 @@ pub(super) fn define(macros: &[(&str, &str)], text: &str) -> String {
     source
 }
 
+/// A macro's value that switches a part of a source on or off.
+pub(super) fn flag(on: bool) -> &'static str {
+    if on { "1" } else { "0" }
+}
+
 /// The type that counts so many elements, or that indexes them.
 pub(super) fn index_type(elements: usize) -> &'static str {
     // Threads past the end have larger indices.

@@ -1,8 +1,8 @@
 //! The loss of a linear layer and its gradients: the logits exist for a chunk of rows at a time. Chunks are cut where blocks of
 //! the fold over the batch begin, so that a sum does not depend on how many rows there are.
 
-use super::matmul::zero;
-use super::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
+use super::builder::{CallBuilder, define, flag, parameters};
+use super::{Call, Fault, Matrix, Operand, Parameter, Pointer, Product};
 use plimsoll_graph::op::Loss;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
@@ -17,10 +17,8 @@ const LEAST_ROWS: usize = 128;
 /// Classes in the workspace are padded to multiples of this: products of 16-bit floats whose extents are odd are several times
 /// slower.
 const PADDING: usize = 64;
-/// Everything in the workspace starts at such a multiple.
-const ALIGNMENT: usize = 256;
 /// Threads of a block: one block for each row, and one that folds.
-const THREADS: usize = 512;
+const THREADS: u32 = 512;
 
 /// Which inputs and outputs a loss has, by position.
 struct Operands {
@@ -82,14 +80,13 @@ struct Chunks {
 /// Where things are in the workspace.
 struct Workspace {
     /// In f32: rounded to 16 bits, they would be off by several percent of a class's probability.
-    logits: usize,
+    logits: Pointer,
     /// Of the logits, in the features' type; in place of them if that is f32.
-    gradients: usize,
+    gradients: Pointer,
     /// The kernel in the features' type and with padded classes, if that is not f32.
-    kernel: Option<usize>,
+    kernel: Option<Pointer>,
     /// Each row's part of the loss.
-    parts: usize,
-    bytes: usize,
+    parts: Pointer,
 }
 
 impl Chunks {
@@ -110,75 +107,61 @@ impl Chunks {
         if transposed { [classes, self.width] } else { [self.width, classes] }
     }
 
-    fn workspace(&self, operands: &Operands) -> Workspace {
-        let mut bytes = 0;
-        let mut take = |wanted: usize| {
-            let start = bytes;
-            bytes += wanted.next_multiple_of(ALIGNMENT);
-            start
-        };
+    fn workspace(&self, builder: &mut CallBuilder, operands: &Operands) -> Workspace {
         let (element, low) = (self.dtype.bytes(), self.dtype != DType::F32);
         let elements = self.chunk_rows().min(self.rows) * self.padded();
-        let logits = take(4 * elements);
-        let gradients = if low && operands.gradients.is_some() { take(element * elements) } else { logits };
-        let kernel = low.then(|| take(element * self.width * self.padded()));
-        let parts = if operands.loss.is_some() { take(4 * self.rows) } else { 0 };
-        Workspace { logits, gradients, kernel, parts, bytes }
+        let logits = builder.scratch(4 * elements);
+        let own = low && operands.gradients.is_some();
+        let gradients = if own { builder.scratch(element * elements) } else { logits };
+        let kernel = low.then(|| builder.scratch(element * self.width * self.padded()));
+        let parts = builder.scratch(if operands.loss.is_some() { 4 * self.rows } else { 0 });
+        Workspace { logits, gradients, kernel, parts }
     }
 
     fn call(&self, operands: &Operands) -> Call {
-        let workspace = self.workspace(operands);
-        let mut launches = Vec::new();
-        if let (Some([_, kernel]), false) = (operands.gradients, self.accumulate)
-            && self.rows == 0
-            && self.width * self.classes > 0
-        {
-            launches.push(zero(Operand::Write(kernel), DType::F32, self.width * self.classes));
+        let mut builder = CallBuilder::default();
+        let workspace = self.workspace(&mut builder, operands);
+        if let (Some([_, kernel]), 0, false) = (operands.gradients, self.rows, self.accumulate) {
+            builder.zero(Operand::Write(kernel), self.width * self.classes, DType::F32);
         }
-        if self.rows > 0 {
-            launches.extend(workspace.kernel.map(|at| self.cast_kernel(at, operands.transposed)));
+        if let (Some(at), 1..) = (workspace.kernel, self.rows) {
+            self.cast_kernel(&mut builder, at, operands.transposed);
         }
         for block in (0..self.rows).step_by(self.block_rows) {
             let end = self.rows.min(block + self.block_rows);
             for start in (block..end).step_by(self.chunk_rows()) {
                 let rows = self.chunk_rows().min(end - start);
-                self.chunk(start, rows, operands, &workspace, &mut launches);
+                self.chunk(&mut builder, start, rows, operands, &workspace);
             }
         }
-        launches.extend(operands.loss.map(|loss| self.fold(loss, workspace.parts)));
-        let fault = Some(Fault { what: "label", bound: self.classes });
-        Call { launches, workspace: workspace.bytes, fault }
+        if let Some(loss) = operands.loss {
+            let macros = [("ACCUMULATE", flag(self.accumulate))];
+            let parameters = parameters![workspace.parts, Operand::Write(loss), self.rows, self.block_rows];
+            builder.kernel([1, 1, 1], THREADS, define(&macros, FOLD), parameters);
+        }
+        Call { fault: Some(Fault { what: "label", bound: self.classes }), ..builder.finish() }
     }
 
     /// The kernel rounded to the features' type, with zeros for the classes that it is padded with.
-    fn cast_kernel(&self, at: usize, transposed: bool) -> Launch {
+    fn cast_kernel(&self, builder: &mut CallBuilder, at: Pointer, transposed: bool) {
         let [rows, columns] = self.stored(self.classes, transposed);
         let [padded_rows, padded_columns] = self.stored(self.padded(), transposed);
         let elements = padded_rows * padded_columns;
-        let parameters = vec![
-            Operand::Read(1).into(),
-            Operand::Workspace.at(at).into(),
-            elements.into(),
-            rows.into(),
-            columns.into(),
-            padded_columns.into(),
-        ];
-        let source = format!("#define T {}\n{CAST}", self.dtype);
-        let blocks = elements.div_ceil(THREADS).max(1);
-        Launch::Kernel(Kernel { source, blocks: [blocks as u32, 1, 1], threads: THREADS as u32, parameters })
+        let parameters = parameters![Operand::Read(1), at, elements, rows, columns, padded_columns];
+        builder.each(elements, define(&[("T", self.dtype.name())], CAST), parameters);
     }
 
     /// The logits of some rows, what is to be known of each row, and the gradients.
     fn chunk(
         &self,
+        builder: &mut CallBuilder,
         start: usize,
         rows: usize,
         operands: &Operands,
         workspace: &Workspace,
-        launches: &mut Vec<Launch>,
     ) {
-        let plain = |operand: Operand, offset, dtype, transposed, row_stride| Matrix {
-            start: operand.at(offset),
+        let plain = |start: Pointer, dtype, transposed, row_stride| Matrix {
+            start,
             dtype,
             transposed,
             row_stride,
@@ -187,43 +170,40 @@ impl Chunks {
         let (dtype, width, padded) = (self.dtype, self.width, self.padded());
         // A kernel that is read where it is has no padding.
         let classes = if workspace.kernel.is_some() { padded } else { self.classes };
-        let x = |transposed| plain(Operand::Read(0), start * width * dtype.bytes(), dtype, transposed, width);
+        let rows_at = |operand: Operand| operand.at(start * width * dtype.bytes());
+        let x = |transposed| plain(rows_at(Operand::Read(0)), dtype, transposed, width);
         let [_, columns] = self.stored(classes, operands.transposed);
         // As `[width, classes]`, or transposed.
         let kernel = |transposed: bool| {
-            let (operand, at) = workspace.kernel.map_or((Operand::Read(1), 0), |at| (Operand::Workspace, at));
-            plain(operand, at, dtype, transposed != operands.transposed, columns)
+            let at = workspace.kernel.unwrap_or(Operand::Read(1).at(0));
+            plain(at, dtype, transposed != operands.transposed, columns)
         };
-        let logits = plain(Operand::Workspace, workspace.logits, DType::F32, false, padded);
-        let gradients =
-            |transposed| plain(Operand::Workspace, workspace.gradients, dtype, transposed, padded);
-        let product = |[m, n, k]: [usize; 3], a, b, c, accumulate| {
-            Launch::Product(Product { m, n, k, a, b, c, accumulate, count: 1 })
-        };
+        let logits = plain(workspace.logits, DType::F32, false, padded);
+        let gradients = |transposed| plain(workspace.gradients, dtype, transposed, padded);
+        let product =
+            |[m, n, k]: [usize; 3], a, b, c, accumulate| Product { m, n, k, a, b, c, accumulate, count: 1 };
         let empty = self.classes == 0 || width == 0;
-        launches.push(match empty {
-            true => zero(Operand::Workspace, DType::F32, rows * padded),
-            false => product([rows, classes, width], x(false), kernel(false), logits, false),
-        });
-        launches.push(self.rows_kernel(start, rows, operands, workspace));
+        if empty {
+            builder.zero(workspace.logits.operand, rows * padded, DType::F32);
+        } else {
+            builder.product(product([rows, classes, width], x(false), kernel(false), logits, false));
+        }
+        self.rows_kernel(builder, start, rows, operands, workspace);
         let Some([dx, dkernel]) = operands.gradients.filter(|_| !empty) else { return };
-        let into = plain(Operand::Write(dx), start * width * dtype.bytes(), dtype, false, width);
-        launches.push(product([rows, width, classes], gradients(false), kernel(true), into, false));
+        let into = plain(rows_at(Operand::Write(dx)), dtype, false, width);
+        builder.product(product([rows, width, classes], gradients(false), kernel(true), into, false));
         // The classes that fill whole tiles apart from the rest: an odd extent makes all of a product slow.
         let [_, columns] = self.stored(self.classes, operands.transposed);
         let accumulate = self.accumulate || start > 0;
         let whole = self.classes / PADDING * PADDING;
         for (first, classes) in [(0, whole), (whole, self.classes - whole)] {
-            if classes == 0 {
-                continue;
-            }
-            let own = |matrix: Matrix, elements: usize| {
-                let Pointer { operand, offset } = matrix.start;
-                Matrix { start: operand.at(offset + elements * matrix.dtype.bytes()), ..matrix }
+            let own = |matrix: Matrix, elements: usize| Matrix {
+                start: matrix.start.after(elements * matrix.dtype.bytes()),
+                ..matrix
             };
             let first_stored = if operands.transposed { first * width } else { first };
-            let into = own(plain(Operand::Write(dkernel), 0, DType::F32, false, columns), first_stored);
-            launches.push(if operands.transposed {
+            let into = own(plain(Operand::Write(dkernel).at(0), DType::F32, false, columns), first_stored);
+            builder.product(if operands.transposed {
                 product([classes, width, rows], own(gradients(true), first), x(false), into, accumulate)
             } else {
                 product([width, classes, rows], x(true), own(gradients(false), first), into, accumulate)
@@ -232,46 +212,39 @@ impl Chunks {
     }
 
     /// For each row its sum of exponentials, its part of the loss, and the gradient of its logits.
-    fn rows_kernel(&self, start: usize, rows: usize, operands: &Operands, workspace: &Workspace) -> Launch {
-        let flag = |yes: bool| u8::from(yes);
-        let source = format!(
-            "#define T {}\n#define LOSS {}\n#define GRADIENT {}\n#define SUM_IN {}\n#define SUM_OUT {}\n{ROWS}",
-            self.dtype,
-            flag(operands.loss.is_some()),
-            flag(operands.gradients.is_some()),
-            flag(operands.logsumexp_in.is_some()),
-            flag(operands.logsumexp_out.is_some()),
-        );
+    fn rows_kernel(
+        &self,
+        builder: &mut CallBuilder,
+        start: usize,
+        rows: usize,
+        operands: &Operands,
+        workspace: &Workspace,
+    ) {
+        let macros = [
+            ("T", self.dtype.name()),
+            ("LOSS", flag(operands.loss.is_some())),
+            ("GRADIENT", flag(operands.gradients.is_some())),
+            ("SUM_IN", flag(operands.logsumexp_in.is_some())),
+            ("SUM_OUT", flag(operands.logsumexp_out.is_some())),
+        ];
         let at = |operand: Operand| -> Parameter { operand.at(4 * start).into() };
         // What a kernel does not use is any address.
-        let unused: Parameter = Operand::Workspace.into();
-        let part = if operands.loss.is_some() { workspace.parts + 4 * start } else { 0 };
-        let parameters = vec![
-            Operand::Workspace.at(workspace.logits).into(),
+        let unused: Parameter = workspace.logits.into();
+        let part = if operands.loss.is_some() { workspace.parts.after(4 * start) } else { workspace.parts };
+        let parameters = parameters![
+            workspace.logits,
             at(Operand::Read(2)),
             at(Operand::Read(3)),
             operands.logsumexp_in.map_or(unused, |i| at(Operand::Read(i))),
             operands.gradient_of_loss.map_or(unused, |i| Operand::Read(i).into()),
             operands.logsumexp_out.map_or(unused, |i| at(Operand::Write(i))),
-            Operand::Workspace.at(part).into(),
-            Operand::Workspace.at(workspace.gradients).into(),
-            Operand::Fault.into(),
-            self.classes.into(),
-            self.padded().into(),
-            start.into(),
+            part,
+            workspace.gradients,
+            Operand::Fault,
+            self.classes,
+            self.padded(),
+            start,
         ];
-        Launch::Kernel(Kernel { source, blocks: [rows as u32, 1, 1], threads: THREADS as u32, parameters })
-    }
-
-    /// The sum of all rows' parts, block by block.
-    fn fold(&self, loss: usize, parts: usize) -> Launch {
-        let source = format!("#define ACCUMULATE {}\n{FOLD}", u8::from(self.accumulate));
-        let parameters = vec![
-            Operand::Workspace.at(parts).into(),
-            Operand::Write(loss).into(),
-            self.rows.into(),
-            self.block_rows.into(),
-        ];
-        Launch::Kernel(Kernel { source, blocks: [1, 1, 1], threads: THREADS as u32, parameters })
+        builder.kernel([rows, 1, 1], THREADS, define(&macros, ROWS), parameters);
     }
 }

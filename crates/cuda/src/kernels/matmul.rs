@@ -1,14 +1,12 @@
 //! Matrix products: by the library, with a kernel after them for what it does not do.
 
-use super::{Call, Kernel, Launch, Matrix, Operand, Product};
+use super::builder::{CallBuilder, define, flag, parameters};
+use super::{Call, Matrix, Operand, Product};
 use plimsoll_graph::op::{Epilogue, MatMul};
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
 
 const EPILOGUE: &str = include_str!("epilogue.cu");
-
-/// Threads of a block.
-const THREADS: usize = 256;
 
 pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Option<Call> {
     let (m, n, k) = op.extents(&query.inputs).ok()?;
@@ -41,81 +39,61 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Option<Call> {
         accumulate: query.accumulate,
         count,
     };
-    let mut call = Call::default();
+    let mut builder = CallBuilder::default();
+    if wide {
+        builder.scratch(elements * c_type.bytes());
+    }
     if k == 0 {
-        call.launches.push(zero(product, c_type, elements));
+        builder.zero(product, elements, c_type);
     } else if query.fold_rows > 0 && op.transpose_a && !op.transpose_b && count == 1 {
-        call.launches.extend(fold(&whole, query.fold_rows));
+        fold(&whole, query.fold_rows).for_each(|product| builder.product(product));
     } else {
-        call.launches.push(Launch::Product(whole));
+        builder.product(whole);
     }
     if op.epilogue != Epilogue::default() {
-        if wide {
-            call.workspace = elements * c_type.bytes();
-        }
-        call.launches.push(finish(op.epilogue, query, product, c_type, elements, n));
+        finish(&mut builder, op.epilogue, query, product, elements, n);
     }
-    Some(call)
+    Some(builder.finish())
 }
 
 /// A product over rows in blocks, each added to those before it.
-pub(super) fn fold(whole: &Product, block: usize) -> impl Iterator<Item = Launch> {
+fn fold(whole: &Product, block: usize) -> impl Iterator<Item = Product> {
     let whole = *whole;
     (0..whole.k).step_by(block).map(move |start| {
         let rows = |matrix: Matrix| {
             let offset = matrix.start.offset + start * matrix.row_stride * matrix.dtype.bytes();
             Matrix { start: matrix.start.operand.at(offset), ..matrix }
         };
-        Launch::Product(Product {
+        Product {
             k: block.min(whole.k - start),
             a: rows(whole.a),
             b: rows(whole.b),
             accumulate: whole.accumulate || start > 0,
             ..whole
-        })
+        }
     })
 }
 
 /// Adds the bias, takes the maximum and rounds.
 fn finish(
+    builder: &mut CallBuilder,
     epilogue: Epilogue,
     query: &KernelQuery<'_>,
     product: Operand,
-    wide: DType,
     elements: usize,
     columns: usize,
-) -> Launch {
+) {
     let result = query.outputs[0].dtype;
+    let wide = result.wide();
     let bias = query.inputs.last().filter(|_| epilogue.bias).map_or(wide, |bias| bias.dtype);
-    let defines = format!(
-        "#define W {wide}\n#define T {result}\n#define B {bias}\n#define BIAS {}\n#define RELU {}\n",
-        u8::from(epilogue.bias),
-        u8::from(epilogue.relu),
-    );
+    let macros = [
+        ("W", wide.name()),
+        ("T", result.name()),
+        ("B", bias.name()),
+        ("BIAS", flag(epilogue.bias)),
+        ("RELU", flag(epilogue.relu)),
+    ];
     let bias = if epilogue.bias { Operand::Read(2) } else { product };
-    Launch::Kernel(Kernel {
-        source: defines + EPILOGUE,
-        blocks: [elements.div_ceil(THREADS) as u32, 1, 1],
-        threads: THREADS as u32,
-        parameters: vec![
-            product.into(),
-            bias.into(),
-            Operand::Write(0).into(),
-            elements.into(),
-            columns.into(),
-        ],
-    })
-}
-
-/// Fills an operand with zeros.
-pub(super) fn zero(operand: Operand, dtype: DType, elements: usize) -> Launch {
-    let source = "extern \"C\" __global__ void kernel(u8 *y, i64 bytes) {\n    \
-                  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < bytes) y[i] = 0;\n}\n";
-    let bytes = elements * dtype.bytes();
-    Launch::Kernel(Kernel {
-        source: source.into(),
-        blocks: [bytes.div_ceil(THREADS) as u32, 1, 1],
-        threads: THREADS as u32,
-        parameters: vec![operand.into(), bytes.into()],
-    })
+    let parameters = parameters![product, bias, Operand::Write(0), elements, columns];
+    builder.each(elements, define(&macros, EPILOGUE), parameters);
 }
