@@ -60,7 +60,7 @@ fn sources_of_models(sources: &mut BTreeSet<String>) -> BTreeSet<String> {
             for node in &graph.nodes {
                 let query = KernelQuery::new(&graph, &relations, node);
                 if find(&query).is_none() {
-                    missing.insert(format!("{}: {}", entry.name, target::unsupported("cuda".into(), &query)));
+                    missing.insert(format!("{}: {}", entry.name, &query.unsupported("cuda".into())));
                 }
                 sources.extend(sources_of(&query));
             }
