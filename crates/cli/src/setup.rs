@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on the page cache: newer kernels
 /// map large folios of the program's file as a whole, which after a copy of the file may be another MiB or two.
-const PROGRAM_BYTES: usize = (10 << 20) + (256 << 10);
+/// Parquet and tokenizers make the program larger.
+const PROGRAM_BYTES: usize =
+    (9 << 20) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 1280 << 10 } else { 512 << 10 };
 /// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
 /// Steps of a run at most: more cannot be counted in a checkpoint.
