@@ -5,6 +5,7 @@ use super::gpu::{Driver, driver};
 use super::{CudaError, Gpu};
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The limit of the stack of a device thread, by the driver's number.
 const STACK_LIMIT: c_int = 0;
@@ -13,9 +14,12 @@ const STACK_LIMIT: c_int = 0;
 pub(crate) const STACK_BYTES: usize = 256;
 
 thread_local! {
-    /// The context that is current in this thread.
-    static CURRENT: Cell<Handle> = const { Cell::new(std::ptr::null_mut()) };
+    /// The number of the context that is current in this thread.
+    static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
+
+/// Contexts are numbered: a handle may be that of an earlier one, which a thread still has as its own.
+static OPENED: AtomicU64 = AtomicU64::new(0);
 
 /// The primary context of a GPU, retained.
 pub(crate) struct Context {
@@ -23,6 +27,7 @@ pub(crate) struct Context {
     pub driver: &'static Driver,
     device: c_int,
     handle: Handle,
+    number: u64,
 }
 
 // SAFETY: the driver's contexts may be used from any thread.
@@ -40,7 +45,8 @@ impl Context {
         // SAFETY: the pointer is valid; the context is released when this is dropped.
         let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut handle, device) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
-        let context = Self { gpu, driver, device, handle };
+        let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
+        let context = Self { gpu, driver, device, handle, number };
         context.enter()?;
         // SAFETY: a plain call.
         context.check("cuCtxSetLimit", unsafe { (driver.api.cuCtxSetLimit)(STACK_LIMIT, STACK_BYTES) })?;
@@ -49,12 +55,12 @@ impl Context {
 
     /// Makes it this thread's context, for the calls that follow.
     pub fn enter(&self) -> Result<(), CudaError> {
-        if CURRENT.get() == self.handle {
+        if CURRENT.get() == self.number {
             return Ok(());
         }
         // SAFETY: the context is retained.
         self.check("cuCtxSetCurrent", unsafe { (self.driver.api.cuCtxSetCurrent)(self.handle) })?;
-        CURRENT.set(self.handle);
+        CURRENT.set(self.number);
         Ok(())
     }
 
@@ -75,7 +81,6 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        CURRENT.set(std::ptr::null_mut());
         // SAFETY: retained in `open`. Nothing can be done about an error.
         let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
