@@ -40,7 +40,7 @@ fn inputs(eager: &Eager) -> Result<Vec<eager::Tensor>, Box<dyn std::error::Error
     let data = datasets::mnist()?;
     let mut batches = data.train.batch(BATCH).start(Cursor::default())?;
     let batch = batches.next()?.ok_or("there are digits")?;
-    let images = eager.tensor(batch.input_tensors().swap_remove(0))?.reshape([BATCH, 784]).get()?;
+    let images = eager.tensor(batch.input_tensor())?.reshape([BATCH, 784]).get()?;
     let labels = eager.tensor(batch.label_tensor())?;
     let weights = eager.full(&TensorType::new(DType::F32, [BATCH]), 1.0 / BATCH as f64).get()?;
     let random = |stream: &str, shape: Shape| {

@@ -29,7 +29,7 @@ fn forward(images: &eager::Tensor, [w1, b1, w2, b2]: [&eager::Tensor; 4]) -> Val
 
 /// A batch as tensors: images as rows of 784 numbers, and labels.
 fn tensors(eager: &Eager, batch: &Batch) -> Result<[eager::Tensor; 2], Box<dyn std::error::Error>> {
-    let images = eager.tensor(batch.input_tensors().swap_remove(0))?;
+    let images = eager.tensor(batch.input_tensor())?;
     let rows = images.reshape([batch.examples(), 28 * 28]).get()?;
     Ok([rows, eager.tensor(batch.label_tensor())?])
 }

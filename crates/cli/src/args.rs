@@ -12,6 +12,7 @@ use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
+use super::zoo_model::DEFAULT_MODEL;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
 use plimsoll::data::{FormatOption, Prefetch};
@@ -145,8 +146,9 @@ pub struct DataOptions {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelOptions {
-    /// Model of the zoo; `plimsoll zoo` lists them
-    #[arg(long, default_value = "lenet")]
+    /// Model of the zoo; `plimsoll zoo` lists them [default: lenet; for files of pictures resnet20, with masks unet, for text
+    /// gpt, for tables mlp]
+    #[arg(long, default_value = DEFAULT_MODEL, hide_default_value = true)]
     pub model: String,
     /// Classes, or tokens of a language model
     #[arg(long)]

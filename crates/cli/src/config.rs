@@ -1,6 +1,7 @@
 //! Flags from a TOML file, and the resolved flags of a run as one.
 
-use super::args::{Arguments, RunOptions};
+use super::args::{self, Arguments, RunOptions};
+use super::zoo_model::default_model;
 use super::{Failure, resume};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -31,7 +32,17 @@ pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failur
         (Some((name, path)), Some((_, given))) => with_file(&words, &name, given, &path)?,
         _ => matches,
     };
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let mut arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let run = match &mut arguments.command {
+        args::Command::Train(run) => Some(run),
+        args::Command::Plan(plan) => Some(&mut plan.run),
+        _ => None,
+    };
+    // The data decides the model that no flag names.
+    let given = matches.subcommand().and_then(|(_, given)| given.value_source("model"));
+    if let Some(run) = run.filter(|_| given == Some(ValueSource::DefaultValue)) {
+        run.model.model = default_model(run.data.as_deref()).to_string();
+    }
     Ok((arguments, matches))
 }
 

@@ -98,6 +98,11 @@ impl Failure {
         Self { message: message.to_string(), status: 3, needs: None }
     }
 
+    /// A line below what is needed, of which `--json` has the figures: exit status 3.
+    pub fn below(message: impl fmt::Display, needed: u64, line: u64) -> Self {
+        Self { needs: Some((needed, line)), ..Self::memory(message) }
+    }
+
     /// A failure while running: exit status 1.
     pub fn run(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), status: 1, needs: None }
@@ -142,14 +147,15 @@ impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
         match &error {
             // Data is read with the line as its limit.
-            DataError::TooLarge { what, bytes, limit } => Self {
-                needs: Some((*bytes, *limit)),
-                ..Self::memory(format!(
+            DataError::TooLarge { what, bytes, limit } => {
+                let words = |bytes: u64| in_words(usize::try_from(bytes).unwrap_or(usize::MAX));
+                let message = format!(
                     "{what} alone needs {}, the line is {}: raise it, or take less data",
-                    in_words(usize::try_from(*bytes).unwrap_or(usize::MAX)),
-                    in_words(usize::try_from(*limit).unwrap_or(usize::MAX))
-                ))
-            },
+                    words(*bytes),
+                    words(*limit)
+                );
+                Self::below(message, *bytes, *limit)
+            }
             DataError::UnknownDataset { spec, .. } => {
                 let meant =
                     applies::meant(spec).map_or(String::new(), |meant| format!("; did you mean {meant}?"));

@@ -10,7 +10,7 @@ use super::trained::{Trained, describe, open, peaks};
 use super::{Failure, hint, say};
 use clap::Args;
 use given::Given;
-use output::{Answers, Form, Row, Sink};
+use output::{Answers, Form, Row, Sink, letters};
 use plimsoll::memory::measured_peak;
 use plimsoll::nn::step::Report;
 use plimsoll::train::BatchKind;
@@ -69,7 +69,7 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
                  test part",
             ));
         }
-        return rows(options, &trained, Form::of(options, false)?, |row| row.to_string());
+        return rows(options, &trained, Form::of(options, false)?, 0, |row| row.to_string());
     }
     let given = Given::open(options, describe(&options.trained.run)?)?;
     given.say_differences();
@@ -77,22 +77,24 @@ pub fn run(options: &PredictOptions) -> Result<(), Failure> {
         true => masks::run(options, given),
         false => {
             let (trained, names) = given.trained(options)?;
-            rows(options, &trained, Form::of(options, true)?, |row| names.name(row))
+            let widest = (0..trained.part().len().unwrap_or(0)).map(|row| letters(&names.name(row))).max();
+            rows(options, &trained, Form::of(options, true)?, widest.unwrap_or(0), |row| names.name(row))
         }
     }
 }
 
-/// Plans, loads, predicts batch after batch, and writes as it goes; `name` names a row.
+/// Plans, loads, predicts batch after batch, and writes as it goes; `name` names a row, in `widest` letters at most.
 fn rows(
     options: &PredictOptions,
     trained: &Trained,
     form: Form,
+    widest: usize,
     name: impl Fn(usize) -> String,
 ) -> Result<(), Failure> {
     // Where standard output is the answer, nothing else is printed there.
     let quiet = options.out.is_none();
     let (mut session, planned) = trained.session(options.trained.json, options.trained.sheet && !quiet)?;
-    let answers = Answers::new(trained, options);
+    let answers = Answers::new(trained, options, widest);
     let mut sink = Sink::create(options.out.as_deref(), form)?;
     let mut count = 0;
     session.predict_each(trained.part(), |outputs| {

@@ -160,7 +160,7 @@ fn alternatives(
     floor_bytes: usize,
     refusal: &mut Refusal,
 ) -> Vec<Alternative> {
-    let _shown = progress::activity("planning alternatives");
+    let _shown = progress::activity("planning alternatives (Ctrl-C to skip them)");
     let options = &under(options, line_bytes);
     let mut found = Vec::new();
     let mut add = |alternative: Option<Alternative>| {

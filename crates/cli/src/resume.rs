@@ -1,6 +1,7 @@
 //! `train --resume`: the flags of a run from its checkpoint, and which of them may change.
 
 use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
+use super::run_folder::{REPORT, WEIGHTS};
 use super::{Failure, config};
 use clap::{ArgMatches, Parser, parser::ValueSource};
 use plimsoll::train::TrainState;
@@ -73,9 +74,17 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
+/// What is left of a run that is resumed.
+pub enum Resumed {
+    /// Steps, with these options.
+    GoesOn(Box<RunOptions>),
+    /// Nothing: all of its steps are done and its results are written.
+    IsOver { steps: u64 },
+}
+
 /// The options of a resumed run: the checkpoint's, with those of the command line that may change. `matches` tells which
 /// flags were given.
-pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Result<RunOptions, Failure> {
+pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Result<Resumed, Failure> {
     let run = config::flags_in(folder)?;
     let (state, _) = TrainState::read_where(folder, |state| same_run(state, &run)).map_err(|e| {
         Failure::usage(format!("{e}; give --resume a folder in which `train --out` left a checkpoint"))
@@ -125,7 +134,12 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.without = given.without.clone();
     (kept.json, kept.check_memory) = (given.json, given.check_memory);
     kept.resume = Some(folder.to_path_buf());
-    Ok(kept)
+    let written = [REPORT, WEIGHTS].iter().all(|name| folder.join(name).exists());
+    let own = kept.out.as_deref() == Some(folder);
+    if own && written && kept.steps.is_some_and(|steps| steps <= state.steps_done) {
+        return Ok(Resumed::IsOver { steps: state.steps_done });
+    }
+    Ok(Resumed::GoesOn(Box::new(kept)))
 }
 
 /// Refuses a checkpoint whose flags differ from those of the folder's run.

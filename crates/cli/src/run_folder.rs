@@ -129,6 +129,14 @@ impl RunFolder {
     }
 }
 
+/// The report of the run in a folder.
+pub fn report(folder: &Path) -> Result<serde_json::Value, Failure> {
+    let path = folder.join(REPORT);
+    let wrong = |reason: String| Failure::usage(escaped(format!("{}: {reason}", path.display())));
+    let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
+    serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))
+}
+
 /// Opens the lock file, which holds nothing. A link of its name is not followed.
 fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();

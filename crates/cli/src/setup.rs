@@ -1,13 +1,13 @@
 //! From flags to a trainer and its data.
 
-use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
+use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::running::explain_split;
 use super::zoo_model::{default_data, entry, model};
 use super::{Failure, applies, devices, progress, resume, zoo_model};
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
-use plimsoll::data::{Dataset, Family, Format, FormatOption, OpenOptions, open};
+use plimsoll::data::{DataError, Dataset, Family, Format, FormatOption, OpenOptions, open};
 use plimsoll::memory::{self, Process, Tag};
 use plimsoll::nn::{Field, Model};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
@@ -27,6 +27,9 @@ const SYNTHETIC_STEPS: u64 = 100;
 const MOST_STEPS: u64 = 1 << 48;
 /// Epochs over real data.
 const EPOCHS: u64 = 6;
+
+/// Data that is read above a lower line, so that the refusal is exact.
+const SMALL_DATA_BYTES: usize = 64 << 20;
 
 /// Threads of the program itself: one works, one shows progress.
 const OWN_THREADS: usize = 2;
@@ -105,9 +108,12 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         images,
         examples: step_examples.saturating_mul(10),
         validation: options.running.validation(),
-        ..open_options(model.as_ref(), &options.input, &sizes, options.seed, line_bytes)
+        ..open_options(model.as_ref(), &options.input, &sizes, options.seed, readable(line_bytes, available_bytes))
     };
-    let data = memory::tagged(Tag::Data, || open(&name, &open_options)).map_err(explain_split)?;
+    let data = memory::tagged(Tag::Data, || open(&name, &open_options)).map_err(|error| match error {
+        DataError::TooLarge { what, bytes, .. } => below_the_data(options, &what, bytes, line_bytes),
+        error => explain_split(error),
+    })?;
     // The model takes the number of features, classes or tokens from the data.
     if fit(&mut sizes, &name, &data)? {
         model = zoo_model::model(&sizes, Some(&name))?;
@@ -223,6 +229,43 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     let line_bytes = device_line.unwrap_or(line_bytes);
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
+}
+
+/// The most bytes of data that are read: those of the line, or, above a lower line, some that are quickly read and that this
+/// machine has to spare, so that the refusal of the line tells what would do.
+fn readable(line_bytes: usize, available_bytes: Option<usize>) -> usize {
+    let spare = available_bytes.map_or(0, |available| available / 2);
+    line_bytes.max(SMALL_DATA_BYTES.min(spare))
+}
+
+/// The failure of a line below what the data alone takes, with what the rest of the run takes at least.
+fn below_the_data(options: &RunOptions, what: &str, bytes: u64, line_bytes: usize) -> Failure {
+    let without = RunOptions {
+        data: Some("synthetic".into()),
+        input: InputOptions::default(),
+        augment: false,
+        out: None,
+        save_every: None,
+        ..options.clone()
+    };
+    let rest = setup(&without).ok().and_then(|setup| Some(setup.trainer.least_memory(&setup.data).ok()?.bytes()));
+    let needed = bytes.saturating_add(rest.unwrap_or(0) as u64);
+    let words = |bytes: u64| in_words(usize::try_from(bytes).unwrap_or(usize::MAX));
+    let with = rest.map_or(String::new(), |_| format!(", and with {} at least {}", options.model.model, words(needed)));
+    let format = options.data.as_deref().and_then(|data| Format::find(data, &[]));
+    let other = match format.is_some_and(|format| format.name == "mnist:DIR") {
+        true => "as images:DIR or npz:FILE it is read from its files when it is needed",
+        false => "take less data",
+    };
+    Failure::below(
+        format!(
+            "{what} alone needs {}{with}; the line is {}: raise it to more than that, or {other}",
+            words(bytes),
+            in_words(line_bytes)
+        ),
+        needed,
+        line_bytes as u64,
+    )
 }
 
 /// Refuses pictures in memory of another size than the model's, with the flags of a model that takes them.
@@ -399,6 +442,19 @@ pub fn threads(machine: &MachineOptions) -> Result<usize, Failure> {
 pub fn line(machine: &MachineOptions) -> (Option<usize>, usize) {
     let available = memory::available();
     (available, machine.memory.bytes(available.unwrap_or(usize::MAX)))
+}
+
+/// Says that a line is above what this machine has left, where a plan may be refused that it allows.
+pub fn say_line_above(machine: &MachineOptions, available: Option<usize>) {
+    if let (Size::Bytes(line), Some(available)) = (machine.memory, available)
+        && line > available
+    {
+        super::hint(&format!(
+            "the line is {}, but only {} are available here: a plan that needs more than those is refused",
+            in_words(line),
+            in_words(available)
+        ));
+    }
 }
 
 /// Refuses a plan above the available memory. That is an estimate, so only a plan well above it is refused.

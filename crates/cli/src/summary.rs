@@ -91,10 +91,23 @@ fn time(setup: &Setup, sheet: &LoadSheet) -> String {
     let (step, evaluation) = (time_in_words(step), time_in_words(evaluation));
     let plural = if validations == 1 { "" } else { "s" };
     format!(
-        "about {} in all on an idle machine: {step} a step, {} validation{plural} of {evaluation}",
+        "about {} in all on an idle machine: {step} a step, {} validation{plural} of {evaluation}{}",
         time_in_words(whole),
-        count(validations as usize)
+        count(validations as usize),
+        busy(setup.threads).unwrap_or_default()
     )
+}
+
+/// How much longer it takes where other programs keep the processor busy, by the system's load; `None` where it is idle or does not
+/// tell.
+fn busy(threads: usize) -> Option<String> {
+    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let load: f64 = load.split_whitespace().next()?.parse().ok()?;
+    let cores = std::thread::available_parallelism().ok()?.get() as f64;
+    let times = (load + threads as f64) / cores;
+    (load >= 0.5 && times >= 1.25).then(|| {
+        format!("; others keep {:.1} of {cores} cores busy now, so up to {times:.1} times that", load.min(cores))
+    })
 }
 
 /// Predicted time of one evaluation of a part of the data.

@@ -37,7 +37,7 @@ pub fn refuse(options: &RunOptions, setup: &Setup) -> Option<Failure> {
     }
     let mut refusal = Refusal::begin(in_sentences(options, &least, line_bytes), true);
     let mut alternatives = Vec::new();
-    let _shown = progress::activity("looking at alternatives");
+    let _shown = progress::activity("looking at alternatives (Ctrl-C to skip them)");
     for (change, flags, options) in changes(&under(options, line_bytes), setup) {
         let Some(bytes) = least_bytes(&options).filter(|bytes| *bytes < needed) else { continue };
         if alternatives.is_empty() {

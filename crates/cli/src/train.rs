@@ -6,10 +6,12 @@ use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::plan::{planned, refused};
 use super::run_folder::{self, RunFolder, WEIGHTS};
-use super::setup::{check_available, setup};
+use super::setup::{check_available, say_line_above, setup};
 use super::step_progress::StepProgress;
-use super::weights::start_from;
-use super::{Failure, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
+use super::weights::{self, start_from};
+use super::resume::{self, Resumed};
+use super::text::escaped;
+use super::{Failure, hint, progress, refusal::plan_or_refuse, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
@@ -18,25 +20,47 @@ use plimsoll::train::{
     TrainError, metrics,
 };
 use serde_json::json;
+use std::path::Path;
 use std::time::Instant;
 
 /// Plans, trains and reports; `matches` tells which flags were given.
 pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
     match (&options.resume, matches) {
-        (Some(folder), Some(matches)) => train(&resume::options(options, matches, folder)?),
+        (Some(folder), Some(matches)) => match resume::options(options, matches, folder)? {
+            Resumed::GoesOn(options) => train(&options),
+            Resumed::IsOver { steps } => is_over(folder, steps, options.json),
+        },
         _ => train(options),
     }
+}
+
+/// Says that a run has nothing left to do, and what can be done with it; with `json`, its report as well.
+fn is_over(folder: &Path, steps: u64, json: bool) -> Result<(), Failure> {
+    let name = escaped(folder.display());
+    say(&format!(
+        "The run in {name} is over: its {steps} steps are done, and it was measured. `--resume {name} --steps N` with more than \
+         {steps} trains on; `plimsoll evaluate {name}` and `plimsoll predict {name}` use it."
+    ));
+    if json {
+        let report = run_folder::report(folder)?;
+        say(&report.to_string());
+    }
+    Ok(())
 }
 
 fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
     run_folder::check(options)?;
+    weights::check(options)?;
     let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
+    say_line_above(&options.machine, setup.available_bytes);
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
     let folder = RunFolder::claim(options)?;
     if let Some(failure) = refused(options, &setup) {
         return Err(failure);
     }
+    // The code of each phase is dropped when it is over: together they would be more than the sheet's `program`.
+    memory::trim_code();
     let planning = Instant::now();
     let shown = progress::activity("planning");
     let mut plans =
@@ -72,6 +96,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
     memory::restart_heap_peaks();
+    memory::trim_code();
     let shown = progress::activity("preparing");
     let mut session = plans.start()?;
     if let Some(folder) = &options.resume {
@@ -111,12 +136,12 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     drop(shown);
     let mut steps = StepProgress::new(start, &options.running, &setup);
-    // Code that only prepared the run is dropped, too.
     memory::trim_code();
     let shown = progress::activity("training");
     let report = session.fit_with(&mut |event| steps.on(event));
     drop(shown);
     let report = report.map_err(interrupted)?;
+    memory::trim_code();
     if let Some(folder) = &folder {
         session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
     }

@@ -2,8 +2,8 @@
 
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
-use super::run_folder::REPORT;
-use super::setup::{batch, check_available, executor, line, process, threads};
+use super::run_folder::{REPORT, report};
+use super::setup::{batch, check_available, executor, line, process, say_line_above, threads};
 use super::text::escaped;
 use super::weights::refused;
 use super::zoo_model::model;
@@ -99,8 +99,7 @@ fn number(value: Option<&Value>) -> Option<usize> {
 fn describe_report(folder: &Path) -> Result<Described, Failure> {
     let path = folder.join(REPORT);
     let wrong = |reason: String| Failure::usage(escaped(format!("{}: {reason}", path.display())));
-    let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
-    let manifest: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    let manifest = report(folder)?;
     let known = |key: &str| manifest.get(key).and_then(Value::as_str).map(str::to_string);
     let model = known("model").ok_or_else(|| wrong("there is no \"model\"".into()))?;
     let columns = manifest.get("columns").and_then(Value::as_array).into_iter().flatten();
@@ -229,6 +228,7 @@ impl Described {
         let examples = batch(options.batch.or(self.batch).unwrap_or(1))?;
         let threads = threads(&options.machine)?;
         let (available_bytes, line_bytes) = line(&options.machine);
+        say_line_above(&options.machine, available_bytes);
         let classes = model.target().bound;
         let model = narrowed(model, &data, self.policy.precision)?;
         let gpu = devices::gpu(&options.machine, false)?;
@@ -260,6 +260,7 @@ fn precision(manifest: &Value) -> Result<Policy, String> {
 impl Trained {
     /// Plans, prints the load sheet if `show` is set, and loads the weights.
     pub fn session(&self, json: bool, show: bool) -> Result<(Session, usize), Failure> {
+        memory::trim_code();
         let plans = self.trainer.plan(&self.data).map_err(|e| answer(e, json))?;
         // The measured peak that it stands beside is the host's.
         let (total, _) = plans.sheet.host_total_and_line();
@@ -267,6 +268,8 @@ impl Trained {
             say(&plans.sheet.to_string());
         }
         check_available(total, self.available_bytes)?;
+        // As in training, the code of each phase is dropped when it is over.
+        memory::trim_code();
         let mut session = plans.start()?;
         match &self.parameters {
             Parameters::File(path) => session.load(path).map_err(refused)?,
@@ -276,6 +279,7 @@ impl Trained {
                 hint(&format!("the run is not finished: these are the parameters of {}", escaped(&path)));
             }
         }
+        memory::trim_code();
         Ok((session, total))
     }
 

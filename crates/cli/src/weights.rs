@@ -1,12 +1,34 @@
 //! Weights that a run starts from, and what is wrong with weights in users' words.
 
+use super::args::RunOptions;
 use super::text::escaped;
 use super::{Failure, say};
-use plimsoll::train::{Loaded, Session, TrainError};
+use plimsoll::train::{Loaded, Session, TrainError, WEIGHTS_FILE, checkpoints};
 use std::path::Path;
 
 /// The most tensors of a list that are named.
 const MOST_NAMED: usize = 24;
+
+/// Refuses weights that are not there, before anything else is done.
+pub fn check(options: &RunOptions) -> Result<(), Failure> {
+    let Some(path) = &options.weights else { return Ok(()) };
+    let shown = escaped(path.display());
+    let reason = match path.metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "there is no such file or folder".to_string(),
+        Err(e) => e.to_string(),
+        Ok(found) if found.is_dir() => {
+            let trained = path.join(WEIGHTS_FILE).exists() || checkpoints(path).is_ok_and(|list| !list.is_empty());
+            match trained {
+                true => return Ok(()),
+                false => format!("the folder holds neither {WEIGHTS_FILE} nor a checkpoint"),
+            }
+        }
+        Ok(_) => return Ok(()),
+    };
+    Err(Failure::usage(format!(
+        "--weights {shown}: {reason}; give a safetensors file, or a folder in which `train --out` left a run"
+    )))
+}
 
 /// Loads the weights of `--weights` and tells what they are.
 pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<(), Failure> {
@@ -14,7 +36,7 @@ pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<
         true => session.load_matching(path).map_err(refused)?,
         false => session.load(path).map(|()| Loaded::default()).map_err(|error| match &error {
             TrainError::WeightsDiffer { .. } => {
-                let offer = "add --new-head to load what fits and start the rest anew";
+                let offer = "add --new-head to load the tensors that fit and train the others from new values";
                 Failure::usage(format!("{}; {offer}", escaped(error)))
             }
             _ => refused(error),

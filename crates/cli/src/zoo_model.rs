@@ -3,15 +3,30 @@
 use super::args::ModelOptions;
 use super::input::is_masked;
 use super::{Failure, applies};
-use plimsoll::data::Family;
+use plimsoll::data::{Family, Format, FormatOption};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Model, WithLoss};
+
+/// The model where neither flags nor data say otherwise.
+pub const DEFAULT_MODEL: &str = "lenet";
 
 /// The data of a model where no flag names any.
 pub fn default_data(model: &str) -> &'static str {
     match model {
         "mlp" | "lenet" | "autoencoder" => "mnist",
         _ => "synthetic",
+    }
+}
+
+/// The model of data where no flag names one.
+pub fn default_model(data: Option<&str>) -> &'static str {
+    let Some(format) = data.and_then(|data| Format::find(data, &[])) else { return DEFAULT_MODEL };
+    match (format.prefix(), format.family) {
+        ("masks" | "raster", _) => "unet",
+        (_, Family::Images) if format.takes(FormatOption::ImageSize) => "resnet20",
+        ("csv" | "parquet", _) => "mlp",
+        (_, Family::Text) => "gpt",
+        _ => DEFAULT_MODEL,
     }
 }
 

@@ -8,6 +8,8 @@ pub(crate) mod pictures;
 pub(crate) mod view;
 
 use crate::{DataError, Record, Schema};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Records with random access by index. Worker threads read them concurrently.
 ///
@@ -58,6 +60,13 @@ pub trait Source: Send + Sync {
     /// Heap bytes this source holds, exact to a few KiB.
     fn resident_bytes(&self) -> usize;
 
+    /// The same without what `counted` has already: parts of a data set may share a source. A source that holds others asks
+    /// `counted` for theirs.
+    fn resident_bytes_once(&self, counted: &mut Counted) -> usize {
+        let _ = counted;
+        self.resident_bytes()
+    }
+
     /// Bytes of scratch that one reader needs.
     fn scratch_bytes(&self) -> usize {
         0
@@ -76,9 +85,33 @@ pub trait Source: Send + Sync {
     }
 }
 
+/// Shared sources whose bytes are counted.
+#[derive(Debug, Default)]
+pub struct Counted(BTreeSet<usize>);
+
+impl Counted {
+    /// The bytes of a shared source the first time, and none after that.
+    ///
+    /// ```
+    /// use plimsoll_data::{Counted, Memory, Source};
+    /// use std::sync::Arc;
+    /// let (points, mut counted) = (Arc::new(Memory::values(vec![[1.0f32; 2]; 3], vec![[1.0f32]; 3])?), Counted::default());
+    /// assert_eq!((counted.shared(&points), counted.shared(&points.clone())), (36, 0));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn shared<S: Source + ?Sized>(&mut self, source: &Arc<S>) -> usize {
+        if self.is_new(source) { source.resident_bytes_once(self) } else { 0 }
+    }
+
+    /// Whether this is seen for the first time.
+    pub(crate) fn is_new<T: ?Sized>(&mut self, shared: &Arc<T>) -> bool {
+        self.0.insert(Arc::as_ptr(shared).cast::<()>() as usize)
+    }
+}
+
 /// A pointer to a source is that source.
 macro_rules! forward_source {
-    ($($pointer:ty),*) => {$(
+    ($($pointer:ty: $once:expr),*) => {$(
         impl<S: Source + ?Sized> Source for $pointer {
             fn schema(&self) -> &Schema {
                 (**self).schema()
@@ -91,6 +124,9 @@ macro_rules! forward_source {
             }
             fn resident_bytes(&self) -> usize {
                 (**self).resident_bytes()
+            }
+            fn resident_bytes_once(&self, counted: &mut Counted) -> usize {
+                $once(self, counted)
             }
             fn scratch_bytes(&self) -> usize {
                 (**self).scratch_bytes()
@@ -105,7 +141,10 @@ macro_rules! forward_source {
     )*};
 }
 
-forward_source!(Box<S>, std::sync::Arc<S>);
+forward_source!(
+    Box<S>: |source: &Self, counted| (**source).resident_bytes_once(counted),
+    Arc<S>: |source: &Self, counted: &mut Counted| counted.shared(source)
+);
 
 /// Checks the index, and number and lengths of the buffers. Every source of tensors calls it first.
 pub(crate) fn check_read(source: &dyn Source, index: usize, record: &Record<'_>) -> Result<(), DataError> {

@@ -24,9 +24,9 @@ pub enum GraphError {
         reason: TypeError,
     },
     /// A graph that breaks an invariant; `check` names it.
-    #[error("broken graph: {0}")]
+    #[error("the graph is not valid: {0}")]
     Broken(String),
-    /// A choice that does not fit the model: what to change.
+    /// A model, loss or choice that does not fit the rest: what to change.
     #[error("{0}")]
     Choice(String),
     /// Text that is not a graph.

@@ -97,7 +97,7 @@ fn weighted_sum(net: &mut Net, losses: ValueId, weights: ValueId) -> Result<Valu
 fn single_output(net: &Net, outputs: &[ValueId]) -> Result<ValueId, GraphError> {
     match outputs {
         [output] => Ok(*output),
-        _ => Err(GraphError::Broken(format!(
+        _ => Err(GraphError::Choice(format!(
             "layer `{}`: this loss takes one output, the model has {}: write a loss that takes all",
             net.layer(),
             outputs.len()

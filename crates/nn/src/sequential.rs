@@ -101,7 +101,7 @@ impl Sequential {
             None => "the target needs".to_string(),
         };
         let found = net.shape(value);
-        Err(GraphError::Broken(format!("{last} ends in {found}; {needs} {}", Shape::from(wanted))))
+        Err(GraphError::Choice(format!("{last} ends in {found}; {needs} {}", Shape::from(wanted))))
     }
 }
 

@@ -239,7 +239,7 @@ impl Step {
         mode: Mode,
     ) -> Result<Self, GraphError> {
         if examples == 0 {
-            return Err(GraphError::Broken(
+            return Err(GraphError::Choice(
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
@@ -250,7 +250,7 @@ impl Step {
             .collect();
         let head = model.forward(&mut net, &inputs)?;
         if matches!(&head, Head::Outputs(outputs) if outputs.is_empty()) {
-            return Err(GraphError::Broken(format!("model `{}` has no output", model.name())));
+            return Err(GraphError::Choice(format!("model `{}` has no output", model.name())));
         }
         Ok(Self { net, head, examples })
     }

@@ -43,7 +43,7 @@ pub enum TrainError {
         reason: String,
     },
     /// The tensors of a weights file are not those of the model.
-    #[error("{path}: {}", listed(differences))]
+    #[error("{path} holds the weights of another model: {}", listed(differences))]
     WeightsDiffer {
         /// The file.
         path: String,

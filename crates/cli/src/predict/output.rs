@@ -62,14 +62,23 @@ pub struct Answers<'t> {
     top: usize,
     /// What a row is: `file` or `row`.
     what: &'static str,
+    /// Letters of the longest name of a row and of a class, by which lines are aligned.
+    widths: [usize; 2],
 }
 
+/// A longer name shifts the rest of its line.
+const WIDEST: usize = 100;
+
 impl<'t> Answers<'t> {
-    pub fn new(trained: &'t Trained, options: &PredictOptions) -> Self {
+    /// For rows whose names have this many letters at most.
+    pub fn new(trained: &'t Trained, options: &PredictOptions, widest_name: usize) -> Self {
         let pictures = matches!(trained.preparation.input, plimsoll::data::InputPreparation::Picture(_));
         let what = if pictures && !options.paths.is_empty() { "file" } else { "row" };
         let (preparation, classes) = (&trained.preparation, trained.classes.is_some());
-        Self { preparation, classes, top: options.top, what }
+        let names = preparation.classes.iter().map(|class| letters(class));
+        let number = trained.classes.map_or(0, |classes| letters(&classes.saturating_sub(1).to_string()));
+        let widths = [widest_name, names.fold(number, usize::max)].map(|width| width.min(WIDEST));
+        Self { preparation, classes, top: options.top, what, widths }
     }
 
     /// The likeliest classes of a row with their probabilities.
@@ -78,7 +87,7 @@ impl<'t> Answers<'t> {
     }
 
     fn line(&self, row: &Row<'_>) -> String {
-        let name = escaped(&row.name);
+        let ([width, class_width], name) = (self.widths, escaped(&row.name));
         if !self.classes {
             let values: Vec<String> = row.scores.iter().take(8).map(|value| format!("{value:.4}")).collect();
             let more = if row.scores.len() > 8 {
@@ -86,13 +95,13 @@ impl<'t> Answers<'t> {
             } else {
                 String::new()
             };
-            return format!("{name:<32}  {}{more}", values.join(", "));
+            return format!("{name:<width$}  {}{more}", values.join(", "));
         }
         let told = self.ranked(row.scores).into_iter().map(|(class, probability)| {
             let class = self.preparation.class(class);
-            format!("{:<16} {:>6.2} %", escaped(&class), probability * 100.0)
+            format!("{:<class_width$} {:>6.2} %", escaped(&class), probability * 100.0)
         });
-        format!("{name:<32}  {}", told.collect::<Vec<_>>().join("   "))
+        format!("{name:<width$}  {}", told.collect::<Vec<_>>().join("   "))
     }
 
     fn header(&self, width: usize) -> String {
@@ -128,6 +137,11 @@ impl<'t> Answers<'t> {
         }
         object
     }
+}
+
+/// Letters of a name as it is shown.
+pub fn letters(name: &str) -> usize {
+    escaped(name).chars().count()
 }
 
 /// A field of a table, quoted where it must be.

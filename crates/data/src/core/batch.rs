@@ -242,6 +242,18 @@ impl Batch {
         self.rows().0.iter().map(|rows| rows.tensor(self.examples)).collect()
     }
 
+    /// A copy of the first input as a tensor: of models with one input, all of it.
+    ///
+    /// ```
+    /// use plimsoll_data::Batch;
+    /// let batch = Batch::of([[[3.0f32, 120.0]]], [[250.0f32]])?;
+    /// assert_eq!(batch.input_tensor().as_f32(), Some(&[3.0, 120.0][..]));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn input_tensor(&self) -> Tensor {
+        self.rows().0.first().map_or_else(|| Vec::<f32>::new().into(), |rows| rows.tensor(self.examples))
+    }
+
     /// A copy of the labels as a tensor; it allocates as well.
     pub fn label_tensor(&self) -> Tensor {
         self.rows().1.tensor(self.examples)

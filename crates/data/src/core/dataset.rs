@@ -1,6 +1,6 @@
 //! A dataset in its parts: training, validation, test.
 
-use crate::{DataError, Pipeline};
+use crate::{Counted, DataError, Pipeline};
 use std::fmt;
 
 /// A dataset in its parts, neither shuffled nor batched: training code does that.
@@ -66,9 +66,18 @@ impl Dataset {
         Ok(Self { train, validation, test: map(self.test)?, ..self })
     }
 
-    /// Heap bytes that the sources of all parts hold. Held-out records are the training part's.
+    /// Heap bytes that the sources of all parts hold. A source that several parts share counts once.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Memory, Pipeline};
+    /// let all = Pipeline::new(Memory::values(vec![[1.0f32; 2]; 10], vec![[1.0f32]; 10])?);
+    /// let data = Dataset::new("points", all.clone().skip(2), all.take(2));
+    /// assert_eq!(data.resident_bytes(), 120);
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
     pub fn resident_bytes(&self) -> usize {
-        self.parts().map(Pipeline::resident_bytes).sum()
+        let mut counted = Counted::default();
+        self.parts().map(|part| part.resident_bytes_once(&mut counted)).sum()
     }
 }
 

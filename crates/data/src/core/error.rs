@@ -41,12 +41,24 @@ pub enum DataError {
         reason: String,
     },
     /// Neither the file nor its compressed form is in the folder.
-    #[error("`{folder}` holds neither `{name}` nor `{name}.gz`; give the folder of the four MNIST files")]
+    #[error(
+        "`{folder}` holds neither `{name}` nor `{name}.gz`; MNIST's four files are {{train,t10k}}-images-idx3-ubyte and \
+         {{train,t10k}}-labels-idx1-ubyte, plain or with .gz"
+    )]
     MissingFile {
         /// The folder searched.
         folder: String,
         /// The file looked for.
         name: String,
+    },
+    /// The folder of MNIST's files is not there.
+    #[error(
+        "there is no folder `{folder}`; mnist:DIR is the folder of MNIST's four files, and plain `mnist` is a part of them that \
+         needs no files"
+    )]
+    NoFolder {
+        /// The folder.
+        folder: String,
     },
     /// The operating system or the decompression failed.
     #[error("`{file}` cannot be read: {source}; check the path, and that the file is whole")]

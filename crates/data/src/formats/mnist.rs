@@ -64,8 +64,12 @@ impl Digits {
     /// The embedded digits: 16,000 training and 2,500 test digits, evenly spaced over MNIST. They are decompressed straight into
     /// their final buffer; the decompressor's own state is some 50 KiB while it runs.
     pub fn embedded(max_bytes: usize) -> Result<Dataset, DataError> {
+        let (what, bytes) = ("embedded digits", (EMBEDDED_TRAIN + EMBEDDED_TEST) * (28 * 28 + 1));
+        if bytes > max_bytes {
+            return Err(DataError::TooLarge { what: what.into(), bytes: bytes as u64, limit: max_bytes as u64 });
+        }
         let budget = &mut Budget::new(max_bytes);
-        let mut reader = IdxReader::gzip("embedded digits".into(), EMBEDDED, EMBEDDED.len() as u64)?;
+        let mut reader = IdxReader::gzip(what.into(), EMBEDDED, EMBEDDED.len() as u64)?;
         let mut part = || {
             let images = reader.images(budget)?;
             let labels = reader.labels(CLASSES, budget)?;
@@ -82,10 +86,13 @@ impl Digits {
     /// ```
     /// use plimsoll_data::{DEFAULT_MAX_BYTES, Digits};
     /// let error = Digits::open("no/such/folder", DEFAULT_MAX_BYTES).unwrap_err();
-    /// assert!(error.to_string().contains("`train-images-idx3-ubyte.gz`"));
+    /// assert!(error.to_string().starts_with("there is no folder `no/such/folder`"));
     /// ```
     pub fn open(folder: impl AsRef<Path>, max_bytes: usize) -> Result<Dataset, DataError> {
         let (folder, budget) = (folder.as_ref(), &mut Budget::new(max_bytes));
+        if !folder.is_dir() {
+            return Err(DataError::NoFolder { folder: folder.display().to_string() });
+        }
         let train = Self::part(folder, "train", budget)?;
         let test = Self::part(folder, "t10k", budget)?;
         dataset(&format!("mnist:{}", folder.display()), train, test)

@@ -2,7 +2,7 @@
 
 use crate::core::file_io::{read_at, write_at};
 use crate::core::shared_buffer::SharedBuffer;
-use crate::{DataError, Kind, Record, Schema, Source};
+use crate::{Counted, DataError, Kind, Record, Schema, Source};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -136,6 +136,9 @@ impl Source for Cached {
     }
     fn resident_bytes(&self) -> usize {
         self.source.resident_bytes() + self.own_bytes()
+    }
+    fn resident_bytes_once(&self, counted: &mut Counted) -> usize {
+        counted.shared(&self.source) + self.own_bytes()
     }
     fn scratch_bytes(&self) -> usize {
         self.source.scratch_bytes()

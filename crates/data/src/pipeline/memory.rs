@@ -3,7 +3,7 @@
 use super::buckets::grouped::Grouped;
 use super::{Head, Pipeline};
 use crate::core::budget::zeroed;
-use crate::{DataError, Schema};
+use crate::{Counted, DataError, Schema};
 
 /// One part of a pipeline's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,14 @@ impl Pipeline {
             Head::Streamed(stream, _) => stream.resident_bytes().saturating_sub(stream.buffer_bytes()),
         };
         source.saturating_add(self.preparation().bytes())
+    }
+
+    /// The same without what `counted` has already.
+    pub(crate) fn resident_bytes_once(&self, counted: &mut Counted) -> usize {
+        let Head::Indexed(source) = &self.head else { return self.resident_bytes() };
+        let bytes = counted.shared(source);
+        let own = self.preparation.as_ref().is_some_and(|preparation| counted.is_new(preparation));
+        bytes.saturating_add(if own { self.preparation().bytes() } else { 0 })
     }
 
     /// The most memory that it takes while it runs, part by part, known before it starts. The source's own bytes are

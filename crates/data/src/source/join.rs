@@ -1,6 +1,6 @@
 //! Two sources as one, by index.
 
-use crate::{DataError, Record, Schema, Source};
+use crate::{Counted, DataError, Record, Schema, Source};
 use std::sync::Arc;
 
 /// How two sources or streams become one.
@@ -90,6 +90,9 @@ impl Source for Joined {
     }
     fn resident_bytes(&self) -> usize {
         self.parts[0].resident_bytes().saturating_add(self.parts[1].resident_bytes())
+    }
+    fn resident_bytes_once(&self, counted: &mut Counted) -> usize {
+        self.parts.iter().fold(0, |bytes: usize, part| bytes.saturating_add(counted.shared(part)))
     }
     fn scratch_bytes(&self) -> usize {
         self.parts[0].scratch_bytes().max(self.parts[1].scratch_bytes())

@@ -1,7 +1,7 @@
 //! A source with a stage after it.
 
 use crate::transforms::stage::{Stage, Step};
-use crate::{DataError, Record, Schema, Source};
+use crate::{Counted, DataError, Record, Schema, Source};
 use std::sync::Arc;
 
 /// A source whose records pass through a stage when they are read.
@@ -31,6 +31,9 @@ impl Source for Mapped {
     }
     fn resident_bytes(&self) -> usize {
         self.source.resident_bytes()
+    }
+    fn resident_bytes_once(&self, counted: &mut Counted) -> usize {
+        counted.shared(&self.source)
     }
     fn scratch_bytes(&self) -> usize {
         self.step.scratch_bytes(self.source.scratch_bytes())

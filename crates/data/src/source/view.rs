@@ -1,6 +1,6 @@
 //! Verbs on sources with random access: each maps an index to another, and holds no memory.
 
-use crate::{DataError, Permutation, Record, Schema, Source};
+use crate::{Counted, DataError, Permutation, Record, Schema, Source};
 use std::sync::Arc;
 
 /// How an index of the view maps to an index of its source.
@@ -80,6 +80,9 @@ impl Source for Viewed {
             View::Spread { held_out: true, .. } | View::Part { test: true, .. } => 0,
             _ => self.source.resident_bytes(),
         }
+    }
+    fn resident_bytes_once(&self, counted: &mut Counted) -> usize {
+        counted.shared(&self.source)
     }
     fn scratch_bytes(&self) -> usize {
         self.source.scratch_bytes()

@@ -62,7 +62,7 @@ fn global_factor(
             None => sum,
         });
     }
-    let total = total.ok_or_else(|| GraphError::Broken("there is no gradient to clip".into()))?;
+    let total = total.ok_or_else(|| GraphError::Choice("there is no gradient to clip".into()))?;
     b.within("clip".into(), |b| factor(b, total, most))
 }
 

@@ -216,8 +216,13 @@ fn place(
     // PyTorch's kernels over sequences have no height.
     let flat = layout == Layout::OutputFirst && matches!(wanted[..], [o, i, 1, k] if info.shape == [o, i, k]);
     if (info.shape != wanted && !flat) || dtype_name(ty.dtype) != format!("{:?}", info.dtype) {
-        let (has, wants) = (format!("{:?} {:?}", info.dtype, info.shape), dtype_name(ty.dtype));
-        return Ok(Err(format!("`{name}` is {has}, the model needs {wants} {wanted:?}")));
+        // The type is told where it is what differs.
+        let typed = dtype_name(ty.dtype) != format!("{:?}", info.dtype);
+        let (has, wants) = match typed {
+            true => (format!("{:?} {:?}", info.dtype, info.shape), format!("{} {wanted:?}", dtype_name(ty.dtype))),
+            false => (format!("{:?}", info.shape), format!("{wanted:?}")),
+        };
+        return Ok(Err(format!("`{name}` has the shape {has} there and {wants} here")));
     }
     let (offset, end) = info.data_offsets;
     let (offset, end) = (file.start.saturating_add(offset as u64), file.start.saturating_add(end as u64));

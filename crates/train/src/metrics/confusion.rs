@@ -13,6 +13,8 @@ use std::fmt;
 /// let rows = Rows::new(Outputs::Classes(&[0, 2, 2]), Targets::Classes(&[0, 1, 2]), &[0.5, 2.0, 0.0])?;
 /// confusion.update(&rows)?;
 /// assert_eq!(confusion.counts(), [1, 0, 0, 0, 0, 1, 0, 0, 0]);
+/// let confusion: Box<dyn Metric> = Box::new(confusion);
+/// assert_eq!(confusion.to_string(), "confusion, labels down and predictions across:\n0 | 1 0 0\n1 | 0 0 1\n2 | 0 0 0");
 /// # Ok::<(), plimsoll_train::metrics::MetricError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -56,6 +58,19 @@ impl Metric for Confusion {
                 report(format_args!("confusion/{label}/{predicted}"), *count as f64);
             }
         }
+    }
+
+    /// The matrix, a line per label.
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let classes = self.decision.classes.max(1);
+        let [label_width, width] = [Some(classes as u64 - 1), self.counts.iter().max().copied()]
+            .map(|most| most.unwrap_or(0).to_string().len());
+        write!(f, "confusion, labels down and predictions across:")?;
+        for (label, row) in self.counts.chunks_exact(classes).enumerate() {
+            write!(f, "\n{label:>label_width$} |")?;
+            row.iter().try_for_each(|count| write!(f, " {count:>width$}"))?;
+        }
+        Ok(())
     }
 
     fn reset(&mut self) {

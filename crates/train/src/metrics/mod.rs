@@ -65,6 +65,16 @@ pub trait Metric: Send {
     /// nothing.
     fn figures(&self, report: &mut dyn FnMut(fmt::Arguments<'_>, f64));
 
+    /// Writes what [`fmt::Display`] shows: a list of its figures, if nothing else is more readable.
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut written, mut between) = (Ok(()), "");
+        self.figures(&mut |name, value| {
+            written = written.and_then(|()| write!(f, "{between}{name} {value:.4}"));
+            between = ", ";
+        });
+        written
+    }
+
     /// Forgets all rows.
     fn reset(&mut self);
 
@@ -84,12 +94,7 @@ pub trait Metric: Send {
 /// ```
 impl fmt::Display for dyn Metric + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut written, mut between) = (Ok(()), "");
-        self.figures(&mut |name, value| {
-            written = written.and_then(|()| write!(f, "{between}{name} {value:.4}"));
-            between = ", ";
-        });
-        written
+        self.show(f)
     }
 }
 

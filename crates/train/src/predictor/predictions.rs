@@ -126,9 +126,13 @@ impl Predictions {
 /// A line for each row: its name, and its likeliest class or its first values.
 impl fmt::Display for Predictions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = |text: &str| text.chars().count();
+        let likeliest = |row: usize| self.likeliest(row, 1).into_iter().next();
+        let names = (0..self.rows).map(|row| letters(&self.name(row))).max().unwrap_or(0);
+        let classes = (0..self.rows).filter_map(|row| Some(letters(&likeliest(row)?.name))).max().unwrap_or(0);
         for row in 0..self.rows {
-            let answer = match self.likeliest(row, 1).first() {
-                Some(likely) => format!("{:<16} {:>6.2} %", likely.name, 100.0 * likely.probability),
+            let answer = match likeliest(row) {
+                Some(likely) => format!("{:<classes$} {:>6.2} %", likely.name, 100.0 * likely.probability),
                 None => {
                     let values = self.row(row).iter().take(MOST_SHOWN).map(|value| format!("{value:.4}"));
                     let more = if self.row(row).len() > MOST_SHOWN { ", ..." } else { "" };
@@ -136,7 +140,7 @@ impl fmt::Display for Predictions {
                 }
             };
             let end = if row + 1 < self.rows { "\n" } else { "" };
-            write!(f, "{:<32}  {answer}{end}", self.name(row))?;
+            write!(f, "{:<names$}  {answer}{end}", self.name(row))?;
         }
         Ok(())
     }

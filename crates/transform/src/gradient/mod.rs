@@ -42,7 +42,7 @@ pub fn scaled_gradient(
 ) -> Result<Vec<ValueId>, GraphError> {
     if b.shape(loss).rank() != 0 || !b.ty(loss).dtype.is_float() {
         let layer = b.graph().producer(loss).map_or("", |id| &*b.graph().node(id).layer);
-        return Err(GraphError::Broken(format!(
+        return Err(GraphError::Choice(format!(
             "a loss must be one float, that of layer `{layer}` is {}: sum it over its axes",
             b.ty(loss)
         )));
@@ -140,7 +140,7 @@ fn unreached(b: &Builder, nodes: &[Node], ends: &[usize], parameter: ValueId) ->
     let lost = |node: &Node| node.inputs.iter().filter(|v| depends[v.index()]).find_map(computed);
     let end = ends.iter().find(on_path).map(|&place| &nodes[place]);
     let end = std::iter::successors(end, |node| lost(node).map(|id| &nodes[id.index()])).last();
-    GraphError::Broken(match end {
+    GraphError::Choice(match end {
         Some(node) => format!(
             "no gradient reaches `{name}`: `{}` in layer `{}` is not differentiable",
             node.op.name(),

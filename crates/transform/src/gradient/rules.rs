@@ -62,7 +62,7 @@ impl Rule<'_> {
     }
 
     fn refuse(&self, reason: &str) -> GraphError {
-        GraphError::Broken(format!(
+        GraphError::Choice(format!(
             "layer `{}`: {} has no gradient: {reason}",
             self.node.layer,
             self.node.op.name()
