@@ -16,11 +16,11 @@ use plimsoll::runtime::transfer::disk_rates;
 use plimsoll::train::{BatchKind, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 
-/// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on the page cache: newer kernels
-/// map large folios of the program's file as a whole, which after a copy of the file may be another MiB or two.
+/// Code, read-only data and libraries that are resident during a run. One and a half MiB of it depends on the page cache: the kernel
+/// maps those pages of the program's file around a touched one that are cached, which after a copy of the file are all.
 /// Parquet and tokenizers make the program larger.
 const PROGRAM_BYTES: usize =
-    (9 << 20) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 1280 << 10 } else { 512 << 10 };
+    (10 << 20) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 1280 << 10 } else { 512 << 10 };
 /// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
 /// Steps of a run at most: more cannot be counted in a checkpoint.
@@ -108,7 +108,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         images,
         examples: step_examples.saturating_mul(10),
         validation: options.running.validation(),
-        ..open_options(model.as_ref(), &options.input, &sizes, options.seed, readable(line_bytes, available_bytes))
+        ..open_options(
+            model.as_ref(),
+            &options.input,
+            &sizes,
+            options.seed,
+            readable(line_bytes, available_bytes),
+        )
     };
     let data = memory::tagged(Tag::Data, || open(&name, &open_options)).map_err(|error| match error {
         DataError::TooLarge { what, bytes, .. } => below_the_data(options, &what, bytes, line_bytes),
@@ -248,10 +254,12 @@ fn below_the_data(options: &RunOptions, what: &str, bytes: u64, line_bytes: usiz
         save_every: None,
         ..options.clone()
     };
-    let rest = setup(&without).ok().and_then(|setup| Some(setup.trainer.least_memory(&setup.data).ok()?.bytes()));
+    let rest =
+        setup(&without).ok().and_then(|setup| Some(setup.trainer.least_memory(&setup.data).ok()?.bytes()));
     let needed = bytes.saturating_add(rest.unwrap_or(0) as u64);
     let words = |bytes: u64| in_words(usize::try_from(bytes).unwrap_or(usize::MAX));
-    let with = rest.map_or(String::new(), |_| format!(", and with {} at least {}", options.model.model, words(needed)));
+    let with = rest
+        .map_or(String::new(), |_| format!(", and with {} at least {}", options.model.model, words(needed)));
     let format = options.data.as_deref().and_then(|data| Format::find(data, &[]));
     let other = match format.is_some_and(|format| format.name == "mnist:DIR") {
         true => "as images:DIR or npz:FILE it is read from its files when it is needed",

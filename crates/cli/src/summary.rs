@@ -106,7 +106,10 @@ fn busy(threads: usize) -> Option<String> {
     let cores = std::thread::available_parallelism().ok()?.get() as f64;
     let times = (load + threads as f64) / cores;
     (load >= 0.5 && times >= 1.25).then(|| {
-        format!("; others keep {:.1} of {cores} cores busy now, so up to {times:.1} times that", load.min(cores))
+        format!(
+            "; others keep {:.1} of {cores} cores busy now, so up to {times:.1} times that",
+            load.min(cores)
+        )
     })
 }
 

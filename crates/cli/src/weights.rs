@@ -17,7 +17,8 @@ pub fn check(options: &RunOptions) -> Result<(), Failure> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => "there is no such file or folder".to_string(),
         Err(e) => e.to_string(),
         Ok(found) if found.is_dir() => {
-            let trained = path.join(WEIGHTS_FILE).exists() || checkpoints(path).is_ok_and(|list| !list.is_empty());
+            let trained =
+                path.join(WEIGHTS_FILE).exists() || checkpoints(path).is_ok_and(|list| !list.is_empty());
             match trained {
                 true => return Ok(()),
                 false => format!("the folder holds neither {WEIGHTS_FILE} nor a checkpoint"),
@@ -36,7 +37,8 @@ pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<
         true => session.load_matching(path).map_err(refused)?,
         false => session.load(path).map(|()| Loaded::default()).map_err(|error| match &error {
             TrainError::WeightsDiffer { .. } => {
-                let offer = "add --new-head to load the tensors that fit and train the others from new values";
+                let offer =
+                    "add --new-head to load the tensors that fit and train the others from new values";
                 Failure::usage(format!("{}; {offer}", escaped(error)))
             }
             _ => refused(error),

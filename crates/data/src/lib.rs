@@ -52,10 +52,10 @@ pub use pipeline::memory::{
     BATCHES, BUCKET_BUFFER, CACHE, DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER, Share,
 };
 pub use plimsoll_tensor::Field;
-pub use source::{Counted, Source};
 pub use source::memory::Memory;
 pub use source::permutation::Permutation;
 pub use source::pictures::{PictureFile, PictureOptions, PictureWindow, Pictures};
+pub use source::{Counted, Source};
 pub use stream::{Stream, Streamed};
 pub use transforms::example::{Itself, Shaped};
 pub use transforms::image::{Crop, Decode, DecodeMasks};

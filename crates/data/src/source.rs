@@ -100,7 +100,7 @@ impl Counted {
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn shared<S: Source + ?Sized>(&mut self, source: &Arc<S>) -> usize {
-        if self.is_new(source) { source.resident_bytes_once(self) } else { 0 }
+        if self.is_new(source) { (**source).resident_bytes_once(self) } else { 0 }
     }
 
     /// Whether this is seen for the first time.

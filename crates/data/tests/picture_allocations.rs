@@ -11,6 +11,10 @@ static HEAP: CountingAllocator = CountingAllocator::new();
 /// Allocations of the JPEG decoder for one picture: its list of components, and rows of blocks of each.
 const OF_DECODER: usize = 24;
 
+/// Those of the resizer, whose buffers are kept: weights of every row and every column of the result, which its library makes anew
+/// for each picture, and a few lists of them.
+const OF_RESIZER: usize = 32 + 32 + 12;
+
 #[test]
 fn only_decoders_allocate() {
     let folder = support::Scratch::new("picture-allocations");
@@ -24,14 +28,20 @@ fn only_decoders_allocate() {
         train.read(index, &mut Record::over(train.schema(), &mut bytes), &mut scratch).unwrap();
     }
     assert_eq!(HEAP.allocations(), before, "reading files");
-    let pipeline = Pipeline::new(train).apply(Decode::new([32, 32, 3], 40 * 36)).unwrap();
-    let mut batches = pipeline.batch(6).workers(0).start(Cursor::default()).unwrap();
-    batches.next().unwrap();
-    let before = HEAP.allocations();
-    for _ in 0..5 {
+    let each = |decode: Decode| {
+        let (train, _) = Folder::open(&folder.0, 1 << 20).unwrap();
+        let pipeline = Pipeline::new(train).apply(decode).unwrap();
+        let mut batches = pipeline.batch(6).workers(0).start(Cursor::default()).unwrap();
         batches.next().unwrap();
-    }
-    let each = (HEAP.allocations() - before).div_ceil(30);
-    eprintln!("{each} allocations for a picture");
-    assert!(each <= OF_DECODER, "{each} allocations for a picture");
+        let before = HEAP.allocations();
+        for _ in 0..5 {
+            batches.next().unwrap();
+        }
+        (HEAP.allocations() - before).div_ceil(30)
+    };
+    let (whole, resized) =
+        (each(Decode::new([32, 32, 3], 40 * 36)), each(Decode::new([32, 32, 3], 40 * 36).resize(34)));
+    eprintln!("{whole} allocations for a picture, {resized} where it is resized");
+    assert!(whole <= OF_DECODER, "{whole} allocations for a picture");
+    assert!(resized <= OF_DECODER + OF_RESIZER, "{resized} allocations for a resized picture");
 }

@@ -77,14 +77,90 @@ fn a_masked_language_model_takes_its_tokens_from_the_text() {
 }
 
 #[test]
-fn a_line_below_the_data_is_answered_in_json_too() {
-    for arguments in [&["plan", "--json", "--memory=2MiB"][..], &["train", "--json", "--memory=2MiB"]] {
-        let output = plimsoll(arguments);
-        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+fn a_line_below_the_data_is_answered_with_what_would_do() {
+    for command in ["plan", "train"] {
+        let output = plimsoll(&[command, "--json", "--memory=2MiB"]);
+        assert_eq!(output.status.code(), Some(3), "{command}");
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(answer["feasible"], false);
-        assert!(number(&answer, "needed_bytes") > number(&answer, "line_bytes"), "{answer}");
+        let (needed, floor) = (number(&answer, "needed_bytes"), number(&answer, "floor_bytes"));
+        assert!(needed == floor && needed > number(&answer, "line_bytes"), "{answer}");
+        // What it asks for is enough, to the byte.
+        said(&["plan", &format!("--memory={floor}B")]);
     }
+    let output = plimsoll(&["train", "--memory=12MiB"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("Raise it to") && message.contains("--batch"), "{message}");
+    assert!(message.contains("data set"), "who holds the memory: {message}");
+}
+
+/// The four files of MNIST with this many training images, all of them zeros that take no disk.
+fn digits(scratch: &Scratch, images: u32) -> String {
+    let folder = scratch.0.join("digits");
+    fs::create_dir_all(&folder).unwrap();
+    for (stem, count) in [("train", images), ("t10k", 10)] {
+        for (name, header, each) in [
+            ("images-idx3", [0x803, count, 28, 28].as_slice(), 784),
+            ("labels-idx1", [0x801, count].as_slice(), 1),
+        ] {
+            let path = folder.join(format!("{stem}-{name}-ubyte"));
+            let header: Vec<u8> = header.iter().flat_map(|word| word.to_be_bytes()).collect();
+            fs::write(&path, &header).unwrap();
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(header.len() as u64 + u64::from(count) * each).unwrap();
+        }
+    }
+    folder.to_str().unwrap().to_string()
+}
+
+#[test]
+fn a_line_far_below_the_data_is_refused_before_it_is_read() {
+    let scratch = Scratch::new("large-digits");
+    let data = format!("--data=mnist:{}", digits(&scratch, 100_000));
+    let output = plimsoll(&["plan", "--json", "--memory=40MiB", &data]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{message}");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    // The pixels, and the least that the rest takes.
+    let rest = number(&answer, "needed_bytes") - 78_400_000.0;
+    assert!(rest > 8e6 && rest < 40e6, "{answer}");
+    assert!(message.contains("with lenet at least") && message.contains("npz:FILE"), "{message}");
+    refused(&["train", "--data=mnist:no/such"], &["there is no folder `no/such`", "plain `mnist`"]);
+    refused(
+        &["train", &format!("--data=mnist:{}", scratch.path(""))],
+        &["train-images-idx3-ubyte.gz", "four files"],
+    );
+}
+
+#[test]
+fn a_line_above_the_machine_is_said() {
+    let output = plimsoll(&["train", "--memory=900000GiB", "--steps=1"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{message}");
+    assert!(message.contains("the line is 900000.0 GiB, but only"), "{message}");
+    let output = plimsoll(&["train", "--memory=64MiB", "--steps=1"]);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_data_decides_the_model_that_no_flag_names() {
+    let scratch = Scratch::new("default-models");
+    fs::write(scratch.path("play.txt"), "to be or not to be ".repeat(400)).unwrap();
+    fs::write(scratch.path("rows.csv"), "a,b,label\n1,2,x\n2,3,y\n".to_string() + &"3,4,x\n".repeat(30))
+        .unwrap();
+    for (data, model) in [
+        (format!("text:{}", scratch.path("play.txt")), "gpt"),
+        (format!("csv:{}", scratch.path("rows.csv")), "mlp"),
+    ] {
+        let out = scratch.path(model);
+        let report =
+            json(&plimsoll(&["train", "--json", "--steps=1", "--batch=2", "--data", &data, "--out", &out]));
+        assert_eq!(report["model"], model);
+        // A run that goes on is the run that it was.
+        json(&plimsoll(&["train", "--json", "--steps=2", "--resume", &out]));
+    }
+    let help = said(&["train", "--help"]);
+    assert!(help.contains("for files of pictures resnet20"), "{help}");
 }
 
 #[test]

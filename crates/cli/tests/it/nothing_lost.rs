@@ -136,6 +136,38 @@ fn a_closed_pipe_leaves_a_checkpoint() {
 }
 
 #[test]
+fn a_run_that_is_over_says_so_and_trains_on_if_asked() {
+    let scratch = Scratch::new("over");
+    let out = scratch.path("run");
+    json(&plimsoll(&["train", "--json", "--steps=3", "--out", &out]));
+    let files = || {
+        let mut files: Vec<_> = fs::read_dir(&out).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files.into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect::<Vec<_>>()
+    };
+    let before = files();
+    let output = plimsoll(&["train", "--resume", &out]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(
+        ["is over: its 3 steps are done", "--steps N", "plimsoll evaluate"]
+            .iter()
+            .all(|word| said.contains(word)),
+        "{said}"
+    );
+    let report = json(&plimsoll(&["train", "--json", "--resume", &out]));
+    assert_eq!(number(&report, "steps"), 3.0);
+    assert!(files() == before, "nothing was written");
+    // One that was killed before it wrote its report is completed.
+    fs::remove_file(Path::new(&out).join("report.json")).unwrap();
+    let report = json(&plimsoll(&["train", "--json", "--resume", &out]));
+    assert_eq!(number(&report, "steps"), 3.0);
+    assert!(Path::new(&out).join("report.json").exists());
+    let report = json(&plimsoll(&["train", "--json", "--resume", &out, "--steps=5"]));
+    assert_eq!(number(&report, "steps"), 5.0);
+}
+
+#[test]
 fn a_run_does_not_resume_over_data_that_changed() {
     let scratch = Scratch::new("changed-data");
     let (out, table) = (scratch.path("run"), scratch.0.join("t.csv"));

@@ -373,6 +373,31 @@ fn an_unfinished_run_predicts_files() {
 }
 
 #[test]
+fn lines_of_predictions_are_aligned() {
+    let scratch = Scratch::new("aligned");
+    for (class, count) in [("a", 12), ("a-class-with-a-name-of-many-letters", 12)] {
+        for i in 0..count {
+            plain(&scratch.0.join(format!("few/{class}/{i:02}.png")), [16, 16], [9 * i as u8; 3]);
+        }
+    }
+    let (run, data) = (scratch.path("run"), format!("images:{}", scratch.path("few")));
+    // Files of pictures have a model of their own where no flag names one.
+    let report =
+        json(&plimsoll(&["train", "--json", "--steps=1", "--batch=4", "--data", &data, "--out", &run]));
+    assert_eq!(report["model"], "resnet20");
+    let short = scratch.path("few/a/00.png");
+    let long = scratch.path(&format!("{}.png", "é".repeat(40)));
+    fs::copy(&short, &long).unwrap();
+    let output = plimsoll(&["predict", &run, &short, &long, "--top=2"]);
+    let said = text(&output.stdout);
+    let places = |line: &str| -> Vec<usize> {
+        line.chars().enumerate().filter(|(_, letter)| *letter == '%').map(|(place, _)| place).collect()
+    };
+    let lines: Vec<Vec<usize>> = said.lines().map(places).collect();
+    assert!(lines.len() == 2 && lines[0] == lines[1] && lines[0].len() == 2, "{said}");
+}
+
+#[test]
 fn a_class_with_one_picture_is_for_training() {
     let scratch = Scratch::new("few-pictures");
     let data = format!("images:{}", scratch.path("few"));

@@ -48,7 +48,7 @@ fn a_new_head_loads_what_fits_and_names_the_rest() {
     let message = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{message}");
     for word in
-        ["`dense3/kernel` is F32 [84, 10], the model needs F32 [84, 12]", "`dense3/bias`", "--new-head"]
+        ["`dense3/kernel` has the shape [84, 10] there and [84, 12] here", "`dense3/bias`", "--new-head"]
     {
         assert!(message.contains(word), "`{word}` in {message}");
     }
@@ -75,8 +75,19 @@ fn a_new_head_loads_what_fits_and_names_the_rest() {
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let (code, message) = status(&["--weights", &out]);
     assert!(code == Some(2) && message.contains("weights.safetensors"), "{message}");
-    let (code, message) = status(&["--weights", "no-such-file"]);
-    assert!(code == Some(2) && message.contains("no-such-file"), "{message}");
+    let evaluated = plimsoll(&["evaluate", &out]);
+    assert_eq!(evaluated.status.code(), Some(2), "{}", text(&evaluated.stderr));
+    // What is not there is said before the run is planned.
+    let empty = scratch.path("empty");
+    fs::create_dir(&empty).unwrap();
+    for (path, reason) in
+        [("no-such-file", "no such file or folder"), (&*empty, "neither weights.safetensors nor")]
+    {
+        let output = plimsoll(&["train", "--steps=1", "--weights", path]);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(output.stdout.is_empty() && message.contains(path) && message.contains(reason), "{message}");
+    }
     let (code, message) = status(&["--new-head"]);
     assert!(code == Some(2) && message.contains("--weights"), "{message}");
     // A tensor's name cannot write to the terminal.

@@ -69,6 +69,24 @@ fn the_measured_peak_is_the_planned_one_at_common_sizes() {
 }
 
 #[test]
+fn a_copy_of_the_program_is_not_above_its_plan() {
+    // All pages of a copy are in the page cache, so more of them than are used become resident.
+    let scratch = Scratch::new("copied-program");
+    let (program, out) = (scratch.path("plimsoll"), scratch.path("run"));
+    std::fs::copy(env!("CARGO_BIN_EXE_plimsoll"), &program).unwrap();
+    let sizes = ["--layers=1", "--width=32", "--heads=2", "--context=16", "--batch=4"];
+    let train = [&["train", "--json", "--steps=3", "--model=gpt", "--out", &out], &sizes[..]].concat();
+    for arguments in [train, vec!["evaluate", &out, "--json"]] {
+        let mut command = std::process::Command::new(&program);
+        let report = json(&command.args(&arguments).env("XDG_CACHE_HOME", "/dev/null").output().unwrap());
+        let (planned, measured) =
+            (number(&report, "planned_peak_bytes"), number(&report, "measured_peak_bytes"));
+        eprintln!("{}: planned {planned}, measured {measured}", arguments[0]);
+        assert!(measured <= planned, "{arguments:?}: planned {planned}, measured {measured}");
+    }
+}
+
+#[test]
 fn the_measured_peak_is_the_planned_one_on_several_devices() {
     for (model, batch, devices) in [("mlp", "64", "2"), ("lenet", "240", "3")] {
         let arguments = own(&["--batch", batch, "--replicas", devices]);

@@ -66,7 +66,11 @@ impl Digits {
     pub fn embedded(max_bytes: usize) -> Result<Dataset, DataError> {
         let (what, bytes) = ("embedded digits", (EMBEDDED_TRAIN + EMBEDDED_TEST) * (28 * 28 + 1));
         if bytes > max_bytes {
-            return Err(DataError::TooLarge { what: what.into(), bytes: bytes as u64, limit: max_bytes as u64 });
+            return Err(DataError::TooLarge {
+                what: what.into(),
+                bytes: bytes as u64,
+                limit: max_bytes as u64,
+            });
         }
         let budget = &mut Budget::new(max_bytes);
         let mut reader = IdxReader::gzip(what.into(), EMBEDDED, EMBEDDED.len() as u64)?;

@@ -219,7 +219,9 @@ fn place(
         // The type is told where it is what differs.
         let typed = dtype_name(ty.dtype) != format!("{:?}", info.dtype);
         let (has, wants) = match typed {
-            true => (format!("{:?} {:?}", info.dtype, info.shape), format!("{} {wanted:?}", dtype_name(ty.dtype))),
+            true => {
+                (format!("{:?} {:?}", info.dtype, info.shape), format!("{} {wanted:?}", dtype_name(ty.dtype)))
+            }
             false => (format!("{:?}", info.shape), format!("{wanted:?}")),
         };
         return Ok(Err(format!("`{name}` has the shape {has} there and {wants} here")));

@@ -129,7 +129,8 @@ impl fmt::Display for Predictions {
         let letters = |text: &str| text.chars().count();
         let likeliest = |row: usize| self.likeliest(row, 1).into_iter().next();
         let names = (0..self.rows).map(|row| letters(&self.name(row))).max().unwrap_or(0);
-        let classes = (0..self.rows).filter_map(|row| Some(letters(&likeliest(row)?.name))).max().unwrap_or(0);
+        let classes =
+            (0..self.rows).filter_map(|row| Some(letters(&likeliest(row)?.name))).max().unwrap_or(0);
         for row in 0..self.rows {
             let answer = match likeliest(row) {
                 Some(likely) => format!("{:<classes$} {:>6.2} %", likely.name, 100.0 * likely.probability),
