@@ -113,7 +113,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
             &options.input,
             &sizes,
             options.seed,
-            readable(line_bytes, available_bytes),
+            readable(&name, line_bytes, available_bytes),
         )
     };
     let data = memory::tagged(Tag::Data, || open(&name, &open_options)).map_err(|error| match error {
@@ -237,10 +237,11 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
 }
 
-/// The most bytes of data that are read: those of the line, or, above a lower line, some that are quickly read and that this
-/// machine has to spare, so that the refusal of the line tells what would do.
-fn readable(line_bytes: usize, available_bytes: Option<usize>) -> usize {
-    let spare = available_bytes.map_or(0, |available| available / 2);
+/// The most bytes of data that are read: those of the line, or, of digits, which are held as a whole, some that are quickly read and
+/// that this machine has to spare, so that the refusal of a lower line tells what would do.
+fn readable(data: &str, line_bytes: usize, available_bytes: Option<usize>) -> usize {
+    let held = Format::find(data, &[]).is_some_and(|format| format.prefix() == "mnist");
+    let spare = available_bytes.filter(|_| held).map_or(0, |available| available / 2);
     line_bytes.max(SMALL_DATA_BYTES.min(spare))
 }
 
