@@ -16,11 +16,11 @@ use plimsoll::runtime::transfer::disk_rates;
 use plimsoll::train::{BatchKind, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 
-/// Code, read-only data and libraries that are resident during a run. One and a half MiB of it depends on the page cache: the kernel
-/// maps those pages of the program's file around a touched one that are cached, which after a copy of the file are all.
+/// Code, read-only data and libraries that are resident during a run. A MiB of it depends on the page cache: newer kernels map large
+/// folios of the program's file as a whole, and a copy of the file may have more of them, as much as two MiB.
 /// Parquet and tokenizers make the program larger.
 const PROGRAM_BYTES: usize =
-    (10 << 20) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 1280 << 10 } else { 512 << 10 };
+    (19 << 19) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 1280 << 10 } else { 512 << 10 };
 /// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
 /// Steps of a run at most: more cannot be counted in a checkpoint.

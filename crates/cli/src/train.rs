@@ -66,6 +66,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let mut plans =
         (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
     drop(shown);
+    memory::trim_code();
     plans.load_sheet_mut().notes.extend(setup.pictures_note(options));
     let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
     let planning_peak = measured_peak();
@@ -99,6 +100,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     memory::trim_code();
     let shown = progress::activity("preparing");
     let mut session = plans.start()?;
+    memory::trim_code();
     if let Some(folder) = &options.resume {
         let resumed = session.resume(folder).map_err(|error| match error {
             // The folder, the flags or the data must change.
