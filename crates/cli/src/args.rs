@@ -10,6 +10,7 @@ pub use super::machine_flags::{Device, DeviceMemory, MachineOptions, SpillSpeed}
 use super::manual::{PLAN_EXAMPLES, TRAIN_EXAMPLES};
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
+use super::ranks::RankOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use super::zoo_model::DEFAULT_MODEL;
@@ -297,6 +298,8 @@ pub struct RunOptions {
     pub machine: MachineOptions,
     #[command(flatten)]
     pub devices: DeviceOptions,
+    #[command(flatten)]
+    pub ranks: RankOptions,
     /// Seed of initial values and of the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

@@ -50,10 +50,10 @@ pub fn elsewhere(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<
     let machine = Machine::read(path).map_err(Failure::usage)?;
     let given = |flag: &str| matches.and_then(|m| m.value_source(flag)) == Some(ValueSource::CommandLine);
     let host_line = match given("memory") {
-        true => line("--memory", run.machine.memory, &machine.host)?,
+        true => line("--memory", run.machine.memory.own(), &machine.host)?,
         false => machine.host.line_bytes(),
     };
-    run.machine.memory = Size::Bytes(host_line);
+    run.machine.memory = Size::Bytes(host_line).into();
     run.your_code = run.your_code.map(|size| Size::Bytes(size.bytes(machine.host.memory_bytes)));
     run.machine.threads = match (&machine.compute, run.machine.threads) {
         (Compute::Cpu(cores), Some(_)) => {

@@ -1,17 +1,19 @@
 //! The flags of memory and machine.
 
-use super::Failure;
+use super::{Failure, ranks};
 use clap::Args;
 use plimsoll::Size;
 use std::fmt;
+use std::str::FromStr;
 
 /// The line and the machine.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Memory and machine")]
 pub struct MachineOptions {
-    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory
+    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory; of several processes one for
+    /// each, like 1GiB,512MiB
     #[arg(long, value_name = "SIZE", default_value = "90%", allow_negative_numbers = true)]
-    pub memory: Size,
+    pub memory: Lines,
     /// Where to compute: cpu, cuda (the first NVIDIA GPU), cuda:1, or auto (the GPU with the most free memory, else the cpu);
     /// `plimsoll devices` lists them
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
@@ -24,6 +26,50 @@ pub struct MachineOptions {
     /// Threads; never changes results [default: the machine's cores]
     #[arg(long, allow_negative_numbers = true)]
     pub threads: Option<usize>,
+}
+
+/// The lines of a run's processes: one for all, or one for each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lines(Vec<Size>);
+
+impl Lines {
+    /// How many are given.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The line of a process.
+    pub fn of(&self, rank: usize) -> Size {
+        self.0[rank.min(self.0.len() - 1)]
+    }
+
+    /// The line of this process.
+    pub fn own(&self) -> Size {
+        self.of(ranks::rank())
+    }
+}
+
+impl From<Size> for Lines {
+    fn from(size: Size) -> Self {
+        Self(vec![size])
+    }
+}
+
+impl FromStr for Lines {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A number may have a comma only where it separates lines.
+        let lines = text.split(',').map(|line| line.trim().parse::<Size>().map_err(|e| e.to_string()));
+        lines.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&each.join(","))
+    }
 }
 
 /// Where kernels run.

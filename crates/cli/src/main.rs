@@ -19,6 +19,7 @@ mod plan;
 mod precision;
 mod predict;
 mod progress;
+mod ranks;
 mod refusal;
 mod refusal_cache;
 mod resume;
@@ -171,7 +172,7 @@ impl From<DataError> for Failure {
 fn run() -> ExitCode {
     let words = std::env::args_os().collect();
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
-        args::Command::Train(options) => train::run(options, matches.subcommand_matches("train")),
+        args::Command::Train(options) => ranks::run(options, matches.subcommand_matches("train")),
         args::Command::Plan(options) => plan::run(options, matches.subcommand_matches("plan")),
         args::Command::Evaluate(options) => {
             let _shown = progress::activity("evaluating");
@@ -220,6 +221,9 @@ pub fn say(text: &str) {
 
 /// Prints to standard output as it is. A closed pipe ends the program quietly, as for any filter; a run that can save does so first.
 pub fn put(text: &str) {
+    if progress::is_silent() {
+        return;
+    }
     let printed = progress::suspend(|| {
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())
@@ -238,6 +242,13 @@ pub fn put(text: &str) {
 
 /// Prints to standard error, with control characters in names escaped.
 pub fn hint(text: &str) {
+    if !progress::is_silent() {
+        complain(text);
+    }
+}
+
+/// As [`hint`], in every process of a run.
+pub fn complain(text: &str) {
     // A closed pipe must not turn a hint into a panic.
     let _ = progress::suspend(|| writeln!(std::io::stderr(), "plimsoll: {}", text::escaped_lines(text)));
 }

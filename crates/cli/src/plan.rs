@@ -5,7 +5,7 @@ use super::args::{PlanOptions, RunOptions};
 use super::device_flags::placement;
 use super::machine::elsewhere;
 use super::{
-    Failure, progress,
+    Failure, progress, ranks,
     refusal::{note_split, refuse},
     refusal_cache, say,
     setup::{Setup, check_spill_folder, setup},
@@ -37,6 +37,12 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     }
     let run = &elsewhere(options, matches)?;
     let setup = setup(run).map_err(|failure| failure.in_json(run.json))?;
+    if let Some(object) = ranks::plans(run, &setup)? {
+        if run.json {
+            say(&object.to_string());
+        }
+        return Ok(());
+    }
     let mut forecast = setup.trainer.forecast(&setup.data);
     let mut answers = Map::new();
     let shown = progress::activity("planning");

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::plan::{in_words, time_in_words};
 use plimsoll::train::{Control, Progress, Trainer};
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,12 +44,27 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Says nothing from now on, but for hints: another process of the run says it.
+pub fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+/// Whether another process says what this one does.
+pub fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
+
 /// Something that is done until this is dropped.
 #[must_use]
 pub struct Activity(());
 
 /// Shows what is done from now on.
 pub fn activity(what: &'static str) -> Activity {
+    if is_silent() {
+        return Activity(());
+    }
     static TICKER: Once = Once::new();
     TICKER.call_once(|| {
         // Without a thread there is no progress to see, and nothing else changes.

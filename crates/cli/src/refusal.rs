@@ -61,7 +61,7 @@ pub fn under(options: &RunOptions, line_bytes: usize) -> RunOptions {
         let machine = MachineOptions { device_memory, ..options.machine.clone() };
         return RunOptions { machine, json: false, ..options.clone() };
     }
-    let machine = MachineOptions { memory: Size::Bytes(line_bytes), ..options.machine.clone() };
+    let machine = MachineOptions { memory: Size::Bytes(line_bytes).into(), ..options.machine.clone() };
     RunOptions { machine, json: false, ..options.clone() }
 }
 

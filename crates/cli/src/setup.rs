@@ -4,7 +4,7 @@ use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions, SpillS
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::running::explain_split;
 use super::zoo_model::{default_data, entry, model};
-use super::{Failure, applies, devices, progress, resume, zoo_model};
+use super::{Failure, applies, devices, progress, ranks, resume, zoo_model};
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
 use plimsoll::data::{DataError, Dataset, Family, Format, FormatOption, OpenOptions, open};
@@ -147,6 +147,10 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
             let (executor, device_line) = run_executor(options, threads, line_bytes)?;
             (trainer.executor(executor), device_line)
         }
+    };
+    let trainer = match ranks::world() {
+        Some(world) => trainer.ranks(world),
+        None => trainer,
     };
     let trainer = trainer
         .batch(batch)
@@ -443,19 +447,26 @@ pub fn threads(machine: &MachineOptions) -> Result<usize, Failure> {
         Some(0) => Err(Failure::usage("--threads must be at least 1")),
         Some(threads) if threads > 256 => Err(Failure::usage("--threads must be at most 256")),
         Some(threads) => Ok(threads),
-        None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+        None => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            Ok((cores / ranks::on_this_machine()).max(1))
+        }
     }
 }
 
 /// The available memory, and the line.
 pub fn line(machine: &MachineOptions) -> (Option<usize>, usize) {
     let available = memory::available();
-    (available, machine.memory.bytes(available.unwrap_or(usize::MAX)))
+    let line = machine.memory.own();
+    let bytes = line.bytes(available.unwrap_or(usize::MAX));
+    // Shares are of what the processes on this machine have together.
+    let share = if matches!(line, Size::Percent(_)) { bytes / ranks::on_this_machine() } else { bytes };
+    (available, share)
 }
 
 /// Says that a line is above what this machine has left, where a plan may be refused that it allows.
 pub fn say_line_above(machine: &MachineOptions, available: Option<usize>) {
-    if let (Size::Bytes(line), Some(available)) = (machine.memory, available)
+    if let (Size::Bytes(line), Some(available)) = (machine.memory.own(), available)
         && line > available
     {
         super::hint(&format!(

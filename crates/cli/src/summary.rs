@@ -72,7 +72,7 @@ fn batch(setup: &Setup, sheet: &LoadSheet) -> String {
 fn memory(options: &RunOptions, sheet: &LoadSheet) -> String {
     let (peak, line) = (in_words(sheet.total_bytes), in_words(sheet.line_bytes));
     let left = in_words(sheet.line_bytes.saturating_sub(sheet.total_bytes));
-    let share = match options.machine.memory {
+    let share = match options.machine.memory.own() {
         Size::Bytes(_) => String::new(),
         Size::Percent(share) => format!(", {share} % of what is available"),
     };

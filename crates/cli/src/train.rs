@@ -11,7 +11,7 @@ use super::setup::{check_available, say_line_above, setup};
 use super::step_progress::StepProgress;
 use super::text::escaped;
 use super::weights::{self, start_from};
-use super::{Failure, hint, progress, refusal::plan_or_refuse, say, signals, summary};
+use super::{Failure, hint, progress, ranks, refusal::plan_or_refuse, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
@@ -50,12 +50,16 @@ fn is_over(folder: &Path, steps: u64, json: bool) -> Result<(), Failure> {
 
 fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
-    run_folder::check(options)?;
+    // Of several processes, the first one writes.
+    let writes = ranks::rank() == 0;
+    if writes {
+        run_folder::check(options)?;
+    }
     weights::check(options)?;
     let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
     say_line_above(&options.machine, setup.available_bytes);
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
-    let folder = RunFolder::claim(options)?;
+    let folder = if writes { RunFolder::claim(options)? } else { None };
     if let Some(failure) = refused(options, &setup) {
         return Err(failure);
     }
@@ -165,8 +169,12 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let measured = if device.is_some() { device_measured } else { host_measured };
     let host_figures = device.is_some().then_some((host_bytes, host_measured));
     let peaks: Vec<Peak> = device.into_iter().chain([host]).collect();
+    let by_rank = ranks::peaks(host_bytes, host_measured)?;
     let evaluation = accuracy(&report.evaluation, "test", setup.is_text());
     say(&figures(&report, &evaluation, &peaks, steps.first_step));
+    if let Some((table, _)) = &by_rank {
+        say(table);
+    }
     if let Some(price) = price {
         say(&format!("{price}; {}", measured_price(&report)));
     }
@@ -204,6 +212,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "test_accuracy": report.evaluation.accuracy,
         "steps": report.steps,
         "skipped": session.skipped().0,
+        "ranks": by_rank.map(|(_, objects)| objects),
         "micro_batches": report.micro_batches,
         "ending": match report.ending {
             Ending::Done => "done",

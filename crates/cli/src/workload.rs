@@ -90,7 +90,7 @@ fn read(path: &Path) -> Result<Workload, Failure> {
 /// The line in bytes: a share is of the recorded peak.
 fn line(options: &RunOptions, workload: &Workload) -> Result<u64, Failure> {
     let peak = usize::try_from(workload.recorded_peak_bytes).map_err(Failure::usage)?;
-    match options.machine.memory {
+    match options.machine.memory.own() {
         Size::Bytes(bytes) => Ok(bytes as u64),
         share => Ok(share.bytes(peak) as u64),
     }

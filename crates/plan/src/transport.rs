@@ -37,6 +37,19 @@ pub trait Transport: Send + Sync {
 
     /// Waits for a message and copies it. Allocates nothing.
     fn receive(&self, from: usize, message: Message, into: &mut [u8]) -> Result<(), String>;
+
+    /// Waits until all that this device sent in the step was received: after it, the bytes may change.
+    fn finish(&self) -> Result<(), String>;
+}
+
+/// The processes of a run that train together, as one of them sees them: each is a device with its own memory, and the transport leads to
+/// the others.
+pub trait Ranks: Transport {
+    /// Gives a few bytes to all, and returns what each gave, by rank. All call it, in the same order.
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String>;
+
+    /// Bytes of this process's memory that the connection takes.
+    fn bytes(&self) -> usize;
 }
 
 /// What a device does with one of an exchange node's sums.

@@ -104,4 +104,9 @@ impl Transport for SharedMemory {
         unsafe { std::ptr::copy_nonoverlapping(sent.start, into.as_mut_ptr(), sent.bytes) };
         Ok(())
     }
+
+    /// A step of several devices ends when all of them have ended.
+    fn finish(&self) -> Result<(), String> {
+        Ok(())
+    }
 }

@@ -238,6 +238,12 @@ impl<D: Device> StepLoop<D> {
         let plans = self.plans.clone();
         let mut order = plans.plans[plan].execution_order();
         let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
+        let result = result.and_then(|()| match &self.connection {
+            Some(connection) if connection.parts[plan].is_some() => {
+                connection.transport.finish().map_err(ExecuteError::Device)
+            }
+            _ => Ok(()),
+        });
         // Stores may stay in flight while the caller reads the arena; after a failure nothing does.
         let result = result.and_then(|()| self.transfers.wait_for(&self.lowered[plan].loads));
         result.or_else(|error| self.transfers.drain().and(Err(error)))?;

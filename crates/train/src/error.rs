@@ -83,6 +83,17 @@ pub enum TrainError {
     /// The system's error in a program's own code, so that `plimsoll::Result` can be that of `main`.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Another process of the run cannot go on.
+    #[error("rank {rank}: {reason}")]
+    Rank {
+        /// The process.
+        rank: usize,
+        /// Why.
+        reason: String,
+    },
+    /// The connection to the other processes of the run failed.
+    #[error("the connection to the other ranks failed: {0}")]
+    Ranks(String),
     /// An invalid setting.
     #[error("{0}")]
     Setting(String),

@@ -84,7 +84,12 @@ impl Process {
             Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
         ];
         let held = (held > 0).then(|| Entry::new("held already", held, "by this program when it planned"));
-        let trainer = trainer.outside_first(entries.into_iter().chain(held)).heap(HEAP_BYTES);
+        // Where the process is measured, that is in the measurement.
+        let connection = trainer.connected().filter(|_| self.known.is_some()).map(|ranks| {
+            Entry::new("connection", ranks.bytes(), "the library that connects the ranks, and its buffers")
+        });
+        let trainer =
+            trainer.outside_first(entries.into_iter().chain(held).chain(connection)).heap(HEAP_BYTES);
         if !self.watches || trainer.watch.is_some() {
             return trainer;
         }

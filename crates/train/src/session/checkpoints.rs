@@ -197,7 +197,10 @@ impl Session {
     /// Saves a checkpoint in the trainer's folder, if it names one; returns the folder.
     pub(super) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
         let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(None) };
-        self.checkpoint(folder)?;
+        // All ranks have the same states: the first one saves them.
+        if !self.trainer.follows() {
+            self.checkpoint(folder)?;
+        }
         Ok(Some(folder.to_path_buf()))
     }
 }

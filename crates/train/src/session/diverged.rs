@@ -86,7 +86,8 @@ impl Session {
             let event = TrainEvent::Diverged { step, loss, replayed };
             listeners.notify(&event).is_ok_and(|request| request == Control::Continue)
         };
-        let wanted = may_continue(listeners, 0);
+        // A rank that stops at its first bad number would leave the others waiting.
+        let wanted = may_continue(listeners, 0) && self.trainer.connected().is_none();
         let origin = match self.rewind(&mut checkpoint) {
             Ok(true) if wanted => self.replay(until, listeners, &mut may_continue),
             Ok(_) => Ok(None),

@@ -6,6 +6,7 @@ use super::watch::Guard;
 use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Saved, Session, TrainEvent};
 use crate::TrainError;
 use crate::metrics::reported_figures;
+use crate::trainer::agree;
 use plimsoll_data::Pipeline;
 use std::time::Instant;
 
@@ -53,6 +54,7 @@ impl Session {
             ));
         }
         self.check_checkpoints(!self.resumed)?;
+        self.check_ranks()?;
         if control >= Control::Stop {
             self.save_checkpoint()?;
         }
@@ -67,7 +69,7 @@ impl Session {
         // The run was interrupted before a validation that was due.
         if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
             batches.settle();
-            let (figures, request) = self.validate(&mut log, listeners)?;
+            let (figures, request) = self.validate_together(&mut log, listeners, Control::Continue)?;
             (evaluation, control) = (Some(figures), request);
             if control == Control::Leave {
                 return Err(TrainError::Interrupted { step: log.done(), saved: self.save_on_exit() });
@@ -98,14 +100,13 @@ impl Session {
             let scale = self.scale()?;
             control =
                 listeners.notify(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
+            let mut overload = None;
             if let Some(guard) = &mut guard {
-                let (event, overload) = guard.check(step);
+                let (event, held) = guard.check(step);
                 if let Some(event) = event {
                     control = control.max(listeners.notify(&event)?);
                 }
-                if let Some(held) = overload {
-                    return Err(guard.error(step, held, self.save_on_exit()));
-                }
+                overload = held;
             }
             let last = step == steps;
             if control == Control::Continue && !last {
@@ -114,12 +115,20 @@ impl Session {
                     (control, ending) = (Control::Stop, Ending::TimeLimit);
                 }
             }
+            let (agreed, overloaded) = agree(self.trainer.connected(), control, overload.is_some())?;
+            control = agreed;
+            if let (Some(guard), Some(held)) = (&guard, overload) {
+                return Err(guard.error(step, held, self.save_on_exit()));
+            }
+            if let Some(rank) = overloaded {
+                let reason = format!("its memory came too close to its line; {}", self.save_on_exit());
+                return Err(TrainError::Rank { rank, reason });
+            }
             let mut best = false;
             if (last || self.is_due(step)) && control < Control::Leave {
                 batches.settle();
-                let (figures, request) = self.validate(&mut log, listeners)?;
-                (evaluation, control, best) =
-                    (Some(figures), control.max(request), self.best.step == self.steps_done);
+                let (figures, request) = self.validate_together(&mut log, listeners, control)?;
+                (evaluation, control, best) = (Some(figures), request, self.best.step == self.steps_done);
             }
             let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
             let due = every.is_some_and(|every| step.is_multiple_of(every.max(1)));
@@ -140,6 +149,8 @@ impl Session {
         drop(batches);
         let mut refused = None;
         if control == Control::Restore {
+            // The first rank has written the checkpoint that all read.
+            agree(self.trainer.connected(), control, false)?;
             let (step, reason) = self.restore_best()?;
             refused = reason;
             if let Some(step) = step {
@@ -176,6 +187,24 @@ impl Session {
     /// The epoch, from 0, of a step of the run, from 1.
     fn epoch(&self, step: u64) -> u64 {
         self.trainer.steps_per_epoch.map_or(self.cursor.epoch, |every| step.saturating_sub(1) / every.max(1))
+    }
+
+    /// As [`Session::validate`]; the request is the strongest one of all ranks, and of `control`. A rank that leaves the validation
+    /// takes the others with it.
+    fn validate_together(
+        &mut self,
+        log: &mut StepLog,
+        listeners: &mut Listeners<'_>,
+        control: Control,
+    ) -> Result<(Evaluation, Control), TrainError> {
+        let found = self.validate(log, listeners);
+        let request = match &found {
+            Ok((_, request)) => control.max(*request),
+            Err(TrainError::Interrupted { .. }) => Control::Leave,
+            Err(_) => return found,
+        };
+        let (agreed, _) = agree(self.trainer.connected(), request, false)?;
+        Ok((found?.0, agreed))
     }
 
     /// Evaluates the validation part, records the result, and notifies.

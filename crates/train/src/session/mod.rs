@@ -35,7 +35,7 @@ pub use watch::{Held, Overload, Saved, Watch};
 
 use crate::files::STATE_BUFFER_BYTES;
 use crate::metrics::Metric;
-use crate::trainer::Replication;
+use crate::trainer::{Replication, check_equal};
 use crate::{BatchKind, Progress, TrainError, Trainer};
 use batch_plan::{BatchPlan, MAX_INPUTS};
 use feed::Feed;
@@ -126,11 +126,11 @@ impl Session {
             .collect::<Result<_, _>>()?;
         let metrics = trainer.make_metrics(&plans)?;
         // Before the arena is mapped: reading examples takes memory.
-        let fingerprint = match trainer.checkpoints {
-            Some(_) => data.train.fingerprint()?,
-            None => String::new(),
+        let fingerprint = match trainer.checkpoints.is_some() || trainer.connected().is_some() {
+            true => data.train.fingerprint()?,
+            false => String::new(),
         };
-        let mut prepared = prepare(&trainer, &plans, others)?;
+        let mut prepared = prepare(&trainer, &data, &plans, others)?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer, |bytes, of| {
             trainer.report_progress(&Progress::Initializing { bytes, of });
@@ -227,6 +227,15 @@ impl Session {
         (self.skipped.0, self.skipped.1.as_deref())
     }
 
+    /// Refuses ranks that would not do the same from here on.
+    fn check_ranks(&self) -> Result<(), TrainError> {
+        let Some(ranks) = self.trainer.connected() else { return Ok(()) };
+        let mut state = self.train_state();
+        // A program's own notes do not decide results.
+        state.notes.clear();
+        check_equal(ranks.as_ref(), &state.to_notes())
+    }
+
     fn count_skipped(&mut self, batches: &Batches) {
         let (count, first) = batches.skipped();
         self.skipped.0 += count;
@@ -251,12 +260,19 @@ impl Session {
 /// Allocates the memory of a plan, on its device or on all of them.
 fn prepare(
     trainer: &Trainer,
+    data: &Dataset,
     plans: &Arc<PlanSet>,
     others: &[Arc<PlanSet>],
 ) -> Result<Box<dyn Prepared>, TrainError> {
-    let Some(Replication { devices, .. }) = trainer.replication.as_ref().filter(|_| !others.is_empty())
-    else {
-        return Ok(trainer.chosen_executor().prepare(plans.clone())?);
+    let devices = match &trainer.replication {
+        Some(Replication::Logical { devices, .. }) if !others.is_empty() => devices,
+        _ => {
+            let (executor, plans_of) = (trainer.chosen_executor(), plans.clone());
+            return Ok(match trainer.connection(data, plans) {
+                Some(connection) => executor.prepare_connected(plans_of, connection)?,
+                None => executor.prepare(plans_of)?,
+            });
+        }
     };
     let sets = std::iter::once(plans).chain(others).enumerate();
     let device = |(device, plans): (usize, &Arc<PlanSet>)| ReplicaDevice {

@@ -4,7 +4,7 @@ use super::Trainer;
 use crate::TrainError;
 use crate::memory::available;
 use plimsoll_cpu::Cpu;
-use plimsoll_plan::{Executor, Size};
+use plimsoll_plan::{Executor, Ranks, Size};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -117,11 +117,35 @@ pub(crate) fn name(device: usize) -> String {
     format!("cpu:{device}")
 }
 
-/// A device of those that a run has replicas on.
+/// The devices that a run has replicas on, and which of them plans are for.
 #[derive(Clone)]
-pub(crate) struct Replication {
-    pub devices: LogicalDevices,
-    pub device: usize,
+pub(crate) enum Replication {
+    /// Those of this process.
+    Logical {
+        /// All of them.
+        devices: LogicalDevices,
+        /// The device's number.
+        device: usize,
+    },
+    /// One for each process of the run.
+    Rank {
+        /// This process's number.
+        rank: usize,
+        /// How many there are.
+        count: usize,
+        /// The way to the others; none where the run is only planned.
+        connection: Option<Arc<dyn Ranks>>,
+    },
+}
+
+impl Replication {
+    /// The number of the device that plans are for.
+    pub fn device(&self) -> usize {
+        match *self {
+            Self::Logical { device, .. } => device,
+            Self::Rank { rank, .. } => rank,
+        }
+    }
 }
 
 impl Trainer {
@@ -141,11 +165,15 @@ impl Trainer {
     /// # Ok::<(), plimsoll_train::TrainError>(())
     /// ```
     pub fn replicas(self, devices: &LogicalDevices) -> Self {
-        Self { replication: Some(Replication { devices: devices.clone(), device: 0 }), ..self }
+        Self { replication: Some(Replication::Logical { devices: devices.clone(), device: 0 }), ..self }
     }
 
     /// How many devices a step runs on.
     pub(crate) fn device_count(&self) -> usize {
-        self.replication.as_ref().map_or(1, |replication| replication.devices.len())
+        match &self.replication {
+            None => 1,
+            Some(Replication::Logical { devices, .. }) => devices.len(),
+            Some(Replication::Rank { count, .. }) => *count,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The executor of a run: the CPU's by default.
 
-use super::Trainer;
+use super::{Replication, Trainer};
 use plimsoll_cpu::Cpu;
 use plimsoll_plan::Executor;
 use std::cell::OnceCell;
@@ -88,8 +88,8 @@ impl Trainer {
 
     /// The executor of the run.
     pub(crate) fn chosen_executor(&self) -> &dyn Executor {
-        if let Some(replication) = &self.replication {
-            return replication.devices.executor(replication.device);
+        if let Some(Replication::Logical { devices, device }) = &self.replication {
+            return devices.executor(*device);
         }
         match &self.executor {
             ChosenExecutor::Given(executor) => executor.as_ref(),

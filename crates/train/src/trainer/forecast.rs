@@ -69,7 +69,7 @@ impl Forecast {
     /// The plan under a line.
     pub fn plan(&mut self, line_bytes: usize) -> Result<TrainingPlan, TrainError> {
         if self.trainer.replication.is_some() {
-            let reason = "a forecast is not for logical devices: plan them with `Trainer::plan`";
+            let reason = "a forecast is not for several devices: plan them with `Trainer::plan`";
             return Err(TrainError::Setting(reason.into()));
         }
         if let Some(known) = self.known.get(&line_bytes) {

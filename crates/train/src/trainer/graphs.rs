@@ -66,7 +66,7 @@ impl Trainer {
             return Ok(optimize(step::averaged(graph, optimizer))?);
         }
         if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
-            return self.replica_graph(replication.device, batch, micro_batches);
+            return self.replica_graph(replication.device(), batch, micro_batches);
         }
         let parts = self.micro_batches_of(examples, micro_batches);
         let training = |examples| step::training_as(policy, numerics, model, optimizer, examples);

@@ -1,6 +1,6 @@
 //! Planning a run: checks of its settings, the choice by [`Chooser`], and notes on the load sheet.
 
-use super::{Trainer, TrainingPlan};
+use super::{Replication, Trainer, TrainingPlan};
 use crate::memory::{Tag, tagged};
 use crate::{Progress, TrainError};
 use plimsoll_data::Dataset;
@@ -39,10 +39,10 @@ impl Candidates for Run<'_> {
     }
 
     fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry> {
-        // With several devices, these are entries of the process and not of a device.
+        // With several devices in a process, these are entries of the process and not of a device.
         match self.trainer.replication {
-            Some(_) => Vec::new(),
-            None => self.trainer.outside_entries(self.data, micro_batches, graphs),
+            Some(Replication::Logical { .. }) => Vec::new(),
+            _ => self.trainer.outside_entries(self.data, micro_batches, graphs),
         }
     }
 
@@ -92,8 +92,12 @@ impl Trainer {
     /// # Ok::<(), plimsoll_train::TrainError>(())
     /// ```
     pub fn plan(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
-        if self.replication.is_some() {
-            return self.plan_replicas(data);
+        match &self.replication {
+            Some(Replication::Logical { .. }) => return self.plan_replicas(data),
+            Some(Replication::Rank { connection: Some(ranks), .. }) => {
+                return self.plan_rank(data, ranks.as_ref());
+            }
+            Some(Replication::Rank { .. }) | None => {}
         }
         let trainer = self.accounted(data);
         let chooser = &mut Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
@@ -137,7 +141,7 @@ impl Trainer {
     }
 
     /// The line of the space that kernels compute in.
-    fn computing_line_bytes(&self) -> usize {
+    pub(super) fn computing_line_bytes(&self) -> usize {
         if self.computes_on_device() { self.device_line_bytes } else { self.line_bytes }
     }
 

@@ -113,7 +113,7 @@ impl Trainer {
     }
 
     /// Refuses runs whose replicas would not be one device's.
-    fn check_replicas(&self) -> Result<(), TrainError> {
+    pub(super) fn check_replicas(&self) -> Result<(), TrainError> {
         let step = self.training_step()?;
         let relations = step.batch_relations();
         let mixes = |v: &plimsoll_graph::ValueId| relations[v.index()] == BatchRelation::Mixed;
@@ -145,16 +145,18 @@ impl Trainer {
     }
 
     fn logical_devices(&self) -> Result<&LogicalDevices, TrainError> {
-        let replication = self.replication.as_ref().ok_or("a run in replicas has logical devices");
-        Ok(&replication.map_err(|reason| TrainError::Setting(reason.into()))?.devices)
+        match &self.replication {
+            Some(Replication::Logical { devices, .. }) => Ok(devices),
+            _ => Err(TrainError::Setting("a run in replicas has logical devices".into())),
+        }
     }
 
     /// The trainer of one device, without the process.
     fn on_device(&self, device: usize, share: usize) -> Self {
-        let replication = self.replication.clone().map(|all| Replication { device, ..all });
-        let line = replication.as_ref().and_then(|all| all.devices.line(device));
+        let devices = self.logical_devices().ok().cloned();
+        let line = devices.as_ref().and_then(|devices| devices.line(device));
         let own = Self {
-            replication,
+            replication: devices.map(|devices| Replication::Logical { devices, device }),
             outside: Vec::new(),
             monitor: if device == 0 { self.monitor.clone() } else { Monitor::default() },
             heap_bytes: None,

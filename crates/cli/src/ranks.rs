@@ -1,0 +1,189 @@
+//! Runs of several processes: starting them, being one of them, and the plan of each.
+
+use super::args::RunOptions;
+use super::machine_flags::Device;
+use super::setup::Setup;
+use super::{Failure, complain, hint, progress, say, train};
+use clap::{ArgMatches, Args};
+use plimsoll::Size;
+use plimsoll::memory;
+use plimsoll::plan::{PlanSet, Ranks, in_words, time_in_words};
+use plimsoll_collective::{World, launch, launched};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Which processes a run has.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Memory and machine")]
+pub struct RankOptions {
+    /// Train in this many processes on this machine, which mpirun starts; `mpirun -n 4 plimsoll train` does the same, on
+    /// several machines, too. Each has a line of its own, like --memory 1GiB,512MiB, and takes its part of every batch; never
+    /// changes results. With `plan`: the plan of each, without MPI
+    #[arg(long, value_name = "PROCESSES", allow_negative_numbers = true)]
+    pub ranks: Option<usize>,
+    /// How long a process waits for another before it gives up, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub rank_timeout: u64,
+}
+
+/// Processes of a run at most.
+const MOST_RANKS: usize = 1024;
+/// What the connection takes beside what it holds at first, for messages on their way.
+const MESSAGES_BYTES: usize = 5 << 19;
+
+static WORLD: Mutex<Option<Arc<World>>> = Mutex::new(None);
+
+fn slot() -> MutexGuard<'static, Option<Arc<World>>> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The processes that this one trains with.
+pub fn world() -> Option<Arc<World>> {
+    slot().clone()
+}
+
+/// The number of this process among those of its run.
+pub fn rank() -> usize {
+    slot().as_ref().map_or(0, |world| world.rank())
+}
+
+/// How many processes of the run share this machine.
+pub fn on_this_machine() -> usize {
+    let count = |name| std::env::var(name).ok()?.parse::<usize>().ok().filter(|&count| count > 0);
+    let told =
+        ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"].into_iter().find_map(count);
+    slot().as_ref().map_or(1, |world| told.unwrap_or(world.size()).min(world.size()))
+}
+
+/// Trains: in this process, in processes that are started here, or as one of those that a launcher started.
+pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
+    check(options)?;
+    match options.ranks.ranks {
+        _ if launched() => {}
+        None | Some(1) => return train::run(options, matches),
+        // Becomes the launcher, if there is one.
+        Some(ranks) => return Err(Failure::usage(launch(ranks, std::env::args_os().skip(1)))),
+    }
+    let time_out = Duration::from_secs(options.ranks.rank_timeout.max(1));
+    let world = World::connect(time_out, || memory::resident().unwrap_or(0), MESSAGES_BYTES)
+        .map_err(Failure::usage)?;
+    if let Some(asked) = options.ranks.ranks.filter(|&asked| asked != world.size()) {
+        let message =
+            format!("--ranks {asked}, but the launcher started {}: leave --ranks out", world.size());
+        return Err(Failure::usage(message));
+    }
+    if world.rank() == 0 {
+        hint(&format!("{} processes, {}", world.size(), world.library()));
+    } else {
+        progress::silence();
+    }
+    *slot() = Some(world.clone());
+    let mut own = options.clone();
+    if world.rank() > 0 {
+        (own.running.log, own.json) = (None, false);
+    }
+    let trained = train::run(&own, matches);
+    slot().take();
+    if let Err(failure) = trained {
+        if !failure.message.is_empty() {
+            complain(&format!("rank {}: {}", world.rank(), failure.message));
+        }
+        // The others may wait for this process.
+        world.abort(failure.status);
+        return Err(Failure { message: String::new(), ..failure });
+    }
+    Ok(())
+}
+
+/// Peaks of host memory by process, as a table and as JSON; none where there is one process.
+pub fn peaks(planned: usize, measured: Option<usize>) -> Result<Option<(String, Value)>, Failure> {
+    let Some(world) = world() else { return Ok(None) };
+    let own = json!([planned, measured]).to_string();
+    let all = world.gather(own.as_bytes()).map_err(Failure::run)?;
+    let all =
+        all.iter().map(|told| serde_json::from_slice::<(usize, Option<usize>)>(told).unwrap_or_default());
+    let (mut table, mut objects) = (String::new(), Vec::new());
+    for (rank, (planned, measured)) in all.enumerate() {
+        let words = measured.map_or("unknown".into(), in_words);
+        let line = if rank > 0 { "\n" } else { "" };
+        let _ = write!(table, "{line}rank {rank}: planned peak {}, measured {words}", in_words(planned));
+        objects.push(json!({ "planned_peak_bytes": planned, "measured_peak_bytes": measured }));
+    }
+    Ok(Some((table, Value::Array(objects))))
+}
+
+/// Refuses what processes cannot have.
+fn check(options: &RunOptions) -> Result<(), Failure> {
+    match options.ranks.ranks {
+        Some(0) => return Err(Failure::usage("--ranks must be at least 1")),
+        Some(MOST_RANKS..) => return Err(Failure::usage(format!("--ranks must be below {MOST_RANKS}"))),
+        Some(_) if options.devices.are_logical() => {
+            return Err(Failure::usage(
+                "--replicas are devices of one process: leave --ranks or --replicas out",
+            ));
+        }
+        Some(_) if options.machine.device != Device::Cpu => {
+            return Err(Failure::usage("--ranks train on the cpu: leave --device out"));
+        }
+        _ => {}
+    }
+    let (lines, ranks) = (options.machine.memory.count(), options.ranks.ranks);
+    match ranks.or_else(|| (!launched()).then_some(1)) {
+        Some(ranks) if lines > 1 && lines != ranks => Err(Failure::usage(format!(
+            "--memory has {lines} lines, and there {} {ranks} process{}: give one for each, or one for all",
+            if ranks == 1 { "is" } else { "are" },
+            if ranks == 1 { "" } else { "es" }
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The plans of all ranks, as `plan --ranks` prints them, and as JSON.
+pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failure> {
+    check(options)?;
+    let Some(ranks) = options.ranks.ranks.filter(|&ranks| ranks > 1) else { return Ok(None) };
+    let available = setup.available_bytes.unwrap_or(usize::MAX);
+    let line = |rank| match options.machine.memory.of(rank) {
+        Size::Bytes(bytes) => bytes,
+        // The processes share this machine.
+        share => share.bytes(available) / ranks,
+    };
+    let lines: Vec<usize> = (0..ranks).map(line).collect();
+    let plans = setup.trainer.plan_ranks(&setup.data, &lines)?;
+    let mut table = format!(
+        "{:<5} {:>10} {:>10} {:>10} {:>12} {:>12}",
+        "rank", "planned", "line", "arena", "receives", "step"
+    );
+    let row = |(rank, plan): (usize, &PlanSet)| {
+        let (sheet, received) = (&plan.sheet, plan.plans.first().map_or(0, |plan| plan.received_bytes(rank)));
+        let step_us = sheet.plans.first().map_or(0, |plan| plan.predicted_us);
+        (rank, sheet.total_bytes, sheet.line_bytes, plan.arena_bytes, received, step_us)
+    };
+    let rows: Vec<_> = plans.iter().map(|plan| &**plan).enumerate().map(row).collect();
+    for &(rank, total, line, arena, received, step_us) in &rows {
+        let [total, line, arena, received] = [total, line, arena, received as usize].map(in_words);
+        let step = time_in_words(step_us.saturating_mul(1_000));
+        let _ = write!(table, "\n{rank:<5} {total:>10} {line:>10} {arena:>10} {received:>12} {step:>12}");
+    }
+    if !options.json {
+        if options.sheet {
+            plans
+                .iter()
+                .enumerate()
+                .for_each(|(rank, plan)| say(&format!("rank {rank}\n{}", plan.load_sheet())));
+        }
+        say(&table);
+        say(
+            "\nSums over the batch pass from rank to rank; what a rank receives in a step is told above. The time is that of computing.",
+        );
+    }
+    let objects = rows.iter().map(|&(rank, total, line, arena, received, step_us)| {
+        json!({
+            "rank": rank, "planned_peak_bytes": total, "line_bytes": line, "arena_bytes": arena,
+            "received_bytes": received, "predicted_step_us": step_us,
+        })
+    });
+    Ok(Some(json!({ "ranks": objects.collect::<Vec<_>>() })))
+}

@@ -1,0 +1,346 @@
+//! The processes of a run.
+
+use crate::MpiError;
+use crate::abi::Handle;
+use crate::library::Mpi;
+use plimsoll_plan::{Message, Ranks, Transport};
+use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of one message of MPI at most; longer ones are cut.
+const LARGEST_MESSAGE: usize = 1 << 30;
+/// The tag of what [`Ranks::gather`] passes. Chains have the tags above it; every MPI has tags up to 32,767.
+const GATHER_TAG: c_int = 0;
+const LARGEST_TAG: usize = 32_767;
+/// Tests before a wait lets other threads run, and before it sleeps.
+const EAGER_TESTS: u32 = 64;
+const YIELDING_TESTS: u32 = 512;
+/// How long a wait sleeps between tests: shortly, because a chain waits for it.
+const NAP: Duration = Duration::from_micros(50);
+
+/// All processes that the launcher started, as this one sees them. Where one fails, the others are ended by [`World::abort`], or by the
+/// launcher.
+///
+/// A wait ends with an error after the time-out, so that a process that hangs ends the run.
+pub struct World {
+    mpi: Mpi,
+    rank: usize,
+    size: usize,
+    time_out: Duration,
+    /// What was sent and not yet known to be received; also the lock that lets one thread at a time call MPI.
+    sending: Mutex<Vec<Sending>>,
+    library_bytes: usize,
+}
+
+struct Sending {
+    request: Handle,
+    to: usize,
+}
+
+impl World {
+    /// Starts MPI and connects to the other processes. Once in a process. `measure` tells the process's memory, before and after;
+    /// messages on their way may take `more` than that.
+    pub fn connect(
+        time_out: Duration,
+        measure: impl Fn() -> usize,
+        more: usize,
+    ) -> Result<Arc<Self>, MpiError> {
+        let before = measure();
+        let mpi = Mpi::load()?;
+        let mut provided = 0;
+        let wanted = mpi.constants.thread_serialized;
+        // SAFETY: MPI takes null for the arguments, and writes an integer.
+        let started = unsafe {
+            (mpi.MPI_Init_thread)(std::ptr::null_mut(), std::ptr::null_mut(), wanted, &mut provided)
+        };
+        let mut world = Self { mpi, rank: 0, size: 1, time_out, sending: Mutex::default(), library_bytes: 0 };
+        world.check("MPI_Init_thread", started)?;
+        let comm = world.mpi.constants.comm_world;
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the communicator of all processes, and places for two integers.
+        unsafe {
+            let handled = (world.mpi.MPI_Comm_set_errhandler)(comm, world.mpi.constants.errors_return);
+            world.check("MPI_Comm_set_errhandler", handled)?;
+            world.check("MPI_Comm_rank", (world.mpi.MPI_Comm_rank)(comm, &mut rank))?;
+            world.check("MPI_Comm_size", (world.mpi.MPI_Comm_size)(comm, &mut size))?;
+        }
+        (world.rank, world.size) = (rank.max(0) as usize, size.max(1) as usize);
+        // Connections are made by the first messages.
+        world.gather_with(&[]).map_err(|reason| MpiError::Call { call: "the first messages", reason })?;
+        world.library_bytes = measure().saturating_sub(before) + more;
+        Ok(Arc::new(world))
+    }
+
+    /// The number of this process.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The library and its version, in a line.
+    pub fn library(&self) -> String {
+        let (mut text, mut length) = (vec![0u8; 8192], 0);
+        // SAFETY: no library's text is longer.
+        let asked =
+            unsafe { (self.mpi.MPI_Get_library_version)(text.as_mut_ptr().cast::<c_char>(), &mut length) };
+        let text = if asked == 0 { text_of(&text, length) } else { "MPI".into() };
+        text.lines().next().unwrap_or_default().trim_end_matches(',').to_string()
+    }
+
+    /// Ends all processes at once, with an exit status. Does not return where MPI works.
+    pub fn abort(&self, status: u8) {
+        let _one = self.lock();
+        // SAFETY: the communicator of all processes.
+        unsafe { (self.mpi.MPI_Abort)(self.mpi.constants.comm_world, c_int::from(status)) };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Sending>> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, call: &'static str, code: c_int) -> Result<(), MpiError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let (mut text, mut length) = (vec![0u8; 1024], 0);
+        // SAFETY: texts of errors have at most 512 characters.
+        unsafe { (self.mpi.MPI_Error_string)(code, text.as_mut_ptr().cast::<c_char>(), &mut length) };
+        Err(MpiError::Call { call, reason: text_of(&text, length) })
+    }
+
+    fn checked(&self, call: &'static str, code: c_int) -> Result<(), String> {
+        self.check(call, code).map_err(|e| e.to_string())
+    }
+
+    /// Starts to send bytes, in pieces.
+    ///
+    /// # Safety
+    /// As for [`Transport::send`].
+    unsafe fn start_sending(&self, to: usize, tag: c_int, bytes: &[u8]) -> Result<(), String> {
+        let constants = &self.mpi.constants;
+        let mut sending = self.lock();
+        for piece in pieces(bytes.len()) {
+            let (mut request, start) = (0, bytes[piece.clone()].as_ptr());
+            // SAFETY: the bytes stay as they are until they are received, by the promise of the caller.
+            let started = unsafe {
+                let (count, to) = (piece.len() as c_int, to as c_int);
+                let comm = constants.comm_world;
+                (self.mpi.MPI_Isend)(start.cast(), count, constants.byte, to, tag, comm, &mut request)
+            };
+            self.checked("MPI_Isend", started)?;
+            sending.push(Sending { request, to });
+        }
+        Ok(())
+    }
+
+    /// Whether a request has completed.
+    fn is_done(&self, request: &mut Handle) -> Result<bool, String> {
+        let mut done = 0;
+        // SAFETY: a request of this process; the status is not written.
+        let tested = unsafe { (self.mpi.MPI_Test)(request, &mut done, self.mpi.constants.status_ignore) };
+        self.checked("MPI_Test", tested)?;
+        Ok(done != 0)
+    }
+
+    /// Waits until `is_done`, which is called under the lock.
+    fn wait(
+        &self,
+        mut is_done: impl FnMut(&mut Vec<Sending>) -> Result<bool, String>,
+    ) -> Result<bool, String> {
+        let (mut tests, mut since) = (0u32, None);
+        loop {
+            if is_done(&mut self.lock())? {
+                return Ok(true);
+            }
+            tests = tests.saturating_add(1);
+            match tests {
+                ..EAGER_TESTS => std::hint::spin_loop(),
+                ..YIELDING_TESTS => std::thread::yield_now(),
+                _ => {
+                    if since.get_or_insert_with(Instant::now).elapsed() > self.time_out {
+                        return Ok(false);
+                    }
+                    std::thread::sleep(NAP);
+                }
+            }
+        }
+    }
+
+    /// Waits for bytes of another process.
+    fn receive_tagged(&self, from: usize, tag: c_int, into: &mut [u8]) -> Result<(), String> {
+        let constants = &self.mpi.constants;
+        for piece in pieces(into.len()) {
+            let (mut request, count) = (0, piece.len() as c_int);
+            // SAFETY: the bytes are borrowed until the request has completed or was cancelled, below.
+            let started = unsafe {
+                let (start, comm) = (into[piece].as_mut_ptr(), constants.comm_world);
+                let _one = self.lock();
+                (self.mpi.MPI_Irecv)(
+                    start.cast(),
+                    count,
+                    constants.byte,
+                    from as c_int,
+                    tag,
+                    comm,
+                    &mut request,
+                )
+            };
+            self.checked("MPI_Irecv", started)?;
+            if self.wait(|_| self.is_done(&mut request))? {
+                continue;
+            }
+            // SAFETY: a request of this process. A receive that is cancelled completes without another process.
+            unsafe {
+                let _one = self.lock();
+                (self.mpi.MPI_Cancel)(&mut request);
+            }
+            while !self.is_done(&mut request)? {
+                std::thread::sleep(NAP);
+            }
+            return Err(self.silent(from));
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was sent was received.
+    fn finish_sending(&self) -> Result<(), String> {
+        let done = self.wait(|sending| {
+            let mut at = 0;
+            while at < sending.len() {
+                match self.is_done(&mut sending[at].request)? {
+                    true => drop(sending.swap_remove(at)),
+                    false => at += 1,
+                }
+            }
+            Ok(sending.is_empty())
+        })?;
+        match self.lock().first() {
+            Some(left) if !done => Err(self.silent(left.to)),
+            _ => Ok(()),
+        }
+    }
+
+    fn silent(&self, rank: usize) -> String {
+        format!("rank {rank} did not answer for {} s: it hangs, or is cut off", self.time_out.as_secs())
+    }
+
+    fn gather_with(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let length = (bytes.len() as u64).to_le_bytes();
+        let others = || (0..self.size).filter(|&rank| rank != self.rank);
+        for to in others() {
+            // SAFETY: both live until `finish_sending` below; where that fails, the run ends.
+            unsafe {
+                self.start_sending(to, GATHER_TAG, &length)?;
+                self.start_sending(to, GATHER_TAG, bytes)?;
+            }
+        }
+        let mut all = vec![Vec::new(); self.size];
+        all[self.rank] = bytes.to_vec();
+        for from in others() {
+            let mut length = [0; 8];
+            self.receive_tagged(from, GATHER_TAG, &mut length)?;
+            let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
+            if length > LARGEST_GATHERED {
+                return Err(format!(
+                    "rank {from} sent {length} bytes where at most {LARGEST_GATHERED} are passed"
+                ));
+            }
+            all[from].resize(length, 0);
+            self.receive_tagged(from, GATHER_TAG, &mut all[from])?;
+        }
+        self.finish_sending()?;
+        Ok(all)
+    }
+}
+
+/// Bytes that a process gives to [`Ranks::gather`] at most.
+const LARGEST_GATHERED: usize = 1 << 20;
+
+/// The ranges that a message is cut into; an empty one has none.
+fn pieces(bytes: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..bytes).step_by(LARGEST_MESSAGE).map(move |start| start..bytes.min(start + LARGEST_MESSAGE))
+}
+
+fn text_of(bytes: &[u8], length: c_int) -> String {
+    let length = usize::try_from(length).unwrap_or(0).min(bytes.len());
+    String::from_utf8_lossy(&bytes[..length]).trim_end_matches('\0').to_string()
+}
+
+/// The tag of a chain. Messages of one chain between two processes are received in the order in which they are sent.
+fn tag(message: Message) -> Result<c_int, String> {
+    match message.chain as usize + 1 {
+        tag @ ..=LARGEST_TAG => Ok(tag as c_int),
+        chains => Err(format!("a step has {chains} sums over the batch, MPI can tell {LARGEST_TAG} apart")),
+    }
+}
+
+impl Transport for World {
+    fn device(&self) -> usize {
+        self.rank
+    }
+
+    fn devices(&self) -> usize {
+        self.size
+    }
+
+    unsafe fn send(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String> {
+        // SAFETY: the promise of the caller.
+        unsafe { self.start_sending(to, tag(message)?, bytes) }
+    }
+
+    fn receive(&self, from: usize, message: Message, into: &mut [u8]) -> Result<(), String> {
+        self.receive_tagged(from, tag(message)?, into)
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        self.finish_sending()
+    }
+}
+
+impl Ranks for World {
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        self.gather_with(bytes)
+    }
+
+    fn bytes(&self) -> usize {
+        self.library_bytes
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // While the thread panics, or something sent was never received, others would wait in it.
+        if std::thread::panicking() || !self.lock().is_empty() {
+            return;
+        }
+        // SAFETY: nothing of MPI is used after this.
+        unsafe { (self.mpi.MPI_Finalize)() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_into_pieces() {
+        assert_eq!(pieces(0).count(), 0);
+        assert_eq!(pieces(5).collect::<Vec<_>>(), [0..5]);
+        let long = LARGEST_MESSAGE * 2 + 1;
+        let ends: Vec<usize> = pieces(long).map(|piece| piece.end).collect();
+        assert_eq!(ends, [LARGEST_MESSAGE, 2 * LARGEST_MESSAGE, long]);
+    }
+
+    #[test]
+    fn chains_have_tags_of_their_own() {
+        let chain = |chain| tag(Message { chain, micro_batch: 0 });
+        assert_eq!(chain(0), Ok(GATHER_TAG + 1));
+        assert_eq!(chain(32_766), Ok(32_767));
+        assert!(chain(32_767).unwrap_err().contains("32768 sums"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Runs of several processes: each is planned under its own line, on its own machine.
+//!
+//! A rank is a device of a replicated step: it holds the whole model and takes its part of every micro-batch. Ranks agree on the number
+//! of micro-batches, since each of them is split over all; beside that, each plans alone.
+
+use super::{BatchKind, Replication, Trainer, TrainingPlan};
+use crate::memory::{Tag, tagged};
+use crate::{Control, TrainError};
+use plimsoll_data::Dataset;
+use plimsoll_plan::{BatchPart, Chooser, Connection, PlanSet, Ranks};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a rank says to the others after a step whose memory came too close to its line.
+const OVERLOADED: u8 = u8::MAX;
+
+impl Trainer {
+    /// Makes this process one of several that train together: each takes its part of every batch, and all end with the bits of one
+    /// process that trains alone. Parameters and optimizer state are in every process. All run the same program on the same
+    /// data, and call [`Trainer::plan`], [`TrainingPlan::start`] and [`crate::Session::fit`] alike.
+    ///
+    /// Each evaluates the whole validation part. The first one alone writes checkpoints.
+    pub fn ranks(self, ranks: Arc<dyn Ranks>) -> Self {
+        let (rank, count) = (ranks.device(), ranks.devices());
+        Self { replication: Some(Replication::Rank { rank, count, connection: Some(ranks) }), ..self }
+    }
+
+    /// Plans a run of several processes without starting any: a plan for each, under its line.
+    ///
+    /// ```
+    /// use plimsoll_data::datasets;
+    /// use plimsoll_nn::{AdamW, zoo};
+    /// use plimsoll_train::Trainer;
+    /// let data = datasets::mnist()?;
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).threads(1);
+    /// let plans = trainer.plan_ranks(&data, &[64 << 20, 48 << 20])?;
+    /// assert!(plans.iter().zip([64 << 20, 48 << 20]).all(|(plan, line)| plan.load_sheet().total_bytes <= line));
+    /// # Ok::<(), plimsoll_train::TrainError>(())
+    /// ```
+    pub fn plan_ranks(&self, data: &Dataset, lines: &[usize]) -> Result<Vec<TrainingPlan>, TrainError> {
+        let rank = |(rank, &line): (usize, &usize)| {
+            let place = Replication::Rank { rank, count: lines.len(), connection: None };
+            Self { replication: Some(place), line_bytes: line, ..self.clone() }.accounted(data)
+        };
+        let ranks: Vec<Self> = lines.iter().enumerate().map(rank).collect();
+        let Some(first) = ranks.first() else { return Ok(Vec::new()) };
+        first.check_replicas()?;
+        let plan = |parts: Option<usize>| {
+            ranks.iter().map(|trainer| trainer.plan_one_rank(data, parts)).collect::<Result<Vec<_>, _>>()
+        };
+        let mut plans = plan(None)?;
+        let most = plans.iter().map(parts).max().unwrap_or(1);
+        if plans.iter().any(|plans| parts(plans) != most) {
+            plans = plan(Some(most))?;
+        }
+        Ok(ranks
+            .into_iter()
+            .zip(plans)
+            .map(|(rank, plans)| TrainingPlan::new(rank, data.clone(), plans))
+            .collect())
+    }
+
+    /// As [`Trainer::plan`], in one of several processes.
+    pub(super) fn plan_rank(&self, data: &Dataset, ranks: &dyn Ranks) -> Result<TrainingPlan, TrainError> {
+        self.check_replicas()?;
+        let trainer = self.accounted(data);
+        let mut asked = None;
+        loop {
+            let plans = trainer.plan_one_rank(data, asked);
+            let told = match &plans {
+                Ok(plans) => parts(plans).to_string(),
+                Err(error) => format!("!{error}"),
+            };
+            let all = gather(ranks, told.as_bytes())?;
+            let plans = plans?;
+            if let Some((rank, reason)) =
+                all.iter().enumerate().find_map(|(rank, told)| Some((rank, told.strip_prefix('!')?)))
+            {
+                return Err(TrainError::Rank { rank, reason: reason.into() });
+            }
+            let most = all.iter().filter_map(|told| told.parse::<usize>().ok()).max().unwrap_or(1);
+            if all.iter().all(|told| *told == most.to_string()) {
+                return Ok(TrainingPlan::new(trainer, data.clone(), plans));
+            }
+            if asked == Some(most) {
+                return Err(TrainError::Setting(
+                    "the ranks do not agree on the number of micro-batches: set it".into(),
+                ));
+            }
+            asked = Some(most);
+        }
+    }
+
+    fn plan_one_rank(&self, data: &Dataset, asked: Option<usize>) -> Result<PlanSet, TrainError> {
+        let trainer = Self { micro_batches: asked.or(self.micro_batches), ..self.clone() };
+        let chooser = &mut Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
+        tagged(Tag::Planning, || trainer.plan_under(data, chooser))
+    }
+
+    /// The other processes of the run.
+    pub(crate) fn connected(&self) -> Option<&Arc<dyn Ranks>> {
+        match &self.replication {
+            Some(Replication::Rank { connection, .. }) => connection.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether another process writes what the run writes.
+    pub(crate) fn follows(&self) -> bool {
+        self.connected().is_some_and(|ranks| ranks.device() > 0)
+    }
+
+    /// The connection of the plans: which part of the batch each of them takes.
+    pub(crate) fn connection(&self, data: &Dataset, plans: &PlanSet) -> Option<Connection> {
+        let ranks = self.connected()?;
+        let micro_batches = plans.plans.iter().map(|plan| plan.graph.micro_batches).max().unwrap_or(1);
+        let types = self.batch_types(data, micro_batches);
+        let part = |batch: &super::BatchType| {
+            let (examples, _) = self.replica_parts(batch.examples, micro_batches);
+            let first = examples[..ranks.device()].iter().sum();
+            (batch.kind == BatchKind::Train).then(|| BatchPart { first, stride: examples.iter().sum() })
+        };
+        Some(Connection { transport: ranks.clone(), parts: types.iter().map(part).collect() })
+    }
+}
+
+/// Micro-batches of the training step.
+fn parts(plans: &PlanSet) -> usize {
+    plans.plans.first().map_or(1, |plan| plan.graph.micro_batches)
+}
+
+/// Text of every rank.
+fn gather(ranks: &dyn Ranks, own: &[u8]) -> Result<Vec<String>, TrainError> {
+    let all = ranks.gather(own).map_err(TrainError::Ranks)?;
+    Ok(all.into_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect())
+}
+
+/// Refuses ranks whose runs differ in what decides the results, or that stand at different steps.
+pub(crate) fn check_equal(ranks: &dyn Ranks, own: &BTreeMap<String, String>) -> Result<(), TrainError> {
+    let encoded = serde_json::to_string(own).map_err(|e| TrainError::Ranks(e.to_string()))?;
+    for (rank, theirs) in gather(ranks, encoded.as_bytes())?.iter().enumerate() {
+        let theirs: BTreeMap<String, String> = serde_json::from_str(theirs).unwrap_or_default();
+        let differs = own.iter().find(|(key, value)| theirs.get(*key) != Some(value));
+        if let Some((key, value)) = differs {
+            let other = theirs.get(key).map_or("none", String::as_str);
+            return Err(TrainError::Setting(format!(
+                "rank {rank} has another {}, `{other}` instead of `{value}` of rank {}: all ranks take the same program, flags and data",
+                key.replace('_', " "),
+                ranks.device()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The strongest request of all ranks, and the first one whose memory came too close to its line.
+pub(crate) fn agree(
+    ranks: Option<&Arc<dyn Ranks>>,
+    control: Control,
+    overloaded: bool,
+) -> Result<(Control, Option<usize>), TrainError> {
+    let Some(ranks) = ranks else { return Ok((control, overloaded.then_some(0))) };
+    let own = if overloaded { OVERLOADED } else { control as u8 };
+    let all = ranks.gather(&[own]).map_err(TrainError::Ranks)?;
+    let overloaded = all.iter().position(|said| said.first() == Some(&OVERLOADED));
+    let order = [Control::Continue, Control::Stop, Control::Restore, Control::Leave];
+    let asked = |said: &Vec<u8>| order.into_iter().find(|&control| said.first() == Some(&(control as u8)));
+    Ok((all.iter().filter_map(asked).max().unwrap_or(control).max(control), overloaded))
+}
