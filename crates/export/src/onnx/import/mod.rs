@@ -123,7 +123,7 @@ impl OnnxModel {
     }
 
     /// With another target than the file's notes say or its output suggests: values for a regression, for example.
-    pub fn target(self, target: Field) -> Self {
+    pub fn with_target(self, target: Field) -> Self {
         Self { target, ..self }
     }
 
@@ -261,7 +261,9 @@ fn model_input(file: &OnnxFile, info: &ValueInfoProto) -> Result<(ModelInput, Op
         }
         element::INT64 | element::INT32 => (Field::below(i32::MAX as usize, extents), false),
         other => {
-            return Err(format!("input `{name}` has elements of the type {other}: f32, i32 and i64 are read"));
+            return Err(format!(
+                "input `{name}` has elements of the type {other}: f32, i32 and i64 are read"
+            ));
         }
     };
     Ok((ModelInput { name, field, image }, extent(0)))
