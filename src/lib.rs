@@ -26,6 +26,7 @@ pub use plimsoll_cpu as cpu;
 pub use plimsoll_cuda as cuda;
 pub use plimsoll_data as data;
 pub use plimsoll_eager as eager;
+pub use plimsoll_export as export;
 pub use plimsoll_graph as graph;
 pub use plimsoll_nn as nn;
 pub use plimsoll_plan as plan;
@@ -78,6 +79,8 @@ mod documents {
     mod data {}
     #[doc = include_str!("../docs/eager.md")]
     mod eager {}
+    #[doc = include_str!("../docs/export.md")]
+    mod export {}
     #[doc = include_str!("../docs/gpu.md")]
     mod gpu {}
     #[doc = include_str!("../docs/library.md")]

@@ -4,10 +4,11 @@ use super::applies::{data_help, help};
 use super::device_flags::DeviceOptions;
 use super::devices::DevicesOptions;
 use super::doctor::DoctorOptions;
+use super::export::ExportOptions;
 use super::machine::Elsewhere;
 use super::machine_flags::spill_speed;
 pub use super::machine_flags::{Device, DeviceMemory, MachineOptions, SpillSpeed};
-use super::manual::{PLAN_EXAMPLES, TRAIN_EXAMPLES};
+use super::manual::{EXPORT_EXAMPLES, PLAN_EXAMPLES, TRAIN_EXAMPLES};
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
 use super::ranks::RankOptions;
@@ -41,6 +42,9 @@ pub enum Command {
     Evaluate(EvaluateOptions),
     /// Write what a trained model says of data
     Predict(PredictOptions),
+    /// Write a trained model as a file of another system: ONNX, safetensors
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(ExportOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
     /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
@@ -143,12 +147,12 @@ pub struct DataOptions {
     pub json: bool,
 }
 
-/// Which model of the zoo, and its sizes.
+/// Which model, and its sizes.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelOptions {
-    /// Model of the zoo; `plimsoll zoo` lists them [default: lenet; for files of pictures resnet20, with masks unet, for text
-    /// gpt, for tables mlp]
+    /// Model of the zoo (`plimsoll zoo` lists them), or onnx:FILE for the model of an ONNX file, with its weights [default: lenet; for
+    /// files of pictures resnet20, with masks unet, for text gpt, for tables mlp]
     #[arg(long, default_value = DEFAULT_MODEL, hide_default_value = true)]
     pub model: String,
     /// Classes, or tokens of a language model
@@ -181,6 +185,9 @@ pub struct ModelOptions {
     /// Numbers of a row, for an mlp on tables [default: from the data]
     #[arg(long)]
     pub features: Option<usize>,
+    /// Train the batch norms of an ONNX file, too: with the statistics of the batch [default: they stay as they are in the file]
+    #[arg(long)]
+    pub train_batch_norm: bool,
 }
 
 /// A trained model and the data to run it on.
@@ -201,6 +208,10 @@ pub struct TrainedOptions {
     pub input: InputOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
+    /// Folder on a disk to which weights that exceed the line are offloaded, to be loaded layer by layer, or `none` [default: the
+    /// folder of the run]
+    #[arg(long, value_name = "DIR", help_heading = "Memory and machine")]
+    pub spill: Option<PathBuf>,
     /// Print the load sheet, the account of every byte
     #[arg(long, help_heading = "Memory and machine")]
     pub sheet: bool,
@@ -365,6 +376,12 @@ pub struct PlanOptions {
     /// then the line of its host [default: the file's]; `plimsoll doctor --machine-file` writes this machine's
     #[arg(long, value_name = "FILE", conflicts_with_all = ["spill_speed", "replicas"])]
     pub machine: Option<PathBuf>,
+    /// Which step to plan: the training run with its evaluations, or evaluation or prediction alone, which hold no optimizer state
+    #[arg(long, value_enum, default_value = "train")]
+    pub step: StepName,
+    /// Print where every buffer of the first plan lies in the arena, and from which step to which
+    #[arg(long, conflicts_with = "replicas")]
+    pub layout: bool,
     /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
     #[arg(long, conflicts_with = "replicas")]
     pub curve: bool,
@@ -377,13 +394,13 @@ pub struct PlanOptions {
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "features",
-        "data", "batch",
+        "train_batch_norm", "data", "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
-        "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "curve", "max_batch", "batches",
+        "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "layout", "curve", "max_batch", "batches",
         "machine", "device_memory", "replicas", "log_placement",
     ])]
     pub workload: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! From flags to data as a model takes it.
 
 use super::args::{InputOptions, ModelOptions};
-use super::zoo_model::entry;
+use super::zoo_model::{entry, onnx_file};
 use super::{Failure, applies};
 use plimsoll::data::{
     Dataset, Family, Format, ImageOptions, Itself, Masked, ModelSize, OpenOptions, Prefetch, Shaped,
@@ -95,6 +95,9 @@ pub fn table_options(input: &InputOptions) -> TableOptions {
 
 /// Sets the sizes that a model takes from its data, where none were given; returns whether the model must be rebuilt.
 pub fn fit(sizes: &mut ModelOptions, name: &str, data: &Dataset) -> Result<bool, Failure> {
+    if onnx_file(&sizes.model).is_some() {
+        return Ok(false);
+    }
     let entry = entry(&sizes.model)?;
     let schema = data.train.schema();
     let format = Format::find(name, &[]);

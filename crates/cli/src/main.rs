@@ -10,6 +10,7 @@ mod devices;
 mod doctor;
 mod ending;
 mod evaluate;
+mod export;
 mod graph;
 mod input;
 mod machine;
@@ -132,7 +133,8 @@ impl From<TrainError> for Failure {
             TrainError::Plan(PlanError::Infeasible(_)) => 3,
             TrainError::Interrupted { .. } => 130,
             TrainError::Diverged(_) | TrainError::NotFinite { .. } => 4,
-            TrainError::Execute(_)
+            TrainError::Export(_)
+            | TrainError::Execute(_)
             | TrainError::Verify(_)
             | TrainError::Overload(_)
             | TrainError::File { .. }
@@ -183,6 +185,10 @@ fn run() -> ExitCode {
             let rows_shown = options.out.is_none() && std::io::stdout().is_terminal();
             let _shown = (!rows_shown).then(|| progress::activity("predicting"));
             predict::run(options)
+        }
+        args::Command::Export(options) => {
+            let _shown = progress::activity("exporting");
+            export::run(options)
         }
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {

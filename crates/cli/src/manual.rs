@@ -21,6 +21,11 @@ pub const PLAN_EXAMPLES: &str = "Examples:
   plimsoll plan --model gpt2 --curve                          what lower lines cost
   plimsoll plan --model gpt2 --machine h200                   on a machine that is not here";
 
+pub const EXPORT_EXAMPLES: &str = "Examples:
+  plimsoll export run --to onnx                               for any number of examples
+  plimsoll export run --to onnx --batch 1 --out model.onnx    for one at a time
+  plimsoll export run --to safetensors --weight-names torch   the weights alone, as PyTorch names them";
+
 /// Prints a shell's completion script.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();

@@ -1,19 +1,20 @@
 //! `plimsoll plan`: the load sheet and other answers without training.
 
 use super::answers::{Say, batches, curve, max_batch};
-use super::args::{PlanOptions, RunOptions};
+use super::args::{PlanOptions, RunOptions, StepName};
 use super::device_flags::placement;
 use super::machine::elsewhere;
 use super::{
-    Failure, progress, ranks,
+    Failure, answer, progress, ranks,
     refusal::{note_split, refuse},
     refusal_cache, say,
     setup::{Setup, check_spill_folder, setup},
     too_large, workload,
 };
 use clap::ArgMatches;
-use plimsoll::plan::PlanSet;
-use plimsoll::train::{Forecast, TrainError, tally};
+use plimsoll::graph::ValueId;
+use plimsoll::plan::{Buffer, BufferKind, PlanSet};
+use plimsoll::train::{BatchKind, Forecast, TrainError, tally};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
@@ -36,13 +37,27 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         return Err(Failure::usage("--resume is for train: a plan starts anew"));
     }
     let run = &elsewhere(options, matches)?;
-    let setup = setup(run).map_err(|failure| failure.in_json(run.json))?;
+    let trains = options.step == StepName::Train;
+    let asked = [
+        ("--max-batch", options.max_batch),
+        ("--batches", options.batches),
+        ("--ranks", run.ranks.ranks.is_some()),
+    ];
+    if let Some((flag, _)) = asked.into_iter().find(|(_, asked)| *asked && !trains) {
+        return Err(Failure::usage(format!("{flag} is for training: leave it or --step out")));
+    }
+    let mut setup = setup(run).map_err(|failure| failure.in_json(run.json))?;
     if let Some(object) = ranks::plans(run, &setup)? {
         if run.json {
             say(&object.to_string());
         }
         return Ok(());
     }
+    setup.trainer = match options.step {
+        StepName::Train => setup.trainer,
+        StepName::Evaluate => setup.trainer.kinds(&[BatchKind::Evaluate]),
+        StepName::Predict => setup.trainer.kinds(&[BatchKind::Predict]),
+    };
     let mut forecast = setup.trainer.forecast(&setup.data);
     let mut answers = Map::new();
     let shown = progress::activity("planning");
@@ -61,7 +76,10 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     if answered && !run.json {
         return Ok(());
     }
-    if !answered && let Some(failure) = refused(run, &setup) {
+    if !answered
+        && trains
+        && let Some(failure) = refused(run, &setup)
+    {
         return Err(failure);
     }
     let start = Instant::now();
@@ -75,6 +93,8 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     answers.insert("cached".into(), json!(setup.trainer.searches() == 0));
     let mut plans = match found {
         Ok(plans) => plans,
+        // What there is instead is about training.
+        Err(error) if !trains => return Err(answer(error, run.json)),
         Err(error) => match refuse(error, run, &setup, &mut forecast, &answers, !answered) {
             Ok(plans) => plans,
             // The question was another one, and is answered already.
@@ -93,6 +113,9 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         show(&plans.sheet.to_string());
         if run.devices.log_placement {
             show(&placement(&plans));
+        }
+        if options.layout {
+            show(&layout(&plans));
         }
     }
     if run.json {
@@ -115,6 +138,32 @@ pub fn refused(options: &RunOptions, setup: &Setup) -> Option<Failure> {
         return None;
     }
     refusal_cache::known(options, setup).or_else(|| too_large::refuse(options, setup))
+}
+
+/// Where the buffers of the first plan lie in the arena, as a table; those that share bytes do so at different times.
+fn layout(plans: &PlanSet) -> String {
+    let mut table = format!("{:>12} {:>12} {:>7} {:>7}  {}", "offset", "bytes", "from", "to", "what");
+    let Some(plan) = plans.plans.first() else { return table };
+    let mut buffers: Vec<&Buffer> = plan.buffers.iter().filter(|buffer| buffer.bytes > 0).collect();
+    buffers.sort_by_key(|buffer| (buffer.offset, buffer.first));
+    for buffer in buffers {
+        let made = |value: ValueId| match plan.graph.producer(value).map(|node| plan.graph.node(node)) {
+            Some(node) => format!("{} {} {}", node.layer, node.op.name(), plan.graph.ty(value)),
+            None => format!("loaded {}", plan.graph.ty(value)),
+        };
+        let what = match (buffer.kind, buffer.value) {
+            (BufferKind::State(i), _) => {
+                plans.states.get(i).map_or(String::new(), |s| format!("{} {}", s.name, s.ty))
+            }
+            (BufferKind::Input(i), _) => format!("input {}", plan.graph.inputs[i].name),
+            (BufferKind::Accumulator(_), _) => "accumulator".to_string(),
+            (BufferKind::Workspace, _) => "workspace".to_string(),
+            (BufferKind::Value, value) => value.map(made).unwrap_or_default(),
+        };
+        let Buffer { offset, bytes, first, last, .. } = buffer;
+        table += &format!("\n{offset:>12} {bytes:>12} {:>7} {:>7}  {what}", first + 1, last + 1);
+    }
+    table
 }
 
 /// The figures of a plan, as JSON.

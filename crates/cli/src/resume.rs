@@ -16,7 +16,7 @@ const MAY_CHANGE: [&str; 7] =
     ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
 
 /// Flags without a value.
-pub(super) const SWITCHES: [&str; 3] = ["allow-split-batchnorm", "augment", "new-head"];
+pub(super) const SWITCHES: [&str; 4] = ["allow-split-batchnorm", "augment", "new-head", "train-batch-norm"];
 
 /// The flags that define a run, as a checkpoint's notes: with the values chosen for flags that were not given.
 pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMap<String, String> {
@@ -39,6 +39,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         dropout,
         class_weights,
         features,
+        train_batch_norm,
     } = &options.model;
     let weights: Vec<String> = class_weights.iter().map(ToString::to_string).collect();
     let columns = &options.input.columns;
@@ -55,6 +56,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("dropout", dropout.map(|rate| rate.to_string())),
         ("class-weights", (!weights.is_empty()).then(|| weights.join(","))),
         ("features", number(features)),
+        ("train-batch-norm", train_batch_norm.then(|| "true".to_string())),
         ("data", options.data.clone()),
         ("label", options.input.label.clone()),
         ("columns", (!columns.is_empty()).then(|| columns.join(","))),

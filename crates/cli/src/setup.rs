@@ -3,7 +3,7 @@
 use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::running::explain_split;
-use super::zoo_model::{default_data, entry, model};
+use super::zoo_model::{default_batch, default_data, entry, model, onnx_file};
 use super::{Failure, applies, devices, progress, ranks, resume, zoo_model};
 use plimsoll::Size;
 use plimsoll::cpu::Cpu;
@@ -95,7 +95,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     }
     options.running.check(options.out.is_some())?;
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
-    let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
+    let batch = batch(options.batch.unwrap_or(default_batch(&options.model.model)?))?;
     applies::check(&name, &options.input, options.augment)?;
     let mut sizes = options.model.clone();
     let mut model = model(&sizes, Some(&name))?;
@@ -283,6 +283,9 @@ fn below_the_data(options: &RunOptions, what: &str, bytes: u64, line_bytes: usiz
 
 /// Refuses pictures in memory of another size than the model's, with the flags of a model that takes them.
 fn check_pictures(options: &ModelOptions, model: &dyn Model, data: &Dataset) -> Result<(), Failure> {
+    if onnx_file(&options.model).is_some() {
+        return Ok(());
+    }
     let entry = entry(&options.model)?;
     let (inputs, (found, _)) = (model.inputs(), data.train.schema().fields()?);
     let shape = |field: Option<&Field>| <[usize; 3]>::try_from(&field?.ty.shape[..]).ok();
@@ -317,7 +320,8 @@ fn check_pictures(options: &ModelOptions, model: &dyn Model, data: &Dataset) -> 
 fn check_blocks(options: &RunOptions, trainer: &Trainer, batch: usize) -> Result<(), Failure> {
     let accumulate = options.accumulate.unwrap_or(1);
     let parts = options.micro_batches.unwrap_or(accumulate);
-    let splits = options.allow_split_batchnorm || entry(&options.model.model)?.splits;
+    let name = &options.model.model;
+    let splits = options.allow_split_batchnorm || onnx_file(name).is_some() || entry(name)?.splits;
     // Another reason comes first for models that cannot be split.
     if parts.max(accumulate) == 1 || !splits {
         return Ok(());
@@ -343,16 +347,34 @@ fn check_blocks(options: &RunOptions, trainer: &Trainer, batch: usize) -> Result
 
 /// The folder of the spill file.
 pub fn spill_folder(options: &RunOptions) -> Result<Option<PathBuf>, Failure> {
-    match &options.spill {
+    let own = options.out.as_deref().or(options.resume.as_deref()).unwrap_or(Path::new("."));
+    spill_folder_or(options.spill.as_deref(), own)
+}
+
+/// The folder of `--spill`, or this one.
+fn spill_folder_or(given: Option<&Path>, own: &Path) -> Result<Option<PathBuf>, Failure> {
+    match given {
         Some(folder) if folder.as_os_str() == "none" => Ok(None),
         Some(folder) if !folder.is_dir() => {
             Err(Failure::usage(format!("--spill {}: there is no such folder", folder.display())))
         }
-        Some(folder) => Ok(Some(folder.clone())),
-        None => Ok(Some(
-            options.out.as_ref().or(options.resume.as_ref()).map_or_else(|| ".".into(), Clone::clone),
-        )),
+        Some(folder) => Ok(Some(folder.to_path_buf())),
+        None => Ok(Some(own.to_path_buf())),
     }
+}
+
+/// The processor as the executor of a trained model, with weights offloaded to the folder of `--spill` or of its run where they
+/// exceed the line.
+pub fn trained_executor(
+    threads: usize,
+    spill: Option<&Path>,
+    run: &Path,
+) -> Result<Box<dyn Executor>, Failure> {
+    let executor = cpu(threads)?;
+    Ok(Box::new(match spill_folder_or(spill, run)? {
+        Some(folder) => executor.spilling(folder),
+        None => executor,
+    }))
 }
 
 /// Refuses a plan that offloads to a folder which a run would refuse.

@@ -3,7 +3,7 @@
 use super::args::{InputOptions, ModelOptions, TrainedOptions};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::run_folder::{REPORT, report};
-use super::setup::{batch, check_available, executor, line, process, say_line_above, threads};
+use super::setup::{batch, check_available, line, process, say_line_above, threads, trained_executor};
 use super::text::escaped;
 use super::weights::refused;
 use super::zoo_model::model;
@@ -89,6 +89,7 @@ fn sizes(model: String, options: &Value) -> ModelOptions {
         dropout: None,
         class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
         features: size("features"),
+        train_batch_norm: false,
     }
 }
 
@@ -130,7 +131,7 @@ fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
     let state = TrainState::read(folder).map_err(|e| wrong(e.to_string()))?;
     let run = recorded(&state).map_err(wrong)?;
     Ok(Described {
-        sizes: ModelOptions { dropout: None, ..run.model },
+        sizes: ModelOptions { dropout: None, train_batch_norm: false, ..run.model },
         data: run.data,
         batch: run.batch,
         seed: run.seed,
@@ -233,7 +234,8 @@ impl Described {
         let model = narrowed(model, &data, self.policy.precision)?;
         let gpu = devices::gpu(&options.machine, false)?;
         let (with_gpu, device_line) = (gpu.is_some(), gpu.as_ref().map_or(usize::MAX, |gpu| gpu.line_bytes));
-        let executor = gpu.map_or_else(|| executor(threads), |gpu| Ok(gpu.executor))?;
+        let cpu = || trained_executor(threads, options.spill.as_deref(), &options.run);
+        let executor = gpu.map_or_else(cpu, |gpu| Ok(gpu.executor))?;
         let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor).device_line(device_line);
         let examples = examples.min(data.test.len().unwrap_or(1).max(1));
         let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);

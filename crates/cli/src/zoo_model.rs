@@ -1,14 +1,27 @@
-//! From flags to a model of the zoo.
+//! From flags to a model: of the zoo, or of an ONNX file.
 
 use super::args::ModelOptions;
 use super::input::is_masked;
-use super::{Failure, applies};
+use super::{Failure, applies, export};
 use plimsoll::data::{Family, Format, FormatOption};
+use plimsoll::export::OnnxModel;
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Model, WithLoss};
 
 /// The model where neither flags nor data say otherwise.
 pub const DEFAULT_MODEL: &str = "lenet";
+/// Examples of a batch of an imported model where no flag gives their number.
+const ONNX_BATCH: usize = 32;
+
+/// The file of a model that is imported.
+pub fn onnx_file(model: &str) -> Option<&str> {
+    model.strip_prefix("onnx:")
+}
+
+/// Examples of a batch where no flag gives their number.
+pub fn default_batch(model: &str) -> Result<usize, Failure> {
+    if onnx_file(model).is_some() { Ok(ONNX_BATCH) } else { entry(model).map(|entry| entry.batch) }
+}
 
 /// The data of a model where no flag names any.
 pub fn default_data(model: &str) -> &'static str {
@@ -39,12 +52,50 @@ pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
         let near = known.iter().map(|known| (strsim::levenshtein(&typed, known), known));
         let near = near.filter(|(distance, _)| *distance <= 2).min_by_key(|(distance, _)| *distance);
         let meant = near.map_or(String::new(), |(_, meant)| format!("; did you mean {meant}?"));
-        Failure::usage(format!("unknown model `{name}`: the zoo has {}{meant}", known.join(", ")))
+        let known = known.join(", ");
+        Failure::usage(format!(
+            "unknown model `{name}`: the zoo has {known}; onnx:FILE is a model in a file{meant}"
+        ))
     })
 }
 
-/// The model of the zoo with the flags' options, and with the tokens of the data.
+/// The model with the flags' options, and with the tokens of the data.
 pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
+    match onnx_file(&options.model) {
+        Some(file) => with_class_weights(onnx_model(options, file)?, options),
+        None if options.train_batch_norm => {
+            Err(Failure::usage("--train-batch-norm is for --model onnx:FILE; models of the zoo always do"))
+        }
+        None => with_class_weights(zoo_model(options, data)?, options),
+    }
+}
+
+/// The model of an ONNX file, which has all its sizes.
+fn onnx_model(options: &ModelOptions, file: &str) -> Result<Box<dyn Model>, Failure> {
+    let sizes = [
+        ("--classes", options.classes),
+        ("--image-size", options.image_size),
+        ("--channels", options.channels),
+        ("--context", options.context),
+        ("--layers", options.layers),
+        ("--width", options.width),
+        ("--heads", options.heads),
+        ("--dropout", options.dropout.map(|_| 1)),
+        ("--features", options.features),
+    ];
+    if let Some((flag, _)) = sizes.into_iter().find(|(_, value)| value.is_some()) {
+        return Err(Failure::usage(format!("{flag}: a model of a file has the file's sizes: leave it out")));
+    }
+    let model = OnnxModel::open(file.as_ref()).map_err(export::failure)?;
+    match (options.train_batch_norm, model.has_batch_norm()) {
+        (true, false) => Err(Failure::usage("--train-batch-norm: the file has no batch norm: leave it out")),
+        (true, true) => Ok(Box::new(model.train_batch_norm())),
+        (false, _) => Ok(Box::new(model)),
+    }
+}
+
+/// The model of the zoo with the flags' options, and with the tokens of the data.
+fn zoo_model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
     let entry = entry(&options.model)?;
     let sizes = [
         ("--classes", "classes", options.classes, 1 << 24),
@@ -91,12 +142,19 @@ pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         // Bytes, and the mask token of a masked language model.
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
     }
-    let model = (entry.make)(&sizes);
+    Ok((entry.make)(&sizes))
+}
+
+/// The model with the weights of classes in its loss, if flags give some.
+fn with_class_weights(model: Box<dyn Model>, options: &ModelOptions) -> Result<Box<dyn Model>, Failure> {
     if options.class_weights.is_empty() {
         return Ok(model);
     }
     if model.target().bound.is_none() {
-        return Err(Failure::usage(format!("--class-weights is for models of classes, not {}", entry.name)));
+        return Err(Failure::usage(format!(
+            "--class-weights is for models of classes, not {}",
+            options.model
+        )));
     }
     if !options.class_weights.iter().any(|&weight| weight > 0.0) {
         return Err(Failure::usage("--class-weights: at least one class must count, with a weight above 0"));

@@ -1,6 +1,6 @@
 //! Models with 16-bit float inputs.
 
-use crate::{Head, Loss, Model, Net};
+use crate::{Head, InitialValues, Loss, Model, Net};
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::{DType, Field};
 
@@ -56,5 +56,9 @@ impl<M: Model> Model for NarrowInputs<M> {
 
     fn loss(&self) -> &dyn Loss {
         self.model.loss()
+    }
+
+    fn initial_values(&self) -> Option<&dyn InitialValues> {
+        self.model.initial_values()
     }
 }

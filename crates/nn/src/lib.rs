@@ -48,7 +48,7 @@ pub use loss::{
     BinaryCrossEntropy, CosineDistance, CrossEntropy, Dice, Focal, Huber, KlDivergence, Loss,
     MeanAbsoluteError, MeanSquaredError, SoftCrossEntropy,
 };
-pub use model::{Head, Model, WithLoss};
+pub use model::{Head, InitialValues, Model, WithLoss};
 pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};
 pub use optimizer::{
     AVERAGE, Adafactor, Adam, AdamW, Adaptive, Clip, Decay, Lion, Moments, Optimizer, Parameter, Pattern,

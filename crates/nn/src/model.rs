@@ -3,6 +3,15 @@
 use crate::{CrossEntropy, Loss, MeanSquaredError, Net};
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::Field;
+use std::io;
+
+/// First values of a model's states that come from elsewhere, like the weights of an imported file. They are read piece by piece.
+pub trait InitialValues: Send + Sync {
+    /// Whether there are values for a state; others start as their [`plimsoll_graph::Init`] says.
+    fn has(&self, state: &str) -> bool;
+    /// Copies bytes of a state's values, f32 in row-major order of its shape, from `offset` on.
+    fn read(&self, state: &str, offset: usize, into: &mut [u8]) -> io::Result<()>;
+}
 
 /// The end of a model.
 #[derive(Clone, Debug)]
@@ -65,6 +74,10 @@ pub trait Model: Send + Sync {
     fn loss(&self) -> &dyn Loss {
         default_loss(&self.target())
     }
+    /// First values of its states that come from elsewhere.
+    fn initial_values(&self) -> Option<&dyn InitialValues> {
+        None
+    }
 }
 
 fn default_loss(target: &Field) -> &'static dyn Loss {
@@ -91,6 +104,10 @@ impl<M: Model + ?Sized> Model for Box<M> {
 
     fn loss(&self) -> &dyn Loss {
         self.as_ref().loss()
+    }
+
+    fn initial_values(&self) -> Option<&dyn InitialValues> {
+        self.as_ref().initial_values()
     }
 }
 
@@ -133,5 +150,9 @@ impl<M: Model> Model for WithLoss<M> {
 
     fn loss(&self) -> &dyn Loss {
         self.loss.as_ref()
+    }
+
+    fn initial_values(&self) -> Option<&dyn InitialValues> {
+        self.model.initial_values()
     }
 }

@@ -3,6 +3,7 @@
 use crate::metrics::MetricError;
 use crate::{Diverged, Overload, Saved};
 use plimsoll_data::DataError;
+use plimsoll_export::ExportError;
 use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
 use plimsoll_transform::SplitError;
@@ -31,6 +32,9 @@ pub enum TrainError {
     /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A model could not be exported or imported.
+    #[error(transparent)]
+    Export(#[from] ExportError),
     /// A metric refused a batch.
     #[error(transparent)]
     Metric(#[from] MetricError),

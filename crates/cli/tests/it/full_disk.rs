@@ -9,13 +9,13 @@ use std::process::Command;
 use support::{Scratch, json, number, plimsoll};
 
 /// A small tmpfs that is unmounted when dropped.
-struct Disk<'s> {
+pub struct Disk<'s> {
     folder: &'s Path,
 }
 
 impl<'s> Disk<'s> {
     /// A disk of this size; `None` where this user cannot mount one.
-    fn new(folder: &'s Path, bytes: usize) -> Option<Self> {
+    pub fn new(folder: &'s Path, bytes: usize) -> Option<Self> {
         let size = format!("size={bytes}");
         let made = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "plimsoll"]).arg(folder).output();
         made.is_ok_and(|output| output.status.success()).then_some(Self { folder })
@@ -68,7 +68,7 @@ fn a_disk_that_fills_up_leaves_the_previous_checkpoint() {
 }
 
 /// Free bytes of a disk, from `df`.
-fn free_bytes(folder: &Path) -> usize {
+pub fn free_bytes(folder: &Path) -> usize {
     let output = Command::new("df").args(["--output=avail", "-B1"]).arg(folder).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().last().unwrap().trim().parse().unwrap()

@@ -8,6 +8,7 @@ mod checkpoints;
 mod command_line;
 mod devices;
 mod documents;
+mod export;
 mod first_hour;
 mod full_disk;
 mod image_data;

@@ -5,6 +5,7 @@
 mod support;
 
 mod data;
+mod export;
 mod line_holds;
 mod own_program;
 mod planning;

@@ -160,6 +160,46 @@ impl BatchNorm {
     }
 }
 
+/// Gain, bias, running mean and running variance of a [`BatchNorm`].
+type BatchNormStates = [ValueId; 4];
+
+impl BatchNorm {
+    /// The norm with these states: gain, bias, running mean and running variance. Training uses the batch's statistics, and the
+    /// running ones move.
+    pub fn normalise(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        [gain, bias, mean, variance]: BatchNormStates,
+    ) -> Result<ValueId, GraphError> {
+        if net.mode == Mode::Infer {
+            return self.with_running(net, x, [gain, bias, mean, variance]);
+        }
+        let channels = net.width("batch_norm", x)?;
+        let outputs = net.node(Op::Norm(Norm::Batch { eps: self.eps }), &[x, gain, bias])?;
+        // The running variance is unbiased, hence n / (n - 1).
+        let n = (net.shape(x).elements() / channels.max(1)) as f64;
+        self.update_running(net, mean, outputs[1], 1.0)?;
+        self.update_running(net, variance, outputs[2], n / (n - 1.0).max(1.0))?;
+        Ok(outputs[0])
+    }
+
+    /// As [`BatchNorm::normalise`], with the running statistics in every mode.
+    pub fn with_running(
+        &self,
+        net: &mut Net,
+        x: ValueId,
+        [gain, bias, mean, variance]: BatchNormStates,
+    ) -> Result<ValueId, GraphError> {
+        let shifted = net.shift(variance, self.eps)?;
+        let rstd = net.rsqrt(shifted)?;
+        let centred = net.sub(x, mean)?;
+        let normal = net.mul(centred, rstd)?;
+        let scaled = net.mul(normal, gain)?;
+        net.add(scaled, bias)
+    }
+}
+
 impl Layer for BatchNorm {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
         let channels = net.width("batch_norm", x)?;
@@ -167,19 +207,6 @@ impl Layer for BatchNorm {
         let bias = net.parameter("bias", [channels], Init::Zeros);
         let mean = net.statistic("running_mean", [channels], Init::Zeros);
         let variance = net.statistic("running_variance", [channels], Init::Ones);
-        if net.mode == Mode::Train {
-            let outputs = net.node(Op::Norm(Norm::Batch { eps: self.eps }), &[x, gain, bias])?;
-            // The running variance is unbiased, hence n / (n - 1).
-            let n = (net.shape(x).elements() / channels.max(1)) as f64;
-            self.update_running(net, mean, outputs[1], 1.0)?;
-            self.update_running(net, variance, outputs[2], n / (n - 1.0).max(1.0))?;
-            return Ok(outputs[0]);
-        }
-        let shifted = net.shift(variance, self.eps)?;
-        let rstd = net.rsqrt(shifted)?;
-        let centred = net.sub(x, mean)?;
-        let normal = net.mul(centred, rstd)?;
-        let scaled = net.mul(normal, gain)?;
-        net.add(scaled, bias)
+        self.normalise(net, x, [gain, bias, mean, variance])
     }
 }

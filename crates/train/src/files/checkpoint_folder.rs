@@ -1,8 +1,9 @@
 //! A folder of checkpoints: file names, pruning, and the manifest.
 
 use super::TrainState;
-use super::tensor_file::{self, PARTIAL, write_atomically};
+use super::tensor_file::{self, write_atomically};
 use crate::TrainError;
+use plimsoll_export::PARTIAL;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};

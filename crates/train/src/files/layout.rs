@@ -74,3 +74,14 @@ pub(super) fn state_row(shape: &[usize], element: usize) -> usize {
         _ => element,
     }
 }
+
+/// The inverse of [`state_row`]: the element of a slice that a row of a state belongs to.
+pub(super) fn file_element(shape: &[usize], row: usize) -> usize {
+    match *shape {
+        [height, width, inputs, _] => {
+            let (pixel, channel) = (row / inputs.max(1), row % inputs.max(1));
+            channel * height * width + pixel
+        }
+        _ => row,
+    }
+}

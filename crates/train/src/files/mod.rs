@@ -18,7 +18,7 @@ pub use checkpoint_folder::{MANIFEST, checkpoints};
 pub use data_file::DataFile;
 pub use run_log::RunLog;
 pub use tensor_file::write_atomically;
-pub use weights::{Loaded, Names, WEIGHTS_FILE};
+pub use weights::{Loaded, Names, WEIGHTS_FILE, WeightsFile};
 
 /// Bytes of the buffer through which states pass chunk by chunk, on their way to and from files.
 pub const STATE_BUFFER_BYTES: usize = 64 << 10;

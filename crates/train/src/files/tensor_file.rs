@@ -3,70 +3,93 @@
 use super::STATE_BUFFER_BYTES;
 use super::layout::{Layout, SavedTensor, Slices, state_row};
 use crate::TrainError;
+use plimsoll_export::PartialFile;
 use plimsoll_plan::{PlanSet, Prepared};
-use plimsoll_tensor::{DType, Finite, Shape, all_finite};
+use plimsoll_tensor::{DType, Finite, Shape, TensorType, all_finite};
 use safetensors::tensor::Metadata;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The beginning of a header with notes, up to the digits of the checksum.
 const BEFORE_CHECKSUM: &[u8] = b"{\"__metadata__\":{\"checksum\":\"";
 /// Digits of a checksum.
 const DIGITS: usize = 16;
-/// Bytes between two syncs, so that the page cache holds little of the file.
-const SYNC_BYTES: usize = 32 << 20;
+
+/// Where states are saved from: a session's memory, or another file.
+pub(crate) trait States {
+    /// A state's name.
+    fn name(&self, state: usize) -> &str;
+    /// A state's type.
+    fn ty(&self, state: usize) -> &TensorType;
+    /// Copies bytes of a state, from `offset` on.
+    fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), TrainError>;
+}
+
+/// The states of a session.
+pub(crate) struct Live<'s> {
+    pub prepared: &'s dyn Prepared,
+    pub plans: &'s PlanSet,
+}
+
+impl States for Live<'_> {
+    fn name(&self, state: usize) -> &str {
+        &self.plans.states[state].name
+    }
+
+    fn ty(&self, state: usize) -> &TensorType {
+        &self.plans.states[state].ty
+    }
+
+    fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), TrainError> {
+        Ok(self.prepared.read_state(state, offset, into)?)
+    }
+}
 
 /// Saves states through a buffer whose length is a multiple of eight. The write is atomic: the file is written under a
 /// partial name, synced, and renamed. With notes, the header holds them and a checksum of the whole file. States that are not
 /// finite are not saved.
 pub(crate) fn save(
-    prepared: &dyn Prepared,
-    plans: &PlanSet,
+    states: &dyn States,
     tensors: &[SavedTensor<'_>],
     notes: Option<&BTreeMap<String, String>>,
     buffer: &mut [u8],
     path: &Path,
 ) -> Result<(), TrainError> {
     let failed = |source| TrainError::save(path, source);
-    let partial = partial_path(path);
-    let header = header(plans, tensors, notes);
-    let mut write = || -> Result<(), TrainError> {
-        let mut out = Writer::new(create_partial(&partial).map_err(failed)?, buffer);
-        out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
-        for &SavedTensor { state, layout, .. } in tensors {
-            if layout == Layout::OutputFirst {
-                write_output_first(prepared, plans, state, &mut out, path)?;
-                continue;
-            }
-            let bytes = plans.states[state].ty.bytes();
-            let (mut first, mut finite) = (0, Finite::new(plans.states[state].ty.dtype));
-            while first < bytes {
-                let free = out.free().map_err(failed)?;
-                let count = free.len().min(bytes - first);
-                prepared.read_state(state, first, &mut free[..count])?;
-                if !finite.add(&free[..count]) {
-                    return Err(TrainError::NotFinite { state: plans.states[state].name.clone() });
-                }
-                out.used += count;
-                first += count;
-            }
+    let header = header(states, tensors, notes);
+    let mut out = Writer::new(PartialFile::create(path).map_err(failed)?, buffer);
+    out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
+    for &SavedTensor { state, layout, .. } in tensors {
+        if layout == Layout::OutputFirst {
+            write_output_first(states, state, &mut out, path)?;
+            continue;
         }
-        out.finish(notes.is_some()).map_err(failed)
-    };
-    commit(&partial, path, write())
+        let bytes = states.ty(state).bytes();
+        let (mut first, mut finite) = (0, Finite::new(states.ty(state).dtype));
+        while first < bytes {
+            let free = out.free().map_err(failed)?;
+            let count = free.len().min(bytes - first);
+            states.read(state, first, &mut free[..count])?;
+            if !finite.add(&free[..count]) {
+                return Err(TrainError::NotFinite { state: states.name(state).to_string() });
+            }
+            out.used += count;
+            first += count;
+        }
+    }
+    out.finish(notes.is_some()).map_err(failed)
 }
 
 /// Writes a state with its last axis first, a group of the file's outermost slices at a time.
 fn write_output_first(
-    prepared: &dyn Prepared,
-    plans: &PlanSet,
+    states: &dyn States,
     state: usize,
     out: &mut Writer<'_>,
     path: &Path,
 ) -> Result<(), TrainError> {
-    let (name, ty) = (&plans.states[state].name, &plans.states[state].ty);
+    let (name, ty) = (states.name(state), states.ty(state));
     let (slices, size) = (Slices::new(&ty.shape, ty.dtype.bytes()), ty.dtype.bytes());
     let mut group = vec![0; slices.per_group * slices.elements * size];
     let mut run = vec![0; slices.per_group * size];
@@ -74,35 +97,18 @@ fn write_output_first(
         let run = &mut run[..count * size];
         for element in 0..slices.elements {
             let row = state_row(&ty.shape, element);
-            prepared.read_state(state, (row * slices.count + first) * size, run)?;
+            states.read(state, (row * slices.count + first) * size, run)?;
             for (slice, bytes) in run.chunks_exact(size).enumerate() {
                 group[(slice * slices.elements + element) * size..][..size].copy_from_slice(bytes);
             }
         }
         let group = &group[..count * slices.elements * size];
         if !all_finite(ty.dtype, group) {
-            return Err(TrainError::NotFinite { state: name.clone() });
+            return Err(TrainError::NotFinite { state: name.to_string() });
         }
         out.write(group).map_err(|source| TrainError::save(path, source))?;
     }
     Ok(())
-}
-
-/// The suffix of a file that is still being written.
-pub(crate) const PARTIAL: &str = ".partial";
-
-fn partial_path(path: &Path) -> PathBuf {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(PARTIAL);
-    partial.into()
-}
-
-/// Creates a partial file. One that a killed program left is replaced, and so is a link: nothing is written through it.
-fn create_partial(partial: &Path) -> io::Result<File> {
-    match fs::remove_file(partial) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => File::create_new(partial),
-    }
 }
 
 /// Writes a small file atomically: under a partial name, synced, and renamed. A link of this name is replaced, not followed.
@@ -112,39 +118,25 @@ fn create_partial(partial: &Path) -> io::Result<File> {
 /// # Ok::<(), plimsoll_train::TrainError>(())
 /// ```
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-    let partial = partial_path(path);
     let write = || {
-        let mut file = create_partial(&partial)?;
+        let mut file = PartialFile::create(path)?;
         file.write_all(bytes)?;
-        file.sync_all()
+        file.commit()
     };
-    commit(&partial, path, write().map_err(|source| TrainError::save(path, source)))
-}
-
-/// Renames a partial file to its final name, or removes it if writing it failed.
-fn commit(partial: &Path, path: &Path, written: Result<(), TrainError>) -> Result<(), TrainError> {
-    let failed = |source| TrainError::save(path, source);
-    let renamed = written.and_then(|()| fs::rename(partial, path).map_err(failed));
-    if renamed.is_err() {
-        let _ = fs::remove_file(partial);
-    }
-    renamed?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
+    write().map_err(|source| TrainError::save(path, source))
 }
 
 /// Writes a file through a buffer that callers may fill in place.
 struct Writer<'b> {
-    file: File,
+    file: PartialFile,
     buffer: &'b mut [u8],
     used: usize,
-    unsynced: usize,
     checksum: Checksum,
 }
 
 impl<'b> Writer<'b> {
-    fn new(file: File, buffer: &'b mut [u8]) -> Self {
-        Self { file, buffer, used: 0, unsynced: 0, checksum: Checksum::default() }
+    fn new(file: PartialFile, buffer: &'b mut [u8]) -> Self {
+        Self { file, buffer, used: 0, checksum: Checksum::default() }
     }
 
     /// The free part of the buffer, at least a byte.
@@ -170,23 +162,18 @@ impl<'b> Writer<'b> {
         let filled = &self.buffer[..self.used];
         self.checksum.add(filled);
         self.file.write_all(filled)?;
-        self.unsynced += self.used;
         self.used = 0;
-        if self.unsynced >= SYNC_BYTES {
-            self.unsynced = 0;
-            self.file.sync_data()?;
-        }
         Ok(())
     }
 
-    /// Flushes, fills in the checksum, and waits for the disk.
+    /// Flushes, fills in the checksum, waits for the disk, and gives the file its name.
     fn finish(mut self, checksum: bool) -> io::Result<()> {
         self.flush()?;
         if checksum {
-            self.file.seek(SeekFrom::Start(8 + BEFORE_CHECKSUM.len() as u64))?;
-            self.file.write_all(self.checksum.digits().as_bytes())?;
+            self.file.file().seek(SeekFrom::Start(8 + BEFORE_CHECKSUM.len() as u64))?;
+            self.file.file().write_all(self.checksum.digits().as_bytes())?;
         }
-        self.file.sync_all()
+        self.file.commit()
     }
 }
 
@@ -336,7 +323,7 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// The header: a JSON object of notes, names, types, shapes and offsets, padded with spaces to a multiple of eight.
 pub(crate) fn header(
-    plans: &PlanSet,
+    states: &dyn States,
     tensors: &[SavedTensor<'_>],
     notes: Option<&BTreeMap<String, String>>,
 ) -> Vec<u8> {
@@ -353,10 +340,10 @@ pub(crate) fn header(
     }
     let mut offset = 0;
     for SavedTensor { state, name, layout } in tensors {
-        let state = &plans.states[*state];
-        let end = offset + state.ty.bytes();
+        let ty = states.ty(*state);
+        let end = offset + ty.bytes();
         let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
-        let (dtype, shape) = (dtype_name(state.ty.dtype), Shape::from(layout.shape(&state.ty.shape)));
+        let (dtype, shape) = (dtype_name(ty.dtype), Shape::from(layout.shape(&ty.shape)));
         let entry = format!(
             "{before}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"
         );

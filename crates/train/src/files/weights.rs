@@ -2,11 +2,13 @@
 
 use super::STATE_BUFFER_BYTES;
 use super::checkpoint::MAX_HEADER_BYTES;
-use super::layout::{Layout, SavedTensor, Slices, state_row};
-use super::tensor_file::{self, Opened, dtype_name};
+use super::checkpoint_folder::newest;
+use super::layout::{Layout, SavedTensor, Slices, file_element, state_row};
+use super::tensor_file::{self, Live, Opened, States, dtype_name};
 use crate::TrainError;
 use crate::session::parameter_of;
-use plimsoll_graph::Role;
+use plimsoll_export::{ExportError, Weights};
+use plimsoll_graph::{Graph, Role};
 use plimsoll_nn::AVERAGE;
 use plimsoll_plan::{PlanSet, Prepared};
 use plimsoll_tensor::TensorType;
@@ -14,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The weights file in the folder of a run that is over.
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
@@ -46,22 +48,124 @@ pub(crate) fn save(
 ) -> Result<(), TrainError> {
     let weights = plans.states.iter().enumerate();
     let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
-    let all: BTreeSet<&str> = plans.states.iter().map(|s| s.name.as_str()).collect();
     let averages = plans.states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
     let averages: BTreeMap<&str, usize> = averages.collect();
-    let tensors = weights.map(|(i, own)| {
-        // A running average is saved in place of its parameter.
-        let state = averages.get(own.name.as_str()).copied().unwrap_or(i);
-        let norm = all.contains(sibling(&own.name, "gain").as_str());
+    // A running average is saved in place of its parameter.
+    let weights =
+        weights.map(|(i, own)| (averages.get(own.name.as_str()).copied().unwrap_or(i), &own.name, &own.ty));
+    let weights: Vec<(usize, &str, &TensorType)> =
+        weights.map(|(i, name, ty)| (i, name.as_str(), ty)).collect();
+    tensor_file::save(&Live { prepared, plans }, &named(&weights, names), None, buffer, path)
+}
+
+/// States under the names and in the layouts of choice, each given with its own name and type.
+fn named<'n>(weights: &[(usize, &'n str, &TensorType)], names: Names) -> Vec<SavedTensor<'n>> {
+    let all: BTreeSet<&str> = weights.iter().map(|(_, name, _)| *name).collect();
+    let tensor = |&(state, own, ty): &(usize, &'n str, &TensorType)| {
+        let norm = all.contains(sibling(own, "gain").as_str());
         let name = match names {
-            Names::Own => Cow::Borrowed(own.name.as_str()),
-            Names::Torch => Cow::Owned(torch_name(&own.name)),
-            Names::Keras => Cow::Owned(keras_name(&own.name, norm)),
+            Names::Own => Cow::Borrowed(own),
+            Names::Torch => Cow::Owned(torch_name(own)),
+            Names::Keras => Cow::Owned(keras_name(own, norm)),
         };
-        SavedTensor { state, name, layout: layout(&own.ty.shape, names == Names::Torch, &own.name) }
-    });
-    let tensors: Vec<SavedTensor<'_>> = tensors.collect();
-    tensor_file::save(prepared, plans, &tensors, None, buffer, path)
+        SavedTensor { state, name, layout: layout(&ty.shape, names == Names::Torch, own) }
+    };
+    weights.iter().map(tensor).collect()
+}
+
+/// The weights of a run in their file, read as they are asked for: of a model that is larger than memory, too. The states are
+/// those of the graph that it was opened for.
+pub struct WeightsFile {
+    file: File,
+    path: PathBuf,
+    states: Vec<(String, TensorType)>,
+    places: Vec<Place>,
+}
+
+impl WeightsFile {
+    /// Opens the weights of a run's folder, or else its newest good checkpoint, or a safetensors file, for the states of a graph.
+    pub fn open(path: &Path, graph: &Graph) -> Result<Self, TrainError> {
+        let file = path.join(WEIGHTS_FILE);
+        if path.is_dir() && !file.exists() {
+            let open = |path: &Path| {
+                tensor_file::open(path, MAX_HEADER_BYTES)?.check(path)?;
+                Self::of(tensor_file::open(path, MAX_HEADER_BYTES)?, path, graph, checkpoint_names, true)
+            };
+            return newest(path, open).map(|(file, _)| file);
+        }
+        let path = if path.is_dir() { &file } else { path };
+        let opened = tensor_file::open(path, max_header(graph.states.len()))?;
+        Self::of(opened, path, graph, all_names, false)
+    }
+
+    fn of(
+        opened: Opened,
+        path: &Path,
+        graph: &Graph,
+        names: impl Fn(&str) -> Vec<String>,
+        checkpoint: bool,
+    ) -> Result<Self, TrainError> {
+        let states: Vec<(String, TensorType)> =
+            graph.states.iter().map(|s| (s.name.clone(), graph.ty(s.input).clone())).collect();
+        let wanted: Vec<(usize, &str, &TensorType)> =
+            states.iter().enumerate().map(|(i, (name, ty))| (i, name.as_str(), ty)).collect();
+        let mut matched = matched(&wanted, &opened, path, names)?;
+        if !checkpoint {
+            matched.tell_unknown();
+        }
+        if !matched.differences.is_empty() {
+            let (path, differences) = (path.display().to_string(), matched.differences);
+            return Err(TrainError::WeightsDiffer { path, differences });
+        }
+        Ok(Self { file: opened.file, path: path.to_path_buf(), states, places: matched.places })
+    }
+
+    /// Writes all of them as another safetensors file, under the names and in the layouts of choice.
+    pub fn save_as(&self, path: impl AsRef<Path>, names: Names) -> Result<(), TrainError> {
+        let states = self.states.iter().enumerate();
+        let states: Vec<(usize, &str, &TensorType)> =
+            states.map(|(i, (name, ty))| (i, name.as_str(), ty)).collect();
+        let buffer = &mut vec![0; STATE_BUFFER_BYTES];
+        tensor_file::save(self, &named(&states, names), None, buffer, path.as_ref())
+    }
+}
+
+impl States for WeightsFile {
+    fn name(&self, state: usize) -> &str {
+        &self.states[state].0
+    }
+
+    fn ty(&self, state: usize) -> &TensorType {
+        &self.states[state].1
+    }
+
+    fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), TrainError> {
+        let (place, ty) = (&self.places[state], &self.states[state].1);
+        let read = |at: u64, into: &mut [u8]| {
+            let mut file = &self.file;
+            let read = file.seek(SeekFrom::Start(place.offset + at)).and_then(|_| file.read_exact(into));
+            read.map_err(|source| TrainError::file(&self.path, source))
+        };
+        if place.layout == Layout::Same {
+            return read(offset as u64, into);
+        }
+        // Element by element: neighbours here are far from each other in the file.
+        let size = ty.dtype.bytes();
+        let count = ty.shape.last().copied().unwrap_or(1).max(1);
+        let each = ty.shape.elements() / count;
+        for (i, element) in into.chunks_mut(size).enumerate() {
+            let own = offset / size + i;
+            let at = (own % count) * each + file_element(&ty.shape, own / count);
+            read((at * size) as u64, element)?;
+        }
+        Ok(())
+    }
+}
+
+impl Weights for WeightsFile {
+    fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExportError> {
+        States::read(self, state, offset, into).map_err(|e| ExportError::Weights(e.to_string()))
+    }
 }
 
 /// Another state of the same layer.
@@ -99,6 +203,38 @@ struct Matched {
     names: Loaded,
 }
 
+impl Matched {
+    /// Counts tensors that the model does not have as differences.
+    fn tell_unknown(&mut self) {
+        for name in &self.names.left_out {
+            if !self.differences.iter().any(|known| known.starts_with(&format!("`{name}` "))) {
+                self.differences.push(format!("the model has no `{name}`"));
+            }
+        }
+    }
+}
+
+/// The most bytes of a header of a model with so many states.
+fn max_header(states: usize) -> u64 {
+    (states as u64 + 64) * MAX_HEADER_BYTES_PER_STATE
+}
+
+/// A state's names in weights files.
+fn all_names(own: &str) -> Vec<String> {
+    [&[own.to_string(), torch_name(own)][..], &keras_names(own)].concat()
+}
+
+/// A state's names in checkpoints: its running average comes first.
+fn checkpoint_names(own: &str) -> Vec<String> {
+    vec![format!("{own}/{AVERAGE}"), own.to_string()]
+}
+
+/// The states of plans but the optimizer's moments; a running average has its parameter's name.
+fn loaded_states(plans: &PlanSet) -> Vec<(usize, &str, &TensorType)> {
+    let states = plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment);
+    states.map(|(i, state)| (i, parameter_of(state).unwrap_or(&state.name), &state.ty)).collect()
+}
+
 /// Loads parameters and running statistics, under Plimsoll's names, PyTorch's or Keras's. Where file and model differ it is an
 /// error, or, with `partly`, what both have is loaded.
 pub(crate) fn load(
@@ -107,16 +243,9 @@ pub(crate) fn load(
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
-    let most = (plans.states.len() as u64 + 64) * MAX_HEADER_BYTES_PER_STATE;
-    let file = tensor_file::open(path, most)?;
-    let mut matched = matched(plans, &file, path, |own| {
-        [&[own.to_string(), torch_name(own)][..], &keras_names(own)].concat()
-    })?;
-    for name in &matched.names.left_out {
-        if !matched.differences.iter().any(|known| known.starts_with(&format!("`{name}` "))) {
-            matched.differences.push(format!("the model has no `{name}`"));
-        }
-    }
+    let file = tensor_file::open(path, max_header(plans.states.len()))?;
+    let mut matched = matched(&loaded_states(plans), &file, path, all_names)?;
+    matched.tell_unknown();
     read_matched(prepared, plans, file, matched, path, partly)
 }
 
@@ -130,8 +259,7 @@ pub(crate) fn load_checkpoint(
 ) -> Result<Loaded, TrainError> {
     tensor_file::open(path, MAX_HEADER_BYTES)?.check(path)?;
     let file = tensor_file::open(path, MAX_HEADER_BYTES)?;
-    let names = |own: &str| vec![format!("{own}/{AVERAGE}"), own.to_string()];
-    let mut matched = matched(plans, &file, path, names)?;
+    let mut matched = matched(&loaded_states(plans), &file, path, checkpoint_names)?;
     // Moments and counters of the other run's optimizer are no weights.
     matched.names.left_out.retain(|left| matched.names.fresh.contains(left));
     read_matched(prepared, plans, file, matched, path, partly)
@@ -157,9 +285,9 @@ fn read_matched(
     Ok(names)
 }
 
-/// Finds every state but the optimizer's moments in a file, under the first of its names that the file has.
+/// Finds states, given by number, name and type, in a file, under the first of their names that the file has.
 fn matched(
-    plans: &PlanSet,
+    states: &[(usize, &str, &TensorType)],
     file: &Opened,
     path: &Path,
     names: impl Fn(&str) -> Vec<String>,
@@ -168,14 +296,12 @@ fn matched(
     let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
     // PyTorch's count of batches has no counterpart here.
     unused.retain(|name| !name.ends_with("num_batches_tracked"));
-    for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
-        // A running average is loaded under its parameter's names.
-        let own = parameter_of(state).unwrap_or(&state.name);
+    for &(i, own, ty) in states {
         let names = names(own);
         let place = match names.iter().find(|name| file.tensors.info(name).is_some()) {
             None => Err(format!("there is no `{}`, nor `{}`", names[0], names[1])),
             Some(name) => {
-                let place = place(&state.ty, own, name, file, path)?;
+                let place = place(ty, own, name, file, path)?;
                 if place.is_ok() {
                     unused.remove(name);
                 }

@@ -6,7 +6,7 @@ use crate::files::STATE_BUFFER_BYTES;
 use crate::trainer::Trainer;
 use plimsoll_data::{DATA_SET, Dataset, catalogue};
 use plimsoll_plan::Entry;
-use plimsoll_plan::sheet::STATE_BUFFER;
+use plimsoll_plan::sheet::{HEAP_CAP, STATE_BUFFER};
 
 /// The heap besides plans, data and buffers: arguments, text, headers of files.
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
@@ -66,20 +66,37 @@ impl Process {
         Self { watches: false, ..self }
     }
 
+    /// Bytes of the program, and its threads.
+    fn program_and_threads(&self) -> (usize, usize) {
+        match self.known {
+            Some(known) => (known.program_bytes, known.threads),
+            None => (measured_program(), status_count("Threads").unwrap_or(1)),
+        }
+    }
+
+    /// The entries of a process that runs no plan: its program, threads and heap.
+    pub fn entries(&self) -> Vec<Entry> {
+        let (program_bytes, threads) = self.program_and_threads();
+        vec![
+            program_entry(program_bytes),
+            threads_entry(threads),
+            Entry::new(HEAP_CAP, HEAP_BYTES, "names, text"),
+        ]
+    }
+
     /// The trainer with this process's entries, heap and watchdog.
     pub(crate) fn account(&self, trainer: Trainer, data: &Dataset) -> Trainer {
         let embedded = embedded_bytes(data);
-        let (program_bytes, threads) = match self.known {
-            Some(known) => (known.program_bytes, known.threads),
-            None => (measured_program().saturating_sub(embedded), status_count("Threads").unwrap_or(1)),
+        let (program_bytes, threads) = self.program_and_threads();
+        let program_bytes = match self.known {
+            Some(_) => program_bytes,
+            None => program_bytes.saturating_sub(embedded),
         };
         let held = if self.known.is_some() { 0 } else { held_already(&trainer, data) };
-        let thread_bytes = thread_bytes();
-        let kib = thread_bytes >> 10;
         let entries = [
-            Entry::new("program", program_bytes, "code, constants, libraries"),
+            program_entry(program_bytes),
             Entry::new("embedded data", embedded, "compressed, inside the program"),
-            Entry::new("threads", threads * thread_bytes, format!("{threads} × {kib} KiB of stack")),
+            threads_entry(threads),
             Entry::new(DATA_SET, data.resident_bytes(), "examples, or the list of files"),
             Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
         ];
@@ -95,6 +112,15 @@ impl Process {
         }
         trainer.watch(Watchdog::new().files(program_bytes + embedded).heap(heap_parts))
     }
+}
+
+fn program_entry(bytes: usize) -> Entry {
+    Entry::new("program", bytes, "code, constants, libraries")
+}
+
+fn threads_entry(threads: usize) -> Entry {
+    let each = thread_bytes();
+    Entry::new("threads", threads * each, format!("{threads} × {} KiB of stack", each >> 10))
 }
 
 /// What a thread takes.

@@ -4,7 +4,7 @@ use super::{Saved, Session};
 use crate::TrainError;
 use crate::files::checkpoint_folder::{checkpoints, file_name, is_refusal, newest, prune};
 use crate::files::layout::SavedTensor;
-use crate::files::tensor_file::{self, dtype_name, open, wrong};
+use crate::files::tensor_file::{self, Live, dtype_name, open, wrong};
 use crate::files::{TrainState, max_header_bytes};
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,13 @@ impl Session {
         let state = self.train_state();
         let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
         let (tensors, notes) = (self.all_states(), state.to_notes());
-        tensor_file::save(prepared, &self.plans, &tensors, Some(&notes), &mut buffer, &path)?;
+        tensor_file::save(
+            &Live { prepared, plans: &self.plans },
+            &tensors,
+            Some(&notes),
+            &mut buffer,
+            &path,
+        )?;
         let of_another_run = |path: &Path| {
             TrainState::read_file(path).is_ok_and(|other| other.identity_mismatch(&state).is_some())
         };
@@ -92,7 +98,7 @@ impl Session {
             self.check_folder(folder)?;
         }
         let notes = self.train_state().to_notes();
-        let bytes = tensor_file::header(&self.plans, &self.all_states(), Some(&notes)).len() as u64;
+        let bytes = tensor_file::header(&self.live(), &self.all_states(), Some(&notes)).len() as u64;
         let most = max_header_bytes(self.plans.states.len());
         if bytes > most {
             return Err(TrainError::Setting(format!(

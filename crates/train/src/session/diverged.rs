@@ -116,7 +116,8 @@ impl Session {
         }
         let (prepared, buffer) = (self.prepared.as_mut(), self.buffer.get_mut());
         clear(prepared, &self.plans.states, buffer)?;
-        initialize(prepared, &self.plans.states, self.trainer.seed, buffer, |_, _| ())?;
+        let values = self.trainer.model.initial_values();
+        initialize(prepared, &self.plans.states, self.trainer.seed, values, buffer, |_, _| ())?;
         (self.steps_done, self.schedule_start, self.cursor) = (0, 0, Cursor::default());
         (self.plateau, self.validated) = (Plateau::default(), 0);
         Ok(true)

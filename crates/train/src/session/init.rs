@@ -2,20 +2,27 @@
 
 use crate::files::STATE_BUFFER_BYTES;
 use plimsoll_graph::{Init, Role};
-use plimsoll_nn::AVERAGE;
+use plimsoll_nn::{AVERAGE, InitialValues};
 use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, bf16, f16};
 
-/// Writes every state's initial value. States must be zeros before. `report` hears how many bytes are written, of how many.
+/// Writes every state's initial value: the model's own, where it has `values` from elsewhere. States must be zeros before.
+/// `report` hears how many bytes are written, of how many.
 pub(super) fn initialize(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
     seed: u64,
+    values: Option<&dyn InitialValues>,
     chunk: &mut Vec<u8>,
     report: impl Fn(u64, u64),
 ) -> Result<(), ExecuteError> {
-    let written = || states.iter().enumerate().filter(|(_, state)| state.init != Init::Zeros);
+    let given = |state: &StatePlacement| {
+        let name = parameter_of(state).unwrap_or(&state.name);
+        values.filter(|values| state.ty.dtype == DType::F32 && values.has(name))
+    };
+    let is_written = |state: &StatePlacement| state.init != Init::Zeros || given(state).is_some();
+    let written = || states.iter().enumerate().filter(|(_, state)| is_written(state));
     let all: u64 = written().map(|(_, state)| state.ty.bytes() as u64).sum();
     let mut done = 0;
     for (i, state) in written() {
@@ -26,6 +33,15 @@ pub(super) fn initialize(
         for first in (0..elements).step_by(STATE_BUFFER_BYTES / size) {
             chunk.clear();
             let last = elements.min(first + STATE_BUFFER_BYTES / size);
+            if let Some(values) = given(state) {
+                chunk.resize((last - first) * size, 0);
+                let read = values.read(name, first * size, chunk);
+                read.map_err(|e| ExecuteError::Input(format!("the first values of `{name}`: {e}")))?;
+                prepared.write_state(i, first * size, chunk)?;
+                done += chunk.len() as u64;
+                report(done, all);
+                continue;
+            }
             // Random numbers come four at a time, and a chunk starts with a block of them.
             for block in (first..last).step_by(4) {
                 let index = (block / 4) as u32;

@@ -132,7 +132,8 @@ impl Session {
         };
         let mut prepared = prepare(&trainer, &data, &plans, others)?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
-        initialize(prepared.as_mut(), &plans.states, trainer.seed, &mut buffer, |bytes, of| {
+        let values = trainer.model.initial_values();
+        initialize(prepared.as_mut(), &plans.states, trainer.seed, values, &mut buffer, |bytes, of| {
             trainer.report_progress(&Progress::Initializing { bytes, of });
         })?;
         buffer.resize(STATE_BUFFER_BYTES, 0);

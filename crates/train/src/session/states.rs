@@ -1,10 +1,12 @@
 //! Reading, writing, loading and saving a session's states.
 
-use super::Session;
+use super::{Session, parameter_of};
 use crate::files::checkpoint_folder::newest;
+use crate::files::tensor_file::{Live, States};
 use crate::files::weights;
 use crate::suggestion::suggestion;
 use crate::{Loaded, Names, TrainError, WEIGHTS_FILE};
+use plimsoll_export::{Batch, ExportError, ExportGraph, Exported, Format, Weights};
 use plimsoll_graph::Role;
 use plimsoll_tensor::{Tensor, TensorType};
 use std::path::{Path, PathBuf};
@@ -127,6 +129,37 @@ impl Session {
         weights::save(self.prepared.as_ref(), &self.plans, names, buffer, path.as_ref())
     }
 
+    /// Writes the model with its weights (their running averages, where there are some) as a file of another system. The file is
+    /// written atomically, and weights pass through a buffer piece by piece.
+    ///
+    /// ```no_run
+    /// # use plimsoll_train::{Session, TrainError};
+    /// use plimsoll_export::{Batch, Format};
+    /// # fn example(session: &Session) -> Result<(), TrainError> {
+    /// session.export("model.onnx", Format::Onnx, Batch::Dynamic)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn export(
+        &self,
+        path: impl AsRef<Path>,
+        format: Format,
+        batch: Batch,
+    ) -> Result<Exported, TrainError> {
+        self.check_not_poisoned()?;
+        let step = ExportGraph::new(self.trainer.model.as_ref(), batch)?;
+        let states = step.graph().states.iter().map(|state| {
+            let average = self.plans.states.iter().position(|s| parameter_of(s) == Some(&state.name));
+            average.map_or_else(|| self.state_index(&state.name), Ok)
+        });
+        let states = states.collect::<Result<_, _>>()?;
+        Ok(step.write(format, &LiveWeights { live: self.live(), states }, path.as_ref())?)
+    }
+
+    pub(super) fn live(&self) -> Live<'_> {
+        Live { prepared: self.prepared.as_ref(), plans: &self.plans }
+    }
+
     /// Refuses to save states that may be half written.
     pub(super) fn check_not_poisoned(&self) -> Result<(), TrainError> {
         if self.poisoned {
@@ -135,5 +168,18 @@ impl Session {
             ));
         }
         Ok(())
+    }
+}
+
+/// The states of a session that a graph to be exported has.
+struct LiveWeights<'s> {
+    live: Live<'s>,
+    /// For each state of the graph, that of the session.
+    states: Vec<usize>,
+}
+
+impl Weights for LiveWeights<'_> {
+    fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExportError> {
+        self.live.read(self.states[state], offset, into).map_err(|e| ExportError::Weights(e.to_string()))
     }
 }

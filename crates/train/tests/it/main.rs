@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod export;
 mod forecast;
 mod lines;
 mod metrics_match_frozen_numbers;

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Exported models in the programs that read them, and models of PyTorch here.
+
+    python3 -m venv peers-env && peers-env/bin/pip install onnx onnxruntime numpy
+    peers-env/bin/pip install torch torchvision onnxscript              # for the models of PyTorch
+    cargo build --release -p plimsoll-train --example exported
+    peers-env/bin/python benches/export_peers.py target/release/examples/exported [--models lenet,gpt] [--torch]
+
+Writes every model of the zoo at its small sizes as ONNX, checks the file with `onnx.checker`, and runs it in onnxruntime on the inputs
+that it was run on here, at two batch sizes. With `--torch`, models that PyTorch exports are read here, run on the same inputs, and trained
+for a few steps. Prints a table of the largest difference of an output, relative to the largest output. Exits 1 if one is above 1e-4, a
+check fails, or a loss does not fall.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import onnx
+import onnxruntime
+
+BOUND = 1e-4
+TYPES = {"f32": np.float32, "i32": np.int32}
+
+
+def array(path):
+    about = json.loads(pathlib.Path(f"{path}.json").read_text())
+    return np.fromfile(f"{path}.bin", TYPES[about["dtype"]]).reshape(about["shape"])
+
+
+def difference(ours, theirs):
+    ours, theirs = ours.reshape(-1), theirs.reshape(-1)
+    if ours.shape != theirs.shape:
+        return float("inf")
+    return float(np.abs(ours - theirs).max() / np.abs(ours).max())
+
+
+def run_onnx(path, inputs):
+    onnx.checker.check_model(str(path), full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    named = {i.name: value for i, value in zip(session.get_inputs(), inputs)}
+    return session.run(None, named)[0]
+
+
+def zoo(binary, folder, only):
+    subprocess.run([binary, "zoo", folder], check=True)
+    failed = False
+    print(f"{'model':<18} {'ops':>6} {'KiB':>8} {'onnxruntime':>12} {'one row':>10}")
+    for path in sorted(folder.glob("*.onnx")):
+        name = path.stem
+        if only and name not in only:
+            continue
+        inputs = [array(folder / f"{name}.input{i}") for i in range(len(list(folder.glob(f"{name}.input*.bin"))))]
+        ours = array(folder / f"{name}.output")
+        try:
+            off = difference(ours, run_onnx(path, inputs))
+            # Another batch than the file was built with: rows do not depend on each other.
+            rows = len(ours) // len(inputs[0])
+            one = difference(ours[:rows], run_onnx(path, [value[:1] for value in inputs]))
+            ops = len(onnx.load(str(path)).graph.node)
+            print(f"{name:<18} {ops:>6} {path.stat().st_size >> 10:>8} {off:>12.2e} {one:>10.2e}")
+            failed |= not (off <= BOUND and one <= BOUND)
+        except Exception as error:  # A peer's refusal is a row of the table.
+            print(f"{name:<18} {str(error)[:200]}")
+            failed = True
+    return failed
+
+
+def torch_models():
+    import torch
+    import torchvision
+
+    class Transformer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(50, 32)
+            layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, activation="gelu")
+            self.encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.head = torch.nn.Linear(32, 50)
+
+        def forward(self, tokens):
+            return self.head(self.encoder(self.embed(tokens)))
+
+    torch.manual_seed(0)
+    images = torch.randn(3, 3, 64, 64)
+    yield "resnet18", torchvision.models.resnet18(num_classes=10), images
+    yield "mobilenet_v2", torchvision.models.mobilenet_v2(num_classes=10), images
+    yield "transformer", Transformer(), torch.randint(0, 50, (3, 16))
+
+
+def torch(binary, folder):
+    import torch
+
+    failed = False
+    print(f"\n{'from PyTorch':<18} {'exporter':>10} {'here':>10} {'loss before':>12} {'after':>10}")
+    for name, model, inputs in torch_models():
+        model.eval()
+        with torch.no_grad():
+            said = model(inputs).numpy()
+        for exporter in ["dynamo", "script"]:
+            path = folder / f"{name}-{exporter}.onnx"
+            try:
+                if exporter == "dynamo":
+                    dynamic = ({0: torch.export.Dim("batch")},)
+                    torch.onnx.export(model, (inputs,), str(path), dynamo=True, dynamic_shapes=dynamic, external_data=False, verbose=False)
+                else:
+                    axes = {"x": {0: "batch"}, "y": {0: "batch"}}
+                    torch.onnx.export(model, (inputs,), str(path), dynamo=False, input_names=["x"], output_names=["y"], dynamic_axes=axes, opset_version=17)
+            except Exception as error:
+                print(f"{name:<18} {exporter:>10} PyTorch cannot export it: {str(error)[:120]!r}")
+                continue
+            # Images are NHWC here; tokens are 32 bits.
+            rows = inputs.permute(0, 2, 3, 1).contiguous().numpy() if inputs.is_floating_point() else inputs.int().numpy()
+            rows.tofile(folder / "rows.bin")
+            read = subprocess.run([binary, "read", path, folder / "rows.bin", folder / "said.bin"], capture_output=True, text=True)
+            if read.returncode:
+                print(f"{name:<18} {exporter:>10} {read.stderr.strip()[-300:]}")
+                failed = True
+                continue
+            off = difference(said, np.fromfile(folder / "said.bin", np.float32))
+            train = subprocess.run([binary, "train", path, "20"], capture_output=True, text=True)
+            if train.returncode:
+                print(f"{name:<18} {exporter:>10} {off:>10.2e} {train.stderr.strip()[-300:]}")
+                failed = True
+                continue
+            before, after = map(float, train.stdout.split())
+            print(f"{name:<18} {exporter:>10} {off:>10.2e} {before:>12.4f} {after:>10.4f}")
+            failed |= not (off <= BOUND and after < before)
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary", help="the example `exported` of plimsoll-train")
+    parser.add_argument("--models", default="", help="models of the zoo, comma-separated [default: all]")
+    parser.add_argument("--torch", action="store_true", help="also read models that PyTorch exports")
+    parser.add_argument("--keep", help="folder for the files [default: a temporary one]")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(options.keep or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        failed = zoo(options.binary, folder, set(filter(None, options.models.split(","))))
+        if options.torch:
+            failed |= torch(options.binary, folder)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+//! `plimsoll export`: a trained model as a file of another system.
+
+use super::running::WeightNames;
+use super::setup::process;
+use super::text::escaped;
+use super::trained::{describe, peaks};
+use super::weights::refused;
+use super::{Failure, say};
+use clap::{Args, ValueEnum};
+use plimsoll::Size;
+use plimsoll::export::{BUFFER_BYTES, Batch, ExportError, ExportGraph, Exported, Format};
+use plimsoll::memory::{self, measured_peak};
+use plimsoll::plan::{Entry, in_words};
+use plimsoll::train::WeightsFile;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// Heap for each node of the model's graph while it is exported: of the graph, of that of one more example, and of the nodes of
+/// the file. Measured on the zoo's models (2.7 to 3.9 KiB) and rounded up.
+const BYTES_PER_NODE: usize = 4 << 10;
+
+#[derive(Debug, Args)]
+pub struct ExportOptions {
+    /// Folder of `train --out`: its weights, or, for an unfinished run, its newest intact checkpoint
+    pub run: PathBuf,
+    /// The format
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub to: To,
+    /// Examples that the model takes: a number, or `dynamic` for any number [default: dynamic]
+    #[arg(long, value_name = "N", value_parser = examples)]
+    pub batch: Option<Batch>,
+    /// The file [default: in the folder of the run, under the model's name]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// With --to safetensors: the names of weights and the order of their axes
+    #[arg(long, value_enum, value_name = "NAMES")]
+    pub weight_names: Option<WeightNames>,
+    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory. Weights are never in memory as a
+    /// whole
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "90%",
+        allow_negative_numbers = true,
+        help_heading = "Memory and machine"
+    )]
+    pub memory: Size,
+    /// Print what the export takes, the account of every byte
+    #[arg(long, help_heading = "Memory and machine")]
+    pub sheet: bool,
+    /// Print one JSON object as the last line
+    #[arg(long, help_heading = "Answers")]
+    pub json: bool,
+}
+
+/// The formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum To {
+    /// The model and its weights, for ONNX Runtime and others
+    Onnx,
+    /// The weights alone
+    Safetensors,
+}
+
+/// Parses `--batch`.
+fn examples(text: &str) -> Result<Batch, String> {
+    match (text, text.parse()) {
+        ("dynamic", _) => Ok(Batch::Dynamic),
+        (_, Ok(examples @ 1..)) => Ok(Batch::Fixed(examples)),
+        _ => Err("a number of examples, at least 1, or dynamic".into()),
+    }
+}
+
+/// Checks the line, writes the file, and tells what it took.
+pub fn run(options: &ExportOptions) -> Result<(), Failure> {
+    let safetensors = options.to == To::Safetensors;
+    for (flag, given, fits) in [
+        ("--batch", options.batch.is_some(), !safetensors),
+        ("--weight-names", options.weight_names.is_some(), safetensors),
+    ] {
+        if given && !fits {
+            let to = if safetensors { "safetensors" } else { "onnx" };
+            return Err(Failure::usage(format!("{flag} does not apply to --to {to}: leave it out")));
+        }
+    }
+    let model = describe(&options.run)?.model()?;
+    let examples = options.batch.unwrap_or_default();
+    let step = ExportGraph::new(model.as_ref(), examples).map_err(failure)?;
+    let planned = account(options, &step)?;
+    let weights = WeightsFile::open(&options.run, step.graph()).map_err(refused)?;
+    let extension = if safetensors { "safetensors" } else { "onnx" };
+    let out =
+        options.out.clone().unwrap_or_else(|| options.run.join(format!("{}.{extension}", model.name())));
+    check_out(&out)?;
+    let exported = match options.to {
+        To::Onnx => step.write(Format::Onnx, &weights, &out).map_err(failure)?,
+        To::Safetensors => {
+            weights.save_as(&out, options.weight_names.unwrap_or(WeightNames::Own).names())?;
+            let bytes = std::fs::metadata(&out).map_or(0, |file| file.len());
+            Exported { ops: 0, tensors: step.graph().states.len(), bytes }
+        }
+    };
+    let measured = measured_peak();
+    let words = usize::try_from(exported.bytes).map_or_else(|_| exported.bytes.to_string(), in_words);
+    let ops = if exported.ops > 0 { format!("{} ops, ", exported.ops) } else { String::new() };
+    say(&format!("{}: {ops}{} tensors, {words}", escaped(out.display()), exported.tensors));
+    say(&peaks(planned, measured));
+    if options.json {
+        let object = json!({
+            "file": out, "ops": exported.ops, "tensors": exported.tensors, "bytes": exported.bytes,
+            "planned_peak_bytes": planned, "measured_peak_bytes": measured,
+        });
+        say(&object.to_string());
+    }
+    Ok(())
+}
+
+/// What the export takes; refuses a line below it.
+fn account(options: &ExportOptions, step: &ExportGraph) -> Result<usize, Failure> {
+    let nodes = step.graph().nodes.len();
+    let more = [
+        Entry::new("graphs", nodes * BYTES_PER_NODE, format!("{nodes} nodes, and those of the file")),
+        Entry::new("buffers", 2 * BUFFER_BYTES, "weights on their way from file to file"),
+    ];
+    let entries: Vec<Entry> = process(0, false).entries().into_iter().chain(more).collect();
+    let total = entries.iter().fold(0, |sum: usize, entry| sum.saturating_add(entry.bytes));
+    if options.sheet {
+        for entry in &entries {
+            say(&format!("{:<16} {:>12}  {}", entry.name, in_words(entry.bytes), entry.note));
+        }
+        say(&format!("{:<16} {:>12}", "total", in_words(total)));
+    }
+    let line_bytes = options.memory.bytes(memory::available().unwrap_or(usize::MAX));
+    match total > line_bytes {
+        true => {
+            let [needs, line] = [total, line_bytes].map(in_words);
+            Err(Failure::memory(format!("the export needs {needs}, the line is {line}: raise it")))
+        }
+        false => Ok(total),
+    }
+}
+
+/// Refuses a file that cannot be made before anything is read.
+fn check_out(out: &Path) -> Result<(), Failure> {
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if out.is_dir() {
+        return Err(Failure::usage(format!("--out {}: this is a folder; name a file in it", out.display())));
+    }
+    match folder.is_dir() {
+        true => Ok(()),
+        false => {
+            Err(Failure::usage(format!("--out {}: there is no folder {}", out.display(), folder.display())))
+        }
+    }
+}
+
+/// A model that the format does not take is wrong input, a file that cannot be written is not.
+pub fn failure(error: ExportError) -> Failure {
+    match error {
+        ExportError::Unsupported { .. }
+        | ExportError::Graph(_)
+        | ExportError::File { .. }
+        | ExportError::Read { .. } => Failure::usage(escaped(error)),
+        ExportError::Write { .. } | ExportError::NotFinite(_) | ExportError::Weights(_) => {
+            Failure::run(escaped(error))
+        }
+    }
+}

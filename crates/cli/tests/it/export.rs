@@ -1,0 +1,119 @@
+//! `plimsoll export`, and `--model onnx:FILE`.
+
+use crate::full_disk::{Disk, free_bytes};
+use crate::support::{Scratch, json, number, plimsoll};
+use std::fs;
+
+/// A short run of a small model in a folder.
+fn trained(scratch: &Scratch) -> String {
+    let out = scratch.path("run");
+    json(&plimsoll(&["train", "--json", "--steps=3", "--threads=2", "--out", &out]));
+    out
+}
+
+/// The message of a command that fails with this status.
+fn refused(arguments: &[&str], status: i32) -> String {
+    let output = plimsoll(arguments);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {message}");
+    message
+}
+
+#[test]
+fn a_run_leaves_as_onnx_and_goes_on_from_the_file() {
+    let scratch = Scratch::new("export");
+    let run = trained(&scratch);
+    let report = json(&plimsoll(&["export", &run, "--to", "onnx", "--json"]));
+    let file = scratch.path("run/lenet.onnx");
+    assert_eq!(report["file"], file);
+    assert_eq!(number(&report, "bytes"), fs::metadata(&file).unwrap().len() as f64);
+    assert!(number(&report, "measured_peak_bytes") <= number(&report, "planned_peak_bytes"), "{report}");
+    // The imported model is the trained one: it measures the same, before a step and from its own run.
+    let model = format!("onnx:{file}");
+    let ours = json(&plimsoll(&["evaluate", &run, "--json", "--threads=2"]));
+    let tuned = scratch.path("tuned");
+    let train = [
+        "train",
+        "--json",
+        "--model",
+        &model,
+        "--data=mnist",
+        "--steps=1",
+        "--lr=1e-12",
+        "--threads=2",
+        "--out",
+        &tuned,
+    ];
+    json(&plimsoll(&train));
+    let theirs = json(&plimsoll(&["evaluate", &tuned, "--json", "--threads=2"]));
+    assert!((number(&ours, "loss") - number(&theirs, "loss")).abs() < 1e-4, "{ours} {theirs}");
+    // And leaves again.
+    json(&plimsoll(&["export", &tuned, "--to", "onnx", "--batch=2", "--json"]));
+    json(&plimsoll(&["plan", "--json", "--model", &model, "--step=predict", "--batch=1"]));
+}
+
+#[test]
+fn weights_leave_under_other_names() {
+    let scratch = Scratch::new("export-safetensors");
+    let (run, out) = (trained(&scratch), scratch.path("torch.safetensors"));
+    json(&plimsoll(&[
+        "export",
+        &run,
+        "--to",
+        "safetensors",
+        "--weight-names=torch",
+        "--out",
+        &out,
+        "--json",
+    ]));
+    let torch = scratch.path("torch");
+    let train = ["train", "--json", "--steps=3", "--threads=2", "--weight-names=torch", "--out", &torch];
+    json(&plimsoll(&train));
+    assert!(fs::read(&out).unwrap() == fs::read(scratch.0.join("torch/weights.safetensors")).unwrap());
+    // And back from those names.
+    let own = scratch.path("own.safetensors");
+    json(&plimsoll(&["export", &torch, "--to", "safetensors", "--out", &own, "--json"]));
+    assert!(fs::read(&own).unwrap() == fs::read(scratch.0.join("run/weights.safetensors")).unwrap());
+}
+
+#[test]
+fn mistakes_are_refused_and_nothing_is_written() {
+    let scratch = Scratch::new("export-mistakes");
+    let run = trained(&scratch);
+    let files = || fs::read_dir(&run).unwrap().count();
+    let before = files();
+    assert!(refused(&["export", &scratch.path("none"), "--to=onnx"], 2).contains("train --out"));
+    assert!(refused(&["export", &run, "--to=safetensors", "--batch=2"], 2).contains("--batch"));
+    assert!(refused(&["export", &run, "--to=onnx", "--weight-names=torch"], 2).contains("--weight-names"));
+    assert!(refused(&["export", &run, "--to=onnx", "--batch=0"], 2).contains("--batch"));
+    assert!(refused(&["export", &run, "--to=onnx", "--out", &run], 2).contains("folder"));
+    let nowhere = scratch.path("no/model.onnx");
+    assert!(refused(&["export", &run, "--to=onnx", "--out", &nowhere], 2).contains("there is no folder"));
+    assert!(refused(&["export", &run, "--to=onnx", "--memory=1MiB"], 3).contains("raise it"));
+    fs::write(scratch.0.join("bad.onnx"), b"not a model").unwrap();
+    let bad = format!("onnx:{}", scratch.path("bad.onnx"));
+    assert!(refused(&["plan", "--model", &bad], 2).contains("bad.onnx"));
+    assert!(refused(&["plan", "--model", "onnx:none.onnx"], 2).contains("none.onnx"));
+    assert!(refused(&["plan", "--model", &bad, "--classes=3"], 2).contains("--classes"));
+    assert!(refused(&["plan", "--train-batch-norm"], 2).contains("--train-batch-norm"));
+    assert!(refused(&["plan", "--step=predict", "--max-batch"], 2).contains("--max-batch"));
+    assert_eq!(files(), before);
+}
+
+#[test]
+fn a_full_disk_leaves_the_file_that_was_there() {
+    let scratch = Scratch::new("export-full-disk");
+    let run = trained(&scratch);
+    let small = scratch.0.join("small");
+    fs::create_dir_all(&small).unwrap();
+    let Some(_disk) = Disk::new(&small, 1 << 20) else { return };
+    let file = small.join("model.onnx");
+    fs::write(&file, "the model of before").unwrap();
+    fs::write(small.join("other"), vec![1; free_bytes(&small) - (64 << 10)]).unwrap();
+    for to in ["onnx", "safetensors"] {
+        let message = refused(&["export", &run, "--to", to, "--out", file.to_str().unwrap()], 1);
+        assert!(message.contains("model.onnx"), "{message}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "the model of before");
+        assert_eq!(fs::read_dir(&small).unwrap().count(), 2, "a partial file is left");
+    }
+}

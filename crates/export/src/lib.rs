@@ -1,0 +1,31 @@
+//! Models as files of other systems, and back.
+//!
+//! - [`onnx()`] writes the prediction step of a model as an ONNX file, for any number of examples or a fixed one.
+//! - [`OnnxModel`] is a model that was read from such a file, by whatever program wrote it: it is planned, trained and exported
+//!   like any other.
+//!
+//! Weights pass through a buffer piece by piece ([`Weights`]), so a model may be larger than memory. A file is there whole or not
+//! at all ([`PartialFile`]).
+
+mod batch;
+mod error;
+mod file;
+mod onnx;
+mod weights;
+
+pub use batch::{Batch, ExportGraph, Format};
+pub use error::ExportError;
+pub use file::{PARTIAL, PartialFile};
+pub use onnx::{OnnxModel, OnnxOptions, onnx};
+pub use weights::{BUFFER_BYTES, Weights};
+
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// Ops of the model in its new format.
+    pub ops: usize,
+    /// Tensors.
+    pub tensors: usize,
+    /// Bytes of all files.
+    pub bytes: u64,
+}

@@ -1,0 +1,134 @@
+//! Convolution, pooling, resizing.
+
+use super::{Emitter, Order, int, ints, text};
+use crate::ExportError;
+use crate::onnx::proto::AttributeProto;
+use plimsoll_graph::op::{Conv, Geometry, Pool, Resize, ResizeMode, Windows};
+use plimsoll_graph::{Node, ValueId};
+
+/// The attributes of a window.
+fn window(geometry: Geometry) -> Vec<AttributeProto> {
+    let [[top, bottom], [left, right]] = geometry.padding;
+    vec![
+        ints("kernel_shape", &geometry.window),
+        ints("strides", &geometry.stride),
+        ints("pads", &[top, left, bottom, right]),
+        ints("dilations", &geometry.dilation),
+    ]
+}
+
+impl Emitter<'_> {
+    pub(super) fn conv(&mut self, node: &Node, op: &Conv, bias: Option<ValueId>) -> Result<(), ExportError> {
+        let (x, kernel) = (node.inputs[0], node.inputs[1]);
+        let (name, mut attributes) = match *op {
+            Conv::Forward { geometry, groups, .. } => {
+                let mut attributes = window(geometry);
+                attributes.push(int("group", groups as i64));
+                ("Conv", attributes)
+            }
+            // The transposed convolution: kernels are [kh, kw, out, in] here and [in, out, kh, kw] there.
+            Conv::InputGrad { geometry, groups: 1, image, .. } => {
+                let mut attributes = window(geometry);
+                attributes.push(int("group", 1));
+                attributes.push(ints("output_padding", &self.output_padding(geometry, image, x)));
+                ("ConvTranspose", attributes)
+            }
+            Conv::InputGrad { .. } => return Err(self.unsupported(node, " in groups")),
+            Conv::WeightGrad { .. } => return Err(self.unsupported(node, "")),
+        };
+        attributes.retain(|a| a.name != "dilations" || a.ints != [1, 1]);
+        let kernel = self.ordered(kernel, &[3, 2, 0, 1]);
+        let mut inputs = vec![self.image(x), kernel];
+        inputs.extend(bias.map(|bias| self.plain(bias)));
+        let name = self.add(name, inputs, attributes);
+        self.set(node.outputs[0], Order::Image, name);
+        Ok(())
+    }
+
+    /// What the image is larger than the windows reach.
+    fn output_padding(&self, g: Geometry, image: [usize; 2], x: ValueId) -> [usize; 2] {
+        [0, 1].map(|a| {
+            let reach = g.dilation[a] * (g.window[a] - 1) + 1;
+            let grown = (self.shape(x)[a + 1] - 1) * g.stride[a] + reach;
+            (image[a] + g.padding[a][0] + g.padding[a][1]).saturating_sub(grown)
+        })
+    }
+
+    pub(super) fn pool(&mut self, node: &Node, op: &Pool) -> Result<(), ExportError> {
+        let (x, output) = (node.inputs[0], node.outputs[0]);
+        let &[_, h, w, _] = self.shape(x) else { return Err(self.unsupported(node, "")) };
+        let (windows, name) = match op {
+            Pool::Max { windows } => (windows, "MaxPool"),
+            Pool::Average { windows, .. } => (windows, "AveragePool"),
+            Pool::MaxGrad { .. } | Pool::AverageGrad { .. } => return Err(self.unsupported(node, "")),
+        };
+        let geometry = match *windows {
+            Windows::Sliding(geometry) => geometry,
+            Windows::Adaptive { output: to } if h % to[0] == 0 && w % to[1] == 0 => {
+                let window = [h / to[0], w / to[1]];
+                Geometry { window, stride: window, padding: [[0; 2]; 2], dilation: [1; 2] }
+            }
+            Windows::Adaptive { output: to } if name == "AveragePool" => {
+                return self.adaptive_average(x, output, [h, w], to);
+            }
+            Windows::Adaptive { .. } => {
+                return Err(self.unsupported(node, " with windows of several sizes"));
+            }
+        };
+        let mut attributes = window(geometry);
+        attributes.retain(|a| a.name != "dilations" || a.ints != [1, 1]);
+        if let Pool::Average { count_padding: true, .. } = op {
+            attributes.push(int("count_include_pad", 1));
+        }
+        let x = self.image(x);
+        let name = self.add(name, vec![x], attributes);
+        self.set(output, Order::Image, name);
+        Ok(())
+    }
+
+    /// Means over windows of several sizes, as products with matrices of shares.
+    fn adaptive_average(
+        &mut self,
+        x: ValueId,
+        output: ValueId,
+        from: [usize; 2],
+        to: [usize; 2],
+    ) -> Result<(), ExportError> {
+        let share = |axis: usize, window: usize, element: usize| {
+            let (n, count) = (from[axis], to[axis]);
+            let (start, end) = (window * n / count, ((window + 1) * n).div_ceil(count));
+            if (start..end).contains(&element) { 1.0 / (end - start) as f64 } else { 0.0 }
+        };
+        let [h, w] = from;
+        let rows = (0..to[0]).flat_map(|i| (0..h).map(move |j| share(0, i, j)));
+        let rows = self.floats("rows_of_windows", &[to[0], h], rows);
+        let columns = (0..w).flat_map(|j| (0..to[1]).map(move |i| share(1, i, j)));
+        let columns = self.floats("columns_of_windows", &[w, to[1]], columns);
+        let x = self.image(x);
+        let means = self.add("MatMul", vec![rows, x], vec![]);
+        let name = self.add("MatMul", vec![means, columns], vec![]);
+        self.set(output, Order::Image, name);
+        Ok(())
+    }
+
+    pub(super) fn resize(&mut self, node: &Node, op: &Resize) -> Result<(), ExportError> {
+        let Resize::Forward { mode, output: to } = *op else { return Err(self.unsupported(node, "")) };
+        let mut attributes = vec![ints("axes", &[2, 3])];
+        match mode {
+            ResizeMode::Nearest => attributes.extend([
+                text("mode", "nearest"),
+                text("coordinate_transformation_mode", "asymmetric"),
+                text("nearest_mode", "floor"),
+            ]),
+            ResizeMode::Bilinear { align_corners } => {
+                let corners = if align_corners { "align_corners" } else { "half_pixel" };
+                attributes.extend([text("mode", "linear"), text("coordinate_transformation_mode", corners)]);
+            }
+        }
+        let sizes = self.ints(&to.map(|n| n as i64));
+        let inputs = vec![self.image(node.inputs[0]), String::new(), String::new(), sizes];
+        let name = self.add("Resize", inputs, attributes);
+        self.set(node.outputs[0], Order::Image, name);
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! ONNX files: written from a prediction step, and read as models.
+
+pub(crate) mod emit;
+mod import;
+pub(crate) mod proto;
+mod read;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use import::OnnxModel;
+pub use write::{OnnxOptions, onnx};

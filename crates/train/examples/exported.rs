@@ -1,0 +1,126 @@
+//! Models as ONNX files beside what they say here, for `benches/export_peers.py`.
+//!
+//!     exported zoo DIR            every model of the zoo, at its small sizes: NAME.onnx, its inputs and its outputs
+//!     exported read FILE INPUT OUTPUT   what the model of an ONNX file says of an input
+//!     exported train FILE STEPS   trains the model of an ONNX file on random examples, and prints the first and the last loss
+//!
+//! Arrays are raw elements in `.bin` files (f32, tokens i32), with their shapes in `.json` files beside them.
+
+use plimsoll_data::{Dataset, Memory, Pipeline};
+use plimsoll_export::{Batch, Format, OnnxModel};
+use plimsoll_nn::zoo::ZOO;
+use plimsoll_nn::{Adam, Field, Model, Sgd};
+use plimsoll_tensor::random::Stream;
+use plimsoll_tensor::{DType, Tensor, TensorType};
+use plimsoll_train::{BatchKind, Predictor, Session, Trainer};
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+/// Rows of every batch.
+const ROWS: usize = 3;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["zoo", folder] => zoo(folder.as_ref()),
+        ["read", file, input, output] => read(file.as_ref(), input.as_ref(), output.as_ref()),
+        ["train", file, steps] => train(file.as_ref(), steps.parse()?),
+        _ => Err("exported zoo DIR | read FILE INPUT OUTPUT | train FILE STEPS".into()),
+    }
+}
+
+fn zoo(folder: &Path) -> Result<(), Box<dyn Error>> {
+    for entry in &ZOO {
+        let model = (entry.make)(&entry.small);
+        let inputs: Vec<Tensor> =
+            model.inputs().iter().enumerate().map(|(i, field)| random_batch(field, i as u64)).collect();
+        let mut session = session((entry.make)(&entry.small), &inputs)?;
+        randomise(&mut session)?;
+        session.export(folder.join(format!("{}.onnx", entry.name)), Format::Onnx, Batch::Dynamic)?;
+        for (i, input) in inputs.iter().enumerate() {
+            write(&folder.join(format!("{}.input{i}", entry.name)), input)?;
+        }
+        let outputs = Predictor::from(session).predict(inputs)?.into_outputs();
+        write(&folder.join(format!("{}.output", entry.name)), &outputs[0])?;
+    }
+    Ok(())
+}
+
+fn read(file: &Path, input: &Path, output: &Path) -> Result<(), Box<dyn Error>> {
+    let model = OnnxModel::open(file)?;
+    let field = model.inputs().swap_remove(0);
+    let bytes = fs::read(input)?;
+    let rows = bytes.len() / field.ty.bytes();
+    let mut tensor = Tensor::zeros(TensorType::new(field.ty.dtype, [&[rows], &field.ty.shape[..]].concat()));
+    tensor.copy_from_bytes(&bytes);
+    let session = session(model, std::slice::from_ref(&tensor))?;
+    let outputs = Predictor::from(session).predict([tensor])?.into_outputs();
+    Ok(fs::write(output, outputs[0].as_bytes())?)
+}
+
+fn train(file: &Path, steps: u64) -> Result<(), Box<dyn Error>> {
+    let model = OnnxModel::open(file)?;
+    let model = if model.has_batch_norm() { model.train_batch_norm() } else { model };
+    let inputs: Vec<Tensor> =
+        model.inputs().iter().enumerate().map(|(i, field)| random_batch(field, i as u64)).collect();
+    let target = random_batch(&model.target(), 99);
+    let rows = Memory::new(inputs, target, model.target().bound)?;
+    let data = Dataset::new("random", Pipeline::new(rows.clone()), Pipeline::new(rows));
+    let mut session = Trainer::new(model, Adam::new(1e-4)).batch(ROWS).steps(steps).plan(&data)?.start()?;
+    let before = session.evaluate(&data.test)?.loss;
+    session.fit()?;
+    let after = session.evaluate(&data.test)?.loss;
+    fs::write("/dev/stdout", format!("{before} {after}\n"))?;
+    Ok(())
+}
+
+/// A session of a model for these inputs.
+fn session(model: impl Model + 'static, inputs: &[Tensor]) -> Result<Session, Box<dyn Error>> {
+    let rows = Pipeline::new(Memory::unlabelled(inputs.to_vec(), &model.target())?);
+    let data = Dataset::new("rows", rows.clone(), rows);
+    Ok(Trainer::new(model, Sgd::new(0.0)).kinds(&[BatchKind::Predict]).batch(ROWS).plan(&data)?.start()?)
+}
+
+/// Gives norms and biases values that show.
+fn randomise(session: &mut Session) -> Result<(), Box<dyn Error>> {
+    let states: Vec<String> = session.plans().states.iter().map(|state| state.name.clone()).collect();
+    for name in states {
+        let (middle, spread) = match name.rsplit('/').next() {
+            Some("gain") => (1.0, 0.3),
+            Some("bias" | "recurrent_bias" | "running_mean" | "class_token") => (0.0, 0.2),
+            Some("running_variance") => (1.0, 0.5),
+            _ => continue,
+        };
+        let ty = session.state(&name)?.ty().clone();
+        let stream = Stream::new(7, 0, &name);
+        let values: Vec<f64> = (0..ty.shape.elements())
+            .map(|i| middle + spread * (f64::from(stream.uniform_block(0, i as u32)[0]) * 2.0 - 1.0))
+            .collect();
+        session.set_state(&name, &Tensor::from_f64(ty, &values)?)?;
+    }
+    Ok(())
+}
+
+/// Random rows of a field.
+fn random_batch(field: &Field, seed: u64) -> Tensor {
+    let ty = TensorType::new(field.ty.dtype, [&[ROWS], &field.ty.shape[..]].concat());
+    let stream = Stream::new(seed, 1, "rows");
+    let values: Vec<f64> = (0..ty.shape.elements())
+        .map(|i| match field.ty.dtype {
+            DType::F32 => f64::from(stream.normal_block(0, i as u32)[0]),
+            _ => (f64::from(stream.uniform_block(0, i as u32)[0]) * field.bound.unwrap_or(2) as f64).floor(),
+        })
+        .collect();
+    Tensor::from_f64(ty.clone(), &values).unwrap_or_else(|_| Tensor::zeros(ty))
+}
+
+fn write(path: &Path, tensor: &Tensor) -> Result<(), Box<dyn Error>> {
+    fs::write(path.with_extension(format!("{}.bin", extension(path))), tensor.as_bytes())?;
+    let shape = format!("{{\"dtype\": \"{}\", \"shape\": {}}}", tensor.ty().dtype, tensor.ty().shape);
+    Ok(fs::write(path.with_extension(format!("{}.json", extension(path))), shape)?)
+}
+
+fn extension(path: &Path) -> String {
+    path.extension().map(|e| e.to_string_lossy().into_owned()).unwrap_or_default()
+}
