@@ -15,6 +15,7 @@ mod input;
 mod machine;
 mod machine_flags;
 mod manual;
+mod page;
 mod plan;
 mod precision;
 mod predict;
@@ -176,6 +177,10 @@ fn run() -> ExitCode {
             let rows_shown = options.out.is_none() && std::io::stdout().is_terminal();
             let _shown = (!rows_shown).then(|| progress::activity("predicting"));
             predict::run(options)
+        }
+        args::Command::Report(options) => {
+            let _shown = progress::activity("writing the page");
+            page::run(options)
         }
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {

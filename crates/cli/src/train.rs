@@ -4,6 +4,7 @@ use super::args::{ModelOptions, RunOptions};
 use super::config::resolved;
 use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
+use super::page::{LIVE_PAGE, RunPage};
 use super::plan::{planned, refused};
 use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{check_available, setup};
@@ -31,6 +32,8 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
 fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
     run_folder::check(options)?;
+    options.page.file(options.out.as_deref())?;
+    let port = options.page.port()?;
     let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
     let folder = RunFolder::claim(options)?;
@@ -68,9 +71,11 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         OUTPUTS,
         STATE_BUFFER,
         METRICS,
+        LIVE_PAGE,
     ];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
+    let mut page = RunPage::begin(options, &setup, &plans, folder.as_ref(), port)?;
     memory::restart_heap_peaks();
     let shown = progress::activity("preparing");
     let mut session = plans.start()?;
@@ -105,6 +110,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         }
     }
     options.running.callbacks(&mut session, folder.as_ref())?;
+    if let Some(feed) = page.callback() {
+        session.add(feed);
+    }
     if options.out.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
@@ -189,6 +197,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(folder) = &folder {
         folder.write_report(&object)?;
     }
+    drop(session);
+    page.end(folder.as_ref())?;
     if options.json {
         say(&object.to_string());
     }
