@@ -30,6 +30,7 @@ pub use plimsoll_export as export;
 pub use plimsoll_graph as graph;
 pub use plimsoll_nn as nn;
 pub use plimsoll_plan as plan;
+pub use plimsoll_report as report;
 pub use plimsoll_runtime as runtime;
 pub use plimsoll_tensor as tensor;
 pub use plimsoll_train as train;
@@ -91,6 +92,8 @@ mod documents {
     mod memory {}
     #[doc = include_str!("../docs/ops.md")]
     mod ops {}
+    #[doc = include_str!("../docs/report.md")]
+    mod report {}
     #[doc = include_str!("../docs/training.md")]
     mod training {}
     #[doc = include_str!("../docs/what-a-line-costs.md")]

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub type Say = fn(&str);
 
 /// Lines of a curve.
-const LINES: usize = 10;
+pub const LINES: usize = 10;
 /// The largest batch asked about.
 const LARGEST: usize = 1 << 24;
 

@@ -9,6 +9,7 @@ use super::machine::Elsewhere;
 use super::machine_flags::spill_speed;
 pub use super::machine_flags::{Device, DeviceMemory, MachineOptions, SpillSpeed};
 use super::manual::{EXPORT_EXAMPLES, PLAN_EXAMPLES, TRAIN_EXAMPLES};
+use super::page::{PageOptions, ReportOptions};
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
 use super::ranks::RankOptions;
@@ -45,6 +46,9 @@ pub enum Command {
     /// Write a trained model as a file of another system: ONNX, safetensors
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportOptions),
+    /// Write the page of a run: its plan, and what was measured so far
+    #[command(after_help = "Example:\n  plimsoll report runs/first")]
+    Report(ReportOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
     /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
@@ -306,6 +310,8 @@ pub struct RunOptions {
     #[command(flatten)]
     pub running: LoopOptions,
     #[command(flatten)]
+    pub page: PageOptions,
+    #[command(flatten)]
     pub machine: MachineOptions,
     #[command(flatten)]
     pub devices: DeviceOptions,
@@ -314,8 +320,8 @@ pub struct RunOptions {
     /// Seed of initial values and of the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Folder for the trained weights (weights.safetensors), the report (report.json) and checkpoints, which are saved at the
-    /// best validations, at the end, and when Ctrl-C, SIGTERM or SIGHUP stops the run
+    /// Folder for the trained weights (weights.safetensors), the report (report.json), the events (events.jsonl) and checkpoints,
+    /// which are saved at the best validations, at the end, and when Ctrl-C, SIGTERM or SIGHUP stops the run
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub out: Option<PathBuf>,
     /// Delete the run that is in the folder of --out, and start anew
@@ -391,6 +397,9 @@ pub struct PlanOptions {
     /// Print batch against planned peak and predicted samples per second under the line, with the best marked
     #[arg(long, conflicts_with_all = ["micro_batches", "accumulate", "replicas"])]
     pub batches: bool,
+    /// Tell of a layer or a tensor why it is kept, rematerialized or offloaded, and what it would cost otherwise
+    #[arg(long, value_name = "NAME", conflicts_with = "replicas")]
+    pub why: Option<String>,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "features",
@@ -401,7 +410,7 @@ pub struct PlanOptions {
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "layout", "curve", "max_batch", "batches",
-        "machine", "device_memory", "replicas", "log_placement",
+        "machine", "device_memory", "replicas", "log_placement", "ranks", "rank_timeout", "report", "live", "live_address", "why",
     ])]
     pub workload: Option<PathBuf>,
 }

@@ -18,7 +18,8 @@ pub const RESOLVED: &str = "resolved.toml";
 const CONFIG: &str = "config";
 
 /// Keys that `plan` ignores.
-const FOR_TRAIN: [&str; 6] = ["out", "overwrite", "save-every", "resume", "keep", "log"];
+const FOR_TRAIN: [&str; 8] =
+    ["out", "overwrite", "save-every", "resume", "keep", "log", "live", "live-address"];
 
 /// Parses a command line. Flags of the file that it names are inserted before its own.
 pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failure> {

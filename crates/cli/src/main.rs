@@ -16,6 +16,7 @@ mod input;
 mod machine;
 mod machine_flags;
 mod manual;
+mod page;
 mod plan;
 mod precision;
 mod predict;
@@ -189,6 +190,10 @@ fn run() -> ExitCode {
         args::Command::Export(options) => {
             let _shown = progress::activity("exporting");
             export::run(options)
+        }
+        args::Command::Report(options) => {
+            let _shown = progress::activity("writing the page");
+            page::run(options)
         }
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {

@@ -1,12 +1,12 @@
 //! `plimsoll plan`: the load sheet and other answers without training.
 
-use super::answers::{Say, batches, curve, max_batch};
+use super::answers::{LINES, Say, batches, curve, max_batch};
 use super::args::{PlanOptions, RunOptions, StepName};
 use super::device_flags::placement;
 use super::machine::elsewhere;
 use super::{
-    Failure, answer, progress, ranks,
-    refusal::{note_split, refuse},
+    Failure, answer, page, progress, ranks,
+    refusal::{each_alternative, note_split, refuse},
     refusal_cache, say,
     setup::{Setup, check_spill_folder, setup},
     too_large, workload,
@@ -14,6 +14,7 @@ use super::{
 use clap::ArgMatches;
 use plimsoll::graph::ValueId;
 use plimsoll::plan::{Buffer, BufferKind, PlanSet};
+use plimsoll::report::why;
 use plimsoll::train::{BatchKind, Forecast, TrainError, tally};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
@@ -29,14 +30,16 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         ("--save-every", options.run.save_every.is_some()),
         ("--keep", options.run.running.keep.is_some()),
         ("--log", options.run.running.log.is_some()),
+        ("--live", options.run.page.live.is_some()),
     ];
     if let Some((flag, _)) = files.into_iter().find(|(_, given)| *given) {
-        return Err(Failure::usage(format!("{flag} is for train: a plan writes nothing")));
+        return Err(Failure::usage(format!("{flag} is for train: a plan runs nothing")));
     }
     if options.run.resume.is_some() {
         return Err(Failure::usage("--resume is for train: a plan starts anew"));
     }
     let run = &elsewhere(options, matches)?;
+    let page = run.page.file(None)?;
     let trains = options.step == StepName::Train;
     let asked = [
         ("--max-batch", options.max_batch),
@@ -73,7 +76,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     }
     drop(shown);
     let answered = !answers.is_empty();
-    if answered && !run.json {
+    if answered && !run.json && page.is_none() && options.why.is_none() {
         return Ok(());
     }
     if !answered
@@ -109,7 +112,15 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         let note = elsewhere.file_note(plans.load_sheet());
         plans.load_sheet_mut().notes.extend(note);
     }
-    if !answered {
+    let mut view = match page.is_some() || options.why.is_some() {
+        true => Some(page::view(run, &setup, &plans)?),
+        false => None,
+    };
+    if let (Some(name), Some(view)) = (&options.why, &view) {
+        let text = why(&plans, view, &plans.tiers(), name).map_err(Failure::usage)?;
+        show(&text);
+        answers.insert("why".into(), json!(text));
+    } else if !answered {
         show(&plans.sheet.to_string());
         if run.devices.log_placement {
             show(&placement(&plans));
@@ -117,6 +128,16 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         if options.layout {
             show(&layout(&plans));
         }
+    }
+    if let (Some(file), Some(view)) = (page, &mut view) {
+        if options.curve {
+            view.curve = page::curve_points(&forecast.curve(LINES)?);
+            let _shown = progress::activity("planning alternatives");
+            each_alternative(run, &setup, setup.line_bytes, |found| {
+                view.alternatives.push(page::shown(&found))
+            });
+        }
+        page::write(view, &file)?;
     }
     if run.json {
         let _shown = progress::activity("searching for the smallest line");
@@ -137,7 +158,14 @@ pub fn refused(options: &RunOptions, setup: &Setup) -> Option<Failure> {
     if options.devices.are_logical() {
         return None;
     }
-    refusal_cache::known(options, setup).or_else(|| too_large::refuse(options, setup))
+    if options.page.report.is_none() {
+        return refusal_cache::known(options, setup).or_else(|| too_large::refuse(options, setup));
+    }
+    // The page needs a plan: without a line there is one at once.
+    let refused = too_large::refuse(options, setup)?;
+    let written = (setup.trainer.forecast(&setup.data).plan(usize::MAX).map_err(Failure::from))
+        .and_then(|plans| page::write_refused(options, setup, plans, Vec::new()));
+    Some(written.err().unwrap_or(refused))
 }
 
 /// Where the buffers of the first plan lie in the arena, as a table; those that share bytes do so at different times.

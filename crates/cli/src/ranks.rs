@@ -2,6 +2,7 @@
 
 use super::args::RunOptions;
 use super::machine_flags::Device;
+use super::page::PageOptions;
 use super::setup::Setup;
 use super::{Failure, complain, hint, progress, say, train};
 use clap::{ArgMatches, Args};
@@ -82,7 +83,7 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
     *slot() = Some(world.clone());
     let mut own = options.clone();
     if world.rank() > 0 {
-        (own.running.log, own.json) = (None, false);
+        (own.running.log, own.json, own.page) = (None, false, PageOptions::default());
     }
     let trained = train::run(&own, matches);
     slot().take();

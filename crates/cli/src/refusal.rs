@@ -6,7 +6,7 @@ use super::refusal_cache::Refusal;
 use super::setup::{Setup, setup};
 use super::update::{MomentsName, OptimizerName};
 use super::zoo_model::entry;
-use super::{Failure, progress};
+use super::{Failure, page, progress};
 use plimsoll::Size;
 use plimsoll::nn::Precision;
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words, time_in_words};
@@ -108,6 +108,8 @@ pub fn refuse(
     };
     let mut refusal = Refusal::begin(answer.to_string(), show);
     let alternatives = alternatives(options, setup, line_bytes, floor_bytes, &mut refusal);
+    let shown = alternatives.iter().map(page::shown).collect();
+    page::write_refused(options, setup, lowest.clone(), shown)?;
     let mut object = json!({
         "feasible": false,
         "error": "the line is too low",
@@ -161,10 +163,8 @@ fn alternatives(
     refusal: &mut Refusal,
 ) -> Vec<Alternative> {
     let _shown = progress::activity("planning alternatives (Ctrl-C to skip them)");
-    let options = &under(options, line_bytes);
     let mut found = Vec::new();
-    let mut add = |alternative: Option<Alternative>| {
-        let Some(alternative) = alternative else { return };
+    each_alternative(options, setup, line_bytes, |alternative| {
         if !alternative.fits && alternative.planned_peak_bytes >= floor_bytes {
             return;
         }
@@ -173,15 +173,26 @@ fn alternatives(
         }
         refusal.line(&row(&alternative));
         found.push(alternative);
-    };
-    add(smaller_batch(options, setup.batch));
+    });
+    found
+}
+
+/// Plans every change that applies under a line.
+pub fn each_alternative(
+    options: &RunOptions,
+    setup: &Setup,
+    line_bytes: usize,
+    mut add: impl FnMut(Alternative),
+) {
+    let options = &under(options, line_bytes);
+    let mut found = |alternative: Option<Alternative>| alternative.into_iter().for_each(&mut add);
+    found(smaller_batch(options, setup.batch));
     for change in [split, split_batch_norm, offloading, lower_precision] {
-        add(change(options));
+        found(change(options));
     }
     for (change, flags, options) in sizes(options, setup).into_iter().chain(optimizers(options)) {
-        add(plan_sheet(&options).map(|(fits, sheet)| alternative(change, flags, fits, &sheet)));
+        found(plan_sheet(&options).map(|(fits, sheet)| alternative(change, flags, fits, &sheet)));
     }
-    found
 }
 
 /// The load sheet of a run, and whether it fits its line; `None` for a run with invalid options.

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::args::RunOptions;
+use super::page::PageOptions;
 use super::setup::{Setup, plan_cache};
 use super::{aside, hint, say};
 use plimsoll::cpu::isa::Isa;
@@ -94,7 +95,9 @@ pub fn known(options: &RunOptions, setup: &Setup) -> Option<Failure> {
 
 /// All that an answer depends on, as text: flags, data, line, machine, and the program itself.
 fn question(options: &RunOptions, setup: &Setup) -> String {
-    let asked = RunOptions { json: false, sheet: false, overwrite: false, out: None, ..options.clone() };
+    let page = PageOptions { report: None, ..options.page.clone() };
+    let asked =
+        RunOptions { json: false, sheet: false, overwrite: false, out: None, page, ..options.clone() };
     let data = &setup.data;
     let parts = [&data.train, &data.test].map(|part| (part.len(), part.schema().in_words(), part.bytes()));
     let (isa, version) = (Isa::detect().name(), env!("CARGO_PKG_VERSION"));

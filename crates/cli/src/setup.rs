@@ -166,7 +166,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(folder) => trainer.plan_cache(folder),
         None => trainer,
     };
-    let trainer = options.running.trainer(trainer, classes)?;
+    let trainer = options.page.trainer(options.running.trainer(trainer, classes)?);
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,

@@ -4,6 +4,7 @@ use super::args::{ModelOptions, RunOptions};
 use super::config::resolved;
 use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
+use super::page::{LIVE_PAGE, RunPage};
 use super::plan::{planned, refused};
 use super::resume::{self, Resumed};
 use super::run_folder::{self, RunFolder, WEIGHTS};
@@ -56,6 +57,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         run_folder::check(options)?;
     }
     weights::check(options)?;
+    options.page.file(options.out.as_deref())?;
+    let port = options.page.port()?;
     let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
     say_line_above(&options.machine, setup.available_bytes);
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
@@ -97,9 +100,11 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         OUTPUTS,
         STATE_BUFFER,
         METRICS,
+        LIVE_PAGE,
     ];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
+    let mut page = RunPage::begin(options, &setup, &plans, folder.as_ref(), port)?;
     memory::restart_heap_peaks();
     memory::trim_code();
     let shown = progress::activity("preparing");
@@ -135,8 +140,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
             ));
         }
     }
-    let done = session.steps_done();
-    options.running.callbacks(&mut session, done)?;
+    options.running.callbacks(&mut session, folder.as_ref())?;
+    if let Some(feed) = page.callback() {
+        session.add(feed);
+    }
     if options.out.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
@@ -226,6 +233,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(folder) = &folder {
         folder.write_report(&object)?;
     }
+    drop(session);
+    page.end(folder.as_ref())?;
     if options.json {
         say(&object.to_string());
     }

@@ -49,6 +49,7 @@ pub use plan::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SharedGraph,
     StateHome, StatePlacement, Step,
 };
+pub use predict::StepTime;
 pub use remat::least_rematerialization;
 pub use sheet::{
     DeviceRow, Entry, Holder, HostSheet, Lifetime, LoadSheet, Peak, PlanRow, Space, in_words, time_in_words,

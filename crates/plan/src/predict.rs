@@ -6,6 +6,7 @@ use crate::{
     Action, Buffer, BufferId, BufferKind, Direction, KernelQuery, PerTier, PlanSet, Queue, Step, Target,
     Tier, Tiers, Unsupported,
 };
+use serde::{Deserialize, Serialize};
 
 /// Time of a chunked update with so many bytes of offloaded states in each tier: computing and transfers overlap.
 pub(crate) fn chunked_update_ns(computing: u64, bytes: PerTier<u64>, tiers: &Tiers) -> u64 {
@@ -39,13 +40,21 @@ pub(crate) fn predicted(
         return once.saturating_add(again).saturating_add(entry_ns);
     }
     let waits = waits(steps, buffers);
-    let done = vec![0; steps.len()];
-    let free_at = [0; Queue::COUNT];
-    let mut clock = Clock { steps, buffers, times, tiers, waits: &waits, entry_ns, now: 0, free_at, done };
+    let mut clock = Clock::new(steps, buffers, times, tiers, &waits);
     clock.run(body, rounds);
     let before = clock.now;
     clock.run(body, rounds);
     clock.now - before
+}
+
+/// When a step of a plan runs, in nanoseconds from the start of the last micro-batch. A transfer runs beside other steps: it
+/// starts when its queue takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepTime {
+    /// Its start.
+    pub start_ns: u64,
+    /// Its end.
+    pub end_ns: u64,
 }
 
 /// Simulates runs in time.
@@ -62,9 +71,23 @@ struct Clock<'a> {
     free_at: [u64; Queue::COUNT],
     /// When each transfer is done, by its step.
     done: Vec<u64>,
+    /// When each step ran last, if that is asked for.
+    ran: Option<Vec<StepTime>>,
 }
 
-impl Clock<'_> {
+impl<'a> Clock<'a> {
+    fn new(
+        steps: &'a [Step],
+        buffers: &'a [Buffer],
+        times: &'a [u64],
+        tiers: &'a Tiers,
+        waits: &'a Waits,
+    ) -> Self {
+        let (done, free_at) = (vec![0; steps.len()], [0; Queue::COUNT]);
+        let entry_ns = entry_ns(buffers, tiers);
+        Self { steps, buffers, times, tiers, waits, entry_ns, now: 0, free_at, done, ran: None }
+    }
+
     /// One run after whatever came before.
     fn run(&mut self, body: usize, rounds: u64) {
         self.now = self.after(&self.waits.entry, self.now).saturating_add(self.entry_ns);
@@ -101,15 +124,24 @@ impl Clock<'_> {
             let start = self.after(waits, self.now.max(self.free_at[queue]));
             self.free_at[queue] = start.saturating_add(time);
             self.done[at] = self.free_at[queue].saturating_add(link.latency(bytes));
+            self.record(at, start, self.done[at]);
             return;
         }
         self.now = self.after(waits, self.now);
+        let start = self.now;
         if let Action::ChunkedUpdate { .. } = self.steps[at].action {
             // It waits for all queues, and keeps them busy.
             self.now = self.free_at.into_iter().fold(self.now, u64::max).saturating_add(time);
             self.free_at = [self.now; Queue::COUNT];
         } else {
             self.now = self.now.saturating_add(time);
+        }
+        self.record(at, start, self.now);
+    }
+
+    fn record(&mut self, at: usize, start_ns: u64, end_ns: u64) {
+        if let Some(ran) = &mut self.ran {
+            ran[at] = StepTime { start_ns, end_ns };
         }
     }
 }
@@ -133,6 +165,37 @@ impl PlanSet {
     /// ```
     pub fn predict(&self, i: usize, target: &dyn Target, tiers: &Tiers) -> Result<u64, Unsupported> {
         let plan = &self.plans[i];
+        let times = self.times(i, target, tiers)?;
+        Ok(predicted(&plan.steps, &plan.buffers, plan.graph.micro_batches, &times, tiers))
+    }
+
+    /// When each step of plan `i` runs, as [`PlanSet::predict`] has it: the steps of the last micro-batch, then the optimizer step.
+    pub fn step_times(
+        &self,
+        i: usize,
+        target: &dyn Target,
+        tiers: &Tiers,
+    ) -> Result<Vec<StepTime>, Unsupported> {
+        let plan = &self.plans[i];
+        let times = self.times(i, target, tiers)?;
+        let waits = waits(&plan.steps, &plan.buffers);
+        let mut clock = Clock::new(&plan.steps, &plan.buffers, &times, tiers, &waits);
+        let (body, rounds) = (body(&plan.steps), plan.graph.micro_batches.max(1) as u64);
+        clock.run(body, rounds);
+        clock.ran = Some(vec![StepTime::default(); plan.steps.len()]);
+        clock.run(body, rounds);
+        let mut ran = clock.ran.unwrap_or_default();
+        let first = ran.iter().map(|time| time.start_ns).min().unwrap_or(0);
+        for time in &mut ran {
+            time.start_ns -= first;
+            time.end_ns = time.end_ns.saturating_sub(first);
+        }
+        Ok(ran)
+    }
+
+    /// The time of each step of a plan by itself.
+    fn times(&self, i: usize, target: &dyn Target, tiers: &Tiers) -> Result<Vec<u64>, Unsupported> {
+        let plan = &self.plans[i];
         let graph = plan.graph.as_ref();
         let batch_relations = graph.batch_relations();
         let computing = |node| {
@@ -150,7 +213,6 @@ impl PlanSet {
             Action::Load { to, tier, .. } => Ok(tiers.ns(*tier, Direction::Load, bytes(to))),
             Action::Store { from, tier, .. } => Ok(tiers.ns(*tier, Direction::Store, bytes(from))),
         };
-        let times = plan.steps.iter().map(time).collect::<Result<Vec<_>, _>>()?;
-        Ok(predicted(&plan.steps, &plan.buffers, graph.micro_batches, &times, tiers))
+        plan.steps.iter().map(time).collect()
     }
 }

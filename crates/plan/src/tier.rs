@@ -214,7 +214,7 @@ impl Tiers {
     }
 
     /// The time to move bytes between the computing space and a tier.
-    pub(crate) fn ns(&self, tier: Tier, direction: Direction, bytes: usize) -> u64 {
+    pub fn ns(&self, tier: Tier, direction: Direction, bytes: usize) -> u64 {
         self.link(tier).ns(direction, bytes)
     }
 }

@@ -16,6 +16,7 @@ mod large_files;
 mod machine_files;
 mod mixed_precision;
 mod nothing_lost;
+mod page;
 mod plan_cache;
 mod predict;
 mod replicas;

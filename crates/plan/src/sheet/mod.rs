@@ -16,13 +16,13 @@ pub(crate) use entries::{
     plans_heap_bytes, spill_staging,
 };
 pub use lifetimes::Lifetime;
-pub(crate) use words::batch_type_in_words;
+pub use words::{batch_type_in_words, op_in_words};
 
 use crate::{Infeasible, PlanError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One entry of a load sheet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// What holds the bytes.
     pub name: String,

@@ -1,7 +1,7 @@
 //! Names of ops and batch types as people say them.
 
 /// An op's name in words. Those of whole layers stay as they are.
-pub(super) fn op_in_words(name: &str) -> String {
+pub fn op_in_words(name: &str) -> String {
     let known = match name {
         "linear_cross_entropy_with_grad" => "linear cross entropy and its gradient",
         "fused" => "elementwise ops",
@@ -34,7 +34,7 @@ pub(super) fn op_in_words(name: &str) -> String {
 }
 
 /// A batch type in words: `training, 64 examples` for `train × 64`. Other names stay as they are.
-pub(crate) fn batch_type_in_words(name: &str) -> String {
+pub fn batch_type_in_words(name: &str) -> String {
     let Some((kind, rest)) = name.split_once(" × ") else { return name.to_string() };
     let kind = match kind {
         "train" => "training",

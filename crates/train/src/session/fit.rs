@@ -98,8 +98,9 @@ impl Session {
             let step = log.done();
             let epoch = self.epoch(step);
             let scale = self.scale()?;
-            control =
-                listeners.notify(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
+            let held = self.trainer.watch.as_ref().and_then(|watch| watch.held());
+            let event = TrainEvent::Step { step, steps, epoch, loss, examples, time, data, held, scale };
+            control = listeners.notify(&event)?;
             let mut overload = None;
             if let Some(guard) = &mut guard {
                 let (event, held) = guard.check(step);

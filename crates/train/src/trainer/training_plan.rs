@@ -4,7 +4,7 @@ use super::Trainer;
 use crate::memory::{trim_code, trim_heap};
 use crate::{Session, TrainError};
 use plimsoll_data::Dataset;
-use plimsoll_plan::{LoadSheet, PlanSet};
+use plimsoll_plan::{LoadSheet, PlanSet, StepTime, Tiers};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -33,6 +33,18 @@ impl TrainingPlan {
     /// The plans of every device, the first one's first.
     pub fn devices(&self) -> impl Iterator<Item = &PlanSet> {
         std::iter::once(&self.plans).chain(self.others.iter().map(Arc::as_ref))
+    }
+
+    /// When each step of a plan is predicted to run.
+    pub fn step_times(&self, plan: usize) -> Result<Vec<StepTime>, TrainError> {
+        let executor = self.trainer.chosen_executor();
+        let times = self.plans.step_times(plan, executor.target(), &executor.tiers());
+        times.map_err(|e| TrainError::Setting(e.to_string()))
+    }
+
+    /// The tiers that the plan could offload to.
+    pub fn tiers(&self) -> Tiers {
+        self.trainer.chosen_executor().tiers()
     }
 
     /// The account of every byte.
