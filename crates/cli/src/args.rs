@@ -298,8 +298,8 @@ pub struct RunOptions {
     /// Seed of initial values and of the order of examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Folder for the trained weights (weights.safetensors), the report (report.json) and checkpoints, which are saved at the
-    /// best validations, at the end, and when Ctrl-C, SIGTERM or SIGHUP stops the run
+    /// Folder for the trained weights (weights.safetensors), the report (report.json), the events (events.jsonl) and checkpoints,
+    /// which are saved at the best validations, at the end, and when Ctrl-C, SIGTERM or SIGHUP stops the run
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub out: Option<PathBuf>,
     /// Delete the run that is in the folder of --out, and start anew

@@ -1,10 +1,11 @@
 //! The flags of the training loop: epochs, validation, early stopping, checkpoints and logs.
 
 use super::Failure;
+use super::run_folder::RunFolder;
 use clap::{Args, ValueEnum};
 use plimsoll::data::{DataError, ValidationSplit};
 use plimsoll::train::metrics::MetricSpec;
-use plimsoll::train::{EarlyStopping, Monitor, Names, RunLog, Session, Trainer};
+use plimsoll::train::{EVENTS_FILE, EarlyStopping, Monitor, Names, RunLog, Session, Trainer};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub struct LoopOptions {
     /// Names and layouts in weights.safetensors; `evaluate` and `predict` read them all
     #[arg(long, value_name = "WHOSE", value_enum, default_value = "own")]
     pub weight_names: WeightNames,
-    /// Log file: a table of validations (.csv), or an object per step and validation (.jsonl)
+    /// Log file: a table of validations (.csv), or a JSON object for every event (.jsonl); the folder of --out has the latter
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 }
@@ -167,17 +168,16 @@ impl LoopOptions {
         Ok(trainer)
     }
 
-    /// Adds the callbacks to a session that has done `steps_done` steps.
-    pub fn callbacks(&self, session: &mut Session, steps_done: u64) -> Result<(), Failure> {
+    /// Adds the callbacks to a session: early stopping, and the logs, one of them in the run's folder.
+    pub fn callbacks(&self, session: &mut Session, folder: Option<&RunFolder>) -> Result<(), Failure> {
         if let Some(patience) = self.early_stop {
             session.add(EarlyStopping::new(patience));
         }
-        if let Some(path) = &self.log {
-            session.add(if steps_done == 0 {
-                RunLog::create(path)?
-            } else {
-                RunLog::resume(path, steps_done)?
-            });
+        let done = session.steps_done();
+        for path in self.log.iter().cloned().chain(folder.map(|folder| folder.join(EVENTS_FILE))) {
+            let mut log = if done == 0 { RunLog::create(path)? } else { RunLog::resume(path, done)? };
+            log.begin(&session.plans().sheet, done, session.total_steps())?;
+            session.add(log);
         }
         Ok(())
     }

@@ -104,8 +104,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
             ));
         }
     }
-    let done = session.steps_done();
-    options.running.callbacks(&mut session, done)?;
+    options.running.callbacks(&mut session, folder.as_ref())?;
     if options.out.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }

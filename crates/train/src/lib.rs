@@ -52,8 +52,8 @@ mod trainer;
 
 pub use error::TrainError;
 pub use files::{
-    DataFile, Loaded, MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints,
-    write_atomically,
+    DataFile, EVENTS_FILE, Loaded, MANIFEST, Names, RunEvent, RunEventKind, RunEvents, RunLog,
+    STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints, read_events, write_atomically,
 };
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,

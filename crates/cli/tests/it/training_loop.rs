@@ -235,7 +235,9 @@ fn without_times(text: &str) -> String {
     let cut = |line: &str| {
         let Ok(mut object) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_string() };
         if let Some(fields) = object.as_object_mut() {
-            fields.remove("seconds");
+            for measured in ["seconds", "data_seconds", "time", "resident_bytes", "swapped_bytes"] {
+                fields.remove(measured);
+            }
         }
         if let Some(fields) = object.get_mut("validation").and_then(|v| v.as_object_mut()) {
             fields.remove("train_loss");

@@ -1,4 +1,4 @@
-//! Files of a run: weights, checkpoints, what the data decided, and the run log.
+//! Files of a run: weights, checkpoints, what the data decided, and the run log (`run_log.rs` writes it, `events.rs` reads it).
 //!
 //! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
 //! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
@@ -7,6 +7,7 @@
 mod checkpoint;
 pub(crate) mod checkpoint_folder;
 mod data_file;
+mod events;
 pub(crate) mod layout;
 mod run_log;
 pub(crate) mod tensor_file;
@@ -16,7 +17,8 @@ pub use checkpoint::TrainState;
 pub(crate) use checkpoint::max_header_bytes;
 pub use checkpoint_folder::{MANIFEST, checkpoints};
 pub use data_file::DataFile;
-pub use run_log::RunLog;
+pub use events::{RunEvent, RunEventKind, RunEvents, read_events};
+pub use run_log::{EVENTS_FILE, RunLog};
 pub use tensor_file::write_atomically;
 pub use weights::{Loaded, Names, WEIGHTS_FILE};
 

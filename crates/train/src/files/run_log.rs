@@ -1,13 +1,21 @@
 //! A run's events as a CSV or JSON Lines file.
 
 use crate::{Callback, Control, TrainError, TrainEvent};
+use plimsoll_plan::LoadSheet;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Writes events to a file as they happen: a table of validations (`.csv`), or a JSON object per step and validation, each on
-/// its own line (`.jsonl`).
+/// The file of events in a run's folder.
+pub const EVENTS_FILE: &str = "events.jsonl";
+/// The longest line that is kept on resuming, and read by [`read_events`](super::read_events).
+pub(super) const MAX_LINE_BYTES: u64 = 16 << 20;
+
+/// Writes events to a file as they happen: a table of validations (`.csv`), or a JSON object for each event, each on its own line
+/// (`.jsonl`), which [`read_events`](super::read_events) reads again.
 ///
 /// ```no_run
 /// # use plimsoll_train::{RunLog, Session, TrainError};
@@ -24,6 +32,24 @@ pub struct RunLog {
     headed: bool,
 }
 
+/// A step's line. What is not known is left out.
+#[derive(Serialize)]
+struct StepLine {
+    step: u64,
+    time: f64,
+    epoch: u64,
+    loss: f64,
+    examples: usize,
+    seconds: f64,
+    data_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resident_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    swapped_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_scale: Option<f64>,
+}
+
 impl RunLog {
     /// A new file; replaces an existing one.
     pub fn create(path: impl AsRef<Path>) -> Result<Self, TrainError> {
@@ -34,30 +60,63 @@ impl RunLog {
     }
 
     /// Continues the file of a run resumed after `steps_done` steps. Lines of later steps are dropped, because they will be
-    /// written again. Without a file, creates one.
+    /// written again, and so are those that were cut off. Without a file, creates one.
     pub fn resume(path: impl AsRef<Path>, steps_done: u64) -> Result<Self, TrainError> {
         let path = path.as_ref();
         let old = match File::open(path) {
             Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Self::create(path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Self::create(path),
             Err(source) => return Err(TrainError::file(path, source)),
         };
         let partial = path.with_extension("partial");
         let table = is_table(path)?;
         let file = File::create(&partial).map_err(|source| TrainError::file(&partial, source))?;
         let mut log = Self { path: path.into(), file: BufWriter::new(file), table, headed: false };
-        for line in BufReader::new(old).lines() {
-            let line = line.map_err(|source| TrainError::file(path, source))?;
-            let step = log.step_of(&line);
+        let mut old = BufReader::new(old);
+        let mut line = Vec::new();
+        while next_line(&mut old, &mut line).map_err(|source| TrainError::file(path, source))? {
+            let Ok(text) = std::str::from_utf8(&line) else { continue };
+            let step = log.step_of(text);
             let head = table && !log.headed && step.is_none();
             if head || step.is_some_and(|step| step <= steps_done) {
                 log.headed |= head;
-                log.write(&line)?;
+                log.write(text)?;
             }
         }
         log.flush()?;
         fs::rename(&partial, path).map_err(|source| TrainError::file(path, source))?;
         Ok(log)
+    }
+
+    /// Writes that a run of so many steps begins, or goes on after `steps_done` of them, under this load sheet. A table has no
+    /// such line.
+    pub fn begin(&mut self, sheet: &LoadSheet, steps_done: u64, steps: u64) -> Result<(), TrainError> {
+        let line = |bytes: usize| (bytes != usize::MAX).then_some(bytes);
+        let (planned_bytes, line_bytes) = sheet.host_total_and_line();
+        let device = sheet.host.as_ref().map(|_| (sheet.total_bytes, line(sheet.line_bytes)));
+        let begin = json!({
+            "steps": steps,
+            "planned_bytes": planned_bytes,
+            "line_bytes": line(line_bytes),
+            "device_planned_bytes": device.map(|(planned, _)| planned),
+            "device_line_bytes": device.and_then(|(_, line)| line),
+            "predicted_seconds": sheet.predicted_ms() / 1e3,
+        });
+        self.other(steps_done, "begin", begin)
+    }
+
+    /// Writes the shortest time of each step of a plan, by the plan's name. A table has no such line.
+    pub fn step_times(&mut self, steps_done: u64, plan: &str, nanoseconds: &[u64]) -> Result<(), TrainError> {
+        self.other(steps_done, "step_times", json!({ "plan": plan, "nanoseconds": nanoseconds }))
+    }
+
+    /// A line of another kind.
+    fn other(&mut self, step: u64, kind: &str, fields: Value) -> Result<(), TrainError> {
+        if self.table {
+            return Ok(());
+        }
+        self.write(&json!({ "step": step, "time": now(), kind: fields }).to_string())?;
+        self.flush()
     }
 
     /// The step of a line; `None` for a table's header, or a truncated line.
@@ -72,9 +131,28 @@ impl RunLog {
         writeln!(self.file, "{line}").map_err(|source| TrainError::file(&self.path, source))
     }
 
+    /// Writes a step's line. Allocates nothing.
+    fn write_step(&mut self, line: &StepLine) -> Result<(), TrainError> {
+        let written = serde_json::to_writer(&mut self.file, line).map_err(io::Error::from);
+        let written = written.and_then(|()| self.file.write_all(b"\n"));
+        written.map_err(|source| TrainError::file(&self.path, source))
+    }
+
     fn flush(&mut self) -> Result<(), TrainError> {
         self.file.flush().map_err(|source| TrainError::file(&self.path, source))
     }
+}
+
+/// Reads the next line that is whole and not too long; false at the end, or where the file was cut off.
+pub(super) fn next_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)?;
+    Ok(line.pop() == Some(b'\n'))
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).as_ref().map_or(0.0, Duration::as_secs_f64)
 }
 
 fn is_table(path: &Path) -> Result<bool, TrainError> {
@@ -88,14 +166,23 @@ fn is_table(path: &Path) -> Result<bool, TrainError> {
 impl Callback for RunLog {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         match *event {
-            TrainEvent::Step { step, epoch, loss, examples, time, .. } if !self.table => {
-                let seconds = time.as_secs_f64();
-                let line = json!({ "step": step, "epoch": epoch, "loss": loss, "examples": examples, "seconds": seconds });
-                self.write(&line.to_string())?;
+            TrainEvent::Step { step, epoch, loss, examples, time, data, held, scale, .. } if !self.table => {
+                self.write_step(&StepLine {
+                    step,
+                    time: now(),
+                    epoch,
+                    loss,
+                    examples,
+                    seconds: time.as_secs_f64(),
+                    data_seconds: data.as_secs_f64(),
+                    resident_bytes: held.map(|held| held.resident_bytes),
+                    swapped_bytes: held.map(|held| held.swapped_bytes),
+                    loss_scale: scale.map(|scale| scale.scale),
+                })?;
                 // A checkpoint may come next, and a run resumed from it does not write this step again.
                 self.flush()?;
             }
-            TrainEvent::Validation { step, epoch, train_loss, evaluation, figures, since_best, .. } => {
+            TrainEvent::Validation { step, epoch, part, train_loss, evaluation, figures, since_best } => {
                 let accuracy = evaluation.accuracy.map(|accuracy| ("accuracy", accuracy));
                 let own =
                     [("train_loss", train_loss), ("test_loss", evaluation.loss)].into_iter().chain(accuracy);
@@ -114,13 +201,21 @@ impl Callback for RunLog {
                     let figures: Map<String, Value> =
                         all.into_iter().map(|(name, value)| (name, json!(value))).collect();
                     let line = json!({
-                        "step": step, "epoch": epoch, "since_best": since_best, "validation": figures,
+                        "step": step, "time": now(), "epoch": epoch, "since_best": since_best, "part": part,
+                        "validation": figures,
                     });
                     self.write(&line.to_string())?;
                 }
                 self.flush()?;
             }
-            TrainEvent::Step { .. } | TrainEvent::Diverged { .. } | TrainEvent::AbovePlan { .. } => {}
+            TrainEvent::Diverged { step, loss, replayed: 0 } => {
+                self.other(step, "diverged", json!({ "loss": loss }))?;
+            }
+            TrainEvent::AbovePlan { step, planned_bytes, held } => {
+                let fields = json!({ "planned_bytes": planned_bytes, "held_bytes": held.total_bytes() });
+                self.other(step, "above_plan", fields)?;
+            }
+            TrainEvent::Step { .. } | TrainEvent::Diverged { .. } => {}
         }
         Ok(Control::Continue)
     }

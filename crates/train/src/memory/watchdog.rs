@@ -50,9 +50,18 @@ impl Watchdog {
         Self { heap: parts, ..self }
     }
 
-    fn held(&self) -> Option<Held> {
+    fn all_held(&self) -> Option<Held> {
         let [resident_bytes, swapped_bytes, files] = self.status(["VmRSS", "VmSwap", "RssFile"])?;
         Some(Held { resident_bytes, swapped_bytes, droppable_bytes: files.saturating_sub(self.file_bytes) })
+    }
+
+    /// Resident bytes, and those of them that are pages of files or shared, without allocating.
+    fn resident(&self) -> Option<[usize; 2]> {
+        let mut buffer = [0; 128];
+        let text = read(self.resident.as_ref()?, &mut buffer)?;
+        let mut pages = text.split_whitespace().skip(1).map(|count| count.parse::<usize>().ok());
+        let [resident, shared] = [pages.next()??, pages.next()??];
+        Some([resident * self.page_bytes, shared * self.page_bytes])
     }
 
     /// Reads sizes from `/proc/self/status` without allocating.
@@ -79,16 +88,23 @@ impl Watch for Watchdog {
             let [swapped] = self.status(["VmSwap"])?;
             self.swapped_bytes.store(swapped, Relaxed);
         }
-        let mut buffer = [0; 128];
-        let text = read(self.resident.as_ref()?, &mut buffer)?;
-        let pages: usize = text.split_whitespace().nth(1)?.parse().ok()?;
-        if pages * self.page_bytes + self.swapped_bytes.load(Relaxed) <= limit {
+        let [resident, _] = self.resident()?;
+        if resident + self.swapped_bytes.load(Relaxed) <= limit {
             return None;
         }
-        self.held().filter(|held| held.total_bytes() > limit)?;
+        self.all_held().filter(|held| held.total_bytes() > limit)?;
         // Free heap does not count.
         trim_heap();
-        self.held().filter(|held| held.total_bytes() > limit)
+        self.all_held().filter(|held| held.total_bytes() > limit)
+    }
+
+    fn held(&self) -> Option<Held> {
+        let [resident_bytes, shared] = self.resident()?;
+        Some(Held {
+            resident_bytes,
+            swapped_bytes: self.swapped_bytes.load(Relaxed),
+            droppable_bytes: shared.saturating_sub(self.file_bytes),
+        })
     }
 
     fn parts(&self) -> Vec<(String, usize)> {

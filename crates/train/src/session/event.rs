@@ -53,6 +53,10 @@ pub enum TrainEvent<'e> {
         examples: usize,
         /// Time of the step, data included.
         time: Duration,
+        /// The part of it until the batch was there.
+        data: Duration,
+        /// What the process holds after the step, where the trainer watches it.
+        held: Option<Held>,
         /// The loss scale, in f16.
         scale: Option<Scale>,
     },

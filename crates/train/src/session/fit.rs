@@ -96,8 +96,9 @@ impl Session {
             let step = log.done();
             let epoch = self.epoch(step);
             let scale = self.scale()?;
-            control =
-                listeners.notify(&TrainEvent::Step { step, steps, epoch, loss, examples, time, scale })?;
+            let held = self.trainer.watch.as_ref().and_then(|watch| watch.held());
+            let event = TrainEvent::Step { step, steps, epoch, loss, examples, time, data, held, scale };
+            control = listeners.notify(&event)?;
             if let Some(guard) = &mut guard {
                 let (event, overload) = guard.check(step);
                 if let Some(event) = event {
