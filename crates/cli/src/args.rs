@@ -12,6 +12,7 @@ use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
+use super::watching::WatchOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
 use plimsoll::data::{FormatOption, Prefetch};
@@ -292,6 +293,8 @@ pub struct RunOptions {
     #[command(flatten)]
     pub running: LoopOptions,
     #[command(flatten)]
+    pub watching: WatchOptions,
+    #[command(flatten)]
     pub machine: MachineOptions,
     #[command(flatten)]
     pub devices: DeviceOptions,
@@ -379,7 +382,7 @@ pub struct PlanOptions {
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "curve", "max_batch", "batches",
-        "machine", "device_memory", "replicas", "log_placement",
+        "machine", "device_memory", "replicas", "log_placement", "trace", "trace_steps", "tensorboard", "histograms", "profile", "profile_steps", "tui",
     ])]
     pub workload: Option<PathBuf>,
 }

@@ -18,6 +18,7 @@ mod manual;
 mod plan;
 mod precision;
 mod predict;
+mod profile;
 mod progress;
 mod refusal;
 mod refusal_cache;
@@ -32,7 +33,9 @@ mod text;
 mod too_large;
 mod train;
 mod trained;
+mod tui;
 mod update;
+mod watching;
 mod weights;
 mod workload;
 mod zoo;
@@ -74,6 +77,7 @@ fn silence_caught_panics() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if !plimsoll::data::is_guarded() {
+            tui::end_for_panic();
             report(info);
         }
     }));
@@ -214,6 +218,9 @@ pub fn say(text: &str) {
 
 /// Prints to standard output as it is. A closed pipe ends the program quietly, as for any filter; a run that can save does so first.
 pub fn put(text: &str) {
+    if tui::keep(true, text) {
+        return;
+    }
     let printed = progress::suspend(|| {
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())
@@ -232,8 +239,12 @@ pub fn put(text: &str) {
 
 /// Prints to standard error, with control characters in names escaped.
 pub fn hint(text: &str) {
+    let text = format!("plimsoll: {}", text::escaped_lines(text));
+    if tui::keep(false, &text) {
+        return;
+    }
     // A closed pipe must not turn a hint into a panic.
-    let _ = progress::suspend(|| writeln!(std::io::stderr(), "plimsoll: {}", text::escaped_lines(text)));
+    let _ = progress::suspend(|| writeln!(std::io::stderr(), "{text}"));
 }
 
 /// Prints a line to standard error that goes on from a hint.

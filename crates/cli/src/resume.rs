@@ -106,6 +106,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     let parts = kept.allow_split_batchnorm.then_some(state.micro_batches as usize);
     kept.micro_batches = given.micro_batches.or(parts);
     kept.running = kept.running.resumed(&given.running);
+    kept.watching = given.watching.clone();
     kept.machine = given.machine.clone();
     kept.devices = given.devices.clone();
     kept.input = InputOptions {

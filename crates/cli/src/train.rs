@@ -5,20 +5,26 @@ use super::config::resolved;
 use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::plan::{planned, refused};
+use super::profile::{Profile, Profiler};
 use super::run_folder::{self, RunFolder, WEIGHTS};
-use super::setup::{check_available, setup};
+use super::setup::{Setup, check_available, setup};
 use super::step_progress::StepProgress;
+use super::watching::{PROFILE, PROFILED_STEPS, TENSORBOARD};
 use super::weights::start_from;
+use super::tui::{self, SpaceView, View};
 use super::{Failure, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
 use plimsoll::train::{
     BATCH_BUFFERS, BATCHES_AHEAD, DataFile, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
-    TrainError, metrics,
+    TRACE, TrainError, TrainEvent, metrics,
 };
 use serde_json::json;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often the memory of a device is measured for the terminal.
+const DEVICE_EVERY: Duration = Duration::from_millis(500);
 
 /// Plans, trains and reports; `matches` tells which flags were given.
 pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
@@ -68,6 +74,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         OUTPUTS,
         STATE_BUFFER,
         METRICS,
+        TRACE,
+        TENSORBOARD,
+        PROFILE,
+        tui::TUI,
     ];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
@@ -105,16 +115,41 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         }
     }
     options.running.callbacks(&mut session, folder.as_ref())?;
-    if options.out.is_some() {
+    options.watching.callbacks(&mut session, &resolved(options, &setup.chosen))?;
+    // After the load sheet, which is then above the terminal's own lines.
+    let on_screen = match options.watching.tui {
+        true => {
+            let view = View::new(title(options, &setup), start, spaces(&session));
+            let failed = |e| Failure::run(format!("--tui: the terminal cannot be used: {e}"));
+            Some(tui::start(view).map_err(failed)?)
+        }
+        false => None,
+    };
+    if options.out.is_some() || on_screen.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
     drop(shown);
-    let mut steps = StepProgress::new(start, &options.running, &setup);
+    let mut steps = StepProgress::new(start, &options.running, &setup, on_screen.is_some());
     // Code that only prepared the run is dropped, too.
     memory::trim_code();
     let shown = progress::activity("training");
-    let report = session.fit_with(&mut |event| steps.on(event));
+    let mut device_measured_at = start;
+    let profiled = options.watching.profile_steps.unwrap_or(PROFILED_STEPS);
+    let mut profiler = setup.times.clone().map(|times| Profiler::new(times, profiled));
+    let report = session.fit_with(&mut |event| {
+        if let (TrainEvent::Step { .. }, Some(profiler)) = (event, &mut profiler) {
+            profiler.step();
+        }
+        if on_screen.is_some() && device_measured_at.elapsed() >= DEVICE_EVERY {
+            device_measured_at = Instant::now();
+            let bytes = setup.trainer.device_bytes();
+            tui::update(|view| view.spaces.iter_mut().skip(1).for_each(|space| space.measured = bytes));
+        }
+        steps.on(event)
+    });
     drop(shown);
+    drop(on_screen);
+    let profile = profiler.and_then(|found| found.profile(&session.plans().plans, setup.trainer.target()));
     let report = report.map_err(interrupted)?;
     if let Some(folder) = &folder {
         session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
@@ -141,6 +176,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     say(&figures(&report, &evaluation, &peaks, steps.first_step));
     if let Some(price) = price {
         say(&format!("{price}; {}", measured_price(&report)));
+    }
+    if let Some(profile) = &profile {
+        say(&profile.in_words());
     }
     let mut object = planned_json;
     let heap_bytes: usize = [Tag::Program, Tag::Planning, Tag::Data].map(heap_peak).iter().sum();
@@ -175,6 +213,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "test_loss": report.evaluation.loss,
         "test_accuracy": report.evaluation.accuracy,
         "steps": report.steps,
+        "profile": profile.as_ref().map(Profile::to_json),
         "skipped": session.skipped().0,
         "micro_batches": report.micro_batches,
         "ending": match report.ending {
@@ -193,6 +232,25 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         say(&object.to_string());
     }
     Ok(())
+}
+
+/// What is trained on what.
+fn title(options: &RunOptions, setup: &Setup) -> String {
+    format!("{} on {}, batch {}", options.model.model, setup.data.name, setup.batch)
+}
+
+/// The memory spaces of a session, host memory first.
+fn spaces(session: &Session) -> Vec<SpaceView> {
+    let sheet = &session.plans().sheet;
+    let (planned, line) = sheet.host_total_and_line();
+    let host = SpaceView { name: "host memory", line, planned, measured: None };
+    let device = sheet.host.is_some().then_some(SpaceView {
+        name: "device memory",
+        line: sheet.line_bytes,
+        planned: sheet.total_bytes,
+        measured: None,
+    });
+    std::iter::once(host).chain(device).collect()
 }
 
 /// Prints how many records were skipped, if any.

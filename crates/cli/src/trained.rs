@@ -231,7 +231,7 @@ impl Described {
         let (available_bytes, line_bytes) = line(&options.machine);
         let classes = model.target().bound;
         let model = narrowed(model, &data, self.policy.precision)?;
-        let gpu = devices::gpu(&options.machine, false)?;
+        let gpu = devices::gpu(&options.machine, false, None)?;
         let (with_gpu, device_line) = (gpu.is_some(), gpu.as_ref().map_or(usize::MAX, |gpu| gpu.line_bytes));
         let executor = gpu.map_or_else(|| executor(threads), |gpu| Ok(gpu.executor))?;
         let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor).device_line(device_line);
