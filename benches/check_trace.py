@@ -46,8 +46,8 @@ def slices_and_counters(data):
             events[event.track_uuid].append((packet.timestamp, event))
     slices = []
     for track, found in events.items():
-        # What ends at a time ends before anything else begins.
-        found.sort(key=lambda e: (e[0], e[1].type != END))
+        # As Perfetto does: by time, and in the order of the file where times are equal.
+        found.sort(key=lambda e: e[0])
         open_slices = []
         for at, event in found:
             if event.type == BEGIN:

@@ -90,6 +90,8 @@ mod documents {
     mod ops {}
     #[doc = include_str!("../docs/training.md")]
     mod training {}
+    #[doc = include_str!("../docs/watching.md")]
+    mod watching {}
     #[doc = include_str!("../docs/what-a-line-costs.md")]
     mod what_a_line_costs {}
 }

@@ -1,6 +1,7 @@
 //! Every flag, defined once.
 
 use super::applies::{data_help, help};
+use super::compare::CompareOptions;
 use super::device_flags::DeviceOptions;
 use super::devices::DevicesOptions;
 use super::doctor::DoctorOptions;
@@ -8,6 +9,7 @@ use super::machine::Elsewhere;
 use super::machine_flags::spill_speed;
 pub use super::machine_flags::{Device, DeviceMemory, MachineOptions, SpillSpeed};
 use super::manual::{PLAN_EXAMPLES, TRAIN_EXAMPLES};
+use super::plot::PlotOptions;
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
 use super::running::LoopOptions;
@@ -40,6 +42,12 @@ pub enum Command {
     Evaluate(EvaluateOptions),
     /// Write what a trained model says of data
     Predict(PredictOptions),
+    /// Set runs side by side: the flags that differ, losses, metrics, memory planned and measured, speed
+    #[command(after_help = "Example:\n  plimsoll compare runs/first runs/second")]
+    Compare(CompareOptions),
+    /// Draw losses and memory of runs as a picture
+    #[command(after_help = "Example:\n  plimsoll plot runs/first runs/second --to loss.svg --what loss")]
+    Plot(PlotOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
     /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
@@ -48,7 +56,7 @@ pub enum Command {
     Zoo(ZooOptions),
     /// List what can compute here: the processor and NVIDIA GPUs, with their memory and who holds it
     Devices(DevicesOptions),
-    /// Measure this machine: cores, memory, disk; and write its file for `plan --machine`
+    /// Measure this machine: products, memory, disk, limits; say what to change; and write its file for `plan --machine`
     Doctor(DoctorOptions),
     /// Print a script that completes commands and flags in a shell
     #[command(

@@ -3,7 +3,9 @@
 mod answers;
 mod applies;
 mod args;
+mod compare;
 mod config;
+mod curve;
 mod data;
 mod device_flags;
 mod devices;
@@ -16,6 +18,7 @@ mod machine;
 mod machine_flags;
 mod manual;
 mod plan;
+mod plot;
 mod precision;
 mod predict;
 mod profile;
@@ -25,6 +28,7 @@ mod refusal_cache;
 mod resume;
 mod run_folder;
 mod running;
+mod runs;
 mod setup;
 mod signals;
 mod step_progress;
@@ -181,6 +185,8 @@ fn run() -> ExitCode {
             let _shown = (!rows_shown).then(|| progress::activity("predicting"));
             predict::run(options)
         }
+        args::Command::Compare(options) => compare::run(options),
+        args::Command::Plot(options) => plot::run(options),
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {
             let _shown = progress::activity("reading the data");

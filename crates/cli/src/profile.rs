@@ -119,7 +119,8 @@ fn table(what: &str, rows: &[(String, Sums)], whole: &Sums) -> String {
         let name: String = name.chars().take(width).collect();
         let share = percent(sums.nanoseconds, whole.nanoseconds);
         let rate = |count: f64| format!("{:.1}", count / sums.nanoseconds.max(1.0));
-        let roofline = if sums.predicted > 0.0 { percent(sums.predicted, sums.nanoseconds) } else { "".into() };
+        let roofline =
+            if sums.predicted > 0.0 { percent(sums.predicted, sums.nanoseconds) } else { "".into() };
         lines.push(format!(
             "{name:<width$} {:>7} {:>10.3} {share:>7} {:>9} {:>7} {roofline:>12}",
             sums.calls,

@@ -19,6 +19,8 @@ pub struct StepProgress {
     start: Instant,
     /// Time from the program's start to the end of the first step.
     pub first_step: Option<Duration>,
+    /// The most bytes of this process in swap after a step.
+    pub most_swapped: usize,
     /// When the bar was last updated, and when the first step ended, with its number.
     shown: Instant,
     first: Option<(Instant, u64)>,
@@ -40,14 +42,27 @@ impl StepProgress {
         let part = if setup.data.validation.is_some() { "validation" } else { "test" };
         let (by_steps, text) = (running.validate_every.is_some(), setup.is_text());
         let (first_step, first, recent) = (None, None, (0, Duration::ZERO));
-        Self { bar: None, start, first_step, shown: start, first, recent, part, by_steps, text, tui }
+        Self {
+            bar: None,
+            start,
+            first_step,
+            most_swapped: 0,
+            shown: start,
+            first,
+            recent,
+            part,
+            by_steps,
+            text,
+            tui,
+        }
     }
 
     /// Shows what happened, and lets a signal end the run.
     pub fn on(&mut self, event: &TrainEvent<'_>) -> Control {
         tui::update(|view| view.on(event));
         match *event {
-            TrainEvent::Step { step, steps, loss, examples, time, .. } => {
+            TrainEvent::Step { step, steps, loss, examples, time, held, .. } => {
+                self.most_swapped = self.most_swapped.max(held.map_or(0, |held| held.swapped_bytes));
                 self.first_step.get_or_insert_with(|| self.start.elapsed());
                 self.recent.0 += examples;
                 self.recent.1 += time;

@@ -9,13 +9,14 @@ use super::profile::{Profile, Profiler};
 use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{Setup, check_available, setup};
 use super::step_progress::StepProgress;
+use super::tui::{self, SpaceView, View};
 use super::watching::{PROFILE, PROFILED_STEPS, TENSORBOARD};
 use super::weights::start_from;
-use super::tui::{self, SpaceView, View};
 use super::{Failure, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
+use plimsoll::plan::in_words;
 use plimsoll::train::{
     BATCH_BUFFERS, BATCHES_AHEAD, DataFile, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
     TRACE, TrainError, TrainEvent, metrics,
@@ -61,6 +62,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let (host_bytes, _) = plans.sheet.host_total_and_line();
     check_available(host_bytes, setup.available_bytes)?;
+    say_swap(host_bytes, setup.available_bytes);
     let (planned_json, price) = (planned(&plans), price(&plans.sheet));
     let device_bytes = plans.sheet.host.is_some().then_some(plans.sheet.total_bytes);
     let on_heap = [
@@ -155,6 +157,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
     say_skipped(&session);
+    let swapped = steps.most_swapped.max(memory::swap().map_or(0, |swap| swap.own_bytes));
+    if swapped > 0 {
+        hint(&format!("up to {} of this run were in swap: its line was not proven", in_words(swapped)));
+    }
     if let Some(reason) = &report.refused {
         hint(&format!("the best validation is lost, these are the last parameters: refused {reason}"));
     }
@@ -194,6 +200,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "measured_peak_bytes": measured,
         "planned_host_peak_bytes": host_figures.map(|(planned, _)| planned),
         "measured_host_peak_bytes": host_figures.and_then(|(_, measured)| measured),
+        "swapped_peak_bytes": swapped,
         "heap_peak_bytes": heap_bytes,
         "heap_limit_bytes": heap_cap,
         "planning_peak_bytes": planning_peak,
@@ -251,6 +258,20 @@ fn spaces(session: &Session) -> Vec<SpaceView> {
         measured: None,
     });
     std::iter::once(host).chain(device).collect()
+}
+
+/// Says that the line of a run is not proven, where the system is likely to swap its pages: memory is nearly full with it, or some of
+/// this process is in swap already.
+fn say_swap(planned: usize, available: Option<usize>) {
+    let Some(swap) = memory::swap().filter(|swap| swap.possible_bytes() > 0) else { return };
+    let tight = available.is_some_and(|available| planned > available - available / 5);
+    if tight || swap.own_bytes > 0 {
+        let possible = in_words(swap.possible_bytes());
+        hint(&format!(
+            "the system may move pages of this run to swap ({possible} of it): its line is then not proven; switch swap off, or \
+             draw a lower line (`plimsoll doctor` says more)"
+        ));
+    }
 }
 
 /// Prints how many records were skipped, if any.

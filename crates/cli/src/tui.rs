@@ -4,13 +4,19 @@
 //! kept, shown, and printed when the terminal is its own again: at the end, after an error, and after a panic. Keys are not read:
 //! Ctrl-C is a signal here as everywhere.
 
+mod canvas;
 mod screen;
+#[cfg(unix)]
+mod terminal;
+#[cfg(not(unix))]
+#[path = "tui/no_terminal.rs"]
 mod terminal;
 mod view;
 
-pub use view::{CELL_BYTES, MOST_HEIGHT, MOST_WIDTH, SpaceView, View};
+pub use view::{SpaceView, View};
 
 use super::text::escaped;
+use canvas::{MOST_HEIGHT, MOST_WIDTH};
 use plimsoll::plan::Entry;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +26,7 @@ use terminal::Screen;
 /// Entry of the load sheet.
 pub const TUI: &str = "terminal";
 /// Code that draws and is not resident otherwise.
-const CODE_BYTES: usize = 512 << 10;
+const CODE_BYTES: usize = 64 << 10;
 /// Time between two drawings.
 const BETWEEN: Duration = Duration::from_millis(250);
 
@@ -38,11 +44,10 @@ fn state() -> MutexGuard<'static, Option<Tui>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What it takes: two pictures of the largest terminal that it fills, the curves and the messages.
+/// What it takes: the characters of the largest terminal that it fills, the curves and the messages.
 pub fn entry() -> Entry {
-    let cells = MOST_WIDTH as usize * MOST_HEIGHT as usize;
-    let bytes = 2 * cells * CELL_BYTES + view::VIEW_BYTES + CODE_BYTES;
-    Entry::new(TUI, bytes, format!("two pictures of {MOST_WIDTH}×{MOST_HEIGHT} characters, curves, messages"))
+    let bytes = canvas::BYTES + view::VIEW_BYTES + CODE_BYTES;
+    Entry::new(TUI, bytes, format!("{MOST_WIDTH}×{MOST_HEIGHT} characters, curves, messages, code"))
 }
 
 /// The terminal while a run is shown on it; its own again when this is dropped.
@@ -108,7 +113,7 @@ pub fn tick() -> bool {
         tui.drawn = Some(Instant::now());
         tui.view.stopping = super::signals::received().is_some();
         // A terminal that cannot be written to is one that nobody looks at.
-        let _ = tui.screen.draw(&mut tui.view);
+        let _ = tui.screen.draw(&tui.view);
     }
     true
 }

@@ -48,7 +48,11 @@ impl WatchOptions {
                  happens",
             ));
         }
-        let counts = [("--trace-steps", self.trace_steps), ("--histograms", self.histograms), ("--profile-steps", self.profile_steps)];
+        let counts = [
+            ("--trace-steps", self.trace_steps),
+            ("--histograms", self.histograms),
+            ("--profile-steps", self.profile_steps),
+        ];
         match counts.into_iter().find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(Failure::usage(format!("{flag} must be at least 1"))),
             None => Ok(()),

@@ -1,24 +1,18 @@
 //! What is shown of a run, as plain data of a bounded size.
 
-use plimsoll::memory::Watchdog;
+use super::super::curve::{Curve, MOST_POINTS};
 use plimsoll::train::TrainEvent;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The largest terminal that is filled: larger ones stay empty beyond it, so that memory is known before.
-pub const MOST_WIDTH: u16 = 200;
-pub const MOST_HEIGHT: u16 = 60;
-/// Bytes of a character on the screen.
-pub const CELL_BYTES: usize = size_of::<ratatui::buffer::Cell>();
-/// The most points of a curve, messages that are kept, and metrics.
-const MOST_POINTS: usize = 1024;
+/// The most messages that are kept, and metrics.
 pub const MOST_MESSAGES: usize = 256;
 const MOST_FIGURES: usize = 16;
 /// The longest message.
 const MESSAGE_BYTES: usize = 256;
 /// Bytes of all of it, and of the texts that are kept to be printed.
 pub(super) const VIEW_BYTES: usize =
-    3 * MOST_POINTS * size_of::<(f64, f64)>() + 2 * MOST_MESSAGES * (MESSAGE_BYTES + 48);
+    2 * MOST_POINTS * size_of::<(f64, f64)>() + 2 * MOST_MESSAGES * (MESSAGE_BYTES + 48);
 
 /// A memory space with its line.
 pub struct SpaceView {
@@ -26,46 +20,6 @@ pub struct SpaceView {
     pub line: usize,
     pub planned: usize,
     pub measured: Option<usize>,
-}
-
-/// Points of a curve, one for every so many steps: a long run keeps the means of neighbours.
-pub struct Curve {
-    points: Vec<(f64, f64)>,
-    every: u64,
-    sum: f64,
-    count: u64,
-}
-
-impl Curve {
-    fn new() -> Self {
-        Self { points: Vec::with_capacity(MOST_POINTS), every: 1, sum: 0.0, count: 0 }
-    }
-
-    fn push(&mut self, step: u64, value: f64) {
-        if !value.is_finite() {
-            return;
-        }
-        self.sum += value;
-        self.count += 1;
-        if self.count < self.every {
-            return;
-        }
-        if self.points.len() == MOST_POINTS {
-            for i in 0..MOST_POINTS / 2 {
-                let [(_, first), (at, second)] = [self.points[2 * i], self.points[2 * i + 1]];
-                self.points[i] = (at, (first + second) / 2.0);
-            }
-            self.points.truncate(MOST_POINTS / 2);
-            self.every *= 2;
-        }
-        self.points.push((step as f64, self.sum / self.count as f64));
-        (self.sum, self.count) = (0.0, 0);
-    }
-
-    /// The points.
-    pub fn points(&self) -> &[(f64, f64)] {
-        &self.points
-    }
 }
 
 /// The run.
@@ -85,9 +39,8 @@ pub struct View {
     /// Examples and time since the speed was last worked out, and the speed.
     recent: (usize, Duration),
     pub samples_per_second: f64,
-    /// The first is that of host memory, which is measured here.
+    /// The first is that of host memory.
     pub spaces: Vec<SpaceView>,
-    memory: Watchdog,
     pub swapped: usize,
     pub messages: VecDeque<String>,
     pub stopping: bool,
@@ -111,7 +64,6 @@ impl View {
             recent: (0, Duration::ZERO),
             samples_per_second: 0.0,
             spaces,
-            memory: Watchdog::new(),
             swapped: 0,
             messages: VecDeque::with_capacity(MOST_MESSAGES),
             stopping: false,
@@ -121,11 +73,15 @@ impl View {
     /// Changes by an event of the run.
     pub fn on(&mut self, event: &TrainEvent<'_>) {
         match *event {
-            TrainEvent::Step { step, steps, epoch, loss, examples, time, learning_rate, .. } => {
+            TrainEvent::Step { step, steps, epoch, loss, examples, time, held, learning_rate, .. } => {
                 (self.step, self.steps, self.epoch, self.loss) = (step, steps, epoch, loss);
                 self.learning_rate = learning_rate;
                 self.first.get_or_insert((Instant::now(), step));
                 self.losses.push(step, loss);
+                if let (Some(held), Some(host)) = (held, self.spaces.first_mut()) {
+                    host.measured = Some(held.resident_bytes.saturating_add(held.swapped_bytes));
+                    self.swapped = held.swapped_bytes;
+                }
                 self.recent.0 += examples;
                 self.recent.1 += time;
                 if self.recent.1 >= Duration::from_millis(500) || self.samples_per_second == 0.0 {
@@ -155,16 +111,6 @@ impl View {
         self.messages.push_back(line);
     }
 
-    /// Measures host memory.
-    pub fn measure(&mut self) {
-        if let (Some((resident, swapped)), Some(space)) =
-            (self.memory.resident_and_swapped(), self.spaces.first_mut())
-        {
-            space.measured = Some(resident + swapped);
-            self.swapped = swapped;
-        }
-    }
-
     /// The time that the steps that are left will take, as those of this program did.
     pub fn left(&self) -> Option<Duration> {
         let (since, first) = self.first?;
@@ -177,20 +123,6 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_curve_keeps_its_mean_in_bounded_memory() {
-        let mut curve = Curve::new();
-        (1..=100_000).for_each(|step| curve.push(step, step as f64));
-        curve.push(100_001, f64::NAN);
-        assert!(curve.points.len() <= MOST_POINTS && curve.points.len() > MOST_POINTS / 4);
-        assert_eq!(curve.points.capacity(), MOST_POINTS);
-        assert!(curve.points.is_sorted());
-        for (at, value) in &curve.points {
-            // The mean of `every` steps up to this one.
-            assert!((value - (at - (curve.every as f64 - 1.0) / 2.0)).abs() < 1e-6, "{at} {value}");
-        }
-    }
 
     #[test]
     fn messages_are_bounded() {

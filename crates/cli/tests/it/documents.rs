@@ -121,6 +121,8 @@ fn flags_in_the_documents_exist() {
         "zoo",
         "devices",
         "doctor",
+        "compare",
+        "plot",
         "completions",
         "man",
     ];

@@ -1,8 +1,7 @@
 //! A run's scalars, parameters and configuration as TensorBoard shows them: an event file, which is a TFRecord file of `Event`
 //! messages. Field numbers are those of TensorBoard's `event.proto` and `summary.proto`.
 
-use crate::memory::Watchdog;
-use crate::{Callback, Control, TrainError, TrainEvent};
+use crate::{Callback, Control, Held, TrainError, TrainEvent};
 use plimsoll_data::tfrecord_checksum;
 use plimsoll_trace::proto::Message;
 use std::fs::{self, File};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes of records before they are written.
 const BUFFER_BYTES: usize = 32 << 10;
-/// The longest that records wait to be written, and the shortest time between two measurements of memory.
+/// The longest that records wait to be written, and the shortest time between two points of memory.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 const MEASURE_EVERY: Duration = Duration::from_millis(200);
 
@@ -48,7 +47,6 @@ pub struct TensorBoard {
     event: Message,
     written: Instant,
     measured: Option<Instant>,
-    memory: Watchdog,
     planned_bytes: Option<usize>,
     /// Steps between two histograms.
     every: Option<u64>,
@@ -84,7 +82,6 @@ impl TensorBoard {
             event: Message::with_capacity(BUFFER_BYTES),
             written: Instant::now(),
             measured: None,
-            memory: Watchdog::new(),
             planned_bytes: None,
             every: None,
             histogram: Histogram::default(),
@@ -101,13 +98,15 @@ impl TensorBoard {
     }
 
     /// Also writes histograms of the parameters, every so many steps, at least one.
-    pub fn histograms(self, every: u64) -> Self {
-        Self { every: Some(every.max(1)), histogram: Histogram::with_buckets(), ..self }
+    pub fn histograms(mut self, every: u64) -> Self {
+        (self.every, self.histogram) = (Some(every.max(1)), Histogram::with_buckets());
+        self
     }
 
     /// Shows what was planned beside what the process holds.
-    pub fn planned_bytes(self, bytes: usize) -> Self {
-        Self { planned_bytes: Some(bytes), ..self }
+    pub fn planned_bytes(mut self, bytes: usize) -> Self {
+        self.planned_bytes = Some(bytes);
+        self
     }
 
     /// Writes text, as Markdown.
@@ -140,14 +139,14 @@ impl TensorBoard {
         Ok(())
     }
 
-    fn memory(&mut self, step: u64) -> Result<(), TrainError> {
+    fn memory(&mut self, step: u64, held: Option<Held>) -> Result<(), TrainError> {
         if self.measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
             return Ok(());
         }
         self.measured = Some(Instant::now());
-        if let Some((resident, swapped)) = self.memory.resident_and_swapped() {
-            self.scalar(step, "memory/resident_bytes", resident as f64)?;
-            self.scalar(step, "memory/swapped_bytes", swapped as f64)?;
+        if let Some(held) = held {
+            self.scalar(step, "memory/resident_bytes", held.resident_bytes as f64)?;
+            self.scalar(step, "memory/swapped_bytes", held.swapped_bytes as f64)?;
         }
         match self.planned_bytes {
             Some(bytes) => self.scalar(step, "memory/planned_bytes", bytes as f64),
@@ -159,7 +158,7 @@ impl TensorBoard {
 impl Callback for TensorBoard {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         match *event {
-            TrainEvent::Step { step, loss, examples, time, learning_rate, scale, .. } => {
+            TrainEvent::Step { step, loss, examples, time, held, learning_rate, scale, .. } => {
                 self.scalar(step, "loss/train", loss)?;
                 self.scalar(step, "samples_per_second", examples as f64 / time.as_secs_f64().max(1e-9))?;
                 if let Some(rate) = learning_rate {
@@ -168,7 +167,7 @@ impl Callback for TensorBoard {
                 if let Some(scale) = scale {
                     self.scalar(step, "loss_scale", scale.scale)?;
                 }
-                self.memory(step)?;
+                self.memory(step, held)?;
             }
             TrainEvent::Validation { step, part, train_loss, evaluation, figures, .. } => {
                 if train_loss.is_finite() {
@@ -178,7 +177,9 @@ impl Callback for TensorBoard {
                 for (name, value) in figures {
                     self.scalar(step, &format!("{part}/{name}"), *value)?;
                 }
-                if let Some(accuracy) = evaluation.accuracy.filter(|_| figures.iter().all(|(n, _)| n != "accuracy")) {
+                if let Some(accuracy) =
+                    evaluation.accuracy.filter(|_| figures.iter().all(|(n, _)| n != "accuracy"))
+                {
                     self.scalar(step, &format!("{part}/accuracy"), accuracy)?;
                 }
                 self.flush()?;

@@ -89,6 +89,7 @@ impl Session {
             let loss = match self.run_step(batch) {
                 Ok(loss) => loss,
                 Err(error) => {
+                    self.trace = None;
                     // The replay starts a pipeline of its own: two would hold more than was planned.
                     drop(batches);
                     return Err(self.explain(error, last_loss, listeners));
@@ -198,10 +199,14 @@ impl Session {
     fn end_trace(&mut self, done: TracedStep) -> Result<(), TrainError> {
         let Some(trace) = &mut self.trace else { return Ok(()) };
         let device_bytes = self.trainer.device_bytes();
-        trace.end(&TracedStep { device_bytes, ..done }).inspect_err(|_| {
+        let ended = trace.end(&TracedStep { device_bytes, ..done });
+        match &ended {
+            Ok(true) => {}
+            Ok(false) => self.trace = None,
             // The file of the trace failed, not the step: the states are good.
-            let _ = self.save_on_exit();
-        })
+            Err(_) => drop(self.save_on_exit()),
+        }
+        ended.map(|_| ())
     }
 
     /// Whether a validation is due after this many steps of the run.

@@ -53,7 +53,8 @@ impl Session {
             for from in (0..bytes).step_by(buffer.len()) {
                 let count = buffer.len().min(bytes - from);
                 self.prepared.read_state(index, from, &mut buffer[..count])?;
-                let values = buffer[..count].chunks_exact(dtype.bytes()).map(|element| number(dtype, element));
+                let values =
+                    buffer[..count].chunks_exact(dtype.bytes()).map(|element| number(dtype, element));
                 listeners.show_parameter(step, &state.name, values, from + count == bytes)?;
             }
         }
