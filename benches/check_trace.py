@@ -92,7 +92,7 @@ def main():
                 found = next(iter(processor.query(query))).n
                 assert found == len(kernels), (found, len(kernels))
                 print("the trace processor finds the same")
-        except OSError as error:
+        except (OSError, subprocess.CalledProcessError) as error:
             print(f"the trace processor cannot be had here ({error}); the descriptors read every packet")
 
 

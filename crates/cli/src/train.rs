@@ -250,9 +250,9 @@ fn title(options: &RunOptions, setup: &Setup) -> String {
 fn spaces(session: &Session) -> Vec<SpaceView> {
     let sheet = &session.plans().sheet;
     let (planned, line) = sheet.host_total_and_line();
-    let host = SpaceView { name: "host memory", line, planned, measured: None };
+    let host = SpaceView { name: "host", line, planned, measured: None };
     let device = sheet.host.is_some().then_some(SpaceView {
-        name: "device memory",
+        name: "device",
         line: sheet.line_bytes,
         planned: sheet.total_bytes,
         measured: None,

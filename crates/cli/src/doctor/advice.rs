@@ -13,6 +13,8 @@ const SLOW: f64 = 1.3;
 /// The disk that plans assume, in bytes a second, and how far from it a disk may be.
 const ASSUMED_DISK: f64 = 2.5 * (1_u64 << 30) as f64;
 const DISK_FACTOR: f64 = 1.5;
+/// By how much a measured peak may differ from the planned one, if two percent are less.
+const NOISE_BYTES: f64 = (4_u64 << 20) as f64;
 /// How much faster products of bf16 are where they are worth a word.
 const BF16_GAIN: f64 = 1.5;
 
@@ -123,7 +125,8 @@ fn of_run(found: &Findings, run: &Run) -> Vec<String> {
         let most = in_words(events.swapped_bytes as usize);
         advice.push(format!("{name} had up to {most} in swap: its line was not proven."));
     }
-    if let Some((measured, planned)) = run.measured_bytes().zip(run.planned_bytes()).filter(|(m, p)| m > p) {
+    let above = |(measured, planned): &(f64, f64)| *measured > planned + (planned * 0.02).max(NOISE_BYTES);
+    if let Some((measured, planned)) = run.measured_bytes().zip(run.planned_bytes()).filter(above) {
         let [measured, planned] = [measured, planned].map(|bytes| in_words(bytes as usize));
         advice.push(format!(
             "{name} held {measured}, more than the planned {planned}: declare it with --your-code."

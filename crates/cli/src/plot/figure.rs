@@ -178,7 +178,7 @@ fn panel(shapes: &mut Vec<Shape>, title: &str, series: &[Series], scale: Scale, 
         Scale::Logarithmic => (low / 1.1, high * 1.1),
         _ => {
             let margin = ((high - low) * 0.05).max(high.abs() * 1e-3).max(1e-12);
-            (low - margin, high + margin)
+            (if low >= 0.0 { (low - margin).max(0.0) } else { low - margin }, high + margin)
         }
     };
     let x = |value: f64| area.left + (value - first) / (last - first) * (area.right - area.left);
@@ -206,8 +206,11 @@ fn panel(shapes: &mut Vec<Shape>, title: &str, series: &[Series], scale: Scale, 
         let points: Vec<(f64, f64)> = points.map(|point| (x(point.0), y(point.1))).collect();
         let color = COLORS[series.run % COLORS.len()];
         let width = if series.main { 1.6 } else { 1.8 };
-        if !points.is_empty() {
-            shapes.push(curve(points, color, width, series.dashed));
+        match points[..] {
+            [] => {}
+            // One point alone is a dash.
+            [(x, y)] => shapes.push(curve(vec![(x - 4.0, y), (x + 4.0, y)], color, 2.0 * width, false)),
+            _ => shapes.push(curve(points, color, width, series.dashed)),
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn draw(canvas: &mut Canvas, (width, height): (usize, usize), view: &
     let (messages, foot) = rest.split_top(message_lines);
     let memory_lines = 2 * view.spaces.len() + 2;
     if area.width >= WIDE {
-        let (curves, side) = middle.split_left(middle.width * 62 / 100);
+        let (curves, side) = middle.split_left(middle.width * 58 / 100);
         let (memory, figures) = side.split_top(memory_lines);
         draw_losses(canvas, curves, view);
         draw_memory(canvas, memory, view);
@@ -86,7 +86,8 @@ fn draw_losses(canvas: &mut Canvas, area: Area, view: &View) {
     let [first, last] = ends(|point| point.0);
     let [low, high] = ends(|point| point.1);
     let margin = ((high - low) * 0.05).max(high.abs() * 1e-3).max(1e-9);
-    let [low, high] = [low - margin, high + margin];
+    // Losses that are never below zero have an axis that is not either.
+    let [low, high] = [if low >= 0.0 { (low - margin).max(0.0) } else { low - margin }, high + margin];
     // The numbers of the axes stand to the left and below.
     let labels = [high, (low + high) / 2.0, low].map(|value| format!("{value:.4}"));
     let width = labels.iter().map(String::len).max().unwrap_or(0) + 1;
@@ -185,8 +186,7 @@ mod tests {
     use std::time::Instant;
 
     fn view(steps: u64) -> View {
-        let space =
-            SpaceView { name: "host memory", line: 64 << 20, planned: 48 << 20, measured: Some(40 << 20) };
+        let space = SpaceView { name: "host", line: 64 << 20, planned: 48 << 20, measured: Some(40 << 20) };
         let mut view = View::new("lenet on \x1b[2J".into(), Instant::now(), vec![space]);
         for step in 1..=steps {
             let (loss, time) = (2.0 / step as f64, Duration::from_millis(10));

@@ -245,7 +245,7 @@ fn the_terminal_is_given_back_after_the_run() {
     assert!(output.status.success(), "{text}");
     let (_, shown) = text.split_once("\x1b[?1049h").expect("another screen");
     let (shown, after) = shown.split_once("\x1b[?25h\x1b[?1049l").expect("the screen is left");
-    for words in ["plimsoll  lenet on mnist", "host memory: planned", "of 120, epoch 1", "Ctrl-C"] {
+    for words in ["plimsoll  lenet on mnist", "host: planned", "of 120, epoch 1", "Ctrl-C"] {
         assert!(shown.contains(words), "no {words} in {shown:?}");
     }
     // What was said meanwhile, and then the figures.
