@@ -38,6 +38,7 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
 fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
     run_folder::check(options)?;
+    options.watching.check_terminal()?;
     let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
     let folder = RunFolder::claim(options)?;

@@ -40,14 +40,19 @@ pub struct WatchOptions {
 }
 
 impl WatchOptions {
-    /// Refuses invalid values.
-    pub fn check(&self) -> Result<(), Failure> {
-        if self.tui && !progress::on_terminal() {
-            return Err(Failure::usage(
+    /// Refuses to draw where there is no terminal.
+    pub fn check_terminal(&self) -> Result<(), Failure> {
+        match self.tui && !progress::on_terminal() {
+            true => Err(Failure::usage(
                 "--tui needs a terminal, and standard error is none: leave it out; --log, --tensorboard and --out keep what \
                  happens",
-            ));
+            )),
+            false => Ok(()),
         }
+    }
+
+    /// Refuses invalid values.
+    pub fn check(&self) -> Result<(), Failure> {
         let counts = [
             ("--trace-steps", self.trace_steps),
             ("--histograms", self.histograms),
