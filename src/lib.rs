@@ -96,6 +96,8 @@ mod documents {
     mod report {}
     #[doc = include_str!("../docs/training.md")]
     mod training {}
+    #[doc = include_str!("../docs/watching.md")]
+    mod watching {}
     #[doc = include_str!("../docs/what-a-line-costs.md")]
     mod what_a_line_costs {}
 }

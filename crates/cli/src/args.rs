@@ -1,6 +1,7 @@
 //! Every flag, defined once.
 
 use super::applies::{data_help, help};
+use super::compare::CompareOptions;
 use super::device_flags::DeviceOptions;
 use super::devices::DevicesOptions;
 use super::doctor::DoctorOptions;
@@ -10,11 +11,13 @@ use super::machine_flags::spill_speed;
 pub use super::machine_flags::{Device, DeviceMemory, MachineOptions, SpillSpeed};
 use super::manual::{EXPORT_EXAMPLES, PLAN_EXAMPLES, TRAIN_EXAMPLES};
 use super::page::{PageOptions, ReportOptions};
+use super::plot::PlotOptions;
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
 use super::ranks::RankOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
+use super::watching::WatchOptions;
 use super::zoo_model::DEFAULT_MODEL;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
@@ -49,6 +52,12 @@ pub enum Command {
     /// Write the page of a run: its plan, and what was measured so far
     #[command(after_help = "Example:\n  plimsoll report runs/first")]
     Report(ReportOptions),
+    /// Set runs side by side: the flags that differ, losses, metrics, memory planned and measured, speed
+    #[command(after_help = "Example:\n  plimsoll compare runs/first runs/second")]
+    Compare(CompareOptions),
+    /// Draw losses and memory of runs as a picture
+    #[command(after_help = "Example:\n  plimsoll plot runs/first runs/second --to loss.svg --what loss")]
+    Plot(PlotOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
     /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
@@ -57,7 +66,7 @@ pub enum Command {
     Zoo(ZooOptions),
     /// List what can compute here: the processor and NVIDIA GPUs, with their memory and who holds it
     Devices(DevicesOptions),
-    /// Measure this machine: cores, memory, disk; and write its file for `plan --machine`
+    /// Measure this machine: products, memory, disk, limits; say what to change; and write its file for `plan --machine`
     Doctor(DoctorOptions),
     /// Print a script that completes commands and flags in a shell
     #[command(
@@ -312,6 +321,8 @@ pub struct RunOptions {
     #[command(flatten)]
     pub page: PageOptions,
     #[command(flatten)]
+    pub watching: WatchOptions,
+    #[command(flatten)]
     pub machine: MachineOptions,
     #[command(flatten)]
     pub devices: DeviceOptions,
@@ -411,6 +422,7 @@ pub struct PlanOptions {
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "layout", "curve", "max_batch", "batches",
         "machine", "device_memory", "replicas", "log_placement", "ranks", "rank_timeout", "report", "live", "live_address", "why",
+        "trace", "trace_steps", "tensorboard", "histograms", "profile", "profile_steps", "tui",
     ])]
     pub workload: Option<PathBuf>,
 }

@@ -47,7 +47,7 @@ impl DeviceOptions {
             return Err(Failure::usage("--replicas are on logical devices of the cpu: leave --device out"));
         }
         let each = (threads / devices).max(1);
-        let executor = |_| Ok(Arc::from(cpu_executor(run, each, line_bytes)?));
+        let executor = |_| Ok(Arc::from(cpu_executor(run, each, line_bytes, None)?));
         let executors = (0..devices).map(executor).collect::<Result<Vec<_>, Failure>>()?;
         let logical = LogicalDevices::new(executors).map_err(Failure::usage)?;
         if let Some(memory) = &run.machine.device_memory {

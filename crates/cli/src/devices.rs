@@ -8,8 +8,10 @@ use plimsoll::cpu::isa::Isa;
 use plimsoll::cuda::{Cuda, CudaError, Gpu, libraries};
 use plimsoll::memory;
 use plimsoll::plan::{Executor, in_words};
+use plimsoll::runtime::StepTimes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 #[derive(Debug, Args)]
 pub struct DevicesOptions {
@@ -87,7 +89,11 @@ pub struct Chosen {
 }
 
 /// The GPU that the flags name, opened; none where they name the processor.
-pub fn gpu(machine: &MachineOptions, checked: bool) -> Result<Option<Chosen>, Failure> {
+pub fn gpu(
+    machine: &MachineOptions,
+    checked: bool,
+    times: Option<&Arc<StepTimes>>,
+) -> Result<Option<Chosen>, Failure> {
     let Some(index) = gpu_index(machine)? else {
         return match &machine.device_memory {
             Some(_) => Err(Failure::usage(
@@ -109,6 +115,7 @@ pub fn gpu(machine: &MachineOptions, checked: bool) -> Result<Option<Chosen>, Fa
             format!("--device-memory {line} is above the memory of {}, {memory}: lower it", gpu.name);
         return Err(Failure::usage(message));
     }
+    let executor = times.into_iter().fold(executor, |executor, times| executor.timed(times.clone()));
     let executor: Box<dyn Executor> = Box::new(if checked { executor.checked() } else { executor });
     Ok(Some(Chosen { executor, line_bytes }))
 }

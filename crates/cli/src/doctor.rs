@@ -1,13 +1,19 @@
-//! `plimsoll doctor`: what this machine has, measured, and its machine file.
+//! `plimsoll doctor`: what this machine has, measured, beside what a run reached; advice; and its machine file.
 
-use super::{Failure, say};
+mod advice;
+mod limits;
+
+use super::runs::Run;
+use super::text::{escaped, json_line};
+use super::{Failure, put, say};
 use clap::Args;
+use limits::Limits;
 use plimsoll::Size;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::memory;
 use plimsoll::plan::in_words;
 use plimsoll::runtime::transfer::{Rates, disk_rates};
-use plimsoll_machine::measure::{free_bytes, memory_bandwidth};
+use plimsoll_machine::measure::{free_bytes, memory_bandwidth, product_rates};
 use plimsoll_machine::{Compute, Cores, Linked, Machine, OneWay, Space};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
@@ -16,6 +22,9 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub struct DoctorOptions {
+    /// Folder of a run (`train --out`): what it reached stands beside what this machine can do
+    #[arg(value_name = "RUN")]
+    pub run: Option<PathBuf>,
     /// Folder on the disk to measure
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub spill: PathBuf,
@@ -43,6 +52,9 @@ struct Findings {
     total_bytes: Option<usize>,
     available_bytes: Option<usize>,
     limit_bytes: Option<usize>,
+    limits: Limits,
+    /// Floating-point operations per second of products of f32 and bf16, on all cores.
+    products: Option<[f64; 2]>,
     /// Bytes per second of one thread, and of one on each core.
     bandwidth: [f64; 2],
     folder: PathBuf,
@@ -66,18 +78,21 @@ pub fn run(options: &DoctorOptions) -> Result<(), Failure> {
     if let Some(file) = file.filter(|file| !options.force && file.exists()) {
         return Err(exists(file));
     }
+    let run = options.run.as_deref().map(Run::read).transpose()?;
     let found = measure(folder);
     if printed {
         say(machine(&found)?.to_toml().trim_end());
         return Ok(());
     }
-    say(&table(&found));
+    let advice = advice::advice(&found, run.as_ref());
+    say(&table(&found, run.as_ref()));
+    say(&advice.iter().map(|sentence| format!("\n- {sentence}")).collect::<String>());
     if let Some(file) = file {
         write(file, &machine(&found)?.to_toml(), options.force)?;
         say(&format!("\nwrote {}", file.display()));
     }
     if options.json {
-        say(&as_json(&found).to_string());
+        put(&json_line(&as_json(&found, run.as_ref(), &advice)));
     }
     Ok(())
 }
@@ -93,6 +108,8 @@ fn measure(folder: &Path) -> Findings {
         total_bytes: memory::total(),
         available_bytes,
         limit_bytes: memory::group_limit(),
+        limits: Limits::now(),
+        products: product_rates(cores, Isa::detect()),
         bandwidth: [1, cores].map(|threads| memory_bandwidth(threads, trial)),
         folder: folder.to_path_buf(),
         free_bytes: free_bytes(folder),
@@ -112,20 +129,41 @@ fn instruction_sets(best: Isa) -> Vec<&'static str> {
     best.included().iter().map(|isa| isa.name()).collect()
 }
 
-fn table(found: &Findings) -> String {
+fn table(found: &Findings, run: Option<&Run>) -> String {
     let memory = |bytes: Option<usize>| bytes.map_or("not known".to_string(), in_words);
     let rate = |bytes_per_second: f64| format!("{:.2} GB/s", bytes_per_second / 1e9);
     let [one, all] = found.bandwidth.map(rate);
     let mut rows = vec![
         ("processor", found.name.clone()),
-        ("cores", found.cores.to_string()),
+        (
+            "cores",
+            match found.limits.processors {
+                Some(quota) => format!("{}, of which the control group may use {quota:.1}", found.cores),
+                None => found.cores.to_string(),
+            },
+        ),
         ("instruction sets", instruction_sets(found.isa).join(", ")),
         ("products of bf16", found.isa.products_of_bf16().into()),
+        (
+            "products",
+            match found.products {
+                Some([f32, bf16]) => format!("{:.1} GFLOP/s of f32, {:.1} of bf16", f32 / 1e9, bf16 / 1e9),
+                None => "cannot be measured".into(),
+            },
+        ),
         ("memory", memory(found.total_bytes)),
         ("  available", memory(found.available_bytes)),
         ("  control group limit", found.limit_bytes.map_or("none".into(), in_words)),
+        (
+            "  process limit",
+            found
+                .limits
+                .lowest()
+                .map_or("none".into(), |(bytes, name)| format!("{} ({name})", in_words(bytes))),
+        ),
+        ("  swap", swap(&found.limits)),
         ("  bandwidth", format!("{all} on {} threads, {one} on one", found.cores)),
-        ("disk", format!("folder {}", found.folder.display())),
+        ("disk", format!("folder {}", escaped(found.folder.display()))),
         ("  free", memory(found.free_bytes.map(|bytes| bytes as usize))),
     ];
     match &found.disk {
@@ -136,11 +174,31 @@ fn table(found: &Findings) -> String {
         ]),
         Err(reason) => rows.push(("  speed", format!("cannot be measured: {reason}"))),
     }
+    if let Some(run) = run {
+        rows.extend(advice::reached(found, run));
+    }
     let lines = rows.into_iter().map(|(name, value)| format!("{name:<24}{value}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn as_json(found: &Findings) -> Value {
+/// Swap as one line.
+fn swap(limits: &Limits) -> String {
+    match limits.swap {
+        None => "not known".into(),
+        Some(swap) if swap.total_bytes == 0 => "none".into(),
+        Some(swap) => {
+            let [total, used] = [swap.total_bytes, swap.used_bytes].map(in_words);
+            let allowed = match swap.allowed_bytes {
+                usize::MAX => String::new(),
+                bytes => format!(", {} for this control group", in_words(bytes)),
+            };
+            let readiness = limits.swappiness.map_or(String::new(), |n| format!(", swappiness {n}"));
+            format!("{total}, {used} in use{allowed}{readiness}")
+        }
+    }
+}
+
+fn as_json(found: &Findings, run: Option<&Run>, advice: &[String]) -> Value {
     let disk = match &found.disk {
         Ok(disk) => json!({
             "read_bytes_per_second": disk.read_bytes_per_ns * 1e9,
@@ -157,11 +215,30 @@ fn as_json(found: &Findings) -> Value {
         "memory_bytes": found.total_bytes,
         "available_bytes": found.available_bytes,
         "limit_bytes": found.limit_bytes,
+        "address_space_limit_bytes": found.limits.address_space_bytes,
+        "data_limit_bytes": found.limits.data_bytes,
+        "processor_quota": found.limits.processors,
+        "swap": found.limits.swap.map(|swap| json!({
+            "total_bytes": swap.total_bytes, "used_bytes": swap.used_bytes, "possible_bytes": swap.possible_bytes(),
+        })),
+        "products_f32_flops": found.products.map(|rates| rates[0]),
+        "products_bf16_flops": found.products.map(|rates| rates[1]),
         "bandwidth_one_thread": found.bandwidth[0],
         "bandwidth_all_threads": found.bandwidth[1],
         "folder": found.folder,
         "free_bytes": found.free_bytes,
         "disk": disk,
+        "run": run.map(|run| json!({
+            "folder": run.folder.display().to_string(),
+            "samples_per_second": run.samples_per_second(),
+            "step_ms_median": run.number("step_ms_median"),
+            "predicted_step_ms": run.events.predicted_seconds.map(|seconds| seconds * 1e3),
+            "planned_peak_bytes": run.planned_bytes(),
+            "measured_peak_bytes": run.measured_bytes(),
+            "swapped_bytes": run.events.swapped_bytes,
+            "profile": run.report["profile"]["whole"],
+        })),
+        "advice": advice,
     })
 }
 

@@ -3,7 +3,9 @@
 mod answers;
 mod applies;
 mod args;
+mod compare;
 mod config;
+mod curve;
 mod data;
 mod device_flags;
 mod devices;
@@ -18,8 +20,10 @@ mod machine_flags;
 mod manual;
 mod page;
 mod plan;
+mod plot;
 mod precision;
 mod predict;
+mod profile;
 mod progress;
 mod ranks;
 mod refusal;
@@ -27,6 +31,7 @@ mod refusal_cache;
 mod resume;
 mod run_folder;
 mod running;
+mod runs;
 mod setup;
 mod signals;
 mod step_progress;
@@ -35,7 +40,9 @@ mod text;
 mod too_large;
 mod train;
 mod trained;
+mod tui;
 mod update;
+mod watching;
 mod weights;
 mod workload;
 mod zoo;
@@ -77,6 +84,7 @@ fn silence_caught_panics() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if !plimsoll::data::is_guarded() {
+            tui::end_for_panic();
             report(info);
         }
     }));
@@ -195,6 +203,8 @@ fn run() -> ExitCode {
             let _shown = progress::activity("writing the page");
             page::run(options)
         }
+        args::Command::Compare(options) => compare::run(options),
+        args::Command::Plot(options) => plot::run(options),
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {
             let _shown = progress::activity("reading the data");
@@ -232,7 +242,7 @@ pub fn say(text: &str) {
 
 /// Prints to standard output as it is. A closed pipe ends the program quietly, as for any filter; a run that can save does so first.
 pub fn put(text: &str) {
-    if progress::is_silent() {
+    if progress::is_silent() || tui::keep(true, text) {
         return;
     }
     let printed = progress::suspend(|| {
@@ -260,8 +270,12 @@ pub fn hint(text: &str) {
 
 /// As [`hint`], in every process of a run.
 pub fn complain(text: &str) {
+    let text = format!("plimsoll: {}", text::escaped_lines(text));
+    if tui::keep(false, &text) {
+        return;
+    }
     // A closed pipe must not turn a hint into a panic.
-    let _ = progress::suspend(|| writeln!(std::io::stderr(), "plimsoll: {}", text::escaped_lines(text)));
+    let _ = progress::suspend(|| writeln!(std::io::stderr(), "{text}"));
 }
 
 /// Prints a line to standard error that goes on from a hint.

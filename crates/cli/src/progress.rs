@@ -1,7 +1,7 @@
 //! What the program is doing, so that it is never silent for long: on a terminal a line that updates, elsewhere a line on standard
 //! error after one, two, four and eight seconds, and then every ten. Standard output is never touched.
 
-use super::signals;
+use super::{signals, tui};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::plan::{in_words, time_in_words};
 use plimsoll::train::{Control, Progress, Trainer};
@@ -129,6 +129,9 @@ fn tick() {
     let terminal = on_terminal();
     loop {
         std::thread::sleep(TICK);
+        if tui::tick() {
+            continue;
+        }
         let line = state().next_line(terminal);
         if let Some(line) = line {
             let _ = writeln!(std::io::stderr(), "plimsoll: {line}");

@@ -4,6 +4,7 @@ use super::args::RunOptions;
 use super::machine_flags::Device;
 use super::page::PageOptions;
 use super::setup::Setup;
+use super::watching::WatchOptions;
 use super::{Failure, complain, hint, progress, say, train};
 use clap::{ArgMatches, Args};
 use plimsoll::Size;
@@ -83,7 +84,8 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
     *slot() = Some(world.clone());
     let mut own = options.clone();
     if world.rank() > 0 {
-        (own.running.log, own.json, own.page) = (None, false, PageOptions::default());
+        (own.running.log, own.json) = (None, false);
+        (own.page, own.watching) = (PageOptions::default(), WatchOptions::default());
     }
     let trained = train::run(&own, matches);
     slot().take();

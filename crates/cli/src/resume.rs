@@ -118,6 +118,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.micro_batches = given.micro_batches.or(parts);
     kept.running = kept.running.resumed(&given.running);
     kept.page = given.page.clone();
+    kept.watching = given.watching.clone();
     kept.machine = given.machine.clone();
     kept.devices = given.devices.clone();
     kept.input = InputOptions {

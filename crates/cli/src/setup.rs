@@ -11,10 +11,12 @@ use plimsoll::data::{DataError, Dataset, Family, Format, FormatOption, OpenOptio
 use plimsoll::memory::{self, Process, Tag};
 use plimsoll::nn::{Field, Model};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
+use plimsoll::runtime::StepTimes;
 use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::disk_rates;
 use plimsoll::train::{BatchKind, TrainError, Trainer};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Code, read-only data and libraries that are resident during a run. A MiB of it depends on the page cache: newer kernels map large
 /// folios of the program's file as a whole, and a copy of the file may have more of them, as much as two MiB.
@@ -50,6 +52,8 @@ pub struct Setup {
     pub available_bytes: Option<usize>,
     /// Flags with the values chosen for those that were not given.
     pub chosen: Vec<(&'static str, String)>,
+    /// The times of steps, for a profile.
+    pub times: Option<Arc<StepTimes>>,
 }
 
 impl Setup {
@@ -94,6 +98,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         _ => {}
     }
     options.running.check(options.out.is_some())?;
+    options.watching.check()?;
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
     let batch = batch(options.batch.unwrap_or(default_batch(&options.model.model)?))?;
     applies::check(&name, &options.input, options.augment)?;
@@ -141,10 +146,11 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let rate = options.update.rate()?;
     let (inputs, classes) = (model.inputs(), model.target().bound.is_some());
     let trainer = Trainer::new(model, options.update.optimizer()?);
+    let times = options.watching.profile.then(|| Arc::new(StepTimes::default()));
     let (trainer, device_line) = match options.devices.logical(options, threads, line_bytes)? {
         Some(devices) => (trainer.replicas(&devices), None),
         None => {
-            let (executor, device_line) = run_executor(options, threads, line_bytes)?;
+            let (executor, device_line) = run_executor(options, threads, line_bytes, times.as_ref())?;
             (trainer.executor(executor), device_line)
         }
     };
@@ -166,7 +172,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(folder) => trainer.plan_cache(folder),
         None => trainer,
     };
-    let trainer = options.page.trainer(options.running.trainer(trainer, classes)?);
+    let trainer = options.running.trainer(trainer, classes)?;
+    let trainer = options.watching.trainer(options.page.trainer(trainer));
     let trainer = match options.micro_batches {
         Some(parts) => trainer.micro_batches(parts),
         None => trainer,
@@ -238,7 +245,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     chosen.extend(device_memory.map(|memory| ("device-memory", memory.to_string())));
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     let line_bytes = device_line.unwrap_or(line_bytes);
-    Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
+    Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen, times })
 }
 
 /// The most bytes of data that are read: those of the line, or, of digits, which are held as a whole, some that are quickly read and
@@ -395,14 +402,15 @@ fn run_executor(
     options: &RunOptions,
     threads: usize,
     line_bytes: usize,
+    times: Option<&Arc<StepTimes>>,
 ) -> Result<(Box<dyn Executor>, Option<usize>), Failure> {
     if let Some(elsewhere) = &options.elsewhere {
         return Ok((elsewhere.executor(options), elsewhere.device_line()));
     }
-    if let Some(gpu) = devices::gpu(&options.machine, options.check_memory)? {
+    if let Some(gpu) = devices::gpu(&options.machine, options.check_memory, times)? {
         return Ok((gpu.executor, Some(gpu.line_bytes)));
     }
-    Ok((cpu_executor(options, threads, line_bytes)?, None))
+    Ok((cpu_executor(options, threads, line_bytes, times)?, None))
 }
 
 /// The processor as the executor of a run under a line.
@@ -410,8 +418,10 @@ pub fn cpu_executor(
     options: &RunOptions,
     threads: usize,
     line_bytes: usize,
+    times: Option<&Arc<StepTimes>>,
 ) -> Result<Box<dyn Executor>, Failure> {
     let executor = cpu(threads)?;
+    let executor = times.into_iter().fold(executor, |executor, times| executor.timed(times.clone()));
     let executor = if options.check_memory { executor.checked() } else { executor };
     Ok(Box::new(match spill_folder(options)? {
         Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),

@@ -28,7 +28,7 @@ pub fn output_lost(status: u8) {
 
 /// The signals that stop a program.
 #[cfg(unix)]
-const STOPS: [i32; 3] =
+pub const STOPS: [i32; 3] =
     [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
 
 /// Whether a signal ends the program at once, with its exit status: until a run listens.

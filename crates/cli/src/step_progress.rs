@@ -3,7 +3,7 @@
 use super::ending::accuracy;
 use super::running::LoopOptions;
 use super::setup::Setup;
-use super::{hint, progress, say, signals};
+use super::{hint, progress, say, signals, tui};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::memory::measured_peak;
 use plimsoll::plan::{in_words, time_in_words};
@@ -19,6 +19,8 @@ pub struct StepProgress {
     start: Instant,
     /// Time from the program's start to the end of the first step.
     pub first_step: Option<Duration>,
+    /// The most bytes of this process in swap after a step.
+    pub most_swapped: usize,
     /// When the bar was last updated, and when the first step ended, with its number.
     shown: Instant,
     first: Option<(Instant, u64)>,
@@ -30,21 +32,37 @@ pub struct StepProgress {
     by_steps: bool,
     /// Whether the model is one of text.
     text: bool,
+    /// Whether the run is shown on the whole terminal.
+    tui: bool,
 }
 
 impl StepProgress {
     /// For a run of a program that started then.
-    pub fn new(start: Instant, running: &LoopOptions, setup: &Setup) -> Self {
+    pub fn new(start: Instant, running: &LoopOptions, setup: &Setup, tui: bool) -> Self {
         let part = if setup.data.validation.is_some() { "validation" } else { "test" };
         let (by_steps, text) = (running.validate_every.is_some(), setup.is_text());
         let (first_step, first, recent) = (None, None, (0, Duration::ZERO));
-        Self { bar: None, start, first_step, shown: start, first, recent, part, by_steps, text }
+        Self {
+            bar: None,
+            start,
+            first_step,
+            most_swapped: 0,
+            shown: start,
+            first,
+            recent,
+            part,
+            by_steps,
+            text,
+            tui,
+        }
     }
 
     /// Shows what happened, and lets a signal end the run.
     pub fn on(&mut self, event: &TrainEvent<'_>) -> Control {
+        tui::update(|view| view.on(event));
         match *event {
-            TrainEvent::Step { step, steps, loss, examples, time, .. } => {
+            TrainEvent::Step { step, steps, loss, examples, time, held, .. } => {
+                self.most_swapped = self.most_swapped.max(held.map_or(0, |held| held.swapped_bytes));
                 self.first_step.get_or_insert_with(|| self.start.elapsed());
                 self.recent.0 += examples;
                 self.recent.1 += time;
@@ -93,7 +111,7 @@ impl StepProgress {
         let left = (each * steps.saturating_sub(step) as f64 * 1e9) as u64;
         let left = if step > number { format!("  {} left", time_in_words(left)) } else { String::new() };
         let figures = format!("loss {loss:.4}  {rate:.0} samples/s  {memory}{left}");
-        if progress::on_terminal() {
+        if progress::on_terminal() && !self.tui {
             let bar = self.bar.get_or_insert_with(|| bar(steps));
             bar.set_position(step);
             bar.set_message(figures);

@@ -6,23 +6,30 @@ use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::page::{LIVE_PAGE, RunPage};
 use super::plan::{planned, refused};
+use super::profile::{Profile, Profiler};
 use super::resume::{self, Resumed};
 use super::run_folder::{self, RunFolder, WEIGHTS};
-use super::setup::{check_available, say_line_above, setup};
+use super::setup::{Setup, check_available, say_line_above, setup};
 use super::step_progress::StepProgress;
 use super::text::escaped;
+use super::tui::{self, SpaceView, View};
+use super::watching::{PROFILE, PROFILED_STEPS, TENSORBOARD};
 use super::weights::{self, start_from};
 use super::{Failure, hint, progress, ranks, refusal::plan_or_refuse, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
+use plimsoll::plan::in_words;
 use plimsoll::train::{
     BATCH_BUFFERS, BATCHES_AHEAD, DataFile, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
-    TrainError, metrics,
+    TRACE, TrainError, TrainEvent, metrics,
 };
 use serde_json::json;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often the memory of a device is measured for the terminal.
+const DEVICE_EVERY: Duration = Duration::from_millis(500);
 
 /// Plans, trains and reports; `matches` tells which flags were given.
 pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
@@ -59,6 +66,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     weights::check(options)?;
     options.page.file(options.out.as_deref())?;
     let port = options.page.port()?;
+    options.watching.check_terminal()?;
     let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
     say_line_above(&options.machine, setup.available_bytes);
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
@@ -87,6 +95,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let (host_bytes, _) = plans.sheet.host_total_and_line();
     check_available(host_bytes, setup.available_bytes)?;
+    say_swap(host_bytes, setup.available_bytes);
     let (planned_json, price) = (planned(&plans), price(&plans.sheet));
     let device_bytes = plans.sheet.host.is_some().then_some(plans.sheet.total_bytes);
     let on_heap = [
@@ -101,6 +110,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         STATE_BUFFER,
         METRICS,
         LIVE_PAGE,
+        TRACE,
+        TENSORBOARD,
+        PROFILE,
+        tui::TUI,
     ];
     let heap_cap: usize =
         plans.sheet.outside.iter().filter(|e| on_heap.contains(&e.name.as_str())).map(|e| e.bytes).sum();
@@ -144,21 +157,50 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(feed) = page.callback() {
         session.add(feed);
     }
-    if options.out.is_some() {
+    options.watching.callbacks(&mut session, &resolved(options, &setup.chosen))?;
+    // After the load sheet, which is then above the terminal's own lines.
+    let on_screen = match options.watching.tui {
+        true => {
+            let view = View::new(title(options, &setup), start, spaces(&session));
+            let failed = |e| Failure::run(format!("--tui: the terminal cannot be used: {e}"));
+            Some(tui::start(view).map_err(failed)?)
+        }
+        false => None,
+    };
+    if options.out.is_some() || on_screen.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
     drop(shown);
-    let mut steps = StepProgress::new(start, &options.running, &setup);
+    let mut steps = StepProgress::new(start, &options.running, &setup, on_screen.is_some());
     memory::trim_code();
     let shown = progress::activity("training");
-    let report = session.fit_with(&mut |event| steps.on(event));
+    let mut device_measured_at = start;
+    let profiled = options.watching.profile_steps.unwrap_or(PROFILED_STEPS);
+    let mut profiler = setup.times.clone().map(|times| Profiler::new(times, profiled));
+    let report = session.fit_with(&mut |event| {
+        if let (TrainEvent::Step { .. }, Some(profiler)) = (event, &mut profiler) {
+            profiler.step();
+        }
+        if on_screen.is_some() && device_measured_at.elapsed() >= DEVICE_EVERY {
+            device_measured_at = Instant::now();
+            let bytes = setup.trainer.device_bytes();
+            tui::update(|view| view.spaces.iter_mut().skip(1).for_each(|space| space.measured = bytes));
+        }
+        steps.on(event)
+    });
     drop(shown);
+    drop(on_screen);
+    let profile = profiler.and_then(|found| found.profile(&session.plans().plans, setup.trainer.target()));
     let report = report.map_err(interrupted)?;
     memory::trim_code();
     if let Some(folder) = &folder {
         session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
     say_skipped(&session);
+    let swapped = steps.most_swapped.max(memory::swap().map_or(0, |swap| swap.own_bytes));
+    if swapped > 0 {
+        hint(&format!("up to {} of this run were in swap: its line was not proven", in_words(swapped)));
+    }
     if let Some(reason) = &report.refused {
         hint(&format!("the best validation is lost, these are the last parameters: refused {reason}"));
     }
@@ -185,6 +227,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(price) = price {
         say(&format!("{price}; {}", measured_price(&report)));
     }
+    if let Some(profile) = &profile {
+        say(&profile.in_words());
+    }
     let mut object = planned_json;
     let heap_bytes: usize = [Tag::Program, Tag::Planning, Tag::Data].map(heap_peak).iter().sum();
     let figures = json!({
@@ -199,6 +244,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "measured_peak_bytes": measured,
         "planned_host_peak_bytes": host_figures.map(|(planned, _)| planned),
         "measured_host_peak_bytes": host_figures.and_then(|(_, measured)| measured),
+        "swapped_peak_bytes": swapped,
         "heap_peak_bytes": heap_bytes,
         "heap_limit_bytes": heap_cap,
         "planning_peak_bytes": planning_peak,
@@ -219,7 +265,6 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "test_accuracy": report.evaluation.accuracy,
         "steps": report.steps,
         "skipped": session.skipped().0,
-        "ranks": by_rank.map(|(_, objects)| objects),
         "micro_batches": report.micro_batches,
         "ending": match report.ending {
             Ending::Done => "done",
@@ -229,6 +274,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     });
     if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
         object.extend(figures.clone());
+        object.insert("profile".into(), json!(profile.as_ref().map(Profile::to_json)));
+        object.insert("ranks".into(), json!(by_rank.map(|(_, objects)| objects)));
     }
     if let Some(folder) = &folder {
         folder.write_report(&object)?;
@@ -239,6 +286,39 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         say(&object.to_string());
     }
     Ok(())
+}
+
+/// What is trained on what.
+fn title(options: &RunOptions, setup: &Setup) -> String {
+    format!("{} on {}, batch {}", options.model.model, setup.data.name, setup.batch)
+}
+
+/// The memory spaces of a session, host memory first.
+fn spaces(session: &Session) -> Vec<SpaceView> {
+    let sheet = &session.plans().sheet;
+    let (planned, line) = sheet.host_total_and_line();
+    let host = SpaceView { name: "host", line, planned, measured: None };
+    let device = sheet.host.is_some().then_some(SpaceView {
+        name: "device",
+        line: sheet.line_bytes,
+        planned: sheet.total_bytes,
+        measured: None,
+    });
+    std::iter::once(host).chain(device).collect()
+}
+
+/// Says that the line of a run is not proven, where the system is likely to swap its pages: memory is nearly full with it, or some of
+/// this process is in swap already.
+fn say_swap(planned: usize, available: Option<usize>) {
+    let Some(swap) = memory::swap().filter(|swap| swap.possible_bytes() > 0) else { return };
+    let tight = available.is_some_and(|available| planned > available - available / 5);
+    if tight || swap.own_bytes > 0 {
+        let possible = in_words(swap.possible_bytes());
+        hint(&format!(
+            "the system may move pages of this run to swap ({possible} of it): its line is then not proven; switch swap off, or \
+             draw a lower line (`plimsoll doctor` says more)"
+        ));
+    }
 }
 
 /// Prints how many records were skipped, if any.

@@ -232,7 +232,7 @@ impl Described {
         say_line_above(&options.machine, available_bytes);
         let classes = model.target().bound;
         let model = narrowed(model, &data, self.policy.precision)?;
-        let gpu = devices::gpu(&options.machine, false)?;
+        let gpu = devices::gpu(&options.machine, false, None)?;
         let (with_gpu, device_line) = (gpu.is_some(), gpu.as_ref().map_or(usize::MAX, |gpu| gpu.line_bytes));
         let cpu = || trained_executor(threads, options.spill.as_deref(), &options.run);
         let executor = gpu.map_or_else(cpu, |gpu| Ok(gpu.executor))?;

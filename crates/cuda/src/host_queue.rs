@@ -98,6 +98,12 @@ impl HostQueue {
             }
         }
         lane.done[number as usize % REMEMBERED].record(&lane.stream)?;
+        if let Some(started) = plimsoll_trace::now() {
+            // The host waits for what a trace shows: the time is that of the copy, and of what it had to wait for.
+            lane.stream.finish()?;
+            let bytes = ("bytes", plimsoll_trace::Value::Count(bytes as u64));
+            plimsoll_trace::span(started, "transfer", direction.name(), &[bytes]);
+        }
         lane.issued = number;
         if lane.recent.len() == REMEMBERED {
             lane.recent.pop_front();

@@ -37,7 +37,7 @@ pub use tar::Shards;
 pub use text::Text;
 #[cfg(feature = "tokenizers")]
 pub use text::tokens::Tokens;
-pub use tfrecord::tf_records;
+pub use tfrecord::{tf_records, tfrecord_checksum};
 
 use crate::{DataError, Dataset};
 use mnist::{EMBEDDED, EMBEDDED_TEST, EMBEDDED_TRAIN};

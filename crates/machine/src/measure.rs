@@ -1,5 +1,10 @@
 //! What this machine does, by short trials.
 
+use plimsoll_cpu::isa::{Context, Isa};
+use plimsoll_cpu::kernels::float::Float;
+use plimsoll_cpu::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace};
+use plimsoll_cpu::threads::Pool;
+use plimsoll_tensor::bf16;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Barrier;
@@ -42,6 +47,37 @@ fn triad(elements: usize, ready: &Barrier) -> f64 {
     (passes * 3 * elements * size_of::<f32>()) as f64 / start.elapsed().as_secs_f64()
 }
 
+/// Rows, columns and length of the products of a trial: 12 MiB of f32.
+const PRODUCT: usize = 1024;
+
+/// Floating-point operations per second of matrix products of f32 and of bf16 on so many threads with an instruction set, the
+/// best of a few; `None` if the threads do not start. It takes about 0.4 seconds and some 20 MiB.
+pub fn product_rates(threads: usize, isa: Isa) -> Option<[f64; 2]> {
+    let pool = Pool::new(threads).ok()?;
+    let context = Context::new(&pool, isa).ok()?;
+    Some([product_rate::<f32>(context), product_rate::<bf16>(context)])
+}
+
+fn product_rate<T: Float>(context: Context<'_>) -> f64 {
+    let spec = GemmSpec::new(PRODUCT, PRODUCT, PRODUCT);
+    let numbers =
+        || -> Vec<T> { (0..PRODUCT * PRODUCT).map(|i| T::narrow((i % 13) as f32 / 13.0)).collect() };
+    let (a, b, mut c) = (numbers(), numbers(), vec![T::ZERO; PRODUCT * PRODUCT]);
+    let matrix = |data| Mat { data, row_stride: PRODUCT, col_stride: 1 };
+    // Kernels want whole cache lines.
+    let floats = gemm_workspace::<T, T, T>(context.isa(), context.threads(), &spec) / size_of::<f32>();
+    let mut space = vec![0.0_f32; floats + 16];
+    let from = space.as_ptr().align_offset(64);
+    let (mut best, start) = (f64::INFINITY, Instant::now());
+    while best.is_infinite() || start.elapsed() < TRIAL {
+        let run = Instant::now();
+        gemm(context, &spec, matrix(&a), matrix(&b), &mut c, Epilogue::NONE, &mut space[from..]);
+        black_box(&mut c);
+        best = best.min(run.elapsed().as_secs_f64());
+    }
+    2.0 * (PRODUCT * PRODUCT * PRODUCT) as f64 / best
+}
+
 /// Free bytes of a folder's disk; `None` where the system does not tell.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
@@ -61,6 +97,12 @@ mod tests {
     fn memory_moves_bytes_and_little_memory_is_enough() {
         assert!(memory_bandwidth(2, usize::MAX) > 1e8);
         assert!(memory_bandwidth(1, 0) > 0.0);
+    }
+
+    #[test]
+    fn products_have_a_speed() {
+        let rates = product_rates(2, Isa::detect()).unwrap();
+        assert!(rates.iter().all(|rate| *rate > 1e8 && rate.is_finite()), "{rates:?}");
     }
 
     #[test]

@@ -49,6 +49,16 @@ pub enum Direction {
     Store,
 }
 
+impl Direction {
+    /// As one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Store => "store",
+        }
+    }
+}
+
 /// A queue of transfers. It does one transfer after the other, in the order of their steps; queues run side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Queue {

@@ -62,7 +62,7 @@ impl ShadowArena {
                 let byte = (from..start).find(|&i| now[i] != self.copy[i]).unwrap_or(from);
                 let (layer, op) = step_name(plan, step);
                 let reason = format!("step {step} wrote to byte {byte}, outside its buffers");
-                return Err(ExecuteError::Step { layer, op, reason });
+                return Err(ExecuteError::Step { layer: layer.into(), op, reason });
             }
             from = from.max(end);
         }

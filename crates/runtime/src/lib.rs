@@ -11,7 +11,8 @@
 //! - [`spill`]: the file that offloaded bytes are in;
 //! - `replicas`: several devices that run one step together; `shared_memory`: the transport between devices of one process;
 //! - `checked`: the mode that finds kernels that touch memory outside their buffers; `non_finite`: the search for the first
-//!   node that makes a number that is not finite; `step_times`: how long each step takes.
+//!   node that makes a number that is not finite; `step_times`: how long each step takes; `tracing`: spans and counters of
+//!   steps in a trace.
 
 pub mod arena;
 mod checked;
@@ -25,6 +26,7 @@ mod shared_memory;
 pub mod spill;
 mod step_loop;
 mod step_times;
+mod tracing;
 pub mod transfer;
 
 pub use device::{Device, KernelExecutor, Memory, Operands, SingleKernel, single_kernel};
@@ -35,15 +37,15 @@ pub use step_times::StepTimes;
 
 use plimsoll_plan::{Action, ExecutionPlan};
 
-/// The layer and op of a step, for errors.
-fn step_name(plan: &ExecutionPlan, step: usize) -> (String, &'static str) {
+/// The layer and op of a step, for errors and traces.
+fn step_name(plan: &ExecutionPlan, step: usize) -> (&str, &'static str) {
     match &plan.steps[step].action {
         Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
             let node = plan.graph.node(*node);
-            (node.layer.to_string(), node.op.name())
+            (&node.layer, node.op.name())
         }
-        Action::Copy { .. } => (String::new(), "copy"),
-        Action::Load { .. } => (String::new(), "load"),
-        Action::Store { .. } => (String::new(), "store"),
+        Action::Copy { .. } => ("", "copy"),
+        Action::Load { .. } => ("", "load"),
+        Action::Store { .. } => ("", "store"),
     }
 }

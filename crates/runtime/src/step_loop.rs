@@ -7,6 +7,7 @@ use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
 use super::step_name;
 use super::step_times::StepTimes;
+use super::tracing;
 use plimsoll_graph::{NodeId, Op};
 use plimsoll_plan::{
     BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Passing,
@@ -58,6 +59,7 @@ pub fn prepare<D: Device + 'static>(
     if let Some(times) = &options.times {
         times.start(&plans);
     }
+    let live = tracing::live_bytes(&plans);
     let shadow = options.checked.then(|| ShadowArena::new(&arena, &plans)).transpose();
     let shadow = shadow.map_err(ExecuteError::Device)?;
     let most = |count: fn(&LoweredStep<D::Call>) -> usize| {
@@ -72,6 +74,7 @@ pub fn prepare<D: Device + 'static>(
         arena,
         shadow,
         times: options.times.clone(),
+        live,
         connection: options.connection.clone(),
         extra: Extra::default(),
         device,
@@ -91,6 +94,8 @@ struct StepLoop<D: Device> {
     arena: D::Memory,
     shadow: Option<ShadowArena>,
     times: Option<Arc<StepTimes>>,
+    /// Bytes of the arena in use at each step of each plan, for a trace.
+    live: Vec<Vec<u64>>,
     connection: Option<Connection>,
     /// Of the last run.
     extra: Extra,
@@ -106,7 +111,7 @@ unsafe impl<D: Device> Send for StepLoop<D> {}
 impl<D: Device> StepLoop<D> {
     fn step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
         let step = &self.lowered[plan].steps[index];
-        self.transfers.wait_for(&step.waits)?;
+        tracing::wait(|| self.transfers.wait_for(&step.waits))?;
         let arena = &self.arena;
         let at = |region: &Region| arena.at(region.offset + micro_batch * region.stride, region.bytes);
         self.reads.clear();
@@ -127,7 +132,7 @@ impl<D: Device> StepLoop<D> {
                 self.extra.again += started.map_or(Duration::ZERO, |started| started.elapsed());
                 ran.map_err(|reason| {
                     let (layer, op) = step_name(&self.plans.plans[plan], index);
-                    ExecuteError::Step { layer, op, reason }
+                    ExecuteError::Step { layer: layer.into(), op, reason }
                 })
             }
             Command::Copy => {
@@ -175,7 +180,7 @@ impl<D: Device> StepLoop<D> {
                 });
                 ran.map_err(|reason| {
                     let (layer, op) = step_name(&self.plans.plans[plan], index);
-                    ExecuteError::Step { layer, op, reason }
+                    ExecuteError::Step { layer: layer.into(), op, reason }
                 })
             }
             Command::ChunkedUpdate(update) => {
@@ -187,7 +192,7 @@ impl<D: Device> StepLoop<D> {
                 ran.map_err(|error| match error {
                     ExecuteError::Step { reason, .. } => {
                         let (layer, op) = step_name(&self.plans.plans[plan], index);
-                        ExecuteError::Step { layer, op, reason }
+                        ExecuteError::Step { layer: layer.into(), op, reason }
                     }
                     other => other,
                 })
@@ -198,10 +203,17 @@ impl<D: Device> StepLoop<D> {
     /// Runs a step, and times it if asked to. In the checked mode, its transfers complete and the arena is compared.
     fn checked_step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
         let Some(mut shadow) = self.shadow.take() else {
-            let started = self.times.as_ref().map(|_| Instant::now());
+            let started = self.times.as_ref().filter(|times| !times.is_stopped()).map(|_| Instant::now());
+            let traced = tracing::begin(&self.plans.plans[plan], index, self.live.get(plan));
             self.step(plan, index, micro_batch)?;
-            if let (Some(times), Some(started)) = (&self.times, started) {
+            if started.is_some() || traced.is_some() {
                 self.device.finish().map_err(ExecuteError::Device)?;
+            }
+            if let Some(started) = traced {
+                let again = self.lowered[plan].steps[index].rematerialized;
+                tracing::end(&self.plans.plans[plan], index, started, micro_batch, again);
+            }
+            if let (Some(times), Some(started)) = (&self.times, started) {
                 times.record(plan, index, started);
             }
             return Ok(());

@@ -1,13 +1,17 @@
 //! How long each step of a run takes.
 
 use plimsoll_plan::PlanSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// The shortest time of each step in nanoseconds, by plan and step: what a run with [`Options::times`](crate::Options::times) fills
 /// in. A step that has not run has `u64::MAX`.
 #[derive(Debug, Default)]
-pub struct StepTimes(Mutex<Vec<Vec<u64>>>);
+pub struct StepTimes {
+    table: Mutex<Vec<Vec<u64>>>,
+    stopped: AtomicBool,
+}
 
 impl StepTimes {
     /// The steps of a plan, in its order; empty before the plan is prepared.
@@ -15,8 +19,17 @@ impl StepTimes {
         self.table().get(plan).cloned().unwrap_or_default()
     }
 
+    /// Records nothing from now on.
+    pub fn stop(&self) {
+        self.stopped.store(true, Relaxed);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
+    }
+
     fn table(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn start(&self, plans: &PlanSet) {

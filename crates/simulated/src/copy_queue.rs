@@ -175,7 +175,12 @@ impl Inner {
             };
             let failed = lanes.failed.is_some();
             drop(lanes);
+            let started = plimsoll_trace::now();
             let outcome = if failed { Ok(()) } else { self.move_bytes(request, &mut free_at) };
+            if let Some(started) = started {
+                let bytes = ("bytes", plimsoll_trace::Value::Count(request.bytes as u64));
+                plimsoll_trace::span(started, "transfer", request.direction.name(), &[bytes]);
+            }
             let mut lanes = self.lock();
             if let Err(error) = outcome {
                 lanes.failed.get_or_insert(error);

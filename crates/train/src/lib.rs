@@ -53,10 +53,11 @@ mod trainer;
 pub use error::TrainError;
 pub use files::{
     DataFile, EVENTS_FILE, Loaded, MANIFEST, Names, RunEvent, RunEventKind, RunEvents, RunLog,
-    STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, WeightsFile, checkpoints, read_events, write_atomically,
+    STATE_BUFFER_BYTES, TensorBoard, TrainState, WEIGHTS_FILE, WeightsFile, checkpoints, read_events,
+    write_atomically,
 };
 pub use plimsoll_plan::sheet::{
-    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
+    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, TRACE,
 };
 pub use predictor::{Likely, Predictions, Predictor, PredictorBuilder, likeliest};
 pub use progress::Progress;

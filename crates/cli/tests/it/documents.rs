@@ -122,6 +122,8 @@ fn flags_in_the_documents_exist() {
         "zoo",
         "devices",
         "doctor",
+        "compare",
+        "plot",
         "completions",
         "man",
     ];

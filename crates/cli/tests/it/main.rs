@@ -24,4 +24,5 @@ mod run_ends;
 mod start_weights;
 mod table_data;
 mod training_loop;
+mod watching;
 mod weight_names;

@@ -57,6 +57,8 @@ struct Job {
     tasks: usize,
     /// Its lifetime is erased: it outlives the run because [`Pool::run`] returns only after the last worker.
     f: Option<*const Task<'static>>,
+    /// The kernel, while a trace is recorded.
+    kernel: Option<&'static str>,
 }
 
 // SAFETY: `job` is written by the caller between runs only, and read by a worker only after it has joined an
@@ -73,7 +75,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             next: AtomicUsize::new(0),
-            job: UnsafeCell::new(Job { tasks: 0, f: None }),
+            job: UnsafeCell::new(Job { tasks: 0, f: None, kernel: None }),
             busy: AtomicBool::new(false),
             started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -164,7 +166,7 @@ impl Shared {
     fn run(&self, tasks: usize, f: &Task<'_>) -> Option<Box<dyn Any + Send>> {
         // SAFETY: only the lifetime changes, and no worker holds the pointer after this function returns.
         let f: *const Task<'static> = unsafe { std::mem::transmute(f as *const Task<'_>) };
-        let job = Job { tasks, f: Some(f) };
+        let job = Job { tasks, f: Some(f), kernel: plimsoll_trace::kernel() };
         // SAFETY: no run is open and no worker is active, so nobody else reads or writes the job.
         unsafe { *self.job.get() = job };
         self.next.store(0, Ordering::Relaxed);
@@ -219,7 +221,12 @@ impl Shared {
             seen = epoch;
             // SAFETY: joining succeeded, so the caller leaves the job alone until this worker has left.
             let job = unsafe { *self.job.get() };
+            let started = job.kernel.and_then(|_| plimsoll_trace::now());
             self.drain(job, worker);
+            // The caller's own share lies inside its span of the whole kernel.
+            if let (Some(kernel), Some(started)) = (job.kernel, started) {
+                plimsoll_trace::span(started, "kernel", kernel, &[]);
+            }
             let before = self.state.fetch_sub(1, Ordering::SeqCst);
             if before & (ACTIVE | OPEN) == 1 && self.caller_sleeps.load(Ordering::SeqCst) {
                 drop(self.locked());

@@ -12,6 +12,7 @@ use crate::{
     DataError, Dataset, ImageOptions, Kind, OpenOptions, Pipeline, Record, Schema, Source, Stream, Streamed,
 };
 use example::Layout;
+pub use reader::tfrecord_checksum;
 use reader::{BUFFER, FOOTER, HEADER, Reader, announced, check_sum, origin};
 use std::fs::File;
 use std::io::Read;

@@ -8,6 +8,7 @@ use crate::transforms::stage::Step;
 use crate::{Cursor, DataError, Place, Record, Schema};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// The outcome of [`Shared::make_record`].
 pub(super) enum Progress {
@@ -78,7 +79,9 @@ impl Shared {
                     let (slot, row) = self.assign_row(&mut dispatcher, false);
                     drop(dispatcher);
                     let index = cursor.example as usize;
+                    let started = plimsoll_trace::now();
                     let made = guarded(|| source.read(index, &mut output, scratch));
+                    record_span(started, "record", cursor);
                     let made = made.map_err(|e| e.of(|| source.origin(index, cursor.epoch)));
                     self.finish((slot, row, cursor.epoch), &mut output, made);
                 }
@@ -89,7 +92,9 @@ impl Shared {
                     let mut input = between.map(|schema| Record::over(schema, first));
                     let record = input.as_mut().unwrap_or(&mut output);
                     record.stop = Some(&self.stop);
+                    let started = plimsoll_trace::now();
                     let more = guarded(|| self.next_of_stream(&mut dispatcher, record, rest));
+                    record_span(started, "next of stream", cursor);
                     let (origin, bucket) = (record.place.origin, record.bucket);
                     match more {
                         Ok(false) => {
@@ -278,6 +283,14 @@ fn row_of<'c>(columns: &'c [Vec<Rows>], dispatcher: &Dispatcher) -> Record<'c> {
     unsafe { row(&columns[dispatcher.bucket], dispatcher.row) }
 }
 
+/// A span of the trace for a record that was read.
+fn record_span(started: Option<Instant>, name: &str, cursor: Cursor) {
+    if let Some(started) = started {
+        let number = ("record", plimsoll_trace::Value::Count(cursor.example));
+        plimsoll_trace::span(started, "input", name, &[number]);
+    }
+}
+
 /// Runs the steps after a stream on a record.
 fn run_steps(
     steps: &[Step],
@@ -287,12 +300,12 @@ fn run_steps(
 ) -> Result<(), DataError> {
     match steps {
         [] => output.copy_from(input),
-        [last] => last.stage.apply(input, output, scratch),
+        [last] => last.apply(input, output, scratch),
         [step, rest @ ..] => {
             let (own, left) = scratch.split_at_mut(step.output.capacity());
             let mut between = Record::over(&step.output, own);
             between.place = input.place;
-            step.stage.apply(input, &mut between, left)?;
+            step.apply(input, &mut between, left)?;
             run_steps(rest, &mut between, output, left)
         }
     }

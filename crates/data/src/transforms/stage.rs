@@ -19,6 +19,13 @@ pub trait Stage: Send + Sync {
         scratch: &mut [u8],
     ) -> Result<(), DataError>;
 
+    /// Its name in traces: that of its type.
+    fn name(&self) -> &'static str {
+        let name = std::any::type_name::<Self>();
+        let path = name.split('<').next().unwrap_or(name);
+        path.rsplit("::").next().unwrap_or(path)
+    }
+
     /// Bytes of scratch that one thread needs for records of `input`.
     fn scratch_bytes(&self, input: &Schema) -> usize {
         let _ = input;
@@ -83,6 +90,21 @@ impl Step {
         let mut input = Record::over(&self.input, own);
         input.place = output.place;
         read(&mut input, rest)?;
-        self.stage.apply(&mut input, output, rest).map_err(|error| error.of(origin))
+        self.apply(&mut input, output, rest).map_err(|error| error.of(origin))
+    }
+
+    /// Runs the stage, with a span in the trace.
+    pub fn apply(
+        &self,
+        input: &mut Record<'_>,
+        output: &mut Record<'_>,
+        scratch: &mut [u8],
+    ) -> Result<(), DataError> {
+        let started = plimsoll_trace::now();
+        let applied = self.stage.apply(input, output, scratch);
+        if let Some(started) = started {
+            plimsoll_trace::span(started, "input", self.stage.name(), &[]);
+        }
+        applied
     }
 }

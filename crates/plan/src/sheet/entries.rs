@@ -16,6 +16,8 @@ pub const OUTPUTS: &str = "outputs";
 pub const STATE_BUFFER: &str = "state buffer";
 /// Metrics.
 pub const METRICS: &str = "metrics";
+/// The trace of the first steps.
+pub const TRACE: &str = "trace";
 /// The heap.
 pub const HEAP_CAP: &str = "heap cap";
 /// Making the plans, before the arena is mapped.

@@ -9,7 +9,7 @@ mod words;
 pub(crate) use build::load_sheet;
 pub use entries::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, PAGE_TABLES, PLANNING,
-    STATE_BUFFER, process_heap, process_planning,
+    STATE_BUFFER, TRACE, process_heap, process_planning,
 };
 pub(crate) use entries::{
     graphs_heap_bytes, heap_cap, largest_arena, link_staging, page_tables, planning, planning_bytes,

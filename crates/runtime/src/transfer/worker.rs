@@ -15,9 +15,15 @@ impl Shared {
         self.locked().workers_started += 1;
         self.completed.notify_all();
         while let Some(chunk) = self.take() {
+            let started = plimsoll_trace::now();
             // SAFETY: the chunk's memory is the queue's until its request has completed, no other chunk shares it, and
             // each worker has a staging buffer of its own.
             let outcome = unsafe { self.transfer(&chunk, staging) };
+            if let Some(started) = started {
+                let name = if chunk.kind == Kind::Load { "read" } else { "write" };
+                let bytes = ("bytes", plimsoll_trace::Value::Count(chunk.bytes as u64));
+                plimsoll_trace::span(started, "transfer", name, &[bytes]);
+            }
             self.finish(&chunk, outcome);
         }
     }

@@ -1,4 +1,5 @@
-//! Files of a run: weights, checkpoints, what the data decided, and the run log (`run_log.rs` writes it, `events.rs` reads it).
+//! Files of a run: weights, checkpoints, what the data decided, the run log (`run_log.rs` writes it, `events.rs` reads it), and what
+//! TensorBoard reads.
 //!
 //! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
 //! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
@@ -11,6 +12,7 @@ mod events;
 pub(crate) mod layout;
 mod run_log;
 pub(crate) mod tensor_file;
+mod tensorboard;
 pub(crate) mod weights;
 
 pub use checkpoint::TrainState;
@@ -20,6 +22,7 @@ pub use data_file::DataFile;
 pub use events::{RunEvent, RunEventKind, RunEvents, read_events};
 pub use run_log::{EVENTS_FILE, RunLog};
 pub use tensor_file::write_atomically;
+pub use tensorboard::TensorBoard;
 pub use weights::{Loaded, Names, WEIGHTS_FILE, WeightsFile};
 
 /// Bytes of the buffer through which states pass chunk by chunk, on their way to and from files.

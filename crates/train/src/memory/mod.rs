@@ -56,6 +56,46 @@ pub fn group_limit() -> Option<usize> {
     (limit < total().unwrap_or(usize::MAX)).then_some(limit)
 }
 
+/// Swap, to which the system may move pages of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swap {
+    /// Of the host.
+    pub total_bytes: usize,
+    /// Of that, in use by anybody.
+    pub used_bytes: usize,
+    /// What the control groups of this process allow it.
+    pub allowed_bytes: usize,
+    /// What of this process is there now.
+    pub own_bytes: usize,
+}
+
+impl Swap {
+    /// What this process may still have swapped: with none of it, a line that was planned is a line that holds.
+    pub fn possible_bytes(self) -> usize {
+        self.total_bytes.min(self.allowed_bytes)
+    }
+}
+
+/// The swap of this machine, as this process may use it; `None` where the system does not tell.
+pub fn swap() -> Option<Swap> {
+    let total_bytes = meminfo("SwapTotal")?;
+    let used_bytes = total_bytes.saturating_sub(meminfo("SwapFree").unwrap_or(0));
+    let allowed_bytes = group_files().into_iter().filter_map(swap_limit).min().unwrap_or(usize::MAX);
+    Some(Swap { total_bytes, used_bytes, allowed_bytes, own_bytes: status("VmSwap").unwrap_or(0) })
+}
+
+/// The swap that a control group allows: version 2 states it, version 1 states it together with memory.
+fn swap_limit(GroupFiles { folder, version_two }: GroupFiles) -> Option<usize> {
+    let read = |file: &str| -> Option<usize> {
+        fs::read_to_string(format!("{folder}/{file}")).ok()?.trim().parse().ok()
+    };
+    if version_two {
+        return read("memory.swap.max");
+    }
+    let (both, memory) = (read("memory.memsw.limit_in_bytes")?, read("memory.limit_in_bytes")?);
+    Some(both.saturating_sub(memory))
+}
+
 /// A size from `/proc/meminfo`, in bytes.
 fn meminfo(name: &str) -> Option<usize> {
     sized(&fs::read_to_string("/proc/meminfo").ok()?, name)
@@ -73,32 +113,28 @@ struct Group {
     free_bytes: usize,
 }
 
-/// The control groups of this process that limit memory, cgroup v1 or v2, ancestors included.
-fn groups() -> Vec<Group> {
+/// The folder of a control group's files.
+struct GroupFiles {
+    folder: String,
+    version_two: bool,
+}
+
+/// The control groups of this process that account for memory, cgroup v1 or v2, ancestors included.
+fn group_files() -> Vec<GroupFiles> {
     let mut found = Vec::new();
     for line in fs::read_to_string("/proc/self/cgroup").unwrap_or_default().lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
-        let (root, limit, usage) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
-            c if c.split(',').any(|c| c == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
-            }
+        let (root, version_two) = match controllers {
+            "" => ("/sys/fs/cgroup", true),
+            c if c.split(',').any(|c| c == "memory") => ("/sys/fs/cgroup/memory", false),
             _ => continue,
         };
         let mut path = path.trim_end_matches('/');
         loop {
-            let read = |file: &str| -> Option<usize> {
-                fs::read_to_string(format!("{root}{path}/{file}")).ok()?.trim().parse().ok()
-            };
-            if let Some(limit_bytes) = read(limit) {
-                // The kernel drops file cache when memory is short.
-                let used =
-                    read(usage).unwrap_or(0).saturating_sub(droppable(&format!("{root}{path}/memory.stat")));
-                found.push(Group { limit_bytes, free_bytes: limit_bytes.saturating_sub(used) });
-            }
+            found.push(GroupFiles { folder: format!("{root}{path}"), version_two });
             match path.rfind('/') {
                 Some(end) => path = &path[..end],
                 None => break,
@@ -106,6 +142,24 @@ fn groups() -> Vec<Group> {
         }
     }
     found
+}
+
+/// The control groups of this process that limit memory.
+fn groups() -> Vec<Group> {
+    let group = |GroupFiles { folder, version_two }: GroupFiles| {
+        let (limit, usage) = match version_two {
+            true => ("memory.max", "memory.current"),
+            false => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        };
+        let read = |file: &str| -> Option<usize> {
+            fs::read_to_string(format!("{folder}/{file}")).ok()?.trim().parse().ok()
+        };
+        let limit_bytes = read(limit)?;
+        // The kernel drops file cache when memory is short.
+        let used = read(usage).unwrap_or(0).saturating_sub(droppable(&format!("{folder}/memory.stat")));
+        Some(Group { limit_bytes, free_bytes: limit_bytes.saturating_sub(used) })
+    };
+    group_files().into_iter().filter_map(group).collect()
 }
 
 /// File cache of a control group, in bytes.

@@ -31,6 +31,23 @@ pub trait Callback {
         Ok(Control::Continue)
     }
 
+    /// Whether it reads the parameters after this step. They then come to [`Callback::on_parameter`] after the step's event.
+    fn reads_parameters(&self, _step: u64) -> bool {
+        false
+    }
+
+    /// The next values of a parameter, in their order; `last` if there are no more of it. An error ends the run, with a
+    /// checkpoint.
+    fn on_parameter(
+        &mut self,
+        _step: u64,
+        _name: &str,
+        _values: &mut dyn Iterator<Item = f64>,
+        _last: bool,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
     /// A factor of the learning rate in step `step` (from 0) of `steps`, on top of the trainer's schedule.
     fn scale(&mut self, _step: u64, _steps: u64) -> f64 {
         1.0
@@ -65,6 +82,28 @@ impl<'a> Listeners<'a> {
         let all = self.callbacks.iter().try_fold(own, |most, c| Ok(most.max(c.borrow_mut().on(event)?)));
         self.failed |= all.is_err();
         all
+    }
+
+    /// Whether a callback reads the parameters after a step.
+    pub fn read_parameters(&self, step: u64) -> bool {
+        self.callbacks.iter().any(|callback| callback.borrow().reads_parameters(step))
+    }
+
+    /// Gives values of a parameter to those who read them.
+    pub fn show_parameter(
+        &mut self,
+        step: u64,
+        name: &str,
+        values: impl Iterator<Item = f64> + Clone,
+        last: bool,
+    ) -> Result<(), TrainError> {
+        let readers = self.callbacks.iter().filter(|callback| callback.borrow().reads_parameters(step));
+        for callback in readers {
+            let shown = callback.borrow_mut().on_parameter(step, name, &mut values.clone(), last);
+            self.failed |= shown.is_err();
+            shown?;
+        }
+        Ok(())
     }
 
     /// The callbacks' factor of the learning rate in a step.

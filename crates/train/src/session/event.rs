@@ -57,6 +57,8 @@ pub enum TrainEvent<'e> {
         data: Duration,
         /// What the process holds after the step, where the trainer watches it.
         held: Option<Held>,
+        /// The learning rate of the step, where the optimizer has one.
+        learning_rate: Option<f64>,
         /// The loss scale, in f16.
         scale: Option<Scale>,
     },

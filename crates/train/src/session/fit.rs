@@ -2,6 +2,7 @@
 
 use super::callback::Listeners;
 use super::log::StepLog;
+use super::trace::TracedStep;
 use super::watch::Guard;
 use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Saved, Session, TrainEvent};
 use crate::TrainError;
@@ -77,6 +78,9 @@ impl Session {
             self.save_checkpoint()?;
         }
         while log.done() < steps && control < Control::Stop {
+            if let Some(trace) = &mut self.trace {
+                trace.begin(self.trainer.watch.as_ref().and_then(|watch| watch.held()));
+            }
             let start = Instant::now();
             let Some(batch) = batches.next()? else {
                 self.cursor = batches.cursor();
@@ -87,6 +91,7 @@ impl Session {
             let loss = match self.run_step(batch) {
                 Ok(loss) => loss,
                 Err(error) => {
+                    self.trace = None;
                     // The replay starts a pipeline of its own: two would hold more than was planned.
                     drop(batches);
                     return Err(self.explain(error, last_loss, listeners));
@@ -99,8 +104,32 @@ impl Session {
             let epoch = self.epoch(step);
             let scale = self.scale()?;
             let held = self.trainer.watch.as_ref().and_then(|watch| watch.held());
-            let event = TrainEvent::Step { step, steps, epoch, loss, examples, time, data, held, scale };
+            self.end_trace(TracedStep {
+                step,
+                loss,
+                examples,
+                started: start,
+                times: [time, data],
+                held,
+                device_bytes: None,
+            })?;
+            let learning_rate = self.learning_rate();
+            let event = TrainEvent::Step {
+                step,
+                steps,
+                epoch,
+                loss,
+                examples,
+                time,
+                data,
+                held,
+                learning_rate,
+                scale,
+            };
             control = listeners.notify(&event)?;
+            if listeners.read_parameters(step) {
+                self.show_parameters(step, listeners)?;
+            }
             let mut overload = None;
             if let Some(guard) = &mut guard {
                 let (event, held) = guard.check(step);
@@ -175,6 +204,20 @@ impl Session {
         let scale = self.scale()?;
         let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale);
         Ok(Report { refused, validation, ..report })
+    }
+
+    /// Ends the traced part of a step.
+    fn end_trace(&mut self, done: TracedStep) -> Result<(), TrainError> {
+        let Some(trace) = &mut self.trace else { return Ok(()) };
+        let device_bytes = self.trainer.device_bytes();
+        let ended = trace.end(&TracedStep { device_bytes, ..done });
+        match &ended {
+            Ok(true) => {}
+            Ok(false) => self.trace = None,
+            // The file of the trace failed, not the step: the states are good.
+            Err(_) => drop(self.save_on_exit()),
+        }
+        ended.map(|_| ())
     }
 
     /// Whether a validation is due after this many steps of the run.

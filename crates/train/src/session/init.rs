@@ -88,6 +88,17 @@ pub(crate) fn parameter_of(state: &StatePlacement) -> Option<&str> {
     (state.role == Role::Average).then_some(name)
 }
 
+/// A number of a float type from the bytes of its element; NaN for other types.
+pub(super) fn number(dtype: DType, element: &[u8]) -> f64 {
+    match (dtype, element) {
+        (DType::F32, &[a, b, c, d]) => f64::from(f32::from_ne_bytes([a, b, c, d])),
+        (DType::F64, &[a, b, c, d, e, f, g, h]) => f64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+        (DType::BF16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f64(),
+        (DType::F16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f64(),
+        _ => f64::NAN,
+    }
+}
+
 /// Appends a number as an element.
 pub(super) fn push(bytes: &mut Vec<u8>, dtype: DType, value: f64) {
     match dtype {

@@ -4,7 +4,7 @@
 //! - `batch_plan.rs` and `feed.rs`: which plan a batch runs, and the inputs it gets;
 //! - `evaluate.rs`: evaluation and prediction; `states.rs`, `init.rs`, `checkpoints.rs`: reading and writing states;
 //! - `event.rs`, `callback.rs`, `watch.rs`, `log.rs`: what a run reports; `monitor.rs`, `schedule.rs`: what it remembers of
-//!   validations; `diverged.rs`: the search for the first number that is not finite.
+//!   validations; `diverged.rs`: the search for the first number that is not finite; `trace.rs`: the trace of the first steps.
 
 mod batch_plan;
 mod callback;
@@ -21,6 +21,7 @@ mod schedule;
 mod show_progress;
 mod states;
 mod step;
+mod trace;
 mod watch;
 
 pub use callback::{Callback, EarlyStopping, OwnSchedule};
@@ -48,6 +49,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use trace::StepTrace;
 
 /// A trainer's plan with its memory: trains, evaluates, predicts. Dropping it frees the memory.
 pub struct Session {
@@ -61,6 +63,8 @@ pub struct Session {
     /// The optimizer's settings for this step, and the same as elements.
     settings: Vec<f64>,
     setting_bytes: Vec<Vec<u8>>,
+    /// Which of the settings is the learning rate.
+    learning_rate_setting: Option<usize>,
     /// Labels, row weights and example numbers of the current batch.
     feed: Feed,
     /// The plan that ran last, whose outputs are still in the arena.
@@ -99,6 +103,8 @@ pub struct Session {
     /// The trainer's metrics.
     metrics: Vec<Box<dyn Metric>>,
     callbacks: Vec<Rc<RefCell<dyn Callback>>>,
+    /// The trace of its first steps.
+    trace: Option<StepTrace>,
 }
 
 impl Session {
@@ -108,7 +114,9 @@ impl Session {
         others: &[Arc<PlanSet>],
         data: Dataset,
     ) -> Result<Self, TrainError> {
-        let setting_count = trainer.optimizer.setting_names().len();
+        let settings = trainer.optimizer.setting_names();
+        let learning_rate_setting = settings.iter().position(|name| name == "rate");
+        let setting_count = settings.len();
         let inputs = trainer.max_over_models(|model| model.inputs().len()) + 4 + setting_count;
         if inputs > MAX_INPUTS {
             return Err(TrainError::Setting(format!(
@@ -130,6 +138,8 @@ impl Session {
             true => data.train.fingerprint()?,
             false => String::new(),
         };
+        // What is prepared looks whether there is one.
+        let trace = trainer.trace.as_ref().map(StepTrace::create).transpose()?;
         let mut prepared = prepare(&trainer, &data, &plans, others)?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         let values = trainer.model.initial_values();
@@ -151,6 +161,7 @@ impl Session {
             batch_plans,
             settings: vec![0.0; setting_count],
             setting_bytes: (0..setting_count).map(|_| Vec::with_capacity(8)).collect(),
+            learning_rate_setting,
             feed: Feed::new(trainer.shared_models(), largest),
             ran: None,
             output_buffer,
@@ -172,6 +183,7 @@ impl Session {
             validated: 0,
             metrics,
             callbacks: trainer.callbacks.clone(),
+            trace,
             trainer: Rc::new(trainer),
             data: Rc::new(data),
         })

@@ -1,5 +1,7 @@
 //! Reading, writing, loading and saving a session's states.
 
+use super::callback::Listeners;
+use super::init::number;
 use super::{Session, parameter_of};
 use crate::files::checkpoint_folder::newest;
 use crate::files::tensor_file::{Live, States};
@@ -40,6 +42,25 @@ impl Session {
         self.prepared.read_state(index, 0, &mut bytes)?;
         tensor.copy_from_bytes(&bytes);
         Ok(tensor)
+    }
+
+    /// Shows every parameter to the callbacks that read them, through the state buffer.
+    pub(super) fn show_parameters(&self, step: u64, listeners: &mut Listeners<'_>) -> Result<(), TrainError> {
+        let buffer = &mut self.buffer.borrow_mut();
+        for (index, state) in self.plans.states.iter().enumerate() {
+            let (bytes, dtype) = (state.ty.bytes(), state.ty.dtype);
+            if state.role != Role::Parameter || !dtype.is_float() {
+                continue;
+            }
+            for from in (0..bytes).step_by(buffer.len()) {
+                let count = buffer.len().min(bytes - from);
+                self.prepared.read_state(index, from, &mut buffer[..count])?;
+                let values =
+                    buffer[..count].chunks_exact(dtype.bytes()).map(|element| number(dtype, element));
+                listeners.show_parameter(step, &state.name, values, from + count == bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Replaces a state.

@@ -113,6 +113,11 @@ impl Session {
         Ok(())
     }
 
+    /// The learning rate of the step that ran last, where the optimizer has one.
+    pub(super) fn learning_rate(&self) -> Option<f64> {
+        self.learning_rate_setting.and_then(|setting| self.settings.get(setting).copied())
+    }
+
     /// The loss scale and the number of skipped steps, in f16.
     pub fn scale(&self) -> Result<Option<Scale>, TrainError> {
         let Some(states) = self.loss_scale_states else { return Ok(None) };

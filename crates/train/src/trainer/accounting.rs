@@ -7,8 +7,9 @@ use super::{BatchKind, BatchType, Trainer};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, Pipeline};
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
-use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS};
+use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS, TRACE};
 use plimsoll_plan::{Entry, LoadSheet};
+use plimsoll_trace::BUFFER_BYTES;
 use plimsoll_transform::LOSS;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ impl Trainer {
     ) -> Vec<Entry> {
         let mut outside: Vec<Entry> = self.metrics_entry().into_iter().chain(self.outside.clone()).collect();
         outside.extend(self.chosen_executor().host_entries());
+        outside.extend(self.per_node_entries(graphs));
         if self.heap_bytes.is_some() {
             outside.extend(self.input_entries(data, &self.batch_types(data, micro_batches)));
         }
@@ -38,6 +40,20 @@ impl Trainer {
         let bytes = self.metrics.iter().fold(0usize, |sum, metric| sum.saturating_add(metric.bytes(classes)));
         let names: Vec<String> = self.metrics.iter().map(ToString::to_string).collect();
         (!names.is_empty()).then(|| Entry::new(METRICS, bytes, names.join(", ")))
+    }
+
+    /// What grows with the graphs: the trace, with the bytes in use at each step of the plans, and what was declared.
+    fn per_node_entries(&self, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry> {
+        let nodes: usize = graphs.iter().map(|(_, graph)| graph.nodes.len()).sum();
+        let trace = self.trace.as_ref().map(|settings| {
+            let what = if settings.steps == 1 { "step" } else { "steps" };
+            let note = format!("buffer of the trace of {} {what}", settings.steps);
+            Entry::new(TRACE, BUFFER_BYTES + nodes * size_of::<u64>(), note)
+        });
+        let each = self.outside_per_node.iter().map(|entry| {
+            Entry::new(entry.name.clone(), entry.bytes.saturating_mul(nodes), entry.note.clone())
+        });
+        trace.into_iter().chain(each).collect()
     }
 
     /// The input's memory: batches with their labels, row weights and example numbers, and the shares of the training and test

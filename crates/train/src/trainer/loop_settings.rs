@@ -1,4 +1,4 @@
-//! Settings of the training loop: checkpoints, validations, time limit.
+//! Settings of the training loop: checkpoints, validations, time limit, trace.
 
 use super::Trainer;
 use crate::Monitor;
@@ -15,7 +15,26 @@ pub(crate) struct CheckpointSettings {
     pub every: Option<u64>,
 }
 
+/// Where the trace of the first steps is written.
+#[derive(Clone, Debug)]
+pub(crate) struct TraceSettings {
+    pub path: PathBuf,
+    pub steps: u64,
+}
+
 impl Trainer {
+    /// Writes a trace of the first `steps` steps of a session, at least one, to a file that Perfetto shows (ui.perfetto.dev):
+    /// kernels of every thread, transfers, input workers, and memory. A process writes one trace at a time.
+    ///
+    /// ```no_run
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_train::Trainer;
+    /// let trainer = Trainer::new(zoo::lenet(), AdamW::new(1e-3)).trace("lenet.pftrace", 5);
+    /// ```
+    pub fn trace(self, path: impl Into<PathBuf>, steps: u64) -> Self {
+        Self { trace: Some(TraceSettings { path: path.into(), steps: steps.max(1) }), ..self }
+    }
+
     /// Saves checkpoints in this folder: after every `every` steps, after the best validation so far, and when
     /// [`crate::Session::fit`] ends or is stopped.
     pub fn checkpoints(self, folder: impl Into<PathBuf>, every: Option<u64>) -> Self {

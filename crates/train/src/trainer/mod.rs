@@ -35,9 +35,10 @@ use crate::progress::{Listen, Progress};
 use crate::{Callback, Control, Monitor, Schedule, ShowProgress, Watch};
 use executor::ChosenExecutor;
 use loop_settings::CheckpointSettings;
+pub(crate) use loop_settings::TraceSettings;
 use plan_cache::PlanCache;
 use plimsoll_nn::{Model, Optimizer, Policy, step};
-use plimsoll_plan::{Entry, Size};
+use plimsoll_plan::{Entry, Size, Target};
 use plimsoll_transform::Pass;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -75,6 +76,7 @@ pub struct Trainer {
     pub(crate) steps_per_epoch: Option<u64>,
     pub(crate) time_limit: Option<Duration>,
     pub(crate) notes: BTreeMap<String, String>,
+    pub(crate) trace: Option<TraceSettings>,
     pub(crate) watch: Option<Rc<dyn Watch>>,
     progress: Option<Listen>,
     line_bytes: usize,
@@ -82,6 +84,8 @@ pub struct Trainer {
     process: Option<Process>,
     device_line_bytes: usize,
     outside: Vec<Entry>,
+    /// Entries of so many bytes for each node of the graphs.
+    outside_per_node: Vec<Entry>,
     heap_bytes: Option<usize>,
     /// `None`: as few as the line allows.
     micro_batches: Option<usize>,
@@ -120,12 +124,14 @@ impl Trainer {
             steps_per_epoch: None,
             time_limit: None,
             notes: BTreeMap::new(),
+            trace: None,
             watch: None,
             progress: None,
             line_bytes: usize::MAX,
             process: Some(Process::default()),
             device_line_bytes: usize::MAX,
             outside: Vec::new(),
+            outside_per_node: Vec::new(),
             heap_bytes: None,
             micro_batches: None,
             split_batch_norm: false,
@@ -290,6 +296,17 @@ impl Trainer {
     pub fn outside(mut self, entry: Entry) -> Self {
         self.outside.push(entry);
         self
+    }
+
+    /// Declares memory outside the arena that grows with the model: the entry's bytes are for each node of a run's graphs.
+    pub fn outside_per_node(mut self, entry: Entry) -> Self {
+        self.outside_per_node.push(entry);
+        self
+    }
+
+    /// The target that runs of this trainer are planned for.
+    pub fn target(&self) -> &dyn Target {
+        self.chosen_executor().target()
     }
 
     /// Puts entries in front of those that were declared.

@@ -17,15 +17,15 @@ pub(super) fn origin(files: &Files, file: usize, offset: u64) -> String {
     format!("`{}` at byte {offset}", files.path(file).display())
 }
 
-/// The masked CRC that TensorFlow writes.
-fn masked_crc(bytes: &[u8]) -> u32 {
+/// The checksum of TFRecord files, a masked CRC-32C: of a record's length, and of the record.
+pub fn tfrecord_checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// The length that a header announces.
 pub(super) fn announced(header: &[u8; HEADER]) -> Result<u64, DataError> {
     let (size, sum) = header.split_at(8);
-    if masked_crc(size).to_le_bytes() != *sum {
+    if tfrecord_checksum(size).to_le_bytes() != *sum {
         let reason =
             "the checksum of a record's length is wrong: the file is damaged, or not a TFRecord file";
         return Err(DataError::Corrupt { reason: reason.into() });
@@ -38,7 +38,7 @@ pub(super) fn announced(header: &[u8; HEADER]) -> Result<u64, DataError> {
 }
 
 pub(super) fn check_sum(record: &[u8], sum: [u8; FOOTER]) -> Result<(), DataError> {
-    if masked_crc(record).to_le_bytes() != sum {
+    if tfrecord_checksum(record).to_le_bytes() != sum {
         return Err(DataError::Corrupt { reason: "the checksum of the record is wrong".into() });
     }
     Ok(())
