@@ -10,6 +10,7 @@ pub use super::machine_flags::{Device, DeviceMemory, MachineOptions, SpillSpeed}
 use super::manual::{PLAN_EXAMPLES, TRAIN_EXAMPLES};
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
+use super::prune::PruneOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -290,6 +291,8 @@ pub struct RunOptions {
     #[command(flatten)]
     pub update: UpdateOptions,
     #[command(flatten)]
+    pub prune: PruneOptions,
+    #[command(flatten)]
     pub running: LoopOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
@@ -375,7 +378,7 @@ pub struct PlanOptions {
         "data", "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
-        "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
+        "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "prune", "prune_schedule", "prune_layers", "schedule", "warmup",
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "curve", "max_batch", "batches",

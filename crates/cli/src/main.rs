@@ -19,6 +19,7 @@ mod plan;
 mod precision;
 mod predict;
 mod progress;
+mod prune;
 mod refusal;
 mod refusal_cache;
 mod resume;

@@ -69,7 +69,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
     let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
-    let all = all.chain(options.running.flags());
+    let all = all.chain(options.prune.flags()).chain(options.running.flags());
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 

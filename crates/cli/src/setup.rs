@@ -128,7 +128,15 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch.min(most);
     let rate = options.update.rate()?;
     let (inputs, classes) = (model.inputs(), model.target().bound.is_some());
-    let trainer = Trainer::new(model, options.update.optimizer()?);
+    let synthetic = applies::is(&name, Family::Synthetic);
+    let sparsity =
+        options.prune.sparsity(run_steps(options, synthetic, examples.div_ceil(batch * accumulate)))?;
+    let optimizer = options.update.optimizer()?;
+    let optimizer = match sparsity {
+        Some(sparsity) => options.prune.around(sparsity, optimizer),
+        None => optimizer,
+    };
+    let trainer = Trainer::new(model, optimizer);
     let (trainer, device_line) = match options.devices.logical(options, threads, line_bytes)? {
         Some(devices) => (trainer.replicas(&devices), None),
         None => {
@@ -168,13 +176,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     for &pass in &options.without {
         trainer = trainer.without(pass);
     }
-    let chosen = [("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+    let mut chosen = vec![("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+    chosen.extend(sparsity.map(|sparsity| ("prune-schedule", sparsity.to_string())));
     if let Some(folder) = &options.out {
         trainer = trainer.checkpoints(folder, options.save_every);
         let notes = resume::notes(options, &chosen);
         trainer = notes.into_iter().fold(trainer, |trainer, (key, value)| trainer.note(key, value));
     }
-    let synthetic = applies::is(&name, Family::Synthetic);
     trainer = match (options.steps, options.epochs) {
         (Some(0), _) => return Err(Failure::usage("--steps must be at least 1")),
         (Some(steps), _) if steps > MOST_STEPS => {
@@ -189,7 +197,6 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     if trainer.total_steps(&data) > MOST_STEPS {
         return Err(Failure::usage(format!("--epochs: a run has at most {MOST_STEPS} steps")));
     }
-    let mut chosen = chosen.to_vec();
     let [steps, epochs] = match (options.steps, options.epochs) {
         (None, None) if synthetic => [Some(SYNTHETIC_STEPS), None],
         (None, None) => [None, Some(EPOCHS)],
@@ -223,6 +230,17 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     let line_bytes = device_line.unwrap_or(line_bytes);
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
+}
+
+/// Steps of a run, as the flags say.
+fn run_steps(options: &RunOptions, synthetic: bool, batches: usize) -> u64 {
+    let epoch = options.running.steps_per_epoch.unwrap_or(batches as u64);
+    match (options.steps, options.epochs) {
+        (Some(steps), _) => steps,
+        (None, Some(epochs)) => epochs.saturating_mul(epoch),
+        (None, None) if synthetic => SYNTHETIC_STEPS,
+        (None, None) => EPOCHS.saturating_mul(epoch),
+    }
 }
 
 /// Refuses pictures in memory of another size than the model's, with the flags of a model that takes them.

@@ -9,7 +9,7 @@ use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{check_available, setup};
 use super::step_progress::StepProgress;
 use super::weights::start_from;
-use super::{Failure, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
+use super::{Failure, hint, progress, prune, refusal::plan_or_refuse, resume, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
@@ -120,6 +120,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(folder) = &folder {
         session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
+    let (kept, all) = prune::kept(&session)?;
+    prune::say_kept((kept, all));
     say_skipped(&session);
     if let Some(reason) = &report.refused {
         hint(&format!("the best validation is lost, these are the last parameters: refused {reason}"));
@@ -152,6 +154,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "optimizer": options.update.optimizer_name(),
         "precision": options.precision.precision.name(),
         "keep_f32": options.precision.keep_f32,
+        "kept_weights": (all > 0).then_some(kept),
+        "prunable_weights": (all > 0).then_some(all),
         "loss_scale": report.scale.map(|scale| scale.scale),
         "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,

@@ -13,8 +13,9 @@ use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, 
 use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, DataFile, Session, TrainState, Trainer, WEIGHTS_FILE};
+use plimsoll::train::{BatchKind, DataFile, Session, TrainState, Trainer, WEIGHTS_FILE, sparse_parameters};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The most classes that a message lists.
@@ -239,6 +240,11 @@ impl Described {
         let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);
         let trainer = trainer.memory(Size::Bytes(line_bytes)).process(process(threads, with_gpu));
         let trainer = progress::attach(trainer.kinds(&[kind]).report(report));
+        let sparse = match &self.parameters {
+            Parameters::File(path) => sparse_parameters(path).map_err(refused)?,
+            Parameters::Checkpoint(_) => BTreeMap::new(),
+        };
+        let trainer = trainer.sparse_parameters(sparse);
         let preparation = self.preparation.unwrap_or_default();
         Ok(Trained { trainer, data, classes, preparation, parameters: self.parameters, available_bytes })
     }

@@ -51,8 +51,8 @@ pub use loss::{
 pub use model::{Head, Model, WithLoss};
 pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};
 pub use optimizer::{
-    AVERAGE, Adafactor, Adam, AdamW, Adaptive, Clip, Decay, Lion, Moments, Optimizer, Parameter, Pattern,
-    Recipe, RmsProp, Sgd, gradient_name,
+    AVERAGE, Adafactor, Adam, AdamW, Adaptive, Clip, Decay, Lion, MASK, Moments, Optimizer, Parameter,
+    Pattern, Recipe, RmsProp, Sgd, gradient_name,
 };
 pub use plimsoll_graph::op::ResizeMode;
 pub use plimsoll_tensor::Field;

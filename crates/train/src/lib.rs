@@ -53,7 +53,7 @@ mod trainer;
 pub use error::TrainError;
 pub use files::{
     DataFile, Loaded, MANIFEST, Names, RunLog, STATE_BUFFER_BYTES, TrainState, WEIGHTS_FILE, checkpoints,
-    write_atomically,
+    sparse_parameters, write_atomically,
 };
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER,
@@ -61,7 +61,8 @@ pub use plimsoll_plan::sheet::{
 pub use predictor::{Likely, Predictions, Predictor, PredictorBuilder, likeliest};
 pub use progress::Progress;
 pub use session::{
-    Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
-    OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress, TrainEvent, Watch,
+    Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Kept, Monitor, Origin,
+    Overload, OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress,
+    TrainEvent, Watch,
 };
 pub use trainer::{BatchKind, Forecast, LogicalDevices, Tally, Trainer, TrainingPlan, largest_that, tally};

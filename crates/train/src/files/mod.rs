@@ -2,13 +2,15 @@
 //!
 //! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
 //! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
-//! `checkpoint_folder.rs` names and prunes a folder of them. Every file is untrusted input.
+//! `checkpoint_folder.rs` names and prunes a folder of them. `sparse.rs` is
+//! about pruned parameters. Every file is untrusted input.
 
 mod checkpoint;
 pub(crate) mod checkpoint_folder;
 mod data_file;
 pub(crate) mod layout;
 mod run_log;
+mod sparse;
 pub(crate) mod tensor_file;
 pub(crate) mod weights;
 
@@ -17,6 +19,8 @@ pub(crate) use checkpoint::max_header_bytes;
 pub use checkpoint_folder::{MANIFEST, checkpoints};
 pub use data_file::DataFile;
 pub use run_log::RunLog;
+pub(crate) use sparse::kept_in_state;
+pub use sparse::sparse_parameters;
 pub use tensor_file::write_atomically;
 pub use weights::{Loaded, Names, WEIGHTS_FILE};
 

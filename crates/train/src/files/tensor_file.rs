@@ -2,6 +2,7 @@
 
 use super::STATE_BUFFER_BYTES;
 use super::layout::{Layout, SavedTensor, Slices, state_row};
+use super::sparse::each_kept;
 use crate::TrainError;
 use plimsoll_plan::{PlanSet, Prepared};
 use plimsoll_tensor::{DType, Finite, Shape, all_finite};
@@ -36,9 +37,16 @@ pub(crate) fn save(
         let mut out = Writer::new(create_partial(&partial).map_err(failed)?, buffer);
         out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
         for &SavedTensor { state, layout, .. } in tensors {
-            if layout == Layout::OutputFirst {
-                write_output_first(prepared, plans, state, &mut out, path)?;
-                continue;
+            match layout {
+                Layout::Same => {}
+                Layout::OutputFirst => {
+                    write_output_first(prepared, plans, state, &mut out, path)?;
+                    continue;
+                }
+                Layout::Kept { mask, .. } => {
+                    write_kept(prepared, plans, (state, mask), &mut out, path)?;
+                    continue;
+                }
             }
             let bytes = plans.states[state].ty.bytes();
             let (mut first, mut finite) = (0, Finite::new(plans.states[state].ty.dtype));
@@ -56,6 +64,23 @@ pub(crate) fn save(
         out.finish(notes.is_some()).map_err(failed)
     };
     commit(&partial, path, write())
+}
+
+/// Writes the elements of a state that a mask keeps.
+fn write_kept(
+    prepared: &dyn Prepared,
+    plans: &PlanSet,
+    (state, mask): (usize, usize),
+    out: &mut Writer<'_>,
+    path: &Path,
+) -> Result<(), TrainError> {
+    let (name, ty) = (&plans.states[state].name, &plans.states[state].ty);
+    each_kept(prepared, (state, ty), mask, |kept| {
+        if !all_finite(ty.dtype, kept) {
+            return Err(TrainError::NotFinite { state: name.clone() });
+        }
+        out.write(kept).map_err(|source| TrainError::save(path, source))
+    })
 }
 
 /// Writes a state with its last axis first, a group of the file's outermost slices at a time.
@@ -354,9 +379,10 @@ pub(crate) fn header(
     let mut offset = 0;
     for SavedTensor { state, name, layout } in tensors {
         let state = &plans.states[*state];
-        let end = offset + state.ty.bytes();
+        let shape = Shape::from(layout.shape(&state.ty.shape));
+        let end = offset + shape.elements() * state.ty.dtype.bytes();
         let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
-        let (dtype, shape) = (dtype_name(state.ty.dtype), Shape::from(layout.shape(&state.ty.shape)));
+        let dtype = dtype_name(state.ty.dtype);
         let entry = format!(
             "{before}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"
         );

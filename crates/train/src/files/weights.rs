@@ -3,13 +3,14 @@
 use super::STATE_BUFFER_BYTES;
 use super::checkpoint::MAX_HEADER_BYTES;
 use super::layout::{Layout, SavedTensor, Slices, state_row};
+use super::sparse::{self, SparsePlace, kept_in_state};
 use super::tensor_file::{self, Opened, dtype_name};
 use crate::TrainError;
 use crate::session::parameter_of;
 use plimsoll_graph::Role;
-use plimsoll_nn::AVERAGE;
+use plimsoll_nn::{AVERAGE, MASK};
 use plimsoll_plan::{PlanSet, Prepared};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{TensorType, mask_bytes};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -36,7 +37,8 @@ pub enum Names {
     Keras,
 }
 
-/// Saves parameters (their running averages where there are some) and running statistics through a buffer.
+/// Saves parameters (their running averages where there are some) and running statistics through a buffer. Pruned parameters are
+/// saved sparse under Plimsoll's own names, where that is smaller; other frameworks do not read that.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
@@ -49,19 +51,37 @@ pub(crate) fn save(
     let all: BTreeSet<&str> = plans.states.iter().map(|s| s.name.as_str()).collect();
     let averages = plans.states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
     let averages: BTreeMap<&str, usize> = averages.collect();
-    let tensors = weights.map(|(i, own)| {
+    let masks = plans.states.iter().enumerate().filter(|(_, s)| s.role == Role::Mask);
+    let masks: BTreeMap<&str, usize> = masks.filter_map(|(i, s)| Some((masked(&s.name)?, i))).collect();
+    let mut tensors: Vec<SavedTensor<'_>> = Vec::new();
+    for (i, own) in weights {
         // A running average is saved in place of its parameter.
         let state = averages.get(own.name.as_str()).copied().unwrap_or(i);
+        if let Some(&mask) = masks.get(own.name.as_str()).filter(|_| names == Names::Own) {
+            let (elements, size) = (own.ty.shape.elements(), own.ty.dtype.bytes());
+            let count = kept_in_state(prepared, mask, elements, buffer)?;
+            if count * size + mask_bytes(elements) < own.ty.bytes() {
+                let [values, bits] = sparse::names(&own.name).map(Cow::Owned);
+                tensors.push(SavedTensor { state: mask, name: bits, layout: Layout::Same });
+                tensors.push(SavedTensor { state, name: values, layout: Layout::Kept { mask, count } });
+                continue;
+            }
+        }
         let norm = all.contains(sibling(&own.name, "gain").as_str());
         let name = match names {
             Names::Own => Cow::Borrowed(own.name.as_str()),
             Names::Torch => Cow::Owned(torch_name(&own.name)),
             Names::Keras => Cow::Owned(keras_name(&own.name, norm)),
         };
-        SavedTensor { state, name, layout: layout(&own.ty.shape, names == Names::Torch, &own.name) }
-    });
-    let tensors: Vec<SavedTensor<'_>> = tensors.collect();
+        let layout = layout(&own.ty.shape, names == Names::Torch, &own.name);
+        tensors.push(SavedTensor { state, name, layout });
+    }
     tensor_file::save(prepared, plans, &tensors, None, buffer, path)
+}
+
+/// The name of the parameter that a mask is of.
+pub(crate) fn masked(mask: &str) -> Option<&str> {
+    mask.strip_suffix(MASK)?.strip_suffix('/')
 }
 
 /// Another state of the same layer.
@@ -75,8 +95,15 @@ const MAX_HEADER_BYTES_PER_STATE: u64 = 1 << 10;
 /// Where a state's elements are in a file.
 struct Place {
     state: usize,
-    offset: u64,
-    layout: Layout,
+    from: From,
+}
+
+/// How a state's elements are stored.
+enum From {
+    /// One after another from an offset on.
+    Whole(u64, Layout),
+    /// As those that are kept, and a mask.
+    Sparse(SparsePlace, String),
 }
 
 /// What a weights file gave a model ([`crate::Session::load_matching`]).
@@ -168,23 +195,31 @@ fn matched(
     let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
     // PyTorch's count of batches has no counterpart here.
     unused.retain(|name| !name.ends_with("num_batches_tracked"));
-    for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment) {
+    let loaded = |role: Role| !matches!(role, Role::Moment | Role::Mask);
+    for (i, state) in plans.states.iter().enumerate().filter(|(_, s)| loaded(s.role)) {
         // A running average is loaded under its parameter's names.
         let own = parameter_of(state).unwrap_or(&state.name);
         let names = names(own);
         let place = match names.iter().find(|name| file.tensors.info(name).is_some()) {
-            None => Err(format!("there is no `{}`, nor `{}`", names[0], names[1])),
+            None => match sparse::place(&state.ty, own, file, path)? {
+                Some(place) => {
+                    let names = sparse::names(own);
+                    unused.retain(|name| !names.contains(name));
+                    Ok(From::Sparse(place, own.to_string()))
+                }
+                None => Err(format!("there is no `{}`, nor `{}`", names[0], names[1])),
+            },
             Some(name) => {
                 let place = place(&state.ty, own, name, file, path)?;
                 if place.is_ok() {
                     unused.remove(name);
                 }
-                place
+                place.map(|(offset, layout)| From::Whole(offset, layout))
             }
         };
         let list = match place {
-            Ok((offset, layout)) => {
-                found.places.push(Place { state: i, offset, layout });
+            Ok(from) => {
+                found.places.push(Place { state: i, from });
                 &mut found.names.loaded
             }
             Err(difference) => {
@@ -255,9 +290,20 @@ impl Reader<'_> {
         place: &Place,
     ) -> Result<(), TrainError> {
         let failed = |source| TrainError::file(self.path, source);
-        self.file.seek(SeekFrom::Start(place.offset)).map_err(failed)?;
+        let (offset, layout) = match &place.from {
+            From::Whole(offset, layout) => (*offset, *layout),
+            From::Sparse(sparse, parameter) => {
+                return sparse::read(
+                    prepared,
+                    (place.state, ty),
+                    (&mut self.file, self.path),
+                    (*sparse, parameter),
+                );
+            }
+        };
+        self.file.seek(SeekFrom::Start(offset)).map_err(failed)?;
         let (bytes, size) = (ty.bytes(), ty.dtype.bytes());
-        if place.layout == Layout::Same {
+        if layout == Layout::Same {
             for first in (0..bytes).step_by(STATE_BUFFER_BYTES) {
                 let chunk = &mut self.chunk[..STATE_BUFFER_BYTES.min(bytes - first)];
                 self.file.read_exact(chunk).map_err(failed)?;

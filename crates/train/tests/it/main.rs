@@ -10,4 +10,5 @@ mod metrics_stream;
 mod mistakes;
 mod numerics;
 mod plan_cache;
+mod pruning;
 mod replicas;
