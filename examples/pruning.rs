@@ -11,7 +11,8 @@ fn lenet() -> Sequential {
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = datasets::mnist()?;
     let steps = 750;
-    let trainer = |optimizer: Box<dyn Optimizer>| Trainer::new(lenet(), optimizer).memory(MiB(64)).steps(steps).seed(3);
+    let trainer =
+        |optimizer: Box<dyn Optimizer>| Trainer::new(lenet(), optimizer).memory(MiB(64)).steps(steps).seed(3);
 
     let mut dense = trainer(Box::new(AdamW::new(2e-3))).plan(&data)?.start()?;
     dense.fit()?;
@@ -45,7 +46,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A predictor holds the weights that are left and their masks, and a layer's whole kernel only while it computes.
     println!("{} parameters of the file are sparse", sparse_parameters(&stripped)?.len());
-    let mut predictors = [Predictor::builder(lenet()).load(&whole)?, Predictor::builder(lenet()).load(&stripped)?];
+    let mut predictors =
+        [Predictor::builder(lenet()).load(&whole)?, Predictor::builder(lenet()).load(&stripped)?];
     let arenas = predictors.each_ref().map(|predictor| predictor.load_sheet().arena_bytes);
     println!("arena of a prediction: {} bytes whole, {} bytes stripped", arenas[0], arenas[1]);
     assert!(arenas[1] < arenas[0]);

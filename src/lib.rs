@@ -76,6 +76,8 @@ mod documents {
     mod coming_from_tensorflow {}
     #[doc = include_str!("../docs/command-line.md")]
     mod command_line {}
+    #[doc = include_str!("../docs/compression.md")]
+    mod compression {}
     #[doc = include_str!("../docs/data.md")]
     mod data {}
     #[doc = include_str!("../docs/eager.md")]

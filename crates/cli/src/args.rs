@@ -40,6 +40,11 @@ pub enum Command {
     Evaluate(EvaluateOptions),
     /// Write what a trained model says of data
     Predict(PredictOptions),
+    /// Remove whole channels of a trained model: a smaller and faster one, to train on
+    #[command(
+        after_help = "Example:\n  plimsoll prune run --channels 0.5 --out half\n  plimsoll train --model resnet20 --weights half --out tuned"
+    )]
+    Prune(PruneChannelsOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
     /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
@@ -167,6 +172,9 @@ pub struct ModelOptions {
     /// Width of a transformer's stream, units of a recurrence, or channels of the first convolution
     #[arg(long)]
     pub width: Option<usize>,
+    /// Width as a multiple of the published one, like 0.5, for mobilenet_v2 and efficientnet_b0
+    #[arg(long, value_name = "X", conflicts_with = "width", allow_negative_numbers = true)]
+    pub width_multiplier: Option<f64>,
     /// Attention heads
     #[arg(long)]
     pub heads: Option<usize>,
@@ -179,6 +187,10 @@ pub struct ModelOptions {
     /// Numbers of a row, for an mlp on tables [default: from the data]
     #[arg(long)]
     pub features: Option<usize>,
+    /// Output channels of convolutions, like `stage1/block1/conv1=8`; comma-separated [default: the model's, or those of the run of
+    /// --weights, which `plimsoll prune` removed some of]
+    #[arg(long, value_name = "LAYER=N", value_delimiter = ',')]
+    pub widths: Vec<String>,
 }
 
 /// A trained model and the data to run it on.
@@ -205,6 +217,18 @@ pub struct TrainedOptions {
     /// Print one JSON object as the last line
     #[arg(long, help_heading = "Answers")]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PruneChannelsOptions {
+    /// Folder of `train --out`, of a run that has ended
+    pub run: PathBuf,
+    /// Share of the channels of every convolution to remove, like 0.5: those of the smallest magnitudes
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    pub channels: f64,
+    /// Folder for the smaller model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -374,7 +398,7 @@ pub struct PlanOptions {
     pub batches: bool,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "features",
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "width_multiplier", "heads", "dropout", "class_weights", "features", "widths",
         "data", "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",

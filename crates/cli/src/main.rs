@@ -3,6 +3,7 @@
 mod answers;
 mod applies;
 mod args;
+mod channels;
 mod config;
 mod data;
 mod device_flags;
@@ -178,6 +179,7 @@ fn run() -> ExitCode {
             let _shown = (!rows_shown).then(|| progress::activity("predicting"));
             predict::run(options)
         }
+        args::Command::Prune(options) => channels::run(options),
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {
             let _shown = progress::activity("reading the data");

@@ -41,10 +41,11 @@ impl PruneOptions {
                 }
                 return Ok(None);
             };
-            // At least ten masks on the way.
-            let end = (steps / 2).max(1);
-            let sparsity = Sparsity::polynomial(0.0, share, 0, end);
-            let sparsity = sparsity.and_then(|sparsity| sparsity.every((end / 10).clamp(1, 100)));
+            // At least ten masks on the way, the last one at the end.
+            let every = (steps / 20).clamp(1, 100);
+            let end = (steps / 2 / every * every).max(every);
+            let sparsity =
+                Sparsity::polynomial(0.0, share, 0, end).and_then(|sparsity| sparsity.every(every));
             return sparsity.map(Some).map_err(|error| Failure::usage(format!("--prune: {error}")));
         };
         let wrong = |error| Failure::usage(format!("--prune-schedule: {error}"));

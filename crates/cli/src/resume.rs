@@ -34,10 +34,12 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         context,
         layers,
         width,
+        width_multiplier,
         heads,
         dropout,
         class_weights,
         features,
+        widths,
     } = &options.model;
     let weights: Vec<String> = class_weights.iter().map(ToString::to_string).collect();
     let columns = &options.input.columns;
@@ -50,10 +52,12 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("context", number(context)),
         ("layers", number(layers)),
         ("width", number(width)),
+        ("width-multiplier", width_multiplier.map(|x| x.to_string())),
         ("heads", number(heads)),
         ("dropout", dropout.map(|rate| rate.to_string())),
         ("class-weights", (!weights.is_empty()).then(|| weights.join(","))),
         ("features", number(features)),
+        ("widths", (!widths.is_empty()).then(|| widths.join(","))),
         ("data", options.data.clone()),
         ("label", options.input.label.clone()),
         ("columns", (!columns.is_empty()).then(|| columns.join(","))),

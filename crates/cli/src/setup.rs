@@ -3,6 +3,7 @@
 use super::args::{MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::running::explain_split;
+use super::text::escaped;
 use super::zoo_model::{default_data, entry, model};
 use super::{Failure, applies, devices, progress, resume, zoo_model};
 use plimsoll::Size;
@@ -13,7 +14,7 @@ use plimsoll::nn::{Field, Model};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::disk_rates;
-use plimsoll::train::{BatchKind, TrainError, Trainer};
+use plimsoll::train::{BatchKind, DataFile, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 
 /// Code, read-only data and libraries that are resident during a run. Half a MiB of it depends on the page cache: newer kernels
@@ -95,6 +96,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch(options.batch.unwrap_or(entry(&options.model.model)?.batch))?;
     applies::check(&name, &options.input, options.augment)?;
     let mut sizes = options.model.clone();
+    if sizes.widths.is_empty() {
+        sizes.widths = start_widths(options)?;
+    }
     let mut model = model(&sizes, Some(&name))?;
     // The line first: data that would exceed it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
@@ -177,6 +181,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         trainer = trainer.without(pass);
     }
     let mut chosen = vec![("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+    chosen.extend((!sizes.widths.is_empty()).then(|| ("widths", sizes.widths.join(","))));
     chosen.extend(sparsity.map(|sparsity| ("prune-schedule", sparsity.to_string())));
     if let Some(folder) = &options.out {
         trainer = trainer.checkpoints(folder, options.save_every);
@@ -230,6 +235,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     chosen.extend(options.micro_batches.map(|parts| ("micro-batches", parts.to_string())));
     let line_bytes = device_line.unwrap_or(line_bytes);
     Ok(Setup { trainer, data, threads, batch, inputs, sizes, line_bytes, available_bytes, chosen })
+}
+
+/// The widths of the run that this one starts from.
+fn start_widths(options: &RunOptions) -> Result<Vec<String>, Failure> {
+    let Some(folder) = options.weights.as_ref().filter(|path| path.is_dir()) else { return Ok(Vec::new()) };
+    let file = DataFile::read(folder).map_err(|e| Failure::usage(escaped(e)))?;
+    Ok(file.and_then(|file| file.model_options.get("widths").map(zoo_model::widths_in)).unwrap_or_default())
 }
 
 /// Steps of a run, as the flags say.

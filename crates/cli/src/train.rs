@@ -9,7 +9,9 @@ use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{check_available, setup};
 use super::step_progress::StepProgress;
 use super::weights::start_from;
-use super::{Failure, hint, progress, prune, refusal::plan_or_refuse, resume, say, signals, summary};
+use super::{
+    Failure, hint, progress, prune, refusal::plan_or_refuse, resume, say, signals, summary, zoo_model,
+};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
@@ -224,7 +226,9 @@ fn interrupted(error: TrainError) -> Failure {
 fn model_options(options: &ModelOptions) -> serde_json::Value {
     json!({
         "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
-        "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
+        "context": options.context, "layers": options.layers, "width": options.width,
+        "width_multiplier": options.width_multiplier, "heads": options.heads,
         "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
+        "widths": (!options.widths.is_empty()).then(|| zoo_model::widths(&options.widths).ok()),
     })
 }

@@ -6,7 +6,7 @@ use super::run_folder::REPORT;
 use super::setup::{batch, check_available, executor, line, process, threads};
 use super::text::escaped;
 use super::weights::refused;
-use super::zoo_model::model;
+use super::zoo_model::{self, model};
 use super::{Failure, answer, applies, devices, hint, progress, resume::recorded, say};
 use plimsoll::Size;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, ValidationSplit};
@@ -86,10 +86,12 @@ fn sizes(model: String, options: &Value) -> ModelOptions {
         context: size("context"),
         layers: size("layers"),
         width: size("width"),
+        width_multiplier: options.get("width_multiplier").and_then(Value::as_f64),
         heads: size("heads"),
         dropout: None,
         class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
         features: size("features"),
+        widths: options.get("widths").map(zoo_model::widths_in).unwrap_or_default(),
     }
 }
 
@@ -190,6 +192,17 @@ impl Described {
     /// The model, as it was trained.
     pub fn model(&self) -> Result<Box<dyn Model>, Failure> {
         model(&self.sizes, self.data.as_deref())
+    }
+
+    /// The model's name in the zoo.
+    pub fn name(&self) -> &str {
+        &self.sizes.model
+    }
+
+    /// The output channels of layers that differ from the zoo's, with these more.
+    pub fn all_widths(&self, more: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
+        let own = zoo_model::widths(&self.sizes.widths).unwrap_or_default();
+        own.into_iter().chain(more.iter().map(|(layer, n)| (layer.clone(), *n))).collect()
     }
 
     /// The precision of training.

@@ -2,6 +2,7 @@
 //!
 //! - [`Pruning`] prunes weights by magnitude while a model trains: an optimizer around another one, with a mask of one bit per
 //!   weight as a state. A [`Sparsity`] says how many weights are zero at which step.
+//! - [`Channels`] removes whole channels of convolutions: a smaller, faster model with the weights of those that are left.
 //!
 //! ```
 //! use plimsoll_compress::{Pruning, Sparsity};
@@ -15,8 +16,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod channels;
 mod pruning;
 mod sparsity;
 
+pub use channels::{ChannelError, Channels};
 pub use pruning::{Pruned, Pruning};
 pub use sparsity::{Sparsity, SparsityError};

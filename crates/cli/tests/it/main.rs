@@ -17,6 +17,7 @@ mod mixed_precision;
 mod nothing_lost;
 mod plan_cache;
 mod predict;
+mod pruning;
 mod replicas;
 mod run_ends;
 mod start_weights;

@@ -8,7 +8,7 @@ use plimsoll_testing::Scratch;
 use plimsoll_train::{BatchKind, Names, Predictor, Session, Trainer, sparse_parameters};
 
 fn trainer() -> Trainer {
-    let sparsity: Sparsity = "polynomial:0.25..0.75@0..8/3".parse().unwrap();
+    let sparsity: Sparsity = "polynomial:0.25..0.75@0..8/2".parse().unwrap();
     let optimizer = Pruning::new(sparsity).around(Recipe::new(AdamW::new(1e-3)).average(0.5));
     Trainer::new(zoo::lenet(), optimizer).batch(128).steps(12)
 }
