@@ -22,6 +22,7 @@ pub use plimsoll_train::{TrainError as Error, memory};
 /// The result of planning and training.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+pub use plimsoll_compress as compress;
 pub use plimsoll_cpu as cpu;
 pub use plimsoll_cuda as cuda;
 pub use plimsoll_data as data;
@@ -38,6 +39,7 @@ pub use plimsoll_transform as transform;
 
 /// What most programs import.
 pub mod prelude {
+    pub use plimsoll_compress::{Pruning, Sparsity};
     pub use plimsoll_cpu::Cpu;
     pub use plimsoll_data::{
         Batch, Batches, Buckets, Crop, Cursor, DataError, Dataset, Decode, Memory, Normalise, OneHot,
@@ -76,6 +78,8 @@ mod documents {
     mod coming_from_tensorflow {}
     #[doc = include_str!("../docs/command-line.md")]
     mod command_line {}
+    #[doc = include_str!("../docs/compression.md")]
+    mod compression {}
     #[doc = include_str!("../docs/data.md")]
     mod data {}
     #[doc = include_str!("../docs/eager.md")]

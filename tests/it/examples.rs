@@ -70,6 +70,8 @@ examples! {
     a_loop_with_a_tape_trains_and_its_pipelines_bytes_are_known: pipeline_custom_loop at "../../examples/pipeline_custom_loop.rs",
         says ["known before it runs", "test accuracy"];
     a_saved_model_answers_for_a_picture: predict at "../../examples/predict.rs", says [];
+    pruned_weights_are_few_and_answer_the_same: pruning at "../../examples/pruning.rs",
+        says ["masks in the load sheet", "weights are left", "bit for bit: true"];
     the_first_program_runs: quickstart at "../../examples/quickstart.rs", says ["Load sheet"];
     sessions_leave_nothing_behind: repeat_sessions at "../../examples/repeat_sessions.rs",
         says ["1000 sessions opened and closed", "the same answers: true"];

@@ -14,6 +14,7 @@ use super::page::{PageOptions, ReportOptions};
 use super::plot::PlotOptions;
 use super::precision::{PrecisionOptions, precision};
 use super::predict::PredictOptions;
+use super::prune::PruneOptions;
 use super::ranks::RankOptions;
 use super::running::LoopOptions;
 use super::update::UpdateOptions;
@@ -58,6 +59,11 @@ pub enum Command {
     /// Draw losses and memory of runs as a picture
     #[command(after_help = "Example:\n  plimsoll plot runs/first runs/second --to loss.svg --what loss")]
     Plot(PlotOptions),
+    /// Remove whole channels of a trained model: a smaller and faster one, to train on
+    #[command(
+        after_help = "Example:\n  plimsoll prune run --channels 0.5 --out half\n  plimsoll train --model resnet20 --weights half --out tuned"
+    )]
+    Prune(PruneChannelsOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
     /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
@@ -186,6 +192,9 @@ pub struct ModelOptions {
     /// Width of a transformer's stream, units of a recurrence, or channels of the first convolution
     #[arg(long)]
     pub width: Option<usize>,
+    /// Width as a multiple of the published one, like 0.5, for mobilenet_v2 and efficientnet_b0
+    #[arg(long, value_name = "X", conflicts_with = "width", allow_negative_numbers = true)]
+    pub width_multiplier: Option<f64>,
     /// Attention heads
     #[arg(long)]
     pub heads: Option<usize>,
@@ -201,6 +210,10 @@ pub struct ModelOptions {
     /// Train the batch norms of an ONNX file, too: with the statistics of the batch [default: they stay as they are in the file]
     #[arg(long)]
     pub train_batch_norm: bool,
+    /// Output channels of convolutions, like `stage1/block1/conv1=8`; comma-separated [default: the model's, or those of the run of
+    /// --weights, which `plimsoll prune` removed some of]
+    #[arg(long, value_name = "LAYER=N", value_delimiter = ',')]
+    pub widths: Vec<String>,
 }
 
 /// A trained model and the data to run it on.
@@ -231,6 +244,18 @@ pub struct TrainedOptions {
     /// Print one JSON object as the last line
     #[arg(long, help_heading = "Answers")]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PruneChannelsOptions {
+    /// Folder of `train --out`, of a run that has ended
+    pub run: PathBuf,
+    /// Share of the channels of every convolution to remove, like 0.5: those of the smallest magnitudes
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    pub channels: f64,
+    /// Folder for the smaller model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -316,6 +341,8 @@ pub struct RunOptions {
     pub precision: PrecisionOptions,
     #[command(flatten)]
     pub update: UpdateOptions,
+    #[command(flatten)]
+    pub prune: PruneOptions,
     #[command(flatten)]
     pub running: LoopOptions,
     #[command(flatten)]
@@ -413,11 +440,11 @@ pub struct PlanOptions {
     pub why: Option<String>,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "model", "classes", "image_size", "channels", "context", "layers", "width", "heads", "dropout", "class_weights", "features",
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "width_multiplier", "heads", "dropout", "class_weights", "features", "widths",
         "train_batch_norm", "data", "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",
-        "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "schedule", "warmup",
+        "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "prune", "prune_schedule", "prune_layers", "schedule", "warmup",
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "layout", "curve", "max_batch", "batches",

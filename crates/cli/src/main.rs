@@ -3,6 +3,7 @@
 mod answers;
 mod applies;
 mod args;
+mod channels;
 mod compare;
 mod config;
 mod curve;
@@ -25,6 +26,7 @@ mod precision;
 mod predict;
 mod profile;
 mod progress;
+mod prune;
 mod ranks;
 mod refusal;
 mod refusal_cache;
@@ -205,6 +207,7 @@ fn run() -> ExitCode {
         }
         args::Command::Compare(options) => compare::run(options),
         args::Command::Plot(options) => plot::run(options),
+        args::Command::Prune(options) => channels::run(options),
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {
             let _shown = progress::activity("reading the data");

@@ -35,11 +35,13 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         context,
         layers,
         width,
+        width_multiplier,
         heads,
         dropout,
         class_weights,
         features,
         train_batch_norm,
+        widths,
     } = &options.model;
     let weights: Vec<String> = class_weights.iter().map(ToString::to_string).collect();
     let columns = &options.input.columns;
@@ -52,11 +54,13 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("context", number(context)),
         ("layers", number(layers)),
         ("width", number(width)),
+        ("width-multiplier", width_multiplier.map(|x| x.to_string())),
         ("heads", number(heads)),
         ("dropout", dropout.map(|rate| rate.to_string())),
         ("class-weights", (!weights.is_empty()).then(|| weights.join(","))),
         ("features", number(features)),
         ("train-batch-norm", train_batch_norm.then(|| "true".to_string())),
+        ("widths", (!widths.is_empty()).then(|| widths.join(","))),
         ("data", options.data.clone()),
         ("label", options.input.label.clone()),
         ("columns", (!columns.is_empty()).then(|| columns.join(","))),
@@ -72,7 +76,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("save-every", options.save_every.map(|steps| steps.to_string())),
     ];
     let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
-    let all = all.chain(options.running.flags());
+    let all = all.chain(options.prune.flags()).chain(options.running.flags());
     all.filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 

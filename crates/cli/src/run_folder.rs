@@ -49,7 +49,7 @@ pub fn check(options: &RunOptions) -> Result<(), Failure> {
 }
 
 /// What an earlier run left in a folder, in words.
-fn found_in(folder: &Path) -> Option<String> {
+pub fn found_in(folder: &Path) -> Option<String> {
     if let Some(newest) = checkpoints(folder).unwrap_or_default().pop() {
         let state = TrainState::read_file(&newest);
         let newest = escaped(newest.file_name().unwrap_or_default().display());

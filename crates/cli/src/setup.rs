@@ -3,6 +3,7 @@
 use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions, SpillSpeed};
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::running::explain_split;
+use super::text::escaped;
 use super::zoo_model::{default_batch, default_data, entry, model, onnx_file};
 use super::{Failure, applies, devices, progress, ranks, resume, zoo_model};
 use plimsoll::Size;
@@ -14,7 +15,7 @@ use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::StepTimes;
 use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::disk_rates;
-use plimsoll::train::{BatchKind, TrainError, Trainer};
+use plimsoll::train::{BatchKind, DataFile, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,6 +104,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch(options.batch.unwrap_or(default_batch(&options.model.model)?))?;
     applies::check(&name, &options.input, options.augment)?;
     let mut sizes = options.model.clone();
+    if sizes.widths.is_empty() {
+        sizes.widths = start_widths(options)?;
+    }
     let mut model = model(&sizes, Some(&name))?;
     // The line first: data that would exceed it is refused before it is loaded.
     let (available_bytes, line_bytes) = line(&options.machine);
@@ -145,7 +149,15 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let batch = batch.min(most);
     let rate = options.update.rate()?;
     let (inputs, classes) = (model.inputs(), model.target().bound.is_some());
-    let trainer = Trainer::new(model, options.update.optimizer()?);
+    let synthetic = applies::is(&name, Family::Synthetic);
+    let sparsity =
+        options.prune.sparsity(run_steps(options, synthetic, examples.div_ceil(batch * accumulate)))?;
+    let optimizer = options.update.optimizer()?;
+    let optimizer = match sparsity {
+        Some(sparsity) => options.prune.around(sparsity, optimizer),
+        None => optimizer,
+    };
+    let trainer = Trainer::new(model, optimizer);
     let times = options.watching.profile.then(|| Arc::new(StepTimes::default()));
     let (trainer, device_line) = match options.devices.logical(options, threads, line_bytes)? {
         Some(devices) => (trainer.replicas(&devices), None),
@@ -191,13 +203,14 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     for &pass in &options.without {
         trainer = trainer.without(pass);
     }
-    let chosen = [("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+    let mut chosen = vec![("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
+    chosen.extend((!sizes.widths.is_empty()).then(|| ("widths", sizes.widths.join(","))));
+    chosen.extend(sparsity.map(|sparsity| ("prune-schedule", sparsity.to_string())));
     if let Some(folder) = &options.out {
         trainer = trainer.checkpoints(folder, options.save_every);
         let notes = resume::notes(options, &chosen);
         trainer = notes.into_iter().fold(trainer, |trainer, (key, value)| trainer.note(key, value));
     }
-    let synthetic = applies::is(&name, Family::Synthetic);
     trainer = match (options.steps, options.epochs) {
         (Some(0), _) => return Err(Failure::usage("--steps must be at least 1")),
         (Some(steps), _) if steps > MOST_STEPS => {
@@ -212,7 +225,6 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     if trainer.total_steps(&data) > MOST_STEPS {
         return Err(Failure::usage(format!("--epochs: a run has at most {MOST_STEPS} steps")));
     }
-    let mut chosen = chosen.to_vec();
     let [steps, epochs] = match (options.steps, options.epochs) {
         (None, None) if synthetic => [Some(SYNTHETIC_STEPS), None],
         (None, None) => [None, Some(EPOCHS)],
@@ -286,6 +298,24 @@ fn below_the_data(options: &RunOptions, what: &str, bytes: u64, line_bytes: usiz
         needed,
         line_bytes as u64,
     )
+}
+
+/// The widths of the run that this one starts from.
+fn start_widths(options: &RunOptions) -> Result<Vec<String>, Failure> {
+    let Some(folder) = options.weights.as_ref().filter(|path| path.is_dir()) else { return Ok(Vec::new()) };
+    let file = DataFile::read(folder).map_err(|e| Failure::usage(escaped(e)))?;
+    Ok(file.and_then(|file| file.model_options.get("widths").map(zoo_model::widths_in)).unwrap_or_default())
+}
+
+/// Steps of a run, as the flags say.
+fn run_steps(options: &RunOptions, synthetic: bool, batches: usize) -> u64 {
+    let epoch = options.running.steps_per_epoch.unwrap_or(batches as u64);
+    match (options.steps, options.epochs) {
+        (Some(steps), _) => steps,
+        (None, Some(epochs)) => epochs.saturating_mul(epoch),
+        (None, None) if synthetic => SYNTHETIC_STEPS,
+        (None, None) => EPOCHS.saturating_mul(epoch),
+    }
 }
 
 /// Refuses pictures in memory of another size than the model's, with the flags of a model that takes them.

@@ -15,7 +15,9 @@ use super::text::escaped;
 use super::tui::{self, SpaceView, View};
 use super::watching::{PROFILE, PROFILED_STEPS, TENSORBOARD};
 use super::weights::{self, start_from};
-use super::{Failure, hint, progress, ranks, refusal::plan_or_refuse, say, signals, summary};
+use super::{
+    Failure, hint, progress, prune, ranks, refusal::plan_or_refuse, say, signals, summary, zoo_model,
+};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
@@ -24,7 +26,7 @@ use plimsoll::train::{
     BATCH_BUFFERS, BATCHES_AHEAD, DataFile, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
     TRACE, TrainError, TrainEvent, metrics,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -196,6 +198,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     if let Some(folder) = &folder {
         session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
     }
+    let (kept, all) = prune::kept(&session)?;
+    prune::say_kept((kept, all));
     say_skipped(&session);
     let swapped = steps.most_swapped.max(memory::swap().map_or(0, |swap| swap.own_bytes));
     if swapped > 0 {
@@ -232,13 +236,20 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     }
     let mut object = planned_json;
     let heap_bytes: usize = [Tag::Program, Tag::Planning, Tag::Data].map(heap_peak).iter().sum();
-    let figures = json!({
+    let of_the_run = json!({
         "model": options.model.model, "model_options": model_options(&setup.sizes), "data": setup.data.name,
         "tokenizer": options.input.tokenizer, "label": options.input.label, "columns": options.input.columns, "batch": setup.batch,
         "accumulate": options.accumulate.unwrap_or(1), "seed": options.seed,
         "optimizer": options.update.optimizer_name(),
         "precision": options.precision.precision.name(),
         "keep_f32": options.precision.keep_f32,
+        "kept_weights": (all > 0).then_some(kept),
+        "prunable_weights": (all > 0).then_some(all),
+        "threads": setup.threads,
+        "profile": profile.as_ref().map(Profile::to_json),
+        "ranks": by_rank.map(|(_, objects)| objects),
+    });
+    let figures = json!({
         "loss_scale": report.scale.map(|scale| scale.scale),
         "skipped_steps": report.scale.map(|scale| scale.skipped),
         "measured_peak_bytes": measured,
@@ -248,7 +259,6 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "heap_peak_bytes": heap_bytes,
         "heap_limit_bytes": heap_cap,
         "planning_peak_bytes": planning_peak,
-        "threads": setup.threads,
         "planning_ms": planning_ms,
         "cached": setup.trainer.searches() == 0,
         "measured_overhead": report.slowdown,
@@ -272,10 +282,10 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
             Ending::TimeLimit => "time limit",
         },
     });
-    if let (Some(object), Some(figures)) = (object.as_object_mut(), figures.as_object()) {
-        object.extend(figures.clone());
-        object.insert("profile".into(), json!(profile.as_ref().map(Profile::to_json)));
-        object.insert("ranks".into(), json!(by_rank.map(|(_, objects)| objects)));
+    for part in [of_the_run, figures] {
+        if let (Some(object), Value::Object(part)) = (object.as_object_mut(), part) {
+            object.extend(part);
+        }
     }
     if let Some(folder) = &folder {
         folder.write_report(&object)?;
@@ -342,10 +352,12 @@ fn interrupted(error: TrainError) -> Failure {
 }
 
 /// What `evaluate` and `predict` need to build the model again.
-fn model_options(options: &ModelOptions) -> serde_json::Value {
+fn model_options(options: &ModelOptions) -> Value {
     json!({
         "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
-        "context": options.context, "layers": options.layers, "width": options.width, "heads": options.heads,
+        "context": options.context, "layers": options.layers, "width": options.width,
+        "width_multiplier": options.width_multiplier, "heads": options.heads,
         "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
+        "widths": (!options.widths.is_empty()).then(|| zoo_model::widths(&options.widths).ok()),
     })
 }

@@ -6,15 +6,16 @@ use super::run_folder::{REPORT, report};
 use super::setup::{batch, check_available, line, process, say_line_above, threads, trained_executor};
 use super::text::escaped;
 use super::weights::refused;
-use super::zoo_model::model;
+use super::zoo_model::{self, model};
 use super::{Failure, answer, applies, devices, hint, progress, resume::recorded, say};
 use plimsoll::Size;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, ValidationSplit};
 use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, DataFile, Session, TrainState, Trainer, WEIGHTS_FILE};
+use plimsoll::train::{BatchKind, DataFile, Session, TrainState, Trainer, WEIGHTS_FILE, sparse_parameters};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The most classes that a message lists.
@@ -85,11 +86,13 @@ fn sizes(model: String, options: &Value) -> ModelOptions {
         context: size("context"),
         layers: size("layers"),
         width: size("width"),
+        width_multiplier: options.get("width_multiplier").and_then(Value::as_f64),
         heads: size("heads"),
         dropout: None,
         class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
         features: size("features"),
         train_batch_norm: false,
+        widths: options.get("widths").map(zoo_model::widths_in).unwrap_or_default(),
     }
 }
 
@@ -191,6 +194,17 @@ impl Described {
         model(&self.sizes, self.data.as_deref())
     }
 
+    /// The model's name in the zoo.
+    pub fn name(&self) -> &str {
+        &self.sizes.model
+    }
+
+    /// The output channels of layers that differ from the zoo's, with these more.
+    pub fn all_widths(&self, more: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
+        let own = zoo_model::widths(&self.sizes.widths).unwrap_or_default();
+        own.into_iter().chain(more.iter().map(|(layer, n)| (layer.clone(), *n))).collect()
+    }
+
     /// The precision of training.
     pub fn precision(&self) -> Precision {
         self.policy.precision
@@ -241,6 +255,11 @@ impl Described {
         let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);
         let trainer = trainer.memory(Size::Bytes(line_bytes)).process(process(threads, with_gpu));
         let trainer = progress::attach(trainer.kinds(&[kind]).report(report));
+        let sparse = match &self.parameters {
+            Parameters::File(path) => sparse_parameters(path).map_err(refused)?,
+            Parameters::Checkpoint(_) => BTreeMap::new(),
+        };
+        let trainer = trainer.sparse_parameters(sparse);
         let preparation = self.preparation.unwrap_or_default();
         Ok(Trained { trainer, data, classes, preparation, parameters: self.parameters, available_bytes })
     }

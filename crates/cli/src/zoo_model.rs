@@ -5,8 +5,11 @@ use super::input::is_masked;
 use super::{Failure, applies, export};
 use plimsoll::data::{Family, Format, FormatOption};
 use plimsoll::export::OnnxModel;
+use plimsoll::graph::Role;
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
-use plimsoll::nn::{CrossEntropy, Model, WithLoss};
+use plimsoll::nn::{CrossEntropy, Model, Narrow, WithLoss, step};
+use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// The model where neither flags nor data say otherwise.
 pub const DEFAULT_MODEL: &str = "lenet";
@@ -121,13 +124,14 @@ fn zoo_model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
     if options.dropout.is_some_and(|rate| !(0.0..1.0).contains(&rate)) {
         return Err(Failure::usage("--dropout must be at least 0 and below 1"));
     }
+    let scaled = options.width_multiplier.map(|factor| scaled_width(entry, factor)).transpose()?;
     let mut sizes = ZooOptions {
         classes: options.classes,
         image: options.image_size,
         channels: options.channels,
         context: options.context,
         layers: options.layers,
-        width: options.width,
+        width: options.width.or(scaled),
         heads: options.heads,
         dropout: options.dropout,
         features: options.features,
@@ -142,7 +146,13 @@ fn zoo_model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         // Bytes, and the mask token of a masked language model.
         sizes.classes = sizes.classes.or(Some(if is_masked(entry.name) { 257 } else { 256 }));
     }
-    Ok((entry.make)(&sizes))
+    let mut model = (entry.make)(&sizes);
+    if !options.widths.is_empty() {
+        let widths = widths(&options.widths)?;
+        check_widths(&widths, model.as_ref())?;
+        model = Box::new(Narrow::new(model, widths));
+    }
+    Ok(model)
 }
 
 /// The model with the weights of classes in its loss, if flags give some.
@@ -161,4 +171,55 @@ fn with_class_weights(model: Box<dyn Model>, options: &ModelOptions) -> Result<B
     }
     let loss = CrossEntropy::default().class_weights(options.class_weights.clone());
     Ok(Box::new(WithLoss::new(model, loss)))
+}
+
+/// Models with published multiples of their width, and the width that is published as 1.
+const MULTIPLIED: [(&str, f64); 2] = [("mobilenet_v2", 32.0), ("efficientnet_b0", 32.0)];
+
+/// The width of `--width-multiplier`.
+fn scaled_width(entry: &ZooEntry, factor: f64) -> Result<usize, Failure> {
+    let Some((_, width)) = MULTIPLIED.iter().find(|(name, _)| *name == entry.name) else {
+        let names = MULTIPLIED.map(|(name, _)| name).join(" and ");
+        let message = format!("--width-multiplier is for {names}, not {}: leave it out", entry.name);
+        return Err(Failure::usage(message));
+    };
+    match (width * factor).round() {
+        scaled if (1.0..=16384.0).contains(&scaled) => Ok(scaled as usize),
+        _ => Err(Failure::usage(format!("--width-multiplier must be a number like 0.5, not {factor}"))),
+    }
+}
+
+/// Parses `--widths`.
+pub fn widths(words: &[String]) -> Result<BTreeMap<String, usize>, Failure> {
+    let parsed = words.iter().map(|word| {
+        let parts = word.rsplit_once('=').and_then(|(layer, n)| Some((layer.to_string(), n.parse().ok()?)));
+        parts.filter(|(_, n)| (1..=1 << 14).contains(n)).ok_or_else(|| {
+            Failure::usage(format!("--widths {word}: write a layer and a number of channels, like `conv1=8`"))
+        })
+    });
+    parsed.collect()
+}
+
+/// The widths in a run's files, as flags.
+pub fn widths_in(options: &Value) -> Vec<String> {
+    let layers = options.as_object().into_iter().flatten();
+    layers.filter_map(|(layer, n)| Some(format!("{layer}={}", n.as_u64()?))).collect()
+}
+
+/// Refuses layers that the model does not have, or whose channels are not a kernel's.
+fn check_widths(widths: &BTreeMap<String, usize>, model: &dyn Model) -> Result<(), Failure> {
+    let graph = step::prediction(model, 1).map_err(Failure::usage)?;
+    let kernels =
+        graph.states.iter().filter(|s| s.role == Role::Parameter && graph.ty(s.input).shape.rank() == 4);
+    let layers: Vec<&str> = kernels.filter_map(|s| s.name.strip_suffix("/kernel")).collect();
+    match widths.keys().find(|layer| !layers.contains(&layer.as_str())) {
+        Some(layer) => {
+            let listed = layers.join(", ");
+            Err(Failure::usage(format!(
+                "--widths: no convolution of {} is named `{layer}`; there are {listed}",
+                model.name()
+            )))
+        }
+        None => Ok(()),
+    }
 }

@@ -216,6 +216,7 @@ fn family(op: &Op) -> &'static str {
         Op::Loss(_) => "loss",
         Op::Random(_) => "random",
         Op::Quantise(_) => "quantise",
+        Op::Prune(_) => "prune",
         Op::Exchange(_) => "exchange",
     }
 }

@@ -979,12 +979,46 @@ def quantise():
     return cases
 
 
+def prune():
+    """Masks of one bit per weight, as TensorFlow's model optimization toolkit finds them: weights at or above the magnitude of
+    the k-th largest, where k is what the sparsity leaves, rounded half to even in f32."""
+    cases = Cases("prune")
+
+    def packed(kept):
+        bits = torch.cat([kept.reshape(-1), torch.zeros(-kept.numel() % 8, dtype=torch.bool)]).reshape(-1, 8)
+        return (bits.to(torch.int64) << torch.arange(8)).sum(1).to(torch.uint8)
+
+    def add(label, weights, sparsity):
+        magnitudes = weights.abs().reshape(-1)
+        left = torch.tensor(float(weights.numel()), dtype=torch.float32) * (1 - max(sparsity, 0.0))
+        k = max(int(torch.round(left)), 1)
+        kept = weights.abs() >= magnitudes.sort(descending=True).values[k - 1]
+        old = torch.full((len(packed(kept)),), 0xA5, dtype=torch.uint8)
+        mask = old if sparsity < 0 else packed(kept)
+        cases.add(f"{label}/mask", {"prune": "mask"}, [weights, old, torch.tensor(sparsity)], [mask])
+        if sparsity < 0:
+            return
+        cases.add(f"{label}/apply", {"prune": "apply"}, [weights, mask], [torch.where(kept, weights, 0.0)])
+        op = {"prune": {"expand": {"shape": list(weights.shape)}}}
+        cases.add(f"{label}/expand", op, [weights[kept], mask], [torch.where(kept, weights, 0.0)])
+
+    add("half", cases.values(3, 3, 2, 5), 0.5)
+    add("most", cases.values(7, 19), 0.96875)
+    add("none", cases.values(17), 0.0)
+    add("all", cases.values(12), 1.0)
+    add("old", cases.values(5, 5), -1.0)
+    ties = torch.tensor([0.5, -0.5, 0.25, 0.0, 1.0, 0.25, -0.25, 0.5, 0.75, -0.5])
+    add("ties", ties, 0.5)
+    add("ties/few", ties, 0.75)
+    return cases
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     families = (
         elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, recurrent, index, loss, draws,
-        quantise,
+        quantise, prune,
     )  # fmt: skip
     for family in families:
         family().write(folder)

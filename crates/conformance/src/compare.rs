@@ -64,6 +64,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         Op::Movement(_)
         | Op::Random(_)
         | Op::Exchange(_)
+        | Op::Prune(_)
         | Op::Quantise(Quantise::Encode { .. })
         | Op::Reduce(
             Reduce::Max { .. } | Reduce::Min { .. } | Reduce::Argmax | Reduce::Argmin | Reduce::TopK { .. },
@@ -91,7 +92,12 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
     let shape = |i: usize| &inputs[i].shape;
     let last = |i: usize| shape(i).last().copied().unwrap_or(1);
     match op {
-        Op::Elementwise(_) | Op::Fused(_) | Op::Movement(_) | Op::Random(_) | Op::Quantise(_) => 0,
+        Op::Elementwise(_)
+        | Op::Fused(_)
+        | Op::Movement(_)
+        | Op::Random(_)
+        | Op::Quantise(_)
+        | Op::Prune(_) => 0,
         // Bytes arrive as they were sent.
         Op::Exchange(_) => 0,
         Op::Reduce(

@@ -43,6 +43,7 @@ pub fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Loss(_)
         | Op::Random(_)
         | Op::Quantise(_)
+        | Op::Prune(_)
         | Op::Exchange(_) => false,
     };
     if reads_before_writing { query.overwritable() } else { Vec::new() }

@@ -96,6 +96,8 @@ pub enum Role {
     Statistic,
     /// A running average of a parameter.
     Average,
+    /// Which elements of a pruned parameter are kept, a bit for each.
+    Mask,
 }
 
 /// How a state starts.

@@ -75,6 +75,7 @@ fn is_product(op: &Op) -> bool {
         | Op::Loss(_)
         | Op::Random(_)
         | Op::Quantise(_)
+        | Op::Prune(_)
         | Op::Exchange(_) => false,
     }
 }

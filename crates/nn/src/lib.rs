@@ -48,11 +48,11 @@ pub use loss::{
     BinaryCrossEntropy, CosineDistance, CrossEntropy, Dice, Focal, Huber, KlDivergence, Loss,
     MeanAbsoluteError, MeanSquaredError, SoftCrossEntropy,
 };
-pub use model::{Head, InitialValues, Model, WithLoss};
+pub use model::{Head, InitialValues, Model, Narrow, WithLoss};
 pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};
 pub use optimizer::{
-    AVERAGE, Adafactor, Adam, AdamW, Adaptive, Clip, Decay, Lion, Moments, Optimizer, Parameter, Pattern,
-    Recipe, RmsProp, Sgd, gradient_name,
+    AVERAGE, Adafactor, Adam, AdamW, Adaptive, Clip, Decay, Lion, MASK, Moments, Optimizer, Parameter,
+    Pattern, Recipe, RmsProp, Sgd, gradient_name,
 };
 pub use plimsoll_graph::op::ResizeMode;
 pub use plimsoll_tensor::Field;

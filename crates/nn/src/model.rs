@@ -3,7 +3,9 @@
 use crate::{CrossEntropy, Loss, MeanSquaredError, Net};
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::Field;
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 /// First values of a model's states that come from elsewhere, like the weights of an imported file. They are read piece by piece.
 pub trait InitialValues: Send + Sync {
@@ -108,6 +110,80 @@ impl<M: Model + ?Sized> Model for Box<M> {
 
     fn initial_values(&self) -> Option<&dyn InitialValues> {
         self.as_ref().initial_values()
+    }
+}
+
+impl<M: Model + ?Sized> Model for &M {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn inputs(&self) -> Vec<Field> {
+        (**self).inputs()
+    }
+
+    fn target(&self) -> Field {
+        (**self).target()
+    }
+
+    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
+        (**self).forward(net, inputs)
+    }
+
+    fn loss(&self) -> &dyn Loss {
+        (**self).loss()
+    }
+}
+
+/// A model some of whose convolutions have other numbers of output channels than it gives them, by their layers' names. What reads
+/// them must take its number of channels from its input, as all layers do.
+///
+/// ```
+/// use plimsoll_nn::{Narrow, step, zoo};
+/// let model = Narrow::new(zoo::lenet(), [("conv2".to_string(), 7)].into());
+/// let graph = step::prediction(&model, 1)?;
+/// assert!(graph.parameter_count() < step::prediction(&zoo::lenet(), 1)?.parameter_count());
+/// # Ok::<(), plimsoll_graph::GraphError>(())
+/// ```
+pub struct Narrow<M> {
+    model: M,
+    widths: Arc<BTreeMap<String, usize>>,
+}
+
+impl<M: Model> Narrow<M> {
+    /// The model with so many output channels of these layers.
+    pub fn new(model: M, widths: BTreeMap<String, usize>) -> Self {
+        Self { model, widths: Arc::new(widths) }
+    }
+}
+
+impl<M: Model> Model for Narrow<M> {
+    fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    fn inputs(&self) -> Vec<Field> {
+        self.model.inputs()
+    }
+
+    fn target(&self) -> Field {
+        self.model.target()
+    }
+
+    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
+        // A model that is narrowed again keeps the other layers' numbers.
+        let inner = net.widths.clone();
+        net.widths = match inner.is_empty() {
+            true => self.widths.clone(),
+            false => Arc::new(self.widths.iter().chain(inner.iter()).map(|(k, v)| (k.clone(), *v)).collect()),
+        };
+        let head = self.model.forward(net, inputs);
+        net.widths = inner;
+        head
+    }
+
+    fn loss(&self) -> &dyn Loss {
+        self.model.loss()
     }
 }
 

@@ -5,6 +5,7 @@ use plimsoll_graph::{Builder, GraphError, Init, Op, Role, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// The name of the input that holds seed and step, in graphs that draw random numbers.
 pub const RANDOM: &str = "random";
@@ -31,6 +32,8 @@ pub struct Net {
     pub dtype: DType,
     /// Whether recurrences are unrolled, not one op over all positions.
     pub unrolls: bool,
+    /// Output channels of layers, by name, that differ from those that the model gives them ([`crate::Narrow`]).
+    pub widths: Arc<BTreeMap<String, usize>>,
     /// The inputs [`RANDOM`] and [`EXAMPLES`], once a layer has drawn random numbers.
     random: Option<[ValueId; 2]>,
     /// How often each layer has drawn.
@@ -51,7 +54,8 @@ impl Net {
     /// An empty net.
     pub fn new(builder: Builder, mode: Mode, dtype: DType) -> Self {
         let (random, draws, penalties) = (None, BTreeMap::new(), Vec::new());
-        Self { builder, mode, dtype, unrolls: false, random, draws, penalties }
+        let widths = Arc::default();
+        Self { builder, mode, dtype, unrolls: false, widths, random, draws, penalties }
     }
 
     /// Runs `build` with `name` appended to the layer's path.
@@ -61,6 +65,11 @@ impl Net {
         let result = build(self);
         self.builder.set_layer(outer);
         result
+    }
+
+    /// The output channels of the current layer, which its model gives so many.
+    pub(crate) fn channels(&self, given: usize) -> usize {
+        self.widths.get(&**self.layer()).copied().unwrap_or(given)
     }
 
     /// A trained parameter of the current layer.

@@ -19,7 +19,7 @@ pub use decay::Decay;
 pub use lion::Lion;
 pub use moment::Moments;
 pub use pattern::Pattern;
-pub use recipe::{AVERAGE, Recipe, gradient_name};
+pub use recipe::{AVERAGE, MASK, Recipe, gradient_name};
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 

@@ -51,6 +51,9 @@ pub enum EvaluateError {
         /// One past the largest value allowed.
         range: usize,
     },
+    /// A mask does not have as many bits as there are values.
+    #[error("the mask keeps another number of elements than there are values")]
+    Mask,
     /// The op passes values between devices, so it means nothing by itself.
     #[error("{op} runs in a plan of several devices")]
     Devices {

@@ -2,8 +2,8 @@
 
 use crate::tensor::Elements;
 use crate::{
-    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, quantise, random,
-    recurrent, reduce, resize,
+    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, prune, quantise,
+    random, recurrent, reduce, resize,
 };
 use plimsoll_graph::Op;
 use plimsoll_tensor::{Tensor, TensorType};
@@ -40,6 +40,7 @@ pub fn evaluate(
         Op::Loss(op) => loss::evaluate(op, &tensors),
         Op::Random(op) => random::evaluate(op, inputs),
         Op::Quantise(op) => quantise::evaluate(*op, &tensors),
+        Op::Prune(op) => prune::evaluate(op, &tensors),
         Op::Exchange(_) => Err(EvaluateError::Devices { op: op.name() }),
     }?;
     for (&output, sum) in folds.iter().zip(accumulate) {

@@ -35,6 +35,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod prune;
 mod quantise;
 mod random;
 mod recurrent;

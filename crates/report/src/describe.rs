@@ -414,7 +414,7 @@ impl<'p> Builder<'p> {
 fn role_kind(role: Role) -> Kind {
     match role {
         Role::Parameter => Kind::Parameter,
-        Role::Moment => Kind::Optimizer,
+        Role::Moment | Role::Mask => Kind::Optimizer,
         Role::Statistic | Role::Average => Kind::Statistic,
     }
 }

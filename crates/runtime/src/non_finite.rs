@@ -66,6 +66,7 @@ fn may_be_negative_infinity(op: &Op, output: usize) -> bool {
         | Op::Loss(_)
         | Op::Random(_)
         | Op::Quantise(_)
+        | Op::Prune(_)
         | Op::Exchange(_) => false,
     }
 }

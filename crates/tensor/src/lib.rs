@@ -7,6 +7,7 @@
 //! - [`random::Stream`] is counter-based: a number is a function of (seed, step, stream, example, element), so the order of
 //!   evaluation cannot change it. [`random::Lcg`] is a sequential generator for search heuristics and tests.
 //! - [`code_values`] and [`code_of`] are the 8-bit code book of quantised optimizer states.
+//! - [`kept_at`] and [`kept_elements`] are about masks of one bit per element, of pruned weights.
 //! - [`all_finite`] and [`Finite`] find NaN and infinities in raw bytes.
 //!
 //! ```
@@ -22,6 +23,7 @@ mod element;
 mod field;
 mod finite;
 mod host;
+mod masks;
 #[cfg(feature = "ndarray")]
 mod ndarrays;
 pub mod random;
@@ -34,5 +36,6 @@ pub use element::{Element, Nested};
 pub use field::Field;
 pub use finite::{Finite, all_finite};
 pub use host::{Tensor, TensorError};
+pub use masks::{is_kept, kept_at, kept_elements, mask_bytes};
 pub use round::round;
 pub use shape::{Shape, TensorType};

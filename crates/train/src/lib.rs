@@ -54,7 +54,7 @@ pub use error::TrainError;
 pub use files::{
     DataFile, EVENTS_FILE, Loaded, MANIFEST, Names, RunEvent, RunEventKind, RunEvents, RunLog,
     STATE_BUFFER_BYTES, TensorBoard, TrainState, WEIGHTS_FILE, WeightsFile, checkpoints, read_events,
-    write_atomically,
+    sparse_parameters, write_atomically,
 };
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, TRACE,
@@ -62,7 +62,8 @@ pub use plimsoll_plan::sheet::{
 pub use predictor::{Likely, Predictions, Predictor, PredictorBuilder, likeliest};
 pub use progress::Progress;
 pub use session::{
-    Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Monitor, Origin, Overload,
-    OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress, TrainEvent, Watch,
+    Best, Callback, Control, Diverged, EarlyStopping, Ending, Evaluation, Held, Kept, Monitor, Origin,
+    Overload, OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress,
+    TrainEvent, Watch,
 };
 pub use trainer::{BatchKind, Forecast, LogicalDevices, Tally, Trainer, TrainingPlan, largest_that, tally};

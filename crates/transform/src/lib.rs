@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | before backward | [`mixed_precision`] | stores values between layers as 16-bit floats |
 //! | | [`gradient`] | appends backward: reverse-mode differentiation, one rule per op in `gradient/rules` |
+//! | a step that does not train | [`sparse_parameters`] | reads pruned parameters as values and a mask |
 //! | a finished step, in this order ([`optimize`]) | [`decompose`] | turns norms into statistics and elementwise ops |
 //! | | [`simplify`] | merges common subexpressions, drops dead nodes and no-ops |
 //! | | [`save`] | decides what forward saves for backward and what backward rematerializes (a minimum cut) |
@@ -29,6 +30,7 @@ mod replicate;
 mod rewriter;
 mod save;
 mod simplify;
+mod sparse;
 
 pub use accumulate::{SplitError, accumulate, accumulate_split_batch_norm, check_same_ops, check_split};
 pub use decompose::decompose;
@@ -38,6 +40,7 @@ pub use mixed_precision::{MixedPrecision, mixed_precision};
 pub use replicate::{Replica, replicate};
 pub use save::save;
 pub use simplify::simplify;
+pub use sparse::{SPARSE, sparse_parameters};
 
 use plimsoll_graph::{Graph, GraphError, Numerics};
 use std::str::FromStr;

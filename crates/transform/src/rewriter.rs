@@ -1,6 +1,6 @@
 //! Copies a graph node by node into a new one, with changes.
 
-use plimsoll_graph::{Builder, Graph, GraphError, Input, Node, Op, Origin, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Input, Node, Op, Origin, State, ValueId};
 
 /// A new graph in the making, and the new value of every old one.
 pub(crate) struct Rewriter<'g> {
@@ -15,21 +15,34 @@ impl<'g> Rewriter<'g> {
     pub fn new(old: &'g Graph) -> Self {
         let mut builder = Builder::new(old.examples, old.example_block);
         builder.set_micro_batches(old.micro_batches);
-        Self::entering(old, builder, |_| true)
+        Self::entering(old, builder, |_| true, |_| true)
     }
 
     /// As [`Rewriter::new`], without the inputs that are batched: for nodes that do not depend on them.
     pub fn without_batch(old: &'g Graph) -> Self {
-        Self::entering(old, Builder::new(1, 1), |input| !input.batched)
+        Self::entering(old, Builder::new(1, 1), |input| !input.batched, |_| true)
     }
 
-    fn entering(old: &'g Graph, mut builder: Builder, takes: impl Fn(&Input) -> bool) -> Self {
+    /// As [`Rewriter::new`], without the states that `keeps` refuses; their values have no new ones.
+    pub fn without_states(old: &'g Graph, keeps: impl Fn(&State) -> bool) -> Self {
+        let mut builder = Builder::new(old.examples, old.example_block);
+        builder.set_micro_batches(old.micro_batches);
+        Self::entering(old, builder, |_| true, keeps)
+    }
+
+    fn entering(
+        old: &'g Graph,
+        mut builder: Builder,
+        takes: impl Fn(&Input) -> bool,
+        keeps: impl Fn(&State) -> bool,
+    ) -> Self {
         let mut map = vec![None; old.value_count()];
         for value in old.value_ids() {
             let ty = old.ty(value).clone();
             map[value.index()] = match old.origin(value) {
                 Origin::Input(i) if !takes(&old.inputs[i]) => None,
                 Origin::Input(i) => Some(builder.input(&old.inputs[i].name, ty, old.inputs[i].batched)),
+                Origin::State(i) if !keeps(&old.states[i]) => None,
                 Origin::State(i) => {
                     let state = &old.states[i];
                     Some(builder.named_state(state.name.clone(), ty, state.role, state.init))

@@ -19,6 +19,7 @@ mod nothing_lost;
 mod page;
 mod plan_cache;
 mod predict;
+mod pruning;
 mod replicas;
 mod run_ends;
 mod start_weights;

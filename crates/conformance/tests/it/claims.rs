@@ -213,8 +213,9 @@ fn family(op: &Op) -> usize {
         Op::Loss(_) => 13,
         Op::Random(_) => 14,
         Op::Quantise(_) => 15,
-        Op::Recurrent(_) => 16,
-        Op::Exchange(_) => 17,
+        Op::Prune(_) => 16,
+        Op::Recurrent(_) => 17,
+        Op::Exchange(_) => 18,
     }
 }
 

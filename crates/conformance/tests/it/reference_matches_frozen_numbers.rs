@@ -3,8 +3,8 @@
 use plimsoll_conformance::{compare, golden_cases, tolerance};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Distribution, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Quantise,
-    Random, Recurrent, Reduce, Region, Resize, Unary,
+    Attention, Binary, Conv, Distribution, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Prune,
+    Quantise, Random, Recurrent, Reduce, Region, Resize, Unary,
 };
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::TensorType;
@@ -118,6 +118,9 @@ variants! {
     Op::Random(Random { distribution: Distribution::Bernoulli(_), .. }) => "bernoulli",
     Op::Quantise(Quantise::Encode { .. }) => "quantise",
     Op::Quantise(Quantise::Decode { .. }) => "dequantise",
+    Op::Prune(Prune::Mask) => "prune_mask",
+    Op::Prune(Prune::Apply) => "prune",
+    Op::Prune(Prune::Expand { .. }) => "expand",
     Op::Exchange(_) => EXCHANGE,
     Op::Reduce(Reduce::Sum { .. }) => "sum",
     Op::Reduce(Reduce::SquareSum { .. }) => "square_sum",

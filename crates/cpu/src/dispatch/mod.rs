@@ -14,6 +14,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pooling;
+mod prune;
 mod quantise;
 mod random;
 mod recurrent;
@@ -45,6 +46,7 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Loss(op) => loss::find(op, query),
         Op::Random(op) => random::find(op, query),
         Op::Quantise(op) => quantise::find(*op, query),
+        Op::Prune(op) => prune::find(op, query),
         // The runtime itself runs them, with a transport.
         Op::Exchange(_) => None,
     }
@@ -59,6 +61,8 @@ fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         Op::Attention(op) => attention::in_place(op),
         // A unit's gates are read before they are written, and the first cells before the gradient of the first state.
         Op::Recurrent(_) => true,
+        // A new mask reads the weights, and the old one only to copy it; eight weights are read before they are written.
+        Op::Prune(_) => true,
         Op::Movement(_)
         | Op::Reduce(_)
         | Op::MatMul(_)

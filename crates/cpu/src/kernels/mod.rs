@@ -14,6 +14,7 @@ pub mod math;
 pub(crate) mod movement;
 pub mod norm;
 pub mod pooling;
+pub mod prune;
 pub mod quantise;
 pub mod random;
 pub mod recurrent;

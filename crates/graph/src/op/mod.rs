@@ -14,6 +14,7 @@ mod movement;
 mod norm;
 mod pool;
 mod properties;
+mod prune;
 mod quantise;
 mod random;
 mod recurrent;
@@ -33,6 +34,7 @@ pub use movement::{Movement, Span};
 pub use norm::{Norm, NormAxis};
 pub use pool::{Pool, Windows};
 pub use properties::{InPlace, OperandPrecision, PrecisionClass, Properties, Rematerialization, Rounding};
+pub use prune::Prune;
 pub use quantise::Quantise;
 pub use random::{Distribution, Random};
 pub use recurrent::Recurrent;
@@ -77,6 +79,8 @@ pub enum Op {
     Random(Random),
     /// Floats quantised to bytes.
     Quantise(Quantise),
+    /// Masks of pruned weights.
+    Prune(Prune),
     /// Values that pass between devices.
     Exchange(Exchange),
 }
@@ -113,6 +117,7 @@ impl Op {
             Self::Loss(op) => op,
             Self::Random(op) => op,
             Self::Quantise(op) => op,
+            Self::Prune(op) => op,
             Self::Exchange(op) => op,
         }
     }

@@ -97,6 +97,9 @@ Cheap   Wide          Never      -     Never       -    -      {"random":{"distr
 Cheap   Wide          Never      -     Never       -    -      {"random":{"distribution":{"bernoulli":0.5},"stream":"","shape":[1]}}
 Costly  Wide          Never      -     Never       -    -      {"quantise":{"encode":{"signed":true}}}
 Costly  Wide          Never      -     Never       -    -      {"quantise":{"decode":{"signed":true}}}
+Costly  Wide          Never      -     ReadFirst   -    -      {"prune":"mask"}
+Costly  Wide          Never      -     ReadFirst   -    -      {"prune":"apply"}
+Costly  Wide          Never      -     Never       -    -      {"prune":{"expand":{"shape":[1]}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"receive":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"send":{"chain":0,"to":1,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    -      {"exchange":{"share":{"from":1,"types":[]}}}
@@ -168,6 +171,7 @@ fn the_table_of_properties_lists_every_op() {
     check(&["loss"], variants::<Loss>());
     check(&["random", "distribution"], variants::<Distribution>());
     check(&["quantise"], variants::<Quantise>());
+    check(&["prune"], variants::<Prune>());
     check(&["exchange"], variants::<Exchange>());
     check(&["recurrent"], variants::<Recurrent>());
     assert!(missing.is_empty(), "no row for {missing:?}");

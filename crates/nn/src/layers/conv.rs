@@ -112,6 +112,7 @@ impl Options {
         groups: usize,
     ) -> Result<ValueId, GraphError> {
         let [_, h, w, c] = net.image("conv2d", x)?;
+        let channels = if groups == 1 { net.channels(channels) } else { channels };
         check_channels(net, "conv2d", x, c, channels, groups)?;
         let Sliding { window, stride, dilation } = sliding;
         let inputs = c / groups;

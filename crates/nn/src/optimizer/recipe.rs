@@ -7,6 +7,9 @@ use plimsoll_graph::{Builder, GraphError, Role, ValueId};
 /// The last part of the name of a parameter's running average; the first is the parameter's name.
 pub const AVERAGE: &str = "average";
 
+/// The last part of the name of a pruned parameter's mask; the first is the parameter's name.
+pub const MASK: &str = plimsoll_transform::SPARSE[1];
+
 /// The name of the output that holds a parameter's gradient ([`Recipe::read_gradients`]).
 pub fn gradient_name(parameter: &str) -> String {
     format!("gradient/{parameter}")

@@ -86,6 +86,7 @@ fn in_file(plan: Option<&ExecutionPlan>, states: &[StatePlacement]) -> Vec<Entry
         (OPTIMIZER_STATE, of_role(Role::Moment), "tensors"),
         ("averages", of_role(Role::Average), "tensors"),
         ("statistics", of_role(Role::Statistic), "tensors"),
+        ("masks", of_role(Role::Mask), "tensors"),
         ("activations", values, "values, from when they are computed until they are read"),
     ];
     let held = rows.into_iter().filter(|(_, (bytes, _), _)| *bytes > 0);
@@ -127,6 +128,7 @@ fn entries(largest: Option<&ExecutionPlan>, states: &[StatePlacement], arena_byt
         (OPTIMIZER_STATE, role(Role::Moment), "tensors, in every plan"),
         ("averages", role(Role::Average), "tensors, of parameters, in every plan"),
         ("statistics", role(Role::Statistic), "tensors, in every plan"),
+        ("masks", role(Role::Mask), "tensors, of pruned parameters, in every plan"),
         ("batch", live(&|_, b| matches!(b.kind, BufferKind::Input(_))), "inputs"),
         (
             "accumulators",
@@ -284,5 +286,6 @@ fn role_name(role: Role) -> &'static str {
         Role::Moment => "moment",
         Role::Statistic => "statistic",
         Role::Average => "average",
+        Role::Mask => "mask",
     }
 }

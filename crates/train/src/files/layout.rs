@@ -24,6 +24,13 @@ pub(crate) enum Layout {
     Same,
     /// PyTorch's kernels: the state's last axis (outputs) comes first. `[h, w, i, o]` is `[o, i, h, w]` there.
     OutputFirst,
+    /// Only the elements that the mask in another state keeps, in order, as one axis.
+    Kept {
+        /// The mask's state.
+        mask: usize,
+        /// How many it keeps.
+        count: usize,
+    },
 }
 
 impl Layout {
@@ -32,6 +39,7 @@ impl Layout {
         match (self, own) {
             (Self::OutputFirst, [h, w, i, o]) => vec![*o, *i, *h, *w],
             (Self::OutputFirst, [i, o]) => vec![*o, *i],
+            (Self::Kept { count, .. }, _) => vec![count],
             _ => own.to_vec(),
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
 //! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
-//! `checkpoint_folder.rs` names and prunes a folder of them. Every file is untrusted input.
+//! `checkpoint_folder.rs` names and prunes a folder of them. `sparse.rs` is
+//! about pruned parameters. Every file is untrusted input.
 
 mod checkpoint;
 pub(crate) mod checkpoint_folder;
@@ -11,6 +12,7 @@ mod data_file;
 mod events;
 pub(crate) mod layout;
 mod run_log;
+mod sparse;
 pub(crate) mod tensor_file;
 mod tensorboard;
 pub(crate) mod weights;
@@ -21,6 +23,8 @@ pub use checkpoint_folder::{MANIFEST, checkpoints};
 pub use data_file::DataFile;
 pub use events::{RunEvent, RunEventKind, RunEvents, read_events};
 pub use run_log::{EVENTS_FILE, RunLog};
+pub(crate) use sparse::kept_in_state;
+pub use sparse::sparse_parameters;
 pub use tensor_file::write_atomically;
 pub use tensorboard::TensorBoard;
 pub use weights::{Loaded, Names, WEIGHTS_FILE, WeightsFile};

@@ -2,6 +2,7 @@
 
 use super::STATE_BUFFER_BYTES;
 use super::layout::{Layout, SavedTensor, Slices, state_row};
+use super::sparse::each_kept;
 use crate::TrainError;
 use plimsoll_export::PartialFile;
 use plimsoll_plan::{PlanSet, Prepared};
@@ -62,9 +63,16 @@ pub(crate) fn save(
     let mut out = Writer::new(PartialFile::create(path).map_err(failed)?, buffer);
     out.write(&(header.len() as u64).to_le_bytes()).and_then(|()| out.write(&header)).map_err(failed)?;
     for &SavedTensor { state, layout, .. } in tensors {
-        if layout == Layout::OutputFirst {
-            write_output_first(states, state, &mut out, path)?;
-            continue;
+        match layout {
+            Layout::Same => {}
+            Layout::OutputFirst => {
+                write_output_first(states, state, &mut out, path)?;
+                continue;
+            }
+            Layout::Kept { mask, .. } => {
+                write_kept(states, (state, mask), &mut out, path)?;
+                continue;
+            }
         }
         let bytes = states.ty(state).bytes();
         let (mut first, mut finite) = (0, Finite::new(states.ty(state).dtype));
@@ -80,6 +88,22 @@ pub(crate) fn save(
         }
     }
     out.finish(notes.is_some()).map_err(failed)
+}
+
+/// Writes the elements of a state that a mask keeps.
+fn write_kept(
+    states: &dyn States,
+    (state, mask): (usize, usize),
+    out: &mut Writer<'_>,
+    path: &Path,
+) -> Result<(), TrainError> {
+    let (name, ty) = (states.name(state), states.ty(state));
+    each_kept(states, state, mask, |kept| {
+        if !all_finite(ty.dtype, kept) {
+            return Err(TrainError::NotFinite { state: name.to_string() });
+        }
+        out.write(kept).map_err(|source| TrainError::save(path, source))
+    })
 }
 
 /// Writes a state with its last axis first, a group of the file's outermost slices at a time.
@@ -340,10 +364,10 @@ pub(crate) fn header(
     }
     let mut offset = 0;
     for SavedTensor { state, name, layout } in tensors {
-        let ty = states.ty(*state);
-        let end = offset + ty.bytes();
         let (before, name) = (if header.is_empty() { '{' } else { ',' }, text(name));
-        let (dtype, shape) = (dtype_name(ty.dtype), Shape::from(layout.shape(&ty.shape)));
+        let (ty, shape) = (states.ty(*state), Shape::from(layout.shape(&states.ty(*state).shape)));
+        let end = offset + shape.elements() * ty.dtype.bytes();
+        let dtype = dtype_name(ty.dtype);
         let entry = format!(
             "{before}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"
         );

@@ -4,14 +4,15 @@ use super::STATE_BUFFER_BYTES;
 use super::checkpoint::MAX_HEADER_BYTES;
 use super::checkpoint_folder::newest;
 use super::layout::{Layout, SavedTensor, Slices, file_element, state_row};
+use super::sparse::{self, SparsePlace, kept_in_state};
 use super::tensor_file::{self, Live, Opened, States, dtype_name};
 use crate::TrainError;
 use crate::session::parameter_of;
 use plimsoll_export::{ExportError, Weights};
 use plimsoll_graph::{Graph, Role};
-use plimsoll_nn::AVERAGE;
+use plimsoll_nn::{AVERAGE, MASK};
 use plimsoll_plan::{PlanSet, Prepared};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{TensorType, mask_bytes};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -38,7 +39,8 @@ pub enum Names {
     Keras,
 }
 
-/// Saves parameters (their running averages where there are some) and running statistics through a buffer.
+/// Saves parameters (their running averages where there are some) and running statistics through a buffer. Pruned parameters are
+/// saved sparse under Plimsoll's own names, where that is smaller; other frameworks do not read that.
 pub(crate) fn save(
     prepared: &dyn Prepared,
     plans: &PlanSet,
@@ -50,12 +52,32 @@ pub(crate) fn save(
     let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
     let averages = plans.states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
     let averages: BTreeMap<&str, usize> = averages.collect();
-    // A running average is saved in place of its parameter.
-    let weights =
-        weights.map(|(i, own)| (averages.get(own.name.as_str()).copied().unwrap_or(i), &own.name, &own.ty));
-    let weights: Vec<(usize, &str, &TensorType)> =
-        weights.map(|(i, name, ty)| (i, name.as_str(), ty)).collect();
-    tensor_file::save(&Live { prepared, plans }, &named(&weights, names), None, buffer, path)
+    let masks = plans.states.iter().enumerate().filter(|(_, s)| s.role == Role::Mask);
+    let masks: BTreeMap<&str, usize> = masks.filter_map(|(i, s)| Some((masked(&s.name)?, i))).collect();
+    let states = Live { prepared, plans };
+    let (mut tensors, mut whole) = (Vec::new(), Vec::new());
+    for (i, own) in weights {
+        // A running average is saved in place of its parameter.
+        let state = averages.get(own.name.as_str()).copied().unwrap_or(i);
+        if let Some(&mask) = masks.get(own.name.as_str()).filter(|_| names == Names::Own) {
+            let (elements, size) = (own.ty.shape.elements(), own.ty.dtype.bytes());
+            let count = kept_in_state(&states, mask, elements, buffer)?;
+            if count * size + mask_bytes(elements) < own.ty.bytes() {
+                let [values, bits] = sparse::names(&own.name).map(Cow::Owned);
+                tensors.push(SavedTensor { state: mask, name: bits, layout: Layout::Same });
+                tensors.push(SavedTensor { state, name: values, layout: Layout::Kept { mask, count } });
+                continue;
+            }
+        }
+        whole.push((state, own.name.as_str(), &own.ty));
+    }
+    tensors.extend(named(&whole, names));
+    tensor_file::save(&states, &tensors, None, buffer, path)
+}
+
+/// The name of the parameter that a mask is of.
+pub(crate) fn masked(mask: &str) -> Option<&str> {
+    mask.strip_suffix(MASK)?.strip_suffix('/')
 }
 
 /// States under the names and in the layouts of choice, each given with its own name and type.
@@ -140,17 +162,28 @@ impl States for WeightsFile {
     }
 
     fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), TrainError> {
-        let (place, ty) = (&self.places[state], &self.states[state].1);
+        let ty = &self.states[state].1;
+        let size = ty.dtype.bytes();
+        let (start, layout) = match &self.places[state].from {
+            From::Whole(start, layout) => (*start, *layout),
+            From::Sparse(place, parameter) => {
+                return sparse::read_range(
+                    (&self.file, &self.path),
+                    (*place, parameter),
+                    (offset / size, size),
+                    into,
+                );
+            }
+        };
         let read = |at: u64, into: &mut [u8]| {
             let mut file = &self.file;
-            let read = file.seek(SeekFrom::Start(place.offset + at)).and_then(|_| file.read_exact(into));
+            let read = file.seek(SeekFrom::Start(start + at)).and_then(|_| file.read_exact(into));
             read.map_err(|source| TrainError::file(&self.path, source))
         };
-        if place.layout == Layout::Same {
+        if layout == Layout::Same {
             return read(offset as u64, into);
         }
         // Element by element: neighbours here are far from each other in the file.
-        let size = ty.dtype.bytes();
         let count = ty.shape.last().copied().unwrap_or(1).max(1);
         let each = ty.shape.elements() / count;
         for (i, element) in into.chunks_mut(size).enumerate() {
@@ -179,8 +212,15 @@ const MAX_HEADER_BYTES_PER_STATE: u64 = 1 << 10;
 /// Where a state's elements are in a file.
 struct Place {
     state: usize,
-    offset: u64,
-    layout: Layout,
+    from: From,
+}
+
+/// How a state's elements are stored.
+enum From {
+    /// One after another from an offset on.
+    Whole(u64, Layout),
+    /// As those that are kept, and a mask.
+    Sparse(SparsePlace, String),
 }
 
 /// What a weights file gave a model ([`crate::Session::load_matching`]).
@@ -231,7 +271,8 @@ fn checkpoint_names(own: &str) -> Vec<String> {
 
 /// The states of plans but the optimizer's moments; a running average has its parameter's name.
 fn loaded_states(plans: &PlanSet) -> Vec<(usize, &str, &TensorType)> {
-    let states = plans.states.iter().enumerate().filter(|(_, s)| s.role != Role::Moment);
+    let states =
+        plans.states.iter().enumerate().filter(|(_, s)| !matches!(s.role, Role::Moment | Role::Mask));
     states.map(|(i, state)| (i, parameter_of(state).unwrap_or(&state.name), &state.ty)).collect()
 }
 
@@ -299,18 +340,25 @@ fn matched(
     for &(i, own, ty) in states {
         let names = names(own);
         let place = match names.iter().find(|name| file.tensors.info(name).is_some()) {
-            None => Err(format!("there is no `{}`, nor `{}`", names[0], names[1])),
+            None => match sparse::place(ty, own, file, path)? {
+                Some(place) => {
+                    let names = sparse::names(own);
+                    unused.retain(|name| !names.contains(name));
+                    Ok(From::Sparse(place, own.to_string()))
+                }
+                None => Err(format!("there is no `{}`, nor `{}`", names[0], names[1])),
+            },
             Some(name) => {
                 let place = place(ty, own, name, file, path)?;
                 if place.is_ok() {
                     unused.remove(name);
                 }
-                place
+                place.map(|(offset, layout)| From::Whole(offset, layout))
             }
         };
         let list = match place {
-            Ok((offset, layout)) => {
-                found.places.push(Place { state: i, offset, layout });
+            Ok(from) => {
+                found.places.push(Place { state: i, from });
                 &mut found.names.loaded
             }
             Err(difference) => {
@@ -388,9 +436,20 @@ impl Reader<'_> {
         place: &Place,
     ) -> Result<(), TrainError> {
         let failed = |source| TrainError::file(self.path, source);
-        self.file.seek(SeekFrom::Start(place.offset)).map_err(failed)?;
+        let (offset, layout) = match &place.from {
+            From::Whole(offset, layout) => (*offset, *layout),
+            From::Sparse(sparse, parameter) => {
+                return sparse::read(
+                    prepared,
+                    (place.state, ty),
+                    (&mut self.file, self.path),
+                    (*sparse, parameter),
+                );
+            }
+        };
+        self.file.seek(SeekFrom::Start(offset)).map_err(failed)?;
         let (bytes, size) = (ty.bytes(), ty.dtype.bytes());
-        if place.layout == Layout::Same {
+        if layout == Layout::Same {
             for first in (0..bytes).step_by(STATE_BUFFER_BYTES) {
                 let chunk = &mut self.chunk[..STATE_BUFFER_BYTES.min(bytes - first)];
                 self.file.read_exact(chunk).map_err(failed)?;

@@ -4,7 +4,7 @@ mod predictions;
 
 pub use predictions::{Likely, Predictions, likeliest};
 
-use crate::files::DataFile;
+use crate::files::{DataFile, sparse_parameters};
 use crate::{BatchKind, Session, TrainError, Trainer, WEIGHTS_FILE};
 use plimsoll_data::{
     BATCHES, Csv, DataError, Dataset, InputPreparation, Memory, PictureOptions, Pictures, Pipeline,
@@ -199,7 +199,8 @@ impl PredictorBuilder {
         let schema = Schema::examples(model.inputs(), model.target());
         let rows =
             Pipeline::generator(schema, 0, |_| |_| Ok(false)).counted(self.trainer.step_examples().max(1));
-        let mut session = self.trainer.plan(&Dataset::new("rows to predict", rows.clone(), rows))?.start()?;
+        let trainer = self.trainer.sparse_parameters(sparse_parameters(path)?);
+        let mut session = trainer.plan(&Dataset::new("rows to predict", rows.clone(), rows))?.start()?;
         session.load(path)?;
         Ok(Predictor { session, preparation: Rc::new(preparation) })
     }

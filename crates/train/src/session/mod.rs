@@ -32,6 +32,7 @@ pub(crate) use init::parameter_of;
 pub use monitor::{Best, Monitor};
 pub use schedule::{Plateau, Schedule};
 pub use show_progress::ShowProgress;
+pub use states::Kept;
 pub use watch::{Held, Overload, Saved, Watch};
 
 use crate::files::STATE_BUFFER_BYTES;

@@ -5,13 +5,24 @@ use super::init::number;
 use super::{Session, parameter_of};
 use crate::files::checkpoint_folder::newest;
 use crate::files::tensor_file::{Live, States};
-use crate::files::weights;
+use crate::files::{kept_in_state, weights};
 use crate::suggestion::suggestion;
 use crate::{Loaded, Names, TrainError, WEIGHTS_FILE};
 use plimsoll_export::{Batch, ExportError, ExportGraph, Exported, Format, Weights};
 use plimsoll_graph::Role;
 use plimsoll_tensor::{Tensor, TensorType};
 use std::path::{Path, PathBuf};
+
+/// What pruning left of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The parameter.
+    pub parameter: String,
+    /// Elements that its mask keeps.
+    pub kept: usize,
+    /// All its elements.
+    pub elements: usize,
+}
 
 impl Session {
     /// The name and type of every parameter: what [`Session::state`] reads, and what `freeze` and `read_gradients` of a
@@ -32,6 +43,21 @@ impl Session {
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         let parameters = self.plans.states.iter().filter(|state| state.role == Role::Parameter);
         parameters.map(|state| (state.name.as_str(), &state.ty))
+    }
+
+    /// What pruning left of every parameter that has a mask.
+    pub fn kept(&self) -> Result<Vec<Kept>, TrainError> {
+        let masks = self.plans.states.iter().enumerate().filter(|(_, state)| state.role == Role::Mask);
+        let mut kept = Vec::new();
+        for (mask, state) in masks {
+            let Some(parameter) = weights::masked(&state.name) else { continue };
+            let elements = self.plans.states[self.state_index(parameter)?].ty.shape.elements();
+            let buffer = &mut self.buffer.borrow_mut();
+            let states = Live { prepared: self.prepared.as_ref(), plans: &self.plans };
+            let count = kept_in_state(&states, mask, elements, buffer)?;
+            kept.push(Kept { parameter: parameter.to_string(), kept: count, elements });
+        }
+        Ok(kept)
     }
 
     /// A state by its name, like `dense1/kernel`.

@@ -5,7 +5,9 @@ use crate::TrainError;
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, Numerics};
 use plimsoll_nn::step;
-use plimsoll_transform::{accumulate, accumulate_split_batch_norm, check_same_ops, check_split, optimize};
+use plimsoll_transform::{
+    accumulate, accumulate_split_batch_norm, check_same_ops, check_split, optimize, sparse_parameters,
+};
 
 /// Micro-batches per step at most.
 const MAX_MICRO_BATCHES: usize = 1 << 16;
@@ -63,7 +65,11 @@ impl Trainer {
                 BatchKind::Evaluate => step::evaluation_as(policy, numerics, model, examples, self.report)?,
                 _ => step::prediction_as(policy, numerics, model, examples)?,
             };
-            return Ok(optimize(step::averaged(graph, optimizer))?);
+            let graph = step::averaged(graph, optimizer);
+            // A run that trains holds them whole.
+            let trains = self.kinds.contains(&BatchKind::Train);
+            let kept = |name: &str| self.sparse.get(name).copied().filter(|_| !trains);
+            return Ok(optimize(sparse_parameters(graph, kept)?)?);
         }
         if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
             return self.replica_graph(replication.device(), batch, micro_batches);

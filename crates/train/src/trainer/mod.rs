@@ -93,6 +93,8 @@ pub struct Trainer {
     without: Vec<Pass>,
     pub(crate) policy: Policy,
     report: step::Report,
+    /// Elements kept of parameters that are stored sparse in runs that do not train.
+    sparse: BTreeMap<String, usize>,
     kinds: Vec<BatchKind>,
     plan_cache: Option<PlanCache>,
     /// Calls of the planner, without hits of the plan cache.
@@ -138,6 +140,7 @@ impl Trainer {
             without: Vec::new(),
             policy: Policy::default(),
             report: step::Report::Classes,
+            sparse: BTreeMap::new(),
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
             plan_cache: None,
             searches: Rc::default(),
@@ -347,6 +350,12 @@ impl Trainer {
     /// What evaluations output besides the loss: [`step::Report::Output`] for metrics of scores or values.
     pub fn report(self, report: step::Report) -> Self {
         Self { report, ..self }
+    }
+
+    /// Holds these parameters sparse in evaluations and predictions, by name and number of kept elements: as their kept elements and
+    /// a mask, expanded where they are read. For runs that do not train; [`crate::sparse_parameters`] asks a weights file.
+    pub fn sparse_parameters(self, kept: BTreeMap<String, usize>) -> Self {
+        Self { sparse: kept, ..self }
     }
 
     /// Plans only batches of these kinds: evaluation and prediction alone need no optimizer state.

@@ -11,5 +11,6 @@ mod metrics_stream;
 mod mistakes;
 mod numerics;
 mod plan_cache;
+mod pruning;
 mod ranks;
 mod replicas;

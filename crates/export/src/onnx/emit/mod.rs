@@ -153,6 +153,7 @@ impl<'g> Emitter<'g> {
             | Op::Loss(_)
             | Op::Random(_)
             | Op::Quantise(_)
+            | Op::Prune(_)
             | Op::Exchange(_) => Err(self.unsupported(node, "")),
         }
     }

@@ -1,0 +1,92 @@
+//! Pruning while training, and channels removed from a trained model.
+
+use crate::support;
+
+use std::fs;
+use support::{Scratch, json, number, plimsoll};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The message of arguments that are refused as wrong input.
+fn refused(arguments: &[&str]) -> String {
+    let output = plimsoll(arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+    message
+}
+
+#[test]
+fn a_pruned_run_is_evaluated_and_goes_on_from_its_sparse_weights() {
+    let scratch = Scratch::new("pruned-run");
+    let (out, next) = (scratch.path("run"), scratch.path("next"));
+    let flags =
+        ["--prune=0.8", "--prune-schedule=polynomial:0.2..0.8@0..30/10", "--prune-layers=conv2,dense*"];
+    let report = json(&plimsoll(&[&["train", "--json", "--steps=40", "--out", &out][..], &flags].concat()));
+    let (kept, all) = (number(&report, "kept_weights"), number(&report, "prunable_weights"));
+    assert!(all == 61320.0 && (kept / all - 0.2).abs() < 1e-3, "{kept} of {all}");
+    let bytes = fs::metadata(scratch.0.join("run/weights.safetensors")).unwrap().len();
+    assert!(bytes < 70_000, "{bytes}");
+    let evaluated = json(&plimsoll(&["evaluate", &out, "--json"]));
+    assert!((number(&evaluated, "loss") - number(&report, "test_loss")).abs() < 1e-5, "{evaluated}");
+    // The masks start anew; a step that changes nothing leaves the weights.
+    let still =
+        ["train", "--json", "--steps=1", "--optimizer=sgd", "--lr=1e-30", "--weights", &out, "--out", &next];
+    assert_eq!(number(&json(&plimsoll(&still)), "test_loss"), number(&report, "test_loss"));
+    let resolved = fs::read_to_string(scratch.0.join("run/resolved.toml")).unwrap();
+    assert!(resolved.contains("prune-schedule = \"polynomial:0.2..0.8@0..30/10\""), "{resolved}");
+}
+
+#[test]
+fn wrong_flags_of_pruning_say_what_to_change() {
+    let train = |flags: &[&str]| refused(&[&["train", "--steps=3"], flags].concat());
+    for (flags, says) in [
+        (&["--prune=1"][..], "at least 0 and below 1"),
+        (&["--prune=-0.5"], "at least 0 and below 1"),
+        (&["--prune-schedule=polynomial:0.5..0.8@2000..0"], "let it end after it begins"),
+        (&["--prune-schedule=polynomial:0.5..0.8"], "write `polynomial:"),
+        (&["--prune=0.7", "--prune-schedule=constant:0.8@0.."], "leave one of them out"),
+        (
+            &["--prune=0.8", "--prune-layers=nobody"],
+            "no kernel that is trained is named `nobody`; there are conv1/kernel",
+        ),
+        (&["--prune-layers=dense1"], "add --prune"),
+        (&["--widths=nobody=3"], "no convolution of lenet is named `nobody`"),
+        (&["--widths=conv1=0"], "like `conv1=8`"),
+    ] {
+        let message = train(flags);
+        assert!(message.contains(says), "{flags:?}: {message}");
+    }
+}
+
+#[test]
+fn channels_are_removed_and_the_smaller_model_trains_on() {
+    let scratch = Scratch::new("channels");
+    let [run, half, tuned] = ["run", "half", "tuned"].map(|name| scratch.path(name));
+    let whole = json(&plimsoll(&["train", "--json", "--steps=60", "--out", &run]));
+    let pruned = plimsoll(&["prune", &run, "--channels=0.5", "--out", &half]);
+    let said = text(&pruned.stdout);
+    assert!(pruned.status.success(), "{}", text(&pruned.stderr));
+    assert!(said.contains("channels     22 before, 11 left, in 2 layers"), "{said}");
+    // 5·5·1·3 and 5·5·3·8, their biases, and rows of the first dense layer for 5·5·8 inputs.
+    let left = 75 + 3 + 600 + 8 + 200 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10;
+    assert!(said.contains(&format!("parameters   61706 before, {left} left")), "{said}");
+    json(&plimsoll(&["evaluate", &half, "--json"]));
+    let report = json(&plimsoll(&["train", "--json", "--steps=40", "--weights", &half, "--out", &tuned]));
+    assert!(number(&report, "test_accuracy") > 0.5, "{report}");
+    assert!(number(&report, "planned_peak_bytes") < number(&whole, "planned_peak_bytes"));
+    let evaluated = json(&plimsoll(&["evaluate", &tuned, "--json"]));
+    assert!((number(&evaluated, "loss") - number(&report, "test_loss")).abs() < 1e-5, "{evaluated}");
+    // Its checkpoints know the widths, too.
+    json(&plimsoll(&["train", "--json", "--resume", &tuned, "--steps=42"]));
+
+    assert!(refused(&["prune", &run, "--channels=0.5", "--out", &half]).contains("name another folder"));
+    let other = scratch.path("other");
+    assert!(refused(&["prune", &run, "--channels=1.5", "--out", &other]).contains("0.5 removes half"));
+    assert!(refused(&["prune", &other, "--channels=0.5", "--out", &other]).contains("a run that has ended"));
+    let dense = scratch.path("dense");
+    json(&plimsoll(&["train", "--json", "--model=mlp", "--steps=2", "--out", &dense]));
+    assert!(refused(&["prune", &dense, "--channels=0.5", "--out", &other]).contains("nothing to remove"));
+    assert!(!scratch.0.join("other").exists());
+}
