@@ -1,13 +1,13 @@
 //! Models as ONNX files beside what they say here, for `benches/export_peers.py`.
 //!
-//!     exported zoo DIR            every model of the zoo, at its small sizes: NAME.onnx, its inputs and its outputs
+//!     exported zoo DIR            every model of the zoo, at its small sizes: NAME.onnx, TFLite files, inputs and outputs
 //!     exported read FILE INPUT OUTPUT   what the model of an ONNX file says of an input
 //!     exported train FILE STEPS   trains the model of an ONNX file on random examples, and prints the first and the last loss
 //!
 //! Arrays are raw elements in `.bin` files (f32, tokens i32), with their shapes in `.json` files beside them.
 
 use plimsoll_data::{Dataset, Memory, Pipeline};
-use plimsoll_export::{Batch, Format, OnnxModel};
+use plimsoll_export::{Batch, Format, OnnxModel, TfliteWeights};
 use plimsoll_nn::zoo::ZOO;
 use plimsoll_nn::{Adam, Field, Model, Sgd};
 use plimsoll_tensor::random::Stream;
@@ -16,6 +16,10 @@ use plimsoll_train::{BatchKind, Predictor, Session, Trainer};
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+
+/// How weights are stored in TFLite files.
+const LITE: [(&str, TfliteWeights); 3] =
+    [("f32", TfliteWeights::F32), ("f16", TfliteWeights::F16), ("range", TfliteWeights::DynamicRange)];
 
 /// Rows of every batch.
 const ROWS: usize = 3;
@@ -38,6 +42,13 @@ fn zoo(folder: &Path) -> Result<(), Box<dyn Error>> {
         let mut session = session((entry.make)(&entry.small), &inputs)?;
         randomise(&mut session)?;
         session.export(folder.join(format!("{}.onnx", entry.name)), Format::Onnx, Batch::Dynamic)?;
+        for (kind, stored) in LITE {
+            let path = folder.join(format!("{}-{kind}.tflite", entry.name));
+            // What TFLite lacks is told by name.
+            if let Err(error) = session.export(&path, Format::Tflite(stored), Batch::Fixed(ROWS)) {
+                fs::write(path.with_extension("refused"), error.to_string())?;
+            }
+        }
         for (i, input) in inputs.iter().enumerate() {
             write(&folder.join(format!("{}.input{i}", entry.name)), input)?;
         }

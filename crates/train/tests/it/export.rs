@@ -68,7 +68,7 @@ fn a_model_that_was_exported_and_imported_says_the_same() {
         let mut ours = session(model(), &inputs);
         randomise(&mut ours);
         let path = scratch.0.join("model.onnx");
-        let batch = if entry.name == "vit_tiny" { Batch::Fixed(1) } else { Batch::Dynamic };
+        let batch = if entry.name == "vit_tiny" { Batch::Fixed(ROWS) } else { Batch::Dynamic };
         ours.export(&path, Format::Onnx, batch).unwrap();
         let said = Predictor::from(ours).predict(inputs.clone()).unwrap().into_outputs();
         let imported = OnnxModel::open(&path).unwrap();
