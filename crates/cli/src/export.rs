@@ -15,8 +15,8 @@ use plimsoll::train::WeightsFile;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Heap for each node of the model's graph while it is exported: of the graph, of that of one more example, and of the nodes of
-/// the file. Measured on the zoo's models (2.7 to 3.9 KiB) and rounded up.
+/// Heap for each node of the model's graph while it is exported, at most: of the graph, of that of one more example, and of the
+/// nodes of the file with their names.
 const BYTES_PER_NODE: usize = 4 << 10;
 
 #[derive(Debug, Args)]

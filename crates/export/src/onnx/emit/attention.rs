@@ -60,9 +60,9 @@ impl Emitter<'_> {
                 _ => return Err(self.unsupported(node, " with a mask and shared key heads")),
             });
         }
-        let lowest = self.number(f64::from(f32::MIN), DType::F32);
         for mask in &masks {
-            scores = self.add("Where", vec![mask.clone(), scores, lowest.clone()], vec![]);
+            let lowest = self.number(f64::from(f32::MIN), DType::F32);
+            scores = self.add("Where", vec![mask.clone(), scores, lowest], vec![]);
         }
         let mut shares = self.add("Softmax", vec![scores], vec![int("axis", -1)]);
         // A query that sees nothing gives zeros.
