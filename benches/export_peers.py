@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Exported models in the programs that read them, and models of PyTorch here.
 
-    python3 -m venv peers-env && peers-env/bin/pip install onnx onnxruntime numpy
+    python3 -m venv peers-env && peers-env/bin/pip install onnx onnxruntime ai-edge-litert numpy
     peers-env/bin/pip install torch torchvision onnxscript              # for the models of PyTorch
     cargo build --release -p plimsoll-train --example exported
     peers-env/bin/python benches/export_peers.py target/release/examples/exported [--models lenet,gpt] [--torch]
 
 Writes every model of the zoo at its small sizes as ONNX, checks the file with `onnx.checker`, and runs it in onnxruntime on the inputs
-that it was run on here, at two batch sizes. With `--torch`, models that PyTorch exports are read here, run on the same inputs, and trained
-for a few steps. Prints a table of the largest difference of an output, relative to the largest output. Exits 1 if one is above 1e-4, a
-check fails, or a loss does not fall.
+that it was run on here, at two batch sizes; and as TFLite, with weights of f32, f16 and bytes, in LiteRT, by its signature. With `--torch`, models that PyTorch exports are read here, run on the same inputs, and trained
+for a few steps. Prints a table of the largest difference of an output, relative to the largest output. Exits 1 if one of f32 is above 1e-4, a
+check fails, or a loss does not fall. A model that TFLite has no ops for is marked `no`.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import onnx
 import onnxruntime
 
 BOUND = 1e-4
+LITE_KINDS = ["f32", "f16", "range"]
 TYPES = {"f32": np.float32, "i32": np.int32}
 
 
@@ -48,10 +49,33 @@ def run_onnx(path, inputs):
     return session.run(None, named)[0]
 
 
+def run_lite(path, inputs):
+    from ai_edge_litert.interpreter import Interpreter
+
+    runner = Interpreter(model_path=str(path), num_threads=2).get_signature_runner("serving_default")
+    named = dict(zip(sorted(runner.get_input_details()), inputs))
+    return next(iter(runner(**named).values()))
+
+
+def lite(folder, name, inputs, ours):
+    """The difference for each kind of weights, as words, and whether that of f32 is within the bound."""
+    words, good = [], True
+    for kind in LITE_KINDS:
+        path = folder / f"{name}-{kind}.tflite"
+        if not path.exists():
+            words.append("no")
+            continue
+        off = difference(ours, run_lite(path, inputs))
+        words.append(f"{off:.2e}")
+        good &= off <= BOUND or kind != "f32"
+    return words, good
+
+
 def zoo(binary, folder, only):
     subprocess.run([binary, "zoo", folder], check=True)
     failed = False
-    print(f"{'model':<18} {'ops':>6} {'KiB':>8} {'onnxruntime':>12} {'one row':>10}")
+    columns = " ".join(f"{'LiteRT ' + kind:>12}" for kind in LITE_KINDS)
+    print(f"{'model':<18} {'ops':>6} {'KiB':>8} {'onnxruntime':>12} {'one row':>10} {columns}")
     for path in sorted(folder.glob("*.onnx")):
         name = path.stem
         if only and name not in only:
@@ -64,8 +88,10 @@ def zoo(binary, folder, only):
             rows = len(ours) // len(inputs[0])
             one = difference(ours[:rows], run_onnx(path, [value[:1] for value in inputs]))
             ops = len(onnx.load(str(path)).graph.node)
-            print(f"{name:<18} {ops:>6} {path.stat().st_size >> 10:>8} {off:>12.2e} {one:>10.2e}")
-            failed |= not (off <= BOUND and one <= BOUND)
+            words, good = lite(folder, name, inputs, ours)
+            words = " ".join(f"{word:>12}" for word in words)
+            print(f"{name:<18} {ops:>6} {path.stat().st_size >> 10:>8} {off:>12.2e} {one:>10.2e} {words}", flush=True)
+            failed |= not (off <= BOUND and one <= BOUND and good)
         except Exception as error:  # A peer's refusal is a row of the table.
             print(f"{name:<18} {str(error)[:200]}")
             failed = True
@@ -124,13 +150,13 @@ def torch(binary, folder):
                 failed = True
                 continue
             off = difference(said, np.fromfile(folder / "said.bin", np.float32))
-            train = subprocess.run([binary, "train", path, "20"], capture_output=True, text=True)
+            train = subprocess.run([binary, "train", path, "40"], capture_output=True, text=True)
             if train.returncode:
                 print(f"{name:<18} {exporter:>10} {off:>10.2e} {train.stderr.strip()[-300:]}")
                 failed = True
                 continue
             before, after = map(float, train.stdout.split())
-            print(f"{name:<18} {exporter:>10} {off:>10.2e} {before:>12.4f} {after:>10.4f}")
+            print(f"{name:<18} {exporter:>10} {off:>10.2e} {before:>12.6f} {after:>10.6f}")
             failed |= not (off <= BOUND and after < before)
     return failed
 

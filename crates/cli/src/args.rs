@@ -47,7 +47,7 @@ pub enum Command {
     Evaluate(EvaluateOptions),
     /// Write what a trained model says of data
     Predict(PredictOptions),
-    /// Write a trained model as a file of another system: ONNX, safetensors
+    /// Write a trained model as a file of another system: ONNX, TFLite, safetensors
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportOptions),
     /// Write the page of a run: its plan, and what was measured so far

@@ -8,15 +8,15 @@ use super::weights::refused;
 use super::{Failure, say};
 use clap::{Args, ValueEnum};
 use plimsoll::Size;
-use plimsoll::export::{BUFFER_BYTES, Batch, ExportError, ExportGraph, Exported, Format};
+use plimsoll::export::{BUFFER_BYTES, Batch, ExportError, ExportGraph, Exported, Format, TfliteWeights};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::WeightsFile;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Heap for each node of the model's graph while it is exported: of the graph, of that of one more example, and of the nodes of
-/// the file. Measured on the zoo's models (2.7 to 3.9 KiB) and rounded up.
+/// Heap for each node of the model's graph while it is exported, at most: of the graph, of that of one more example, and of the
+/// nodes of the file with their names.
 const BYTES_PER_NODE: usize = 4 << 10;
 
 #[derive(Debug, Args)]
@@ -26,12 +26,18 @@ pub struct ExportOptions {
     /// The format
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub to: To,
-    /// Examples that the model takes: a number, or `dynamic` for any number [default: dynamic]
+    /// Examples that the model takes: a number, or `dynamic` for any number [default: dynamic; for tflite, which has no other, 1]
     #[arg(long, value_name = "N", value_parser = examples)]
     pub batch: Option<Batch>,
     /// The file [default: in the folder of the run, under the model's name]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// With --to tflite: weights as 16-bit floats, in half the bytes
+    #[arg(long)]
+    pub f16: bool,
+    /// With --to tflite: weights of products and convolutions as 8-bit integers with scales, in a quarter of the bytes
+    #[arg(long, conflicts_with = "f16")]
+    pub dynamic_range: bool,
     /// With --to safetensors: the names of weights and the order of their axes
     #[arg(long, value_enum, value_name = "NAMES")]
     pub weight_names: Option<WeightNames>,
@@ -58,6 +64,8 @@ pub struct ExportOptions {
 pub enum To {
     /// The model and its weights, for ONNX Runtime and others
     Onnx,
+    /// The model and its weights, for LiteRT on phones and boards
+    Tflite,
     /// The weights alone
     Safetensors,
 }
@@ -73,27 +81,40 @@ fn examples(text: &str) -> Result<Batch, String> {
 
 /// Checks the line, writes the file, and tells what it took.
 pub fn run(options: &ExportOptions) -> Result<(), Failure> {
-    let safetensors = options.to == To::Safetensors;
+    let extension = match options.to {
+        To::Onnx => "onnx",
+        To::Tflite => "tflite",
+        To::Safetensors => "safetensors",
+    };
+    let (safetensors, lite) = (options.to == To::Safetensors, options.to == To::Tflite);
     for (flag, given, fits) in [
         ("--batch", options.batch.is_some(), !safetensors),
         ("--weight-names", options.weight_names.is_some(), safetensors),
+        ("--f16", options.f16, lite),
+        ("--dynamic-range", options.dynamic_range, lite),
     ] {
         if given && !fits {
-            let to = if safetensors { "safetensors" } else { "onnx" };
-            return Err(Failure::usage(format!("{flag} does not apply to --to {to}: leave it out")));
+            return Err(Failure::usage(format!("{flag} does not apply to --to {extension}: leave it out")));
         }
     }
     let model = describe(&options.run)?.model()?;
-    let examples = options.batch.unwrap_or_default();
+    let examples = options.batch.unwrap_or(if lite { Batch::Fixed(1) } else { Batch::Dynamic });
     let step = ExportGraph::new(model.as_ref(), examples).map_err(failure)?;
     let planned = account(options, &step)?;
     let weights = WeightsFile::open(&options.run, step.graph()).map_err(refused)?;
-    let extension = if safetensors { "safetensors" } else { "onnx" };
     let out =
         options.out.clone().unwrap_or_else(|| options.run.join(format!("{}.{extension}", model.name())));
     check_out(&out)?;
     let exported = match options.to {
         To::Onnx => step.write(Format::Onnx, &weights, &out).map_err(failure)?,
+        To::Tflite => {
+            let stored = match (options.f16, options.dynamic_range) {
+                (true, _) => TfliteWeights::F16,
+                (_, true) => TfliteWeights::DynamicRange,
+                _ => TfliteWeights::F32,
+            };
+            step.write(Format::Tflite(stored), &weights, &out).map_err(failure)?
+        }
         To::Safetensors => {
             weights.save_as(&out, options.weight_names.unwrap_or(WeightNames::Own).names())?;
             let bytes = std::fs::metadata(&out).map_or(0, |file| file.len());

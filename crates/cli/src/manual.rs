@@ -24,6 +24,7 @@ pub const PLAN_EXAMPLES: &str = "Examples:
 pub const EXPORT_EXAMPLES: &str = "Examples:
   plimsoll export run --to onnx                               for any number of examples
   plimsoll export run --to onnx --batch 1 --out model.onnx    for one at a time
+  plimsoll export run --to tflite --dynamic-range             for phones and boards, weights in a quarter of the bytes
   plimsoll export run --to safetensors --weight-names torch   the weights alone, as PyTorch names them";
 
 /// Prints a shell's completion script.

@@ -1,6 +1,6 @@
 //! Which extents of a graph's values grow with the batch.
 
-use crate::{ExportError, Exported, OnnxOptions, Weights, onnx};
+use crate::{ExportError, Exported, OnnxOptions, TfliteWeights, Weights, onnx, tflite};
 use plimsoll_graph::{Graph, GraphError, Numerics, ValueId};
 use plimsoll_nn::{Field, Model, Policy, step};
 use std::path::Path;
@@ -10,6 +10,8 @@ use std::path::Path;
 pub enum Format {
     /// ONNX.
     Onnx,
+    /// TFLite, for a fixed batch.
+    Tflite(TfliteWeights),
 }
 
 /// How many examples an exported model takes.
@@ -84,6 +86,11 @@ impl ExportGraph {
     pub fn write(&self, format: Format, weights: &dyn Weights, path: &Path) -> Result<Exported, ExportError> {
         match format {
             Format::Onnx => onnx(self, weights, path, &OnnxOptions::default()),
+            Format::Tflite(_) if self.larger.is_some() => {
+                let reason = "a TFLite file has a fixed batch: export it with a number of examples";
+                Err(GraphError::Choice(reason.into()).into())
+            }
+            Format::Tflite(stored) => tflite(self, weights, path, stored),
         }
     }
 

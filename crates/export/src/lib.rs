@@ -1,6 +1,7 @@
 //! Models as files of other systems, and back.
 //!
 //! - [`onnx()`] writes the prediction step of a model as an ONNX file, for any number of examples or a fixed one.
+//! - [`tflite()`] writes it as a TFLite file of a fixed batch, with weights of f32, f16 or bytes.
 //! - [`OnnxModel`] is a model that was read from such a file, by whatever program wrote it: it is planned, trained and exported
 //!   like any other.
 //!
@@ -11,12 +12,15 @@ mod batch;
 mod error;
 mod file;
 mod onnx;
+mod pattern;
+mod tflite;
 mod weights;
 
 pub use batch::{Batch, ExportGraph, Format};
 pub use error::ExportError;
 pub use file::{PARTIAL, PartialFile};
 pub use onnx::{OnnxModel, OnnxOptions, onnx};
+pub use tflite::{TfliteWeights, tflite};
 pub use weights::{BUFFER_BYTES, Weights};
 
 /// What was written.

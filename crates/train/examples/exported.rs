@@ -1,21 +1,25 @@
 //! Models as ONNX files beside what they say here, for `benches/export_peers.py`.
 //!
-//!     exported zoo DIR            every model of the zoo, at its small sizes: NAME.onnx, its inputs and its outputs
+//!     exported zoo DIR            every model of the zoo, at its small sizes: NAME.onnx, TFLite files, inputs and outputs
 //!     exported read FILE INPUT OUTPUT   what the model of an ONNX file says of an input
 //!     exported train FILE STEPS   trains the model of an ONNX file on random examples, and prints the first and the last loss
 //!
 //! Arrays are raw elements in `.bin` files (f32, tokens i32), with their shapes in `.json` files beside them.
 
 use plimsoll_data::{Dataset, Memory, Pipeline};
-use plimsoll_export::{Batch, Format, OnnxModel};
+use plimsoll_export::{Batch, Format, OnnxModel, TfliteWeights};
 use plimsoll_nn::zoo::ZOO;
 use plimsoll_nn::{Adam, Field, Model, Sgd};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, Tensor, TensorType};
-use plimsoll_train::{BatchKind, Predictor, Session, Trainer};
+use plimsoll_train::{BatchKind, Session, TrainError, Trainer};
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+
+/// How weights are stored in TFLite files.
+const LITE: [(&str, TfliteWeights); 3] =
+    [("f32", TfliteWeights::F32), ("f16", TfliteWeights::F16), ("range", TfliteWeights::DynamicRange)];
 
 /// Rows of every batch.
 const ROWS: usize = 3;
@@ -38,11 +42,17 @@ fn zoo(folder: &Path) -> Result<(), Box<dyn Error>> {
         let mut session = session((entry.make)(&entry.small), &inputs)?;
         randomise(&mut session)?;
         session.export(folder.join(format!("{}.onnx", entry.name)), Format::Onnx, Batch::Dynamic)?;
+        for (kind, stored) in LITE {
+            let path = folder.join(format!("{}-{kind}.tflite", entry.name));
+            // What TFLite lacks is told by name.
+            if let Err(error) = session.export(&path, Format::Tflite(stored), Batch::Fixed(ROWS)) {
+                fs::write(path.with_extension("refused"), error.to_string())?;
+            }
+        }
         for (i, input) in inputs.iter().enumerate() {
             write(&folder.join(format!("{}.input{i}", entry.name)), input)?;
         }
-        let outputs = Predictor::from(session).predict(inputs)?.into_outputs();
-        write(&folder.join(format!("{}.output", entry.name)), &outputs[0])?;
+        write(&folder.join(format!("{}.output", entry.name)), &said(&mut session)?)?;
     }
     Ok(())
 }
@@ -54,9 +64,8 @@ fn read(file: &Path, input: &Path, output: &Path) -> Result<(), Box<dyn Error>> 
     let rows = bytes.len() / field.ty.bytes();
     let mut tensor = Tensor::zeros(TensorType::new(field.ty.dtype, [&[rows], &field.ty.shape[..]].concat()));
     tensor.copy_from_bytes(&bytes);
-    let session = session(model, std::slice::from_ref(&tensor))?;
-    let outputs = Predictor::from(session).predict([tensor])?.into_outputs();
-    Ok(fs::write(output, outputs[0].as_bytes())?)
+    let mut session = session(model, std::slice::from_ref(&tensor))?;
+    Ok(fs::write(output, said(&mut session)?.as_bytes())?)
 }
 
 fn train(file: &Path, steps: u64) -> Result<(), Box<dyn Error>> {
@@ -67,7 +76,7 @@ fn train(file: &Path, steps: u64) -> Result<(), Box<dyn Error>> {
     let target = random_batch(&model.target(), 99);
     let rows = Memory::new(inputs, target, model.target().bound)?;
     let data = Dataset::new("random", Pipeline::new(rows.clone()), Pipeline::new(rows));
-    let mut session = Trainer::new(model, Adam::new(1e-4)).batch(ROWS).steps(steps).plan(&data)?.start()?;
+    let mut session = Trainer::new(model, Adam::new(1e-3)).batch(ROWS).steps(steps).plan(&data)?.start()?;
     let before = session.evaluate(&data.test)?.loss;
     session.fit()?;
     let after = session.evaluate(&data.test)?.loss;
@@ -80,6 +89,16 @@ fn session(model: impl Model + 'static, inputs: &[Tensor]) -> Result<Session, Bo
     let rows = Pipeline::new(Memory::unlabelled(inputs.to_vec(), &model.target())?);
     let data = Dataset::new("rows", rows.clone(), rows);
     Ok(Trainer::new(model, Sgd::new(0.0)).kinds(&[BatchKind::Predict]).batch(ROWS).plan(&data)?.start()?)
+}
+
+/// The first output for the session's rows, which are one batch.
+fn said(session: &mut Session) -> Result<Tensor, Box<dyn Error>> {
+    let (rows, mut said) = (session.data().test.clone(), None);
+    session.predict_each(&rows, |outputs| {
+        said = outputs.first().cloned();
+        Ok::<(), TrainError>(())
+    })?;
+    said.ok_or_else(|| "the model said nothing".into())
 }
 
 /// Gives norms and biases values that show.

@@ -92,6 +92,7 @@ pub mod attribute {
     pub const FLOAT: i32 = 1;
     pub const INT: i32 = 2;
     pub const STRING: i32 = 3;
+    pub const TENSOR: i32 = 4;
     pub const INTS: i32 = 7;
 }
 

@@ -225,7 +225,18 @@ mod tests {
     fn step(step: u64, loss: f64) -> TrainEvent<'static> {
         let held = Some(Held { resident_bytes: 7 << 20, swapped_bytes: 0, droppable_bytes: 0 });
         let (time, data) = (Duration::from_millis(20), Duration::from_millis(3));
-        TrainEvent::Step { step, steps: 9, epoch: 1, loss, examples: 64, time, data, held, learning_rate: None, scale: None }
+        TrainEvent::Step {
+            step,
+            steps: 9,
+            epoch: 1,
+            loss,
+            examples: 64,
+            time,
+            data,
+            held,
+            learning_rate: None,
+            scale: None,
+        }
     }
 
     fn read(path: &Path) -> Vec<RunEvent> {

@@ -60,9 +60,9 @@ impl Emitter<'_> {
                 _ => return Err(self.unsupported(node, " with a mask and shared key heads")),
             });
         }
-        let lowest = self.number(f64::from(f32::MIN), DType::F32);
         for mask in &masks {
-            scores = self.add("Where", vec![mask.clone(), scores, lowest.clone()], vec![]);
+            let lowest = self.number(f64::from(f32::MIN), DType::F32);
+            scores = self.add("Where", vec![mask.clone(), scores, lowest], vec![]);
         }
         let mut shares = self.add("Softmax", vec![scores], vec![int("axis", -1)]);
         // A query that sees nothing gives zeros.
@@ -91,8 +91,8 @@ impl Emitter<'_> {
         };
         let sign = if inverse { -1.0 } else { 1.0 };
         let dims = [positions, 1, half];
-        let cosines = self.floats("cosines", &dims, (0..positions * half).map(|i| angle(i).cos()));
-        let sines = self.floats("sines", &dims, (0..positions * half).map(|i| sign * angle(i).sin()));
+        let cosines = self.floats(&dims, (0..positions * half).map(|i| angle(i).cos()));
+        let sines = self.floats(&dims, (0..positions * half).map(|i| sign * angle(i).sin()));
         let inputs = vec![self.plain(node.inputs[0]), self.ints(&[half as i64, half as i64])];
         let parts = self.add_many("Split", inputs, 2, vec![int("axis", -1)]);
         let mut product = |a: &String, b: &String| self.add("Mul", vec![a.clone(), b.clone()], vec![]);

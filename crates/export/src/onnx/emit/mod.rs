@@ -6,15 +6,15 @@
 mod attention;
 mod elementwise;
 mod movement;
-mod pattern;
+mod patterns;
 mod reduce;
 mod windows;
 
-use super::proto::{AttributeProto, NodeProto, attribute, element};
+use super::proto::{AttributeProto, NodeProto, TensorProto, attribute, element};
 use crate::ExportError;
 use crate::batch::{ExportGraph, Extent};
+use crate::pattern::{self, Pattern};
 use crate::weights::Elements;
-use pattern::Pattern;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use plimsoll_tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,7 +101,7 @@ pub(crate) fn emit(step: &ExportGraph) -> Result<Emitted, ExportError> {
         emitter.plain[input.value.index()] = Some(input.name.clone());
     }
     emitter.taken.extend(graph.outputs.iter().map(|output| output.name.clone()));
-    let needed = emitter.needed();
+    let needed = pattern::needed(graph, &emitter.patterns);
     for id in graph.node_ids().filter(|id| needed[id.index()]) {
         emitter.node(id)?;
     }
@@ -110,26 +110,6 @@ pub(crate) fn emit(step: &ExportGraph) -> Result<Emitted, ExportError> {
 }
 
 impl<'g> Emitter<'g> {
-    /// The nodes that an output depends on, with patterns as one.
-    fn needed(&self) -> Vec<bool> {
-        let mut values = vec![false; self.graph.value_count()];
-        self.graph.outputs.iter().for_each(|o| values[o.value.index()] = true);
-        let mut nodes = vec![false; self.graph.nodes.len()];
-        for id in self.graph.node_ids().rev() {
-            let node = self.graph.node(id);
-            if !node.outputs.iter().any(|v| values[v.index()]) {
-                continue;
-            }
-            nodes[id.index()] = true;
-            let inputs = match &self.patterns[id.index()] {
-                Some(pattern) => pattern.inputs(self.graph),
-                None => node.inputs.clone(),
-            };
-            inputs.iter().for_each(|v| values[v.index()] = true);
-        }
-        nodes
-    }
-
     fn node(&mut self, id: NodeId) -> Result<(), ExportError> {
         let graph = self.graph;
         let node = graph.node(id);
@@ -287,7 +267,8 @@ impl<'g> Emitter<'g> {
                 let dims = TO_IMAGE.map(|axis| self.shape(value)[axis]);
                 self.state(state, &TO_IMAGE, dims.to_vec())
             }
-            _ if self.is_trivial(value) => {
+            // An input is turned by name, so that readers see its order of axes.
+            Origin::Node { .. } if self.is_trivial(value) => {
                 let shape = TO_IMAGE.map(|a| if a == 0 { 0 } else { self.shape(value)[a] as i64 });
                 let (plain, shape) = (self.plain(value), self.ints(&shape));
                 self.add("Reshape", vec![plain, shape], vec![])
@@ -366,9 +347,24 @@ impl<'g> Emitter<'g> {
         self.tensor(&format!("constant_{value:e}"), element, &[], bytes)
     }
 
-    fn floats(&mut self, base: &str, dims: &[usize], values: impl Iterator<Item = f64>) -> String {
-        let bytes = values.flat_map(|v| (v as f32).to_le_bytes()).collect();
-        self.tensor(base, element::FLOAT, dims, bytes)
+    /// Numbers that are no weights: a node of their own says so.
+    fn floats(&mut self, dims: &[usize], values: impl Iterator<Item = f64>) -> String {
+        let bytes: Vec<u8> = values.flat_map(|v| (v as f32).to_le_bytes()).collect();
+        let key = (element::FLOAT, dims.to_vec(), bytes);
+        if let Some(name) = self.constants.get(&key) {
+            return name.clone();
+        }
+        let t = Some(TensorProto {
+            dims: dims.iter().map(|&n| n as i64).collect(),
+            data_type: element::FLOAT,
+            raw_data: Some(key.2.clone()),
+            ..TensorProto::default()
+        });
+        let r#type = attribute::TENSOR;
+        let value = AttributeProto { name: "value".into(), t, r#type, ..AttributeProto::default() };
+        let name = self.add("Constant", vec![], vec![value]);
+        self.constants.insert(key, name.clone());
+        name
     }
 
     /// A tensor that holds a value's shape. With `infer`, at most one extent may be -1.

@@ -118,7 +118,7 @@ impl Emitter<'_> {
             Index::Take => self.add("GatherElements", inputs, vec![int("axis", -1)]),
             Index::OneHot { classes, dtype } => {
                 let depth = self.number(classes as f64, DType::I64);
-                let values = self.floats("off_on", &[2], [0.0, 1.0].into_iter());
+                let values = self.floats(&[2], [0.0, 1.0].into_iter());
                 let hot = self.add("OneHot", [inputs, vec![depth, values]].concat(), vec![int("axis", -1)]);
                 match dtype {
                     DType::F32 => hot,

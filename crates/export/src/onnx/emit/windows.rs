@@ -101,9 +101,9 @@ impl Emitter<'_> {
         };
         let [h, w] = from;
         let rows = (0..to[0]).flat_map(|i| (0..h).map(move |j| share(0, i, j)));
-        let rows = self.floats("rows_of_windows", &[to[0], h], rows);
+        let rows = self.floats(&[to[0], h], rows);
         let columns = (0..w).flat_map(|j| (0..to[1]).map(move |i| share(1, i, j)));
-        let columns = self.floats("columns_of_windows", &[w, to[1]], columns);
+        let columns = self.floats(&[w, to[1]], columns);
         let x = self.image(x);
         let means = self.add("MatMul", vec![rows, x], vec![]);
         let name = self.add("MatMul", vec![means, columns], vec![]);

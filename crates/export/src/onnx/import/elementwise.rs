@@ -187,11 +187,17 @@ impl Importer<'_, '_> {
         let Some(a) = of(self, 0) else { return Ok(false) };
         if op == "Cast" {
             let to_int = matches!(self.int("to", 0) as i32, element::INT32 | element::INT64 | element::BOOL);
-            if to_int || a.values.len() == 1 {
+            if to_int {
                 self.set(0, Known::Ints(a));
                 return Ok(true);
             }
-            return Ok(false);
+            // A number that goes on among floats.
+            let [value] = a.values[..] else { return Ok(false) };
+            let dtype = self.net.dtype;
+            let scalar = self.net.constant(value as f64, dtype)?;
+            let scalar = self.net.reshape(scalar, a.dims)?;
+            self.set(0, Known::Plain(scalar));
+            return Ok(true);
         }
         let Some(b) = of(self, 1) else { return Ok(false) };
         let result = match op {

@@ -99,13 +99,14 @@ impl OnnxModel {
         let target = Field::floats([]);
         let sources = BTreeMap::new();
         let mut model = Self { file, name, inputs, target, trains_norms: false, fixed_batch, sources };
-        // Two batches tell what of the output grows with them.
-        let (small, sources) = model.trial(2)?;
-        let (large, _) = model.trial(3)?;
+        // Two batches tell what of the output grows with them; a file for one batch is built for that.
+        let batches = model.fixed_batch.map_or([2, 3], |examples| [examples; 2]);
+        let (small, sources) = model.trial(batches[0])?;
+        let (large, _) = model.trial(batches[1])?;
         model.sources = sources;
         model.target = match model.file.notes.get(TARGET).and_then(|note| noted_target(note)) {
             Some(target) => target,
-            None => guessed_target(&small, &large).map_err(wrong)?,
+            None => guessed_target(&small, &large, batches[0]).map_err(wrong)?,
         };
         let bounds: Vec<usize> = model.inputs.iter().map(|input| model.rows_of_table(&input.name)).collect();
         for (input, bound) in model.inputs.iter_mut().zip(bounds) {
@@ -177,7 +178,7 @@ impl OnnxModel {
             let outer = importer.net.set_layer(layer.into());
             let done = importer.import();
             importer.net.set_layer(outer);
-            done?;
+            done.map_err(|error| self.with_batch(error, importer.net.graph().examples))?;
         }
         let mut outputs = Vec::new();
         for output in &self.file.outputs {
@@ -196,6 +197,16 @@ impl OnnxModel {
             return Err(GraphError::Choice(format!("{}: the model has no output", self.file.path.display())));
         }
         Ok((outputs, importer.sources))
+    }
+
+    /// The error, with a word on the batch that the file is for.
+    fn with_batch(&self, error: GraphError, examples: usize) -> GraphError {
+        match self.fixed_batch.filter(|fixed| *fixed != examples) {
+            Some(fixed) => GraphError::Choice(format!(
+                "{error}; the file is for batches of {fixed}: take those, or export it for any batch"
+            )),
+            None => error,
+        }
     }
 
     /// Rows of the table that an input of whole numbers looks up in: they are below that.
@@ -246,19 +257,10 @@ fn model_input(file: &OnnxFile, info: &ValueInfoProto) -> Result<(ModelInput, Op
     let most = extents.iter().try_fold(1usize, |product, &n| product.checked_mul(n)).filter(|n| *n < 1 << 40);
     most.ok_or_else(|| format!("input `{name}` is too large: {extents:?}"))?;
     let (field, image) = match elem_type {
-        element::FLOAT => {
-            // A file that turns images around itself has them as we do.
-            let turned = file.nodes.iter().any(|node| {
-                let perm = node.attribute.iter().find(|a| a.name == "perm");
-                node.op_type == "Transpose"
-                    && node.input.first() == Some(&name)
-                    && perm.is_some_and(|perm| perm.ints == [0, 3, 1, 2])
-            });
-            match extents[..] {
-                [c, h, w] if !turned => (Field::floats([h, w, c]), true),
-                _ => (Field::floats(extents), false),
-            }
-        }
+        element::FLOAT => match extents[..] {
+            [c, h, w] if is_image(file, &name) => (Field::floats([h, w, c]), true),
+            _ => (Field::floats(extents), false),
+        },
         element::INT64 | element::INT32 => (Field::below(i32::MAX as usize, extents), false),
         other => {
             return Err(format!(
@@ -267,6 +269,34 @@ fn model_input(file: &OnnxFile, info: &ValueInfoProto) -> Result<(ModelInput, Op
         }
     };
     Ok((ModelInput { name, field, image }, extent(0)))
+}
+
+/// Whether an input with four axes is `[n, c, h, w]`: an op on images reads it, after functions of its elements. Others are left as
+/// they are, like those that a file turns around itself.
+fn is_image(file: &OnnxFile, input: &str) -> bool {
+    const IMAGES: [&str; 7] = [
+        "Conv",
+        "ConvTranspose",
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "BatchNormalization",
+        "Resize",
+    ];
+    const ELEMENTS: [&str; 9] = ["Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Relu", "Pad"];
+    let mut names = vec![input];
+    for node in file.nodes.iter().filter(|node| node.input.first().is_some()) {
+        if !node.input.first().is_some_and(|name| names.contains(&name.as_str())) {
+            continue;
+        }
+        if IMAGES.contains(&node.op_type.as_str()) {
+            return true;
+        }
+        if ELEMENTS.contains(&node.op_type.as_str()) {
+            names.extend(node.output.iter().map(String::as_str));
+        }
+    }
+    false
 }
 
 /// Checks that every node reads what nodes before it write.
@@ -303,12 +333,16 @@ fn noted_target(note: &str) -> Option<Field> {
 }
 
 /// Classes for the last axis of the output; of a single column, values.
-fn guessed_target(small: &Shape, large: &Shape) -> Result<Field, String> {
+fn guessed_target(small: &Shape, large: &Shape, examples: usize) -> Result<Field, String> {
     let rows = |shape: &Shape| shape.first().copied().unwrap_or(0);
-    let per_example = rows(large).checked_sub(rows(small)).filter(|n| *n > 0);
+    let per_example = match small == large {
+        true => Some(rows(small) / examples.max(1)),
+        false => rows(large).checked_sub(rows(small)),
+    };
+    let per_example = per_example.filter(|n| *n > 0);
     let (Some(per_example), Some(&last), true) = (per_example, small.last(), small.rank() > 1) else {
         return Err(format!(
-            "its output is {small} for two examples: the first axis must be the batch, the last the classes"
+            "its output is {small} for {examples} examples: the first axis must be the batch, the last the classes"
         ));
     };
     let inner = &small[1..small.rank() - 1];

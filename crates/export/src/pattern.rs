@@ -1,7 +1,5 @@
-//! Several nodes that ONNX has one op for.
+//! Several nodes that other systems have one op for.
 
-use super::{Emitter, Order, float};
-use crate::ExportError;
 use plimsoll_graph::op::{Binary, Elementwise, MatMul, Movement, Unary};
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use plimsoll_tensor::DType;
@@ -15,6 +13,8 @@ pub(crate) enum Pattern {
     Bias { product: NodeId, bias: ValueId },
     /// `min(max(x, 0), high)`.
     Clip { x: ValueId, high: f64 },
+    /// `x · Φ(x)`, by the error function.
+    Gelu { x: ValueId },
     /// A value of one number: padding around nothing.
     Fill { value: f64 },
 }
@@ -25,7 +25,7 @@ impl Pattern {
         match self {
             Self::BatchNorm { x, gain, bias, mean, variance, .. } => vec![*x, *gain, *bias, *mean, *variance],
             Self::Bias { product, bias } => [&graph.node(*product).inputs[..], &[*bias]].concat(),
-            Self::Clip { x, .. } => vec![*x],
+            Self::Clip { x, .. } | Self::Gelu { x } => vec![*x],
             Self::Fill { .. } => Vec::new(),
         }
     }
@@ -58,6 +58,7 @@ impl Finder<'_> {
                 };
                 Some(Pattern::Clip { x: relu.inputs[0], high: self.constant(node.inputs[1])? })
             }
+            Op::Elementwise(Elementwise::Binary(Binary::Mul)) => self.gelu(node),
             Op::Movement(Movement::Pad { value, .. }) => {
                 let empty = self.graph.ty(node.inputs[0]).shape.elements() == 0;
                 empty.then_some(Pattern::Fill { value: *value })
@@ -116,6 +117,17 @@ impl Finder<'_> {
         fits.then_some(Pattern::BatchNorm { x, gain, bias, mean, variance, eps })
     }
 
+    fn gelu(&self, node: &Node) -> Option<Pattern> {
+        let x = node.inputs[0];
+        let [above, half] = self.binary(Binary::Mul, node.inputs[1])?;
+        let [erf, one] = self.binary(Binary::Add, above)?;
+        let (Op::Elementwise(Elementwise::Unary(Unary::Erf)), erf) = self.only(erf)? else { return None };
+        let [scaled, factor] = self.binary(Binary::Mul, erf.inputs[0])?;
+        let numbers = [half, one, factor].map(|value| self.constant(value));
+        let is_gelu = scaled == x && numbers == [Some(0.5), Some(1.0), Some(std::f64::consts::FRAC_1_SQRT_2)];
+        is_gelu.then_some(Pattern::Gelu { x })
+    }
+
     fn bias(&self, node: &Node) -> Option<Pattern> {
         let (value, bias) = (node.inputs[0], node.inputs[1]);
         let (op, _) = self.only(value)?;
@@ -131,47 +143,22 @@ impl Finder<'_> {
     }
 }
 
-impl Emitter<'_> {
-    pub(super) fn pattern(&mut self, node: &Node, pattern: &Pattern) -> Result<(), ExportError> {
-        let output = node.outputs[0];
-        match *pattern {
-            Pattern::BatchNorm { x, gain, bias, mean, variance, eps } => {
-                let order = if self.rank(x) == 4 { Order::Image } else { Order::Plain };
-                let x = self.in_order(x, order);
-                let others = [gain, bias, mean, variance].map(|v| self.plain(v));
-                let inputs = std::iter::once(x).chain(others).collect();
-                let name = self.add("BatchNormalization", inputs, vec![float("epsilon", eps)]);
-                self.set(output, order, name);
-                Ok(())
-            }
-            Pattern::Bias { product, bias } => {
-                let graph = self.graph;
-                let mut joined = graph.node(product).clone();
-                joined.outputs.clone_from(&node.outputs);
-                match &graph.node(product).op {
-                    Op::Conv(op) => self.conv(&joined, op, Some(bias)),
-                    Op::MatMul(op) => self.matmul(&joined, op, Some(bias)),
-                    _ => Err(self.unsupported(node, "")),
-                }
-            }
-            Pattern::Clip { x, high } => {
-                let order = if self.is_image(x) { Order::Image } else { Order::Plain };
-                let inputs = vec![
-                    self.in_order(x, order),
-                    self.number(0.0, DType::F32),
-                    self.number(high, DType::F32),
-                ];
-                let name = self.add("Clip", inputs, vec![]);
-                self.set(output, order, name);
-                Ok(())
-            }
-            Pattern::Fill { value } => {
-                let shape = self.shape_tensor(output, false);
-                let value = self.number(value, self.graph.ty(output).dtype);
-                let name = self.add("Expand", vec![value, shape], vec![]);
-                self.set(output, Order::Plain, name);
-                Ok(())
-            }
+/// The nodes that an output depends on, with patterns as one.
+pub(crate) fn needed(graph: &Graph, patterns: &[Option<Pattern>]) -> Vec<bool> {
+    let mut values = vec![false; graph.value_count()];
+    graph.outputs.iter().for_each(|output| values[output.value.index()] = true);
+    let mut nodes = vec![false; graph.nodes.len()];
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        if !node.outputs.iter().any(|v| values[v.index()]) {
+            continue;
         }
+        nodes[id.index()] = true;
+        let inputs = match &patterns[id.index()] {
+            Some(pattern) => pattern.inputs(graph),
+            None => node.inputs.clone(),
+        };
+        inputs.iter().for_each(|v| values[v.index()] = true);
     }
+    nodes
 }

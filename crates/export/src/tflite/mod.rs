@@ -1,0 +1,10 @@
+//! TFLite files, written from a prediction step of a fixed batch.
+
+mod emit;
+mod ops;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use write::{TfliteWeights, tflite};

@@ -1,0 +1,292 @@
+//! Writes a TFLite file: the flatbuffer first, with the places of all elements, then the elements one after another.
+
+use super::emit::{Data, Emitted, Stored, TfOp, TfTensor, emit};
+use super::schema::{Code, field};
+use crate::batch::ExportGraph;
+use crate::file::PartialFile;
+use crate::weights::{Elements, Source};
+use crate::{ExportError, Exported, Weights};
+use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, TableFinishedWIPOffset, Vector, WIPOffset};
+use plimsoll_tensor::f16;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+
+/// How weights are stored in a TFLite file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TfliteWeights {
+    /// As they are.
+    #[default]
+    F32,
+    /// As 16-bit floats, which are widened when the model is loaded.
+    F16,
+    /// Those of products and convolutions as bytes, with a scale for each output channel of a convolution and one for a dense
+    /// layer. Activations stay f32.
+    DynamicRange,
+}
+
+/// The version of the file format.
+const VERSION: u32 = 3;
+/// What elements are aligned to.
+const ALIGNMENT: u64 = 16;
+/// The largest weight of a byte: symmetric, so that zero is exact.
+const MOST: f32 = 127.0;
+/// The name of the signature that a serving program looks for.
+const SIGNATURE: &str = "serving_default";
+
+type Table = WIPOffset<TableFinishedWIPOffset>;
+type Tables<'b> = WIPOffset<Vector<'b, ForwardsUOffset<TableFinishedWIPOffset>>>;
+
+/// Writes a model of a fixed batch as TFLite. The file is written under a partial name and renamed when it is whole; weights pass
+/// through a buffer of [`crate::BUFFER_BYTES`].
+pub fn tflite(
+    step: &ExportGraph,
+    weights: &dyn Weights,
+    path: &Path,
+    stored: TfliteWeights,
+) -> Result<Exported, ExportError> {
+    let source = Source { graph: step.graph(), weights };
+    let emitted = emit(step, &source, stored)?;
+    let scales =
+        emitted.tensors.iter().map(|tensor| scales_of(&source, tensor)).collect::<Result<Vec<_>, _>>()?;
+    let file = Writer { step, emitted: &emitted, scales: &scales, source: &source };
+    let bytes = file.write(path)?;
+    Ok(Exported { ops: emitted.ops.len(), tensors: emitted.tensors.len(), bytes })
+}
+
+/// The number of channels along an axis, and elements between two of them.
+fn channels(tensor: &TfTensor, axis: Option<usize>) -> (usize, usize) {
+    let extent = |axis: usize| tensor.shape[axis].max(1) as usize;
+    match axis {
+        None => (1, usize::MAX),
+        Some(axis) => (extent(axis), tensor.shape[axis + 1..].iter().map(|&n| n.max(1) as usize).product()),
+    }
+}
+
+fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+/// The scales of a tensor that is stored as bytes: of each channel its largest magnitude, by 127.
+fn scales_of(source: &Source<'_>, tensor: &TfTensor) -> Result<Vec<f32>, ExportError> {
+    let Some(Data { elements, stored: Stored::Int8 { axis } }) = &tensor.data else { return Ok(Vec::new()) };
+    let (count, inner) = channels(tensor, *axis);
+    let (mut most, mut at) = (vec![0.0f32; count], 0usize);
+    source.each(elements, |bytes| {
+        for value in floats(bytes) {
+            let channel = at / inner % count;
+            most[channel] = most[channel].max(value.abs());
+            at += 1;
+        }
+        Ok(())
+    })?;
+    Ok(most.into_iter().map(|most| if most > 0.0 { most / MOST } else { 1.0 }).collect())
+}
+
+struct Writer<'a> {
+    step: &'a ExportGraph,
+    emitted: &'a Emitted,
+    scales: &'a [Vec<f32>],
+    source: &'a Source<'a>,
+}
+
+impl Writer<'_> {
+    /// Bytes of a constant tensor as it is stored.
+    fn bytes_of(&self, data: &Data) -> u64 {
+        let bytes = match &data.elements {
+            Elements::Bytes(bytes) => bytes.len() as u64,
+            Elements::State { state, .. } => {
+                let graph = self.source.graph;
+                graph.ty(graph.states[*state].input).bytes() as u64
+            }
+        };
+        match data.stored {
+            Stored::Same => bytes,
+            Stored::Half => bytes / 2,
+            Stored::Int8 { .. } => bytes / 4,
+        }
+    }
+
+    fn constants(&self) -> impl Iterator<Item = (usize, &Data)> {
+        self.emitted.tensors.iter().enumerate().filter_map(|(i, tensor)| Some((i, tensor.data.as_ref()?)))
+    }
+
+    fn write(&self, path: &Path) -> Result<u64, ExportError> {
+        let failed = |e| ExportError::write(path, e);
+        // Places have the same length whatever they are, so a first try tells where the elements start.
+        let start = self.flatbuffer(ALIGNMENT).len() as u64;
+        let start = start.next_multiple_of(ALIGNMENT);
+        let mut head = self.flatbuffer(start);
+        head.resize(start as usize, 0);
+        let mut out = PartialFile::create(path).map_err(failed)?;
+        out.write_all(&head).map_err(failed)?;
+        let mut at = start;
+        for (i, data) in self.constants() {
+            self.elements(i, data, &mut out, path)?;
+            let end = at + self.bytes_of(data);
+            at = end.next_multiple_of(ALIGNMENT);
+            out.write_all(&[0; ALIGNMENT as usize][..(at - end) as usize]).map_err(failed)?;
+        }
+        out.commit().map_err(failed)?;
+        Ok(at)
+    }
+
+    /// Writes the elements of a constant.
+    fn elements(&self, i: usize, data: &Data, out: &mut PartialFile, path: &Path) -> Result<(), ExportError> {
+        let failed = |e| ExportError::write(path, e);
+        let Stored::Int8 { axis } = data.stored else {
+            return self.source.each(&data.elements, |bytes| match data.stored {
+                Stored::Half => {
+                    let halves: Vec<u8> =
+                        floats(bytes).flat_map(|v| f16::from_f32(v).to_le_bytes()).collect();
+                    out.write_all(&halves).map_err(failed)
+                }
+                _ => out.write_all(bytes).map_err(failed),
+            });
+        };
+        let (count, inner) = channels(&self.emitted.tensors[i], axis);
+        let mut at = 0usize;
+        self.source.each(&data.elements, |bytes| {
+            let quantised = floats(bytes).map(|value| {
+                let scale = self.scales[i][at / inner % count];
+                at += 1;
+                (value / scale).round().clamp(-MOST, MOST) as i8 as u8
+            });
+            let quantised: Vec<u8> = quantised.collect();
+            out.write_all(&quantised).map_err(failed)
+        })
+    }
+
+    /// The flatbuffer of a file whose elements start at a place.
+    fn flatbuffer(&self, start: u64) -> Vec<u8> {
+        let b = &mut FlatBufferBuilder::new();
+        let Emitted { tensors, ops, inputs, outputs } = self.emitted;
+        // Buffer 0 is that of tensors without one.
+        let mut buffers = vec![{
+            let table = b.start_table();
+            b.end_table(table)
+        }];
+        let mut buffer_of = vec![0u32; tensors.len()];
+        let mut at = start;
+        for (i, data) in self.constants() {
+            let bytes = self.bytes_of(data);
+            let table = b.start_table();
+            b.push_slot_always(field(1), at);
+            b.push_slot_always(field(2), bytes);
+            buffer_of[i] = buffers.len() as u32;
+            buffers.push(b.end_table(table));
+            at = (at + bytes).next_multiple_of(ALIGNMENT);
+        }
+        let written: Vec<Table> =
+            tensors.iter().enumerate().map(|(i, tensor)| self.tensor(b, i, tensor, buffer_of[i])).collect();
+        let codes: Vec<Code> = ops.iter().map(|op| op.code).collect::<BTreeSet<_>>().into_iter().collect();
+        let operators: Vec<Table> = ops.iter().map(|op| operator(b, op, &codes)).collect();
+        let subgraph = {
+            let (tensors, operators) = (tables(b, &written), tables(b, &operators));
+            let (inputs, outputs) = (b.create_vector(inputs), b.create_vector(outputs));
+            let name = b.create_string(self.step.name());
+            let table = b.start_table();
+            b.push_slot_always(field(0), tensors);
+            b.push_slot_always(field(1), inputs);
+            b.push_slot_always(field(2), outputs);
+            b.push_slot_always(field(3), operators);
+            b.push_slot_always(field(4), name);
+            b.end_table(table)
+        };
+        let codes: Vec<Table> = codes.into_iter().map(|code| operator_code(b, code)).collect();
+        let signature = self.signature(b);
+        let (codes, subgraphs) = (tables(b, &codes), tables(b, &[subgraph]));
+        let (buffers, signatures) = (tables(b, &buffers), tables(b, &[signature]));
+        let description = b.create_string(concat!("plimsoll ", env!("CARGO_PKG_VERSION")));
+        let table = b.start_table();
+        b.push_slot_always(field(0), VERSION);
+        b.push_slot_always(field(1), codes);
+        b.push_slot_always(field(2), subgraphs);
+        b.push_slot_always(field(3), description);
+        b.push_slot_always(field(4), buffers);
+        b.push_slot_always(field(7), signatures);
+        let model = b.end_table(table);
+        b.finish(model, Some("TFL3"));
+        b.finished_data().to_vec()
+    }
+
+    fn tensor(&self, b: &mut FlatBufferBuilder<'_>, i: usize, tensor: &TfTensor, buffer: u32) -> Table {
+        let quantisation = (!self.scales[i].is_empty()).then(|| {
+            let scales = b.create_vector(&self.scales[i]);
+            let zeros = b.create_vector(&vec![0i64; self.scales[i].len()]);
+            let axis = match tensor.data.as_ref().map(|data| data.stored) {
+                Some(Stored::Int8 { axis: Some(axis) }) => axis as i32,
+                _ => 0,
+            };
+            let table = b.start_table();
+            b.push_slot_always(field(2), scales);
+            b.push_slot_always(field(3), zeros);
+            b.push_slot_always(field(6), axis);
+            b.end_table(table)
+        });
+        let (shape, name) = (b.create_vector(&tensor.shape), b.create_string(&tensor.name));
+        let table = b.start_table();
+        b.push_slot_always(field(0), shape);
+        b.push_slot_always(field(1), tensor.element);
+        b.push_slot_always(field(2), buffer);
+        b.push_slot_always(field(3), name);
+        if let Some(quantisation) = quantisation {
+            b.push_slot_always(field(4), quantisation);
+        }
+        b.end_table(table)
+    }
+
+    /// Tensors with their names.
+    fn named<'b>(&self, b: &mut FlatBufferBuilder<'b>, tensors: &[i32]) -> Tables<'b> {
+        let mut named = Vec::new();
+        for &tensor in tensors {
+            let name = b.create_string(&self.emitted.tensors[tensor as usize].name);
+            let table = b.start_table();
+            b.push_slot_always(field(0), name);
+            b.push_slot_always(field(1), tensor as u32);
+            named.push(b.end_table(table));
+        }
+        tables(b, &named)
+    }
+
+    /// Names of inputs and outputs, for programs that run models by them.
+    fn signature(&self, b: &mut FlatBufferBuilder<'_>) -> Table {
+        let (inputs, outputs) = (self.named(b, &self.emitted.inputs), self.named(b, &self.emitted.outputs));
+        let key = b.create_string(SIGNATURE);
+        let table = b.start_table();
+        b.push_slot_always(field(0), inputs);
+        b.push_slot_always(field(1), outputs);
+        b.push_slot_always(field(2), key);
+        b.push_slot_always(field(4), 0u32);
+        b.end_table(table)
+    }
+}
+
+fn tables<'b>(b: &mut FlatBufferBuilder<'b>, tables: &[Table]) -> Tables<'b> {
+    b.create_vector(tables)
+}
+
+fn operator(b: &mut FlatBufferBuilder<'_>, op: &TfOp, codes: &[Code]) -> Table {
+    let options = op.options.write(b);
+    let (inputs, outputs) = (b.create_vector(&op.inputs), b.create_vector(&op.outputs));
+    let code = codes.iter().position(|code| *code == op.code).unwrap_or(0) as u32;
+    let table = b.start_table();
+    b.push_slot_always(field(0), code);
+    b.push_slot_always(field(1), inputs);
+    b.push_slot_always(field(2), outputs);
+    if let Some((kind, options)) = options {
+        b.push_slot_always(field(3), kind);
+        b.push_slot_always(field(4), options);
+    }
+    b.end_table(table)
+}
+
+fn operator_code(b: &mut FlatBufferBuilder<'_>, code: Code) -> Table {
+    let number = code as i32;
+    let table = b.start_table();
+    // Programs of before the field for all numbers read the first, up to 127.
+    b.push_slot_always(field(0), number.min(127) as i8);
+    b.push_slot_always(field(2), code.version());
+    b.push_slot_always(field(3), number);
+    b.end_table(table)
+}
