@@ -5,7 +5,9 @@ use crate::TrainError;
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, Numerics};
 use plimsoll_nn::step;
-use plimsoll_transform::{accumulate, accumulate_split_batch_norm, check_same_ops, check_split, optimize};
+use plimsoll_transform::{
+    LOSS, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum, optimize,
+};
 
 /// Micro-batches per step at most.
 const MAX_MICRO_BATCHES: usize = 1 << 16;
@@ -63,7 +65,9 @@ impl Trainer {
                 BatchKind::Evaluate => step::evaluation_as(policy, numerics, model, examples, self.report)?,
                 _ => step::prediction_as(policy, numerics, model, examples)?,
             };
-            return Ok(optimize(step::averaged(graph, optimizer))?);
+            let graph = optimize(step::averaged(graph, optimizer))?;
+            // Losses are summed from batch to batch, so that the size of a batch does not change the sum.
+            return Ok(continue_sum(graph, LOSS, step::LOSS_BEFORE)?);
         }
         if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
             return self.replica_graph(replication.device, batch, micro_batches);
