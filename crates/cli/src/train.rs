@@ -5,11 +5,12 @@ use super::config::resolved;
 use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::plan::{planned, refused};
+use super::refusal::{note_disk, plan_or_refuse};
 use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{check_available, setup};
 use super::step_progress::StepProgress;
 use super::weights::start_from;
-use super::{Failure, hint, progress, refusal::plan_or_refuse, resume, say, signals, summary};
+use super::{Failure, hint, progress, resume, say, signals, summary};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
@@ -42,6 +43,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let mut plans =
         (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
     drop(shown);
+    note_disk(&mut plans, options);
     plans.load_sheet_mut().notes.extend(setup.pictures_note(options));
     let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
     let planning_peak = measured_peak();
