@@ -45,7 +45,7 @@ const MOST_PAIRS: usize = 1000;
 /// Measures the cost of steps under lines
 #[derive(Parser)]
 struct Flags {
-    /// One model instead of all
+    /// One model instead of those of the table; any of the zoo, in its default sizes if it is not in the table
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Pairs of steps, one of each plan
@@ -122,10 +122,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("--pairs must be from 1 to {MOST_PAIRS}").into());
     }
     let wanted = |case: &Case| flags.model.as_ref().is_none_or(|name| name == case.model);
-    let chosen: Vec<Case> = cases().into_iter().filter(wanted).collect();
+    let mut chosen: Vec<Case> = cases().into_iter().filter(wanted).collect();
     if chosen.is_empty() {
-        let known = cases().map(|case| case.model).join(", ");
-        return Err(format!("--model is one of {known}").into());
+        let entry = ZOO.iter().find(|entry| flags.model.as_deref() == Some(entry.name));
+        let entry = entry.ok_or("--model is none of the zoo: `plimsoll zoo` lists them")?;
+        chosen.push(Case { model: entry.name, batch: entry.batch, options: ZooOptions::default() });
     }
     println!(
         "{:<13}{:>6}{:>10}{:>10}{:>7}{:>8}{:>9}{:>10}{:>8}{:>10}{:>9}{:>18}{:>8}  states",

@@ -6,7 +6,7 @@ use super::device_flags::placement;
 use super::machine::elsewhere;
 use super::{
     Failure, answer, page, progress, ranks,
-    refusal::{each_alternative, note_split, refuse},
+    refusal::{each_alternative, note_disk, note_split, refuse},
     refusal_cache, say,
     setup::{Setup, check_spill_folder, setup},
     too_large, workload,
@@ -106,6 +106,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         },
     };
     check_spill_folder(run, &plans)?;
+    note_disk(&mut plans, run);
     note_split(&mut plans, run);
     plans.load_sheet_mut().notes.extend(setup.pictures_note(run));
     if let Some(elsewhere) = &run.elsewhere {

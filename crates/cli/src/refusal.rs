@@ -32,6 +32,15 @@ pub struct Alternative {
 /// From this slowdown on, the load sheet mentions alternatives.
 const NOTEWORTHY_SLOWDOWN: f64 = 0.1;
 
+/// Notes in the load sheet that a step which the line makes much slower was predicted for a disk that nobody tried.
+pub fn note_disk(plans: &mut TrainingPlan, options: &RunOptions) {
+    let assumed = options.spill_speed.is_none() && options.elsewhere.is_none();
+    if assumed && plans.tier_bytes.file > 0 && plans.sheet.slowdown() > NOTEWORTHY_SLOWDOWN {
+        let note = "That is for a disk of 2.5 GiB a second. With --spill-speed measure, yours is tried, and the plan made for it.";
+        plans.load_sheet_mut().notes.insert(0, note.into());
+    }
+}
+
 /// Notes in the load sheet if a step that the line makes much slower would be faster with batch norm split.
 pub fn note_split(plans: &mut TrainingPlan, options: &RunOptions) {
     let line_bytes = plans.sheet.line_bytes;

@@ -7,6 +7,7 @@ use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::page::{LIVE_PAGE, RunPage};
 use super::plan::{planned, refused};
 use super::profile::{Profile, Profiler};
+use super::refusal::{note_disk, plan_or_refuse};
 use super::resume::{self, Resumed};
 use super::run_folder::{self, RunFolder, WEIGHTS};
 use super::setup::{Setup, check_available, say_line_above, setup};
@@ -15,9 +16,7 @@ use super::text::escaped;
 use super::tui::{self, SpaceView, View};
 use super::watching::{PROFILE, PROFILED_STEPS, TENSORBOARD};
 use super::weights::{self, start_from};
-use super::{
-    Failure, hint, progress, prune, ranks, refusal::plan_or_refuse, say, signals, summary, zoo_model,
-};
+use super::{Failure, hint, progress, prune, ranks, say, signals, summary, zoo_model};
 use clap::ArgMatches;
 use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
@@ -84,6 +83,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
     drop(shown);
     memory::trim_code();
+    note_disk(&mut plans, options);
     plans.load_sheet_mut().notes.extend(setup.pictures_note(options));
     let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
     let planning_peak = measured_peak();

@@ -3,7 +3,10 @@
 //! The kernels' time is the CPU's, whose prediction is off by a factor on any one machine. So the table compares ratios: a step
 //! under the lines over a step without, measured and predicted with links that are slower by that factor.
 //!
-//! `cargo run --release -p plimsoll-conformance --example link_cost`
+//!     cargo run --release -p plimsoll-conformance --example link_cost
+//!     cargo run --release -p plimsoll-conformance --example link_cost -- gpt mlp
+//!
+//! Takes the models to measure; without, all four.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 use plimsoll_conformance::synthetic;
@@ -59,8 +62,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         "predicted",
         "error %"
     );
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = wanted.iter().find(|name| models().iter().all(|(known, ..)| known != name)) {
+        let known: Vec<_> = models().iter().map(|(name, ..)| *name).collect();
+        return Err(format!("unknown model `{unknown}`: {}", known.join(", ")).into());
+    }
     let mut errors = Vec::new();
-    for index in 0..models().len() {
+    for (index, (name, ..)) in models().iter().enumerate() {
+        if !wanted.is_empty() && !wanted.iter().any(|one| one == name) {
+            continue;
+        }
         for (name, ns_per_mib) in LINKS {
             let executor = || -> std::io::Result<_> {
                 Ok(Simulated::with_link(1, link(ns_per_mib))?.spilling(".", DISK))

@@ -17,6 +17,8 @@ pub const INPUTS: &str = "inputs";
 pub const LABELS: &str = "labels";
 /// The row weights' name.
 pub const WEIGHTS: &str = "weights";
+/// The name of an evaluation's input that its sum of losses starts from: that of the batches before.
+pub const LOSS_BEFORE: &str = "loss_before";
 /// Output of an evaluation: the predicted class of every row.
 pub const PREDICTIONS: &str = "predictions";
 /// Output of evaluation and prediction: the model's first output, scores or values.

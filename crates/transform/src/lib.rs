@@ -11,11 +11,12 @@
 //! | | [`fuse`] | fuses elementwise ops into regions, and epilogues and casts into their neighbours |
 //! | under a line | [`accumulate`] | splits the batch into micro-batches and accumulates gradients |
 //! | | [`accumulate_split_batch_norm`] | the same with batch norm, on each micro-batch's statistics |
+//! | over several batches | [`continue_sum`] | lets a sum over the batch start where that of the batch before ended |
 //! | on several devices | [`replicate`] | lets sums over the batch pass from device to device |
 //!
 //! [`optimize`] checks the graph after each [`Pass`], and each can be switched off for bisecting: a step has the same bits
 //! without it. (Without `decompose`, only an executor that runs norms whole can run them, as the reference does.)
-//! `accumulate` and `replicate` keep the bits, too; `accumulate_split_batch_norm` and `mixed_precision` do not.
+//! `accumulate`, `continue_sum` and `replicate` keep the bits, too; `accumulate_split_batch_norm` and `mixed_precision` do not.
 //!
 //! A pass copies the graph node by node through `rewriter`. What it must know of an op it asks the op
 //! (`plimsoll_graph::op::Properties`), and what a target decides is in the [`Numerics`] that it is given. This crate knows
@@ -32,7 +33,9 @@ mod save;
 mod simplify;
 mod sparse;
 
-pub use accumulate::{SplitError, accumulate, accumulate_split_batch_norm, check_same_ops, check_split};
+pub use accumulate::{
+    SplitError, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum,
+};
 pub use decompose::decompose;
 pub use fuse::fuse;
 pub use gradient::{gradient, scaled_gradient};

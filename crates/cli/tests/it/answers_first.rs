@@ -68,6 +68,10 @@ fn offloaded_states_have_lines_of_their_own() {
     let sheet = text(&plimsoll(&run));
     let parts = ["in the spill file, on disk", "optimizer state", "spill file", "written in a step"];
     assert!(parts.iter().all(|part| sheet.contains(part)), "{sheet}");
+    // What a step takes is told for a disk that nobody tried, unless its speed is given.
+    assert!(sheet.contains("for a disk of 2.5 GiB a second. With --spill-speed measure"), "{sheet}");
+    let told = text(&plimsoll(&[&run[..], &["--spill-speed=2GiB"]].concat()));
+    assert!(told.contains("longer than without") && !told.contains("--spill-speed measure"), "{told}");
     let listed = &json(&plimsoll(&[&run[..], &["--json"]].concat()))["load_sheet"];
     let bytes: f64 = listed["spilled"].as_array().unwrap().iter().map(|entry| number(entry, "bytes")).sum();
     assert!(bytes > 0.0 && bytes == number(listed, "spilled_bytes"), "{listed}");

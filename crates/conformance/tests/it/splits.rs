@@ -1,11 +1,14 @@
 //! Batches split into micro-batches of down to one example: the same bits, or an error.
 
-use plimsoll_conformance::{any_executor, synthetic, trained_states};
+use plimsoll_conformance::{any_executor, executors, synthetic, trained_states};
 use plimsoll_data::{Cursor, Dataset, Memory, Pipeline};
 use plimsoll_graph::{GraphError, Init, ValueId};
-use plimsoll_nn::{AdamW, Dense, Dice, Field, Head, Layer, Model, Net, Penalty, WithLoss, step, zoo};
+use plimsoll_nn::{
+    AdamW, Dense, Dice, Field, Head, Layer, Model, Net, Penalty, Sequential, WithLoss, step, zoo,
+};
+use plimsoll_plan::Executor;
 use plimsoll_tensor::{Tensor, TensorType};
-use plimsoll_train::{TrainError, Trainer, metrics};
+use plimsoll_train::{BatchKind, TrainError, Trainer, metrics};
 
 /// A model with a class for each of 32 positions, so that one example is a whole block.
 struct Positions(fn(&mut Net, ValueId) -> Result<ValueId, GraphError>);
@@ -87,6 +90,40 @@ fn ops_that_mix_the_batch_are_refused_at_every_split() {
     for split in [2, 4] {
         let error = trained(pairs, split).unwrap_err().to_string();
         assert!(error.contains("cannot be split"), "{split}: {error}");
+    }
+}
+
+/// The bits of an evaluation's loss, which runs in batches of the size of a micro-batch.
+fn evaluated_loss(
+    model: impl Model + 'static,
+    executor: Box<dyn Executor>,
+    [batch, split]: [usize; 2],
+) -> u64 {
+    let data = synthetic(&model, batch, 5 * batch / 2 + 1, 3);
+    let trainer = Trainer::new(model, AdamW::new(1e-2)).executor(executor).line(usize::MAX);
+    let plans = trainer.batch(batch).micro_batches(split).plan(&data).unwrap();
+    let mut session = plans.start().unwrap();
+    assert_eq!(session.batch_size(BatchKind::Evaluate), batch / split);
+    session.evaluate(&data.test).unwrap().loss.to_bits()
+}
+
+#[test]
+fn an_evaluation_has_the_same_loss_in_batches_of_any_size() {
+    let gpt = || zoo::Gpt { layers: 1, width: 16, heads: 2, context: 32, vocabulary: 48, gpt2: false };
+    let regression = || Sequential::regression([6], [3]).push(Dense::new(3));
+    for entry in executors() {
+        let mut losses: [Vec<u64>; 3] = Default::default();
+        for (threads, split) in [(1, 1), (2, 2), (1, 3), (2, 6)] {
+            let on = || entry.on(threads);
+            losses[0].push(evaluated_loss(zoo::mlp_of(&[20], &[24], 10), on(), [192, split]));
+            losses[1].push(evaluated_loss(gpt(), on(), [6, split]));
+            losses[2].push(evaluated_loss(regression(), on(), [192, split]));
+        }
+        assert!(
+            losses.iter().all(|own| own.iter().all(|loss| loss == &own[0])),
+            "{}: {losses:x?}",
+            entry.name
+        );
     }
 }
 

@@ -30,9 +30,9 @@ pub struct Program {
     inputs: Vec<DType>,
     outputs: Vec<Output>,
     /// Once for every task: what is the same for all elements.
-    prologue: Vec<Step>,
+    prologue: Box<[Step]>,
     /// Once for every chunk.
-    body: Vec<Step>,
+    body: Box<[Step]>,
     /// Registers of a chunk's length, their bytes, and the number of one-element registers.
     slots: usize,
     slot_bytes: usize,

@@ -3,23 +3,25 @@
 use super::Session;
 use crate::trainer::{BatchType, types_in_words};
 use crate::{BatchKind, TrainError, Trainer};
-use bytemuck::cast_slice;
+use bytemuck::{bytes_of, cast_slice};
 use plimsoll_data::Batch;
 use plimsoll_graph::{Graph, NodeId};
-use plimsoll_nn::step::{LABELS, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
+use plimsoll_nn::step::{LABELS, LOSS_BEFORE, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
 use plimsoll_nn::{EXAMPLES, RANDOM};
 use plimsoll_plan::ExecuteError;
 use plimsoll_tensor::DType;
 use plimsoll_transform::LOSS;
 
-/// Inputs of a step at most: the batch's, the key of random numbers, and the optimizer's settings.
-pub(super) const MAX_INPUTS: usize = 24;
+/// Inputs of a step at most: the batch's, the key of random numbers, the sum of losses before, and the optimizer's settings.
+pub(super) const MAX_INPUTS: usize = 25;
 
 /// One plan of the set, with the roles of its graph's inputs and outputs.
 pub(super) struct BatchPlan {
     pub batch: BatchType,
     inputs: Vec<InputRole>,
     pub loss: Option<OutputSlot>,
+    /// Whether the loss is the sum of its rows' weighted losses, added to that of the batches before; else it is their mean.
+    pub continues_loss: bool,
     /// The predicted classes.
     pub predictions: Option<OutputSlot>,
     /// The model's first output.
@@ -39,6 +41,8 @@ enum InputRole {
     Input(usize),
     Labels,
     Weights,
+    /// The sum of losses so far.
+    LossBefore,
     Random,
     Examples,
     Setting(usize),
@@ -51,6 +55,7 @@ impl BatchPlan {
         let role = |name: &str| match name {
             LABELS => Some(InputRole::Labels),
             WEIGHTS => Some(InputRole::Weights),
+            LOSS_BEFORE => Some(InputRole::LossBefore),
             RANDOM => Some(InputRole::Random),
             EXAMPLES => Some(InputRole::Examples),
             _ => match name.strip_prefix("optimizer/") {
@@ -68,7 +73,9 @@ impl BatchPlan {
             Some(OutputSlot { index, dtype: ty.dtype, bytes: ty.bytes() })
         };
         let (loss, predictions, output) = (slot(LOSS), slot(PREDICTIONS), slot(OUTPUT));
-        Ok(Self { batch, inputs: inputs.collect::<Result<_, _>>()?, loss, predictions, output })
+        let inputs = inputs.collect::<Result<_, _>>()?;
+        let continues_loss = graph.input(LOSS_BEFORE).is_some();
+        Ok(Self { batch, inputs, loss, continues_loss, predictions, output })
     }
 }
 
@@ -113,7 +120,10 @@ impl Session {
             *slot = match *role {
                 InputRole::Input(i) => batch.input(i).unwrap_or(&[]),
                 InputRole::Labels => cast_slice(self.feed.labels()),
+                // A sum over several batches is divided by the weights of all, when they are known.
+                InputRole::Weights if batch_plan.continues_loss => cast_slice(self.feed.raw_weights()),
                 InputRole::Weights => cast_slice(self.feed.weights()),
+                InputRole::LossBefore => bytes_of(&self.loss_before),
                 InputRole::Random => cast_slice(self.feed.key()),
                 InputRole::Examples => cast_slice(self.feed.examples()),
                 InputRole::Setting(i) => &self.setting_bytes[i],

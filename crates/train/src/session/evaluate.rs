@@ -49,14 +49,26 @@ impl Session {
         let of = part.len().map(|len| len as u64);
         let mut batches = part.start_epoch(Cursor::default())?;
         let (mut loss, mut weights, mut examples) = (0.0, 0.0, 0u64);
+        // Losses of as many examples as a step has are added in f32, from batch to batch as inside one. So the sum is the same
+        // whatever the size of a batch.
+        let group = self.trainer.step_examples() as u64;
+        self.loss_before = 0.0;
         let classes = self.trainer.model.target().bound;
         let (mut hits, mut accuracy) = (Hits::default(), None);
         while let Some(batch) = batches.next()? {
             let plan = self.find_plan(BatchKind::Evaluate, batch)?;
             let (weight, _) = self.run_plan(plan, batch, false)?;
-            loss += self.read_loss(plan)? * weight;
+            let found = self.read_loss(plan)?;
             weights += weight;
             examples += batch.examples() as u64;
+            if !self.batch_plans[plan].continues_loss {
+                loss += found * weight;
+            } else if examples.is_multiple_of(group) {
+                loss += found;
+                self.loss_before = 0.0;
+            } else {
+                self.loss_before = found as f32;
+            }
             if let Some(OutputSlot { index, bytes, .. }) = self.batch_plans[plan].predictions {
                 let predictions = &mut self.output_buffer[..bytes / 4];
                 self.prepared.read_output(plan, index, cast_slice_mut(predictions))?;
@@ -74,7 +86,7 @@ impl Session {
             self.check_progress(&Progress::Evaluating { examples, of })?;
         }
         self.count_skipped(&batches);
-        let loss = loss / weights.max(f64::MIN_POSITIVE);
+        let loss = (loss + f64::from(self.loss_before)) / weights.max(f64::MIN_POSITIVE);
         let accuracy = hits.accuracy().or(accuracy.map(|accuracy| accuracy.value()));
         Ok(Evaluation { loss, accuracy, examples, classes: classes.is_some() })
     }

@@ -72,6 +72,8 @@ pub struct Session {
     ran: Option<usize>,
     /// Predictions or outputs of one batch, in 4-byte words.
     output_buffer: Vec<f32>,
+    /// The sum of losses that an evaluation has so far of the current group of batches.
+    loss_before: f32,
     steps_done: u64,
     /// The step at which the learning rate schedule started: each `fit` starts its own unless it resumes a run.
     schedule_start: u64,
@@ -118,7 +120,7 @@ impl Session {
         let settings = trainer.optimizer.setting_names();
         let learning_rate_setting = settings.iter().position(|name| name == "rate");
         let setting_count = settings.len();
-        let inputs = trainer.max_over_models(|model| model.inputs().len()) + 4 + setting_count;
+        let inputs = trainer.max_over_models(|model| model.inputs().len()) + 5 + setting_count;
         if inputs > MAX_INPUTS {
             return Err(TrainError::Setting(format!(
                 "a step takes at most {MAX_INPUTS} inputs, model and optimizer have {inputs}"
@@ -166,6 +168,7 @@ impl Session {
             feed: Feed::new(trainer.shared_models(), largest),
             ran: None,
             output_buffer,
+            loss_before: 0.0,
             steps_done: 0,
             schedule_start: 0,
             plateau: Plateau::default(),

@@ -81,14 +81,26 @@ impl Trainer {
         train.batch(self.step_examples())
     }
 
-    /// The batch types of a run over this data in `micro_batches` micro-batches, the largest training batch first. Evaluation
-    /// and prediction batches have the size of one device's micro-batch, so that neither needs more than training. Of several buckets
+    /// Examples of an evaluation or prediction batch where a step has so many micro-batches: no more than one device's
+    /// micro-batch, so that neither needs more memory than training, and such that whole blocks fill the examples of a step.
+    fn evaluated_examples(&self, micro_batches: usize) -> usize {
+        let (step, block) = (self.step_examples(), self.block().max(1));
+        let most = (step / (micro_batches.max(1) * self.device_count())).max(1);
+        let fits = |examples: &usize| step.is_multiple_of(*examples) && examples.is_multiple_of(block);
+        (1..=most / block).rev().map(|blocks| blocks * block).find(fits).unwrap_or(most)
+    }
+
+    /// The batch types of a run over this data in `micro_batches` micro-batches, the largest training batch first. Of several buckets
     /// only the largest has a remainder.
     pub(crate) fn batch_types(&self, data: &Dataset, micro_batches: usize) -> Vec<BatchType> {
+        let evaluated = self.evaluated_examples(micro_batches);
         let sizes = |kind, part: &Pipeline| {
             let len = part.len().unwrap_or(0);
-            let parts = if kind == BatchKind::Train { 1 } else { micro_batches.max(1) * self.device_count() };
-            let full = (self.step_examples() / parts).max(1).min(len);
+            let full = match kind {
+                BatchKind::Train => self.step_examples().max(1),
+                BatchKind::Evaluate | BatchKind::Predict => evaluated,
+            };
+            let full = full.min(len);
             let rest = len % full.max(1);
             let models = part.batch_schemas().iter().rev().filter_map(|schema| self.model_of(schema));
             let models: Vec<usize> = models.collect();

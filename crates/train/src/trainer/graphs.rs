@@ -6,7 +6,8 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, Numerics};
 use plimsoll_nn::step;
 use plimsoll_transform::{
-    accumulate, accumulate_split_batch_norm, check_same_ops, check_split, optimize, sparse_parameters,
+    LOSS, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum, optimize,
+    sparse_parameters,
 };
 
 /// Micro-batches per step at most.
@@ -69,7 +70,9 @@ impl Trainer {
             // A run that trains holds them whole.
             let trains = self.kinds.contains(&BatchKind::Train);
             let kept = |name: &str| self.sparse.get(name).copied().filter(|_| !trains);
-            return Ok(optimize(sparse_parameters(graph, kept)?)?);
+            let graph = optimize(sparse_parameters(graph, kept)?)?;
+            // Losses are summed from batch to batch, so that the size of a batch does not change the sum.
+            return Ok(continue_sum(graph, LOSS, step::LOSS_BEFORE)?);
         }
         if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
             return self.replica_graph(replication.device(), batch, micro_batches);

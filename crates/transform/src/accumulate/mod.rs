@@ -5,7 +5,7 @@ mod split_batch_norm;
 pub use split_batch_norm::accumulate_split_batch_norm;
 
 use crate::rewriter::Rewriter;
-use plimsoll_graph::{BatchRelation, Graph, GraphError, Node, ValueId};
+use plimsoll_graph::{BatchRelation, Graph, GraphError, Node, NodeId, ValueId};
 use thiserror::Error;
 
 /// Why a step cannot be split into micro-batches.
@@ -88,6 +88,38 @@ pub fn accumulate(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitErr
         return Err(SplitError::Block { examples: graph.examples, block: graph.example_block });
     }
     with_accumulators(graph, micro_batches)
+}
+
+/// Lets an output that is a sum over the batch continue a sum: a new input, named `start`, is what it starts from. Where the batches
+/// end at blocks, a sum that is handed from one to the next has the bits of all of them run at once. A graph whose output is not
+/// such a sum itself, but computed from some, stays as it is.
+pub fn continue_sum(graph: Graph, output: &str, start: &str) -> Result<Graph, GraphError> {
+    let batch_relations = graph.batch_relations();
+    let is_sum = |v: &ValueId| batch_relations[v.index()] == BatchRelation::Reduced;
+    let sums = |id: &NodeId| {
+        let node = graph.node(*id);
+        let first = node.accumulate.is_empty() && !node.inputs.iter().any(is_sum);
+        first && node.outputs.iter().filter(|v| is_sum(v)).count() == 1
+    };
+    let Some(mut value) = graph.output(output).filter(is_sum) else { return Ok(graph) };
+    while let Some(view) = graph.producer(value).filter(|&id| graph.node(id).op.is_view()) {
+        value = graph.node(view).inputs[0];
+    }
+    let Some(summing) = graph.producer(value).filter(sums) else { return Ok(graph) };
+    let mut r = Rewriter::new(&graph);
+    let start = r.builder.input(start, graph.ty(value).clone(), false);
+    for id in graph.node_ids() {
+        let node = graph.node(id);
+        if id != summing {
+            r.copy(node)?;
+            continue;
+        }
+        let inputs: Vec<_> = node.inputs.iter().map(|&v| r.get(v)).collect();
+        let emit = |b: &mut plimsoll_graph::Builder| b.accumulating(node.op.clone(), &inputs, &[start]);
+        let outputs = r.builder.within(node.layer.clone(), emit)?;
+        r.set(node, &outputs);
+    }
+    r.finish()
 }
 
 /// The step with an accumulator for every sum over the batch.

@@ -9,19 +9,30 @@ use plimsoll_tensor::{DType, TensorType};
 /// Bytes of a first-level cache that registers and operands of a chunk may use.
 const CACHE_BYTES: usize = 40 * 1024;
 
+/// The number of a register, an input or an output. A plan holds thousands of steps, so they are small.
+pub(super) type Index = u16;
+
+/// Instructions, inputs and outputs of a region at most, all together.
+const MOST: usize = (Index::MAX / 2) as usize;
+
+fn index(of: usize) -> Index {
+    // `compile` refuses regions whose numbers are larger.
+    Index::try_from(of).unwrap_or(Index::MAX)
+}
+
 /// Where a step reads or writes elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
     /// A register of a chunk's length.
-    Slot(usize),
+    Slot(Index),
     /// A register of one element.
-    Cell(usize),
+    Cell(Index),
     /// An input's memory.
-    Input(usize),
+    Input(Index),
     /// An output's memory.
-    Output(usize),
+    Output(Index),
     /// An output's memory if it may be written already, else a register.
-    OutputOr(usize, usize),
+    OutputOr(Index, Index),
 }
 
 /// An operand of a step.
@@ -38,7 +49,7 @@ pub(super) enum Action {
     /// Writes a constant, as a register holds it.
     Constant([u8; 8]),
     /// Loads an input into a register: converts it, broadcasts it over the chunk, or both.
-    Load(usize),
+    Load(Index),
     Unary(Unary, Class),
     Binary(Binary, Class),
     Select(Class),
@@ -49,7 +60,7 @@ pub(super) enum Action {
     /// Rounds a register to a type narrower than its class.
     Round(DType),
     /// Writes a register to an output.
-    Store(usize),
+    Store(Index),
 }
 
 /// One step over a chunk, or over one element.
@@ -60,6 +71,9 @@ pub(super) struct Step {
     pub sources: [Source; 3],
     pub single: bool,
 }
+
+// A plan of a deep model holds a hundred thousand of them.
+const _: () = assert!(size_of::<Step>() <= 48);
 
 const NOTHING: Source = Source { place: Place::Cell(0), scalar: true };
 
@@ -95,6 +109,9 @@ pub(super) fn compile(
     inputs: &[TensorType],
     outputs: &[TensorType],
 ) -> Result<Program, String> {
+    if region.instructions.len() + inputs.len() + outputs.len() > MOST {
+        return Err(format!("a region has at most {MOST} instructions and operands"));
+    }
     let types: Vec<&TensorType> = inputs.iter().collect();
     let inferred = Op::Fused(region.clone()).infer(&types).map_err(|e| e.to_string())?;
     if inferred != outputs {
@@ -131,7 +148,7 @@ struct Compiler<'a> {
     prologue: Vec<Step>,
     body: Vec<Step>,
     /// Registers that are free.
-    free: Vec<usize>,
+    free: Vec<Index>,
     slots: usize,
     cells: usize,
     /// Which input's memory is read by which step of the body.
@@ -210,7 +227,7 @@ impl Compiler<'_> {
         // one that no earlier step has used.
         let once = spread && kind == Kind::Tiled;
         let place = if in_place && !spread {
-            Place::Input(k)
+            Place::Input(index(k))
         } else if once {
             Place::Slot(self.new_slot())
         } else if level == Level::Full {
@@ -218,12 +235,12 @@ impl Compiler<'_> {
         } else {
             self.cell()
         };
-        if place != Place::Input(k) {
+        if place != Place::Input(index(k)) {
             if once {
                 last_use = usize::MAX;
             }
             let step = Step {
-                action: Action::Load(k),
+                action: Action::Load(index(k)),
                 target: place,
                 sources: [NOTHING; 3],
                 single: level != Level::Full,
@@ -240,33 +257,33 @@ impl Compiler<'_> {
             self.prologue.push(step);
             return;
         }
-        let index = self.body.len();
+        let at = self.body.len();
         if let Action::Load(k) = step.action {
-            self.reads.push((index, k));
+            self.reads.push((at, usize::from(k)));
         }
         for source in &step.sources {
             if let Place::Input(k) = source.place {
-                self.reads.push((index, k));
+                self.reads.push((at, usize::from(k)));
             }
         }
         if let Place::Output(o) | Place::OutputOr(o, _) = step.target {
-            self.writes[o].get_or_insert(index);
+            self.writes[usize::from(o)].get_or_insert(at);
         }
         self.body.push(step);
     }
 
-    fn slot(&mut self) -> usize {
+    fn slot(&mut self) -> Index {
         self.free.pop().unwrap_or_else(|| self.new_slot())
     }
 
-    fn new_slot(&mut self) -> usize {
+    fn new_slot(&mut self) -> Index {
         self.slots += 1;
-        self.slots - 1
+        index(self.slots - 1)
     }
 
     fn cell(&mut self) -> Place {
         self.cells += 1;
-        Place::Cell(self.cells - 1)
+        Place::Cell(index(self.cells - 1))
     }
 
     /// Where a result goes: to its output, if that holds elements as registers do.
@@ -275,7 +292,7 @@ impl Compiler<'_> {
         let output = self.region.outputs.iter().position(|&i| i == instruction);
         match output.filter(|&o| o < 64 && is_register_type(dtype)) {
             // Whether a register is needed is known only after all steps.
-            Some(o) => Place::OutputOr(o, self.slot()),
+            Some(o) => Place::OutputOr(index(o), self.slot()),
             None => Place::Slot(self.slot()),
         }
     }
@@ -299,7 +316,7 @@ impl Compiler<'_> {
     /// Outputs that no step writes directly are written at the end.
     fn stores(&mut self) {
         for (o, &i) in self.region.outputs.iter().enumerate() {
-            let value = self.results[i];
+            let (value, o) = (self.results[i], index(o));
             if value.place != Place::Output(o) {
                 let sources = [value.source(), NOTHING, NOTHING];
                 let step =
@@ -335,8 +352,8 @@ impl Compiler<'_> {
         Program {
             inputs: self.inputs.iter().map(|t| t.dtype).collect(),
             outputs: outputs.iter().zip(&self.writes).map(output).collect(),
-            prologue: self.prologue,
-            body: self.body,
+            prologue: self.prologue.into(),
+            body: self.body.into(),
             slots: self.slots,
             slot_bytes: (self.layout.chunk_elements() * slot_element).next_multiple_of(64),
             cells: self.cells,

@@ -1,7 +1,7 @@
 //! Runs the steps of a program over chunks.
 
 use super::Program;
-use super::compile::{Action, Place, Source, Step};
+use super::compile::{Action, Index, Place, Source, Step};
 use super::convert::{cast_f32, cast_of, fetch, round, store};
 use super::layout::{Chunk, Kind};
 use super::loops::{Arg, binary_f32, binary_of, select, select_32, unary, unary_f64};
@@ -61,7 +61,7 @@ struct Frame<'a> {
 
 impl Frame<'_> {
     #[inline(always)]
-    fn is_direct(&self, output: usize) -> bool {
+    fn is_direct(&self, output: Index) -> bool {
         self.operands.direct >> output & 1 == 1
     }
 
@@ -69,16 +69,19 @@ impl Frame<'_> {
     fn address(&self, place: Place) -> *mut u8 {
         let Self { program, operands, registers, chunk, .. } = self;
         match place {
-            Place::Slot(slot) => registers.wrapping_add(slot * program.slot_bytes),
+            Place::Slot(slot) => registers.wrapping_add(usize::from(slot) * program.slot_bytes),
             Place::Cell(cell) => {
-                registers.wrapping_add(program.slots * program.slot_bytes + cell * size_of::<u64>())
+                let cells = program.slots * program.slot_bytes;
+                registers.wrapping_add(cells + usize::from(cell) * size_of::<u64>())
             }
             Place::Input(k) => {
+                let k = usize::from(k);
                 let offset = program.layout.offset(k, chunk) * program.inputs[k].bytes();
                 operands.inputs[k].wrapping_add(offset).cast_mut()
             }
             Place::OutputOr(o, slot) if !self.is_direct(o) => self.address(Place::Slot(slot)),
             Place::Output(o) | Place::OutputOr(o, _) => {
+                let o = usize::from(o);
                 operands.outputs[o].wrapping_add(chunk.start * program.outputs[o].dtype.bytes())
             }
         }
@@ -100,7 +103,7 @@ impl Frame<'_> {
         unsafe {
             match step.action {
                 Action::Constant(bytes) => target.cast::<[u8; 8]>().write(bytes),
-                Action::Load(k) => self.load(k, len, target),
+                Action::Load(k) => self.load(usize::from(k), len, target),
                 Action::Unary(op, Class::F32) => unary(self.isa, op, len, target.cast(), self.arg(a).ptr),
                 Action::Unary(op, _) => unary_f64(op, len, target.cast(), self.arg(a).ptr),
                 Action::Binary(op, Class::F32) => {
@@ -119,7 +122,8 @@ impl Frame<'_> {
                 Action::Store(o) => {
                     let stays = matches!(a.place, Place::OutputOr(own, _) if own == o && self.is_direct(o));
                     if !stays {
-                        store(self.isa, self.program.outputs[o].dtype, len, target, self.arg::<u8>(a));
+                        let dtype = self.program.outputs[usize::from(o)].dtype;
+                        store(self.isa, dtype, len, target, self.arg::<u8>(a));
                     }
                 }
             }
