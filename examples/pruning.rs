@@ -8,6 +8,7 @@ fn lenet() -> Sequential {
     zoo::lenet()
 }
 
+/// Trains, prunes, saves, and predicts with what is left.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = datasets::mnist()?;
     let steps = 750;
