@@ -647,7 +647,7 @@ function drawCurve() {
     }
     across(g, least, most, bytes);
     canvas.setAttribute("aria-label", "Line against predicted time of a step; the table below has the points.");
-    fill($("curve-table"), "Each line is the lowest with that time.", [["line", true], ["planned peak", true], ["step", true]], points.map((p) => [bytes(p.line_bytes), bytes(p.planned_bytes), time(p.nanoseconds)]));
+    fill($("curve-table"), "Lines that were tried, from none down to the smallest that works.", [["line", true], ["planned peak", true], ["step", true]], points.map((p) => [bytes(p.line_bytes), bytes(p.planned_bytes), time(p.nanoseconds)]));
   }
   if (others.length)
     fill($("alternatives"), "With other flags", [["instead"], ["flags"], ["planned peak", true], ["step", true], ["under the line"]],

@@ -87,15 +87,14 @@ fn check(what: &str, plans: &TrainingPlan) -> View {
 #[test]
 fn the_timeline_reaches_the_planned_peak_for_models_and_lines() {
     let gpt = Gpt { layers: 2, width: 32, heads: 2, context: 32, vocabulary: 64, gpt2: false };
-    let runs: [(&str, Box<dyn Fn() -> (Trainer, Dataset)>); 4] = [
-        ("lenet", Box::new(|| (trainer(zoo::lenet(), 64), data(&zoo::lenet())))),
-        ("resnet20", Box::new(|| (trainer(zoo::resnet20(), 16), data(&zoo::resnet20())))),
-        ("gpt", Box::new(move || (trainer(gpt, 16), data(&gpt)))),
-        ("deep", Box::new(|| (trainer(deep(8, &[]), 64).micro_batches(1), data(&deep(8, &[]))))),
+    let runs = [
+        ("lenet", trainer(zoo::lenet(), 64), data(&zoo::lenet())),
+        ("resnet20", trainer(zoo::resnet20(), 16), data(&zoo::resnet20())),
+        ("gpt", trainer(gpt, 16), data(&gpt)),
+        ("deep", trainer(deep(8, &[]), 64).micro_batches(1), data(&deep(8, &[]))),
     ];
     let mut rematerialized = 0;
-    for (name, run) in runs {
-        let (trainer, data) = run();
+    for (name, trainer, data) in runs {
         let mut forecast = trainer.forecast(&data);
         let whole = forecast.plan(usize::MAX).unwrap();
         let view = check(&format!("{name} without a line"), &whole);
@@ -177,7 +176,9 @@ fn damaged_descriptions_are_refused() {
 
 #[test]
 fn why_tells_what_is_kept_and_computed_again_and_what_else_it_would_cost() {
-    let trainer = trainer(deep(8, &[]), 64).micro_batches(1);
+    // Without an account of the heap: a search that might pass the line is not begun.
+    let trainer = Trainer::new(deep(8, &[]), AdamW::new(1e-3)).executor(NullExecutor::default());
+    let trainer = trainer.line(usize::MAX).batch(64).micro_batches(1);
     let mut forecast = trainer.forecast(&data(&deep(8, &[])));
     let whole = forecast.plan(usize::MAX).unwrap();
     let told = why(&whole, &view(&whole), &Tiers::default(), "tanh3").unwrap();

@@ -132,7 +132,9 @@ fn why_answers_for_layers_and_parameters_and_suggests_names() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let conv = told("conv1");
-    assert!(conv.contains("parameters") && conv.contains("saved activations"), "{conv}");
+    assert!(conv.contains("parameters") && conv.contains("optimizer state"), "{conv}");
+    let pool = told("pool1");
+    assert!(pool.contains("saved activations") && pool.contains("because backward reads it"), "{pool}");
     assert!(told("conv1/kernel").contains("It stays in memory"));
     refused(&plimsoll(&["plan", "--why", "convv1"]), 2, &["no layer and no tensor `convv1`", "conv1"]);
 }

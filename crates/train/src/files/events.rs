@@ -251,8 +251,8 @@ mod tests {
         log.begin(&plimsoll_plan::LoadSheet { line_bytes: usize::MAX, ..Default::default() }, 0, 9).unwrap();
         log.on(&step(1, 0.1 + 0.2)).unwrap();
         log.on(&step(2, f64::NAN)).unwrap();
-        log.step_times(2, "train × 64", &[5, u64::MAX]).unwrap();
         drop(log);
+        RunLog::append(&path).unwrap().step_times(2, "train × 64", &[5, u64::MAX]).unwrap();
         let whole = fs::read(&path).unwrap();
         let events = read(&path);
         assert_eq!(events.len(), 4, "{}", String::from_utf8_lossy(&whole));

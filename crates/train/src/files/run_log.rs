@@ -88,6 +88,15 @@ impl RunLog {
         Ok(log)
     }
 
+    /// Adds to the file of a run that has ended.
+    pub fn append(path: impl AsRef<Path>) -> Result<Self, TrainError> {
+        let path = path.as_ref();
+        let table = is_table(path)?;
+        let file =
+            File::options().append(true).open(path).map_err(|source| TrainError::file(path, source))?;
+        Ok(Self { path: path.into(), file: BufWriter::new(file), table, headed: true })
+    }
+
     /// Writes that a run of so many steps begins, or goes on after `steps_done` of them, under this load sheet. A table has no
     /// such line.
     pub fn begin(&mut self, sheet: &LoadSheet, steps_done: u64, steps: u64) -> Result<(), TrainError> {
