@@ -15,12 +15,14 @@ mod graph;
 mod input;
 mod machine;
 mod machine_flags;
+mod made_folder;
 mod manual;
 mod plan;
 mod precision;
 mod predict;
 mod progress;
 mod prune;
+mod quantize;
 mod refusal;
 mod refusal_cache;
 mod resume;
@@ -180,6 +182,10 @@ fn run() -> ExitCode {
             predict::run(options)
         }
         args::Command::Prune(options) => channels::run(options),
+        args::Command::Quantize(options) => {
+            let _shown = progress::activity("measuring ranges");
+            quantize::run(options)
+        }
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {
             let _shown = progress::activity("reading the data");

@@ -69,7 +69,11 @@ impl Trainer {
             // A run that trains holds them whole.
             let trains = self.kinds.contains(&BatchKind::Train);
             let kept = |name: &str| self.sparse.get(name).copied().filter(|_| !trains);
-            return Ok(optimize(sparse_parameters(graph, kept)?)?);
+            let graph = sparse_parameters(graph, kept)?;
+            return Ok(optimize(match &self.inference_pass {
+                Some(pass) if !trains => pass(graph)?,
+                _ => graph,
+            })?);
         }
         if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
             return self.replica_graph(replication.device, batch, micro_batches);
