@@ -8,7 +8,7 @@ fn lenet() -> Sequential {
     zoo::lenet()
 }
 
-/// Trains, prunes, saves, and predicts with what is left.
+/// Trains LeNet dense and pruned, and compares what they take.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = datasets::mnist()?;
     let steps = 750;
@@ -47,8 +47,10 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A predictor holds the weights that are left and their masks, and a layer's whole kernel only while it computes.
     println!("{} parameters of the file are sparse", sparse_parameters(&stripped)?.len());
-    let mut predictors =
-        [Predictor::builder(lenet()).load(&whole)?, Predictor::builder(lenet()).load(&stripped)?];
+    let mut predictors = [
+        Predictor::builder(lenet()).batch(64).load(&whole)?,
+        Predictor::builder(lenet()).batch(64).load(&stripped)?,
+    ];
     let arenas = predictors.each_ref().map(|predictor| predictor.load_sheet().arena_bytes);
     println!("arena of a prediction: {} bytes whole, {} bytes stripped", arenas[0], arenas[1]);
     assert!(arenas[1] < arenas[0]);

@@ -64,6 +64,9 @@ pub enum Command {
         after_help = "Example:\n  plimsoll prune run --channels 0.5 --out half\n  plimsoll train --model resnet20 --weights half --out tuned"
     )]
     Prune(PruneChannelsOptions),
+    /// Quantize a trained model: convolutions and dense layers on bytes, with ranges measured on its training data
+    #[command(after_help = "Example:\n  plimsoll quantize run --out small\n  plimsoll evaluate small")]
+    Quantize(QuantizeOptions),
     /// Print the graph of a step
     Graph(GraphOptions),
     /// Look at data without training: counts, columns, classes, a few examples, examples per second, peak memory
@@ -256,6 +259,18 @@ pub struct PruneChannelsOptions {
     /// Folder for the smaller model
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct QuantizeOptions {
+    #[command(flatten)]
+    pub trained: TrainedOptions,
+    /// Folder for the model on bytes
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Examples of the training part on which ranges are measured
+    #[arg(long, default_value_t = 512)]
+    pub examples: usize,
 }
 
 #[derive(Debug, Args)]

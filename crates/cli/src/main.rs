@@ -18,6 +18,7 @@ mod graph;
 mod input;
 mod machine;
 mod machine_flags;
+mod made_folder;
 mod manual;
 mod page;
 mod plan;
@@ -27,6 +28,7 @@ mod predict;
 mod profile;
 mod progress;
 mod prune;
+mod quantize;
 mod ranks;
 mod refusal;
 mod refusal_cache;
@@ -208,6 +210,10 @@ fn run() -> ExitCode {
         args::Command::Compare(options) => compare::run(options),
         args::Command::Plot(options) => plot::run(options),
         args::Command::Prune(options) => channels::run(options),
+        args::Command::Quantize(options) => {
+            let _shown = progress::activity("measuring ranges");
+            quantize::run(options)
+        }
         args::Command::Graph(options) => graph::run(options),
         args::Command::Data(options) => {
             let _shown = progress::activity("reading the data");

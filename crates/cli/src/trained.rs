@@ -9,6 +9,7 @@ use super::weights::refused;
 use super::zoo_model::{self, model};
 use super::{Failure, answer, applies, devices, hint, progress, resume::recorded, say};
 use plimsoll::Size;
+use plimsoll::compress::Int8Grids;
 use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, ValidationSplit};
 use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
@@ -44,6 +45,8 @@ pub struct Described {
     /// The label, columns and tokenizer of training.
     pub input: InputOptions,
     policy: Policy,
+    /// The grids of a model on bytes.
+    int8: Option<Int8Grids>,
     /// What records go through; `None` for a run of a version that did not save it.
     pub preparation: Option<Preparation>,
     /// Whether the sizes are those that the model took from its data.
@@ -121,6 +124,7 @@ fn describe_report(folder: &Path) -> Result<Described, Failure> {
         parameters: Parameters::File(folder.join(WEIGHTS_FILE)),
         input,
         policy: precision(&manifest).map_err(wrong)?,
+        int8: int8_grids(manifest.get("model_options")).map_err(wrong)?,
         preparation: None,
         fitted: true,
     })
@@ -141,6 +145,7 @@ fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
         parameters: Parameters::Checkpoint(folder.to_path_buf()),
         input: run.input,
         policy: run.precision.policy()?,
+        int8: None,
         preparation: None,
         fitted: false,
     })
@@ -260,9 +265,27 @@ impl Described {
             Parameters::Checkpoint(_) => BTreeMap::new(),
         };
         let trainer = trainer.sparse_parameters(sparse);
+        let trainer = match self.int8 {
+            Some(grids) => {
+                trainer.precision(Policy::default()).inference_pass(move |graph| grids.apply(graph))
+            }
+            None => trainer,
+        };
         let preparation = self.preparation.unwrap_or_default();
         Ok(Trained { trainer, data, classes, preparation, parameters: self.parameters, available_bytes })
     }
+}
+
+/// The grids of a model on bytes, from its options.
+fn int8_grids(options: Option<&Value>) -> Result<Option<Int8Grids>, String> {
+    let Some(listed) = options.and_then(|options| options.get("int8")?.as_array()) else { return Ok(None) };
+    let grid =
+        |pair: &Value| Some((pair.get(0)?.as_f64()? as f32, u8::try_from(pair.get(1)?.as_u64()?).ok()?));
+    let grids: Option<Vec<(f32, u8)>> = listed.iter().map(grid).collect();
+    grids
+        .and_then(Int8Grids::new)
+        .map(Some)
+        .ok_or_else(|| "\"int8\" is no list of scales and zero points".into())
 }
 
 /// Data without a training part: in its place is a record that is never read.

@@ -217,6 +217,7 @@ fn family(op: &Op) -> &'static str {
         Op::Random(_) => "random",
         Op::Quantise(_) => "quantise",
         Op::Prune(_) => "prune",
+        Op::Int8(_) => "int8",
         Op::Exchange(_) => "exchange",
     }
 }

@@ -1013,12 +1013,97 @@ def prune():
     return cases
 
 
+def int8():
+    """Layers of bytes: integer arithmetic written out, with TFLite's fixed-point factors, rounded once."""
+    cases = Cases("int8")
+
+    def codes(*shape):
+        return torch.tensor([cases.random.randrange(256) for _ in range(math.prod(shape))], dtype=torch.uint8).reshape(shape)
+
+    def weights(*shape):
+        drawn = [cases.random.randrange(-127, 128) for _ in range(math.prod(shape))]
+        return torch.tensor(drawn, dtype=torch.int64).reshape(shape)
+
+    def words(count, low, high):
+        return torch.tensor([cases.random.randrange(low, high) for _ in range(count)], dtype=torch.int32)
+
+    def scaled(sums, multipliers, shifts):
+        bits = 31 - torch.as_tensor(shifts, dtype=torch.int64)
+        return (sums * torch.as_tensor(multipliers, dtype=torch.int64) + (1 << (bits - 1))) >> bits
+
+    def finished(sums, output, multipliers, shifts):
+        found = scaled(sums, multipliers, shifts) + output["zero"]
+        return found.clamp(output["low"], output["high"]).to(torch.uint8)
+
+    def bytes_of(integers):
+        return (integers & 255).to(torch.uint8)
+
+    def layer(outputs):
+        return words(outputs, -3000, 3000), words(outputs, 1 << 30, (1 << 31) - 1), words(outputs, -9, -6)
+
+    def conv(label, image, kernel, stride, padding, groups, output, zero=7):
+        (n, h, w, c), (kh, kw, o) = image, kernel
+        x, k = codes(n, h, w, c), weights(kh, kw, c // groups, o)
+        bias, multipliers, shifts = layer(o)
+        moved = (x.to(torch.float64) - zero).permute(0, 3, 1, 2)
+        moved = F.pad(moved, (padding[1][0], padding[1][1], padding[0][0], padding[0][1]))
+        sums = F.conv2d(moved, k.to(torch.float64).permute(3, 2, 0, 1), stride=stride, groups=groups)
+        sums = sums.permute(0, 2, 3, 1).round().to(torch.int64) + bias.to(torch.int64)
+        geometry = {"window": [kh, kw], "stride": list(stride), "padding": padding}
+        op = {"int8": {"conv": {"geometry": geometry, "groups": groups, "zero": zero, "output": output}}}
+        inputs = [x, bytes_of(k), bias, multipliers, shifts]
+        cases.add(f"conv/{label}", op, inputs, [finished(sums, output, multipliers, shifts)])
+
+    whole, relu = {"zero": 120, "low": 0, "high": 255}, {"zero": 3, "low": 3, "high": 200}
+    none, one = [[0, 0], [0, 0]], [[1, 1], [1, 1]]
+    conv("plain", (2, 4, 5, 3), (3, 3, 4), (1, 1), none, 1, whole)
+    conv("padded", (1, 5, 4, 2), (3, 3, 5), (2, 2), one, 1, relu)
+    conv("points", (2, 3, 3, 5), (1, 1, 7), (1, 1), none, 1, whole)
+    conv("wide", (1, 3, 3, 4), (2, 2, 17), (1, 1), [[0, 1], [1, 0]], 1, relu)
+    conv("depthwise", (2, 4, 4, 6), (3, 3, 6), (1, 1), one, 6, whole)
+    conv("depthwise/stride", (1, 5, 5, 3), (3, 2, 3), (2, 1), none, 3, relu)
+
+    for n, k, o in [(3, 7, 4), (2, 16, 18), (1, 1, 1)]:
+        x, w = codes(n, k), weights(k, o)
+        bias, multipliers, shifts = layer(o)
+        sums = (x.to(torch.int64) - 9) @ w + bias.to(torch.int64)
+        op = {"int8": {"dense": {"zero": 9, "output": whole}}}
+        cases.add(f"dense/{n}x{k}x{o}", op, [x, bytes_of(w), bias, multipliers, shifts], [finished(sums, whole, multipliers, shifts)])
+
+    a, b = codes(3, 4, 5), codes(3, 4, 5)
+    factors = [(1 << 30, 0), (1_900_000_000, -1), (1_500_000_000, -18)]
+    sides = [scaled((x.to(torch.int64) - zero) << 20, *factor) for x, zero, factor in [(a, 10, factors[0]), (b, 200, factors[1])]]
+    factor = lambda f: {"multiplier": f[0], "shift": f[1]}  # noqa: E731
+    for label, output in [("add", whole), ("add/relu", relu)]:
+        op = {"operands": [[10, factor(factors[0])], [200, factor(factors[1])]], "factor": factor(factors[2]), "output": output}
+        cases.add(label, {"int8": {"add": op}}, [a, b], [finished(sides[0] + sides[1], output, *factors[2])])
+
+    x = codes(2, 3, 4, 5)
+    sums = (x.to(torch.int64) - 33).sum((1, 2), keepdim=True)
+    op = {"int8": {"mean": {"zero": 33, "factor": factor((1_400_000_000, -3)), "output": whole}}}
+    cases.add("mean", op, [x], [finished(sums, whole, 1_400_000_000, -3)])
+
+    pooled = F.max_pool2d(x.to(torch.float64).permute(0, 3, 1, 2), (2, 2), (1, 2)).permute(0, 2, 3, 1).to(torch.uint8)
+    windows = {"sliding": {"window": [2, 2], "stride": [1, 2], "padding": none}}
+    cases.add("max_pool", {"int8": {"max_pool": {"windows": windows}}}, [x], [pooled])
+    pooled = F.adaptive_max_pool2d(x.to(torch.float64).permute(0, 3, 1, 2), (2, 3)).permute(0, 2, 3, 1).to(torch.uint8)
+    cases.add("max_pool/adaptive", {"int8": {"max_pool": {"windows": {"adaptive": {"output": [2, 3]}}}}}, [x], [pooled])
+
+    grid = {"scale": 0.03125, "zero": 90}
+    numbers = cases.values(6, 7) * 2
+    found = (torch.round(numbers / 0.03125) + 90).clamp(0, 255).to(torch.uint8)
+    cases.add("quantize", {"int8": {"quantize": grid}}, [numbers], [found])
+    back = ((found.to(torch.float64) - 90) * 0.03125).to(torch.float32)
+    cases.add("dequantize", {"int8": {"dequantize": grid}}, [found], [back])
+    return cases
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     families = (
         elementwise, fused, movement, reduce, matmul, conv, pool, resize, norm, attention, recurrent, index, loss, draws,
-        quantise, prune,
+        quantise, prune, int8,
     )  # fmt: skip
     for family in families:
         family().write(folder)

@@ -65,6 +65,7 @@ fn roundings(op: &Op, inputs: &[&TensorType]) -> usize {
         | Op::Random(_)
         | Op::Exchange(_)
         | Op::Prune(_)
+        | Op::Int8(_)
         | Op::Quantise(Quantise::Encode { .. })
         | Op::Reduce(
             Reduce::Max { .. } | Reduce::Min { .. } | Reduce::Argmax | Reduce::Argmin | Reduce::TopK { .. },
@@ -97,7 +98,8 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
         | Op::Movement(_)
         | Op::Random(_)
         | Op::Quantise(_)
-        | Op::Prune(_) => 0,
+        | Op::Prune(_)
+        | Op::Int8(_) => 0,
         // Bytes arrive as they were sent.
         Op::Exchange(_) => 0,
         Op::Reduce(

@@ -44,6 +44,7 @@ pub fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Random(_)
         | Op::Quantise(_)
         | Op::Prune(_)
+        | Op::Int8(_)
         | Op::Exchange(_) => false,
     };
     if reads_before_writing { query.overwritable() } else { Vec::new() }

@@ -63,7 +63,7 @@ impl Target for Roofline {
 /// Whether an op multiplies matrices, for which devices have units of their own and libraries take scratch memory.
 fn is_product(op: &Op) -> bool {
     match op {
-        Op::MatMul(_) | Op::Conv(_) | Op::Attention(_) | Op::Recurrent(_) => true,
+        Op::MatMul(_) | Op::Conv(_) | Op::Attention(_) | Op::Recurrent(_) | Op::Int8(_) => true,
         Op::Elementwise(_)
         | Op::Fused(_)
         | Op::Movement(_)

@@ -37,7 +37,7 @@ fn extents(ty: &TensorType) -> [usize; 4] {
 
 /// Visits every product of a convolution: the offsets of its element of the image, the kernel and the output. The
 /// gradients sum the same products over other indices.
-fn products(
+pub(crate) fn products(
     (geometry, groups): (Geometry, usize),
     images: [usize; 4],
     kernels: [usize; 4],

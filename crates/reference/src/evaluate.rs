@@ -2,8 +2,8 @@
 
 use crate::tensor::Elements;
 use crate::{
-    EvaluateError, attention, conv, elementwise, index, loss, matmul, movement, norm, pool, prune, quantise,
-    random, recurrent, reduce, resize,
+    EvaluateError, attention, conv, elementwise, index, int8, loss, matmul, movement, norm, pool, prune,
+    quantise, random, recurrent, reduce, resize,
 };
 use plimsoll_graph::Op;
 use plimsoll_tensor::{Tensor, TensorType};
@@ -41,6 +41,7 @@ pub fn evaluate(
         Op::Random(op) => random::evaluate(op, inputs),
         Op::Quantise(op) => quantise::evaluate(*op, &tensors),
         Op::Prune(op) => prune::evaluate(op, &tensors),
+        Op::Int8(op) => int8::evaluate(op, &tensors, outputs[0]),
         Op::Exchange(_) => Err(EvaluateError::Devices { op: op.name() }),
     }?;
     for (&output, sum) in folds.iter().zip(accumulate) {

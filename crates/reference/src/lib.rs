@@ -30,6 +30,7 @@ mod error;
 mod evaluate;
 mod executor;
 mod index;
+mod int8;
 mod loss;
 mod matmul;
 mod movement;

@@ -47,7 +47,7 @@ fn places(windows: Windows, image: [usize; 2], output: [usize; 2]) -> Vec<Tap> {
     places
 }
 
-fn max(windows: Windows, x: &Elements<'_>, outputs: [usize; 4]) -> Vec<Vec<f64>> {
+pub(crate) fn max(windows: Windows, x: &Elements<'_>, outputs: [usize; 4]) -> Vec<Vec<f64>> {
     let images @ [count, height, width, channels] = x.extents();
     let largest_window = windows.largest([height, width]);
     let size = outputs.iter().product();

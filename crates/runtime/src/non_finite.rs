@@ -67,6 +67,7 @@ fn may_be_negative_infinity(op: &Op, output: usize) -> bool {
         | Op::Random(_)
         | Op::Quantise(_)
         | Op::Prune(_)
+        | Op::Int8(_)
         | Op::Exchange(_) => false,
     }
 }

@@ -41,6 +41,7 @@ pub use fuse::fuse;
 pub use gradient::{gradient, scaled_gradient};
 pub use mixed_precision::{MixedPrecision, mixed_precision};
 pub use replicate::{Replica, replicate};
+pub use rewriter::Rewriter;
 pub use save::save;
 pub use simplify::simplify;
 pub use sparse::{SPARSE, sparse_parameters};

@@ -2,9 +2,11 @@
 
 use plimsoll_graph::{Builder, Graph, GraphError, Input, Node, Op, Origin, State, ValueId};
 
-/// A new graph in the making, and the new value of every old one.
-pub(crate) struct Rewriter<'g> {
+/// A new graph in the making, and the new value of every old one: what a pass copies a graph through.
+pub struct Rewriter<'g> {
+    /// The graph that is copied.
     pub old: &'g Graph,
+    /// The new graph's builder.
     pub builder: Builder,
     /// New values of old ones, where they are copied.
     pub map: Vec<Option<ValueId>>,

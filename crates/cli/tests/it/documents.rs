@@ -126,6 +126,8 @@ fn flags_in_the_documents_exist() {
         "plot",
         "completions",
         "man",
+        "prune",
+        "quantize",
     ];
     let helps: Vec<(&str, String)> = names.iter().map(|name| (*name, help(name))).collect();
     let flag = |word: &str| {

@@ -1,4 +1,4 @@
-//! Pruning while training, and channels removed from a trained model.
+//! Pruning while training, and a trained model made smaller: channels removed, layers on bytes.
 
 use crate::support;
 
@@ -89,4 +89,24 @@ fn channels_are_removed_and_the_smaller_model_trains_on() {
     json(&plimsoll(&["train", "--json", "--model=mlp", "--steps=2", "--out", &dense]));
     assert!(refused(&["prune", &dense, "--channels=0.5", "--out", &other]).contains("nothing to remove"));
     assert!(!scratch.0.join("other").exists());
+}
+
+#[test]
+fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
+    let scratch = Scratch::new("quantized");
+    let [run, bytes] = ["run", "bytes"].map(|name| scratch.path(name));
+    let report = json(&plimsoll(&["train", "--json", "--steps=200", "--lr=0.002", "--out", &run]));
+    let quantized = plimsoll(&["quantize", &run, "--out", &bytes, "--examples=200"]);
+    assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    let size = |folder: &str| fs::metadata(scratch.0.join(folder).join("weights.safetensors")).unwrap().len();
+    assert!(100 * size("bytes") < 28 * size("run"), "{} {}", size("bytes"), size("run"));
+    let evaluated = json(&plimsoll(&["evaluate", &bytes, "--json"]));
+    let accuracy = evaluated["metrics"]["accuracy"].as_f64().unwrap();
+    assert!((accuracy - number(&report, "test_accuracy")).abs() < 0.01, "{accuracy} {report}");
+    let predicted = plimsoll(&["predict", &bytes]);
+    assert!(predicted.status.success() && text(&predicted.stdout).lines().count() == 2501);
+    assert!(
+        refused(&["quantize", &run, "--out", &scratch.path("other"), "--examples=0"]).contains("at least 1")
+    );
+    assert!(refused(&["quantize", &run, "--out", &bytes]).contains("name another folder"));
 }

@@ -184,6 +184,7 @@ impl<'g> ChannelSets<'g> {
             | Op::Random(_)
             | Op::Quantise(_)
             | Op::Prune(_)
+            | Op::Int8(_)
             | Op::Exchange(_) => self.fix_all(node),
         }
     }

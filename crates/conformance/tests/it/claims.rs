@@ -214,8 +214,9 @@ fn family(op: &Op) -> usize {
         Op::Random(_) => 14,
         Op::Quantise(_) => 15,
         Op::Prune(_) => 16,
-        Op::Recurrent(_) => 17,
-        Op::Exchange(_) => 18,
+        Op::Int8(_) => 17,
+        Op::Recurrent(_) => 18,
+        Op::Exchange(_) => 19,
     }
 }
 

@@ -3,8 +3,8 @@
 use plimsoll_conformance::{compare, golden_cases, tolerance};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Distribution, Elementwise, Index, Loss, MatMul, Movement, Norm, Pool, Prune,
-    Quantise, Random, Recurrent, Reduce, Region, Resize, Unary,
+    Attention, Binary, Conv, Distribution, Elementwise, Index, Int8, Loss, MatMul, Movement, Norm, Pool,
+    Prune, Quantise, Random, Recurrent, Reduce, Region, Resize, Unary,
 };
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::TensorType;
@@ -121,6 +121,13 @@ variants! {
     Op::Prune(Prune::Mask) => "prune_mask",
     Op::Prune(Prune::Apply) => "prune",
     Op::Prune(Prune::Expand { .. }) => "expand",
+    Op::Int8(Int8::Quantize(_)) => "int8_quantize",
+    Op::Int8(Int8::Dequantize(_)) => "int8_dequantize",
+    Op::Int8(Int8::Conv { .. }) => "int8_conv2d",
+    Op::Int8(Int8::Dense { .. }) => "int8_dense",
+    Op::Int8(Int8::Add { .. }) => "int8_add",
+    Op::Int8(Int8::Mean { .. }) => "int8_mean",
+    Op::Int8(Int8::MaxPool { .. }) => "int8_max_pool",
     Op::Exchange(_) => EXCHANGE,
     Op::Reduce(Reduce::Sum { .. }) => "sum",
     Op::Reduce(Reduce::SquareSum { .. }) => "square_sum",

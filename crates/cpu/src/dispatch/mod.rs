@@ -9,6 +9,7 @@ mod conv;
 pub(crate) mod cost;
 mod elementwise;
 mod index;
+mod int8;
 mod loss;
 mod matmul;
 mod movement;
@@ -47,6 +48,7 @@ pub(crate) fn find(query: &KernelQuery<'_>) -> Found {
         Op::Random(op) => random::find(op, query),
         Op::Quantise(op) => quantise::find(*op, query),
         Op::Prune(op) => prune::find(op, query),
+        Op::Int8(op) => int8::find(op, query),
         // The runtime itself runs them, with a transport.
         Op::Exchange(_) => None,
     }
@@ -74,6 +76,7 @@ fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Loss(_)
         | Op::Random(_)
         | Op::Quantise(_)
+        | Op::Int8(_)
         | Op::Exchange(_) => false,
     };
     if reads_before_writing { query.overwritable() } else { Vec::new() }

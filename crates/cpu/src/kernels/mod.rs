@@ -9,6 +9,7 @@ pub mod elementwise;
 pub mod float;
 pub mod gemm;
 pub mod index;
+pub mod int8;
 pub mod loss;
 pub mod math;
 pub(crate) mod movement;

@@ -49,8 +49,8 @@ pub fn find(query: &KernelQuery<'_>) -> Option<Call> {
         Op::Loss(op) => linear_loss::find(op, query).or_else(|| loss::find(op, query)),
         Op::Random(op) => random::find(op, query),
         Op::Quantise(op) => quantise::find(*op, query),
-        // Masks are made on the processor.
-        Op::Prune(_) => None,
+        // Masks are made, and bytes multiplied, on the processor.
+        Op::Prune(_) | Op::Int8(_) => None,
         // Replicas are on logical devices of the processor.
         Op::Exchange(_) => None,
     }

@@ -39,6 +39,7 @@ impl Emitter<'_> {
             | Op::Random(_)
             | Op::Quantise(_)
             | Op::Prune(_)
+            | Op::Int8(_)
             | Op::Exchange(_) => Err(self.unsupported(node, "")),
         }
     }

@@ -8,6 +8,7 @@ mod conv;
 mod elementwise;
 mod exchange;
 mod index;
+mod int8;
 mod loss;
 mod matmul;
 mod movement;
@@ -28,6 +29,7 @@ pub use conv::{Conv, Geometry, reach, same_padding};
 pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 pub use exchange::Exchange;
 pub use index::Index;
+pub use int8::{ADD_SHIFT, Codes, Factor, Grid, Int8};
 pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
 pub use movement::{Movement, Span};
@@ -81,6 +83,8 @@ pub enum Op {
     Quantise(Quantise),
     /// Masks of pruned weights.
     Prune(Prune),
+    /// Layers of bytes.
+    Int8(Int8),
     /// Values that pass between devices.
     Exchange(Exchange),
 }
@@ -118,6 +122,7 @@ impl Op {
             Self::Random(op) => op,
             Self::Quantise(op) => op,
             Self::Prune(op) => op,
+            Self::Int8(op) => op,
             Self::Exchange(op) => op,
         }
     }

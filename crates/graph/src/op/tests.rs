@@ -100,6 +100,13 @@ Costly  Wide          Never      -     Never       -    -      {"quantise":{"dec
 Costly  Wide          Never      -     ReadFirst   -    -      {"prune":"mask"}
 Costly  Wide          Never      -     ReadFirst   -    -      {"prune":"apply"}
 Costly  Wide          Never      -     Never       -    -      {"prune":{"expand":{"shape":[1]}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"quantize":{"scale":1.0,"zero":0}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"dequantize":{"scale":1.0,"zero":0}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"conv":{"geometry":{"window":[1,1],"stride":[1,1],"padding":[[0,0],[0,0]]},"groups":1,"zero":0,"output":{"zero":0,"low":0,"high":255}}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"dense":{"zero":0,"output":{"zero":0,"low":0,"high":255}}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"add":{"operands":[[0,{"multiplier":0,"shift":0}],[0,{"multiplier":0,"shift":0}]],"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"mean":{"zero":0,"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"max_pool":{"windows":{"adaptive":{"output":[1,1]}}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"receive":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"send":{"chain":0,"to":1,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    -      {"exchange":{"share":{"from":1,"types":[]}}}
@@ -172,6 +179,7 @@ fn the_table_of_properties_lists_every_op() {
     check(&["random", "distribution"], variants::<Distribution>());
     check(&["quantise"], variants::<Quantise>());
     check(&["prune"], variants::<Prune>());
+    check(&["int8"], variants::<Int8>());
     check(&["exchange"], variants::<Exchange>());
     check(&["recurrent"], variants::<Recurrent>());
     assert!(missing.is_empty(), "no row for {missing:?}");

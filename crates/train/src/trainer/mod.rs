@@ -37,6 +37,7 @@ use executor::ChosenExecutor;
 use loop_settings::CheckpointSettings;
 pub(crate) use loop_settings::TraceSettings;
 use plan_cache::PlanCache;
+use plimsoll_graph::{Graph, GraphError};
 use plimsoll_nn::{Model, Optimizer, Policy, step};
 use plimsoll_plan::{Entry, Size, Target};
 use plimsoll_transform::Pass;
@@ -45,6 +46,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Makes another graph of one.
+type GraphPass = dyn Fn(Graph) -> Result<Graph, GraphError>;
 
 /// A model, an optimizer, and how to train. A clone shares them.
 #[derive(Clone)]
@@ -95,6 +99,8 @@ pub struct Trainer {
     report: step::Report,
     /// Elements kept of parameters that are stored sparse in runs that do not train.
     sparse: BTreeMap<String, usize>,
+    /// What else is done to graphs that do not train.
+    inference_pass: Option<Rc<GraphPass>>,
     kinds: Vec<BatchKind>,
     plan_cache: Option<PlanCache>,
     /// Calls of the planner, without hits of the plan cache.
@@ -141,6 +147,7 @@ impl Trainer {
             policy: Policy::default(),
             report: step::Report::Classes,
             sparse: BTreeMap::new(),
+            inference_pass: None,
             kinds: vec![BatchKind::Train, BatchKind::Evaluate, BatchKind::Predict],
             plan_cache: None,
             searches: Rc::default(),
@@ -356,6 +363,11 @@ impl Trainer {
     /// a mask, expanded where they are read. For runs that do not train; [`crate::sparse_parameters`] asks a weights file.
     pub fn sparse_parameters(self, kept: BTreeMap<String, usize>) -> Self {
         Self { sparse: kept, ..self }
+    }
+
+    /// Rewrites the graphs of evaluations and predictions, for runs that do not train: layers on bytes, for example.
+    pub fn inference_pass(self, pass: impl Fn(Graph) -> Result<Graph, GraphError> + 'static) -> Self {
+        Self { inference_pass: Some(Rc::new(pass)), ..self }
     }
 
     /// Plans only batches of these kinds: evaluation and prediction alone need no optimizer state.

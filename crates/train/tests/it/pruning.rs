@@ -78,7 +78,7 @@ fn pruned_weights_are_stored_sparse_and_read_whole_or_sparse() {
     assert_eq!(kept.len(), 5);
     assert!(sparse_parameters(&dense).unwrap().is_empty());
     let evaluation = |sparse| {
-        let trainer = Trainer::new(zoo::lenet(), AdamW::new(0.0)).kinds(&[BatchKind::Evaluate]).batch(4);
+        let trainer = Trainer::new(zoo::lenet(), AdamW::new(0.0)).kinds(&[BatchKind::Evaluate]).batch(64);
         let mut session = trainer.sparse_parameters(sparse).plan(&data).unwrap().start().unwrap();
         session.load(&file).unwrap();
         let arena = session.plans().sheet.arena_bytes;

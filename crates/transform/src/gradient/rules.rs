@@ -96,7 +96,7 @@ pub(super) fn backward(
         // Random numbers do not depend on a float.
         Op::Random(_) => Ok(vec![None, None]),
         // A step function has no slope.
-        Op::Quantise(_) | Op::Prune(_) => Ok(vec![None; node.inputs.len()]),
+        Op::Quantise(_) | Op::Prune(_) | Op::Int8(_) => Ok(vec![None; node.inputs.len()]),
         Op::Exchange(_) => Err(rule.refuse("`replicate` runs after `gradient`")),
     }
 }

@@ -134,6 +134,7 @@ impl<'g> Emitter<'g> {
             | Op::Random(_)
             | Op::Quantise(_)
             | Op::Prune(_)
+            | Op::Int8(_)
             | Op::Exchange(_) => Err(self.unsupported(node, "")),
         }
     }

@@ -1,0 +1,68 @@
+//! The folder of a model that was made from a run's: by `prune` or `quantize`.
+
+use super::Failure;
+use super::run_folder::{REPORT, WEIGHTS, found_in};
+use super::text::escaped;
+use super::weights::refused;
+use plimsoll::train::{DataFile, Session, write_atomically};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// What a report says that a later run or prediction needs.
+const KEPT: [&str; 10] = [
+    "model",
+    "data",
+    "tokenizer",
+    "label",
+    "columns",
+    "batch",
+    "accumulate",
+    "seed",
+    "precision",
+    "keep_f32",
+];
+
+/// A run that has ended, and the folder of what is made from it.
+pub struct MadeFolder {
+    run: PathBuf,
+    out: PathBuf,
+    report: Value,
+}
+
+impl MadeFolder {
+    /// Refuses a run that has not ended, and a folder that holds another.
+    pub fn new(run: &Path, out: &Path) -> Result<Self, Failure> {
+        if let Some(what) = found_in(out) {
+            let name = escaped(out.display());
+            return Err(Failure::usage(format!("--out {name}: {what}; name another folder")));
+        }
+        let path = run.join(REPORT);
+        let name = escaped(path.display());
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| Failure::usage(format!("{name}: {e}; give the folder of a run that has ended")))?;
+        let report = serde_json::from_str(&text).map_err(|e| Failure::usage(format!("{name}: {e}")))?;
+        Ok(Self { run: run.to_path_buf(), out: out.to_path_buf(), report })
+    }
+
+    /// Writes the weights of a session, what the data decided, and a report, with the model's options changed. Returns the bytes of
+    /// the weights files before and after.
+    pub fn write(&self, session: &Session, change: impl FnOnce(&mut Value)) -> Result<(u64, u64), Failure> {
+        let failed =
+            |e: std::io::Error| Failure::usage(format!("--out {}: {e}", escaped(self.out.display())));
+        std::fs::create_dir_all(&self.out).map_err(failed)?;
+        session.save(self.out.join(WEIGHTS))?;
+        let own = self.report.get("model_options").filter(|options| options.is_object());
+        let mut model_options = own.cloned().unwrap_or_else(|| json!({}));
+        change(&mut model_options);
+        let mut file = DataFile::read(&self.run).map_err(refused)?.unwrap_or_default();
+        file.model_options = model_options.clone();
+        file.write(&self.out)?;
+        let kept = KEPT.iter().filter_map(|&key| Some((key.to_string(), self.report.get(key)?.clone())));
+        let mut written: Map<String, Value> = kept.collect();
+        written.insert("model_options".into(), model_options);
+        let text = format!("{:#}\n", Value::Object(written));
+        write_atomically(&self.out.join(REPORT), text.as_bytes())?;
+        let bytes = |folder: &Path| std::fs::metadata(folder.join(WEIGHTS)).map_or(0, |file| file.len());
+        Ok((bytes(&self.run), bytes(&self.out)))
+    }
+}

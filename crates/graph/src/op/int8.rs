@@ -1,0 +1,218 @@
+//! Layers of bytes: codes on a grid, sums in 32 bits, as TFLite has them.
+
+use super::{Conv, Epilogue, Family, Geometry, Properties, Windows, arity, per_example, rank, require};
+use crate::{BatchRelation, TypeError};
+use plimsoll_tensor::{DType, TensorType};
+use serde::{Deserialize, Serialize};
+
+/// A grid of numbers for bytes: code q stands for `scale · (q - zero)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Grid {
+    /// The distance between two codes.
+    pub scale: f32,
+    /// The code of zero.
+    pub zero: u8,
+}
+
+/// How a sum becomes a code: times a fixed-point factor, plus the code of zero, within bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Codes {
+    /// The code of zero.
+    pub zero: u8,
+    /// The smallest code; the code of zero after a relu.
+    pub low: u8,
+    /// The largest code.
+    pub high: u8,
+}
+
+/// A fixed-point factor, `multiplier · 2^(shift - 31)` (`plimsoll_tensor::fixed_point`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Factor {
+    /// The multiplier.
+    pub multiplier: i32,
+    /// The shift.
+    pub shift: i32,
+}
+
+/// Bits by which the operands of [`Int8::Add`] are shifted before they are scaled.
+pub const ADD_SHIFT: u32 = 20;
+
+/// Layers of bytes. An activation is codes of a [`Grid`], u8; the scheme is TFLite's int8, whose codes are 128 less. Weights are the
+/// bytes of signed 8-bit integers, symmetric around zero, with a scale for each output channel; sums and biases are i32. What scales
+/// there are is in fixed-point factors, so the layers are exact.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Int8 {
+    /// Floats → their codes: `round(x / scale) + zero`, within a byte (`plimsoll_tensor::grid_code`).
+    Quantize(Grid),
+    /// Codes → f32.
+    Dequantize(Grid),
+    /// `(x, weights, bias, multipliers, shifts) → codes`: for each output channel `bias + Σ (x - zero) · weight`, which becomes a code
+    /// by the channel's factor. Padding is the code of zero.
+    Conv {
+        /// How the kernel slides.
+        geometry: Geometry,
+        /// Groups of channels: one, or as many as there are channels.
+        groups: usize,
+        /// The input's code of zero.
+        zero: u8,
+        /// The output's codes.
+        output: Codes,
+    },
+    /// The same of rows: `(x [n, k], weights [k, o], bias, multipliers, shifts) → [n, o]`.
+    Dense {
+        /// The input's code of zero.
+        zero: u8,
+        /// The output's codes.
+        output: Codes,
+    },
+    /// The sum of two tensors of codes: both are shifted up by [`ADD_SHIFT`] bits and scaled, their sum is scaled to the output's grid.
+    Add {
+        /// The code of zero and the factor of each operand.
+        operands: [(u8, Factor); 2],
+        /// The sum's factor.
+        factor: Factor,
+        /// The output's codes.
+        output: Codes,
+    },
+    /// The means of an image's channels, `[n, h, w, c] → [n, 1, 1, c]`: the factor divides by the pixels, too.
+    Mean {
+        /// The input's code of zero.
+        zero: u8,
+        /// The sum's factor.
+        factor: Factor,
+        /// The output's codes.
+        output: Codes,
+    },
+    /// The largest code of each window.
+    MaxPool {
+        /// The windows.
+        windows: Windows,
+    },
+}
+
+fn is(what: &str, ty: &TensorType, dtype: DType, shape: &[usize]) -> Result<(), TypeError> {
+    require(ty.dtype == dtype && ty.shape[..] == *shape, || {
+        format!("{what} must be {}, it is {ty}", TensorType::new(dtype, shape.to_vec()))
+    })
+}
+
+fn codes(what: &str, ty: &TensorType) -> Result<(), TypeError> {
+    require(ty.dtype == DType::U8, || format!("{what} must be u8, not {}", ty.dtype))
+}
+
+/// Bias, multipliers and shifts: one for each output channel.
+fn channels(parameters: &[&TensorType], channels: usize) -> Result<(), TypeError> {
+    let names = ["the bias", "the multipliers", "the shifts"];
+    names.iter().zip(parameters).try_for_each(|(name, ty)| is(name, ty, DType::I32, &[channels]))
+}
+
+impl Family for Int8 {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Quantize(_) => "int8_quantize",
+            Self::Dequantize(_) => "int8_dequantize",
+            Self::Conv { .. } => "int8_conv2d",
+            Self::Dense { .. } => "int8_dense",
+            Self::Add { .. } => "int8_add",
+            Self::Mean { .. } => "int8_mean",
+            Self::MaxPool { .. } => "int8_max_pool",
+        }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        match self {
+            Self::Quantize(_) => {
+                let [x] = arity(inputs)?;
+                require(x.dtype.is_float(), || format!("needs a float, not {}", x.dtype))?;
+                Ok(vec![TensorType::new(DType::U8, x.shape.clone())])
+            }
+            Self::Dequantize(_) => {
+                let [x] = arity(inputs)?;
+                codes("the input", x)?;
+                Ok(vec![TensorType::new(DType::F32, x.shape.clone())])
+            }
+            Self::Conv { geometry, groups, .. } => {
+                let [x, weights, rest @ ..]: [&TensorType; 5] = arity(inputs)?;
+                codes("the input", x)?;
+                codes("the weights", weights)?;
+                let float = |ty: &TensorType| TensorType::new(DType::F32, ty.shape.clone());
+                let plain = Conv::Forward {
+                    geometry: *geometry,
+                    groups: *groups,
+                    epilogue: Epilogue::default(),
+                    output: None,
+                };
+                let output = plain.infer(&[&float(x), &float(weights)])?;
+                let outputs = output[0].shape[3];
+                require(*groups == 1 || (*groups == x.shape[3] && outputs == *groups), || {
+                    format!("has 1 group or one for each of {} channels, not {groups}", x.shape[3])
+                })?;
+                channels(&rest, outputs)?;
+                Ok(vec![TensorType::new(DType::U8, output[0].shape.clone())])
+            }
+            Self::Dense { .. } => {
+                let [x, weights, rest @ ..]: [&TensorType; 5] = arity(inputs)?;
+                codes("the input", x)?;
+                let [n, k] = rank("the input", x)?;
+                let [_, o] = rank("the weights", weights)?;
+                is("the weights", weights, DType::U8, &[k, o])?;
+                channels(&rest, o)?;
+                Ok(vec![TensorType::new(DType::U8, [n, o])])
+            }
+            Self::Add { .. } => {
+                let [a, b] = arity(inputs)?;
+                codes("the input", a)?;
+                require(a == b, || format!("adds tensors of one type, not {a} and {b}"))?;
+                Ok(vec![a.clone()])
+            }
+            Self::Mean { .. } => {
+                let [x] = arity(inputs)?;
+                codes("the input", x)?;
+                let [n, _, _, c] = rank("the input", x)?;
+                Ok(vec![TensorType::new(DType::U8, [n, 1, 1, c])])
+            }
+            Self::MaxPool { windows } => {
+                let [x] = arity(inputs)?;
+                codes("the input", x)?;
+                let [n, h, w, c] = rank("the input", x)?;
+                let [oh, ow] = windows.output([h, w])?;
+                Ok(vec![TensorType::new(DType::U8, [n, oh, ow, c])])
+            }
+        }
+    }
+
+    fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        let elements = outputs[0].shape.elements() as u64;
+        match self {
+            Self::Quantize(_) | Self::Dequantize(_) => 2 * elements,
+            Self::Conv { .. } | Self::Dense { .. } => {
+                let weights = &inputs[1].shape;
+                let each = weights.elements() / weights.last().copied().unwrap_or(1).max(1);
+                2 * elements * each as u64
+            }
+            Self::Add { .. } => 6 * elements,
+            Self::Mean { .. } => inputs[0].shape.elements() as u64,
+            Self::MaxPool { windows } => {
+                let [h, w] = windows.largest([inputs[0].shape[1], inputs[0].shape[2]]);
+                elements * (h * w) as u64
+            }
+        }
+    }
+
+    fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
+        per_example(1)
+    }
+
+    fn properties(&self) -> Properties {
+        match self {
+            Self::Quantize(_)
+            | Self::Dequantize(_)
+            | Self::Conv { .. }
+            | Self::Dense { .. }
+            | Self::Add { .. }
+            | Self::Mean { .. }
+            | Self::MaxPool { .. } => Properties::GENERAL,
+        }
+    }
+}
