@@ -138,9 +138,9 @@ fn table(heading: &str, rows: &[Row], runs: &[Run]) -> String {
         .iter()
         .map(|(_, values)| values.iter().map(|value| value.as_deref().map_or("-".into(), cut)).collect())
         .collect();
-    let all = || results(runs).into_iter().map(|(_, values)| values);
+    let found = results(runs).into_iter().map(|(_, values)| values);
     let flags = different(runs).map(|flag| runs.iter().map(|run| run.flags.get(flag).cloned()).collect());
-    let all: Vec<Vec<Option<String>>> = all().chain(flags).collect();
+    let all: Vec<Vec<Option<String>>> = found.chain(flags).collect();
     let width = |column: usize| {
         let values =
             all.iter().filter_map(|row| row[column].as_deref().map(|text| cut(text).chars().count()));

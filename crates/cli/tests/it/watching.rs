@@ -94,16 +94,15 @@ fn a_trace_has_a_slice_of_every_traced_step_and_kernels_inside() {
         match field(&event, 9).unwrap().0 {
             1 => open.push((track, at, field(&event, 22).unwrap().1.to_vec())),
             // A slice is written when it is over: its beginning and its end follow each other.
-            2 => match open.pop().unwrap() {
-                (begun_on, begun, category) => {
-                    assert!(begun_on == track && begun <= at);
-                    match &category[..] {
-                        b"step" => steps.push((begun, at)),
-                        b"kernel" => kernels += 1,
-                        _ => {}
-                    }
+            2 => {
+                let (begun_on, begun, category) = open.pop().unwrap();
+                assert!(begun_on == track && begun <= at);
+                match &category[..] {
+                    b"step" => steps.push((begun, at)),
+                    b"kernel" => kernels += 1,
+                    _ => {}
                 }
-            },
+            }
             4 => counters += 1,
             other => panic!("event type {other}"),
         }
