@@ -248,8 +248,8 @@ fn model_input(file: &OnnxFile, info: &ValueInfoProto) -> Result<(ModelInput, Op
         return Err(format!("input `{name}` is a scalar: its first axis must be the batch"));
     }
     let mut extents = Vec::new();
-    for i in 1..dims.len() {
-        let symbol = dims[i].dim_param.clone().unwrap_or_else(|| "?".into());
+    for (i, dim) in dims.iter().enumerate().skip(1) {
+        let symbol = dim.dim_param.clone().unwrap_or_else(|| "?".into());
         extents.push(extent(i).ok_or_else(|| {
             format!("axis {i} of input `{name}` is `{symbol}`: only the first, the batch, may be dynamic; export with fixed sizes")
         })?);
@@ -285,7 +285,7 @@ fn is_image(file: &OnnxFile, input: &str) -> bool {
     ];
     const ELEMENTS: [&str; 9] = ["Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Relu", "Pad"];
     let mut names = vec![input];
-    for node in file.nodes.iter().filter(|node| node.input.first().is_some()) {
+    for node in &file.nodes {
         if !node.input.first().is_some_and(|name| names.contains(&name.as_str())) {
             continue;
         }

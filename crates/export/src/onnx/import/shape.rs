@@ -108,7 +108,8 @@ impl Importer<'_, '_> {
         if let [free] = free[..] {
             let others = Shape::from(to.clone()).elements();
             // A fixed batch in front of a free extent.
-            if !elements.is_multiple_of(others.max(1)) || self.net.graph().examples % to[0].max(1) != 0 {
+            let own = self.net.graph().examples;
+            if !elements.is_multiple_of(others.max(1)) || !own.is_multiple_of(to[0].max(1)) {
                 let moved = self.batched(to.clone(), elements);
                 if elements.is_multiple_of(Shape::from(moved.clone()).elements().max(1)) {
                     to = moved;

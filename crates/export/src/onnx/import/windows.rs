@@ -136,8 +136,8 @@ impl Importer<'_, '_> {
         let mut geometry = self.geometry([0; 2], image)?;
         if self.int("ceil_mode", 0) != 0 {
             // Windows that begin inside the image or its padding and end behind it.
-            for a in 0..2 {
-                let reach = plimsoll_graph::op::reach(geometry.window, geometry.dilation)[a];
+            let reaches = plimsoll_graph::op::reach(geometry.window, geometry.dilation);
+            for (a, reach) in reaches.into_iter().enumerate() {
                 let padded = image[a] + geometry.padding[a][0] + geometry.padding[a][1];
                 let over = padded.saturating_sub(reach) % geometry.stride[a];
                 if over > 0 {
