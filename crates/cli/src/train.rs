@@ -22,8 +22,8 @@ use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
 use plimsoll::plan::in_words;
 use plimsoll::train::{
-    BATCH_BUFFERS, BATCHES_AHEAD, DataFile, Ending, HEAP_CAP, METRICS, OUTPUTS, STATE_BUFFER, Saved, Session,
-    TRACE, TrainError, TrainEvent, metrics,
+    BATCH_BUFFERS, BATCHES_AHEAD, DataFile, EVENTS_FILE, Ending, HEAP_CAP, METRICS, OUTPUTS, RunLog,
+    STATE_BUFFER, Saved, Session, TRACE, TrainError, TrainEvent, metrics,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -288,6 +288,12 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         }
     }
     if let Some(folder) = &folder {
+        if let Some(times) = &setup.times {
+            let mut events = RunLog::append(folder.join(EVENTS_FILE))?;
+            for (plan, of) in session.plans().plans.iter().enumerate() {
+                events.step_times(session.steps_done(), &of.name, &times.of(plan))?;
+            }
+        }
         folder.write_report(&object)?;
     }
     drop(session);
