@@ -5,6 +5,7 @@ use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Module, S
 use crate::faults::Faults;
 use crate::kernels::{Call, Kernel, Launch, Operand, PRELUDE, Parameter, Pointer, find};
 use crate::products::{PreparedProduct, Products};
+use crate::staging::Staging;
 use crate::target::ALIGNMENT;
 use plimsoll_plan::KernelQuery;
 use plimsoll_runtime::{Device, Memory, Operands};
@@ -28,6 +29,7 @@ pub(crate) struct CudaDevice {
     /// The kernels that were loaded, by source.
     modules: Mutex<HashMap<String, Arc<Module>>>,
     faults: Arc<Faults>,
+    staging: Staging,
 }
 
 impl CudaDevice {
@@ -38,7 +40,8 @@ impl CudaDevice {
         let stream = Arc::new(Stream::new(&context)?);
         let products = Arc::new(Products::new()?);
         let faults = Arc::new(Faults::new(&context, &stream)?);
-        Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults })
+        let staging = Staging::new(&context)?;
+        Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults, staging })
     }
 
     /// Compiles and loads the kernels of nodes that are not loaded yet, on several threads.
@@ -192,6 +195,15 @@ impl Device for CudaDevice {
         }
         // SAFETY: apart, and inside the memory by the caller's promise.
         unsafe { self.stream.copy(to, from, bytes) }.map_err(words)
+    }
+
+    unsafe fn copy_in(&self, memory: &DeviceArena, offset: usize, from: &[u8]) -> Result<(), String> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let to = memory.at(offset, from.len()) as Address;
+        // SAFETY: inside the arena, and nothing else uses it, by the caller's promise.
+        unsafe { self.staging.copy_in(&self.stream, to, from) }.map_err(words)
     }
 
     fn finish(&self) -> Result<(), String> {

@@ -3,6 +3,7 @@
 use crate::device::CudaDevice;
 use crate::driver::{CudaError, Event, Gpu, HostMemory, Stream};
 use crate::host_queue::HostQueue;
+use crate::staging::STAGING_BYTES;
 use crate::target::CudaTarget;
 use plimsoll_plan::{
     Action, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
@@ -119,11 +120,11 @@ impl Executor for Cuda {
     }
 
     fn host_entries(&self) -> Vec<Entry> {
-        vec![Entry::new(
-            "gpu libraries",
-            LIBRARY_BYTES,
-            "code of the compiler and the products, as kernels are loaded",
-        )]
+        let libraries = "code of the compiler and the products, as kernels are loaded";
+        vec![
+            Entry::new("gpu libraries", LIBRARY_BYTES, libraries),
+            Entry::new("input staging", STAGING_BYTES, "page-locked, for batches on their way to the device"),
+        ]
     }
 
     fn device_bytes(&self) -> Option<usize> {

@@ -4,7 +4,7 @@
 //!   device.
 //! - `driver`: the driver, loaded at run time: a machine without one gets an error, not a crash. [`Gpu`] lists its GPUs.
 //! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt.
-//! - `device`, `host_queue`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
+//! - `device`, `host_queue`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
 //!   when it reads a result.
 //! - [`Cuda`]: the executor.
 
@@ -18,6 +18,7 @@ mod faults;
 mod host_queue;
 mod kernels;
 mod products;
+mod staging;
 pub mod target;
 
 pub use driver::{CudaError, Gpu, Holder};

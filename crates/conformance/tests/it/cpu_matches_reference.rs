@@ -84,6 +84,7 @@ pub(super) fn elementwise_over_awkward_shapes() {
                 &["f32[2049]", "f32[]"],
                 &["f32[67,31]", "f32[67,1]"],
                 &["f32[1000,3]", "f32[3]"],
+                &["f32[9,8]", "f32[8]"],
             ],
         );
     }
@@ -520,6 +521,10 @@ pub(super) fn sums_over_the_batch_match_for_every_block() {
         run(
             Op::Norm(Norm::Sums { axis: NormAxis::Channel }),
             &["f32[50,7]", "f32[50,7]", "f32[50,1]", "f32[50,1]"],
+        );
+        run(
+            Op::Norm(Norm::Sums { axis: NormAxis::Channel }),
+            &["f32[50,24]", "f32[50,24]", "f32[50,1]", "f32[50,1]"],
         );
         run(Op::Loss(Loss::CrossEntropy), &["f32[50,3]", "i32[50]", "f32[50]"]);
     }

@@ -46,6 +46,9 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
     let plain = Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1], [1, 1]], dilation: [1, 1] };
     let strided = Geometry { stride: [2, 2], padding: [[1, 0], [0, 1]], ..plain };
     let one = Geometry { window: [1, 1], padding: [[0, 0], [0, 0]], ..plain };
+    let seven = Geometry { window: [7, 7], stride: [2, 2], padding: [[3, 3], [3, 3]], dilation: [1, 1] };
+    let apart = Geometry { stride: [2, 2], ..one };
+    let wide_apart = Geometry { stride: [2, 1], dilation: [2, 2], ..plain };
     for (geometry, groups, x, kernel, y) in [
         (plain, 1, "low[2,9,7,5]", "low[3,3,5,18]", "low[2,9,7,18]"),
         (strided, 1, "low[2,9,8,40]", "low[3,3,40,7]", "low[2,4,4,7]"),
@@ -53,12 +56,21 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
         (plain, 21, "low[2,6,5,21]", "low[3,3,1,21]", "low[2,6,5,21]"),
         (one, 1, "low[2,4,4,16]", "low[1,1,16,32]", "low[2,4,4,32]"),
         (strided, 2, "low[2,9,8,32]", "low[3,3,16,48]", "low[2,4,4,48]"),
+        // Channels that tensor cores multiply, or too few of them.
+        (plain, 1, "low[2,9,7,8]", "low[3,3,8,24]", "low[2,9,7,24]"),
+        (strided, 1, "low[2,9,8,40]", "low[3,3,40,72]", "low[2,4,4,72]"),
+        (wide_apart, 1, "low[2,9,8,16]", "low[3,3,16,8]", "low[2,4,6,8]"),
+        (apart, 1, "low[2,5,4,8]", "low[1,1,8,16]", "low[2,3,2,16]"),
+        (seven, 1, "low[1,12,11,3]", "low[7,7,3,8]", "low[1,6,6,8]"),
+        (plain, 1, "low[2,5,6,3]", "low[3,3,3,16]", "low[2,5,6,16]"),
     ] {
         let image: TensorType = x.replace("low", "f32").parse().unwrap();
         let image = [image.shape[1], image.shape[2]];
         for output in [None, wide] {
-            let epilogue = Epilogue { bias: false, relu: true };
-            cases.push((Op::Conv(Conv::Forward { geometry, groups, epilogue, output }), vec![x, kernel]));
+            for relu in [false, true] {
+                let epilogue = Epilogue { bias: false, relu };
+                cases.push((Op::Conv(Conv::Forward { geometry, groups, epilogue, output }), vec![x, kernel]));
+            }
             cases.push((Op::Conv(Conv::InputGrad { geometry, groups, image, output }), vec![y, kernel]));
         }
         cases.push((Op::Conv(Conv::WeightGrad { geometry, groups }), vec![x, y]));
@@ -84,6 +96,12 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
     for axis in [NormAxis::Row, NormAxis::Channel] {
         let statistic = if axis == NormAxis::Row { "f32[40,1]" } else { "f32[13]" };
         cases.push((Op::Norm(Norm::Stats { axis }), vec!["low[40,13]"]));
+        cases.push((Op::Norm(Norm::Stats { axis }), vec!["low[600,24]"]));
+        let statistics = if axis == NormAxis::Row { "f32[600,1]" } else { "f32[24]" };
+        cases.push((
+            Op::Norm(Norm::Sums { axis }),
+            vec!["low[600,24]", "low[600,24]", statistics, statistics],
+        ));
         for dy in ["low[40,13]", "f32[40,13]"] {
             cases.push((Op::Norm(Norm::Sums { axis }), vec![dy, "low[40,13]", statistic, statistic]));
         }

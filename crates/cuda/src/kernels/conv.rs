@@ -1,10 +1,12 @@
-//! Convolution: patches of the image, gathered chunk by chunk into scratch memory, times the kernels. A group that reads a single
-//! channel has no product worth the name, and is summed directly.
+//! Convolution: patches of the image times the kernels. 16-bit floats are multiplied by a kernel that gathers patches as it needs them
+//! (`implicit`), or by the library where the image itself is the matrix; else patches are gathered chunk by chunk into scratch memory,
+//! for the library to multiply. A group that reads a single channel has no product worth the name, and is summed directly.
 //!
 //! Chunks are rows (output pixels), so they change no bit: a row of a product does not depend on those beside it.
 
 mod direct;
 mod gather;
+mod implicit;
 mod input_grad;
 mod weight_grad;
 
@@ -104,6 +106,8 @@ pub(super) fn find(op: &Conv, query: &KernelQuery<'_>) -> Option<Call> {
             let finish = Finish::new(*epilogue, query);
             if shape.is_direct() {
                 direct::forward(&shape, result, &finish)
+            } else if finish.is_none() && result == dtype {
+                implicit::forward(&shape).unwrap_or_else(|| forward(&shape, result, &finish))
             } else {
                 forward(&shape, result, &finish)
             }

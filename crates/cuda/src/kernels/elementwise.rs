@@ -81,11 +81,15 @@ impl Source<'_> {
         writeln!(text, "extern \"C\" __global__ void __launch_bounds__({THREADS}) kernel({parameters}) {{")?;
         writeln!(text, "    const index start = ((index)blockIdx.x * {THREADS} + threadIdx.x) * V;")?;
         writeln!(text, "    if (start >= (index)n) return;")?;
-        writeln!(text, "    const int count = (index)n - start < V ? (int)((index)n - start) : V;")?;
+        if !self.whole() {
+            writeln!(text, "    const int count = (index)n - start < V ? (int)((index)n - start) : V;")?;
+        }
         self.write_offsets(text)?;
         for (i, x) in self.inputs.iter().enumerate() {
             let ty = stored(x.dtype);
-            if self.varies(i) {
+            if self.varies(i) && self.whole() {
+                writeln!(text, "    {ty} x{i}[V];\n    load_whole<V>(x{i}, p{i} + o{i});")?;
+            } else if self.varies(i) {
                 writeln!(text, "    {ty} x{i}[V];\n    load_vector<V>(x{i}, p{i} + o{i}, count);")?;
             } else {
                 writeln!(text, "    const {ty} x{i} = p{i}[o{i}];")?;
@@ -98,9 +102,18 @@ impl Source<'_> {
         self.write_instructions(text)?;
         writeln!(text, "    }}")?;
         for o in 0..self.outputs.len() {
-            writeln!(text, "    store_vector<V>(q{o} + start, y{o}, count);")?;
+            if self.whole() {
+                writeln!(text, "    store_whole<V>(q{o} + start, y{o});")?;
+            } else {
+                writeln!(text, "    store_vector<V>(q{o} + start, y{o}, count);")?;
+            }
         }
         writeln!(text, "}}")
+    }
+
+    /// Whether all vectors are whole and aligned: the innermost axis is a multiple of them, and operands start at multiples of more.
+    fn whole(&self) -> bool {
+        self.axes.extents.len() > 1
     }
 
     /// Whether an input varies along the innermost axis.

@@ -1,5 +1,7 @@
 //! The parts of normalisation.
 
+mod channels;
+
 use super::builder::{CallBuilder, parameters};
 use super::reduction::{MEAN, Reduction, SUM, block_rows, each_row};
 use super::{Call, Operand, Parameter};
@@ -28,6 +30,9 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
             let parameters = parameters![Operand::Read(0), Operand::Write(0), Operand::Write(1), rows, width];
             each_row(&mut builder, rows, width, &macros, include_str!("norm/row_stats.cu"), parameters);
         }
+        Norm::Stats { axis: NormAxis::Channel } if channels::fits(query, rows, width) => {
+            channels::stats(&mut builder, query, [rows, width]);
+        }
         Norm::Stats { axis: NormAxis::Channel } => channel_stats(&mut builder, query, rows, width),
         Norm::Sums { axis } => {
             let wide = x[1].dtype.wide();
@@ -45,6 +50,10 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
                     parameters.extend(parameters![Operand::Write(0), Operand::Write(1), rows, width]);
                     let text = include_str!("norm/row_sums.cu");
                     each_row(&mut builder, rows, width, &macros, text, parameters);
+                }
+                NormAxis::Channel if channels::fits(query, rows, width) => {
+                    let block_rows = block_rows(query, inside, rows);
+                    channels::sums(&mut builder, query, by_row == "true", [rows, width], block_rows);
                 }
                 NormAxis::Channel => Reduction {
                     macros: macros[..3].to_vec(),

@@ -1,4 +1,4 @@
-//! Pooling: a thread computes an element of the result, or gathers an element of the image's gradient.
+//! Pooling: a thread computes an element of the result, or gathers an element of the image's gradient, for several channels at once.
 
 use super::builder::{CallBuilder, define, index_type, parameters};
 use super::{Call, Operand, Parameter};
@@ -47,7 +47,7 @@ struct Pooling<'a> {
 }
 
 impl Pooling<'_> {
-    /// A kernel with a thread for each element of this shape.
+    /// A kernel with a thread for every few elements of this shape.
     fn call(&self, over: &Shape, text: &str, operands: &[Operand]) -> Call {
         let axes = [0, 1].map(|axis| self.axis(axis));
         let adaptive = matches!(self.windows, Windows::Adaptive { .. });
@@ -57,18 +57,29 @@ impl Pooling<'_> {
             place.saturating_mul(2).max(product).max(stride.saturating_mul(2))
         });
         let narrow = coordinates.max().is_some_and(|largest| largest < 1 << 31);
-        let macros = [
+        let vector = 1_usize << self.image[3].trailing_zeros().min(3);
+        let (width, threads) = (vector.to_string(), over.elements() / vector);
+        let geometry = axes.map(|axis| [2, 3, 4, 5].map(|i: usize| axis[i].to_string()));
+        let names = [
+            ["PLACES_H", "STRIDE_H", "BEFORE_H", "DILATION_H"],
+            ["PLACES_W", "STRIDE_W", "BEFORE_W", "DILATION_W"],
+        ];
+        let mut macros = vec![
             ("T", self.dtype.name()),
+            ("V", &width),
             ("INDEX", index_type(over.elements())),
             ("COORDINATE", if narrow { "i32" } else { "i64" }),
             ("ADAPTIVE", if adaptive { "1" } else { "0" }),
             ("COUNT_PADDING", if self.count_padding && !adaptive { "1" } else { "0" }),
         ];
+        for (name, number) in names.iter().flatten().zip(geometry.iter().flatten()) {
+            macros.push((name, number));
+        }
         let mut all: Vec<Parameter> = operands.iter().map(|&operand| operand.into()).collect();
-        all.extend(parameters![over.elements(), self.image[3]]);
-        all.extend(axes.concat().into_iter().map(Parameter::from));
+        all.extend(parameters![threads, self.image[3]]);
+        all.extend(axes.iter().flat_map(|axis| [axis[0], axis[1]]).map(Parameter::from));
         let mut b = CallBuilder::default();
-        b.each(over.elements(), define(&macros, &[WINDOWS, text].concat()), all);
+        b.each(threads, define(&macros, &[WINDOWS, text].concat()), all);
         b.finish()
     }
 

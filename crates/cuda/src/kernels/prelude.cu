@@ -68,7 +68,10 @@ template <> struct Narrow<bf16> {
     __device__ static inline bf16 of(float x) {
         bf16 narrow;
 #ifdef __CUDACC_RTC__
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+        // Of two numbers at once: what rounds one is a quarter as fast.
+        u32 pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(x));
+        narrow.bits = (u16)pair;
 #else
         u32 bits = __float_as_uint(x);
         narrow.bits = (u16)(x != x ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -81,7 +84,9 @@ template <> struct Narrow<f16> {
     __device__ static inline f16 of(float x) {
         f16 narrow;
 #ifdef __CUDACC_RTC__
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+        u32 pair;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(x));
+        narrow.bits = (u16)pair;
 #else
         u32 bits = __float_as_uint(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
         u32 rounded;
@@ -103,16 +108,33 @@ template <class T, int N> struct alignas(N * sizeof(T)) Words {
     T x[N];
 };
 
+// V consecutive elements, which are aligned, in words of up to 16 bytes.
+template <int V, class T> __device__ inline void load_whole(T *x, const T *from) {
+    const int N = V * sizeof(T) <= 16 ? V : 16 / sizeof(T);
+#pragma unroll
+    for (int k = 0; k < V; k += N) {
+        Words<T, N> words = *(const Words<T, N> *)(from + k);
+#pragma unroll
+        for (int j = 0; j < N; j++) x[k + j] = words.x[j];
+    }
+}
+
+template <int V, class T> __device__ inline void store_whole(T *to, const T *x) {
+    const int N = V * sizeof(T) <= 16 ? V : 16 / sizeof(T);
+#pragma unroll
+    for (int k = 0; k < V; k += N) {
+        Words<T, N> words;
+#pragma unroll
+        for (int j = 0; j < N; j++) words.x[j] = x[k + j];
+        *(Words<T, N> *)(to + k) = words;
+    }
+}
+
 // The first `count` of V consecutive elements, in words of up to 16 bytes where they are aligned.
 template <int V, class T> __device__ inline void load_vector(T *x, const T *from, int count) {
     const int N = V * sizeof(T) <= 16 ? V : 16 / sizeof(T);
     if (count == V && (u64)from % (N * sizeof(T)) == 0) {
-#pragma unroll
-        for (int k = 0; k < V; k += N) {
-            Words<T, N> words = *(const Words<T, N> *)(from + k);
-#pragma unroll
-            for (int j = 0; j < N; j++) x[k + j] = words.x[j];
-        }
+        load_whole<V>(x, from);
     } else {
 #pragma unroll
         for (int k = 0; k < V; k++)
@@ -123,13 +145,7 @@ template <int V, class T> __device__ inline void load_vector(T *x, const T *from
 template <int V, class T> __device__ inline void store_vector(T *to, const T *x, int count) {
     const int N = V * sizeof(T) <= 16 ? V : 16 / sizeof(T);
     if (count == V && (u64)to % (N * sizeof(T)) == 0) {
-#pragma unroll
-        for (int k = 0; k < V; k += N) {
-            Words<T, N> words;
-#pragma unroll
-            for (int j = 0; j < N; j++) words.x[j] = x[k + j];
-            *(Words<T, N> *)(to + k) = words;
-        }
+        store_whole<V>(to, x);
     } else {
 #pragma unroll
         for (int k = 0; k < V; k++)

@@ -6,7 +6,8 @@ use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
 
 const PARTIAL: &str = include_str!("reduce/partial.cu");
-const FOLD: &str = include_str!("reduce/fold.cu");
+/// Combines chunks to blocks, and blocks to the result.
+pub(super) const FOLD: &str = include_str!("reduce/fold.cu");
 
 /// Sums over the batch, which may go on from an accumulator.
 pub(super) const SUM: &str = include_str!("reduce/sum.cu");
@@ -15,11 +16,11 @@ pub(super) const MEAN: &str = include_str!("reduce/mean.cu");
 /// Anything else.
 pub(super) const WHOLE: &str = include_str!("reduce/whole.cu");
 
-const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 /// Chunks of a block at most, about: enough to keep a GPU busy, few enough that combining them is short.
 const MOST_CHUNKS: usize = 512;
 /// Results of a block of the kernel that combines chunks; its other threads share the chunks of a result.
-const FOLDED: usize = 32;
+pub(super) const FOLDED: usize = 32;
 
 /// One or two reductions of the same elements.
 pub(super) struct Reduction<'a> {

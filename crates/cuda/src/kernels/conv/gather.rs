@@ -33,7 +33,8 @@ impl Gather {
         self.taps == [1; 2] && self.window_step == [1; 2] && self.offset == [0; 2] && self.grid == self.source
     }
 
-    fn columns(&self) -> usize {
+    /// Terms of a row.
+    pub fn columns(&self) -> usize {
         self.taps[0] * self.taps[1] * self.channels
     }
 

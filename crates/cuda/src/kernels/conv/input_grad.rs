@@ -5,6 +5,7 @@
 //! gradient is the whole window.
 
 use super::gather::Gather;
+use super::implicit::{Implicit, Out};
 use super::{CHUNK_BYTES, CallBuilder, Shape, define, parameters};
 use crate::kernels::builder::{copy_unit, index_type};
 use crate::kernels::{Call, Matrix, Operand, Parameter, Pointer, Product};
@@ -58,18 +59,32 @@ fn common_divisor(a: usize, b: usize) -> usize {
 pub(super) fn call(shape: &Shape, result: DType) -> Call {
     let mut b = CallBuilder::default();
     let Geometry { window, stride, padding, dilation } = shape.geometry;
+    let (rows, columns) = (classes(shape, 0), classes(shape, 1));
+    let gathers = |row, column| Implicit::new(patches(shape, [row, column]), shape.inputs);
+    let all = || rows.iter().flat_map(|&row| columns.iter().map(move |&column| (row, column)));
+    let implicit =
+        |(row, column): (Class, Class)| row.taps * column.taps == 0 || gathers(row, column).is_some();
+    let implicit = result == shape.dtype && all().all(implicit);
     let apart = (0..2).all(|a| stride[a] >= window[a] && (dilation[a] == 1 || window[a] == 1));
-    if apart && padding == [[0; 2]; 2] && shape.groups == 1 && stride != [1; 2] {
+    if !implicit && apart && padding == [[0; 2]; 2] && shape.groups == 1 && stride != [1; 2] {
         windows(&mut b, shape, result);
         return b.finish();
     }
-    let (rows, columns) = (classes(shape, 0), classes(shape, 1));
     if rows.iter().chain(&columns).any(|class| class.taps == 0) {
         zero(&mut b, shape, result);
     }
     for &row in &rows {
         for &column in columns.iter().filter(|column| row.taps * column.taps > 0) {
             b.reuse_scratch();
+            if implicit && let Some(product) = gathers(row, column) {
+                let start = taps_start(shape, [row, column]);
+                let tap = shape.group_inputs() * shape.outputs;
+                let taps = [row.step * window[1] * tap, column.step * tap];
+                let out = Out { size: shape.image, step: stride, offset: [row.first, column.first] };
+                let kernels = Operand::Read(1).at(start);
+                product.by_columns(&mut b, shape.examples, Operand::Read(0), kernels, taps, &out);
+                continue;
+            }
             pixels(&mut b, shape, result, [row, column]);
         }
     }
@@ -110,9 +125,15 @@ fn windows(b: &mut CallBuilder, shape: &Shape, result: DType) {
     }
 }
 
-/// The gradient at one class of pixels.
-fn pixels(b: &mut CallBuilder, shape: &Shape, result: DType, classes: [Class; 2]) {
-    let patches = Gather {
+/// Bytes before the kernels of a class's first tap.
+fn taps_start(shape: &Shape, classes: [Class; 2]) -> usize {
+    let tap = classes[0].first_tap * shape.geometry.window[1] + classes[1].first_tap;
+    tap * shape.group_inputs() * shape.outputs * shape.dtype.bytes()
+}
+
+/// The gradient's elements that a class of pixels sees.
+fn patches(shape: &Shape, classes: [Class; 2]) -> Gather {
+    Gather {
         dtype: shape.dtype,
         source: shape.result,
         channels: shape.outputs,
@@ -122,7 +143,12 @@ fn pixels(b: &mut CallBuilder, shape: &Shape, result: DType, classes: [Class; 2]
         window_step: [1; 2],
         tap_step: classes.map(|class| class.tap_step),
         offset: classes.map(|class| class.offset),
-    };
+    }
+}
+
+/// The gradient at one class of pixels.
+fn pixels(b: &mut CallBuilder, shape: &Shape, result: DType, classes: [Class; 2]) {
+    let patches = patches(shape, classes);
     let (kernels, k) = kernels(b, shape, classes);
     // Where all pixels are of one class, the product's rows are those of the result.
     let in_order = shape.geometry.stride == [1; 2];
@@ -167,9 +193,8 @@ fn kernels(b: &mut CallBuilder, shape: &Shape, classes: [Class; 2]) -> (Matrix, 
         stride,
     };
     if taps == 1 {
-        let tap = classes[0].first_tap * window_width + classes[1].first_tap;
-        let start = tap * shape.group_inputs() * shape.outputs * shape.dtype.bytes();
-        return (matrix(Operand::Read(1).at(start), shape.outputs, outputs), k);
+        let start = Operand::Read(1).at(taps_start(shape, classes));
+        return (matrix(start, shape.outputs, outputs), k);
     }
     let elements = k * shape.inputs;
     let to = b.scratch(elements * shape.dtype.bytes());

@@ -3,7 +3,7 @@
 //! Rows (output pixels) are cut into parts that lie inside a block of the fold over the batch, at the same places of every block.
 //! A part's sum is a product by itself, and the parts are added in order.
 
-use super::{CHUNK_BYTES, CallBuilder, Shape, define, direct, parameters};
+use super::{CHUNK_BYTES, CallBuilder, Shape, define, direct, implicit, parameters};
 use crate::kernels::{Call, Matrix, Operand, Pointer, Product};
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
@@ -69,7 +69,8 @@ pub(super) fn call(shape: &Shape, query: &KernelQuery<'_>) -> Call {
     } else if shape.is_direct() {
         direct::weight_grad(shape, block, query.accumulate)
     } else {
-        products(shape, block, query.accumulate)
+        let implicit = implicit::weight_grad(shape, block, query.accumulate);
+        implicit.unwrap_or_else(|| products(shape, block, query.accumulate))
     }
 }
 
@@ -78,7 +79,9 @@ fn products(shape: &Shape, block: usize, accumulate: bool) -> Call {
     let part_bytes = shape.terms() * outputs * size_of::<f32>();
     let chunk = CHUNK_BYTES / (shape.terms() * shape.groups * shape.dtype.bytes());
     let tiles = shape.terms().div_ceil(TILE) * shape.group_outputs().div_ceil(TILE) * shape.groups;
-    let wanted = (chunk / TILES.div_ceil(tiles)).max(LEAST_ROWS);
+    // Parts fill the device: those of a chunk, or, where nothing is gathered, those of a block.
+    let together = if patches.is_identity() { block } else { chunk };
+    let wanted = together.div_ceil(TILES.div_ceil(tiles)).max(LEAST_ROWS);
     let part = wanted.min(patches.chunk_rows(0));
     let most = (patches.chunk_rows(0) / part).min(CHUNK_BYTES / part_bytes).max(1);
     let all = parts(shape.rows(), block, part, most);

@@ -1,25 +1,33 @@
-// The first largest element of a window, and its place. NaN counts as largest.
+// The first largest element of a window, and its place, for V channels. NaN counts as largest.
 extern "C" __global__ void kernel(const T *x, T *y, u8 *places, i64 total, AXES) {
     INDEX index = (INDEX)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= total) return;
     READ_AXES;
-    Place p = place_of(index, out_h, out_w, channels);
+    Place p = place_of(index, out_h, out_w, channels / V);
     Span rows = span(vertical, p.row), columns = span(horizontal, p.column);
-    float largest = 0.0f;
-    T found = {};
-    i64 place = -1;
+    float largest[V];
+    T found[V];
+    u8 place[V];
+    bool first = true;
+#pragma unroll
+    for (int v = 0; v < V; v++) found[v] = {}, largest[v] = 0.0f, place[v] = (u8)-1;
     for (COORDINATE ky = rows.begin; ky < rows.end; ky++) {
         i64 row = (p.example * in_h + rows.origin + ky * rows.step) * in_w;
         for (COORDINATE kx = columns.begin; kx < columns.end; kx++) {
-            T element = x[(row + columns.origin + kx * columns.step) * channels + p.channel];
-            float value = widen(element);
-            if (place < 0 || value > largest || (value != value && largest == largest)) {
-                largest = value;
-                found = element;
-                place = ky * places_w + kx;
+            T element[V];
+            load_whole<V>(element, x + (row + columns.origin + kx * columns.step) * channels + (i64)p.channel * V);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                float value = widen(element[v]);
+                if (first || value > largest[v] || (value != value && largest[v] == largest[v])) {
+                    largest[v] = value;
+                    found[v] = element[v];
+                    place[v] = (u8)(ky * places_w + kx);
+                }
             }
+            first = false;
         }
     }
-    y[index] = found;
-    places[index] = (u8)place;
+    store_whole<V>(y + (i64)index * V, found);
+    store_whole<V>(places + (i64)index * V, place);
 }

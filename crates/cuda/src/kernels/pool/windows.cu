@@ -1,6 +1,8 @@
 // The windows along an axis. COORDINATE is a signed type that holds every place and product of extents.
 struct Axis {
-    COORDINATE input, output, places, stride, before, dilation;
+    COORDINATE input, output;
+    // Known to the compiler, which divides by them.
+    COORDINATE places, stride, before, dilation;
 };
 
 // The places of a window that lie inside the image: place p is at origin + p * step.
@@ -82,10 +84,8 @@ __device__ inline Place place_of(INDEX index, i64 height, i64 width, i64 channel
 }
 
 #define AXES                                                                                                                    \
-    i64 channels, i64 in_h, i64 out_h, i64 places_h, i64 stride_h, i64 before_h, i64 dilation_h, i64 in_w, i64 out_w,           \
-        i64 places_w, i64 stride_w, i64 before_w, i64 dilation_w
+    i64 channels, i64 in_h, i64 out_h, i64 in_w, i64 out_w
 #define READ_AXES                                                                                                               \
-    Axis vertical = {(COORDINATE)in_h, (COORDINATE)out_h, (COORDINATE)places_h, (COORDINATE)stride_h, (COORDINATE)before_h,     \
-                     (COORDINATE)dilation_h};                                                                                   \
-    Axis horizontal = {(COORDINATE)in_w, (COORDINATE)out_w, (COORDINATE)places_w, (COORDINATE)stride_w, (COORDINATE)before_w,   \
-                       (COORDINATE)dilation_w}
+    const COORDINATE places_w = PLACES_W;                                                                                       \
+    Axis vertical = {(COORDINATE)in_h, (COORDINATE)out_h, PLACES_H, STRIDE_H, BEFORE_H, DILATION_H};                            \
+    Axis horizontal = {(COORDINATE)in_w, (COORDINATE)out_w, places_w, STRIDE_W, BEFORE_W, DILATION_W}
