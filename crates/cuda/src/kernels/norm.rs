@@ -77,7 +77,7 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
 
 /// Elements of a row that are loaded at once: up to 16 bytes, of which a row has whole ones.
 fn vector(width: usize, dtype: DType) -> usize {
-    1 << (width | 16 / dtype.bytes()).trailing_zeros()
+    1 << (width | (16 / dtype.bytes())).trailing_zeros()
 }
 
 /// Means, then mean squared distances from them.

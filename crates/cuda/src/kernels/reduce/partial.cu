@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     for (int k = 0; k < K * V; k++) sum[k / V][k % V] = IDENTITY;
     if (inside) {
         // So many loads are on the way at once.
-#pragma unroll 16 / K
+#pragma unroll 8 / K
         for (i64 row = first + lane; row < end; row += LANES) {
             const i64 i = (at * reduce + row) * inner + column;
             LOAD;
