@@ -54,6 +54,6 @@ pub use dot::Dot;
 pub use error::{GraphError, TypeError};
 pub use graph::{Accumulator, Graph, Init, Input, Node, NodeId, Origin, Output, Role, State, ValueId};
 pub use min_cut::FlowNetwork;
-pub use numerics::{Epilogues, InPlaceKernels, Numerics, ProductType};
+pub use numerics::{Epilogues, InPlaceKernels, JoinedLoss, Numerics, ProductType};
 pub use op::Op;
 pub use text::parse;

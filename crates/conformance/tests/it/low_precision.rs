@@ -94,30 +94,37 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
         }
     }
     for axis in [NormAxis::Row, NormAxis::Channel] {
-        let statistic = if axis == NormAxis::Row { "f32[40,1]" } else { "f32[13]" };
-        cases.push((Op::Norm(Norm::Stats { axis }), vec!["low[40,13]"]));
-        cases.push((Op::Norm(Norm::Stats { axis }), vec!["low[600,24]"]));
-        let statistics = if axis == NormAxis::Row { "f32[600,1]" } else { "f32[24]" };
-        cases.push((
-            Op::Norm(Norm::Sums { axis }),
-            vec!["low[600,24]", "low[600,24]", statistics, statistics],
-        ));
-        for dy in ["low[40,13]", "f32[40,13]"] {
-            cases.push((Op::Norm(Norm::Sums { axis }), vec![dy, "low[40,13]", statistic, statistic]));
+        // Rows that are loaded element by element, and in vectors; few and many of them.
+        for (low, wide, row, channel) in [
+            ("low[40,13]", "f32[40,13]", "f32[40,1]", "f32[13]"),
+            ("low[40,24]", "f32[40,24]", "f32[40,1]", "f32[24]"),
+            ("low[600,24]", "f32[600,24]", "f32[600,1]", "f32[24]"),
+        ] {
+            let statistic = if axis == NormAxis::Row { row } else { channel };
+            cases.push((Op::Norm(Norm::Stats { axis }), vec![low]));
+            for dy in [low, wide] {
+                cases.push((Op::Norm(Norm::Sums { axis }), vec![dy, low, statistic, statistic]));
+            }
         }
     }
     for (start, end) in [(0, 1), (1, 2), (0, 2), (2, 3)] {
         cases.push((Op::Reduce(Reduce::Sum { start, end }), vec!["low[70,5,33]"]));
     }
+    cases.push((Op::Reduce(Reduce::Sum { start: 0, end: 1 }), vec!["low[300,40]"]));
     let windows = Windows::Sliding(Geometry { padding: [[0, 0]; 2], ..strided });
     cases.push((Op::Pool(Pool::Max { windows }), vec!["low[2,9,9,20]"]));
     let apart = Windows::Sliding(Geometry { window: [2, 2], padding: [[0, 0]; 2], ..strided });
     let grad = Op::Pool(Pool::MaxGrad { windows: apart, image: [8, 6] });
     cases.push((grad, vec!["low[2,4,3,5]", "u8[2,4,3,5]"]));
+    // More indices than a kernel looks at in one go.
     cases.push((Op::Index(Index::ScatterAdd { rows: 3 }), vec!["i32[50]", "low[50,9]"]));
-    for transposed in [false, true] {
-        let kernel = if transposed { "f32[3,20]" } else { "f32[20,3]" };
-        let (x, labels, row) = ("low[70,20]", "i32[70]", "f32[70]");
+    cases.push((Op::Index(Index::ScatterAdd { rows: 40 }), vec!["i32[5000]", "low[5000,2]"]));
+    // The last one has classes and rows that fill several tiles and parts of a gradient's sum, and some that do not.
+    for (transposed, kernel, x, labels, row) in [
+        (false, "f32[20,3]", "low[70,20]", "i32[70]", "f32[70]"),
+        (true, "f32[3,20]", "low[70,20]", "i32[70]", "f32[70]"),
+        (true, "f32[70,8]", "low[600,8]", "i32[600]", "f32[600]"),
+    ] {
         cases.push((Op::Loss(Loss::LinearCrossEntropy { transposed }), vec![x, kernel, labels, row]));
         let grad = Op::Loss(Loss::LinearCrossEntropyGrad { transposed });
         cases.push((grad, vec![x, kernel, labels, row, row, "f32[]"]));
@@ -171,15 +178,25 @@ fn check_products(low: DType) {
     for (op, types) in cases() {
         let name = format!("{} {types:?} in {low}", op.name());
         let mut inputs = inputs(&types, low);
-        if let Op::Loss(Loss::LinearCrossEntropyGrad { transposed }) = op {
-            // A log-sum-exp that is not that of the logits would magnify their errors.
-            let forward = Op::Loss(Loss::LinearCrossEntropy { transposed });
-            inputs[4] = reference_op(&forward, &inputs[..4]).unwrap().swap_remove(1);
+        // A log-sum-exp that is not that of the logits would magnify their errors, so everyone gets its own.
+        let forward = match op {
+            Op::Loss(Loss::LinearCrossEntropyGrad { transposed }) => {
+                Some(Op::Loss(Loss::LinearCrossEntropy { transposed }))
+            }
+            _ => None,
+        };
+        if let Some(forward) = &forward {
+            inputs[4] = reference_op(forward, &inputs[..4]).unwrap().swap_remove(1);
         }
-        let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
+        let types: Vec<TensorType> = inputs.iter().map(|tensor| tensor.ty().clone()).collect();
+        let types: Vec<&TensorType> = types.iter().collect();
         let rounds = matches!(op, Op::Attention(_) | Op::Loss(_));
         let expected = reference_op(&op, &inputs).unwrap();
         for executor in products_of(low) {
+            if let Some(forward) = &forward {
+                inputs[4] =
+                    run_op(&executor.checked(2), forward, &inputs[..4], &[], 1).unwrap().swap_remove(1);
+            }
             for (found, expected) in
                 run_op(&executor.checked(2), &op, &inputs, &[], 1).unwrap().iter().zip(&expected)
             {

@@ -2,7 +2,7 @@
 
 use plimsoll_conformance::any_executor;
 use plimsoll_cpu::{CpuTarget, isa::Isa};
-use plimsoll_graph::{Numerics, Op};
+use plimsoll_graph::{JoinedLoss, Numerics, Op};
 use plimsoll_nn::{AdamW, Model, Policy, Precision, step, zoo};
 use plimsoll_plan::{Budget, Executor, PlanSet, Target, plan, verify};
 use plimsoll_reference::Reference;
@@ -77,18 +77,20 @@ fn save_makes_the_arena_smaller() {
     }
 }
 
-/// A training step in f32 computes the logits of a language model's head once; one with 16-bit floats, or for a target without that
-/// kernel, has the loss and its gradients apart.
+/// A training step computes the logits of a language model's head once where the target says so, by default in f32 alone; for others
+/// it has the loss and its gradients apart.
 #[test]
 fn the_logits_of_a_training_step_are_computed_once() {
     let (model, _) = models().pop().unwrap();
     let joined = Numerics::default();
-    let apart = Numerics { loss_with_gradient: false, ..joined };
+    let apart = Numerics { loss_with_gradient: JoinedLoss::Never, ..joined };
+    let always = Numerics { loss_with_gradient: JoinedLoss::Always, ..joined };
     let both = vec!["linear_cross_entropy", "linear_cross_entropy_grad"];
     for (precision, numerics, wanted) in [
         (Precision::F32, joined, vec!["linear_cross_entropy_with_grad"]),
         (Precision::F32, apart, both.clone()),
         (Precision::F16, joined, both),
+        (Precision::F16, always, vec!["linear_cross_entropy_with_grad"]),
     ] {
         let policy = Policy { precision, ..Policy::default() };
         let step = step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), 2).unwrap();

@@ -22,6 +22,17 @@ static inline void __syncthreads() {
     threadIdx.x = thread;
 }
 
+// Whether any thread of the block has a true one.
+static inline int __syncthreads_or(int own) {
+    static thread_local int any;
+    __syncthreads();
+    any = 0;
+    __syncthreads();
+    if (own) any = 1;
+    __syncthreads();
+    return any;
+}
+
 extern "C" {
 float sqrtf(float), expf(float), exp2f(float), expm1f(float), logf(float), log1pf(float), tanhf(float), erff(float), sinf(float), cosf(float);
 float floorf(float), ceilf(float), rintf(float), fabsf(float), powf(float, float), fmaf(float, float, float);

@@ -7,6 +7,9 @@ use plimsoll_graph::op::Index;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, Tensor, TensorType};
 
+/// Bytes of a column of the rows of a table that a block adds to: shared memory holds 256 columns.
+const SCATTERED_BYTES: usize = 128;
+
 pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Option<Call> {
     let x = &query.inputs[..];
     let mut builder = CallBuilder::default();
@@ -23,13 +26,16 @@ pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Option<Call> {
         Index::ScatterAdd { rows } => {
             let (width, count) = (query.outputs[0].shape[1], x[0].shape.elements());
             let operands = [Operand::Read(0), Operand::Read(1), Operand::Write(0)];
+            let wide = x[1].dtype.wide();
+            let block_rows = SCATTERED_BYTES / wide.bytes();
             let macros = [
                 ("X", x[1].dtype.name()),
-                ("W", x[1].dtype.wide().name()),
+                ("W", wide.name()),
                 ("ACCUMULATE", if query.accumulate { "true" } else { "false" }),
+                ("ROWS", &*block_rows.to_string()),
             ];
             let source = define(&macros, include_str!("index/scatter_add.cu"));
-            let blocks = rows.div_ceil(16) * width.div_ceil(256);
+            let blocks = rows.div_ceil(block_rows) * width.div_ceil(256);
             builder.kernel([blocks, 1, 1], 256, source, with_sizes(&operands, &[rows, width, count]));
             rows
         }

@@ -8,17 +8,25 @@ use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
 
 const ROWS: &str = include_str!("linear_loss.cu");
-const CAST: &str = include_str!("linear_loss_cast.cu");
+const ROUND: &str = include_str!("linear_loss_cast.cu");
 const FOLD: &str = include_str!("linear_loss_fold.cu");
+const ADD: &str = include_str!("conv/fold.cu");
 
-/// Bytes of a chunk's logits at most, unless it has [`LEAST_ROWS`]: 1024 rows of 50,257 classes.
-const LOGITS_BYTES: usize = 256 << 20;
+/// Bytes of a chunk's logits at most, unless it has [`LEAST_ROWS`]: 4096 rows of 50,257 classes in 16-bit floats. Every chunk adds to
+/// the kernel's gradient in memory, so short ones take longer.
+const LOGITS_BYTES: usize = 512 << 20;
 const LEAST_ROWS: usize = 128;
 /// Classes in the workspace are padded to multiples of this: products of 16-bit floats whose extents are odd are several times
 /// slower.
 const PADDING: usize = 64;
-/// Threads of a block: one block for each row, and one that folds.
+/// Rows of a part of the gradient of those classes that do not fill a tile.
+const REST_ROWS: usize = 256;
+/// Threads of the block that folds.
 const THREADS: u32 = 512;
+/// Threads of a row's block at most: with two of them on a multiprocessor the second pass over a row finds it in the cache.
+const MOST_ROW_THREADS: usize = 1024;
+/// Elements of the kernel that a thread rounds.
+const CAST: usize = 8;
 
 /// Which inputs and outputs a loss has, by position.
 struct Operands {
@@ -68,6 +76,32 @@ pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Option<Call> {
     Some(chunks.call(&operands))
 }
 
+/// A product of few rows and columns: of parts of its terms side by side, which are then added in order. One after the other, so many
+/// terms take as long as a large product.
+fn rest(builder: &mut CallBuilder, product: &Product, parts: Pointer) {
+    let Product { m, n, k, a, b, c, .. } = *product;
+    let count = k / REST_ROWS;
+    builder.product(Product {
+        k: REST_ROWS,
+        a: Matrix { stride: REST_ROWS * a.row_stride, ..a },
+        b: Matrix { stride: REST_ROWS * b.row_stride, ..b },
+        c: Matrix { start: parts, stride: m * n, ..c },
+        accumulate: false,
+        count,
+        ..*product
+    });
+    let accumulate = usize::from(product.accumulate);
+    builder.each(m * n, define(&[], ADD), parameters![parts, c.start, m * n, count, accumulate]);
+    let terms = |matrix: Matrix| Matrix {
+        start: matrix.start.after(count * REST_ROWS * matrix.row_stride * matrix.dtype.bytes()),
+        ..matrix
+    };
+    if k > count * REST_ROWS {
+        let k = k - count * REST_ROWS;
+        builder.product(Product { k, a: terms(a), b: terms(b), accumulate: true, ..*product });
+    }
+}
+
 struct Chunks {
     rows: usize,
     width: usize,
@@ -79,20 +113,20 @@ struct Chunks {
 
 /// Where things are in the workspace.
 struct Workspace {
-    /// In f32: rounded to 16 bits, they would be off by several percent of a class's probability.
+    /// In the features' type; then their gradients.
     logits: Pointer,
-    /// Of the logits, in the features' type; in place of them if that is f32.
-    gradients: Pointer,
     /// The kernel in the features' type and with padded classes, if that is not f32.
     kernel: Option<Pointer>,
     /// Each row's part of the loss.
     parts: Pointer,
+    /// Parts of the gradient of the classes that do not fill a tile, where these lie side by side.
+    rest: Option<Pointer>,
 }
 
 impl Chunks {
     /// Rows of a chunk: a function of the number of classes.
     fn chunk_rows(&self) -> usize {
-        let fitting = LOGITS_BYTES / (self.padded() * DType::F32.bytes());
+        let fitting = LOGITS_BYTES / (self.padded() * self.dtype.bytes());
         let power = if fitting == 0 { 0 } else { 1 << fitting.ilog2() };
         power.max(LEAST_ROWS).min(self.block_rows)
     }
@@ -110,12 +144,12 @@ impl Chunks {
     fn workspace(&self, builder: &mut CallBuilder, operands: &Operands) -> Workspace {
         let (element, low) = (self.dtype.bytes(), self.dtype != DType::F32);
         let elements = self.chunk_rows().min(self.rows) * self.padded();
-        let logits = builder.scratch(4 * elements);
-        let own = low && operands.gradients.is_some();
-        let gradients = if own { builder.scratch(element * elements) } else { logits };
+        let logits = builder.scratch(element * elements);
         let kernel = low.then(|| builder.scratch(element * self.width * self.padded()));
         let parts = builder.scratch(if operands.loss.is_some() { 4 * self.rows } else { 0 });
-        Workspace { logits, gradients, kernel, parts }
+        let rest = (self.classes % PADDING) * self.width * (self.chunk_rows().min(self.rows) / REST_ROWS);
+        let rest = (operands.gradients.is_some() && operands.transposed).then(|| builder.scratch(4 * rest));
+        Workspace { logits, kernel, parts, rest }
     }
 
     fn call(&self, operands: &Operands) -> Call {
@@ -147,8 +181,11 @@ impl Chunks {
         let [rows, columns] = self.stored(self.classes, transposed);
         let [padded_rows, padded_columns] = self.stored(self.padded(), transposed);
         let elements = padded_rows * padded_columns;
-        let parameters = parameters![Operand::Read(1), at, elements, rows, columns, padded_columns];
-        builder.each(elements, define(&[("T", self.dtype.name())], CAST), parameters);
+        // Vectors do not reach over the end of a row.
+        let v = if padded_columns.is_multiple_of(CAST) { CAST } else { 1 };
+        let parameters = parameters![Operand::Read(1), at, elements / v, rows, columns, padded_columns];
+        let macros = [("T", self.dtype.name()), ("V", &*v.to_string())];
+        builder.each(elements / v, define(&macros, ROUND), parameters);
     }
 
     /// The logits of some rows, what is to be known of each row, and the gradients.
@@ -178,36 +215,39 @@ impl Chunks {
             let at = workspace.kernel.unwrap_or(Operand::Read(1).at(0));
             plain(at, dtype, transposed != operands.transposed, columns)
         };
-        let logits = plain(workspace.logits, DType::F32, false, padded);
-        let gradients = |transposed| plain(workspace.gradients, dtype, transposed, padded);
+        let logits = |transposed| plain(workspace.logits, dtype, transposed, padded);
         let product =
             |[m, n, k]: [usize; 3], a, b, c, accumulate| Product { m, n, k, a, b, c, accumulate, count: 1 };
         let empty = self.classes == 0 || width == 0;
         if empty {
-            builder.zero(workspace.logits.operand, rows * padded, DType::F32);
+            builder.zero(workspace.logits.operand, rows * padded, dtype);
         } else {
-            builder.product(product([rows, classes, width], x(false), kernel(false), logits, false));
+            builder.product(product([rows, classes, width], x(false), kernel(false), logits(false), false));
         }
         self.rows_kernel(builder, start, rows, operands, workspace);
         let Some([dx, dkernel]) = operands.gradients.filter(|_| !empty) else { return };
         let into = plain(rows_at(Operand::Write(dx)), dtype, false, width);
-        builder.product(product([rows, width, classes], gradients(false), kernel(true), into, false));
+        builder.product(product([rows, width, classes], logits(false), kernel(true), into, false));
         // The classes that fill whole tiles apart from the rest: an odd extent makes all of a product slow.
         let [_, columns] = self.stored(self.classes, operands.transposed);
         let accumulate = self.accumulate || start > 0;
         let whole = self.classes / PADDING * PADDING;
+        let own = |matrix: Matrix, elements: usize| Matrix {
+            start: matrix.start.after(elements * matrix.dtype.bytes()),
+            ..matrix
+        };
         for (first, classes) in [(0, whole), (whole, self.classes - whole)] {
-            let own = |matrix: Matrix, elements: usize| Matrix {
-                start: matrix.start.after(elements * matrix.dtype.bytes()),
-                ..matrix
-            };
             let first_stored = if operands.transposed { first * width } else { first };
             let into = own(plain(Operand::Write(dkernel).at(0), DType::F32, false, columns), first_stored);
-            builder.product(if operands.transposed {
-                product([classes, width, rows], own(gradients(true), first), x(false), into, accumulate)
+            let product = if operands.transposed {
+                product([classes, width, rows], own(logits(true), first), x(false), into, accumulate)
             } else {
-                product([width, classes, rows], x(true), own(gradients(false), first), into, accumulate)
-            });
+                product([width, classes, rows], x(true), own(logits(false), first), into, accumulate)
+            };
+            match workspace.rest {
+                Some(parts) if first > 0 && rows > REST_ROWS => rest(builder, &product, parts),
+                _ => builder.product(product),
+            }
         }
     }
 
@@ -220,8 +260,12 @@ impl Chunks {
         operands: &Operands,
         workspace: &Workspace,
     ) {
+        let vector = 16 / self.dtype.bytes();
+        let threads = self.padded().div_ceil(vector).next_power_of_two().clamp(32, MOST_ROW_THREADS);
         let macros = [
             ("T", self.dtype.name()),
+            ("LOW", flag(self.dtype.is_low())),
+            ("THREADS", &*threads.to_string()),
             ("LOSS", flag(operands.loss.is_some())),
             ("GRADIENT", flag(operands.gradients.is_some())),
             ("SUM_IN", flag(operands.logsumexp_in.is_some())),
@@ -239,12 +283,11 @@ impl Chunks {
             operands.gradient_of_loss.map_or(unused, |i| Operand::Read(i).into()),
             operands.logsumexp_out.map_or(unused, |i| at(Operand::Write(i))),
             part,
-            workspace.gradients,
             Operand::Fault,
             self.classes,
             self.padded(),
             start,
         ];
-        builder.kernel([rows, 1, 1], THREADS, define(&macros, ROWS), parameters);
+        builder.kernel([rows, 1, 1], threads as u32, define(&macros, ROWS), parameters);
     }
 }

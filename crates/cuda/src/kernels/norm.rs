@@ -26,7 +26,8 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
             each_row(&mut builder, rows, width, &[], &text, parameters);
         }
         Norm::Stats { axis: NormAxis::Row } => {
-            let macros = [("X", x[0].dtype.name()), ("W", x[0].dtype.wide().name())];
+            let vector = vector(width, x[0].dtype).to_string();
+            let macros = [("X", x[0].dtype.name()), ("W", x[0].dtype.wide().name()), ("V", &*vector)];
             let parameters = parameters![Operand::Read(0), Operand::Write(0), Operand::Write(1), rows, width];
             each_row(&mut builder, rows, width, &macros, include_str!("norm/row_stats.cu"), parameters);
         }
@@ -46,6 +47,8 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
             let operands = [0, 1, 2, 3].map(|i| Parameter::from(Operand::Read(i)));
             match axis {
                 NormAxis::Row => {
+                    let vector = vector(width, x[0].dtype).min(vector(width, x[1].dtype)).to_string();
+                    let macros = [&macros[..], &[("V", &*vector)]].concat();
                     let mut parameters = operands.to_vec();
                     parameters.extend(parameters![Operand::Write(0), Operand::Write(1), rows, width]);
                     let text = include_str!("norm/row_sums.cu");
@@ -56,14 +59,15 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
                     channels::sums(&mut builder, query, by_row == "true", [rows, width], block_rows);
                 }
                 NormAxis::Channel => Reduction {
-                    macros: macros[..3].to_vec(),
+                    macros: vec![macros[2]],
                     wide,
                     stored: wide,
                     combine: "Add",
                     identity: "0",
+                    elements: &[x[0].dtype, x[1].dtype],
                     terms: "const i64 s = BY_ROW ? row : column;\n\
-                            t[0] = widen(((const D *)a)[i]);\n\
-                            t[1] = t[0] * (widen(((const X *)b)[i]) - ((const W *)c)[s]) * ((const W *)d)[s];",
+                            t[0] = e0;\n\
+                            t[1] = e0 * (e1 - ((const W *)c)[s]) * ((const W *)d)[s];",
                     finish: SUM,
                     size: [1, rows, width],
                     block_rows: block_rows(query, inside, rows),
@@ -80,17 +84,23 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
     Some(builder.finish())
 }
 
+/// Elements of a row that are loaded at once: up to 16 bytes, of which a row has whole ones.
+fn vector(width: usize, dtype: DType) -> usize {
+    1 << (width | (16 / dtype.bytes())).trailing_zeros()
+}
+
 /// Means, then mean squared distances from them.
 fn channel_stats(builder: &mut CallBuilder, query: &KernelQuery<'_>, rows: usize, width: usize) {
     let x = query.inputs[0].dtype;
     let operands = [Operand::Read(0), Operand::Write(0)].map(Parameter::from);
     let mean = Reduction {
-        macros: vec![("X", x.name())],
+        macros: Vec::new(),
+        elements: &[x],
         wide: x.wide(),
         stored: x.wide(),
         combine: "Add",
         identity: "0",
-        terms: "t[0] = widen(((const X *)a)[i]);",
+        terms: "t[0] = e0;",
         finish: MEAN,
         size: [1, rows, width],
         block_rows: rows.max(1),
@@ -100,7 +110,7 @@ fn channel_stats(builder: &mut CallBuilder, query: &KernelQuery<'_>, rows: usize
     };
     mean.launch(builder);
     builder.reuse_scratch();
-    let distance = "const W distance = widen(((const X *)a)[i]) - ((const W *)b)[column];\n\
+    let distance = "const W distance = e0 - ((const W *)b)[column];\n\
                     t[0] = distance * distance;";
     Reduction { terms: distance, results: &[Operand::Write(1)], ..mean }.launch(builder);
 }

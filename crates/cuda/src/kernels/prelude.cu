@@ -142,6 +142,13 @@ template <int V, class T> __device__ inline void load_vector(T *x, const T *from
     }
 }
 
+// V consecutive elements, which one instruction moves.
+template <int V, class T> __device__ inline void load_words(T *x, const T *from) {
+    const Words<T, V> words = *(const Words<T, V> *)from;
+#pragma unroll
+    for (int j = 0; j < V; j++) x[j] = words.x[j];
+}
+
 template <int V, class T> __device__ inline void store_vector(T *to, const T *x, int count) {
     const int N = V * sizeof(T) <= 16 ? V : 16 / sizeof(T);
     if (count == V && (u64)to % (N * sizeof(T)) == 0) {

@@ -2,7 +2,7 @@
 
 use super::builder::{CallBuilder, define, parameters};
 use super::reduction::{Reduction, SUM, WHOLE, block_rows, each_row};
-use super::{Call, Operand, stored};
+use super::{Call, Operand};
 use plimsoll_graph::op::Reduce;
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::{DType, TensorType};
@@ -19,18 +19,18 @@ pub(super) fn find(op: &Reduce, query: &KernelQuery<'_>) -> Option<Call> {
             let inside = x.shape.get(1..end).map_or(1, |axes| axes.iter().product());
             let size = middle(x, start, end);
             let block_rows = if start == 0 { block_rows(query, inside, size[1]) } else { size[1] };
-            let terms = "t[0] = widen(((const X *)a)[i]);";
+            let terms = "t[0] = e0;";
             let sum = Reduction { block_rows, accumulate: query.accumulate, ..reduction(query, size, terms) };
             sum.launch(&mut builder);
         }
         Reduce::SquareSum { start, end } if single => {
-            let terms = "W x = ((const X *)a)[i];\nt[0] = x * x;";
+            let terms = "t[0] = e0 * e0;";
             reduction(query, middle(x, start, end), terms).launch(&mut builder);
         }
         Reduce::Max { start, end } => extreme(query, "Larger", start, end)?.launch(&mut builder),
         Reduce::Min { start, end } => extreme(query, "Smaller", start, end)?.launch(&mut builder),
         Reduce::Product { start, end } if single => {
-            let plain = reduction(query, middle(x, start, end), "t[0] = ((const X *)a)[i];");
+            let plain = reduction(query, middle(x, start, end), "t[0] = e0;");
             Reduction { combine: "Multiply", identity: "1", finish: WHOLE, ..plain }.launch(&mut builder);
         }
         Reduce::ProductGrad { start, end } if single => {
@@ -74,10 +74,11 @@ fn rows(x: &TensorType) -> [usize; 2] {
 }
 
 /// A sum that is not over the batch.
-fn reduction<'a>(query: &KernelQuery<'_>, size: [usize; 3], terms: &'a str) -> Reduction<'a> {
-    let (x, y) = (query.inputs[0].dtype, query.outputs[0].dtype);
+fn reduction<'a>(query: &KernelQuery<'a>, size: [usize; 3], terms: &'a str) -> Reduction<'a> {
+    let (x, y) = (&query.inputs[0].dtype, query.outputs[0].dtype);
     Reduction {
-        macros: vec![("X", stored(x))],
+        macros: Vec::new(),
+        elements: std::slice::from_ref(x),
         wide: x.wide(),
         stored: y,
         combine: "Add",
@@ -95,9 +96,9 @@ fn reduction<'a>(query: &KernelQuery<'_>, size: [usize; 3], terms: &'a str) -> R
 const X: [super::Parameter; 1] =
     [super::Parameter::Pointer(super::Pointer { operand: Operand::Read(0), offset: 0 })];
 
-fn extreme<'a>(query: &KernelQuery<'_>, combine: &'a str, start: usize, end: usize) -> Option<Reduction<'a>> {
+fn extreme<'a>(query: &KernelQuery<'a>, combine: &'a str, start: usize, end: usize) -> Option<Reduction<'a>> {
     let x = query.inputs[0];
-    let plain = reduction(query, middle(x, start, end), "t[0] = widen(((const X *)a)[i]);");
+    let plain = reduction(query, middle(x, start, end), "t[0] = e0;");
     let largest = combine == "Larger";
     let identity = match x.dtype {
         DType::F32 | DType::F64 | DType::BF16 | DType::F16 if largest => "-INF",

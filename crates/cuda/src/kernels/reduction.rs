@@ -19,6 +19,9 @@ pub(super) const WHOLE: &str = include_str!("reduce/whole.cu");
 pub(super) const THREADS: usize = 256;
 /// Chunks of a block at most, about: enough to keep a GPU busy, few enough that combining them is short.
 const MOST_CHUNKS: usize = 512;
+/// Elements that a thread loads at once at most: their sums are in shared memory at the end.
+const MOST_AT_ONCE: usize = 8;
+const WARP: usize = 32;
 /// Results of a block of the kernel that combines chunks; its other threads share the chunks of a result.
 pub(super) const FOLDED: usize = 32;
 
@@ -32,8 +35,10 @@ pub(super) struct Reduction<'a> {
     /// What combines two numbers, and its neutral element.
     pub combine: &'a str,
     pub identity: &'a str,
-    /// Sets `t[k]`, an element's part in each result, from the operands `a` to `d`, the element's place `i`, and its `row`,
-    /// `column` and outer index `at`.
+    /// The element types of the operands that are reduced, the first one or two of them.
+    pub elements: &'a [DType],
+    /// Sets `t[k]`, an element's part in each result, from the elements `e0` and `e1`, the other operands `b` to `d`, and the element's
+    /// `row`, `column` and outer index `at`.
     pub terms: &'a str,
     /// [`SUM`], [`MEAN`] or [`WHOLE`].
     pub finish: &'a str,
@@ -54,7 +59,8 @@ impl Reduction<'_> {
             return;
         }
         let block_rows = self.block_rows.clamp(1, reduce.max(1));
-        let columns = inner.next_power_of_two().min(THREADS);
+        let vector = self.vector();
+        let columns = columns(inner / vector);
         // From the rows of a block as the graph has it, so that a batch with fewer has the bits of its part of a longer one.
         let lanes = self.block_rows.next_power_of_two().min(THREADS / columns);
         let groups = THREADS / columns / lanes;
@@ -63,7 +69,8 @@ impl Reduction<'_> {
         let chunks = reduce.div_ceil(block_rows).max(1) * per_block;
         let partial = outer * chunks * inner * self.results.len() * self.wide.bytes();
         let partial = builder.scratch(if chunks > 1 { partial } else { 0 });
-        let numbers = [columns, lanes, groups, chunk].map(|number| number.to_string());
+        let numbers = [columns, lanes, groups, chunk, vector].map(|number| number.to_string());
+        let [load, elements] = self.loads();
         let count = self.results.len().to_string();
         let mut macros = self.macros.clone();
         macros.extend([
@@ -74,6 +81,9 @@ impl Reduction<'_> {
             ("LANES", &numbers[1]),
             ("GROUPS", &numbers[2]),
             ("CHUNK", &numbers[3]),
+            ("V", &numbers[4]),
+            ("LOAD", &load),
+            ("ELEMENTS(v)", &elements),
             ("COMBINE", self.combine),
             ("IDENTITY", self.identity),
             ("ACCUMULATE", if self.accumulate { "true" } else { "false" }),
@@ -87,7 +97,7 @@ impl Reduction<'_> {
         parameters.push(partial.into());
         parameters.extend(sizes);
         parameters.extend([block_rows, chunks].map(Parameter::from));
-        let blocks = outer.div_ceil(groups) * chunks * inner.div_ceil(columns);
+        let blocks = outer.div_ceil(groups) * chunks * inner.div_ceil(columns * vector);
         let source = define(&macros, &[self.finish, &self.terms_function(), PARTIAL].join("\n"));
         builder.kernel([blocks, 1, 1], THREADS as u32, source, parameters);
         if chunks > 1 {
@@ -103,13 +113,38 @@ impl Reduction<'_> {
         }
     }
 
+    /// Elements that a thread loads at once: up to 16 bytes, of which the inner axis has whole ones.
+    fn vector(&self) -> usize {
+        let largest = self.elements.iter().map(|dtype| dtype.bytes()).max().unwrap_or(16);
+        1 << (self.size[2] | (16 / largest).min(MOST_AT_ONCE)).trailing_zeros()
+    }
+
+    /// What loads the elements, and the list of those of a column.
+    fn loads(&self) -> [String; 2] {
+        let each = self.elements.iter().map(|&dtype| super::stored(dtype)).zip(["a", "b"]).enumerate();
+        let load = |(i, (ty, operand)): (usize, (&str, &str))| {
+            format!("{ty} x{i}[V]; load_words<V>(x{i}, (const {ty} *){operand} + i)")
+        };
+        let elements = (0..self.elements.len()).map(|i| format!("widen(x{i}[v])"));
+        [each.map(load).collect::<Vec<_>>().join("; "), elements.collect::<Vec<_>>().join(", ")]
+    }
+
     fn terms_function(&self) -> String {
+        let elements = self.elements.iter().enumerate();
+        let elements: String =
+            elements.map(|(i, &dtype)| format!("Wide<{}> e{i}, ", super::stored(dtype))).collect();
         format!(
-            "__device__ inline void terms(W *t, const void *a, const void *b, const void *c, const void *d, i64 i, \
-             i64 row, i64 column, i64 at) {{\n{}\n}}\n",
+            "__device__ inline void terms(W *t, {elements}const void *b, const void *c, const void *d, i64 row, i64 column, \
+             i64 at) {{\n{}\n}}\n",
             self.terms
         )
     }
+}
+
+/// Threads that share a row of so many vectors: a whole number of times, or as few as there are.
+fn columns(vectors: usize) -> usize {
+    let whole = 1 << vectors.trailing_zeros().min(THREADS.ilog2());
+    if whole >= WARP { whole } else { vectors.next_power_of_two().min(THREADS) }
 }
 
 /// Rows of a block of a sum over the batch, where an example (a row of the query's `fold_rows`) has so many rows `inside`;

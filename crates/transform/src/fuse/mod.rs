@@ -22,9 +22,7 @@ use plimsoll_graph::{Graph, GraphError, Node, Numerics, Op};
 pub fn fuse(graph: Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
     let mut fused = epilogue::fuse(&graph, numerics.epilogues)?;
     drop(graph);
-    if numerics.loss_with_gradient {
-        fused = loss::fuse(fused)?;
-    }
+    fused = loss::fuse(fused, numerics.loss_with_gradient)?;
     if fused.value_ids().any(|v| fused.ty(v).dtype.is_low()) {
         fused = widening::fuse(&fused)?;
         // Casts whose readers now read what is stored are dead.
