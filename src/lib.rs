@@ -98,6 +98,8 @@ mod documents {
     mod ops {}
     #[doc = include_str!("../docs/report.md")]
     mod report {}
+    #[doc = include_str!("../docs/scaling.md")]
+    mod scaling {}
     #[doc = include_str!("../docs/training.md")]
     mod training {}
     #[doc = include_str!("../docs/watching.md")]

@@ -19,11 +19,11 @@ use plimsoll::train::{BatchKind, DataFile, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Code, read-only data and libraries that are resident during a run. A MiB of it depends on the page cache: newer kernels map large
-/// folios of the program's file as a whole, and a copy of the file may have more of them, as much as two MiB.
-/// Parquet and tokenizers make the program larger.
+/// Code, read-only data and libraries that are resident during a run. Parquet and tokenizers make the program larger.
 const PROGRAM_BYTES: usize =
-    (19 << 19) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 1280 << 10 } else { 512 << 10 };
+    (10 << 20) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 768 << 10 } else { 0 };
+/// The same besides, where the kernel maps large folios of the program's file as a whole.
+const LARGE_FOLIO_BYTES: usize = 5 << 19;
 /// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
 /// Steps of a run at most: more cannot be counted in a checkpoint.
@@ -500,7 +500,11 @@ pub fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
 /// This program as its own lines account for it. What a GPU's driver and libraries take of host memory differs from machine to
 /// machine: it is measured.
 pub fn process(threads: usize, with_gpu: bool) -> Process {
-    if with_gpu { Process::default() } else { Process::known(PROGRAM_BYTES, threads + OWN_THREADS) }
+    if with_gpu {
+        return Process::default();
+    }
+    let folios = if memory::code_is_mapped_in_large_folios() { LARGE_FOLIO_BYTES } else { 0 };
+    Process::known(PROGRAM_BYTES + folios, threads + OWN_THREADS)
 }
 
 /// The number of threads.

@@ -116,6 +116,7 @@ fn flags_in_the_documents_exist() {
         "plan",
         "evaluate",
         "predict",
+        "export",
         "report",
         "data",
         "graph",

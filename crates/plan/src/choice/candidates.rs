@@ -37,6 +37,10 @@ pub trait Candidates {
     fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry>;
     /// Heap of the program beside that of the plans; `None` if the heap is not accounted for.
     fn heap_bytes(&self) -> Option<usize>;
+    /// Whether a batch whose examples are mixed may be split nevertheless.
+    fn splits_mixed(&self) -> bool {
+        false
+    }
     /// Whether the error says that the batch cannot be split.
     fn is_unsplittable(error: &Self::Error) -> bool;
     /// The part of the error that says by how much a plan misses the line.

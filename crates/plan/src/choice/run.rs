@@ -3,6 +3,7 @@
 use super::candidates::PlanningProgress;
 use super::{Batches, Candidates, Score, better};
 use crate::{Budget, HostBudget, LoadSheet, PlanSet, SearchCache, Space, sheet, verify};
+use plimsoll_graph::{BatchRelation, Graph};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -290,8 +291,11 @@ impl Chooser {
         let (tiers, limit) = (run.tiers(), self.search_limit());
         let device = tiers.host.is_some();
         let in_host = run.outside(micro_batches, batches.graphs());
+        let is_mixed = |graph: &Graph| graph.batch_relations().contains(&BatchRelation::Mixed);
+        let splits =
+            run.splits_mixed() || !batches.graphs().first().is_some_and(|(_, graph)| is_mixed(graph));
         if let Some(heap) = run.heap_bytes() {
-            let planning = heap.saturating_add(sheet::planning_bytes(batches.graphs(), true));
+            let planning = heap.saturating_add(sheet::planning_bytes(batches.graphs(), true, splits));
             let bytes = in_host.iter().fold(planning, |sum, e| sum.saturating_add(e.bytes));
             self.search_bytes.insert(micro_batches, bytes);
         }
@@ -341,7 +345,8 @@ impl Chooser {
                 let before = in_host.iter().fold(heap, |sum, e| sum.saturating_add(e.bytes));
                 let (total, _) = plans.sheet.host_total_and_line();
                 let run_bytes = total.saturating_sub(before);
-                let planning = sheet::planning_bytes(batches.graphs(), !plain).saturating_sub(run_bytes);
+                let planning = sheet::planning_bytes(batches.graphs(), !plain, splits);
+                let planning = planning.saturating_sub(run_bytes);
                 if planning > 0 {
                     plans.sheet.add_outside(sheet::planning(planning));
                 }

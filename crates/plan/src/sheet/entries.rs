@@ -30,13 +30,14 @@ pub const LINK_STAGING: &str = "link staging";
 pub const SPILL_STAGING: &str = "spill staging";
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
-/// models (560 to 690 bytes) and rounded up.
-const HEAP_BYTES_PER_INSTRUCTION: usize = 720;
+/// models (370 to 535 bytes) and rounded up.
+const HEAP_BYTES_PER_INSTRUCTION: usize = 570;
 
 /// Resident heap while plans are made, for each instruction of all graphs, with what the allocator cannot return: of the graphs
 /// and of plans without any technique, and of a search for rematerialized runs and offloaded values besides. Measured on
-/// steps of thousands of nodes and rounded up.
-const PLANNING_BYTES_PER_INSTRUCTION: usize = 1_160;
+/// steps of thousands of nodes and rounded up. A batch that cannot be split has no plans of several micro-batches to try.
+const PLANNING_BYTES_PER_INSTRUCTION: usize = 1_140;
+const WHOLE_PLANNING_BYTES_PER_INSTRUCTION: usize = 800;
 const SEARCH_BYTES_PER_INSTRUCTION: usize = 540;
 
 /// The smallest page of any system: larger ones, as ARM has them, need fewer tables.
@@ -75,9 +76,10 @@ pub(crate) fn graphs_heap_bytes(graphs: &[(String, Arc<Graph>)]) -> usize {
     nodes_heap_bytes(graphs.iter().flat_map(|(_, graph)| &graph.nodes))
 }
 
-/// Heap bytes of making plans of these graphs, with a search or without.
-pub(crate) fn planning_bytes(graphs: &[(String, Arc<Graph>)], search: bool) -> usize {
-    let each = PLANNING_BYTES_PER_INSTRUCTION + if search { SEARCH_BYTES_PER_INSTRUCTION } else { 0 };
+/// Heap bytes of making plans of these graphs, with a search or without, of batches that may be split or not.
+pub(crate) fn planning_bytes(graphs: &[(String, Arc<Graph>)], search: bool, splits: bool) -> usize {
+    let each = if splits { PLANNING_BYTES_PER_INSTRUCTION } else { WHOLE_PLANNING_BYTES_PER_INSTRUCTION };
+    let each = each + if search { SEARCH_BYTES_PER_INSTRUCTION } else { 0 };
     instructions(graphs.iter().flat_map(|(_, graph)| &graph.nodes)) * each
 }
 

@@ -1,16 +1,16 @@
 //! Memory of the process as the system reports it, and what a process needs besides its arena.
 
+mod code;
 mod heap;
 mod process;
 mod watchdog;
 
+pub use code::{code_is_mapped_in_large_folios, trim_code};
 pub use heap::{Heap, Tag, heap_parts, heap_peak, restart_heap_peaks, tagged};
 pub use process::Process;
 pub(crate) use process::thread_bytes;
 pub use watchdog::Watchdog;
 
-#[cfg(target_os = "linux")]
-use rustix::mm::{Advice, madvise};
 use std::fs;
 
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not
@@ -180,39 +180,6 @@ pub fn trim_heap() {
     unsafe {
         libc::malloc_trim(0);
     }
-}
-
-/// Drops the resident pages of the program's code, so that the planner's do not count beside the arena. Pages in use are
-/// read from the file again.
-pub fn trim_code() {
-    #[cfg(target_os = "linux")]
-    for (start, bytes) in code_mappings() {
-        // SAFETY: a mapping of the program's own file that is executable and not writable. Code is not relocated when it is
-        // loaded, so no page differs from the file, and a dropped page is read again when it is touched.
-        let _ = unsafe { madvise(start as *mut std::ffi::c_void, bytes, Advice::LinuxDontNeed) };
-    }
-}
-
-/// Start and length of the mappings that hold the program's code.
-#[cfg(target_os = "linux")]
-fn code_mappings() -> Vec<(usize, usize)> {
-    let (Ok(program), Ok(maps)) = (std::env::current_exe(), fs::read_to_string("/proc/self/maps")) else {
-        return Vec::new();
-    };
-    let program = program.to_string_lossy().into_owned();
-    let code = |line: &str| {
-        let mut words = line.split_whitespace();
-        let (range, rights) = (words.next()?, words.next()?);
-        // The path is the sixth field, and may hold spaces.
-        let path = line.splitn(6, ' ').nth(5)?.trim_start();
-        if rights != "r-xp" || path != program {
-            return None;
-        }
-        let (start, end) = range.split_once('-')?;
-        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-        Some((start, end.checked_sub(start)?))
-    };
-    maps.lines().filter_map(code).collect()
 }
 
 /// Makes all threads share one heap with fixed thresholds, so that the heap's size is what is in use. Call it before other

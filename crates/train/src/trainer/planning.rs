@@ -50,6 +50,10 @@ impl Candidates for Run<'_> {
         self.trainer.heap_bytes
     }
 
+    fn splits_mixed(&self) -> bool {
+        self.trainer.split_batch_norm
+    }
+
     fn is_unsplittable(error: &TrainError) -> bool {
         matches!(error, TrainError::Split(_))
     }
